@@ -1,0 +1,201 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// RankID numbers the ranks of the fleet densely from 0, so that tables can be arrays. It
+// belongs to one (worker, rank, epoch) and is used again only after [Hooks.RankGone] has
+// returned, oldest first.
+type RankID uint32
+
+// Rank is one data-parallel rank of a worker in one epoch.
+type Rank struct {
+	ID     RankID
+	Number int // 0 to Worker.Ranks-1
+	Worker *Worker
+	Load   *Load
+}
+
+// Snapshot is the membership at one moment. It is immutable.
+type Snapshot struct {
+	// Version grows with every change.
+	Version uint64
+	// Workers are sorted by name.
+	Workers []*Worker
+	// Ranks are sorted by worker name and rank number.
+	Ranks []Rank
+	// MaxRank is one more than the largest RankID in Ranks: the length of a table by RankID.
+	MaxRank int
+
+	pools map[poolKey][]Rank
+}
+
+type poolKey struct {
+	model string
+	role  Role
+}
+
+// Pool returns the ranks that serve a model in a role, sorted by worker name and rank
+// number, whatever their state. The caller must not change the slice.
+func (s *Snapshot) Pool(model string, role Role) []Rank { return s.pools[poolKey{model, role}] }
+
+// Worker returns the worker of that name, or nil.
+func (s *Snapshot) Worker(name string) *Worker {
+	i, ok := slices.BinarySearchFunc(s.Workers, name, func(w *Worker, n string) int {
+		return strings.Compare(w.Name, n)
+	})
+	if !ok {
+		return nil
+	}
+	return s.Workers[i]
+}
+
+// Hooks are told of changes, in order, while the fleet's lock is held: they must not call
+// back into the fleet.
+type Hooks struct {
+	// RankGone says that nothing known of id is true any more; the ID will be used again.
+	RankGone func(id RankID)
+}
+
+// Fleet owns the membership. Create it with [New].
+type Fleet struct {
+	hooks Hooks
+	snap  atomic.Pointer[Snapshot]
+
+	mu      sync.Mutex
+	members map[string]*member // guarded by mu
+	free    []RankID           // guarded by mu; oldest first
+	next    RankID             // guarded by mu
+	changed chan struct{}      // guarded by mu; closed and replaced at each change
+}
+
+type member struct {
+	worker Worker
+	ids    []RankID
+	loads  []*Load
+}
+
+// New returns an empty fleet.
+func New(h Hooks) *Fleet {
+	if h.RankGone == nil {
+		h.RankGone = func(RankID) {}
+	}
+	f := &Fleet{hooks: h, members: map[string]*member{}, changed: make(chan struct{})}
+	f.snap.Store(&Snapshot{pools: map[poolKey][]Rank{}})
+	return f
+}
+
+// Snapshot returns the membership now.
+func (f *Fleet) Snapshot() *Snapshot { return f.snap.Load() }
+
+// Changed returns a channel that is closed at the next change of membership. Take it before
+// the snapshot, or a change between the two is missed.
+func (f *Fleet) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Put adds the worker or replaces the one of its name, and says whether that changed
+// anything. A new epoch, or another number of ranks, gives it new ranks and empty loads.
+func (f *Fleet) Put(w Worker) (changed bool, err error) {
+	if w.Weight == 0 {
+		w.Weight = 1
+	}
+	if err := w.Validate(); err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.members[w.Name]
+	if old != nil && old.worker == w {
+		return false, nil
+	}
+	m := &member{worker: w}
+	if old != nil && old.worker.Epoch == w.Epoch && old.worker.Ranks == w.Ranks && old.worker.Model == w.Model {
+		m.ids, m.loads = old.ids, old.loads
+	} else {
+		f.releaseLocked(old)
+		for range w.Ranks {
+			m.ids = append(m.ids, f.takeLocked())
+			m.loads = append(m.loads, &Load{})
+		}
+	}
+	f.members[w.Name] = m
+	f.publishLocked()
+	return true, nil
+}
+
+// SetState changes only the state of a worker; false means that there is no such worker or
+// that it was in that state already.
+func (f *Fleet) SetState(name string, s State) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[name]
+	if m == nil || m.worker.State == s {
+		return false
+	}
+	m.worker.State = s
+	f.publishLocked()
+	return true
+}
+
+// Remove forgets the worker; false means that there was none of that name.
+func (f *Fleet) Remove(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[name]
+	if m == nil {
+		return false
+	}
+	f.releaseLocked(m)
+	delete(f.members, name)
+	f.publishLocked()
+	return true
+}
+
+func (f *Fleet) releaseLocked(m *member) {
+	if m == nil {
+		return
+	}
+	for _, id := range m.ids {
+		f.hooks.RankGone(id)
+		f.free = append(f.free, id)
+	}
+}
+
+func (f *Fleet) takeLocked() RankID {
+	if len(f.free) > 0 {
+		id := f.free[0]
+		f.free = f.free[1:]
+		return id
+	}
+	f.next++
+	return f.next - 1
+}
+
+func (f *Fleet) publishLocked() {
+	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}}
+	for _, m := range f.members {
+		w := m.worker
+		s.Workers = append(s.Workers, &w)
+	}
+	slices.SortFunc(s.Workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
+	for _, w := range s.Workers {
+		m := f.members[w.Name]
+		key := poolKey{w.Model, w.Role}
+		for i, id := range m.ids {
+			r := Rank{ID: id, Number: i, Worker: w, Load: m.loads[i]}
+			s.Ranks = append(s.Ranks, r)
+			s.pools[key] = append(s.pools[key], r)
+			s.MaxRank = max(s.MaxRank, int(id)+1)
+		}
+	}
+	f.snap.Store(s)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}

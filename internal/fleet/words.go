@@ -1,0 +1,72 @@
+package fleet
+
+import "fmt"
+
+// Role says which part of a request a worker serves.
+type Role uint8
+
+// The roles of the field. Aggregated workers prefill and decode.
+const (
+	Aggregated Role = iota
+	Prefill
+	Decode
+	Encode
+)
+
+var roleNames = [...]string{"aggregated", "prefill", "decode", "encode"}
+
+func (r Role) String() string { return name(roleNames[:], uint8(r)) }
+
+// ParseRole reads a role's name; the empty name is Aggregated.
+func ParseRole(s string) (Role, error) {
+	if s == "" {
+		return Aggregated, nil
+	}
+	for i, n := range roleNames {
+		if n == s {
+			return Role(i), nil
+		}
+	}
+	return 0, fmt.Errorf("role %q is unknown: use aggregated, prefill, decode or encode", s)
+}
+
+// State says what may be sent to a worker now.
+type State uint8
+
+// A worker starts, is ready, and ends by draining or by being down. Only a ready worker
+// is picked for new requests.
+const (
+	Starting State = iota
+	Ready
+	Draining
+	Down
+)
+
+var stateNames = [...]string{"starting", "ready", "draining", "down"}
+
+func (s State) String() string { return name(stateNames[:], uint8(s)) }
+
+// Tier is where a KV block lies.
+type Tier uint8
+
+// The tiers, fastest first: G1 to G4.
+const (
+	Device Tier = iota
+	Host
+	Disk
+	External
+
+	// Tiers is how many there are.
+	Tiers = 4
+)
+
+var tierNames = [Tiers]string{"device", "host", "disk", "external"}
+
+func (t Tier) String() string { return name(tierNames[:], uint8(t)) }
+
+func name(names []string, i uint8) string {
+	if int(i) < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%d?", i)
+}

@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Worker is one engine process. It is a value: the copy in a [Snapshot] never changes.
+type Worker struct {
+	// Name is unique in the fleet and matches [a-z0-9-]+.
+	Name string
+	// Model is the base model the worker serves.
+	Model string
+	Role  Role
+	// Address is host:port of the engine's HTTP server, the host an IP literal: it is what
+	// Envoy's endpoint and the pick must spell alike.
+	Address string
+	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
+	Engine string
+	// Epoch is new at each start of the engine process; 0 where nobody can tell.
+	Epoch uint64
+	// Ranks is the number of data-parallel ranks, each with its own KV cache. At least 1.
+	Ranks int
+	// Weight is the share of traffic that Envoy gives the worker when nobody picks: 1 to 1000.
+	Weight uint32
+	State  State
+	// KVEvents is the ZMQ endpoint of rank 0's events, KVReplay of their replay. Rank r has
+	// the same with its port raised by r. Empty: the engine says nothing of its cache.
+	KVEvents string
+	KVReplay string
+	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
+	Blocks int
+	// BlockSize is the engine's own block size in tokens; 0 is unknown.
+	BlockSize int
+}
+
+// Validate reports everything that is wrong with the worker.
+func (w *Worker) Validate() error {
+	var errs []error
+	if !ValidName(w.Name) {
+		errs = append(errs, fmt.Errorf("worker name %q must match [a-z0-9-]+ and have at most 63 characters", w.Name))
+	}
+	if w.Model == "" {
+		errs = append(errs, fmt.Errorf("worker %s: model is empty", w.Name))
+	}
+	if _, err := netip.ParseAddrPort(w.Address); err != nil {
+		errs = append(errs, fmt.Errorf("worker %s: address %q must be an IP and a port, such as 10.0.0.1:8000", w.Name, w.Address))
+	}
+	if w.Ranks < 1 || w.Ranks > MaxRanks {
+		errs = append(errs, fmt.Errorf("worker %s: ranks is %d: it must lie between 1 and %d", w.Name, w.Ranks, MaxRanks))
+	}
+	return errors.Join(errs...)
+}
+
+// MaxRanks bounds the data-parallel ranks of one worker.
+const MaxRanks = 1024
+
+// ValidName says whether s can name a worker: [a-z0-9-]+, at most 63 characters.
+func ValidName(s string) bool {
+	if s == "" || len(s) > 63 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
