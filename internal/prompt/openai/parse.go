@@ -1,0 +1,241 @@
+package openai
+
+import (
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Parse reads the body of a request to endpoint ep. On a bad body it returns nil and an
+// [*Error] with status 400. Where a key comes twice the last one counts, as engines have it.
+func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
+	lim = lim.withDefaults()
+	if !utf8.Valid(body) {
+		return nil, malformed(invalidAt(body), "invalid UTF-8")
+	}
+	p := parser{scanner: scanner{src: body, depth: lim.Depth}, lim: lim}
+	p.req = &Request{Endpoint: ep, N: 1, AddGenerationPrompt: true, AddSpecialTokens: ep != Chat}
+	if k := p.peek(); p.err == nil && k != objectValue {
+		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.article())
+	}
+	p.object(p.field)
+	if p.space(); p.err == nil && p.at != len(body) {
+		p.fail("unexpected data after the object")
+	}
+	if p.err == nil {
+		p.finish()
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return p.req, nil
+}
+
+func invalidAt(body []byte) int {
+	for i := 0; i < len(body); {
+		r, n := utf8.DecodeRune(body[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return len(body)
+}
+
+// parser fills a request from its fields.
+type parser struct {
+	scanner
+	lim Limits
+	req *Request
+
+	maxTokens, maxCompletionTokens int
+	hasMessages, hasPrompt         bool
+	tokens                         int // token ids read so far
+}
+
+// field reads the value of one top-level key. Keys that do not change the prompt or the
+// route are skipped.
+func (p *parser) field(key string) {
+	r := p.req
+	switch key {
+	case "model":
+		r.Model = p.text(key)
+	case "messages":
+		p.messages(key)
+	case "prompt":
+		p.prompts(key, Completions)
+	case "input":
+		p.prompts(key, Embeddings)
+	case "stream":
+		r.Stream = p.flag(key, false)
+	case "stream_options":
+		p.streamOptions(key)
+	case "max_tokens":
+		p.maxTokens = p.positive(key)
+	case "max_completion_tokens":
+		p.maxCompletionTokens = p.positive(key)
+	case "n":
+		r.N = max(1, p.positive(key))
+	case "seed":
+		r.Seed, r.HasSeed = p.integer(key)
+	case "user":
+		r.User = p.text(key)
+	case "cache_salt":
+		r.CacheSalt = p.text(key)
+	case "session_id":
+		r.SessionID = p.text(key)
+	case "priority":
+		v, _ := p.integer(key)
+		r.Priority = int(v)
+	default:
+		p.templateField(key)
+	}
+}
+
+// templateField reads the keys that change how a prompt is rendered or cut.
+func (p *parser) templateField(key string) {
+	r := p.req
+	switch key {
+	case "tools":
+		r.Tools = p.rawOrNull(key, arrayValue)
+	case "documents":
+		r.Documents = p.rawOrNull(key, arrayValue)
+	case "chat_template_kwargs":
+		r.TemplateArgs = p.rawOrNull(key, objectValue)
+	case "chat_template":
+		if p.text(key); p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
+			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own template is used.")
+		}
+	case "reasoning_effort":
+		r.ReasoningEffort = p.text(key)
+	case "add_generation_prompt":
+		r.AddGenerationPrompt = p.flag(key, true)
+	case "continue_final_message":
+		r.ContinueFinalMessage = p.flag(key, false)
+	case "add_special_tokens":
+		r.AddSpecialTokens = p.flag(key, r.Endpoint != Chat)
+	case "truncate_prompt_tokens":
+		v, ok := p.integer(key)
+		if r.Truncate = int(v); ok && (v == 0 || v < -1 || v > math.MaxInt32) {
+			p.invalid(key, "must be -1 (as many as the model takes) or at least 1")
+		}
+	case "truncation_side":
+		r.TruncateRight = p.text(key) == "right"
+	default:
+		p.skip()
+	}
+}
+
+func (p *parser) finish() {
+	r := p.req
+	if r.MaxTokens = p.maxCompletionTokens; r.MaxTokens == 0 {
+		r.MaxTokens = p.maxTokens
+	}
+	switch {
+	case r.Model == "":
+		p.missing("model")
+	case r.Endpoint == Chat && !p.hasMessages:
+		p.missing("messages")
+	case r.Endpoint == Chat && len(r.Messages) == 0:
+		p.err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
+	case r.Endpoint == Completions && !p.hasPrompt:
+		p.missing("prompt")
+	case r.Endpoint == Embeddings && !p.hasPrompt:
+		p.missing("input")
+	case r.Endpoint == Chat && r.ContinueFinalMessage && r.AddGenerationPrompt:
+		p.err = Invalid("continue_final_message", "invalid_value",
+			"Cannot set both `continue_final_message` and `add_generation_prompt` to True. Set 'add_generation_prompt' to false.")
+	}
+}
+
+func (p *parser) missing(param string) {
+	p.err = Invalid(param, "missing_required_parameter", "Missing required parameter: '%s'.", param)
+}
+
+func (p *parser) invalid(param, must string) {
+	if p.err == nil {
+		p.err = Invalid(param, "invalid_value", "Invalid value for '%s': it %s.", param, must)
+	}
+}
+
+// want says whether a value of kind k comes next. A null is read and answered with false, as
+// if the key were absent; any other kind is an error.
+func (p *parser) want(param string, k kind, what string) bool {
+	switch got := p.peek(); got {
+	case k:
+		return true
+	case badValue:
+	case nullValue:
+		p.literal("null")
+	default:
+		p.err = wrongType(param, what, got)
+	}
+	return false
+}
+
+func (p *parser) text(param string) string {
+	if !p.want(param, stringValue, "a string") {
+		return ""
+	}
+	return p.string()
+}
+
+func (p *parser) flag(param string, absent bool) bool {
+	if !p.want(param, boolValue, "a boolean") {
+		return absent
+	}
+	return p.boolean()
+}
+
+func (p *parser) rawOrNull(param string, k kind) []byte {
+	if !p.want(param, k, k.article()) {
+		return nil
+	}
+	return p.skip()
+}
+
+// integer reads a whole number; one spelled 5.0 or 5e0 is whole too. ok is false for null.
+func (p *parser) integer(param string) (v int64, ok bool) {
+	if !p.want(param, numberValue, "an integer") {
+		return 0, false
+	}
+	digits := p.number()
+	if p.err != nil {
+		return 0, false
+	}
+	v, err := strconv.ParseInt(string(digits), 10, 64)
+	if err == nil {
+		return v, true
+	}
+	f, err := strconv.ParseFloat(string(digits), 64)
+	switch {
+	case err != nil || math.Abs(f) >= 1<<63:
+		p.invalid(param, "is too large")
+	case f != math.Trunc(f):
+		p.err = Invalid(param, "invalid_type", "Invalid type for '%s': expected an integer, but got a decimal number instead.", param)
+	}
+	return int64(f), p.err == nil
+}
+
+// positive reads a whole number of at least 1; 0 means null.
+func (p *parser) positive(param string) int {
+	v, ok := p.integer(param)
+	if ok && (v < 1 || v > math.MaxInt32) {
+		p.invalid(param, "must be at least 1 and at most 2147483647")
+	}
+	return int(v)
+}
+
+func (p *parser) streamOptions(param string) {
+	p.req.IncludeUsage = false
+	if !p.want(param, objectValue, "an object") {
+		return
+	}
+	p.object(func(key string) {
+		if key == "include_usage" {
+			p.req.IncludeUsage = p.flag("stream_options.include_usage", false)
+			return
+		}
+		p.skip()
+	})
+}

@@ -1,0 +1,88 @@
+package openai
+
+import (
+	"math"
+	"strconv"
+)
+
+// prompts reads what a completion (prompt) or an embedding (input) is asked for: a string, a
+// list of strings, a list of token ids, or a list of lists of token ids.
+func (p *parser) prompts(param string, ep Endpoint) {
+	if p.req.Endpoint != ep {
+		p.skip()
+		return
+	}
+	p.req.Prompts, p.hasPrompt, p.tokens = nil, false, 0
+	switch k := p.peek(); k {
+	case nullValue:
+		p.literal("null")
+		return
+	case stringValue:
+		p.req.Prompts = []Prompt{{Text: p.string()}}
+	case arrayValue:
+		p.promptList(param)
+	case badValue:
+	default:
+		p.err = wrongType(param, promptShapes, k)
+	}
+	p.hasPrompt = true
+}
+
+const promptShapes = "a string, an array of strings, an array of token ids or an array of arrays of token ids"
+
+func (p *parser) promptList(param string) {
+	var first kind
+	p.array(func(i int) {
+		k := p.peek()
+		if i == 0 {
+			first = k
+		}
+		switch {
+		case p.err != nil:
+		case k != first:
+			p.err = wrongType(param+"["+strconv.Itoa(i)+"]", first.article()+" like the first element", k)
+		case k == numberValue && i == 0:
+			p.req.Prompts = []Prompt{{Tokens: p.token(param, nil)}}
+		case k == numberValue:
+			p.req.Prompts[0].Tokens = p.token(param, p.req.Prompts[0].Tokens)
+		case i >= p.lim.Prompts:
+			p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Prompts)+" prompts")
+		case k == stringValue:
+			p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
+		case k == arrayValue:
+			p.req.Prompts = append(p.req.Prompts, Prompt{Tokens: p.tokenList(param, i)})
+		default:
+			p.err = wrongType(param, promptShapes, k)
+		}
+	})
+	if p.err == nil && len(p.req.Prompts) == 0 {
+		p.err = Invalid(param, "empty_array", "Invalid '%s': empty array. Send at least one prompt.", param)
+	}
+}
+
+func (p *parser) tokenList(param string, i int) []uint32 {
+	tokens := []uint32{}
+	p.array(func(int) { tokens = p.token(param, tokens) })
+	if p.err == nil && len(tokens) == 0 {
+		p.invalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")
+	}
+	return tokens
+}
+
+// token reads one token id. Whether the vocabulary has it is for others to say.
+func (p *parser) token(param string, dst []uint32) []uint32 {
+	if k := p.peek(); k != numberValue {
+		if p.err == nil {
+			p.err = wrongType(param, promptShapes, k)
+		}
+		return dst
+	}
+	v, _ := p.integer(param)
+	if p.tokens++; p.tokens > p.lim.Tokens {
+		p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Tokens)+" token ids")
+	}
+	if v < 0 || v > math.MaxInt32 {
+		p.invalid(param, "holds a token id that is not between 0 and 2147483647")
+	}
+	return append(dst, uint32(v))
+}

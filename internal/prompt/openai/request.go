@@ -1,0 +1,141 @@
+package openai
+
+// Endpoint says which API a request speaks.
+type Endpoint uint8
+
+// The endpoints whose prompts we read.
+const (
+	Chat        Endpoint = iota // POST /v1/chat/completions
+	Completions                 // POST /v1/completions
+	Embeddings                  // POST /v1/embeddings
+)
+
+var endpointNames = [...]string{"chat", "completions", "embeddings"}
+
+func (e Endpoint) String() string {
+	if int(e) < len(endpointNames) {
+		return endpointNames[e]
+	}
+	return "unknown"
+}
+
+// Request is what we read of a request. Its strings and raw slices alias the body it was
+// parsed from: they are valid, and the body must not change, while the request is in use.
+type Request struct {
+	Endpoint Endpoint
+	Model    string
+
+	Stream, IncludeUsage bool // stream; stream_options.include_usage
+
+	// MaxTokens is max_completion_tokens, else max_tokens; 0 where the client did not say.
+	MaxTokens int
+	// N is how many answers are wanted; 1 where the client did not say.
+	N       int
+	Seed    int64
+	HasSeed bool
+
+	// Messages is the conversation; only for Chat.
+	Messages []Message
+	// Tools, TemplateArgs and Documents are the raw JSON of tools, chat_template_kwargs and
+	// documents; nil where absent or null.
+	Tools, TemplateArgs, Documents []byte
+	// ReasoningEffort is reasoning_effort as given; empty where absent.
+	ReasoningEffort string
+	// AddGenerationPrompt is true unless the client said otherwise.
+	AddGenerationPrompt  bool
+	ContinueFinalMessage bool
+
+	// Prompts is what completions and embeddings are asked for: one or more, in order.
+	Prompts []Prompt
+	// AddSpecialTokens says whether the tokenizer's own beginning and end are put around the
+	// text: true unless said otherwise for prompts, false for Chat, whose template has them.
+	AddSpecialTokens bool
+	// Truncate keeps only so many tokens of the prompt, -1 as many as the model takes; 0
+	// where the client did not say. TruncateRight drops the end of the prompt, not its start.
+	Truncate      int
+	TruncateRight bool
+
+	// CacheSalt separates prefix caches; User and SessionID say who speaks; Priority is the
+	// engines' (lower goes first).
+	CacheSalt, User, SessionID string
+	Priority                   int
+}
+
+// Prompt is one prompt of a completion or embedding request: text, or token ids.
+type Prompt struct {
+	Text string
+	// Tokens is nil for text.
+	Tokens []uint32
+}
+
+// ContentKind says how a message's content was given.
+type ContentKind uint8
+
+// The kinds of content.
+const (
+	NoContent ContentKind = iota // absent or null
+	TextContent
+	PartsContent
+)
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role string
+	Kind ContentKind
+	// Content is the text, for TextContent.
+	Content string
+	// Parts are the parts, for PartsContent.
+	Parts []Part
+	// Name, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty where absent.
+	Name, ToolCallID, Reasoning string
+	// ToolCalls is the raw JSON array of tool_calls; nil where absent or null.
+	ToolCalls []byte
+	// Raw is the message's own JSON object.
+	Raw []byte
+}
+
+// PartType says what a part of a message's content is.
+type PartType uint8
+
+// The types of part.
+const (
+	TextPart PartType = iota
+	ImagePart
+	AudioPart
+	VideoPart
+	// OtherPart is a part whose type we do not know.
+	OtherPart
+)
+
+// Part is one part of a message's content.
+type Part struct {
+	Type PartType
+	// Text is the text of a TextPart.
+	Text string
+	// Hash is the hash of what an image, audio or video part refers to (its URL or data as
+	// sent), so that equal media make equal prompts; zero for text.
+	Hash [16]byte
+	// Raw is the part's own JSON.
+	Raw []byte
+}
+
+// Limits bound what a request may hold. The zero value of a field means its default.
+type Limits struct {
+	// Depth is how deep arrays and objects may nest; default 128.
+	Depth int
+	// Messages bounds messages, default 16,384; Prompts bounds prompts, default 16,384; Parts
+	// bounds parts per message, default 4,096; Tokens bounds token ids, default 4 million.
+	Messages, Prompts, Parts, Tokens int
+}
+
+func (l Limits) withDefaults() Limits {
+	for _, f := range []struct {
+		field *int
+		value int
+	}{{&l.Depth, 128}, {&l.Messages, 1 << 14}, {&l.Prompts, 1 << 14}, {&l.Parts, 1 << 12}, {&l.Tokens, 4 << 20}} {
+		if *f.field <= 0 {
+			*f.field = f.value
+		}
+	}
+	return l
+}

@@ -1,0 +1,412 @@
+package openai
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// scanner walks a JSON text once, front to back. The first fault is kept in err, after which
+// every method does nothing; callers check it where they would loop or build on a result.
+type scanner struct {
+	src   []byte
+	at    int
+	depth int // how much deeper arrays and objects may still nest
+	err   *Error
+	// arena holds decoded strings. A chunk is never grown, only followed by another, so that
+	// strings into it stay valid.
+	arena []byte
+}
+
+// kind is the kind of a JSON value, known from its first byte.
+type kind uint8
+
+const (
+	badValue kind = iota
+	nullValue
+	boolValue
+	numberValue
+	stringValue
+	arrayValue
+	objectValue
+)
+
+func (k kind) article() string {
+	return [...]string{"nothing", "null", "a boolean", "a number", "a string", "an array", "an object"}[k]
+}
+
+func (s *scanner) fail(what string) {
+	if s.err == nil {
+		s.err = malformed(s.at, what)
+	}
+}
+
+func (s *scanner) space() {
+	for s.at < len(s.src) {
+		switch s.src[s.at] {
+		case ' ', '\t', '\n', '\r':
+			s.at++
+		default:
+			return
+		}
+	}
+}
+
+// peek skips white space and says what kind of value comes next, without reading it.
+func (s *scanner) peek() kind {
+	if s.err != nil {
+		return badValue
+	}
+	s.space()
+	if s.at >= len(s.src) {
+		s.fail("unexpected end")
+		return badValue
+	}
+	switch c := s.src[s.at]; {
+	case c == '"':
+		return stringValue
+	case c == '{':
+		return objectValue
+	case c == '[':
+		return arrayValue
+	case c == 't' || c == 'f':
+		return boolValue
+	case c == 'n':
+		return nullValue
+	case c == '-' || c >= '0' && c <= '9':
+		return numberValue
+	}
+	s.fail("unexpected character")
+	return badValue
+}
+
+// expect reads c, after white space.
+func (s *scanner) expect(c byte) bool {
+	s.space()
+	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != c {
+		s.fail("expected '" + string(rune(c)) + "'")
+		return false
+	}
+	s.at++
+	return true
+}
+
+// object calls field for each key of an object; field must read the value.
+func (s *scanner) object(field func(key string)) {
+	if !s.open('{') {
+		return
+	}
+	s.space()
+	if s.at < len(s.src) && s.src[s.at] == '}' {
+		s.close()
+		return
+	}
+	for s.err == nil {
+		s.space()
+		key := s.string()
+		if !s.expect(':') {
+			return
+		}
+		field(key)
+		if s.more('}') {
+			continue
+		}
+		return
+	}
+}
+
+// array calls element for each element of an array; element must read it.
+func (s *scanner) array(element func(i int)) {
+	if !s.open('[') {
+		return
+	}
+	s.space()
+	if s.at < len(s.src) && s.src[s.at] == ']' {
+		s.close()
+		return
+	}
+	for i := 0; s.err == nil; i++ {
+		element(i)
+		if s.more(']') {
+			continue
+		}
+		return
+	}
+}
+
+func (s *scanner) open(c byte) bool {
+	if s.depth == 0 {
+		if s.err == nil {
+			s.err = Invalid("", "invalid_json", "The request body nests arrays and objects too deeply at byte %d. Send a flatter document.", s.at)
+		}
+		return false
+	}
+	s.depth--
+	return s.expect(c)
+}
+
+func (s *scanner) close() {
+	s.at++
+	s.depth++
+}
+
+// more reads what follows an element: a comma (true) or the end of its container (false).
+func (s *scanner) more(end byte) bool {
+	if s.err != nil {
+		return false
+	}
+	s.space()
+	if s.at < len(s.src) {
+		switch s.src[s.at] {
+		case ',':
+			s.at++
+			return true
+		case end:
+			s.close()
+			return false
+		}
+	}
+	s.fail("expected ',' or '" + string(rune(end)) + "'")
+	return false
+}
+
+// skip reads one value of any kind and returns its bytes.
+func (s *scanner) skip() []byte {
+	k := s.peek()
+	start := s.at
+	switch k {
+	case objectValue:
+		s.object(func(string) { s.skip() })
+	case arrayValue:
+		s.array(func(int) { s.skip() })
+	case stringValue:
+		s.raw()
+	case numberValue:
+		s.number()
+	case boolValue:
+		s.boolean()
+	case nullValue:
+		s.literal("null")
+	}
+	if s.err != nil {
+		return nil
+	}
+	return s.src[start:s.at]
+}
+
+func (s *scanner) literal(word string) bool {
+	if s.err == nil && len(s.src)-s.at >= len(word) && string(s.src[s.at:s.at+len(word)]) == word {
+		s.at += len(word)
+		return true
+	}
+	s.fail("unexpected character")
+	return false
+}
+
+func (s *scanner) boolean() bool {
+	if s.err == nil && s.at < len(s.src) && s.src[s.at] == 't' {
+		return s.literal("true")
+	}
+	s.literal("false")
+	return false
+}
+
+// number reads a number as JSON spells them and returns its digits.
+func (s *scanner) number() []byte {
+	start := s.at
+	if s.at < len(s.src) && s.src[s.at] == '-' {
+		s.at++
+	}
+	if s.at < len(s.src) && s.src[s.at] == '0' {
+		s.at++
+	} else {
+		s.digits()
+	}
+	if s.at < len(s.src) && s.src[s.at] == '.' {
+		s.at++
+		s.digits()
+	}
+	if s.at < len(s.src) && s.src[s.at]|0x20 == 'e' {
+		s.at++
+		if s.at < len(s.src) && (s.src[s.at] == '+' || s.src[s.at] == '-') {
+			s.at++
+		}
+		s.digits()
+	}
+	if s.err != nil {
+		return nil
+	}
+	return s.src[start:s.at]
+}
+
+func (s *scanner) digits() {
+	start := s.at
+	for s.at < len(s.src) && s.src[s.at]-'0' < 10 {
+		s.at++
+	}
+	if s.at == start {
+		s.fail("expected a digit")
+	}
+}
+
+// raw reads a string and returns what stands between its quotes, still escaped, and whether
+// it holds escapes. Escapes are checked for form.
+func (s *scanner) raw() (text []byte, escaped bool) {
+	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != '"' {
+		s.fail("expected a string")
+		return nil, false
+	}
+	s.at++
+	start := s.at
+	for {
+		s.at += plain(s.src[s.at:])
+		if s.at >= len(s.src) {
+			s.fail("unexpected end in a string")
+			return nil, false
+		}
+		switch c := s.src[s.at]; {
+		case c == '"':
+			s.at++
+			return s.src[start : s.at-1], escaped
+		case c == '\\':
+			escaped = true
+			n := escapeLen(s.src[s.at:])
+			if n == 0 {
+				s.fail("invalid escape in a string")
+				return nil, false
+			}
+			s.at += n
+		default:
+			s.fail("control character in a string (escape it)")
+			return nil, false
+		}
+	}
+}
+
+// plain counts the bytes of b before the first quote, backslash or control character, eight
+// at a time.
+func plain(b []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := w^(ones*'"'), w^(ones*'\\')
+		// Each term sets a byte's high bit where the byte is zero, or below 0x20; borrows can
+		// only set bits above a true one, and the lowest one is what counts.
+		if m := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
+			return i
+		}
+	}
+	return i
+}
+
+// escapeLen is the length of the escape that b begins with, 0 where it is none.
+func escapeLen(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if _, ok := hex4(b[2:]); ok {
+			return 6
+		}
+	}
+	return 0
+}
+
+func hex4(b []byte) (r rune, ok bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	for _, c := range b[:4] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
+}
+
+// string reads a string and decodes it: in place where it holds no escapes, else into the
+// arena. A lone surrogate is refused, as engines refuse it: it has no UTF-8.
+func (s *scanner) string() string {
+	text, escaped := s.raw()
+	if s.err != nil || len(text) == 0 {
+		return ""
+	}
+	if !escaped {
+		return unsafe.String(&text[0], len(text))
+	}
+	if cap(s.arena)-len(s.arena) < len(text) {
+		s.arena = make([]byte, 0, max(len(text), min(len(s.src), 64<<10)))
+	}
+	start := len(s.arena)
+	out, ok := appendUnescaped(s.arena, text)
+	if !ok {
+		s.fail("lone surrogate in the string that ends")
+		return ""
+	}
+	s.arena = out
+	return unsafe.String(unsafe.SliceData(out[start:]), len(out)-start)
+}
+
+// appendUnescaped decodes text, whose escapes have been checked. The result is never longer
+// than text.
+func appendUnescaped(dst, text []byte) (out []byte, ok bool) {
+	for len(text) > 0 {
+		n := plain(text)
+		dst = append(dst, text[:n]...)
+		if text = text[n:]; len(text) == 0 {
+			break
+		}
+		if text[1] != 'u' {
+			dst = append(dst, simpleEscape(text[1]))
+			text = text[2:]
+			continue
+		}
+		r, _ := hex4(text[2:])
+		text = text[6:]
+		if r >= 0xd800 && r < 0xe000 {
+			low, ok := rune(0), false
+			if r < 0xdc00 && len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
+				low, ok = hex4(text[2:])
+			}
+			if !ok || low < 0xdc00 || low >= 0xe000 {
+				return dst, false
+			}
+			r = 0x10000 + (r-0xd800)<<10 + (low - 0xdc00)
+			text = text[6:]
+		}
+		dst = utf8.AppendRune(dst, r)
+	}
+	return dst, true
+}
+
+func simpleEscape(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c
+}
