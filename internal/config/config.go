@@ -1,0 +1,174 @@
+// Package config is Stator's one YAML file: strict, explained, reloadable.
+//
+// [Parse] reads the bytes, fills in defaults and reports everything that is wrong with them
+// at once, each problem with its path, such as models[0].launch[1].count. The package
+// neither opens files nor watches them, and knows nothing of what the values do beyond the
+// ranges in which they make sense.
+//
+// A *Config is read-only once parsed and may be shared.
+package config
+
+import "time"
+
+// The apiVersion and kind every file must carry.
+const (
+	APIVersion = "stator.dev/v1alpha1"
+	Kind       = "Stator"
+)
+
+// Config is the whole file.
+type Config struct {
+	// apiVersion must be stator.dev/v1alpha1.
+	APIVersion string `yaml:"apiVersion"`
+	// kind must be Stator.
+	Kind string `yaml:"kind"`
+	// gateway is what clients meet: the listener and its limits.
+	Gateway Gateway `yaml:"gateway"`
+	// models are what clients may name. The first one also serves requests that name no model
+	// on paths that are passed through.
+	Models []Model `yaml:"models"`
+	// index bounds the memory of the KV cache index.
+	Index Index `yaml:"index"`
+	// planner holds the targets of the planner.
+	Planner Planner `yaml:"planner"`
+	// bus says how the parts of one cluster find each other.
+	Bus Bus `yaml:"bus"`
+}
+
+// Gateway is what clients meet.
+type Gateway struct {
+	// listen is the address on which Envoy serves clients. Default "127.0.0.1:8080"; use
+	// "0.0.0.0:8080" to serve other machines. Needs a restart.
+	Listen string `yaml:"listen"`
+	// maxBodyBytes bounds a request body, as received and after decoding gzip. Default 67108864
+	// (64 MiB). A larger one is answered with 413. Raising it costs that much memory in Envoy and
+	// in extproc for each request of that size in flight.
+	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
+	// unknownPaths says what happens to paths that are not parsed: "route" (default) sends them
+	// to the least loaded worker of the first model, "reject" answers 404.
+	UnknownPaths string `yaml:"unknownPaths"`
+	// decisionTimeout is how long Envoy waits for a decision before it sends the request on
+	// unpicked. Default "5s". Lower it and a busy extproc costs cache hits; raise it and a hung
+	// one costs time.
+	DecisionTimeout Duration `yaml:"decisionTimeout"`
+	// idleTimeout ends a stream on which no byte moved in either direction. Default "10m".
+	IdleTimeout Duration `yaml:"idleTimeout"`
+	// affinityHeader is the request header by which Envoy keeps a client on one worker when
+	// nobody picks. Default "x-session-id".
+	AffinityHeader string `yaml:"affinityHeader"`
+}
+
+// Model is a name clients use, the files that describe it, and its workers.
+type Model struct {
+	// name is what clients put into "model". Required.
+	Name string `yaml:"name"`
+	// path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf
+	// file; a relative path starts at the configuration file's folder. "builtin:sim" is the small
+	// vocabulary that comes with Stator. Required.
+	Path string `yaml:"path"`
+	// aliases are further names for the same model.
+	Aliases []string `yaml:"aliases"`
+	// blockSize is the number of tokens in a KV block, 1 to 4096. Default 16. It must equal the
+	// engines' own, or no prompt is ever found in their caches.
+	BlockSize int `yaml:"blockSize"`
+	// router says how a worker is chosen.
+	Router Router `yaml:"router"`
+	// launch lists the engines an agent starts and keeps alive.
+	Launch []Launch `yaml:"launch"`
+	// workers lists engines that someone else runs.
+	Workers []Worker `yaml:"workers"`
+}
+
+// Router says how a worker is chosen.
+type Router struct {
+	// policy is kv (default), round-robin, random or least-loaded.
+	Policy string `yaml:"policy"`
+	// temperature spreads choices: 0 (default) always takes the cheapest worker, 1 chooses with
+	// probability exp(-cost), costs scaled to 0..1.
+	Temperature float64 `yaml:"temperature"`
+	// prefillScale weighs a block that must be computed against a block that is occupied by
+	// running requests. Default 16. Raising it favours cache hits over even load.
+	PrefillScale float64 `yaml:"prefillScale"`
+}
+
+// Launch is a kind of engine an agent starts, and how many of it.
+type Launch struct {
+	// engine is sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm
+	// or exec (any command). Required.
+	Engine string `yaml:"engine"`
+	// count is the number of processes, 0 to 256. Default 1.
+	Count int `yaml:"count"`
+	// role is aggregated (default), prefill, decode or encode.
+	Role string `yaml:"role"`
+	// node is the node agent that starts them. Default: every agent that has no name, and
+	// stator up.
+	Node string `yaml:"node"`
+	// command is the command line for exec; {port} and {name} are filled in.
+	Command []string `yaml:"command"`
+	// args are the engine's own settings. For sim: blocks (KV capacity, default 16384), speed
+	// (time is divided by it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration).
+	// For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm: extra
+	// command-line options by name.
+	Args map[string]any `yaml:"args"`
+}
+
+// Worker is an engine that someone else runs.
+type Worker struct {
+	// name is unique in the file and matches [a-z0-9-]+. Required.
+	Name string `yaml:"name"`
+	// address is ip:port of the engine's HTTP server. Required.
+	Address string `yaml:"address"`
+	// role is aggregated (default), prefill, decode or encode.
+	Role string `yaml:"role"`
+	// engine is vllm (default), sglang, trtllm, llamacpp or sim.
+	Engine string `yaml:"engine"`
+	// kvEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as
+	// "tcp://10.0.0.1:5557". Empty: overlap is predicted from what was sent there.
+	KVEvents string `yaml:"kvEvents"`
+	// kvReplay is the ZMQ endpoint of their replay. Empty: a gap leaves the rank stale until the
+	// engine restarts.
+	KVReplay string `yaml:"kvReplay"`
+	// ranks is the number of data-parallel ranks, 1 to 1024. Default 1.
+	Ranks int `yaml:"ranks"`
+	// weight is the worker's share of traffic while nobody picks, 1 to 1000. Default 1.
+	Weight int `yaml:"weight"`
+	// blocks is the KV capacity of a rank in blocks. Default 0, unknown.
+	Blocks int `yaml:"blocks"`
+}
+
+// Index bounds the memory of the KV cache index.
+type Index struct {
+	// maxBytes is the bound. Default 268435456 (256 MiB). At the bound the blocks that were used
+	// least recently are forgotten, which lowers the hit rate and never names a wrong worker.
+	MaxBytes int64 `yaml:"maxBytes"`
+}
+
+// Planner holds targets.
+type Planner struct {
+	// ttft is the target for the time to first token. Default "0s": none.
+	TTFT Duration `yaml:"ttft"`
+	// itl is the target for the time between tokens. Default "0s": none.
+	ITL Duration `yaml:"itl"`
+	// maxGPUs bounds what the planner may ask for. Default 0: no bound.
+	MaxGPUs int `yaml:"maxGPUs"`
+}
+
+// Bus says how the parts of one cluster find each other.
+type Bus struct {
+	// cluster names the fleet on the bus; it matches [a-z0-9-]+. Default "default".
+	Cluster string `yaml:"cluster"`
+	// url is the NATS server, such as "nats://127.0.0.1:4222". Empty: stator up embeds one, and
+	// stator extproc takes its workers from this file.
+	URL string `yaml:"url"`
+	// leaseTTL is how long a worker stays in the fleet after its agent was last heard of.
+	// Default "10s", at least "1s". Agents re-assert their leases every third of it.
+	LeaseTTL Duration `yaml:"leaseTTL"`
+}
+
+// Duration is a time.Duration written as "250ms".
+type Duration time.Duration
+
+// Std returns the duration as the standard library has it.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+func (d Duration) String() string { return time.Duration(d).String() }

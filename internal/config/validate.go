@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	policies = []string{"kv", "round-robin", "random", "least-loaded"}
+	roles    = []string{"aggregated", "prefill", "decode", "encode"}
+	launched = []string{"sim", "llamacpp", "vllm", "exec"}
+	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "sim", "exec"}
+
+	nameRE = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+)
+
+// Validate reports everything that is wrong, each problem with its path.
+func (c *Config) Validate() error {
+	var v validator
+	v.is(c.APIVersion == APIVersion, "apiVersion", "must be %q", APIVersion)
+	v.is(c.Kind == Kind, "kind", "must be %q", Kind)
+	v.gateway(&c.Gateway)
+	v.is(len(c.Models) > 0, "models", "must name at least one model")
+	v.is(c.Index.MaxBytes >= 1<<20, "index.maxBytes", "must be at least 1048576")
+	v.is(nameRE.MatchString(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
+	v.is(c.Bus.LeaseTTL >= 1e9, "bus.leaseTTL", "must be at least 1s")
+	v.is(c.Planner.TTFT >= 0 && c.Planner.ITL >= 0 && c.Planner.MaxGPUs >= 0, "planner", "must not have negative values")
+	names, workers := map[string]string{}, map[string]string{}
+	for i := range c.Models {
+		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers)
+	}
+	return errors.Join(v.errs...)
+}
+
+type validator struct{ errs []error }
+
+func (v *validator) is(ok bool, path, format string, args ...any) {
+	if !ok {
+		v.errs = append(v.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+	}
+}
+
+func (v *validator) oneOf(s string, of []string, path string) {
+	v.is(slices.Contains(of, s), path, "is %q: use %s or %s", s, strings.Join(of[:len(of)-1], ", "), of[len(of)-1])
+}
+
+func (v *validator) gateway(g *Gateway) {
+	_, err := netip.ParseAddrPort(g.Listen)
+	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
+	v.is(g.MaxBodyBytes >= 1<<10 && g.MaxBodyBytes <= 1<<30, "gateway.maxBodyBytes", "must lie between 1024 and 1073741824")
+	v.oneOf(g.UnknownPaths, []string{"route", "reject"}, "gateway.unknownPaths")
+	v.is(g.DecisionTimeout >= 1e7, "gateway.decisionTimeout", "must be at least 10ms")
+	v.is(g.IdleTimeout >= 1e9, "gateway.idleTimeout", "must be at least 1s")
+}
+
+func (v *validator) model(m *Model, path string, names, workers map[string]string) {
+	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
+	v.is(len(m.Name) <= 256, path+".name", "must have at most 256 characters")
+	v.is(m.Path != "", path+".path", "is required: a folder with tokenizer.json, a .gguf file, or builtin:sim")
+	v.is(m.BlockSize >= 1 && m.BlockSize <= 4096, path+".blockSize", "must lie between 1 and 4096")
+	v.oneOf(m.Router.Policy, policies, path+".router.policy")
+	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
+	v.is(m.Router.PrefillScale > 0, path+".router.prefillScale", "must be positive")
+	for _, n := range append([]string{m.Name}, m.Aliases...) {
+		v.is(names[n] == "", path, "the name %q is taken by %s", n, names[n])
+		names[n] = path
+	}
+	for i := range m.Launch {
+		v.launch(&m.Launch[i], fmt.Sprintf("%s.launch[%d]", path, i))
+	}
+	for i := range m.Workers {
+		at := fmt.Sprintf("%s.workers[%d]", path, i)
+		v.worker(&m.Workers[i], at)
+		v.is(workers[m.Workers[i].Name] == "", at+".name", "is taken by %s", workers[m.Workers[i].Name])
+		workers[m.Workers[i].Name] = at
+	}
+}
+
+func (v *validator) launch(l *Launch, path string) {
+	v.oneOf(l.Engine, launched, path+".engine")
+	v.oneOf(l.Role, roles, path+".role")
+	v.is(l.Count >= 0 && l.Count <= 256, path+".count", "must lie between 0 and 256")
+	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
+}
+
+func (v *validator) worker(w *Worker, path string) {
+	v.is(nameRE.MatchString(w.Name), path+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", w.Name)
+	_, err := netip.ParseAddrPort(w.Address)
+	v.is(err == nil, path+".address", "is %q: use an IP and a port, such as 10.0.0.1:8000", w.Address)
+	v.oneOf(w.Role, roles, path+".role")
+	v.oneOf(w.Engine, engines, path+".engine")
+	v.is(w.Ranks >= 1 && w.Ranks <= 1024, path+".ranks", "must lie between 1 and 1024")
+	v.is(w.Weight >= 1 && w.Weight <= 1000, path+".weight", "must lie between 1 and 1000")
+	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
+}

@@ -1,0 +1,77 @@
+package xds
+
+import (
+	"fmt"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// BootstrapSettings are what an Envoy must know before it can ask for the rest.
+type BootstrapSettings struct {
+	// NodeID names the Envoy in logs.
+	NodeID string
+	// Admin is ip:port of Envoy's admin server; port 0 takes a free one.
+	Admin string
+	// XDS is where Server listens: ip:port, or unix:///path.
+	XDS string
+}
+
+const xdsCluster = "stator-xds"
+
+// Bootstrap returns an Envoy bootstrap in JSON: node, admin and the xds cluster, nothing else.
+func Bootstrap(b BootstrapSettings) ([]byte, error) {
+	admin, err := socketAddress(b.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	xds, err := grpcAddress(b.XDS)
+	if err != nil {
+		return nil, fmt.Errorf("xds: %w", err)
+	}
+	var p packer
+	boot := &bootstrapv3.Bootstrap{
+		Node:  &corev3.Node{Id: b.NodeID, Cluster: everyone},
+		Admin: &bootstrapv3.Admin{Address: admin},
+		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
+			AdsConfig: &corev3.ApiConfigSource{
+				ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
+				TransportApiVersion:       corev3.ApiVersion_V3,
+				SetNodeOnFirstMessageOnly: true,
+				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator"},
+				}}},
+			},
+			LdsConfig: adsSource(),
+			CdsConfig: adsSource(),
+		},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{{
+			Name:                 xdsCluster,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+			ConnectTimeout:       seconds(1e9),
+			LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: xdsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+				LbEndpoints: []*endpointv3.LbEndpoint{endpoint(xds, 1, corev3.HealthStatus_UNKNOWN)},
+			}}},
+			TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+						// A half-open connection must not hide that the control plane is gone.
+						ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(30e9), Timeout: seconds(10e9)},
+					}},
+				}},
+			})},
+		}}},
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	if err := boot.ValidateAll(); err != nil {
+		return nil, fmt.Errorf("bootstrap is invalid: %w", err)
+	}
+	return protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(boot)
+}

@@ -1,0 +1,144 @@
+package xds
+
+import (
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	maglevv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/maglev/v3"
+	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+// buildPool is the cluster of one model: extproc's pick where there is one, else maglev on
+// the affinity header, and by weight where that is absent too.
+func buildPool(model string) (*clusterv3.Cluster, error) {
+	var p packer
+	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
+	override := &overridev3.OverrideHost{
+		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(KeyPicked)}},
+		SelectedHostKey:     metadataKey(KeyServed),
+		FallbackPolicy:      fallback,
+	}
+	c := &clusterv3.Cluster{
+		Name:                 poolName(model),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
+		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
+		ConnectTimeout:       seconds(2e9),
+		LoadBalancingPolicy:  policy("envoy.load_balancing_policies.override_host", p.any(override)),
+		// Half a fleet in panic would still be better off with its healthy half.
+		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
+		CircuitBreakers: wideOpen(),
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}},
+			}},
+		})},
+	}
+	return c, p.err
+}
+
+func policy(name string, config *anypb.Any) *clusterv3.LoadBalancingPolicy {
+	return &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
+		TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: config},
+	}}}
+}
+
+func metadataKey(key string) *metadatav3.MetadataKey {
+	return &metadatav3.MetadataKey{Key: MetadataLB, Path: []*metadatav3.MetadataKey_PathSegment{{
+		Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: key},
+	}}}
+}
+
+// wideOpen lifts Envoy's default of 1,024 requests per cluster: extproc judges load, and its
+// own streams are as many as there are decisions in flight.
+func wideOpen() *clusterv3.CircuitBreakers {
+	n := wrapperspb.UInt32(100_000)
+	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+		MaxConnections: n, MaxPendingRequests: n, MaxRequests: n, MaxRetries: wrapperspb.UInt32(1_000),
+	}}}
+}
+
+// buildExtProcCluster is where decisions are asked for and access-log entries go.
+func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
+	var p packer
+	address, err := grpcAddress(s.ExtProc)
+	if err != nil {
+		return nil, err
+	}
+	c := &clusterv3.Cluster{
+		Name:                 extProcCluster,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       seconds(1e9),
+		CircuitBreakers:      wideOpen(),
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{endpoint(address, 1, corev3.HealthStatus_UNKNOWN)},
+		}}},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+					InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
+					InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
+				}},
+			}},
+		})},
+	}
+	return c, p.err
+}
+
+// grpcAddress reads ip:port or unix:///path.
+func grpcAddress(s string) (*corev3.Address, error) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}, nil
+	}
+	return socketAddress(s)
+}
+
+// buildEndpoints lists the workers that may serve: ready ones by weight, draining ones so that
+// nothing in flight is disturbed and no fallback takes them.
+func buildEndpoints(model string, f *fleet.Snapshot) *endpointv3.ClusterLoadAssignment {
+	var lb []*endpointv3.LbEndpoint
+	for _, w := range f.Workers {
+		if w.Model != model {
+			continue
+		}
+		health, listed := healthOf(w.State)
+		address, err := socketAddress(w.Address)
+		if !listed || err != nil { // the fleet has validated the address
+			continue
+		}
+		lb = append(lb, endpoint(address, max(1, w.Weight), health))
+	}
+	return &endpointv3.ClusterLoadAssignment{
+		ClusterName: poolName(model),
+		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: lb}},
+	}
+}
+
+func healthOf(s fleet.State) (h corev3.HealthStatus, listed bool) {
+	switch s {
+	case fleet.Ready:
+		return corev3.HealthStatus_HEALTHY, true
+	case fleet.Draining:
+		return corev3.HealthStatus_DRAINING, true
+	default:
+		return corev3.HealthStatus_UNKNOWN, false
+	}
+}
+
+func endpoint(a *corev3.Address, weight uint32, h corev3.HealthStatus) *endpointv3.LbEndpoint {
+	return &endpointv3.LbEndpoint{
+		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: a}},
+		LoadBalancingWeight: wrapperspb.UInt32(weight),
+		HealthStatus:        h,
+	}
+}

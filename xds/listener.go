@@ -1,0 +1,202 @@
+package xds
+
+import (
+	"fmt"
+	"net/netip"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func buildListener(s Settings) (*listenerv3.Listener, error) {
+	address, err := socketAddress(s.Listen)
+	if err != nil {
+		return nil, err
+	}
+	var p packer
+	l := &listenerv3.Listener{
+		Name:    listenerName,
+		Address: address,
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name:       "envoy.filters.network.http_connection_manager",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.any(buildConnectionManager(s, &p))},
+		}}}},
+	}
+	return l, p.err
+}
+
+func socketAddress(hostPort string) (*corev3.Address, error) {
+	a, err := netip.ParseAddrPort(hostPort)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", hostPort, err)
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       a.Addr().String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+	}}}, nil
+}
+
+func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager {
+	return &hcmv3.HttpConnectionManager{
+		StatPrefix: "gateway",
+		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
+			RouteConfigName: routesName, ConfigSource: adsSource(),
+		}},
+		UseRemoteAddress: wrapperspb.Bool(true),
+		NormalizePath:    wrapperspb.Bool(true),
+		// Engines put the client's id into theirs (cmpl-<id>); nothing of ours is joined on it.
+		PreserveExternalRequestId: true,
+		StreamIdleTimeout:         seconds(s.IdleTimeout),
+		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
+			Name:        "envoy.http.early_header_mutation.header_mutation",
+			TypedConfig: p.any(&earlyv3.HeaderMutation{Mutations: forgedHeaders()}),
+		}},
+		LocalReplyConfig: buildLocalReplies(s, p),
+		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(p)},
+		HttpFilters: []*hcmv3.HttpFilter{
+			{Name: filterName, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(buildExtProc(s))}},
+			{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})}},
+		},
+	}
+}
+
+// forgedHeaders removes from clients' requests what only we may say: extproc may be away, and
+// then a forged header would still be there.
+func forgedHeaders() []*mutationv3.HeaderMutation {
+	var out []*mutationv3.HeaderMutation
+	for _, h := range []string{KeyPicked, KeyServed, "x-gateway-destination-endpoint-subset", HeaderModel, HeaderDecision} {
+		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
+	}
+	return out
+}
+
+// buildExtProc: BUFFERED is exact up to the limit, is retried correctly, and is the only mode
+// that fails open. Headers must be sent or the picks are ignored.
+func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
+	return &extprocv3.ExternalProcessor{
+		GrpcService:      extProcService(),
+		StatPrefix:       "stator",
+		FailureModeAllow: true,
+		MessageTimeout:   seconds(s.DecisionTimeout),
+		// A decision that waits (for a queue, for a prefill) announces it, once.
+		MaxMessageTimeout: seconds(s.IdleTimeout),
+		ProcessingMode: &extprocv3.ProcessingMode{
+			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
+			RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
+			ResponseHeaderMode:  extprocv3.ProcessingMode_SKIP,
+			RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
+			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+		},
+		MetadataOptions: &extprocv3.MetadataOptions{
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{MetadataLB, MetadataStator}},
+		},
+		// Credentials and cookies stay in Envoy.
+		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
+			Patterns: exactly(":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader),
+		}},
+	}
+}
+
+func exactly(names ...string) []*matcherv3.StringMatcher {
+	var out []*matcherv3.StringMatcher
+	for _, n := range names {
+		out = append(out, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n}})
+	}
+	return out
+}
+
+func extProcService() *corev3.GrpcService {
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+		ClusterName: extProcCluster, Authority: "stator",
+	}}}
+}
+
+// buildAccessLog sends one entry per request to extproc: that is how a booking ends.
+func buildAccessLog(p *packer) *accesslogv3.AccessLog {
+	return &accesslogv3.AccessLog{
+		Name: "envoy.access_loggers.http_grpc",
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: p.any(&alsv3.HttpGrpcAccessLogConfig{
+			CommonConfig: &alsv3.CommonGrpcAccessLogConfig{
+				LogName:             "stator",
+				TransportApiVersion: corev3.ApiVersion_V3,
+				GrpcService:         extProcService(),
+				BufferFlushInterval: seconds(1e8),
+				BufferSizeBytes:     wrapperspb.UInt32(16 << 10),
+			},
+		})},
+	}
+}
+
+// buildLocalReplies puts Envoy's own answers into OpenAI's shape and lets extproc's pass: it
+// has done so itself.
+func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
+	ours := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
+		ExtensionFilter: &accesslogv3.ExtensionFilter{
+			Name: "envoy.access_loggers.extension_filters.cel",
+			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.any(&celv3.ExpressionFilter{
+				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", LocalReplyPrefix),
+			})},
+		},
+	}}
+	return &hcmv3.LocalReplyConfig{
+		Mappers: []*hcmv3.ResponseMapper{
+			{Filter: ours, BodyFormatOverride: &corev3.SubstitutionFormatString{
+				Format:      &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: inline("%LOCAL_REPLY_BODY%")},
+				ContentType: "application/json",
+			}},
+			{Filter: status(413), BodyFormatOverride: openAIError("invalid_request_error", "request_too_large",
+				fmt.Sprintf("The request body is larger than the %d bytes this gateway takes. Send a shorter one.", s.MaxBodyBytes))},
+			{Filter: status(503), BodyFormatOverride: openAIError("server_error", "no_worker",
+				"No worker could take the request (%RESPONSE_CODE_DETAILS%). Try again in a moment.")},
+			{Filter: status(504), BodyFormatOverride: openAIError("server_error", "timeout",
+				"The worker did not answer in time (%RESPONSE_CODE_DETAILS%). Try again in a moment.")},
+		},
+		BodyFormat: openAIError("gateway_error", "%RESPONSE_CODE%",
+			"The gateway answered %RESPONSE_CODE% itself: %RESPONSE_CODE_DETAILS%."),
+	}
+}
+
+func inline(text string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
+}
+
+func status(code uint32) *accesslogv3.AccessLogFilter {
+	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
+		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
+			Op:    accesslogv3.ComparisonFilter_EQ,
+			Value: &corev3.RuntimeUInt32{DefaultValue: code, RuntimeKey: fmt.Sprintf("stator.status.%d", code)},
+		}},
+	}}
+}
+
+func openAIError(kind, code, message string) *corev3.SubstitutionFormatString {
+	text := structpb.NewStringValue
+	return &corev3.SubstitutionFormatString{
+		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"error": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				"message": text(message), "type": text(kind), "param": structpb.NewNullValue(), "code": text(code),
+			}}),
+		}}},
+		ContentType: "application/json",
+	}
+}
+
+func adsSource() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		// A changed cluster waits for its endpoints this long before it takes the cached ones.
+		InitialFetchTimeout: seconds(2e9),
+	}
+}

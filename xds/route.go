@@ -1,0 +1,73 @@
+package xds
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// buildRoutes gives every model but the first a route of its own, chosen by the header that
+// extproc sets; the last route takes the rest, which is also where requests go that nobody
+// decided.
+func buildRoutes(s Settings) *routev3.RouteConfiguration {
+	var p packer
+	retry := buildRetry(&p)
+	var routes []*routev3.Route
+	for i := len(s.Models) - 1; i >= 0; i-- {
+		match := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+		if i > 0 {
+			match.Headers = []*routev3.HeaderMatcher{{
+				Name: HeaderModel,
+				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+					MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s.Models[i]},
+				}},
+			}}
+		}
+		routes = append(routes, &routev3.Route{
+			Name:                   s.Models[i],
+			Match:                  match,
+			Action:                 &routev3.Route_Route{Route: buildAction(s, s.Models[i], retry)},
+			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
+			RequestHeadersToRemove: []string{HeaderModel, KeyPicked},
+			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
+				Header:       &corev3.HeaderValue{Key: HeaderDecision, Value: "%DYNAMIC_METADATA(" + MetadataStator + ":" + KeyDecision + ")%"},
+				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+			}},
+		})
+	}
+	return &routev3.RouteConfiguration{
+		Name:         routesName,
+		VirtualHosts: []*routev3.VirtualHost{{Name: "gateway", Domains: []string{"*"}, Routes: routes}},
+	}
+}
+
+func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.RouteAction {
+	return &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: poolName(model)},
+		// Generations have no common length; a silent one ends by the idle timeout.
+		Timeout:     seconds(0),
+		IdleTimeout: seconds(s.IdleTimeout),
+		RetryPolicy: retry,
+		HashPolicy: []*routev3.RouteAction_HashPolicy{{
+			PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: s.AffinityHeader}},
+		}},
+	}
+}
+
+// buildRetry tries again what failed before any byte of an answer. The second and third
+// attempts walk the list that extproc returned; after that the fallback chooses.
+func buildRetry(p *packer) *routev3.RetryPolicy {
+	return &routev3.RetryPolicy{
+		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",
+		RetriableStatusCodes: []uint32{503},
+		NumRetries:           wrapperspb.UInt32(3),
+		RetryBackOff:         &routev3.RetryPolicy_RetryBackOff{BaseInterval: seconds(25e6), MaxInterval: seconds(250e6)},
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name:       "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: p.any(&previoushostsv3.PreviousHostsPredicate{})},
+		}},
+		HostSelectionRetryMaxAttempts: 3,
+	}
+}

@@ -1,0 +1,233 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// everyone is the one group of nodes: all Envoys of a gateway get the same configuration.
+const everyone = "gateway"
+
+// Server serves what Build returns, to any number of Envoys, over delta ADS.
+type Server struct {
+	log      *slog.Logger
+	fleet    *fleet.Fleet
+	settings atomic.Pointer[Settings]
+	reload   chan struct{}
+	metrics  *metrics
+
+	// Written by Run alone.
+	tables    cachev3.SnapshotCache // listeners, routes, clusters
+	endpoints *cachev3.LinearCache
+	clusters  map[string][]byte // as pushed last
+	nudges    map[string]int    // how often a cluster changed
+	version   uint64
+}
+
+// NewServer returns a server of nothing until Run has made its first push.
+func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Registerer) *Server {
+	srv := &Server{
+		log:      log,
+		fleet:    f,
+		reload:   make(chan struct{}, 1),
+		metrics:  newMetrics(reg),
+		tables:   cachev3.NewSnapshotCache(true, oneGroup{}, nil),
+		clusters: map[string][]byte{},
+		nudges:   map[string]int{},
+		// Versions of an earlier process must not look like ours to a client that reconnects.
+		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(), 36)+"-")),
+	}
+	srv.settings.Store(&s)
+	return srv
+}
+
+type oneGroup struct{}
+
+func (oneGroup) ID(*corev3.Node) string { return everyone }
+
+// Reload replaces the settings; Run pushes what follows from them.
+func (s *Server) Reload(n Settings) {
+	s.settings.Store(&n)
+	select {
+	case s.reload <- struct{}{}:
+	default: // a push is due already
+	}
+}
+
+// Register adds the discovery service to g.
+func (s *Server) Register(ctx context.Context, g *grpc.Server) {
+	classify := func(url string) string {
+		if url == resourcev3.EndpointType {
+			return "endpoints"
+		}
+		return "tables"
+	}
+	mux := &cachev3.MuxCache{
+		Classify:      func(r *cachev3.Request) string { return classify(r.GetTypeUrl()) },
+		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return classify(r.GetTypeUrl()) },
+		Caches:        map[string]cachev3.Cache{"tables": s.tables, "endpoints": s.endpoints},
+	}
+	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks()))
+}
+
+// callbacks counts streams and answers, and says which Envoy refused what and why.
+func (s *Server) callbacks() serverv3.Callbacks {
+	return serverv3.CallbackFuncs{
+		DeltaStreamOpenFunc: func(context.Context, int64, string) error { s.metrics.streams.Inc(); return nil },
+		DeltaStreamClosedFunc: func(_ int64, n *corev3.Node) {
+			s.metrics.streams.Dec()
+			s.log.Info("envoy disconnected", "node", n.GetId())
+		},
+		StreamDeltaRequestFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
+			kind := shortType(r.GetTypeUrl())
+			if e := r.GetErrorDetail(); e != nil {
+				s.metrics.nacks.WithLabelValues(kind).Inc()
+				s.log.Error("envoy refused its configuration and keeps the last one", "node", r.GetNode().GetId(), "type", kind, "err", e.GetMessage())
+			}
+			return nil
+		},
+		StreamDeltaResponseFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest, _ *discoverygrpc.DeltaDiscoveryResponse) {
+			s.metrics.pushes.WithLabelValues(shortType(r.GetTypeUrl())).Inc()
+		},
+	}
+}
+
+// minInterval is the least time between two pushes: each costs every Envoy a rebuild of its
+// load balancers.
+const minInterval = time.Second
+
+// Run pushes the configuration now and at every change of the fleet or the settings, until
+// ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	for {
+		changed := s.fleet.Changed()
+		if err := s.push(ctx); err != nil {
+			// The last good configuration stays in force.
+			s.log.Error("configuration not pushed", "err", err)
+		}
+		pause := time.NewTimer(minInterval)
+		select {
+		case <-changed:
+		case <-s.reload:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		}
+	}
+}
+
+// push builds and publishes, clusters before endpoints, so that a new cluster finds its
+// endpoints when it asks.
+func (s *Server) push(ctx context.Context) error {
+	r, err := Build(*s.settings.Load(), s.fleet.Snapshot())
+	if err != nil {
+		return err
+	}
+	s.nudge(r)
+	members := map[string]types.Resource{}
+	for _, e := range r.Endpoints {
+		members[e.ClusterName] = e
+	}
+	var gone []string
+	for name := range s.endpoints.GetResources() {
+		if members[name] == nil {
+			gone = append(gone, name)
+		}
+	}
+	if err := s.endpoints.UpdateResources(members, gone); err != nil {
+		return fmt.Errorf("update endpoints: %w", err)
+	}
+	s.version++
+	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
+		resourcev3.ListenerType: resources(r.Listeners),
+		resourcev3.RouteType:    resources(r.Routes),
+		resourcev3.ClusterType:  resources(r.Clusters),
+	})
+	if err != nil {
+		return fmt.Errorf("make snapshot: %w", err)
+	}
+	if err := s.tables.SetSnapshot(ctx, everyone, snap); err != nil {
+		return fmt.Errorf("set snapshot: %w", err)
+	}
+	s.metrics.lastPush.SetToCurrentTime()
+	s.log.Debug("configuration pushed", "version", s.version, "clusters", len(r.Clusters))
+	return nil
+}
+
+// nudge changes the endpoints of every cluster that is not the one pushed before. Envoy warms
+// a changed cluster until it gets endpoints, asks for none, and is sent none whose content is
+// equal: without this it would wait for the initial fetch timeout.
+func (s *Server) nudge(r Resources) {
+	for _, c := range r.Clusters {
+		now := clusterBytes(c)
+		if last, known := s.clusters[c.Name]; known && string(last) != string(now) {
+			s.nudges[c.Name]++
+		}
+		s.clusters[c.Name] = now
+	}
+	for _, e := range r.Endpoints {
+		n := s.nudges[e.ClusterName]
+		if n == 0 || len(e.Endpoints[0].LbEndpoints) == 0 {
+			continue
+		}
+		e.Endpoints[0].LbEndpoints[0].Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
+		}}
+	}
+}
+
+func clusterBytes(c *clusterv3.Cluster) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if err != nil {
+		return nil // Build has validated it
+	}
+	return b
+}
+
+func resources[T types.Resource](in []T) []types.Resource {
+	out := make([]types.Resource, len(in))
+	for i, r := range in {
+		out[i] = r
+	}
+	return out
+}
+
+// shortType names a resource type as people do: a closed set, fit for a label.
+func shortType(url string) string {
+	switch url {
+	case resourcev3.ListenerType:
+		return "listener"
+	case resourcev3.RouteType:
+		return "route"
+	case resourcev3.ClusterType:
+		return "cluster"
+	case resourcev3.EndpointType:
+		return "endpoint"
+	default:
+		return "other"
+	}
+}
