@@ -37,6 +37,8 @@ var allowed = map[string][]string{
 	"workeragent":           {"workeragent/...", "internal/kv/kvevent", "internal/fleet", "bus"},
 	"workeragent/kvsource":  {"internal/kv/kvevent"},
 	"workeragent/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
+	"envoy":                 {"child"},
+	"workeragent/engine":    {"child", "internal/fleet"},
 	"admin":                 {"internal/fleet", "internal/plan", "internal/route", "internal/kv/feed"},
 }
 

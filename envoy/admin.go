@@ -15,7 +15,7 @@ import (
 
 // AdminAddress is where Envoy's admin server listens; it is known shortly after the start.
 func (p *Process) AdminAddress() (string, error) {
-	b, err := os.ReadFile(filepath.Join(p.cfg.Dir, "admin"))
+	b, err := os.ReadFile(filepath.Join(p.dir, "admin"))
 	if err != nil {
 		return "", fmt.Errorf("read admin address: %w", err)
 	}
@@ -95,12 +95,15 @@ func (p *Process) pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-t.C:
 		return nil
-	case <-p.exited:
+	case <-p.child.Exited():
 		return p.Run()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
+
+// adminClient keeps no connection open: questions are rare, and a drained Envoy should be idle.
+var adminClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // call asks the admin server, which answers within a second or is not asked further.
 func call(ctx context.Context, method, url string) (string, error) {
@@ -110,7 +113,7 @@ func call(ctx context.Context, method, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := adminClient.Do(req)
 	if err != nil {
 		return "", err
 	}

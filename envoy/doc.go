@@ -5,6 +5,5 @@
 //
 // # Concurrency
 //
-// Start owns two goroutines, one for the process and one for its output; both have ended
-// when Run or Stop returns. All methods may be called from any goroutine.
+// The child is waited for by package child; all methods may be called from any goroutine.
 package envoy

@@ -1,13 +1,13 @@
-package envoy
+package child
 
 import (
 	"runtime"
 	"syscall"
 )
 
-// childAttr gives Envoy a process group of its own, so that a Ctrl-C at the terminal reaches
+// attr gives the child a process group of its own, so that a Ctrl-C at the terminal reaches
 // only us and we stop it in order, and ties its life to ours.
-func childAttr() *syscall.SysProcAttr {
+func attr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
