@@ -1,0 +1,50 @@
+package kvindex
+
+import "github.com/stator-project/stator/internal/fleet"
+
+// Overlap is the answer of a lookup. It is reused from lookup to lookup and keeps its
+// buffers; it belongs to one goroutine at a time. The zero value is ready.
+type Overlap struct {
+	// Ranks that hold at least the first block, in no order.
+	ranks []Held
+	// at finds a rank in ranks: one more than its position; 0 is absent. By RankID.
+	at []uint32
+
+	active []progress
+	run    []progress
+}
+
+// Held is how much of a prompt one rank holds.
+type Held struct {
+	Rank fleet.RankID
+	// Blocks are contiguous from the root: the device's first, then each slower tier's
+	// extension past the faster ones.
+	Blocks [fleet.Tiers]int
+}
+
+// Of returns the blocks that rank holds, by tier; zero for a rank that holds none.
+func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int {
+	if int(rank) >= len(o.at) || o.at[rank] == 0 {
+		return [fleet.Tiers]int{}
+	}
+	return o.ranks[o.at[rank]-1].Blocks
+}
+
+// Ranks returns every rank that holds the prompt's first block, in no order. The slice is
+// valid until the next lookup.
+func (o *Overlap) Ranks() []Held { return o.ranks }
+
+func (o *Overlap) reset() {
+	for i := range o.ranks {
+		o.at[o.ranks[i].Rank] = 0
+	}
+	o.ranks, o.active = o.ranks[:0], o.active[:0]
+}
+
+func (o *Overlap) add(h Held) {
+	for int(h.Rank) >= len(o.at) {
+		o.at = append(o.at, 0)
+	}
+	o.ranks = append(o.ranks, h)
+	o.at[h.Rank] = uint32(len(o.ranks))
+}

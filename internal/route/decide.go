@@ -1,0 +1,81 @@
+package route
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// Decide says where req goes, and books it there. It never waits and never returns nil.
+// Every Picked decision must be followed by one End, sooner or later.
+func (r *Router) Decide(req *Request, now time.Time) *Decision {
+	s := r.take()
+	defer r.give(s)
+	d := &Decision{ID: req.ID, At: now, Session: req.Session, Source: req.Source}
+	if d.ID == "" {
+		d.ID = r.newID()
+	}
+	if err := r.decide(s, d, req); err != nil {
+		d.Outcome, d.Err = Refused, err
+	}
+	r.counts.add(d)
+	r.recent.add(d)
+	return d
+}
+
+// decide is the sentence: prompt → blocks → overlap → costs → pick.
+func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
+	m, err := r.read(s, d, req)
+	if err != nil {
+		return err
+	}
+	if err := s.prepare(m, d); err != nil {
+		return err
+	}
+	snap := r.fleet.Snapshot()
+	if err := s.eligible(m, snap, d); err != nil {
+		return err
+	}
+	s.blocks = blockhash.Append(s.blocks[:0], s.prompt.Tokens, m.BlockSize, m.seed(s.salt))
+	r.index.Expire(d.At)
+	r.index.Lookup(s.blocks, &s.overlap)
+
+	won := r.book(s, m, d)
+	s.explain(d, won, r.cfg.Candidates)
+	r.predict(s, d, s.candidates[won].Rank)
+	return nil
+}
+
+// book scores, chooses and books until the chosen rank's load was still what it was scored
+// by. Each lost race means that another decision was booked, so the loop ends; the bound is
+// for the unlucky.
+func (r *Router) book(s *scratch, m *model, d *Decision) int {
+	for range 64 {
+		won, k := s.choose(m, d)
+		if r.bookings.Start(d.ID, k, s.candidates[won].Facts.Booked) {
+			return won
+		}
+	}
+	won, k := s.choose(m, d)
+	r.bookings.Force(d.ID, k)
+	return won
+}
+
+// choose scores all candidates by their load now and picks one; k is the booking to make.
+func (s *scratch) choose(m *model, d *Decision) (won int, k pick.Booking) {
+	s.score(m, d)
+	won = s.policy.Choose(s.candidates, s.rng)
+	c := &s.candidates[won]
+	s.amount.PrefillTokens = int64(c.Score.Uncached)
+	return won, pick.Booking{Rank: c.Rank, Amount: s.amount, Source: d.Source, At: d.At}
+}
+
+// predict lets the picked rank hold the prompt before it says so itself.
+func (r *Router) predict(s *scratch, d *Decision, rank fleet.Rank) {
+	if ttl := r.cfg.PredictFor(rank); ttl > 0 && len(s.blocks) > 0 {
+		r.index.Predict(rank.ID, s.blocks, d.At.Add(ttl), rank.Worker.Blocks)
+	}
+}

@@ -1,0 +1,123 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// Preparer turns a parsed request into tokens. A *prompt.Model is one.
+type Preparer interface {
+	Prepare(req *prompt.Request, dst *prompt.Prompt) error
+}
+
+// ModelConfig is how requests for one model are routed. It must not change once it is set.
+type ModelConfig struct {
+	// Prompt prepares the model's prompts. Nil: requests are routed by load alone.
+	Prompt Preparer
+	// Pool is the model that the fleet's workers are listed under; empty means the name that
+	// clients use. An adapter's pool is its base model.
+	Pool string
+	// Adapter is the name engines give a LoRA adapter; empty for a base model. It separates
+	// the adapter's cache from its base model's.
+	Adapter string
+	// BlockSize is in tokens and must be the engines' own, or nothing ever overlaps. Default 16.
+	BlockSize int
+	// ContextLength is for listings; 0 is unknown.
+	ContextLength int
+	// Policy is kv, round-robin, random or least-loaded; empty means kv.
+	Policy string
+	// Temperature spreads the kv policy's picks: 0, the default, always takes the lowest cost.
+	Temperature float64
+	// Weights are the cost function's; nil means cost.Default().
+	Weights *cost.Weights
+}
+
+// model is a ModelConfig made ready.
+type model struct {
+	ModelConfig
+	name    string
+	policy  pick.Policy
+	weights cost.Weights
+}
+
+// SetModels replaces what is served: decisions that have begun use the old models, all
+// others the new. On an error, which names everything that is wrong, nothing changes.
+func (r *Router) SetModels(models map[string]*ModelConfig) error {
+	ready := make(map[string]*model, len(models))
+	var errs []error
+	for name, cfg := range models {
+		m, err := newModel(name, *cfg)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
+		}
+		ready[name] = m
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	r.models.Store(&ready)
+	return nil
+}
+
+func newModel(name string, cfg ModelConfig) (*model, error) {
+	m := &model{ModelConfig: cfg, name: name, weights: cost.Default()}
+	if m.Pool == "" {
+		m.Pool = name
+	}
+	if m.BlockSize == 0 {
+		m.BlockSize = 16
+	}
+	if m.Policy == "" {
+		m.Policy = pick.KV
+	}
+	if cfg.Weights != nil {
+		m.weights = *cfg.Weights
+	}
+	var err error
+	if m.BlockSize < 0 || m.BlockSize > 1<<16 {
+		err = fmt.Errorf("blockSize is %d: it must lie between 1 and 65536", m.BlockSize)
+	}
+	policy, policyErr := pick.New(m.Policy, m.Temperature)
+	m.policy = policy
+	return m, errors.Join(err, policyErr, m.weights.Validate())
+}
+
+// seed is that of the block hashes of one request.
+func (m *model) seed(salt string) uint64 { return blockhash.Seed(m.Adapter, salt) }
+
+// ModelStatus is one line of the model listing.
+type ModelStatus struct {
+	Name, Pool, Adapter string
+	ContextLength       int
+	// Workers counts those of the pool in any state; Ready those that take requests.
+	Workers, Ready int
+}
+
+// Models lists what is served, sorted by name.
+func (r *Router) Models() []ModelStatus {
+	snap := r.fleet.Snapshot()
+	var list []ModelStatus
+	for name, m := range *r.models.Load() {
+		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, ContextLength: m.ContextLength}
+		for _, rank := range snap.Pool(m.Pool, fleet.Aggregated) {
+			if rank.Number != 0 {
+				continue
+			}
+			s.Workers++
+			if rank.Worker.State == fleet.Ready {
+				s.Ready++
+			}
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b ModelStatus) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}

@@ -1,0 +1,167 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// String prints the decision as people read it: what was asked, a table of the candidates
+// with overlap, load and the terms of their cost, and one sentence why the winner won.
+// Costs are in blocks; lower is better.
+func (d *Decision) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
+	if d.Policy != "" {
+		fmt.Fprintf(&b, " · policy %s", d.Policy)
+	}
+	b.WriteByte('\n')
+	if d.Outcome == Refused {
+		fmt.Fprintf(&b, "refused with %d: %s\n", d.Err.Status, d.Err.Message)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
+		d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
+	table(&b, d.rows())
+	if more := d.Considered - len(d.Candidates); more > 0 {
+		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
+	}
+	fmt.Fprintf(&b, "\n%s\n", d.why())
+	return b.String()
+}
+
+func (d *Decision) rows() [][]string {
+	rows := [][]string{{"", "worker", "device", "host", "disk", "ext", "prefill tokens", "decode blocks", "requests",
+		"cost", "= prefill", "+ decode", "+ requests", "+ foreign", "uncached"}}
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		mark := ""
+		if c.Picked {
+			mark = "→"
+		}
+		rows = append(rows, []string{mark, c.name(d), num(c.Overlap[fleet.Device]), num(c.Overlap[fleet.Host]),
+			num(c.Overlap[fleet.Disk]), num(c.Overlap[fleet.External]),
+			num(c.Load.PrefillTokens), num(c.Load.DecodeBlocks), num(c.Load.Requests),
+			dec(c.Score.Total), dec(c.Score.Prefill), dec(c.Score.Decode), dec(c.Score.Requests), dec(c.Score.Foreign),
+			num(c.Score.Uncached)})
+	}
+	return rows
+}
+
+func (c *Candidate) name(d *Decision) string {
+	for i := range d.Candidates {
+		if o := &d.Candidates[i]; o.Worker == c.Worker && o.Rank != c.Rank || c.Rank > 0 {
+			return fmt.Sprintf("%s/%d", c.Worker, c.Rank)
+		}
+	}
+	return c.Worker
+}
+
+// why says in one sentence what decided.
+func (d *Decision) why() string {
+	won, next := d.split()
+	if won == nil {
+		return ""
+	}
+	name := won.name(d)
+	switch d.Policy {
+	case "round-robin":
+		return name + " won: it was its turn."
+	case "random":
+		return name + " won: it was drawn at random."
+	case "least-loaded":
+		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Score.ForeignRequests)
+	}
+	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached, d.PromptTokens)
+	switch {
+	case next == nil:
+		return fmt.Sprintf("%s won: it was the only candidate; %s.", name, holds)
+	case won.Score.Total > next.Score.Total:
+		return fmt.Sprintf("%s won: drawn by temperature at cost %s, though %s cost %s; %s.",
+			name, dec(won.Score.Total), next.name(d), dec(next.Score.Total), holds)
+	case won.Score.Total == next.Score.Total:
+		return fmt.Sprintf("%s won: drawn among equals at cost %s; %s.", name, dec(won.Score.Total), holds)
+	}
+	return fmt.Sprintf("%s won: cost %s against %s on %s, mostly by %s; %s.",
+		name, dec(won.Score.Total), dec(next.Score.Total), next.name(d), mainReason(won, next), holds)
+}
+
+// split returns the picked candidate and the best of the others.
+func (d *Decision) split() (won, next *Candidate) {
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Picked {
+			won = c
+		} else if next == nil {
+			next = c
+		}
+	}
+	return won, next
+}
+
+// mainReason names the term in which the winner gained most over the next.
+func mainReason(won, next *Candidate) string {
+	reason, most := "", 0.0
+	for _, term := range []struct {
+		name string
+		gain float64
+	}{
+		{"overlap", (next.Score.Prefill - won.Score.Prefill) * share(won, next)},
+		{"less prefill ahead", (next.Score.Prefill - won.Score.Prefill) * (1 - share(won, next))},
+		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
+		{"fewer requests", next.Score.Requests - won.Score.Requests},
+		{"fewer requests of others", next.Score.Foreign - won.Score.Foreign},
+	} {
+		if term.gain > most {
+			reason, most = term.name, term.gain
+		}
+	}
+	return reason
+}
+
+// share is how much of a difference in prefill is owed to overlap: what the prompt itself
+// would cost, against what is queued ahead of it.
+func share(won, next *Candidate) float64 {
+	cached := float64(next.Score.Uncached - won.Score.Uncached)
+	ahead := float64(next.Load.PrefillTokens - won.Load.PrefillTokens)
+	if cached <= 0 {
+		return 0
+	}
+	if ahead <= 0 {
+		return 1
+	}
+	return cached / (cached + ahead)
+}
+
+func num[T int | int64](n T) string { return fmt.Sprint(n) }
+func dec(v float64) string          { return fmt.Sprintf("%.1f", v) }
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// table aligns rows: the first two columns to the left, figures to the right.
+func table(b *strings.Builder, rows [][]string) {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			width[i] = max(width[i], len([]rune(cell)))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-len([]rune(cell)))
+			if i < 2 {
+				line.WriteString(cell + pad)
+			} else {
+				line.WriteString(pad + cell)
+			}
+			line.WriteString("  ")
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}

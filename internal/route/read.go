@@ -1,0 +1,147 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// anyModel serves requests that name no model on a path we do not read.
+var anyModel = &model{
+	ModelConfig: ModelConfig{BlockSize: 16, Policy: pick.LeastLoaded},
+	policy:      must(pick.New(pick.LeastLoaded, 0)), weights: cost.Default(),
+}
+
+func must(p pick.Policy, err error) pick.Policy {
+	if err != nil {
+		panic(err) // a name in this file
+	}
+	return p
+}
+
+// read parses the request as far as it can be and finds its model and policy.
+func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Error) {
+	s.parsed, s.prompt.Tokens, s.prompt.Total = nil, s.prompt.Tokens[:0], 0
+	d.Model = req.Model
+	if req.Known {
+		parsed, err := r.parse(req)
+		if err != nil {
+			return nil, err
+		}
+		s.parsed, s.salt = parsed, parsed.CacheSalt
+		d.Model, d.Stream, d.IncludeUsage = parsed.Model, parsed.Stream, parsed.IncludeUsage
+	}
+	m := (*r.models.Load())[d.Model]
+	if m == nil && d.Model == "" && !req.Known {
+		m = anyModel
+	}
+	if m == nil {
+		d.Model = clip(d.Model)
+		return nil, &prompt.Error{Status: 404, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
+			Message: fmt.Sprintf("The model `%s` does not exist.", d.Model)}
+	}
+	if m != anyModel {
+		d.Model = m.name // not the request's string, which may pin its body
+	}
+	d.BlockSize, d.Policy, s.policy = m.BlockSize, m.Policy, m.policy
+	if !req.Known || parsedByLoad(m, req) {
+		d.Policy, s.policy, s.parsed = pick.LeastLoaded, anyModel.policy, nil
+	}
+	return m, nil
+}
+
+// parsedByLoad says whether a request we can read is still routed by load alone: embeddings
+// leave nothing in a cache that the next could use.
+func parsedByLoad(m *model, req *Request) bool {
+	return m.Prompt == nil || req.Endpoint == prompt.Embeddings
+}
+
+func (r *Router) parse(req *Request) (*prompt.Request, *prompt.Error) {
+	if req.Parsed != nil {
+		return req.Parsed, nil
+	}
+	if r.cfg.Parse == nil {
+		return nil, &prompt.Error{Status: 500, Type: "server_error", Message: "The router was given no parser for request bodies."}
+	}
+	parsed, err := r.cfg.Parse(req.Endpoint, req.Body)
+	return parsed, shaped(err)
+}
+
+// prepare renders and tokenizes. Without a parsed request the prompt is empty.
+func (s *scratch) prepare(m *model, d *Decision) *prompt.Error {
+	if s.parsed == nil {
+		return nil
+	}
+	if err := shaped(m.Prompt.Prepare(s.parsed, &s.prompt)); err != nil {
+		return err
+	}
+	d.PromptTokens = max(s.prompt.Total, len(s.prompt.Tokens))
+	return nil
+}
+
+// shaped gives any error the shape clients understand.
+func shaped(err error) *prompt.Error {
+	if err == nil {
+		return nil
+	}
+	var e *prompt.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &prompt.Error{Status: 500, Type: "server_error", Message: err.Error()}
+}
+
+// eligible collects the ranks that may take the request: of the model's pool, and ready.
+func (s *scratch) eligible(m *model, snap *fleet.Snapshot, d *Decision) *prompt.Error {
+	s.ranks = s.ranks[:0]
+	pool := snap.Ranks
+	if m != anyModel {
+		pool = snap.Pool(m.Pool, fleet.Aggregated)
+	}
+	var states [4]int
+	for _, rank := range pool {
+		if m == anyModel && rank.Worker.Role != fleet.Aggregated {
+			continue
+		}
+		states[rank.Worker.State&3]++
+		if rank.Worker.State == fleet.Ready {
+			s.ranks = append(s.ranks, rank)
+		}
+	}
+	if len(s.ranks) > 0 {
+		return nil
+	}
+	d.RetryAfter = 10 * time.Second
+	if states[fleet.Starting] > 0 {
+		d.RetryAfter = 2 * time.Second
+	}
+	return &prompt.Error{Status: 503, Type: "overloaded_error", Code: "no_ready_worker",
+		Message: fmt.Sprintf("No worker is ready for the model `%s`: %s. Try again in %d seconds.",
+			d.Model, spell(states), int(d.RetryAfter.Seconds()))}
+}
+
+func spell(states [4]int) string {
+	text := ""
+	for state, n := range states {
+		if n > 0 {
+			text += fmt.Sprintf(", %d %s", n, fleet.State(state))
+		}
+	}
+	if text == "" {
+		return "it has none"
+	}
+	return text[2:]
+}
+
+// clip bounds a name that a client sent.
+func clip(name string) string {
+	if len(name) > 128 {
+		return name[:128] + "…"
+	}
+	return string([]byte(name)) // a copy: the original may alias the body
+}

@@ -1,0 +1,136 @@
+package route
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// scratch is everything one decision needs and the next can use again.
+type scratch struct {
+	rng        *rand.Rand
+	parsed     *prompt.Request
+	salt       string
+	prompt     prompt.Prompt
+	blocks     []blockhash.Block
+	chain      []blockhash.Sequence
+	overlap    kvindex.Overlap
+	policy     pick.Policy
+	amount     fleet.Amount
+	ranks      []fleet.Rank
+	candidates []pick.Candidate
+	order      []int
+}
+
+// keep is how many bytes of a prompt's buffers survive a decision: one giant prompt must
+// not pin its memory for ever.
+const keep = 4 << 20
+
+// shed lets go of what belongs to the request, and of buffers that have grown too large.
+func (s *scratch) shed() {
+	s.parsed, s.salt = nil, ""
+	if cap(s.prompt.Text)+4*cap(s.prompt.Tokens)+8*cap(s.blocks) > keep {
+		s.prompt, s.blocks, s.chain = prompt.Prompt{}, nil, nil
+	}
+}
+
+// score judges every candidate by its load now.
+func (s *scratch) score(m *model, d *Decision) {
+	q := cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Now: d.At}
+	s.candidates = slices.Grow(s.candidates[:0], len(s.ranks))[:len(s.ranks)]
+	for i := range s.ranks {
+		c := &s.candidates[i]
+		c.Rank = s.ranks[i]
+		c.Facts.Booked = c.Rank.Load.Booked()
+		c.Facts.Report, c.Facts.HasReport = c.Rank.Load.Reported()
+		c.Facts.Overlap = s.overlap.Of(c.Rank.ID)
+		if i == 0 || c.Facts.Booked.PrefillTokens < q.MinPrefillTokens {
+			q.MinPrefillTokens = c.Facts.Booked.PrefillTokens
+		}
+	}
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		c.Score = m.weights.Score(&q, &c.Facts)
+	}
+	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks())}
+}
+
+// explain writes the pick and its reasons into the decision: the best candidates by cost,
+// the picked one among them, and the addresses to try next.
+func (s *scratch) explain(d *Decision, won, keep int) {
+	w := &s.candidates[won]
+	d.Worker, d.Rank, d.Ranks, d.Address = w.Rank.Worker.Name, w.Rank.Number, w.Rank.Worker.Ranks, w.Rank.Worker.Address
+	for _, n := range w.Facts.Overlap {
+		d.Overlap += n
+	}
+	d.Cached = d.PromptTokens - w.Score.Uncached
+	d.Blocks, d.Considered = len(s.blocks), len(s.candidates)
+	if len(s.blocks) > 0 {
+		s.chain = blockhash.Chain(s.chain[:0], s.blocks)
+		d.First, d.Last = uint64(s.chain[0]), uint64(s.chain[len(s.chain)-1])
+	}
+	s.best(won, keep)
+	d.Candidates = make([]Candidate, len(s.order))
+	for i, at := range s.order {
+		c := &s.candidates[at]
+		d.Candidates[i] = Candidate{
+			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
+			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Score: c.Score,
+		}
+	}
+	d.others()
+}
+
+// best fills order with the indexes of the n cheapest candidates, cheapest first, with the
+// winner in the last place if it is not one of them. One pass with insertion: n is small.
+func (s *scratch) best(won, n int) {
+	less := func(a, b int) bool {
+		ca, cb := s.candidates[a].Score.Total, s.candidates[b].Score.Total
+		return ca < cb || ca == cb && (a == won || b != won && a < b)
+	}
+	s.order = s.order[:0]
+	for i := range s.candidates {
+		if len(s.order) == n && !less(i, s.order[n-1]) {
+			continue
+		}
+		if len(s.order) == n {
+			s.order = s.order[:n-1]
+		}
+		at, _ := slices.BinarySearchFunc(s.order, i, func(have, i int) int {
+			if less(have, i) {
+				return -1
+			}
+			return 1
+		})
+		s.order = slices.Insert(s.order, at, i)
+	}
+	if !slices.Contains(s.order, won) {
+		s.order[len(s.order)-1] = won
+	}
+}
+
+// maxOthers is how many addresses a retry may walk to.
+const maxOthers = 2
+
+// others collects the next best addresses. Ranks of one worker share an address, and a
+// retry must reach another worker.
+func (d *Decision) others() {
+	for i := range d.Candidates {
+		a := d.Candidates[i].Address
+		if a == d.Address || slices.Contains(d.Others, a) {
+			continue
+		}
+		if d.Others == nil {
+			d.Others = make([]string, 0, maxOthers)
+		}
+		if d.Others = append(d.Others, a); len(d.Others) == maxOthers {
+			return
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package route
+
+import (
+	"sync/atomic"
+
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// counts are kept in the router so that decisions need no metrics library.
+type counts struct {
+	picked, refused                       atomic.Uint64
+	promptTokens, cached, blocks, overlap atomic.Uint64
+	notFound, unready, bad                atomic.Uint64
+}
+
+func (c *counts) add(d *Decision) {
+	if d.Outcome == Picked {
+		c.picked.Add(1)
+		c.promptTokens.Add(uint64(d.PromptTokens))
+		c.cached.Add(uint64(d.Cached))
+		c.blocks.Add(uint64(d.Blocks))
+		c.overlap.Add(uint64(d.Overlap))
+		return
+	}
+	c.refused.Add(1)
+	switch d.Err.Status {
+	case 404:
+		c.notFound.Add(1)
+	case 503:
+		c.unready.Add(1)
+	default:
+		c.bad.Add(1)
+	}
+}
+
+// Stats are the router's counters. Ratios are the reader's to make: overlap over blocks is
+// a hit rate weighted by blocks, which a mean of ratios is not.
+type Stats struct {
+	Picked, Refused uint64
+	// PromptTokens, CachedTokens, Blocks and OverlapBlocks are sums over picked requests.
+	PromptTokens, CachedTokens, Blocks, OverlapBlocks uint64
+	// ModelNotFound, NoReadyWorker and BadRequest say why requests were refused.
+	ModelNotFound, NoReadyWorker, BadRequest uint64
+	Bookings                                 BookingStats
+}
+
+// Stats returns the counters now.
+func (r *Router) Stats() Stats {
+	c := &r.counts
+	return Stats{
+		Picked: c.picked.Load(), Refused: c.refused.Load(),
+		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
+		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
+		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
+		Bookings: r.bookings.Stats(),
+	}
+}
+
+// What callers need of package pick, so that those above import one package.
+type (
+	BookingStats  = pick.Stats
+	BookingReason = pick.Reason
+)
