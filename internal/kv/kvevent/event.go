@@ -47,7 +47,9 @@ type Event struct {
 	BlockSize int
 }
 
-// Batch is one message: the events of one rank that were published together.
+// Batch is one message: the events of one rank that were published together. Decode the
+// messages of one rank, in order, into one batch: it remembers, from one to the next, what
+// engines say only once (see the package comment).
 type Batch struct {
 	// Rank is the data-parallel rank, 0 where the engine has one.
 	Rank int
@@ -56,15 +58,20 @@ type Batch struct {
 	Events  []Event
 	// Unknown counts events of a kind that the decoder does not know.
 	Unknown int
+	// Skipped counts events that were understood and left out, because no index of this
+	// rank's prompts can use them: blocks of another host, of an unknown medium, or of an
+	// attention group that does not keep whole prefixes (sliding window, Mamba).
+	Skipped int
 
 	hashes []Engine
 	blocks []blockhash.Block
 	tokens []uint32
+	memory memory
 }
 
-// Reset empties the batch and keeps its buffers.
+// Reset empties the batch and keeps its buffers, and what it remembers of its rank.
 func (b *Batch) Reset() {
-	b.Rank, b.Seconds, b.Unknown = 0, 0, 0
+	b.Rank, b.Seconds, b.Unknown, b.Skipped = 0, 0, 0, 0
 	b.Events, b.hashes, b.blocks, b.tokens = b.Events[:0], b.hashes[:0], b.blocks[:0], b.tokens[:0]
 }
 

@@ -1,0 +1,169 @@
+package kvevent
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"unsafe"
+
+	"github.com/tinylib/msgp/msgp"
+	"github.com/zeebo/xxh3"
+)
+
+// extraKeys are what vLLM hashes into blocks beside their tokens. It publishes them without
+// tags: per block nothing, or a list in which a string is the LoRA's name or the cache salt
+// and a pair (id, offset) or a digest is a piece of media.
+//
+// Media enter a block's content as Dynamo has it: the 64-bit hashes of all pieces, sorted,
+// behind the tokens. A prompt of plain tokens therefore never matches a block with media.
+type extraKeys struct {
+	salt    []byte
+	words   []keyWord // sorted by block
+	used    int       // words that content has handed out
+	scratch []uint32
+	sorted  []uint64
+}
+
+type keyWord struct {
+	block int
+	hash  uint64
+}
+
+func (x *extraKeys) reset() { x.salt, x.words, x.used = nil, x.words[:0], 0 }
+
+// content returns the tokens of block i with its media behind them, valid until the next
+// call. It is asked for every block in turn.
+func (x *extraKeys) content(tokens []uint32, i int) []uint32 {
+	x.sorted = x.sorted[:0]
+	for ; x.used < len(x.words) && x.words[x.used].block == i; x.used++ {
+		x.sorted = append(x.sorted, x.words[x.used].hash)
+	}
+	if len(x.sorted) == 0 {
+		return tokens
+	}
+	slices.Sort(x.sorted)
+	x.scratch = append(x.scratch[:0], tokens...)
+	for _, h := range x.sorted {
+		x.scratch = append(x.scratch, uint32(h), uint32(h>>32))
+	}
+	return x.scratch
+}
+
+// decode reads the list of at most blocks entries. first says that the event begins a
+// prompt: only there a string that is not the LoRA's name is a salt; elsewhere it is a key
+// like any other.
+func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
+	if len(raw) == 0 || msgp.IsNil(raw) {
+		return nil
+	}
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return err
+	}
+	if int64(n) > int64(blocks) {
+		return fmt.Errorf("%d entries for %d blocks", n, blocks)
+	}
+	for i := range int(n) {
+		e := entry{block: i, lora: lora, mayBeSalt: first && i == 0}
+		keys := uint32(1) // a single key may stand without its list
+		if msgp.NextType(raw) == msgp.ArrayType {
+			if keys, raw, err = msgp.ReadArrayHeaderBytes(raw); err != nil {
+				return err
+			}
+		}
+		for range keys {
+			if raw, err = x.decodeKey(raw, &e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry is what is known of a block's keys while they are read.
+type entry struct {
+	block     int
+	lora      []byte // until it was seen: a salt may have the same name
+	mayBeSalt bool
+}
+
+func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
+	var key []byte
+	switch msgp.NextType(raw) {
+	case msgp.NilType:
+		return raw[1:], nil
+	case msgp.StrType:
+		if key, rest, err = msgp.ReadStringZC(raw); err != nil {
+			return raw, err
+		}
+		switch {
+		case len(e.lora) > 0 && string(key) == string(e.lora):
+			e.lora = nil
+		case e.mayBeSalt:
+			x.salt, e.mayBeSalt = key, false
+		default:
+			x.add(e.block, mediaHash(key))
+		}
+		return rest, nil
+	case msgp.BinType:
+		if key, rest, err = msgp.ReadBytesZC(raw); err != nil {
+			return raw, err
+		}
+		x.add(e.block, digestHash(key))
+		return rest, nil
+	case msgp.ArrayType:
+		return x.decodePair(raw, e.block)
+	default:
+		// A key of a shape we do not know still tells contents apart: its bytes stand for it.
+		if rest, err = msgp.Skip(raw); err != nil {
+			return raw, err
+		}
+		x.add(e.block, xxh3.Hash(raw[:len(raw)-len(rest)]))
+		return rest, nil
+	}
+}
+
+func (x *extraKeys) decodePair(raw []byte, block int) (rest []byte, err error) {
+	n, inner, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return raw, err
+	}
+	if rest, err = msgp.Skip(raw); err != nil {
+		return raw, err
+	}
+	if n == 0 || msgp.NextType(inner) != msgp.StrType {
+		x.add(block, xxh3.Hash(raw[:len(raw)-len(rest)]))
+		return rest, nil
+	}
+	id, _, err := msgp.ReadStringZC(inner)
+	if err != nil {
+		return raw, err
+	}
+	x.add(block, mediaHash(id))
+	return rest, nil
+}
+
+func (x *extraKeys) add(block int, hash uint64) {
+	x.words = append(x.words, keyWord{block, hash})
+}
+
+// mediaHash is the first 16 digits of a hexadecimal digest, or a hash of any other name.
+func mediaHash(id []byte) uint64 {
+	if len(id) >= 16 {
+		if h, err := strconv.ParseUint(text(id[:16]), 16, 64); err == nil {
+			return h
+		}
+	}
+	return xxh3.Hash(id)
+}
+
+func digestHash(digest []byte) uint64 {
+	if len(digest) >= 8 {
+		return binary.BigEndian.Uint64(digest)
+	}
+	return xxh3.Hash(digest)
+}
+
+// text reads b as a string without a copy; it must not outlive b.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,103 @@
+package kvevent
+
+import (
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
+
+// Raw is one event in an engine's own words: with token ids, before anything was hashed. It
+// is what a simulated engine says; slices belong to the engine and are valid for the call.
+type Raw struct {
+	Kind Kind
+	Tier fleet.Tier
+	// Hashes are the engine's own, in chain order for Stored. Empty for Cleared.
+	Hashes []Engine
+	// Parent precedes the first block, where HasParent is true.
+	Parent    Engine
+	HasParent bool
+	// Tokens are those of all Hashes, BlockSize each. Only for Stored.
+	Tokens    []uint32
+	BlockSize int
+	// LoRA is the adapter's name, empty for the base model; LoRAID is the engine's number for it.
+	LoRA   string
+	LoRAID int
+	// Salt is the request's cache salt. It is said with the first block of a prompt only.
+	Salt string
+	// Session echoes the request's session_id.
+	Session string
+}
+
+// Add appends r to the batch as if it had been published and decoded, without the bytes.
+func (b *Batch) Add(r *Raw) {
+	from := len(b.hashes)
+	b.hashes = append(b.hashes, r.Hashes...)
+	switch r.Kind {
+	case Stored:
+		b.addStored(stored{
+			tier: r.Tier, hashes: b.hashes[from:len(b.hashes):len(b.hashes)], parent: r.Parent, hasParent: r.HasParent,
+			tokens: r.Tokens, blockSize: r.BlockSize, lora: r.LoRA, salt: r.Salt,
+			joined: r.Tier != fleet.Device,
+		})
+	case Removed:
+		b.Events = append(b.Events, Event{Kind: Removed, Tier: r.Tier, Hashes: b.hashes[from:len(b.hashes):len(b.hashes)]})
+	case Cleared:
+		b.addCleared()
+	}
+}
+
+// stored is what every dialect's stored event comes down to.
+type stored struct {
+	tier      fleet.Tier
+	hashes    []Engine
+	parent    Engine
+	hasParent bool
+	tokens    []uint32
+	blockSize int
+	lora      string
+	salt      string // known for the first block of a prompt only
+	// joined says that the tokens do not tell the content, so that the blocks can only be
+	// known by their engine hashes.
+	joined bool
+	// extra are the keys that stand beside the tokens in a block's content; nil for most.
+	extra *extraKeys
+}
+
+func (b *Batch) addStored(s stored) {
+	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize}
+	if s.hasParent {
+		s.salt = ""
+	}
+	seed := blockhash.Seed(s.lora, s.salt)
+	salted := s.salt != ""
+	if s.hasParent {
+		if inherited, ok := b.memory.inherit(s.parent); ok {
+			seed, salted = inherited, true
+		}
+	}
+	if salted {
+		b.memory.remember(s.hashes, seed)
+	}
+	whole := s.blockSize > 0 && len(s.tokens)/s.blockSize == len(s.hashes) && len(s.tokens)%s.blockSize == 0
+	if whole && !s.joined {
+		e.Blocks = b.hashContent(s.tokens, s.blockSize, seed, s.extra)
+	}
+	b.Events = append(b.Events, e)
+}
+
+func (b *Batch) hashContent(tokens []uint32, size int, seed uint64, extra *extraKeys) []blockhash.Block {
+	from := len(b.blocks)
+	if extra == nil || len(extra.words) == 0 {
+		b.blocks = blockhash.Append(b.blocks, tokens, size, seed)
+		return b.blocks[from:len(b.blocks):len(b.blocks)]
+	}
+	for i := 0; len(tokens) >= size; i++ {
+		b.blocks = append(b.blocks, blockhash.Hash(extra.content(tokens[:size], i), seed))
+		tokens = tokens[size:]
+	}
+	return b.blocks[from:len(b.blocks):len(b.blocks)]
+}
+
+func (b *Batch) addCleared() {
+	b.memory.forgetSalts()
+	b.Events = append(b.Events, Event{Kind: Cleared})
+}

@@ -1,0 +1,264 @@
+package kvevent
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// vllmFields are one event's fields as they stand in the message. Byte slices point into it.
+type vllmFields struct {
+	hashes    int // where the event's hashes begin in the batch's
+	parent    Engine
+	hasParent bool
+	blockSize int
+	group     int // -1 where it is not said
+	lora      []byte
+	loraID    []byte // as msgpack, where it is not null
+	medium    []byte
+	extra     []byte // as msgpack
+	salt      []byte
+	spec      []byte
+	locality  []byte
+	media     bool // media of a form we cannot hash
+}
+
+func (f *vllmFields) reset(hashes int) { *f = vllmFields{hashes: hashes, group: -1} }
+
+// The order of fields in the array form, from position 1 on, as Dynamo's decoder has it.
+// SGLang's arrays end at lora_id.
+var (
+	storedOrder = [...]string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
+		"extra_keys", "block_mm_infos", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality"}
+	removedOrder = [...]string{"block_hashes", "medium", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality"}
+)
+
+func (d *vllmDecoder) mapForm(raw []byte) ([]byte, error) {
+	n, raw, err := msgp.ReadMapHeaderBytes(raw)
+	if err != nil {
+		return raw, err
+	}
+	for range n {
+		var key []byte
+		if key, raw, err = msgp.ReadMapKeyZC(raw); err != nil {
+			return raw, err
+		}
+		if raw, err = d.field(text(key), raw); err != nil {
+			return raw, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	d.nameLoRA()
+	return raw, nil
+}
+
+func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return raw, err
+	}
+	if raw, err = msgp.Skip(raw); err != nil { // the type
+		return raw, err
+	}
+	at := 0
+	for range n - 1 {
+		if at == len(order) {
+			if raw, err = msgp.Skip(raw); err != nil {
+				return raw, err
+			}
+			continue
+		}
+		// vLLM's own arrays have no block_mm_infos: a number there is the group already.
+		if order[at] == "block_mm_infos" && isNumber(raw) {
+			at++
+		}
+		if raw, err = d.field(order[at], raw); err != nil {
+			return raw, fmt.Errorf("%s: %w", order[at], err)
+		}
+		at++
+	}
+	d.nameLoRA()
+	return raw, nil
+}
+
+// nameLoRA gives an adapter that is known by its number alone a name that no request can
+// have, so that its blocks are not taken for the base model's.
+func (d *vllmDecoder) nameLoRA() {
+	if len(d.f.lora) == 0 && len(d.f.loraID) > 0 {
+		d.f.lora = d.f.loraID
+	}
+}
+
+// field reads the value of one field; those it does not know, and null, are skipped.
+func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
+	if msgp.IsNil(raw) {
+		return raw[1:], nil
+	}
+	f := &d.f
+	switch name {
+	case "block_hashes":
+		return d.readHashes(raw)
+	case "token_ids":
+		return d.readTokens(raw)
+	case "parent_block_hash":
+		f.parent, rest, err = readHash(raw)
+		f.hasParent = true
+		return rest, err
+	case "block_size":
+		f.blockSize, rest, err = readBounded(raw, math.MaxInt32)
+		return rest, err
+	case "group_idx":
+		f.group, rest, err = readBounded(raw, math.MaxInt32)
+		return rest, err
+	case "medium":
+		f.medium, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	case "lora_name":
+		f.lora, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	case "cache_salt":
+		f.salt, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	case "kv_cache_spec_kind":
+		f.spec, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	case "locality":
+		f.locality, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	}
+	if rest, err = msgp.Skip(raw); err != nil {
+		return raw, err
+	}
+	switch value := raw[:len(raw)-len(rest)]; name {
+	case "extra_keys":
+		f.extra = value
+	case "lora_id":
+		f.loraID = value
+	case "block_mm_infos":
+		f.media = anyNotNil(value)
+	}
+	return rest, nil
+}
+
+func (d *vllmDecoder) readHashes(raw []byte) ([]byte, error) {
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return raw, err
+	}
+	d.b.hashes = d.b.hashes[:d.f.hashes] // a key said twice counts once
+	if int64(n) > int64(d.lim.Blocks-len(d.b.hashes)) {
+		return raw, fmt.Errorf("%d blocks more: the limit is %d", n, d.lim.Blocks)
+	}
+	for range n {
+		var h Engine
+		if h, raw, err = readHash(raw); err != nil {
+			return raw, err
+		}
+		d.b.hashes = append(d.b.hashes, h)
+	}
+	return raw, nil
+}
+
+// readTokens is where most of a message's bytes are, so it reads the common forms of a
+// number itself.
+func (d *vllmDecoder) readTokens(raw []byte) ([]byte, error) {
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return raw, err
+	}
+	if int64(n) > int64(d.lim.Tokens-d.tokens) {
+		return raw, fmt.Errorf("%d tokens more: the limit is %d", n, d.lim.Tokens)
+	}
+	d.tokens += int(n)
+	tokens := d.b.tokens[:0]
+	for range n {
+		switch {
+		case len(raw) >= 1 && raw[0] < 0x80:
+			tokens, raw = append(tokens, uint32(raw[0])), raw[1:]
+		case len(raw) >= 3 && raw[0] == 0xcd:
+			tokens, raw = append(tokens, uint32(binary.BigEndian.Uint16(raw[1:]))), raw[3:]
+		case len(raw) >= 5 && raw[0] == 0xce:
+			tokens, raw = append(tokens, binary.BigEndian.Uint32(raw[1:])), raw[5:]
+		default:
+			var t uint32
+			if t, raw, err = readToken(raw); err != nil {
+				return raw, err
+			}
+			tokens = append(tokens, t)
+		}
+	}
+	d.b.tokens = tokens
+	return raw, nil
+}
+
+// readToken reads a number or, from an engine with Eagle drafts, a pair of neighbouring
+// tokens, of which the first is the token of this place.
+func readToken(raw []byte) (uint32, []byte, error) {
+	if msgp.NextType(raw) != msgp.ArrayType {
+		return msgp.ReadUint32Bytes(raw)
+	}
+	n, inner, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return 0, raw, err
+	}
+	if n == 0 {
+		return 0, raw, errors.New("an empty pair")
+	}
+	t, rest, err := msgp.ReadUint32Bytes(inner)
+	for range n - 1 {
+		if err == nil {
+			_, rest, err = msgp.ReadUint32Bytes(rest)
+		}
+	}
+	return t, rest, err
+}
+
+// tier is where the event's blocks lie; ok is false where no index of this rank wants them.
+func (f *vllmFields) tier() (t fleet.Tier, ok bool) {
+	if string(f.locality) == "REMOTE" {
+		return 0, false
+	}
+	switch string(f.medium) {
+	case "", "GPU", "DEVICE":
+		return fleet.Device, true
+	case "CPU", "CPU_PINNED", "CPU_TIER1":
+		return fleet.Host, true
+	case "CPU_TIER2", "DISK", "NVME", "STORAGE":
+		return fleet.Disk, true
+	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED":
+		return fleet.External, true
+	}
+	return 0, false
+}
+
+// indexedKind says whether the event's attention group keeps whole prefixes. An engine that
+// does not say has one group, of full attention.
+func (f *vllmFields) indexedKind() bool {
+	s := text(f.spec)
+	return s == "" || strings.HasPrefix(s, "full_attention") || strings.HasPrefix(s, "mla") || strings.HasPrefix(s, "sink_full")
+}
+
+func readBounded(raw []byte, limit int64) (int, []byte, error) {
+	n, rest, err := msgp.ReadInt64Bytes(raw)
+	if err == nil && (n < 0 || n > limit) {
+		err = fmt.Errorf("%d is out of range", n)
+	}
+	return int(n), rest, err
+}
+
+func isNumber(raw []byte) bool {
+	t := msgp.NextType(raw)
+	return t == msgp.IntType || t == msgp.UintType
+}
+
+// anyNotNil says whether a value is anything but null or a list of nulls.
+func anyNotNil(raw []byte) bool {
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	return err != nil || int(n) != len(raw) || bytes.Count(raw, []byte{0xc0}) != len(raw)
+}
