@@ -1,0 +1,142 @@
+// Package perfmodel says how long an engine's forward passes take.
+//
+// A model is a pure function from what a pass computes to a duration. The package holds
+// models that are known beforehand; it measures nothing and learns nothing yet.
+//
+// All types are values, safe for concurrent use.
+package perfmodel
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Prefill is the prefill part of one forward pass.
+type Prefill struct {
+	Requests int // that compute prompt tokens in this pass
+	// Input is the sum over those requests of their tokens up to the end of this pass, the
+	// cached and earlier computed ones included.
+	Input int
+	// Prefix is the sum of the tokens that were cached or computed before.
+	Prefix int
+}
+
+// Decode is the decode part of one forward pass.
+type Decode struct {
+	Requests int // that emit a token in this pass
+	Context  int // tokens, summed over those requests
+	Capacity int // tokens the KV cache can hold
+}
+
+// Timing says how long the two parts of a pass take; a pass takes their sum. A part without
+// requests takes no time.
+type Timing interface {
+	Prefill(Prefill) time.Duration
+	Decode(Decode) time.Duration
+}
+
+// Polynomial is Dynamo's model of a mid-sized model on one data-centre GPU: a quadratic in
+// the new tokens of a pass, and one in the share of the KV cache that is read. It is a plausible
+// engine, not any particular one.
+type Polynomial struct {
+	// Speedup divides all durations; 0 means 1. Raising it makes a faster engine.
+	Speedup float64
+	// DecodeSpeedup divides decode durations further; 0 means 1.
+	DecodeSpeedup float64
+}
+
+// Prefill is 4.21e-07 T² + 0.01518 T + 16.5 ms for T new tokens, where T is reckoned from
+// the requests' mean input and mean prefix, as whole numbers.
+func (p Polynomial) Prefill(w Prefill) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	t := float64(w.Requests * (w.Input/w.Requests - w.Prefix/w.Requests))
+	if t <= 0 {
+		return 0
+	}
+	return milliseconds((4.209989e-07*t*t + 1.518344e-02*t + 16.50142) / orOne(p.Speedup))
+}
+
+// Decode is -25.74 u² + 54.01 u + 5.74 ms, at least 1 ms, where u is the share of the KV
+// cache that the requests' contexts fill, at most 1.
+func (p Polynomial) Decode(w Decode) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	u := 1.0
+	if w.Context < w.Capacity {
+		u = float64(w.Context) / float64(w.Capacity)
+	}
+	ms := max(1, -25.74*u*u+54.01*u+5.74)
+	return milliseconds(ms / (orOne(p.Speedup) * orOne(p.DecodeSpeedup)))
+}
+
+// Validate reports everything that is wrong with the model.
+func (p Polynomial) Validate() error {
+	return errors.Join(speedup("speedup", p.Speedup), speedup("decode speedup", p.DecodeSpeedup))
+}
+
+func speedup(name string, v float64) error {
+	if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Errorf("%s is %v: it must be a positive number, or 0 for 1", name, v)
+	}
+	return nil
+}
+
+// Fixed takes the same time for every pass that has a part at all.
+type Fixed struct {
+	PrefillTime, DecodeTime time.Duration
+}
+
+// Prefill returns PrefillTime where any request prefills.
+func (f Fixed) Prefill(w Prefill) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	return f.PrefillTime
+}
+
+// Decode returns DecodeTime where any request decodes.
+func (f Fixed) Decode(w Decode) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	return f.DecodeTime
+}
+
+// Linear is a fixed time per pass and a time per new token: the simplest engine on which a
+// cached prefix is worth what it saves.
+type Linear struct {
+	PrefillBase, PrefillToken time.Duration
+	DecodeBase, DecodeRequest time.Duration
+}
+
+// Prefill is PrefillBase and PrefillToken for each new token.
+func (l Linear) Prefill(w Prefill) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	return l.PrefillBase + time.Duration(max(0, w.Input-w.Prefix))*l.PrefillToken
+}
+
+// Decode is DecodeBase and DecodeRequest for each request.
+func (l Linear) Decode(w Decode) time.Duration {
+	if w.Requests <= 0 {
+		return 0
+	}
+	return l.DecodeBase + time.Duration(w.Requests)*l.DecodeRequest
+}
+
+func milliseconds(ms float64) time.Duration {
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+func orOne(v float64) float64 {
+	if v == 0 {
+		return 1
+	}
+	return v
+}
