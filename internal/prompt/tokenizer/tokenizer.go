@@ -1,15 +1,50 @@
 package tokenizer
 
-import "errors"
+// Tokenizer is a loaded vocabulary with the steps around it: added tokens, normalization,
+// pre-tokenizer, byte-pair encoding.
+type Tokenizer struct {
+	nfc bool
+	pipeline
+	vocab   *vocabulary
+	merges  *merges
+	byteIDs [256]uint32 // the token of each single byte, or none
+	whole   idSet       // the tokens that a piece equal to them becomes
 
-// Tokenizer is a loaded vocabulary.
-type Tokenizer struct{}
+	added      *matcher // found in the text as it is
+	normalized *matcher // found in the normalized text
+	addedIDs   map[string]uint32
+	addedBytes map[uint32][]byte
+	special    map[uint32]bool
 
-// Load reads a tokenizer.json. It keeps no reference to json.
-func Load(json []byte) (*Tokenizer, error) {
-	return nil, errors.New("load tokenizer.json: no kind of vocabulary is supported yet")
+	before, after []uint32
+
+	encoders encoders
 }
 
-// Encode appends the ids of text to dst. Special tokens are not added; those that stand in
-// the text are recognised.
-func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 { return dst }
+// VocabSize is one more than the largest id.
+func (t *Tokenizer) VocabSize() int {
+	size := len(t.vocab.spans)
+	for id := range t.addedBytes {
+		size = max(size, int(id)+1)
+	}
+	return size
+}
+
+// ID is the id of a token as its file spells it: "<|im_end|>", or "Ġthe" for " the".
+func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
+	if id, ok = t.addedIDs[token]; ok {
+		return id, true
+	}
+	id = t.vocab.id(byteLevel, []byte(token))
+	return id, id != none
+}
+
+// Special says whether id is of a special token, which decoding for people leaves out.
+func (t *Tokenizer) Special(id uint32) bool { return t.special[id] }
+
+// Before and After are the special tokens that engines put around a text of their own accord
+// (not around a rendered chat, which has them). The caller must not change them.
+func (t *Tokenizer) Before() []uint32 { return t.before }
+
+// After is Before's counterpart at the end.
+func (t *Tokenizer) After() []uint32 { return t.after }

@@ -1,0 +1,153 @@
+package tokenizer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// addedToken is a token that is found in text before the pre-tokenizer sees it.
+type addedToken struct {
+	ID         uint32 `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// matcher finds added tokens: leftmost, and of those that begin at one place the longest. A
+// trie that is walked from each possible first byte: tokens are short, so that text of
+// nothing but first bytes costs a small factor, and no automaton has to be built.
+type matcher struct {
+	tokens []addedToken
+	nodes  []node
+	first  [256]bool
+	// only is the one byte that tokens begin with ("<", as a rule), and lets a fast search
+	// skip over the text; single says that there is only one.
+	only   byte
+	single bool
+}
+
+type node struct {
+	edges []edge // sorted
+	token int    // index in tokens, -1 for none
+}
+
+type edge struct {
+	byte byte
+	node int32
+}
+
+func newMatcher() *matcher { return &matcher{nodes: []node{{token: -1}}} }
+
+func (m *matcher) empty() bool { return len(m.tokens) == 0 }
+
+// add adds a token that is found as pattern.
+func (m *matcher) add(token addedToken, pattern string) error {
+	at := int32(0)
+	for i := range len(pattern) {
+		edges := m.nodes[at].edges
+		k, found := slices.BinarySearchFunc(edges, pattern[i], func(e edge, b byte) int { return int(e.byte) - int(b) })
+		if !found {
+			m.nodes = append(m.nodes, node{token: -1})
+			m.nodes[at].edges = slices.Insert(edges, k, edge{pattern[i], int32(len(m.nodes) - 1)})
+		}
+		at = m.nodes[at].edges[k].node
+	}
+	if m.nodes[at].token >= 0 {
+		return fmt.Errorf("added tokens %q and %q are the same text", m.tokens[m.nodes[at].token].Content, token.Content)
+	}
+	m.nodes[at].token = len(m.tokens)
+	m.tokens = append(m.tokens, token)
+	m.first[pattern[0]] = true
+	m.single = len(m.nodes[0].edges) == 1
+	m.only = pattern[0]
+	return nil
+}
+
+// find is the first match in s at or after i: where it begins and ends, and whose it is.
+func (m *matcher) find(s string, i int) (start, end int, token *addedToken) {
+	for ; i < len(s); i++ {
+		if m.single {
+			k := strings.IndexByte(s[i:], m.only)
+			if k < 0 {
+				break
+			}
+			i += k
+		} else if !m.first[s[i]] {
+			continue
+		}
+		if n, token := m.longest(s[i:]); token != nil {
+			return i, i + n, token
+		}
+	}
+	return len(s), len(s), nil
+}
+
+func (m *matcher) longest(s string) (n int, token *addedToken) {
+	at := &m.nodes[0]
+	for i := range len(s) {
+		next := int32(-1)
+		for _, e := range at.edges {
+			if e.byte == s[i] {
+				next = e.node
+				break
+			}
+		}
+		if next < 0 {
+			break
+		}
+		if at = &m.nodes[next]; at.token >= 0 {
+			n, token = i+1, &m.tokens[at.token]
+		}
+	}
+	return n, token
+}
+
+// split calls gap for each stretch of s between added tokens and found for each token, in
+// order. A token that strips takes the white space beside it; a token that must be a word of
+// its own and is not is text, and the search goes on behind it, as in the reference.
+func (m *matcher) split(s string, gap func(string), found func(uint32)) {
+	done := 0
+	for i := 0; i < len(s); {
+		start, end, token := m.find(s, i)
+		if token == nil {
+			break
+		}
+		i = end
+		if token.SingleWord && (wordBefore(s[:start]) || wordAfter(s[end:])) {
+			continue
+		}
+		if token.LStrip {
+			start = max(len(trimSpaceRight(s[:start])), done)
+		}
+		if token.RStrip {
+			end = while(s, end, space)
+		}
+		if done < start {
+			gap(s[done:start])
+		}
+		found(token.ID)
+		done = end
+	}
+	if done < len(s) {
+		gap(s[done:])
+	}
+}
+
+func wordBefore(s string) bool {
+	r, n := utf8.DecodeLastRuneInString(s)
+	return n > 0 && wordChar(r)
+}
+
+func wordAfter(s string) bool {
+	r, n := utf8.DecodeRuneInString(s)
+	return n > 0 && wordChar(r)
+}
+
+func trimSpaceRight(s string) string {
+	return strings.TrimRightFunc(s, func(r rune) bool { return classOf(r)&space != 0 })
+}

@@ -1,0 +1,163 @@
+package tokenizer
+
+import "unicode/utf8"
+
+// category is a general category, as far as pre-tokenizers tell them apart.
+type category uint8
+
+const (
+	catLu category = iota + 1
+	catLl
+	catLt
+	catLm
+	catLo
+	catM
+	catN
+	catP
+	catS
+	catLuLl // Lu and Ll in turn, beginning with Lu
+	catLlLu // the other way round
+)
+
+// class is the set of character classes that a code point belongs to; a byte, so that one
+// table lookup answers every question a pre-tokenizer asks.
+type class uint8
+
+const (
+	letter  class = 1 << iota // \p{L}
+	number                    // \p{N}
+	space                     // \s
+	newline                   // [\r\n]
+	upper                     // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], o200k's "upper" half
+	lower                     // [\p{Ll}\p{Lm}\p{Lo}\p{M}], its "lower" half
+	symbol                    // [\p{P}\p{S}]
+	mark                      // \p{M}
+)
+
+var categoryClasses = [...]class{
+	catLu: letter | upper, catLl: letter | lower, catLt: letter | upper, catLm: letter | upper | lower,
+	catLo: letter | upper | lower, catM: mark | upper | lower, catN: number, catP: symbol, catS: symbol,
+}
+
+var spaces = [...]rune{9, 10, 11, 12, 13, 32, 0x85, 0xa0, 0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005,
+	0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000}
+
+// classTable holds the classes of all code points in blocks of 256; equal empty blocks are
+// one. asciiClasses is its first half block, for the loops that matter.
+var (
+	classTable   = buildClasses()
+	asciiClasses = [256]class(classTable[0][:])
+)
+
+func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
+	var table [utf8.MaxRune>>8 + 1]*[256]class
+	empty := new([256]class)
+	for i := range table {
+		table[i] = empty
+	}
+	set := func(r rune, c class) {
+		if table[r>>8] == empty {
+			table[r>>8] = new([256]class)
+		}
+		table[r>>8][r&255] |= c
+	}
+	for _, run := range categoryRuns {
+		for r := run.lo; r <= run.hi; r++ {
+			set(r, categoryClasses[run.at(r)])
+		}
+	}
+	for _, r := range spaces {
+		set(r, space)
+	}
+	set('\n', newline)
+	set('\r', newline)
+	return &table
+}
+
+// at is the category of r, which lies in the run.
+func (run categoryRun) at(r rune) category {
+	even := (r-run.lo)&1 == 0
+	switch {
+	case run.category == catLuLl && even, run.category == catLlLu && !even:
+		return catLu
+	case run.category == catLuLl || run.category == catLlLu:
+		return catLl
+	}
+	return run.category
+}
+
+// classAt is the class and the length in bytes of the character at s[i]. A byte that is not
+// UTF-8 is a character of its own, of U+FFFD's class.
+func classAt(s string, i int) (class, int) {
+	c := s[i]
+	if c < utf8.RuneSelf {
+		return asciiClasses[c], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	return classTable[r>>8][r&255], n
+}
+
+func classOf(r rune) class { return classTable[r>>8][r&255] }
+
+// while is the end of the run of characters from s[i] on that are in c.
+func while(s string, i int, c class) int {
+	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf {
+			if asciiClasses[b]&c == 0 {
+				return i
+			}
+			i++
+			continue
+		}
+		k, n := classAt(s, i)
+		if k&c == 0 {
+			return i
+		}
+		i += n
+	}
+	return i
+}
+
+// until is the end of the run of characters from s[i] on that are not in c.
+func until(s string, i int, c class) int {
+	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf {
+			if asciiClasses[b]&c != 0 {
+				return i
+			}
+			i++
+			continue
+		}
+		k, n := classAt(s, i)
+		if k&c != 0 {
+			return i
+		}
+		i += n
+	}
+	return i
+}
+
+// atMost is the end of the run of at most n characters from s[i] on that are in c.
+func atMost(s string, i, n int, c class) int {
+	for ; n > 0 && i < len(s); n-- {
+		k, size := classAt(s, i)
+		if k&c == 0 {
+			break
+		}
+		i += size
+	}
+	return i
+}
+
+// wordChar says whether \w matches r in the expressions that guard single-word added tokens.
+func wordChar(r rune) bool {
+	if classOf(r)&(letter|mark) != 0 {
+		return true
+	}
+	for _, run := range wordExtra {
+		if r >= run[0] && r <= run[1] {
+			return true
+		}
+	}
+	return false
+}

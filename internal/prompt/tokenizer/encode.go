@@ -1,0 +1,183 @@
+package tokenizer
+
+import (
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Encode appends the ids of text to dst. Special tokens are not added (see [Tokenizer.Before]);
+// those that stand in the text are recognised. Text should be UTF-8; bytes that are not are
+// characters of no class. It allocates only where dst is too short.
+func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
+	if text == "" {
+		return dst
+	}
+	e := t.encoders.take()
+	if e == nil {
+		e = newEncoder(t)
+	}
+	e.out = dst
+	t.added.split(text, e.onText, e.onToken)
+	dst, e.out = e.out, nil
+	t.encoders.give(e)
+	return dst
+}
+
+// EncodeBytes is Encode for bytes, which it neither keeps nor changes.
+func (t *Tokenizer) EncodeBytes(dst []uint32, text []byte) []uint32 {
+	return t.Encode(dst, unsafe.String(unsafe.SliceData(text), len(text)))
+}
+
+// encoders keeps encoders between calls. A sync.Pool would forget them, and with them their
+// caches, at every second garbage collection; here they stay, the first slot hottest.
+type encoders struct{ slots []atomic.Pointer[encoder] }
+
+func newEncoders() encoders {
+	return encoders{make([]atomic.Pointer[encoder], runtime.GOMAXPROCS(0))}
+}
+
+func (p *encoders) take() *encoder {
+	for i := range p.slots {
+		if e := p.slots[i].Swap(nil); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// give keeps e in a free slot; where there is none e is forgotten.
+func (p *encoders) give(e *encoder) {
+	for i := range p.slots {
+		if p.slots[i].CompareAndSwap(nil, e) {
+			return
+		}
+	}
+}
+
+// encoder is what one Encode at a time needs: scratch space, and a cache of pieces.
+type encoder struct {
+	t       *Tokenizer
+	out     []uint32
+	cache   []cached
+	symbols []uint32
+	merger  merger
+	nfc     normalizer
+	spaced  []byte
+	// The callbacks of matcher.split, made once: a closure each call would be an allocation.
+	onText, onPieces func(string)
+	onToken          func(uint32)
+}
+
+// cached remembers the ids of one piece. A cache line: most pieces are short, and a long one
+// is no faster remembered than encoded.
+type cached struct {
+	hash uint64
+	n    uint8 // ids
+	size uint8 // bytes of key; 0 is an empty entry
+	key  [30]byte
+	ids  [6]uint32
+}
+
+const cacheBits = 14 // 16,384 entries, 1 MiB
+
+func newEncoder(t *Tokenizer) *encoder {
+	e := &encoder{t: t, cache: make([]cached, 1<<cacheBits)}
+	e.onText, e.onPieces = e.text, e.pieces
+	e.onToken = func(id uint32) { e.out = append(e.out, id) }
+	return e
+}
+
+// text encodes what stands between added tokens.
+func (e *encoder) text(s string) {
+	if e.t.nfc && !nfc.normal(s) {
+		b := e.nfc.nfc(s)
+		s = unsafe.String(unsafe.SliceData(b), len(b))
+	}
+	if e.t.normalized.empty() {
+		e.pieces(s)
+		return
+	}
+	e.t.normalized.split(s, e.onPieces, e.onToken)
+}
+
+// pieces cuts s and encodes each piece.
+func (e *encoder) pieces(s string) {
+	if e.t.prefixSpace && s[0] != ' ' {
+		e.spaced = append(append(e.spaced[:0], ' '), s...)
+		s = unsafe.String(unsafe.SliceData(e.spaced), len(e.spaced))
+	}
+	e.stage(s, e.t.splitters)
+}
+
+// stage cuts s by the first splitter and each piece by the rest.
+func (e *encoder) stage(s string, splitters []splitter) {
+	if len(splitters) == 0 {
+		e.piece(s)
+		return
+	}
+	split, rest := splitters[0], splitters[1:]
+	for i := 0; i < len(s); {
+		j := split(s, i)
+		if len(rest) == 0 {
+			e.piece(s[i:j])
+		} else {
+			e.stage(s[i:j], rest)
+		}
+		i = j
+	}
+}
+
+// piece appends the ids of one piece: from the cache, as one entry of the vocabulary, or by
+// merging.
+func (e *encoder) piece(s string) {
+	key := view(s)
+	if len(key) == 1 {
+		if id := e.t.byteIDs[key[0]]; id != none {
+			e.out = append(e.out, id)
+		}
+		return
+	}
+	h := hash(key)
+	var c *cached
+	if len(key) <= len(c.key) {
+		c = &e.cache[h>>(64-cacheBits)]
+		if c.hash == h && int(c.size) == len(key) && string(c.key[:c.size]) == s {
+			if c.n == 1 {
+				e.out = append(e.out, c.ids[0])
+				return
+			}
+			e.out = append(e.out, c.ids[:c.n]...)
+			return
+		}
+	}
+	start := len(e.out)
+	if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
+		e.out = append(e.out, id)
+	} else {
+		e.out = append(e.out, e.merge(key)...)
+	}
+	if n := len(e.out) - start; c != nil && n <= len(c.ids) {
+		c.hash, c.n, c.size = h, uint8(n), uint8(len(key))
+		copy(c.key[:], key)
+		copy(c.ids[:], e.out[start:])
+	}
+}
+
+// merge is the ids of key by its bytes alone, valid until the next call. A byte that the
+// vocabulary lacks is left out, as the reference does where there is no unknown token.
+func (e *encoder) merge(key []byte) []uint32 {
+	e.symbols = e.symbols[:0]
+	for _, b := range key {
+		if id := e.t.byteIDs[b]; id != none {
+			e.symbols = append(e.symbols, id)
+		}
+	}
+	return e.merger.merge(e.t.merges, e.symbols)
+}
+
+// bits is a set of ids.
+type idSet []uint64
+
+func (s idSet) has(id uint32) bool { return s[id/64]&(1<<(id%64)) != 0 }
+func (s idSet) add(id uint32)      { s[id/64] |= 1 << (id % 64) }

@@ -1,0 +1,188 @@
+package tokenizer
+
+import (
+	"slices"
+	"unicode/utf8"
+)
+
+// Hangul syllables are composed by arithmetic (Unicode, section 3.12).
+const (
+	hangulS, hangulL, hangulV, hangulT = 0xac00, 0x1100, 0x1161, 0x11a7
+	countL, countV, countT             = 19, 21, 28
+	countS                             = countL * countV * countT
+)
+
+// nfcTables are Unicode 9.0's, because the reference's are: a newer table gives other ids for
+// text with newer marks.
+type nfcTables struct {
+	combining map[rune]uint8
+	decompose map[rune]string // full canonical decompositions, without Hangul
+	compose   map[[2]rune]rune
+	// unsafe marks what cannot be passed over: characters that are not their own NFC, that
+	// may combine with what stands before, or that have a combining class. One bit each.
+	unsafe [(utf8.MaxRune + 64) / 64]uint64
+}
+
+var nfc = buildNFC()
+
+func buildNFC() *nfcTables {
+	t := &nfcTables{combining: map[rune]uint8{}, decompose: map[rune]string{}, compose: map[[2]rune]rune{}}
+	for _, run := range combiningRuns {
+		for r := run.lo; r <= run.hi; r++ {
+			t.combining[r] = run.class
+			t.mark(r)
+		}
+	}
+	for _, s := range onlyDecompositions {
+		r, n := utf8.DecodeRuneInString(s)
+		t.decompose[r] = s[n:]
+		t.mark(r)
+	}
+	first := make(map[rune][2]rune, len(compositions))
+	for _, c := range compositions {
+		t.compose[[2]rune{c[0], c[1]}] = c[2]
+		first[c[2]] = [2]rune{c[0], c[1]}
+		t.mark(c[1])
+	}
+	var full func(r rune) string
+	full = func(r rune) string {
+		if pair, ok := first[r]; ok {
+			return full(pair[0]) + full(pair[1])
+		}
+		if s, ok := t.decompose[r]; ok {
+			return s
+		}
+		return string(r)
+	}
+	for r := range first {
+		t.decompose[r] = full(r)
+	}
+	for r := rune(hangulV); r < hangulV+countV; r++ {
+		t.mark(r)
+	}
+	for r := rune(hangulT + 1); r < hangulT+countT; r++ {
+		t.mark(r)
+	}
+	return t
+}
+
+func (t *nfcTables) mark(r rune) { t.unsafe[r>>6] |= 1 << (r & 63) }
+
+// normal says whether s is certainly its own NFC. It may say no where a full look would say
+// yes; text without marks is always answered yes.
+func (t *nfcTables) normal(s string) bool {
+	for i := 0; i < len(s); {
+		// Everything below U+0300 stands for itself.
+		if s[i] < 0xcc {
+			i++
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if t.unsafe[r>>6]&(1<<(r&63)) != 0 {
+			return false
+		}
+		i += n
+	}
+	return true
+}
+
+// normalizer is the scratch space of one normalization at a time.
+type normalizer struct {
+	// pending holds decomposed characters that may still change, each below its class.
+	pending []uint32
+	// sorted counts those at the front that are in canonical order.
+	sorted int
+	out    []byte
+}
+
+const runeBits = 24
+
+// nfc returns s in NFC; the result is valid until the next call. Bytes that are not UTF-8
+// become U+FFFD.
+func (n *normalizer) nfc(s string) []byte {
+	n.pending, n.sorted, n.out = n.pending[:0], 0, n.out[:0]
+	for _, r := range s {
+		// What can be passed over never changes with what stands before it.
+		if nfc.unsafe[r>>6]&(1<<(r&63)) == 0 {
+			n.flush()
+		}
+		n.decompose(r)
+	}
+	n.flush()
+	return n.out
+}
+
+func (n *normalizer) decompose(r rune) {
+	switch {
+	case r < 0xc0:
+		n.add(r)
+	case r >= hangulS && r < hangulS+countS:
+		i := r - hangulS
+		n.add(hangulL + i/(countV*countT))
+		n.add(hangulV + i%(countV*countT)/countT)
+		if t := i % countT; t != 0 {
+			n.add(hangulT + t)
+		}
+	default:
+		s, ok := nfc.decompose[r]
+		if !ok {
+			n.add(r)
+			return
+		}
+		for _, r := range s {
+			n.add(r)
+		}
+	}
+}
+
+func (n *normalizer) add(r rune) {
+	c := uint32(nfc.combining[r])
+	if c == 0 {
+		n.sort()
+		n.sorted++
+	}
+	n.pending = append(n.pending, c<<runeBits|uint32(r))
+}
+
+// sort puts the marks after the last starter into canonical order: by class, otherwise as
+// they came. A sort rather than insertions, because a text may be nothing but marks.
+func (n *normalizer) sort() {
+	slices.SortStableFunc(n.pending[n.sorted:], func(a, b uint32) int { return int(a>>runeBits) - int(b>>runeBits) })
+	n.sorted = len(n.pending)
+}
+
+// flush composes what is pending and writes it out.
+func (n *normalizer) flush() {
+	n.sort()
+	marks, starter, kept := uint32(0), -1, 0 // marks: class of the mark kept last after the starter
+	for _, p := range n.pending {
+		r, class := rune(p&(1<<runeBits-1)), p>>runeBits
+		if starter >= 0 && (kept == starter+1 || marks < class) {
+			if both, ok := composePair(rune(n.pending[starter]), r); ok {
+				n.pending[starter] = uint32(both)
+				continue
+			}
+		}
+		if class == 0 {
+			starter = kept
+		}
+		marks = class
+		n.pending[kept] = p
+		kept++
+	}
+	for _, p := range n.pending[:kept] {
+		n.out = utf8.AppendRune(n.out, rune(p&(1<<runeBits-1)))
+	}
+	n.pending, n.sorted = n.pending[:0], 0
+}
+
+func composePair(a, b rune) (rune, bool) {
+	if a >= hangulL && a < hangulL+countL && b >= hangulV && b < hangulV+countV {
+		return hangulS + ((a-hangulL)*countV+(b-hangulV))*countT, true
+	}
+	if a >= hangulS && a < hangulS+countS && (a-hangulS)%countT == 0 && b > hangulT && b < hangulT+countT {
+		return a + (b - hangulT), true
+	}
+	r, ok := nfc.compose[[2]rune{a, b}]
+	return r, ok
+}

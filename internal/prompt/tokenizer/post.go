@@ -1,0 +1,64 @@
+package tokenizer
+
+import "fmt"
+
+// postProcessorConfig says what an engine puts around a text when it adds special tokens.
+type postProcessorConfig struct {
+	Type       string                `json:"type"`
+	Processors []postProcessorConfig `json:"processors"`
+	// TemplateProcessing
+	Single []struct {
+		SpecialToken *struct{ ID string }
+		Sequence     *struct{ ID string }
+	} `json:"single"`
+	SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
+}
+
+// readPostProcessor is what comes before and after the ids of a text.
+func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err error) {
+	if c == nil {
+		return nil, nil, nil
+	}
+	switch c.Type {
+	case "ByteLevel": // moves offsets, no ids
+		return nil, nil, nil
+	case "TemplateProcessing":
+		return c.template()
+	case "Sequence":
+		for i := range c.Processors {
+			b, a, err := readPostProcessor(&c.Processors[i])
+			if err != nil {
+				return nil, nil, err
+			}
+			before, after = append(b, before...), append(after, a...)
+		}
+		return before, after, nil
+	}
+	return nil, nil, fmt.Errorf("post_processor %q is not supported; ByteLevel and TemplateProcessing are", c.Type)
+}
+
+func (c *postProcessorConfig) template() (before, after []uint32, err error) {
+	seen := 0
+	for _, piece := range c.Single {
+		switch {
+		case piece.Sequence != nil && piece.Sequence.ID == "A":
+			seen++
+		case piece.SpecialToken != nil:
+			special, ok := c.SpecialTokens[piece.SpecialToken.ID]
+			if !ok {
+				return nil, nil, fmt.Errorf("post_processor names %q, which is not among its special_tokens", piece.SpecialToken.ID)
+			}
+			if seen == 0 {
+				before = append(before, special.IDs...)
+			} else {
+				after = append(after, special.IDs...)
+			}
+		default:
+			return nil, nil, fmt.Errorf("post_processor template for one text holds something else")
+		}
+	}
+	if seen != 1 {
+		return nil, nil, fmt.Errorf("post_processor template holds the text %d times", seen)
+	}
+	return before, after, nil
+}

@@ -1,0 +1,245 @@
+package tokenizer
+
+// A splitter finds the end of the piece that begins at s[i], i < len(s): what a pre-tokenizer's
+// regular expression would match there. The expressions below are alternatives tried in
+// order, each greedy with backtracking; written by hand they need no backtracking and run
+// some fifty times as fast. Every character begins some alternative, so pieces cover the text.
+type splitter func(s string, i int) int
+
+// gpt2 is ByteLevel's own expression:
+//
+//	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+func gpt2(s string, i int) int {
+	if s[i] == '\'' {
+		if n := contraction(s[i:], false); n > 0 {
+			return i + n
+		}
+	}
+	j := i
+	c, n := classAt(s, i)
+	if s[i] == ' ' && i+1 < len(s) {
+		if next, size := classAt(s, i+1); next&space == 0 {
+			j, c, n = i+1, next, size
+		}
+	}
+	switch {
+	case c&letter != 0:
+		return while(s, j+n, letter)
+	case c&number != 0:
+		return while(s, j+n, number)
+	case c&space != 0:
+		return spaceRun(s, i)
+	}
+	return until(s, j+n, space|letter|number)
+}
+
+// llama3 is the expression of cl100k, Llama 3 and their kin; qwen differs in taking digits
+// one at a time:
+//
+//	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+func llama3(s string, i int) int { return cl100k(s, i, 3) }
+
+func qwen(s string, i int) int { return cl100k(s, i, 1) }
+
+func cl100k(s string, i, digits int) int {
+	c, n := classAt(s, i)
+	if c&letter != 0 {
+		return while(s, i+n, letter)
+	}
+	if s[i] == '\'' {
+		if k := contraction(s[i:], true); k > 0 {
+			return i + k
+		}
+	}
+	if c&number != 0 {
+		return atMost(s, i+n, digits-1, number)
+	}
+	if c&newline == 0 && i+n < len(s) {
+		next, size := classAt(s, i+n)
+		if next&letter != 0 {
+			return while(s, i+n+size, letter)
+		}
+		if s[i] == ' ' && next&(space|number) == 0 {
+			return whileNewline(s, until(s, i+n, space|letter|number))
+		}
+	}
+	if c&space != 0 {
+		return newlineRun(s, i)
+	}
+	return whileNewline(s, until(s, i+n, space|letter|number))
+}
+
+// o200k is the expression of GPT-4o and gpt-oss:
+//
+//	[^\r\n\p{L}\p{N}]?[upper]*[lower]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
+//	[^\r\n\p{L}\p{N}]?[upper]+[lower]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
+//	\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+func o200k(s string, i int) int {
+	c, n := classAt(s, i)
+	if end := o200kWord(s, i, c, n); end > 0 {
+		return end
+	}
+	if c&number != 0 {
+		return atMost(s, i+n, 2, number)
+	}
+	start := i
+	if s[i] == ' ' && i+1 < len(s) {
+		if next, _ := classAt(s, i+1); next&(space|letter|number) == 0 {
+			start = i + 1
+		}
+	}
+	if start == i && c&space != 0 {
+		return newlineRun(s, i)
+	}
+	end := until(s, start, space|letter|number)
+	for end < len(s) && (s[end] == '\n' || s[end] == '\r' || s[end] == '/') {
+		end++
+	}
+	return end
+}
+
+// o200kWord is the end of a match of the first two alternatives at s[i], 0 for none. A mark
+// may be the optional first character or part of the word, in that order of preference.
+func o200kWord(s string, i int, c class, n int) int {
+	if c&letter != 0 {
+		if end := upperLower(s, i); end > 0 {
+			return end
+		}
+		return upperOnly(s, i)
+	}
+	if c&(newline|number) != 0 {
+		return 0
+	}
+	if end := upperLower(s, i+n); end > 0 {
+		return end
+	}
+	if c&mark != 0 {
+		if end := upperLower(s, i); end > 0 {
+			return end
+		}
+	}
+	if end := upperOnly(s, i+n); end > 0 {
+		return end
+	}
+	if c&mark != 0 {
+		return upperOnly(s, i)
+	}
+	return 0
+}
+
+// upperLower matches [upper]*[lower]+ and a contraction: the end, or 0. Where no lower
+// follows the run of uppers, the run gives back characters until one is both.
+func upperLower(s string, i int) int {
+	j, both := i, 0
+	for j < len(s) {
+		c, n := classAt(s, j)
+		if c&upper == 0 {
+			break
+		}
+		j += n
+		if c&lower != 0 {
+			both = j
+		}
+	}
+	if end := while(s, j, lower); end > j {
+		return end + optionalContraction(s, end)
+	}
+	if both > 0 {
+		return both + optionalContraction(s, both)
+	}
+	return 0
+}
+
+// upperOnly matches [upper]+[lower]* and a contraction: the end, or 0.
+func upperOnly(s string, i int) int {
+	j := while(s, i, upper)
+	if j == i {
+		return 0
+	}
+	j = while(s, j, lower)
+	return j + optionalContraction(s, j)
+}
+
+func optionalContraction(s string, i int) int {
+	if i < len(s) && s[i] == '\'' {
+		return contraction(s[i:], true)
+	}
+	return 0
+}
+
+// contraction is the length of the English contraction that s, which begins with an
+// apostrophe, begins with; 0 for none. Where case is folded, 's also matches 'ſ (U+017F).
+func contraction(s string, fold bool) int {
+	if len(s) < 2 {
+		return 0
+	}
+	bit := byte(0)
+	if fold {
+		bit = 0x20
+	}
+	switch s[1] | bit {
+	case 's', 't', 'm', 'd':
+		return 2
+	case 'r', 'v':
+		if len(s) > 2 && s[2]|bit == 'e' {
+			return 3
+		}
+	case 'l':
+		if len(s) > 2 && s[2]|bit == 'l' {
+			return 3
+		}
+	}
+	if fold && len(s) > 2 && s[1:3] == "ſ" {
+		return 3
+	}
+	return 0
+}
+
+func whileNewline(s string, i int) int {
+	for i < len(s) && (s[i] == '\n' || s[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// spaceRun matches \s+(?!\S)|\s+ at s[i], which is space: a run leaves its last character to
+// the word after it, unless it has only one.
+func spaceRun(s string, i int) int {
+	j, last := i, i
+	for j < len(s) {
+		c, n := classAt(s, j)
+		if c&space == 0 {
+			break
+		}
+		last = j
+		j += n
+	}
+	if j == len(s) || last == i {
+		return j
+	}
+	return last
+}
+
+// newlineRun matches \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], which is space: a run with a newline
+// ends after its last newline.
+func newlineRun(s string, i int) int {
+	j, last, line := i, i, 0
+	for j < len(s) {
+		c, n := classAt(s, j)
+		if c&space == 0 {
+			break
+		}
+		last = j
+		j += n
+		if c&newline != 0 {
+			line = j
+		}
+	}
+	switch {
+	case line > 0:
+		return line
+	case j == len(s) || last == i:
+		return j
+	}
+	return last
+}

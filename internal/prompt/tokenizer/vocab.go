@@ -1,0 +1,162 @@
+package tokenizer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"unsafe"
+)
+
+// none is the id of what is not in the vocabulary.
+const none = ^uint32(0)
+
+// vocabulary maps tokens, as the bytes that they stand for, to their ids and back. All bytes
+// are in one arena: a map of strings would cost several times the memory and the load time.
+type vocabulary struct {
+	arena []byte
+	spans []span // by id; a hole has length 0
+	slots []slot // open addressing, a power of two, at most half full
+	count int
+	// odd holds the tokens that are spelled with characters no byte stands for: text never
+	// becomes one of them, but they have ids.
+	odd map[string]uint32
+}
+
+type span struct{ start, size uint32 }
+
+type slot struct{ id, hash uint32 }
+
+// maxID bounds ids: the pair table holds two of them and a rank in 64 bits.
+const maxID = 1<<20 - 1
+
+// bytes are the bytes of id, which must be one of the vocabulary's.
+func (v *vocabulary) bytes(id uint32) []byte {
+	s := v.spans[id]
+	return v.arena[s.start : s.start+s.size]
+}
+
+func (v *vocabulary) has(id uint32) bool { return int(id) < len(v.spans) && v.spans[id].size > 0 }
+
+// add puts token into the arena under id; index must be called before find.
+func (v *vocabulary) add(token []byte, id uint32) error {
+	if id > maxID {
+		return fmt.Errorf("id %d is above %d, the largest supported", id, maxID)
+	}
+	for int(id) >= len(v.spans) {
+		v.spans = append(v.spans, make([]span, int(id)+1-len(v.spans))...)
+	}
+	if v.spans[id].size > 0 {
+		return fmt.Errorf("id %d has two tokens", id)
+	}
+	v.spans[id] = span{uint32(len(v.arena)), uint32(len(token))}
+	v.arena = append(v.arena, token...)
+	v.count++
+	return nil
+}
+
+// index builds the table that find looks in.
+func (v *vocabulary) index() {
+	size := 1 << bits.Len(uint(2*v.count))
+	v.slots = make([]slot, size)
+	for i := range v.slots {
+		v.slots[i].id = none
+	}
+	for id, s := range v.spans {
+		if s.size == 0 || v.isOdd(uint32(id)) {
+			continue
+		}
+		h := hash(v.arena[s.start : s.start+s.size])
+		i := int(h) & (size - 1)
+		for v.slots[i].id != none {
+			i = (i + 1) & (size - 1)
+		}
+		v.slots[i] = slot{uint32(id), uint32(h >> 32)}
+	}
+}
+
+// find is the id of token, or none; h is its hash.
+func (v *vocabulary) find(token []byte, h uint64) uint32 {
+	mask := len(v.slots) - 1
+	for i := int(h) & mask; ; i = (i + 1) & mask {
+		s := v.slots[i]
+		if s.id == none || s.hash == uint32(h>>32) && string(v.bytes(s.id)) == string(token) {
+			return s.id
+		}
+	}
+}
+
+// isOdd says whether id is of a token that no text becomes.
+func (v *vocabulary) isOdd(id uint32) bool {
+	if len(v.odd) == 0 {
+		return false
+	}
+	odd, ok := v.odd[string(v.bytes(id))]
+	return ok && odd == id
+}
+
+// id is the id of a token as the file spells it, or none.
+func (v *vocabulary) id(spell *alphabet, token []byte) uint32 {
+	var buf [64]byte
+	b, ok := spell.decode(buf[:0], token)
+	if !ok {
+		if id, ok := v.odd[string(token)]; ok {
+			return id
+		}
+		return none
+	}
+	return v.lookup(b)
+}
+
+// readVocabulary reads the vocab object of a tokenizer.json.
+func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
+	v := &vocabulary{odd: map[string]uint32{}, arena: make([]byte, 0, len(src)/2)}
+	t := text{src: src}
+	var buf []byte
+	err := t.object(func(key []byte) error {
+		id, err := t.uint()
+		if err != nil {
+			return err
+		}
+		b, ok := spell.decode(buf[:0], key)
+		if buf = b; !ok {
+			v.odd[string(key)] = id
+			b = key
+		}
+		return v.add(b, id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.arena = slices.Clip(v.arena)
+	v.index()
+	return v, nil
+}
+
+func (v *vocabulary) lookup(token []byte) uint32 { return v.find(token, hash(token)) }
+
+// hash mixes b by 128-bit multiplications, two words at a time. It is not seeded: what
+// hostile text can do is make cache slots collide, and a collision only costs time.
+func hash(b []byte) uint64 {
+	const k0, k1 = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
+	h := uint64(len(b)) * k1
+	for len(b) > 16 {
+		hi, lo := bits.Mul64(binary.LittleEndian.Uint64(b)^h^k0, binary.LittleEndian.Uint64(b[8:])^k1)
+		h = hi ^ lo
+		b = b[16:]
+	}
+	var x, y uint64
+	switch n := len(b); {
+	case n >= 8:
+		x, y = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[n-8:])
+	case n >= 4:
+		x, y = uint64(binary.LittleEndian.Uint32(b)), uint64(binary.LittleEndian.Uint32(b[n-4:]))
+	case n > 0:
+		x = uint64(b[0])<<16 | uint64(b[n>>1])<<8 | uint64(b[n-1])
+	}
+	hi, lo := bits.Mul64(x^h^k0, y^k1)
+	return hi ^ lo
+}
+
+// view is s as bytes, which must not be written to.
+func view(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
