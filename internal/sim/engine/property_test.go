@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/perfmodel"
+)
+
+// Whatever happens to an engine: every block is held as often as requests hold it and is in
+// the free list exactly when nobody does; what the events say, replayed, is what is cached;
+// every request ends with the tokens it would have had alone; and at the end nothing is held.
+func TestRandomLives(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			l := newLife(t, rand.New(rand.NewPCG(seed, 1)))
+			for range 300 {
+				l.act()
+				l.check()
+			}
+			l.drain()
+			l.check()
+			if s := l.e.Stats(); s.Active != 0 || s.Running != 0 || s.Waiting != 0 || s.Finished+s.Cancelled != uint64(l.submitted) {
+				t.Errorf("at the end: %+v, %d submitted", s, l.submitted)
+			}
+		})
+	}
+}
+
+type life struct {
+	t         *testing.T
+	rng       *rand.Rand
+	e         *Engine
+	now       time.Time
+	cached    map[kvevent.Engine]bool // by the events alone
+	live      []*Request
+	answers   map[*Request][]uint32
+	submitted int
+}
+
+func newLife(t *testing.T, rng *rand.Rand) *life {
+	e, err := New(Config{
+		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxSeqs: 1 + rng.IntN(6), MaxBatchedTokens: 6 + rng.IntN(30),
+		WholePrompts: rng.IntN(4) == 0, PreemptOldest: rng.IntN(2) == 0, HashSeed: rng.Uint64(),
+		Timing: perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &life{t: t, rng: rng, e: e, cached: map[kvevent.Engine]bool{}, answers: map[*Request][]uint32{}}
+}
+
+func (l *life) act() {
+	switch n := l.rng.IntN(20); {
+	case n < 5:
+		l.submit()
+	case n < 6 && len(l.live) > 0:
+		r := l.live[l.rng.IntN(len(l.live))]
+		if !l.e.Cancel(r) {
+			l.t.Fatal("a live request could not be cancelled")
+		}
+		l.forget(r)
+	case n < 7:
+		if l.e.Reset() {
+			clear(l.cached)
+		}
+	case n < 13:
+		l.e.Begin(l.now)
+	default:
+		l.end()
+	}
+}
+
+// submit makes prompts of few words, so that prefixes are shared.
+func (l *life) submit() {
+	r := &Request{Prompt: make([]uint32, 1+l.rng.IntN(20)), MaxTokens: 1 + l.rng.IntN(12)}
+	word := uint32(l.rng.IntN(3))
+	for i := range r.Prompt {
+		r.Prompt[i] = word
+		if l.rng.IntN(8) == 0 {
+			word = uint32(l.rng.IntN(3))
+		}
+	}
+	r.Next = func(i int) (uint32, bool) { return word + uint32(i), word == 2 && i == 3 }
+	if l.rng.IntN(5) == 0 {
+		r.Salt = "s"
+	}
+	if l.e.Submit(r, l.now) == nil {
+		l.live = append(l.live, r)
+		l.submitted++
+	}
+}
+
+func (l *life) end() {
+	if !l.e.inPass {
+		return
+	}
+	l.now = l.e.end
+	result := l.e.End()
+	l.replay(result.Events)
+	for _, o := range result.Outputs {
+		if !slices.Contains(l.live, o.Request) {
+			l.t.Fatal("a request that has ended emits")
+		}
+		if o.Index != len(l.answers[o.Request]) {
+			l.t.Fatalf("token %d comes as number %d", o.Index, len(l.answers[o.Request]))
+		}
+		l.answers[o.Request] = append(l.answers[o.Request], o.Token)
+		if o.Done != NotDone {
+			l.finished(o)
+		}
+	}
+}
+
+func (l *life) finished(o Output) {
+	for i, token := range l.answers[o.Request] {
+		if want, _ := o.Request.Next(i); token != want {
+			l.t.Fatalf("token %d is %d, want %d", i, token, want)
+		}
+	}
+	if n := len(l.answers[o.Request]); o.Done == Length && n != o.Request.MaxTokens {
+		l.t.Fatalf("ends by length after %d of %d", n, o.Request.MaxTokens)
+	}
+	l.forget(o.Request)
+}
+
+func (l *life) forget(r *Request) {
+	l.live = slices.DeleteFunc(l.live, func(o *Request) bool { return o == r })
+}
+
+func (l *life) replay(events []kvevent.Raw) {
+	for _, e := range events {
+		if e.Kind == kvevent.Stored && len(e.Tokens) != len(e.Hashes)*e.BlockSize {
+			l.t.Fatalf("%d tokens for %d blocks", len(e.Tokens), len(e.Hashes))
+		}
+		for _, h := range e.Hashes {
+			if stored := e.Kind == kvevent.Stored; l.cached[h] == stored {
+				// A reset in the middle of a cancelled pass makes its removals late.
+				if stored || len(l.cached) > 0 {
+					l.t.Fatalf("%v %x, but it was so before", e.Kind, h)
+				}
+			}
+			l.cached[h] = e.Kind == kvevent.Stored
+			if e.Kind == kvevent.Removed {
+				delete(l.cached, h)
+			}
+		}
+	}
+}
+
+func (l *life) drain() {
+	for range 10000 {
+		l.e.Begin(l.now)
+		if !l.e.inPass {
+			break
+		}
+		l.end()
+	}
+	if len(l.live) > 0 {
+		l.t.Fatalf("%d requests never end: %v", len(l.live), l.e.Stats())
+	}
+}
+
+func (l *life) check() {
+	refs := make([]int32, l.e.cfg.Blocks)
+	for _, r := range l.e.running {
+		for _, id := range r.blocks {
+			refs[id]++
+		}
+	}
+	p := l.e.pool
+	listed := map[int32]bool{}
+	for id := p.blocks[p.sentinel()].next; id != p.sentinel(); id = p.blocks[id].next {
+		listed[id] = true
+	}
+	hashed := 0
+	for id, b := range p.blocks[:len(p.blocks)-1] {
+		if b.refs != refs[id] || listed[int32(id)] != (b.refs == 0) {
+			l.t.Fatalf("block %d: refs %d, held by %d, listed %v", id, b.refs, refs[id], listed[int32(id)])
+		}
+		if b.hashed {
+			hashed++
+			if p.cached[b.hash] != int32(id) {
+				l.t.Fatalf("block %d is not cached under its hash", id)
+			}
+		}
+	}
+	if hashed != len(p.cached) || p.free != len(listed) {
+		l.t.Fatalf("%d hashed, %d cached; %d free, %d listed", hashed, len(p.cached), p.free, len(listed))
+	}
+	if l.e.inPass {
+		return // its events are still to come
+	}
+	if len(l.cached) != len(p.cached) {
+		l.t.Fatalf("events say %d blocks, %d are cached", len(l.cached), len(p.cached))
+	}
+	for h := range p.cached {
+		if !l.cached[h] {
+			l.t.Fatalf("block %x is cached and was not announced", h)
+		}
+	}
+}
+
+// BenchmarkPass: what does one pass of a busy engine cost? Requests of 2,048 prompt tokens,
+// half of them shared, and 64 answer tokens come as fast as they end.
+//
+//	go test -run - -bench Pass ./internal/sim/engine
+func BenchmarkPass(b *testing.B) {
+	for _, seqs := range []int{16, 256} {
+		b.Run(fmt.Sprintf("seqs=%d", seqs), func(b *testing.B) {
+			e, err := New(Config{MaxSeqs: seqs, Timing: perfmodel.Fixed{DecodeTime: 1}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			shared := make([]uint32, 1024)
+			var now time.Time
+			requests, tokens := 0, 0
+			b.ReportAllocs()
+			for b.Loop() {
+				for e.Stats().Waiting < 2 {
+					r := &Request{Prompt: slices.Concat(shared, make([]uint32, 1024)), MaxTokens: 64,
+						Next: func(i int) (uint32, bool) { return uint32(i), false }}
+					for i := range r.Prompt[1024:] {
+						r.Prompt[1024+i] = rng.Uint32N(150000)
+					}
+					if err := e.Submit(r, now); err != nil {
+						b.Fatal(err)
+					}
+					requests++
+				}
+				now, _ = e.Begin(now)
+				tokens += len(e.End().Outputs)
+			}
+			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(requests), "ns/request")
+		})
+	}
+}
