@@ -1,0 +1,102 @@
+package kvsource
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+)
+
+// Config says where a rank publishes. It is read only by [New].
+type Config struct {
+	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path.
+	Endpoint string
+	// Replay is the replay socket. Empty: gaps are reported to apply and stay.
+	Replay string
+	// Topic is the prefix of the topics to subscribe to; empty subscribes to all. vLLM's default
+	// is empty too.
+	Topic string
+	// Rank is what batches are handed on as, whatever the message says: engines that run
+	// their ranks as separate servers call each of them 0.
+	Rank int
+
+	// Limits bound one message's content; zero means kvevent.DefaultLimits.
+	Limits kvevent.Limits
+	// MaxMessage bounds one message in bytes; default Limits.Bytes.
+	MaxMessage int
+	// Buffer is how many live messages may wait while a replay runs or apply is slow; default
+	// 4,096. Raising it makes drops by the engine, and so replays, rarer.
+	Buffer int
+	// RetryMin and RetryMax bound the pause between attempts to connect or to replay, which
+	// doubles from one to the other; defaults 100 ms and 5 s.
+	RetryMin, RetryMax time.Duration
+	// Timeout bounds a connection attempt and each wait for a replayed message; default 10 s. So
+	// long may live messages wait for a replay socket that does not answer.
+	Timeout time.Duration
+	// Probe is how long the stream may be silent before the source asks whether it missed
+	// something; default 10 s, negative never.
+	Probe time.Duration
+	// Logger hears of connections lost and found; nil discards.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Limits.Bytes <= 0 {
+		c.Limits.Bytes = kvevent.DefaultLimits.Bytes
+	}
+	if c.MaxMessage <= 0 {
+		c.MaxMessage = c.Limits.Bytes
+	}
+	if c.Buffer <= 0 {
+		c.Buffer = 4096
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{{&c.RetryMin, 100 * time.Millisecond}, {&c.RetryMax, 5 * time.Second}, {&c.Timeout, 10 * time.Second}, {&c.Probe, 10 * time.Second}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate reports everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	if _, _, err := splitEndpoint(c.Endpoint); err != nil {
+		errs = append(errs, fmt.Errorf("event endpoint: %w", err))
+	}
+	if c.Replay != "" {
+		if _, _, err := splitEndpoint(c.Replay); err != nil {
+			errs = append(errs, fmt.Errorf("replay endpoint: %w", err))
+		}
+	}
+	if c.Rank < 0 {
+		errs = append(errs, fmt.Errorf("rank is %d: it must not be negative", c.Rank))
+	}
+	if c.RetryMin < 0 || c.RetryMax < 0 || c.Timeout < 0 {
+		errs = append(errs, errors.New("retryMin, retryMax and timeout must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// splitEndpoint turns a ZMQ endpoint into what the net package dials.
+func splitEndpoint(endpoint string) (network, address string, err error) {
+	scheme, address, _ := strings.Cut(endpoint, "://")
+	switch {
+	case scheme == "tcp" && strings.HasPrefix(address, "*:"):
+		return "", "", fmt.Errorf("%q is where an engine binds: name its host instead of *", endpoint)
+	case scheme == "tcp" && address != "":
+		return "tcp", address, nil
+	case scheme == "ipc" && address != "":
+		return "unix", address, nil
+	}
+	return "", "", fmt.Errorf("%q is not an endpoint such as tcp://10.0.0.1:5557 or ipc:///run/engine.sock", endpoint)
+}

@@ -1,0 +1,109 @@
+package kvsource
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/go-zeromq/zmq4/security/null"
+)
+
+// dial opens one ZMTP connection, which is closed when ctx ends.
+//
+// The library's connections are used and not its sockets: a socket hides when a connection
+// was lost, which is when an engine may have restarted; it retries by itself in goroutines
+// that Close does not wait for; and it believes a frame's length before it has the frame.
+func dial(ctx context.Context, endpoint string, kind zmq4.SocketType, cfg *Config) (*zmq4.Conn, *boundedConn, error) {
+	network, address, err := splitEndpoint(endpoint)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := net.Dialer{
+		Timeout:         cfg.Timeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	raw, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { raw.Close() })
+	conn := &boundedConn{Conn: raw, r: bufio.NewReaderSize(raw, 32<<10), greeting: greetingLen, limit: cfg.MaxMessage, stop: stop}
+	_ = raw.SetDeadline(time.Now().Add(cfg.Timeout))
+	z, err := zmq4.Open(conn, null.Security(), kind, nil, false, nil)
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("greet %s: %w", endpoint, err)
+	}
+	_ = raw.SetDeadline(time.Time{})
+	return z, conn, nil
+}
+
+const (
+	greetingLen = 64
+	// frameCost is what a frame counts for beside its bytes, so that a message of very many
+	// empty frames is bounded too.
+	frameCost = 64
+
+	flagMore = 1
+	flagLong = 2
+)
+
+// boundedConn reads ahead and follows the frames that pass: a message above the limit is an
+// error before the library sees its length and sets memory aside.
+type boundedConn struct {
+	net.Conn
+	r        *bufio.Reader
+	greeting int // bytes of it still to come
+	frame    int // bytes of the frame at hand still to come, its header included
+	message  int // size of the message so far
+	limit    int
+	stop     func() bool
+}
+
+func (c *boundedConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+func (c *boundedConn) Read(p []byte) (int, error) {
+	if c.greeting > 0 {
+		n, err := c.r.Read(p[:min(len(p), c.greeting)])
+		c.greeting -= n
+		return n, err
+	}
+	if c.frame == 0 {
+		if err := c.nextFrame(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.r.Read(p[:min(len(p), c.frame)])
+	c.frame -= n
+	return n, err
+}
+
+func (c *boundedConn) nextFrame() error {
+	header, err := c.r.Peek(2)
+	if err != nil {
+		return err
+	}
+	flags, size := header[0], uint64(header[1])
+	if flags&flagLong != 0 {
+		if header, err = c.r.Peek(9); err != nil {
+			return err
+		}
+		size = binary.BigEndian.Uint64(header[1:])
+	}
+	if room := c.limit + 4*frameCost - c.message; room < frameCost || size > uint64(room-frameCost) {
+		return fmt.Errorf("a message of more than %d bytes: it is refused", c.limit)
+	}
+	c.frame = len(header) + int(size)
+	c.message += frameCost + int(size)
+	if flags&flagMore == 0 {
+		c.message = 0
+	}
+	return nil
+}
