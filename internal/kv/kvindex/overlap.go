@@ -11,7 +11,6 @@ type Overlap struct {
 	at []uint32
 
 	active []progress
-	run    []progress
 }
 
 // Held is how much of a prompt one rank holds.

@@ -1,0 +1,187 @@
+package kvindex
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
+
+// prompt makes a chain of n blocks that no other number shares.
+func prompt(number uint64, n int) (blocks []blockhash.Block, hashes []uint64) {
+	blocks, hashes = make([]blockhash.Block, n), make([]uint64, n)
+	for i := range blocks {
+		blocks[i] = blockhash.Hash([]uint32{uint32(number), uint32(number >> 32), uint32(i)}, 1337)
+	}
+	for i, s := range blockhash.Chain(nil, blocks) {
+		hashes[i] = uint64(s) * 3
+	}
+	return blocks, hashes
+}
+
+// fill stores prompts of 512 blocks until each of n ranks holds blocks of them, all the same.
+func fill(x *Index, ranks, blocks int) {
+	for at := 0; at < blocks; at += 512 {
+		b, h := prompt(uint64(at), min(512, blocks-at))
+		for r := range fleet.RankID(ranks) {
+			x.Store(r, fleet.Device, 0, false, h, b)
+		}
+	}
+}
+
+func TestLookupAllocatesNothing(t *testing.T) {
+	x := New(Config{})
+	b, h := prompt(1, 100)
+	for r := range fleet.RankID(64) {
+		x.Store(r, fleet.Device, 0, false, h[:int(r)+1], b[:int(r)+1])
+	}
+	var out Overlap
+	if n := testing.AllocsPerRun(100, func() { x.Lookup(b, &out) }); n != 0 {
+		t.Errorf("%v allocations per lookup, want 0", n)
+	}
+	if got := out.Of(9)[fleet.Device]; got != 10 || len(out.Ranks()) != 64 {
+		t.Errorf("rank 9 holds %d blocks of %d ranks", got, len(out.Ranks()))
+	}
+}
+
+// TestHotPrefixSurvivesPressure: what is looked up stays when ten times the capacity is
+// stored once and never used.
+func TestHotPrefixSurvivesPressure(t *testing.T) {
+	x := New(Config{MaxBytes: 1 << 20})
+	hot, hashes := prompt(1<<40, 64)
+	x.Store(0, fleet.Device, 0, false, hashes, hot)
+	var out Overlap
+	for i := range uint64(4000) {
+		b, h := prompt(i, 64)
+		x.Store(1, fleet.Device, 0, false, h, b)
+		x.Lookup(hot, &out)
+	}
+	if got := out.Of(0)[fleet.Device]; got != 64 {
+		t.Errorf("%d of 64 hot blocks are left", got)
+	}
+	if s := x.Stats(); s.Bytes > s.MaxBytes || s.Pairs < 10_000 {
+		t.Errorf("a full index should be full and within its bytes: %+v", s)
+	}
+	audit(t, x)
+}
+
+// TestConcurrent: lookups beside stores, removals, drops and predictions. What it shows is
+// shown by the race detector, and by the audit.
+func TestConcurrent(t *testing.T) {
+	x := New(Config{MaxBytes: 1 << 20})
+	var wg sync.WaitGroup
+	for r := range fleet.RankID(4) {
+		wg.Go(func() {
+			for i := range uint64(300) {
+				b, h := prompt(i%40, 50)
+				x.Store(r, fleet.Tier(i%2), 0, false, h, b)
+				x.Predict(r, b, time.Unix(int64(i), 0), 0)
+				x.Remove(r, fleet.Tier(i%2), h[25:])
+				if i%100 == 99 {
+					x.Drop(r)
+				}
+			}
+		})
+		wg.Go(func() {
+			var out Overlap
+			for i := range uint64(3000) {
+				b, _ := prompt(i%40, 50)
+				x.Lookup(b, &out)
+				x.Expire(time.Unix(int64(i/10), 0))
+			}
+		})
+	}
+	wg.Wait()
+	audit(t, x)
+}
+
+// BenchmarkStore: how many blocks does one core learn a second? Each iteration is one event
+// of 64 blocks, stored and later removed, in an index of 500,000 pairs.
+//
+//	go test -run - -bench Store ./internal/kv/kvindex
+func BenchmarkStore(b *testing.B) {
+	for _, kind := range []string{"new", "shared"} {
+		b.Run("content="+kind, func(b *testing.B) {
+			x := New(Config{MaxBytes: 1 << 30})
+			fill(x, 1, 500_000)
+			type event struct {
+				blocks []blockhash.Block
+				hashes []uint64
+			}
+			events := make([]event, 4096)
+			for i := range events {
+				number := uint64(1<<40 + i)
+				if kind == "shared" {
+					number = uint64(i % 900 * 512)
+				}
+				events[i].blocks, events[i].hashes = prompt(number, 64)
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				e := &events[i%len(events)]
+				x.Store(1, fleet.Device, 0, false, e.hashes, e.blocks)
+				x.Remove(1, fleet.Device, events[(i+2048)%len(events)].hashes)
+				i++
+			}
+			b.ReportMetric(float64(i)*128/b.Elapsed().Seconds()/1e6, "Mblockops/s")
+		})
+	}
+}
+
+// BenchmarkLookup: what does a prompt of 6,250 blocks cost, all held by every holder, in an
+// index of 2 million pairs?
+//
+//	go test -run - -bench Lookup ./internal/kv/kvindex
+func BenchmarkLookup(b *testing.B) {
+	for _, holders := range []int{1, 64} {
+		b.Run(fmt.Sprintf("blocks=6250/holders=%d", holders), func(b *testing.B) {
+			x := New(Config{MaxBytes: 1 << 30})
+			fill(x, holders, 2_000_000/holders)
+			blocks, hashes := prompt(1<<40, 6250)
+			for r := range fleet.RankID(holders) {
+				x.Store(r, fleet.Device, 0, false, hashes, blocks)
+			}
+			var out Overlap
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Lookup(blocks, &out)
+			}
+			if len(out.Ranks()) != holders || out.Of(0)[fleet.Device] != 6250 {
+				b.Fatal("the blocks are not there")
+			}
+		})
+	}
+}
+
+// BenchmarkFootprint: how many bytes of live heap does a (block, rank) pair cost, engine
+// hashes included, at 2 million pairs? The time is of no interest.
+//
+//	go test -run - -bench Footprint -benchtime 1x ./internal/kv/kvindex
+func BenchmarkFootprint(b *testing.B) {
+	for _, holders := range []int{1, 4, 16} {
+		b.Run(fmt.Sprintf("holders=%d", holders), func(b *testing.B) {
+			for b.Loop() {
+				before := live()
+				x := New(Config{MaxBytes: 1 << 30})
+				fill(x, holders, 2_000_000/holders)
+				s := x.Stats()
+				b.ReportMetric(float64(live()-before)/float64(s.Pairs), "B/pair")
+				b.ReportMetric(float64(s.Bytes)/float64(s.Pairs), "accounted-B/pair")
+				runtime.KeepAlive(x)
+			}
+		})
+	}
+}
+
+func live() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

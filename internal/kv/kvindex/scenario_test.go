@@ -1,0 +1,113 @@
+package kvindex
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
+
+// TestScenarios runs testdata/*.txt. A block is a letter, and so is its hash on an engine
+// whose name ends in a digit: rank 0's hash of "a" is not rank 1's. Verbs:
+//
+//	store rank=R [tier=T] [after=x] [tokens=no]   letters: the chain, continuing the block x
+//	remove rank=R [tier=T]                        letters
+//	clear rank=R | drop rank=R
+//	predict rank=R until=SECONDS                  letters, a chain from the root
+//	expire at=SECONDS
+//	lookup                                        letters: prints each rank's overlap by tier
+//	stats
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		x := New(Config{MaxOrphans: 4})
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+			return act(t, x, d)
+		})
+	})
+}
+
+func act(t *testing.T, x *Index, d *datadriven.TestData) string {
+	letters := strings.TrimSpace(d.Input)
+	id, tier := fleet.RankID(number(t, d, "rank")), fleet.Device
+	for i := range fleet.Tier(fleet.Tiers) {
+		if d.HasArg("tier") && d.CmdArgs[argument(d, "tier")].Vals[0] == i.String() {
+			tier = i
+		}
+	}
+	blocks, hashes := make([]blockhash.Block, len(letters)), make([]uint64, len(letters))
+	for i := range letters {
+		blocks[i], hashes[i] = blockhash.Block(letters[i]), engine(id, letters[i])
+	}
+	switch d.Cmd {
+	case "store":
+		if d.HasArg("tokens") {
+			blocks = nil
+		}
+		parent := uint64(0)
+		if d.HasArg("after") {
+			parent = engine(id, d.CmdArgs[argument(d, "after")].Vals[0][0])
+		}
+		x.Store(id, tier, parent, d.HasArg("after"), hashes, blocks)
+	case "remove":
+		x.Remove(id, tier, hashes)
+	case "clear":
+		x.Clear(id)
+	case "drop":
+		x.Drop(id)
+	case "predict":
+		x.Predict(id, blocks, time.Unix(int64(number(t, d, "until")), 0), 0)
+	case "expire":
+		x.Expire(time.Unix(int64(number(t, d, "at")), 0))
+	case "stats":
+		s := x.Stats()
+		return fmt.Sprintf("nodes %d, pairs %d, orphans %d, predicted %d, unknown %d\n", s.Nodes, s.Pairs, s.Orphans, s.Predicted, s.Unknown)
+	case "lookup":
+		return overlaps(x, blocks)
+	default:
+		d.Fatalf(t, "unknown verb %s", d.Cmd)
+	}
+	return ""
+}
+
+func engine(id fleet.RankID, letter byte) uint64 { return uint64(id)<<32 | uint64(letter) }
+
+func argument(d *datadriven.TestData, key string) int {
+	for i, a := range d.CmdArgs {
+		if a.Key == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func number(t *testing.T, d *datadriven.TestData, key string) int {
+	if !d.HasArg(key) {
+		return 0
+	}
+	n, err := strconv.Atoi(d.CmdArgs[argument(d, key)].Vals[0])
+	if err != nil {
+		d.Fatalf(t, "%s: %v", key, err)
+	}
+	return n
+}
+
+func overlaps(x *Index, blocks []blockhash.Block) string {
+	var out Overlap
+	x.Lookup(blocks, &out)
+	text := ""
+	for id := range *x.byID.Load() {
+		if got := out.Of(fleet.RankID(id)); got != [fleet.Tiers]int{} {
+			text += fmt.Sprintf("rank %d: device %d, host %d, disk %d, external %d\n", id, got[0], got[1], got[2], got[3])
+		}
+	}
+	if text == "" {
+		return "nobody\n"
+	}
+	return text
+}

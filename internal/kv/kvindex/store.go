@@ -1,0 +1,211 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
+
+// rank is what is known of one rank since it was last dropped or cleared.
+type rank struct {
+	id     fleet.RankID
+	holder uint32
+
+	pairs atomic.Int64 // engine hashes known
+
+	mu          sync.Mutex // guards all below
+	dead        bool
+	buried      int  // the reaper's place in a segment
+	interred    bool // the reaper is done
+	engine      engineTable
+	twins       map[twin]int32
+	orphans     orphans
+	predictions predictions
+}
+
+// twin counts the engine hashes beyond the first that stand for the same content on the same
+// tier: the content is held until the last of them is removed.
+type twin struct {
+	seq  blockhash.Sequence
+	tier uint8 // its bit
+}
+
+const twinBytes = 48
+
+// Store is told that rank holds blocks on tier: a chain of content hashes, named by the
+// engine's hashes, that continues parent, or begins a prompt where there is none. Blocks
+// whose parent is unknown wait for it. Where blocks is empty the engine did not say the
+// tokens: the hashes it has named before are found by name, the others are counted as
+// unknown. Both slices are only read during the call.
+func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent bool, hashes []uint64, blocks []blockhash.Block) {
+	if tier >= fleet.Tiers || len(hashes) == 0 {
+		return
+	}
+	x.makeRoom(len(hashes))
+	r := x.rank(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead {
+		return
+	}
+	bit := uint8(1) << tier
+	e := x.edit(r, bit, 0)
+	e.age = x.clock.advance(len(hashes))
+	defer e.done()
+	if len(blocks) == 0 {
+		x.join(r, &e, bit, hashes)
+		return
+	}
+	var seq blockhash.Sequence
+	known, root := !hasParent, !hasParent
+	if hasParent {
+		var tiers uint8
+		seq, tiers = r.engine.get(parent)
+		known = tiers != 0
+	}
+	for i := range min(len(hashes), len(blocks)) {
+		switch {
+		case root:
+			seq, root = blockhash.Sequence(blocks[i]), false
+		case known:
+			seq = blockhash.Next(seq, blocks[i])
+		default:
+			// An engine may name again what it named before, under a parent we lost.
+			var tiers uint8
+			seq, tiers = r.engine.get(hashes[i])
+			known = tiers != 0
+		}
+		if !known {
+			x.park(r, hashes[i], parent, blocks[i], bit)
+		} else if x.put(r, &e, hashes[i], seq, bit) {
+			x.adopt(r, hashes[i], seq)
+		} else {
+			return // no room: the rest would hang in the air
+		}
+		parent = hashes[i]
+	}
+}
+
+func (x *Index) edit(r *rank, set, clear uint8) edit {
+	return edit{n: &x.nodes, holder: r.holder, set: set, clear: clear, age: x.clock.now()}
+}
+
+// join adds a tier to blocks that the engine names without saying their tokens.
+func (x *Index) join(r *rank, e *edit, bit uint8, hashes []uint64) {
+	for _, h := range hashes {
+		if seq, tiers := r.engine.get(h); tiers != 0 {
+			x.put(r, e, h, seq, bit)
+		} else if o := r.orphans.byHash[h]; o != nil {
+			o.tiers |= bit
+		} else {
+			x.unknown.Add(1)
+		}
+	}
+}
+
+// put records that the rank holds content seq under the engine's hash on the tier of bit,
+// which is e's. False means that there is no room.
+func (x *Index) put(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
+	was, tiers := r.engine.get(hash)
+	if tiers != 0 && was != seq {
+		x.forget(r, hash, was, tiers) // the engine's hash now stands for something else
+		tiers = 0
+	}
+	if !r.engine.set(hash, seq, tiers|bit, &x.budget) {
+		return false
+	}
+	before, ok := e.apply(seq)
+	if ok && tiers&bit == 0 && before&bit != 0 {
+		ok = x.countTwin(r, twin{seq, bit})
+	}
+	switch {
+	case ok && tiers == 0:
+		r.pairs.Add(1)
+	case !ok && tiers == 0:
+		r.engine.remove(hash, &x.budget)
+	case !ok:
+		r.engine.set(hash, seq, tiers, &x.budget)
+	}
+	return ok
+}
+
+func (x *Index) countTwin(r *rank, t twin) bool {
+	if _, ok := r.twins[t]; !ok && !x.budget.reserve(twinBytes) {
+		return false
+	}
+	if r.twins == nil {
+		r.twins = map[twin]int32{}
+	}
+	r.twins[t]++
+	return true
+}
+
+// Remove is told that rank no longer holds blocks on tier. Hashes it never named, or that
+// were forgotten under pressure, are ignored.
+func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
+	r := x.known(id)
+	if r == nil || tier >= fleet.Tiers {
+		return
+	}
+	x.reap(2 * len(hashes))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead {
+		return
+	}
+	bit := uint8(1) << tier
+	e := x.edit(r, 0, clears(bit))
+	defer e.done()
+	for _, h := range hashes {
+		if o := r.orphans.byHash[h]; o != nil {
+			if o.tiers &^= bit; o.tiers == 0 {
+				x.unpark(r, o)
+			}
+		}
+		if seq, tiers := r.engine.get(h); tiers&bit != 0 {
+			x.take(r, &e, h, seq, tiers, bit)
+		}
+	}
+}
+
+// clears returns the bits that a removal takes: what the engine says of its device overrules
+// what was predicted of it.
+func clears(bit uint8) uint8 {
+	if bit == 1<<fleet.Device {
+		bit |= predicted
+	}
+	return bit
+}
+
+// take removes one tier of one engine hash; e clears that tier.
+func (x *Index) take(r *rank, e *edit, hash uint64, seq blockhash.Sequence, tiers, bit uint8) {
+	t := twin{seq, bit}
+	if n := r.twins[t]; n > 0 {
+		if r.twins[t] = n - 1; n == 1 {
+			delete(r.twins, t)
+			x.budget.release(twinBytes)
+		}
+	} else if before, _ := e.apply(seq); before&e.clear&predicted != 0 {
+		x.unpredict(r, seq)
+	}
+	if tiers &^= bit; tiers != 0 {
+		r.engine.set(hash, seq, tiers, &x.budget) // its slot exists
+		return
+	}
+	r.engine.remove(hash, &x.budget)
+	r.pairs.Add(-1)
+}
+
+// forget removes an engine hash on all its tiers.
+func (x *Index) forget(r *rank, hash uint64, seq blockhash.Sequence, tiers uint8) {
+	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
+		if tiers&bit != 0 {
+			e := x.edit(r, 0, bit)
+			x.take(r, &e, hash, seq, tiers, bit)
+			e.done()
+			tiers &^= bit
+		}
+	}
+}

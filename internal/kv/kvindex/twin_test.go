@@ -1,0 +1,335 @@
+package kvindex
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
+
+// naive is the index as one would first write it: maps, loops, and everything it ever heard.
+type naive struct {
+	ranks map[fleet.RankID]*naiveRank
+}
+
+type naiveRank struct {
+	names map[uint64]name  // what each engine hash means
+	tiers map[uint64]uint8 // on which tiers it is held
+	paths map[uint64][]blockhash.Block
+	until map[string]int64 // predictions by path
+}
+
+type name struct {
+	parent uint64
+	root   bool
+	block  blockhash.Block
+}
+
+func (n *naive) rank(id fleet.RankID) *naiveRank {
+	if n.ranks[id] == nil {
+		n.ranks[id] = &naiveRank{map[uint64]name{}, map[uint64]uint8{}, map[uint64][]blockhash.Block{}, map[string]int64{}}
+	}
+	return n.ranks[id]
+}
+
+func path(blocks []blockhash.Block) string { return fmt.Sprint(blocks) }
+
+// path spells the content of an engine hash; false while its parent has not been named.
+func (r *naiveRank) path(h uint64) ([]blockhash.Block, bool) {
+	p, ok := r.paths[h]
+	return p, ok
+}
+
+// resolve gives every block that waits, and whose parent is known now, its path.
+func (r *naiveRank) resolve() {
+	for again := true; again; {
+		again = false
+		for h, n := range r.names {
+			if _, known := r.paths[h]; known || r.tiers[h] == 0 {
+				continue
+			}
+			up, known := r.paths[n.parent]
+			if n.root || known {
+				r.paths[h] = append(append([]blockhash.Block(nil), up...), n.block)
+				again = true
+			}
+		}
+	}
+}
+
+// forget drops what is held nowhere.
+func (r *naiveRank) forget(h uint64) {
+	if r.tiers[h] == 0 {
+		delete(r.names, h)
+		delete(r.tiers, h)
+		delete(r.paths, h)
+	}
+}
+
+// held returns the tiers of every path the rank holds, predictions as device.
+func (r *naiveRank) held() map[string]uint8 {
+	held := map[string]uint8{}
+	for h, tiers := range r.tiers {
+		if p, ok := r.path(h); ok && tiers != 0 {
+			held[path(p)] |= tiers
+		}
+	}
+	for p := range r.until {
+		held[p] |= 1 << fleet.Device
+	}
+	return held
+}
+
+func (r *naiveRank) overlap(query []blockhash.Block) (counts [fleet.Tiers]int) {
+	held, tier := r.held(), 0
+	for i := range query {
+		tiers := held[path(query[:i+1])]
+		for ; tier < fleet.Tiers && tiers>>tier&1 == 0; tier++ {
+		}
+		if tier == fleet.Tiers {
+			break
+		}
+		counts[tier]++
+	}
+	return counts
+}
+
+// world drives the index and the twin alike with what engines may say, in any order.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	x      *Index
+	n      naive
+	now    time.Time
+	fan    int // how many blocks may follow a block
+	depth  int
+	ranks  int
+	claims int
+}
+
+func (w *world) chain() []blockhash.Block {
+	chain := make([]blockhash.Block, 1+w.rng.IntN(w.depth))
+	for i := range chain {
+		chain[i] = blockhash.Block(1 + w.rng.IntN(w.fan))
+	}
+	return chain
+}
+
+// names are the engine hashes of a chain: ranks of odd and even number hash differently.
+func names(id fleet.RankID, chain []blockhash.Block) []uint64 {
+	hashes := make([]uint64, len(chain))
+	for i := range chain {
+		hashes[i] = xxh3.HashStringSeed(path(chain[:i+1]), uint64(id%2))
+	}
+	return hashes
+}
+
+func (w *world) step() {
+	id := fleet.RankID(w.rng.IntN(w.ranks))
+	tier := fleet.Tier(w.rng.IntN(fleet.Tiers) * w.rng.IntN(2)) // half of them device
+	chain := w.chain()
+	hashes := names(id, chain)
+	from := w.rng.IntN(len(chain)) * w.rng.IntN(2)
+	r := w.n.rank(id)
+	switch dice := w.rng.IntN(1000); {
+	case dice < 500: // store a chain or its end; then the parent may be unknown
+		parent := uint64(0)
+		if from > 0 {
+			parent = hashes[from-1]
+		}
+		w.x.Store(id, tier, parent, from > 0, hashes[from:], chain[from:])
+		for i := from; i < len(chain); i++ {
+			r.names[hashes[i]] = name{root: i == 0, block: chain[i]}
+			if i > 0 {
+				r.names[hashes[i]] = name{parent: hashes[i-1], block: chain[i]}
+			}
+			r.tiers[hashes[i]] |= 1 << tier
+		}
+		r.resolve()
+	case dice < 600: // a tier event without tokens
+		w.x.Store(id, tier, 0, false, hashes[from:], nil)
+		for _, h := range hashes[from:] {
+			if r.tiers[h] != 0 {
+				r.tiers[h] |= 1 << tier
+			}
+		}
+	case dice < 900:
+		w.x.Remove(id, tier, hashes[from:])
+		for _, h := range hashes[from:] {
+			if r.tiers[h]>>tier&1 != 0 && tier == fleet.Device {
+				if p, ok := r.path(h); ok {
+					delete(r.until, path(p))
+				}
+			}
+			r.tiers[h] &^= 1 << tier
+			r.forget(h)
+		}
+	case dice < 902:
+		w.x.Clear(id)
+		delete(w.n.ranks, id)
+	case dice < 904:
+		w.x.Drop(id)
+		delete(w.n.ranks, id)
+	case dice < 960:
+		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+		w.x.Predict(id, chain, until, 0)
+		held := r.held()
+		for i := range chain {
+			p := path(chain[:i+1])
+			_, was := r.until[p]
+			if reported := r.reported(p); was || held[p]>>fleet.Device&1 == 0 || !reported {
+				r.until[p] = max(r.until[p], (until.UnixNano()+tick-1)/tick*tick)
+			}
+		}
+	default:
+		w.now = w.now.Add(time.Duration(w.rng.IntN(200)) * time.Millisecond)
+		w.x.Expire(w.now)
+		for _, r := range w.n.ranks {
+			for p, at := range r.until {
+				if at <= w.now.UnixNano() {
+					delete(r.until, p)
+				}
+			}
+		}
+	}
+}
+
+func (r *naiveRank) reported(p string) bool {
+	for h, tiers := range r.tiers {
+		if tiers>>fleet.Device&1 != 0 {
+			if have, ok := r.path(h); ok && path(have) == p {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func seed(t *testing.T) uint64 {
+	s := rand.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", s)
+		}
+	})
+	return s
+}
+
+// TestAgreesWithTwin: under everything an engine may say, in any order, the index answers
+// as the naive twin does.
+func TestAgreesWithTwin(t *testing.T) {
+	steps := 200_000
+	if testing.Short() {
+		steps = 20_000
+	}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
+		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4}
+	var out Overlap
+	for i := range steps {
+		w.step()
+		if i%4 != 0 {
+			continue
+		}
+		query := w.chain()
+		w.x.Lookup(query, &out)
+		for id := range fleet.RankID(w.ranks) {
+			if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
+				t.Fatalf("step %d: rank %d of %v: %v, the twin says %v", i, id, query, got, want)
+			}
+		}
+	}
+	audit(t, w.x)
+}
+
+// TestNeverClaimsUnderPressure: in too few bytes the index forgets, but what it says is
+// true, and it stays within its bytes.
+func TestNeverClaimsUnderPressure(t *testing.T) {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
+		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4}
+	var out Overlap
+	for i := range 60_000 {
+		w.step()
+		if used := w.x.budget.used.Load(); used > 96<<10 || used < 0 {
+			t.Fatalf("step %d: %d bytes of %d", i, used, 96<<10)
+		}
+		if i%16 != 0 {
+			continue
+		}
+		query := w.chain()
+		w.x.Lookup(query, &out)
+		for id := range fleet.RankID(w.ranks) {
+			w.checkClaims(i, id, query, out.Of(id))
+		}
+	}
+	if w.claims == 0 || w.x.Stats().Evicted == 0 {
+		t.Errorf("nothing was tested: %d claims, %+v", w.claims, w.x.Stats())
+	}
+	audit(t, w.x)
+}
+
+// checkClaims spells out an overlap block by block: each must be held on the tier it is
+// claimed for.
+func (w *world) checkClaims(step int, id fleet.RankID, query []blockhash.Block, got [fleet.Tiers]int) {
+	held, at := w.n.rank(id).held(), 0
+	for tier, n := range got {
+		for range n {
+			if at++; held[path(query[:at])]>>tier&1 == 0 {
+				w.t.Fatalf("step %d: rank %d is said to hold %v on %s", step, id, query[:at], fleet.Tier(tier))
+			}
+			w.claims++
+		}
+	}
+}
+
+// audit counts everything again and compares it with the budget; then it drops all ranks
+// and expects nothing but empty tables.
+func audit(t *testing.T, x *Index) {
+	t.Helper()
+	if got, want := x.budget.used.Load(), count(x); got != want {
+		t.Errorf("the budget says %d bytes, counting says %d", got, want)
+	}
+	for id := range *x.byID.Load() {
+		x.Drop(fleet.RankID(id))
+	}
+	for range 1000 {
+		x.reap(1 << 20)
+	}
+	s := x.Stats()
+	if s.Nodes != 0 || s.Sets != 0 || s.Dropped != 0 || s.Pairs != 0 || s.Orphans != 0 || s.Predicted != 0 {
+		t.Errorf("after dropping everything: %+v", s)
+	}
+	if got, want := x.budget.used.Load(), count(x); got != want {
+		t.Errorf("after dropping everything the budget says %d bytes, counting says %d", got, want)
+	}
+}
+
+func count(x *Index) (n int64) {
+	for i := range x.nodes.shards {
+		if t := x.nodes.shards[i].table.Load(); t != nil {
+			n += int64(len(t.slots)) * slotBytes
+		}
+	}
+	for i := range x.sets.shards {
+		for _, s := range x.sets.shards[i].byHash {
+			for ; s != nil; s = s.next {
+				n += s.bytes()
+			}
+		}
+	}
+	ranks := append([]*rank(nil), x.grave...)
+	for _, r := range append(ranks, *x.byID.Load()...) {
+		if r == nil {
+			continue
+		}
+		for i := range r.engine.segments {
+			n += int64(len(r.engine.segments[i].entries)) * entryBytes
+		}
+		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.predictions.heap))*predictionBytes + int64(len(r.twins))*twinBytes
+	}
+	return n
+}
