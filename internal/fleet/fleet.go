@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -54,10 +55,24 @@ func (s *Snapshot) Worker(name string) *Worker {
 	return s.Workers[i]
 }
 
+// Rank returns one rank of a worker; false where there is no such worker or rank.
+func (s *Snapshot) Rank(worker string, number int) (Rank, bool) {
+	i, ok := slices.BinarySearchFunc(s.Ranks, number, func(r Rank, n int) int {
+		return cmp.Or(strings.Compare(r.Worker.Name, worker), r.Number-n)
+	})
+	if !ok {
+		return Rank{}, false
+	}
+	return s.Ranks[i], true
+}
+
 // Hooks are told of changes, in order, while the fleet's lock is held: they must not call
-// back into the fleet.
+// back into the fleet, but they may read its snapshot.
 type Hooks struct {
-	// RankGone says that nothing known of id is true any more; the ID will be used again.
+	// RankGone says that nothing known of id is true any more; the ID will be used again. It is
+	// called after the snapshot without the rank was published, so whoever checks the snapshot
+	// under a lock that the hook takes too cannot speak of a dead rank. It is called once more
+	// before the ID is used again, for those who spoke of it without such a check.
 	RankGone func(id RankID)
 }
 
@@ -118,8 +133,8 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	m := &member{worker: w}
 	if old != nil && old.worker.Epoch == w.Epoch && old.worker.Ranks == w.Ranks && old.worker.Model == w.Model {
 		m.ids, m.loads = old.ids, old.loads
+		old = nil
 	} else {
-		f.releaseLocked(old)
 		for range w.Ranks {
 			m.ids = append(m.ids, f.takeLocked())
 			m.loads = append(m.loads, &Load{})
@@ -127,6 +142,7 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	}
 	f.members[w.Name] = m
 	f.publishLocked()
+	f.releaseLocked(old)
 	return true, nil
 }
 
@@ -152,9 +168,9 @@ func (f *Fleet) Remove(name string) bool {
 	if m == nil {
 		return false
 	}
-	f.releaseLocked(m)
 	delete(f.members, name)
 	f.publishLocked()
+	f.releaseLocked(m)
 	return true
 }
 
@@ -172,6 +188,7 @@ func (f *Fleet) takeLocked() RankID {
 	if len(f.free) > 0 {
 		id := f.free[0]
 		f.free = f.free[1:]
+		f.hooks.RankGone(id)
 		return id
 	}
 	f.next++

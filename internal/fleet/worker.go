@@ -50,8 +50,14 @@ func (w *Worker) Validate() error {
 	if w.Ranks < 1 || w.Ranks > MaxRanks {
 		errs = append(errs, fmt.Errorf("worker %s: ranks is %d: it must lie between 1 and %d", w.Name, w.Ranks, MaxRanks))
 	}
+	if w.Weight > MaxWeight {
+		errs = append(errs, fmt.Errorf("worker %s: weight is %d: it must lie between 1 and %d", w.Name, w.Weight, MaxWeight))
+	}
 	return errors.Join(errs...)
 }
+
+// MaxWeight bounds a worker's share of unpicked traffic.
+const MaxWeight = 1000
 
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024

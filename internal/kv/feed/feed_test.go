@@ -1,0 +1,185 @@
+package feed_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+type world struct {
+	fleet *fleet.Fleet
+	index *kvindex.Index
+	feed  *feed.Feed
+	now   time.Time
+}
+
+func newWorld() *world {
+	w := &world{index: kvindex.New(kvindex.Config{}), now: time.Unix(1000, 0)}
+	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.feed.RankGone(id) }})
+	w.feed = feed.New(feed.Config{}, w.fleet, w.index)
+	return w
+}
+
+// TestScenarios runs testdata/*.txt. A block is a letter, which is also its engine's hash.
+// Verbs:
+//
+//	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
+//	remove NAME                     takes it out
+//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS]
+//	                                one batch, an event a line: "store abc", "store bc after a",
+//	                                "remove c", "clear"; at is the engine's clock. Prints what
+//	                                Apply asks for.
+//	lost NAME                       its events have stopped arriving
+//	wait SECONDS
+//	lookup                          letters: prints what each worker holds of that prompt
+//	states | lifetime NAME | counts NAME
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		w := newWorld()
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string { return w.act(t, d) })
+	})
+}
+
+func (w *world) act(t *testing.T, d *datadriven.TestData) string {
+	arg := func(key string) int {
+		for _, a := range d.CmdArgs {
+			if a.Key == key {
+				n, err := strconv.Atoi(a.Vals[0])
+				if err != nil {
+					d.Fatalf(t, "%s: %v", key, err)
+				}
+				return n
+			}
+		}
+		return 0
+	}
+	subject := ""
+	if len(d.CmdArgs) > 0 {
+		subject = d.CmdArgs[0].Key
+	}
+	switch d.Cmd {
+	case "worker":
+		if _, err := w.fleet.Put(fleet.Worker{Name: subject, Model: "m", Address: "10.0.0.1:8000", Ranks: 1, Epoch: uint64(arg("epoch")), BlockSize: 16}); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+	case "remove":
+		w.fleet.Remove(subject)
+	case "batch":
+		b := batch(t, d)
+		b.Seconds = float64(arg("at"))
+		resume, gap := w.feed.Apply(subject, uint64(arg("epoch")), 0, uint64(arg("seq")), b, w.now)
+		if gap {
+			return fmt.Sprintf("gap: replay from %d\n", resume)
+		}
+	case "lost":
+		w.feed.Lost(subject, 0)
+	case "wait":
+		n, _ := strconv.Atoi(subject)
+		w.now = w.now.Add(time.Duration(n) * time.Second)
+	case "lookup":
+		return w.lookup(d.Input)
+	case "states":
+		return w.feed.String()
+	case "lifetime":
+		m, _ := w.fleet.Snapshot().Rank(subject, 0)
+		return fmt.Sprintln(w.feed.Lifetime(m))
+	case "counts":
+		for _, s := range w.feed.States() {
+			if s.Worker == subject {
+				return strings.ReplaceAll(fmt.Sprintf("%+v\n", s.Counts), ":", " ")
+			}
+		}
+	default:
+		d.Fatalf(t, "unknown verb %s", d.Cmd)
+	}
+	return ""
+}
+
+func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
+	b := &kvevent.Batch{}
+	for line := range strings.Lines(d.Input) {
+		words := strings.Fields(line)
+		e := kvevent.Event{BlockSize: 16}
+		for _, a := range d.CmdArgs {
+			if a.Key == "size" {
+				e.BlockSize, _ = strconv.Atoi(a.Vals[0])
+			}
+		}
+		switch words[0] {
+		case "store":
+			e.Kind = kvevent.Stored
+			if len(words) == 4 {
+				e.Parent, e.HasParent = kvevent.Engine(words[3][0]), true
+			}
+		case "remove":
+			e.Kind = kvevent.Removed
+		case "clear":
+			e.Kind = kvevent.Cleared
+			words = append(words, "")
+		default:
+			d.Fatalf(t, "unknown event %s", words[0])
+		}
+		for _, c := range []byte(words[1]) {
+			e.Hashes = append(e.Hashes, kvevent.Engine(c))
+			if e.Kind == kvevent.Stored {
+				e.Blocks = append(e.Blocks, blockhash.Block(c))
+			}
+		}
+		b.Events = append(b.Events, e)
+	}
+	return b
+}
+
+func (w *world) lookup(letters string) string {
+	var blocks []blockhash.Block
+	for _, c := range []byte(strings.TrimSpace(letters)) {
+		blocks = append(blocks, blockhash.Block(c))
+	}
+	var out kvindex.Overlap
+	w.index.Lookup(blocks, &out)
+	text := ""
+	for _, m := range w.fleet.Snapshot().Ranks {
+		text += fmt.Sprintf("%s %d\n", m.Worker.Name, out.Of(m.ID)[fleet.Device])
+	}
+	return text
+}
+
+// TestNoWordOfTheDead: events applied while workers restart never end up with an ID's next
+// owner.
+func TestNoWordOfTheDead(t *testing.T) {
+	w := newWorld()
+	put := func(epoch uint64) {
+		if _, err := w.fleet.Put(fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:8000", Ranks: 1, Epoch: epoch}); err != nil {
+			t.Error(err)
+		}
+	}
+	b := &kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{1}}}}
+	put(1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for epoch := uint64(2); epoch <= 300; epoch++ {
+			put(epoch)
+		}
+	})
+	wg.Go(func() {
+		for i := range uint64(20_000) {
+			w.feed.Apply("a", 1+i%300, 0, 0, b, w.now)
+		}
+	})
+	wg.Wait()
+	put(1000)
+	if got := w.lookup("\x01"); got != "a 0\n" {
+		t.Errorf("a fresh epoch holds %q", got)
+	}
+}
