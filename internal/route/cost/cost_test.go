@@ -1,0 +1,132 @@
+package cost
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+var now = time.Unix(1000, 0)
+
+// TestScores runs testdata/*.txt. The verb is
+//
+//	score prompt=TOKENS [block=TOKENS] [weights=dynamo] [scale=X] [decay=X] [requests=X]
+//
+// with a candidate a line: NAME and any of device, host, disk, external (blocks held), prefill
+// (booked tokens), decode (booked blocks), requests, running, waiting, age (of the report, in
+// seconds). It prints the table of scores.
+func TestScores(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+			r, w := Request{BlockSize: 16, Now: now}, Default()
+			for _, a := range d.CmdArgs {
+				v, err := strconv.ParseFloat(a.Vals[0], 64)
+				switch a.Key {
+				case "prompt":
+					r.PromptTokens = int(v)
+				case "block":
+					r.BlockSize = int(v)
+				case "weights":
+					w, err = Dynamo(), nil
+				case "scale":
+					w.PrefillLoadScale = v
+				case "decay":
+					w.OverlapDecay = v
+				case "requests":
+					w.Requests = v
+				}
+				if err != nil {
+					d.Fatalf(t, "%s: %v", a.Key, err)
+				}
+			}
+			return table(t, d, r, w)
+		})
+	})
+}
+
+func table(t *testing.T, d *datadriven.TestData, r Request, w Weights) string {
+	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s %8s\n", "", "cost", "prefill", "decode", "requests", "foreign", "credit", "uncached")
+	var names []string
+	var facts []Facts
+	for line := range strings.Lines(d.Input) {
+		words := strings.Fields(line)
+		names, facts = append(names, words[0]), append(facts, candidate(t, d, words[1:]))
+	}
+	for i := range facts {
+		if p := facts[i].Booked.PrefillTokens; i == 0 || p < r.MinPrefillTokens {
+			r.MinPrefillTokens = p
+		}
+	}
+	for i := range facts {
+		s := w.Score(&r, &facts[i])
+		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8.1f %8d\n",
+			names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Foreign, s.Credit, s.Uncached)
+	}
+	return text
+}
+
+func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
+	f.Report.At = now
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			d.Fatalf(t, "%s: %v", word, err)
+		}
+		switch key {
+		case "prefill":
+			f.Booked.PrefillTokens = int64(n)
+		case "decode":
+			f.Booked.DecodeBlocks = int64(n)
+		case "requests":
+			f.Booked.Requests = int64(n)
+		case "running":
+			f.HasReport, f.Report.Running = true, n
+		case "waiting":
+			f.HasReport, f.Report.Waiting = true, n
+		case "age":
+			f.Report.At = now.Add(-time.Duration(n) * time.Second)
+		default:
+			tier := fleet.Device
+			for tier < fleet.Tiers && tier.String() != key {
+				tier++
+			}
+			if tier == fleet.Tiers {
+				d.Fatalf(t, "unknown fact %s", key)
+			}
+			f.Overlap[tier] = n
+		}
+	}
+	return f
+}
+
+func TestWeightsAreValidated(t *testing.T) {
+	w := Default()
+	if err := w.Validate(); err != nil {
+		t.Error(err)
+	}
+	w.Tier[fleet.Host], w.Decode = -1, -1
+	if err := w.Validate(); err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "decode") {
+		t.Errorf("%v should name both weights", err)
+	}
+}
+
+// BenchmarkScore: what does judging one candidate cost?
+//
+//	go test -run - -bench Score ./internal/route/cost
+func BenchmarkScore(b *testing.B) {
+	r, w := Request{BlockSize: 16, PromptTokens: 4000, Now: now}, Default()
+	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if w.Score(&r, &f).Total < 0 {
+			b.Fatal("negative")
+		}
+	}
+}
