@@ -1,0 +1,99 @@
+package enginesim
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// The paths that describe the engine. They are rare, so they are written with maps.
+
+func answerWith(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		writeError(w, &openai.Error{Status: http.StatusInternalServerError, Message: err.Error()})
+		return
+	}
+	writeJSON(w, http.StatusOK, body)
+}
+
+func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
+	model := func(name string, parent any) map[string]any {
+		return map[string]any{"id": name, "object": "model", "created": time.Now().Unix(), "owned_by": "vllm", "root": s.cfg.ModelName,
+			"parent": parent, "max_model_len": s.cfg.Engine.MaxModelLen}
+	}
+	data := []any{model(s.cfg.ModelName, nil)}
+	for _, name := range s.cfg.Adapters {
+		data = append(data, model(name, s.cfg.ModelName))
+	}
+	answerWith(w, map[string]any{"object": "list", "data": data})
+}
+
+func (s *Sim) version(w http.ResponseWriter, _ *http.Request) {
+	answerWith(w, map[string]any{"version": "0.32.0+stator.sim"})
+}
+
+func (s *Sim) serverLoad(w http.ResponseWriter, _ *http.Request) {
+	answerWith(w, map[string]any{"server_load": s.active.Load()})
+}
+
+// eventSources is how an agent finds the sockets without being told: keyed by rank.
+func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
+	source := map[string]any{"enable_kv_cache_events": s.pub != nil}
+	if s.pub != nil {
+		source["publisher"] = "zmq"
+		source["endpoint"] = s.EventsEndpoint()
+		source["replay_endpoint"] = nil
+		if s.replay != nil {
+			source["replay_endpoint"] = s.ReplayEndpoint()
+		}
+		source["buffer_steps"] = s.cfg.ReplayBuffer
+		source["hwm"] = s.cfg.SubscriberQueue
+		source["max_queue_size"] = s.cfg.SubscriberQueue
+		source["topic"] = s.cfg.Topic
+	}
+	answerWith(w, map[string]any{strconv.Itoa(s.cfg.Rank): source})
+}
+
+// tokenize takes {"prompt": text} or {"messages": [...]}, with or without a model.
+func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
+	body, err := s.readBody(w, r)
+	if err != nil {
+		writeError(w, s.refusal(err))
+		return
+	}
+	req, err := s.parseTokenize(body)
+	var p prompt.Prompt
+	if err == nil {
+		err = s.cfg.Model.Prepare(req, &p)
+	}
+	if err != nil {
+		writeError(w, s.refusal(err))
+		return
+	}
+	tokens := p.Tokens
+	if tokens == nil {
+		tokens = []uint32{}
+	}
+	answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
+}
+
+func (s *Sim) parseTokenize(body []byte) (*openai.Request, error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) == nil && fields["model"] == nil {
+		if fields == nil {
+			fields = map[string]json.RawMessage{}
+		}
+		fields["model"], _ = json.Marshal(s.cfg.ModelName)
+		body, _ = json.Marshal(fields)
+	}
+	ep := openai.Completions
+	if fields["messages"] != nil {
+		ep = openai.Chat
+	}
+	return openai.Parse(ep, body, openai.Limits{})
+}

@@ -1,0 +1,223 @@
+package enginesim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// handler is vLLM's API, as far as it is simulated.
+func (s *Sim) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/chat/completions", s.serve(openai.Chat))
+	mux.HandleFunc("POST /v1/completions", s.serve(openai.Completions))
+	mux.HandleFunc("POST /v1/embeddings", s.serve(openai.Embeddings))
+	mux.HandleFunc("POST /tokenize", s.tokenize)
+	mux.HandleFunc("GET /v1/models", s.models)
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /version", s.version)
+	mux.HandleFunc("GET /load", s.serverLoad)
+	mux.HandleFunc("GET /kv_event_sources", s.eventSources)
+	mux.HandleFunc("POST /reset_prefix_cache", func(http.ResponseWriter, *http.Request) { s.resetCache() })
+	mux.Handle("GET /metrics", s.metrics.handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.ready.Load() {
+			writeError(w, &openai.Error{Status: http.StatusServiceUnavailable, Message: "The model is loading: try again later."})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// serve answers chat, completion and embedding requests.
+func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.active.Add(1)
+		defer s.active.Add(-1)
+		c, err := s.accept(ep, w, r)
+		if err == nil {
+			err = s.submit(c.requests)
+		}
+		if err != nil {
+			writeError(w, s.refusal(err))
+			return
+		}
+		defer s.cancel(c.requests)
+		if c.req.Stream && ep != openai.Embeddings {
+			c.stream(w, r)
+			return
+		}
+		c.whole(w, r)
+	}
+}
+
+// accept reads, parses and tokenizes a request.
+func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request) (*completion, error) {
+	body, err := s.readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	req, err := openai.Parse(ep, body, openai.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Adapters, req.Model) {
+		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
+	}
+	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))
+	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-"}[ep]
+	return s.prepare(req, prefix+id, time.Now())
+}
+
+// readBody reads at most MaxBody bytes, in one go where the client says how many.
+func (s *Sim) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	limited := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
+	if n := r.ContentLength; n > 0 && n <= s.cfg.MaxBody {
+		body := make([]byte, n)
+		_, err := io.ReadFull(limited, body)
+		return body, err
+	}
+	return io.ReadAll(limited)
+}
+
+// refusal puts an error into the words of the API.
+func (s *Sim) refusal(err error) *openai.Error {
+	var api *openai.Error
+	var long *engine.TooLongError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &api):
+		return api
+	case errors.As(err, &long):
+		return openai.Invalid("input_tokens", "", "This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.",
+			long.Limit, long.Tokens)
+	case errors.As(err, &large):
+		return &openai.Error{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("The request body is larger than %d bytes: send less.", large.Limit)}
+	case errors.Is(err, engine.ErrQueueFull):
+		return &openai.Error{Status: http.StatusServiceUnavailable, Message: "The engine's queue is full: try again later, or send less at once."}
+	}
+	return openai.Invalid("", "", "%v", err)
+}
+
+// whole waits for every choice and answers at once. The client may leave at any time.
+func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
+	for !c.allDone() {
+		select {
+		case <-c.notify:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if c.req.Endpoint == openai.Embeddings {
+		writeJSON(w, http.StatusOK, c.appendEmbeddings(nil))
+		return
+	}
+	writeJSON(w, http.StatusOK, c.appendWhole(nil))
+}
+
+func (c *completion) allDone() bool {
+	for i := range c.choices {
+		if c.choices[i].done.Load() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// stream sends its headers when the request is admitted, as engines do, and then each token as
+// an event of its own.
+func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w).Flush
+	if flush() != nil {
+		return
+	}
+	head := c.appendHead(nil, true)
+	var b []byte
+	for !c.ended() {
+		select {
+		case <-c.notify:
+		case <-r.Context().Done():
+			return
+		}
+		b = c.appendNews(b[:0], head)
+		if c.ended() {
+			b = c.appendEnd(b, head)
+		}
+		if _, err := w.Write(b); err != nil {
+			return
+		}
+		if flush() != nil {
+			return
+		}
+	}
+}
+
+// appendNews appends what the choices emitted since the last time.
+func (c *completion) appendNews(b, head []byte) []byte {
+	for i := range c.choices {
+		ch := &c.choices[i]
+		done := ch.done.Load()
+		n := int(ch.emitted.Load())
+		if ch.sent == 0 && n > 0 && c.req.Endpoint == openai.Chat {
+			b = c.appendChunk(b, head, i, true, "", "")
+		}
+		for ; ch.sent < n; ch.sent++ {
+			reason := ""
+			if ch.sent == n-1 {
+				reason = finishReasons[done]
+			}
+			b = c.appendChunk(b, head, i, false, ch.answer.text(ch.sent), reason)
+		}
+	}
+	return b
+}
+
+func (c *completion) appendEnd(b, head []byte) []byte {
+	if c.req.IncludeUsage {
+		b = append(append(b, "data: "...), head...)
+		b = append(c.appendUsage(append(b, "],"...)), "}\n\n"...)
+	}
+	return append(b, "data: [DONE]\n\n"...)
+}
+
+var errorTypes = map[int]string{
+	http.StatusBadRequest:            "BadRequestError",
+	http.StatusNotFound:              "NotFoundError",
+	http.StatusRequestEntityTooLarge: "BadRequestError",
+	http.StatusServiceUnavailable:    "ServiceUnavailableError",
+}
+
+// writeError answers in vLLM's shape, whose code is the status as a number.
+func writeError(w http.ResponseWriter, e *openai.Error) {
+	b := openai.AppendString([]byte(`{"error":{"message":`), e.Message)
+	b = openai.AppendString(append(b, `,"type":`...), cmp.Or(errorTypes[e.Status], "InternalServerError"))
+	b = append(b, `,"param":`...)
+	if e.Param == "" {
+		b = append(b, "null"...)
+	} else {
+		b = openai.AppendString(b, e.Param)
+	}
+	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
+	writeJSON(w, e.Status, append(b, "}}"...))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

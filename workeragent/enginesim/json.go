@@ -1,0 +1,133 @@
+package enginesim
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// Answers are written by hand: they are most of what this process does.
+
+// appendHead begins an answer or a chunk of one, up to its choices.
+func (c *completion) appendHead(b []byte, chunk bool) []byte {
+	object := "text_completion"
+	if c.req.Endpoint == openai.Chat {
+		object = "chat.completion"
+		if chunk {
+			object = "chat.completion.chunk"
+		}
+	}
+	b = append(b, `{"id":`...)
+	b = openai.AppendString(b, c.id)
+	b = append(b, `,"object":"`...)
+	b = append(b, object...)
+	b = append(b, `","created":`...)
+	b = strconv.AppendInt(b, c.created, 10)
+	b = append(b, `,"model":`...)
+	b = openai.AppendString(b, c.req.Model)
+	return append(b, `,"choices":[`...)
+}
+
+// appendChunk appends one event of a stream: the role, or text, or nothing but the end.
+func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason string) []byte {
+	b = append(append(b, "data: "...), head...)
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(i), 10)
+	switch {
+	case role:
+		b = append(b, `,"delta":{"role":"assistant","content":""}`...)
+	case c.req.Endpoint == openai.Chat:
+		b = append(b, `,"delta":{"content":`...)
+		b = append(openai.AppendString(b, text), '}')
+	default:
+		b = append(b, `,"text":`...)
+		b = openai.AppendString(b, text)
+	}
+	b = appendFinish(b, reason)
+	return append(b, "}]}\n\n"...)
+}
+
+func appendFinish(b []byte, reason string) []byte {
+	b = append(b, `,"logprobs":null,"finish_reason":`...)
+	if reason == "" {
+		b = append(b, "null"...)
+	} else {
+		b = openai.AppendString(b, reason)
+	}
+	return append(b, `,"stop_reason":null`...)
+}
+
+func (c *completion) appendUsage(b []byte) []byte {
+	prompts, answers, cached := c.usage()
+	if c.req.Endpoint == openai.Embeddings {
+		answers = 0
+	}
+	b = append(b, `"usage":{"prompt_tokens":`...)
+	b = strconv.AppendInt(b, int64(prompts), 10)
+	b = append(b, `,"total_tokens":`...)
+	b = strconv.AppendInt(b, int64(prompts+answers), 10)
+	b = append(b, `,"completion_tokens":`...)
+	b = strconv.AppendInt(b, int64(answers), 10)
+	b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
+	b = strconv.AppendInt(b, int64(cached), 10)
+	return append(b, "}}"...)
+}
+
+// appendWhole is the answer to a request that does not stream.
+func (c *completion) appendWhole(b []byte) []byte {
+	b = c.appendHead(b, false)
+	var text []byte
+	for i := range c.choices {
+		ch := &c.choices[i]
+		text = text[:0]
+		for t := range int(ch.emitted.Load()) {
+			text = append(text, ch.answer.text(t)...)
+		}
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		if c.req.Endpoint == openai.Chat {
+			b = append(b, `,"message":{"role":"assistant","content":`...)
+			b = openai.AppendString(b, string(text))
+			b = append(b, `,"refusal":null,"tool_calls":[]}`...)
+		} else {
+			b = append(b, `,"text":`...)
+			b = openai.AppendString(b, string(text))
+		}
+		b = append(appendFinish(b, finishReasons[ch.done.Load()]), '}')
+	}
+	b = append(b, "],"...)
+	return append(c.appendUsage(b), '}')
+}
+
+// dimensions is how long the simulated embeddings are.
+const dimensions = 32
+
+// appendEmbeddings is the answer to an embedding request: unit vectors that depend on the
+// prompt alone.
+func (c *completion) appendEmbeddings(b []byte) []byte {
+	b = append(b, `{"object":"list","data":[`...)
+	for i := range c.choices {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"object":"embedding","index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		b = append(b, `,"embedding":[`...)
+		for d := range dimensions {
+			if d > 0 {
+				b = append(b, ',')
+			}
+			v := float64(int64(mix(c.choices[i].answer.seed+uint64(d)))) / math.MaxInt64
+			b = strconv.AppendFloat(b, v/math.Sqrt(dimensions/3.0), 'g', 6, 64)
+		}
+		b = append(b, "]}"...)
+	}
+	b = append(b, `],"model":`...)
+	b = openai.AppendString(b, c.req.Model)
+	b = append(b, ',')
+	return append(c.appendUsage(b), '}')
+}

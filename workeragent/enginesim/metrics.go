@@ -1,0 +1,111 @@
+package enginesim
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// metrics are those of vLLM that a gateway or an agent reads, under vLLM's names, in a
+// registry of their own: several engines may live in one process.
+type metrics struct {
+	registry               *prometheus.Registry
+	firstToken, interToken prometheus.Observer
+	endToEnd               prometheus.Observer
+	success                map[engine.Reason]prometheus.Counter
+}
+
+func newMetrics(s *Sim) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), success: map[engine.Reason]prometheus.Counter{}}
+	labels := prometheus.Labels{"model_name": s.cfg.ModelName, "engine": strconv.Itoa(s.cfg.Rank)}
+	histogram := func(name, help string, buckets ...float64) prometheus.Observer {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: buckets})
+		m.registry.MustRegister(h)
+		return h
+	}
+	m.firstToken = histogram("vllm:time_to_first_token_seconds", "Time from arrival to the first token.",
+		0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+	m.interToken = histogram("vllm:inter_token_latency_seconds", "Time between two tokens of an answer.",
+		0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+	m.endToEnd = histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the last token.",
+		0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Answers by the reason they ended.", ConstLabels: labels},
+		[]string{"finished_reason"})
+	for _, r := range []engine.Reason{engine.Length, engine.Stop} {
+		m.success[r] = success.WithLabelValues(finishReasons[r])
+	}
+	m.registry.MustRegister(success, newStatsCollector(s, labels))
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+func (m *metrics) finished(r engine.Reason, seconds float64) {
+	m.endToEnd.Observe(seconds)
+	m.success[r].Inc()
+}
+
+// statsCollector reads the engine when it is scraped.
+type statsCollector struct {
+	sim    *Sim
+	values []statsValue
+	info   *prometheus.Desc
+	config []string
+}
+
+type statsValue struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*engine.Stats) float64
+}
+
+func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
+	c := &statsCollector{sim: s}
+	add := func(kind prometheus.ValueType, name, help string, read func(*engine.Stats) float64) {
+		c.values = append(c.values, statsValue{prometheus.NewDesc(name, help, nil, labels), kind, read})
+	}
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "vllm:num_requests_running", "Requests in the batch.", func(s *engine.Stats) float64 { return float64(s.Running) })
+	add(gauge, "vllm:num_requests_waiting", "Requests in the queue.", func(s *engine.Stats) float64 { return float64(s.Waiting) })
+	add(gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache that requests hold; 1 is all.",
+		func(s *engine.Stats) float64 { return float64(s.Active) / float64(s.Blocks) })
+	add(counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixQueries) })
+	add(counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixHits) })
+	add(counter, "vllm:prompt_tokens_total", "Prompt tokens computed.", func(s *engine.Stats) float64 { return float64(s.PromptTokens) })
+	add(counter, "vllm:generation_tokens_total", "Tokens emitted.", func(s *engine.Stats) float64 { return float64(s.GenerationTokens) })
+	add(counter, "vllm:num_preemptions_total", "Requests preempted.", func(s *engine.Stats) float64 { return float64(s.Preemptions) })
+
+	e := s.cfg.Engine
+	c.info = prometheus.NewDesc("vllm:cache_config_info", "What the KV cache was configured with.",
+		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo", "hash_block_size"}, labels)
+	size := strconv.Itoa(e.BlockSize)
+	caching := "True"
+	if e.NoPrefixCache {
+		caching = "False"
+	}
+	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), caching, "xxh3", size}
+	return c
+}
+
+// Describe sends the descriptions.
+func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, v := range c.values {
+		out <- v.desc
+	}
+	out <- c.info
+}
+
+// Collect reads the engine once and sends all values of that moment.
+func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
+	stats := c.sim.engineStats()
+	for _, v := range c.values {
+		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.read(&stats))
+	}
+	out <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, c.config...)
+}
