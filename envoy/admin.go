@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/internal/wire"
 )
 
 // AdminAddress is where Envoy's admin server listens; it is known shortly after the start.
@@ -69,7 +71,7 @@ func (p *Process) Drain(ctx context.Context) {
 
 // InFlight is the number of requests that clients wait for.
 func (p *Process) InFlight(ctx context.Context) (int, error) {
-	return p.Stat(ctx, "http.gateway.downstream_rq_active")
+	return p.Stat(ctx, "http."+wire.ConnectionManager+".downstream_rq_active")
 }
 
 // Stat reads one of Envoy's counters or gauges; 0 where it has none of that name yet.

@@ -15,27 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// The words that Envoy's configuration and extproc must spell alike.
 const (
-	// MetadataLB is the namespace of the pick, MetadataStator that of our own facts.
-	MetadataLB     = "envoy.lb"
-	MetadataStator = "stator"
-	// KeyPicked and KeyServed are the Gateway API endpoint picker's words in MetadataLB.
-	KeyPicked = "x-gateway-destination-endpoint"
-	KeyServed = "x-gateway-destination-endpoint-served"
-	// KeyBooking is set before a pick and joins access-log entries; KeyDecision is set with
-	// the pick and is shown to clients.
-	KeyBooking  = "booking"
-	KeyDecision = "decision"
-	// HeaderModel chooses the pool where there are several models, HeaderDecision carries the
-	// decision's id on responses.
-	HeaderModel    = "x-stator-model"
-	HeaderDecision = "x-stator-decision"
-
-	// LocalReplyPrefix begins the details of extproc's own answers, which Envoy passes through
-	// as they are; its own are put into OpenAI's shape.
-	LocalReplyPrefix = "stator_"
-
 	filterName     = "stator.ext_proc"
 	extProcCluster = "stator-extproc"
 	listenerName   = "gateway"

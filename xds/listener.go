@@ -17,6 +17,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stator-project/stator/internal/wire"
 )
 
 func buildListener(s Settings) (*listenerv3.Listener, error) {
@@ -49,7 +51,7 @@ func socketAddress(hostPort string) (*corev3.Address, error) {
 
 func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
-		StatPrefix: "gateway",
+		StatPrefix: wire.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
 			RouteConfigName: routesName, ConfigSource: adsSource(),
 		}},
@@ -75,7 +77,7 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 // then a forged header would still be there.
 func forgedHeaders() []*mutationv3.HeaderMutation {
 	var out []*mutationv3.HeaderMutation
-	for _, h := range []string{KeyPicked, KeyServed, "x-gateway-destination-endpoint-subset", HeaderModel, HeaderDecision} {
+	for _, h := range []string{wire.Picked, wire.Served, wire.Subset, wire.HeaderModel, wire.HeaderDecision} {
 		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
 	}
 	return out
@@ -99,7 +101,7 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		MetadataOptions: &extprocv3.MetadataOptions{
-			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{MetadataLB, MetadataStator}},
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{wire.NamespaceLB, wire.Namespace}},
 		},
 		// Credentials and cookies stay in Envoy.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
@@ -145,7 +147,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name: "envoy.access_loggers.extension_filters.cel",
 			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.any(&celv3.ExpressionFilter{
-				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", LocalReplyPrefix),
+				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", wire.DetailPrefix),
 			})},
 		},
 	}}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+
+	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
+)
+
+// decider is everything that stands between Envoy's question and its answer.
+type decider struct {
+	log      *slog.Logger
+	fleet    *fleet.Fleet
+	index    *kvindex.Index
+	feed     *feed.Feed
+	router   *route.Router
+	extproc  *extproc.Server
+	accesses *accesslog.Server
+	grpc     *grpc.Server
+	prepared map[string]*prompt.Model // by path; a model's files are read once
+}
+
+func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
+	d := &decider{log: log, prepared: map[string]*prompt.Model{}}
+	d.index = kvindex.New(kvindex.Config{MaxBytes: cfg.Index.MaxBytes})
+	d.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
+		d.router.RankGone(id)
+		d.feed.RankGone(id)
+	}})
+	d.feed = feed.New(feed.Config{}, d.fleet, d.index)
+	d.router = route.New(route.Config{
+		Parse: parseBody(cfg.Gateway.MaxBodyBytes), Seed: rand.Uint64(), PredictFor: d.feed.Lifetime,
+	}, d.fleet, d.index)
+	if err := d.setModels(cfg); err != nil {
+		return nil, err
+	}
+	d.extproc = extproc.NewServer(extProcSettings(cfg), d.router, log, reg)
+	d.accesses = accesslog.NewServer(d.router, log, reg)
+	d.grpc = grpc.NewServer(extproc.Options(cfg.Gateway.MaxBodyBytes)...)
+	extprocv3.RegisterExternalProcessorServer(d.grpc, d.extproc)
+	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
+	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
+	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index))
+	return d, nil
+}
+
+func parseBody(limit int64) func(prompt.Endpoint, []byte) (*prompt.Request, error) {
+	return func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+		return openai.Parse(ep, body, openai.Limits{Bytes: int(limit)})
+	}
+}
+
+// setModels gives the router what the configuration names.
+func (d *decider) setModels(cfg *config.Config) error {
+	models := map[string]*route.ModelConfig{}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		if d.prepared[m.Path] == nil {
+			p, err := loadModel(m.Path)
+			if err != nil {
+				return fmt.Errorf("models[%d].path: %w", i, err)
+			}
+			d.prepared[m.Path] = p
+		}
+		p := d.prepared[m.Path]
+		weights := cost.Default()
+		weights.PrefillScale = m.Router.PrefillScale
+		for _, name := range append([]string{m.Name}, m.Aliases...) {
+			models[name] = &route.ModelConfig{
+				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
+				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Weights: &weights,
+			}
+		}
+	}
+	return d.router.SetModels(models)
+}
+
+func extProcSettings(cfg *config.Config) extproc.Settings {
+	pools := map[string]string{}
+	for i := range cfg.Models {
+		for _, alias := range cfg.Models[i].Aliases {
+			pools[alias] = cfg.Models[i].Name
+		}
+	}
+	return extproc.Settings{
+		BodyBytes:      cfg.Gateway.MaxBodyBytes,
+		RejectUnknown:  cfg.Gateway.UnknownPaths == "reject",
+		DefaultModel:   cfg.Models[0].Name,
+		Pools:          pools,
+		AffinityHeader: cfg.Gateway.AffinityHeader,
+	}
+}
+
+// reload takes over what may change without a restart.
+func (d *decider) reload(cfg *config.Config) error {
+	if err := d.setModels(cfg); err != nil {
+		return err
+	}
+	d.extproc.Reload(extProcSettings(cfg))
+	return nil
+}
+
+// run serves Envoy on ln until ctx ends.
+func (d *decider) run(ctx context.Context, ln net.Listener) error {
+	return serveGRPC(ctx, d.grpc, ln, d.accesses.Run)
+}
+
+// serveGRPC serves until ctx ends, with a companion that ends with it.
+func serveGRPC(ctx context.Context, srv *grpc.Server, ln net.Listener, companion func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		err := companion(ctx)
+		srv.Stop() // streams of Envoy never end by themselves
+		done <- err
+	}()
+	err := srv.Serve(ln)
+	stop()
+	if companionErr := <-done; err == nil {
+		err = companionErr
+	}
+	return err
+}
+
+// busLost marks what the bus told us of caches as stale.
+func (d *decider) busLost() {
+	for _, r := range d.fleet.Snapshot().Ranks {
+		d.feed.Lost(r.Worker.Name, r.Number)
+	}
+}
+
+// readyModels is nil when every model has a worker that is ready.
+func (d *decider) readyModels() error {
+	for _, m := range d.router.Models() {
+		if m.Ready == 0 {
+			return fmt.Errorf("model %s has no worker that is ready", m.Name)
+		}
+	}
+	return nil
+}

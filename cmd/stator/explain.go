@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const explainAbout = `Says why a request went where it went: for each worker the blocks of the prompt it held,
+its load and its cost. ID is the response header x-stator-decision; without one, the newest
+decision is explained.`
+
+func runExplain(ctx context.Context, env environment, args []string) error {
+	f := flags(env, "explain [ID]", explainAbout)
+	admin := f.String("admin", "127.0.0.1:8081", "admin `address` of the router")
+	asJSON := f.Bool("json", false, "print JSON")
+	id := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		id, args = args[0], args[1:]
+	}
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return errUsage
+	}
+	if f.NArg() > 0 {
+		id = f.Arg(0)
+	}
+	if id == "" {
+		id = "latest"
+	}
+	query := ""
+	if *asJSON {
+		query = "?format=json"
+	}
+	text, err := ask(ctx, *admin, "/debug/decisions/"+url.PathEscape(strings.TrimSpace(id))+query)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(env.out, text)
+	return nil
+}
+
+// ask fetches one of the admin port's pages.
+func ask(ctx context.Context, admin, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, nil)
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", admin, err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin address?", err, admin)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", admin, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", errors.New(strings.TrimSpace(string(body)))
+	}
+	return string(body), nil
+}

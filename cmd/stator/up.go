@@ -1,0 +1,367 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/envoy"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/xds"
+)
+
+//go:embed default.yaml
+var defaultConfig []byte
+
+const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and
+Envoy. Without -f that is two simulated engines. Ctrl-C drains and stops; a second Ctrl-C
+stops at once.`
+
+type upFlags struct {
+	file, engine, http, admin, modelDir, envoy, policy string
+	workers, concurrency                               int
+	drain                                              time.Duration
+	log                                                *logFlags
+	set                                                map[string]bool // flags that were given
+}
+
+func readUpFlags(env environment, args []string) (*upFlags, error) {
+	o := &upFlags{set: map[string]bool{}}
+	f := flags(env, "up", upAbout)
+	f.StringVar(&o.file, "f", "", "configuration `file`; see docs/configuration.md")
+	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: sim, llamacpp or vllm")
+	f.IntVar(&o.workers, "workers", 2, "how many of it")
+	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`address` of the gateway")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`address` of the admin port; port 0 takes a free one")
+	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
+	f.StringVar(&o.policy, "policy", "kv", "routing policy of the first model: kv, round-robin, random or least-loaded")
+	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
+	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads; 0 takes one per core")
+	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for requests in flight when stopping")
+	o.log = addLogFlags(f)
+	if err := parse(f, args); err != nil {
+		return nil, err
+	}
+	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
+	return o, nil
+}
+
+// config reads the file, or the built-in one, and lays the flags over it.
+func (o *upFlags) config() (cfg *config.Config, err error) {
+	if o.file != "" {
+		cfg, err = readConfig(o.file)
+	} else {
+		cfg, err = config.Parse(defaultConfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cfg, o.overlay(cfg)
+}
+
+func (o *upFlags) overlay(cfg *config.Config) error {
+	first := &cfg.Models[0]
+	if o.set["http"] {
+		cfg.Gateway.Listen = o.http
+	}
+	if o.set["policy"] {
+		first.Router.Policy = o.policy
+	}
+	if o.set["model-dir"] {
+		path, err := filepath.Abs(o.modelDir)
+		if err != nil {
+			return fmt.Errorf("--model-dir: %w", err)
+		}
+		first.Path = path
+	}
+	if (o.set["engine"] || o.set["workers"]) && len(first.Launch) == 0 {
+		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
+	}
+	if o.set["engine"] && first.Launch[0].Engine != o.engine {
+		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // the args were another engine's
+	}
+	if o.set["workers"] {
+		first.Launch[0].Count = o.workers
+	}
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("with these flags: %w", err)
+	}
+	return nil
+}
+
+func runUp(ctx context.Context, env environment, args []string) error {
+	o, err := readUpFlags(env, args)
+	if err != nil {
+		return err
+	}
+	log, err := o.log.logger(env.err)
+	if err != nil {
+		return err
+	}
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "stator-")
+	if err != nil {
+		return fmt.Errorf("make a folder for sockets: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	u := &up{flags: o, cfg: cfg, env: env, log: log, dir: dir, reg: newRegistry(), say: newTeller(env.out)}
+	defer u.close()
+	if err := u.prepare(ctx); err != nil {
+		return err
+	}
+	return u.run(ctx)
+}
+
+// up is everything on one machine. Parts talk through the same sockets and the same bus as
+// they would across machines.
+type up struct {
+	flags *upFlags
+	cfg   *config.Config
+	env   environment
+	log   *slog.Logger
+	dir   string
+	reg   *prometheus.Registry
+	say   *teller
+
+	embedded *bus.Embedded
+	bus      *bus.Bus
+	decider  *decider
+	xds      *xds.Server
+	xdsGRPC  *grpc.Server
+	planner  *planner.Planner
+	agent    *workeragent.Agent
+	envoy    *envoyKeeper
+	file     []fleet.Worker
+
+	adminLn, extprocLn, xdsLn net.Listener
+}
+
+func (u *up) close() {
+	if u.bus != nil {
+		u.bus.Close()
+	}
+	if u.embedded != nil {
+		u.embedded.Close()
+	}
+}
+
+// prepare makes every part, so that whatever is wrong is said before anything runs.
+func (u *up) prepare(ctx context.Context) error {
+	path, err := envoy.Find(u.flags.envoy)
+	if err != nil {
+		return err
+	}
+	if err := free(u.cfg.Gateway.Listen, "--http"); err != nil {
+		return err
+	}
+	if u.adminLn, err = listen(u.flags.admin, "--admin"); err != nil {
+		return err
+	}
+	u.say.title(u.cfg)
+	if u.decider, err = newDecider(u.cfg, u.log, u.reg); err != nil {
+		return err
+	}
+	if err := u.joinBus(ctx); err != nil {
+		return err
+	}
+	if u.file, err = fileWorkers(u.cfg); err != nil {
+		return err
+	}
+	if err := u.makeControl(); err != nil {
+		return err
+	}
+	u.envoy = newEnvoyKeeper(envoyConfig{
+		path: path, dir: u.dir, xds: u.socket("xds"), concurrency: u.flags.concurrency, log: u.log, drain: u.flags.drain, hard: u.env.hard,
+	})
+	return nil
+}
+
+func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir, name+".sock") }
+
+// joinBus joins the configured bus, or embeds one that only this process can reach.
+func (u *up) joinBus(ctx context.Context) (err error) {
+	what := u.cfg.Bus.URL
+	if what == "" {
+		if u.embedded, err = bus.Embed(bus.EmbedConfig{Dir: filepath.Join(u.dir, "nats")}); err != nil {
+			return err
+		}
+		what = "NATS, in this process"
+	}
+	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.decider.busLost); err != nil {
+		return err
+	}
+	u.say.ready("bus", what)
+	return nil
+}
+
+func (u *up) makeControl() (err error) {
+	if u.extprocLn, err = listen(u.socket("extproc"), "extproc"); err != nil {
+		return err
+	}
+	if u.xdsLn, err = listen(u.socket("xds"), "xds"); err != nil {
+		return err
+	}
+	u.xds = xds.NewServer(xdsSettings(u.cfg, u.socket("extproc")), u.decider.fleet, u.log, u.reg)
+	u.xdsGRPC = grpc.NewServer()
+	plans, err := pools(u.cfg)
+	if err != nil {
+		return err
+	}
+	u.planner = planner.New(plans, u.decider.fleet, u.bus, u.log, u.reg)
+	wanted, err := launches(u.cfg, "")
+	if err != nil {
+		return err
+	}
+	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Bus: u.bus, Log: u.log, Metrics: u.reg, Hard: u.env.hard})
+	return err
+}
+
+// run runs all parts until ctx ends or one of them fails. Envoy comes first, because parts
+// are stopped in this order: it drains while all others still serve.
+func (u *up) run(ctx context.Context) error {
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var g run.Group
+	g.Add(func() error { return u.envoy.run(base) }, func(error) { u.say.stopping(u.env.hard); u.envoy.stop() })
+	part := func(f func(context.Context) error) {
+		ctx, stop := context.WithCancel(base)
+		g.Add(func() error { return f(ctx) }, func(error) { stop() })
+	}
+	part(func(inner context.Context) error { return u.announce(ctx, inner) })
+	part(func(ctx context.Context) error { return u.decider.run(ctx, u.extprocLn) })
+	part(func(ctx context.Context) error { return u.decider.followBus(ctx, u.bus, namesOf(u.file)) })
+	part(func(ctx context.Context) error { return u.decider.followFile(ctx, u.file) })
+	part(func(ctx context.Context) error {
+		u.xds.Register(ctx, u.xdsGRPC)
+		return serveGRPC(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
+	})
+	part(u.planner.Run)
+	part(u.agent.Run)
+	part(func(ctx context.Context) error { return serveAdmin(ctx, u.adminLn, u.sources()) })
+	if u.flags.file != "" {
+		part(func(ctx context.Context) error { return watchConfig(ctx, u.flags.file, u.log, u.reload) })
+	}
+	err := g.Run()
+	if ctx.Err() != nil {
+		u.say.stopped()
+		return nil
+	}
+	return err
+}
+
+func (u *up) sources() admin.Sources {
+	return admin.Sources{
+		Metrics: u.reg, Router: u.decider.router, Feed: u.decider.feed, Plan: u.planner.Current,
+		Fleet: u.decider.fleet.Snapshot,
+		Ready: func() error {
+			if !u.envoy.isReady() {
+				return errors.New("envoy is not ready")
+			}
+			return u.decider.readyModels()
+		},
+	}
+}
+
+// reload takes over what may change while everything runs.
+func (u *up) reload(cfg *config.Config) error {
+	if err := u.flags.overlay(cfg); err != nil {
+		return err
+	}
+	if cfg.Gateway.Listen != u.cfg.Gateway.Listen {
+		return errors.New("gateway.listen needs a restart")
+	}
+	if err := u.decider.reload(cfg); err != nil {
+		return err
+	}
+	u.xds.Reload(xdsSettings(cfg, u.socket("extproc")))
+	return nil
+}
+
+// announce says when each part is ready, and at the end what to try.
+func (u *up) announce(ctx, inner context.Context) error {
+	u.say.ready("extproc", u.socket("extproc"))
+	u.say.ready("xds", u.socket("xds"))
+	u.say.ready("planner", "publishes the configured replicas")
+	u.say.ready("admin", "http://"+u.adminLn.Addr().String())
+	steps := []struct {
+		part string
+		done func() (string, error)
+	}{
+		{"workers", u.workersReady},
+		{"envoy", u.envoy.readiness},
+	}
+	for _, s := range steps {
+		text, err := waitFor(ctx, u.say, s.part, s.done)
+		if err != nil {
+			<-inner.Done() // whoever failed says why
+			return nil
+		}
+		u.say.ready(s.part, text)
+	}
+	u.say.invite(u.cfg, u.adminLn.Addr().String())
+	select {
+	case <-ctx.Done():
+	case <-inner.Done():
+	}
+	return nil
+}
+
+func (u *up) workersReady() (string, error) {
+	ready, total := 0, 0
+	for _, w := range u.decider.fleet.Snapshot().Workers {
+		if w.State == fleet.Ready {
+			ready++
+		}
+	}
+	for _, m := range u.cfg.Models {
+		total += len(m.Workers)
+		for _, l := range m.Launch {
+			total += l.Count
+		}
+	}
+	if ready < total {
+		return "", fmt.Errorf("%d of %d ready", ready, total)
+	}
+	return fmt.Sprintf("%d of %d", ready, total), nil
+}
+
+// waitFor asks done until it has no error or ctx ends, and says what it waits for when that
+// takes long.
+func waitFor(ctx context.Context, say *teller, part string, done func() (string, error)) (string, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	patience := time.NewTicker(10 * time.Second)
+	defer patience.Stop()
+	for {
+		text, err := done()
+		if err == nil {
+			return text, nil
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			say.waiting(part, err)
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+)
+
+// release is set at build time with -ldflags "-X main.release=v1.2.3".
+var release = "dev"
+
+func version() string { return release }
+
+// revision is the commit the program was built from, where the build recorded one.
+func revision() string {
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+func runVersion(_ context.Context, env environment, args []string) error {
+	if err := parse(flags(env, "version", "Prints the version of this program."), args); err != nil {
+		return err
+	}
+	fmt.Fprintf(env.out, "stator %s (revision %s)\n", version(), revision())
+	return nil
+}

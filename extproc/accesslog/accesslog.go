@@ -1,0 +1,232 @@
+// Package accesslog receives Envoy's access log over gRPC and ends the bookings it names.
+//
+// Every request that Envoy has finished, however it ended, is one entry: with the id of its
+// booking where there was one, the worker that was picked and the one that served. Entries
+// are joined on our own id, never on a client's request id. The package does not see bodies
+// and does not decide anything; what it counts is the proof that decisions are obeyed.
+//
+// # Concurrency
+//
+// Each Envoy worker thread has a stream, served by a goroutine of the gRPC server. Run owns
+// the watch over closed streams.
+package accesslog
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/peer"
+
+	"github.com/stator-project/stator/internal/wire"
+)
+
+// Bookings are what entries end. *route.Router is one.
+type Bookings interface {
+	End(id string, now time.Time) bool
+	EndBefore(source string, t time.Time) int
+}
+
+// patience is how long an Envoy's log may stay closed before its bookings end: nobody else
+// will say how they ended.
+const patience = 5 * time.Second
+
+// Server implements Envoy's AccessLogService.
+type Server struct {
+	alsv3.UnimplementedAccessLogServiceServer
+
+	bookings Bookings
+	log      *slog.Logger
+	metrics  *metrics
+
+	mu      sync.Mutex
+	sources map[string]*source // guarded by mu
+}
+
+// source is one Envoy.
+type source struct {
+	open   int       // streams
+	closed time.Time // when the last stream closed; valid while open is 0
+}
+
+// NewServer returns a server that ends bookings.
+func NewServer(b Bookings, log *slog.Logger, reg prometheus.Registerer) *Server {
+	return &Server{bookings: b, log: log, metrics: newMetrics(reg), sources: map[string]*source{}}
+}
+
+// StreamAccessLogs reads one stream of entries until Envoy closes it.
+func (s *Server) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
+	name := Source(stream.Context())
+	s.opened(name)
+	defer s.closed(name)
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return nil // Envoy went away, or its worker thread ended: both are its affair
+		}
+		now := time.Now()
+		for _, e := range msg.GetHttpLogs().GetLogEntry() {
+			s.entry(e, now)
+		}
+	}
+}
+
+// entry ends the booking of one request and counts how it was served.
+func (s *Server) entry(e *datav3.HTTPAccessLogEntry, now time.Time) {
+	common := e.GetCommonProperties()
+	meta := common.GetMetadata().GetFilterMetadata()
+	ours, lb := meta[wire.Namespace].GetFields(), meta[wire.NamespaceLB].GetFields()
+	if id := ours[wire.Booking].GetStringValue(); id != "" {
+		s.bookings.End(id, now)
+	}
+	how := outcome(
+		ours[wire.Decision].GetStringValue() != "",
+		common.GetUpstreamRemoteAddress() != nil,
+		common.GetUpstreamRequestAttemptCount(),
+		lb[wire.Picked].GetStringValue(), lb[wire.Served].GetStringValue(),
+	)
+	s.metrics.served.WithLabelValues(how).Inc()
+	if how == Misdirected || how == Unpicked {
+		s.log.Debug("request not served as picked", "outcome", how, "decision", ours[wire.Decision].GetStringValue(),
+			"picked", lb[wire.Picked].GetStringValue(), "served", lb[wire.Served].GetStringValue())
+	}
+	if first := common.GetTimeToFirstUpstreamRxByte(); first != nil && how == AsPicked {
+		s.metrics.firstByte.Observe(first.AsDuration().Seconds())
+	}
+}
+
+// How a request was served.
+const (
+	AsPicked    = "as_picked"   // by the worker that was picked
+	Retried     = "retried"     // by another, after an attempt failed
+	Misdirected = "misdirected" // by another, although no attempt failed: the pick was ignored
+	Unpicked    = "unpicked"    // by Envoy's own choice: nobody decided
+	Unserved    = "unserved"    // picked, but no worker was reached
+	Answered    = "answered"    // by the gateway itself
+)
+
+func outcome(decided, upstream bool, attempts uint32, picked, served string) string {
+	first, _, _ := strings.Cut(picked, ",")
+	switch {
+	case !decided && !upstream:
+		return Answered
+	case !decided:
+		return Unpicked
+	case !upstream:
+		return Unserved
+	case served == first:
+		return AsPicked
+	case attempts > 1:
+		return Retried
+	default:
+		return Misdirected
+	}
+}
+
+func (s *Server) opened(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.metrics.streams.Inc()
+	if s.sources[name] == nil {
+		s.sources[name] = &source{}
+	}
+	s.sources[name].open++
+}
+
+func (s *Server) closed(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.metrics.streams.Dec()
+	s.sources[name].open--
+	s.sources[name].closed = time.Now()
+}
+
+// Run ends the bookings of Envoys whose log stays closed, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			s.sweep(now)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *Server) sweep(now time.Time) {
+	for _, name := range s.silent(now) {
+		n := s.bookings.EndBefore(name, now)
+		s.metrics.abandoned.Add(float64(n))
+		s.log.Warn("access log closed; its bookings were ended", "source", name, "bookings", n)
+	}
+}
+
+// silent removes and returns the Envoys whose last stream closed too long ago.
+func (s *Server) silent(now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for name, src := range s.sources {
+		if src.open == 0 && now.Sub(src.closed) > patience {
+			names = append(names, name)
+			delete(s.sources, name)
+		}
+	}
+	return names
+}
+
+// Source names the Envoy at the other end of a stream: by its host, because its decisions and
+// its access log come by different connections.
+func Source(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.Network() // a Unix socket: the Envoy on this host
+	}
+	return host
+}
+
+type metrics struct {
+	streams   prometheus.Gauge
+	served    *prometheus.CounterVec
+	firstByte prometheus.Histogram
+	abandoned prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "stator", Subsystem: "accesslog", Name: "streams",
+			Help: "Access log streams open now: one per Envoy worker thread that has had something to say.",
+		}),
+		served: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "accesslog", Name: "requests_total",
+			Help: "Finished requests: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.",
+		}, []string{"outcome"}),
+		firstByte: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "stator", Subsystem: "accesslog", Name: "first_byte_seconds",
+			Help:    "Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
+			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16),
+		}),
+		abandoned: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "accesslog", Name: "abandoned_bookings_total",
+			Help: "Bookings ended because their Envoy's access log stayed closed.",
+		}),
+	}
+	for _, how := range []string{AsPicked, Retried, Misdirected, Unpicked, Unserved, Answered} {
+		m.served.WithLabelValues(how)
+	}
+	reg.MustRegister(m.streams, m.served, m.firstByte, m.abandoned)
+	return m
+}

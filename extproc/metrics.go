@@ -1,0 +1,35 @@
+package extproc
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	streams  prometheus.Gauge
+	outcomes *prometheus.CounterVec
+	duration prometheus.Histogram
+	blocks   prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "stator", Subsystem: "extproc", Name: "streams",
+			Help: "Requests that wait for a decision now.",
+		}),
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "extproc", Name: "requests_total",
+			Help: "Requests by outcome: picked, local for what needs no engine, else the reason of the refusal.",
+		}, []string{"outcome"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "stator", Subsystem: "extproc", Name: "decision_duration_seconds",
+			Help:    "Time from the end of the request body to the pick.",
+			Buckets: prometheus.ExponentialBuckets(16e-6, 2, 16),
+		}),
+		blocks: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "stator", Subsystem: "extproc", Name: "prompt_blocks",
+			Help:    "Complete KV blocks in the prompts of picked requests.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 9),
+		}),
+	}
+	reg.MustRegister(m.streams, m.outcomes, m.duration, m.blocks)
+	return m
+}

@@ -1,0 +1,100 @@
+package workeragent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/workeragent/engine"
+)
+
+// Config says what an agent looks after.
+type Config struct {
+	// Launches are the engines to keep alive; their names are unique in the cluster.
+	Launches []engine.Launch
+	Bus      *bus.Bus
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+	// EngineLine receives each line that an engine writes. Nil: they go to Log at level debug,
+	// and the last one is named when the engine dies.
+	EngineLine func(worker, line string)
+	// Hard, once it has ended, makes the stopping of engines kill them at once. Nil never does.
+	Hard context.Context
+}
+
+// Agent keeps a node's engines.
+type Agent struct {
+	cfg     Config
+	metrics *metrics
+	keepers []*keeper
+}
+
+// New returns an agent that has started nothing yet.
+func New(cfg Config) (*Agent, error) {
+	if cfg.Hard == nil {
+		cfg.Hard = context.Background()
+	}
+	a := &Agent{cfg: cfg, metrics: newMetrics(cfg.Metrics)}
+	names := map[string]bool{}
+	var errs []error
+	for _, l := range cfg.Launches {
+		if !fleet.ValidName(l.Name) || names[l.Name] {
+			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
+		}
+		names[l.Name] = true
+		a.keepers = append(a.keepers, newKeeper(l, a))
+	}
+	return a, errors.Join(errs...)
+}
+
+// Run keeps the engines until ctx ends, then stops them and returns when they are gone.
+func (a *Agent) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, k := range a.keepers {
+		all.Go(func() { k.run(ctx) })
+	}
+	all.Wait()
+	return nil
+}
+
+// Processes lists the process ids of the engines that run now, by worker.
+func (a *Agent) Processes() map[string]int {
+	pids := map[string]int{}
+	for _, k := range a.keepers {
+		if pid := k.processID(); pid != 0 {
+			pids[k.launch.Name] = pid
+		}
+	}
+	return pids
+}
+
+type metrics struct {
+	restarts *prometheus.CounterVec
+	events   *prometheus.CounterVec
+	unsent   prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
+		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "agent", Name: "engine_starts_total",
+			Help: "Starts of an engine process, the first included.",
+		}, []string{"worker"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "agent", Name: "event_batches_total",
+			Help: "Batches of KV events relayed from an engine to the bus.",
+		}, []string{"worker"}),
+		unsent: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "stator", Subsystem: "agent", Name: "unsent_batches_total",
+			Help: "Batches that could not be put on the bus; routers see the gap and ask for them.",
+		}),
+	}
+	reg.MustRegister(m.restarts, m.events, m.unsent)
+	return m
+}

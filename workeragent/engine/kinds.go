@@ -1,0 +1,105 @@
+package engine
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// simulated runs this program's own simulated engine.
+func simulated(l Launch, ports []int, c *Command) error {
+	if err := l.only("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup"); err != nil {
+		return err
+	}
+	blocks, err := l.number("blocks", 16384)
+	if err != nil {
+		return err
+	}
+	c.Worker.Blocks = blocks
+	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
+	c.Path = l.Self
+	c.Args = []string{
+		"sim", "--name", l.Name, "--listen", c.Worker.Address, "--model", l.Model, "--model-dir", l.ModelPath,
+		"--block-size", strconv.Itoa(l.BlockSize), "--blocks", strconv.Itoa(blocks),
+		"--kv-events", c.Worker.KVEvents, "--kv-replay", c.Worker.KVReplay, "--log-level", "warn",
+	}
+	for _, a := range l.Aliases {
+		c.Args = append(c.Args, "--alias", a)
+	}
+	flags := map[string]string{"speed": "--speed", "seed": "--seed", "maxSeqs": "--max-seqs", "maxBatchedTokens": "--max-batched-tokens", "startup": "--startup"}
+	for _, key := range slices.Sorted(maps.Keys(flags)) {
+		if v, ok := l.Args[key]; ok {
+			c.Args = append(c.Args, flags[key], v)
+		}
+	}
+	return nil
+}
+
+// llamaScript serves a GGUF file by llama.cpp's own HTTP server, from the xllamacpp wheel.
+//
+//go:embed llamacpp.py
+var llamaScript string
+
+func llamaCPP(l Launch, ports []int, c *Command) error {
+	if err := l.only("ctx", "slots", "threads"); err != nil {
+		return err
+	}
+	settings := map[string]any{"model": l.ModelPath, "alias": l.Model, "host": host, "port": ports[0]}
+	for key, def := range map[string]int{"ctx": 8192, "slots": 4, "threads": 0} {
+		n, err := l.number(key, def)
+		if err != nil {
+			return err
+		}
+		settings[key] = n
+	}
+	text, err := json.Marshal(settings)
+	if err != nil {
+		return fmt.Errorf("launch %s: %w", l.Name, err)
+	}
+	c.Path, c.Args = l.Python, []string{"-c", llamaScript, string(text)}
+	return nil
+}
+
+// vllm runs `vllm serve` of the interpreter's environment. Every arg becomes an option.
+func vllm(l Launch, ports []int, c *Command) error {
+	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
+	events, err := json.Marshal(map[string]any{
+		"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events",
+		// Only an endpoint with a star is bound; any other is connected to.
+		"endpoint": "tcp://*:" + strconv.Itoa(ports[1]), "replay_endpoint": "tcp://*:" + strconv.Itoa(ports[2]),
+	})
+	if err != nil {
+		return fmt.Errorf("launch %s: %w", l.Name, err)
+	}
+	c.Path = l.Python
+	c.Args = append([]string{
+		"-m", "vllm.entrypoints.openai.api_server", "--model", l.ModelPath, "--served-model-name", l.Model,
+	}, l.Aliases...)
+	c.Args = append(c.Args, "--host", host, "--port", strconv.Itoa(ports[0]), "--block-size", strconv.Itoa(l.BlockSize),
+		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", string(events))
+	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
+		c.Args = append(c.Args, "--"+strings.TrimPrefix(key, "--"))
+		if v := l.Args[key]; v != "" && v != "true" {
+			c.Args = append(c.Args, v)
+		}
+	}
+	c.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}
+	return nil
+}
+
+// other runs any command; {port}, {name} and {model} are filled in.
+func other(l Launch, ports []int, c *Command) error {
+	if len(l.Command) == 0 {
+		return fmt.Errorf("launch %s: engine exec needs a command", l.Name)
+	}
+	fill := strings.NewReplacer("{port}", strconv.Itoa(ports[0]), "{name}", l.Name, "{model}", l.Model)
+	c.Path = fill.Replace(l.Command[0])
+	for _, a := range l.Command[1:] {
+		c.Args = append(c.Args, fill.Replace(a))
+	}
+	return nil
+}

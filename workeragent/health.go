@@ -1,0 +1,79 @@
+package workeragent
+
+import (
+	"context"
+	"time"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/workeragent/engine"
+)
+
+const (
+	startInterval = 50 * time.Millisecond  // between probes of a starting engine
+	loadInterval  = 500 * time.Millisecond // between samples of a ready one
+	healthEvery   = 4                      // samples between two health probes
+	unhealthy     = 3                      // failed health probes until a worker is down
+)
+
+// watch turns the engine's health into the worker's state and reports its load, until ctx
+// ends.
+func (k *keeper) watch(ctx context.Context, probe *engine.Probe, epoch uint64) {
+	for probe.Healthy(ctx) != nil {
+		if pause(ctx, startInterval) != nil {
+			return
+		}
+	}
+	k.setState(fleet.Ready)
+	failed := 0
+	for n := 1; pause(ctx, loadInterval) == nil; n++ {
+		if n%healthEvery == 0 {
+			failed = k.judge(ctx, probe, failed)
+		}
+		if probe.ReadsLoad() && failed == 0 {
+			k.report(ctx, probe, epoch)
+		}
+	}
+}
+
+// judge probes the health of an engine that was ready. One that does not answer is down, but
+// its process is left alone: it may be busy, and killing it would lose its cache.
+func (k *keeper) judge(ctx context.Context, probe *engine.Probe, failed int) int {
+	err := probe.Healthy(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return failed
+	case err == nil:
+		k.setState(fleet.Ready)
+		return 0
+	case failed+1 == unhealthy:
+		k.agent.cfg.Log.Warn("engine does not answer; no requests go there until it does", "worker", k.launch.Name, "err", err)
+		k.setState(fleet.Down)
+	}
+	return failed + 1
+}
+
+func (k *keeper) report(ctx context.Context, probe *engine.Probe, epoch uint64) {
+	l, err := probe.Load(ctx)
+	if err != nil {
+		k.agent.cfg.Log.Debug("load not read", "worker", k.launch.Name, "err", err)
+		return
+	}
+	err = k.agent.cfg.Bus.PublishLoad(bus.Load{
+		Worker: k.launch.Name, Epoch: epoch, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage,
+	})
+	if err != nil {
+		k.agent.cfg.Log.Debug("load not published", "worker", k.launch.Name, "err", err)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
