@@ -29,8 +29,8 @@ var allowed = map[string][]string{
 	"internal/plan":       {"internal/fleet", "internal/perfmodel"},
 	"internal/sim/engine": {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
 	// A batch of events travels as content hashes, so that no token id leaves a host.
-	"bus":                   {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/plan"},
-	"discovery":             {"internal/fleet", "bus"},
+	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/plan"},
+	"discovery": {"internal/fleet", "bus"},
 	// extproc owns the router's parts: it registers the collectors of their Stats, the index's too,
 	// and must name an Envoy as the access log does.
 	"extproc":               {"extproc/accesslog", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/pick", "internal/kv/feed", "internal/kv/kvindex", "internal/wire"},
