@@ -21,8 +21,12 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "refused with %d: %s\n", d.Err.Status, d.Err.Message)
 		return b.String()
 	}
-	fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
-		d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
+	if d.PromptTokens > 0 {
+		fmt.Fprintf(&b, "prompt %d tokens, %d complete blocks of %d, first %016x, last %016x\n\n",
+			d.PromptTokens, d.Blocks, d.BlockSize, d.First, d.Last)
+	} else {
+		b.WriteString("prompt not read: routed by load\n\n")
+	}
 	table(&b, d.rows())
 	if more := d.Considered - len(d.Candidates); more > 0 {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
@@ -84,7 +88,7 @@ func (d *Decision) why() string {
 		return fmt.Sprintf("%s won: drawn among equals at cost %s; %s.", name, dec(won.Score.Total), holds)
 	}
 	return fmt.Sprintf("%s won: cost %s against %s on %s, mostly by %s; %s.",
-		name, dec(won.Score.Total), dec(next.Score.Total), next.name(d), mainReason(won, next), holds)
+		name, dec(won.Score.Total), dec(next.Score.Total), next.name(d), d.mainReason(won, next), holds)
 }
 
 // split returns the picked candidate and the best of the others.
@@ -99,15 +103,22 @@ func (d *Decision) split() (won, next *Candidate) {
 	return won, next
 }
 
-// mainReason names the term in which the winner gained most over the next.
-func mainReason(won, next *Candidate) string {
-	reason, most := "", 0.0
+// mainReason names the term in which the winner gained most over the next. Prefill has two
+// parts: what overlap saves of this prompt, and what is booked ahead of it.
+func (d *Decision) mainReason(won, next *Candidate) string {
+	overlap := won.Score.Credit - next.Score.Credit
+	ahead := float64(next.Load.PrefillTokens-won.Load.PrefillTokens) / float64(max(1, d.BlockSize))
+	scale := 0.0
+	if overlap+ahead > 0 {
+		scale = (next.Score.Prefill - won.Score.Prefill) / (overlap + ahead)
+	}
+	reason, most := "less work", 0.0
 	for _, term := range []struct {
 		name string
 		gain float64
 	}{
-		{"overlap", (next.Score.Prefill - won.Score.Prefill) * share(won, next)},
-		{"less prefill ahead", (next.Score.Prefill - won.Score.Prefill) * (1 - share(won, next))},
+		{"overlap", overlap * scale},
+		{"less prefill ahead", ahead * scale},
 		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
 		{"fewer requests", next.Score.Requests - won.Score.Requests},
 		{"fewer requests of others", next.Score.Foreign - won.Score.Foreign},
@@ -117,20 +128,6 @@ func mainReason(won, next *Candidate) string {
 		}
 	}
 	return reason
-}
-
-// share is how much of a difference in prefill is owed to overlap: what the prompt itself
-// would cost, against what is queued ahead of it.
-func share(won, next *Candidate) float64 {
-	cached := float64(next.Score.Uncached - won.Score.Uncached)
-	ahead := float64(next.Load.PrefillTokens - won.Load.PrefillTokens)
-	if cached <= 0 {
-		return 0
-	}
-	if ahead <= 0 {
-		return 1
-	}
-	return cached / (cached + ahead)
 }
 
 func num[T int | int64](n T) string { return fmt.Sprint(n) }

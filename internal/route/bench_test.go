@@ -1,0 +1,88 @@
+package route_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// quads makes a token of four characters, as long as a real one: the benchmark measures the
+// decision, not a tokenizer.
+type quads struct{}
+
+func (quads) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
+	text := req.Prompts[0].Text
+	for ; len(text) >= 4; text = text[4:] {
+		dst.Tokens = append(dst.Tokens, binary.LittleEndian.Uint32([]byte(text[:4])))
+	}
+	dst.Total = len(dst.Tokens)
+	return nil
+}
+
+// BenchmarkDecide: what does a decision cost beside its tokenizer? cold prompts share
+// nothing; warm ones were seen and are predicted on one rank. The body's parsing is included,
+// and so are booking, ending, and keeping the reasons.
+//
+//	go test -run - -bench Decide ./internal/route
+func BenchmarkDecide(b *testing.B) {
+	for _, c := range []struct {
+		ranks, chars int
+		kind         string
+	}{{4, 4_000, "cold"}, {4, 4_000, "warm"}, {4, 32_000, "cold"}, {4, 32_000, "warm"}, {1000, 4_000, "warm"}} {
+		b.Run(fmt.Sprintf("ranks=%d/chars=%d/cache=%s", c.ranks, c.chars, c.kind), func(b *testing.B) {
+			r := benchRouter(b, c.ranks)
+			req, fill := body(c.chars)
+			i, now := 0, start
+			b.ReportAllocs()
+			for b.Loop() {
+				if i++; c.kind == "cold" {
+					copy(fill, fmt.Sprintf("%020d", i))
+				}
+				now = now.Add(time.Millisecond)
+				d := r.Decide(req, now)
+				if d.Outcome != route.Picked || !r.End(d.ID, now) {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
+
+// TestWarmDecideAllocatesLittle: the decision, its id, its candidates and addresses, and
+// what the parser returns. Nothing grows with the prompt or the fleet.
+func TestWarmDecideAllocatesLittle(t *testing.T) {
+	r := benchRouter(t, 100)
+	req, _ := body(8_000)
+	req.Parsed, _ = openai.Parse(req.Endpoint, req.Body, openai.Limits{})
+	r.End(r.Decide(req, start).ID, start)
+	n := testing.AllocsPerRun(100, func() { r.End(r.Decide(req, start).ID, start) })
+	if n > 4 {
+		t.Errorf("%v allocations per warm decision, want at most 4", n)
+	}
+}
+
+func benchRouter(t testing.TB, ranks int) *route.Router {
+	x := kvindex.New(kvindex.Config{})
+	r := route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+		return openai.Parse(ep, body, openai.Limits{})
+	}}, newFleet(t, x, ranks), x)
+	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// body returns a completion request of so many characters, and the bytes where its prompt
+// begins.
+func body(chars int) (*route.Request, []byte) {
+	req := &route.Request{Endpoint: prompt.Completions, Known: true, Source: "bench"}
+	req.Body = []byte(`{"model": "sim", "prompt": "` + strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars] + `"}`)
+	return req, req.Body[len(`{"model": "sim", "prompt": "`):]
+}

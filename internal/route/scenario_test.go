@@ -1,0 +1,203 @@
+package route_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
+// tokens. Verbs:
+//
+//	worker NAME [address=A] [state=S] [ranks=N] [events=no]
+//	models NAME... [policy=P] [temperature=T] [limit=TOKENS]    replaces all models
+//	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
+//	load NAME [requests=N] [prefill=TOKENS] [decode=BLOCKS]
+//	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N]
+//	                                text: prints the decision, or for several who got how many
+//	explain ID | prefill ID | end ID
+//	wait SECONDS
+//	loads | stats
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		w := &world{index: kvindex.New(kvindex.Config{}), now: start}
+		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
+		w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+			return openai.Parse(ep, body, openai.Limits{})
+		}}, w.fleet, w.index)
+		datadriven.RunTest(t, file, w.act)
+	})
+}
+
+type world struct {
+	index  *kvindex.Index
+	fleet  *fleet.Fleet
+	router *route.Router
+	now    time.Time
+}
+
+// args are a command's words: those without a value in order, the others by key.
+type args struct {
+	words []string
+	value map[string]string
+}
+
+func read(d *datadriven.TestData) args {
+	a := args{value: map[string]string{}}
+	for _, c := range d.CmdArgs {
+		if len(c.Vals) == 0 {
+			a.words = append(a.words, c.Key)
+		} else {
+			a.value[c.Key] = c.Vals[0]
+		}
+	}
+	return a
+}
+
+func (a args) number(key string, absent int) int {
+	if n, err := strconv.Atoi(a.value[key]); err == nil {
+		return n
+	}
+	return absent
+}
+
+func (w *world) act(t *testing.T, d *datadriven.TestData) string {
+	a := read(d)
+	switch d.Cmd {
+	case "worker":
+		return w.worker(a)
+	case "models":
+		models := map[string]*route.ModelConfig{}
+		temperature, _ := strconv.ParseFloat(a.value["temperature"], 64)
+		for _, name := range a.words {
+			models[name] = &route.ModelConfig{Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: temperature}
+		}
+		if err := w.router.SetModels(models); err != nil {
+			return err.Error() + "\n"
+		}
+		return ""
+	case "holds":
+		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
+		tier := fleet.Device
+		for tier.String() != a.value["tier"] && a.value["tier"] != "" {
+			tier++
+		}
+		w.holds(m, tier, d.Input)
+		return ""
+	case "load":
+		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
+		m.Load.Add(fleet.Amount{Requests: int64(a.number("requests", 0)), PrefillTokens: int64(a.number("prefill", 0)), DecodeBlocks: int64(a.number("decode", 0))})
+		return ""
+	case "decide":
+		return w.decide(a, d.Input)
+	case "explain":
+		if got, ok := w.router.Explain(a.words[0]); ok {
+			return got.String()
+		}
+		return "not known\n"
+	case "prefill":
+		return fmt.Sprintln(w.router.PrefillDone(a.words[0]))
+	case "end":
+		return fmt.Sprintln(w.router.End(a.words[0], w.now))
+	case "wait":
+		n, _ := strconv.Atoi(a.words[0])
+		w.now = w.now.Add(time.Duration(n) * time.Second)
+		return ""
+	case "loads":
+		text := ""
+		for _, m := range w.fleet.Snapshot().Ranks {
+			b := m.Load.Booked()
+			text += fmt.Sprintf("%s/%d: %d requests, %d prefill tokens, %d decode blocks\n", m.Worker.Name, m.Number, b.Requests, b.PrefillTokens, b.DecodeBlocks)
+		}
+		return text
+	case "stats":
+		s := w.router.Stats()
+		return fmt.Sprintf("picked %d, refused %d (model %d, worker %d, request %d), %d of %d blocks, %d booked\n",
+			s.Picked, s.Refused, s.ModelNotFound, s.NoReadyWorker, s.BadRequest, s.OverlapBlocks, s.Blocks, w.router.Bookings())
+	}
+	d.Fatalf(t, "unknown verb %s", d.Cmd)
+	return ""
+}
+
+func (w *world) worker(a args) string {
+	worker := fleet.Worker{Name: a.words[0], Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", a.words[0][0]-'a'+1),
+		Ranks: a.number("ranks", 1), State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557"}
+	if a.value["events"] == "no" {
+		worker.KVEvents = ""
+	}
+	for s := fleet.Starting; s <= fleet.Down; s++ {
+		if s.String() == a.value["state"] {
+			worker.State = s
+		}
+	}
+	if _, err := w.fleet.Put(worker); err != nil {
+		return err.Error() + "\n"
+	}
+	return ""
+}
+
+func tokens(text string) (ids []uint32) {
+	for _, c := range []byte(strings.TrimSpace(text)) {
+		ids = append(ids, uint32(c))
+	}
+	return ids
+}
+
+func (w *world) holds(m fleet.Rank, tier fleet.Tier, text string) {
+	blocks := blockhash.Append(nil, tokens(text), 4, blockhash.Seed("", ""))
+	hashes := make([]uint64, len(blocks))
+	for i, s := range blockhash.Chain(nil, blocks) {
+		hashes[i] = uint64(s)
+	}
+	w.index.Store(m.ID, tier, 0, false, hashes, blocks)
+}
+
+func (w *world) decide(a args, input string) string {
+	model := "sim"
+	if m, ok := a.value["model"]; ok {
+		model = m
+	}
+	req := &route.Request{ID: a.value["id"], Endpoint: prompt.Completions, Known: a.value["path"] != "unknown", Source: "envoy-a"}
+	key := "prompt"
+	if a.value["endpoint"] == "embeddings" {
+		req.Endpoint, key = prompt.Embeddings, "input"
+	}
+	if req.Known {
+		req.Body = fmt.Appendf(nil, `{"model": %q, %q: %q}`, model, key, strings.TrimSpace(input))
+		if strings.HasPrefix(input, "{") {
+			req.Body = []byte(input)
+		}
+	} else {
+		req.Model = a.value["model"]
+	}
+	if n := a.number("times", 1); n > 1 {
+		return w.many(req, n)
+	}
+	d := w.router.Decide(req, w.now)
+	text := d.String()
+	if d.Outcome == route.Picked {
+		text += fmt.Sprintf("send to %s rank %d of %d, else to %s\n", d.Address, d.Rank, d.Ranks, strings.Join(d.Others, ", "))
+	} else if d.RetryAfter > 0 {
+		text += fmt.Sprintf("retry after %v\n", d.RetryAfter)
+	}
+	return text
+}
+
+func (w *world) many(req *route.Request, n int) string {
+	got := map[string]int{}
+	for range n {
+		got[w.router.Decide(req, w.now).Worker]++
+	}
+	return fmt.Sprintln(got)
+}
