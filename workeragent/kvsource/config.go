@@ -34,11 +34,15 @@ type Config struct {
 	// doubles from one to the other; defaults 100 ms and 5 s.
 	RetryMin, RetryMax time.Duration
 	// Timeout bounds a connection attempt and each wait for a replayed message; default 10 s. So
-	// long may live messages wait for a replay socket that does not answer.
+	// long may live messages wait for a replay that does not come or does not help; keep it
+	// above the time after which apply gives up on a gap.
 	Timeout time.Duration
 	// Probe is how long the stream may be silent before the source asks whether it missed
 	// something; default 10 s, negative never.
 	Probe time.Duration
+	// Connected is told when a connection to the event socket was made (true) or lost (false);
+	// nil is not. It must not block, and is not called while Run returns.
+	Connected func(up bool)
 	// Logger hears of connections lost and found; nil discards.
 	Logger *slog.Logger
 }
@@ -60,6 +64,9 @@ func (c Config) withDefaults() Config {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
+	}
+	if c.Connected == nil {
+		c.Connected = func(bool) {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

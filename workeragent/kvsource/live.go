@@ -25,7 +25,11 @@ func (s *Source) subscribe(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		up := s.connected()
 		s.failed("event connection lost", err, func(st *Stats) { st.Connected = false })
+		if up {
+			s.cfg.Connected(false)
+		}
 		p.wait(ctx)
 	}
 }
@@ -42,6 +46,7 @@ func (s *Source) listen(ctx context.Context, connected func()) error {
 	}
 	connected()
 	s.count(func(st *Stats) { st.Connected = true; st.Connects++ })
+	s.cfg.Connected(true)
 	s.cfg.Logger.Info("event source connected", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
 	if !s.push(ctx, liveMessage{connected: true}) {
 		return ctx.Err()

@@ -2,7 +2,6 @@ package kvsource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -55,10 +54,11 @@ func New(cfg Config) (*Source, error) {
 // Run hands messages to apply until ctx ends, and returns nil then. It must be called once.
 //
 // apply says with gap that messages are missing before this one, which it then has not
-// applied, and with resume which is the first of them. The source replays from there. A message
-// that comes a second time after a gap means that the engine no longer has what is missing.
-// A seq that is not above the last one otherwise means that the engine restarted. b is valid
-// during the call only.
+// applied, and with resume where a replay should begin. The source replays from there, and
+// comes back with the same message, for Config.Timeout at most, until apply takes it: that the
+// engine no longer has what is missing only apply can decide. A seq that is not above the
+// last one is of a restarted engine, or was asked for with resume. b is valid during the call
+// only.
 func (s *Source) Run(ctx context.Context, apply func(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -111,12 +111,17 @@ func (s *Source) hold(ctx context.Context) {
 	if s.cfg.Replay == "" {
 		return
 	}
+	_ = s.persist(ctx, func() error { return s.resync(ctx) })
+}
+
+// persist tries until try succeeds, with growing pauses, for at most Config.Timeout.
+func (s *Source) persist(ctx context.Context, try func() error) error {
 	p := pause{min: s.cfg.RetryMin, max: s.cfg.RetryMax}
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for {
-		err := s.resync(ctx)
-		if err == nil || errors.Is(err, errGapStays) || ctx.Err() != nil || time.Now().After(deadline) {
-			return
+		err := try()
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return err
 		}
 		p.wait(ctx)
 	}
@@ -169,20 +174,25 @@ func (s *Source) onLive(ctx context.Context, m liveMessage) {
 	s.closeGap(ctx, m, resume)
 }
 
-// closeGap replays from resume on. The engine answers a replay between two messages and may
-// not have kept the newest yet, so m is handed on again where the replay ended before it.
+// closeGap replays from resume on, again and again while apply still misses something: only
+// apply can say that it gives up on what the engine no longer has. The engine answers a
+// replay between two messages and may not have kept the newest yet, so m is handed on again
+// where the replay ended before it.
 func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
-	var err error
-	if s.resynced {
-		err = s.replay(ctx, resume)
-	} else { // first make sure that the engine is the same process
-		err = s.resync(ctx)
-	}
-	if err == nil && s.onConn.replayed < m.seq+1 {
-		if _, gap := s.deliver(m.seq, m.payload); gap {
-			err = errGapStays
+	err := s.persist(ctx, func() (err error) {
+		if s.resynced {
+			err = s.replay(ctx, resume)
+		} else { // first make sure that the engine is the same process
+			err = s.resync(ctx)
 		}
-	}
+		if err == nil && s.onConn.replayed < m.seq+1 {
+			var gap bool
+			if resume, gap = s.deliver(m.seq, m.payload); gap {
+				return errGapStays
+			}
+		}
+		return err
+	})
 	if err == nil {
 		s.retry.reset()
 		return
