@@ -35,10 +35,11 @@ type Config struct {
 	// Rank is the data-parallel rank that events name; default 0.
 	Rank int
 
-	// ModelName is what clients name; it is required. Adapters are LoRA adapters served
-	// beside it, each under its own name.
-	ModelName string
-	Adapters  []string
+	// ModelName is what clients name; it is required. Aliases are other names of the same
+	// model. Adapters are LoRA adapters served beside it, each under its own name and with
+	// prefixes of its own.
+	ModelName         string
+	Aliases, Adapters []string
 	// Model and Vocabulary are required.
 	Model      Model
 	Vocabulary Vocabulary

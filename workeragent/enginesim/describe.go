@@ -27,6 +27,9 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 			"parent": parent, "max_model_len": s.cfg.Engine.MaxModelLen}
 	}
 	data := []any{model(s.cfg.ModelName, nil)}
+	for _, name := range s.cfg.Aliases {
+		data = append(data, model(name, nil))
+	}
 	for _, name := range s.cfg.Adapters {
 		data = append(data, model(name, s.cfg.ModelName))
 	}

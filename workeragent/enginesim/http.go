@@ -73,7 +73,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	if err != nil {
 		return nil, err
 	}
-	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Adapters, req.Model) {
+	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && !slices.Contains(s.cfg.Adapters, req.Model) {
 		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
 	}
 	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))

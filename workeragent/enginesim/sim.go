@@ -281,6 +281,9 @@ func (s *Sim) engineStats() engine.Stats {
 	return s.engine.Stats()
 }
 
+// CachedBlocks is how many blocks the prefix cache holds now.
+func (s *Sim) CachedBlocks() int { return s.engineStats().Cached }
+
 // resetCache empties the prefix cache unless requests run, and says so to subscribers.
 func (s *Sim) resetCache() {
 	s.mu.Lock()

@@ -237,11 +237,18 @@ func TestStream(t *testing.T) {
 }
 
 func TestCompletionsAndEmbeddings(t *testing.T) {
-	r := start(t, func(c *enginesim.Config) { c.Adapters = []string{"poet"} })
+	r := start(t, func(c *enginesim.Config) { c.Adapters, c.Aliases = []string{"poet"}, []string{"small"} })
 	text := r.ask("/v1/completions", `{"model":"tiny","prompt":"AB","max_tokens":3}`)
 	ids := r.ask("/v1/completions", `{"model":"tiny","prompt":[65,66],"max_tokens":3}`)
 	if text.Choices[0].Text == "" || text.Choices[0].Text != ids.Choices[0].Text || text.Object != "text_completion" {
 		t.Errorf("text %+v, ids %+v", text, ids)
+	}
+	long := `"prompt":"A prompt of a few blocks","max_tokens":1}`
+	r.ask("/v1/completions", `{"model":"tiny",`+long)
+	for model, cached := range map[string]int{"small": 20, "poet": 0} {
+		if got := r.ask("/v1/completions", `{"model":"`+model+`",`+long); got.Usage.Details.Cached != cached || got.Model != model {
+			t.Errorf("%s: %d tokens cached, want %d", got.Model, got.Usage.Details.Cached, cached)
+		}
 	}
 	list := r.ask("/v1/completions", `{"model":"poet","prompt":["AB","CDE"],"n":2,"max_tokens":3}`)
 	if len(list.Choices) != 4 || list.Choices[3].Index != 3 || list.Usage.Prompt != 5 || list.Usage.Answer != 12 {

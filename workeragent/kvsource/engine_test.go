@@ -1,8 +1,8 @@
 package kvsource_test
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -92,15 +92,29 @@ func startSim(t *testing.T, events, replay string, change func(*enginesim.Config
 // ask makes the engine compute a prompt, which makes at least one event where it is new.
 func ask(t *testing.T, sim *enginesim.Sim, text string) {
 	t.Helper()
+	cachedTokens(t, sim, text)
+}
+
+// cachedTokens asks, and returns how much of the prompt the engine had cached.
+func cachedTokens(t *testing.T, sim *enginesim.Sim, text string) int {
+	t.Helper()
 	body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":1}`, text)
 	resp, err := http.Post("http://"+sim.Addr()+"/v1/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if b, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 || !bytes.Contains(b, []byte("usage")) {
-		t.Fatalf("%d %s", resp.StatusCode, b)
+	var answer struct {
+		Usage struct {
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
 	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%d %v", resp.StatusCode, err)
+	}
+	return answer.Usage.Details.Cached
 }
 
 func until(t *testing.T, what string, ok func() bool) {
