@@ -73,9 +73,21 @@ func (s *scratch) choose(m *model, d *Decision) (won int, k pick.Booking) {
 	return won, pick.Booking{Rank: c.Rank, Amount: s.amount, Source: d.Source, At: d.At}
 }
 
-// predict lets the picked rank hold the prompt before it says so itself.
+// predict lets the picked rank hold the prompt before it says so itself. A short prediction
+// only bridges the time until the engine's events, so few blocks suffice; a long one stands
+// for the rank's whole cache.
 func (r *Router) predict(s *scratch, d *Decision, rank fleet.Rank) {
-	if ttl := r.cfg.PredictFor(rank); ttl > 0 && len(s.blocks) > 0 {
-		r.index.Predict(rank.ID, s.blocks, d.At.Add(ttl), rank.Worker.Blocks)
+	ttl, limit := r.cfg.PredictFor(rank), rank.Worker.Blocks
+	if ttl <= 0 || len(s.blocks) == 0 {
+		return
 	}
+	if ttl <= bridge && (limit == 0 || limit > bridgeBlocks) {
+		limit = bridgeBlocks
+	}
+	r.index.Predict(rank.ID, s.blocks, d.At.Add(ttl), limit)
 }
+
+const (
+	bridge       = 10 * time.Second
+	bridgeBlocks = 1 << 14
+)

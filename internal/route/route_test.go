@@ -2,6 +2,7 @@ package route_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,5 +79,82 @@ func TestEachPolicyPicksAndBooks(t *testing.T) {
 		if r.Bookings() != 0 {
 			t.Errorf("%s: %d bookings left", policy, r.Bookings())
 		}
+	}
+}
+
+// TestConcurrent: decisions beside ends, reloads, workers that come and go, and readers.
+// When every decision has ended nothing is booked anywhere.
+func TestConcurrent(t *testing.T) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 4 << 20})
+	f := newFleet(t, x, 4)
+	r := route.New(route.Config{Seed: 1, Decisions: 64}, f, x)
+	models := map[string]*route.ModelConfig{"sim": {Prompt: runes{}, BlockSize: 4}}
+	if err := r.SetModels(models); err != nil {
+		t.Fatal(err)
+	}
+	var clients, others sync.WaitGroup
+	for g := range 4 {
+		clients.Go(func() {
+			for i := range 500 {
+				d := r.Decide(completion(fmt.Sprintf("a prompt that %d of us share, and number %d", g%2, i%20)), start.Add(time.Duration(i)*10*time.Millisecond))
+				if d.Outcome != route.Picked || d.String() == "" {
+					t.Errorf("%s", d)
+				}
+				r.PrefillDone(d.ID)
+				if !r.End(d.ID, start) {
+					t.Error("a booking was not there to end")
+				}
+			}
+		})
+	}
+	others.Go(func() {
+		for i := range 200 {
+			if err := r.SetModels(models); err != nil {
+				t.Error(err)
+			}
+			w := *f.Snapshot().Worker("w3")
+			w.Epoch = uint64(i + 1)
+			if _, err := f.Put(w); err != nil {
+				t.Error(err)
+			}
+			r.Explain("nobody")
+			r.Recent(10)
+			r.Models()
+			r.Stats()
+		}
+	})
+	clients.Wait()
+	others.Wait()
+	for _, m := range f.Snapshot().Ranks {
+		if b := m.Load.Booked(); b != (fleet.Amount{}) || r.Bookings() != 0 {
+			t.Errorf("%s ends with %+v, %d bookings", m.Worker.Name, b, r.Bookings())
+		}
+	}
+}
+
+// TestSameSeedSameDecisions: one at a time, the same requests get the same answers.
+func TestSameSeedSameDecisions(t *testing.T) {
+	run := func() (text string) {
+		r := newRouter(t, "random", 5)
+		for i := range 50 {
+			d := r.Decide(completion(fmt.Sprint("prompt ", i%7)), start)
+			text += d.ID + d.Worker + "\n"
+		}
+		return text
+	}
+	if a, b := run(), run(); a != b {
+		t.Errorf("%s\nthen\n%s", a, b)
+	}
+}
+
+// TestEnvoyGone: an Envoy's bookings end with it, and only those.
+func TestEnvoyGone(t *testing.T) {
+	r := newRouter(t, "kv", 2)
+	a, b := completion("one"), completion("two")
+	b.Source = "envoy-b"
+	r.Decide(a, start)
+	r.Decide(b, start)
+	if n := r.EndBefore("envoy-a", start.Add(time.Second)); n != 1 || r.Bookings() != 1 {
+		t.Errorf("%d ended, %d left", n, r.Bookings())
 	}
 }

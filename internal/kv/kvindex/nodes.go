@@ -52,7 +52,27 @@ const (
 
 // newFull is the fill after a rebuild. It differs from shard to shard, or all shards, being
 // equally full, would grow at the same time.
-func newFull(i int) float64 { return 0.68 + 0.08*float64(i%16)/16 }
+func newFull(i int) float64 { return 0.71 + 0.08*float64(i%16)/16 }
+
+// newSize is the size of a rebuilt table of nodes. Small tables get half as many slots
+// again: their nodes are mostly predictions that come and go, and each leaves a dead slot.
+func newSize(live, shard int) int {
+	size := int(float64(live)/newFull(shard)) + 1
+	if size < smallTable {
+		size += size / 2
+	}
+	return max(8, size)
+}
+
+const smallTable = 1024
+
+// sparse says whether a table should shrink.
+func sparse(live, size int) bool {
+	if size < 2*smallTable {
+		return size > 8 && float64(live) < minFull/2*float64(size)
+	}
+	return float64(live) < minFull*float64(size)
+}
 
 func key(seq blockhash.Sequence) uint64 {
 	if seq == 0 {
@@ -122,6 +142,7 @@ type edit struct {
 	holder   uint32
 	set      uint8 // bits to set
 	clear    uint8 // bits to clear
+	unless   uint8 // where the holder has one of these, nothing changes
 	age      uint32
 	from, to *set // to has a reference of ours
 	cached   bool
@@ -156,6 +177,9 @@ func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
 	}
 	old := t.slots[i].set.Load()
 	before = old.tiers(e.holder)
+	if before&e.unless != 0 {
+		return before, true
+	}
 	if after := before&^e.clear | e.set; after != before {
 		now, ok := e.transition(old, after)
 		if !ok && e.set != 0 {
@@ -200,7 +224,7 @@ func (n *nodes) countLocked(s *nodeShard, old, now *set) {
 		s.live++
 	case old != nil && now == nil:
 		s.live--
-		if size := len(s.table.Load().slots); size > 8 && float64(s.live) < minFull*float64(size) {
+		if sparse(s.live, len(s.table.Load().slots)) {
 			n.rebuildLocked(s, 0)
 		}
 	}
@@ -226,7 +250,7 @@ func (n *nodes) insertLocked(s *nodeShard, key uint64) (*table, int) {
 // enough of the slots were dead.
 func (n *nodes) rebuildLocked(s *nodeShard, extra int) bool {
 	old := s.table.Load()
-	size := max(8, int(float64(s.live+extra)/newFull(n.number(s)))+1)
+	size := newSize(s.live+extra, n.number(s))
 	was := 0
 	if old != nil {
 		was = len(old.slots)

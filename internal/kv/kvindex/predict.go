@@ -10,20 +10,37 @@ import (
 
 // predictions are the blocks that a rank is taken to hold until a time, because a request
 // was sent there: a bit in the node beside those of the tiers, and here the way to take it
-// back.
+// back. The rank's lock guards them.
 type predictions struct {
-	until map[blockhash.Sequence]int64 // unix nanoseconds
-	heap  []expiry                     // a min-heap with one entry for each of until
+	until untilTable
+	n     int     // predicted blocks
+	heap  []batch // a min-heap; every predicted block is in at least one batch
+	size  int     // blocks in all batches
 }
 
-// expiry may be earlier than the prediction's own time, which a later call may have moved.
-type expiry struct {
-	at  int64
-	seq blockhash.Sequence
+// batch is what one call predicted first. A block may since have been prolonged, then until
+// says so and it moves on when the batch is due; or been taken back, then until lacks it.
+type batch struct {
+	at   int64 // unix nanoseconds
+	seqs []blockhash.Sequence
+}
+
+func (b *batch) bytes() int64 { return 64 + 8*int64(cap(b.seqs)) }
+
+// untilTable maps predicted content to its time. It is an engine's table by shape: a Go map
+// of the same took twice the memory and three times the time.
+type untilTable struct{ engineTable }
+
+func (t *untilTable) get(seq blockhash.Sequence) (at int64, ok bool) {
+	v, found := t.engineTable.get(uint64(seq))
+	return int64(v), found != 0
+}
+
+func (t *untilTable) set(seq blockhash.Sequence, at int64, b *budget) bool {
+	return t.engineTable.set(uint64(seq), blockhash.Sequence(at), 1, b)
 }
 
 const (
-	predictionBytes = 72
 	// tick is how finely expiry works: a prediction ends at the first multiple of it that is
 	// not before its time, so that the request path need not look for every one alone.
 	tick  = int64(100 * time.Millisecond)
@@ -47,7 +64,9 @@ func (x *Index) Predict(id fleet.RankID, blocks []blockhash.Block, until time.Ti
 	}
 	end := (until.UnixNano() + tick - 1) / tick * tick
 	e := x.edit(r, predicted, 0)
+	e.unless = 1<<fleet.Device | predicted
 	defer e.done()
+	fresh := batch{at: end}
 	var seq blockhash.Sequence
 	for i, b := range blocks[:min(len(blocks), limit)] {
 		if i == 0 {
@@ -55,40 +74,70 @@ func (x *Index) Predict(id fleet.RankID, blocks []blockhash.Block, until time.Ti
 		} else {
 			seq = blockhash.Next(seq, b)
 		}
-		if !x.predict(r, &e, seq, end, limit) {
+		ok, added := x.predict(r, &e, seq, end, limit)
+		if added {
+			if fresh.seqs == nil {
+				fresh.seqs = make([]blockhash.Sequence, 0, min(len(blocks), limit)-i)
+			}
+			fresh.seqs = append(fresh.seqs, seq)
+		}
+		if !ok {
 			break
 		}
 	}
-	for at := x.nextExpiry.Load(); end < at && !x.nextExpiry.CompareAndSwap(at, end); {
-		at = x.nextExpiry.Load()
-	}
+	x.schedule(r, fresh)
 }
 
-func (x *Index) predict(r *rank, e *edit, seq blockhash.Sequence, end int64, limit int) bool {
+// predict predicts one block, unless it is reported, or prolongs it.
+func (x *Index) predict(r *rank, e *edit, seq blockhash.Sequence, end int64, limit int) (ok, added bool) {
 	p := &r.predictions
-	if at, ok := p.until[seq]; ok {
-		p.until[seq] = max(at, end)
-		return true
+	for p.n >= limit || p.size >= 2*limit {
+		if len(p.heap) == 0 {
+			return false, false // the limit is smaller than this prompt
+		}
+		x.settleBatch(r, p.heap[0].at)
 	}
-	if x.nodes.lookup(seq, e.age).tiers(r.holder)&(1<<fleet.Device) != 0 {
-		return true
+	before, ok := e.apply(seq)
+	switch {
+	case !ok:
+		return false, false
+	case before&predicted != 0:
+		if at, known := p.until.get(seq); known && at < end {
+			p.until.set(seq, end, &x.budget) // its slot exists
+		}
+		return true, false
+	case before&(1<<fleet.Device) != 0:
+		return true, false
 	}
-	for len(p.until) >= limit || len(p.heap) >= 2*limit {
-		x.expireFirst(r)
+	if !p.until.set(seq, end, &x.budget) {
+		x.unmark(r, seq)
+		return false, false
 	}
-	if !x.budget.reserve(predictionBytes) {
-		return false
+	p.n++
+	return true, true
+}
+
+// schedule makes sure that the batch is looked at when it is due. Without room for it in the
+// budget its blocks end at once.
+func (x *Index) schedule(r *rank, b batch) {
+	if len(b.seqs) == 0 {
+		return
 	}
-	if _, ok := e.apply(seq); !ok {
-		x.budget.release(predictionBytes)
-		return false
+	if !x.budget.reserve(b.bytes()) {
+		for _, seq := range b.seqs {
+			x.unpredict(r, seq)
+			x.unmark(r, seq)
+		}
+		return
 	}
-	if p.until == nil {
-		p.until = map[blockhash.Sequence]int64{}
+	r.predictions.push(b)
+	x.lowerNext(b.at)
+}
+
+func (x *Index) lowerNext(at int64) {
+	for next := x.nextExpiry.Load(); at < next && !x.nextExpiry.CompareAndSwap(next, at); {
+		next = x.nextExpiry.Load()
 	}
-	p.until[seq] = end
-	p.push(expiry{end, seq})
-	return true
 }
 
 // Expire ends the predictions whose time has come. Between two ticks of 100 ms it costs one
@@ -99,67 +148,66 @@ func (x *Index) Expire(now time.Time) {
 		return
 	}
 	x.nextExpiry.Store(never) // before the scan: a prediction made meanwhile lowers it again
-	next := never
 	for _, r := range *x.byID.Load() {
 		if r == nil {
 			continue
 		}
 		r.mu.Lock()
 		for len(r.predictions.heap) > 0 && r.predictions.heap[0].at <= at {
-			x.expireOrMove(r, at)
+			x.settleBatch(r, at)
 		}
 		if len(r.predictions.heap) > 0 {
-			next = min(next, r.predictions.heap[0].at)
+			x.lowerNext(r.predictions.heap[0].at)
 		}
 		r.mu.Unlock()
 	}
-	for at := x.nextExpiry.Load(); next < at && !x.nextExpiry.CompareAndSwap(at, next); {
-		at = x.nextExpiry.Load()
-	}
 }
 
-// expireOrMove handles the first of the heap: a prolonged prediction moves to its new time.
-func (x *Index) expireOrMove(r *rank, now int64) {
+// settleBatch takes the first batch and ends what is due by now; what has been prolonged
+// moves to batches of its new time.
+func (x *Index) settleBatch(r *rank, now int64) {
 	p := &r.predictions
 	first := p.pop()
-	until, ok := p.until[first.seq]
-	switch {
-	case !ok: // taken back by the engine's own word
-		x.budget.release(predictionBytes)
-	case until > now:
-		p.push(expiry{until, first.seq})
-	default:
-		x.endPrediction(r, first.seq)
-		x.budget.release(predictionBytes)
-	}
-}
-
-// expireFirst makes room for another prediction.
-func (x *Index) expireFirst(r *rank) {
-	p := &r.predictions
-	for len(p.heap) > 0 {
-		first := p.pop()
-		x.budget.release(predictionBytes)
-		if _, ok := p.until[first.seq]; ok {
-			x.endPrediction(r, first.seq)
-			return
+	x.budget.release(first.bytes())
+	moved := batch{}
+	e := x.edit(r, 0, predicted)
+	defer e.done()
+	for _, seq := range first.seqs {
+		at, ok := p.until.get(seq)
+		switch {
+		case !ok: // taken back by the engine's own word
+		case at <= now:
+			p.until.remove(uint64(seq), &x.budget)
+			p.n--
+			e.apply(seq)
+		default:
+			if at != moved.at {
+				x.schedule(r, moved)
+				moved = batch{at: at}
+			}
+			moved.seqs = append(moved.seqs, seq)
 		}
 	}
+	x.schedule(r, moved)
 }
 
-func (x *Index) endPrediction(r *rank, seq blockhash.Sequence) {
-	delete(r.predictions.until, seq)
+func (x *Index) unmark(r *rank, seq blockhash.Sequence) {
 	e := x.edit(r, 0, predicted)
 	e.apply(seq)
 	e.done()
 }
 
-// unpredict forgets a prediction whose bit has been cleared; its entry in the heap goes when
-// its time comes.
-func (x *Index) unpredict(r *rank, seq blockhash.Sequence) { delete(r.predictions.until, seq) }
+// unpredict forgets a prediction whose bit has been cleared.
+func (x *Index) unpredict(r *rank, seq blockhash.Sequence) {
+	if _, ok := r.predictions.until.get(seq); ok {
+		r.predictions.until.remove(uint64(seq), &x.budget)
+		r.predictions.n--
+	}
+}
 
-func (p *predictions) push(e expiry) {
-	p.heap = append(p.heap, e)
+func (p *predictions) push(b batch) {
+	p.size += len(b.seqs)
+	p.heap = append(p.heap, b)
 	for i := len(p.heap) - 1; i > 0; {
 		up := (i - 1) / 2
 		if p.heap[up].at <= p.heap[i].at {
@@ -170,9 +218,10 @@ func (p *predictions) push(e expiry) {
 	}
 }
 
-func (p *predictions) pop() expiry {
+func (p *predictions) pop() batch {
 	first, last := p.heap[0], len(p.heap)-1
-	p.heap[0] = p.heap[last]
+	p.size -= len(first.seqs)
+	p.heap[0], p.heap[last] = p.heap[last], batch{}
 	p.heap = p.heap[:last]
 	for i := 0; ; {
 		down := 2*i + 1

@@ -113,11 +113,12 @@ func (x *Index) trim(r *rank) int {
 	for range orphans {
 		x.unpark(r, r.orphans.oldest)
 	}
-	predictions := (len(r.predictions.until) + 7) / 8
-	for range predictions {
-		x.expireFirst(r)
+	batches := (len(r.predictions.heap) + 7) / 8
+	before := r.predictions.n
+	for range batches {
+		x.settleBatch(r, r.predictions.heap[0].at)
 	}
-	return orphans + predictions
+	return orphans + before - r.predictions.n
 }
 
 // bury takes up to n blocks of a dropped rank out of their nodes and returns what is left
@@ -141,18 +142,23 @@ func (x *Index) bury(r *rank, n int) int {
 		s.drop(&x.budget)
 		r.buried = 0
 	}
-	for seq := range r.predictions.until {
-		if n == 0 {
+	for len(r.predictions.heap) > 0 {
+		if n <= 0 {
 			return 0
 		}
-		e.apply(seq)
-		delete(r.predictions.until, seq)
-		n--
+		b := r.predictions.pop()
+		for _, seq := range b.seqs {
+			e.apply(seq)
+		}
+		n -= len(b.seqs)
+		x.budget.release(b.bytes())
 	}
-	x.budget.release(predictionBytes*int64(len(r.predictions.heap)) +
-		orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))
+	for i := range r.predictions.until.segments {
+		r.predictions.until.segments[i].drop(&x.budget)
+	}
+	x.budget.release(orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))
 	r.predictions, r.orphans, r.twins, r.interred = predictions{}, orphans{}, nil, true
-	return n
+	return max(n, 0)
 }
 
 // Stats says what the index holds.
@@ -182,7 +188,7 @@ func (x *Index) Stats() Stats {
 		s.Ranks++
 		s.Pairs += r.pairs.Load()
 		s.Orphans += int64(len(r.orphans.byHash))
-		s.Predicted += int64(len(r.predictions.until))
+		s.Predicted += int64(r.predictions.n)
 		r.mu.Unlock()
 	}
 	for i := range x.nodes.shards {

@@ -329,7 +329,13 @@ func count(x *Index) (n int64) {
 		for i := range r.engine.segments {
 			n += int64(len(r.engine.segments[i].entries)) * entryBytes
 		}
-		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.predictions.heap))*predictionBytes + int64(len(r.twins))*twinBytes
+		for i := range r.predictions.until.segments {
+			n += int64(len(r.predictions.until.segments[i].entries)) * entryBytes
+		}
+		for i := range r.predictions.heap {
+			n += r.predictions.heap[i].bytes()
+		}
+		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.twins))*twinBytes
 	}
 	return n
 }
