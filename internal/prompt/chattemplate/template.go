@@ -1,11 +1,86 @@
 package chattemplate
 
-import "errors"
+import (
+	"time"
+	"unicode/utf8"
+)
 
-// Template is a parsed template.
-type Template struct{}
+// Template is a parsed template. It is immutable.
+type Template struct {
+	root  []exec
+	slots int
+	// free are the names that the template does not set: they come from the context, else
+	// from the globals.
+	free []string
+	// stored are the root's own names; each begins as what the context says of it.
+	stored []storedName
+}
 
-// Parse reads the source of a template.
+type storedName struct {
+	name string
+	slot int
+}
+
+// Context is what a template is rendered with.
+type Context struct {
+	// Vars are the variables. The template reads them and never changes them.
+	Vars *Dict
+	// Now is what strftime_now tells.
+	Now time.Time
+}
+
+// Limits bound a render. The zero value of a field means its default.
+type Limits struct {
+	// Steps bounds work: statements, calls, elements and, sixteen to a step, bytes of strings
+	// that were made; default 20 million, about a second.
+	Steps int
+	// Output bounds the rendered text in bytes; default 64 MiB.
+	Output int
+	// Calls bounds how deep macros may call one another; default 200.
+	Calls int
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Steps <= 0 {
+		l.Steps = 20 << 20
+	}
+	if l.Output <= 0 {
+		l.Output = 64 << 20
+	}
+	if l.Calls <= 0 {
+		l.Calls = 200
+	}
+	return l
+}
+
+// Parse reads the source of a template. An error is an [*Error].
 func Parse(source string) (*Template, error) {
-	return nil, errors.New("parse chat template: not supported yet")
+	if !utf8.ValidString(source) {
+		return nil, &Error{Message: "template is not UTF-8"}
+	}
+	body, err := parse(source)
+	if err != nil {
+		return nil, err
+	}
+	return compileTemplate(body)
+}
+
+// Render appends the rendered text to dst. Where Python would raise, and where a limit is
+// reached, it returns dst as it was and an [*Error].
+func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
+	lim = lim.withDefaults()
+	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars}
+	r.free = make([]Value, len(t.free))
+	for i, name := range t.free {
+		r.free[i] = r.resolve(name)
+	}
+	f := &frame{slots: make([]Value, t.slots)}
+	for _, s := range t.stored {
+		f.slots[s.slot] = r.resolve(s.name)
+	}
+	r.body(f, t.root)
+	if r.err != nil {
+		return dst, r.err
+	}
+	return r.out, nil
 }

@@ -1,0 +1,264 @@
+package chattemplate
+
+import (
+	"math"
+	"strings"
+	"unicode/utf8"
+)
+
+// attr is Jinja's v.name: an attribute, else an item, else undefined.
+func (r *run) attr(v Value, name string) Value {
+	switch v.kind {
+	case Undefined:
+		return r.failUndefined(v)
+	case String:
+		if m, ok := stringMethods[name]; ok {
+			return function(name, func(r *run, args *arguments) Value { return m(r, v.str, args) })
+		}
+	case ListKind:
+		if m, ok := v.list().method(name); ok {
+			return m
+		}
+	case DictKind:
+		if m, ok := dictMethods[name]; ok {
+			return bindDict(m, name, v.dict())
+		}
+		if item, ok := v.dict().Get(name); ok {
+			return item
+		}
+	case object:
+		switch o := v.ref.(type) {
+		case *loop:
+			if a, ok := o.attr(name); ok {
+				return a
+			}
+		case *namespace:
+			if a, ok := o.attrs.Get(name); ok {
+				return a
+			}
+		}
+	}
+	return missing(name)
+}
+
+// item is Jinja's v[index]: an item, else an attribute, else undefined.
+func (r *run) item(v, index Value) Value {
+	switch v.kind {
+	case Undefined:
+		return r.failUndefined(v)
+	case DictKind:
+		if !hashable(index) {
+			return missing("item")
+		}
+		if item, ok := v.dict().get(index); ok {
+			return item
+		}
+	case ListKind:
+		l := v.list()
+		if i, ok := position(index, len(l.Items)); ok && (l.seq == listSeq || l.seq == tupleSeq || l.seq == rangeSeq) {
+			return l.Items[i]
+		}
+	case String:
+		if index.isSmallInt() {
+			return charAt(v.str, index)
+		}
+	}
+	if index.kind == String {
+		return r.attr(v, index.str)
+	}
+	return missing(text(index))
+}
+
+// position is a Python index into n elements.
+func position(index Value, n int) (int, bool) {
+	if !index.isSmallInt() {
+		return 0, false
+	}
+	i := index.int()
+	if i < 0 {
+		i += int64(n)
+	}
+	return int(i), i >= 0 && i < int64(n)
+}
+
+func charAt(s string, index Value) Value {
+	i, ok := position(index, length(s))
+	if !ok {
+		return missing(text(index))
+	}
+	if isASCII(s) {
+		return StringValue(s[i : i+1])
+	}
+	for at := range s {
+		if i == 0 {
+			_, n := utf8.DecodeRuneInString(s[at:])
+			return StringValue(s[at : at+n])
+		}
+		i--
+	}
+	return undefined
+}
+
+// slice is v[start:stop:step].
+func (r *run) slice(v Value, at [3]Value) Value {
+	n := 0
+	switch {
+	case v.kind == String:
+		n = length(v.str)
+	case v.kind == ListKind && v.list().seq <= rangeSeq:
+		n = len(v.list().Items)
+	case v.kind == Undefined:
+		return r.failUndefined(v)
+	default:
+		return missing("slice")
+	}
+	start, stop, step, ok := r.bounds(at, n)
+	if !ok {
+		return undefined
+	}
+	if v.kind == String {
+		return r.substring(v.str, start, stop, step)
+	}
+	l := v.list()
+	if step == 1 {
+		if stop < start {
+			stop = start
+		}
+		return sequenceOf(l.seq, l.Items[start:stop:stop])
+	}
+	var items []Value
+	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+		items = append(items, l.Items[i])
+	}
+	r.charge(len(items))
+	return sequenceOf(l.seq, items)
+}
+
+// bounds makes Python's slice bounds definite for n elements. With a negative step stop may
+// be -1.
+func (r *run) bounds(at [3]Value, n int) (start, stop, step int, ok bool) {
+	var given [3]int
+	for i, v := range at {
+		switch {
+		case v.kind == None:
+		case v.isBig():
+			given[i] = math.MaxInt32 * v.big().Sign()
+		case v.isSmallInt():
+			given[i] = int(max(math.MinInt32, min(math.MaxInt32, v.int())))
+		default:
+			r.failf("slice indices must be integers or None or have an __index__ method")
+			return 0, 0, 0, false
+		}
+	}
+	step = 1
+	if at[2].kind != None {
+		if step = given[2]; step == 0 {
+			r.failf("slice step cannot be zero")
+			return 0, 0, 0, false
+		}
+	}
+	low, high := 0, n
+	if step < 0 {
+		low, high = -1, n-1
+	}
+	clamp := func(i int) int {
+		if i < 0 {
+			i += n
+		}
+		return max(low, min(high, i))
+	}
+	start, stop = low, high
+	if step < 0 {
+		start, stop = high, low
+	}
+	if at[0].kind != None {
+		start = clamp(given[0])
+	}
+	if at[1].kind != None {
+		stop = clamp(given[1])
+	}
+	return start, stop, step, true
+}
+
+func (r *run) substring(s string, start, stop, step int) Value {
+	if step == 1 {
+		if start >= stop {
+			return StringValue("")
+		}
+		if isASCII(s) {
+			return StringValue(s[start:stop])
+		}
+		return StringValue(s[offset(s, start):offset(s, stop)])
+	}
+	runes := []rune(s)
+	if !r.made(len(s)) {
+		return undefined
+	}
+	var b strings.Builder
+	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+		b.WriteRune(runes[i])
+	}
+	return StringValue(b.String())
+}
+
+// offset is where the n-th code point of s begins.
+func offset(s string, n int) int {
+	for at := range s {
+		if n == 0 {
+			return at
+		}
+		n--
+	}
+	return len(s)
+}
+
+// iterate is the elements of v in order. The caller must not change them.
+func (r *run) iterate(v Value) ([]Value, bool) {
+	switch v.kind {
+	case ListKind:
+		l := v.list()
+		items := l.Items[l.next:]
+		if l.seq == generatorSeq {
+			l.next = len(l.Items)
+		}
+		return items, true
+	case DictKind:
+		return v.dict().keys, true
+	case String:
+		if !r.charge(len(v.str)) {
+			return nil, false
+		}
+		items := make([]Value, 0, len(v.str))
+		for rest := v.str; rest != ""; {
+			_, n := utf8.DecodeRuneInString(rest)
+			items, rest = append(items, StringValue(rest[:n])), rest[n:]
+		}
+		return items, true
+	case Undefined:
+		return nil, true
+	}
+	r.failf("'%s' object is not iterable", v.typeName())
+	return nil, false
+}
+
+// size is Python's len(v).
+func (r *run) size(v Value) (int, bool) {
+	switch v.kind {
+	case String:
+		return length(v.str), true
+	case DictKind:
+		return v.dict().Len(), true
+	case ListKind:
+		if l := v.list(); l.seq != generatorSeq {
+			return len(l.Items), true
+		}
+	case Undefined:
+		return 0, true
+	case object:
+		if l, ok := v.ref.(*loop); ok {
+			return len(l.items), true
+		}
+	}
+	r.failf("object of type '%s' has no len()", v.typeName())
+	return 0, false
+}

@@ -1,0 +1,251 @@
+package chattemplate
+
+import (
+	"math"
+	"math/big"
+	"strings"
+)
+
+// maxBits bounds integers, so that powers of powers end.
+const maxBits = 1 << 16
+
+// sum adds values from left to right.
+func (r *run) sum(values []Value) Value {
+	v := values[0]
+	for _, next := range values[1:] {
+		if r.err != nil {
+			return undefined
+		}
+		v = r.add(v, next)
+	}
+	return v
+}
+
+// concat is Jinja's ~: every value as text, in one string.
+func (r *run) concat(values []Value) Value {
+	n := 0
+	for _, v := range values {
+		n += len(v.str)
+	}
+	if r.err != nil || !r.made(n) {
+		return undefined
+	}
+	b := make([]byte, 0, n)
+	for _, v := range values {
+		b = appendStr(b, v)
+	}
+	return makeString(b)
+}
+
+func (r *run) add(a, b Value) Value {
+	switch {
+	case a.isNumber() && b.isNumber():
+		return r.arith("+", a, b)
+	case a.kind == String && b.kind == String:
+		if a.markup || b.markup {
+			return r.addMarkup(a, b)
+		}
+		if !r.made(len(a.str) + len(b.str)) {
+			return undefined
+		}
+		return StringValue(a.str + b.str)
+	case a.kind == ListKind && b.kind == ListKind:
+		x, y := a.list(), b.list()
+		if x.seq == y.seq && x.seq <= tupleSeq && r.charge(len(x.Items)+len(y.Items)) {
+			items := make([]Value, 0, len(x.Items)+len(y.Items))
+			return sequenceOf(x.seq, append(append(items, x.Items...), y.Items...))
+		}
+	}
+	return r.badOperands("+", a, b)
+}
+
+func (r *run) addMarkup(a, b Value) Value {
+	escaped := func(v Value) string {
+		if v.markup {
+			return v.str
+		}
+		return htmlEscape(v.str)
+	}
+	s := escaped(a) + escaped(b)
+	r.made(len(s))
+	return Value{kind: String, str: s, markup: true}
+}
+
+func (r *run) badOperands(op string, a, b Value) Value {
+	if r.undefinedOperand(a) || r.undefinedOperand(b) || r.err != nil {
+		return undefined
+	}
+	return r.failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
+}
+
+// sign is -v or +v.
+func (r *run) sign(op string, v Value) Value {
+	switch {
+	case v.kind == Undefined:
+		return r.failUndefined(v)
+	case !v.isNumber():
+		return r.failf("bad operand type for unary %s: '%s'", op, v.typeName())
+	case op == "+" && v.kind == Bool:
+		return IntValue(int(v.num))
+	case op == "+":
+		return v
+	case v.kind == Float:
+		return FloatValue(-v.float())
+	}
+	return bigValue(new(big.Int).Neg(v.big()))
+}
+
+// arith is a op b for the operators of arithmetic.
+func (r *run) arith(op string, a, b Value) Value {
+	switch {
+	case op == "+" && !(a.isNumber() && b.isNumber()):
+		return r.add(a, b)
+	case op == "%" && a.kind == String:
+		return r.percent(a.str, b)
+	case op == "*" && !(a.isNumber() && b.isNumber()):
+		return r.repeat(a, b)
+	case !a.isNumber() || !b.isNumber():
+		return r.badOperands(op, a, b)
+	case a.kind == Float || b.kind == Float || op == "/":
+		return r.floatArith(op, a, b)
+	case a.isSmallInt() && b.isSmallInt():
+		if v, ok := smallArith(op, a.int(), b.int()); ok {
+			return v
+		}
+	}
+	return r.bigArith(op, a.big(), b.big())
+}
+
+// smallArith does what fits 64 bits with certainty.
+func smallArith(op string, a, b int64) (v Value, ok bool) {
+	const safe = 1 << 31
+	if a < -safe || a > safe || b < -safe || b > safe {
+		return undefined, false
+	}
+	switch op {
+	case "+":
+		return IntValue(int(a + b)), true
+	case "-":
+		return IntValue(int(a - b)), true
+	case "*":
+		return IntValue(int(a * b)), true
+	}
+	return undefined, false
+}
+
+func (r *run) bigArith(op string, a, b *big.Int) Value {
+	if !r.charge(1 + (a.BitLen()+b.BitLen())/64) {
+		return undefined
+	}
+	out := new(big.Int)
+	switch op {
+	case "+":
+		out.Add(a, b)
+	case "-":
+		out.Sub(a, b)
+	case "*":
+		out.Mul(a, b)
+	case "//", "%":
+		if b.Sign() == 0 {
+			return r.failf("integer division or modulo by zero")
+		}
+		m := new(big.Int)
+		out.DivMod(a, b, m) // Euclidean; Python rounds down
+		if b.Sign() < 0 && m.Sign() != 0 {
+			out.Sub(out, big.NewInt(1))
+			m.Add(m, b)
+		}
+		if op == "%" {
+			out = m
+		}
+	case "**":
+		return r.power(a, b)
+	}
+	if out.BitLen() > maxBits {
+		return r.failf("integer is too large")
+	}
+	return bigValue(out)
+}
+
+func (r *run) power(a, b *big.Int) Value {
+	if b.Sign() < 0 {
+		return r.floatArith("**", bigValue(a), bigValue(b))
+	}
+	if a.BitLen() > 1 && (!b.IsInt64() || b.Int64()*int64(a.BitLen()-1) > maxBits) {
+		return r.failf("integer is too large")
+	}
+	if a.BitLen() <= 1 { // -1, 0 or 1
+		b = new(big.Int).And(b, big.NewInt(1)).Or(new(big.Int).And(b, big.NewInt(1)), big.NewInt(int64(2*b.Sign())))
+	}
+	return bigValue(new(big.Int).Exp(a, b, nil))
+}
+
+func (r *run) floatArith(op string, a, b Value) Value {
+	x, y := a.number(), b.number()
+	switch op {
+	case "+":
+		return FloatValue(x + y)
+	case "-":
+		return FloatValue(x - y)
+	case "*":
+		return FloatValue(x * y)
+	case "**":
+		if x == 0 && y < 0 {
+			return r.failf("0.0 cannot be raised to a negative power")
+		}
+		return FloatValue(math.Pow(x, y))
+	}
+	if y == 0 {
+		return r.failf("division by zero")
+	}
+	if op == "/" {
+		if a.kind != Float && b.kind != Float && (a.isBig() || b.isBig()) {
+			f, _ := new(big.Rat).SetFrac(a.big(), b.big()).Float64()
+			return FloatValue(f)
+		}
+		return FloatValue(x / y)
+	}
+	mod := math.Mod(x, y)
+	if mod != 0 && (mod < 0) != (y < 0) {
+		mod += y
+	}
+	if op == "%" {
+		if mod == 0 {
+			mod = math.Copysign(0, y)
+		}
+		return FloatValue(mod)
+	}
+	return FloatValue(math.Floor((x-mod)/y + 0.5))
+}
+
+// repeat is "ab" * 3 and [x] * 3, in either order.
+func (r *run) repeat(a, b Value) Value {
+	if a.isSmallInt() {
+		a, b = b, a
+	}
+	if !b.isSmallInt() {
+		return r.badOperands("*", a, b)
+	}
+	n := max(0, b.int())
+	switch {
+	case a.kind == String:
+		if len(a.str) > 0 && n > int64(r.lim.Output/len(a.str)) {
+			return r.failf("template makes a string of more than %d bytes", r.lim.Output)
+		}
+		if !r.made(len(a.str) * int(n)) {
+			return undefined
+		}
+		return StringValue(strings.Repeat(a.str, int(n)))
+	case a.kind == ListKind && a.list().seq <= tupleSeq:
+		items := a.list().Items
+		if len(items) > 0 && n > int64(r.steps/len(items)) || !r.charge(len(items)*int(n)) {
+			return r.failf("template takes too many steps")
+		}
+		var out []Value
+		for range n {
+			out = append(out, items...)
+		}
+		return sequenceOf(a.list().seq, out)
+	}
+	return r.badOperands("*", a, b)
+}

@@ -1,0 +1,355 @@
+package chattemplate
+
+import (
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// sortKey is what filters that order compare: strings without case, unless asked otherwise.
+func sortKey(v Value, caseSensitive bool) Value {
+	if v.kind == String && !caseSensitive {
+		return StringValue(lower(v.str))
+	}
+	return v
+}
+
+// sorted sorts items by their keys, stably; it fails where Python cannot compare them.
+func (r *run) sorted(items, keys []Value, descending bool) []Value {
+	if !r.charge(len(items) * 4) {
+		return nil
+	}
+	at := make([]int, len(items))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(i, j int) int {
+		if descending {
+			i, j = j, i
+		}
+		c, ok := order(keys[i], keys[j])
+		if !ok {
+			r.failf("'<' not supported between instances of '%s' and '%s'", keys[i].typeName(), keys[j].typeName())
+		}
+		return c % 2
+	})
+	out := make([]Value, len(items))
+	for i, k := range at {
+		out[i] = items[k]
+	}
+	return out
+}
+
+// keysOf are the sort keys of items, by attributes where attr is given.
+func (r *run) keysOf(items []Value, attr Value, caseSensitive bool) []Value {
+	keys := make([]Value, len(items))
+	for i, item := range items {
+		if attr.kind == None {
+			keys[i] = sortKey(item, caseSensitive)
+			continue
+		}
+		var parts []Value
+		for _, name := range strings.Split(text(attr), ",") {
+			parts = append(parts, sortKey(r.path(item, StringValue(name), none), caseSensitive))
+		}
+		keys[i] = tuple(parts...)
+	}
+	return keys
+}
+
+func sortFilter(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok {
+		return undefined
+	}
+	keys := r.keysOf(items, a.take(2, "attribute", none), a.take(1, "case_sensitive", falseV).truth())
+	return ListValue(r.sorted(items, keys, a.take(0, "reverse", falseV).truth()))
+}
+
+func dictSort(r *run, v Value, a *arguments) Value {
+	if v.kind != DictKind {
+		return r.failf("'%s' object has no attribute 'items'", v.typeName())
+	}
+	d := v.dict()
+	by := d.keys
+	switch name := text(a.take(1, "by", StringValue("key"))); name {
+	case "key":
+	case "value":
+		by = d.values
+	default:
+		return r.failf("You can only sort by either \"key\" or \"value\"")
+	}
+	keys := r.keysOf(by, none, a.take(0, "case_sensitive", falseV).truth())
+	return ListValue(r.sorted(d.items(), keys, a.take(2, "reverse", falseV).truth()))
+}
+
+func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
+	if !sorted {
+		return nil, nil
+	}
+	r := &run{steps: 1 << 30}
+	at := make([]Value, len(d.keys))
+	for i := range at {
+		at[i] = IntValue(i)
+	}
+	out := make([]int, len(at))
+	for i, v := range r.sorted(at, d.keys, false) {
+		out[i] = int(v.int())
+	}
+	return out, r.err
+}
+
+func unique(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok {
+		return undefined
+	}
+	attr := a.take(1, "attribute", none)
+	seen := &Dict{}
+	var out []Value
+	for i, key := range r.keysOf(items, attr, a.take(0, "case_sensitive", falseV).truth()) {
+		if !hashable(key) {
+			return r.failf("unhashable type: '%s'", key.typeName())
+		}
+		if !r.charge(1 + seen.Len()/8) {
+			return undefined
+		}
+		if seen.find(key) < 0 {
+			seen.set(key, none)
+			out = append(out, items[i])
+		}
+	}
+	return sequenceOf(generatorSeq, out)
+}
+
+func sumFilter(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok {
+		return undefined
+	}
+	sum := a.take(1, "start", IntValue(0))
+	for _, item := range items {
+		if attr := a.take(0, "attribute", none); attr.kind != None {
+			item = r.path(item, attr, none)
+		}
+		if sum = r.arith("+", sum, item); !r.charge(1) {
+			return undefined
+		}
+	}
+	return sum
+}
+
+// extreme is min (-1) and max (1).
+func extreme(sign int) filter {
+	return func(r *run, v Value, a *arguments) Value {
+		items, ok := r.iterate(v)
+		if !ok || len(items) == 0 {
+			return missing("No aggregated item, sequence was empty: it")
+		}
+		keys := r.keysOf(items, a.take(1, "attribute", none), a.take(0, "case_sensitive", falseV).truth())
+		best := 0
+		for i := range items {
+			c, ok := order(keys[i], keys[best])
+			if !ok {
+				return r.failf("'<' not supported between instances of '%s' and '%s'", keys[i].typeName(), keys[best].typeName())
+			}
+			if c == sign {
+				best = i
+			}
+		}
+		return items[best]
+	}
+}
+
+func batch(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	n := r.intArg(a, 0, "linecount", 1)
+	if !ok || n < 1 || !r.charge(len(items)) {
+		return undefined
+	}
+	var out []Value
+	for len(items) > 0 {
+		k := min(n, len(items))
+		row := append([]Value{}, items[:k]...)
+		if fill := a.take(1, "fill_with", none); fill.kind != None {
+			for len(row) < n && r.charge(1) {
+				row = append(row, fill)
+			}
+		}
+		out, items = append(out, ListValue(row)), items[k:]
+	}
+	return sequenceOf(generatorSeq, out)
+}
+
+func groupBy(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok {
+		return undefined
+	}
+	absent := a.take(1, "default", none)
+	attr := a.take(0, "attribute", undefined)
+	keys := make([]Value, len(items))
+	for i, item := range items {
+		keys[i] = sortKey(r.path(item, attr, absent), a.take(2, "case_sensitive", falseV).truth())
+	}
+	var out []Value
+	var last Value
+	for i, item := range r.sorted(items, keys, false) {
+		key := r.path(item, attr, absent)
+		folded := sortKey(key, a.take(2, "case_sensitive", falseV).truth())
+		if i == 0 || !equal(folded, last) {
+			last = folded
+			out = append(out, tuple(key, ListValue(nil)))
+		}
+		group := out[len(out)-1].list().Items[1].list()
+		group.Items = append(group.Items, item)
+	}
+	return ListValue(out)
+}
+
+func intFilter(r *run, v Value, a *arguments) Value {
+	absent, base := a.take(0, "default", IntValue(0)), r.intArg(a, 1, "base", 10)
+	switch v.kind {
+	case Undefined:
+		return r.failUndefined(v)
+	case Bool, Int:
+		return r.sign("+", v)
+	case Float:
+		return truncate(v.float(), absent)
+	case String:
+		s := strings.TrimFunc(v.str, isSpace)
+		if i, ok := new(big.Int).SetString(strings.TrimPrefix(s, "+"), base); ok && len(s) < 4300 && base >= 2 && base <= 36 {
+			return bigValue(i)
+		}
+		if f, ok := parseFloat(s); ok {
+			return truncate(f, absent)
+		}
+	}
+	return absent
+}
+
+func truncate(f float64, absent Value) Value {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return absent
+	}
+	i, _ := big.NewFloat(math.Trunc(f)).Int(nil)
+	return bigValue(i)
+}
+
+// parseFloat is Python's float(s).
+func parseFloat(s string) (float64, bool) {
+	s = strings.TrimFunc(s, isSpace)
+	if strings.ContainsAny(s, "xXpP") {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	return f, err == nil || math.IsInf(f, 0)
+}
+
+func floatFilter(r *run, v Value, a *arguments) Value {
+	absent := a.take(0, "default", FloatValue(0))
+	switch {
+	case v.kind == Undefined:
+		return r.failUndefined(v)
+	case v.isNumber():
+		return FloatValue(v.number())
+	case v.kind == String:
+		if f, ok := parseFloat(v.str); ok {
+			return FloatValue(f)
+		}
+	}
+	return absent
+}
+
+func roundFilter(r *run, v Value, a *arguments) Value {
+	precision := r.intArg(a, 0, "precision", 0)
+	if !v.isNumber() || precision < -300 || precision > 300 {
+		return r.badOperands("round", v, v)
+	}
+	method := text(a.take(1, "method", StringValue("common")))
+	if method == "common" {
+		if v.kind != Float {
+			if precision >= 0 {
+				return r.sign("+", v)
+			}
+			scale := math.Pow(10, float64(-precision))
+			return IntValue(int(math.RoundToEven(v.number()/scale) * scale))
+		}
+		return FloatValue(roundTo(v.float(), precision))
+	}
+	scale := math.Pow(10, float64(precision))
+	switch method {
+	case "ceil":
+		return FloatValue(math.Ceil(v.number()*scale) / scale)
+	case "floor":
+		return FloatValue(math.Floor(v.number()*scale) / scale)
+	}
+	return r.failf("method must be common, ceil or floor")
+}
+
+// roundTo rounds to the nearest decimal, ties by the exact binary value, as Python does.
+func roundTo(f float64, precision int) float64 {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return f
+	}
+	if precision >= 0 {
+		out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+		return out
+	}
+	scale := math.Pow(10, float64(-precision))
+	return math.RoundToEven(f/scale) * scale
+}
+
+func absFilter(r *run, v Value, _ *arguments) Value {
+	if v.isNumber() && v.number() < 0 || v.kind == Float && math.Signbit(v.float()) {
+		return r.sign("-", v)
+	}
+	return r.sign("+", v)
+}
+
+func indent(r *run, v Value, a *arguments) Value {
+	in := a.take(0, "width", IntValue(4))
+	prefix := in.str
+	if in.kind != String {
+		prefix = strings.Repeat(" ", max(0, min(1<<16, r.intArg(a, 0, "width", 4))))
+	}
+	first, blank := a.take(1, "first", falseV).truth(), a.take(2, "blank", falseV).truth()
+	lines := r.splitLines(text(v)+"\n", false).list().Items
+	if !r.made((len(prefix) + 1) * len(lines)) {
+		return undefined
+	}
+	var b strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		if i == 0 && first || i > 0 && (blank || line.str != "") {
+			b.WriteString(prefix)
+		}
+		b.WriteString(line.str)
+	}
+	return r.newString(b.String())
+}
+
+// attrFilter is an attribute and never an item.
+func attrFilter(r *run, v Value, a *arguments) Value {
+	name := r.stringArg(a, 0, "name")
+	if v.kind == DictKind {
+		if m, ok := dictMethods[name]; ok {
+			return bindDict(m, name, v.dict())
+		}
+		return missing(name)
+	}
+	return r.attr(v, name)
+}
+
+func center(r *run, v Value, a *arguments) Value {
+	width := a.take(0, "width", IntValue(80))
+	return r.pad(text(v), &arguments{positional: []Value{width}}, true, true)
+}
+
+func wordCount(_ *run, v Value, _ *arguments) Value {
+	return IntValue(len(splitSpace(text(v), -1)))
+}

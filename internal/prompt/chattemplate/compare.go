@@ -1,0 +1,159 @@
+package chattemplate
+
+import (
+	"cmp"
+	"strings"
+)
+
+// equal is Python's a == b.
+func equal(a, b Value) bool {
+	if a.isNumber() && b.isNumber() {
+		return compareNumbers(a, b) == 0
+	}
+	if a.kind != b.kind {
+		return false
+	}
+	switch a.kind {
+	case Undefined, None:
+		return true
+	case String:
+		return a.str == b.str
+	case ListKind:
+		x, y := a.list(), b.list()
+		if x == y {
+			return true
+		}
+		if x.seq != y.seq || len(x.Items) != len(y.Items) || x.seq == generatorSeq || x.seq == valuesView {
+			return false
+		}
+		for i := range x.Items {
+			if !equal(x.Items[i], y.Items[i]) {
+				return false
+			}
+		}
+		return true
+	case DictKind:
+		x, y := a.dict(), b.dict()
+		if x == y {
+			return true
+		}
+		if x.Len() != y.Len() {
+			return false
+		}
+		for i, k := range x.keys {
+			if v, ok := y.get(k); !ok || !equal(x.values[i], v) {
+				return false
+			}
+		}
+		return true
+	}
+	return a.ref == b.ref
+}
+
+// compareNumbers is -1, 0 or 1, or 2 where one of them is not a number.
+func compareNumbers(a, b Value) int {
+	if a.isSmallInt() && b.isSmallInt() {
+		return cmp.Compare(a.int(), b.int())
+	}
+	if a.kind != Float && b.kind != Float {
+		return a.big().Cmp(b.big())
+	}
+	x, y := a.number(), b.number()
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	case x == y:
+		return 0
+	}
+	return 2
+}
+
+// less is Python's order of a and b, -1, 0 or 1 (2 where neither holds); ok is false where
+// Python raises.
+func order(a, b Value) (c int, ok bool) {
+	switch {
+	case a.isNumber() && b.isNumber():
+		return compareNumbers(a, b), true
+	case a.kind == String && b.kind == String:
+		return strings.Compare(a.str, b.str), true
+	case a.kind == ListKind && b.kind == ListKind:
+		x, y := a.list(), b.list()
+		if x.seq != y.seq || x.seq != listSeq && x.seq != tupleSeq {
+			return 0, false
+		}
+		for i := range min(len(x.Items), len(y.Items)) {
+			if !equal(x.Items[i], y.Items[i]) {
+				return order(x.Items[i], y.Items[i])
+			}
+		}
+		return cmp.Compare(len(x.Items), len(y.Items)), true
+	}
+	return 0, false
+}
+
+// compare evaluates a op b for the operators of comparisons.
+func (r *run) compare(op string, a, b Value) bool {
+	switch op {
+	case "==":
+		return equal(a, b)
+	case "!=":
+		return !equal(a, b)
+	case "in":
+		return r.contains(b, a)
+	case "not in":
+		return !r.contains(b, a)
+	}
+	if r.undefinedOperand(a) || r.undefinedOperand(b) {
+		return false
+	}
+	c, ok := order(a, b)
+	if !ok {
+		r.failf("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
+		return false
+	}
+	switch op {
+	case "<":
+		return c == -1
+	case "<=":
+		return c == -1 || c == 0
+	case ">":
+		return c == 1
+	}
+	return c == 1 || c == 0
+}
+
+// contains is Python's item in container.
+func (r *run) contains(container, item Value) bool {
+	switch container.kind {
+	case String:
+		if item.kind != String {
+			r.failf("'in <string>' requires string as left operand, not %s", item.typeName())
+			return false
+		}
+		return strings.Contains(container.str, item.str)
+	case ListKind:
+		l := container.list()
+		r.charge(len(l.Items))
+		for i := l.next; i < len(l.Items); i++ {
+			if l.seq == generatorSeq {
+				l.next = i + 1
+			}
+			if equal(l.Items[i], item) {
+				return true
+			}
+		}
+		return false
+	case DictKind:
+		if !hashable(item) {
+			r.failf("unhashable type: '%s'", item.typeName())
+			return false
+		}
+		return container.dict().find(item) >= 0
+	case Undefined:
+		return false
+	}
+	r.failf("argument of type '%s' is not iterable", container.typeName())
+	return false
+}

@@ -1,0 +1,416 @@
+package chattemplate
+
+import "slices"
+
+// compiler turns statements into closures. Every name is found now: variables are slots of a
+// frame, not entries of a map, and the rest comes from the context.
+type compiler struct {
+	scope *scope
+	free  []string
+	// soft is set inside an if, where an unknown filter is an error only once it is reached.
+	soft bool
+	err  error
+}
+
+// scope is a set of names that are set together: a loop's body, a macro, the template. As in
+// Jinja a scope owns every name that is set anywhere in it, and a name begins as what it is
+// outside.
+type scope struct {
+	fn     *funcScope
+	parent *scope
+	slots  map[string]int
+	inits  []initial
+	soft   bool // the compiler's, to go back to
+}
+
+// funcScope counts the slots of one frame.
+type funcScope struct{ slots int }
+
+// initial gives a name its value when a scope is entered.
+type initial struct {
+	slot int
+	from eval
+}
+
+func compileTemplate(body []statement) (*Template, error) {
+	c := &compiler{}
+	root := &funcScope{}
+	c.scope = &scope{fn: root, slots: map[string]int{}}
+	t := &Template{}
+	for _, n := range storedIn(body) {
+		t.stored = append(t.stored, storedName{n, c.define(n)})
+	}
+	t.root = c.statements(body)
+	t.slots, t.free = root.slots, c.free
+	return t, c.err
+}
+
+func (c *compiler) fail(line int, message string) {
+	if c.err == nil {
+		c.err = &Error{Line: line, Message: message}
+	}
+}
+
+// define gives name a slot in the current scope.
+func (c *compiler) define(name string) int {
+	if slot, ok := c.scope.slots[name]; ok {
+		return slot
+	}
+	slot := c.scope.fn.slots
+	c.scope.fn.slots++
+	c.scope.slots[name] = slot
+	return slot
+}
+
+// enter begins a scope inside the current function, whose own names are params; the names
+// that body sets begin as what they are outside.
+func (c *compiler) enter(body []statement, params ...string) {
+	c.push(c.scope.fn, body, params)
+}
+
+// enterFunc begins a scope with a frame of its own.
+func (c *compiler) enterFunc(body []statement, params ...string) {
+	c.push(&funcScope{}, body, params)
+}
+
+func (c *compiler) push(fn *funcScope, body []statement, params []string) {
+	s := &scope{fn: fn, parent: c.scope, slots: map[string]int{}, soft: c.soft}
+	c.soft = false
+	var outside []eval
+	names := storedIn(body)
+	for _, n := range names {
+		outside = append(outside, c.loadFrom(n, fn))
+	}
+	c.scope = s
+	for _, p := range params {
+		c.define(p)
+	}
+	for i, n := range names {
+		if _, isParam := s.slots[n]; !isParam {
+			s.inits = append(s.inits, initial{c.define(n), outside[i]})
+		}
+	}
+}
+
+func (c *compiler) leave() *scope {
+	s := c.scope
+	c.scope, c.soft = s.parent, s.soft
+	return s
+}
+
+func (s *scope) init(r *run, f *frame) {
+	for _, i := range s.inits {
+		f.slots[i.slot] = i.from(r, f)
+	}
+}
+
+// load is the value of a name.
+func (c *compiler) load(name string) eval { return c.loadFrom(name, c.scope.fn) }
+
+// loadFrom is the value of a name as seen from a frame of fn, which is the current function
+// or one about to be entered inside it.
+func (c *compiler) loadFrom(name string, fn *funcScope) eval {
+	up := 0
+	for s := c.scope; s != nil; s = s.parent {
+		if s.fn != fn {
+			up++
+			fn = s.fn
+		}
+		slot, ok := s.slots[name]
+		if !ok {
+			continue
+		}
+		switch up {
+		case 0:
+			return func(r *run, f *frame) Value { return f.slots[slot] }
+		case 1:
+			return func(r *run, f *frame) Value { return f.parent.slots[slot] }
+		}
+		return func(r *run, f *frame) Value {
+			for range up {
+				f = f.parent
+			}
+			return f.slots[slot]
+		}
+	}
+	i := slices.Index(c.free, name)
+	if i < 0 {
+		i = len(c.free)
+		c.free = append(c.free, name)
+	}
+	return func(r *run, f *frame) Value { return r.free[i] }
+}
+
+// storedIn lists the names that body sets in its own scope.
+func storedIn(body []statement) (names []string) {
+	add := func(n string) {
+		if !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	for _, s := range body {
+		switch s := s.(type) {
+		case setStmt:
+			s.target.each(add)
+		case setBlock:
+			s.target.each(add)
+		case *macroStmt:
+			add(s.name)
+		case ifStmt:
+			for _, b := range append(s.bodies, s.els) {
+				for _, n := range storedIn(b) {
+					add(n)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// each calls add for each name that t sets.
+func (t target) each(add func(string)) {
+	if t.tuple != nil {
+		for _, part := range t.tuple {
+			part.each(add)
+		}
+	} else if t.attr == "" {
+		add(t.name)
+	}
+}
+
+// mentions says whether body uses name, wherever; a macro is told what it was called with only
+// where it asks.
+func mentions(body []statement, name string) bool {
+	found := false
+	walk(body, func(n string) { found = found || n == name })
+	return found
+}
+
+func (c *compiler) statements(body []statement) []exec {
+	out := make([]exec, 0, len(body))
+	for _, s := range body {
+		out = append(out, c.statement(s))
+	}
+	return out
+}
+
+func (c *compiler) statement(s statement) exec {
+	switch s := s.(type) {
+	case output:
+		return c.output(s)
+	case ifStmt:
+		return c.ifStatement(s)
+	case forStmt:
+		return c.forStatement(s)
+	case setStmt:
+		value, store := c.expr(s.value), c.store(s.target)
+		return func(r *run, f *frame) signal {
+			r.line = s.line
+			store(r, f, value(r, f))
+			return r.step()
+		}
+	case setBlock:
+		return c.setBlock(s)
+	case *macroStmt:
+		slot, macro := c.define(s.name), c.macro(s)
+		return func(r *run, f *frame) signal {
+			f.slots[slot] = macro(f)
+			return r.step()
+		}
+	case callBlock:
+		return c.callBlock(s)
+	case filterBlock:
+		return c.filterBlock(s)
+	case withStmt:
+		return c.with(s)
+	case scopeStmt:
+		c.enter(s.body)
+		body := c.statements(s.body)
+		scope := c.leave()
+		return func(r *run, f *frame) signal {
+			scope.init(r, f)
+			return r.body(f, body)
+		}
+	case doStmt:
+		of := c.expr(s.of)
+		return func(r *run, f *frame) signal {
+			of(r, f)
+			return r.step()
+		}
+	case jump:
+		return func(r *run, f *frame) signal { return s.signal }
+	}
+	c.fail(0, "unknown statement")
+	return nil
+}
+
+// step ends a statement.
+func (r *run) step() signal {
+	if !r.charge(1) {
+		return stop
+	}
+	return next
+}
+
+// output writes text or a value. Sums of strings, which most templates print, are written
+// piece by piece instead of being joined first.
+func (c *compiler) output(s output) exec {
+	if s.of == nil {
+		return func(r *run, f *frame) signal {
+			r.out = append(r.out, s.text...)
+			return r.written()
+		}
+	}
+	if parts := sumParts(s.of); len(parts) > 1 {
+		evals := c.exprs(parts)
+		return func(r *run, f *frame) signal {
+			r.line = s.line
+			var buf [8]Value
+			values, plain := r.evalAll(f, evals, buf[:0])
+			if plain {
+				for _, v := range values {
+					r.out = append(r.out, v.str...)
+				}
+			} else if sum := r.sum(values); r.err == nil {
+				r.out = appendStr(r.out, sum)
+			}
+			return r.written()
+		}
+	}
+	of := c.expr(s.of)
+	return func(r *run, f *frame) signal {
+		r.line = s.line
+		if v := of(r, f); r.err == nil {
+			r.out = appendStr(r.out, v)
+		}
+		return r.written()
+	}
+}
+
+func (c *compiler) ifStatement(s ifStmt) exec {
+	outer := c.soft
+	c.soft = true
+	tests := c.exprs(s.tests)
+	bodies := make([][]exec, len(s.bodies))
+	for i, b := range s.bodies {
+		bodies[i] = c.statements(b)
+	}
+	els := c.statements(s.els)
+	c.soft = outer
+	return func(r *run, f *frame) signal {
+		for i, test := range tests {
+			r.line = s.line
+			yes := test(r, f).truth()
+			if !r.charge(1) {
+				return stop
+			}
+			if yes {
+				return r.body(f, bodies[i])
+			}
+		}
+		return r.body(f, els)
+	}
+}
+
+func (c *compiler) setBlock(s setBlock) exec {
+	c.enter(s.body)
+	body := c.statements(s.body)
+	scope := c.leave()
+	filters, store := c.filterChain(s.filters), c.store(s.target)
+	return func(r *run, f *frame) signal {
+		scope.init(r, f)
+		text, sig := r.capture(f, body)
+		if sig != next {
+			return sig
+		}
+		r.line = s.line
+		store(r, f, filters(r, f, StringValue(text)))
+		return r.step()
+	}
+}
+
+func (c *compiler) filterBlock(s filterBlock) exec {
+	c.enter(s.body)
+	body := c.statements(s.body)
+	scope := c.leave()
+	filters := c.filterChain(s.filters)
+	return func(r *run, f *frame) signal {
+		scope.init(r, f)
+		text, sig := r.capture(f, body)
+		if sig != next {
+			return sig
+		}
+		r.line = s.line
+		if v := filters(r, f, StringValue(text)); r.err == nil {
+			r.out = appendStr(r.out, v)
+		}
+		return r.written()
+	}
+}
+
+func (c *compiler) with(s withStmt) exec {
+	values := c.exprs(s.values)
+	var params []string
+	for _, t := range s.targets {
+		t.each(func(n string) { params = append(params, n) })
+	}
+	c.enter(s.body, params...)
+	stores := make([]func(*run, *frame, Value), len(s.targets))
+	for i, t := range s.targets {
+		stores[i] = c.store(t)
+	}
+	body := c.statements(s.body)
+	scope := c.leave()
+	return func(r *run, f *frame) signal {
+		var buf [8]Value
+		got, _ := r.evalAll(f, values, buf[:0])
+		scope.init(r, f)
+		for i, v := range got {
+			stores[i](r, f, v)
+		}
+		if r.err != nil {
+			return stop
+		}
+		return r.body(f, body)
+	}
+}
+
+// store assigns to a target.
+func (c *compiler) store(t target) func(*run, *frame, Value) {
+	switch {
+	case t.tuple != nil:
+		parts := make([]func(*run, *frame, Value), len(t.tuple))
+		for i, p := range t.tuple {
+			parts[i] = c.store(p)
+		}
+		return func(r *run, f *frame, v Value) {
+			items, ok := r.iterate(v)
+			if !ok {
+				return
+			}
+			if len(items) != len(parts) {
+				if len(items) > len(parts) {
+					r.failf("too many values to unpack (expected %d)", len(parts))
+				} else {
+					r.failf("not enough values to unpack (expected %d, got %d)", len(parts), len(items))
+				}
+				return
+			}
+			for i, store := range parts {
+				store(r, f, items[i])
+			}
+		}
+	case t.attr != "":
+		of := c.load(t.name)
+		return func(r *run, f *frame, v Value) {
+			ns, ok := of(r, f).ref.(*namespace)
+			if !ok {
+				r.failf("cannot assign attribute on non-namespace object")
+				return
+			}
+			ns.attrs.Set(t.attr, v)
+		}
+	}
+	slot := c.define(t.name)
+	return func(r *run, f *frame, v Value) { f.slots[slot] = v }
+}

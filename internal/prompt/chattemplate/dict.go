@@ -1,0 +1,113 @@
+package chattemplate
+
+// Dict is a dict: it keeps the order in which keys were first set. The zero value is empty.
+type Dict struct {
+	keys, values []Value
+	// byName finds string keys once there are more than few; other keys are searched for.
+	byName map[string]int
+}
+
+const fewKeys = 8
+
+// NewDict returns an empty dict with room for n keys.
+func NewDict(n int) *Dict {
+	return &Dict{keys: make([]Value, 0, n), values: make([]Value, 0, n)}
+}
+
+// Len is the number of keys.
+func (d *Dict) Len() int { return len(d.keys) }
+
+// Set sets the value of a string key.
+func (d *Dict) Set(key string, v Value) { d.set(StringValue(key), v) }
+
+// Get is the value of a string key.
+func (d *Dict) Get(key string) (Value, bool) {
+	if i := d.findName(key); i >= 0 {
+		return d.values[i], true
+	}
+	return undefined, false
+}
+
+func (d *Dict) findName(key string) int {
+	if d.byName != nil {
+		if i, ok := d.byName[key]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range d.keys {
+		if k := &d.keys[i]; k.kind == String && k.str == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (d *Dict) find(key Value) int {
+	if key.kind == String {
+		return d.findName(key.str)
+	}
+	for i := range d.keys {
+		if d.keys[i].kind != String && equal(d.keys[i], key) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (d *Dict) get(key Value) (Value, bool) {
+	if i := d.find(key); i >= 0 {
+		return d.values[i], true
+	}
+	return undefined, false
+}
+
+func (d *Dict) set(key, v Value) {
+	if i := d.find(key); i >= 0 {
+		d.values[i] = v
+		return
+	}
+	if key.kind == String && (d.byName != nil || len(d.keys) >= fewKeys) {
+		if d.byName == nil {
+			d.byName = make(map[string]int, 2*fewKeys)
+			for i, k := range d.keys {
+				if k.kind == String {
+					d.byName[k.str] = i
+				}
+			}
+		}
+		d.byName[key.str] = len(d.keys)
+	}
+	d.keys, d.values = append(d.keys, key), append(d.values, v)
+}
+
+func (d *Dict) items() []Value {
+	items := make([]Value, len(d.keys))
+	pairs := make([]Value, 2*len(d.keys))
+	for i := range items {
+		pair := pairs[2*i : 2*i+2 : 2*i+2]
+		pair[0], pair[1] = d.keys[i], d.values[i]
+		items[i] = tuple(pair...)
+	}
+	return items
+}
+
+// hashable says whether v can be a key of a dict.
+func hashable(v Value) bool {
+	switch v.kind {
+	case ListKind:
+		l := v.list()
+		if l.seq != tupleSeq {
+			return l.seq == rangeSeq || l.seq == generatorSeq
+		}
+		for _, item := range l.Items {
+			if !hashable(item) {
+				return false
+			}
+		}
+		return true
+	case DictKind:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,287 @@
+package chattemplate
+
+func (c *compiler) exprs(list []expression) []eval {
+	out := make([]eval, len(list))
+	for i, e := range list {
+		out[i] = c.expr(e)
+	}
+	return out
+}
+
+// expr compiles an expression.
+func (c *compiler) expr(e expression) eval {
+	switch e := e.(type) {
+	case constant:
+		return func(*run, *frame) Value { return e.value }
+	case name:
+		return c.load(e.id)
+	case attribute:
+		return c.attribute(e)
+	case subscript:
+		of, index := c.expr(e.of), c.expr(e.index)
+		return func(r *run, f *frame) Value { return r.item(of(r, f), index(r, f)) }
+	case slice:
+		return c.slice(e)
+	case listLit:
+		items := c.exprs(e.items)
+		return func(r *run, f *frame) Value {
+			values, _ := r.evalAll(f, items, make([]Value, 0, len(items)))
+			return ListValue(values)
+		}
+	case tupleLit:
+		items := c.exprs(e.items)
+		return func(r *run, f *frame) Value {
+			values, _ := r.evalAll(f, items, make([]Value, 0, len(items)))
+			return tuple(values...)
+		}
+	case dictLit:
+		return c.dict(e)
+	case unary:
+		return c.unary(e)
+	case binary:
+		return c.binary(e)
+	case concat:
+		parts := c.exprs(e.parts)
+		return func(r *run, f *frame) Value {
+			var buf [8]Value
+			values, _ := r.evalAll(f, parts, buf[:0])
+			return r.concat(values)
+		}
+	case compare:
+		return c.comparison(e)
+	case conditional:
+		return c.conditional(e)
+	case filterExpr:
+		return c.filter(e, c.expr(e.of))
+	case testExpr:
+		return c.test(e)
+	case call:
+		return c.callExpr(e)
+	}
+	return func(*run, *frame) Value { return undefined }
+}
+
+// evalAll evaluates list into dst, and says whether all values are plain strings.
+func (r *run) evalAll(f *frame, list []eval, dst []Value) (values []Value, plain bool) {
+	plain = true
+	for _, e := range list {
+		v := e(r, f)
+		plain = plain && v.kind == String && !v.markup
+		dst = append(dst, v)
+	}
+	return dst, plain && r.err == nil
+}
+
+func (c *compiler) attribute(e attribute) eval {
+	of := c.expr(e.of)
+	if _, method := dictMethods[e.name]; method {
+		return func(r *run, f *frame) Value { return r.attr(of(r, f), e.name) }
+	}
+	// No dict has a method of this name, so that most accesses are one look-up.
+	return func(r *run, f *frame) Value {
+		v := of(r, f)
+		if v.kind == DictKind {
+			if item, ok := v.dict().Get(e.name); ok {
+				return item
+			}
+			return missing(e.name)
+		}
+		return r.attr(v, e.name)
+	}
+}
+
+func (c *compiler) slice(e slice) eval {
+	of := c.expr(e.of)
+	var bounds [3]eval
+	for i, b := range []expression{e.start, e.stop, e.step} {
+		if b != nil {
+			bounds[i] = c.expr(b)
+		}
+	}
+	return func(r *run, f *frame) Value {
+		v := of(r, f)
+		var at [3]Value
+		for i, b := range bounds {
+			if at[i] = none; b != nil {
+				at[i] = b(r, f)
+			}
+		}
+		return r.slice(v, at)
+	}
+}
+
+func (c *compiler) dict(e dictLit) eval {
+	keys, values := c.exprs(e.keys), c.exprs(e.values)
+	return func(r *run, f *frame) Value {
+		d := NewDict(len(keys))
+		for i, k := range keys {
+			key := k(r, f)
+			if !hashable(key) {
+				return r.failf("unhashable type: '%s'", key.typeName())
+			}
+			d.set(key, values[i](r, f))
+		}
+		return DictValue(d)
+	}
+}
+
+func (c *compiler) unary(e unary) eval {
+	of := c.expr(e.of)
+	if e.op == "not" {
+		return func(r *run, f *frame) Value { return BoolValue(!of(r, f).truth()) }
+	}
+	return func(r *run, f *frame) Value { return r.sign(e.op, of(r, f)) }
+}
+
+func (c *compiler) binary(e binary) eval {
+	if e.op == "+" {
+		parts := c.exprs(sumParts(e))
+		return func(r *run, f *frame) Value {
+			var buf [8]Value
+			values, plain := r.evalAll(f, parts, buf[:0])
+			if plain {
+				return r.concat(values)
+			}
+			return r.sum(values)
+		}
+	}
+	left, right := c.expr(e.left), c.expr(e.right)
+	switch e.op {
+	case "and":
+		return func(r *run, f *frame) Value {
+			if v := left(r, f); !v.truth() {
+				return v
+			}
+			return right(r, f)
+		}
+	case "or":
+		return func(r *run, f *frame) Value {
+			if v := left(r, f); v.truth() {
+				return v
+			}
+			return right(r, f)
+		}
+	}
+	return func(r *run, f *frame) Value {
+		a, b := left(r, f), right(r, f)
+		if r.err != nil {
+			return undefined
+		}
+		return r.arith(e.op, a, b)
+	}
+}
+
+// sumParts are the operands of a + b + c, which is (a + b) + c.
+func sumParts(e expression) []expression {
+	b, ok := e.(binary)
+	if !ok || b.op != "+" {
+		return []expression{e}
+	}
+	return append(sumParts(b.left), b.right)
+}
+
+func (c *compiler) comparison(e compare) eval {
+	first, rest := c.expr(e.first), c.exprs(e.rest)
+	return func(r *run, f *frame) Value {
+		a := first(r, f)
+		for i, next := range rest {
+			b := next(r, f)
+			if r.err != nil || !r.compare(e.ops[i], a, b) {
+				return falseV
+			}
+			a = b
+		}
+		return trueV
+	}
+}
+
+func (c *compiler) conditional(e conditional) eval {
+	defer func(outer bool) { c.soft = outer }(c.soft)
+	c.soft = true
+	test, then := c.expr(e.test), c.expr(e.then)
+	els := func(*run, *frame) Value {
+		return missing("the inline if-expression evaluated to false and no else section was defined: it")
+	}
+	if e.els != nil {
+		els = c.expr(e.els)
+	}
+	return func(r *run, f *frame) Value {
+		if test(r, f).truth() {
+			return then(r, f)
+		}
+		return els(r, f)
+	}
+}
+
+// args compiles the arguments of a call.
+func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
+	positional, named := c.exprs(a.positional), c.exprs(a.named)
+	var star, dict eval
+	if a.star != nil {
+		star = c.expr(a.star)
+	}
+	if a.dict != nil {
+		dict = c.expr(a.dict)
+	}
+	return func(r *run, f *frame) *arguments {
+		out := &arguments{}
+		if len(positional) > 0 {
+			out.positional, _ = r.evalAll(f, positional, make([]Value, 0, len(positional)))
+		}
+		if len(named) > 0 {
+			out.names = a.names[:len(a.names):len(a.names)]
+			out.named, _ = r.evalAll(f, named, make([]Value, 0, len(named)+1))
+		}
+		if star != nil {
+			items, _ := r.iterate(star(r, f))
+			out.positional = append(out.positional, items...)
+		}
+		if dict != nil {
+			r.spread(out, dict(r, f))
+		}
+		return out
+	}
+}
+
+func (r *run) spread(out *arguments, v Value) {
+	if v.kind != DictKind {
+		r.failf("argument after ** must be a mapping, not %s", v.typeName())
+		return
+	}
+	for i, k := range v.dict().keys {
+		if k.kind != String {
+			r.failf("keywords must be strings")
+			return
+		}
+		out.names, out.named = append(out.names, k.str), append(out.named, v.dict().values[i])
+	}
+}
+
+func (c *compiler) callExpr(e call) eval {
+	args := c.args(e.args)
+	// A method of a string is called without making a bound method first.
+	if a, ok := e.of.(attribute); ok {
+		if method, ok := stringMethods[a.name]; ok {
+			of := c.expr(a.of)
+			return func(r *run, f *frame) Value {
+				v := of(r, f)
+				given := args(r, f)
+				if r.err != nil {
+					return undefined
+				}
+				if v.kind == String {
+					return method(r, v.str, given)
+				}
+				return r.call(r.attr(v, a.name), given)
+			}
+		}
+	}
+	of := c.expr(e.of)
+	return func(r *run, f *frame) Value {
+		fn, given := of(r, f), args(r, f)
+		if r.err != nil {
+			return undefined
+		}
+		return r.call(fn, given)
+	}
+}

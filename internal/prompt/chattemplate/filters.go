@@ -1,0 +1,362 @@
+package chattemplate
+
+import (
+	"strings"
+)
+
+// A filter of Jinja: what stands after "|". v is what it is applied to.
+type filter func(r *run, v Value, args *arguments) Value
+
+var filters map[string]filter
+
+func init() {
+	filters = map[string]filter{
+		"tojson": tojson, "default": defaultFilter, "d": defaultFilter,
+		"trim":   func(r *run, v Value, a *arguments) Value { return r.strip(text(v), a, true, true) },
+		"length": lengthFilter, "count": lengthFilter,
+		"string":     func(r *run, v Value, _ *arguments) Value { return r.asText(v) },
+		"lower":      textFilter(lower),
+		"upper":      textFilter(upper),
+		"capitalize": textFilter(capitalize),
+		"title":      textFilter(titleFilter),
+		"safe":       func(r *run, v Value, _ *arguments) Value { return markup(text(v)) },
+		"escape":     escapeFilter, "e": escapeFilter,
+		"forceescape": func(r *run, v Value, _ *arguments) Value { return markup(htmlEscape(text(v))) },
+		"replace":     replaceFilter, "format": formatFilter, "join": joinFilter, "list": listFilter, "items": itemsFilter,
+		"first": firstFilter, "last": lastFilter, "reverse": reverseFilter, "map": mapFilter,
+		"select": pick(true, false), "reject": pick(false, false), "selectattr": pick(true, true), "rejectattr": pick(false, true),
+		"sort": sortFilter, "dictsort": dictSort, "unique": unique, "sum": sumFilter,
+		"min": extreme(-1), "max": extreme(1), "batch": batch, "groupby": groupBy,
+		"int": intFilter, "float": floatFilter, "round": roundFilter, "abs": absFilter,
+		"indent": indent, "attr": attrFilter, "center": center, "wordcount": wordCount,
+	}
+}
+
+// textFilter is a filter that works on str(v).
+func textFilter(change func(string) string) filter {
+	return func(r *run, v Value, _ *arguments) Value { return r.newString(change(text(v))) }
+}
+
+func (r *run) asText(v Value) Value {
+	if v.kind == String {
+		return v
+	}
+	return r.newString(text(v))
+}
+
+func markup(s string) Value { return Value{kind: String, str: s, markup: true} }
+
+var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
+
+func htmlEscape(s string) string { return htmlEscapes.Replace(s) }
+
+func escapeFilter(r *run, v Value, _ *arguments) Value {
+	if v.markup {
+		return v
+	}
+	return markup(htmlEscape(text(v)))
+}
+
+func titleFilter(s string) string {
+	var b strings.Builder
+	start := true
+	for _, c := range s {
+		switch {
+		case strings.ContainsRune("-([{<", c) || isSpace(c):
+			b.WriteRune(c)
+			start = true
+			continue
+		case start:
+			b.WriteString(upper(string(c)))
+		default:
+			b.WriteString(lower(string(c)))
+		}
+		start = false
+	}
+	return b.String()
+}
+
+// tojson is Hugging Face's, not Jinja's: json.dumps with ensure_ascii off and no escaping of
+// HTML.
+func tojson(r *run, v Value, a *arguments) Value {
+	style := plainStyle
+	style.ascii = a.take(0, "ensure_ascii", falseV).truth()
+	style.sortKeys = a.take(3, "sort_keys", falseV).truth()
+	switch in := a.take(1, "indent", none); {
+	case in.isSmallInt():
+		style.lines, style.item = true, ","
+		style.indent = strings.Repeat(" ", int(max(0, min(64, in.int()))))
+	case in.kind == String:
+		style.lines, style.item, style.indent = true, ",", in.str
+	}
+	if sep := a.take(2, "separators", none); sep.kind == ListKind {
+		if l := sep.list(); len(l.Items) == 2 {
+			style.item, style.colon = text(l.Items[0]), text(l.Items[1])
+		}
+	}
+	b, err := appendJSON(nil, v, &style, 0)
+	if err != nil {
+		return r.failf("%v", err)
+	}
+	r.made(len(b))
+	return makeString(b)
+}
+
+func defaultFilter(_ *run, v Value, a *arguments) Value {
+	if v.kind == Undefined || a.take(1, "boolean", falseV).truth() && !v.truth() {
+		return a.take(0, "default_value", StringValue(""))
+	}
+	return v
+}
+
+func lengthFilter(r *run, v Value, _ *arguments) Value {
+	n, _ := r.size(v)
+	return IntValue(n)
+}
+
+func replaceFilter(r *run, v Value, a *arguments) Value {
+	count := -1
+	if c := a.take(2, "count", none); c.kind != None {
+		count = r.intArg(a, 2, "count", -1)
+	}
+	return r.replace(text(v), text(a.take(0, "old", undefined)), text(a.take(1, "new", undefined)), count)
+}
+
+func formatFilter(r *run, v Value, a *arguments) Value {
+	if len(a.names) > 0 {
+		d := &Dict{}
+		for i, n := range a.names {
+			d.Set(n, a.named[i])
+		}
+		return r.percent(text(v), DictValue(d))
+	}
+	return r.percent(text(v), tuple(a.positional...))
+}
+
+func joinFilter(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok {
+		return undefined
+	}
+	sep := text(a.take(0, "d", StringValue("")))
+	attr := a.take(1, "attribute", none)
+	var b []byte
+	for i, item := range items {
+		if i > 0 {
+			b = append(b, sep...)
+		}
+		if attr.kind != None {
+			item = r.path(item, attr, none)
+		}
+		b = appendStr(b, item)
+		if len(b) > r.lim.Output || !r.charge(1+len(sep)/16) {
+			return r.failf("template makes a string of more than %d bytes", r.lim.Output)
+		}
+	}
+	r.made(len(b))
+	return makeString(b)
+}
+
+func listFilter(r *run, v Value, _ *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok || !r.charge(len(items)) {
+		return undefined
+	}
+	return ListValue(append([]Value{}, items...))
+}
+
+func itemsFilter(r *run, v Value, _ *arguments) Value {
+	switch v.kind {
+	case Undefined:
+		return sequenceOf(generatorSeq, nil)
+	case DictKind:
+		return sequenceOf(generatorSeq, v.dict().items())
+	}
+	return r.failf("Can only get item pairs from a mapping.")
+}
+
+func firstFilter(r *run, v Value, _ *arguments) Value {
+	if l := v.list(); l != nil && l.seq == generatorSeq { // reads one element only
+		if l.next == len(l.Items) {
+			return missing("No first item, sequence was empty: first")
+		}
+		l.next++
+		return l.Items[l.next-1]
+	}
+	items, ok := r.iterate(v)
+	if !ok || len(items) == 0 {
+		return missing("No first item, sequence was empty: first")
+	}
+	return items[0]
+}
+
+func lastFilter(r *run, v Value, _ *arguments) Value {
+	if l := v.list(); l != nil && l.seq == generatorSeq {
+		return r.failf("'generator' object is not reversible")
+	}
+	items, ok := r.iterate(v)
+	if !ok || len(items) == 0 {
+		return missing("No last item, sequence was empty: last")
+	}
+	return items[len(items)-1]
+}
+
+func reverseFilter(r *run, v Value, _ *arguments) Value {
+	if v.kind == String {
+		return r.slice(v, [3]Value{none, none, IntValue(-1)})
+	}
+	items, ok := r.iterate(v)
+	if !ok || !r.charge(len(items)) {
+		return undefined
+	}
+	out := append([]Value{}, items...)
+	reverse(out)
+	return sequenceOf(generatorSeq, out)
+}
+
+// path is what Jinja's filters call an attribute: "a.b.0".
+func (r *run) path(v, attr, absent Value) Value {
+	if attr.isSmallInt() {
+		return r.item(v, attr)
+	}
+	for _, part := range strings.Split(text(attr), ".") {
+		if n, ok := digits(part); ok {
+			v = r.item(v, IntValue(n))
+		} else {
+			v = r.item(v, StringValue(part))
+		}
+		if v.kind == Undefined && absent.kind != None {
+			return absent
+		}
+	}
+	return v
+}
+
+func digits(s string) (n int, ok bool) {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' || i > 8 {
+			return 0, false
+		}
+		n = n*10 + int(s[i]-'0')
+	}
+	return n, s != ""
+}
+
+func mapFilter(r *run, v Value, a *arguments) Value {
+	items, ok := r.iterate(v)
+	if !ok || !r.charge(len(items)) {
+		return undefined
+	}
+	out := make([]Value, len(items))
+	if attr, ok := a.keyword("attribute"); ok && len(a.positional) == 0 {
+		absent, given := a.keyword("default")
+		if !given {
+			absent = none
+		}
+		for i, item := range items {
+			out[i] = r.path(item, attr, absent)
+		}
+		return sequenceOf(generatorSeq, out)
+	}
+	if len(a.positional) == 0 {
+		return r.failf("map requires a filter argument")
+	}
+	f, known := filters[text(a.positional[0])]
+	if !known {
+		return r.failf("No filter named '%s'.", text(a.positional[0]))
+	}
+	rest := &arguments{positional: a.positional[1:], names: a.names, named: a.named}
+	for i, item := range items {
+		if out[i] = f(r, item, rest); r.err != nil {
+			return undefined
+		}
+	}
+	return sequenceOf(generatorSeq, out)
+}
+
+// pick is select, reject and their kin over attributes.
+func pick(want, byAttr bool) filter {
+	return func(r *run, v Value, a *arguments) Value {
+		items, ok := r.iterate(v)
+		if !ok || !r.charge(len(items)) {
+			return undefined
+		}
+		args := *a
+		attr := none
+		if byAttr {
+			if len(args.positional) == 0 {
+				return r.failf("Missing parameter for attribute name")
+			}
+			attr, args.positional = args.positional[0], args.positional[1:]
+		}
+		test := func(_ *run, v Value, _ *arguments) bool { return v.truth() }
+		if len(args.positional) > 0 {
+			name := text(args.positional[0])
+			if test, ok = testers[name]; !ok {
+				return r.failf("No test named '%s'.", name)
+			}
+			args.positional = args.positional[1:]
+		}
+		var out []Value
+		for _, item := range items {
+			tested := item
+			if byAttr {
+				tested = r.path(item, attr, none)
+			}
+			if test(r, tested, &args) == want {
+				out = append(out, item)
+			}
+			if r.err != nil {
+				return undefined
+			}
+		}
+		return sequenceOf(generatorSeq, out)
+	}
+}
+
+// filter compiles of|name(args). An unknown filter is an error of the template, but inside an
+// if only once it is reached, as in Jinja.
+func (c *compiler) filter(e filterExpr, of eval) eval {
+	args := c.args(e.args)
+	f, ok := filters[e.name]
+	if !ok {
+		if !c.soft {
+			c.fail(e.line, "No filter named '"+e.name+"'.")
+		}
+		return func(r *run, _ *frame) Value { return r.failf("No filter named '%s'.", e.name) }
+	}
+	if len(e.args.positional)+len(e.args.names) == 0 && e.args.star == nil && e.args.dict == nil {
+		return func(r *run, fr *frame) Value {
+			v := of(r, fr)
+			if r.err != nil {
+				return undefined
+			}
+			return f(r, v, &noArguments)
+		}
+	}
+	return func(r *run, fr *frame) Value {
+		v, given := of(r, fr), args(r, fr)
+		if r.err != nil {
+			return undefined
+		}
+		return f(r, v, given)
+	}
+}
+
+// noArguments is never written to.
+var noArguments arguments
+
+// filterChain is the filters of a block, applied in turn to what is passed.
+func (c *compiler) filterChain(chain []filterExpr) func(*run, *frame, Value) Value {
+	steps := make([]eval, len(chain))
+	for i, f := range chain {
+		steps[i] = c.filter(f, func(r *run, _ *frame) Value { return r.piped })
+	}
+	return func(r *run, f *frame, v Value) Value {
+		for _, step := range steps {
+			r.piped = v
+			v = step(r, f)
+		}
+		return v
+	}
+}

@@ -1,0 +1,132 @@
+package chattemplate
+
+// globals are the names that every template knows.
+var globals map[string]Value
+
+// maxRange is how many elements the sandbox lets range() have.
+const maxRange = 100_000
+
+func init() {
+	globals = map[string]Value{
+		"range":           function("range", rangeGlobal),
+		"dict":            function("dict", dictGlobal),
+		"namespace":       function("namespace", namespaceGlobal),
+		"cycler":          function("cycler", cyclerGlobal),
+		"joiner":          function("joiner", joinerGlobal),
+		"raise_exception": function("raise_exception", raiseException),
+		"strftime_now": function("strftime_now", func(r *run, a *arguments) Value {
+			return r.newString(strftime(r.now, r.stringArg(a, 0, "format")))
+		}),
+	}
+}
+
+func raiseException(r *run, a *arguments) Value {
+	return r.failf("%s", text(a.take(0, "message", undefined)))
+}
+
+func rangeGlobal(r *run, a *arguments) Value {
+	start, stop, step := 0, 0, 1
+	switch len(a.positional) {
+	case 1:
+		stop = r.intArg(a, 0, "stop", 0)
+	case 3:
+		step = r.intArg(a, 2, "step", 1)
+		fallthrough
+	case 2:
+		start, stop = r.intArg(a, 0, "start", 0), r.intArg(a, 1, "stop", 0)
+	default:
+		return r.failf("range expected 1 to 3 arguments, got %d", len(a.positional))
+	}
+	if step == 0 {
+		return r.failf("range() arg 3 must not be zero")
+	}
+	n := 0
+	if step > 0 && stop > start {
+		n = (stop - start + step - 1) / step
+	} else if step < 0 && stop < start {
+		n = (start - stop - step - 1) / -step
+	}
+	if n > maxRange {
+		return r.failf("range too big; the sandbox blocks ranges larger than %d", maxRange)
+	}
+	if !r.charge(n) {
+		return undefined
+	}
+	items := make([]Value, n)
+	for i := range items {
+		items[i] = IntValue(start + i*step)
+	}
+	return sequenceOf(rangeSeq, items)
+}
+
+// pairs fills d from the arguments of dict() and namespace(): a mapping or pairs, and names.
+func (r *run) pairs(d *Dict, a *arguments) {
+	if len(a.positional) > 0 {
+		from := a.positional[0]
+		if from.kind == DictKind {
+			for i, k := range from.dict().keys {
+				d.set(k, from.dict().values[i])
+			}
+		} else if items, ok := r.iterate(from); ok {
+			for _, item := range items {
+				pair, ok := r.iterate(item)
+				if !ok || len(pair) != 2 || !hashable(pair[0]) {
+					r.failf("dictionary update sequence needs pairs")
+					return
+				}
+				d.set(pair[0], pair[1])
+			}
+		}
+		r.charge(d.Len())
+	}
+	for i, n := range a.names {
+		d.Set(n, a.named[i])
+	}
+}
+
+func dictGlobal(r *run, a *arguments) Value {
+	d := &Dict{}
+	r.pairs(d, a)
+	return DictValue(d)
+}
+
+func namespaceGlobal(r *run, a *arguments) Value {
+	ns := &namespace{}
+	r.pairs(&ns.attrs, a)
+	return Value{kind: object, ref: ns}
+}
+
+// cyclerGlobal and joinerGlobal make objects with state; a namespace of functions is enough.
+func cyclerGlobal(r *run, a *arguments) Value {
+	if len(a.positional) == 0 {
+		return r.failf("at least one item has to be provided")
+	}
+	at := 0
+	ns := &namespace{}
+	ns.attrs.Set("current", a.positional[0])
+	show := func() { ns.attrs.Set("current", a.positional[at]) }
+	ns.attrs.Set("next", function("next", func(*run, *arguments) Value {
+		v := a.positional[at]
+		at = (at + 1) % len(a.positional)
+		show()
+		return v
+	}))
+	ns.attrs.Set("reset", function("reset", func(*run, *arguments) Value {
+		at = 0
+		show()
+		return none
+	}))
+	return Value{kind: object, ref: ns}
+}
+
+func joinerGlobal(r *run, a *arguments) Value {
+	used := false
+	sep := a.take(0, "sep", StringValue(", "))
+	return function("joiner", func(*run, *arguments) Value {
+		if !used {
+			used = true
+			return StringValue("")
+		}
+		return sep
+	})
+}

@@ -1,0 +1,352 @@
+package chattemplate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+	"unicode/utf8"
+)
+
+// jsonStyle is how json.dumps is asked to write.
+type jsonStyle struct {
+	ascii       bool
+	indent      string // "" is one line
+	lines       bool   // indent was given
+	item, colon string
+	sortKeys    bool
+}
+
+var plainStyle = jsonStyle{item: ", ", colon: ": "}
+
+// appendJSON appends Python's json.dumps(v).
+func appendJSON(dst []byte, v Value, style *jsonStyle, depth int) ([]byte, error) {
+	if depth > maxNesting {
+		return dst, errors.New("value is nested too deeply for JSON")
+	}
+	switch v.kind {
+	case None:
+		return append(dst, "null"...), nil
+	case Bool:
+		return strconv.AppendBool(dst, v.num != 0), nil
+	case Int:
+		return appendRepr(dst, v, 0), nil
+	case Float:
+		return appendJSONFloat(dst, v.float()), nil
+	case String:
+		return appendJSONString(dst, v.str, style.ascii), nil
+	case ListKind:
+		if l := v.list(); l.seq == listSeq || l.seq == tupleSeq {
+			return appendJSONList(dst, l, style, depth)
+		}
+	case DictKind:
+		return appendJSONDict(dst, v.dict(), style, depth)
+	}
+	return dst, fmt.Errorf("Object of type %s is not JSON serializable", v.typeName())
+}
+
+func appendJSONFloat(dst []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(dst, "NaN"...)
+	case math.IsInf(f, 1):
+		return append(dst, "Infinity"...)
+	case math.IsInf(f, -1):
+		return append(dst, "-Infinity"...)
+	}
+	return appendFloat(dst, f)
+}
+
+func (s *jsonStyle) newline(dst []byte, depth int) []byte {
+	if !s.lines {
+		return dst
+	}
+	dst = append(dst, '\n')
+	for range depth {
+		dst = append(dst, s.indent...)
+	}
+	return dst
+}
+
+func appendJSONList(dst []byte, l *List, style *jsonStyle, depth int) (_ []byte, err error) {
+	if len(l.Items) == 0 {
+		return append(dst, "[]"...), nil
+	}
+	dst = append(dst, '[')
+	for i, item := range l.Items {
+		if i > 0 {
+			dst = append(dst, style.item...)
+		}
+		if dst, err = appendJSON(style.newline(dst, depth+1), item, style, depth+1); err != nil {
+			return dst, err
+		}
+	}
+	return append(style.newline(dst, depth), ']'), nil
+}
+
+func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte, err error) {
+	if d.Len() == 0 {
+		return append(dst, "{}"...), nil
+	}
+	order, err := d.jsonOrder(style.sortKeys)
+	if err != nil {
+		return dst, err
+	}
+	dst = append(dst, '{')
+	for n := range d.keys {
+		i := n
+		if order != nil {
+			i = order[n]
+		}
+		if n > 0 {
+			dst = append(dst, style.item...)
+		}
+		key, err := jsonKey(d.keys[i])
+		if err != nil {
+			return dst, err
+		}
+		dst = append(appendJSONString(style.newline(dst, depth+1), key, style.ascii), style.colon...)
+		if dst, err = appendJSON(dst, d.values[i], style, depth+1); err != nil {
+			return dst, err
+		}
+	}
+	return append(style.newline(dst, depth), '}'), nil
+}
+
+// jsonKey is how json.dumps spells a key.
+func jsonKey(k Value) (string, error) {
+	switch k.kind {
+	case String:
+		return k.str, nil
+	case None:
+		return "null", nil
+	case Bool:
+		return strconv.FormatBool(k.num != 0), nil
+	case Int:
+		return text(k), nil
+	case Float:
+		return string(appendJSONFloat(nil, k.float())), nil
+	}
+	return "", fmt.Errorf("keys must be str, int, float, bool or None, not %s", k.typeName())
+}
+
+func appendJSONString(dst []byte, s string, ascii bool) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && (c < utf8.RuneSelf || !ascii) {
+			i++
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRuneInString(s[i:])
+			if r >= 0x10000 {
+				r -= 0x10000
+				dst = fmt.Appendf(dst, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+			} else {
+				dst = fmt.Appendf(dst, `\u%04x`, r)
+			}
+			i += n
+			start = i
+			continue
+		}
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, `\n`...)
+		case '\r':
+			dst = append(dst, `\r`...)
+		case '\t':
+			dst = append(dst, `\t`...)
+		case '\f':
+			dst = append(dst, `\f`...)
+		case '\b':
+			dst = append(dst, `\b`...)
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		start = i
+	}
+	return append(append(dst, s[start:]...), '"')
+}
+
+// FromJSON reads one JSON value as Python's json.loads does: objects are dicts in order (of a
+// key that comes twice the later value counts, in the first place), whole numbers are ints of
+// any size.
+func FromJSON(src []byte) (Value, error) {
+	p := jsonParser{src: src}
+	v := p.value(0)
+	if p.space(); p.err == nil && p.at != len(src) {
+		p.fail()
+	}
+	if p.err != nil {
+		return undefined, p.err
+	}
+	return v, nil
+}
+
+type jsonParser struct {
+	src []byte
+	at  int
+	err error
+}
+
+func (p *jsonParser) fail() Value {
+	if p.err == nil {
+		p.err = fmt.Errorf("parse JSON: unexpected input at byte %d", p.at)
+	}
+	p.at = len(p.src)
+	return undefined
+}
+
+func (p *jsonParser) space() byte {
+	for ; p.at < len(p.src); p.at++ {
+		if c := p.src[p.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
+			return c
+		}
+	}
+	return 0
+}
+
+func (p *jsonParser) value(depth int) Value {
+	if depth > maxNesting {
+		return p.fail()
+	}
+	switch c := p.space(); {
+	case c == '{':
+		return p.object(depth)
+	case c == '[':
+		return p.array(depth)
+	case c == '"':
+		return StringValue(p.string())
+	case c == '-' || c >= '0' && c <= '9':
+		return p.number()
+	}
+	for _, w := range []struct {
+		word string
+		v    Value
+	}{{"true", trueV}, {"false", falseV}, {"null", none}} {
+		if len(p.src)-p.at >= len(w.word) && string(p.src[p.at:p.at+len(w.word)]) == w.word {
+			p.at += len(w.word)
+			return w.v
+		}
+	}
+	return p.fail()
+}
+
+func (p *jsonParser) object(depth int) Value {
+	d := &Dict{}
+	p.at++
+	for first := true; ; first = false {
+		switch c := p.space(); {
+		case c == '}':
+			p.at++
+			return DictValue(d)
+		case c == ',' && !first:
+			p.at++
+			p.space()
+		case !first:
+			return p.fail()
+		}
+		key := p.string()
+		if p.space() != ':' {
+			return p.fail()
+		}
+		p.at++
+		v := p.value(depth + 1)
+		if p.err != nil {
+			return v
+		}
+		d.Set(key, v)
+	}
+}
+
+func (p *jsonParser) array(depth int) Value {
+	var items []Value
+	p.at++
+	for first := true; ; first = false {
+		switch c := p.space(); {
+		case c == ']':
+			p.at++
+			return ListValue(items)
+		case c == ',' && !first:
+			p.at++
+		case !first:
+			return p.fail()
+		}
+		v := p.value(depth + 1)
+		if p.err != nil {
+			return v
+		}
+		items = append(items, v)
+	}
+}
+
+func (p *jsonParser) string() string {
+	if p.at >= len(p.src) || p.src[p.at] != '"' {
+		p.fail()
+		return ""
+	}
+	start, escaped := p.at, false
+	for p.at++; p.at < len(p.src) && p.src[p.at] != '"'; p.at++ {
+		switch c := p.src[p.at]; {
+		case c == '\\':
+			escaped = true
+			p.at++
+		case c < ' ':
+			p.fail()
+			return ""
+		}
+	}
+	if p.at >= len(p.src) {
+		p.fail()
+		return ""
+	}
+	p.at++
+	if !escaped {
+		return string(p.src[start+1 : p.at-1])
+	}
+	var s string
+	if json.Unmarshal(p.src[start:p.at], &s) != nil {
+		p.fail()
+	}
+	return s
+}
+
+func (p *jsonParser) number() Value {
+	start, whole := p.at, true
+	for ; p.at < len(p.src); p.at++ {
+		switch c := p.src[p.at]; {
+		case c >= '0' && c <= '9' || c == '-' && p.at == start:
+			continue
+		case c == '.' || c == 'e' || c == 'E' || !whole && (c == '+' || c == '-'):
+			whole = false
+			continue
+		}
+		break
+	}
+	s := string(p.src[start:p.at])
+	if !json.Valid([]byte(s)) {
+		p.at = start
+		return p.fail()
+	}
+	if !whole {
+		f, _ := strconv.ParseFloat(s, 64) // out of range is infinite, as in Python
+		return FloatValue(f)
+	}
+	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return IntValue(int(i))
+	}
+	if len(s) > 4300 { // Python's own bound on digits
+		return p.fail()
+	}
+	i, _ := new(big.Int).SetString(s, 10)
+	return bigValue(i)
+}

@@ -1,0 +1,366 @@
+package chattemplate
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// kindOf is the kind of a token.
+type tokenKind uint8
+
+const (
+	dataToken     tokenKind = iota // text between tags
+	beginVariable                  // {{
+	endVariable
+	beginBlock // {%
+	endBlock
+	nameToken
+	stringToken // text is decoded
+	intToken
+	floatToken
+	operator
+	endOfSource
+)
+
+type token struct {
+	kind tokenKind
+	text string
+	line int
+}
+
+func (t token) String() string {
+	switch t.kind {
+	case endOfSource:
+		return "end of template"
+	case endVariable:
+		return "}}"
+	case endBlock:
+		return "%}"
+	}
+	return t.text
+}
+
+// Error is a template that Jinja would not take either, or a render that Python would raise in.
+type Error struct {
+	Line    int // 0 where it is not known
+	Message string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return e.Message
+	}
+	return fmt.Sprintf("%s (line %d)", e.Message, e.Line)
+}
+
+// lexer cuts a source into tokens, with trim_blocks and lstrip_blocks on: the newline after a
+// block is dropped, and so is the white space before it on its line.
+type lexer struct {
+	src    string
+	at     int
+	line   int
+	tokens []token
+	// lineStart says that what was read last ended a line: then white space before a block
+	// may be the beginning of one, even with no newline in sight.
+	lineStart bool
+}
+
+// lex is every token of source.
+func lex(source string) ([]token, error) {
+	l := &lexer{src: normalizeNewlines(source), line: 1, lineStart: true}
+	for l.at < len(l.src) {
+		if err := l.outside(); err != nil {
+			return nil, err
+		}
+	}
+	l.emit(endOfSource, "")
+	return l.tokens, nil
+}
+
+// normalizeNewlines makes every newline "\n" and drops one at the very end.
+func normalizeNewlines(s string) string {
+	if strings.Contains(s, "\r") {
+		s = strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n")
+	}
+	return strings.TrimSuffix(s, "\n")
+}
+
+func (l *lexer) emit(kind tokenKind, text string) {
+	l.tokens = append(l.tokens, token{kind, text, l.line})
+}
+
+func (l *lexer) errorf(format string, args ...any) error {
+	return &Error{Line: l.line, Message: fmt.Sprintf(format, args...)}
+}
+
+// advance moves to position to and counts lines.
+func (l *lexer) advance(to int) {
+	l.line += strings.Count(l.src[l.at:to], "\n")
+	if to > l.at {
+		l.lineStart = l.src[to-1] == '\n'
+	}
+	l.at = to
+}
+
+var rawTag = regexp.MustCompile(`^\{%[-+]?\s*raw\s*(-%\}\s*|%\})`)
+var endRawTag = regexp.MustCompile(`\{%[-+]?\s*endraw\s*(\+%\}|-%\}\s*|%\}\n?)`)
+
+// outside reads text up to the next tag, and the tag.
+func (l *lexer) outside() error {
+	rest := l.src[l.at:]
+	i := nextTag(rest)
+	if i < 0 {
+		l.emit(dataToken, rest)
+		l.advance(len(l.src))
+		return nil
+	}
+	tag := rest[i : i+2]
+	sign := byte(0)
+	if i+2 < len(rest) && (rest[i+2] == '-' || rest[i+2] == '+') {
+		sign = rest[i+2]
+	}
+	if data := l.before(rest[:i], sign, tag != "{{"); data != "" {
+		l.emit(dataToken, data)
+	}
+	l.advance(l.at + i)
+	if m := rawTag.FindString(rest[i:]); m != "" {
+		return l.raw(len(m))
+	}
+	skip := 2
+	if sign != 0 {
+		skip = 3
+	}
+	switch tag {
+	case "{#":
+		return l.comment(skip)
+	case "{{":
+		l.emit(beginVariable, tag)
+	default:
+		l.emit(beginBlock, tag)
+	}
+	l.advance(l.at + skip)
+	return l.inside(tag == "{%")
+}
+
+// nextTag is where the next {{, {% or {# begins, -1 for nowhere.
+func nextTag(s string) int {
+	for i := 0; ; i++ {
+		k := strings.IndexByte(s[i:], '{')
+		if k < 0 || i+k+1 >= len(s) {
+			return -1
+		}
+		if i += k; s[i+1] == '{' || s[i+1] == '%' || s[i+1] == '#' {
+			return i
+		}
+	}
+}
+
+// before is the text before a tag without the white space that the tag takes.
+func (l *lexer) before(data string, sign byte, strips bool) string {
+	if sign == '-' {
+		return strings.TrimRightFunc(data, isSpace)
+	}
+	if sign == '+' || !strips {
+		return data
+	}
+	line := strings.LastIndexByte(data, '\n') + 1
+	if line == 0 && !l.lineStart {
+		return data
+	}
+	if strings.TrimLeftFunc(data[line:], isSpace) == "" {
+		return data[:line]
+	}
+	return data
+}
+
+func (l *lexer) comment(skip int) error {
+	end := strings.Index(l.src[l.at+2:], "#}")
+	if end < 0 {
+		return l.errorf("missing end of comment tag")
+	}
+	end += l.at + 2
+	to := end + 2
+	switch l.src[end-1] {
+	case '-':
+		to = l.skipSpace(to)
+	case '+':
+	default:
+		to = l.skipNewline(to)
+	}
+	l.advance(to)
+	return nil
+}
+
+func (l *lexer) skipNewline(i int) int {
+	if i < len(l.src) && l.src[i] == '\n' {
+		i++
+	}
+	return i
+}
+
+func (l *lexer) skipSpace(i int) int {
+	return len(l.src) - len(strings.TrimLeftFunc(l.src[i:], isSpace))
+}
+
+// raw reads a raw block, whose text is not looked at.
+func (l *lexer) raw(opening int) error {
+	l.advance(l.at + opening)
+	m := endRawTag.FindStringIndex(l.src[l.at:])
+	if m == nil {
+		return l.errorf("missing end of raw directive")
+	}
+	tag := l.src[l.at+m[0] : l.at+m[1]]
+	sign := byte(0)
+	if tag[2] == '-' || tag[2] == '+' {
+		sign = tag[2]
+	}
+	if data := l.before(l.src[l.at:l.at+m[0]], sign, true); data != "" {
+		l.emit(dataToken, data)
+	}
+	l.advance(l.at + m[1])
+	return nil
+}
+
+// operators, longest first.
+var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"}
+
+// inside reads the tokens of a tag up to its end.
+func (l *lexer) inside(block bool) error {
+	var open []byte // brackets that wait for their end
+	for {
+		l.advance(l.skipSpace(l.at))
+		if l.at >= len(l.src) {
+			return l.errorf("unexpected end of template inside a tag")
+		}
+		if len(open) == 0 {
+			if done := l.tagEnd(block); done {
+				return nil
+			}
+		}
+		if err := l.expression(&open); err != nil {
+			return err
+		}
+	}
+}
+
+// tagEnd reads the end of a tag, if it comes now.
+func (l *lexer) tagEnd(block bool) bool {
+	kind, end := endVariable, "}}"
+	if block {
+		kind, end = endBlock, "%}"
+	}
+	rest := l.src[l.at:]
+	switch {
+	case strings.HasPrefix(rest, end):
+		to := l.at + 2
+		if block {
+			to = l.skipNewline(to)
+		}
+		l.emit(kind, end)
+		l.advance(to)
+	case strings.HasPrefix(rest, "-"+end):
+		l.emit(kind, end)
+		l.advance(l.skipSpace(l.at + 3))
+	case block && strings.HasPrefix(rest, "+"+end):
+		l.emit(kind, end)
+		l.advance(l.at + 3)
+	default:
+		return false
+	}
+	return true
+}
+
+var numbers = regexp.MustCompile(`^(?:0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|(?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?(?:[eE][+\-]?(?:\d+_)*\d+)?)`)
+
+// expression reads one token of an expression.
+func (l *lexer) expression(open *[]byte) error {
+	rest := l.src[l.at:]
+	c := rest[0]
+	switch {
+	case c == '"' || c == '\'':
+		return l.quoted(c)
+	case c >= '0' && c <= '9':
+		n := numbers.FindString(rest)
+		if dot := strings.IndexByte(n, '.'); dot > 0 && l.src[l.at-1] == '.' {
+			n = n[:dot] // a.0.b is two members
+		}
+		kind := intToken
+		if !strings.HasPrefix(n, "0x") && !strings.HasPrefix(n, "0X") && strings.ContainsAny(n, ".eE") {
+			kind = floatToken
+		}
+		l.emit(kind, strings.ReplaceAll(n, "_", ""))
+		l.advance(l.at + len(n))
+		return nil
+	case nameStart(rest):
+		n := nameLength(rest)
+		l.emit(nameToken, rest[:n])
+		l.advance(l.at + n)
+		return nil
+	}
+	for _, op := range operators {
+		if strings.HasPrefix(rest, op) {
+			return l.operator(op, open)
+		}
+	}
+	r, _ := utf8.DecodeRuneInString(rest)
+	return l.errorf("unexpected char %q", r)
+}
+
+func nameStart(s string) bool {
+	r, _ := utf8.DecodeRuneInString(s)
+	return r == '_' || unicode.IsLetter(r)
+}
+
+func nameLength(s string) int {
+	for i, r := range s {
+		if r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// operator reads op and keeps count of brackets: inside one, "}}" does not end a tag.
+func (l *lexer) operator(op string, open *[]byte) error {
+	switch op {
+	case "(":
+		*open = append(*open, ')')
+	case "[":
+		*open = append(*open, ']')
+	case "{":
+		*open = append(*open, '}')
+	case ")", "]", "}":
+		n := len(*open)
+		if n == 0 {
+			return l.errorf("unexpected '%s'", op)
+		}
+		if want := (*open)[n-1]; want != op[0] {
+			return l.errorf("unexpected '%s', expected '%c'", op, want)
+		}
+		*open = (*open)[:n-1]
+	}
+	l.emit(operator, op)
+	l.advance(l.at + len(op))
+	return nil
+}
+
+func (l *lexer) quoted(quote byte) error {
+	for i := l.at + 1; i < len(l.src); i++ {
+		switch l.src[i] {
+		case '\\':
+			i++
+		case quote:
+			s, err := unescape(l.src[l.at+1 : i])
+			if err != nil {
+				return l.errorf("%v", err)
+			}
+			l.emit(stringToken, s)
+			l.advance(i + 1)
+			return nil
+		}
+	}
+	return l.errorf("unexpected char %q", rune(quote))
+}

@@ -1,0 +1,180 @@
+package chattemplate
+
+// loop is the variable of that name inside a for.
+type loop struct {
+	items []Value
+	index int // from 0
+	depth int
+	// changed is what loop.changed was called with last.
+	changed []Value
+	code    *loopCode
+	around  *frame
+}
+
+// loopCode is a compiled for.
+type loopCode struct {
+	iter      eval
+	filter    eval
+	store     func(*run, *frame, Value)
+	scope     *scope
+	loopSlot  int
+	body, els []exec
+	elseScope *scope
+	recursive bool
+	line      int
+	// filterScope and filterStore bind the target for the filter, which does not see the loop.
+	filterScope *scope
+	filterStore func(*run, *frame, Value)
+}
+
+func (c *compiler) forStatement(s forStmt) exec {
+	code := &loopCode{line: s.line, iter: c.expr(s.iter), recursive: s.recursive}
+	var params []string
+	s.target.each(func(n string) { params = append(params, n) })
+	if s.filter != nil {
+		c.enter(nil, params...)
+		code.filterStore, code.filter = c.store(s.target), c.expr(s.filter)
+		code.filterScope = c.leave()
+	}
+	params = append(params, "loop")
+	// A recursive loop calls itself, so that each call needs a frame of its own.
+	if s.recursive {
+		c.enterFunc(s.body, params...)
+	} else {
+		c.enter(s.body, params...)
+	}
+	code.loopSlot = c.scope.slots["loop"]
+	code.store = c.store(s.target)
+	code.body = c.statements(s.body)
+	code.scope = c.leave()
+	c.enter(s.els)
+	code.els = c.statements(s.els)
+	code.elseScope = c.leave()
+	return func(r *run, f *frame) signal {
+		r.line = code.line
+		of := code.iter(r, f)
+		if r.err != nil {
+			return stop
+		}
+		return code.run(r, f, of, 1)
+	}
+}
+
+// run runs the loop over the elements of of; f is the frame around it.
+func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
+	items, ok := r.iterate(of)
+	if !ok {
+		return stop
+	}
+	if c.filter != nil {
+		if items, ok = c.pick(r, f, items); !ok {
+			return stop
+		}
+	}
+	if len(items) == 0 {
+		c.elseScope.init(r, f)
+		return r.body(f, c.els)
+	}
+	l := &loop{items: items, depth: depth, code: c, around: f}
+	if c.recursive {
+		f = &frame{slots: make([]Value, c.scope.fn.slots), parent: f}
+	}
+	self := Value{kind: object, ref: l}
+	for i, item := range items {
+		l.index = i
+		c.scope.init(r, f)
+		f.slots[c.loopSlot] = self
+		c.store(r, f, item)
+		if !r.charge(1) {
+			return stop
+		}
+		switch r.body(f, c.body) {
+		case stop:
+			return stop
+		case breakLoop:
+			return next
+		}
+	}
+	return next
+}
+
+// pick keeps the elements that the loop's filter is true of.
+func (c *loopCode) pick(r *run, f *frame, items []Value) (kept []Value, ok bool) {
+	for _, item := range items {
+		c.filterScope.init(r, f)
+		c.filterStore(r, f, item)
+		if c.filter(r, f).truth() {
+			kept = append(kept, item)
+		}
+		if !r.charge(1) {
+			return nil, false
+		}
+	}
+	return kept, true
+}
+
+// again is loop(items) in a recursive loop.
+func (l *loop) again(r *run, args *arguments) Value {
+	if !l.code.recursive || len(args.positional) != 1 {
+		return r.failf("loop() needs a recursive loop and the elements to go on with")
+	}
+	if r.calls++; r.calls > r.lim.Calls {
+		return r.failf("maximum recursion depth exceeded")
+	}
+	start := len(r.out)
+	l.code.run(r, l.around, args.positional[0], l.depth+1)
+	text := string(r.out[start:])
+	r.out = r.out[:start]
+	r.calls--
+	r.made(len(text))
+	return StringValue(text)
+}
+
+// attr is a member of loop.
+func (l *loop) attr(name string) (Value, bool) {
+	n := len(l.items)
+	switch name {
+	case "index":
+		return IntValue(l.index + 1), true
+	case "index0":
+		return IntValue(l.index), true
+	case "revindex":
+		return IntValue(n - l.index), true
+	case "revindex0":
+		return IntValue(n - l.index - 1), true
+	case "first":
+		return BoolValue(l.index == 0), true
+	case "last":
+		return BoolValue(l.index == n-1), true
+	case "length":
+		return IntValue(n), true
+	case "depth":
+		return IntValue(l.depth), true
+	case "depth0":
+		return IntValue(l.depth - 1), true
+	case "previtem":
+		if l.index > 0 {
+			return l.items[l.index-1], true
+		}
+		return missing("there is no previous item: previtem"), true
+	case "nextitem":
+		if l.index < n-1 {
+			return l.items[l.index+1], true
+		}
+		return missing("there is no next item: nextitem"), true
+	case "cycle":
+		return function(name, func(r *run, args *arguments) Value {
+			if len(args.positional) == 0 {
+				return r.failf("no items for cycling given")
+			}
+			return args.positional[l.index%len(args.positional)]
+		}), true
+	case "changed":
+		return function(name, func(r *run, args *arguments) Value {
+			same := l.changed != nil && equal(tuple(l.changed...), tuple(args.positional...))
+			l.changed = append([]Value{}, args.positional...)
+			return BoolValue(!same)
+		}), true
+	}
+	return undefined, false
+}

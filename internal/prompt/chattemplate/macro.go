@@ -1,0 +1,137 @@
+package chattemplate
+
+// macro compiles a macro; what it returns makes the function, given the frame around it.
+//
+// A macro sees the variables around it as they are when it is called. What was passed beyond
+// its parameters is an error unless its body asks for varargs or kwargs, and so is a caller.
+func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
+	body := append([]statement{}, m.body...)
+	for _, d := range m.defaults {
+		body = append(body, doStmt{d})
+	}
+	special := map[string]bool{}
+	params := m.params
+	for _, n := range []string{"caller", "kwargs", "varargs"} {
+		if mentions(body, n) {
+			special[n] = true
+			params = append(params[:len(params):len(params)], n)
+		}
+	}
+	c.enterFunc(m.body, params...)
+	slots := make([]int, len(m.params))
+	for i, p := range m.params {
+		slots[i] = c.scope.slots[p]
+	}
+	defaults := make([]eval, len(m.params))
+	for i, d := range m.defaults {
+		defaults[len(m.params)-len(m.defaults)+i] = c.expr(d)
+	}
+	s := &macroCode{name: m.name, params: m.params, slots: slots, defaults: defaults, special: special}
+	s.body = c.statements(m.body)
+	s.scope = c.leave()
+	return func(around *frame) Value {
+		return function(m.name, func(r *run, args *arguments) Value { return s.call(r, around, args) })
+	}
+}
+
+type macroCode struct {
+	name     string
+	params   []string
+	slots    []int
+	defaults []eval // nil where a parameter has none
+	special  map[string]bool
+	scope    *scope
+	body     []exec
+}
+
+func (m *macroCode) call(r *run, around *frame, args *arguments) Value {
+	f := &frame{slots: make([]Value, m.scope.fn.slots), parent: around}
+	if !m.bind(r, f, args) {
+		return undefined
+	}
+	m.scope.init(r, f)
+	line := r.line
+	text, sig := r.capture(f, m.body)
+	r.line = line
+	if sig == stop {
+		return undefined
+	}
+	return StringValue(text)
+}
+
+// bind gives the parameters their values. A parameter without a value takes its default, or is
+// undefined.
+func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
+	given := make([]bool, len(m.params))
+	n := min(len(args.positional), len(m.params))
+	for i, v := range args.positional[:n] {
+		f.slots[m.slots[i]], given[i] = v, true
+	}
+	rest := &Dict{}
+	caller := missing("caller")
+	for i, name := range args.names {
+		at := -1
+		for k, p := range m.params {
+			if p == name && !given[k] {
+				at = k
+			}
+		}
+		switch {
+		case at >= 0:
+			f.slots[m.slots[at]], given[at] = args.named[i], true
+		case name == "caller" && m.special["caller"]:
+			caller = args.named[i]
+		default:
+			rest.Set(name, args.named[i])
+		}
+	}
+	if !m.bindSpecial(r, f, args.positional[n:], rest, caller) {
+		return false
+	}
+	for i, ok := range given {
+		switch {
+		case ok:
+		case m.defaults[i] != nil:
+			f.slots[m.slots[i]] = m.defaults[i](r, f)
+		default:
+			f.slots[m.slots[i]] = missing("parameter '" + m.params[i] + "' was not provided and")
+		}
+	}
+	return r.err == nil
+}
+
+func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, caller Value) bool {
+	if m.special["varargs"] {
+		f.slots[m.scope.slots["varargs"]] = tuple(extra...)
+	} else if len(extra) > 0 {
+		r.failf("macro '%s' takes not more than %d argument(s)", m.name, len(m.params))
+	}
+	if m.special["kwargs"] {
+		f.slots[m.scope.slots["kwargs"]] = DictValue(rest)
+	} else if rest.Len() > 0 {
+		r.failf("macro '%s' takes no keyword argument '%s'", m.name, rest.keys[0].str)
+	}
+	if m.special["caller"] {
+		f.slots[m.scope.slots["caller"]] = caller
+	}
+	return r.err == nil
+}
+
+// callBlock calls a macro that is given the block's body as its caller.
+func (c *compiler) callBlock(s callBlock) exec {
+	of, _ := s.call.(call)
+	fn, args, macro := c.expr(of.of), c.args(of.args), c.macro(s.macro)
+	return func(r *run, f *frame) signal {
+		r.line = s.line
+		a := args(r, f)
+		a.names, a.named = append(a.names, "caller"), append(a.named, macro(f))
+		target := fn(r, f)
+		if r.err != nil {
+			return stop
+		}
+		if v := r.call(target, a); r.err == nil {
+			r.out = appendStr(r.out, v)
+		}
+		return r.written()
+	}
+}

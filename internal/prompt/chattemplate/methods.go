@@ -1,0 +1,93 @@
+package chattemplate
+
+type dictMethod func(r *run, d *Dict, args *arguments) Value
+
+// dictMethods are the methods of dict. Those that would change it are refused, as by the
+// immutable sandbox.
+var dictMethods map[string]dictMethod
+
+func init() { dictMethods = makeDictMethods() }
+
+func makeDictMethods() map[string]dictMethod {
+	return map[string]dictMethod{
+		"get": func(r *run, d *Dict, a *arguments) Value {
+			key := a.take(0, "key", undefined)
+			if !hashable(key) {
+				return r.failf("unhashable type: '%s'", key.typeName())
+			}
+			if v, ok := d.get(key); ok {
+				return v
+			}
+			return a.take(1, "default", none)
+		},
+		"items": func(_ *run, d *Dict, _ *arguments) Value { return sequenceOf(itemsView, d.items()) },
+		"keys": func(_ *run, d *Dict, _ *arguments) Value {
+			return sequenceOf(keysView, d.keys[:len(d.keys):len(d.keys)])
+		},
+		"values": func(_ *run, d *Dict, _ *arguments) Value {
+			return sequenceOf(valuesView, d.values[:len(d.values):len(d.values)])
+		},
+		"copy": func(r *run, d *Dict, _ *arguments) Value {
+			out := NewDict(d.Len())
+			for i, k := range d.keys {
+				out.set(k, d.values[i])
+			}
+			r.charge(d.Len())
+			return DictValue(out)
+		},
+		"clear": forbidden[*Dict]("clear"), "pop": forbidden[*Dict]("pop"), "popitem": forbidden[*Dict]("popitem"),
+		"setdefault": forbidden[*Dict]("setdefault"), "update": forbidden[*Dict]("update"), "fromkeys": forbidden[*Dict]("fromkeys"),
+	}
+}
+
+func bindDict(m dictMethod, name string, d *Dict) Value {
+	return function(name, func(r *run, args *arguments) Value { return m(r, d, args) })
+}
+
+func forbidden[T any](name string) func(*run, T, *arguments) Value {
+	return func(r *run, _ T, _ *arguments) Value {
+		return r.failf("access to attribute '%s' is unsafe", name)
+	}
+}
+
+var listMethods map[string]func(r *run, l *List, args *arguments) Value
+
+func init() { listMethods = makeListMethods() }
+
+func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
+	return map[string]func(r *run, l *List, args *arguments) Value{
+		"index": func(r *run, l *List, a *arguments) Value {
+			for i, v := range l.Items {
+				if equal(v, a.take(0, "value", undefined)) {
+					return IntValue(i)
+				}
+			}
+			return r.failf("value is not in list")
+		},
+		"count": func(r *run, l *List, a *arguments) Value {
+			n := 0
+			for _, v := range l.Items {
+				if equal(v, a.take(0, "value", undefined)) {
+					n++
+				}
+			}
+			return IntValue(n)
+		},
+		"copy": func(r *run, l *List, _ *arguments) Value {
+			r.charge(len(l.Items))
+			return ListValue(append([]Value{}, l.Items...))
+		},
+		"append": forbidden[*List]("append"), "clear": forbidden[*List]("clear"), "extend": forbidden[*List]("extend"),
+		"insert": forbidden[*List]("insert"), "pop": forbidden[*List]("pop"), "remove": forbidden[*List]("remove"),
+		"reverse": forbidden[*List]("reverse"), "sort": forbidden[*List]("sort"),
+	}
+}
+
+// method is a method of a list or a tuple.
+func (l *List) method(name string) (Value, bool) {
+	m, ok := listMethods[name]
+	if !ok || l.seq > tupleSeq || l.seq == tupleSeq && name != "index" && name != "count" {
+		return undefined, false
+	}
+	return function(name, func(r *run, args *arguments) Value { return m(r, l, args) }), true
+}

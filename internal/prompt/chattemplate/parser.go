@@ -1,0 +1,383 @@
+package chattemplate
+
+import (
+	"fmt"
+	"slices"
+)
+
+// parser builds statements from tokens, with Jinja's grammar and precedence.
+type parser struct {
+	tokens []token
+	at     int
+	depth  int
+	loops  int // loops around the current statement, for break and continue
+	err    *Error
+}
+
+// maxDepth bounds how deep a template may nest, and with it the Go stack.
+const maxDepth = 200
+
+func parse(source string) ([]statement, error) {
+	tokens, err := lex(source)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{tokens: tokens}
+	body := p.statements()
+	if p.err == nil && p.cur().kind != endOfSource {
+		p.unexpected("")
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return body, nil
+}
+
+func (p *parser) cur() token { return p.tokens[p.at] }
+
+func (p *parser) peek() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
+
+func (p *parser) advance() token {
+	t := p.tokens[p.at]
+	if p.at < len(p.tokens)-1 {
+		p.at++
+	}
+	return t
+}
+
+// errorf notes the first error and moves to the end, where everything stops.
+func (p *parser) errorf(line int, format string, args ...any) {
+	if p.err == nil {
+		p.err = &Error{Line: line, Message: fmt.Sprintf(format, args...)}
+	}
+	p.at = len(p.tokens) - 1
+}
+
+func (p *parser) unexpected(wanted string) {
+	t := p.cur()
+	if wanted != "" {
+		p.errorf(t.line, "expected %s, got '%s'", wanted, t)
+		return
+	}
+	p.errorf(t.line, "unexpected '%s'", t)
+}
+
+func (p *parser) isOp(op string) bool { t := p.cur(); return t.kind == operator && t.text == op }
+
+func (p *parser) isName(word string) bool { t := p.cur(); return t.kind == nameToken && t.text == word }
+
+func (p *parser) acceptOp(op string) bool {
+	if p.isOp(op) {
+		p.advance()
+		return true
+	}
+	return false
+}
+
+func (p *parser) acceptName(word string) bool {
+	if p.isName(word) {
+		p.advance()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expectOp(op string) {
+	if !p.acceptOp(op) {
+		p.unexpected("'" + op + "'")
+	}
+}
+
+func (p *parser) expect(kind tokenKind, what string) token {
+	if p.cur().kind != kind {
+		p.unexpected(what)
+	}
+	return p.advance()
+}
+
+// nest guards recursion; leave must follow.
+func (p *parser) nest() bool {
+	if p.depth++; p.depth > maxDepth {
+		p.errorf(p.cur().line, "template is nested too deeply")
+		return false
+	}
+	return true
+}
+
+func (p *parser) leave() { p.depth-- }
+
+// statements reads until the end of the template or a block whose word is one of ends; the
+// word is left to be read.
+func (p *parser) statements(ends ...string) []statement {
+	var body []statement
+	if !p.nest() {
+		return nil
+	}
+	defer p.leave()
+	for p.err == nil {
+		switch t := p.cur(); t.kind {
+		case dataToken:
+			body = append(body, output{text: t.text, line: t.line})
+			p.advance()
+		case beginVariable:
+			p.advance()
+			of := p.tupleOf(true)
+			p.expect(endVariable, "end of print statement")
+			body = append(body, output{of: of, line: t.line})
+		case beginBlock:
+			p.advance()
+			word := p.cur()
+			if word.kind != nameToken {
+				p.unexpected("tag name")
+				return nil
+			}
+			if slices.Contains(ends, word.text) {
+				return body
+			}
+			p.advance()
+			body = append(body, p.statement(word)...)
+		default:
+			if len(ends) > 0 {
+				p.errorf(t.line, "unexpected end of template; was looking for '%s'", ends[len(ends)-1])
+			}
+			return body
+		}
+	}
+	return body
+}
+
+// block reads "%}", a body and the tag that ends it.
+func (p *parser) block(ends ...string) (body []statement, end string) {
+	p.expect(endBlock, "end of statement block")
+	body = p.statements(ends...)
+	return body, p.advance().text
+}
+
+// close reads the end of a block's last tag.
+func (p *parser) close() { p.expect(endBlock, "end of statement block") }
+
+func (p *parser) statement(word token) []statement {
+	one := func(s statement) []statement { return []statement{s} }
+	switch word.text {
+	case "if":
+		return one(p.ifStatement(word.line))
+	case "for":
+		return one(p.forStatement(word.line))
+	case "set":
+		return one(p.setStatement(word.line))
+	case "macro":
+		name := p.expect(nameToken, "name of the macro").text
+		return one(p.macro(name, word.line))
+	case "call":
+		return one(p.callBlock(word.line))
+	case "filter":
+		f := p.filters()
+		body, _ := p.block("endfilter")
+		p.close()
+		return one(filterBlock{f, body, word.line})
+	case "with":
+		return one(p.with())
+	case "generation":
+		loops := p.loops
+		p.loops = 0
+		body, _ := p.block("endgeneration")
+		p.loops = loops
+		p.close()
+		return one(scopeStmt{body})
+	case "break", "continue":
+		if p.loops == 0 {
+			p.errorf(word.line, "'%s' outside loop", word.text)
+		}
+		p.close()
+		return one(jump{map[string]signal{"break": breakLoop, "continue": continueLoop}[word.text]})
+	case "do":
+		of := p.tupleOf(true)
+		p.close()
+		return one(doStmt{of})
+	case "print":
+		return p.print(word.line)
+	}
+	p.errorf(word.line, "encountered unknown tag '%s'", word.text)
+	return nil
+}
+
+func (p *parser) print(line int) (out []statement) {
+	for p.err == nil && p.cur().kind != endBlock {
+		if len(out) > 0 {
+			p.expectOp(",")
+		}
+		out = append(out, output{of: p.expr(), line: line})
+	}
+	p.close()
+	return out
+}
+
+func (p *parser) ifStatement(line int) statement {
+	s := ifStmt{line: line}
+	for p.err == nil {
+		s.tests = append(s.tests, p.tupleOf(false))
+		body, end := p.block("elif", "else", "endif")
+		s.bodies = append(s.bodies, body)
+		switch end {
+		case "elif":
+			continue
+		case "else":
+			s.els, _ = p.block("endif")
+		}
+		break
+	}
+	p.close()
+	return s
+}
+
+func (p *parser) forStatement(line int) statement {
+	s := forStmt{line: line, target: p.target("in", false)}
+	if !p.acceptName("in") {
+		p.unexpected("'in'")
+	}
+	s.iter = p.tupleOf(false, "recursive")
+	if p.acceptName("if") {
+		s.filter = p.expr()
+	}
+	s.recursive = p.acceptName("recursive")
+	p.loops++
+	body, end := p.block("endfor", "else")
+	p.loops--
+	s.body = body
+	if end == "else" {
+		s.els, _ = p.block("endfor")
+	}
+	p.close()
+	return s
+}
+
+func (p *parser) setStatement(line int) statement {
+	t := p.target("", true)
+	if p.acceptOp("=") {
+		value := p.tupleOf(true)
+		p.close()
+		return setStmt{t, value, line}
+	}
+	var filters []filterExpr
+	if p.isOp("|") {
+		filters = p.filters()
+	}
+	body, _ := p.block("endset")
+	p.close()
+	return setBlock{t, filters, body, line}
+}
+
+// filters reads name(args) | name …, for blocks.
+func (p *parser) filters() (chain []filterExpr) {
+	p.acceptOp("|")
+	for p.err == nil {
+		chain = append(chain, p.filterCall(nil))
+		if !p.acceptOp("|") {
+			break
+		}
+	}
+	return chain
+}
+
+// target reads what is assigned to: names, attributes where attrs is true, with commas and
+// parentheses.
+func (p *parser) target(end string, attrs bool) target {
+	var parts []target
+	line, comma := p.cur().line, false
+	for p.err == nil {
+		if len(parts) > 0 && (end != "" && p.isName(end) || p.isOp("=") || p.cur().kind == endBlock || p.isOp(")")) {
+			break // after a trailing comma
+		}
+		parts = append(parts, p.oneTarget(end, attrs))
+		if !p.acceptOp(",") {
+			break
+		}
+		comma = true
+	}
+	if len(parts) == 1 && !comma {
+		return parts[0]
+	}
+	return target{tuple: parts, line: line}
+}
+
+func (p *parser) oneTarget(end string, attrs bool) target {
+	if !p.nest() {
+		return target{}
+	}
+	defer p.leave()
+	if p.acceptOp("(") {
+		t := p.target(end, false)
+		p.expectOp(")")
+		return t
+	}
+	t := p.expect(nameToken, "name")
+	if slices.Contains([]string{"true", "false", "none", "True", "False", "None"}, t.text) {
+		p.errorf(t.line, "can't assign to '%s'", t.text)
+	}
+	out := target{name: t.text, line: t.line}
+	if attrs && p.acceptOp(".") {
+		out.attr = p.expect(nameToken, "name").text
+	}
+	return out
+}
+
+// macro reads a signature, a body and endmacro.
+func (p *parser) macro(name string, line int) *macroStmt {
+	m := &macroStmt{name: name, line: line}
+	p.expectOp("(")
+	p.signature(m)
+	p.body(m, "endmacro")
+	return m
+}
+
+func (p *parser) body(m *macroStmt, end string) {
+	loops := p.loops
+	p.loops = 0
+	m.body, _ = p.block(end)
+	p.loops = loops
+	p.close()
+}
+
+// signature reads parameters up to ")".
+func (p *parser) signature(m *macroStmt) {
+	for p.err == nil && !p.isOp(")") {
+		if len(m.params) > 0 {
+			p.expectOp(",")
+		}
+		m.params = append(m.params, p.expect(nameToken, "name").text)
+		if p.acceptOp("=") {
+			m.defaults = append(m.defaults, p.expr())
+		} else if len(m.defaults) > 0 {
+			p.errorf(p.cur().line, "non-default argument follows default argument")
+		}
+	}
+	p.expectOp(")")
+}
+
+func (p *parser) callBlock(line int) statement {
+	m := &macroStmt{name: "caller", line: line}
+	if p.acceptOp("(") {
+		p.signature(m)
+	}
+	of := p.expr()
+	if _, ok := of.(call); !ok {
+		p.errorf(line, "expected call")
+	}
+	p.body(m, "endcall")
+	return callBlock{of, m, line}
+}
+
+func (p *parser) with() statement {
+	var s withStmt
+	for p.err == nil && p.cur().kind != endBlock {
+		if len(s.targets) > 0 {
+			p.expectOp(",")
+		}
+		s.targets = append(s.targets, p.oneTarget("", false))
+		p.expectOp("=")
+		s.values = append(s.values, p.expr())
+	}
+	s.body, _ = p.block("endwith")
+	p.close()
+	return s
+}

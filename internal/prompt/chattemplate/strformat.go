@@ -1,0 +1,165 @@
+package chattemplate
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// formatMethod is str.format: "{}", "{0}", "{name}", "{a.b[0]!r:>10}".
+func (r *run) formatMethod(s string, a *arguments) Value {
+	var b []byte
+	auto := 0
+	for s != "" && r.err == nil {
+		i := strings.IndexAny(s, "{}")
+		if i < 0 {
+			b = append(b, s...)
+			break
+		}
+		b = append(b, s[:i]...)
+		if i+1 < len(s) && s[i+1] == s[i] { // doubled
+			b, s = append(b, s[i]), s[i+2:]
+			continue
+		}
+		end := strings.IndexByte(s[i:], '}')
+		if s[i] == '}' || end < 0 {
+			return r.failf("single '%c' encountered in format string", s[i])
+		}
+		field := s[i+1 : i+end]
+		s = s[i+end+1:]
+		if strings.Contains(field, "{") {
+			return r.failf("nested fields in format strings are not supported")
+		}
+		b = r.field(b, field, a, &auto)
+		if !r.made(len(b)) {
+			return undefined
+		}
+	}
+	return makeString(b)
+}
+
+// field formats one field.
+func (r *run) field(b []byte, field string, a *arguments, auto *int) []byte {
+	name, format, _ := strings.Cut(field, ":")
+	name, conversion, _ := strings.Cut(name, "!")
+	first := len(name)
+	if k := strings.IndexAny(name, ".["); k >= 0 {
+		first = k
+	}
+	v, ok := undefined, false
+	if n, isNumber := digits(name[:first]); isNumber || first == 0 {
+		if first == 0 {
+			n = *auto
+			*auto++
+		}
+		if ok = n < len(a.positional); ok {
+			v = a.positional[n]
+		}
+	} else {
+		v, ok = a.keyword(name[:first])
+	}
+	if !ok {
+		r.failf("replacement field '%s' has no argument", name)
+		return b
+	}
+	v = r.fieldPath(v, name[first:])
+	switch conversion {
+	case "r":
+		v = StringValue(string(appendRepr(nil, v, 1)))
+	case "s":
+		v = StringValue(text(v))
+	}
+	if format == "" {
+		return appendStr(b, v)
+	}
+	return r.formatValue(b, v, format)
+}
+
+// fieldPath follows .name and [index].
+func (r *run) fieldPath(v Value, path string) Value {
+	for path != "" && r.err == nil {
+		if path[0] == '.' {
+			end := strings.IndexAny(path[1:], ".[")
+			if end < 0 {
+				end = len(path) - 1
+			}
+			v, path = r.attr(v, path[1:1+end]), path[1+end:]
+			continue
+		}
+		end := strings.IndexByte(path, ']')
+		if path[0] != '[' || end < 0 {
+			return r.failf("expected '}' before end of string")
+		}
+		index := StringValue(path[1:end])
+		if n, ok := digits(index.str); ok {
+			index = IntValue(n)
+		}
+		v, path = r.item(v, index), path[end+1:]
+	}
+	return v
+}
+
+// formatValue formats v by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
+func (r *run) formatValue(b []byte, v Value, s string) []byte {
+	f := spec{fill: ' ', precision: -1}
+	if c, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
+		f.fill, f.align, s = c, s[n], s[n+1:]
+	} else if strings.IndexByte("<>=^", s[0]) >= 0 {
+		f.align, s = s[0], s[1:]
+	}
+	if s != "" && strings.IndexByte("+- ", s[0]) >= 0 {
+		f.sign, s = s[0], s[1:]
+	}
+	if strings.HasPrefix(s, "#") {
+		f.alternate, s = true, s[1:]
+	}
+	if strings.HasPrefix(s, "0") {
+		f.zero, s = f.align == 0, s[1:]
+	}
+	f.width, s = number(s)
+	if s != "" && (s[0] == ',' || s[0] == '_') {
+		f.comma, f.grouped, s = s[0] == ',', s[0] == '_', s[1:]
+	}
+	if strings.HasPrefix(s, ".") {
+		f.precision, s = number(s[1:])
+	}
+	if len(s) > 1 {
+		r.failf("invalid format specifier")
+		return b
+	}
+	if s != "" {
+		f.verb = s[0]
+	}
+	return r.formatted(b, v, f)
+}
+
+func (r *run) formatted(b []byte, v Value, f spec) []byte {
+	body := ""
+	switch {
+	case v.kind == String && (f.verb == 0 || f.verb == 's'):
+		if body = v.str; f.precision >= 0 && f.precision < length(body) {
+			body = body[:offset(body, f.precision)]
+		}
+		if f.align == 0 {
+			f.align = '<'
+		}
+	case v.isNumber() && v.kind != Float && (f.verb == 0 || strings.IndexByte("dxXob", f.verb) >= 0):
+		body = formatInt(f, v)
+	case v.isNumber() && f.verb != 0 && strings.IndexByte("feEgGF", f.verb) >= 0:
+		body = formatFloat(f, v.number())
+	case v.isNumber() && f.verb == '%':
+		f.verb = 'f'
+		body = formatFloat(f, v.number()*100) + "%"
+	case v.kind == Float && f.verb == 0 && f.precision < 0:
+		body = signed(f, false, string(appendFloat(nil, v.float())))
+	case v.kind == Float && f.verb == 0:
+		f.verb = 'g'
+		body = formatFloat(f, v.float())
+	default:
+		r.failf("unsupported format specification for '%s'", v.typeName())
+		return b
+	}
+	if f.align == 0 {
+		f.align = '>'
+	}
+	return r.pad2(b, f, body)
+}

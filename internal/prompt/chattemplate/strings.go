@@ -1,0 +1,394 @@
+package chattemplate
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+type stringMethod func(r *run, s string, args *arguments) Value
+
+// stringMethods are the methods of str.
+var stringMethods map[string]stringMethod
+
+func init() { stringMethods = makeStringMethods() }
+
+func makeStringMethods() map[string]stringMethod {
+	return map[string]stringMethod{
+		"strip":  func(r *run, s string, a *arguments) Value { return r.strip(s, a, true, true) },
+		"lstrip": func(r *run, s string, a *arguments) Value { return r.strip(s, a, true, false) },
+		"rstrip": func(r *run, s string, a *arguments) Value { return r.strip(s, a, false, true) },
+		"split":  func(r *run, s string, a *arguments) Value { return r.split(s, a, false) },
+		"rsplit": func(r *run, s string, a *arguments) Value { return r.split(s, a, true) },
+		"splitlines": func(r *run, s string, a *arguments) Value {
+			return r.splitLines(s, a.take(0, "keepends", falseV).truth())
+		},
+		"startswith": func(r *run, s string, a *arguments) Value { return r.affix(s, a, strings.HasPrefix) },
+		"endswith":   func(r *run, s string, a *arguments) Value { return r.affix(s, a, strings.HasSuffix) },
+		"replace":    (*run).replaceMethod,
+		"join":       func(r *run, s string, a *arguments) Value { return r.joinMethod(s, a) },
+		"lower":      func(r *run, s string, _ *arguments) Value { return r.newString(lower(s)) },
+		"casefold": func(r *run, s string, _ *arguments) Value {
+			return r.newString(lower(strings.ReplaceAll(s, "ß", "ss")))
+		},
+		"upper":      func(r *run, s string, _ *arguments) Value { return r.newString(upper(s)) },
+		"title":      func(r *run, s string, _ *arguments) Value { return r.newString(title(s)) },
+		"capitalize": func(r *run, s string, _ *arguments) Value { return r.newString(capitalize(s)) },
+		"swapcase":   func(r *run, s string, _ *arguments) Value { return r.newString(swapCase(s)) },
+		"find":       func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.Index, false) },
+		"rfind":      func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.LastIndex, false) },
+		"index":      func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.Index, true) },
+		"rindex":     func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.LastIndex, true) },
+		"count":      (*run).count,
+		"isdigit":    every(func(c rune) bool { return unicode.Is(unicode.Nd, c) || c == '²' || c == '³' || c == '¹' }),
+		"isdecimal":  every(func(c rune) bool { return unicode.Is(unicode.Nd, c) }),
+		"isnumeric":  every(unicode.IsNumber),
+		"isalpha":    every(unicode.IsLetter),
+		"isalnum":    every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
+		"isspace":    every(isSpace),
+		"isascii":    func(_ *run, s string, _ *arguments) Value { return BoolValue(isASCII(s)) },
+		"islower":    cased(func(c rune) bool { return unicode.IsUpper(c) || unicode.IsTitle(c) }, unicode.IsLower),
+		"isupper":    cased(func(c rune) bool { return unicode.IsLower(c) || unicode.IsTitle(c) }, unicode.IsUpper),
+		"zfill":      (*run).zfill,
+		"center":     func(r *run, s string, a *arguments) Value { return r.pad(s, a, true, true) },
+		"ljust":      func(r *run, s string, a *arguments) Value { return r.pad(s, a, false, true) },
+		"rjust":      func(r *run, s string, a *arguments) Value { return r.pad(s, a, true, false) },
+		"partition":  func(r *run, s string, a *arguments) Value { return r.partition(s, a, false) },
+		"rpartition": func(r *run, s string, a *arguments) Value { return r.partition(s, a, true) },
+		"removeprefix": func(r *run, s string, a *arguments) Value {
+			return StringValue(strings.TrimPrefix(s, r.stringArg(a, 0, "prefix")))
+		},
+		"removesuffix": func(r *run, s string, a *arguments) Value {
+			return StringValue(strings.TrimSuffix(s, r.stringArg(a, 0, "suffix")))
+		},
+		"expandtabs": func(r *run, s string, a *arguments) Value { return r.newString(expandTabs(s, 8)) },
+		"format":     func(r *run, s string, a *arguments) Value { return r.formatMethod(s, a) },
+	}
+}
+
+// newString accounts for s.
+func (r *run) newString(s string) Value {
+	r.made(len(s))
+	return StringValue(s)
+}
+
+// stringArg is an argument that must be a str.
+func (r *run) stringArg(a *arguments, i int, name string) string {
+	v := a.take(i, name, undefined)
+	if v.kind != String {
+		r.failf("%s must be str, not %s", name, v.typeName())
+		return ""
+	}
+	return v.str
+}
+
+// intArg is an argument that must be an int.
+func (r *run) intArg(a *arguments, i int, name string, absent int) int {
+	v := a.take(i, name, IntValue(absent))
+	if !v.isSmallInt() {
+		r.failf("'%s' object cannot be interpreted as an integer", v.typeName())
+		return absent
+	}
+	return int(max(-1<<31, min(1<<31, v.int())))
+}
+
+func (r *run) strip(s string, a *arguments, left, right bool) Value {
+	in := isSpace
+	if v := a.take(0, "chars", none); v.kind == String {
+		in = func(c rune) bool { return strings.ContainsRune(v.str, c) }
+	} else if v.kind != None {
+		return r.failf("strip arg must be None or str")
+	}
+	if left {
+		s = strings.TrimLeftFunc(s, in)
+	}
+	if right {
+		s = strings.TrimRightFunc(s, in)
+	}
+	return StringValue(s)
+}
+
+func (r *run) split(s string, a *arguments, right bool) Value {
+	sep, limit := a.take(0, "sep", none), r.intArg(a, 1, "maxsplit", -1)
+	if !r.charge(len(s)/8) || sep.kind != None && sep.kind != String {
+		return r.failf("must be str or None, not %s", sep.typeName())
+	}
+	if sep.kind == String && sep.str == "" {
+		return r.failf("empty separator")
+	}
+	var parts []string
+	switch {
+	case sep.kind == None && right:
+		parts = splitSpaceRight(s, limit)
+	case sep.kind == None:
+		parts = splitSpace(s, limit)
+	case right:
+		parts = splitRight(s, sep.str, limit)
+	case limit < 0:
+		parts = strings.Split(s, sep.str)
+	default:
+		parts = strings.SplitN(s, sep.str, limit+1)
+	}
+	items := make([]Value, len(parts))
+	for i, p := range parts {
+		items[i] = StringValue(p)
+	}
+	return ListValue(items)
+}
+
+// splitSpace splits by runs of white space, at most limit times where it is not negative.
+func splitSpace(s string, limit int) (parts []string) {
+	s = strings.TrimLeftFunc(s, isSpace)
+	for s != "" {
+		end := strings.IndexFunc(s, isSpace)
+		if limit == 0 || end < 0 {
+			return append(parts, strings.TrimRightFunc(s, isSpace))
+		}
+		parts = append(parts, s[:end])
+		s = strings.TrimLeftFunc(s[end:], isSpace)
+		limit--
+	}
+	return parts
+}
+
+func splitSpaceRight(s string, limit int) (parts []string) {
+	s = strings.TrimRightFunc(s, isSpace)
+	for s != "" {
+		at := strings.LastIndexFunc(s, isSpace)
+		if limit == 0 || at < 0 {
+			parts = append(parts, strings.TrimLeftFunc(s, isSpace))
+			break
+		}
+		_, n := utf8.DecodeRuneInString(s[at:])
+		parts = append(parts, s[at+n:])
+		s = strings.TrimRightFunc(s[:at], isSpace)
+		limit--
+	}
+	reverse(parts)
+	return parts
+}
+
+func splitRight(s, sep string, limit int) (parts []string) {
+	for limit != 0 {
+		at := strings.LastIndex(s, sep)
+		if at < 0 {
+			break
+		}
+		parts = append(parts, s[at+len(sep):])
+		s = s[:at]
+		limit--
+	}
+	parts = append(parts, s)
+	reverse(parts)
+	return parts
+}
+
+func reverse[T any](s []T) {
+	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
+		s[i], s[j] = s[j], s[i]
+	}
+}
+
+func (r *run) splitLines(s string, keep bool) Value {
+	var items []Value
+	for s != "" && r.charge(1) {
+		end := strings.IndexFunc(s, func(c rune) bool {
+			return c >= 10 && c <= 13 || c >= 28 && c <= 30 || c == 0x85 || c == 0x2028 || c == 0x2029
+		})
+		if end < 0 {
+			items = append(items, StringValue(s))
+			break
+		}
+		_, n := utf8.DecodeRuneInString(s[end:])
+		if strings.HasPrefix(s[end:], "\r\n") {
+			n = 2
+		}
+		line := s[:end]
+		if keep {
+			line = s[:end+n]
+		}
+		items, s = append(items, StringValue(line)), s[end+n:]
+	}
+	return ListValue(items)
+}
+
+// affix is startswith and endswith, whose argument may be a tuple.
+func (r *run) affix(s string, a *arguments, has func(s, affix string) bool) Value {
+	if a.has(1, "start") {
+		v := r.slice(StringValue(s), [3]Value{a.take(1, "start", none), a.take(2, "end", none), none})
+		s = v.str
+	}
+	want := a.take(0, "prefix", undefined)
+	options := []Value{want}
+	if l := want.list(); l != nil && l.seq == tupleSeq {
+		options = l.Items
+	}
+	for _, o := range options {
+		if o.kind != String {
+			return r.failf("first arg must be str or a tuple of str, not %s", want.typeName())
+		}
+		if has(s, o.str) {
+			return trueV
+		}
+	}
+	return falseV
+}
+
+func (r *run) replaceMethod(s string, a *arguments) Value {
+	old, with := r.stringArg(a, 0, "old"), r.stringArg(a, 1, "new")
+	return r.replace(s, old, with, r.intArg(a, 2, "count", -1))
+}
+
+func (r *run) replace(s, old, with string, count int) Value {
+	if r.err != nil || !strings.Contains(s, old) {
+		return StringValue(s)
+	}
+	n := strings.Count(s, old)
+	if count >= 0 {
+		n = min(n, count)
+	}
+	if size := len(s) + n*(len(with)-len(old)); len(with) > 0 && n > r.lim.Output/len(with) || !r.made(size) {
+		return r.failf("template makes a string of more than %d bytes", r.lim.Output)
+	}
+	return StringValue(strings.Replace(s, old, with, count))
+}
+
+func (r *run) joinMethod(s string, a *arguments) Value {
+	items, ok := r.iterate(a.take(0, "iterable", undefined))
+	if !ok {
+		return undefined
+	}
+	parts := make([]string, len(items))
+	n := 0
+	for i, v := range items {
+		if v.kind != String {
+			return r.failf("sequence item %d: expected str instance, %s found", i, v.typeName())
+		}
+		parts[i] = v.str
+		n += len(v.str) + len(s)
+	}
+	if !r.made(n) {
+		return undefined
+	}
+	return StringValue(strings.Join(parts, s))
+}
+
+func (r *run) find(s string, a *arguments, search func(s, sub string) int, must bool) Value {
+	sub := r.stringArg(a, 0, "sub")
+	start, stop, _, ok := r.bounds([3]Value{a.take(1, "start", none), a.take(2, "end", none), none}, length(s))
+	if !ok || start > stop {
+		return IntValue(-1)
+	}
+	from, to := offset(s, start), offset(s, stop)
+	if at := search(s[from:to], sub); at >= 0 {
+		return IntValue(length(s[:from+at]))
+	}
+	if must {
+		return r.failf("substring not found")
+	}
+	return IntValue(-1)
+}
+
+func (r *run) count(s string, a *arguments) Value {
+	sub := r.stringArg(a, 0, "sub")
+	if sub == "" {
+		return IntValue(length(s) + 1)
+	}
+	return IntValue(strings.Count(s, sub))
+}
+
+// every is the is… methods: true of each character, and there is one.
+func every(is func(rune) bool) stringMethod {
+	return func(_ *run, s string, _ *arguments) Value {
+		for _, c := range s {
+			if !is(c) {
+				return falseV
+			}
+		}
+		return BoolValue(s != "")
+	}
+}
+
+// cased is islower and isupper: no character of the other case, and one of this.
+func cased(other, this func(rune) bool) stringMethod {
+	return func(_ *run, s string, _ *arguments) Value {
+		found := false
+		for _, c := range s {
+			if other(c) {
+				return falseV
+			}
+			found = found || this(c)
+		}
+		return BoolValue(found)
+	}
+}
+
+func (r *run) zfill(s string, a *arguments) Value {
+	n := r.intArg(a, 0, "width", 0) - length(s)
+	if n <= 0 || !r.made(n+len(s)) {
+		return StringValue(s)
+	}
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		return StringValue(s[:1] + strings.Repeat("0", n) + s[1:])
+	}
+	return StringValue(strings.Repeat("0", n) + s)
+}
+
+// pad is center, rjust (left) and ljust (right).
+func (r *run) pad(s string, a *arguments, left, right bool) Value {
+	fill := a.take(1, "fillchar", StringValue(" "))
+	width := r.intArg(a, 0, "width", 0)
+	n := width - length(s)
+	if fill.kind != String || length(fill.str) != 1 {
+		return r.failf("the fill character must be exactly one character long")
+	}
+	if n <= 0 || !r.made(n*len(fill.str)+len(s)) {
+		return StringValue(s)
+	}
+	before := 0
+	switch {
+	case left && right:
+		before = n/2 + n&width&1
+	case left:
+		before = n
+	}
+	return StringValue(strings.Repeat(fill.str, before) + s + strings.Repeat(fill.str, n-before))
+}
+
+func (r *run) partition(s string, a *arguments, right bool) Value {
+	sep := r.stringArg(a, 0, "sep")
+	if sep == "" {
+		return r.failf("empty separator")
+	}
+	at := strings.Index(s, sep)
+	if right {
+		at = strings.LastIndex(s, sep)
+	}
+	switch {
+	case at >= 0:
+		return tuple(StringValue(s[:at]), StringValue(sep), StringValue(s[at+len(sep):]))
+	case right:
+		return tuple(StringValue(""), StringValue(""), StringValue(s))
+	}
+	return tuple(StringValue(s), StringValue(""), StringValue(""))
+}
+
+func expandTabs(s string, size int) string {
+	var b strings.Builder
+	column := 0
+	for _, c := range s {
+		switch c {
+		case '\t':
+			for n := size - column%size; n > 0; n-- {
+				b.WriteByte(' ')
+				column++
+			}
+			continue
+		case '\n', '\r':
+			column = -1
+		}
+		b.WriteRune(c)
+		column++
+	}
+	return b.String()
+}
