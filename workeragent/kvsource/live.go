@@ -20,16 +20,18 @@ type liveMessage struct {
 // subscribe keeps a connection to the event socket until ctx ends.
 func (s *Source) subscribe(ctx context.Context) {
 	p := pause{min: s.cfg.RetryMin, max: s.cfg.RetryMax}
+	quiet := false // after the first of a row of attempts in vain
 	for ctx.Err() == nil {
 		err := s.listen(ctx, p.reset)
 		if ctx.Err() != nil {
 			return
 		}
 		up := s.connected()
-		s.failed("event connection lost", err, func(st *Stats) { st.Connected = false })
+		s.lost(err, quiet && !up)
 		if up {
 			s.cfg.Connected(false)
 		}
+		quiet = true
 		p.wait(ctx)
 	}
 }

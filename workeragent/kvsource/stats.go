@@ -1,7 +1,9 @@
 package kvsource
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -50,6 +52,19 @@ func (s *Source) count(change func(*Stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.stats)
+}
+
+// lost keeps and logs why there is no connection: loudly once, quietly while it stays so.
+func (s *Source) lost(err error, quiet bool) {
+	level := slog.LevelWarn
+	if quiet {
+		level = slog.LevelDebug
+	}
+	s.cfg.Logger.Log(context.Background(), level, "event connection lost", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank, "err", err)
+	s.count(func(st *Stats) {
+		st.Connected = false
+		st.LastError = fmt.Sprintf("connect to events: %v", err)
+	})
 }
 
 // failed keeps and logs what went wrong.
