@@ -28,7 +28,10 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 		case <-reset:
 		case <-ctx.Done():
 			next.Stop()
-			return b.release(name)
+			if err := b.release(name); err != nil {
+				b.cfg.Log.Debug("lease left to expire", "worker", name, "err", err)
+			}
+			return nil
 		}
 		next.Stop()
 	}

@@ -96,7 +96,7 @@ type Launch struct {
 	// engine is sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm
 	// or exec (any command). Required.
 	Engine string `yaml:"engine"`
-	// count is the number of processes, 0 to 256. Default 1.
+	// count is the number of processes, 1 to 256. Default 1.
 	Count int `yaml:"count"`
 	// role is aggregated (default), prefill, decode or encode.
 	Role string `yaml:"role"`

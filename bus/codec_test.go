@@ -1,0 +1,54 @@
+package bus
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/plan"
+)
+
+// FuzzMessages: whatever a reader accepts, it reads again from what the writer makes of it, and
+// what it refuses leaves nothing behind.
+func FuzzMessages(f *testing.F) {
+	w := fleet.Worker{Name: "w", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Weight: 1}
+	f.Add(appendWorker(nil, &w))
+	f.Add(appendLoad(nil, Load{Worker: "w", Running: 1, KVUsage: 0.5}))
+	f.Add(appendPlan(nil, plan.Plan{Pools: []plan.Pool{{Model: "m", Replicas: 1, Reason: "r"}}}))
+	f.Add(appendEvents(nil, &Events{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
+		{Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{2}, BlockSize: 16},
+	}}}))
+	f.Add([]byte{version, 0x9f})
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		if w, err := readWorker(msg); err == nil {
+			again, err := readWorker(appendWorker(nil, &w))
+			if err != nil || again != w {
+				t.Fatalf("worker %+v became %+v, %v", w, again, err)
+			}
+		}
+		if l, err := readLoad(msg); err == nil {
+			if again, err := readLoad(appendLoad(nil, l)); err != nil || again != l {
+				t.Fatalf("load %+v became %+v, %v", l, again, err)
+			}
+		}
+		if p, err := readPlan(msg); err == nil {
+			if again, err := readPlan(appendPlan(nil, p)); err != nil || !reflect.DeepEqual(again, p) {
+				t.Fatalf("plan %+v became %+v, %v", p, again, err)
+			}
+		}
+		e := Events{Batch: &kvevent.Batch{}}
+		if err := readEvents(msg, &e); err != nil {
+			if len(e.Batch.Events) != 0 {
+				t.Fatal("refused events were left in the batch")
+			}
+			return
+		}
+		first := appendEvents(nil, &e)
+		if err := readEvents(first, &e); err != nil || !bytes.Equal(appendEvents(nil, &e), first) {
+			t.Fatalf("events do not survive a round trip: %v", err)
+		}
+	})
+}

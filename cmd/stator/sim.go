@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/workeragent/enginesim"
+)
+
+const simAbout = `Runs one simulated engine. It speaks as vLLM does: OpenAI's HTTP API with server-sent
+events, vllm:* metrics, and KV events over ZMQ with a replay socket. It batches, caches and
+evicts as vLLM's scheduler does; its answers are words drawn by a seed, and mean nothing.`
+
+func runSim(ctx context.Context, env environment, args []string) error {
+	f := flags(env, "sim", simAbout)
+	name := f.String("name", "sim", "the engine's `name` in its log")
+	cfg := enginesim.Config{}
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8000", "`address` of the HTTP server")
+	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
+	var aliases manyTexts
+	f.Var(&aliases, "alias", "further `name` for the model; may be given more than once")
+	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
+	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
+	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of their replay")
+	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
+	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
+	f.IntVar(&cfg.Engine.MaxSeqs, "max-seqs", 256, "requests that run at once")
+	f.IntVar(&cfg.Engine.MaxBatchedTokens, "max-batched-tokens", 8192, "tokens of one pass")
+	speed := f.Float64("speed", 1, "divides the time of every pass; 10 is ten times as fast")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "chooses the answers")
+	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long it is loading after its start")
+	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long requests in flight may go on when it stops")
+	lf := addLogFlags(f)
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	log, err := lf.logger(env.err)
+	if err != nil {
+		return err
+	}
+	if *speed <= 0 {
+		return errors.New("--speed must be positive")
+	}
+	model, err := loadModel(*dir)
+	if err != nil {
+		return err
+	}
+	cfg.Model, cfg.Vocabulary, cfg.Adapters = model, model.Tokenizer(), aliases
+	cfg.Logger = log.With("worker", *name)
+	cfg.Engine.Timing = perfmodel.Polynomial{Speedup: *speed}
+	cfg.Engine.HashSeed = rand.Uint64() // as engines that draw their seed anew at each start
+	s, err := enginesim.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.Listen(); err != nil {
+		return fmt.Errorf("start engine %s: %w", *name, err)
+	}
+	return s.Run(ctx)
+}
+
+// manyTexts is a flag that may be given more than once.
+type manyTexts []string
+
+func (t *manyTexts) String() string { return strings.Join(*t, ",") }
+
+// Set adds one.
+func (t *manyTexts) Set(v string) error {
+	*t = append(*t, v)
+	return nil
+}

@@ -1,0 +1,189 @@
+package xds_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/xds"
+)
+
+// TestBuild prints what Envoy is told for a fleet. Verbs:
+//
+//	worker name=w model=m address=ip:port [weight=n] [state=ready|starting|draining|down]
+//	gone name=w
+//	build [models=(a,b)] [extproc=address] show=(listener,routes,clusters,endpoints)
+//
+// Run with -rewrite to update, and read the diff: it is what every Envoy will be told.
+func TestBuild(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		f := fleet.New(fleet.Hooks{})
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "worker":
+				w := fleet.Worker{Ranks: 1, Engine: "vllm", State: stateOf(t, d)}
+				d.ScanArgs(t, "name", &w.Name)
+				d.ScanArgs(t, "model", &w.Model)
+				d.ScanArgs(t, "address", &w.Address)
+				var weight int
+				d.MaybeScanArgs(t, "weight", &weight)
+				w.Weight = uint32(weight)
+				if _, err := f.Put(w); err != nil {
+					return err.Error() + "\n"
+				}
+				return ""
+			case "gone":
+				var name string
+				d.ScanArgs(t, "name", &name)
+				f.Remove(name)
+				return ""
+			case "build":
+				return build(t, d, f.Snapshot())
+			}
+			d.Fatalf(t, "unknown verb %s", d.Cmd)
+			return ""
+		})
+	})
+}
+
+func stateOf(t *testing.T, d *datadriven.TestData) fleet.State {
+	name := "ready"
+	d.MaybeScanArgs(t, "state", &name)
+	for s := fleet.Starting; s <= fleet.Down; s++ {
+		if s.String() == name {
+			return s
+		}
+	}
+	d.Fatalf(t, "unknown state %s", name)
+	return 0
+}
+
+func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot) string {
+	s := xds.Settings{
+		Listen: "127.0.0.1:8080", ExtProc: "unix:///run/extproc.sock", Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
+		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AffinityHeader: "x-session-id",
+	}
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "models":
+			s.Models = a.Vals
+		case "extproc":
+			s.ExtProc = a.Vals[0]
+		}
+	}
+	r, err := xds.Build(s, snap)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	var b strings.Builder
+	for _, a := range d.CmdArgs {
+		if a.Key != "show" {
+			continue
+		}
+		for _, what := range a.Vals {
+			for _, m := range pick(r, what) {
+				b.WriteString(asYAML(t, m))
+			}
+		}
+	}
+	return b.String()
+}
+
+func pick(r xds.Resources, what string) (out []proto.Message) {
+	switch what {
+	case "listener":
+		for _, m := range r.Listeners {
+			out = append(out, m)
+		}
+	case "routes":
+		for _, m := range r.Routes {
+			out = append(out, m)
+		}
+	case "clusters":
+		for _, m := range r.Clusters {
+			out = append(out, m)
+		}
+	case "endpoints":
+		for _, m := range r.Endpoints {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func asYAML(t *testing.T, m proto.Message) string {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v any
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(whole(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// whole writes whole numbers as such: JSON knows floats alone.
+func whole(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = whole(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = whole(v[i])
+		}
+	case float64:
+		if v == float64(int64(v)) {
+			return int64(v)
+		}
+	}
+	return v
+}
+
+func TestBuildIsDeterministic(t *testing.T) {
+	s := xds.Settings{Listen: "127.0.0.1:8080", ExtProc: "127.0.0.1:9002", Models: []string{"a", "b"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id", IdleTimeout: time.Minute, DecisionTimeout: time.Second}
+	f := fleet.New(fleet.Hooks{})
+	for i := range 20 {
+		if _, err := f.Put(fleet.Worker{Name: fmt.Sprintf("w%d", i), Model: "a", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bytesOf := func() string {
+		r, err := xds.Build(s, f.Snapshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, c := range r.Clusters {
+			raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Write(raw)
+		}
+		return b.String()
+	}
+	first := bytesOf()
+	if _, err := f.Put(fleet.Worker{Name: "another", Model: "a", Address: "10.0.1.1:80", Ranks: 1, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if bytesOf() != first {
+			t.Fatal("clusters changed although only the workers did: Envoy would warm them again")
+		}
+	}
+}
