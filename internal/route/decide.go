@@ -42,6 +42,7 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 	s.blocks = blockhash.Append(s.blocks[:0], s.prompt.Tokens, m.BlockSize, m.seed(s.salt))
 	r.index.Expire(d.At)
 	r.index.Lookup(s.blocks, &s.overlap)
+	s.name(d)
 
 	won := r.book(s, m, d)
 	s.explain(d, won, r.cfg.Candidates)
@@ -70,7 +71,7 @@ func (s *scratch) choose(m *model, d *Decision) (won int, k pick.Booking) {
 	won = s.policy.Choose(s.candidates, s.rng)
 	c := &s.candidates[won]
 	s.amount.PrefillTokens = int64(c.Score.Uncached)
-	return won, pick.Booking{Rank: c.Rank, Amount: s.amount, Source: d.Source, At: d.At}
+	return won, pick.Booking{Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At}
 }
 
 // predict lets the picked rank hold the prompt before it says so itself. A short prediction

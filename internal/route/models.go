@@ -58,6 +58,9 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
 		}
+		if old := (*r.models.Load())[name]; old != nil && old.Policy == m.Policy && old.Temperature == m.Temperature {
+			m.policy = old.policy // a reload does not begin the round again
+		}
 		ready[name] = m
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -23,7 +24,7 @@ type Config struct {
 	// starts; the same seed and the same requests, one at a time, give the same decisions.
 	Seed uint64
 	// Decisions is how many are kept for Explain, and Candidates how many candidates each
-	// keeps. Defaults 4096 and 16: together about 12 MiB when full.
+	// keeps. Defaults 4096 and 16: together about 13 MiB when full.
 	Decisions, Candidates int
 	// MaxBookings bounds the bookings that have not ended; default 1,048,576. Requests
 	// beyond it are routed but not counted.
@@ -125,6 +126,15 @@ func (r *Router) End(id string, now time.Time) bool { return r.bookings.End(id, 
 // PrefillDone says that the decision's request has begun to answer. False means that this
 // was known, or that there is no such booking.
 func (r *Router) PrefillDone(id string) bool { return r.bookings.PrefillDone(id) }
+
+// SettlePrefills takes the prefill off every booking whose prompt the picked rank's engine
+// itself reports to hold by now, and returns how many there were. It is for a ticker: where
+// no one watches responses, cache events are what tells prefill from decode.
+func (r *Router) SettlePrefills() int {
+	return r.bookings.PrefillDoneIf(func(k *pick.Booking) bool {
+		return k.Last != 0 && r.index.Reported(k.Rank.ID, blockhash.Sequence(k.Last))
+	})
+}
 
 // EndBefore ends the bookings of one Envoy that began before t, and returns how many: for
 // an Envoy whose access-log stream has stayed closed.

@@ -27,6 +27,7 @@ import (
 //	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N]
 //	                                text: prints the decision, or for several who got how many
 //	explain ID | prefill ID | end ID
+//	settle                          prints how many prefills the engines' events show to be done
 //	wait SECONDS
 //	loads | stats
 func TestScenarios(t *testing.T) {
@@ -108,6 +109,8 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		return "not known\n"
 	case "prefill":
 		return fmt.Sprintln(w.router.PrefillDone(a.words[0]))
+	case "settle":
+		return fmt.Sprintf("%d settled\n", w.router.SettlePrefills())
 	case "end":
 		return fmt.Sprintln(w.router.End(a.words[0], w.now))
 	case "wait":

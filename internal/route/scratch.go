@@ -61,6 +61,14 @@ func (s *scratch) score(m *model, d *Decision) {
 	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks())}
 }
 
+// name writes what the prompt is called.
+func (s *scratch) name(d *Decision) {
+	if d.Blocks = len(s.blocks); d.Blocks > 0 {
+		s.chain = blockhash.Chain(s.chain[:0], s.blocks)
+		d.First, d.Last = uint64(s.chain[0]), uint64(s.chain[d.Blocks-1])
+	}
+}
+
 // explain writes the pick and its reasons into the decision: the best candidates by cost,
 // the picked one among them, and the addresses to try next.
 func (s *scratch) explain(d *Decision, won, keep int) {
@@ -70,11 +78,7 @@ func (s *scratch) explain(d *Decision, won, keep int) {
 		d.Overlap += n
 	}
 	d.Cached = d.PromptTokens - w.Score.Uncached
-	d.Blocks, d.Considered = len(s.blocks), len(s.candidates)
-	if len(s.blocks) > 0 {
-		s.chain = blockhash.Chain(s.chain[:0], s.blocks)
-		d.First, d.Last = uint64(s.chain[0]), uint64(s.chain[len(s.chain)-1])
-	}
+	d.Considered = len(s.candidates)
 	s.best(won, keep)
 	d.Candidates = make([]Candidate, len(s.order))
 	for i, at := range s.order {

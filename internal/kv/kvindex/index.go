@@ -150,6 +150,7 @@ func (x *Index) reap(n int) {
 			return
 		}
 		r.mu.Lock()
+		r.dead = true // Drop says so too, but we may be here before it
 		n = x.bury(r, n)
 		buried := r.interred
 		r.mu.Unlock()

@@ -120,6 +120,19 @@ func (n *nodes) lookup(seq blockhash.Sequence, now uint32) *set {
 	return s
 }
 
+// holders returns the holders of a node, nil where there are none.
+func (n *nodes) holders(seq blockhash.Sequence) *set {
+	k := key(seq)
+	t := n.shards[k>>56].table.Load()
+	if t == nil {
+		return nil
+	}
+	if i, found := t.at(k); found {
+		return t.slots[i].set.Load()
+	}
+	return nil
+}
+
 // age returns when the node was last used; false where it has no holders.
 func (n *nodes) age(seq blockhash.Sequence) (uint32, bool) {
 	k := key(seq)

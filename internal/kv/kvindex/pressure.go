@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // hand sweeps over all ranks' engine hashes and forgets what was used least recently, a
@@ -80,6 +81,10 @@ func (x *Index) sweep(limit uint32) (gone, seen int) {
 	r := ranks[h.rank]
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.dead {
+		h.rank, h.segment, h.slot = h.rank+1, 0, 0 // the reaper's
+		return 0, 1
+	}
 	if h.segment == 0 && h.slot == 0 {
 		gone = x.trim(r)
 	}
@@ -207,6 +212,16 @@ func (x *Index) Stats() Stats {
 	s.Dropped = len(x.grave)
 	x.mu.Unlock()
 	return s
+}
+
+// Reported says whether the rank's engine itself says that it holds the chain that ends in
+// seq on its device. It marks nothing as used.
+func (x *Index) Reported(id fleet.RankID, seq blockhash.Sequence) bool {
+	r := x.known(id)
+	if r == nil {
+		return false
+	}
+	return x.nodes.holders(seq).tiers(r.holder)&(1<<fleet.Device) != 0
 }
 
 // Blocks is how many (block, rank) pairs the rank's engine has reported and not taken back.

@@ -223,7 +223,7 @@ func seed(t *testing.T) uint64 {
 // TestAgreesWithTwin: under everything an engine may say, in any order, the index answers
 // as the naive twin does.
 func TestAgreesWithTwin(t *testing.T) {
-	steps := 200_000
+	steps := 60_000
 	if testing.Short() {
 		steps = 20_000
 	}
@@ -252,7 +252,7 @@ func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4}
 	var out Overlap
-	for i := range 60_000 {
+	for i := range 30_000 {
 		w.step()
 		if used := w.x.budget.used.Load(); used > 96<<10 || used < 0 {
 			t.Fatalf("step %d: %d bytes of %d", i, used, 96<<10)

@@ -38,6 +38,9 @@ type Booking struct {
 	Rank fleet.Rank
 	// Amount is what the booking weighs now: PrefillDone takes the prefill out of it.
 	Amount fleet.Amount
+	// Last is the sequence hash of the prompt's last complete block, which tells when the
+	// rank has computed the prompt; 0 where there is none.
+	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
 	At     time.Time
@@ -159,10 +162,32 @@ func (b *Bookings) PrefillDone(id string) bool {
 	if !ok || k.Amount.PrefillTokens == 0 {
 		return false
 	}
+	s.prefillDoneLocked(id, k)
+	return true
+}
+
+func (s *shard) prefillDoneLocked(id string, k Booking) {
 	k.Rank.Load.Add(fleet.Amount{PrefillTokens: -k.Amount.PrefillTokens})
 	k.Amount.PrefillTokens = 0
 	s.byID[id] = k
-	return true
+}
+
+// PrefillDoneIf takes the prefill off every booking that match accepts and that still has
+// some, and returns how many there were. match must not call back into the table.
+func (b *Bookings) PrefillDoneIf(match func(k *Booking) bool) int {
+	n := 0
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		for id, k := range s.byID {
+			if k.Amount.PrefillTokens > 0 && match(&k) {
+				s.prefillDoneLocked(id, k)
+				n++
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
 }
 
 // EndIf ends every booking that match accepts and returns how many there were. match must
