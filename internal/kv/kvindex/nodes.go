@@ -120,6 +120,17 @@ func (n *nodes) lookup(seq blockhash.Sequence, now uint32) *set {
 	return s
 }
 
+// touch reads the slot where a node would be, to have it in the cache.
+func (n *nodes) touch(seq blockhash.Sequence) uint64 {
+	k := key(seq)
+	t := n.shards[k>>56].table.Load()
+	if t == nil {
+		return 0
+	}
+	i := t.home(k)
+	return t.slots[i].key.Load() + uint64(t.ages[i].Load())
+}
+
 // holders returns the holders of a node, nil where there are none.
 func (n *nodes) holders(seq blockhash.Sequence) *set {
 	k := key(seq)

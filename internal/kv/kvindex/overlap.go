@@ -1,6 +1,9 @@
 package kvindex
 
-import "github.com/stator-project/stator/internal/fleet"
+import (
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
 
 // Overlap is the answer of a lookup. It is reused from lookup to lookup and keeps its
 // buffers; it belongs to one goroutine at a time. The zero value is ready.
@@ -10,7 +13,9 @@ type Overlap struct {
 	// at finds a rank in ranks: one more than its position; 0 is absent. By RankID.
 	at []uint32
 
-	active []progress
+	active  []progress
+	chain   [ahead]blockhash.Sequence
+	touched uint64
 }
 
 // Held is how much of a prompt one rank holds.
