@@ -65,7 +65,7 @@ type Score struct {
 
 // Score judges one candidate.
 //
-//	prefill  = PrefillLoadScale · max(0, (booked prefill + prompt)/blockSize − credit)
+//	prefill  = PrefillScale · max(0, (booked prefill + prompt)/blockSize − credit)
 //	credit   = Overlap · decay · device + Tier · (host, disk, external)
 //	decay    = 1/(1 + OverlapDecay · (booked prefill − least booked prefill) / prompt)
 //	decode   = Decode · (booked blocks + blocks of this prompt)
@@ -90,7 +90,7 @@ func (w *Weights) Score(r *Request, f *Facts) Score {
 		s.Credit += w.Overlap * credit
 	}
 	raw := float64(max(0, f.Booked.PrefillTokens)+int64(r.PromptTokens)) / bs
-	s.Prefill = w.PrefillLoadScale * max(0, raw-s.Credit)
+	s.Prefill = w.PrefillScale * max(0, raw-s.Credit)
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
 	s.ForeignRequests = f.foreign(r.Now, w.ReportAge)

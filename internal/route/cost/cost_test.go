@@ -35,7 +35,7 @@ func TestScores(t *testing.T) {
 				case "weights":
 					w, err = Dynamo(), nil
 				case "scale":
-					w.PrefillLoadScale = v
+					w.PrefillScale = v
 				case "decay":
 					w.OverlapDecay = v
 				case "requests":

@@ -21,9 +21,10 @@ type Weights struct {
 	// OverlapDecay lets the device credit shrink on ranks with much booked prefill.
 	// Default 0: off.
 	OverlapDecay float64
-	// PrefillLoadScale is how many blocks of decode one block of prefill weighs. Default 16.
+	// PrefillScale is how many blocks of decode one block of prefill weighs; Dynamo calls it
+	// prefill_load_scale. Default 16.
 	// Raising it favours time to first token, lowering it inter-token latency.
-	PrefillLoadScale float64
+	PrefillScale float64
 	// Decode weighs the blocks that running requests occupy. Default 1.
 	Decode float64
 	// Requests weighs booked requests, in blocks each. Default 0.
@@ -35,17 +36,17 @@ type Weights struct {
 	ReportAge time.Duration
 }
 
-// Default is what the kv policy uses. PrefillLoadScale is 16 because a missed block costs
+// Default is what the kv policy uses. PrefillScale is 16 because a missed block costs
 // far more than an occupied one: in Dynamo's published sweep of its own function, 16 to 32
 // beat its default of 1 by 14 % of TTFT and 27 % of TPOT on a tool-agent trace.
 func Default() Weights {
 	return Weights{
-		Overlap:          1,
-		Tier:             [fleet.Tiers]float64{1, 0.75, 0.25, 0.25},
-		PrefillLoadScale: 16,
-		Decode:           1,
-		Foreign:          8,
-		ReportAge:        5 * time.Second,
+		Overlap:      1,
+		Tier:         [fleet.Tiers]float64{1, 0.75, 0.25, 0.25},
+		PrefillScale: 16,
+		Decode:       1,
+		Foreign:      8,
+		ReportAge:    5 * time.Second,
 	}
 }
 
@@ -53,7 +54,7 @@ func Default() Weights {
 // and nothing said of other routers' requests.
 func Dynamo() Weights {
 	w := Default()
-	w.PrefillLoadScale, w.Foreign = 1, 0
+	w.PrefillScale, w.Foreign = 1, 0
 	return w
 }
 
@@ -70,7 +71,7 @@ func (w *Weights) Validate() error {
 		check("tier."+fleet.Tier(t).String(), v)
 	}
 	check("overlapDecay", w.OverlapDecay)
-	check("prefillLoadScale", w.PrefillLoadScale)
+	check("prefillScale", w.PrefillScale)
 	check("decode", w.Decode)
 	check("requests", w.Requests)
 	check("foreign", w.Foreign)
