@@ -88,7 +88,7 @@ func (d *Decision) why() string {
 		return fmt.Sprintf("%s won: drawn among equals at cost %s; %s.", name, dec(won.Score.Total), holds)
 	}
 	return fmt.Sprintf("%s won: cost %s against %s on %s, mostly by %s; %s.",
-		name, dec(won.Score.Total), dec(next.Score.Total), next.name(d), d.mainReason(won, next), holds)
+		name, dec(won.Score.Total), dec(next.Score.Total), next.name(d), mainReason(won, next), holds)
 }
 
 // split returns the picked candidate and the best of the others.
@@ -105,9 +105,9 @@ func (d *Decision) split() (won, next *Candidate) {
 
 // mainReason names the term in which the winner gained most over the next. Prefill has two
 // parts: what overlap saves of this prompt, and what is booked ahead of it.
-func (d *Decision) mainReason(won, next *Candidate) string {
+func mainReason(won, next *Candidate) string {
 	overlap := won.Score.Credit - next.Score.Credit
-	ahead := float64(next.Load.PrefillTokens-won.Load.PrefillTokens) / float64(max(1, d.BlockSize))
+	ahead := next.Score.Ahead - won.Score.Ahead
 	scale := 0.0
 	if overlap+ahead > 0 {
 		scale = (next.Score.Prefill - won.Score.Prefill) / (overlap + ahead)

@@ -55,8 +55,9 @@ type Score struct {
 	Decode   float64 // blocks that running requests and this one occupy
 	Requests float64 // booked requests
 	Foreign  float64 // requests the engine reports beyond those we booked
-	// Credit is the overlap's worth in blocks, before scaling. It is part of Prefill.
-	Credit float64
+	// Credit is the overlap's worth and Ahead what is booked before this request, both in
+	// blocks, weighed but not scaled. They are parts of Prefill.
+	Credit, Ahead float64
 	// ForeignRequests is what Foreign weighs.
 	ForeignRequests int64
 	// Uncached is the prompt tokens that this rank would have to compute.
@@ -65,14 +66,14 @@ type Score struct {
 
 // Score judges one candidate.
 //
-//	prefill  = PrefillScale · max(0, (booked prefill + prompt)/blockSize − credit)
+//	prefill  = PrefillScale · max(0, (Ahead · booked prefill + prompt)/blockSize − credit)
 //	credit   = Overlap · decay · device + Tier · (host, disk, external)
 //	decay    = 1/(1 + OverlapDecay · (booked prefill − least booked prefill) / prompt)
 //	decode   = Decode · (booked blocks + blocks of this prompt)
 //	requests = Requests · booked requests
 //	foreign  = Foreign · max(0, running + waiting − booked requests), of a fresh report
 //
-// All but the last term are those of NVIDIA Dynamo's default selector.
+// With Ahead 1 all but the last term are those of NVIDIA Dynamo's default selector.
 func (w *Weights) Score(r *Request, f *Facts) Score {
 	bs := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
@@ -89,8 +90,8 @@ func (w *Weights) Score(r *Request, f *Facts) Score {
 		}
 		s.Credit += w.Overlap * credit
 	}
-	raw := float64(max(0, f.Booked.PrefillTokens)+int64(r.PromptTokens)) / bs
-	s.Prefill = w.PrefillScale * max(0, raw-s.Credit)
+	s.Ahead = w.Ahead * float64(max(0, f.Booked.PrefillTokens)) / bs
+	s.Prefill = w.PrefillScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
 	s.ForeignRequests = f.foreign(r.Now, w.ReportAge)
