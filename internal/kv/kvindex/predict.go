@@ -141,19 +141,22 @@ func (x *Index) lowerNext(at int64) {
 }
 
 // Expire ends the predictions whose time has come. Between two ticks of 100 ms it costs one
-// comparison, so every decision can afford to call it.
+// comparison, so every decision can afford to call it; no call ends more than about 4,096,
+// the next goes on.
 func (x *Index) Expire(now time.Time) {
 	at := now.UnixNano()
 	if at < x.nextExpiry.Load() {
 		return
 	}
 	x.nextExpiry.Store(never) // before the scan: a prediction made meanwhile lowers it again
+	left := 4096
 	for _, r := range *x.byID.Load() {
 		if r == nil {
 			continue
 		}
 		r.mu.Lock()
-		for len(r.predictions.heap) > 0 && r.predictions.heap[0].at <= at {
+		for len(r.predictions.heap) > 0 && r.predictions.heap[0].at <= at && left > 0 {
+			left -= len(r.predictions.heap[0].seqs)
 			x.settleBatch(r, at)
 		}
 		if len(r.predictions.heap) > 0 {
