@@ -48,7 +48,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	}})
 	d.feed = feed.New(feed.Config{}, d.fleet, d.index)
 	d.router = route.New(route.Config{
-		Parse: parseBody(cfg.Gateway.MaxBodyBytes), Seed: rand.Uint64(), PredictFor: d.feed.Lifetime,
+		Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime,
 	}, d.fleet, d.index)
 	if err := d.setModels(cfg); err != nil {
 		return nil, err
@@ -63,10 +63,9 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	return d, nil
 }
 
-func parseBody(limit int64) func(prompt.Endpoint, []byte) (*prompt.Request, error) {
-	return func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-		return openai.Parse(ep, body, openai.Limits{Bytes: int(limit)})
-	}
+// parseBody reads bodies with the default bounds on what they may hold; their size is extproc's.
+func parseBody(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+	return openai.Parse(ep, body, openai.Limits{})
 }
 
 // setModels gives the router what the configuration names.

@@ -119,6 +119,9 @@ func flags(env environment, name, about string) *flag.FlagSet {
 func printFlag(w io.Writer, o *flag.Flag) {
 	kind, text := flag.UnquoteUsage(o)
 	head := "  --" + o.Name
+	if len(o.Name) == 1 {
+		head = "  -" + o.Name
+	}
 	if kind != "" {
 		head += " " + strings.ToUpper(kind)
 	}

@@ -32,6 +32,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.IntVar(&cfg.Engine.MaxSeqs, "max-seqs", 256, "requests that run at once")
 	f.IntVar(&cfg.Engine.MaxBatchedTokens, "max-batched-tokens", 8192, "tokens of one pass")
 	speed := f.Float64("speed", 1, "divides the time of every pass; 10 is ten times as fast")
+	scale := f.Int("token-scale", 1, "each token takes the time of this many, for traces whose prompts and outputs were shortened")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "chooses the answers")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long it is loading after its start")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long requests in flight may go on when it stops")
@@ -43,16 +44,16 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if *speed <= 0 {
-		return errors.New("--speed must be positive")
+	if *speed <= 0 || *scale < 1 {
+		return errors.New("--speed must be positive, --token-scale at least 1")
 	}
 	model, err := loadModel(*dir)
 	if err != nil {
 		return err
 	}
-	cfg.Model, cfg.Vocabulary, cfg.Adapters = model, model.Tokenizer(), aliases
+	cfg.Model, cfg.Vocabulary, cfg.Aliases = model, model.Tokenizer(), aliases
 	cfg.Logger = log.With("worker", *name)
-	cfg.Engine.Timing = perfmodel.Polynomial{Speedup: *speed}
+	cfg.Engine.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: *speed}, Tokens: *scale}
 	cfg.Engine.HashSeed = rand.Uint64() // as engines that draw their seed anew at each start
 	s, err := enginesim.New(cfg)
 	if err != nil {

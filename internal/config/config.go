@@ -106,7 +106,8 @@ type Launch struct {
 	// command is the command line for exec; {port} and {name} are filled in.
 	Command []string `yaml:"command"`
 	// args are the engine's own settings. For sim: blocks (KV capacity, default 16384), speed
-	// (time is divided by it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration).
+	// (time is divided by it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration), tokenScale (each token takes the
+	// time of this many).
 	// For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm: extra
 	// command-line options by name.
 	Args map[string]any `yaml:"args"`

@@ -12,7 +12,7 @@ import (
 
 // simulated runs this program's own simulated engine.
 func simulated(l Launch, ports []int, c *Command) error {
-	if err := l.only("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup"); err != nil {
+	if err := l.only("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup", "tokenScale"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -30,7 +30,7 @@ func simulated(l Launch, ports []int, c *Command) error {
 	for _, a := range l.Aliases {
 		c.Args = append(c.Args, "--alias", a)
 	}
-	flags := map[string]string{"speed": "--speed", "seed": "--seed", "maxSeqs": "--max-seqs", "maxBatchedTokens": "--max-batched-tokens", "startup": "--startup"}
+	flags := map[string]string{"speed": "--speed", "seed": "--seed", "maxSeqs": "--max-seqs", "maxBatchedTokens": "--max-batched-tokens", "startup": "--startup", "tokenScale": "--token-scale"}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {
 			c.Args = append(c.Args, flags[key], v)

@@ -1,0 +1,438 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the program under test, built with the race detector.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "stator-scenario-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "bin", "stator")
+	build := exec.Command("go", "build", "-race", "-o", binary, "../../cmd/stator")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the program under test: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// envoyPath is the Envoy that `make test` installs; STATOR_TEST_ENVOY names another.
+func envoyPath(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("STATOR_TEST_ENVOY"); path != "" {
+		return path
+	}
+	found, err := filepath.Glob("../../.venv/lib/python*/site-packages/envoy/_bin/envoy")
+	if err != nil || len(found) == 0 {
+		t.Fatal("there is no Envoy: run `make test`, which installs one")
+	}
+	path, err := filepath.Abs(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// command is a running process of the program.
+type command struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	out  *logBuffer
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// start runs the program. What it writes is shown when the test fails.
+func start(t *testing.T, args ...string) *command {
+	t.Helper()
+	c := &command{t: t, cmd: exec.Command(binary, args...), out: &logBuffer{}, done: make(chan struct{})}
+	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
+	c.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.done)
+	}()
+	t.Cleanup(func() {
+		c.stop()
+		if t.Failed() {
+			t.Logf("stator %s wrote:\n%s", strings.Join(args, " "), c.out)
+		}
+		if strings.Contains(c.out.String(), "DATA RACE") {
+			t.Errorf("stator %s has a data race", args[0])
+		}
+	})
+	return c
+}
+
+// stop asks the process to end and waits until it has.
+func (c *command) stop() {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.done:
+	case <-time.After(30 * time.Second):
+		c.t.Errorf("%s did not end within 30 s of SIGTERM", c.cmd.Args)
+		_ = c.cmd.Process.Kill()
+		<-c.done
+	}
+}
+
+func (c *command) kill() {
+	_ = c.cmd.Process.Kill()
+	<-c.done
+}
+
+// logBuffer collects what processes write.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// gateway is a running fleet with Envoy in front.
+type gateway struct {
+	t     *testing.T
+	url   string
+	admin string
+	up    *command
+}
+
+// up runs `stator up` and returns when it serves.
+func up(t *testing.T, args ...string) *gateway {
+	t.Helper()
+	g := &gateway{t: t, admin: freeAddress(t)}
+	http := freeAddress(t)
+	g.url = "http://" + http
+	g.up = start(t, append([]string{"up", "--http", http, "--admin", g.admin, "--envoy", envoyPath(t)}, args...)...)
+	g.await()
+	return g
+}
+
+func (g *gateway) await() {
+	g.t.Helper()
+	eventually(g.t, "the gateway is ready", func() error {
+		select {
+		case <-g.up.done:
+			g.t.Fatalf("it ended: %v", g.up.err)
+		default:
+		}
+		_, err := get("http://" + g.admin + "/readyz")
+		return err
+	})
+}
+
+// patience bounds every wait: long enough for a busy machine under the race detector.
+const patience = 60 * time.Second
+
+// eventually waits until ok has no error.
+func eventually(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s: %v", patience, what, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
+func get(url string) (string, error) {
+	resp, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// reply is a response as a client sees it.
+type reply struct {
+	status   int
+	header   http.Header
+	body     string
+	decision string
+	usage    struct {
+		PromptTokens int `json:"prompt_tokens"`
+		Details      struct {
+			CachedTokens int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	text  string
+	error struct{ Message, Type, Param, Code string }
+}
+
+// send makes a request and reads its response; headers come in pairs.
+func (g *gateway) send(ctx context.Context, method, path string, body []byte, headers ...string) (reply, error) {
+	req, err := http.NewRequestWithContext(ctx, method, g.url+path, bytes.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	req.Header.Set("content-type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	r := reply{status: resp.StatusCode, header: resp.Header, body: string(raw), decision: resp.Header.Get("x-stator-decision")}
+	r.read(raw)
+	return r, err
+}
+
+func (r *reply) read(raw []byte) {
+	var v struct {
+		Usage   json.RawMessage
+		Choices []struct {
+			Message struct{ Content string }
+			Text    string
+		}
+		Error json.RawMessage
+	}
+	if json.Unmarshal(raw, &v) != nil {
+		return
+	}
+	_ = json.Unmarshal(v.Usage, &r.usage)
+	_ = json.Unmarshal(v.Error, &r.error)
+	if len(v.Choices) > 0 {
+		r.text = v.Choices[0].Message.Content + v.Choices[0].Text
+	}
+}
+
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// chat sends a chat that must succeed.
+func (g *gateway) chat(messages []message, maxTokens int) reply {
+	g.t.Helper()
+	r, err := g.tryChat(g.t.Context(), messages, maxTokens)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return r
+}
+
+func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int) (reply, error) {
+	body, err := json.Marshal(map[string]any{"model": "sim", "messages": messages, "max_tokens": maxTokens})
+	if err != nil {
+		return reply{}, err
+	}
+	r, err := g.send(ctx, http.MethodPost, "/v1/chat/completions", body)
+	if err == nil && r.status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", r.status, r.body)
+	}
+	return r, err
+}
+
+// decision is what the router says of one request.
+type decision struct {
+	ID, Worker, Address          string
+	PromptTokens, Blocks, Overlap int
+}
+
+func (g *gateway) decision(id string) decision {
+	g.t.Helper()
+	var d decision
+	g.page("/debug/decisions/"+id, &d)
+	return d
+}
+
+// page reads one of the admin port's pages.
+func (g *gateway) page(path string, v any) {
+	g.t.Helper()
+	text, err := get("http://" + g.admin + path + "?format=json")
+	if err == nil {
+		err = json.Unmarshal([]byte(text), v)
+	}
+	if err != nil {
+		g.t.Fatalf("read %s: %v", path, err)
+	}
+}
+
+type rank struct {
+	Worker, State, Address string
+	Booked                 int `json:"booked_requests"`
+	Prefill                int `json:"booked_prefill_tokens"`
+	Blocks                 int `json:"booked_decode_blocks"`
+	Running                int `json:"reported_running"`
+	Waiting                int `json:"reported_waiting"`
+}
+
+func (g *gateway) fleet() []rank {
+	g.t.Helper()
+	var out []rank
+	g.page("/debug/fleet", &out)
+	return out
+}
+
+// metric sums the samples of a metric whose labels contain all of labels.
+func (g *gateway) metric(name string, labels ...string) float64 {
+	g.t.Helper()
+	text, err := get("http://" + g.admin + "/metrics")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return sample(text, name, labels...)
+}
+
+func sample(text, name string, labels ...string) (sum float64) {
+lines:
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(rest, l) {
+				continue lines
+			}
+		}
+		fields := strings.Fields(rest)
+		v, _ := strconv.ParseFloat(fields[len(fields)-1], 64)
+		sum += v
+	}
+	return sum
+}
+
+// served reads how finished requests were served.
+func (g *gateway) served(outcome string) int {
+	g.t.Helper()
+	return int(g.metric("stator_accesslog_requests_total", `outcome="`+outcome+`"`))
+}
+
+// assertServed waits until Envoy has reported all requests, then demands that none was served
+// by anyone but the worker picked for it, and that nothing is booked any more.
+func (g *gateway) assertServed(asPicked int) {
+	g.t.Helper()
+	eventually(g.t, "all requests are reported", func() error {
+		if n := g.served("as_picked"); n < asPicked {
+			return fmt.Errorf("%d of %d", n, asPicked)
+		}
+		return nil
+	})
+	for _, bad := range []string{"misdirected", "unpicked", "unserved"} {
+		if n := g.served(bad); n != 0 {
+			g.t.Errorf("%d requests were %s", n, bad)
+		}
+	}
+	g.assertNothingBooked()
+}
+
+func (g *gateway) assertNothingBooked() {
+	g.t.Helper()
+	eventually(g.t, "no booking is left", func() error {
+		for _, r := range g.fleet() {
+			if r.Booked != 0 || r.Prefill != 0 || r.Blocks != 0 {
+				return fmt.Errorf("%+v", r)
+			}
+		}
+		if n := g.metric("stator_route_bookings"); n != 0 {
+			return fmt.Errorf("%g bookings", n)
+		}
+		return nil
+	})
+}
+
+// processes lists the children of a process, by name.
+func children(t *testing.T, pid int) map[int]string {
+	t.Helper()
+	out := map[int]string{}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		m := statRE.FindSubmatch(raw)
+		if m == nil || string(m[3]) != strconv.Itoa(pid) || string(m[2]) == "Z" {
+			continue
+		}
+		id, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		out[id] = string(m[1])
+	}
+	return out
+}
+
+var statRE = regexp.MustCompile(`\((.*)\) (\S) (\d+) `)
+
+// portOwner finds the child of pid that listens on address, by its command line.
+func childWith(t *testing.T, pid int, argument string) int {
+	t.Helper()
+	for id := range children(t, pid) {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if err == nil && strings.Contains(string(raw), argument) {
+			return id
+		}
+	}
+	t.Fatalf("no child of %d has %q in its command line", pid, argument)
+	return 0
+}
+
+var errNotYet = errors.New("not yet")
