@@ -1,17 +1,16 @@
 // Package prompt turns a request into the tokens its engine would see.
 //
 // A [Model] is what a Hugging Face folder says of a model's input: vocabulary, chat template,
-// context length. [Model.Prepare] renders and tokenizes one parsed request. The package does
-// not know pools, workers or which model a request should go to, and it does no I/O: folders
-// come as fs.FS.
+// context length. [Model.Prepare] renders and tokenizes one parsed request as vLLM does. The
+// package does not know pools, workers or which model a request should go to, and it does no
+// I/O and reads no clock: folders come as fs.FS, the time in [Prompt.Now].
 //
 // A Model is immutable and safe for concurrent use; a [Prompt] belongs to one request at a
 // time and is meant to be used again, because it keeps its buffers.
 package prompt
 
 import (
-	"errors"
-	"io/fs"
+	"time"
 
 	"github.com/stator-project/stator/internal/prompt/chattemplate"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -35,28 +34,35 @@ const (
 // Model is what is needed to prepare prompts for one model.
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
-	template  *chattemplate.Template
-	context   int
+	// template renders chats, and withTools those with tools; both are nil where the folder
+	// has no template.
+	template, withTools *chattemplate.Template
+	// tokens are the names by which templates know special tokens (bos_token, …).
+	tokens  []namedToken
+	context int
+	// vocabulary is one more than the largest token id that the model takes.
+	vocabulary int
 }
+
+type namedToken struct{ name, text string }
 
 // Prompt is a prepared request. Its buffers are kept from one Prepare to the next.
 type Prompt struct {
+	// Now is the time that templates may ask for; set it before Prepare.
+	Now time.Time
 	// Text is the rendered chat, or the text of the first prompt; empty for token ids.
 	Text []byte
 	// Tokens are the ids of the first prompt.
 	Tokens []uint32
 	// Total counts the tokens of all prompts; Prompts counts the prompts.
 	Total, Prompts int
-}
+	// Media are the hashes of the images, audio and video that a chat refers to, in order. A
+	// prompt's tokens do not tell them apart.
+	Media [][16]byte
 
-// Load reads a model folder as Hugging Face lays it out.
-func Load(fsys fs.FS) (*Model, error) {
-	return nil, errors.New("load model folder: not supported yet")
-}
-
-// Prepare renders and tokenizes req into dst. A bad request is an [*Error].
-func (m *Model) Prepare(req *Request, dst *Prompt) error {
-	return &Error{Status: 500, Type: openai.ServerError, Message: "Prompts cannot be prepared yet."}
+	other []uint32 // the ids of a later prompt
+	dicts []chattemplate.Dict
+	items []chattemplate.Value
 }
 
 // ContextLength is the longest prompt and answer together, in tokens; 0 where the folder
@@ -65,3 +71,6 @@ func (m *Model) ContextLength() int { return m.context }
 
 // Tokenizer is the model's vocabulary.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
+
+// HasTemplate says whether the folder has a chat template; without one chats are refused.
+func (m *Model) HasTemplate() bool { return m.template != nil }

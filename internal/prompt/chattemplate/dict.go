@@ -17,6 +17,21 @@ func NewDict(n int) *Dict {
 // Len is the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
 
+// Reset empties the dict and keeps its memory.
+func (d *Dict) Reset() {
+	clear(d.values)
+	d.keys, d.values, d.byName = d.keys[:0], d.values[:0], nil
+}
+
+// Each calls visit for each string key and its value, in order.
+func (d *Dict) Each(visit func(key string, v Value)) {
+	for i, k := range d.keys {
+		if k.kind == String {
+			visit(k.str, d.values[i])
+		}
+	}
+}
+
 // Set sets the value of a string key.
 func (d *Dict) Set(key string, v Value) { d.set(StringValue(key), v) }
 

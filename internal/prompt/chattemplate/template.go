@@ -14,7 +14,12 @@ type Template struct {
 	free []string
 	// stored are the root's own names; each begins as what the context says of it.
 	stored []storedName
+	parts  bool
 }
+
+// WantsParts says whether the template goes through the parts of a message's content, so that
+// it must be given lists; else it must be given strings.
+func (t *Template) WantsParts() bool { return t.parts }
 
 type storedName struct {
 	name string
@@ -62,7 +67,12 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compileTemplate(body)
+	t, err := compileTemplate(body)
+	if err != nil {
+		return nil, err
+	}
+	t.parts = wantsParts(body)
+	return t, nil
 }
 
 // Render appends the rendered text to dst. Where Python would raise, and where a limit is

@@ -115,6 +115,33 @@ func missing(name string) Value { return Value{str: name} }
 // Kind is the kind of v.
 func (v Value) Kind() Kind { return v.kind }
 
+// Text is the text of a String, else "".
+func (v Value) Text() string {
+	if v.kind == String {
+		return v.str
+	}
+	return ""
+}
+
+// Dict is the dict of a DictKind; for anything else an empty one that nobody else has.
+func (v Value) Dict() *Dict {
+	if d := v.dict(); d != nil {
+		return d
+	}
+	return &Dict{}
+}
+
+// Items are the elements of a ListKind, not a copy; nil for anything else.
+func (v Value) Items() []Value {
+	if l := v.list(); l != nil {
+		return l.Items
+	}
+	return nil
+}
+
+// Len is the number of elements of a ListKind, 0 for anything else.
+func (v Value) Len() int { return len(v.Items()) }
+
 func (v Value) list() *List      { l, _ := v.ref.(*List); return l }
 func (v Value) dict() *Dict      { d, _ := v.ref.(*Dict); return d }
 func (v Value) int() int64       { return int64(v.num) }

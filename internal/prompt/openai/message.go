@@ -40,6 +40,7 @@ func (p *parser) message(i int, m *Message) {
 		return
 	}
 	start, compat := p.at, ""
+	given := func() bool { return p.peek() == stringValue }
 	p.object(func(key string) {
 		switch key {
 		case "role":
@@ -51,8 +52,10 @@ func (p *parser) message(i int, m *Message) {
 		case "tool_call_id":
 			m.ToolCallID = p.member(i, ".tool_call_id")
 		case "reasoning":
+			m.HasReasoning = given() || m.HasReasoning
 			m.Reasoning = p.member(i, ".reasoning")
 		case "reasoning_content":
+			m.HasReasoning = given() || m.HasReasoning
 			compat = p.member(i, ".reasoning_content")
 		case "tool_calls":
 			p.toolCalls(i, m)

@@ -88,6 +88,7 @@ type Message struct {
 	Parts []Part
 	// Name, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty where absent.
 	Name, ToolCallID, Reasoning string
+	HasReasoning                bool
 	// ToolCalls is the raw JSON array of tool_calls; nil where absent or null.
 	ToolCalls []byte
 	// Raw is the message's own JSON object.

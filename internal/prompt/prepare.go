@@ -1,0 +1,115 @@
+package prompt
+
+import (
+	"strconv"
+	"unsafe"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// Prepare renders and tokenizes req into dst, which it overwrites. A bad request is an
+// [*Error]: one that the template refuses, and a prompt that is longer than the context.
+func (m *Model) Prepare(req *Request, dst *Prompt) error {
+	dst.Text, dst.Tokens, dst.Media = dst.Text[:0], dst.Tokens[:0], dst.Media[:0]
+	dst.Total, dst.Prompts = 0, 0
+	if req.Endpoint == Chat {
+		if err := m.render(req, dst); err != nil {
+			return err
+		}
+		return m.add(req, dst, openai.Prompt{Text: unsafe.String(unsafe.SliceData(dst.Text), len(dst.Text))})
+	}
+	for i, p := range req.Prompts {
+		if i == 0 && p.Tokens == nil {
+			dst.Text = append(dst.Text, p.Text...)
+		}
+		if err := m.add(req, dst, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add tokenizes one prompt and counts it.
+func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
+	ids := &dst.Tokens
+	if dst.Prompts > 0 {
+		ids = &dst.other
+	}
+	var err error
+	if *ids, err = m.tokenize(req, (*ids)[:0], p); err != nil {
+		return err
+	}
+	dst.Prompts++
+	dst.Total += len(*ids)
+	return m.checkLength(req, len(*ids))
+}
+
+// tokenize appends the ids of p to dst.
+func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt) ([]uint32, error) {
+	if p.Tokens != nil {
+		for _, id := range p.Tokens {
+			if int64(id) >= int64(m.vocabulary) {
+				return dst, openai.Invalid(param(req), "invalid_value",
+					"Token id %d is out of vocabulary. Use ids from 0 to %d.", id, m.vocabulary-1)
+			}
+		}
+		return truncate(append(dst, p.Tokens...), m.keep(req), req.TruncateRight), nil
+	}
+	var before, after []uint32
+	if req.AddSpecialTokens {
+		before, after = m.tokenizer.Before(), m.tokenizer.After()
+	}
+	// Special tokens that are put around the text count, and are never cut off.
+	dst = m.tokenizer.Encode(append(dst, before...), p.Text)
+	if keep := m.keep(req); keep >= 0 {
+		text := dst[len(before):]
+		kept := truncate(text, max(0, keep-len(before)-len(after)), req.TruncateRight)
+		dst = dst[:len(before)+copy(text, kept)]
+	}
+	return append(dst, after...), nil
+}
+
+// keep is how many tokens of a prompt the client wants to keep, -1 for all.
+func (m *Model) keep(req *Request) int {
+	switch {
+	case req.Truncate > 0:
+		return req.Truncate
+	case req.Truncate < 0 && m.context > 0:
+		return max(0, m.context-req.MaxTokens)
+	}
+	return -1
+}
+
+// truncate keeps n tokens at the end, or at the beginning where right is cut; -1 keeps all.
+func truncate(ids []uint32, n int, right bool) []uint32 {
+	switch {
+	case n < 0 || n >= len(ids):
+		return ids
+	case right:
+		return ids[:n]
+	}
+	return ids[:copy(ids, ids[len(ids)-n:])]
+}
+
+// checkLength refuses a prompt that leaves no room for what was asked for, in vLLM's words.
+func (m *Model) checkLength(req *Request, n int) error {
+	if n == 0 {
+		return openai.Invalid(param(req), "invalid_value", "The prompt is empty: it has no tokens. Send some text.")
+	}
+	asked := req.MaxTokens
+	if req.Endpoint == Embeddings {
+		asked = 0
+	}
+	if m.context == 0 || n+asked <= m.context {
+		return nil
+	}
+	return openai.Invalid("input_tokens", "context_length_exceeded",
+		"This model's maximum context length is %s tokens. However, you requested %s output tokens and your prompt contains %s input tokens, "+
+			"for a total of %s tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
+		strconv.Itoa(m.context), strconv.Itoa(asked), strconv.Itoa(n), strconv.Itoa(n+asked))
+}
+
+// param is the field that holds a request's prompt.
+func param(req *Request) string {
+	return [...]string{Chat: "messages", Completions: "prompt", Embeddings: "input"}[req.Endpoint]
+}

@@ -1,0 +1,146 @@
+package prompt_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/models"
+)
+
+func sim(t testing.TB) *prompt.Model {
+	t.Helper()
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func parse(t testing.TB, ep prompt.Endpoint, body string) *prompt.Request {
+	t.Helper()
+	req, err := openai.Parse(ep, []byte(body), openai.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+func TestPrepareChat(t *testing.T) {
+	m := sim(t)
+	var p prompt.Prompt
+	req := parse(t, prompt.Chat, `{"model":"sim","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"Hi"}]},
+		{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"now","arguments":"{\"tz\": \"UTC\"}"}}]},
+		{"role":"tool","tool_call_id":"1","content":"noon"}],
+		"tools":[{"type":"function","function":{"parameters":{"b":1,"a":2},"name":"now"}}]}`)
+	if err := m.Prepare(req, &p); err != nil {
+		t.Fatal(err)
+	}
+	want := "<|im_start|>system\nBe brief.\n\n# Tools\n\nYou may call these functions, one JSON object per call between <tool_call> and </tool_call>:\n<tools>\n" +
+		`{"type": "function", "function": {"name": "now", "description": null, "parameters": {"b": 1, "a": 2}}}` +
+		"\n</tools><|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n<tool_call>\n" +
+		`{"name": "now", "arguments": {"tz": "UTC"}}` + "\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+	if string(p.Text) != want {
+		t.Errorf("rendered\n%s\nwant\n%s", p.Text, want)
+	}
+	if got := string(m.Tokenizer().AppendDecode(nil, p.Tokens...)); got != want {
+		t.Errorf("tokens decode to\n%s", got)
+	}
+	start, _ := m.Tokenizer().ID("<|im_start|>")
+	if p.Tokens[0] != start || p.Total != len(p.Tokens) || p.Prompts != 1 {
+		t.Errorf("first token %d, total %d of %d, prompts %d", p.Tokens[0], p.Total, len(p.Tokens), p.Prompts)
+	}
+}
+
+func TestPreparePrompts(t *testing.T) {
+	m := sim(t)
+	var p prompt.Prompt
+	for body, want := range map[string][2]int{ // prompts, tokens
+		`{"model":"m","prompt":"the the"}`:                            {1, 2},
+		`{"model":"m","prompt":["the","the"]}`:                        {2, 2},
+		`{"model":"m","prompt":[5,6,7]}`:                              {1, 3},
+		`{"model":"m","prompt":[[5,6],[7],[8]]}`:                      {3, 4},
+		`{"model":"m","prompt":[5,6,7,8],"truncate_prompt_tokens":3}`: {1, 3},
+	} {
+		if err := m.Prepare(parse(t, prompt.Completions, body), &p); err != nil || p.Prompts != want[0] || p.Total != want[1] {
+			t.Errorf("%s: %d prompts, %d tokens, %v; want %v", body, p.Prompts, p.Total, err, want)
+		}
+	}
+	if err := m.Prepare(parse(t, prompt.Embeddings, `{"model":"m","input":"the the"}`), &p); err != nil || p.Total != 2 || string(p.Text) != "the the" {
+		t.Errorf("embedding: %q, %d tokens, %v", p.Text, p.Total, err)
+	}
+}
+
+func TestContinueFinalMessage(t *testing.T) {
+	var p prompt.Prompt
+	req := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer "}],
+		"continue_final_message":true,"add_generation_prompt":false}`)
+	if err := sim(t).Prepare(req, &p); err != nil {
+		t.Fatal(err)
+	}
+	if want := "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nThe answer "; string(p.Text) != want {
+		t.Errorf("%q, want %q", p.Text, want)
+	}
+}
+
+// TestRefused shows what a client is told of a request that parses but cannot be prepared.
+func TestRefused(t *testing.T) {
+	m := sim(t)
+	for _, c := range []struct {
+		ep                prompt.Endpoint
+		body, param, says string
+	}{
+		{prompt.Completions, `{"model":"m","prompt":"` + strings.Repeat("the ", 140_000) + `"}`, "input_tokens", "This model's maximum context length is 131072 tokens."},
+		{prompt.Completions, `{"model":"m","prompt":"the","max_tokens":131072}`, "input_tokens", "requested 131072 output tokens and your prompt contains 1 input tokens"},
+		{prompt.Completions, `{"model":"m","prompt":[9999999]}`, "prompt", "out of vocabulary"},
+		{prompt.Completions, `{"model":"m","prompt":""}`, "prompt", "empty"},
+		{prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "tools[0]", "no function"},
+		{prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"messages":[]}}`, "chat_template_kwargs", "Remove it"},
+		{prompt.Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls", "not valid JSON"},
+	} {
+		var p prompt.Prompt
+		err := m.Prepare(parse(t, c.ep, c.body), &p)
+		var e *prompt.Error
+		if !errors.As(err, &e) || e.Status != 400 || e.Param != c.param || !strings.Contains(e.Message, c.says) {
+			t.Errorf("%.60s: %+v, want param %q and %q", c.body, e, c.param, c.says)
+		}
+	}
+}
+
+// TestLoadRefuses shows the sentence for each folder that cannot be served.
+func TestLoadRefuses(t *testing.T) {
+	good, err := models.Sim().Open("tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	info, _ := good.Stat()
+	vocabulary := make([]byte, info.Size())
+	if _, err := good.Read(vocabulary); err != nil {
+		t.Fatal(err)
+	}
+	for says, files := range map[string]map[string]string{
+		"tokenizer.json is missing: copy it":                          {},
+		"SentencePiece vocabulary (tokenizer.model) is not supported": {"tokenizer.model": "x"},
+		"load tokenizer.json: invalid JSON":                           {"tokenizer.json": "{"},
+		"model type \"Unigram\" is not supported":                     {"tokenizer.json": `{"model":{"type":"Unigram"}}`},
+		"different models":                                            {"tokenizer_config.json": `{"eos_token":"<nope>"}`},
+		"vocab_size 10, but tokenizer.json has ids up to 8008":        {"config.json": `{"vocab_size":10}`},
+		"read chat_template.jinja: parse template default":            {"chat_template.jinja": "{% if %}"},
+		"read config.json":                                            {"config.json": "["},
+	} {
+		fsys := fstest.MapFS{}
+		if _, own := files["tokenizer.json"]; !own && len(files) > 0 && files["tokenizer.model"] == "" {
+			fsys["tokenizer.json"] = &fstest.MapFile{Data: vocabulary}
+		}
+		for name, text := range files {
+			fsys[name] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if _, err := prompt.Load(fsys); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
