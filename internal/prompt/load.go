@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"strings"
 
 	"github.com/stator-project/stator/internal/prompt/chattemplate"
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
@@ -44,6 +45,7 @@ func load(f folder) (*Model, error) {
 	if err = m.loadTokens(f, &tc); err != nil {
 		return nil, err
 	}
+	m.loadSurroundings(&tc)
 	if err = m.loadTemplates(f, &tc); err != nil {
 		return nil, err
 	}
@@ -97,6 +99,9 @@ func (f folder) withoutTokenizer() error {
 type tokenizerConfig struct {
 	ChatTemplate   json.RawMessage `json:"chat_template"`
 	ModelMaxLength float64         `json:"model_max_length"`
+	Class          string          `json:"tokenizer_class"`
+	AddBOS         *bool           `json:"add_bos_token"`
+	AddEOS         *bool           `json:"add_eos_token"`
 	specialTokens
 }
 
@@ -149,6 +154,24 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 		m.tokens = append(m.tokens, namedToken{t.name, text})
 	}
 	return nil
+}
+
+// loadSurroundings finds what is put around a text that is not a chat. The classes named here
+// go by tokenizer_config.json; all others by the post-processor of tokenizer.json.
+func (m *Model) loadSurroundings(tc *tokenizerConfig) {
+	m.before, m.after = m.tokenizer.Before(), m.tokenizer.After()
+	switch strings.TrimSuffix(tc.Class, "Fast") {
+	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer":
+	default:
+		return
+	}
+	m.before, m.after = nil, nil
+	if id, ok := m.tokenizer.ID(string(tc.BOS)); ok && (tc.AddBOS == nil || *tc.AddBOS) {
+		m.before = []uint32{id}
+	}
+	if id, ok := m.tokenizer.ID(string(tc.EOS)); ok && tc.AddEOS != nil && *tc.AddEOS {
+		m.after = []uint32{id}
+	}
 }
 
 // loadTemplates finds the chat template: chat_template.jinja, else the one (or the named ones)

@@ -57,7 +57,7 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt) ([]uint32,
 	}
 	var before, after []uint32
 	if req.AddSpecialTokens {
-		before, after = m.tokenizer.Before(), m.tokenizer.After()
+		before, after = m.before, m.after
 	}
 	// Special tokens that are put around the text count, and are never cut off.
 	dst = m.tokenizer.Encode(append(dst, before...), p.Text)

@@ -38,8 +38,10 @@ type Model struct {
 	// has no template.
 	template, withTools *chattemplate.Template
 	// tokens are the names by which templates know special tokens (bos_token, …).
-	tokens  []namedToken
-	context int
+	tokens []namedToken
+	// before and after are put around a text that is not a chat.
+	before, after []uint32
+	context       int
 	// vocabulary is one more than the largest token id that the model takes.
 	vocabulary int
 }

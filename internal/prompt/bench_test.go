@@ -1,0 +1,117 @@
+package prompt_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// words are common enough to be tokens, as most words of English are.
+var words = strings.Fields(`the of and to in is it you that for on are with as be this have or from by not but what all were when we there can
+	file error code function value test return class line method string name type data import object model list number output command path request
+	response message version please check the current directory and find where this function is defined then change it so that the test passes`)
+
+// prose is text of about n characters, different for each seed.
+func prose(n int, seed uint64) string {
+	r := rand.New(rand.NewPCG(seed, 1))
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(words[r.IntN(len(words))])
+		switch r.IntN(12) {
+		case 0:
+			b.WriteString(".\n")
+		case 1:
+			b.WriteString(", ")
+		case 2:
+			fmt.Fprintf(&b, "_%d = %d\n    ", r.IntN(99), r.IntN(9999))
+		default:
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()[:n]
+}
+
+// conversation is a chat request of about n characters in turns of up to 2,000.
+func conversation(n int, seed uint64) []byte {
+	messages := []map[string]string{{"role": "system", "content": "You are a helpful assistant."}}
+	for i := 0; n > 0; i++ {
+		size := min(n, 2000)
+		n -= size
+		messages = append(messages, map[string]string{"role": []string{"user", "assistant"}[i%2], "content": prose(size, seed+uint64(i))})
+	}
+	body, _ := json.Marshal(map[string]any{"model": "sim", "messages": messages, "stream": true, "max_tokens": 100})
+	return body
+}
+
+// load is the model at $STATOR_BENCH_MODEL, else the simulator's.
+func load(b *testing.B) *prompt.Model {
+	b.Helper()
+	if dir := os.Getenv("STATOR_BENCH_MODEL"); dir != "" {
+		m, err := prompt.Load(os.DirFS(dir))
+		if err != nil {
+			b.Fatal(err)
+		}
+		return m
+	}
+	return sim(b)
+}
+
+// BenchmarkPrepare: what does each step of a chat request cost, for requests that share
+// nothing (64 different ones in turn)?
+//
+//	go test -run - -bench Prepare -count 6 ./internal/prompt | benchstat -col /step -
+func BenchmarkPrepare(b *testing.B) {
+	m := load(b)
+	for _, chars := range []int{1000, 4000, 32000} {
+		var bodies [64][]byte
+		var requests [64]*prompt.Request
+		var texts [64]string
+		var p prompt.Prompt
+		for i := range bodies {
+			bodies[i] = conversation(chars, uint64(1000*i))
+			requests[i] = parse(b, prompt.Chat, string(bodies[i]))
+			if err := m.Prepare(requests[i], &p); err != nil {
+				b.Fatal(err)
+			}
+			texts[i] = string(p.Text)
+		}
+		steps := []struct {
+			name string
+			do   func(i int) error
+		}{
+			{"parse", func(i int) error {
+				_, err := openai.Parse(prompt.Chat, bodies[i%64], openai.Limits{})
+				return err
+			}},
+			{"tokenize", func(i int) error {
+				p.Tokens = m.Tokenizer().Encode(p.Tokens[:0], texts[i%64])
+				return nil
+			}},
+			{"prepare", func(i int) error { return m.Prepare(requests[i%64], &p) }},
+			{"all", func(i int) error {
+				req, err := openai.Parse(prompt.Chat, bodies[i%64], openai.Limits{})
+				if err != nil {
+					return err
+				}
+				return m.Prepare(req, &p)
+			}},
+		}
+		for _, s := range steps {
+			b.Run(fmt.Sprintf("chars=%d/step=%s", chars, s.name), func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(int64(len(bodies[0])))
+				for i := 0; b.Loop(); i++ {
+					if err := s.do(i); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// benchTexts are 64 prompts of about 16 KB: agent sessions from the folder of traces beside
+// the repository where it is there, else the sources of this package.
+func benchTexts(b *testing.B) []string {
+	var all strings.Builder
+	files, _ := filepath.Glob("../../../../shared/traces/agent/*/*.jsonl")
+	for _, f := range files {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			b.Fatal(err)
+		}
+		line, _, _ := strings.Cut(string(src), "\n")
+		var row struct{ Input string }
+		if json.Unmarshal([]byte(line), &row) == nil {
+			all.WriteString(row.Input)
+		}
+	}
+	if all.Len() == 0 {
+		sources, _ := filepath.Glob("*.go")
+		for _, f := range sources {
+			src, _ := os.ReadFile(f)
+			all.Write(src)
+		}
+	}
+	var texts []string
+	for s := all.String(); len(texts) < 64; s = s[16_000:] {
+		if len(s) < 16_000 {
+			s += all.String()
+		}
+		texts = append(texts, strings.ToValidUTF8(s[:16_000], ""))
+	}
+	return texts
+}
+
+// benchModel is the vocabulary at $STATOR_BENCH_MODEL/tokenizer.json, else the simulator's.
+func benchModel(b *testing.B) *Tokenizer {
+	dir := os.Getenv("STATOR_BENCH_MODEL")
+	if dir == "" {
+		return sim(b)
+	}
+	src, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	tok, err := Load(src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return tok
+}
+
+// BenchmarkEncode: how fast is English with code in it, with nothing remembered (cold: the
+// cache begins empty for every 64 prompts) and after one pass (warm)?
+//
+//	go test -run - -bench Encode -cpu 1 -count 6 ./internal/prompt/tokenizer | benchstat -col /cache -
+func BenchmarkEncode(b *testing.B) {
+	tok, texts := benchModel(b), benchTexts(b)
+	size := 0
+	for _, s := range texts {
+		size += len(s)
+	}
+	var dst []uint32
+	for _, cache := range []string{"cold", "warm"} {
+		b.Run("cache="+cache, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				if cache == "cold" {
+					b.StopTimer()
+					tok.encoders = newEncoders()
+					tok.Encode(nil, "x")
+					b.StartTimer()
+				}
+				for _, s := range texts {
+					dst = tok.Encode(dst[:0], s)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkLoad: how long does a vocabulary take to load?
+//
+//	STATOR_BENCH_MODEL=DIR go test -run - -bench Load ./internal/prompt/tokenizer
+func BenchmarkLoad(b *testing.B) {
+	dir := os.Getenv("STATOR_BENCH_MODEL")
+	if dir == "" {
+		dir = "../../../models/sim"
+	}
+	src, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(src)))
+	for b.Loop() {
+		if _, err := Load(src); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package tokenizer
+
+import (
+	"testing"
+	"unicode/utf8"
+)
+
+// FuzzEncode: a byte-level vocabulary loses nothing, so that text comes back from its ids; and
+// text between special tokens is encoded independently of them.
+func FuzzEncode(f *testing.F) {
+	tok := sim(f)
+	end, _ := tok.ID("<|im_end|>")
+	for _, s := range []string{"", "Hello, world!\n", "a  b\t\r\n c", "<|im_start|>user\nhi<|im_end|>", "<|im_", "e\u0301 한국 😀", "\x00\xff", "don't WE'LL", "1234567"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ids := tok.Encode(nil, s)
+		if got := string(tok.AppendDecode(nil, ids...)); got != s {
+			t.Errorf("%q comes back as %q", s, got)
+		}
+		twice := tok.Encode(nil, s+"<|im_end|>"+s)
+		if !utf8.ValidString(s) {
+			return // half a token at the end of s may join the one put behind it
+		}
+		want := append(append(append([]uint32{}, ids...), end), ids...)
+		if len(twice) != len(want) {
+			t.Fatalf("%q: %d around a special token, want %d", s, twice, want)
+		}
+		for i := range want {
+			if twice[i] != want[i] {
+				t.Fatalf("%q: %d around a special token, want %d", s, twice, want)
+			}
+		}
+	})
+}
+
+// FuzzLoad: a file is loaded or refused, never half of it, and what was loaded can be used.
+func FuzzLoad(f *testing.F) {
+	f.Add(small(f, nil))
+	f.Add(small(f, flagged))
+	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		tok, err := Load(src)
+		if (err == nil) != (tok != nil) {
+			t.Fatalf("tokenizer %v and error %v", tok, err)
+		}
+		if tok == nil {
+			return
+		}
+		for _, id := range tok.Encode(nil, "Hi there é\n<a> word") {
+			if int(id) >= tok.VocabSize() {
+				t.Errorf("id %d of a vocabulary of %d", id, tok.VocabSize())
+			}
+		}
+		tok.AppendDecode(nil, 0, 1, 1<<31)
+	})
+}

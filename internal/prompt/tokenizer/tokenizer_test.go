@@ -1,0 +1,265 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestAddedTokens: the ids are what Hugging Face tokenizers 0.23.3 gives for the same file.
+func TestAddedTokens(t *testing.T) {
+	tok, err := Load(small(t, flagged))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text string
+		want []uint32
+	}{
+		{"<a><b>", []uint32{262}},
+		{"<a><a><b>x", []uint32{261, 262, 120}},
+		{"a word", []uint32{97, 32, 263}},
+		{"words word_ word", []uint32{119, 111, 114, 100, 115, 32, 119, 111, 114, 100, 95, 32, 263}},
+		{"  <l>  x", []uint32{264, 32, 32, 120}},
+		{"  <r> \n x", []uint32{32, 32, 265, 120}},
+		{"<r>  <l>", []uint32{265, 264}},
+		{"x <lr> \u3000<lr>y", []uint32{120, 267, 267, 121}},
+		{"\u01ff", []uint32{266}},
+		{"\u00f8\u0301", []uint32{266}},
+		{"xe\u0323\u0301", []uint32{120, 268, 204, 129}},
+		{"\u1eb9", []uint32{268}},
+		{"\u1eb9\u0301", []uint32{268, 204, 129}},
+		{"word\u0301 word", []uint32{119, 111, 114, 100, 204, 129, 32, 263}},
+		{"<a> word<a>word<l>", []uint32{261, 32, 263, 261, 263, 264}},
+		{"\u2167word \u24d0word -word", []uint32{226, 133, 167, 119, 111, 114, 100, 32, 226, 147, 144, 119, 111, 114, 100, 32, 45, 263}},
+		{" hi tell", []uint32{257, 32, 116, 259}},
+	} {
+		if got := tok.Encode(nil, c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %d, want %d", c.text, got, c.want)
+		}
+	}
+}
+
+// TestLoadRefuses: what cannot be done exactly is refused, and the sentence names it.
+func TestLoadRefuses(t *testing.T) {
+	model := func(key string, value any) func(map[string]any) {
+		return func(f map[string]any) { f["model"].(map[string]any)[key] = value }
+	}
+	top := func(key string, value any) func(map[string]any) {
+		return func(f map[string]any) { f[key] = value }
+	}
+	split := func(pattern map[string]any, behavior string) func(map[string]any) {
+		return top("pre_tokenizer", map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "Split", "pattern": pattern, "behavior": behavior, "invert": false},
+			map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}})
+	}
+	for says, edit := range map[string]func(map[string]any){
+		`model type "Unigram"`:                       model("type", "Unigram"),
+		"dropout is random":                          model("dropout", 0.1),
+		"end_of_word_suffix":                         model("end_of_word_suffix", "</w>"),
+		"byte_fallback (SentencePiece)":              model("byte_fallback", true),
+		`merge 0: "x" and "yz" are not all`:          model("merges", []string{"x yz"}),
+		`merge 0: "xyz" is not two tokens`:           model("merges", []string{"xyz"}),
+		"has two tokens":                             model("vocab", map[string]int{"a": 1, "b": 1}),
+		`normalizer "NFKC" is not supported`:         top("normalizer", map[string]any{"type": "NFKC"}),
+		`pre_tokenizer "Metaspace" is not supported`: top("pre_tokenizer", map[string]any{"type": "Metaspace"}),
+		"there is no pre_tokenizer":                  top("pre_tokenizer", nil),
+		"by the expression x+ is not supported":      split(map[string]any{"Regex": "x+"}, "Isolated"),
+		"by a plain string is not supported":         split(map[string]any{"String": "x"}, "Isolated"),
+		"behavior Removed, invert false":             split(map[string]any{"Regex": gpt2Pattern}, "Removed"),
+		"the decoder is not ByteLevel":               top("decoder", map[string]any{"type": "WordPiece"}),
+		`post_processor "Bert" is not supported`:     top("post_processor", map[string]any{"type": "Bert"}),
+		"has id 300 in the file, but engines give":   top("added_tokens", []any{token(39, "<x>")}),
+		"are the same text": func(f map[string]any) {
+			f["normalizer"] = map[string]any{"type": "NFC"}
+			f["added_tokens"] = []any{token(0, "\u01ff", "normalized"), token(1, "\u00f8\u0301", "normalized")}
+		},
+	} {
+		if _, err := Load(small(t, edit)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	for _, src := range []string{"", "{", "[]", `{"model":{}}`, `{"model":{"type":"BPE","vocab":{},"merges":[]}} x`, "{\"x\":\"\xff\"}"} {
+		if _, err := Load([]byte(src)); err == nil {
+			t.Errorf("%q was loaded", src)
+		}
+	}
+}
+
+// pairs of merges may come as two strings, and the vocabulary may ask for whole pieces first.
+func TestMergesAsPairs(t *testing.T) {
+	edit := func(f map[string]any) {
+		f["model"].(map[string]any)["merges"] = [][]string{{"Ġ", "h"}, {"Ġh", "i"}, {"l", "l"}, {"e", "ll"}, {"Ã", "©"}}
+	}
+	a, err := Load(small(t, edit))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Load(small(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = " hi, tell éll"
+	if x, y := a.Encode(nil, text), b.Encode(nil, text); !slices.Equal(x, y) {
+		t.Errorf("%d as pairs, %d as lines", x, y)
+	}
+}
+
+// naive is a pre-tokenizer's expression run by package regexp, which finds the same match as a
+// backtracking engine but has no look-ahead: the alternatives of white space are added by hand.
+func naive(pattern string) splitter {
+	pattern = strings.NewReplacer(`|\s+(?!\S)|\s+`, "", `[^\s\p{L}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{N}]`, `\s*`, `[\s\x0b\x85\x{a0}\x{2028}\p{Z}]*`).Replace(pattern)
+	pattern = strings.ReplaceAll(pattern, `[^\s\x85`, `[^\s\x0b\x85`)
+	re := regexp.MustCompile("^(?:" + pattern + ")")
+	white := regexp.MustCompile(`^[\s\x0b\x85\x{a0}\x{2028}\p{Z}]+`)
+	return func(s string, i int) int {
+		if m := re.FindString(s[i:]); m != "" {
+			return i + len(m)
+		}
+		run := white.FindString(s[i:])
+		end := i + len(run)
+		if _, last := utf8.DecodeLastRuneInString(run); end < len(s) && last < len(run) {
+			end -= last
+		}
+		return end
+	}
+}
+
+// TestSplitters compares the hand-written scanners with the expressions they stand for.
+func TestSplitters(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f")
+	for pattern, split := range patterns {
+		if !strings.Contains(pattern, `(?!\S)`) || pattern == deepseekPattern {
+			continue
+		}
+		want := naive(pattern)
+		for range 20_000 {
+			runes := make([]rune, 1+r.IntN(12))
+			for i := range runes {
+				runes[i] = alphabet[r.IntN(len(alphabet))]
+			}
+			s := string(runes)
+			for i := 0; i < len(s); {
+				got, twin := split(s, i), want(s, i)
+				if got != twin {
+					t.Fatalf("%.40s: %q at %d: piece %q, want %q", pattern, s, i, s[i:got], s[i:twin])
+				}
+				i = got
+			}
+		}
+	}
+}
+
+// TestMergeTwins: rescanning, the heap and the plainest loop give the same.
+func TestMergeTwins(t *testing.T) {
+	tok := sim(t)
+	r := rand.New(rand.NewPCG(1, 1))
+	var g merger
+	for range 300 {
+		symbols := make([]uint32, 1+r.IntN(200))
+		for i := range symbols {
+			symbols[i] = tok.byteIDs["etaoin shrdlu"[r.IntN(13)]]
+		}
+		want := plainMerge(tok.merges, slices.Clone(symbols))
+		if got := g.mergeMany(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
+			t.Fatalf("heap: %d, want %d", got, want)
+		}
+		if len(symbols) <= few {
+			if got := g.merge(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
+				t.Fatalf("rescanning: %d, want %d", got, want)
+			}
+		}
+	}
+}
+
+func plainMerge(m *merges, s []uint32) []uint32 {
+	for {
+		best, at := uint32(noRank), -1
+		for i := 0; i+1 < len(s); i++ {
+			if rank := m.rank(s[i], s[i+1]); rank < best {
+				best, at = rank, i
+			}
+		}
+		if at < 0 {
+			return s
+		}
+		s = slices.Replace(s, at, at+2, m.becomes[best])
+	}
+}
+
+func TestNFC(t *testing.T) {
+	var n normalizer
+	for in, want := range map[string]string{
+		"e\u0301": "é", "a\u0323\u0302": "ậ", "a\u0302\u0323": "ậ", "\u1112\u1161\u11ab": "한", "\ud55c": "한", "\u212b": "Å",
+		"\u0344": "\u0308\u0301", "\u0958": "\u0915\u093c", "\U0001d15e": "\U0001d157\U0001d165", "q\u0307\u0323": "q\u0323\u0307",
+		"\uac00\u11a7": "\uac00\u11a7", "\uac00\u11a8": "\uac01", "\u0301e": "\u0301e", "a\u034f\u0301": "a\u034f\u0301", "plain": "plain",
+	} {
+		got := string(n.nfc(in))
+		if got != want {
+			t.Errorf("%+q: %+q, want %+q", in, got, want)
+		}
+		if again := string(n.nfc(got)); again != got {
+			t.Errorf("%+q is not its own NFC: %+q", got, again)
+		}
+		if nfc.normal(in) && got != in {
+			t.Errorf("%+q is taken for normal", in)
+		}
+	}
+	// A hundred thousand marks in the wrong order are sorted, not inserted one by one.
+	marks := "a" + strings.Repeat("\u0301\u0323", 50_000)
+	want := "\u1ea1" + strings.Repeat("\u0323", 49_999) + strings.Repeat("\u0301", 50_000)
+	if got := string(n.nfc(marks)); got != want {
+		t.Errorf("many marks: %d bytes, want %d", len(got), len(want))
+	}
+}
+
+func TestEncodeAllocatesNothing(t *testing.T) {
+	tok := sim(t)
+	text := strings.Repeat("The quick brown fox: func main() {\n\treturn 42\n}\n<|im_end|>", 50) + strings.Repeat("x", 300)
+	dst := tok.Encode(nil, text)
+	if n := testing.AllocsPerRun(100, func() { dst = tok.Encode(dst[:0], text) }); n != 0 {
+		t.Errorf("%v allocations per Encode, want 0", n)
+	}
+}
+
+// TestDecoder: whatever the ids, what has come out at any time is whole characters, and all of
+// it together is the text.
+func TestDecoder(t *testing.T) {
+	tok := sim(t)
+	const text = "naïve 你好 👩‍👩‍👧 <|im_end|>\n"
+	var b []byte
+	d := tok.NewDecoder()
+	for _, id := range tok.Encode(nil, text) {
+		if b = d.Append(b, id); !utf8.Valid(b) {
+			t.Fatalf("%q ends inside a character", b)
+		}
+	}
+	if b = d.Flush(b); string(b) != text {
+		t.Errorf("%q, want %q", b, text)
+	}
+	b = d.Append(nil, tok.byteIDs[0xe4])
+	if b = d.Flush(b); string(b) != "\ufffd" {
+		t.Errorf("half a character is %q", b)
+	}
+	d.SkipSpecial = true
+	end, _ := tok.ID("<|im_end|>")
+	if b = d.Append(nil, end); len(b) != 0 {
+		t.Errorf("a special token is %q", b)
+	}
+}
+
+// TestHostileTextIsLinear: twice the text takes not much more than twice the steps; here, that
+// a megabyte of each kind ends at all within the test's time.
+func TestHostileTextIsLinear(t *testing.T) {
+	tok := sim(t)
+	for _, unit := range []string{"a", " ", "\n", "é", "1", "=", "<|", "<|im_", "中", "aB", " \n", "\u0301", "'s", "\x00"} {
+		text := strings.Repeat(unit, 1<<20/len(unit))
+		if got := string(tok.AppendDecode(nil, tok.Encode(nil, text)...)); got != text {
+			t.Errorf("a megabyte of %q does not come back", unit)
+		}
+	}
+}
