@@ -201,7 +201,9 @@ func groupBy(r *run, v Value, a *arguments) Value {
 		folded := sortKey(key, a.take(2, "case_sensitive", falseV).truth())
 		if i == 0 || !equal(folded, last) {
 			last = folded
-			out = append(out, tuple(key, ListValue(nil)))
+			pair := tuple(key, ListValue(nil))
+			pair.list().group = true
+			out = append(out, pair)
 		}
 		group := out[len(out)-1].list().Items[1].list()
 		group.Items = append(group.Items, item)

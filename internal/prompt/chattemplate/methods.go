@@ -85,6 +85,9 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 
 // method is a method of a list or a tuple.
 func (l *List) method(name string) (Value, bool) {
+	if l.group && (name == "grouper" || name == "list") {
+		return l.Items[map[string]int{"grouper": 0, "list": 1}[name]], true
+	}
 	m, ok := listMethods[name]
 	if !ok || l.seq > tupleSeq || l.seq == tupleSeq && name != "index" && name != "count" {
 		return undefined, false

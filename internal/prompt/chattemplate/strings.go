@@ -142,7 +142,7 @@ func splitSpace(s string, limit int) (parts []string) {
 	for s != "" {
 		end := strings.IndexFunc(s, isSpace)
 		if limit == 0 || end < 0 {
-			return append(parts, strings.TrimRightFunc(s, isSpace))
+			return append(parts, s) // with the white space behind it, as in Python
 		}
 		parts = append(parts, s[:end])
 		s = strings.TrimLeftFunc(s[end:], isSpace)
@@ -156,7 +156,7 @@ func splitSpaceRight(s string, limit int) (parts []string) {
 	for s != "" {
 		at := strings.LastIndexFunc(s, isSpace)
 		if limit == 0 || at < 0 {
-			parts = append(parts, strings.TrimLeftFunc(s, isSpace))
+			parts = append(parts, s)
 			break
 		}
 		_, n := utf8.DecodeRuneInString(s[at:])

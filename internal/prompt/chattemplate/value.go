@@ -43,6 +43,8 @@ type List struct {
 	seq   sequence
 	Items []Value
 	next  int // a generator's position
+	// group is set for groupby's pairs, whose elements also have names.
+	group bool
 }
 
 // sequence is the type of a List.

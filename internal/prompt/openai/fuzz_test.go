@@ -1,0 +1,101 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+var seeds = []string{
+	`{"model":"m","messages":[{"role":"user","content":"hi"}]}`,
+	`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\u00e9\ud83d\ude00\n"},{"type":"image_url","image_url":{"url":"x"}}]}],"tools":[{"a":1}],"stream":true,"stream_options":{"include_usage":true}}`,
+	`{"model":"m","prompt":["a","b"],"max_tokens":5,"seed":-1,"n":2,"temperature":1.5e-3}`,
+	`{"model":"m","prompt":[[1,2],[3]]}`, `{"model":"m","input":"x","x":{"y":[null,true,false,-0.0]}}`,
+	`{"model":"\ud800"}`, `{"a":1,}`, `[]`, `{"model":"m","model":null}`, "{\"model\":\"\xff\"}", `{"messages":[{"content":{}}]}`, `{"n":01}`, `{"\u006dodel":"escaped key"}`,
+}
+
+// FuzzParse: Parse answers with a request or an error and never both; what it takes is valid
+// JSON to encoding/json too, and the strings are the same.
+func FuzzParse(f *testing.F) {
+	for i, s := range seeds {
+		f.Add(uint8(i), []byte(s))
+	}
+	f.Fuzz(func(t *testing.T, ep uint8, body []byte) {
+		req, err := Parse(Endpoint(ep%3), body, Limits{})
+		if (req == nil) == (err == nil) {
+			t.Fatalf("request %v and error %v", req, err)
+		}
+		if err != nil {
+			var e *Error
+			if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || !json.Valid(e.JSON()) {
+				t.Errorf("error %+v renders as %s", err, e.JSON())
+			}
+			if e.Code == "invalid_json" && json.Valid(body) && utf8.Valid(body) && explained(e.Message) {
+				t.Errorf("valid JSON is refused: %v", err)
+			}
+			return
+		}
+		if !json.Valid(body) {
+			t.Fatal("invalid JSON is taken")
+		}
+		agree(t, req, body)
+	})
+}
+
+// explained says whether a refusal of valid JSON needs another reason than its form.
+func explained(message string) bool {
+	for _, s := range []string{"lone surrogate", "too deeply", "must be a JSON object"} {
+		if strings.Contains(message, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// agree compares a request with what encoding/json reads. That package matches keys without
+// regard to case, so that bodies with such keys are left out.
+func agree(t *testing.T, req *Request, body []byte) {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(body, &keys) != nil {
+		t.Fatal("not an object")
+	}
+	for key, want := range map[string]string{"model": req.Model, "user": req.User, "cache_salt": req.CacheSalt} {
+		var s string
+		if raw, ok := keys[key]; ok && json.Unmarshal(raw, &s) == nil && s != want {
+			t.Errorf("%s is %q, want %q", key, want, s)
+		}
+	}
+	var messages []map[string]json.RawMessage
+	if req.Endpoint != Chat || json.Unmarshal(keys["messages"], &messages) != nil {
+		return
+	}
+	if len(messages) != len(req.Messages) {
+		t.Fatalf("%d messages, want %d", len(req.Messages), len(messages))
+	}
+	for i, m := range messages {
+		var s string
+		if raw, ok := m["content"]; ok && raw[0] == '"' && json.Unmarshal(raw, &s) == nil && s != req.Messages[i].Content {
+			t.Errorf("content %q, want %q", req.Messages[i].Content, s)
+		}
+	}
+}
+
+// FuzzScanner: the scanner and encoding/json agree on what is one valid value.
+func FuzzScanner(f *testing.F) {
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	for _, s := range []string{`"\u12"`, `"a\`, `1.`, `-`, `1e5`, `.5`, `tru`, `nullx`, ` [1 , 2 ] `, `{"a" 1}`, "\"\x01\"", `""`, `{"":{}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		s := scanner{src: src, depth: 10_000}
+		s.skip()
+		s.space()
+		if ours, theirs := s.err == nil && s.at == len(src), json.Valid(src); ours != theirs {
+			t.Errorf("%q: valid %t, want %t (%v)", src, ours, theirs, s.err)
+		}
+	})
+}
