@@ -12,6 +12,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
@@ -36,29 +38,102 @@ func File(workers []fleet.Worker, f *fleet.Fleet) error {
 	return nil
 }
 
-// Bus keeps the fleet equal to the leases on the bus until ctx ends. Workers that are named in
-// keep stay even when no lease has them.
-func Bus(ctx context.Context, b *bus.Bus, f *fleet.Fleet, log *slog.Logger, keep map[string]bool) error {
-	return b.WatchWorkers(ctx, func(name string, w *fleet.Worker) {
-		if keep[name] {
-			return
+// Config says how Bus follows the bus.
+type Config struct {
+	Bus   *bus.Bus
+	Fleet *fleet.Fleet
+	Log   *slog.Logger
+	// Keep names workers that stay even when no lease has them.
+	Keep map[string]bool
+	// Settle is how long a worker that has become ready waits until it is put into the fleet as
+	// ready, if others are ready already. A router waits until every Envoy has heard of the
+	// worker: a pick that Envoy does not know is ignored.
+	Settle time.Duration
+}
+
+// Bus keeps the fleet equal to the leases on the bus until ctx ends.
+func Bus(ctx context.Context, cfg Config) error {
+	w := &watcher{Config: cfg, due: map[string]*time.Timer{}}
+	defer w.stop()
+	return cfg.Bus.WatchWorkers(ctx, w.apply)
+}
+
+// watcher applies leases. apply is called from one goroutine; timers have theirs.
+type watcher struct {
+	Config
+
+	mu      sync.Mutex
+	due     map[string]*time.Timer // guarded by mu; workers that settle
+	stopped bool                   // guarded by mu
+}
+
+func (w *watcher) apply(name string, worker *fleet.Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.Keep[name] || w.stopped {
+		return
+	}
+	if t := w.due[name]; t != nil {
+		t.Stop()
+		delete(w.due, name)
+	}
+	if worker == nil {
+		if w.Fleet.Remove(name) {
+			w.Log.Info("worker gone", "worker", name)
 		}
-		old := f.Snapshot().Worker(name)
-		if w == nil {
-			if f.Remove(name) {
-				log.Info("worker gone", "worker", name)
-			}
-			return
+		return
+	}
+	if w.mustSettle(worker) {
+		ready := *worker
+		w.due[name] = time.AfterFunc(w.Settle, func() { w.settled(ready) })
+		worker.State = fleet.Starting
+	}
+	w.put(*worker)
+}
+
+// mustSettle says whether a worker is ready in a place that is new, while others can serve.
+func (w *watcher) mustSettle(worker *fleet.Worker) bool {
+	if w.Settle == 0 || worker.State != fleet.Ready {
+		return false
+	}
+	others := false
+	for _, m := range w.Fleet.Snapshot().Workers {
+		if m.Name == worker.Name && m.Address == worker.Address && m.State == fleet.Ready {
+			return false
 		}
-		changed, err := f.Put(*w)
-		if err != nil {
-			log.Warn("worker ignored", "worker", name, "err", err)
-			return
-		}
-		if changed {
-			say(log, old, w)
-		}
-	})
+		others = others || m.Name != worker.Name && m.Model == worker.Model && m.State == fleet.Ready
+	}
+	return others
+}
+
+func (w *watcher) settled(worker fleet.Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.due[worker.Name] == nil || w.stopped {
+		return // it has changed again meanwhile
+	}
+	delete(w.due, worker.Name)
+	w.put(worker)
+}
+
+func (w *watcher) put(worker fleet.Worker) {
+	old := w.Fleet.Snapshot().Worker(worker.Name)
+	changed, err := w.Fleet.Put(worker)
+	switch {
+	case err != nil:
+		w.Log.Warn("worker ignored", "worker", worker.Name, "err", err)
+	case changed:
+		say(w.Log, old, &worker)
+	}
+}
+
+func (w *watcher) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	for _, t := range w.due {
+		t.Stop()
+	}
 }
 
 // say logs what a person would put into an incident timeline.

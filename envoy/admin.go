@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -80,7 +82,8 @@ func (p *Process) Stat(ctx context.Context, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	text, err := call(ctx, http.MethodGet, "http://"+admin+"/stats?filter=^"+name+"$")
+	name = strings.ReplaceAll(name, ":", "_") // as Envoy spells it
+	text, err := call(ctx, http.MethodGet, "http://"+admin+"/stats?filter="+url.QueryEscape("^"+regexp.QuoteMeta(name)+"$"))
 	if err != nil {
 		return 0, fmt.Errorf("read stat %s: %w", name, err)
 	}

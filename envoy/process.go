@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/stator-project/stator/child"
 )
@@ -29,8 +30,9 @@ type Config struct {
 
 // Process is a running Envoy.
 type Process struct {
-	dir   string
-	child *child.Process
+	dir      string
+	child    *child.Process
+	stopping atomic.Bool // its complaints about its own end are no news
 }
 
 // Start runs Envoy as a child that dies with this process. Wait for it with Run.
@@ -48,28 +50,46 @@ func Start(cfg Config) (*Process, error) {
 	if cfg.Concurrency > 0 {
 		args = append(args, "--concurrency", strconv.Itoa(cfg.Concurrency))
 	}
-	c, err := child.Start(child.Config{Path: cfg.Path, Args: args, Line: relay(cfg.Log)})
+	p := &Process{dir: cfg.Dir}
+	c, err := child.Start(child.Config{Path: cfg.Path, Args: args, Line: func(line string) { p.relay(cfg.Log, line) }})
 	if err != nil {
 		return nil, err
 	}
-	return &Process{dir: cfg.Dir, child: c}, nil
+	p.child = c
+	return p, nil
 }
 
-// relay turns Envoy's lines into structured ones.
-func relay(log *slog.Logger) func(string) {
-	return func(line string) {
-		level, rest, ok := strings.Cut(line, "\t")
-		name, text, ok2 := strings.Cut(rest, "\t")
-		if !ok || !ok2 {
-			log.Warn("envoy said", "line", line)
-			return
-		}
-		at := slog.LevelWarn
-		if level == "error" || level == "critical" {
-			at = slog.LevelError
-		}
-		log.Log(context.Background(), at, "envoy said", "logger", name, "line", text)
+// relay turns one of Envoy's lines into a structured one.
+func (p *Process) relay(log *slog.Logger, line string) {
+	level, rest, ok := strings.Cut(line, "\t")
+	name, text, ok2 := strings.Cut(rest, "\t")
+	if !ok || !ok2 {
+		level, name, text = "warning", "", line
 	}
+	at := levelOf(level, text)
+	if p.stopping.Load() {
+		at = slog.LevelDebug
+	}
+	log.Log(context.Background(), at, "envoy said", "logger", name, "line", text)
+}
+
+// usual begins lines that Envoy calls warnings and that say nothing is wrong: the gateway has
+// no limit on connections of its own, and a process that is told to stop says so.
+var usual = []string{
+	"There is no configured limit to the number of allowed active downstream connections",
+	"caught ENVOY_SIGTERM",
+}
+
+func levelOf(level, text string) slog.Level {
+	for _, u := range usual {
+		if strings.HasPrefix(text, u) {
+			return slog.LevelDebug
+		}
+	}
+	if level == "error" || level == "critical" {
+		return slog.LevelError
+	}
+	return slog.LevelWarn
 }
 
 // PID is the process id.
@@ -84,4 +104,7 @@ func (p *Process) Run() error {
 }
 
 // Stop ends Envoy and returns when it is gone; it is killed when ctx ends.
-func (p *Process) Stop(ctx context.Context) { p.child.Stop(ctx) }
+func (p *Process) Stop(ctx context.Context) {
+	p.stopping.Store(true)
+	p.child.Stop(ctx)
+}

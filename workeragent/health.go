@@ -17,13 +17,14 @@ const (
 )
 
 // watch turns the engine's health into the worker's state and reports its load, until ctx
-// ends.
-func (k *keeper) watch(ctx context.Context, probe *engine.Probe, epoch uint64) {
+// ends. It closes ready when the engine first serves.
+func (k *keeper) watch(ctx context.Context, probe *engine.Probe, epoch uint64, ready chan<- struct{}) {
 	for probe.Healthy(ctx) != nil {
 		if pause(ctx, startInterval) != nil {
 			return
 		}
 	}
+	close(ready)
 	k.setState(fleet.Ready)
 	failed := 0
 	for n := 1; pause(ctx, loadInterval) == nil; n++ {

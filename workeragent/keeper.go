@@ -85,7 +85,7 @@ func (k *keeper) live(ctx context.Context) error {
 // tend starts what accompanies a living engine: its lease, its health, its load, its events.
 func (k *keeper) tend(ctx context.Context, w fleet.Worker, parts *sync.WaitGroup) {
 	cfg := k.agent.cfg
-	probe := engine.NewProbe(k.launch.Kind, w.Address)
+	probe, ready := engine.NewProbe(k.launch.Kind, w.Address), make(chan struct{})
 	parts.Go(func() {
 		if err := cfg.Bus.HoldWorker(ctx, w.Name, k.current, k.changed); err != nil {
 			cfg.Log.Debug("lease left to expire", "worker", w.Name, "err", err)
@@ -93,12 +93,18 @@ func (k *keeper) tend(ctx context.Context, w fleet.Worker, parts *sync.WaitGroup
 	})
 	parts.Go(func() {
 		defer probe.Close()
-		k.watch(ctx, probe, w.Epoch)
+		k.watch(ctx, probe, w.Epoch, ready)
 	})
 	if w.KVEvents != "" {
 		r := newRelay(w, cfg, k.agent.metrics)
-		parts.Go(func() { r.run(ctx) })
 		parts.Go(func() { r.serve(ctx) })
+		parts.Go(func() {
+			select {
+			case <-ready: // its sockets are open; what it said before is replayed
+				r.run(ctx)
+			case <-ctx.Done():
+			}
+		})
 	}
 }
 

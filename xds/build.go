@@ -103,8 +103,8 @@ func (r Resources) validate() error {
 	return nil
 }
 
-// poolName is the cluster of a model's workers.
-func poolName(model string) string { return "pool/" + model }
+// PoolName is the cluster of a model's workers.
+func PoolName(model string) string { return "pool/" + model }
 
 // packer turns messages into Any and keeps the first error, so that builders read as data.
 type packer struct{ err error }

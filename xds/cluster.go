@@ -32,7 +32,7 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 		FallbackPolicy:      fallback,
 	}
 	c := &clusterv3.Cluster{
-		Name:                 poolName(model),
+		Name:                 PoolName(model),
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
 		ConnectTimeout:       seconds(2e9),
@@ -121,7 +121,7 @@ func buildEndpoints(model string, f *fleet.Snapshot) *endpointv3.ClusterLoadAssi
 		lb = append(lb, endpoint(address, max(1, w.Weight), health))
 	}
 	return &endpointv3.ClusterLoadAssignment{
-		ClusterName: poolName(model),
+		ClusterName: PoolName(model),
 		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: lb}},
 	}
 }

@@ -47,7 +47,7 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 
 func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.RouteAction {
 	return &routev3.RouteAction{
-		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: poolName(model)},
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: PoolName(model)},
 		// Generations have no common length; a silent one ends by the idle timeout.
 		Timeout:     seconds(0),
 		IdleTimeout: seconds(s.IdleTimeout),

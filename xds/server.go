@@ -110,32 +110,40 @@ func (s *Server) callbacks() serverv3.Callbacks {
 	}
 }
 
-// minInterval is the least time between two pushes: each costs every Envoy a rebuild of its
-// load balancers.
-const minInterval = time.Second
+// A push costs every Envoy a rebuild of its load balancers: on average there is at most one a
+// second, and burst many at once after a quiet time, because a worker that has come or gone
+// should be known at once.
+const (
+	interval = time.Second
+	burst    = 4
+)
 
 // Run pushes the configuration now and at every change of the fleet or the settings, until
 // ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	for {
+	refill := time.NewTicker(interval)
+	defer refill.Stop()
+	for allowed := burst; ; {
 		changed := s.fleet.Changed()
 		if err := s.push(ctx); err != nil {
 			// The last good configuration stays in force.
 			s.log.Error("configuration not pushed", "err", err)
 		}
-		pause := time.NewTimer(minInterval)
-		select {
-		case <-changed:
-		case <-s.reload:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
-		}
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
+		allowed--
+		for waiting := true; waiting || allowed == 0; {
+			if !waiting {
+				changed = nil // it has been heard
+			}
+			select {
+			case <-changed:
+				waiting = false
+			case <-s.reload:
+				waiting = false
+			case <-refill.C:
+				allowed = min(burst, allowed+1)
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 }

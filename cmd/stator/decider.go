@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -37,6 +40,8 @@ type decider struct {
 	accesses *accesslog.Server
 	grpc     *grpc.Server
 	prepared map[string]*prompt.Model // by path; a model's files are read once
+
+	blockSizes atomic.Pointer[map[string]int] // by model
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
@@ -46,7 +51,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 		d.router.RankGone(id)
 		d.feed.RankGone(id)
 	}})
-	d.feed = feed.New(feed.Config{}, d.fleet, d.index)
+	d.feed = feed.New(feed.Config{BlockSize: d.blockSize}, d.fleet, d.index)
 	d.router = route.New(route.Config{
 		Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime,
 	}, d.fleet, d.index)
@@ -90,7 +95,23 @@ func (d *decider) setModels(cfg *config.Config) error {
 			}
 		}
 	}
-	return d.router.SetModels(models)
+	if err := d.router.SetModels(models); err != nil {
+		return err
+	}
+	sizes := map[string]int{}
+	for i := range cfg.Models {
+		sizes[cfg.Models[i].Name] = cfg.Models[i].BlockSize
+	}
+	d.blockSizes.Store(&sizes)
+	return nil
+}
+
+// blockSize is the number of tokens by which prompts for a worker are cut.
+func (d *decider) blockSize(w *fleet.Worker) int {
+	if sizes := d.blockSizes.Load(); sizes != nil {
+		return (*sizes)[w.Model]
+	}
+	return w.BlockSize
 }
 
 func extProcSettings(cfg *config.Config) extproc.Settings {
@@ -120,7 +141,28 @@ func (d *decider) reload(cfg *config.Config) error {
 
 // run serves Envoy on ln until ctx ends.
 func (d *decider) run(ctx context.Context, ln net.Listener) error {
-	return serveGRPC(ctx, d.grpc, ln, d.accesses.Run)
+	return serveGRPC(ctx, d.grpc, ln, func(ctx context.Context) error {
+		var all sync.WaitGroup
+		all.Go(func() { d.settle(ctx) })
+		err := d.accesses.Run(ctx)
+		all.Wait()
+		return err
+	})
+}
+
+// settle moves bookings from prefill to decode as events show that prompts were computed,
+// until ctx ends.
+func (d *decider) settle(ctx context.Context) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.router.SettlePrefills()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // serveGRPC serves until ctx ends, with a companion that ends with it.

@@ -105,12 +105,6 @@ func (k *envoyKeeper) mark() {
 	k.ready, k.took = true, time.Since(k.began)
 }
 
-func (k *envoyKeeper) isReady() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.ready
-}
-
 func (k *envoyKeeper) isStopping() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,6 +119,22 @@ func (k *envoyKeeper) readiness() (string, error) {
 		return "", errors.New("it has no listener yet")
 	}
 	return fmt.Sprintf("%s (pid %d, started in %.2f s)", k.cfg.path, k.proc.PID(), k.took.Seconds()), nil
+}
+
+// healthyWorkers is how many workers of a model Envoy would send requests to; 0 where it
+// cannot be asked.
+func (k *envoyKeeper) healthyWorkers(model string) int {
+	k.mu.Lock()
+	p := k.proc
+	k.mu.Unlock()
+	if p == nil {
+		return 0
+	}
+	n, err := p.Stat(k.cfg.hard, "cluster."+xds.PoolName(model)+".membership_healthy")
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // stop drains Envoy for as long as it may take, then ends it. It returns when it is gone.

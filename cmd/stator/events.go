@@ -18,10 +18,17 @@ import (
 	"github.com/stator-project/stator/workeragent/kvsource"
 )
 
+// settleTime is how long a new worker waits for its first pick: Envoys hear of it meanwhile.
+const settleTime = 500 * time.Millisecond
+
 // followBus keeps the decider's fleet, index and loads as the bus tells, until ctx ends.
 func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string]bool) error {
 	var all sync.WaitGroup
-	all.Go(func() { logEnd(d.log, "fleet", discovery.Bus(ctx, b, d.fleet, d.log, fromFile)) })
+	all.Go(func() {
+		logEnd(d.log, "fleet", discovery.Bus(ctx, discovery.Config{
+			Bus: b, Fleet: d.fleet, Log: d.log, Keep: fromFile, Settle: settleTime,
+		}))
+	})
 	all.Go(func() { logEnd(d.log, "load", b.SubscribeLoad(ctx, d.takeLoad)) })
 	f := &follower{decider: d, bus: b, asked: map[string]time.Time{}}
 	all.Go(func() { logEnd(d.log, "events", b.SubscribeEvents(ctx, func(e *bus.Events) { f.apply(ctx, e) })) })
@@ -141,7 +148,7 @@ func (d *decider) followSockets(ctx context.Context, workers []fleet.Worker) err
 			continue
 		}
 		for rank := range w.Ranks {
-			src, err := rankSource(w, rank, d.log)
+			src, err := d.rankSource(w, rank)
 			if err != nil {
 				return err
 			}
@@ -156,7 +163,7 @@ func (d *decider) followSockets(ctx context.Context, workers []fleet.Worker) err
 }
 
 // rankSource listens to one rank: its ports are those of rank 0 raised by its number.
-func rankSource(w fleet.Worker, rank int, log *slog.Logger) (*kvsource.Source, error) {
+func (d *decider) rankSource(w fleet.Worker, rank int) (*kvsource.Source, error) {
 	events, err := raisePort(w.KVEvents, rank)
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: kvEvents: %w", w.Name, err)
@@ -165,7 +172,11 @@ func rankSource(w fleet.Worker, rank int, log *slog.Logger) (*kvsource.Source, e
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: kvReplay: %w", w.Name, err)
 	}
-	src, err := kvsource.New(kvsource.Config{Endpoint: events, Replay: replay, Rank: rank, Logger: log})
+	src, err := kvsource.New(kvsource.Config{Endpoint: events, Replay: replay, Rank: rank, Logger: d.log, Connected: func(up bool) {
+		if !up {
+			d.feed.Lost(w.Name, rank)
+		}
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 	}

@@ -193,7 +193,9 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return serveGRPC(ctx, g, ln, srv.Run)
 	})
 	if p.bus != nil {
-		p.part(func(ctx context.Context) error { return discovery.Bus(ctx, p.bus, members, p.log, namesOf(workers)) })
+		p.part(func(ctx context.Context) error {
+			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: namesOf(workers)})
+		})
 	}
 	p.part(func(ctx context.Context) error {
 		return watchConfig(ctx, p.file, p.log, func(cfg *config.Config) error {
@@ -229,7 +231,9 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	}
 	pl := planner.New(wanted, members, p.bus, p.log, p.reg)
 	p.part(pl.Run)
-	p.part(func(ctx context.Context) error { return discovery.Bus(ctx, p.bus, members, p.log, nil) })
+	p.part(func(ctx context.Context) error {
+		return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log})
+	})
 	p.part(func(ctx context.Context) error {
 		return watchConfig(ctx, p.file, p.log, func(cfg *config.Config) error {
 			next, err := pools(cfg)

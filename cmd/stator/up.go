@@ -18,6 +18,7 @@ import (
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
@@ -151,6 +152,7 @@ type up struct {
 	agent    *workeragent.Agent
 	envoy    *envoyKeeper
 	file     []fleet.Worker
+	members  *fleet.Fleet // the control plane's
 
 	adminLn, extprocLn, xdsLn net.Listener
 }
@@ -220,13 +222,18 @@ func (u *up) makeControl() (err error) {
 	if u.xdsLn, err = listen(u.socket("xds"), "xds"); err != nil {
 		return err
 	}
-	u.xds = xds.NewServer(xdsSettings(u.cfg, u.socket("extproc")), u.decider.fleet, u.log, u.reg)
+	// The control plane has a fleet of its own: the router's waits until Envoy knows a worker.
+	u.members = fleet.New(fleet.Hooks{})
+	if err := discovery.File(u.file, u.members); err != nil {
+		return err
+	}
+	u.xds = xds.NewServer(xdsSettings(u.cfg, u.socket("extproc")), u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer()
 	plans, err := pools(u.cfg)
 	if err != nil {
 		return err
 	}
-	u.planner = planner.New(plans, u.decider.fleet, u.bus, u.log, u.reg)
+	u.planner = planner.New(plans, u.members, u.bus, u.log, u.reg)
 	wanted, err := launches(u.cfg, "")
 	if err != nil {
 		return err
@@ -251,6 +258,10 @@ func (u *up) run(ctx context.Context) error {
 	part(func(ctx context.Context) error { return u.decider.followBus(ctx, u.bus, namesOf(u.file)) })
 	part(func(ctx context.Context) error { return u.decider.followFile(ctx, u.file) })
 	part(func(ctx context.Context) error {
+		quiet := slog.New(slog.DiscardHandler) // the router's fleet has said it
+		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: namesOf(u.file)})
+	})
+	part(func(ctx context.Context) error {
 		u.xds.Register(ctx, u.xdsGRPC)
 		return serveGRPC(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
 	})
@@ -273,10 +284,11 @@ func (u *up) sources() admin.Sources {
 		Metrics: u.reg, Router: u.decider.router, Feed: u.decider.feed, Plan: u.planner.Current,
 		Fleet: u.decider.fleet.Snapshot,
 		Ready: func() error {
-			if !u.envoy.isReady() {
-				return errors.New("envoy is not ready")
+			if err := u.decider.readyModels(); err != nil {
+				return err
 			}
-			return u.decider.readyModels()
+			_, err := u.envoyReady()
+			return err
 		},
 	}
 }
@@ -307,7 +319,7 @@ func (u *up) announce(ctx, inner context.Context) error {
 		done func() (string, error)
 	}{
 		{"workers", u.workersReady},
-		{"envoy", u.envoy.readiness},
+		{"envoy", u.envoyReady},
 	}
 	for _, s := range steps {
 		text, err := waitFor(ctx, u.say, s.part, s.done)
@@ -323,6 +335,20 @@ func (u *up) announce(ctx, inner context.Context) error {
 	case <-inner.Done():
 	}
 	return nil
+}
+
+// envoyReady says that Envoy serves, and knows a worker of every model.
+func (u *up) envoyReady() (string, error) {
+	text, err := u.envoy.readiness()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range u.cfg.Models {
+		if n := u.envoy.healthyWorkers(m.Name); n == 0 {
+			return "", fmt.Errorf("it has not heard of a worker of model %s yet", m.Name)
+		}
+	}
+	return text, nil
 }
 
 func (u *up) workersReady() (string, error) {

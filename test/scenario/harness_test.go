@@ -290,7 +290,7 @@ func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int
 
 // decision is what the router says of one request.
 type decision struct {
-	ID, Worker, Address          string
+	ID, Worker, Address           string
 	PromptTokens, Blocks, Overlap int
 }
 

@@ -49,7 +49,7 @@ func (s *Source) listen(ctx context.Context, connected func()) error {
 	connected()
 	s.count(func(st *Stats) { st.Connected = true; st.Connects++ })
 	s.cfg.Connected(true)
-	s.cfg.Logger.Info("event source connected", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
+	s.cfg.Logger.Debug("event source connected", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
 	if !s.push(ctx, liveMessage{connected: true}) {
 		return ctx.Err()
 	}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/child"
+	"github.com/stator-project/stator/envoy"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/xds"
+)
+
+// setup is one way to serve requests.
+type setup struct {
+	name    string
+	warm    bool   // what is measured continues known turns
+	gateway string // where clients connect
+	envoy   int    // process id
+	extproc int    // process id; 0 where there is none
+	admin   string // its admin port, for profiles
+	witness
+}
+
+// bench is everything that runs.
+type bench struct {
+	*options
+	envoyPath string
+	dir       string
+	progress  *lines
+	workers   *workers
+	setups    []*setup
+	ends      []func() // in the order in which parts were started
+	failed    context.CancelCauseFunc
+	broken    context.Context // ends when a part ends by itself
+}
+
+// begin starts all set-ups and returns when each has served a request.
+func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err error) {
+	b = &bench{options: o, progress: &lines{out: progress}}
+	b.broken, b.failed = context.WithCancelCause(ctx)
+	defer func() {
+		if err != nil {
+			b.end()
+		}
+	}()
+	if b.envoyPath, err = envoy.Find(o.envoy); err != nil {
+		return b, err
+	}
+	if _, err := os.Stat(o.stator); err != nil {
+		return b, fmt.Errorf("%w: run `make build`, or name the program with --stator", err)
+	}
+	if b.dir, err = os.MkdirTemp("", "benchrequest-"); err != nil {
+		return b, fmt.Errorf("make a folder for sockets: %w", err)
+	}
+	if b.workers, err = startWorkers(4); err != nil {
+		return b, fmt.Errorf("start workers: %w", err)
+	}
+	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs} {
+		if err := start(); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+// end stops everything, last started first.
+func (b *bench) end() {
+	b.failed(nil)
+	b.progress.close() // what parts say of each other's end is of no interest
+	for i := len(b.ends) - 1; i >= 0; i-- {
+		b.ends[i]()
+	}
+	if b.workers != nil {
+		b.workers.stop()
+	}
+	if b.dir != "" {
+		_ = os.RemoveAll(b.dir)
+	}
+}
+
+func (b *bench) startPlain() error {
+	path, cfg, err := b.writeConfig("plain")
+	if err != nil {
+		return err
+	}
+	boot, err := plainBootstrap(cfg)
+	if err != nil {
+		return err
+	}
+	pid, err := b.startEnvoy("plain", boot)
+	if err != nil {
+		return err
+	}
+	b.setups = append(b.setups, &setup{name: plainName, gateway: cfg.Gateway.Listen, envoy: pid, witness: plainWitness{}})
+	return b.awaitAnswer(path, cfg.Gateway.Listen, plainWitness{})
+}
+
+func (b *bench) startEmpty() error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	admin, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	socket := b.socket("empty")
+	pid, err := b.start("the empty handler", self, emptyCommand, socket, admin)
+	if err != nil {
+		return err
+	}
+	w := emptyWitness{admin}
+	s := &setup{name: emptyName, extproc: pid, admin: admin, witness: w}
+	b.setups = append(b.setups, s)
+	file, cfg, err := b.writeConfig("empty")
+	if err != nil {
+		return err
+	}
+	if s.envoy, err = b.startGateway("empty", file, socket); err != nil {
+		return err
+	}
+	s.gateway = cfg.Gateway.Listen
+	return b.awaitAnswer(file, s.gateway, w)
+}
+
+func (b *bench) startOurs() error {
+	admin, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	file, cfg, err := b.writeConfig("ours")
+	if err != nil {
+		return err
+	}
+	socket := b.socket("ours")
+	pid, err := b.start("stator extproc", b.stator, "extproc", "-f", file, "--listen-address", socket, "--admin", admin)
+	if err != nil {
+		return err
+	}
+	w := ourWitness{admin}
+	proxy, err := b.startGateway("ours", file, socket)
+	if err != nil {
+		return err
+	}
+	cold := &setup{name: coldName, gateway: cfg.Gateway.Listen, envoy: proxy, extproc: pid, admin: admin, witness: w}
+	warm := *cold
+	warm.name, warm.warm = warmName, true
+	b.setups = append(b.setups, cold, &warm)
+	return b.awaitAnswer(file, cold.gateway, w)
+}
+
+// startGateway starts a stator xds for the file, and an Envoy that gets everything from it.
+func (b *bench) startGateway(name, file, extproc string) (pid int, err error) {
+	admin, err := freeAddress()
+	if err != nil {
+		return 0, err
+	}
+	socket := b.socket(name + "-xds")
+	_, err = b.start("stator xds", b.stator, "xds", "-f", file, "--listen-address", socket, "--extproc", extproc, "--admin", admin)
+	if err != nil {
+		return 0, err
+	}
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: name, Admin: "127.0.0.1:0", XDS: socket})
+	if err != nil {
+		return 0, err
+	}
+	return b.startEnvoy(name, boot)
+}
+
+func (b *bench) startEnvoy(name string, boot []byte) (pid int, err error) {
+	dir := filepath.Join(b.dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return 0, err
+	}
+	log := slog.New(slog.NewTextHandler(b.progress, nil))
+	p, err := envoy.Start(envoy.Config{Path: b.envoyPath, Bootstrap: boot, Dir: dir, Concurrency: b.threads, Log: log})
+	if err != nil {
+		return 0, err
+	}
+	b.watch("envoy of "+name, p.Run, p.Stop)
+	if err := p.WaitReady(b.broken); err != nil {
+		return 0, err
+	}
+	return p.PID(), nil
+}
+
+// start runs one of our processes; what it has to complain about is shown.
+func (b *bench) start(what, path string, args ...string) (pid int, err error) {
+	p, err := child.Start(child.Config{Path: path, Args: args, Line: func(line string) {
+		if !strings.Contains(line, "level=INFO") {
+			_, _ = fmt.Fprintf(b.progress, "%s: %s\n", what, line)
+		}
+	}})
+	if err != nil {
+		return 0, err
+	}
+	b.watch(what, p.Wait, p.Stop)
+	return p.PID(), nil
+}
+
+// watch breaks the run when a process ends by itself, and has it stopped at the end.
+func (b *bench) watch(what string, wait func() error, stop func(context.Context)) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.failed(fmt.Errorf("%s has ended: %w", what, wait()))
+	}()
+	b.ends = append(b.ends, func() {
+		stop(context.Background())
+		<-ended
+	})
+}
+
+// writeConfig writes the configuration of a gateway with a port of its own.
+func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err error) {
+	listen, err := freeAddress()
+	if err != nil {
+		return "", nil, err
+	}
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  workers:\n",
+		config.APIVersion, config.Kind, listen, b.model)
+	for i, address := range b.workers.addresses {
+		text += fmt.Sprintf("  - {name: w%d, address: %q}\n", i, address)
+	}
+	if cfg, err = config.Parse([]byte(text)); err != nil {
+		return "", nil, err
+	}
+	path = filepath.Join(b.dir, name+".yaml")
+	return path, cfg, os.WriteFile(path, []byte(text), 0o600)
+}
+
+// awaitAnswer sends requests until one is served as it should be.
+func (b *bench) awaitAnswer(file, gateway string, w witness) error {
+	text := newCorpus("probe", "Are you there? ")
+	return until(b.broken, "serve "+filepath.Base(file), 30*time.Second, func() error {
+		before, err := w.read(b.broken)
+		if err != nil {
+			return err
+		}
+		c, err := dial(gateway, 1)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		_, _, err = c.run(b.broken, 1, func(dst []byte, _ int) []byte {
+			return dialogue{seed: 1, chars: least}.appendBody(dst, text, 1)
+		})
+		if err != nil {
+			return err
+		}
+		return until(b.broken, "report the request", 5*time.Second, func() error {
+			now, err := w.read(b.broken)
+			if err != nil {
+				return err
+			}
+			return w.prove(now.since(before), 1)
+		})
+	})
+}
+
+func (b *bench) socket(name string) string { return "unix://" + filepath.Join(b.dir, name+".sock") }
+
+// freeAddress returns an address on loopback that nobody listens on.
+func freeAddress() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return ln.Addr().String(), ln.Close()
+}
+
+// lines lets many goroutines write to one writer, until it is closed.
+type lines struct {
+	mu  sync.Mutex
+	out io.Writer // guarded by mu
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}
+
+func (l *lines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out = io.Discard
+}

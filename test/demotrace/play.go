@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The scale of a block: 512 tokens of the trace are played as 16.
+const (
+	traceBlock = 512
+	playBlock  = 16
+	tokenScale = traceBlock / playBlock
+)
+
+// result is what one policy made of the trace.
+type result struct {
+	policy    string
+	completed int
+	failed    int
+	lastError string
+	prompt    int             // prompt tokens that engines counted
+	cached    int             // of them, tokens that engines had cached
+	ttft      []time.Duration // as clients saw it, on the shortened clock
+	perWorker map[string]int
+	took      time.Duration
+	unobeyed  int // requests not served by the worker picked for them
+}
+
+// play starts everything afresh, replays the rows at their times, and stops everything.
+func play(ctx context.Context, o options, policy string, rows []row, progress io.Writer) (result, error) {
+	f, err := start(ctx, o, policy)
+	if err != nil {
+		return result{}, err
+	}
+	defer f.stop()
+	r := result{policy: policy, perWorker: map[string]int{}}
+	began := time.Now()
+	var mu sync.Mutex
+	var inFlight sync.WaitGroup
+	for i, row := range rows {
+		due := began.Add(time.Duration((row.Timestamp - rows[0].Timestamp) / o.speed * float64(time.Millisecond)))
+		select {
+		case <-time.After(time.Until(due)):
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+		inFlight.Go(func() {
+			a, err := f.ask(ctx, row)
+			mu.Lock()
+			defer mu.Unlock()
+			r.add(a, err)
+		})
+		if (i+1)%100 == 0 {
+			fmt.Fprintf(progress, "\r%-12s %d of %d requests", policy, i+1, len(rows))
+		}
+	}
+	inFlight.Wait()
+	r.took = time.Since(began)
+	fmt.Fprintf(progress, "\r%-12s done after %.0f s            \n", policy, r.took.Seconds())
+	return r, f.account(&r)
+}
+
+func (r *result) add(a answer, err error) {
+	if err != nil {
+		r.failed++
+		r.lastError = err.Error()
+		return
+	}
+	r.completed++
+	r.prompt += a.prompt
+	r.cached += a.cached
+	r.ttft = append(r.ttft, a.ttft)
+}
+
+// fleet is a running `stator up`.
+type fleet struct {
+	cmd        *exec.Cmd
+	log        *bytes.Buffer
+	dir        string
+	url, admin string
+	client     *http.Client
+}
+
+func start(ctx context.Context, o options, policy string) (*fleet, error) {
+	dir, err := os.MkdirTemp("", "demotrace-")
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{dir: dir, log: &bytes.Buffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
+	gateway, admin := freeAddress(), freeAddress()
+	f.url, f.admin = "http://"+gateway, "http://"+admin
+	file := filepath.Join(dir, "stator.yaml")
+	text := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
+kind: Stator
+models:
+- name: sim
+  path: "builtin:sim"
+  blockSize: %d
+  router: {policy: %s}
+  launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d}}]
+`, playBlock, policy, o.workers, o.blocks, o.speed, tokenScale)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"up", "-f", file, "--http", gateway, "--admin", admin, "--log-level", "warn"}
+	if o.envoy != "" {
+		args = append(args, "--envoy", o.envoy)
+	}
+	f.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.stator, args...)
+	f.cmd.Stdout, f.cmd.Stderr = f.log, f.log
+	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is ours to pass on
+	if err := f.cmd.Start(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("start %s: %w", o.stator, err)
+	}
+	if err := f.await(ctx); err != nil {
+		f.stop()
+		return nil, fmt.Errorf("%w\n%s", err, f.log)
+	}
+	return f, nil
+}
+
+func freeAddress() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func (f *fleet) await(ctx context.Context) error {
+	for range 600 {
+		if resp, err := f.client.Get(f.admin + "/readyz"); err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.New("the gateway is not ready after a minute")
+}
+
+func (f *fleet) stop() {
+	_ = f.cmd.Process.Signal(syscall.SIGTERM)
+	_ = f.cmd.Wait()
+	_ = os.RemoveAll(f.dir)
+}
+
+// answer is what one client saw.
+type answer struct {
+	ttft           time.Duration
+	prompt, cached int
+}
+
+// ask sends a row as a streamed completion of token ids and reads the stream to its end.
+func (f *fleet) ask(ctx context.Context, r row) (answer, error) {
+	began := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", bytes.NewReader(bodyOf(r)))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("content-type", "application/json")
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
+		return answer{}, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return readStream(resp.Body, began)
+}
+
+var data = []byte("data: ")
+
+func readStream(body io.Reader, began time.Time) (a answer, err error) {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	ended := false
+	for lines.Scan() {
+		event, ok := bytes.CutPrefix(lines.Bytes(), data)
+		if !ok {
+			continue
+		}
+		if a.ttft == 0 {
+			a.ttft = time.Since(began)
+		}
+		var v struct {
+			Usage *struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if ended = string(event) == "[DONE]"; !ended && bytes.Contains(event, []byte(`"usage":{`)) {
+			if err := json.Unmarshal(event, &v); err == nil && v.Usage != nil {
+				a.prompt, a.cached = v.Usage.Prompt, v.Usage.Details.Cached
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return a, err
+	}
+	if !ended {
+		return a, errors.New("the stream ended before [DONE]")
+	}
+	return a, nil
+}
+
+// bodyOf makes 16 token ids of each block's id: equal ids, equal tokens.
+func bodyOf(r row) []byte {
+	b := []byte(`{"model":"sim","stream":true,"stream_options":{"include_usage":true},"prompt":[`)
+	for i, block := range r.Blocks {
+		x := block*0x9e3779b97f4a7c15 + 1
+		for j := range playBlock {
+			if i+j > 0 {
+				b = append(b, ',')
+			}
+			x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+			b = strconv.AppendUint(b, 300+(x>>33)%2000, 10) // ordinary entries of every vocabulary here
+		}
+	}
+	return fmt.Appendf(b, `],"max_tokens":%d}`, max(1, r.Output/tokenScale))
+}
+
+// account asks the router where requests went, and whether they went where it said.
+func (f *fleet) account(r *result) error {
+	resp, err := f.client.Get(f.admin + "/debug/decisions?format=json&n=4096")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var decisions []struct{ Worker string }
+	if err := json.NewDecoder(resp.Body).Decode(&decisions); err != nil {
+		return fmt.Errorf("read decisions: %w", err)
+	}
+	for _, d := range decisions {
+		r.perWorker[d.Worker]++
+	}
+	metrics, err := f.client.Get(f.admin + "/metrics")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = metrics.Body.Close() }()
+	lines := bufio.NewScanner(metrics.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		for _, outcome := range []string{"misdirected", "unpicked", "unserved", "retried"} {
+			if value, ok := bytes.CutPrefix(lines.Bytes(), []byte(`stator_accesslog_requests_total{outcome="`+outcome+`"} `)); ok {
+				n, _ := strconv.Atoi(string(value))
+				r.unobeyed += n
+			}
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,219 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Ctrl-C ends everything: requests in flight get their answers, no process and no file is left,
+// and the exit code is 0.
+func TestStopLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	g := up(t)
+	pid := g.up.cmd.Process.Pid
+	family := children(t, pid)
+	if len(family) != 3 {
+		t.Fatalf("children %v, want Envoy and two engines", family)
+	}
+	resp, err := g.stream(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	last := ""
+	first := make(chan bool)
+	ended := make(chan error)
+	go func() {
+		seen := false
+		ended <- chunks(resp, func(data string) bool {
+			if !seen {
+				close(first)
+			}
+			seen, last = true, data
+			return true
+		})
+	}()
+	<-first
+	if err := g.up.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil || last != "[DONE]" {
+		t.Errorf("a stream in flight ended with %q, %v", last, err)
+	}
+	<-g.up.done
+	if g.up.err != nil {
+		t.Errorf("it ended with %v", g.up.err)
+	}
+	for id, name := range family {
+		if syscall.Kill(id, 0) == nil {
+			t.Errorf("process %d (%s) is still there", id, name)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(tmp, "*")); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
+	}
+}
+
+// A second Ctrl-C stops at once, although a request would go on for long.
+func TestSecondInterruptStopsAtOnce(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	g := up(t, "--drain-time", "10m")
+	family := children(t, g.up.cmd.Process.Pid)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	resp, err := g.stream(ctx, 100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := g.up.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it says that it is stopping", func() error {
+		if !strings.Contains(g.up.out.String(), "stopping") {
+			return errNotYet
+		}
+		return nil
+	})
+	select {
+	case <-g.up.done:
+		t.Fatal("it did not wait for the request")
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := g.up.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-g.up.done:
+	case <-time.After(15 * time.Second):
+		t.Fatal("it still runs 15 s after the second interrupt")
+	}
+	for id, name := range family {
+		if syscall.Kill(id, 0) == nil {
+			t.Errorf("process %d (%s) is still there", id, name)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(tmp, "*")); len(left) > 0 {
+		t.Errorf("files are left: %v", left)
+	}
+}
+
+// When the program itself is killed, its children die with it.
+func TestKilledParentTakesItsChildren(t *testing.T) {
+	g := up(t)
+	family := children(t, g.up.cmd.Process.Pid)
+	g.up.kill()
+	eventually(t, "the children are gone", func() error {
+		for id, name := range family {
+			if syscall.Kill(id, 0) == nil {
+				return fmt.Errorf("%d (%s) is there", id, name)
+			}
+		}
+		return nil
+	})
+}
+
+// What cannot work is said in one sentence, with the remedy, before anything starts.
+func TestStartErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	busy := taken.Addr().String()
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"up", "--http", busy}, []string{busy + " is taken", "--http"}},
+		{[]string{"up", "--http", freeAddress(t), "--admin", busy}, []string{busy + " is taken", "--admin"}},
+		{[]string{"up", "--envoy", "/nowhere/envoy"}, []string{"no Envoy found at /nowhere/envoy"}},
+		{[]string{"up", "-f", "/nowhere.yaml"}, []string{"/nowhere.yaml"}},
+		{[]string{"up", "--workers", "0"}, []string{"launch[0].count"}},
+		{[]string{"up", "--engine", "steam"}, []string{"steam", "use sim"}},
+		{[]string{"up", "--http", freeAddress(t), "--admin", freeAddress(t), "--model-dir", "/nowhere"}, []string{"/nowhere", "does not exist"}},
+		{[]string{"up", "--log-level", "loud"}, []string{"--log-level", "debug"}},
+		{[]string{"agent", "-f", configFile(t, "models: [{name: m, path: 'builtin:sim'}]")}, []string{"needs a bus", "--bus"}},
+		{[]string{"xds"}, []string{"-f"}},
+		{[]string{"explain", "--admin", busy + "1"}, []string{"admin"}},
+	} {
+		args := c.args
+		if args[0] == "up" && args[1] != "--envoy" {
+			args = append(args, "--envoy", envoyPath(t))
+		}
+		out, err := exec.Command(binary, args...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("%v: %v, want exit status 1:\n%s", c.args, err, out)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%v says nothing of %q:\n%s", c.args, want, out)
+			}
+		}
+	}
+}
+
+// The command explains a decision by its id, and the newest without one.
+func TestExplain(t *testing.T) {
+	g := up(t)
+	r := g.chat([]message{{"user", strings.Repeat("Explain the tides. ", 30)}}, 4)
+	for _, args := range [][]string{{"explain", r.decision, "--admin", g.admin}, {"explain", "--admin", g.admin}} {
+		out, err := exec.Command(binary, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		for _, want := range []string{r.decision, "sim-0", "sim-1"} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%v says nothing of %q:\n%s", args, want, out)
+			}
+		}
+	}
+	out, err := exec.Command(binary, "explain", "nothing", "--admin", g.admin).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no decision") {
+		t.Errorf("an unknown id: %v\n%s", err, out)
+	}
+}
+
+// A configuration that changes is taken over without a restart; a wrong one is not.
+func TestReload(t *testing.T) {
+	text := "gateway: {maxBodyBytes: 4096}\nmodels: [{name: sim, path: 'builtin:sim', launch: [{engine: sim}]}]\n"
+	file := configFile(t, text)
+	g := up(t, "-f", file)
+	long := []byte(`{"model":"sim","max_tokens":1,"prompt":"` + strings.Repeat("x", 5000) + `"}`)
+	if r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", long); err != nil || r.status != 413 {
+		t.Fatalf("status %d, %v", r.status, err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("gateway: {maxBodyBytes: many}\n")
+	eventually(t, "the wrong file is refused", func() error {
+		if !strings.Contains(g.up.out.String(), "the last one stays in force") {
+			return errNotYet
+		}
+		return nil
+	})
+	write(strings.Replace(text, "4096", "65536", 1))
+	eventually(t, "the new limit is in force", func() error {
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", long)
+		if err == nil && r.status != 200 {
+			err = fmt.Errorf("status %d: %s", r.status, r.body)
+		}
+		return err
+	})
+}

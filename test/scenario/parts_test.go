@@ -1,0 +1,311 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/envoy"
+)
+
+// parts is a fleet of which each part is a process of its own.
+type parts struct {
+	*gateway
+	file                       string
+	busURL                     string
+	extprocAt, xdsAt           string
+	bus, agent, extproc, xds   *command
+	planner                    *command
+	envoy                      *envoy.Process
+	extprocAdmin, plannerAdmin string
+}
+
+// startParts runs bus, agent, planner, extproc and xds, and an Envoy that finds xds late.
+func startParts(t *testing.T, workers int) *parts {
+	t.Helper()
+	listen := freeAddress(t)
+	p := &parts{
+		gateway:   &gateway{t: t, url: "http://" + listen},
+		extprocAt: freeAddress(t), xdsAt: freeAddress(t), extprocAdmin: freeAddress(t), plannerAdmin: freeAddress(t),
+	}
+	busAt := freeAddress(t)
+	p.busURL = "nats://" + busAt
+	p.gateway.admin = p.extprocAdmin
+	p.file = configFile(t, fmt.Sprintf(`
+gateway: {listen: "%s", decisionTimeout: 2s}
+bus: {url: "%s", leaseTTL: 2s}
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
+`, listen, p.busURL, workers))
+
+	// Envoy first: its control plane is late.
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin", "127.0.0.1:0", "--xds", p.xdsAt).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.envoy, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.envoy.Stop(context.Background()) })
+
+	p.bus = start(t, "bus", "--listen-address", busAt)
+	p.agent = start(t, "agent", "-f", p.file, "--admin", "127.0.0.1:0")
+	p.planner = start(t, "planner", "-f", p.file, "--admin", p.plannerAdmin)
+	p.startExtProc()
+	p.startXDS()
+	p.await()
+	return p
+}
+
+func (p *parts) startExtProc() {
+	p.t.Helper()
+	p.extproc = start(p.t, "extproc", "-f", p.file, "--listen-address", p.extprocAt, "--admin", p.extprocAdmin)
+}
+
+func (p *parts) startXDS() {
+	p.t.Helper()
+	p.xds = start(p.t, "xds", "-f", p.file, "--listen-address", p.xdsAt, "--extproc", p.extprocAt, "--admin", "127.0.0.1:0")
+}
+
+func (p *parts) await() {
+	p.t.Helper()
+	eventually(p.t, "the router is ready", func() error {
+		_, err := get("http://" + p.extprocAdmin + "/readyz")
+		return err
+	})
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	if err := p.envoy.WaitReady(ctx); err != nil {
+		p.t.Fatal(err)
+	}
+	eventually(p.t, "requests are served", func() error {
+		_, err := p.tryChat(p.t.Context(), []message{{"user", "hello"}}, 1)
+		return err
+	})
+}
+
+// load sends chats until stop, and counts.
+type load struct {
+	ok, failed atomic.Int64
+	lastError  atomic.Value
+	stop       func()
+}
+
+func (g *gateway) load(clients int) *load {
+	l := &load{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, err := g.tryChat(context.Background(), []message{{"user", fmt.Sprintf("client %d asks question %d", c, i)}}, 4)
+				if err != nil {
+					l.failed.Add(1)
+					l.lastError.Store(err.Error())
+					continue
+				}
+				l.ok.Add(1)
+			}
+		})
+	}
+	l.stop = sync.OnceFunc(func() {
+		cancel()
+		all.Wait()
+	})
+	g.t.Cleanup(l.stop)
+	return l
+}
+
+// more waits until n more requests have been answered.
+func (l *load) more(t *testing.T, n int64) {
+	t.Helper()
+	from := l.ok.Load() + l.failed.Load()
+	eventually(t, "requests go on", func() error {
+		if l.ok.Load()+l.failed.Load() < from+n {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// The router is killed and started again under load: no request fails, and those that went on
+// unpicked are counted by the router that is back.
+func TestExtProcKilledAndRestarted(t *testing.T) {
+	p := startParts(t, 2)
+	l := p.load(8)
+	l.more(t, 100)
+	p.extproc.kill()
+	l.more(t, 200)
+	p.startExtProc()
+	eventually(t, "the router is back", func() error {
+		_, err := get("http://" + p.extprocAdmin + "/readyz")
+		return err
+	})
+	before := p.served("as_picked")
+	eventually(t, "requests are picked again", func() error {
+		if n := p.served("as_picked"); n < before+100 {
+			return fmt.Errorf("%d", n-before)
+		}
+		return nil
+	})
+	l.stop()
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d of %d requests failed: %v", n, n+l.ok.Load(), l.lastError.Load())
+	}
+	eventually(t, "the unpicked are counted", func() error {
+		if p.served("unpicked") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	if n := p.served("misdirected"); n != 0 {
+		t.Errorf("%d requests were misdirected", n)
+	}
+	p.assertNothingBooked()
+}
+
+// Without a control plane traffic goes on, decisions included; when it is back, so are changes.
+func TestXDSKilled(t *testing.T) {
+	p := startParts(t, 2)
+	l := p.load(4)
+	l.more(t, 50)
+	p.xds.kill()
+	l.more(t, 200)
+	p.startXDS()
+	l.more(t, 100)
+	l.stop()
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d requests failed: %v", n, l.lastError.Load())
+	}
+	if n := p.served("unpicked") + p.served("misdirected"); n != 0 {
+		t.Errorf("%d requests were unpicked or misdirected", n)
+	}
+	p.assertNothingBooked()
+}
+
+// The bus dies: nothing happens to requests, and knowledge of caches is stale. It comes back
+// empty: workers are there again, and knowledge is exact.
+func TestBusKilledAndRestarted(t *testing.T) {
+	p := startParts(t, 2)
+	eventually(t, "caches are known exactly", p.knowledge("exact", 2))
+	l := p.load(4)
+	l.more(t, 50)
+	p.bus.kill()
+	eventually(t, "knowledge is stale", p.knowledge("stale", 2))
+	l.more(t, 200)
+	p.bus = start(t, "bus", "--listen-address", strings.TrimPrefix(p.busURL, "nats://"))
+	eventually(t, "caches are known exactly again", p.knowledge("exact", 2))
+	l.more(t, 100)
+	l.stop()
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d requests failed: %v", n, l.lastError.Load())
+	}
+	p.assertNothingBooked()
+}
+
+func (p *parts) knowledge(state string, ranks float64) func() error {
+	return func() error {
+		if n := p.metric("stator_feed_ranks", `state="`+state+`"`); n != ranks {
+			return fmt.Errorf("%g ranks are %s", n, state)
+		}
+		return nil
+	}
+}
+
+// An agent that pauses for longer than its leases last loses its workers, and gets them back
+// without anybody's help.
+func TestAgentPauses(t *testing.T) {
+	p := startParts(t, 2)
+	if err := p.agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the leases have expired", func() error {
+		if n := len(p.fleet()); n != 0 {
+			return fmt.Errorf("%d workers", n)
+		}
+		return nil
+	})
+	r, err := p.send(t.Context(), http.MethodPost, chatPath, []byte(`{"model":"sim","messages":[{"role":"user","content":"hi"}]}`))
+	if err != nil || r.status != 503 || r.error.Message == "" || r.header.Get("retry-after") == "" {
+		t.Errorf("without workers: status %d, retry-after %q, %v: %s", r.status, r.header.Get("retry-after"), err, r.body)
+	}
+	if err := p.agent.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the workers are back", func() error {
+		_, err := p.tryChat(t.Context(), []message{{"user", "hello again"}}, 1)
+		return err
+	})
+}
+
+// The planner says how many replicas there should be, and why.
+func TestPlanIsPublished(t *testing.T) {
+	p := startParts(t, 2)
+	eventually(t, "the plan counts the ready workers", func() error {
+		text, err := get("http://" + p.plannerAdmin + "/debug/plan")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(text, "the configuration names that many") || !strings.Contains(text, "2         2") {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+}
+
+// A worker that dies before it has answered costs the client nothing: Envoy asks the next one.
+// It is started again, as a new epoch.
+func TestWorkerKilledBeforeItsHeaders(t *testing.T) {
+	g := up(t, "--workers", "2")
+	before := g.fleet()
+	l := g.load(8)
+	l.more(t, 50)
+	victim := before[0]
+	pid := childWith(t, g.up.cmd.Process.Pid, victim.Address)
+	// A stopped engine accepts connections and answers nothing: what it is sent now has no
+	// headers when it dies.
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "requests wait for the stopped engine", func() error {
+		for _, r := range g.fleet() {
+			if r.Worker == victim.Worker && r.Booked > 0 {
+				return nil
+			}
+		}
+		return errNotYet
+	})
+	time.Sleep(50 * time.Millisecond) // the booking precedes the connection by a moment
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	l.more(t, 100)
+	eventually(t, "the worker is back", func() error {
+		for _, r := range g.fleet() {
+			if r.Worker == victim.Worker && r.State == "ready" && r.Address != victim.Address {
+				return nil
+			}
+		}
+		return errNotYet
+	})
+	l.more(t, 100)
+	l.stop()
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d requests failed: %v", n, l.lastError.Load())
+	}
+	if g.served("retried") == 0 {
+		t.Error("no request was retried: the test shows nothing")
+	}
+	if n := g.served("unpicked") + g.served("misdirected"); n != 0 {
+		t.Errorf("%d requests were unpicked or misdirected", n)
+	}
+	g.assertNothingBooked()
+}
