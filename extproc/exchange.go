@@ -62,6 +62,7 @@ type exchange struct {
 	head    head
 	target  target
 	booking string
+	whole   bool // Envoy has said that it sends bodies in one piece
 }
 
 // onHeaders answers the first message.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -240,5 +241,24 @@ func TestLargestBody(t *testing.T) {
 	w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
 	if w.router.Bookings() != 0 {
 		t.Errorf("%d booked", w.router.Bookings())
+	}
+}
+
+// A request with trailers, as HTTP/2 clients may send, has a body that is whole but not last:
+// in mode BUFFERED it comes in one message whatever that says of the end of the stream.
+func TestBodyBeforeTrailers(t *testing.T) {
+	w, client := served(t)
+	s := open(t, client)
+	first := completionHeaders(false)
+	first.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_BUFFERED}
+	ask(t, s, first)
+	if ask(t, s, bodyMessage(false, hello)).GetRequestBody() == nil {
+		t.Error("not picked")
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if w.outcomes("picked") != 1 {
+		t.Error("not counted")
 	}
 }

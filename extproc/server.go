@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -96,9 +97,11 @@ func (x *exchange) on(msg *extprocv3.ProcessingRequest) (answered phase, r reply
 		if x.phase != wantHeaders {
 			return answered, r, status.Error(codes.InvalidArgument, "request headers came twice")
 		}
+		x.whole = msg.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED
 		r = x.onHeaders(readHead(m.RequestHeaders, x.srv.settings.Load().AffinityHeader), began)
 	case *extprocv3.ProcessingRequest_RequestBody:
-		if x.phase != wantBody || !m.RequestBody.GetEndOfStream() {
+		// In mode BUFFERED the body is whole even where it is not the end, because trailers follow.
+		if x.phase != wantBody || !x.whole && !m.RequestBody.GetEndOfStream() {
 			return answered, r, status.Error(codes.InvalidArgument,
 				"the body came in pieces or out of turn: set request_body_mode to BUFFERED and request_header_mode to SEND")
 		}
