@@ -111,7 +111,11 @@ func (x *exchange) onBody(body []byte, now time.Time) reply {
 
 // decide asks the router. The body is only read.
 func (x *exchange) decide(raw []byte, now time.Time) reply {
-	body, a := decompress(raw, x.head.contentEncoding, x.srv.settings.Load().BodyBytes)
+	encoding := x.head.contentEncoding
+	if !x.target.known {
+		encoding = "" // a body that we do not read is not ours to open
+	}
+	body, a := decompress(raw, encoding, x.srv.settings.Load().BodyBytes)
 	if a != nil {
 		return x.say(a)
 	}
@@ -132,7 +136,7 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 		x.srv.router.End(d.ID, now) // see "No booking is lost"
 	}
 	r := reply{pick: d, last: true}
-	if x.head.contentEncoding != "" && len(raw) > 0 && !identity(x.head.contentEncoding) {
+	if encoding != "" && len(raw) > 0 && !identity(encoding) {
 		r.body = body // engines do not decompress
 	}
 	return r
