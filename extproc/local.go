@@ -47,12 +47,13 @@ func (s *Server) oneModel(h head) *answer {
 		return a
 	}
 	path, _, _ := strings.Cut(h.path, "?")
-	name, err := url.PathUnescape(strings.TrimPrefix(path, "/v1/models/"))
-	if err == nil {
-		for _, m := range s.router.Models() {
-			if m.Name == name {
-				return say(http.StatusOK, s.object(m))
-			}
+	name := strings.TrimPrefix(path, "/v1/models/")
+	if plain, err := url.PathUnescape(name); err == nil {
+		name = plain
+	}
+	for _, m := range s.router.Models() {
+		if m.Name == name {
+			return say(http.StatusOK, s.object(m))
 		}
 	}
 	return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Param: "model", Code: "model_not_found",
