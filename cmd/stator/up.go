@@ -308,33 +308,44 @@ func (u *up) reload(cfg *config.Config) error {
 	return nil
 }
 
-// announce says when each part is ready, and at the end what to try.
-func (u *up) announce(ctx, inner context.Context) error {
+// announce says when each part is ready and at the end what to try. It returns when the user
+// wants to stop: that is what ends everything.
+func (u *up) announce(user, part context.Context) error {
+	ctx, cancel := context.WithCancel(user)
+	defer cancel()
+	defer context.AfterFunc(part, cancel)()
 	u.say.ready("extproc", u.socket("extproc"))
 	u.say.ready("xds", u.socket("xds"))
 	u.say.ready("planner", "publishes the configured replicas")
 	u.say.ready("admin", "http://"+u.adminLn.Addr().String())
-	steps := []struct {
-		part string
-		done func() (string, error)
-	}{
-		{"workers", u.workersReady},
-		{"envoy", u.envoyReady},
+	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
+		u.say.invite(u.cfg, u.adminLn.Addr().String())
 	}
-	for _, s := range steps {
-		text, err := waitFor(ctx, u.say, s.part, s.done)
-		if err != nil {
-			<-inner.Done() // whoever failed says why
-			return nil
-		}
-		u.say.ready(s.part, text)
-	}
-	u.say.invite(u.cfg, u.adminLn.Addr().String())
-	select {
-	case <-ctx.Done():
-	case <-inner.Done():
-	}
+	<-ctx.Done()
 	return nil
+}
+
+// await waits until done has no error and says so; false means that ctx ended first. It says
+// what it waits for when that takes long.
+func (u *up) await(ctx context.Context, part string, done func() (string, error)) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	patience := time.NewTicker(10 * time.Second)
+	defer patience.Stop()
+	for {
+		text, err := done()
+		if err == nil {
+			u.say.ready(part, text)
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			u.say.waiting(part, err)
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // envoyReady says that Envoy serves, and knows a worker of every model.
@@ -368,26 +379,4 @@ func (u *up) workersReady() (string, error) {
 		return "", fmt.Errorf("%d of %d ready", ready, total)
 	}
 	return fmt.Sprintf("%d of %d", ready, total), nil
-}
-
-// waitFor asks done until it has no error or ctx ends, and says what it waits for when that
-// takes long.
-func waitFor(ctx context.Context, say *teller, part string, done func() (string, error)) (string, error) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	patience := time.NewTicker(10 * time.Second)
-	defer patience.Stop()
-	for {
-		text, err := done()
-		if err == nil {
-			return text, nil
-		}
-		select {
-		case <-tick.C:
-		case <-patience.C:
-			say.waiting(part, err)
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
 }

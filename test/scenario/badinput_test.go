@@ -37,7 +37,7 @@ models:
 		{"a wrong type", "POST", chatPath, `{"model":"sim","messages":"hi"}`, nil, 400, "messages", "messages"},
 		{"a wrong type deep inside", "POST", chatPath, `{"model":"sim","messages":[{"role":"user","content":7}]}`, nil, 400, "content", "messages[0].content"},
 		{"invalid UTF-8", "POST", chatPath, "{\"model\":\"sim\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", nil, 400, "UTF-8", ""},
-		{"a prompt longer than the context", "POST", "/v1/completions", `{"model":"sim","prompt":[` + strings.Repeat("1,", 131_100) + `1]}`, nil, 400, "context", ""},
+		{"a prompt longer than the context", "POST", "/v1/completions", `{"model":"sim","prompt":[` + strings.Repeat("1,", 131_100) + `1]}`, nil, 400, "maximum context length is 131072 tokens", "input_tokens"},
 		{"a body over the limit", "POST", "/v1/completions", big, nil, 413, "2097152", ""},
 		{"gzip that is none", "POST", chatPath, `{"model":"sim"}`, []string{"content-encoding", "gzip"}, 400, "gzip", ""},
 		{"gzip over the limit", "POST", "/v1/completions", string(zip(t, big)), []string{"content-encoding", "gzip"}, 413, "2097152", ""},

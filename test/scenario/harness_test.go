@@ -101,6 +101,8 @@ func (c *command) stop() {
 	case <-c.done:
 	case <-time.After(30 * time.Second):
 		c.t.Errorf("%s did not end within 30 s of SIGTERM", c.cmd.Args)
+		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // where does it hang?
+		time.Sleep(time.Second)
 		_ = c.cmd.Process.Kill()
 		<-c.done
 	}
@@ -370,7 +372,8 @@ func (g *gateway) assertServed(asPicked int) {
 	g.t.Helper()
 	eventually(g.t, "all requests are reported", func() error {
 		if n := g.served("as_picked"); n < asPicked {
-			return fmt.Errorf("%d of %d", n, asPicked)
+			return fmt.Errorf("%d of %d as picked, %d retried, %d misdirected, %d unpicked, %d unserved, %d answered", n, asPicked,
+				g.served("retried"), g.served("misdirected"), g.served("unpicked"), g.served("unserved"), g.served("answered"))
 		}
 		return nil
 	})
