@@ -47,7 +47,7 @@ func (s *Server) oneModel(h head) *answer {
 		return a
 	}
 	path, _, _ := strings.Cut(h.path, "?")
-	name := strings.TrimPrefix(path, "/v1/models/")
+	name := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/models/"), "/")
 	if plain, err := url.PathUnescape(name); err == nil {
 		name = plain
 	}
