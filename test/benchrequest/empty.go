@@ -44,7 +44,7 @@ func (h *emptyHandler) Process(stream extprocv3.ExternalProcessor_ProcessServer)
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
-			return nil
+			return err // Envoy is told nothing by it: the stream is gone
 		}
 		switch msg.GetRequest().(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
@@ -67,7 +67,7 @@ func (h *emptyHandler) StreamAccessLogs(stream alsv3.AccessLogService_StreamAcce
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
-			return nil
+			return err
 		}
 		h.entries.Add(int64(len(msg.GetHttpLogs().GetLogEntry())))
 	}

@@ -97,7 +97,7 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if o.smoke {
-		o.requests, o.rounds, o.streams, o.sizes = 60, 1, 4, sizes{1000}
+		o.requests, o.rounds, o.streams, o.sizes = 400, 1, 4, sizes{1000}
 	}
 	if o.requests < 1 || o.rounds < 1 || o.streams < 1 || o.threads < 1 {
 		return nil, errors.New("--requests, --rounds, --streams and --concurrency must be at least 1")

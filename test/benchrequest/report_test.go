@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+)
+
+func TestParseStat(t *testing.T) {
+	const stat = "42 (a (strange) name) S 1 42 42 0 -1 4194560 100 0 0 0 123 45 0 0 20 0 9 0 100 1000 10\n"
+	if got, err := parseStat([]byte(stat)); err != nil || got != 1680*time.Millisecond {
+		t.Errorf("%v, %v: want 1.68s", got, err)
+	}
+	if _, err := parseStat([]byte("42 (short) S 1")); err == nil {
+		t.Error("a short line is no error")
+	}
+}
+
+// Ratios are compared within a round, so that a busy round does not count against anyone.
+func TestRatiosArePaired(t *testing.T) {
+	r := &report{}
+	for round, load := range []float64{1, 3, 1.5} {
+		r.cells = append(r.cells,
+			cell{Setup: coldName, Chars: 1000, Round: round, figures: figures{Total: 260 * load}},
+			cell{Setup: emptyName, Chars: 1000, Round: round, figures: figures{Total: 200 * load}})
+	}
+	r.finish()
+	if len(r.Rows) != 2 || r.Rows[0].Setup != emptyName || r.Rows[1].Ratio != 1.3 || r.Rows[1].Total != 390 {
+		t.Errorf("rows: %+v", r.Rows)
+	}
+	if len(r.Goals) != 1 || r.Goals[0].Limit != 1.35 || r.Goals[0].Stand != 1.3 {
+		t.Errorf("goals: %+v", r.Goals)
+	}
+}
+
+// The plain Envoy has the routes and the pool of the others, and nothing that asks extproc.
+func TestPlainBootstrap(t *testing.T) {
+	cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\nmodels: [{name: sim, path: 'builtin:sim', workers: [{name: a, address: '127.0.0.1:9'}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := plainBootstrap(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"override_host", "earlyHeaderMutation", "localReplyConfig", "retryPolicy", "requestBodyBufferLimit", `"portValue":9`} {
+		if !strings.Contains(strings.ReplaceAll(string(boot), ": ", ":"), want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	for _, not := range []string{"ext_proc", "extproc", "accessLog\"", "ads\":"} {
+		if strings.Contains(string(boot), not) {
+			t.Errorf("there is %s", not)
+		}
+	}
+}
+
+func TestWitnesses(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		w    witness
+		seen counts
+		ok   bool
+	}{
+		{"all picked", ourWitness{}, counts{asPicked: 5}, true},
+		{"one not reported", ourWitness{}, counts{asPicked: 4}, false},
+		{"one unpicked", ourWitness{}, counts{asPicked: 5, "unpicked": 1}, false},
+		{"one misdirected", ourWitness{}, counts{asPicked: 5, "misdirected": 1}, false},
+		{"empty saw all", emptyWitness{}, counts{"headers": 5, "bodies": 5, "entries": 5}, true},
+		{"empty missed a body", emptyWitness{}, counts{"headers": 5, "bodies": 4, "entries": 5}, false},
+	} {
+		if err := tc.w.prove(tc.seen, 5); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
