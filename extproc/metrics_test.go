@@ -107,4 +107,3 @@ func TestMetricsRegisterOnce(t *testing.T) {
 	newMetrics(reg)
 	newMetrics(reg)
 }
-
