@@ -1,0 +1,310 @@
+package accesslog
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/stator-project/stator/internal/wire"
+)
+
+// table is a table of bookings: by id, who carries them and since when.
+type table struct {
+	mu   sync.Mutex
+	open map[string]booking // guarded by mu
+}
+
+type booking struct {
+	source string
+	at     time.Time
+}
+
+func newTable(ids ...string) *table {
+	b := &table{open: map[string]booking{}}
+	for _, id := range ids {
+		b.book(id, "")
+	}
+	return b
+}
+
+func (b *table) book(id, source string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[id] = booking{source, time.Now()}
+}
+
+func (b *table) End(id string, _ time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ok := b.open[id]
+	delete(b.open, id)
+	return ok
+}
+
+func (b *table) EndBefore(source string, t time.Time) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, k := range b.open {
+		if k.source == source && k.at.Before(t) {
+			delete(b.open, id)
+			n++
+		}
+	}
+	return n
+}
+
+func (b *table) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(b.open)), " ")
+}
+
+func newServer(b Bookings) (*Server, *prometheus.Registry) {
+	reg := prometheus.NewRegistry()
+	return NewServer(b, slog.New(slog.DiscardHandler), reg), reg
+}
+
+func TestOutcome(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		decided, upstream bool
+		attempts          uint32
+		picked, served    string
+		want              string
+	}{
+		{"the first of the list", true, true, 1, "a,b,c", "a", AsPicked},
+		{"the only one", true, true, 1, "a", "a", AsPicked},
+		{"the first one at the second attempt", true, true, 2, "a,b", "a", AsPicked},
+		{"the second after a failure", true, true, 2, "a,b", "b", Retried},
+		{"another after all of the list failed", true, true, 3, "a,b", "c", Retried},
+		{"another although nothing failed", true, true, 1, "a,b", "b", Misdirected},
+		{"a name that only begins alike", true, true, 1, "10.0.0.1:80,x", "10.0.0.1:8", Misdirected},
+		{"somebody, and Envoy does not say who", true, true, 1, "a,b", "", Misdirected},
+		{"nobody: all were down", true, false, 1, "a,b", "", Unserved},
+		{"nobody, after attempts", true, false, 3, "a,b", "", Unserved},
+		{"somebody without a decision", false, true, 1, "", "a", Unpicked},
+		{"the gateway", false, false, 0, "", "", Answered},
+	} {
+		if got := outcome(c.decided, c.upstream, c.attempts, c.picked, c.served); got != c.want {
+			t.Errorf("served by %s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func entry(booking, decision, picked, served string) *datav3.HTTPAccessLogEntry {
+	meta := map[string]*structpb.Struct{}
+	put := func(namespace, key, value string) {
+		if value == "" {
+			return
+		}
+		if meta[namespace] == nil {
+			meta[namespace] = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		}
+		meta[namespace].Fields[key] = structpb.NewStringValue(value)
+	}
+	put(wire.Namespace, wire.Booking, booking)
+	put(wire.Namespace, wire.Decision, decision)
+	put(wire.NamespaceLB, wire.Picked, picked)
+	put(wire.NamespaceLB, wire.Served, served)
+	c := &datav3.AccessLogCommon{Metadata: &corev3.Metadata{FilterMetadata: meta}, UpstreamRequestAttemptCount: 1}
+	if served != "" {
+		c.UpstreamRemoteAddress = &corev3.Address{}
+		c.TimeToFirstUpstreamRxByte = durationpb.New(20 * time.Millisecond)
+	}
+	return &datav3.HTTPAccessLogEntry{CommonProperties: c}
+}
+
+func message(entries ...*datav3.HTTPAccessLogEntry) *alsv3.StreamAccessLogsMessage {
+	return &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &alsv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
+	}}
+}
+
+// Every end of a request ends its booking, whoever served it, and nobody else's.
+func TestEntriesEndBookings(t *testing.T) {
+	b := newTable("served", "retried", "cancelled", "refused", "open")
+	s, reg := newServer(b)
+	entries := []*datav3.HTTPAccessLogEntry{
+		entry("served", "served", "a,b", "a"),
+		entry("retried", "retried", "a,b", "b"),
+		entry("cancelled", "cancelled", "a,b", ""), // the client left before a worker was reached
+		entry("refused", "", "", ""),               // between the id and the pick: a bad body, a client that left
+		entry("served", "served", "a,b", "a"),      // twice
+		entry("", "none", "a", "a"),                // picked without a body, hence not booked
+		entry("", "", "", "a"),                     // while we were away
+		{},                                         // all that may be missing
+		nil,
+	}
+	entries[1].CommonProperties.UpstreamRequestAttemptCount = 2
+	for _, e := range entries {
+		s.entry(e, time.Time{})
+	}
+	if b.String() != "open" {
+		t.Errorf("left: %s", b)
+	}
+	err := testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP stator_accesslog_requests_total Finished requests: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.
+# TYPE stator_accesslog_requests_total counter
+stator_accesslog_requests_total{outcome="answered"} 3
+stator_accesslog_requests_total{outcome="as_picked"} 3
+stator_accesslog_requests_total{outcome="misdirected"} 0
+stator_accesslog_requests_total{outcome="retried"} 1
+stator_accesslog_requests_total{outcome="unpicked"} 1
+stator_accesslog_requests_total{outcome="unserved"} 1
+`), "stator_accesslog_requests_total")
+	if err != nil {
+		t.Error(err)
+	}
+	if n := samples(t, reg, "stator_accesslog_first_byte_seconds"); n != 3 {
+		t.Errorf("%d times to the first byte: only those of picked workers count", n)
+	}
+}
+
+func samples(t *testing.T, reg *prometheus.Registry, name string) uint64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	_, reg := newServer(newTable())
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+}
+
+// stream is Envoy's end of a stream; closing it ends the stream.
+type stream struct {
+	grpc.ServerStream
+	host string
+	in   chan *alsv3.StreamAccessLogsMessage
+}
+
+func (s *stream) Recv() (*alsv3.StreamAccessLogsMessage, error) {
+	m, ok := <-s.in
+	if !ok {
+		return nil, io.EOF
+	}
+	return m, nil
+}
+
+func (s *stream) SendAndClose(*alsv3.StreamAccessLogsResponse) error { return nil }
+
+func (s *stream) Context() context.Context {
+	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(s.host), Port: 4711}})
+}
+
+// watched runs test in a bubble of time, with a server whose Run is on and no bookings yet.
+// connect opens a stream and wait lets time pass.
+func watched(t *testing.T, test func(s *Server, b *table, connect func(host string) *stream, wait func(time.Duration))) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTable()
+		s, _ := newServer(b)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		test(s, b, func(host string) *stream {
+			x := &stream{host: host, in: make(chan *alsv3.StreamAccessLogsMessage)}
+			go func() { _ = s.StreamAccessLogs(x) }()
+			synctest.Wait()
+			return x
+		}, func(d time.Duration) {
+			time.Sleep(d) // in the bubble this takes no time
+			synctest.Wait()
+		})
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (b *table) wantOpen(t *testing.T, when, want string) {
+	t.Helper()
+	if got := b.String(); got != want {
+		t.Errorf("%s: open bookings are %q, want %q", when, got, want)
+	}
+}
+
+// An Envoy whose log stays closed for more than five seconds has gone: nobody else will say how
+// its requests ended. Other Envoys' bookings stay.
+func TestSilentEnvoy(t *testing.T) {
+	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
+		threads := []*stream{connect("10.0.0.1"), connect("10.0.0.1")}
+		other := connect("10.0.0.2")
+		b.book("gone", "10.0.0.1")
+		b.book("other", "10.0.0.2")
+		close(threads[0].in)
+		wait(time.Minute)
+		b.wantOpen(t, "one of two threads closed its stream", "gone other")
+		close(threads[1].in)
+		wait(4 * time.Second)
+		b.wantOpen(t, "after 4 s", "gone other")
+		wait(3 * time.Second)
+		b.wantOpen(t, "after 7 s", "other")
+		close(other.in)
+	})
+}
+
+// A message is worked off as it comes, and a stream may end at any time.
+func TestStream(t *testing.T) {
+	watched(t, func(s *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
+		for i := range 4 {
+			b.book(fmt.Sprint(i), "10.0.0.1")
+		}
+		x := connect("10.0.0.1")
+		x.in <- message(entry("0", "0", "a", "a"), entry("1", "1", "a", "a"))
+		x.in <- message()
+		x.in <- message(entry("2", "2", "a", "a"))
+		close(x.in)
+		wait(time.Second)
+		b.wantOpen(t, "three of four were logged", "3")
+		if n := testutil.ToFloat64(s.metrics.streams); n != 0 {
+			t.Errorf("%g streams are open", n)
+		}
+	})
+}
+
+func TestSource(t *testing.T) {
+	for want, addr := range map[string]net.Addr{
+		"10.0.0.1": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1},
+		"fe80::1":  &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1},
+		"unix":     &net.UnixAddr{Net: "unix"},
+	} {
+		if got := Source(peer.NewContext(t.Context(), &peer.Peer{Addr: addr})); got != want {
+			t.Errorf("%v is %q, want %q", addr, got, want)
+		}
+	}
+	if got := Source(t.Context()); got != "" {
+		t.Errorf("nobody is %q", got)
+	}
+}
