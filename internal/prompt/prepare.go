@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -56,17 +57,35 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt) ([]uint32,
 		return truncate(append(dst, p.Tokens...), m.keep(req), req.TruncateRight), nil
 	}
 	var before, after []uint32
-	if req.AddSpecialTokens {
+	text := p.Text
+	switch {
+	case req.Endpoint == Chat && m.surroundChat:
+		before, after = m.before, m.after
+		text = m.withoutSurroundings(text)
+	case req.AddSpecialTokens:
 		before, after = m.before, m.after
 	}
 	// Special tokens that are put around the text count, and are never cut off.
-	dst = m.tokenizer.Encode(append(dst, before...), p.Text)
+	dst = m.tokenizer.Encode(append(dst, before...), text)
 	if keep := m.keep(req); keep >= 0 {
-		text := dst[len(before):]
-		kept := truncate(text, max(0, keep-len(before)-len(after)), req.TruncateRight)
-		dst = dst[:len(before)+copy(text, kept)]
+		own := dst[len(before):]
+		kept := truncate(own, max(0, keep-len(before)-len(after)), req.TruncateRight)
+		dst = dst[:len(before)+copy(own, kept)]
 	}
 	return append(dst, after...), nil
+}
+
+// withoutSurroundings is text without the special tokens at its ends that are put there anyway.
+func (m *Model) withoutSurroundings(text string) string {
+	for _, t := range m.tokens {
+		if t.name == "bos_token" && len(m.before) > 0 {
+			text = strings.TrimPrefix(text, t.text)
+		}
+		if t.name == "eos_token" && len(m.after) > 0 {
+			text = strings.TrimSuffix(text, t.text)
+		}
+	}
+	return text
 }
 
 // keep is how many tokens of a prompt the client wants to keep, -1 for all.

@@ -41,7 +41,10 @@ type Model struct {
 	tokens []namedToken
 	// before and after are put around a text that is not a chat.
 	before, after []uint32
-	context       int
+	// surroundChat puts them around a rendered chat too, as llama.cpp does; what the template
+	// has written of them itself is not doubled.
+	surroundChat bool
+	context      int
 	// vocabulary is one more than the largest token id that the model takes.
 	vocabulary int
 }

@@ -138,6 +138,100 @@ func (m *matcher) split(s string, gap func(string), found func(uint32)) {
 	}
 }
 
+// match is a token that was found in a text.
+type match struct {
+	start, end int
+	token      *addedToken
+}
+
+// splitLongest is split as llama.cpp does it: longer tokens are found before shorter ones,
+// wherever they stand. That differs from leftmost-longest only where a longer token begins
+// inside a match; then the text is searched once more, length by length. Matches is scratch
+// space, which is returned.
+func (m *matcher) splitLongest(s string, matches []match, gap func(string), found func(uint32)) []match {
+	matches = matches[:0]
+	for i := 0; i < len(s); {
+		start, end, token := m.find(s, i)
+		if token == nil {
+			break
+		}
+		if m.longerInside(s, start, end) {
+			matches = m.byLength(s)
+			break
+		}
+		matches = append(matches, match{start, end, token})
+		i = end
+	}
+	done := 0
+	for _, f := range matches {
+		if done < f.start {
+			gap(s[done:f.start])
+		}
+		found(f.token.ID)
+		done = f.end
+	}
+	if done < len(s) {
+		gap(s[done:])
+	}
+	return matches
+}
+
+// longerInside says whether a token longer than s[start:end] begins inside it.
+func (m *matcher) longerInside(s string, start, end int) bool {
+	for i := start + 1; i < end; i++ {
+		if m.first[s[i]] {
+			if n, _ := m.longest(s[i:]); n > end-start {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// byLength finds tokens length by length, the longest first, each from left to right in what
+// is left of the text.
+func (m *matcher) byLength(s string) (matches []match) {
+	var lengths []int
+	for i := range m.tokens {
+		lengths = append(lengths, len(m.tokens[i].Content))
+	}
+	slices.Sort(lengths)
+	lengths = slices.Compact(lengths)
+	free := slices.Repeat([]bool{true}, len(s))
+	for _, n := range slices.Backward(lengths) {
+		for i := 0; i+n <= len(s); i++ {
+			if !free[i] || !m.first[s[i]] || slices.Contains(free[i:i+n], false) {
+				continue
+			}
+			if token := m.exactly(s[i : i+n]); token != nil {
+				matches = append(matches, match{i, i + n, token})
+				for k := i; k < i+n; k++ {
+					free[k] = false
+				}
+				i += n - 1
+			}
+		}
+	}
+	slices.SortFunc(matches, func(a, b match) int { return a.start - b.start })
+	return matches
+}
+
+// exactly is the token that is s.
+func (m *matcher) exactly(s string) *addedToken {
+	at := int32(0)
+	for i := range len(s) {
+		k, ok := slices.BinarySearchFunc(m.nodes[at].edges, s[i], func(e edge, b byte) int { return int(e.byte) - int(b) })
+		if !ok {
+			return nil
+		}
+		at = m.nodes[at].edges[k].node
+	}
+	if m.nodes[at].token < 0 {
+		return nil
+	}
+	return &m.tokens[m.nodes[at].token]
+}
+
 func wordBefore(s string) bool {
 	r, n := utf8.DecodeLastRuneInString(s)
 	return n > 0 && wordChar(r)

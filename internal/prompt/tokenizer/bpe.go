@@ -18,6 +18,9 @@ type merges struct {
 	shift uint
 	// becomes[rank] is the id of the joined pair.
 	becomes []uint32
+	// turns[rank] is when a pair is joined, where some ranks share a turn; else nil, and every
+	// rank has its own.
+	turns []uint32
 }
 
 const (
@@ -42,8 +45,12 @@ func (m *merges) slot(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> m
 // add gives the next rank to a pair. Of a pair that comes twice the later rank counts, as in
 // the reference, which collects them into a map.
 func (m *merges) add(left, right, becomes uint32) {
-	rank := uint64(len(m.becomes))
 	m.becomes = append(m.becomes, becomes)
+	m.put(left, right, uint64(len(m.becomes)-1))
+}
+
+// put gives a pair a rank.
+func (m *merges) put(left, right uint32, rank uint64) {
 	key := pairKey(left, right)
 	i := m.slot(key)
 	for m.slots[i] != 0 && m.slots[i]>>rankBits != key {
@@ -84,36 +91,39 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	}
 	n := len(symbols)
 	var buf [few]uint32
-	ranks := buf[:n]
+	turns := buf[:n]
 	for i := 0; i+1 < n; i++ {
-		ranks[i] = m.rank(symbols[i], symbols[i+1])
+		turns[i] = m.turn(m.rank(symbols[i], symbols[i+1]))
 	}
 	for n > 1 {
 		best, at := uint32(noRank), 0
-		for i, r := range ranks[:n-1] {
-			if r < best {
-				best, at = r, i
+		for i, turn := range turns[:n-1] {
+			if turn < best {
+				best, at = turn, i
 			}
 		}
 		if best == noRank {
 			break
 		}
+		if m.turns != nil {
+			best = m.rank(symbols[at], symbols[at+1])
+		}
 		symbols[at] = m.becomes[best]
 		copy(symbols[at+1:n-1], symbols[at+2:n])
 		n--
 		if at+1 < n {
-			copy(ranks[at+1:n-1], ranks[at+2:n])
-			ranks[at] = m.rank(symbols[at], symbols[at+1])
+			copy(turns[at+1:n-1], turns[at+2:n])
+			turns[at] = m.turn(m.rank(symbols[at], symbols[at+1]))
 		}
 		if at > 0 {
-			ranks[at-1] = m.rank(symbols[at-1], symbols[at])
+			turns[at-1] = m.turn(m.rank(symbols[at-1], symbols[at]))
 		}
 	}
 	return symbols[:n]
 }
 
 // mergeMany does the same in n log n, so that a megabyte without a space is no attack. The
-// symbols form a list; the heap holds rank<<32 | position, and an entry whose rank is not the
+// symbols form a list; the heap holds turn<<32 | position, and an entry whose turn is not the
 // position's any more is out of date.
 func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 	n := len(symbols)
@@ -128,8 +138,8 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 	for len(g.heap) > 0 {
 		top := g.pop()
 		i := int(uint32(top))
-		rank := uint32(top >> 32)
-		if g.ranks[i] != rank {
+		rank := g.ranks[i]
+		if rank == noRank || m.turn(rank) != uint32(top>>32) {
 			continue
 		}
 		symbols[i] = m.becomes[rank]
@@ -157,8 +167,15 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 func (g *merger) join(m *merges, symbols []uint32, i int) {
 	g.ranks[i] = m.rank(symbols[i], symbols[g.next[i]])
 	if g.ranks[i] != noRank {
-		g.push(uint64(g.ranks[i])<<32 | uint64(i))
+		g.push(uint64(m.turn(g.ranks[i]))<<32 | uint64(i))
 	}
+}
+
+func (m *merges) turn(rank uint32) uint32 {
+	if m.turns == nil || rank == noRank {
+		return rank
+	}
+	return m.turns[rank]
 }
 
 // push and pop keep a heap of four children each: half the levels of a binary one, and the

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // AppendDecode appends the bytes that ids stand for, special tokens included, to dst. Ids out
 // of the vocabulary stand for nothing. A sequence of ids may end inside a character; see
@@ -9,6 +12,8 @@ func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 	for _, id := range ids {
 		if b, ok := t.addedBytes[id]; ok {
 			dst = append(dst, b...)
+		} else if t.spm != nil && t.vocab.has(id) {
+			dst = append(dst, bytes.ReplaceAll(t.vocab.bytes(id), []byte(lowerBlock), []byte{' '})...)
 		} else if t.vocab.has(id) {
 			dst = append(dst, t.vocab.bytes(id)...)
 		}

@@ -18,7 +18,12 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 		e = newEncoder(t)
 	}
 	e.out = dst
-	t.added.split(text, e.onText, e.onToken)
+	if t.spm != nil {
+		e.afterSpecial = true
+		e.matches = t.added.splitLongest(text, e.matches, e.onText, e.onToken)
+	} else {
+		t.added.split(text, e.onText, e.onToken)
+	}
 	dst, e.out = e.out, nil
 	t.encoders.give(e)
 	return dst
@@ -64,6 +69,9 @@ type encoder struct {
 	merger  merger
 	nfc     normalizer
 	spaced  []byte
+	matches []match
+	// afterSpecial says that the text at hand begins the prompt or follows a special token.
+	afterSpecial bool
 	// The callbacks of matcher.split, made once: a closure each call would be an allocation.
 	onText, onPieces func(string)
 	onToken          func(uint32)
@@ -84,7 +92,13 @@ const cacheBits = 14 // 16,384 entries, 1 MiB
 func newEncoder(t *Tokenizer) *encoder {
 	e := &encoder{t: t, cache: make([]cached, 1<<cacheBits)}
 	e.onText, e.onPieces = e.text, e.pieces
-	e.onToken = func(id uint32) { e.out = append(e.out, id) }
+	if t.spm != nil {
+		e.onText = e.spmText
+	}
+	e.onToken = func(id uint32) {
+		e.out = append(e.out, id)
+		e.afterSpecial = true
+	}
 	return e
 }
 
@@ -132,7 +146,7 @@ func (e *encoder) stage(s string, splitters []splitter) {
 // merging.
 func (e *encoder) piece(s string) {
 	key := view(s)
-	if len(key) == 1 {
+	if len(key) == 1 && e.t.spm == nil {
 		if id := e.t.byteIDs[key[0]]; id != none {
 			e.out = append(e.out, id)
 		}
@@ -152,7 +166,9 @@ func (e *encoder) piece(s string) {
 		}
 	}
 	start := len(e.out)
-	if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
+	if e.t.spm != nil {
+		e.spmMerge(key)
+	} else if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
 		e.out = append(e.out, id)
 	} else {
 		e.out = append(e.out, e.merge(key)...)
@@ -176,7 +192,7 @@ func (e *encoder) merge(key []byte) []uint32 {
 	return e.merger.merge(e.t.merges, e.symbols)
 }
 
-// bits is a set of ids.
+// idSet is a set of ids.
 type idSet []uint64
 
 func (s idSet) has(id uint32) bool { return s[id/64]&(1<<(id%64)) != 0 }

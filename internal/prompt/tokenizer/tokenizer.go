@@ -16,6 +16,9 @@ type Tokenizer struct {
 	addedBytes map[uint32][]byte
 	special    map[uint32]bool
 
+	// spm is set for a SentencePiece vocabulary, which takes other ways in several places.
+	spm *spm
+
 	before, after []uint32
 
 	encoders encoders
@@ -30,12 +33,17 @@ func (t *Tokenizer) VocabSize() int {
 	return size
 }
 
-// ID is the id of a token as its file spells it: "<|im_end|>", or "Ġthe" for " the".
+// ID is the id of a token as its file spells it: "<|im_end|>", or "Ġthe" (SentencePiece:
+// "▁the") for " the".
 func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	if id, ok = t.addedIDs[token]; ok {
 		return id, true
 	}
-	id = t.vocab.id(byteLevel, []byte(token))
+	if t.spm != nil {
+		id = t.vocab.lookup([]byte(token))
+	} else {
+		id = t.vocab.id(byteLevel, []byte(token))
+	}
 	return id, id != none
 }
 

@@ -1,0 +1,264 @@
+package tokenizer
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// GGUF is what a .gguf file says of a model's input.
+type GGUF struct {
+	Tokenizer *Tokenizer
+	// ContextLength is what the model was trained for; 0 where the file does not say.
+	ContextLength int
+	// ChatTemplate is empty for a base model.
+	ChatTemplate string
+	// Tokens are the named special tokens, by the names that templates use (bos_token, …).
+	Tokens map[string]string
+}
+
+// LoadGGUF reads the vocabulary of a .gguf file of size bytes; the tensors behind it are not
+// touched. Ids are what llama.cpp gives, because that is what serves such files: its special
+// tokens are found longest first, and it does not normalize. Supported are SentencePiece
+// vocabularies (tokenizer.ggml.model "llama"); others are refused.
+func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
+	m, err := readMetadata(r, size)
+	if err == nil {
+		var g *GGUF
+		if g, err = m.load(); err == nil {
+			return g, nil
+		}
+	}
+	return nil, fmt.Errorf("load GGUF: %w", err)
+}
+
+// metadata is the part of a file's key-value pairs that we read.
+type metadata struct {
+	values map[string]any // uint64, int64, float64, bool, string
+	tokens []string
+	merges []string
+	scores []float32
+	types  []int32
+}
+
+// Bounds on what a file may claim; the largest vocabularies have some 260,000 tokens.
+const (
+	maxPairs  = 1 << 16
+	maxText   = 16 << 20
+	maxTokens = maxID + 1
+)
+
+func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
+	g := &ggufReader{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<16), left: size}
+	if string(g.bytes(4)) != "GGUF" {
+		return nil, errors.New("it is not a GGUF file")
+	}
+	if v := g.u32(); g.err == nil && (v < 2 || v > 3) {
+		return nil, fmt.Errorf("version %d is not supported; 2 and 3 are", v)
+	}
+	g.u64() // tensors
+	pairs := g.u64()
+	if pairs > maxPairs {
+		return nil, fmt.Errorf("it claims %d key-value pairs", pairs)
+	}
+	m := &metadata{values: map[string]any{}}
+	for range pairs {
+		m.read(g)
+		if g.err != nil {
+			return nil, g.err
+		}
+	}
+	return m, nil
+}
+
+// read reads one pair and keeps it if it is of use.
+func (m *metadata) read(g *ggufReader) {
+	key := g.text()
+	kind := g.u32()
+	if kind != ggufArray {
+		if v := g.value(kind); keptKey(key) {
+			m.values[key] = v
+		}
+		return
+	}
+	element, n := g.u32(), g.u64()
+	var into func()
+	switch {
+	case key == "tokenizer.ggml.tokens" && element == ggufString:
+		into = func() { m.tokens = append(m.tokens, g.text()) }
+	case key == "tokenizer.ggml.merges" && element == ggufString:
+		into = func() { m.merges = append(m.merges, g.text()) }
+	case key == "tokenizer.ggml.scores" && element == ggufFloat32:
+		into = func() { m.scores = append(m.scores, math.Float32frombits(g.u32())) }
+	case key == "tokenizer.ggml.token_type" && element == ggufInt32:
+		into = func() { m.types = append(m.types, int32(g.u32())) }
+	default:
+		into = func() { g.value(element) }
+	}
+	if n > 8*maxTokens {
+		g.fail(fmt.Errorf("%s claims %d elements", key, n))
+	}
+	for i := uint64(0); i < n && g.err == nil; i++ {
+		into()
+	}
+}
+
+func keptKey(key string) bool {
+	return strings.HasPrefix(key, "tokenizer.") || strings.HasPrefix(key, "general.") || strings.HasSuffix(key, ".context_length")
+}
+
+// The types of GGUF values that need a name.
+const (
+	ggufInt32   = 5
+	ggufFloat32 = 6
+	ggufString  = 8
+	ggufArray   = 9
+)
+
+// ggufReader reads forward and keeps the first error.
+type ggufReader struct {
+	r    *bufio.Reader
+	left int64 // bytes of the file
+	err  error
+	buf  [8]byte
+}
+
+func (g *ggufReader) fail(err error) {
+	if g.err == nil {
+		g.err = err
+	}
+}
+
+// bytes reads n bytes, at most 8, valid until the next call.
+func (g *ggufReader) bytes(n int) []byte {
+	b := g.buf[:n]
+	clear(b)
+	if g.err == nil {
+		if _, err := io.ReadFull(g.r, b); err != nil {
+			g.fail(errors.New("it ends in the middle of its metadata"))
+		}
+		g.left -= int64(n)
+	}
+	return b
+}
+
+func (g *ggufReader) u32() uint32 { return binary.LittleEndian.Uint32(g.bytes(4)) }
+func (g *ggufReader) u64() uint64 { return binary.LittleEndian.Uint64(g.bytes(8)) }
+
+func (g *ggufReader) text() string {
+	n := g.u64()
+	if g.err != nil || n > maxText || int64(n) > g.left {
+		g.fail(fmt.Errorf("it claims a text of %d bytes", n))
+		return ""
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(g.r, b); err != nil {
+		g.fail(errors.New("it ends in the middle of its metadata"))
+	}
+	g.left -= int64(n)
+	return string(b)
+}
+
+// value reads a value of a kind that is not an array.
+func (g *ggufReader) value(kind uint32) any {
+	switch kind {
+	case 0:
+		return uint64(g.bytes(1)[0])
+	case 1:
+		return int64(int8(g.bytes(1)[0]))
+	case 2:
+		return uint64(binary.LittleEndian.Uint16(g.bytes(2)))
+	case 3:
+		return int64(int16(binary.LittleEndian.Uint16(g.bytes(2))))
+	case 4:
+		return uint64(g.u32())
+	case ggufInt32:
+		return int64(int32(g.u32()))
+	case ggufFloat32:
+		return float64(math.Float32frombits(g.u32()))
+	case 7:
+		return g.bytes(1)[0] != 0
+	case ggufString:
+		return g.text()
+	case 10:
+		return g.u64()
+	case 11:
+		return int64(g.u64())
+	case 12:
+		return math.Float64frombits(g.u64())
+	}
+	g.fail(fmt.Errorf("it has a value of unknown type %d", kind))
+	return nil
+}
+
+func (m *metadata) text(key string) string { s, _ := m.values[key].(string); return s }
+
+// flag is a bool of the file, or what llama.cpp takes where it is absent.
+func (m *metadata) flag(key string, absent bool) bool {
+	if v, ok := m.values[key].(bool); ok {
+		return v
+	}
+	return absent
+}
+
+// number is a whole number that is not negative; -1 where it is absent.
+func (m *metadata) number(key string) int {
+	switch v := m.values[key].(type) {
+	case uint64:
+		if v < math.MaxInt32 {
+			return int(v)
+		}
+	case int64:
+		if v >= 0 && v < math.MaxInt32 {
+			return int(v)
+		}
+	}
+	return -1
+}
+
+func (m *metadata) load() (*GGUF, error) {
+	if model := m.text("tokenizer.ggml.model"); model != "llama" {
+		return nil, fmt.Errorf("a vocabulary of type %q is not supported; SentencePiece (\"llama\") is", model)
+	}
+	if name := strings.ToLower(m.text("general.name")); strings.Contains(name, "phi-3") || strings.Contains(name, "phi3") {
+		return nil, errors.New("Phi-3's special tokens, which strip what follows them, are not supported")
+	}
+	t, err := m.loadSPM()
+	if err != nil {
+		return nil, err
+	}
+	g := &GGUF{Tokenizer: t, Tokens: map[string]string{}, ChatTemplate: m.text("tokenizer.chat_template")}
+	for name, key := range map[string]string{"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"} {
+		if id := m.number("tokenizer.ggml." + key + "_token_id"); id >= 0 && id < len(m.tokens) {
+			g.Tokens[name] = m.tokens[id]
+		}
+	}
+	g.ContextLength = max(0, m.number(m.text("general.architecture")+".context_length"))
+	return g, m.surround(t)
+}
+
+// surround sets what is put around a text.
+func (m *metadata) surround(t *Tokenizer) error {
+	for _, s := range []struct {
+		key, flag string
+		absent    bool
+		into      *[]uint32
+	}{{"bos", "add_bos_token", true, &t.before}, {"eos", "add_eos_token", false, &t.after}} {
+		if !m.flag("tokenizer.ggml."+s.flag, s.absent) {
+			continue
+		}
+		id := m.number("tokenizer.ggml." + s.key + "_token_id")
+		if id < 0 && s.key == "bos" {
+			id = 1 // llama.cpp's own default for this type
+		}
+		if id < 0 || id >= len(m.tokens) {
+			return fmt.Errorf("%s is true, but %s_token_id is not set", s.flag, s.key)
+		}
+		*s.into = []uint32{uint32(id)}
+	}
+	return nil
+}
