@@ -33,8 +33,8 @@ type Bookings interface {
 	EndBefore(source string, t time.Time) int
 }
 
-// patience is how long an Envoy's log may stay closed before its bookings end: nobody else
-// will say how they ended.
+// patience is how long after an Envoy's log was closed its bookings of before end: nobody else
+// will say how they ended. It is there for entries that are still on their way.
 const patience = 5 * time.Second
 
 // Server implements Envoy's AccessLogService.
@@ -51,8 +51,10 @@ type Server struct {
 
 // source is one Envoy.
 type source struct {
-	open   int       // streams
-	closed time.Time // when the last stream closed; valid while open is 0
+	open int // streams
+	// closed is when the last open stream was closed last; zero if that never was. What was
+	// booked before it is unsettled until the time due; zero when nothing is.
+	closed, due time.Time
 }
 
 // NewServer returns a server that ends bookings.
@@ -143,11 +145,17 @@ func (s *Server) closed(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.streams.Dec()
-	s.sources[name].open--
-	s.sources[name].closed = time.Now()
+	src := s.sources[name]
+	if src.open--; src.open > 0 {
+		return
+	}
+	src.closed = time.Now()
+	if src.due.IsZero() {
+		src.due = src.closed.Add(patience)
+	}
 }
 
-// Run ends the bookings of Envoys whose log stays closed, until ctx ends.
+// Run ends the bookings of Envoys whose log was closed, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -162,25 +170,37 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) sweep(now time.Time) {
-	for _, name := range s.silent(now) {
-		n := s.bookings.EndBefore(name, now)
+	for name, before := range s.unsettled(now) {
+		n := s.bookings.EndBefore(name, before)
+		if n == 0 {
+			continue
+		}
 		s.metrics.abandoned.Add(float64(n))
-		s.log.Warn("access log closed; its bookings were ended", "source", name, "bookings", n)
+		s.log.Warn("access log was closed; the bookings of before were ended", "source", name, "bookings", n)
 	}
 }
 
-// silent removes and returns the Envoys whose last stream closed too long ago.
-func (s *Server) silent(now time.Time) []string {
+// unsettled returns the Envoys that have gone, with the time before which their bookings are
+// over, and forgets those that are still away.
+//
+// An Envoy that has come back is not asked to have stayed away: it may be a new process, which
+// will not report what the old one carried. If it is the old one, then what it still carries is
+// counted by the engine's own word alone from now on. A booking that never ends would be worse.
+func (s *Server) unsettled(now time.Time) map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var names []string
+	before := map[string]time.Time{}
 	for name, src := range s.sources {
-		if src.open == 0 && now.Sub(src.closed) > patience {
-			names = append(names, name)
+		switch {
+		case src.open == 0 && now.Sub(src.closed) > patience:
+			before[name] = now
 			delete(s.sources, name)
+		case !src.due.IsZero() && now.After(src.due):
+			before[name] = src.closed
+			src.due = time.Time{}
 		}
 	}
-	return names
+	return before
 }
 
 // Source names the Envoy at the other end of a stream: by its host, because its decisions and
@@ -221,7 +241,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		abandoned: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "stator", Subsystem: "accesslog", Name: "abandoned_bookings_total",
-			Help: "Bookings ended because their Envoy's access log stayed closed.",
+			Help: "Bookings ended because their Envoy's access log was closed before it told of them.",
 		}),
 	}
 	for _, how := range []string{AsPicked, Retried, Misdirected, Unpicked, Unserved, Answered} {

@@ -275,6 +275,46 @@ func TestSilentEnvoy(t *testing.T) {
 	})
 }
 
+// An Envoy that is back before the five seconds are over may be another process, which knows
+// nothing of what the first one carried.
+func TestEnvoyThatComesBack(t *testing.T) {
+	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
+		first := connect("10.0.0.1")
+		b.book("carried by the first", "10.0.0.1")
+		wait(time.Second)
+		close(first.in)
+		wait(time.Second)
+		b.book("carried by the second", "10.0.0.1")
+		second := connect("10.0.0.1")
+		wait(3 * time.Second)
+		b.wantOpen(t, "4 s after the end of the first", "carried by the first carried by the second")
+		wait(time.Hour)
+		b.wantOpen(t, "an hour later", "carried by the second")
+		close(second.in)
+	})
+}
+
+// An Envoy that comes and goes all the time does not put off the end of what it left behind.
+func TestEnvoyThatFlaps(t *testing.T) {
+	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
+		b.book("0", "10.0.0.1")
+		wait(time.Millisecond)
+		for range 3 {
+			x := connect("10.0.0.1")
+			wait(time.Second)
+			close(x.in)
+			wait(time.Second)
+		}
+		last := connect("10.0.0.1")
+		b.book("1", "10.0.0.1")
+		wait(time.Second)
+		b.wantOpen(t, "7 s after the first of many ends", "1")
+		close(last.in)
+		wait(10 * time.Second)
+		b.wantOpen(t, "after the last end", "")
+	})
+}
+
 // A message is worked off as it comes, and a stream may end at any time.
 func TestStream(t *testing.T) {
 	watched(t, func(s *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
