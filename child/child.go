@@ -91,13 +91,27 @@ func (p *Process) live(out, in *os.File, started chan<- error) {
 	close(p.exited)
 }
 
+// maxLine bounds what is kept of a line.
+const maxLine = 1 << 20
+
+// relay hands on line after line until the output ends.
 func (p *Process) relay(out io.Reader) {
-	lines := bufio.NewScanner(out)
-	lines.Buffer(make([]byte, 0, 16<<10), 1<<20)
-	for lines.Scan() {
-		p.cfg.Line(lines.Text())
+	in := bufio.NewReaderSize(out, 16<<10)
+	var line []byte
+	for {
+		part, more, err := in.ReadLine()
+		line = append(line, part[:min(len(part), maxLine-len(line))]...)
+		if more {
+			continue
+		}
+		if err == nil || len(line) > 0 {
+			p.cfg.Line(string(line))
+		}
+		if err != nil {
+			return
+		}
+		line = line[:0]
 	}
-	_, _ = io.Copy(io.Discard, out) // after a line over the limit, the child must not block
 }
 
 // PID is the process id.

@@ -208,6 +208,21 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// A line over the limit is cut off; what comes after it is not.
+func TestLongLines(t *testing.T) {
+	const limit = 1 << 20
+	for _, n := range []int{limit - 1, limit, limit + 1, 3*limit + 17} {
+		p, l := start(t, child.Config{}, "long", strconv.Itoa(n))
+		if err := p.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		got := l.all()
+		if len(got) != 3 || got[0] != "before" || len(got[1]) != min(n, limit) || got[2] != "after" {
+			t.Errorf("of a line of %d bytes came %d lines, the second with %d bytes", n, len(got), len(got[min(1, len(got)-1)]))
+		}
+	}
+}
+
 func TestStop(t *testing.T) {
 	p, l := start(t, child.Config{StopTime: time.Minute}, "gentle")
 	l.await(t, "up")
