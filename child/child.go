@@ -82,7 +82,9 @@ func (p *Process) live(out, in *os.File, started chan<- error) {
 	gone := make(chan error, 1)
 	go func() {
 		err := p.cmd.Wait()
-		// A grandchild may hold the pipe open for ever: what it writes is not ours to wait for.
+		// Whatever it has left in its group: the group's id is not used again before it is empty.
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		// A descendant may have left the group and hold the pipe: its lines are not waited for.
 		_ = out.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		gone <- err
 	}()
