@@ -2,8 +2,9 @@
 //
 // A [Process] has a process group of its own, so that a Ctrl-C at the terminal reaches only
 // its parent, which stops its children in order; on Linux the kernel kills it when the parent
-// dies, however that happens. Its output is handed on line by line. The package does not
-// restart anything: that is its callers' business.
+// dies, however that happens. What it leaves behind of its group is killed when it ends. Its
+// output is handed on line by line. The package does not restart anything: that is its callers'
+// business.
 //
 // # Concurrency
 //
