@@ -233,21 +233,23 @@ func TestEvents(t *testing.T) {
 	}
 
 	running(t, func(ctx context.Context) error {
-		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) {
+		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) (epoch, next uint64) {
 			for ; seq < 6; seq++ {
 				send(&bus.Events{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
 			}
+			return 5, 6
 		})
 	})
 	var past []uint64
 	eventually(t, "the past is served", func() bool {
 		past = nil
-		return to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) }) == nil
+		epoch, next, err := to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) })
+		return err == nil && epoch == 5 && next == 6
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
 		t.Errorf("the past came as %v", past)
 	}
-	if err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
+	if _, _, err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
 		t.Error("a worker without an agent has a past")
 	}
 }

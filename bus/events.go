@@ -79,36 +79,43 @@ func (b *Bus) replaySubject(worker string) string {
 }
 
 // ServeReplay answers requests for a worker's past batches until ctx ends: replay must call
-// send for each batch of the rank it still has from seq on, in order.
-func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*Events))) error {
+// send for each batch of the rank it still has from seq on, in order, and return its epoch and
+// the number of the batch that comes next.
+func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*Events)) (epoch, next uint64)) error {
 	return b.subscribe(ctx, b.replaySubject(worker), func(m *nats.Msg) {
 		if len(m.Data) != 13 || m.Data[0] != version || m.Reply == "" {
 			return
 		}
 		rank, from := binary.BigEndian.Uint32(m.Data[1:]), binary.BigEndian.Uint64(m.Data[5:])
-		replay(int(rank), from, func(e *Events) {
+		epoch, next := replay(int(rank), from, func(e *Events) {
 			if msg := appendEvents(nil, e); len(msg) <= maxMessage {
 				_ = b.nc.Publish(m.Reply, msg)
 			}
 		})
-		_ = b.nc.Publish(m.Reply, []byte{version}) // the end
+		end := binary.BigEndian.AppendUint64([]byte{replayEnd}, epoch)
+		_ = b.nc.Publish(m.Reply, binary.BigEndian.AppendUint64(end, next))
 	})
 }
 
+// replayEnd begins the message that ends a replay, where others have their version: epoch and
+// next follow, eight bytes each.
+const replayEnd = 0xff
+
 // Replay asks a worker's agent for a rank's batches from seq on and applies them in order. It
-// returns when they have all come, or an error when nothing came for two seconds.
-func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*Events)) error {
+// returns when they have all come, with the rank's epoch and the number of its next batch, or
+// an error when nothing came for two seconds.
+func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*Events)) (epoch, next uint64, err error) {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, 16384)
 	sub, err := b.nc.ChanSubscribe(inbox, in)
 	if err != nil {
-		return fmt.Errorf("ask for events of %s: %w", worker, err)
+		return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	ask := binary.BigEndian.AppendUint32([]byte{version}, uint32(rank))
 	ask = binary.BigEndian.AppendUint64(ask, from)
 	if err := b.nc.PublishRequest(b.replaySubject(worker), inbox, ask); err != nil {
-		return fmt.Errorf("ask for events of %s: %w", worker, err)
+		return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	var batch kvevent.Batch
 	for {
@@ -116,20 +123,20 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return ctx.Err()
+			return 0, 0, ctx.Err()
 		case <-wait.C:
-			return fmt.Errorf("ask for events of %s: its agent does not answer", worker)
+			return 0, 0, fmt.Errorf("ask for events of %s: its agent does not answer", worker)
 		case m := <-in:
 			wait.Stop()
 			if len(m.Data) == 0 {
-				return fmt.Errorf("ask for events of %s: it has no agent", worker)
+				return 0, 0, fmt.Errorf("ask for events of %s: it has no agent", worker)
 			}
-			if len(m.Data) == 1 {
-				return nil
+			if len(m.Data) == 17 && m.Data[0] == replayEnd {
+				return binary.BigEndian.Uint64(m.Data[1:]), binary.BigEndian.Uint64(m.Data[9:]), nil
 			}
 			e := Events{Batch: &batch}
 			if err := readEvents(m.Data, &e); err != nil {
-				return fmt.Errorf("ask for events of %s: %w", worker, err)
+				return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
 			}
 			apply(&e)
 		}

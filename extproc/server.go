@@ -80,7 +80,13 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			s.metrics.outcomes.WithLabelValues("protocol_error").Inc()
 			return err
 		}
-		if err := stream.Send(s.toResponse(r, answered)); err != nil {
+		err = stream.Send(s.toResponse(r, answered))
+		if r.pick != nil && stream.Context().Err() != nil {
+			// Envoy gave the request up while we decided. Its access-log entry may have come before
+			// the booking was made, and found none: entries follow a reset on one connection.
+			s.router.End(r.pick.ID, time.Now())
+		}
+		if err != nil {
 			return ended(err)
 		}
 		if r.last {

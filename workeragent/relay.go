@@ -89,21 +89,27 @@ func (r *relay) remember(e bus.Events) {
 
 // serve answers routers that ask for past batches, until ctx ends.
 func (r *relay) serve(ctx context.Context) {
-	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) {
-		for _, e := range r.since(from) {
+	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) (epoch, next uint64) {
+		past, next := r.since(from)
+		for _, e := range past {
 			if e.Rank == rank {
 				send(&e)
 			}
 		}
+		return r.worker.Epoch, next
 	})
 	if err != nil {
 		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)
 	}
 }
 
-func (r *relay) since(from uint64) []bus.Events {
+// since returns what is remembered from seq on, and the number that comes after it.
+func (r *relay) since(from uint64) (past []bus.Events, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.past) > 0 {
+		next = r.past[len(r.past)-1].Seq + 1
+	}
 	i, _ := slices.BinarySearchFunc(r.past, from, func(e bus.Events, seq uint64) int {
 		switch {
 		case e.Seq < seq:
@@ -113,7 +119,7 @@ func (r *relay) since(from uint64) []bus.Events {
 		}
 		return 0
 	})
-	return slices.Clone(r.past[i:])
+	return slices.Clone(r.past[i:]), next
 }
 
 // clone copies a batch out of the decoder's buffers.

@@ -46,8 +46,14 @@ type Resources struct {
 	Endpoints []*endpointv3.ClusterLoadAssignment
 }
 
+// Leaving is a worker that has gone from the fleet a moment ago. Picks that name it are still
+// on their way, and one whose endpoint is not there is passed over in silence: the request
+// would be served by another worker as if that had been decided. So the endpoint stays for a
+// while, unhealthy: such a pick then fails to connect, and is retried where it says.
+type Leaving struct{ Model, Address string }
+
 // Build returns the configuration for the fleet. Equal input gives equal output.
-func Build(s Settings, f *fleet.Snapshot) (Resources, error) {
+func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error) {
 	listener, err := buildListener(s)
 	if err != nil {
 		return Resources{}, fmt.Errorf("build listener: %w", err)
@@ -67,7 +73,7 @@ func Build(s Settings, f *fleet.Snapshot) (Resources, error) {
 			return Resources{}, fmt.Errorf("build pool of model %s: %w", m, err)
 		}
 		r.Clusters = append(r.Clusters, pool)
-		r.Endpoints = append(r.Endpoints, buildEndpoints(m, f))
+		r.Endpoints = append(r.Endpoints, buildEndpoints(m, f, leaving))
 	}
 	return r, r.validate()
 }

@@ -20,12 +20,14 @@ import (
 //
 //	worker name=w model=m address=ip:port [weight=n] [state=ready|starting|draining|down]
 //	gone name=w
+//	left model=m address=ip:port    a worker that has gone a moment ago
 //	build [models=(a,b)] [extproc=address] show=(listener,routes,clusters,endpoints)
 //
 // Run with -rewrite to update, and read the diff: it is what every Envoy will be told.
 func TestBuild(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		f := fleet.New(fleet.Hooks{})
+		var left []xds.Leaving
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "worker":
@@ -45,8 +47,14 @@ func TestBuild(t *testing.T) {
 				d.ScanArgs(t, "name", &name)
 				f.Remove(name)
 				return ""
+			case "left":
+				var l xds.Leaving
+				d.ScanArgs(t, "model", &l.Model)
+				d.ScanArgs(t, "address", &l.Address)
+				left = append(left, l)
+				return ""
 			case "build":
-				return build(t, d, f.Snapshot())
+				return build(t, d, f.Snapshot(), left)
 			}
 			d.Fatalf(t, "unknown verb %s", d.Cmd)
 			return ""
@@ -66,7 +74,7 @@ func stateOf(t *testing.T, d *datadriven.TestData) fleet.State {
 	return 0
 }
 
-func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot) string {
+func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xds.Leaving) string {
 	s := xds.Settings{
 		Listen: "127.0.0.1:8080", ExtProc: "unix:///run/extproc.sock", Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
 		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AffinityHeader: "x-session-id",
@@ -79,7 +87,7 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot) string {
 			s.ExtProc = a.Vals[0]
 		}
 	}
-	r, err := xds.Build(s, snap)
+	r, err := xds.Build(s, snap, left...)
 	if err != nil {
 		return err.Error() + "\n"
 	}

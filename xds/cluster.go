@@ -106,19 +106,27 @@ func grpcAddress(s string) (*corev3.Address, error) {
 }
 
 // buildEndpoints lists the workers that may serve: ready ones by weight, draining ones so that
-// nothing in flight is disturbed and no fallback takes them.
-func buildEndpoints(model string, f *fleet.Snapshot) *endpointv3.ClusterLoadAssignment {
+// nothing in flight is disturbed and no fallback takes them, and those that have just left.
+func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
+	listed := map[string]bool{}
+	add := func(address string, weight uint32, health corev3.HealthStatus) {
+		a, err := socketAddress(address)
+		if err != nil || listed[address] { // the fleet has validated the address
+			return
+		}
+		listed[address] = true
+		lb = append(lb, endpoint(a, max(1, weight), health))
+	}
 	for _, w := range f.Workers {
-		if w.Model != model {
-			continue
+		if health, serves := healthOf(w.State); serves && w.Model == model {
+			add(w.Address, w.Weight, health)
 		}
-		health, listed := healthOf(w.State)
-		address, err := socketAddress(w.Address)
-		if !listed || err != nil { // the fleet has validated the address
-			continue
+	}
+	for _, l := range leaving {
+		if l.Model == model {
+			add(l.Address, 1, corev3.HealthStatus_UNHEALTHY)
 		}
-		lb = append(lb, endpoint(address, max(1, w.Weight), health))
 	}
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: PoolName(model),
@@ -126,7 +134,7 @@ func buildEndpoints(model string, f *fleet.Snapshot) *endpointv3.ClusterLoadAssi
 	}
 }
 
-func healthOf(s fleet.State) (h corev3.HealthStatus, listed bool) {
+func healthOf(s fleet.State) (h corev3.HealthStatus, serves bool) {
 	switch s {
 	case fleet.Ready:
 		return corev3.HealthStatus_HEALTHY, true

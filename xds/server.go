@@ -39,6 +39,7 @@ type Server struct {
 	endpoints *cachev3.LinearCache
 	clusters  map[string][]byte // as pushed last
 	nudges    map[string]int    // how often a cluster changed
+	leavers   *leavers
 	version   uint64
 }
 
@@ -52,6 +53,7 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		tables:   cachev3.NewSnapshotCache(true, oneGroup{}, nil),
 		clusters: map[string][]byte{},
 		nudges:   map[string]int{},
+		leavers:  newLeavers(),
 		// Versions of an earlier process must not look like ours to a client that reconnects.
 		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(), 36)+"-")),
 	}
@@ -125,9 +127,14 @@ func (s *Server) Run(ctx context.Context) error {
 	defer refill.Stop()
 	for allowed := burst; ; {
 		changed := s.fleet.Changed()
-		if err := s.push(ctx); err != nil {
+		later, err := s.push(ctx, time.Now())
+		if err != nil {
 			// The last good configuration stays in force.
 			s.log.Error("configuration not pushed", "err", err)
+		}
+		var forget <-chan time.Time // when those who left may go
+		if later {
+			forget = time.After(linger)
 		}
 		allowed--
 		for waiting := true; waiting || allowed == 0; {
@@ -139,6 +146,8 @@ func (s *Server) Run(ctx context.Context) error {
 				waiting = false
 			case <-s.reload:
 				waiting = false
+			case <-forget:
+				waiting = false
 			case <-refill.C:
 				allowed = min(burst, allowed+1)
 			case <-ctx.Done():
@@ -149,11 +158,13 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // push builds and publishes, clusters before endpoints, so that a new cluster finds its
-// endpoints when it asks.
-func (s *Server) push(ctx context.Context) error {
-	r, err := Build(*s.settings.Load(), s.fleet.Snapshot())
+// endpoints when it asks. later says that another push is due when time has passed.
+func (s *Server) push(ctx context.Context, now time.Time) (later bool, err error) {
+	snapshot := s.fleet.Snapshot()
+	left, later := s.leavers.update(snapshot, now)
+	r, err := Build(*s.settings.Load(), snapshot, left...)
 	if err != nil {
-		return err
+		return later, err
 	}
 	s.nudge(r)
 	members := map[string]types.Resource{}
@@ -167,7 +178,7 @@ func (s *Server) push(ctx context.Context) error {
 		}
 	}
 	if err := s.endpoints.UpdateResources(members, gone); err != nil {
-		return fmt.Errorf("update endpoints: %w", err)
+		return later, fmt.Errorf("update endpoints: %w", err)
 	}
 	s.version++
 	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
@@ -176,14 +187,14 @@ func (s *Server) push(ctx context.Context) error {
 		resourcev3.ClusterType:  resources(r.Clusters),
 	})
 	if err != nil {
-		return fmt.Errorf("make snapshot: %w", err)
+		return later, fmt.Errorf("make snapshot: %w", err)
 	}
 	if err := s.tables.SetSnapshot(ctx, everyone, snap); err != nil {
-		return fmt.Errorf("set snapshot: %w", err)
+		return later, fmt.Errorf("set snapshot: %w", err)
 	}
 	s.metrics.lastPush.SetToCurrentTime()
 	s.log.Debug("configuration pushed", "version", s.version, "clusters", len(r.Clusters))
-	return nil
+	return later, nil
 }
 
 // nudge changes the endpoints of every cluster that is not the one pushed before. Envoy warms

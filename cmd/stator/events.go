@@ -118,10 +118,13 @@ func (f *follower) apply(ctx context.Context, e *bus.Events) {
 // catchUp asks an agent for a rank's batches from seq on. Live batches wait in their queue
 // meanwhile.
 func (f *follower) catchUp(ctx context.Context, worker string, rank int, from uint64) {
-	err := f.bus.Replay(ctx, worker, rank, from, func(e *bus.Events) {
+	epoch, next, err := f.bus.Replay(ctx, worker, rank, from, func(e *bus.Events) {
 		f.feed.Apply(e.Worker, e.Epoch, e.Rank, e.Seq, e.Batch, time.Now())
 	})
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		f.feed.Complete(worker, epoch, rank, next)
+	case ctx.Err() == nil:
 		f.log.Warn("cache events not recovered; the rank may be stale", "worker", worker, "rank", rank, "err", err)
 	}
 }

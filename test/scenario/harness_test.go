@@ -168,8 +168,15 @@ func (g *gateway) await() {
 			g.t.Fatalf("it ended: %v", g.up.err)
 		default:
 		}
-		_, err := get("http://" + g.admin + "/readyz")
-		return err
+		if _, err := get("http://" + g.admin + "/readyz"); err != nil {
+			return err
+		}
+		for _, r := range g.fleet() {
+			if r.State != "ready" {
+				return fmt.Errorf("%s is %s", r.Worker, r.State)
+			}
+		}
+		return nil
 	})
 }
 

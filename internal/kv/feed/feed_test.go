@@ -40,6 +40,7 @@ func newWorld() *world {
 //	                                one batch, an event a line: "store abc", "store bc after a",
 //	                                "remove c", "clear"; at is the engine's clock. Prints what
 //	                                Apply asks for.
+//	complete NAME next=N [epoch=E]  a replay has ended, and the rank's own count stands at N
 //	lost NAME                       its events have stopped arriving
 //	wait SECONDS
 //	lookup                          letters: prints what each worker holds of that prompt
@@ -82,6 +83,8 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		if gap {
 			return fmt.Sprintf("gap: replay from %d\n", resume)
 		}
+	case "complete":
+		w.feed.Complete(subject, uint64(arg("epoch")), 0, uint64(arg("next")))
 	case "lost":
 		w.feed.Lost(subject, 0)
 	case "wait":

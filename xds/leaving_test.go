@@ -1,0 +1,38 @@
+package xds
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+func TestLeavers(t *testing.T) {
+	f, l, now := fleet.New(fleet.Hooks{}), newLeavers(), time.Unix(0, 0)
+	put := func(address string, s fleet.State) {
+		if _, err := f.Put(fleet.Worker{Name: "w", Model: "m", Address: address, Ranks: 1, State: s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(after time.Duration, want string) {
+		t.Helper()
+		now = now.Add(after)
+		left, later := l.update(f.Snapshot(), now)
+		if got := fmt.Sprint(left); got != want || later != (len(left) > 0) {
+			t.Errorf("left %s, later %v, want %s", got, later, want)
+		}
+	}
+	put("10.0.0.1:1", fleet.Ready)
+	expect(0, "[]")
+	put("10.0.0.1:2", fleet.Ready) // started again elsewhere
+	expect(time.Second, "[{m 10.0.0.1:1}]")
+	f.SetState("w", fleet.Down)
+	expect(time.Second, "[{m 10.0.0.1:1} {m 10.0.0.1:2}]")
+	expect(time.Second, "[{m 10.0.0.1:2}]")
+	f.SetState("w", fleet.Ready) // it was only slow
+	expect(0, "[]")
+	f.Remove("w")
+	expect(0, "[{m 10.0.0.1:2}]")
+	expect(linger, "[]")
+}
