@@ -2,7 +2,9 @@ package prompt_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -143,4 +145,31 @@ func TestLoadRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}
+}
+
+// TestConcurrentPrepare: one Model serves many goroutines, and each gets what one alone gets.
+func TestConcurrentPrepare(t *testing.T) {
+	m := sim(t)
+	const n = 8
+	var want [n]prompt.Prompt
+	var requests [n]*prompt.Request
+	for i := range n {
+		requests[i] = parse(t, prompt.Chat, string(conversation(3000, uint64(i))))
+		if err := m.Prepare(requests[i], &want[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			var p prompt.Prompt
+			for k := range 20 {
+				which := (i + k) % n
+				if err := m.Prepare(requests[which], &p); err != nil || !slices.Equal(p.Tokens, want[which].Tokens) {
+					t.Errorf("request %d: %d tokens, want %d (%v)", which, len(p.Tokens), len(want[which].Tokens), err)
+				}
+			}
+		})
+	}
+	group.Wait()
 }

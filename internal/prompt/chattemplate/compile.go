@@ -252,12 +252,25 @@ func (r *run) step() signal {
 	return next
 }
 
-// output writes text or a value. Sums of strings, which most templates print, are written
-// piece by piece instead of being joined first.
+// output writes text or a value. Sums of strings and a ~ b ~ c, which most templates print, are
+// written piece by piece instead of being joined first.
 func (c *compiler) output(s output) exec {
 	if s.of == nil {
 		return func(r *run, f *frame) signal {
 			r.out = append(r.out, s.text...)
+			return r.written()
+		}
+	}
+	if joined, ok := s.of.(concat); ok {
+		evals := c.exprs(joined.parts)
+		return func(r *run, f *frame) signal {
+			r.line = s.line
+			var buf [8]Value
+			if values, _ := r.evalAll(f, evals, buf[:0]); r.err == nil {
+				for _, v := range values {
+					r.out = appendStr(r.out, v)
+				}
+			}
 			return r.written()
 		}
 	}

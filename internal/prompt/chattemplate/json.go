@@ -44,7 +44,7 @@ func appendJSON(dst []byte, v Value, style *jsonStyle, depth int) ([]byte, error
 	case DictKind:
 		return appendJSONDict(dst, v.dict(), style, depth)
 	}
-	return dst, fmt.Errorf("Object of type %s is not JSON serializable", v.typeName())
+	return dst, fmt.Errorf("object of type %s is not JSON serializable", v.typeName())
 }
 
 func appendJSONFloat(dst []byte, f float64) []byte {
