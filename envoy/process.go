@@ -37,7 +37,7 @@ type Process struct {
 
 // Start runs Envoy as a child that dies with this process. Wait for it with Run.
 func Start(cfg Config) (*Process, error) {
-	boot := filepath.Join(cfg.Dir, "envoy.json")
+	boot := filepath.Join(cfg.Dir, "envoy.yaml") // by its name Envoy knows how to read it; JSON is YAML too
 	if err := os.WriteFile(boot, cfg.Bootstrap, 0o600); err != nil {
 		return nil, fmt.Errorf("write bootstrap: %w", err)
 	}
