@@ -19,7 +19,7 @@ import (
 
 // AdminAddress is where Envoy's admin server listens; it is known shortly after the start.
 func (p *Process) AdminAddress() (string, error) {
-	b, err := os.ReadFile(filepath.Join(p.dir, "admin"))
+	b, err := os.ReadFile(filepath.Join(p.dir, adminFile))
 	if err != nil {
 		return "", fmt.Errorf("read admin address: %w", err)
 	}

