@@ -44,19 +44,27 @@ const host = "127.0.0.1"
 // Build chooses free ports and builds the command line. A port may be taken before the
 // engine binds it; then the engine ends and is started again with another.
 func (l Launch) Build() (Command, error) {
-	build, ok := kinds[l.Kind]
-	if !ok {
+	if _, ok := kinds[l.Kind]; !ok {
 		return Command{}, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
 	}
 	ports, err := freePorts(3)
 	if err != nil {
 		return Command{}, fmt.Errorf("find free ports for %s: %w", l.Name, err)
 	}
+	return l.command(ports)
+}
+
+// command builds the command line of an engine that serves HTTP, events and their replay on
+// these ports, in this order.
+func (l Launch) command(ports []int) (Command, error) {
 	c := Command{Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
 		Address: net.JoinHostPort(host, strconv.Itoa(ports[0])),
 	}}
-	return c, build(l, ports, &c)
+	if err := kinds[l.Kind](l, ports, &c); err != nil {
+		return Command{}, err
+	}
+	return c, nil
 }
 
 var kinds = map[string]func(Launch, []int, *Command) error{
