@@ -93,6 +93,9 @@ func vllm(l Launch, ports []int, c *Command) error {
 
 // other runs any command; {port}, {name} and {model} are filled in.
 func other(l Launch, ports []int, c *Command) error {
+	if err := l.only(); err != nil {
+		return err
+	}
 	if len(l.Command) == 0 {
 		return fmt.Errorf("launch %s: engine exec needs a command", l.Name)
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,9 +45,6 @@ const host = "127.0.0.1"
 // Build chooses free ports and builds the command line. A port may be taken before the
 // engine binds it; then the engine ends and is started again with another.
 func (l Launch) Build() (Command, error) {
-	if _, ok := kinds[l.Kind]; !ok {
-		return Command{}, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
-	}
 	ports, err := freePorts(3)
 	if err != nil {
 		return Command{}, fmt.Errorf("find free ports for %s: %w", l.Name, err)
@@ -61,10 +59,20 @@ func (l Launch) command(ports []int) (Command, error) {
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
 		Address: net.JoinHostPort(host, strconv.Itoa(ports[0])),
 	}}
-	if err := kinds[l.Kind](l, ports, &c); err != nil {
+	build, ok := kinds[l.Kind]
+	if !ok {
+		return Command{}, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
+	}
+	if err := build(l, ports, &c); err != nil {
 		return Command{}, err
 	}
 	return c, nil
+}
+
+// Validate says what is wrong with the launch without starting anything.
+func (l Launch) Validate() error {
+	_, err := l.command([]int{1, 2, 3})
+	return err
 }
 
 var kinds = map[string]func(Launch, []int, *Command) error{
@@ -106,7 +114,10 @@ func (l Launch) number(key string, def int) (int, error) {
 // only refuses args that the kind does not know: a setting without effect is a trap.
 func (l Launch) only(known ...string) error {
 	for key := range l.Args {
-		if !strings.Contains(" "+strings.Join(known, " ")+" ", " "+key+" ") {
+		if len(known) == 0 {
+			return fmt.Errorf("args.%s of %s is unknown to engine %s: it takes none", key, l.Name, l.Kind)
+		}
+		if !slices.Contains(known, key) {
 			return fmt.Errorf("args.%s of %s is unknown to engine %s: it takes %s", key, l.Name, l.Kind, strings.Join(known, ", "))
 		}
 	}

@@ -95,6 +95,12 @@ func TestBuildRefuses(t *testing.T) {
 	if err == nil || err.Error() != `engine "steam" cannot be launched: use sim, llamacpp, vllm or exec` {
 		t.Error(err)
 	}
+	if err := (Launch{Kind: "sim", Name: "a", Args: map[string]string{"blocks speed": "1"}}).Validate(); err == nil {
+		t.Error("two names in one key are taken")
+	}
+	if err := (Launch{Kind: "steam", Name: "a"}).Validate(); err == nil {
+		t.Error("an unknown kind is valid")
+	}
 	if c, err := (Launch{Kind: "exec", Name: "a"}).Build(); err == nil || c.Path != "" {
 		t.Errorf("%+v, %v", c, err)
 	}
