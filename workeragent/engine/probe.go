@@ -130,7 +130,7 @@ func sample(line string) (name string, value float64, ok bool) {
 	}
 	name = line
 	rest := ""
-	if i := strings.IndexAny(line, "{ "); i >= 0 {
+	if i := strings.IndexAny(line, "{ \t"); i >= 0 {
 		name, rest = line[:i], line[i:]
 	}
 	if strings.HasPrefix(rest, "{") {

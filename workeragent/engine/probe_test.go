@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// pages are what engines serve as /metrics, shortened.
+var pages = map[string]string{
+	"vllm": `# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="qwen"} 3.0
+vllm:num_requests_running{engine="1",model_name="qwen"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="qwen"} 7.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="qwen",reason="capacity"} 7.0
+vllm:kv_cache_usage_perc{engine="0",model_name="qwen"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="qwen"} 0.75
+vllm:num_requests_running_total 99
+`,
+	"llamacpp": `llamacpp:requests_processing 2
+llamacpp:requests_deferred 1
+llamacpp:kv_cache_usage_ratio 0.5
+`,
+	"sglang": `sglang:num_running_reqs{model_name="a } b"} 4 1700000000000
+sglang:num_queue_reqs{model_name="a } b"} 0
+sglang:token_usage{model_name="a } b"} 1.5
+`,
+	"sim": "vllm:num_requests_running 1\n",
+}
+
+func serve(t *testing.T, h http.HandlerFunc) string {
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+func TestLoad(t *testing.T) {
+	want := map[string]Load{
+		"vllm": {5, 7, 0.75}, "llamacpp": {2, 1, 0.5}, "sglang": {4, 0, 1}, "sim": {1, 0, 0},
+	}
+	for kind, page := range pages {
+		p := NewProbe(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/metrics" {
+				http.NotFound(w, r)
+			}
+			_, _ = io.WriteString(w, page)
+		}))
+		got, err := p.Load(t.Context())
+		p.Close()
+		if err != nil || got != want[kind] || !p.ReadsLoad() {
+			t.Errorf("%s: %+v, %v; want %+v", kind, got, err, want[kind])
+		}
+	}
+	if NewProbe("exec", "127.0.0.1:1").ReadsLoad() {
+		t.Error("who knows what exec is?")
+	}
+}
+
+func TestLoadIsNotThere(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		handle     http.HandlerFunc
+	}{
+		{"another page", "probe /metrics: the page has no vllm:num_requests_running", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello\n") }},
+		{"no page", "probe /metrics: status 404", http.NotFound},
+		{"a page that breaks off", "probe /metrics: unexpected EOF", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, pages["vllm"])
+		}},
+		{"a line without end", "probe /metrics: bufio.Scanner: token too long", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write(slices.Repeat([]byte("x"), 2<<20))
+		}},
+	} {
+		p := NewProbe("vllm", serve(t, c.handle))
+		got, err := p.Load(t.Context())
+		p.Close()
+		if err == nil || err.Error() != c.want || got != (Load{}) {
+			t.Errorf("%s: %+v, %v; want %s", c.name, got, err, c.want)
+		}
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	status := http.StatusServiceUnavailable
+	address := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	p := NewProbe("sim", address)
+	if err := p.Healthy(t.Context()); err == nil || err.Error() != "probe /health: status 503" {
+		t.Errorf("loading: %v", err)
+	}
+	status = http.StatusOK
+	if err := p.Healthy(t.Context()); err != nil {
+		t.Errorf("serving: %v", err)
+	}
+	p.Close()
+
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	mute := NewProbe("sim", ln.Addr().String())
+	defer mute.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := mute.Healthy(ctx); err == nil {
+		t.Error("an engine that never answers is healthy")
+	}
+}
+
+// A probe leaves nothing running once it is closed, and uses one connection again and again.
+func TestProbeKeepsOneConnection(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	peers := map[string]bool{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peers[r.RemoteAddr] = true
+		_, _ = io.WriteString(w, pages["vllm"])
+	}))
+	defer srv.Close()
+	p := NewProbe("vllm", srv.Listener.Addr().String())
+	defer p.Close()
+	for range 10 {
+		if _, err := p.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Healthy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(peers) != 1 {
+		t.Errorf("%d connections", len(peers))
+	}
+}
+
+// FuzzParse: whatever an engine serves, its load is nothing or a sensible one, and neither the
+// order of the lines nor what stands beside them matters.
+func FuzzParse(f *testing.F) {
+	for _, kind := range slices.Sorted(maps.Keys(pages)) {
+		f.Add(pages[kind], uint64(1))
+	}
+	f.Add("vllm:num_requests_running NaN\nvllm:num_requests_running -1\nvllm:num_requests_running 1e300\n", uint64(2))
+	f.Add("vllm:num_requests_running{a=\"}\"} 0x10\n", uint64(3))
+	f.Add("vllm:num_requests_running{\nvllm:num_requests_running{}\n", uint64(4))
+	f.Add("vllm:num_requests_running\t3\r\nvllm:kv_cache_usage_perc 0.5\r\n", uint64(5))
+	f.Fuzz(func(t *testing.T, page string, seed uint64) {
+		got, err := vllmLoad.parse(strings.NewReader(page))
+		if err != nil && got != (Load{}) {
+			t.Fatalf("both %+v and %v", got, err)
+		}
+		if got.Running < 0 || got.Waiting < 0 || !(got.KVUsage >= 0 && got.KVUsage <= 1) {
+			t.Fatalf("%+v makes no sense", got)
+		}
+		lines := append(strings.Split(page, "\n"), "# vllm:num_requests_running 5", "vllm:other{x=\"vllm:num_requests_running 5\"} 5", "")
+		rng := rand.New(rand.NewPCG(seed, 0))
+		rng.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+		again, againErr := vllmLoad.parse(strings.NewReader(strings.Join(lines, "\n")))
+		if again != got || (err == nil) != (againErr == nil) {
+			t.Fatalf("%+v, %v in another order: %+v, %v", got, err, again, againErr)
+		}
+	})
+}
+
+// FuzzSample: what a Prometheus library would write of a name, labels of any text and a value
+// is read back.
+func FuzzSample(f *testing.F) {
+	f.Add("qwen", uint32(3))
+	f.Add(`a"} 7 {b="`, uint32(0))
+	f.Add("\\\n}", uint32(1<<31-1))
+	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+	f.Fuzz(func(t *testing.T, label string, n uint32) {
+		n >>= 1
+		for _, line := range []string{
+			fmt.Sprintf("metric{model=%q} %d", "", n),
+			fmt.Sprintf(`metric{model="%s"} %d`, escape.Replace(label), n),
+			fmt.Sprintf(`metric{model="%s",} %d 1700000000000`, escape.Replace(label), n),
+			fmt.Sprintf("metric %d.0", n),
+			fmt.Sprintf("metric\t%d\r", n),
+		} {
+			name, value, ok := sample(line)
+			if !ok || name != "metric" || value != float64(n) {
+				t.Fatalf("%q is read as %q %v %v", line, name, value, ok)
+			}
+		}
+	})
+}
