@@ -31,6 +31,7 @@ type Config struct {
 // Agent keeps a node's engines.
 type Agent struct {
 	cfg     Config
+	pace    pace
 	metrics *metrics
 	keepers []*keeper
 }
@@ -40,7 +41,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
 	}
-	a := &Agent{cfg: cfg, metrics: newMetrics(cfg.Metrics)}
+	a := &Agent{cfg: cfg, pace: usualPace, metrics: newMetrics(cfg.Metrics)}
 	names := map[string]bool{}
 	var errs []error
 	for _, l := range cfg.Launches {

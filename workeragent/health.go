@@ -9,26 +9,30 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-const (
-	startInterval = 50 * time.Millisecond  // between probes of a starting engine
-	loadInterval  = 500 * time.Millisecond // between samples of a ready one
-	healthEvery   = 4                      // samples between two health probes
-	unhealthy     = 3                      // failed health probes until a worker is down
-)
+// pace says how often engines are looked at.
+type pace struct {
+	starting    time.Duration // between probes of a starting engine
+	loads       time.Duration // between samples of a ready one
+	healthEvery int           // samples between two health probes
+	unhealthy   int           // failed health probes until a worker is down
+}
+
+var usualPace = pace{starting: 50 * time.Millisecond, loads: 500 * time.Millisecond, healthEvery: 4, unhealthy: 3}
 
 // watch turns the engine's health into the worker's state and reports its load, until ctx
 // ends. It closes ready when the engine first serves.
 func (k *keeper) watch(ctx context.Context, probe *engine.Probe, epoch uint64, ready chan<- struct{}) {
+	p := k.agent.pace
 	for probe.Healthy(ctx) != nil {
-		if pause(ctx, startInterval) != nil {
+		if pause(ctx, p.starting) != nil {
 			return
 		}
 	}
 	close(ready)
 	k.setState(fleet.Ready)
 	failed := 0
-	for n := 1; pause(ctx, loadInterval) == nil; n++ {
-		if n%healthEvery == 0 {
+	for n := 1; pause(ctx, p.loads) == nil; n++ {
+		if n%p.healthEvery == 0 {
 			failed = k.judge(ctx, probe, failed)
 		}
 		if probe.ReadsLoad() && failed == 0 {
@@ -47,7 +51,7 @@ func (k *keeper) judge(ctx context.Context, probe *engine.Probe, failed int) int
 	case err == nil:
 		k.setState(fleet.Ready)
 		return 0
-	case failed+1 == unhealthy:
+	case failed+1 == k.agent.pace.unhealthy:
 		k.agent.cfg.Log.Warn("engine does not answer; no requests go there until it does", "worker", k.launch.Name, "err", err)
 		k.setState(fleet.Down)
 	}

@@ -56,6 +56,7 @@ func llamaCPP(l Launch, ports []int, c *Command) error {
 		}
 		settings[key] = n
 	}
+	c.Worker.Blocks = settings["ctx"].(int) / max(1, l.BlockSize) // the context is shared by the slots
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("launch %s: %w", l.Name, err)

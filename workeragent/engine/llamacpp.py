@@ -9,13 +9,14 @@ except ImportError:
 s = json.loads(sys.argv[1])
 p = CommonParams()
 p.model.path = s["model"]
-p.model_alias = {s["alias"]} if isinstance(getattr(p, "model_alias", ""), set) else s["alias"]
-p.hostname = s["host"]
+p.model_alias = {s["alias"]}
+p.hostnames = [s["host"]]
 p.port = s["port"]
 p.n_ctx = s["ctx"]
 p.n_parallel = s["slots"]
 p.endpoint_metrics = True
 p.endpoint_slots = True
+p.verbosity = 1
 if s["threads"]:
     p.cpuparams.n_threads = s["threads"]
     p.cpuparams_batch.n_threads = s["threads"]

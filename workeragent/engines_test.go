@@ -1,0 +1,128 @@
+package workeragent
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/models"
+	"github.com/stator-project/stator/workeragent/enginesim"
+)
+
+// role is the variable that makes this test binary an engine: what an agent starts.
+const role = "WORKERAGENT_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // engines of a race-enabled test end at once too
+	if os.Getenv(role) != "" {
+		if err := play(os.Args[1:]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	_ = os.Setenv(role, "engine")
+	goleak.VerifyTestMain(m,
+		// The NATS server keeps these for the life of the process.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
+	)
+}
+
+// play is an engine: simulated where it is called as this program's own, else one that does as
+// it is told.
+//
+//	sim FLAGS          the simulated engine
+//	obey PORT          serves /health, whose status POST /set?health=N sets; /exit ends it
+//	stubborn PORT      the same, but SIGTERM does not end it
+//	broken             says why, and ends
+func play(args []string) error {
+	switch args[0] {
+	case "sim":
+		return simulate(args[1:])
+	case "broken":
+		fmt.Println("loading weights")
+		return fmt.Errorf("out of memory")
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+	}
+	return obey(args[1])
+}
+
+func obey(port string) error {
+	var health atomic.Int64
+	health.Store(http.StatusOK)
+	fmt.Println("serving on", port)
+	return http.ListenAndServe("127.0.0.1:"+port, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/health":
+			w.WriteHeader(int(health.Load()))
+		case "/set":
+			n, _ := strconv.Atoi(r.URL.Query().Get("health"))
+			health.Store(int64(n))
+		case "/exit":
+			fmt.Println("told to exit")
+			os.Exit(3)
+		}
+	}))
+}
+
+// simulate runs the simulated engine with the flags that the agent gives to `stator sim`.
+func simulate(args []string) error {
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		return err
+	}
+	cfg := enginesim.Config{Model: m, Vocabulary: m.Tokenizer()}
+	f := flag.NewFlagSet("sim", flag.ContinueOnError)
+	f.StringVar(&cfg.Listen, "listen", "", "")
+	f.StringVar(&cfg.ModelName, "model", "", "")
+	f.StringVar(&cfg.Events, "kv-events", "", "")
+	f.StringVar(&cfg.Replay, "kv-replay", "", "")
+	f.IntVar(&cfg.Engine.Blocks, "blocks", 0, "")
+	f.IntVar(&cfg.Engine.BlockSize, "block-size", 0, "")
+	for _, ignored := range []string{"name", "model-dir", "log-level"} {
+		f.String(ignored, "", "")
+	}
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	cfg.Engine.Timing = perfmodel.Polynomial{Speedup: 100}
+	s, err := enginesim.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.Listen(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
+
+var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// tell asks an engine for something; one that ends over it does not answer.
+func tell(address, path, body string) string {
+	resp, err := client.Post("http://"+address+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, _ := io.ReadAll(resp.Body)
+	return string(text)
+}
