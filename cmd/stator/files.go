@@ -45,34 +45,39 @@ func modelPath(path, base string) string {
 
 // loadModel reads what is needed to prepare a model's prompts.
 func loadModel(path string) (*prompt.Model, error) {
-	fsys, err := modelFiles(path)
-	if err != nil {
-		return nil, err
-	}
-	m, err := prompt.Load(fsys)
-	if err != nil {
-		return nil, fmt.Errorf("load model %s: %w", path, err)
-	}
-	return m, nil
-}
-
-func modelFiles(path string) (fs.FS, error) {
 	if name, ok := strings.CutPrefix(path, builtin); ok {
 		if name != "sim" {
 			return nil, fmt.Errorf("there is no built-in model %q: the one there is, is %ssim", name, builtin)
 		}
-		return models.Sim(), nil
+		return named(path)(prompt.Load(models.Sim()))
 	}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("model folder %s does not exist: name one with tokenizer.json in it, or use %ssim", path, builtin)
+		return nil, fmt.Errorf("model %s does not exist: name a folder with tokenizer.json in it, a .gguf file, or %ssim", path, builtin)
 	case err != nil:
 		return nil, fmt.Errorf("open model: %w", err)
-	case !info.IsDir():
-		return nil, fmt.Errorf("model %s is a file: name the folder that has tokenizer.json in it", path)
+	case info.IsDir():
+		return named(path)(prompt.Load(os.DirFS(path)))
+	case filepath.Ext(path) != ".gguf":
+		return nil, fmt.Errorf("model %s is neither a folder with tokenizer.json in it nor a .gguf file", path)
 	}
-	return os.DirFS(path), nil
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	return named(path)(prompt.LoadGGUF(f, info.Size()))
+}
+
+// named puts the path into an error of loading.
+func named(path string) func(*prompt.Model, error) (*prompt.Model, error) {
+	return func(m *prompt.Model, err error) (*prompt.Model, error) {
+		if err != nil {
+			return nil, fmt.Errorf("load model %s: %w", path, err)
+		}
+		return m, nil
+	}
 }
 
 // watchConfig calls apply with every new content of the file that is right, until ctx ends. A

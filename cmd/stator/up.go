@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/oklog/run"
@@ -35,11 +36,11 @@ Envoy. Without -f that is two simulated engines. Ctrl-C drains and stops; a seco
 stops at once.`
 
 type upFlags struct {
-	file, engine, http, admin, modelDir, envoy, policy string
-	workers, concurrency                               int
-	drain                                              time.Duration
-	log                                                *logFlags
-	set                                                map[string]bool // flags that were given
+	file, engine, http, admin, model, modelDir, envoy, policy string
+	workers, concurrency                                      int
+	drain                                                     time.Duration
+	log                                                       *logFlags
+	set                                                       map[string]bool // flags that were given
 }
 
 func readUpFlags(env environment, args []string) (*upFlags, error) {
@@ -50,6 +51,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.IntVar(&o.workers, "workers", 2, "how many of it")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`address` of the gateway")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`address` of the admin port; port 0 takes a free one")
+	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
 	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
 	f.StringVar(&o.policy, "policy", "kv", "routing policy of the first model: kv, round-robin, random or least-loaded")
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
@@ -90,6 +92,12 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 			return fmt.Errorf("--model-dir: %w", err)
 		}
 		first.Path = path
+		if o.file == "" {
+			first.Name = strings.TrimSuffix(filepath.Base(path), ".gguf")
+		}
+	}
+	if o.set["model"] {
+		first.Name = o.model
 	}
 	if (o.set["engine"] || o.set["workers"]) && len(first.Launch) == 0 {
 		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
