@@ -49,6 +49,9 @@ func New(cfg Config) (*Agent, error) {
 			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
 		}
 		names[l.Name] = true
+		if err := l.Validate(); err != nil {
+			errs = append(errs, err)
+		}
 		a.keepers = append(a.keepers, newKeeper(l, a))
 	}
 	return a, errors.Join(errs...)

@@ -284,6 +284,23 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// Everything that is wrong is said before anything is started.
+func TestNewRefuses(t *testing.T) {
+	bad := exec("c", "serve")
+	bad.Args = map[string]string{"speed": "10"}
+	_, err := New(Config{
+		Launches: []engine.Launch{exec("a", "x"), exec("a", "x"), exec("B", "x"), {Kind: "steam", Name: "d"}, bad},
+		Metrics:  prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+	})
+	want := `worker name "a" is not valid or is there twice
+worker name "B" is not valid or is there twice
+engine "steam" cannot be launched: use sim, llamacpp, vllm or exec
+args.speed of c is unknown to engine exec: it takes none`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newMetrics(reg)
