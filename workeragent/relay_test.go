@@ -1,0 +1,239 @@
+package workeragent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/workeragent/engine"
+)
+
+// heard collects what routers hear on the bus.
+type heard struct {
+	mu     sync.Mutex
+	events []string  // guarded by mu
+	load   *bus.Load // guarded by mu; the newest
+	stands bool      // guarded by mu; the subscription to events does
+}
+
+// probe is nobody: an event of it shows that a subscription stands.
+const probe = "probe"
+
+func (h *heard) add(e *bus.Events) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stands = h.stands || e.Worker == probe; e.Worker == probe {
+		return
+	}
+	h.events = append(h.events, describe(e))
+}
+
+func (h *heard) all() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
+}
+
+func describe(e *bus.Events) string {
+	text := fmt.Sprintf("%s/%d epoch %d seq %d:", e.Worker, e.Rank, e.Epoch, e.Seq)
+	for i := range e.Batch.Events {
+		text += fmt.Sprint(" ", e.Batch.Events[i].Kind, " ", e.Batch.Events[i].Hashes)
+	}
+	return text
+}
+
+// listen subscribes to everything until the test ends. It returns when events are heard.
+func listen(t *testing.T, b *bus.Bus) *heard {
+	h := &heard{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() { _ = b.SubscribeEvents(ctx, h.add) })
+	all.Go(func() {
+		_ = b.SubscribeLoad(ctx, func(l bus.Load) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.load = &l
+		})
+	})
+	t.Cleanup(func() { cancel(); all.Wait() })
+	eventually(t, "events are heard", func() bool {
+		if err := b.PublishEvents(&bus.Events{Worker: probe, Batch: stored(0)}); err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.stands
+	})
+	return h
+}
+
+func testRelay(t *testing.T) *relay {
+	cfg := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler)}
+	return newRelay(fleet.Worker{Name: "a", Epoch: 7}, cfg, newMetrics(prometheus.NewRegistry()))
+}
+
+// stored is a batch that stores blocks with these hashes.
+func stored(hashes ...uint64) *kvevent.Batch {
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
+	for _, h := range hashes {
+		e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(h)), append(e.Blocks, blockhash.Block(h))
+	}
+	return &kvevent.Batch{Events: []kvevent.Event{e}}
+}
+
+// apply hands over a batch and says what the relay answers.
+func apply(r *relay, seq uint64) string {
+	resume, gap := r.apply(seq, stored(seq))
+	if gap {
+		return fmt.Sprintf("gap, from %d", resume)
+	}
+	return "taken"
+}
+
+// Batches go to the bus in order and once. A gap is asked for once; when it comes again the
+// engine has forgotten what is missing, and routers must see that themselves.
+func TestRelayKeepsOrder(t *testing.T) {
+	r := testRelay(t)
+	h := listen(t, r.cfg.Bus)
+	for _, step := range []struct {
+		seq  uint64
+		want string
+	}{
+		{0, "taken"}, {1, "taken"},
+		{3, "gap, from 2"}, {2, "taken"}, {3, "taken"}, // filled by a replay
+		{3, "taken"}, {0, "taken"}, // again: not relayed
+		{6, "gap, from 4"}, {6, "taken"}, // not filled
+		{4, "taken"},                                                       // too late
+		{9, "gap, from 7"}, {8, "gap, from 7"}, {8, "taken"}, {9, "taken"}, // a replay that begins late
+	} {
+		if got := apply(r, step.seq); got != step.want {
+			t.Errorf("%d: %s, want %s", step.seq, got, step.want)
+		}
+	}
+	var want []string
+	for _, seq := range []int{0, 1, 2, 3, 6, 8, 9} {
+		want = append(want, fmt.Sprintf("a/0 epoch 7 seq %d: stored [%d]", seq, seq))
+	}
+	eventually(t, "all is heard", func() bool { return len(h.all()) >= len(want) })
+	if got := h.all(); !slices.Equal(got, want) {
+		t.Errorf("heard\n%s", strings.Join(got, "\n"))
+	}
+	past, next := r.since(0)
+	if len(past) != len(want) || next != 10 {
+		t.Errorf("remembers %d, next %d", len(past), next)
+	}
+}
+
+// The relay keeps what it was told although the source uses its buffers again.
+func TestRelayCopies(t *testing.T) {
+	r := testRelay(t)
+	b := stored(1, 2)
+	r.apply(0, b)
+	b.Events[0].Hashes[0], b.Events[0].Kind = 99, kvevent.Removed
+	if got := r.past[0].Batch.Events[0]; got.Hashes[0] != 1 || got.Kind != kvevent.Stored {
+		t.Errorf("remembered %+v", got)
+	}
+}
+
+// The memory of a relay is bounded in batches and in hashes, and forgets the oldest first.
+func TestRelayForgets(t *testing.T) {
+	r := testRelay(t)
+	for seq := range uint64(pastBatches + 5) {
+		r.remember(bus.Events{Seq: seq, Batch: stored(seq)})
+	}
+	past, next := r.since(0)
+	if len(past) != pastBatches || past[0].Seq != 5 || next != pastBatches+5 {
+		t.Errorf("%d batches from %d, next %d", len(past), past[0].Seq, next)
+	}
+	if past, _ := r.since(pastBatches); len(past) != 5 || past[0].Seq != pastBatches {
+		t.Errorf("the last five are %d", len(past))
+	}
+	if past, _ := r.since(1 << 60); len(past) != 0 {
+		t.Errorf("of the future there are %d", len(past))
+	}
+	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks/4)}}}
+	for seq := range uint64(10) {
+		r.remember(bus.Events{Seq: pastBatches + 5 + seq, Batch: big})
+	}
+	past, _ = r.since(0)
+	sum := 0
+	for _, e := range past {
+		sum += size(e.Batch)
+	}
+	if len(past) != 3 || sum != r.blocks || sum > pastBlocks || past[2].Seq != pastBatches+14 {
+		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
+	}
+	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks+1)}}}
+	r.remember(bus.Events{Seq: 1 << 20, Batch: huge})
+	if past, _ := r.since(0); len(past) != 0 || r.blocks != 0 {
+		t.Errorf("one that exceeds the bound alone: %d batches, %d hashes", len(past), r.blocks)
+	}
+}
+
+// A batch too large for a message is counted, not published, and leaves a gap.
+func TestRelayOfTooMuch(t *testing.T) {
+	r := testRelay(t)
+	if _, gap := r.apply(0, stored(make([]uint64, 100_000)...)); gap {
+		t.Error("a gap is reported to the source, which has none")
+	}
+	if n := testutil.ToFloat64(r.metrics.unsent); n != 1 {
+		t.Errorf("%g unsent", n)
+	}
+	if got := apply(r, 1); got != "taken" {
+		t.Errorf("the next is %s", got)
+	}
+}
+
+// A simulated engine's events and load arrive on the bus under its name and epoch, and what was
+// missed is had again.
+func TestSimulatedEngine(t *testing.T) {
+	launch := engine.Launch{
+		Kind: "sim", Name: "a", Model: "sim", ModelPath: "builtin:sim", BlockSize: 16, Self: os.Args[0], Args: map[string]string{"blocks": "256"},
+	}
+	s := run(t, Config{}, launch)
+	h := listen(t, s.bus)
+	w := s.await("a", fleet.Ready, 0)
+	if w.Blocks != 256 || w.KVEvents == "" {
+		t.Errorf("it is said to be %+v", w)
+	}
+	eventually(t, "its load is told", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.load != nil && h.load.Worker == "a" && h.load.Epoch == w.Epoch
+	})
+	prompt := strings.Repeat("one two three four five six seven eight ", 20)
+	answer := tell(w.Address, "/v1/completions", fmt.Sprintf(`{"model": "sim", "prompt": %q, "max_tokens": 1}`, prompt))
+	if !strings.Contains(answer, `"choices"`) {
+		t.Fatal(answer)
+	}
+	first := fmt.Sprintf("a/0 epoch %d seq 0: stored [", w.Epoch)
+	eventually(t, "its events are told", func() bool { return len(h.all()) > 0 })
+	if got := h.all()[0]; !strings.HasPrefix(got, first) {
+		t.Errorf("heard %s, want %s", got, first)
+	}
+	var again []string
+	eventually(t, "what was told is told again", func() bool {
+		again = nil
+		epoch, next, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *bus.Events) { again = append(again, describe(e)) })
+		if err != nil || epoch != w.Epoch || int(next) != len(again) {
+			t.Fatalf("epoch %d, next %d, %v; again\n%s", epoch, next, err, strings.Join(again, "\n"))
+		}
+		return slices.Equal(again, h.all())
+	})
+	again = nil
+	if _, _, err := s.bus.Replay(t.Context(), "a", 1, 0, func(e *bus.Events) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
+		t.Errorf("of a rank that is not there: %v, %v", again, err)
+	}
+}
