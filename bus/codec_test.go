@@ -18,7 +18,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(appendWorker(nil, &w))
 	f.Add(appendLoad(nil, Load{Worker: "w", Running: 1, KVUsage: 0.5}))
 	f.Add(appendPlan(nil, plan.Plan{Pools: []plan.Pool{{Model: "m", Replicas: 1, Reason: "r"}}}))
-	f.Add(appendEvents(nil, &Events{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
+	f.Add(appendEvents(&Events{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
 		{Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{2}, BlockSize: 16},
 	}}}))
 	f.Add([]byte{version, 0x9f})
@@ -46,8 +46,8 @@ func FuzzMessages(f *testing.F) {
 			}
 			return
 		}
-		first := appendEvents(nil, &e)
-		if err := readEvents(first, &e); err != nil || !bytes.Equal(appendEvents(nil, &e), first) {
+		first := appendEvents(&e)
+		if err := readEvents(first, &e); err != nil || !bytes.Equal(appendEvents(&e), first) {
 			t.Fatalf("events do not survive a round trip: %v", err)
 		}
 	})

@@ -48,7 +48,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.RetryOnFailedConnect(true),
-		nats.ReconnectHandler(func(*nats.Conn) { b.again("bus is back") }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.again() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err == nil {
 				return // we closed it
@@ -100,8 +100,8 @@ func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 
 // again wakes everything that must be set up anew: a server that restarted has forgotten its
 // buckets.
-func (b *Bus) again(why string) {
-	b.cfg.Log.Info(why)
+func (b *Bus) again() {
+	b.cfg.Log.Info("bus is back")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	close(b.reset)

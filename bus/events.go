@@ -35,7 +35,7 @@ func (b *Bus) eventSubject(worker, rank string) string {
 // PublishEvents sends a batch to everyone who listens. A batch too large for one message is an
 // error; listeners will see the gap and ask.
 func (b *Bus) PublishEvents(e *Events) error {
-	msg := appendEvents(nil, e)
+	msg := appendEvents(e)
 	if len(msg) > maxMessage {
 		return fmt.Errorf("publish events of %s: a batch of %d bytes exceeds the %d of a message", e.Worker, len(msg), maxMessage)
 	}
@@ -88,7 +88,7 @@ func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank i
 		}
 		rank, from := binary.BigEndian.Uint32(m.Data[1:]), binary.BigEndian.Uint64(m.Data[5:])
 		epoch, next := replay(int(rank), from, func(e *Events) {
-			if msg := appendEvents(nil, e); len(msg) <= maxMessage {
+			if msg := appendEvents(e); len(msg) <= maxMessage {
 				_ = b.nc.Publish(m.Reply, msg)
 			}
 		})
@@ -145,8 +145,8 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 
 // appendEvents writes a batch as an array; hashes are big-endian bytes, because an array of
 // msgpack integers would be nine bytes each and slower to read.
-func appendEvents(b []byte, e *Events) []byte {
-	b = append(b, version)
+func appendEvents(e *Events) []byte {
+	b := []byte{version}
 	b = msgp.AppendArrayHeader(b, 6)
 	b = msgp.AppendString(b, e.Worker)
 	b = msgp.AppendInt(b, e.Rank)

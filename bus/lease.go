@@ -72,13 +72,7 @@ func (b *Bus) release(name string) error {
 func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet.Worker)) error {
 	known := map[string]bool{}
 	for ctx.Err() == nil {
-		reset := b.Back()
-		if err := b.watchOnce(ctx, reset, known, apply); err != nil && ctx.Err() == nil {
-			b.cfg.Log.Warn("fleet not watched; trying again", "err", err)
-			if pause(ctx, 250*time.Millisecond) != nil {
-				break
-			}
-		}
+		b.retry(ctx, "workers", b.watchOnce(ctx, b.Back(), known, apply))
 	}
 	return nil
 }

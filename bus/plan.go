@@ -31,15 +31,17 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 // WatchPlan calls apply with the plan now and at every change, until ctx ends.
 func (b *Bus) WatchPlan(ctx context.Context, apply func(plan.Plan)) error {
 	for ctx.Err() == nil {
-		reset := b.Back()
-		if err := b.watchPlanOnce(ctx, reset, apply); err != nil && ctx.Err() == nil {
-			b.cfg.Log.Warn("plan not watched; trying again", "err", err)
-			if pause(ctx, 250*time.Millisecond) != nil {
-				break
-			}
-		}
+		b.retry(ctx, "plan", b.watchPlanOnce(ctx, b.Back(), apply))
 	}
 	return nil
+}
+
+// retry says that a watch has ended, if that is an error, and waits a moment.
+func (b *Bus) retry(ctx context.Context, what string, err error) {
+	if err != nil && ctx.Err() == nil {
+		b.cfg.Log.Warn("watch ended; trying again", "of", what, "err", err)
+		_ = pause(ctx, 250*time.Millisecond) // the caller sees that ctx has ended
+	}
 }
 
 func (b *Bus) watchPlanOnce(ctx context.Context, reset <-chan struct{}, apply func(plan.Plan)) error {

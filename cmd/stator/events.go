@@ -32,7 +32,7 @@ func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string
 	all.Go(func() { logEnd(d.log, "load", b.SubscribeLoad(ctx, d.takeLoad)) })
 	f := &follower{decider: d, bus: b, asked: map[string]time.Time{}}
 	all.Go(func() { logEnd(d.log, "events", b.SubscribeEvents(ctx, func(e *bus.Events) { f.apply(ctx, e) })) })
-	all.Go(func() { logEnd(d.log, "new workers", f.greet(ctx)) })
+	all.Go(func() { f.greet(ctx) })
 	all.Wait()
 	return nil
 }
@@ -71,7 +71,7 @@ const askAgain = time.Second
 
 // greet asks every worker that is new to us for its past, until ctx ends: it may be idle for
 // long, and its cache full. After the bus was away all are asked again.
-func (f *follower) greet(ctx context.Context) error {
+func (f *follower) greet(ctx context.Context) {
 	met := map[string]uint64{} // epochs by worker
 	for {
 		changed, back := f.fleet.Changed(), f.bus.Back()
@@ -81,7 +81,7 @@ func (f *follower) greet(ctx context.Context) error {
 		case <-back:
 			clear(met)
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }

@@ -113,11 +113,11 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 	if p.bus != nil {
 		p.bus.Close()
 	}
-	if ctx.Err() != nil {
-		p.log.Info("stopped", "part", p.name)
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	p.log.Info("stopped", "part", p.name)
+	return nil
 }
 
 const extProcAbout = `Runs the router: Envoy's external processor, and the receiver of its access log on the same

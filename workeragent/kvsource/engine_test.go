@@ -139,9 +139,8 @@ type listener struct {
 	gaps     int
 	unknown  int
 	ranks    map[int]bool
-	giveUp   time.Time        // gaps are taken from here on
-	block    <-chan struct{}  // apply waits for it
-	also     func(seq uint64) // called for each accepted message
+	giveUp   time.Time       // gaps are taken from here on
+	block    <-chan struct{} // apply waits for it
 }
 
 func (l *listener) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {

@@ -69,7 +69,7 @@ func (s *Source) lost(err error, quiet bool) {
 
 // failed keeps and logs what went wrong.
 func (s *Source) failed(what string, err error, change func(*Stats)) {
-	s.cfg.Logger.Warn(what, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank, "err", err)
+	s.cfg.Logger.Warn("event source in trouble", "what", what, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank, "err", err)
 	s.count(func(st *Stats) {
 		change(st)
 		st.LastError = fmt.Sprintf("%s: %v", what, err)

@@ -88,8 +88,8 @@ func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent
 	}
 }
 
-func (x *Index) edit(r *rank, set, clear uint8) edit {
-	return edit{n: &x.nodes, holder: r.holder, set: set, clear: clear, age: x.clock.now()}
+func (x *Index) edit(r *rank, set, unset uint8) edit {
+	return edit{n: &x.nodes, holder: r.holder, set: set, clear: unset, age: x.clock.now()}
 }
 
 // join adds a tier to blocks that the engine names without saying their tokens.

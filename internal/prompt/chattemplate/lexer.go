@@ -135,7 +135,7 @@ func (l *lexer) outside() error {
 	}
 	switch tag {
 	case "{#":
-		return l.comment(skip)
+		return l.comment()
 	case "{{":
 		l.emit(beginVariable, tag)
 	default:
@@ -176,7 +176,7 @@ func (l *lexer) before(data string, sign byte, strips bool) string {
 	return data
 }
 
-func (l *lexer) comment(skip int) error {
+func (l *lexer) comment() error {
 	end := strings.Index(l.src[l.at+2:], "#}")
 	if end < 0 {
 		return l.errorf("missing end of comment tag")

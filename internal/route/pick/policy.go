@@ -111,7 +111,7 @@ func (leastLoaded) Choose(cs []Candidate, rng *rand.Rand) int {
 	})
 }
 
-func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + int64(c.Score.ForeignRequests) }
+func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Score.ForeignRequests }
 
 // argmin returns the least candidate; ties are broken uniformly at random (reservoir of
 // one), so that a burst of equal choices does not herd onto the first name.
