@@ -1,0 +1,163 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
+)
+
+// TestPages runs testdata/*.txt: what an operator reads. Verbs:
+//
+//	worker NAME [state=S]       10.0.0.1:8000 for a, and so on
+//	report NAME RUNNING WAITING KV-USAGE
+//	event NAME SEQ              text: the worker has stored these blocks, a token a byte
+//	decide [id=ID] [model=M]    text: a prompt; made at 12:00:00 and a second later each
+//	METHOD PATH                 the page; GET and so on
+func TestPages(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		w := newWorld(t)
+		datadriven.RunTest(t, file, w.act)
+	})
+}
+
+type world struct {
+	handler http.Handler
+	fleet   *fleet.Fleet
+	feed    *feed.Feed
+	router  *route.Router
+	now     time.Time
+	missing error
+}
+
+type letters struct{}
+
+func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
+	dst.Tokens = tokens(dst.Tokens, req.Prompts[0].Text)
+	dst.Total = len(dst.Tokens)
+	return nil
+}
+
+func tokens(ids []uint32, text string) []uint32 {
+	for _, c := range []byte(text) {
+		ids = append(ids, uint32(c))
+	}
+	return ids
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	index := kvindex.New(kvindex.Config{})
+	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.feed.RankGone(id); w.router.RankGone(id) }})
+	w.feed = feed.New(feed.Config{}, w.fleet, index)
+	w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+		return openai.Parse(ep, body, openai.Limits{})
+	}}, w.fleet, index)
+	weights := cost.Dynamo() // which do not change
+	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Weights: &weights}}); err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
+	w.handler = admin.Handler(admin.Sources{
+		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed,
+		Plan: func() plan.Plan {
+			return plan.Next(plan.Observation{
+				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),
+			})
+		},
+	})
+	return w
+}
+
+func (w *world) act(t *testing.T, d *datadriven.TestData) string {
+	words := make([]string, len(d.CmdArgs))
+	value := map[string]string{}
+	for i, a := range d.CmdArgs {
+		words[i] = a.Key
+		if len(a.Vals) > 0 {
+			value[a.Key] = a.Vals[0]
+		}
+	}
+	switch d.Cmd {
+	case "worker":
+		worker := fleet.Worker{Name: words[0], Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", words[0][0]-'a'+1), Ranks: 1,
+			Engine: "vllm", Epoch: 7, KVEvents: "tcp://10.0.0.1:5557", State: fleet.Ready, BlockSize: 4}
+		if value["state"] == "down" {
+			worker.State = fleet.Down
+		}
+		if _, err := w.fleet.Put(worker); err != nil {
+			t.Fatal(err)
+		}
+	case "report":
+		var r fleet.Report
+		if _, err := fmt.Sscan(strings.Join(words[1:], " "), &r.Running, &r.Waiting, &r.KVUsage); err != nil {
+			t.Fatal(err)
+		}
+		rank, _ := w.fleet.Snapshot().Rank(words[0], 0)
+		rank.Load.SetReport(r)
+	case "event":
+		w.event(t, words, strings.TrimSpace(d.Input))
+	case "decide":
+		w.decide(value, strings.TrimSpace(d.Input))
+	case "ready":
+		w.missing = nil
+	case "missing":
+		w.missing = errors.New(strings.TrimSpace(d.Input))
+	default:
+		return w.page(d.Cmd, words, value)
+	}
+	return ""
+}
+
+func (w *world) event(t *testing.T, words []string, text string) {
+	var seq uint64
+	if _, err := fmt.Sscan(words[1], &seq); err != nil {
+		t.Fatal(err)
+	}
+	blocks := blockhash.Append(nil, tokens(nil, text), 4, blockhash.Seed("", ""))
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 4, Blocks: blocks}
+	for i := range blocks {
+		e.Hashes = append(e.Hashes, kvevent.Engine(i+1))
+	}
+	w.feed.Apply(words[0], 7, 0, seq, &kvevent.Batch{Events: []kvevent.Event{e}}, w.now)
+}
+
+func (w *world) decide(value map[string]string, text string) {
+	model := "sim"
+	if value["model"] != "" {
+		model = value["model"]
+	}
+	w.router.Decide(&route.Request{ID: value["id"], Endpoint: prompt.Completions, Known: true,
+		Body: fmt.Appendf(nil, `{"model": %q, "prompt": %q}`, model, text)}, w.now)
+	w.now = w.now.Add(time.Second)
+}
+
+// page asks for a path; datadriven takes the "=" of a query for its own.
+func (w *world) page(method string, words []string, value map[string]string) string {
+	path := words[0]
+	if v := value[path]; v != "" {
+		path += "=" + v
+	}
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, httptest.NewRequest(method, path, nil))
+	return fmt.Sprintf("%d %s\n%s", rec.Code, rec.Header().Get("Content-Type"), rec.Body)
+}
