@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -37,7 +38,8 @@ import (
 // Sources are what the pages print. A nil source has no page.
 type Sources struct {
 	Metrics prometheus.Gatherer
-	// Ready is nil when requests are served, else says what is missing.
+	// Ready returns nil when requests are served, else says what is missing. Where it is nil
+	// itself they always are.
 	Ready  func() error
 	Fleet  func() *fleet.Snapshot
 	Plan   func() plan.Plan
@@ -47,47 +49,62 @@ type Sources struct {
 
 // Handler serves the pages.
 func Handler(s Sources) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	if s.Fleet != nil {
-		mux.HandleFunc("GET /debug/fleet", func(w http.ResponseWriter, r *http.Request) {
-			snap := s.Fleet()
-			show(w, r, snap.String, func() any { return ranksOf(snap) })
-		})
+	p := &pages{mux: http.NewServeMux()}
+	if s.Metrics != nil {
+		p.add("/metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
 	}
-	if s.Plan != nil {
-		mux.HandleFunc("GET /debug/plan", func(w http.ResponseWriter, r *http.Request) {
-			p := s.Plan()
-			show(w, r, p.String, func() any { return p })
+	p.add("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	p.add("/readyz", s.readyz)
+	if s.Fleet != nil {
+		p.add("/debug/fleet", func(w http.ResponseWriter, r *http.Request) {
+			snap := s.Fleet()
+			show(w, r, snap.String, func() any { return viewFleet(snap) })
 		})
 	}
 	if s.Router != nil {
-		mux.HandleFunc("GET /debug/decisions", s.decisions)
-		mux.HandleFunc("GET /debug/decisions/{id}", s.decision)
+		p.add("/debug/decisions", s.decisions)
+		p.mux.HandleFunc("GET /debug/decisions/{id}", s.decision)
 	}
-	if s.Feed != nil {
-		mux.HandleFunc("GET /debug/feed", func(w http.ResponseWriter, r *http.Request) {
-			states := s.Feed.States()
-			show(w, r, func() string { return feedTable(states) }, func() any { return states })
+	if s.Plan != nil {
+		p.add("/debug/plan", func(w http.ResponseWriter, r *http.Request) {
+			made := s.Plan()
+			show(w, r, made.String, func() any { return viewPlan(made) })
 		})
 	}
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "stator admin: /metrics /healthz /readyz /debug/fleet /debug/decisions /debug/plan /debug/feed /debug/pprof/\n")
+	if s.Feed != nil {
+		p.add("/debug/feed", func(w http.ResponseWriter, r *http.Request) {
+			states := s.Feed.States()
+			show(w, r, func() string { return feedTable(states) }, func() any { return viewFeed(states) })
+		})
+	}
+	p.add("/debug/pprof/", pprof.Index)
+	p.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	p.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	p.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	p.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	p.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "stator admin:", strings.Join(p.paths, " "))
 	})
-	return mux
+	return p.mux
+}
+
+// pages collects what there is, for the index.
+type pages struct {
+	mux   *http.ServeMux
+	paths []string
+}
+
+func (p *pages) add(path string, h http.HandlerFunc) {
+	p.mux.HandleFunc("GET "+path, h)
+	p.paths = append(p.paths, path)
 }
 
 func (s Sources) readyz(w http.ResponseWriter, _ *http.Request) {
-	if err := s.Ready(); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
+	if s.Ready != nil {
+		if err := s.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 	}
 	fmt.Fprintln(w, "ok")
 }
@@ -99,7 +116,7 @@ func (s Sources) decisions(w http.ResponseWriter, r *http.Request) {
 		n = 50
 	}
 	list := s.Router.Recent(min(n, 4096))
-	show(w, r, func() string { return decisionTable(list) }, func() any { return list })
+	show(w, r, func() string { return decisionTable(list) }, func() any { return viewDecisions(list) })
 }
 
 func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +126,7 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("no decision %q is remembered: only the last few thousand are, by the replica that made them", id), http.StatusNotFound)
 		return
 	}
-	show(w, r, d.String, func() any { return d })
+	show(w, r, d.String, func() any { return viewDecision(d) })
 }
 
 // find knows decisions by their id, and the newest as latest.

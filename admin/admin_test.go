@@ -161,3 +161,23 @@ func (w *world) page(method string, words []string, value map[string]string) str
 	w.handler.ServeHTTP(rec, httptest.NewRequest(method, path, nil))
 	return fmt.Sprintf("%d %s\n%s", rec.Code, rec.Header().Get("Content-Type"), rec.Body)
 }
+
+// What has no source has no page; the rest is there.
+func TestMissingSources(t *testing.T) {
+	h := admin.Handler(admin.Sources{})
+	for path, want := range map[string]int{
+		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200, "/debug/pprof/cmdline": 200,
+		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
+	} {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
+		if rec.Code != want {
+			t.Errorf("%s: %d, want %d", path, rec.Code, want)
+		}
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
+	if want := "stator admin: /healthz /readyz /debug/pprof/\n"; rec.Body.String() != want {
+		t.Errorf("the index is %q", rec.Body)
+	}
+}

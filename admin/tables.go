@@ -2,46 +2,13 @@ package admin
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/route"
 )
-
-// rankView is one rank in JSON.
-type rankView struct {
-	Worker        string  `json:"worker"`
-	Rank          int     `json:"rank"`
-	Model         string  `json:"model"`
-	Role          string  `json:"role"`
-	State         string  `json:"state"`
-	Address       string  `json:"address"`
-	Engine        string  `json:"engine"`
-	Epoch         uint64  `json:"epoch"`
-	Requests      int64   `json:"booked_requests"`
-	PrefillTokens int64   `json:"booked_prefill_tokens"`
-	DecodeBlocks  int64   `json:"booked_decode_blocks"`
-	Running       int     `json:"reported_running"`
-	Waiting       int     `json:"reported_waiting"`
-	KVUsage       float64 `json:"reported_kv_usage"`
-}
-
-func ranksOf(s *fleet.Snapshot) []rankView {
-	out := []rankView{}
-	for _, r := range s.Ranks {
-		booked, w := r.Load.Booked(), r.Worker
-		rep, _ := r.Load.Reported()
-		out = append(out, rankView{
-			Worker: w.Name, Rank: r.Number, Model: w.Model, Role: w.Role.String(), State: w.State.String(), Address: w.Address,
-			Engine: w.Engine, Epoch: w.Epoch,
-			Requests: booked.Requests, PrefillTokens: booked.PrefillTokens, DecodeBlocks: booked.DecodeBlocks,
-			Running: rep.Running, Waiting: rep.Waiting, KVUsage: rep.KVUsage,
-		})
-	}
-	return out
-}
 
 func decisionTable(list []*route.Decision) string {
 	return table("TIME\tDECISION\tOUTCOME\tMODEL\tWORKER\tTOKENS\tBLOCKS\tOVERLAP", func(row func(...any)) {
@@ -54,11 +21,11 @@ func decisionTable(list []*route.Decision) string {
 func feedTable(states []feed.RankState) string {
 	return table("WORKER\tRANK\tSTATE\tSEQ\tLAST EVENT\tBATCHES\tGAPS\tRESTARTS", func(row func(...any)) {
 		for _, s := range states {
-			last := "never"
-			if !s.LastEvent.IsZero() {
-				last = s.LastEvent.Format("15:04:05.000")
+			seq, last := "-", "never"
+			if s.Events > 0 {
+				seq, last = strconv.FormatUint(s.Seq, 10), s.LastEvent.Format("15:04:05.000")
 			}
-			row(s.Worker, s.Rank, s.State, s.Seq, last, s.Batches, s.Gaps, s.Restarts)
+			row(s.Worker, s.Rank, s.State, seq, last, s.Batches, s.Gaps, s.Restarts)
 		}
 	})
 }
