@@ -25,6 +25,9 @@ import (
 // Publisher takes a plan to those who carry it out. *bus.Bus is one.
 type Publisher interface {
 	PublishPlan(ctx context.Context, p plan.Plan) error
+	// Back returns a channel that is closed when the way there next opens again after it was
+	// lost: what was published may be forgotten by then.
+	Back() <-chan struct{}
 }
 
 // interval is how often the plan is looked at again even when nothing has happened.
@@ -38,6 +41,8 @@ type Planner struct {
 	log     *slog.Logger
 	metrics *metrics
 	current atomic.Pointer[plan.Plan]
+	// Touched by Run alone.
+	again bool // the current plan must be published once more
 }
 
 // New returns a planner that does nothing until Run.
@@ -59,10 +64,12 @@ func (p *Planner) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		changed := p.fleet.Changed()
+		changed, back := p.fleet.Changed(), p.to.Back()
 		p.once(ctx)
 		select {
 		case <-changed:
+		case <-back:
+			p.again = true
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
@@ -70,11 +77,11 @@ func (p *Planner) Run(ctx context.Context) error {
 	}
 }
 
-// once publishes the next plan where it differs. A plan that cannot be published stays
+// once publishes the next plan where it differs, or where the last may be forgotten. A plan that cannot be published stays
 // unpublished until the next look: the last one stays in force.
 func (p *Planner) once(ctx context.Context) {
 	next := plan.Next(plan.Observation{Pools: *p.pools.Load(), Fleet: p.fleet.Snapshot()})
-	if reflect.DeepEqual(next, p.Current()) {
+	if !p.again && reflect.DeepEqual(next, p.Current()) {
 		return
 	}
 	if err := p.to.PublishPlan(ctx, next); err != nil {
@@ -87,6 +94,7 @@ func (p *Planner) once(ctx context.Context) {
 	p.metrics.plans.WithLabelValues("published").Inc()
 	p.metrics.last.SetToCurrentTime()
 	p.current.Store(&next)
+	p.again = false
 	p.log.Debug("plan published", "pools", len(next.Pools))
 }
 

@@ -24,6 +24,13 @@ type press struct {
 	mu        sync.Mutex
 	published []string // guarded by mu
 	fails     bool     // guarded by mu
+	back      chan struct{}
+}
+
+func (p *press) Back() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.back
 }
 
 func (p *press) PublishPlan(_ context.Context, made plan.Plan) error {
@@ -63,7 +70,7 @@ type office struct {
 
 func run(t *testing.T, test func(o *office)) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &office{t: t, press: &press{}, fleet: fleet.New(fleet.Hooks{})}
+		o := &office{t: t, press: &press{back: make(chan struct{})}, fleet: fleet.New(fleet.Hooks{})}
 		o.planner = New([]plan.Configured{{Model: "sim", Replicas: 2}}, o.fleet, o.press,
 			slog.New(slog.NewTextHandler(&o.log, nil)), prometheus.NewRegistry())
 		ctx, stop := context.WithCancel(t.Context())
@@ -145,6 +152,24 @@ func TestPublishFails(t *testing.T) {
 		if !strings.Contains(o.log.String(), `level=WARN msg="plan not published; the last one stays in force" err="no bus"`) {
 			t.Errorf("the log says %s", &o.log)
 		}
+	})
+}
+
+// A bus that comes back may have forgotten everything: the plan is published again, unchanged.
+func TestBusComesBack(t *testing.T) {
+	run(t, func(o *office) {
+		o.worker("a", fleet.Ready)
+		o.mu.Lock()
+		o.fails = true // it is not quite there yet
+		close(o.back)
+		o.back = make(chan struct{})
+		o.mu.Unlock()
+		synctest.Wait()
+		o.fail(false)
+		o.pass(interval)
+		o.want("sim 0 of 2; sim 1 of 2; sim 1 of 2")
+		o.pass(time.Hour)
+		o.want("sim 0 of 2; sim 1 of 2; sim 1 of 2")
 	})
 }
 
