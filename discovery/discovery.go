@@ -53,7 +53,7 @@ type Config struct {
 
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
 func Bus(ctx context.Context, cfg Config) error {
-	w := &watcher{Config: cfg, due: map[string]*time.Timer{}}
+	w := &watcher{Config: cfg, due: map[string]*settling{}}
 	defer w.stop()
 	return cfg.Bus.WatchWorkers(ctx, w.apply)
 }
@@ -63,8 +63,14 @@ type watcher struct {
 	Config
 
 	mu      sync.Mutex
-	due     map[string]*time.Timer // guarded by mu; workers that settle
-	stopped bool                   // guarded by mu
+	due     map[string]*settling // guarded by mu; workers that settle
+	stopped bool                 // guarded by mu
+}
+
+// settling is a worker that will be ready when its timer fires.
+type settling struct {
+	worker fleet.Worker
+	timer  *time.Timer
 }
 
 func (w *watcher) apply(name string, worker *fleet.Worker) {
@@ -73,8 +79,11 @@ func (w *watcher) apply(name string, worker *fleet.Worker) {
 	if w.Keep[name] || w.stopped {
 		return
 	}
-	if t := w.due[name]; t != nil {
-		t.Stop()
+	if d := w.due[name]; d != nil {
+		if worker != nil && d.worker == *worker {
+			return // its lease was asserted again: that puts nothing off
+		}
+		d.timer.Stop()
 		delete(w.due, name)
 	}
 	if worker == nil {
@@ -84,8 +93,9 @@ func (w *watcher) apply(name string, worker *fleet.Worker) {
 		return
 	}
 	if w.mustSettle(worker) {
-		ready := *worker
-		w.due[name] = time.AfterFunc(w.Settle, func() { w.settled(ready) })
+		d := &settling{worker: *worker}
+		d.timer = time.AfterFunc(w.Settle, func() { w.settled(d) })
+		w.due[name] = d
 		worker.State = fleet.Starting
 	}
 	w.put(*worker)
@@ -106,14 +116,14 @@ func (w *watcher) mustSettle(worker *fleet.Worker) bool {
 	return others
 }
 
-func (w *watcher) settled(worker fleet.Worker) {
+func (w *watcher) settled(d *settling) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.due[worker.Name] == nil || w.stopped {
+	if w.due[d.worker.Name] != d || w.stopped {
 		return // it has changed again meanwhile
 	}
-	delete(w.due, worker.Name)
-	w.put(worker)
+	delete(w.due, d.worker.Name)
+	w.put(d.worker)
 }
 
 func (w *watcher) put(worker fleet.Worker) {
@@ -131,8 +141,8 @@ func (w *watcher) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stopped = true
-	for _, t := range w.due {
-		t.Stop()
+	for _, d := range w.due {
+		d.timer.Stop()
 	}
 }
 

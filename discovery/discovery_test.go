@@ -1,0 +1,286 @@
+package discovery_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The NATS server keeps these for the life of the process.
+		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
+		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
+	)
+}
+
+func worker(name string) fleet.Worker {
+	return fleet.Worker{Name: name, Model: "sim", Address: "10.0.0.1:8000", Ranks: 1, Epoch: 1, State: fleet.Ready}
+}
+
+// members are the names of a fleet's workers with their states.
+func members(f *fleet.Fleet) string {
+	var words []string
+	for _, w := range f.Snapshot().Workers {
+		words = append(words, w.Name+" "+w.State.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// The fleet becomes what the file says, and ready: nobody watches those workers.
+func TestFile(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	starting := worker("b")
+	starting.State = fleet.Starting
+	if err := discovery.File([]fleet.Worker{worker("a"), starting}, f); err != nil {
+		t.Fatal(err)
+	}
+	if got := members(f); got != "a ready, b ready" {
+		t.Errorf("members: %s", got)
+	}
+	version := f.Snapshot().Version
+	if err := discovery.File([]fleet.Worker{worker("a"), starting}, f); err != nil || f.Snapshot().Version != version {
+		t.Errorf("the same file changed something: %v", err)
+	}
+	if err := discovery.File([]fleet.Worker{worker("b"), worker("c")}, f); err != nil {
+		t.Fatal(err)
+	}
+	if got := members(f); got != "b ready, c ready" {
+		t.Errorf("members: %s", got)
+	}
+}
+
+// A worker that is wrong is an error that names it, and takes nobody out of the fleet.
+func TestFileRefuses(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	if err := discovery.File([]fleet.Worker{worker("a")}, f); err != nil {
+		t.Fatal(err)
+	}
+	bad := worker("b")
+	bad.Address = "localhost:8000"
+	err := discovery.File([]fleet.Worker{bad}, f)
+	if err == nil || !strings.HasPrefix(err.Error(), `add worker from file: worker b: address "localhost:8000"`) {
+		t.Errorf("got %v", err)
+	}
+	if got := members(f); got != "a ready" {
+		t.Errorf("members: %s", got)
+	}
+}
+
+// cluster is a bus, and a fleet that follows it.
+type cluster struct {
+	t     *testing.T
+	bus   *bus.Bus
+	fleet *fleet.Fleet
+	log   output
+}
+
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// follow lets f follow a bus of its own; cfg needs no more than what is special.
+func follow(t *testing.T, f *fleet.Fleet, cfg discovery.Config) *cluster {
+	e, err := bus.Embed(bus.EmbedConfig{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	b, err := bus.Connect(t.Context(), bus.Config{Embedded: e, Cluster: "test", LeaseTTL: time.Second, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	c := &cluster{t: t, bus: b, fleet: f}
+	ctx, stop := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		cfg.Bus, cfg.Fleet = b, f
+		cfg.Log = slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		if err := discovery.Bus(ctx, cfg); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); done.Wait() })
+	return c
+}
+
+// held is a worker's lease.
+type held struct {
+	mu      sync.Mutex
+	worker  fleet.Worker // guarded by mu
+	changed chan struct{}
+	release func()
+}
+
+// hold asserts a lease until release, or the end of the test.
+func (c *cluster) hold(w fleet.Worker) *held {
+	h := &held{worker: w, changed: make(chan struct{}, 1)}
+	ctx, stop := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		_ = c.bus.HoldWorker(ctx, w.Name, func() fleet.Worker {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.worker
+		}, h.changed)
+	})
+	h.release = func() { stop(); done.Wait() }
+	c.t.Cleanup(h.release)
+	return h
+}
+
+func (h *held) set(change func(w *fleet.Worker)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.worker)
+	h.changed <- struct{}{}
+}
+
+func (c *cluster) await(want string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); members(c.fleet) != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("members are %q and do not become %q\n%s", members(c.fleet), want, &c.log)
+		}
+	}
+}
+
+func (c *cluster) wantLog(lines ...string) {
+	c.t.Helper()
+	for _, l := range lines {
+		if !strings.Contains(c.log.String(), l) {
+			c.t.Errorf("the log has no %q:\n%s", l, &c.log)
+		}
+	}
+}
+
+// The fleet follows the leases: workers come, change and go, and the log tells it as a person
+// would.
+func TestBus(t *testing.T) {
+	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{})
+	starting := worker("a")
+	starting.State = fleet.Starting
+	a := c.hold(starting)
+	c.await("a starting")
+	a.set(func(w *fleet.Worker) { w.State = fleet.Ready })
+	c.await("a ready")
+	b := c.hold(worker("b"))
+	c.await("a ready, b ready")
+	a.set(func(w *fleet.Worker) { w.State = fleet.Down })
+	c.await("a down, b ready")
+	a.set(func(w *fleet.Worker) { w.State, w.Epoch, w.Address = fleet.Ready, 2, "10.0.0.2:8000" })
+	c.await("a ready, b ready")
+	if w := c.fleet.Snapshot().Worker("a"); w.Epoch != 2 || w.Address != "10.0.0.2:8000" {
+		t.Errorf("a is %+v", w)
+	}
+	a.release()
+	c.await("b ready")
+	b.release()
+	c.await("")
+	c.wantLog(
+		`level=INFO msg="worker changed state" worker=a state=starting model=sim address=10.0.0.1:8000`,
+		`level=INFO msg="worker changed state" worker=a state=ready model=sim address=10.0.0.1:8000`,
+		`level=WARN msg="worker down" worker=a model=sim`,
+		`level=INFO msg="worker changed state" worker=a state=ready model=sim address=10.0.0.2:8000`,
+		`level=INFO msg="worker gone" worker=a`,
+	)
+}
+
+// A change that is no news, such as of the weight, is applied and not told.
+func TestBusSmallChange(t *testing.T) {
+	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{})
+	a := c.hold(worker("a"))
+	c.await("a ready")
+	a.set(func(w *fleet.Worker) { w.Weight = 5 })
+	for deadline := time.Now().Add(20 * time.Second); c.fleet.Snapshot().Worker("a").Weight != 5; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the weight is not applied")
+		}
+	}
+	if n := strings.Count(c.log.String(), "level=INFO"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, &c.log)
+	}
+}
+
+// Workers that the configuration names are its own: no lease changes or removes them.
+func TestBusKeeps(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	if err := discovery.File([]fleet.Worker{worker("mine")}, f); err != nil {
+		t.Fatal(err)
+	}
+	c := follow(t, f, discovery.Config{Keep: map[string]bool{"mine": true}})
+	down := worker("mine")
+	down.State = fleet.Down
+	mine := c.hold(down)
+	other := c.hold(worker("other"))
+	c.await("mine ready, other ready")
+	mine.release()
+	other.release()
+	c.await("mine ready")
+}
+
+// A worker that becomes ready beside others settles first: until then Envoys may not know it.
+// Asserting its lease again meanwhile does not put that off.
+func TestBusSettles(t *testing.T) {
+	// Longer than the lease's assertions are apart, which come every third of a second.
+	const settle = 600 * time.Millisecond
+	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{Settle: settle})
+	c.hold(worker("first"))
+	c.await("first ready")
+	began := time.Now()
+	second := c.hold(worker("second"))
+	c.await("first ready, second starting")
+	c.await("first ready, second ready")
+	if took := time.Since(began); took < settle {
+		t.Errorf("it settled for %s only", took)
+	}
+	// It is known now, and does not settle again.
+	second.set(func(w *fleet.Worker) { w.State = fleet.Down })
+	c.await("first ready, second down")
+	second.release()
+	c.await("first ready")
+}
+
+// One that goes or changes while it settles does not come back as what it was.
+func TestBusSettlesForNothing(t *testing.T) {
+	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{Settle: 50 * time.Millisecond})
+	c.hold(worker("first"))
+	c.await("first ready")
+	second := c.hold(worker("second"))
+	c.await("first ready, second starting")
+	second.release()
+	c.await("first ready")
+	third := c.hold(worker("third"))
+	c.await("first ready, third starting")
+	third.set(func(w *fleet.Worker) { w.State = fleet.Down })
+	c.await("first ready, third down")
+	for began := time.Now(); time.Since(began) < 100*time.Millisecond; time.Sleep(time.Millisecond) {
+		if got := members(c.fleet); got != "first ready, third down" {
+			t.Fatalf("members are %s again", got)
+		}
+	}
+}
