@@ -30,8 +30,12 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 		}
 		return errUsage
 	}
-	if f.NArg() > 0 {
-		id = f.Arg(0)
+	rest := f.Args()
+	if id == "" && len(rest) > 0 { // behind the flags is as good
+		id, rest = rest[0], rest[1:]
+	}
+	if err := noMore(f, rest); err != nil {
+		return err
 	}
 	if id == "" {
 		id = "latest"

@@ -104,15 +104,37 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\n`stator COMMAND -h` lists a command's flags. Start with `stator up`.\n")
 }
 
-// flags returns a flag set that prints what the command is for above its flags.
+// flags returns a flag set for a command, whose name may end with the arguments it takes in
+// brackets. Asked for help it prints what the command is for above its flags; about a wrong
+// flag it says what is wrong, and where to look.
 func flags(env environment, name, about string) *flag.FlagSet {
-	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(env.err)
-	f.Usage = func() {
-		fmt.Fprintf(f.Output(), "Usage: stator %s [flags]\n\n%s\n\n", name, strings.TrimSpace(about))
-		f.VisitAll(func(o *flag.Flag) { printFlag(f.Output(), o) })
+	command, arguments, _ := strings.Cut(name, " [")
+	if arguments != "" {
+		arguments = " [" + arguments
+	}
+	f := flag.NewFlagSet(command, flag.ContinueOnError)
+	complaints := &watchedWriter{Writer: env.err}
+	f.SetOutput(complaints)
+	f.Usage = func() { // called after a complaint, or for help
+		if complaints.written {
+			fmt.Fprintf(env.err, "`stator %s -h` lists the flags.\n", command)
+			return
+		}
+		fmt.Fprintf(env.out, "Usage: stator %s%s [flags]\n\n%s\n\n", command, arguments, strings.TrimSpace(about))
+		f.VisitAll(func(o *flag.Flag) { printFlag(env.out, o) })
 	}
 	return f
+}
+
+// watchedWriter knows whether anything was written.
+type watchedWriter struct {
+	io.Writer
+	written bool
+}
+
+func (w *watchedWriter) Write(p []byte) (int, error) {
+	w.written = true
+	return w.Writer.Write(p)
 }
 
 // printFlag writes a flag with two dashes, as Envoy and Kubernetes do.
@@ -139,8 +161,13 @@ func parse(f *flag.FlagSet, args []string) error {
 		}
 		return errUsage // the flag set has said why
 	}
-	if f.NArg() > 0 {
-		fmt.Fprintf(f.Output(), "stator %s: unexpected argument %q\n", f.Name(), f.Arg(0))
+	return noMore(f, f.Args())
+}
+
+// noMore refuses what is left of the arguments.
+func noMore(f *flag.FlagSet, args []string) error {
+	if len(args) > 0 {
+		fmt.Fprintf(f.Output(), "stator %s: unexpected argument %q\n", f.Name(), args[0])
 		return errUsage
 	}
 	return nil
