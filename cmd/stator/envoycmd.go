@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/stator-project/stator/xds"
@@ -30,6 +32,11 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.out, "%s\n", text)
+	// Again, because the protobuf library spaces JSON as it likes, in each build differently.
+	var even bytes.Buffer
+	if err := json.Indent(&even, text, "", "  "); err != nil {
+		return fmt.Errorf("format bootstrap: %w", err)
+	}
+	_, err = fmt.Fprintf(env.out, "%s\n", &even)
 	return err
 }
