@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/stator-project/stator/internal/config"
 )
 
-const validateAbout = `Checks a configuration file and the model files it names, and says everything that is wrong.`
+const validateAbout = `Checks a configuration file, the model files it names and the engines it launches, and says
+everything that is wrong.`
 
 func runValidate(_ context.Context, env environment, args []string) error {
 	f := flags(env, "validate", validateAbout)
@@ -27,9 +32,29 @@ func runValidate(_ context.Context, env environment, args []string) error {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}
+	errs = append(errs, checkLaunches(cfg))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	fmt.Fprintf(env.out, "%s is right\n", *file)
 	return nil
+}
+
+// checkLaunches says what is wrong with the engines that agents would start, on any node.
+func checkLaunches(cfg *config.Config) error {
+	nodes := map[string]bool{}
+	for _, m := range cfg.Models {
+		for _, l := range m.Launch {
+			nodes[l.Node] = true
+		}
+	}
+	var errs []error
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		wanted, err := launches(cfg, node)
+		errs = append(errs, err)
+		for _, l := range wanted {
+			errs = append(errs, l.Validate())
+		}
+	}
+	return errors.Join(errs...)
 }
