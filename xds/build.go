@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -107,6 +108,34 @@ func (r Resources) validate() error {
 		}
 	}
 	return nil
+}
+
+// fingerprint tells two configurations apart.
+func (r Resources) fingerprint() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, l := range r.Listeners {
+		h.Write(bytesOf(l))
+	}
+	for _, x := range r.Routes {
+		h.Write(bytesOf(x))
+	}
+	for _, c := range r.Clusters {
+		h.Write(bytesOf(c))
+	}
+	for _, e := range r.Endpoints {
+		h.Write(bytesOf(e))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// bytesOf is the wire form of a message, equal for equal messages; nil for one that has none,
+// and validated messages have one.
+func bytesOf(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
 // PoolName is the cluster of a model's workers.

@@ -2,13 +2,13 @@ package xds
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -17,7 +17,6 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -40,6 +39,7 @@ type Server struct {
 	clusters  map[string][]byte // as pushed last
 	nudges    map[string]int    // how often a cluster changed
 	leavers   *leavers
+	pushed    [sha256.Size]byte // what was pushed last
 	version   uint64
 }
 
@@ -114,10 +114,11 @@ func (s *Server) callbacks() serverv3.Callbacks {
 
 // A push costs every Envoy a rebuild of its load balancers: on average there is at most one a
 // second, and burst many at once after a quiet time, because a worker that has come or gone
-// should be known at once.
+// should be known at once. Changes that come together are pushed together.
 const (
 	interval = time.Second
 	burst    = 4
+	together = 20 * time.Millisecond
 )
 
 // Run pushes the configuration now and at every change of the fleet or the settings, until
@@ -127,26 +128,28 @@ func (s *Server) Run(ctx context.Context) error {
 	defer refill.Stop()
 	for allowed := burst; ; {
 		changed := s.fleet.Changed()
-		later, err := s.push(ctx, time.Now())
+		pushed, later, err := s.push(ctx, time.Now())
 		if err != nil {
 			// The last good configuration stays in force.
 			s.log.Error("configuration not pushed", "err", err)
+		}
+		if pushed {
+			allowed--
 		}
 		var forget <-chan time.Time // when those who left may go
 		if later {
 			forget = time.After(linger)
 		}
-		allowed--
+		var due <-chan time.Time // set by the first change
 		for waiting := true; waiting || allowed == 0; {
-			if !waiting {
-				changed = nil // it has been heard
-			}
 			select {
 			case <-changed:
-				waiting = false
+				changed, due = nil, time.After(together)
 			case <-s.reload:
 				waiting = false
 			case <-forget:
+				waiting = false
+			case <-due:
 				waiting = false
 			case <-refill.C:
 				allowed = min(burst, allowed+1)
@@ -158,15 +161,20 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // push builds and publishes, clusters before endpoints, so that a new cluster finds its
-// endpoints when it asks. later says that another push is due when time has passed.
-func (s *Server) push(ctx context.Context, now time.Time) (later bool, err error) {
+// endpoints when it asks. What is already there is not pushed again. later says that another
+// push is due when time has passed.
+func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, err error) {
 	snapshot := s.fleet.Snapshot()
 	left, later := s.leavers.update(snapshot, now)
 	r, err := Build(*s.settings.Load(), snapshot, left...)
 	if err != nil {
-		return later, err
+		return false, later, err
 	}
 	s.nudge(r)
+	sum := r.fingerprint()
+	if sum == s.pushed {
+		return false, later, nil
+	}
 	members := map[string]types.Resource{}
 	for _, e := range r.Endpoints {
 		members[e.ClusterName] = e
@@ -178,7 +186,7 @@ func (s *Server) push(ctx context.Context, now time.Time) (later bool, err error
 		}
 	}
 	if err := s.endpoints.UpdateResources(members, gone); err != nil {
-		return later, fmt.Errorf("update endpoints: %w", err)
+		return false, later, fmt.Errorf("update endpoints: %w", err)
 	}
 	s.version++
 	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
@@ -187,14 +195,15 @@ func (s *Server) push(ctx context.Context, now time.Time) (later bool, err error
 		resourcev3.ClusterType:  resources(r.Clusters),
 	})
 	if err != nil {
-		return later, fmt.Errorf("make snapshot: %w", err)
+		return false, later, fmt.Errorf("make snapshot: %w", err)
 	}
 	if err := s.tables.SetSnapshot(ctx, everyone, snap); err != nil {
-		return later, fmt.Errorf("set snapshot: %w", err)
+		return false, later, fmt.Errorf("set snapshot: %w", err)
 	}
 	s.metrics.lastPush.SetToCurrentTime()
+	s.pushed = sum
 	s.log.Debug("configuration pushed", "version", s.version, "clusters", len(r.Clusters))
-	return later, nil
+	return true, later, nil
 }
 
 // nudge changes the endpoints of every cluster that is not the one pushed before. Envoy warms
@@ -202,7 +211,7 @@ func (s *Server) push(ctx context.Context, now time.Time) (later bool, err error
 // equal: without this it would wait for the initial fetch timeout.
 func (s *Server) nudge(r Resources) {
 	for _, c := range r.Clusters {
-		now := clusterBytes(c)
+		now := bytesOf(c)
 		if last, known := s.clusters[c.Name]; known && string(last) != string(now) {
 			s.nudges[c.Name]++
 		}
@@ -217,14 +226,6 @@ func (s *Server) nudge(r Resources) {
 			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
 		}}
 	}
-}
-
-func clusterBytes(c *clusterv3.Cluster) []byte {
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
-	if err != nil {
-		return nil // Build has validated it
-	}
-	return b
 }
 
 func resources[T types.Resource](in []T) []types.Resource {

@@ -18,8 +18,9 @@ import (
 	"github.com/stator-project/stator/workeragent/kvsource"
 )
 
-// settleTime is how long a new worker waits for its first pick: Envoys hear of it meanwhile.
-const settleTime = 500 * time.Millisecond
+// settleTime is how long a new worker waits for its first pick: Envoys hear of it meanwhile,
+// within a second at most.
+const settleTime = 1500 * time.Millisecond
 
 // followBus keeps the decider's fleet, index and loads as the bus tells, until ctx ends.
 func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string]bool) error {
