@@ -27,16 +27,16 @@ func desc(subsystem, name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	promptTokens  = desc("route", "prompt_tokens_total", "Tokens in the prompts of picked requests.")
-	cachedTokens  = desc("route", "cached_tokens_total", "Tokens of them that the picked rank was known or predicted to hold.")
+	cachedTokens  = desc("route", "cached_tokens_total", "Tokens in the prompts of picked requests that the picked rank was known or predicted to hold.")
 	promptBlocks  = desc("route", "prompt_blocks_total", "Complete blocks in the prompts of picked requests.")
-	overlapBlocks = desc("route", "overlap_blocks_total", "Blocks of them that the picked rank was known or predicted to hold: over prompt_blocks_total, the hit rate.")
+	overlapBlocks = desc("route", "overlap_blocks_total", "Complete blocks in the prompts of picked requests that the picked rank was known or predicted to hold: over prompt_blocks_total, the hit rate.")
 	bookingsOpen  = desc("route", "bookings", "Requests that are booked and have not ended.")
 	bookingsEnded = desc("route", "bookings_ended_total", "Bookings by how they ended.", "reason")
 	unbooked      = desc("route", "unbooked_requests_total", "Requests that were picked but not booked, because the table was full.")
 	lostRaces     = desc("route", "lost_races_total", "Choices that were made again because another was booked first.")
 
 	indexBytes     = desc("index", "bytes", "Memory of the index.")
-	indexMaxBytes  = desc("index", "max_bytes", "The bound on it.")
+	indexMaxBytes  = desc("index", "max_bytes", "Bound on the memory of the index.")
 	indexBlocks    = desc("index", "blocks", "Different blocks that the index knows.")
 	indexPairs     = desc("index", "holdings", "Pairs of a block and a rank that holds it.")
 	indexPredicted = desc("index", "predicted_blocks", "Blocks predicted and not yet reported or expired.")

@@ -9,6 +9,12 @@ type metrics struct {
 	blocks   prometheus.Histogram
 }
 
+// outcomes are all that a request can come to: what a label may say is a closed set.
+var outcomes = []string{
+	"picked", "local", "method", "unknown_path", "body_too_large", "content_encoding",
+	"bad_request", "model_not_found", "no_ready_worker", "internal", "protocol_error",
+}
+
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -29,6 +35,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help:    "Complete KV blocks in the prompts of picked requests.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 9),
 		}),
+	}
+	for _, o := range outcomes {
+		m.outcomes.WithLabelValues(o)
 	}
 	reg.MustRegister(m.streams, m.outcomes, m.duration, m.blocks)
 	return m

@@ -41,15 +41,24 @@ func TestCollector(t *testing.T) {
 	err := testutil.GatherAndCompare(w.registry, strings.NewReader(`
 # HELP stator_extproc_requests_total Requests by outcome: picked, local for what needs no engine, else the reason of the refusal.
 # TYPE stator_extproc_requests_total counter
+stator_extproc_requests_total{outcome="bad_request"} 0
+stator_extproc_requests_total{outcome="body_too_large"} 0
+stator_extproc_requests_total{outcome="content_encoding"} 0
+stator_extproc_requests_total{outcome="internal"} 0
+stator_extproc_requests_total{outcome="local"} 0
+stator_extproc_requests_total{outcome="method"} 0
 stator_extproc_requests_total{outcome="model_not_found"} 1
+stator_extproc_requests_total{outcome="no_ready_worker"} 0
 stator_extproc_requests_total{outcome="picked"} 1
+stator_extproc_requests_total{outcome="protocol_error"} 0
+stator_extproc_requests_total{outcome="unknown_path"} 0
 # HELP stator_feed_ranks Ranks by what is known of their caches.
 # TYPE stator_feed_ranks gauge
 stator_feed_ranks{state="exact"} 0
 stator_feed_ranks{state="none"} 2
 stator_feed_ranks{state="stale"} 0
 stator_feed_ranks{state="syncing"} 0
-# HELP stator_index_max_bytes The bound on it.
+# HELP stator_index_max_bytes Bound on the memory of the index.
 # TYPE stator_index_max_bytes gauge
 stator_index_max_bytes 1.048576e+06
 # HELP stator_route_bookings Requests that are booked and have not ended.

@@ -228,6 +228,9 @@ func zip(t testing.TB, body []byte) []byte {
 
 // told prints what Envoy is told in answer to a message of that phase.
 func (w *world) told(answered phase, r reply) string {
+	if r.answer != nil && !slices.Contains(outcomes, r.answer.detail) {
+		return "the detail " + r.answer.detail + " is none of the outcomes"
+	}
 	return printResponse(w.server.toResponse(r, answered)) + w.state()
 }
 

@@ -114,6 +114,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "When a plan was last published.",
 		}),
 	}
+	for _, result := range []string{"published", "error"} {
+		m.plans.WithLabelValues(result)
+	}
 	reg.MustRegister(m.plans, m.last)
 	return m
 }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/xds"
+)
+
+const metricsFile = "../../docs/metrics.md"
+
+// TestMetricsDocs keeps docs/metrics.md equal to what the parts register. Run it with -rewrite
+// to update the file.
+func TestMetricsDocs(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Metrics\n\nEvery process serves these on its admin port under `/metrics`; `stator up` serves all of them. Go's own (`go_*`) and\nthe process's (`process_*`) are there too. This page is made from what the parts register (`make golden`).\n")
+	for _, p := range metricParts(t) {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Metric | Type | Labels | What it says |\n|---|---|---|---|\n", p.title, p.about)
+		for _, f := range p.families {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labels(f), f.GetHelp())
+		}
+	}
+	if rewrite() {
+		if err := os.WriteFile(metricsFile, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(metricsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != b.String() {
+		t.Errorf("%s is not what the parts register: run make golden", metricsFile)
+	}
+}
+
+type metricPart struct {
+	title, about string
+	families     []*dto.MetricFamily
+}
+
+func metricParts(t *testing.T) []metricPart {
+	t.Helper()
+	cfg, err := config.Parse(defaultConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, members := slog.New(slog.NewTextHandler(io.Discard, nil)), fleet.New(fleet.Hooks{})
+	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
+	every.Registry = newRegistry()
+	if _, err := newDecider(cfg, log, router); err != nil {
+		t.Fatal(err)
+	}
+	xds.NewServer(xdsSettings(cfg, "127.0.0.1:9002"), members, log, control)
+	planner.New(nil, members, nil, log, plans)
+	if _, err := workeragent.New(workeragent.Config{Log: log, Metrics: agent}); err != nil {
+		t.Fatal(err)
+	}
+	return []metricPart{
+		{"Every process", "What runs.", every.families(t)},
+		{"Router", "`stator extproc`: decisions, how they were obeyed, the index they are made from, and what feeds it.", router.families(t)},
+		{"Control plane", "`stator xds`: what Envoys were told.", control.families(t)},
+		{"Planner", "`stator planner`.", plans.families(t)},
+		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},
+	}
+}
+
+// recorder is a registry that knows what was registered.
+type recorder struct {
+	*prometheus.Registry
+	collectors []prometheus.Collector
+}
+
+func newRecorder() *recorder { return &recorder{Registry: prometheus.NewRegistry()} }
+
+func (r *recorder) MustRegister(cs ...prometheus.Collector) {
+	r.collectors = append(r.collectors, cs...)
+	r.Registry.MustRegister(cs...)
+}
+
+// families gathers what was registered, with a child in every vector that has none yet: one
+// without children is not there.
+func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
+	t.Helper()
+	for _, c := range r.collectors {
+		var err error
+		switch v := c.(type) {
+		case *prometheus.CounterVec:
+			_, err = v.GetMetricWithLabelValues(blanks(c)...)
+		case *prometheus.GaugeVec:
+			_, err = v.GetMetricWithLabelValues(blanks(c)...)
+		case *prometheus.HistogramVec:
+			_, err = v.GetMetricWithLabelValues(blanks(c)...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	problems, err := testutil.GatherAndLint(r.Registry)
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "stator_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "stator_") })
+}
+
+// blanks is an empty value for each label of a vector. Only the text of a description has their
+// names.
+func blanks(c prometheus.Collector) []string {
+	descs := make(chan *prometheus.Desc, 1)
+	c.Describe(descs)
+	_, names, _ := strings.Cut((<-descs).String(), "variableLabels: {")
+	names, _, _ = strings.Cut(names, "}")
+	return make([]string, len(strings.Split(names, ",")))
+}
+
+// labels names a family's labels, with the values of those that always have the same.
+func labels(f *dto.MetricFamily) string {
+	var names []string
+	values := map[string][]string{}
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			name := l.GetName()
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+			if v := l.GetValue(); v != "" && !slices.Contains(values[name], v) {
+				values[name] = append(values[name], v)
+			}
+		}
+	}
+	for i, name := range names {
+		names[i] = "`" + name + "`"
+		if len(values[name]) > 1 {
+			slices.Sort(values[name])
+			names[i] += ": " + strings.Join(values[name], ", ")
+		}
+	}
+	return strings.Join(names, "; ")
+}
