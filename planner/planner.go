@@ -36,6 +36,7 @@ const interval = 10 * time.Second
 // Planner makes plans for one cluster.
 type Planner struct {
 	pools   atomic.Pointer[[]plan.Configured]
+	reload  chan struct{}
 	fleet   *fleet.Fleet
 	to      Publisher
 	log     *slog.Logger
@@ -47,19 +48,26 @@ type Planner struct {
 
 // New returns a planner that does nothing until Run.
 func New(pools []plan.Configured, f *fleet.Fleet, to Publisher, log *slog.Logger, reg prometheus.Registerer) *Planner {
-	p := &Planner{fleet: f, to: to, log: log, metrics: newMetrics(reg)}
+	p := &Planner{reload: make(chan struct{}, 1), fleet: f, to: to, log: log, metrics: newMetrics(reg)}
 	p.pools.Store(&pools)
 	p.current.Store(&plan.Plan{})
 	return p
 }
 
-// Reload replaces the configured pools; the next plan follows them.
-func (p *Planner) Reload(pools []plan.Configured) { p.pools.Store(&pools) }
+// Reload replaces the configured pools; Run plans what follows from them.
+func (p *Planner) Reload(pools []plan.Configured) {
+	p.pools.Store(&pools)
+	select {
+	case p.reload <- struct{}{}:
+	default: // a look is due already
+	}
+}
 
 // Current is the plan that was published last.
 func (p *Planner) Current() plan.Plan { return *p.current.Load() }
 
-// Run plans at every change of the fleet and every ten seconds, until ctx ends.
+// Run plans at every change of the fleet or the configuration and every ten seconds, until ctx
+// ends.
 func (p *Planner) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -68,6 +76,7 @@ func (p *Planner) Run(ctx context.Context) error {
 		p.once(ctx)
 		select {
 		case <-changed:
+		case <-p.reload:
 		case <-back:
 			p.again = true
 		case <-tick.C:

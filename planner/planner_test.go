@@ -128,12 +128,19 @@ func TestPublishedOncePerChange(t *testing.T) {
 	})
 }
 
-// New replicas are planned when the planner looks next.
+// New replicas are planned at once.
 func TestReload(t *testing.T) {
 	run(t, func(o *office) {
-		o.planner.Reload([]plan.Configured{{Model: "sim", Replicas: 3}})
-		o.pass(interval)
-		o.want("sim 0 of 2; sim 0 of 3")
+		for n := 3; n < 6; n++ {
+			o.planner.Reload([]plan.Configured{{Model: "sim", Replicas: n}})
+		}
+		synctest.Wait()
+		if got := o.planner.Current().Pools[0].Replicas; got != 5 {
+			t.Errorf("%d replicas are planned", got)
+		}
+		if !strings.HasPrefix(o.press.String(), "sim 0 of 2; ") || !strings.HasSuffix(o.press.String(), "; sim 0 of 5") {
+			t.Errorf("published %s", o.press)
+		}
 	})
 }
 
