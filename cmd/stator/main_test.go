@@ -26,6 +26,10 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		UpdateScripts:       rewrite(),
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // a race-enabled program ends at once too
+			return nil
+		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				want, err := strconv.Atoi(args[0])
