@@ -309,9 +309,14 @@ func (u *up) reload(cfg *config.Config) error {
 	if cfg.Gateway.Listen != u.cfg.Gateway.Listen {
 		return errors.New("gateway.listen needs a restart")
 	}
+	wanted, err := pools(cfg)
+	if err != nil {
+		return err
+	}
 	if err := u.decider.reload(cfg); err != nil {
 		return err
 	}
+	u.planner.Reload(wanted)
 	u.xds.Reload(xdsSettings(cfg, u.socket("extproc")))
 	return nil
 }

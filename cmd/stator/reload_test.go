@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/xds"
+)
+
+// drawer is a publisher that puts plans away.
+type drawer struct{}
+
+func (drawer) PublishPlan(context.Context, plan.Plan) error { return nil }
+func (drawer) Back() <-chan struct{}                        { return nil }
+
+func parsed(t *testing.T, text string) *config.Config {
+	t.Helper()
+	cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\n" + text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// A new configuration reaches every part of `stator up`; one that needs a restart reaches none.
+func TestReloadReachesAll(t *testing.T) {
+	log, reg := slog.New(slog.DiscardHandler), newRegistry()
+	cfg := parsed(t, "models: [{name: sim, path: 'builtin:sim', launch: [{engine: sim, count: 2}]}]")
+	u := &up{flags: &upFlags{set: map[string]bool{}}, cfg: cfg, log: log, reg: reg, dir: t.TempDir()}
+	var err error
+	if u.decider, err = newDecider(cfg, log, reg); err != nil {
+		t.Fatal(err)
+	}
+	u.xds = xds.NewServer(xdsSettings(cfg, u.socket("extproc")), u.decider.fleet, log, reg)
+	wanted, err := pools(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.planner = planner.New(wanted, u.decider.fleet, drawer{}, log, reg)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = u.planner.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+
+	elsewhere := parsed(t, "gateway: {listen: '127.0.0.1:1'}\nmodels: [{name: other, path: 'builtin:sim'}]")
+	if err := u.reload(elsewhere); err == nil || err.Error() != "gateway.listen needs a restart" {
+		t.Errorf("another address: %v", err)
+	}
+	if got := modelNames(u); !slices.Equal(got, []string{"sim"}) {
+		t.Errorf("models after a refused reload: %v", got)
+	}
+	if err := u.reload(parsed(t, "models: [{name: sim, path: 'builtin:sim', aliases: [also], launch: [{engine: sim, count: 3}]}]")); err != nil {
+		t.Fatal(err)
+	}
+	if got := modelNames(u); !slices.Equal(got, []string{"also", "sim"}) {
+		t.Errorf("models: %v", got)
+	}
+	for deadline := time.Now().Add(5 * time.Second); replicas(u.planner.Current()) != 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the plan is still\n%s", u.planner.Current())
+		}
+	}
+}
+
+func replicas(p plan.Plan) (n int) {
+	for _, pool := range p.Pools {
+		n += pool.Replicas
+	}
+	return n
+}
+
+func modelNames(u *up) []string {
+	var names []string
+	for _, m := range u.decider.router.Models() {
+		names = append(names, m.Name)
+	}
+	return names
+}
