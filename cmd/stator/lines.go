@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// maxLine bounds an input line of the commands that read lines.
+const maxLine = 64 << 20
+
+// eachLine answers every line of in with one line of out, in order, until in or ctx ends. A
+// line that answer cannot serve gets the error that a client would see, and the next one is
+// served. Lines are flushed when no more input waits, so that a pipe can be talked to.
+func eachLine(ctx context.Context, in io.Reader, out io.Writer, answer func(dst, line []byte) ([]byte, error)) error {
+	lines, w := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(out, 64<<10)
+	var line, reply []byte
+	for ctx.Err() == nil {
+		var err error
+		var tooLong bool
+		line, tooLong, err = readLine(lines, line[:0])
+		if errors.Is(err, io.EOF) && len(line) == 0 && !tooLong {
+			break
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+		reply = replyTo(reply[:0], line, tooLong, answer)
+		if _, err := w.Write(append(reply, '\n')); err != nil {
+			return fmt.Errorf("write standard output: %w", err)
+		}
+		if lines.Buffered() == 0 {
+			if err := w.Flush(); err != nil {
+				return fmt.Errorf("write standard output: %w", err)
+			}
+		}
+	}
+	return w.Flush()
+}
+
+func replyTo(dst, line []byte, tooLong bool, answer func(dst, line []byte) ([]byte, error)) []byte {
+	err := error(openai.Invalid("", "line_too_long", "The line is longer than the %d bytes a line may have. Send a shorter one.", maxLine))
+	if !tooLong {
+		var reply []byte
+		if reply, err = answer(dst, line); err == nil {
+			return reply
+		}
+	}
+	var e *openai.Error
+	if !errors.As(err, &e) {
+		e = &openai.Error{Status: 500, Type: openai.ServerError, Message: err.Error()}
+	}
+	return append(dst[:0], e.JSON()...)
+}
+
+// readLine appends the next line without its end. Of one that is too long the rest is skipped.
+func readLine(r *bufio.Reader, dst []byte) (line []byte, tooLong bool, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(dst)+len(part) > maxLine {
+			tooLong, dst = true, dst[:0]
+		}
+		if !tooLong {
+			dst = append(dst, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimRight(dst, "\r\n"), tooLong, err
+		}
+	}
+}

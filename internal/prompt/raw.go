@@ -1,0 +1,51 @@
+package prompt
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/prompt/chattemplate"
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// WithTemplate returns a model that renders chats with another template, and is m otherwise.
+func (m *Model) WithTemplate(source string) (*Model, error) {
+	t, err := chattemplate.Parse(source)
+	if err != nil {
+		return nil, fmt.Errorf("parse chat template: %w", err)
+	}
+	other := *m
+	other.template, other.withTools = t, t
+	return &other, nil
+}
+
+// RenderRaw appends to dst what the model's chat template makes of a context: a JSON object with
+// the variables themselves, as apply_chat_template passes them. Special tokens that it does not
+// name are the model's. An error is the template's, or says what is wrong with the context.
+func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
+	v, err := chattemplate.FromJSON(context)
+	if err != nil {
+		return dst, openai.Invalid("", "invalid_json", "The context is not valid JSON: %v.", err)
+	}
+	if v.Kind() != chattemplate.DictKind {
+		return dst, openai.Invalid("", "invalid_type", "The context must be a JSON object of template variables.")
+	}
+	vars := v.Dict()
+	for _, t := range m.tokens {
+		if _, said := vars.Get(t.name); !said {
+			vars.Set(t.name, chattemplate.StringValue(t.text))
+		}
+	}
+	t := m.template
+	if tools, ok := vars.Get("tools"); ok && tools.Kind() != chattemplate.None {
+		t = m.withTools
+	}
+	if t == nil {
+		return dst, openai.Invalid("", "invalid_value", "This model has no chat template. Name one with --template.")
+	}
+	out, err := t.Render(dst, chattemplate.Context{Vars: vars, Now: now}, chattemplate.Limits{})
+	if err != nil {
+		return dst, openai.Invalid("messages", "template_error", "%v", err)
+	}
+	return out, nil
+}
