@@ -262,3 +262,68 @@ func TestBodyBeforeTrailers(t *testing.T) {
 		t.Error("not counted")
 	}
 }
+
+// scripted is Envoy's end of a stream that says these messages and leaves at some moment: then
+// its context ends.
+type scripted struct {
+	grpc.ServerStream
+	ctx      context.Context
+	messages []*extprocv3.ProcessingRequest
+	received func(left int) // called with every message
+	sent     func(left int) // called with every answer
+}
+
+func (s *scripted) Context() context.Context { return s.ctx }
+
+func (s *scripted) Send(*extprocv3.ProcessingResponse) error {
+	if err := s.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	s.sent(len(s.messages))
+	return nil
+}
+
+func (s *scripted) Recv() (*extprocv3.ProcessingRequest, error) {
+	if len(s.messages) == 0 {
+		return nil, status.FromContextError(s.ctx.Err()).Err()
+	}
+	m := s.messages[0]
+	s.messages = s.messages[1:]
+	s.received(len(s.messages))
+	return m, nil
+}
+
+// An Envoy that leaves while its request is decided leaves no booking: its access-log entry may
+// have come before there was one to end. One that closes the stream upon the answer has taken
+// it, and the booking stays.
+func TestLeavingAroundTheDecision(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		atReceive, atSend bool
+		picked, booked    int
+	}{
+		{"during the decision", true, false, 1, 0},
+		{"upon the answer", false, true, 1, 1},
+	} {
+		w, _ := served(t)
+		ctx, leave := context.WithCancel(t.Context())
+		leaveIf := func(yes bool) func(int) {
+			return func(left int) {
+				if yes && left == 0 {
+					leave()
+				}
+			}
+		}
+		s := &scripted{
+			ctx: ctx, messages: []*extprocv3.ProcessingRequest{completionHeaders(false), bodyMessage(true, hello)},
+			received: leaveIf(c.atReceive), sent: leaveIf(c.atSend),
+		}
+		if err := w.server.Process(s); err != nil {
+			t.Errorf("leaving %s: %v", c.name, err)
+		}
+		if n := int(w.router.Stats().Picked); n != c.picked || w.router.Bookings() != c.booked {
+			t.Errorf("leaving %s: %d picked, %d booked; want %d and %d", c.name, n, w.router.Bookings(), c.picked, c.booked)
+		}
+		leave()
+	}
+}

@@ -80,13 +80,14 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			s.metrics.outcomes.WithLabelValues("protocol_error").Inc()
 			return err
 		}
-		err = stream.Send(s.toResponse(r, answered))
 		if r.pick != nil && stream.Context().Err() != nil {
 			// Envoy gave the request up while we decided. Its access-log entry may have come before
-			// the booking was made, and found none: entries follow a reset on one connection.
+			// the booking was made, and found none: entries follow a reset on one connection. Asked
+			// after the answer is sent, this would take an Envoy that has read it for one that left.
 			s.router.End(r.pick.ID, time.Now())
+			return nil
 		}
-		if err != nil {
+		if err := stream.Send(s.toResponse(r, answered)); err != nil {
 			return ended(err)
 		}
 		if r.last {
