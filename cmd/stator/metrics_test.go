@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -58,7 +57,7 @@ func metricParts(t *testing.T) []metricPart {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, members := slog.New(slog.NewTextHandler(io.Discard, nil)), fleet.New(fleet.Hooks{})
+	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	every.Registry = newRegistry()
 	if _, err := newDecider(cfg, log, router); err != nil {
