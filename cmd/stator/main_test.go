@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"flag"
+	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	_ "github.com/cockroachdb/datadriven" // its flag -rewrite updates golden files here too
@@ -48,6 +50,19 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// No command is left out of the script that shows their flags.
+func TestHelpIsShownOfAll(t *testing.T) {
+	script, err := os.ReadFile("testdata/script/help.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands() {
+		if !strings.Contains(string(script), "exec stator "+c.name+" -h\n") {
+			t.Errorf("testdata/script/help.txtar does not show `stator %s -h`", c.name)
+		}
+	}
 }
 
 func rewrite() bool { return flag.Lookup("rewrite").Value.String() == "true" }
