@@ -116,7 +116,7 @@ func TestLeaseLives(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
 	seen := &members{m: map[string]fleet.Worker{}}
-	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply) })
+	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply, nil) })
 
 	var mu sync.Mutex
 	now, changed := worker("w", fleet.Starting), make(chan struct{}, 1)
@@ -144,7 +144,7 @@ func TestLeaseSurvivesPause(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
 	seen := &members{m: map[string]fleet.Worker{}}
-	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply) })
+	running(t, func(ctx context.Context) error { return connect(t, e.URL()).WatchWorkers(ctx, seen.apply, nil) })
 	pause, resume := make(chan struct{}), make(chan struct{})
 	holder := connect(t, e.URL())
 	running(t, func(ctx context.Context) error {
@@ -171,7 +171,7 @@ func TestBusRestarts(t *testing.T) {
 	e := embed(t, port)
 	seen := &members{m: map[string]fleet.Worker{}}
 	watcher := connect(t, e.URL())
-	running(t, func(ctx context.Context) error { return watcher.WatchWorkers(ctx, seen.apply) })
+	running(t, func(ctx context.Context) error { return watcher.WatchWorkers(ctx, seen.apply, nil) })
 	holder := connect(t, e.URL())
 	running(t, func(ctx context.Context) error {
 		return holder.HoldWorker(ctx, "stays", func() fleet.Worker { return worker("stays", fleet.Ready) }, nil)

@@ -67,18 +67,22 @@ func (b *Bus) release(name string) error {
 }
 
 // WatchWorkers calls apply for every worker in the fleet now and at every change, with nil
-// for one that is gone. After the bus was away, workers that have not come back within one
+// for one that is gone, and synced, if it is not nil, whenever all that are there now have been
+// applied. After the bus was away, workers that have not come back within one
 // TTL are gone; until then the last known fleet stays in force.
-func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet.Worker)) error {
+func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet.Worker), synced func()) error {
+	if synced == nil {
+		synced = func() {}
+	}
 	known := map[string]bool{}
 	for ctx.Err() == nil {
-		b.retry(ctx, "workers", b.watchOnce(ctx, b.Back(), known, apply))
+		b.retry(ctx, "workers", b.watchOnce(ctx, b.Back(), known, apply, synced))
 	}
 	return nil
 }
 
 // watchOnce watches until the bus was away. known holds the workers applied so far.
-func (b *Bus) watchOnce(ctx context.Context, reset <-chan struct{}, known map[string]bool, apply func(string, *fleet.Worker)) error {
+func (b *Bus) watchOnce(ctx context.Context, reset <-chan struct{}, known map[string]bool, apply func(string, *fleet.Worker), synced func()) error {
 	kv, err := b.bucket(ctx, "workers", b.cfg.LeaseTTL)
 	if err != nil {
 		return err
@@ -110,9 +114,11 @@ func (b *Bus) watchOnce(ctx context.Context, reset <-chan struct{}, known map[st
 			if !ok {
 				return fmt.Errorf("watch workers: the watch has ended")
 			}
-			if entry != nil { // nil marks the end of what was there
-				b.applyEntry(entry, known, missing, apply)
+			if entry == nil { // the end of what was there
+				synced()
+				continue
 			}
+			b.applyEntry(entry, known, missing, apply)
 		}
 	}
 }

@@ -48,14 +48,17 @@ type Config struct {
 	// Settle is how long a worker that has become ready waits until it is put into the fleet as
 	// ready, if others are ready already. A router waits until every Envoy has heard of the
 	// worker: a pick that Envoy does not know is ignored.
+	// Workers that are there from the beginning do not wait.
 	Settle time.Duration
+	// Synced is called once, when the workers that are there now are in the fleet. It may be nil.
+	Synced func()
 }
 
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
 func Bus(ctx context.Context, cfg Config) error {
 	w := &watcher{Config: cfg, due: map[string]*settling{}}
 	defer w.stop()
-	return cfg.Bus.WatchWorkers(ctx, w.apply)
+	return cfg.Bus.WatchWorkers(ctx, w.apply, w.sync)
 }
 
 // watcher applies leases. apply is called from one goroutine; timers have theirs.
@@ -64,6 +67,7 @@ type watcher struct {
 
 	mu      sync.Mutex
 	due     map[string]*settling // guarded by mu; workers that settle
+	synced  bool                 // guarded by mu
 	stopped bool                 // guarded by mu
 }
 
@@ -101,9 +105,20 @@ func (w *watcher) apply(name string, worker *fleet.Worker) {
 	w.put(*worker)
 }
 
+// sync is called when all that are there have been applied, again after each reconnection.
+func (w *watcher) sync() {
+	w.mu.Lock()
+	first := !w.synced
+	w.synced = true
+	w.mu.Unlock()
+	if first && w.Synced != nil {
+		w.Synced()
+	}
+}
+
 // mustSettle says whether a worker is ready in a place that is new, while others can serve.
 func (w *watcher) mustSettle(worker *fleet.Worker) bool {
-	if w.Settle == 0 || worker.State != fleet.Ready {
+	if !w.synced || w.Settle == 0 || worker.State != fleet.Ready {
 		return false
 	}
 	others := false

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/config"
@@ -60,7 +61,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	}
 	d.extproc = extproc.NewServer(extProcSettings(cfg), d.router, log, reg)
 	d.accesses = accesslog.NewServer(d.router, log, reg)
-	d.grpc = grpc.NewServer(extproc.Options(cfg.Gateway.MaxBodyBytes)...)
+	d.grpc = grpc.NewServer(extproc.Options(config.MaxBodyBytes)...)
 	extprocv3.RegisterExternalProcessorServer(d.grpc, d.extproc)
 	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
@@ -148,6 +149,30 @@ func (d *decider) run(ctx context.Context, ln net.Listener) error {
 		all.Wait()
 		return err
 	})
+}
+
+// runInformed serves Envoy once the workers on the bus are known. A router that knows none would
+// refuse requests that Envoy, left to itself, serves; so the socket stays closed until then.
+func (d *decider) runInformed(ctx context.Context, b *bus.Bus, ln net.Listener, at string, fromFile map[string]bool) error {
+	if err := ln.Close(); err != nil { // it has shown that the address is free
+		return fmt.Errorf("wait for the fleet: %w", err)
+	}
+	synced := make(chan struct{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	all.Go(func() { logEnd(d.log, "bus", d.followBus(ctx, b, fromFile, func() { close(synced) })) })
+	select {
+	case <-synced:
+	case <-ctx.Done():
+		return nil
+	}
+	ln, err := listen(at, "--listen-address")
+	if err != nil {
+		return err
+	}
+	return d.run(ctx, ln)
 }
 
 // settle moves bookings from prefill to decode as events show that prompts were computed,

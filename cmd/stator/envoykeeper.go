@@ -18,6 +18,7 @@ type envoyConfig struct {
 	log            *slog.Logger
 	drain          time.Duration
 	hard           context.Context
+	ended          func() // called when an Envoy has ended
 }
 
 // envoyKeeper keeps one Envoy alive and stops it last but gently.
@@ -78,6 +79,7 @@ func (k *envoyKeeper) once(ctx context.Context) (wasReady bool, err error) {
 		ready <- ok
 	}()
 	err = p.Run()
+	k.cfg.ended()
 	cancel()
 	k.mu.Lock()
 	k.proc, k.ready = nil, false

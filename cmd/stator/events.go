@@ -22,12 +22,13 @@ import (
 // within a second at most.
 const settleTime = 1500 * time.Millisecond
 
-// followBus keeps the decider's fleet, index and loads as the bus tells, until ctx ends.
-func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string]bool) error {
+// followBus keeps the decider's fleet, index and loads as the bus tells, until ctx ends. It calls
+// synced, which may be nil, when the workers that are there now are known.
+func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string]bool, synced func()) error {
 	var all sync.WaitGroup
 	all.Go(func() {
 		logEnd(d.log, "fleet", discovery.Bus(ctx, discovery.Config{
-			Bus: b, Fleet: d.fleet, Log: d.log, Keep: fromFile, Settle: settleTime,
+			Bus: b, Fleet: d.fleet, Log: d.log, Keep: fromFile, Settle: settleTime, Synced: synced,
 		}))
 	})
 	all.Go(func() { logEnd(d.log, "load", b.SubscribeLoad(ctx, d.takeLoad)) })

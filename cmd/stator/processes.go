@@ -149,10 +149,11 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	p.part(func(ctx context.Context) error { return d.run(ctx, ln) })
 	p.part(func(ctx context.Context) error { return d.followFile(ctx, workers) })
-	if p.bus != nil {
-		p.part(func(ctx context.Context) error { return d.followBus(ctx, p.bus, namesOf(workers)) })
+	if p.bus == nil {
+		p.part(func(ctx context.Context) error { return d.run(ctx, ln) })
+	} else {
+		p.part(func(ctx context.Context) error { return d.runInformed(ctx, p.bus, ln, *at, namesOf(workers)) })
 	}
 	p.part(func(ctx context.Context) error { return watchConfig(ctx, p.file, p.log, d.reload) })
 	return p.run(ctx, admin.Sources{Ready: d.readyModels, Fleet: d.fleet.Snapshot, Router: d.router, Feed: d.feed})

@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -127,7 +129,8 @@ func runUp(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "stator-")
+	sweepRunFolders(log)
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", runFolder, os.Getpid()))
 	if err != nil {
 		return fmt.Errorf("make a folder for sockets: %w", err)
 	}
@@ -200,9 +203,31 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 	u.envoy = newEnvoyKeeper(envoyConfig{
-		path: path, dir: u.dir, xds: u.socket("xds"), concurrency: u.flags.concurrency, log: u.log, drain: u.flags.drain, hard: u.env.hard,
+		ended: func() { u.decider.router.EndBefore("unix", time.Now()) }, // it will say nothing more
+		path:  path, dir: u.dir, xds: u.socket("xds"), concurrency: u.flags.concurrency, log: u.log, drain: u.flags.drain, hard: u.env.hard,
 	})
 	return nil
+}
+
+// runFolder begins the names of folders for sockets; a process id follows.
+const runFolder = "stator-"
+
+// sweepRunFolders removes what processes left that were killed.
+func sweepRunFolders(log *slog.Logger) {
+	found, err := filepath.Glob(filepath.Join(os.TempDir(), runFolder+"[0-9]*-[0-9]*"))
+	if err != nil {
+		return // the pattern is right
+	}
+	for _, dir := range found {
+		var pid, unique int
+		if _, err := fmt.Sscanf(filepath.Base(dir), runFolder+"%d-%d", &pid, &unique); err != nil {
+			continue
+		}
+		if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
+			log.Debug("folder of a killed process removed", "path", dir)
+			_ = os.RemoveAll(dir) // not ours, or gone meanwhile
+		}
+	}
 }
 
 func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir, name+".sock") }
@@ -263,7 +288,7 @@ func (u *up) run(ctx context.Context) error {
 	}
 	part(func(inner context.Context) error { return u.announce(ctx, inner) })
 	part(func(ctx context.Context) error { return u.decider.run(ctx, u.extprocLn) })
-	part(func(ctx context.Context) error { return u.decider.followBus(ctx, u.bus, namesOf(u.file)) })
+	part(func(ctx context.Context) error { return u.decider.followBus(ctx, u.bus, namesOf(u.file), nil) })
 	part(func(ctx context.Context) error { return u.decider.followFile(ctx, u.file) })
 	part(func(ctx context.Context) error {
 		quiet := slog.New(slog.DiscardHandler) // the router's fleet has said it
@@ -316,9 +341,20 @@ func (u *up) reload(cfg *config.Config) error {
 	if err := u.decider.reload(cfg); err != nil {
 		return err
 	}
+	if !reflect.DeepEqual(engines(cfg), engines(u.cfg)) {
+		u.log.Warn("launch or workers have changed, which needs a restart; the engines stay as they are")
+	}
 	u.planner.Reload(wanted)
 	u.xds.Reload(xdsSettings(cfg, u.socket("extproc")))
 	return nil
+}
+
+// engines are the parts of a configuration that say what runs where.
+func engines(cfg *config.Config) (out []any) {
+	for _, m := range cfg.Models {
+		out = append(out, m.Launch, m.Workers)
+	}
+	return out
 }
 
 // announce says when each part is ready and at the end what to try. It returns when the user

@@ -16,6 +16,9 @@ const (
 	Kind       = "Stator"
 )
 
+// MaxBodyBytes is the most that gateway.maxBodyBytes may be.
+const MaxBodyBytes = 1 << 30
+
 // Config is the whole file.
 type Config struct {
 	// apiVersion must be stator.dev/v1alpha1.

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -40,6 +41,7 @@ func (c *Config) fillIn() {
 	orInt(&c.Gateway.DecisionTimeout, Duration(5e9))
 	orInt(&c.Gateway.IdleTimeout, Duration(600e9))
 	orString(&c.Gateway.AffinityHeader, "x-session-id")
+	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
 	orInt(&c.Index.MaxBytes, 256<<20)
 	orString(&c.Bus.Cluster, "default")
 	orInt(&c.Bus.LeaseTTL, Duration(10e9))

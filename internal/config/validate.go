@@ -51,7 +51,7 @@ func (v *validator) oneOf(s string, of []string, path string) {
 func (v *validator) gateway(g *Gateway) {
 	_, err := netip.ParseAddrPort(g.Listen)
 	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
-	v.is(g.MaxBodyBytes >= 1<<10 && g.MaxBodyBytes <= 1<<30, "gateway.maxBodyBytes", "must lie between 1024 and 1073741824")
+	v.is(g.MaxBodyBytes >= 1<<10 && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes", "must lie between 1024 and 1073741824")
 	v.oneOf(g.UnknownPaths, []string{"route", "reject"}, "gateway.unknownPaths")
 	v.is(g.DecisionTimeout >= 1e7, "gateway.decisionTimeout", "must be at least 10ms")
 	v.is(g.IdleTimeout >= 1e9, "gateway.idleTimeout", "must be at least 1s")
