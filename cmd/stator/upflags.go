@@ -1,0 +1,98 @@
+package main
+
+import (
+	_ "embed"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+)
+
+//go:embed default.yaml
+var defaultConfig []byte
+
+const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and
+Envoy. Without -f that is two simulated engines. Ctrl-C drains and stops; a second Ctrl-C
+stops at once.`
+
+type upFlags struct {
+	file, engine, http, admin, model, modelDir, envoy, policy string
+	workers, concurrency                                      int
+	drain                                                     time.Duration
+	log                                                       *logFlags
+	set                                                       map[string]bool // flags that were given
+}
+
+func readUpFlags(env environment, args []string) (*upFlags, error) {
+	o := &upFlags{set: map[string]bool{}}
+	f := flags(env, "up", upAbout)
+	f.StringVar(&o.file, "f", "", "configuration `file`; see docs/configuration.md")
+	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: sim, llamacpp or vllm")
+	f.IntVar(&o.workers, "workers", 2, "how many of it")
+	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`address` of the gateway")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`address` of the admin port; port 0 takes a free one")
+	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
+	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
+	f.StringVar(&o.policy, "policy", "kv", "routing policy of the first model: kv, round-robin, random or least-loaded")
+	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
+	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads; 0 takes one per core")
+	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for requests in flight when stopping")
+	o.log = addLogFlags(f)
+	if err := parse(f, args); err != nil {
+		return nil, err
+	}
+	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
+	return o, nil
+}
+
+// config reads the file, or the built-in one, and lays the flags over it.
+func (o *upFlags) config() (cfg *config.Config, err error) {
+	if o.file != "" {
+		cfg, err = readConfig(o.file)
+	} else {
+		cfg, err = config.Parse(defaultConfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cfg, o.overlay(cfg)
+}
+
+func (o *upFlags) overlay(cfg *config.Config) error {
+	first := &cfg.Models[0]
+	if o.set["http"] {
+		cfg.Gateway.Listen = o.http
+	}
+	if o.set["policy"] {
+		first.Router.Policy = o.policy
+	}
+	if o.set["model-dir"] {
+		path, err := filepath.Abs(o.modelDir)
+		if err != nil {
+			return fmt.Errorf("--model-dir: %w", err)
+		}
+		first.Path = path
+		if o.file == "" {
+			first.Name = strings.TrimSuffix(filepath.Base(path), ".gguf")
+		}
+	}
+	if o.set["model"] {
+		first.Name = o.model
+	}
+	if (o.set["engine"] || o.set["workers"]) && len(first.Launch) == 0 {
+		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
+	}
+	if o.set["engine"] && first.Launch[0].Engine != o.engine {
+		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // the args were another engine's
+	}
+	if o.set["workers"] {
+		first.Launch[0].Count = o.workers
+	}
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("with these flags: %w", err)
+	}
+	return nil
+}
