@@ -39,7 +39,7 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 	if err := s.eligible(m, snap, d); err != nil {
 		return err
 	}
-	s.blocks = blockhash.Append(s.blocks[:0], s.prompt.Tokens, m.BlockSize, m.seed(s.salt))
+	s.blocks = blockhash.Append(s.blocks[:0], s.prompt.Tokens, m.BlockSize, m.seed(s.salt, s.prompt.Media))
 	r.index.Expire(d.At)
 	r.index.Lookup(s.blocks, &s.overlap)
 	s.name(d)

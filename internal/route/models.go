@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
@@ -93,8 +95,16 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	return m, errors.Join(err, policyErr, m.weights.Validate())
 }
 
-// seed is that of the block hashes of one request.
-func (m *model) seed(salt string) uint64 { return blockhash.Seed(m.Adapter, salt) }
+// seed is that of the block hashes of one request. Tokens do not tell one image from another,
+// nor where it stands among them, so a prompt with media shares blocks only with prompts of the
+// same media: that may miss what is cached, and never names what is not.
+func (m *model) seed(salt string, media [][16]byte) uint64 {
+	seed := blockhash.Seed(m.Adapter, salt)
+	for _, hash := range media {
+		seed = xxh3.HashSeed(hash[:], seed)
+	}
+	return seed
+}
 
 // ModelStatus is one line of the model listing.
 type ModelStatus struct {

@@ -26,7 +26,7 @@ func must(p pick.Policy, err error) pick.Policy {
 
 // read parses the request as far as it can be and finds its model and policy.
 func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Error) {
-	s.parsed, s.prompt.Tokens, s.prompt.Total = nil, s.prompt.Tokens[:0], 0
+	s.parsed, s.prompt.Tokens, s.prompt.Media, s.prompt.Total = nil, s.prompt.Tokens[:0], s.prompt.Media[:0], 0
 	d.Model = req.Model
 	if req.Known {
 		parsed, err := r.parse(req)
@@ -77,6 +77,7 @@ func (s *scratch) prepare(m *model, d *Decision) *prompt.Error {
 	if s.parsed == nil {
 		return nil
 	}
+	s.prompt.Now = d.At // some templates tell the date
 	if err := shaped(m.Prompt.Prepare(s.parsed, &s.prompt)); err != nil {
 		return err
 	}

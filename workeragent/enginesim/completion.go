@@ -69,6 +69,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		if len(req.Prompts) > 0 {
 			one.Prompts = req.Prompts[p : p+1]
 		}
+		scratch.Now = now
 		if err := s.cfg.Model.Prepare(&one, &scratch); err != nil {
 			return nil, err
 		}
