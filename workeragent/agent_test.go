@@ -83,7 +83,7 @@ func run(t *testing.T, cfg Config, launches ...engine.Launch) *site {
 			t.Error(err)
 		}
 	})
-	watch.Go(func() { _ = s.bus.WatchWorkers(watching, s.see) })
+	watch.Go(func() { _ = s.bus.WatchWorkers(watching, s.see, nil) })
 	s.stop = func() { cancel(); agent.Wait() }
 	t.Cleanup(func() {
 		s.stop()
