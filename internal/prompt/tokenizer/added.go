@@ -130,7 +130,9 @@ func (m *matcher) split(s string, gap func(string), found func(uint32)) {
 		if done < start {
 			gap(s[done:start])
 		}
-		found(token.ID)
+		if start < end { // else a token before has taken it for space, and the reference drops it
+			found(token.ID)
+		}
 		done = end
 	}
 	if done < len(s) {

@@ -1,17 +1,40 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"strings"
+	"unicode/utf8"
+)
 
-// alphabet is how a file spells bytes: GPT-2's way, in which bytes that print stand for
-// themselves and the others are characters from U+0100 on, so that a vocabulary is text.
+// alphabet is how a file spells the text of its tokens.
 type alphabet struct {
+	kind alphabetKind
 	char [256]rune
 	byte map[rune]byte
 }
 
-var byteLevel = newAlphabet()
+type alphabetKind uint8
 
-func newAlphabet() *alphabet {
+const (
+	// kindBytes is GPT-2's way: bytes that print stand for themselves and the others are
+	// characters from U+0100 on, so that a vocabulary of bytes is text.
+	kindBytes alphabetKind = iota
+	// kindPlain spells text as it is.
+	kindPlain
+	// kindMarked writes ▁ for a space, where no token can come to hold a space.
+	kindMarked
+)
+
+var (
+	byteLevel  = newByteLevel()
+	plainText  = &alphabet{kind: kindPlain}
+	markedText = &alphabet{kind: kindMarked}
+)
+
+// lowerBlock is what SentencePiece writes for a space.
+const lowerBlock = "▁"
+
+func newByteLevel() *alphabet {
 	a := &alphabet{byte: make(map[rune]byte, 256)}
 	other := rune(0x100)
 	for b := range 256 {
@@ -26,8 +49,28 @@ func newAlphabet() *alphabet {
 	return a
 }
 
-// decode appends the bytes that token spells; ok is false where a character stands for none.
+// decode appends the text that token spells; ok is false where it spells none, so that no
+// text becomes that token.
 func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
+	switch a.kind {
+	case kindPlain:
+		return append(dst, token...), true
+	case kindMarked:
+		for {
+			i := bytes.Index(token, []byte(lowerBlock))
+			part := token
+			if i >= 0 {
+				part = token[:i]
+			}
+			if bytes.IndexByte(part, ' ') >= 0 {
+				return dst, false
+			}
+			if dst = append(dst, part...); i < 0 {
+				return dst, true
+			}
+			dst, token = append(dst, ' '), token[i+len(lowerBlock):]
+		}
+	}
 	for len(token) > 0 {
 		r, n := rune(token[0]), 1
 		if r >= utf8.RuneSelf {
@@ -43,4 +86,30 @@ func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 		dst, token = append(dst, b), token[n:]
 	}
 	return dst, true
+}
+
+// encode appends text as the file would spell it.
+func (a *alphabet) encode(dst []byte, text string) []byte {
+	switch a.kind {
+	case kindPlain:
+		return append(dst, text...)
+	case kindMarked:
+		return appendMarked(dst, text)
+	}
+	for i := range len(text) {
+		dst = utf8.AppendRune(dst, a.char[text[i]])
+	}
+	return dst
+}
+
+// appendMarked appends s with ▁ for each space.
+func appendMarked(dst []byte, s string) []byte {
+	for {
+		i := strings.IndexByte(s, ' ')
+		if i < 0 {
+			return append(dst, s...)
+		}
+		dst = append(append(dst, s[:i]...), lowerBlock...)
+		s = s[i+1:]
+	}
 }

@@ -229,8 +229,9 @@ func (g *merger) shrink() {
 	}
 }
 
-// readMerges reads the merges of a tokenizer.json, as "left right" or as ["left", "right"].
-func readMerges(src []byte, spell *alphabet, v *vocabulary) (*merges, error) {
+// readMerges reads the merges of a tokenizer.json, as "left right" or as ["left", "right"], and
+// shows each to see.
+func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right []byte, l, r uint32)) (*merges, error) {
 	n := 0
 	t := text{src: src}
 	if err := t.array(func() error { n++; _, err := t.value(); return err }); err != nil {
@@ -262,6 +263,9 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary) (*merges, error) {
 			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", len(m.becomes), l, r)
 		}
 		m.add(a, b, joined)
+		if see != nil {
+			see(l, r, a, b)
+		}
 		return nil
 	})
 	return m, err

@@ -1,8 +1,11 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"sort"
+	"unicode/utf8"
+)
 
-// category is a general category, as far as pre-tokenizers tell them apart.
+// category is a general category. Unassigned code points (Cn) have none.
 type category uint8
 
 const (
@@ -11,13 +14,37 @@ const (
 	catLt
 	catLm
 	catLo
-	catM
-	catN
-	catP
-	catS
+	catMn
+	catMc
+	catMe
+	catNd
+	catNl
+	catNo
+	catPc
+	catPd
+	catPs
+	catPe
+	catPi
+	catPf
+	catPo
+	catSm
+	catSc
+	catSk
+	catSo
+	catZs
+	catZl
+	catZp
+	catCc
+	catCf
+	catCo
 	catLuLl // Lu and Ll in turn, beginning with Lu
 	catLlLu // the other way round
 )
+
+// categoryNames are the categories in the order of their constants, from catLu on.
+const categoryNames = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCo"
+
+func (c category) name() string { return categoryNames[2*c-2 : 2*c] }
 
 // class is the set of character classes that a code point belongs to; a byte, so that one
 // table lookup answers every question a pre-tokenizer asks.
@@ -34,9 +61,25 @@ const (
 	mark                      // \p{M}
 )
 
-var categoryClasses = [...]class{
-	catLu: letter | upper, catLl: letter | lower, catLt: letter | upper, catLm: letter | upper | lower,
-	catLo: letter | upper | lower, catM: mark | upper | lower, catN: number, catP: symbol, catS: symbol,
+// classesOf are the classes of a category.
+func classesOf(c category) class {
+	switch c.name()[0] {
+	case 'L':
+		switch c {
+		case catLu, catLt:
+			return letter | upper
+		case catLl:
+			return letter | lower
+		}
+		return letter | upper | lower
+	case 'M':
+		return mark | upper | lower
+	case 'N':
+		return number
+	case 'P', 'S':
+		return symbol
+	}
+	return 0
 }
 
 var spaces = [...]rune{9, 10, 11, 12, 13, 32, 0x85, 0xa0, 0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005,
@@ -63,7 +106,7 @@ func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 	}
 	for _, run := range categoryRuns {
 		for r := run.lo; r <= run.hi; r++ {
-			set(r, categoryClasses[run.at(r)])
+			set(r, classesOf(run.at(r)))
 		}
 	}
 	for _, r := range spaces {
@@ -149,15 +192,28 @@ func atMost(s string, i, n int, c class) int {
 	return i
 }
 
-// wordChar says whether \w matches r in the expressions that guard single-word added tokens.
+// inRuns says whether r is in one of the runs, which are sorted.
+func inRuns(runs [][2]rune, r rune) bool {
+	i := sort.Search(len(runs), func(i int) bool { return runs[i][1] >= r })
+	return i < len(runs) && runs[i][0] <= r
+}
+
+// categoryOf is r's general category, 0 for none.
+func categoryOf(r rune) category {
+	i := sort.Search(len(categoryRuns), func(i int) bool { return categoryRuns[i].hi >= r })
+	if i < len(categoryRuns) && categoryRuns[i].lo <= r {
+		return categoryRuns[i].at(r)
+	}
+	return 0
+}
+
+// wordChar says whether \w matches r in the expressions of the reference that are not
+// Oniguruma's: those that guard single-word added tokens, and its pre-tokenizer Whitespace.
 func wordChar(r rune) bool {
-	if classOf(r)&(letter|mark) != 0 {
-		return true
+	in := classOf(r)&(letter|mark) != 0
+	if !in {
+		c := categoryOf(r)
+		in = c == catNd || c == catPc
 	}
-	for _, run := range wordExtra {
-		if r >= run[0] && r <= run[1] {
-			return true
-		}
-	}
-	return false
+	return in != inRuns(rustWord[:], r)
 }

@@ -2,32 +2,216 @@ package tokenizer
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"unicode/utf8"
 )
 
-// AppendDecode appends the bytes that ids stand for, special tokens included, to dst. Ids out
-// of the vocabulary stand for nothing. A sequence of ids may end inside a character; see
-// [Decoder].
+// decoding is how ids become text again.
+type decoding struct {
+	// bytes says that tokens spell bytes, whatever characters they end in.
+	bytes bool
+	// each is done to each token; then, where fallback is set, tokens like <0xE4> are bytes;
+	// whole is done to all the text at once.
+	each, whole []decodeStep
+	fallback    bool
+	// space stands between tokens, as in the reference where a file has no decoder.
+	space bool
+}
+
+type decodeStep struct {
+	kind     decodeKind
+	from, to string
+	// strip takes away from at the beginning, up to so many times.
+	strip int
+}
+
+type decodeKind uint8
+
+const (
+	decodeReplace decodeKind = iota
+	decodeStrip
+	decodeMark // ▁ becomes a space, or nothing in the first token
+	decodeMarkAll
+)
+
+type decoderConfig struct {
+	Type          string          `json:"type"`
+	Decoders      []decoderConfig `json:"decoders"`
+	Pattern       patternConfig   `json:"pattern"`
+	Content       string          `json:"content"`
+	Start         int             `json:"start"`
+	Stop          int             `json:"stop"`
+	Replacement   string          `json:"replacement"`
+	PrependScheme *string         `json:"prepend_scheme"`
+	AddPrefix     *bool           `json:"add_prefix_space"`
+}
+
+// readDecoder reads a decoder. What it may hold is what can be done to a stream as well as to a
+// text: nothing that looks back.
+func readDecoder(c *decoderConfig) (decoding, error) {
+	var d decoding
+	if c == nil {
+		d.space = true
+		return d, nil
+	}
+	fused := false
+	var read func(c *decoderConfig) error
+	read = func(c *decoderConfig) error {
+		if c.Type == "Sequence" {
+			for i := range c.Decoders {
+				if err := read(&c.Decoders[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		switch {
+		case d.bytes && c.Type != "Fuse":
+			return fmt.Errorf("decoder %s after ByteLevel is not supported", c.Type)
+		case c.Type == "ByteLevel":
+			if len(d.each) > 0 || d.fallback || fused {
+				return errors.New("decoder ByteLevel after another is not supported")
+			}
+			d.bytes = true
+		case c.Type == "ByteFallback":
+			if fused || d.fallback {
+				return errors.New("decoder ByteFallback after Fuse is not supported")
+			}
+			d.fallback = true
+		case c.Type == "Fuse":
+			fused = true
+		default:
+			step, err := c.step(fused)
+			if err != nil {
+				return err
+			}
+			switch {
+			case fused:
+				d.whole = append(d.whole, step)
+			case d.fallback:
+				return fmt.Errorf("decoder %s between ByteFallback and Fuse is not supported", c.Type)
+			default:
+				d.each = append(d.each, step)
+			}
+		}
+		return nil
+	}
+	return d, read(c)
+}
+
+// step is a decoder that changes text.
+func (c *decoderConfig) step(fused bool) (decodeStep, error) {
+	switch c.Type {
+	case "Replace":
+		if c.Pattern.String == nil || *c.Pattern.String == "" || fused && utf8.RuneCountInString(*c.Pattern.String) > 1 {
+			return decodeStep{}, errors.New("decoder Replace of what is no plain text is not supported")
+		}
+		return decodeStep{kind: decodeReplace, from: *c.Pattern.String, to: c.Content}, nil
+	case "Strip":
+		if c.Stop != 0 || c.Start < 0 || utf8.RuneCountInString(c.Content) != 1 {
+			return decodeStep{}, errors.New("decoder Strip at the end is not supported")
+		}
+		return decodeStep{kind: decodeStrip, from: c.Content, strip: c.Start}, nil
+	case "Metaspace":
+		if fused || utf8.RuneCountInString(c.Replacement) != 1 {
+			return decodeStep{}, errors.New("decoder Metaspace after Fuse is not supported")
+		}
+		scheme, err := readScheme(c.PrependScheme, c.AddPrefix)
+		kind := decodeMark
+		if scheme == prependNever {
+			kind = decodeMarkAll
+		}
+		return decodeStep{kind: kind, from: c.Replacement}, err
+	}
+	return decodeStep{}, fmt.Errorf("decoder %q is not supported; ByteLevel, Replace, ByteFallback, Fuse, Strip and Metaspace are", c.Type)
+}
+
+// do applies the step to a token, the first of its text or not.
+func (st *decodeStep) do(token []byte, first bool) []byte {
+	switch st.kind {
+	case decodeStrip:
+		for range st.strip {
+			token = bytes.TrimPrefix(token, []byte(st.from))
+		}
+		return token
+	case decodeMark:
+		if first {
+			return bytes.ReplaceAll(token, []byte(st.from), nil)
+		}
+		return bytes.ReplaceAll(token, []byte(st.from), []byte{' '})
+	case decodeMarkAll:
+		return bytes.ReplaceAll(token, []byte(st.from), []byte{' '})
+	}
+	if !bytes.Contains(token, []byte(st.from)) {
+		return token
+	}
+	return bytes.ReplaceAll(token, []byte(st.from), []byte(st.to))
+}
+
+// appendToken appends what the file, or for bytes their alphabet, says a token is.
+func (t *Tokenizer) appendToken(dst []byte, id uint32) (out []byte, ok bool) {
+	if b, ok := t.addedBytes[id]; ok {
+		return append(dst, b...), true
+	}
+	if !t.vocab.has(id) {
+		return dst, false
+	}
+	b := t.vocab.bytes(id)
+	if t.spell == markedText && !t.vocab.isOdd(id) {
+		return markedText.encode(dst, string(b)), true
+	}
+	return append(dst, b...), true
+}
+
+// AppendDecode appends the bytes that ids stand for by themselves, special tokens included, to
+// dst: what a text begins with is not treated apart, and a sequence of ids may end inside a
+// character. Ids out of the vocabulary stand for nothing. See [Tokenizer.Decode] and [Decoder]
+// for text.
 func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 	for _, id := range ids {
-		if b, ok := t.addedBytes[id]; ok {
-			dst = append(dst, b...)
-		} else if t.spm != nil && t.vocab.has(id) {
-			dst = append(dst, bytes.ReplaceAll(t.vocab.bytes(id), []byte(lowerBlock), []byte{' '})...)
-		} else if t.vocab.has(id) {
-			dst = append(dst, t.vocab.bytes(id)...)
+		if b, ok := t.byteTokens[id]; ok {
+			dst = append(dst, b)
+			continue
 		}
+		if t.decoding.bytes {
+			dst, _ = t.appendToken(dst, id)
+			continue
+		}
+		token, _ := t.appendToken(nil, id)
+		for i := range t.decoding.each {
+			token = t.decoding.each[i].do(token, false)
+		}
+		dst = append(dst, token...)
 	}
 	return dst
 }
 
-// Decoder decodes a stream of ids: what it gives out is whole characters. The zero value is
-// not usable; see [Tokenizer.NewDecoder]. It belongs to one goroutine.
+// Decode appends the text of ids, as the reference decodes them all at once: what is no
+// character is U+FFFD, and special tokens are left out where skipSpecial is set.
+func (t *Tokenizer) Decode(dst []byte, ids []uint32, skipSpecial bool) []byte {
+	d := Decoder{t: t, SkipSpecial: skipSpecial, complete: true}
+	for _, id := range ids {
+		dst = d.Append(dst, id)
+	}
+	return d.Flush(dst)
+}
+
+// Decoder decodes a stream of ids: what it gives out is whole characters, and all of a special
+// token at once. All of it together is what [Tokenizer.Decode] gives for the ids, but for one
+// case: tokens of single bytes are text as soon as they are a character, where Decode gives up
+// the whole run of them when any of it is no text. The zero value is not usable; see
+// [Tokenizer.NewDecoder]. It belongs to one goroutine.
 type Decoder struct {
 	t *Tokenizer
 	// pending is the beginning of a character whose end has not come yet, at most 3 bytes
-	// once Append returns.
-	pending []byte
+	// once Append returns; with complete, a whole run of bytes.
+	pending  []byte
+	token    []byte
+	begun    bool
+	complete bool
+	// stripped counts what each step of decoding.whole has stripped; -1 when it is done.
+	stripped []int
 	// SkipSpecial leaves special tokens out.
 	SkipSpecial bool
 }
@@ -38,25 +222,118 @@ func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t: t} }
 // Append appends to dst the text that is complete once id has come. Bytes that can never
 // become a character are U+FFFD.
 func (d *Decoder) Append(dst []byte, id uint32) []byte {
-	if d.SkipSpecial && d.t.Special(id) {
+	if d.SkipSpecial && d.t.skipped[id] {
 		return dst
 	}
-	d.pending = d.t.AppendDecode(d.pending, id)
-	rest := d.pending
-	for len(rest) > 0 && utf8.FullRune(rest) {
-		r, n := utf8.DecodeRune(rest)
-		dst, rest = utf8.AppendRune(dst, r), rest[n:]
+	how := &d.t.decoding
+	if how.bytes {
+		d.pending, _ = d.t.appendToken(d.pending, id)
+		d.pending, dst = d.drain(d.pending, dst)
+		return dst
 	}
-	d.pending = d.pending[:copy(d.pending, rest)]
-	return dst
+	if b, ok := d.t.byteTokens[id]; ok && how.fallback {
+		d.begun = true
+		if d.pending = append(d.pending, b); d.complete {
+			return dst
+		}
+		return d.text(dst, d.run(false))
+	}
+	token, ok := d.t.appendToken(d.token[:0], id)
+	if d.token = token; !ok {
+		return dst
+	}
+	dst = d.text(dst, d.run(true))
+	if how.space && d.begun {
+		dst = append(dst, ' ')
+	}
+	for i := range how.each {
+		token = how.each[i].do(token, !d.begun)
+	}
+	d.begun = true
+	return d.text(dst, token)
 }
 
-// Flush appends what is left at the end of the stream, an unfinished character as one U+FFFD,
-// and makes the decoder ready for another stream.
-func (d *Decoder) Flush(dst []byte) []byte {
-	if len(d.pending) > 0 {
-		dst = utf8.AppendRune(dst, utf8.RuneError)
+// drain appends the characters of b that are complete to dst, and returns the rest. What can
+// be no character is one U+FFFD for as many bytes as might have begun one.
+func (d *Decoder) drain(b, dst []byte) (rest, out []byte) {
+	rest = b
+	for len(rest) > 0 {
+		r, n := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && n == 1 {
+			if n = broken(rest); n == len(rest) && beginsRune(rest) {
+				break
+			}
+		}
+		dst, rest = utf8.AppendRune(dst, r), rest[n:]
 	}
-	d.pending = d.pending[:0]
+	return b[:copy(b, rest)], dst
+}
+
+// broken is how many bytes of b, which does not begin with a character, are replaced as one:
+// the longest beginning of a character.
+func broken(b []byte) int {
+	n := 1
+	for n < len(b) && n < utf8.UTFMax && beginsRune(b[:n+1]) {
+		n++
+	}
+	return n
+}
+
+// beginsRune says whether b is the beginning of a character's bytes, and not all of them.
+func beginsRune(b []byte) bool { return !utf8.FullRune(b) }
+
+// run takes the text out of the bytes that tokens of single bytes have left: all of it at the
+// end of a run, else the whole characters.
+func (d *Decoder) run(end bool) []byte {
+	if len(d.pending) == 0 {
+		return nil
+	}
+	var out []byte
+	if d.complete && !utf8.Valid(d.pending) {
+		out = bytes.Repeat([]byte("\ufffd"), len(d.pending))
+		d.pending = d.pending[:0]
+		return out
+	}
+	rest := d.pending
+	for len(rest) > 0 && (end || utf8.FullRune(rest)) {
+		r, n := utf8.DecodeRune(rest)
+		out, rest = utf8.AppendRune(out, r), rest[n:]
+	}
+	d.pending = d.pending[:copy(d.pending, rest)]
+	return out
+}
+
+// text appends text after what is done to the whole of it.
+func (d *Decoder) text(dst, text []byte) []byte {
+	for i := range d.t.decoding.whole {
+		st := &d.t.decoding.whole[i]
+		if st.kind != decodeStrip {
+			text = st.do(text, false)
+			continue
+		}
+		if len(d.stripped) <= i {
+			d.stripped = append(d.stripped, make([]int, i+1-len(d.stripped))...)
+		}
+		for len(text) > 0 && d.stripped[i] >= 0 {
+			rest, ok := bytes.CutPrefix(text, []byte(st.from))
+			if d.stripped[i]++; !ok || d.stripped[i] > st.strip {
+				d.stripped[i] = -1
+				break
+			}
+			text = rest
+		}
+	}
+	return append(dst, text...)
+}
+
+// Flush appends what is left at the end of the stream, an unfinished character as U+FFFD, and
+// makes the decoder ready for another stream.
+func (d *Decoder) Flush(dst []byte) []byte {
+	if len(d.pending) > 0 && d.t.decoding.bytes {
+		dst = utf8.AppendRune(dst, utf8.RuneError)
+	} else {
+		dst = d.text(dst, d.run(true))
+	}
+	d.pending, d.stripped, d.begun = d.pending[:0], d.stripped[:0], false
 	return dst
 }

@@ -17,7 +17,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	if e == nil {
 		e = newEncoder(t)
 	}
-	e.out = dst
+	e.out, e.first = dst, true
 	if t.spm != nil {
 		e.afterSpecial = true
 		e.matches = t.added.splitLongest(text, e.matches, e.onText, e.onToken)
@@ -25,6 +25,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 		t.added.split(text, e.onText, e.onToken)
 	}
 	dst, e.out = e.out, nil
+	e.shrink()
 	t.encoders.give(e)
 	return dst
 }
@@ -70,8 +71,13 @@ type encoder struct {
 	nfc     normalizer
 	spaced  []byte
 	matches []match
-	// afterSpecial says that the text at hand begins the prompt or follows a special token.
-	afterSpecial bool
+	// normals and rewritten are the texts that normalizer and pre-tokenizer write.
+	normals   [2][]byte
+	rewritten [][]byte
+	searches  []*search
+	// first says that the text at hand begins the prompt; afterSpecial, that it does or
+	// follows a special token.
+	first, afterSpecial bool
 	// The callbacks of matcher.split, made once: a closure each call would be an allocation.
 	onText, onPieces func(string)
 	onToken          func(uint32)
@@ -97,48 +103,44 @@ func newEncoder(t *Tokenizer) *encoder {
 	}
 	e.onToken = func(id uint32) {
 		e.out = append(e.out, id)
-		e.afterSpecial = true
+		e.afterSpecial, e.first = true, false
 	}
 	return e
 }
 
 // text encodes what stands between added tokens.
 func (e *encoder) text(s string) {
-	if e.t.nfc && !nfc.normal(s) {
-		b := e.nfc.nfc(s)
-		s = unsafe.String(unsafe.SliceData(b), len(b))
+	s = e.normalized(s, e.t.steps)
+	switch {
+	case s == "":
+	case e.t.normalized.empty():
+		e.stage(s, e.t.stages)
+	default:
+		e.t.normalized.split(s, e.onPieces, e.onToken)
 	}
-	if e.t.normalized.empty() {
-		e.pieces(s)
-		return
-	}
-	e.t.normalized.split(s, e.onPieces, e.onToken)
+	e.first = false
 }
 
-// pieces cuts s and encodes each piece.
+// pieces encodes what stands between added tokens in a normalized text.
 func (e *encoder) pieces(s string) {
-	if e.t.prefixSpace && s[0] != ' ' {
-		e.spaced = append(append(e.spaced[:0], ' '), s...)
-		s = unsafe.String(unsafe.SliceData(e.spaced), len(e.spaced))
-	}
-	e.stage(s, e.t.splitters)
+	e.stage(s, e.t.stages)
+	e.first = false
 }
 
-// stage cuts s by the first splitter and each piece by the rest.
-func (e *encoder) stage(s string, splitters []splitter) {
-	if len(splitters) == 0 {
+// word encodes a piece that the pre-tokenizer left.
+func (e *encoder) word(s string) {
+	switch {
+	case s == "":
+	case e.t.chars == nil:
 		e.piece(s)
-		return
-	}
-	split, rest := splitters[0], splitters[1:]
-	for i := 0; i < len(s); {
-		j := split(s, i)
-		if len(rest) == 0 {
-			e.piece(s[i:j])
+	case !e.t.ignoreMerges:
+		e.cut(s)
+	default:
+		if id := e.t.vocab.lookup(view(s)); id != none {
+			e.out = append(e.out, id)
 		} else {
-			e.stage(s[i:j], rest)
+			e.cut(s)
 		}
-		i = j
 	}
 }
 
@@ -146,7 +148,7 @@ func (e *encoder) stage(s string, splitters []splitter) {
 // merging.
 func (e *encoder) piece(s string) {
 	key := view(s)
-	if len(key) == 1 && e.t.spm == nil {
+	if len(key) == 1 && e.t.chars == nil {
 		if id := e.t.byteIDs[key[0]]; id != none {
 			e.out = append(e.out, id)
 		}
@@ -166,10 +168,10 @@ func (e *encoder) piece(s string) {
 		}
 	}
 	start := len(e.out)
-	if e.t.spm != nil {
-		e.spmMerge(key)
-	} else if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
+	if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
 		e.out = append(e.out, id)
+	} else if e.t.chars != nil {
+		e.mergeChars(key)
 	} else {
 		e.out = append(e.out, e.merge(key)...)
 	}
@@ -197,3 +199,19 @@ type idSet []uint64
 
 func (s idSet) has(id uint32) bool { return s[id/64]&(1<<(id%64)) != 0 }
 func (s idSet) add(id uint32)      { s[id/64] |= 1 << (id % 64) }
+
+// shrink gives back what a huge text needed.
+func (e *encoder) shrink() {
+	const most = 4 << 20
+	large := max(cap(e.normals[0]), cap(e.normals[1]), cap(e.spaced)) > most
+	for _, b := range e.rewritten {
+		large = large || cap(b) > most
+	}
+	if large {
+		e.rewritten, e.normals, e.spaced = nil, [2][]byte{}, nil
+	}
+}
+
+// Forget gives up the encoders and their caches, as if t had just been loaded. It must not be
+// called while t is in use.
+func (t *Tokenizer) Forget() { t.encoders = newEncoders() }

@@ -1,10 +1,14 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 )
 
 // file is a tokenizer.json. The large parts of its model stay raw.
@@ -14,25 +18,8 @@ type file struct {
 	Normalizer    *normalizerConfig
 	PreTokenizer  *preTokenizerConfig
 	PostProcessor *postProcessorConfig
-	Decoder       *struct{ Type string }
+	Decoder       *decoderConfig
 	Model         modelConfig
-}
-
-type normalizerConfig struct {
-	Type        string             `json:"type"`
-	Normalizers []normalizerConfig `json:"normalizers"`
-}
-
-type preTokenizerConfig struct {
-	Type          string               `json:"type"`
-	PreTokenizers []preTokenizerConfig `json:"pretokenizers"`
-	// Split
-	Pattern  struct{ Regex, String *string } `json:"pattern"`
-	Behavior string                          `json:"behavior"`
-	Invert   bool                            `json:"invert"`
-	// ByteLevel
-	AddPrefixSpace bool  `json:"add_prefix_space"`
-	UseRegex       *bool `json:"use_regex"`
 }
 
 type modelConfig struct {
@@ -43,6 +30,7 @@ type modelConfig struct {
 	EndOfWordSuffix         *string  `json:"end_of_word_suffix"`
 	ByteFallback            bool     `json:"byte_fallback"`
 	IgnoreMerges            bool     `json:"ignore_merges"`
+	FuseUnk                 bool     `json:"fuse_unk"`
 
 	vocab, merges []byte
 }
@@ -108,7 +96,8 @@ func (m *modelConfig) read(t *text) error {
 	return nil
 }
 
-// check refuses the models that are not byte-pair encoding as we do it.
+// check refuses the models that are not byte-pair encoding as we do it. Such a model has its
+// symbols in bytes, where the pre-tokenizer is ByteLevel, or else in characters.
 func (m *modelConfig) check() error {
 	set := func(s *string) bool { return s != nil && *s != "" }
 	switch {
@@ -120,117 +109,8 @@ func (m *modelConfig) check() error {
 		return errors.New("dropout is random: set it to null")
 	case set(m.ContinuingSubwordPrefix) || set(m.EndOfWordSuffix):
 		return errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
-	case m.ByteFallback:
-		return errors.New("byte_fallback (SentencePiece) is not supported; byte-level BPE is")
 	}
 	return nil
-}
-
-// patterns are the expressions whose pieces we find exactly, as files spell them. Anything
-// else is refused: an expression that is nearly one of these has other pieces.
-var patterns = map[string]splitter{
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: llama3,
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      qwen,
-	o200kPattern:        o200k,
-	gpt2Pattern:         gpt2,
-	`\p{N}{1,3}`:        digits3,
-	"[一-龥\u3040-ゟ゠-ヿ]+": cjk,
-	deepseekPattern:     deepseek,
-}
-
-const (
-	gpt2Pattern  = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	o200kPattern = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	deepseekPattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" +
-		"\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-)
-
-// pipeline is a pre-tokenizer: the splits in order.
-type pipeline struct {
-	splitters   []splitter
-	prefixSpace bool
-}
-
-func readPreTokenizer(c *preTokenizerConfig) (pipeline, error) {
-	var p pipeline
-	if c == nil {
-		return p, errors.New("there is no pre_tokenizer; byte-level BPE needs one of type ByteLevel")
-	}
-	stages := []preTokenizerConfig{*c}
-	if c.Type == "Sequence" {
-		stages = c.PreTokenizers
-	}
-	bytes := false
-	for _, s := range stages {
-		if bytes {
-			return p, fmt.Errorf("pre_tokenizer %s after ByteLevel is not supported", s.Type)
-		}
-		switch s.Type {
-		case "Split":
-			split, err := s.splitter()
-			if err != nil {
-				return p, err
-			}
-			p.splitters = append(p.splitters, split)
-		case "ByteLevel":
-			bytes = true
-			if p.prefixSpace = s.AddPrefixSpace; p.prefixSpace && len(p.splitters) > 0 {
-				return p, errors.New("pre_tokenizer ByteLevel with add_prefix_space after a Split is not supported")
-			}
-			if s.UseRegex == nil || *s.UseRegex {
-				p.splitters = append(p.splitters, gpt2)
-			}
-		default:
-			return p, fmt.Errorf("pre_tokenizer %q is not supported; Split and ByteLevel are", s.Type)
-		}
-	}
-	if !bytes {
-		return p, errors.New("the pre_tokenizer does not end with ByteLevel; only byte-level BPE is supported")
-	}
-	return p, nil
-}
-
-// splitter is the hand-written twin of a Split's expression.
-func (c *preTokenizerConfig) splitter() (splitter, error) {
-	if c.Pattern.Regex == nil {
-		return nil, errors.New("pre_tokenizer Split by a plain string is not supported")
-	}
-	split, ok := patterns[*c.Pattern.Regex]
-	if !ok {
-		return nil, fmt.Errorf("pre_tokenizer Split by the expression %s is not supported", *c.Pattern.Regex)
-	}
-	// Where an expression leaves nothing over, to remove what it does not match is to keep
-	// each match apart. Those that do leave something over only come isolated.
-	whole := split != nil && !slices.Contains([]string{`\p{N}{1,3}`, "[一-龥\u3040-ゟ゠-ヿ]+", deepseekPattern}, *c.Pattern.Regex)
-	switch {
-	case c.Behavior == "Isolated" && !c.Invert:
-	case c.Behavior == "Removed" && c.Invert && whole:
-	default:
-		return nil, fmt.Errorf("pre_tokenizer Split with behavior %s, invert %t is not supported", c.Behavior, c.Invert)
-	}
-	return split, nil
-}
-
-// readNormalizer says whether text is put into NFC, the one normalization that is done.
-func readNormalizer(c *normalizerConfig) (nfc bool, err error) {
-	switch {
-	case c == nil:
-		return false, nil
-	case c.Type == "NFC":
-		return true, nil
-	case c.Type == "Sequence":
-		for i := range c.Normalizers {
-			one, err := readNormalizer(&c.Normalizers[i])
-			if err != nil {
-				return false, err
-			}
-			nfc = nfc || one
-		}
-		return nfc, nil
-	}
-	return false, fmt.Errorf("normalizer %q is not supported; NFC is", c.Type)
 }
 
 // Load reads a tokenizer.json. It keeps no reference to src. An error names the part that
@@ -251,15 +131,28 @@ func load(src []byte) (*Tokenizer, error) {
 	if err = f.Model.check(); err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{encoders: newEncoders()}
-	if t.nfc, err = readNormalizer(f.Normalizer); err != nil {
+	t := &Tokenizer{encoders: newEncoders(), ignoreMerges: f.Model.IgnoreMerges}
+	if t.steps, err = readNormalizer(nil, f.Normalizer); err != nil {
 		return nil, err
 	}
-	if t.pipeline, err = readPreTokenizer(f.PreTokenizer); err != nil {
+	ofBytes := false
+	if t.stages, ofBytes, err = readPreTokenizer(f.PreTokenizer); err != nil {
 		return nil, err
 	}
-	if f.Decoder == nil || f.Decoder.Type != "ByteLevel" {
-		return nil, errors.New("the decoder is not ByteLevel; only byte-level BPE is supported")
+	if t.decoding, err = readDecoder(f.Decoder); err != nil {
+		return nil, err
+	}
+	for i := range t.stages {
+		if t.stages[i].scheme == prependFirst && !keepsBeginning(t.steps) {
+			return nil, errors.New("pre_tokenizer Metaspace with prepend_scheme first, after a normalizer that may change where a text begins, is not supported")
+		}
+	}
+	if ofBytes != t.decoding.bytes {
+		return nil, errors.New("one of pre_tokenizer and decoder is ByteLevel and the other is not, which is not supported")
+	}
+	if t.spell = byteLevel; !ofBytes {
+		t.spell = plainText
+		t.fold(f)
 	}
 	if err = t.loadModel(&f.Model); err != nil {
 		return nil, err
@@ -273,21 +166,107 @@ func load(src []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
+// fold arranges that spaces are taken for the ▁ that they become, rather than written as it,
+// where nothing between would see the difference.
+func (t *Tokenizer) fold(f *file) {
+	if t.ignoreMerges {
+		return // whole words are looked up as they are spelled
+	}
+	if len(t.stages) == 1 && t.stages[0].kind == stageMetaspace {
+		t.spell = markedText
+		return
+	}
+	for _, a := range f.AddedTokens {
+		if a.Normalized {
+			return // is found in what the normalizer writes
+		}
+	}
+	for i := range t.stages {
+		if st := &t.stages[i]; st.kind != stageMatch || st.find != literal(" ") || st.invert {
+			return
+		}
+	}
+	if steps, ok := foldable(t.steps); ok {
+		t.steps, t.stages, t.spell = steps, nil, markedText
+	}
+}
+
 func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
-	if t.vocab, err = readVocabulary(m.vocab, byteLevel); err != nil {
+	if t.vocab, err = readVocabulary(m.vocab, t.spell); err != nil {
 		return fmt.Errorf("model.vocab: %w", err)
 	}
-	if t.merges, err = readMerges(m.merges, byteLevel, t.vocab); err != nil {
+	if t.spell == byteLevel {
+		err = t.loadBytesModel(m)
+	} else {
+		err = t.loadCharsModel(m)
+	}
+	if err == nil {
+		t.markWhole(m.IgnoreMerges && t.chars == nil)
+	}
+	return err
+}
+
+func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
+	if t.merges, err = readMerges(m.merges, t.spell, t.vocab, nil); err != nil {
 		return fmt.Errorf("model.merges: %w", err)
 	}
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
-		if t.byteIDs[b] == none && m.UnkToken != nil && inUTF8(byte(b)) {
-			return fmt.Errorf("the vocabulary has no token for byte %#02x and an unk_token for it, which is not supported", b)
+		if t.byteIDs[b] == none && (m.UnkToken != nil || m.ByteFallback) && inUTF8(byte(b)) {
+			return fmt.Errorf("the vocabulary has no token for byte %#02x, and an unk_token or byte_fallback for it, which is not supported", b)
 		}
 	}
-	t.markWhole(m.IgnoreMerges)
 	return nil
+}
+
+// loadCharsModel loads a model whose symbols are characters.
+func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
+	c := newChars()
+	t.chars = c
+	c.marked, c.fallback, c.fused = t.spell == markedText, m.ByteFallback, m.FuseUnk
+	c.loose = !m.ByteFallback
+	t.byteTokens = map[uint32]byte{}
+	for i := range t.vocab.spans {
+		id := uint32(i)
+		if !t.vocab.has(id) {
+			continue
+		}
+		text := t.vocab.bytes(id)
+		if b, ok := byteToken(text); ok {
+			t.byteTokens[id] = b
+		}
+		if r, n := utf8.DecodeRune(text); n == len(text) && !t.vocab.isOdd(id) {
+			c.set(r, id)
+		}
+	}
+	for b := range c.bytes {
+		c.bytes[b] = t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
+		c.loose = c.loose || c.bytes[b] == none && inUTF8(byte(b))
+	}
+	if m.UnkToken != nil {
+		if c.unknown = t.vocab.id(t.spell, []byte(*m.UnkToken)); c.unknown == none {
+			return fmt.Errorf("model.unk_token %q is not in the vocabulary", *m.UnkToken)
+		}
+	}
+	t.merges, err = readMerges(m.merges, t.spell, t.vocab, func(l, r []byte, left, right uint32) {
+		a, _ := utf8.DecodeLastRune(l)
+		b, _ := utf8.DecodeRune(r)
+		c.join(a, b)
+		c.loose = c.loose || left == c.unknown || right == c.unknown || slices.Contains(c.bytes[:], left) || slices.Contains(c.bytes[:], right)
+	})
+	if err != nil {
+		return fmt.Errorf("model.merges: %w", err)
+	}
+	return nil
+}
+
+// byteToken reads a token like <0xE4>, as liberally as the reference's decoder.
+func byteToken(token []byte) (byte, bool) {
+	if len(token) != 6 || !bytes.HasPrefix(token, []byte("<0x")) || token[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(strings.TrimPrefix(string(token[3:5]), "+"), 16, 8)
+	return byte(b), err == nil
 }
 
 // inUTF8 says whether b occurs in any UTF-8 text.
@@ -305,10 +284,20 @@ func (t *Tokenizer) markWhole(ignoreMerges bool) {
 		}
 		if ignoreMerges {
 			t.whole.add(id)
-		} else if out := e.merge(t.vocab.bytes(id)); len(out) == 1 && out[0] == id {
+		} else if t.mergesToItself(&e, id) {
 			t.whole.add(id)
 		}
 	}
+}
+
+func (t *Tokenizer) mergesToItself(e *encoder, id uint32) bool {
+	if t.chars == nil {
+		out := e.merge(t.vocab.bytes(id))
+		return len(out) == 1 && out[0] == id
+	}
+	e.out = e.out[:0]
+	e.mergeChars(t.vocab.bytes(id))
+	return len(e.out) == 1 && e.out[0] == id
 }
 
 // loadAdded gives the added tokens their ids as the reference does: a token of the vocabulary
@@ -316,7 +305,9 @@ func (t *Tokenizer) markWhole(ignoreMerges bool) {
 func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 	t.added, t.normalized = newMatcher(), newMatcher()
 	t.addedIDs, t.addedBytes, t.special = map[string]uint32{}, map[uint32][]byte{}, map[uint32]bool{}
-	var scratch normalizer
+	t.skipped = map[uint32]bool{}
+	scratch := encoder{t: t}
+	specials, shown := map[string]bool{}, map[uint32]string{}
 	next := uint32(t.vocab.count)
 	last := map[string]addedToken{}
 	var order []string
@@ -331,7 +322,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 	}
 	for _, content := range order {
 		a := last[content]
-		id := t.vocab.id(byteLevel, []byte(content))
+		id := t.vocab.id(t.spell, []byte(content))
 		if id == none {
 			id = next
 			next++
@@ -339,24 +330,41 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		if id != a.ID {
 			return fmt.Errorf("added token %q has id %d in the file, but engines give it %d: correct the file", content, a.ID, id)
 		}
-		b, ok := byteLevel.decode(nil, []byte(content))
-		if !ok {
-			b = []byte(content)
-		}
-		t.addedIDs[content], t.addedBytes[id] = id, b
-		if a.Special {
-			t.special[id] = true
-		}
 		where, pattern := t.added, content
 		if a.Normalized {
 			where = t.normalized
-			if t.nfc {
-				pattern = string(scratch.nfc(content))
+			if pattern = strings.Clone(scratch.normalized(content, t.steps)); pattern == "" {
+				return fmt.Errorf("added token %q is nothing once it is normalized", content)
 			}
 		}
 		if err := where.add(a, pattern); err != nil {
 			return err
 		}
+		t.addedIDs[content], t.addedBytes[id] = id, t.spelled(pattern)
+		if t.chars != nil {
+			delete(t.byteTokens, id)
+			if b, ok := byteToken([]byte(pattern)); ok {
+				t.byteTokens[id] = b
+			}
+		}
+		specials[content] = specials[content] || a.Special
+		t.special[id] = a.Special
+		shown[id] = pattern
+	}
+	// The reference leaves out what is spelled like a special token, and so not one that is
+	// spelled otherwise once it is normalized.
+	for id, text := range shown {
+		t.skipped[id] = specials[text]
 	}
 	return nil
+}
+
+// spelled is what a token of the file decodes to: for bytes, those it spells.
+func (t *Tokenizer) spelled(token string) []byte {
+	if t.spell == byteLevel {
+		if b, ok := byteLevel.decode(nil, []byte(token)); ok {
+			return b
+		}
+	}
+	return []byte(token)
 }

@@ -9,37 +9,12 @@ import (
 	"unsafe"
 )
 
-// spm is byte-pair encoding as SentencePiece has it: no pre-tokenizer, text is cut into
-// characters, and the pair whose joined text has the best score is joined first. A character
-// that is no token is spelled in bytes.
-//
-// Without a pre-tokenizer a whole text would be one piece. But no token is ever made across two
-// characters that stand beside each other in no token, so that a text may be cut there: the
-// pieces are short, and the cache of pieces works as it does elsewhere.
+// spm is what sets byte-pair encoding as llama.cpp has it for SentencePiece vocabularies apart:
+// the pair whose joined text has the best score is joined first, a character that is no token
+// is spelled in bytes, and special tokens are found longest first.
 type spm struct {
-	// ascii and chars are the symbols of characters. A character that occurs in tokens but is
-	// none itself has a symbol from first on, and is written as what spelled says.
-	ascii   [utf8.RuneSelf]uint32
-	chars   map[rune]uint32
-	first   uint32
-	spelled [][]uint32
-	bytes   [256]uint32
-	// joined has a bit for each pair of characters that some token holds side by side, by
-	// hash: a collision only makes a piece longer.
-	joined []uint64
 	// spacePrefix puts a space before text at the beginning and behind special tokens.
 	spacePrefix bool
-}
-
-const joinedBits = 22
-
-func joinedHash(a, b rune) uint32 {
-	return uint32((uint64(a)<<21 | uint64(b)) * 0x9e3779b97f4a7c15 >> (64 - joinedBits))
-}
-
-func (s *spm) mayJoin(a, b rune) bool {
-	h := joinedHash(a, b)
-	return s.joined[h>>6]&(1<<(h&63)) != 0
 }
 
 // The types of tokens in a GGUF file.
@@ -77,8 +52,9 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	case len(m.scores) != n || len(m.types) != n:
 		return nil, fmt.Errorf("it has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
-	t := &Tokenizer{encoders: newEncoders(), spm: &spm{chars: map[rune]uint32{}, first: uint32(n), joined: make([]uint64, 1<<joinedBits/64)}}
-	t.spm.spacePrefix = m.flag("tokenizer.ggml.add_space_prefix", true)
+	t := &Tokenizer{encoders: newEncoders(), spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)}, spell: plainText}
+	t.chars = newChars()
+	t.chars.first, t.chars.apart = uint32(n), true
 	t.vocab = &vocabulary{}
 	for id, token := range m.tokens {
 		if token == "" || !utf8.ValidString(token) {
@@ -89,6 +65,8 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 		}
 	}
 	t.vocab.index()
+	t.whole = make(idSet, n/64+1)
+	t.decoding = decoding{each: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}, fallback: true}
 	if err := t.loadBytes(); err != nil {
 		return nil, err
 	}
@@ -103,7 +81,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 
 // loadBytes finds the tokens that stand for single bytes.
 func (t *Tokenizer) loadBytes() error {
-	for b := range t.spm.bytes {
+	for b := range t.chars.bytes {
 		id := t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
 		if id == none {
 			id = t.vocab.lookup([]byte{byte(b)})
@@ -111,49 +89,43 @@ func (t *Tokenizer) loadBytes() error {
 		if id == none {
 			return fmt.Errorf("there is no token for byte %#02x", b)
 		}
-		t.spm.bytes[b] = id
+		t.chars.bytes[b] = id
 	}
-	t.byteIDs = t.spm.bytes
+	t.byteIDs = t.chars.bytes
 	return nil
 }
 
 // loadChars gives each character that tokens hold a symbol, and notes which stand together.
 func (t *Tokenizer) loadChars(tokens []string) error {
-	s := t.spm
-	for i := range s.ascii {
-		s.ascii[i] = none
-	}
+	c := t.chars
 	for _, token := range tokens {
 		last := rune(-1)
 		for i, r := range token {
 			if last >= 0 {
-				h := joinedHash(last, r)
-				s.joined[h>>6] |= 1 << (h & 63)
+				c.join(last, r)
 			}
 			last = r
-			if _, known := s.chars[r]; known {
+			if c.symbol(r) != none {
 				continue
 			}
 			char := token[i : i+utf8.RuneLen(r)]
 			id := t.vocab.lookup([]byte(char))
 			if id == none {
-				id = s.first + uint32(len(s.spelled))
-				s.spelled = append(s.spelled, s.spell(char))
+				id = c.first + uint32(len(c.spelled))
+				c.spelled = append(c.spelled, c.spell(char))
 			}
-			if s.chars[r] = id; r < utf8.RuneSelf {
-				s.ascii[r] = id
-			}
+			c.set(r, id)
 		}
 	}
-	if int(s.first)+len(s.spelled) > maxTokens {
+	if int(c.first)+len(c.spelled) > maxTokens {
 		return errors.New("it has too many tokens and characters")
 	}
 	return nil
 }
 
-func (s *spm) spell(char string) (ids []uint32) {
+func (c *chars) spell(char string) (ids []uint32) {
 	for i := range len(char) {
-		ids = append(ids, s.bytes[char[i]])
+		ids = append(ids, c.bytes[char[i]])
 	}
 	return ids
 }
@@ -214,7 +186,7 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 // symbol is the symbol of a text: its token, or that of the one character it is.
 func (t *Tokenizer) symbol(s string) uint32 {
 	if r, n := utf8.DecodeRuneInString(s); n == len(s) {
-		if id, ok := t.spm.chars[r]; ok {
+		if id := t.chars.symbol(r); id != none {
 			return id
 		}
 	}
@@ -250,6 +222,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 	}
 	t.added, t.normalized = newMatcher(), newMatcher()
 	t.addedIDs, t.addedBytes, t.special = map[string]uint32{}, map[uint32][]byte{}, map[uint32]bool{}
+	t.skipped, t.byteTokens = t.special, map[uint32]byte{}
 	for id, kind := range types {
 		token := m.tokens[id]
 		switch kind {
@@ -260,15 +233,13 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			t.addedIDs[token], t.addedBytes[uint32(id)] = uint32(id), []byte(token)
 			t.special[uint32(id)] = kind != typeUser
 		case typeByte:
-			if b := slices.Index(t.spm.bytes[:], uint32(id)); b >= 0 {
-				t.addedBytes[uint32(id)] = []byte{byte(b)}
+			if b := slices.Index(t.chars.bytes[:], uint32(id)); b >= 0 {
+				t.byteTokens[uint32(id)] = byte(b)
 			}
 		}
 	}
 	return nil
 }
-
-const lowerBlock = "▁" // what SentencePiece writes for a space
 
 // spmText encodes what stands between special tokens.
 func (e *encoder) spmText(text string) {
@@ -277,69 +248,9 @@ func (e *encoder) spmText(text string) {
 		buf = append(buf, lowerBlock...)
 	}
 	e.afterSpecial = false
-	for i := range len(text) {
-		if text[i] == ' ' {
-			buf = append(buf, lowerBlock...)
-		} else {
-			buf = append(buf, text[i])
-		}
-	}
+	buf = appendMarked(buf, text)
 	e.spaced = buf
-	s := unsafe.String(unsafe.SliceData(buf), len(buf))
-	start, last := 0, rune(-1)
-	for i := 0; i < len(s); {
-		r, n := rune(s[i]), 1
-		if r >= utf8.RuneSelf {
-			r, n = utf8.DecodeRuneInString(s[i:])
-		}
-		if last >= 0 && !e.t.spm.mayJoin(last, r) {
-			e.piece(s[start:i])
-			start = i
-		}
-		last = r
-		i += n
+	if len(buf) > 0 {
+		e.cut(unsafe.String(unsafe.SliceData(buf), len(buf)))
 	}
-	if start < len(s) {
-		e.piece(s[start:])
-	}
-}
-
-// spmMerge appends the ids of a piece. A character that no token holds joins nothing, so that
-// what stands on its two sides is merged apart.
-func (e *encoder) spmMerge(key []byte) {
-	s := e.t.spm
-	e.symbols = e.symbols[:0]
-	for i := 0; i < len(key); {
-		r, n := rune(key[i]), 1
-		id := none
-		if r < utf8.RuneSelf {
-			id = s.ascii[r]
-		} else if r, n = utf8.DecodeRune(key[i:]); r != utf8.RuneError || n > 1 {
-			if known, ok := s.chars[r]; ok {
-				id = known
-			}
-		}
-		if id == none {
-			e.spmFlush()
-			for _, b := range key[i : i+n] {
-				e.out = append(e.out, s.bytes[b])
-			}
-		} else {
-			e.symbols = append(e.symbols, id)
-		}
-		i += n
-	}
-	e.spmFlush()
-}
-
-func (e *encoder) spmFlush() {
-	s := e.t.spm
-	for _, id := range e.merger.merge(e.t.merges, e.symbols) {
-		if id < s.first {
-			e.out = append(e.out, id)
-		} else {
-			e.out = append(e.out, s.spelled[id-s.first]...)
-		}
-	}
-	e.symbols = e.symbols[:0]
 }

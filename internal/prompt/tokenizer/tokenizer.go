@@ -3,20 +3,28 @@ package tokenizer
 // Tokenizer is a loaded vocabulary with the steps around it: added tokens, normalization,
 // pre-tokenizer, byte-pair encoding.
 type Tokenizer struct {
-	nfc bool
-	pipeline
+	steps    []normalStep
+	stages   []stage
+	decoding decoding
+
+	spell   *alphabet
 	vocab   *vocabulary
+	chars   *chars // set where symbols are characters, not bytes
 	merges  *merges
 	byteIDs [256]uint32 // the token of each single byte, or none
 	whole   idSet       // the tokens that a piece equal to them becomes
+	// ignoreMerges makes a piece that is a token that token.
+	ignoreMerges bool
 
 	added      *matcher // found in the text as it is
 	normalized *matcher // found in the normalized text
 	addedIDs   map[string]uint32
 	addedBytes map[uint32][]byte
 	special    map[uint32]bool
+	skipped    map[uint32]bool // what decoding leaves out with the special tokens
+	byteTokens map[uint32]byte // the tokens like <0xE4>
 
-	// spm is set for a SentencePiece vocabulary, which takes other ways in several places.
+	// spm is set for a SentencePiece vocabulary of a GGUF file.
 	spm *spm
 
 	before, after []uint32
@@ -39,11 +47,7 @@ func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	if id, ok = t.addedIDs[token]; ok {
 		return id, true
 	}
-	if t.spm != nil {
-		id = t.vocab.lookup([]byte(token))
-	} else {
-		id = t.vocab.id(byteLevel, []byte(token))
-	}
+	id = t.vocab.id(t.spell, []byte(token))
 	return id, id != none
 }
 

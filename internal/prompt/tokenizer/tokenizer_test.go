@@ -57,22 +57,34 @@ func TestLoadRefuses(t *testing.T) {
 			map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}})
 	}
 	for says, edit := range map[string]func(map[string]any){
-		`model type "Unigram"`:                       model("type", "Unigram"),
-		"dropout is random":                          model("dropout", 0.1),
-		"end_of_word_suffix":                         model("end_of_word_suffix", "</w>"),
-		"byte_fallback (SentencePiece)":              model("byte_fallback", true),
-		`merge 0: "x" and "yz" are not all`:          model("merges", []string{"x yz"}),
-		`merge 0: "xyz" is not two tokens`:           model("merges", []string{"xyz"}),
-		"has two tokens":                             model("vocab", map[string]int{"a": 1, "b": 1}),
-		`normalizer "NFKC" is not supported`:         top("normalizer", map[string]any{"type": "NFKC"}),
-		`pre_tokenizer "Metaspace" is not supported`: top("pre_tokenizer", map[string]any{"type": "Metaspace"}),
-		"there is no pre_tokenizer":                  top("pre_tokenizer", nil),
-		"by the expression x+ is not supported":      split(map[string]any{"Regex": "x+"}, "Isolated"),
-		"by a plain string is not supported":         split(map[string]any{"String": "x"}, "Isolated"),
-		"behavior Removed, invert false":             split(map[string]any{"Regex": gpt2Pattern}, "Removed"),
-		"the decoder is not ByteLevel":               top("decoder", map[string]any{"type": "WordPiece"}),
-		`post_processor "Bert" is not supported`:     top("post_processor", map[string]any{"type": "Bert"}),
-		"has id 300 in the file, but engines give":   top("added_tokens", []any{token(39, "<x>")}),
+		`model type "Unigram"`: model("type", "Unigram"),
+		"dropout is random":    model("dropout", 0.1),
+		"end_of_word_suffix":   model("end_of_word_suffix", "</w>"),
+		"and an unk_token or byte_fallback for it": func(f map[string]any) {
+			m := f["model"].(map[string]any)
+			m["byte_fallback"] = true
+			delete(m["vocab"].(map[string]int), "z")
+		},
+		"unk_token \"<unk>\" is not in the vocabulary": func(f map[string]any) {
+			f["pre_tokenizer"], f["decoder"] = nil, nil
+			f["model"].(map[string]any)["unk_token"] = "<unk>"
+		},
+		`merge 0: "x" and "yz" are not all`:                 model("merges", []string{"x yz"}),
+		`merge 0: "xyz" is not two tokens`:                  model("merges", []string{"xyz"}),
+		"has two tokens":                                    model("vocab", map[string]int{"a": 1, "b": 1}),
+		`normalizer "NFKC" is not supported`:                top("normalizer", map[string]any{"type": "NFKC"}),
+		`pre_tokenizer "BertPreTokenizer" is not supported`: top("pre_tokenizer", map[string]any{"type": "BertPreTokenizer"}),
+		"Metaspace is not supported with another":           top("pre_tokenizer", map[string]any{"type": "Metaspace", "replacement": "_"}),
+		"one of pre_tokenizer and decoder is ByteLevel":     top("pre_tokenizer", nil),
+		"(?<=a)b is not supported: the group":               split(map[string]any{"Regex": "(?<=a)b"}, "Isolated"),
+		"there is no pattern to look for":                   split(map[string]any{}, "Isolated"),
+		"Split with behavior Split":                         split(map[string]any{"Regex": gpt2Pattern}, "Split"),
+		"Metaspace after ByteLevel": top("pre_tokenizer", map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "ByteLevel"}, map[string]any{"type": "Metaspace", "replacement": lowerBlock}}}),
+		`decoder "WordPiece" is not supported`:     top("decoder", map[string]any{"type": "WordPiece"}),
+		"Strip at the end":                         top("decoder", map[string]any{"type": "Strip", "content": "x", "stop": 1}),
+		`post_processor "Bert" is not supported`:   top("post_processor", map[string]any{"type": "Bert"}),
+		"has id 300 in the file, but engines give": top("added_tokens", []any{token(39, "<x>")}),
 		"are the same text": func(f map[string]any) {
 			f["normalizer"] = map[string]any{"type": "NFC"}
 			f["added_tokens"] = []any{token(0, "\u01ff", "normalized"), token(1, "\u00f8\u0301", "normalized")}

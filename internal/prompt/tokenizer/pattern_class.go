@@ -1,0 +1,248 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// class reads a bracket expression after its [.
+func (r *patternReader) class(depth int) (runs, error) {
+	if depth > maxNested {
+		return nil, errors.New("it is nested too deeply")
+	}
+	negated := r.take("^")
+	var s, sofar runs
+	intersect := false
+	for first := true; ; first = false {
+		switch {
+		case r.at >= len(r.src):
+			return nil, errors.New("unmatched [")
+		case r.peek() == ']' && first:
+			return nil, errors.New("a ] that begins a class")
+		case r.take("]"):
+			if intersect {
+				s = sofar.and(s)
+			}
+			if negated {
+				s = s.not()
+			}
+			return s, nil
+		case r.take("&&"):
+			if intersect {
+				s = sofar.and(s)
+			}
+			sofar, s, intersect = s, nil, true
+			continue
+		}
+		more, err := r.member(depth)
+		if err != nil {
+			return nil, err
+		}
+		s = s.or(more)
+	}
+}
+
+// member reads a character, a range or a class inside brackets.
+func (r *patternReader) member(depth int) (runs, error) {
+	if strings.HasPrefix(r.src[r.at:], "[:") {
+		return nil, errors.New("a class by name, like [:alpha:]")
+	}
+	if r.take("[") {
+		return r.class(depth + 1)
+	}
+	s, single, err := r.element()
+	if err != nil || r.peek() != '-' || strings.HasPrefix(r.src[r.at:], "-]") {
+		return s, err
+	}
+	if !single {
+		return nil, errors.New("a range that begins with a class")
+	}
+	if s[0][0] == '-' {
+		return nil, errors.New("a - beside a -")
+	}
+	r.at++
+	if r.peek() == '[' {
+		return nil, errors.New("a range that ends with a class")
+	}
+	t, single, err := r.element()
+	if err != nil {
+		return nil, err
+	}
+	if !single || t[0][0] < s[0][0] || s[0][0] < surrogateMin && t[0][0] > surrogateMax {
+		return nil, errors.New("a range that does not go from a character to a later one")
+	}
+	return runs{{s[0][0], t[0][0]}}, nil
+}
+
+// element reads one character or escape; single says that it is one character.
+func (r *patternReader) element() (s runs, single bool, err error) {
+	if r.peek() == '\\' {
+		return r.escape()
+	}
+	c, err := r.rune()
+	return runs{{c, c}}, true, err
+}
+
+var controlEscapes = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t', 'v': '\v', 'f': '\f', 'a': 7, 'e': 27}
+
+// escape reads what a backslash begins.
+func (r *patternReader) escape() (s runs, single bool, err error) {
+	r.at++
+	c := r.peek()
+	if control, ok := controlEscapes[c]; ok {
+		r.at++
+		return runs{{control, control}}, true, nil
+	}
+	switch c {
+	case 'p', 'P':
+		s, err = r.property()
+		return s, false, err
+	case 's', 'S', 'd', 'D', 'w', 'W':
+		r.at++
+		s = shorthand(c | 0x20)
+		if c < 'a' {
+			s = s.not()
+		}
+		return s, false, nil
+	case 'x', 'u':
+		r.at++
+		char, err := r.hex(c)
+		return runs{{char, char}}, true, err
+	}
+	if c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= utf8.RuneSelf || c == 0 {
+		return nil, false, fmt.Errorf("\\%c is not supported", c)
+	}
+	r.at++
+	return runs{{rune(c), rune(c)}}, true, nil
+}
+
+// shorthand is \s, \d or \w.
+func shorthand(c byte) (s runs) {
+	switch c {
+	case 's':
+		for _, r := range spaces {
+			s = append(s, [2]rune{r, r})
+		}
+		return s.tidy()
+	case 'd':
+		return categoryRunsOf("Nd")
+	}
+	s = categoryRunsOf("L").or(categoryRunsOf("M")).or(categoryRunsOf("Nd")).or(categoryRunsOf("Pc"))
+	return s.xor(oniguWord[:])
+}
+
+// hex reads \xHH, \x{H…} or \uHHHH after its letter. One \x of two digits above 7F would be a
+// byte, not a character.
+func (r *patternReader) hex(kind byte) (rune, error) {
+	digits := 4
+	if kind == 'x' {
+		digits = 2
+		if r.take("{") {
+			digits = strings.IndexByte(r.src[r.at:], '}')
+		}
+	}
+	if digits < 1 || digits > 8 || r.at+digits > len(r.src) {
+		return 0, errors.New("an unfinished \\x or \\u")
+	}
+	v, err := strconv.ParseUint(r.src[r.at:r.at+digits], 16, 32)
+	r.at += digits
+	braces := kind == 'x' && r.take("}")
+	if err != nil || !utf8.ValidRune(rune(v)) || v > utf8.MaxRune || kind == 'x' && !braces && v >= utf8.RuneSelf {
+		return 0, errors.New("a \\x or \\u that is no character")
+	}
+	return rune(v), nil
+}
+
+// property reads \p{Name}, \p{^Name} or \P{Name} from its p on.
+func (r *patternReader) property() (runs, error) {
+	negated := r.peek() == 'P'
+	r.at++
+	end := strings.IndexByte(r.src[r.at:], '}')
+	if r.peek() != '{' || end < 0 {
+		return nil, errors.New("a \\p without braces")
+	}
+	name := r.src[r.at+1 : r.at+end]
+	r.at += end + 1
+	name, caret := strings.CutPrefix(name, "^")
+	negated = negated != caret
+	s, ok := propertyRuns(strings.NewReplacer(" ", "", "_", "", "-", "").Replace(strings.ToLower(name)))
+	if !ok {
+		return nil, fmt.Errorf("\\p{%s} is not supported", name)
+	}
+	if negated {
+		s = s.not()
+	}
+	return s, nil
+}
+
+var longCategories = map[string]string{
+	"letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z", "uppercaseletter": "Lu",
+	"lowercaseletter": "Ll", "titlecaseletter": "Lt", "modifierletter": "Lm", "otherletter": "Lo", "nonspacingmark": "Mn",
+	"spacingmark": "Mc", "enclosingmark": "Me", "decimalnumber": "Nd", "letternumber": "Nl", "othernumber": "No",
+}
+
+// propertyRuns are the characters of a property by its tidied name.
+func propertyRuns(name string) (s runs, ok bool) {
+	if long, ok := longCategories[name]; ok {
+		return categoryRunsOf(long), true
+	}
+	switch name {
+	case "any":
+		return everything(), true
+	case "l", "m", "n", "p", "s", "z":
+		return categoryRunsOf(strings.ToUpper(name)), true
+	}
+	for i := 0; i < len(categoryNames); i += 2 {
+		if strings.EqualFold(name, categoryNames[i:i+2]) {
+			return categoryRunsOf(categoryNames[i : i+2]), true
+		}
+	}
+	script, ok := scriptRuns[name]
+	return script, ok
+}
+
+// manyFolds are the pairs of letters that one character may stand for where case does not
+// matter (ß, ﬁ, …).
+var manyFolds = []string{"ss", "ff", "fi", "fl", "st"}
+
+var errFold = errors.New("more than ASCII where case does not matter")
+
+// foldRune is c in every case. Beyond ASCII, case is a matter of tables and of characters that
+// stand for two; within it, it is letters, ſ and the Kelvin sign.
+func (r *patternReader) foldRune(c rune) (runs, error) {
+	s, err := foldClass(runs{{c, c}})
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range manyFolds {
+		if rune(pair[0]) == r.last|0x20 && rune(pair[1]) == c|0x20 {
+			return nil, errFold
+		}
+	}
+	r.last = c
+	return s, nil
+}
+
+func foldClass(s runs) (runs, error) {
+	out := s.or(nil)
+	for _, run := range s {
+		if run[1] >= utf8.RuneSelf {
+			return nil, errFold
+		}
+		for c := run[0]; c <= run[1]; c++ {
+			if lower := c | 0x20; lower >= 'a' && lower <= 'z' {
+				out = append(out, [2]rune{lower, lower}, [2]rune{lower - 0x20, lower - 0x20})
+				switch lower {
+				case 's':
+					out = append(out, [2]rune{'ſ', 'ſ'})
+				case 'k':
+					out = append(out, [2]rune{'K', 'K'})
+				}
+			}
+		}
+	}
+	return out.tidy(), nil
+}

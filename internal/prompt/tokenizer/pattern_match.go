@@ -1,0 +1,245 @@
+package tokenizer
+
+import (
+	"sync"
+	"unicode/utf8"
+)
+
+// search is one text being searched for a pattern; it is scratch space that is used again.
+//
+// What it learns of a place is kept while the text lasts: that from this instruction at this
+// position nothing leads to a match. So a text costs steps in proportion to its length times
+// that of the program, whatever the expression, where plain backtracking may never end.
+type search struct {
+	p     *pattern
+	s     string
+	stack []choice
+	// failed holds for each unbounded loop the last stretch from which it is known to fail.
+	failed [][2]int32
+	// dead has a bit for each split and position from which nothing matches. It is kept once
+	// steps are many; most texts never come to that.
+	dead  []uint64
+	steps int
+}
+
+// choice is something to come back to.
+type choice struct {
+	pc     int32
+	lo, hi int32
+	kind   choiceKind
+}
+
+type choiceKind uint8
+
+const (
+	wayOn      choiceKind = iota // go on at pc from hi
+	wayShorter                   // a greedy loop's: go on at pc from hi, then from before it, down to lo
+	wayLonger                    // a lazy loop's: take one more character at hi, which has been lo times
+	wayNone                      // all ways of the loop or split at pc have failed
+)
+
+// begin makes ready to search s.
+func (m *search) begin(p *pattern, s string) {
+	m.p, m.s, m.steps = p, s, 0
+	if cap(m.failed) < len(p.prog) {
+		m.failed = make([][2]int32, len(p.prog))
+	}
+	m.failed = m.failed[:len(p.prog)]
+	for i := range m.failed {
+		m.failed[i] = [2]int32{0, -1}
+	}
+	m.dead = m.dead[:0]
+	if cap(m.dead) > 1<<16 {
+		m.dead = nil
+	}
+}
+
+// find is the first match at or after i; start is len(s) where there is none.
+func (m *search) find(i int) (start, end int) {
+	for i < len(m.s) {
+		if end := m.run(0, int32(i)); end > int32(i) {
+			return i, int(end)
+		}
+		_, n := utf8.DecodeRuneInString(m.s[i:])
+		i += n
+	}
+	return len(m.s), len(m.s)
+}
+
+// run is the end of the match from pc at pos, or -1. It recurses only into groups that look
+// ahead or never come back, which are nested as deeply as the expression says.
+func (m *search) run(pc, pos int32) int32 {
+	base := len(m.stack)
+	for {
+		m.steps++
+		i := &m.p.prog[pc]
+		ok := true
+		switch i.op {
+		case opSet:
+			n := i.set.at(m.s, int(pos))
+			ok = n > 0
+			pos, pc = pos+int32(n), pc+1
+		case opLoop:
+			if pos, ok = m.loop(i, pc, pos); ok {
+				pc++
+			}
+		case opSplit:
+			if ok = !m.isDead(i, pos); ok {
+				m.split(i, pc, pos)
+				pc = i.x
+			}
+		case opJump:
+			pc = i.x
+		case opLook:
+			ok = (m.run(pc+1, pos) >= 0) == (i.min == 0)
+			pc = i.x
+		case opAtomic:
+			pos = m.run(pc+1, pos)
+			ok = pos >= 0
+			pc = i.x
+		case opAssert:
+			ok = m.place(int(i.min), int(pos))
+			pc++
+		case opMatch:
+			m.stack = m.stack[:base]
+			return pos
+		}
+		if !ok {
+			if pc, pos = m.back(base); pc < 0 {
+				return -1
+			}
+		}
+	}
+}
+
+// loop takes the characters of a loop and notes what else it could have taken.
+func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
+	if f := m.failed[pc]; i.max < 0 && f[0] <= pos && pos <= f[1] {
+		return pos, false
+	}
+	at, count := pos, int32(0)
+	for ; count < i.min; count++ {
+		n := i.set.at(m.s, int(at))
+		if n == 0 {
+			return pos, false
+		}
+		at += int32(n)
+	}
+	if i.mode == lazy {
+		m.stack = append(m.stack, choice{pc, count, at, wayLonger})
+		return at, true
+	}
+	least := at
+	for ; i.max < 0 || count < i.max; count++ {
+		n := i.set.at(m.s, int(at))
+		if n == 0 {
+			break
+		}
+		at += int32(n)
+	}
+	m.steps += int(count) / 8
+	if i.mode == greedy {
+		if i.max < 0 {
+			m.stack = append(m.stack, choice{pc, pos, at, wayNone})
+		}
+		if at > least {
+			m.stack = append(m.stack, choice{pc + 1, least, at, wayShorter})
+		}
+	}
+	return at, true
+}
+
+func (m *search) split(i *inst, pc, pos int32) {
+	if m.keepsDead() {
+		m.stack = append(m.stack, choice{pc, pos, pos, wayNone})
+	}
+	m.stack = append(m.stack, choice{i.y, pos, pos, wayOn})
+}
+
+// back takes the last choice that is left.
+func (m *search) back(base int) (pc, pos int32) {
+	for len(m.stack) > base {
+		c := &m.stack[len(m.stack)-1]
+		switch c.kind {
+		case wayOn:
+			pc, pos = c.pc, c.hi
+			m.stack = m.stack[:len(m.stack)-1]
+			return pc, pos
+		case wayShorter:
+			_, n := utf8.DecodeLastRuneInString(m.s[:c.hi])
+			c.hi -= int32(n)
+			pc, pos = c.pc, c.hi
+			if c.hi <= c.lo {
+				m.stack = m.stack[:len(m.stack)-1]
+			}
+			return pc, pos
+		case wayLonger:
+			i := &m.p.prog[c.pc]
+			n := int32(i.set.at(m.s, int(c.hi)))
+			if n > 0 && (i.max < 0 || c.lo < i.max) {
+				c.lo++
+				c.hi += n
+				return c.pc + 1, c.hi
+			}
+		case wayNone:
+			m.fail(c)
+		}
+		m.stack = m.stack[:len(m.stack)-1]
+	}
+	return -1, 0
+}
+
+// fail remembers that all ways of a loop or split have failed.
+func (m *search) fail(c *choice) {
+	i := &m.p.prog[c.pc]
+	if i.op == opLoop {
+		m.failed[c.pc] = [2]int32{c.lo, c.hi}
+		return
+	}
+	bit := int(i.index)*(len(m.s)+1) + int(c.hi)
+	m.dead[bit>>6] |= 1 << (bit & 63)
+}
+
+func (m *search) isDead(i *inst, pos int32) bool {
+	if len(m.dead) == 0 {
+		return false
+	}
+	bit := int(i.index)*(len(m.s)+1) + int(pos)
+	return m.dead[bit>>6]&(1<<(bit&63)) != 0
+}
+
+// keepsDead says whether dead ends are remembered, from many steps on.
+func (m *search) keepsDead() bool {
+	if len(m.dead) > 0 {
+		return true
+	}
+	if m.steps < 64*(len(m.s)+16) {
+		return false
+	}
+	m.dead = append(m.dead, make([]uint64, (m.p.splits*(len(m.s)+1)+63)/64)...)
+	return true
+}
+
+// onigWord is Oniguruma's \w.
+var onigWord = sync.OnceValue(func() *charset { return newCharset(shorthand('w')) })
+
+// place says whether the text at i is as an assertion asks.
+func (m *search) place(what, i int) bool {
+	s := m.s
+	switch what {
+	case lineStart:
+		return i == 0 || s[i-1] == '\n' && i < len(s)
+	case lineEnd:
+		return i == len(s) || s[i] == '\n'
+	case textStart:
+		return i == 0
+	case textEnd:
+		return i == len(s)
+	case textLastEnd:
+		return i == len(s) || i == len(s)-1 && s[i] == '\n'
+	}
+	r, n := utf8.DecodeLastRuneInString(s[:i])
+	before := n > 0 && onigWord().has(r)
+	after := onigWord().at(s, i) > 0
+	return (before != after) == (what == wordEdge)
+}

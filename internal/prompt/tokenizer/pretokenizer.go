@@ -1,0 +1,219 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+type preTokenizerConfig struct {
+	Type          string               `json:"type"`
+	PreTokenizers []preTokenizerConfig `json:"pretokenizers"`
+	// Split, Punctuation
+	Pattern  patternConfig `json:"pattern"`
+	Behavior *string       `json:"behavior"`
+	Invert   bool          `json:"invert"`
+	// ByteLevel, Metaspace
+	AddPrefixSpace *bool   `json:"add_prefix_space"`
+	UseRegex       *bool   `json:"use_regex"`
+	Replacement    string  `json:"replacement"`
+	PrependScheme  *string `json:"prepend_scheme"`
+	Split          *bool   `json:"split"`
+	// Digits, CharDelimiterSplit, FixedLength
+	IndividualDigits bool   `json:"individual_digits"`
+	Delimiter        string `json:"delimiter"`
+	Length           *int   `json:"length"`
+}
+
+// patterns are the expressions whose pieces scanners written by hand find. Others are run as
+// they are, which is slower.
+var patterns = map[string]splitter{
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: llama3,
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      qwen,
+	o200kPattern:    o200k,
+	gpt2Pattern:     gpt2,
+	digitsPattern:   digits3,
+	cjkPattern:      cjk,
+	deepseekPattern: deepseek,
+}
+
+const (
+	digitsPattern = `\p{N}{1,3}`
+	cjkPattern    = "[一-龥\u3040-ゟ゠-ヿ]+"
+	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	o200kPattern  = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
+		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	deepseekPattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|" +
+		"\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+)
+
+// readPreTokenizer reads the stages of c; bytes says that they end in bytes (ByteLevel).
+func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err error) {
+	if c == nil {
+		return nil, false, nil
+	}
+	var flat []*preTokenizerConfig
+	var flatten func(c *preTokenizerConfig)
+	flatten = func(c *preTokenizerConfig) {
+		if c.Type != "Sequence" {
+			flat = append(flat, c)
+		}
+		for i := range c.PreTokenizers {
+			flatten(&c.PreTokenizers[i])
+		}
+	}
+	flatten(c)
+	spelled := false
+	for i, c := range flat {
+		switch {
+		case c.Type == "ByteLevel" && bytes:
+			return nil, false, errors.New("a second pre_tokenizer ByteLevel is not supported")
+		case c.Type == "Metaspace" && bytes:
+			return nil, false, errors.New("pre_tokenizer Metaspace after ByteLevel is not supported")
+		case bytes && !spelled:
+			stages = append(stages, stage{kind: stageSpell})
+			spelled = true
+		}
+		more, err := c.stages(i == 0)
+		if err != nil {
+			return nil, false, err
+		}
+		stages = append(stages, more...)
+		bytes = bytes || c.Type == "ByteLevel"
+	}
+	if spelled {
+		stages = append(stages, stage{kind: stageUnspell})
+	}
+	return stages, bytes, nil
+}
+
+// stages are the stages of one pre-tokenizer.
+func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
+	switch c.Type {
+	case "Split":
+		return c.splitStage()
+	case "ByteLevel":
+		var out []stage
+		if c.AddPrefixSpace == nil || *c.AddPrefixSpace {
+			out = append(out, stage{kind: stagePrefix})
+		}
+		if c.UseRegex == nil || *c.UseRegex {
+			out = append(out, stage{kind: stageSplit, split: gpt2})
+		}
+		return out, nil
+	case "Metaspace":
+		st := stage{kind: stageMetaspace, cut: c.Split == nil || *c.Split}
+		var err error
+		if st.scheme, err = readScheme(c.PrependScheme, c.AddPrefixSpace); err != nil {
+			return nil, err
+		}
+		if c.Replacement != lowerBlock || st.scheme == prependFirst && !first {
+			return nil, errors.New("pre_tokenizer Metaspace is not supported with another replacement than ▁, or behind others with prepend_scheme first")
+		}
+		return []stage{st}, nil
+	case "Digits":
+		how := contiguous
+		if c.IndividualDigits {
+			how = isolated
+		}
+		return []stage{{kind: stageMatch, find: numeric(), behavior: how}}, nil
+	case "Punctuation":
+		st := stage{kind: stageMatch, find: punctuation()}
+		ok := true
+		if c.Behavior != nil {
+			st.behavior, ok = behaviors[*c.Behavior]
+		}
+		if !ok {
+			return nil, fmt.Errorf("pre_tokenizer Punctuation with behavior %s is not supported", *c.Behavior)
+		}
+		return []stage{st}, nil
+	case "Whitespace":
+		return []stage{{kind: stageMatch, find: words(), behavior: removed, invert: true}}, nil
+	case "WhitespaceSplit":
+		return []stage{{kind: stageMatch, find: whiteSpace(), behavior: removed}}, nil
+	case "CharDelimiterSplit":
+		if len([]rune(c.Delimiter)) != 1 {
+			return nil, errors.New("pre_tokenizer CharDelimiterSplit needs a delimiter of one character")
+		}
+		return []stage{{kind: stageMatch, find: literal(c.Delimiter), behavior: removed}}, nil
+	case "FixedLength":
+		n := 5
+		if c.Length != nil {
+			n = *c.Length
+		}
+		if n < 1 {
+			return nil, errors.New("pre_tokenizer FixedLength needs a length of at least 1")
+		}
+		return []stage{{kind: stageMatch, find: fixedLength(n)}}, nil
+	}
+	return nil, fmt.Errorf("pre_tokenizer %q is not supported", c.Type)
+}
+
+func (c *preTokenizerConfig) splitStage() ([]stage, error) {
+	if c.Behavior == nil {
+		return nil, errors.New("pre_tokenizer Split has no behavior")
+	}
+	how, ok := behaviors[*c.Behavior]
+	if !ok {
+		return nil, fmt.Errorf("pre_tokenizer Split with behavior %s is not supported", *c.Behavior)
+	}
+	if regex := c.Pattern.Regex; regex != nil {
+		// Where an expression leaves nothing over, to remove what it does not match is to keep
+		// each match apart.
+		split, ok := patterns[*regex]
+		whole := !slices.Contains([]string{digitsPattern, cjkPattern, deepseekPattern}, *regex)
+		if ok && (how == isolated || how == removed && c.Invert && whole) {
+			return []stage{{kind: stageSplit, split: split}}, nil
+		}
+	}
+	find, err := c.Pattern.finder()
+	if err != nil {
+		return nil, fmt.Errorf("pre_tokenizer Split: %w", err)
+	}
+	return []stage{{kind: stageMatch, find: find, behavior: how, invert: c.Invert}}, nil
+}
+
+var errScheme = errors.New("Metaspace is not supported with a prepend_scheme but always, first and never, or one that add_prefix_space contradicts")
+
+// readScheme reads Metaspace's scheme, which older files say with add_prefix_space.
+func readScheme(name *string, prefix *bool) (prependScheme, error) {
+	scheme := prependAlways
+	if name != nil {
+		var ok bool
+		if scheme, ok = map[string]prependScheme{"always": prependAlways, "first": prependFirst, "never": prependNever}[*name]; !ok {
+			return 0, errScheme
+		}
+	}
+	if prefix != nil && !*prefix {
+		if name != nil && scheme != prependNever {
+			return 0, errScheme
+		}
+		scheme = prependNever
+	}
+	return scheme, nil
+}
+
+// The finders of pre-tokenizers that have no expression, made when they are first asked for.
+var (
+	numeric = sync.OnceValue(func() finder {
+		return oneOf{newCharset(categoryRunsOf("N").xor(rustNumeric[:]))}
+	})
+	punctuation = sync.OnceValue(func() finder {
+		ascii := runs{{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}
+		return oneOf{newCharset(categoryRunsOf("P").or(ascii).xor(rustPunctuation[:]))}
+	})
+	whiteSpace = sync.OnceValue(func() finder { return oneOf{newCharset(shorthand('s'))} })
+	// words is \w+|[^\w\s]+ with the reference's other \w.
+	words = sync.OnceValue(func() finder {
+		word := categoryRunsOf("L").or(categoryRunsOf("M")).or(categoryRunsOf("Nd")).or(categoryRunsOf("Pc")).xor(rustWord[:])
+		p := &pattern{}
+		p.emit(&expr{kind: nodeChoice, subs: []*expr{
+			{kind: nodeRepeat, min: 1, max: -1, subs: []*expr{{kind: nodeSet, chars: word}}},
+			{kind: nodeRepeat, min: 1, max: -1, subs: []*expr{{kind: nodeSet, chars: word.or(shorthand('s')).not()}}},
+		}})
+		p.add(inst{op: opMatch})
+		return p
+	})
+)
