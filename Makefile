@@ -131,3 +131,20 @@ fuzz: ## run every fuzz target for FUZZTIME
 .PHONY: clean
 clean: ## remove what was built and installed here
 	rm -rf bin bench $(VENV) .tools
+
+VENV_ORACLE      := .venv-oracle
+TOKENIZERS       := 0.23.3
+ORACLE_ARGS      ?=
+
+.PHONY: oracle-tokenizer
+oracle-tokenizer: $(VENV_ORACLE)/.tokenizers-$(TOKENIZERS) ## compare token ids with Hugging Face tokenizers (ORACLE_ARGS="--seed 1")
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	go build -o .oracle/tokenizer ./test/oracle/tokenizer
+	$(VENV_ORACLE)/bin/python -B test/oracle/tokenizer.py --program .oracle/tokenizer --vocabularies .oracle/vocabularies $(ORACLE_ARGS)
+
+$(VENV_ORACLE)/bin/python:
+	$(PYTHON) -m venv $(VENV_ORACLE)
+
+$(VENV_ORACLE)/.tokenizers-$(TOKENIZERS): | $(VENV_ORACLE)/bin/python
+	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check tokenizers==$(TOKENIZERS)
+	touch $@
