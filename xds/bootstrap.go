@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -23,6 +24,9 @@ type BootstrapSettings struct {
 }
 
 const xdsCluster = "stator-xds"
+
+// pingInterval is how often Envoy asks whether the control plane is still there.
+const pingInterval = 30 * time.Second
 
 // Bootstrap returns an Envoy bootstrap in JSON: node, admin and the xds cluster, nothing else.
 func Bootstrap(b BootstrapSettings) ([]byte, error) {
@@ -61,7 +65,7 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 						// A half-open connection must not hide that the control plane is gone.
-						ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(30e9), Timeout: seconds(10e9)},
+						ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
 					}},
 				}},
 			})},

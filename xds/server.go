@@ -17,6 +17,7 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -59,6 +60,15 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 	}
 	srv.settings.Store(&s)
 	return srv
+}
+
+// Options are what a gRPC server for Envoys needs. Their pings are what finds a half-open
+// connection (see Bootstrap); grpc-go by default takes more than one in five minutes for abuse and
+// closes the connection.
+func Options() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		MinTime: pingInterval / 2, PermitWithoutStream: true,
+	})}
 }
 
 type oneGroup struct{}

@@ -188,7 +188,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	srv, g := xds.NewServer(xdsSettings(p.cfg, *extproc), members, p.log, p.reg), grpc.NewServer()
+	srv, g := xds.NewServer(xdsSettings(p.cfg, *extproc), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
 	p.part(func(ctx context.Context) error {
 		srv.Register(ctx, g)
 		return serveGRPC(ctx, g, ln, srv.Run)

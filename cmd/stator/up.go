@@ -150,7 +150,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 	u.xds = xds.NewServer(xdsSettings(u.cfg, u.socket("extproc")), u.members, u.log, u.reg)
-	u.xdsGRPC = grpc.NewServer()
+	u.xdsGRPC = grpc.NewServer(xds.Options()...)
 	plans, err := pools(u.cfg)
 	if err != nil {
 		return err
