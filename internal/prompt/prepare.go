@@ -11,8 +11,8 @@ import (
 // Prepare renders and tokenizes req into dst, which it overwrites. A bad request is an
 // [*Error]: one that the template refuses, and a prompt that is longer than the context.
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
-	dst.Text, dst.Tokens, dst.Media = dst.Text[:0], dst.Tokens[:0], dst.Media[:0]
-	dst.Total, dst.Prompts = 0, 0
+	dst.Reset()
+	dst.memory = m.memory
 	if req.Endpoint == Chat {
 		if err := m.render(req, dst); err != nil {
 			return err
@@ -32,12 +32,12 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 
 // add tokenizes one prompt and counts it.
 func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
-	ids := &dst.Tokens
+	ids, marks := &dst.Tokens, &dst.marks
 	if dst.Prompts > 0 {
-		ids = &dst.other
+		ids, marks = &dst.other, &dst.otherMarks
 	}
 	var err error
-	if *ids, err = m.tokenize(req, (*ids)[:0], p); err != nil {
+	if *ids, err = m.tokenize(req, (*ids)[:0], p, marks); err != nil {
 		return err
 	}
 	dst.Prompts++
@@ -45,8 +45,8 @@ func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
 	return m.checkLength(req, len(*ids))
 }
 
-// tokenize appends the ids of p to dst.
-func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt) ([]uint32, error) {
+// tokenize makes dst, which is empty, the ids of p.
+func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]mark) ([]uint32, error) {
 	if p.Tokens != nil {
 		for _, id := range p.Tokens {
 			if int64(id) >= int64(m.vocabulary) {
@@ -66,10 +66,13 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt) ([]uint32,
 		before, after = m.before, m.after
 	}
 	// Special tokens that are put around the text count, and are never cut off.
-	dst = m.tokenizer.Encode(append(dst, before...), text)
+	dst = m.encode(append(dst, before...), text, marks)
 	if keep := m.keep(req); keep >= 0 {
 		own := dst[len(before):]
 		kept := truncate(own, max(0, keep-len(before)-len(after)), req.TruncateRight)
+		if len(kept) < len(own) {
+			*marks = (*marks)[:0]
+		}
 		dst = dst[:len(before)+copy(own, kept)]
 	}
 	return append(dst, after...), nil

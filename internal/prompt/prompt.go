@@ -45,6 +45,9 @@ type Model struct {
 	// has written of them itself is not doubled.
 	surroundChat bool
 	context      int
+	// memory may be nil; id tells the models apart that share it.
+	memory *Memory
+	id     uint64
 	// vocabulary is one more than the largest token id that the model takes.
 	vocabulary int
 }
@@ -65,9 +68,20 @@ type Prompt struct {
 	// prompt's tokens do not tell them apart.
 	Media [][16]byte
 
-	other []uint32 // the ids of a later prompt
-	dicts []chattemplate.Dict
-	items []chattemplate.Value
+	// marks say where the segments of Tokens end that memory knows of, in order.
+	marks  []mark
+	memory *Memory
+
+	other      []uint32 // the ids of a later prompt
+	otherMarks []mark
+	dicts      []chattemplate.Dict
+	items      []chattemplate.Value
+}
+
+// Reset empties p and keeps its buffers.
+func (p *Prompt) Reset() {
+	p.Text, p.Tokens, p.Media, p.marks = p.Text[:0], p.Tokens[:0], p.Media[:0], p.marks[:0]
+	p.Total, p.Prompts, p.memory = 0, 0, nil
 }
 
 // ContextLength is the longest prompt and answer together, in tokens; 0 where the folder

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -39,7 +38,7 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 	if err := s.eligible(m, snap, d); err != nil {
 		return err
 	}
-	s.blocks = blockhash.Append(s.blocks[:0], s.prompt.Tokens, m.BlockSize, m.seed(s.salt, s.prompt.Media))
+	s.blocks = s.prompt.AppendBlocks(s.blocks[:0], m.BlockSize, m.seed(s.salt, s.prompt.Media))
 	r.index.Expire(d.At)
 	r.index.Lookup(s.blocks, &s.overlap)
 	s.name(d)

@@ -26,7 +26,8 @@ func must(p pick.Policy, err error) pick.Policy {
 
 // read parses the request as far as it can be and finds its model and policy.
 func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Error) {
-	s.parsed, s.prompt.Tokens, s.prompt.Media, s.prompt.Total = nil, s.prompt.Tokens[:0], s.prompt.Media[:0], 0
+	s.parsed = nil
+	s.prompt.Reset()
 	d.Model = req.Model
 	if req.Known {
 		parsed, err := r.parse(req)
