@@ -5,6 +5,7 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -14,11 +15,13 @@ type collector struct {
 	router *route.Router
 	feed   *feed.Feed
 	index  *kvindex.Index
+	memory *prompt.Memory
 }
 
 // NewCollector returns a collector of the router's figures and those of what it knows.
-func NewCollector(r *route.Router, f *feed.Feed, x *kvindex.Index) prometheus.Collector {
-	return &collector{r, f, x}
+// The memory of prompts may be nil.
+func NewCollector(r *route.Router, f *feed.Feed, x *kvindex.Index, m *prompt.Memory) prometheus.Collector {
+	return &collector{r, f, x, m}
 }
 
 func desc(subsystem, name, help string, labels ...string) *prometheus.Desc {
@@ -42,6 +45,13 @@ var (
 	indexPredicted = desc("index", "predicted_blocks", "Blocks predicted and not yet reported or expired.")
 	indexOrphans   = desc("index", "orphan_blocks", "Blocks that wait for their parent.")
 	indexEvictions = desc("index", "evictions_total", "Holdings forgotten because the bound was reached.")
+
+	memoryBytes     = desc("prompt", "memory_bytes", "What is remembered of prompts.")
+	memoryMaxBytes  = desc("prompt", "memory_max_bytes", "Bound on what is remembered of prompts; 0 is off.")
+	memoryEntries   = desc("prompt", "memory_entries", "Segments of prompts, and stretches of their block hashes, that are remembered.")
+	memoryEvictions = desc("prompt", "memory_evictions_total", "Entries forgotten because the bound was reached.")
+	memoryLookups   = desc("prompt", "memory_lookups_total", "Segments of prompts that were remembered (hit), or had to be tokenized (miss).", "result")
+	memoryText      = desc("prompt", "memory_text_bytes_total", "Text of the segments that were remembered (hit), or had to be tokenized (miss).", "result")
 
 	feedRanks      = desc("feed", "ranks", "Ranks by what is known of their caches.", "state")
 	feedBatches    = desc("feed", "batches_total", "Batches of events that were applied.")
@@ -68,6 +78,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectRoute(count, gauge)
 	c.collectIndex(count, gauge)
 	c.collectFeed(count, gauge)
+	c.collectMemory(count, gauge)
 }
 
 type (
@@ -98,6 +109,18 @@ func (c *collector) collectIndex(count counter, gauge gauger) {
 	gauge(indexPredicted, float64(s.Predicted))
 	gauge(indexOrphans, float64(s.Orphans))
 	count(indexEvictions, s.Evicted)
+}
+
+func (c *collector) collectMemory(count counter, gauge gauger) {
+	s := c.memory.Stats()
+	gauge(memoryBytes, float64(s.Bytes))
+	gauge(memoryMaxBytes, float64(s.MaxBytes))
+	gauge(memoryEntries, float64(s.Entries))
+	count(memoryEvictions, s.Evicted)
+	count(memoryLookups, s.Hits, "hit")
+	count(memoryLookups, s.Misses, "miss")
+	count(memoryText, s.HitText, "hit")
+	count(memoryText, s.MissText, "miss")
 }
 
 func (c *collector) collectFeed(count counter, gauge gauger) {

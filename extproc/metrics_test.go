@@ -9,13 +9,14 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
 )
 
 // registered is a world whose registry has everything that a router's process registers here.
 func registered(t *testing.T) *world {
 	w, client := served(t)
 	index := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
-	w.registry.MustRegister(NewCollector(w.router, feed.New(feed.Config{}, w.fleet, index), index))
+	w.registry.MustRegister(NewCollector(w.router, feed.New(feed.Config{}, w.fleet, index), index, prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 1 << 20})))
 	s := open(t, client)
 	ask(t, s, completionHeaders(false))
 	ask(t, s, bodyMessage(true, hello))
@@ -61,6 +62,9 @@ stator_feed_ranks{state="syncing"} 0
 # HELP stator_index_max_bytes Bound on the memory of the index.
 # TYPE stator_index_max_bytes gauge
 stator_index_max_bytes 1.048576e+06
+# HELP stator_prompt_memory_max_bytes Bound on what is remembered of prompts; 0 is off.
+# TYPE stator_prompt_memory_max_bytes gauge
+stator_prompt_memory_max_bytes 1.048576e+06
 # HELP stator_route_bookings Requests that are booked and have not ended.
 # TYPE stator_route_bookings gauge
 stator_route_bookings 1
@@ -74,7 +78,7 @@ stator_route_bookings_ended_total{reason="source_gone"} 0
 # HELP stator_route_prompt_tokens_total Tokens in the prompts of picked requests.
 # TYPE stator_route_prompt_tokens_total counter
 stator_route_prompt_tokens_total 5
-`), "stator_extproc_requests_total", "stator_feed_ranks", "stator_index_max_bytes", "stator_route_bookings",
+`), "stator_extproc_requests_total", "stator_feed_ranks", "stator_index_max_bytes", "stator_prompt_memory_max_bytes", "stator_route_bookings",
 		"stator_route_bookings_ended_total", "stator_route_prompt_tokens_total")
 	if err != nil {
 		t.Error(err)

@@ -41,12 +41,14 @@ type decider struct {
 	accesses *accesslog.Server
 	grpc     *grpc.Server
 	prepared map[string]*prompt.Model // by path; a model's files are read once
+	memory   *prompt.Memory
 
 	blockSizes atomic.Pointer[map[string]int] // by model
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
 	d := &decider{log: log, prepared: map[string]*prompt.Model{}}
+	d.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: cfg.Prompts.MemoryBytes, Seed: rand.Uint64()})
 	d.index = kvindex.New(kvindex.Config{MaxBytes: cfg.Index.MaxBytes})
 	d.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
 		d.router.RankGone(id)
@@ -65,7 +67,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	extprocv3.RegisterExternalProcessorServer(d.grpc, d.extproc)
 	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
-	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index))
+	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
 }
 
@@ -84,7 +86,7 @@ func (d *decider) setModels(cfg *config.Config) error {
 			if err != nil {
 				return fmt.Errorf("models[%d].path: %w", i, err)
 			}
-			d.prepared[m.Path] = p
+			d.prepared[m.Path] = p.WithMemory(d.memory)
 		}
 		p := d.prepared[m.Path]
 		weights := cost.Default()

@@ -32,6 +32,8 @@ type Config struct {
 	Models []Model `yaml:"models"`
 	// index bounds the memory of the KV cache index.
 	Index Index `yaml:"index"`
+	// prompts bounds the memory of prompts.
+	Prompts Prompts `yaml:"prompts"`
 	// planner holds the targets of the planner.
 	Planner Planner `yaml:"planner"`
 	// bus says how the parts of one cluster find each other.
@@ -145,6 +147,15 @@ type Index struct {
 	// maxBytes is the bound. Default 268435456 (256 MiB). At the bound the blocks that were used
 	// least recently are forgotten, which lowers the hit rate and never names a wrong worker.
 	MaxBytes int64 `yaml:"maxBytes"`
+}
+
+// Prompts bounds the memory of prompts.
+type Prompts struct {
+	// memoryBytes bounds what is remembered of rendered prompts, so that the next turn of a
+	// conversation costs only what is new in it. Default 67108864 (64 MiB), some 10 million tokens;
+	// -1 turns it off. At the bound what was used least recently is forgotten, and costs its
+	// tokenizing again. Needs a restart.
+	MemoryBytes int64 `yaml:"memoryBytes"`
 }
 
 // Planner holds targets.

@@ -43,6 +43,7 @@ func (c *Config) fillIn() {
 	orString(&c.Gateway.AffinityHeader, "x-session-id")
 	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
 	orInt(&c.Index.MaxBytes, 256<<20)
+	orInt(&c.Prompts.MemoryBytes, 64<<20)
 	orString(&c.Bus.Cluster, "default")
 	orInt(&c.Bus.LeaseTTL, Duration(10e9))
 	for i := range c.Models {

@@ -26,6 +26,7 @@ func (c *Config) Validate() error {
 	v.gateway(&c.Gateway)
 	v.is(len(c.Models) > 0, "models", "must name at least one model")
 	v.is(c.Index.MaxBytes >= 1<<20, "index.maxBytes", "must be at least 1048576")
+	v.is(c.Prompts.MemoryBytes >= 1<<20 || c.Prompts.MemoryBytes == -1, "prompts.memoryBytes", "must be at least 1048576, or -1 for none")
 	v.is(nameRE.MatchString(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
 	v.is(c.Bus.LeaseTTL >= 1e9, "bus.leaseTTL", "must be at least 1s")
 	v.is(c.Planner.TTFT >= 0 && c.Planner.ITL >= 0 && c.Planner.MaxGPUs >= 0, "planner", "must not have negative values")

@@ -47,7 +47,7 @@ type Memory struct {
 
 // MemoryConfig is read by NewMemory.
 type MemoryConfig struct {
-	// MaxBytes bounds the memory, entries and their index together. 0 turns it off.
+	// MaxBytes bounds the memory, entries and their index together. 0, or less, turns it off.
 	MaxBytes int64
 	// Seed is that of the hashes. It should be random, so that nobody can make two texts with
 	// the same one.
