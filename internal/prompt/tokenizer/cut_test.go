@@ -11,12 +11,37 @@ import (
 // added tokens take of the text beside them; and a longer text is cut as its beginning is, but
 // for the last segment.
 func TestSegments(t *testing.T) {
+	v := newSPMVocabulary()
+	for _, special := range []string{"<a>", "<a><b>", "a><b><", "<l>", "><"} {
+		v.add(special, 0, typeControl)
+	}
+	for name, src := range map[string][]byte{
+		"flags": small(t, flagged),
+		// The beginning of a text is treated apart.
+		"first": small(t, func(file map[string]any) {
+			flagged(file)
+			file["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
+				map[string]any{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true}, file["pre_tokenizer"]}}
+		}),
+		"gguf": v.file(true), // and so is what follows a token; longer tokens come first
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "gguf" {
+				testSegments(t, loadGGUF(t, src).Tokenizer)
+				return
+			}
+			tok, err := Load(src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testSegments(t, tok)
+		})
+	}
+}
+
+func testSegments(t *testing.T, tok *Tokenizer) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
-	tok, err := Load(small(t, flagged))
-	if err != nil {
-		t.Fatal(err)
-	}
 	parts := strings.Fields("<a> <a><b> word <l> <r> <lr> ǿ e\u0323 <a <b> hi tell _ x é")
 	parts = append(parts, " ", "  ", "\n", "\u3000", "o\u0301", "")
 	cuts := 0
