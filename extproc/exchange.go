@@ -27,6 +27,9 @@ type reply struct {
 	booking string
 	// pick is the decision, for a request that was picked.
 	pick *route.Decision
+	// header says the pick in a header too, as the endpoint picker protocol asks. An Envoy that
+	// we configured reads the metadata alone and would remove the header again.
+	header bool
 	// body replaces the request's body, which was compressed; nil leaves it.
 	body []byte
 	// answer goes to the client at once, instead of a worker's.
@@ -58,6 +61,7 @@ const (
 type exchange struct {
 	srv     *Server
 	source  string // names the Envoy
+	ours    bool   // we configured it
 	phase   phase
 	head    head
 	target  target
@@ -135,7 +139,7 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 	if x.booking == "" {
 		x.srv.router.End(d.ID, now) // see "No booking is lost"
 	}
-	r := reply{pick: d, last: true}
+	r := reply{pick: d, header: !x.ours, last: true}
 	if encoding != "" && len(raw) > 0 && !identity(encoding) {
 		r.body = body // engines do not decompress
 	}

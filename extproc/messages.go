@@ -47,7 +47,7 @@ func (s *Server) toResponse(r reply, answered phase) *extprocv3.ProcessingRespon
 			ImmediateResponse: immediate(r.answer),
 		}}
 	}
-	resp := &extprocv3.ProcessingResponse{DynamicMetadata: metadata(r)}
+	resp := &extprocv3.ProcessingResponse{DynamicMetadata: facts(r)}
 	common := s.mutation(r)
 	if answered == wantHeaders {
 		resp.Response = &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}
@@ -57,7 +57,8 @@ func (s *Server) toResponse(r reply, answered phase) *extprocv3.ProcessingRespon
 	return resp
 }
 
-func metadata(r reply) *structpb.Struct {
+// facts are the pick and the ids, as dynamic metadata.
+func facts(r reply) *structpb.Struct {
 	fields := map[string]*structpb.Value{}
 	switch {
 	case r.booking != "":
@@ -89,21 +90,26 @@ func (s *Server) mutation(r reply) *extprocv3.CommonResponse {
 	if r.pick == nil {
 		return nil
 	}
-	c := &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-		SetHeaders: []*corev3.HeaderValueOption{set(wire.Picked, destinations(r.pick))},
-	}}
+	c, h := &extprocv3.CommonResponse{}, &extprocv3.HeaderMutation{}
+	if r.header {
+		h.SetHeaders = append(h.SetHeaders, set(wire.Picked, destinations(r.pick)))
+	}
 	if pool, other := s.otherPool(r.pick.Model); other {
-		c.HeaderMutation.SetHeaders = append(c.HeaderMutation.SetHeaders, set(wire.HeaderModel, pool))
+		h.SetHeaders = append(h.SetHeaders, set(wire.HeaderModel, pool))
 		c.ClearRouteCache = true
 	}
 	if r.pick.Ranks > 1 {
-		c.HeaderMutation.SetHeaders = append(c.HeaderMutation.SetHeaders, set(headerRank, strconv.Itoa(r.pick.Rank)))
+		h.SetHeaders = append(h.SetHeaders, set(headerRank, strconv.Itoa(r.pick.Rank)))
 	}
 	if r.body != nil {
 		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: r.body}}
-		c.HeaderMutation.SetHeaders = append(c.HeaderMutation.SetHeaders, set("content-length", strconv.Itoa(len(r.body))))
-		c.HeaderMutation.RemoveHeaders = []string{"content-encoding"}
+		h.SetHeaders = append(h.SetHeaders, set("content-length", strconv.Itoa(len(r.body))))
+		h.RemoveHeaders = []string{"content-encoding"}
 	}
+	if len(h.SetHeaders) == 0 {
+		return nil
+	}
+	c.HeaderMutation = h
 	return c
 }
 

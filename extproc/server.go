@@ -13,10 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/wire"
 )
 
 // Settings are what a reload may change.
@@ -69,7 +71,7 @@ func Options(bodyBytes int64) []grpc.ServerOption {
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
-	x := exchange{srv: s, source: accesslog.Source(stream.Context())}
+	x := exchange{srv: s, source: accesslog.Source(stream.Context()), ours: ours(stream.Context())}
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
@@ -155,6 +157,12 @@ func ended(err error) error {
 		return nil
 	}
 	return err
+}
+
+// ours says whether the Envoy at the other end has its configuration from package xds.
+func ours(ctx context.Context) bool {
+	authority := metadata.ValueFromIncomingContext(ctx, ":authority")
+	return len(authority) == 1 && authority[0] == wire.Authority
 }
 
 // otherPool says which pool serves a model, and whether that is not the default one.

@@ -120,7 +120,7 @@ func exactly(names ...string) []*matcherv3.StringMatcher {
 
 func extProcService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
-		ClusterName: extProcCluster, Authority: "stator",
+		ClusterName: extProcCluster, Authority: wire.Authority,
 	}}}
 }
 

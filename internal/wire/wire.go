@@ -29,6 +29,9 @@ const (
 	// worker: they are in OpenAI's shape already.
 	DetailPrefix = "stator_"
 
+	// Authority is what an Envoy that we configured calls the server of its decisions.
+	Authority = "stator"
+
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"
 )
