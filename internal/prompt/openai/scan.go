@@ -3,8 +3,6 @@ package openai
 import (
 	"encoding/binary"
 	"math/bits"
-	"unicode/utf8"
-	"unsafe"
 )
 
 // scanner walks a JSON text once, front to back. The first fault is kept in err, after which
@@ -284,129 +282,34 @@ func (s *scanner) raw() (text []byte, escaped bool) {
 	}
 }
 
-// plain counts the bytes of b before the first quote, backslash or control character, eight
+// plain counts the bytes of b before the first quote, backslash or control character, sixteen
 // at a time.
 func plain(b []byte) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	i := 0
-	for ; i+8 <= len(b); i += 8 {
-		w := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// Each term sets a byte's high bit where the byte is zero, or below 0x20; borrows can
-		// only set bits above a true one, and the lowest one is what counts.
-		if m := ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs; m != 0 {
-			return i + bits.TrailingZeros64(m)/8
-		}
-	}
-	for ; i < len(b); i++ {
-		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
-			return i
-		}
-	}
-	return i
-}
-
-// escapeLen is the length of the escape that b begins with, 0 where it is none.
-func escapeLen(b []byte) int {
-	if len(b) < 2 {
-		return 0
-	}
-	switch b[1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return 2
-	case 'u':
-		if _, ok := hex4(b[2:]); ok {
-			return 6
-		}
-	}
-	return 0
-}
-
-func hex4(b []byte) (r rune, ok bool) {
-	if len(b) < 4 {
-		return 0, false
-	}
-	for _, c := range b[:4] {
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(c)
-	}
-	return r, true
-}
-
-// string reads a string and decodes it: in place where it holds no escapes, else into the
-// arena. A lone surrogate is refused, as engines refuse it: it has no UTF-8.
-func (s *scanner) string() string {
-	text, escaped := s.raw()
-	if s.err != nil || len(text) == 0 {
-		return ""
-	}
-	if !escaped {
-		return unsafe.String(&text[0], len(text))
-	}
-	if cap(s.arena)-len(s.arena) < len(text) {
-		s.arena = make([]byte, 0, max(len(text), min(len(s.src), 64<<10)))
-	}
-	start := len(s.arena)
-	out, ok := appendUnescaped(s.arena, text)
-	if !ok {
-		s.fail("lone surrogate in the string that ends")
-		return ""
-	}
-	s.arena = out
-	return unsafe.String(unsafe.SliceData(out[start:]), len(out)-start)
-}
-
-// appendUnescaped decodes text, whose escapes have been checked. The result is never longer
-// than text.
-func appendUnescaped(dst, text []byte) (out []byte, ok bool) {
-	for len(text) > 0 {
-		n := plain(text)
-		dst = append(dst, text[:n]...)
-		if text = text[n:]; len(text) == 0 {
+	n := len(b)
+	for len(b) >= 16 {
+		if marked(binary.LittleEndian.Uint64(b))|marked(binary.LittleEndian.Uint64(b[8:])) != 0 {
 			break
 		}
-		if text[1] != 'u' {
-			dst = append(dst, simpleEscape(text[1]))
-			text = text[2:]
-			continue
-		}
-		r, _ := hex4(text[2:])
-		text = text[6:]
-		if r >= 0xd800 && r < 0xe000 {
-			low, ok := rune(0), false
-			if r < 0xdc00 && len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
-				low, ok = hex4(text[2:])
-			}
-			if !ok || low < 0xdc00 || low >= 0xe000 {
-				return dst, false
-			}
-			r = 0x10000 + (r-0xd800)<<10 + (low - 0xdc00)
-			text = text[6:]
-		}
-		dst = utf8.AppendRune(dst, r)
+		b = b[16:]
 	}
-	return dst, true
+	for len(b) >= 8 {
+		if m := marked(binary.LittleEndian.Uint64(b)); m != 0 {
+			return n - len(b) + bits.TrailingZeros64(m)/8
+		}
+		b = b[8:]
+	}
+	for i, c := range b {
+		if c == '"' || c == '\\' || c < 0x20 {
+			return n - len(b) + i
+		}
+	}
+	return n
 }
 
-func simpleEscape(c byte) byte {
-	switch c {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
-	}
-	return c
+// marked has the high bit of each byte of w set that is a quote, a backslash or a control
+// character. Borrows may set bits above a true one; the lowest is true.
+func marked(w uint64) uint64 {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	quote, slash := w^(ones*'"'), w^(ones*'\\')
+	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs
 }

@@ -1,0 +1,138 @@
+package openai
+
+import (
+	"unicode/utf8"
+	"unsafe"
+)
+
+// string reads a string and decodes it: in place where it holds no escapes, else into the
+// arena, in the same pass. A lone surrogate is refused, as engines refuse it: it has no UTF-8.
+func (s *scanner) string() string {
+	if s.err == nil && s.at < len(s.src) && s.src[s.at] == '"' {
+		start := s.at + 1
+		if end := start + plain(s.src[start:]); end < len(s.src) && s.src[end] == '\\' {
+			s.at = end
+			return s.unescape(s.src[start:end])
+		}
+	}
+	text, _ := s.raw()
+	return unsafe.String(unsafe.SliceData(text), len(text))
+}
+
+// unescape decodes the string that begins with text, behind which its first escape comes next.
+func (s *scanner) unescape(text []byte) string {
+	out := s.arena
+	from, lone := len(out), false
+	for {
+		if cap(out)-len(out) < len(text)+utf8.UTFMax {
+			out, from = s.chunk(out[from:], len(text)+utf8.UTFMax), 0
+		}
+		out = append(out, text...)
+		if s.at >= len(s.src) || s.src[s.at] != '\\' {
+			break
+		}
+		r, n, bad := escape(s.src[s.at:])
+		if n == 0 {
+			s.fail("invalid escape in a string")
+			return ""
+		}
+		lone = lone || bad
+		out = utf8.AppendRune(out, r)
+		s.at += n
+		text = s.src[s.at:]
+		text = text[:plain(text)]
+		s.at += len(text)
+	}
+	switch {
+	case s.at >= len(s.src):
+		s.fail("unexpected end in a string")
+	case s.src[s.at] != '"':
+		s.fail("control character in a string (escape it)")
+	default:
+		if s.at++; lone {
+			s.fail("lone surrogate in the string that ends")
+		}
+	}
+	if s.err != nil {
+		return ""
+	}
+	s.arena = out
+	return unsafe.String(unsafe.SliceData(out[from:]), len(out)-from)
+}
+
+// chunk is new space for a string of which begun is decoded and more bytes come next. What is
+// left of the body bounds it, since no escape is shorter than its character.
+func (s *scanner) chunk(begun []byte, more int) []byte {
+	size := min(len(s.src)-s.at, max(64<<10, len(begun))) + len(begun) + more
+	return append(make([]byte, 0, size), begun...)
+}
+
+// escape reads the escape that b begins with: its character and its length, 0 where it is none.
+func escape(b []byte) (r rune, n int, lone bool) {
+	if n = escapeLen(b); n != 6 {
+		if n == 2 {
+			r = simpleEscape(b[1])
+		}
+		return r, n, false
+	}
+	r, _ = hex4(b[2:])
+	if r < 0xd800 || r >= 0xe000 {
+		return r, n, false
+	}
+	if r < 0xdc00 && len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
+		if low, ok := hex4(b[8:]); ok && low >= 0xdc00 && low < 0xe000 {
+			return 0x10000 + (r-0xd800)<<10 + (low - 0xdc00), 12, false
+		}
+	}
+	return utf8.RuneError, n, true
+}
+
+// escapeLen is the length of the escape that b begins with, 0 where it is none.
+func escapeLen(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if _, ok := hex4(b[2:]); ok {
+			return 6
+		}
+	}
+	return 0
+}
+
+func hex4(b []byte) (r rune, ok bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	for _, c := range b[:4] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
+}
+
+func simpleEscape(c byte) rune {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return rune(c)
+}
