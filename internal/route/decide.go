@@ -84,7 +84,22 @@ func (r *Router) predict(s *scratch, d *Decision, rank fleet.Rank) {
 	if ttl <= bridge && (limit == 0 || limit > bridgeBlocks) {
 		limit = bridgeBlocks
 	}
-	r.index.Predict(rank.ID, s.blocks, d.At.Add(ttl), limit)
+	r.index.Predict(rank.ID, s.chain, r.lasting(s, d, rank, ttl), d.At.Add(ttl), limit)
+}
+
+// lasting is how many of the prompt's blocks need no prediction: what the rank holds by its own
+// word, and what is predicted for at least half of the time that a new prediction would get. A
+// conversation's next turn so pays for its new blocks alone.
+func (r *Router) lasting(s *scratch, d *Decision, rank fleet.Rank, ttl time.Duration) int {
+	known := s.overlap.Of(rank.ID)[fleet.Device]
+	if known == 0 {
+		return 0
+	}
+	until, predicted := r.index.PredictedUntil(rank.ID, s.chain[known-1])
+	if predicted && until.Sub(d.At) < ttl/2 {
+		return 0
+	}
+	return known
 }
 
 const (

@@ -79,7 +79,7 @@ func TestConcurrent(t *testing.T) {
 			for i := range uint64(300) {
 				b, h := prompt(i%40, 50)
 				x.Store(r, fleet.Tier(i%2), 0, false, h, b)
-				x.Predict(r, b, time.Unix(int64(i), 0), 0)
+				x.Predict(r, blockhash.Chain(nil, b), 0, time.Unix(int64(i), 0), 0)
 				x.Remove(r, fleet.Tier(i%2), h[25:])
 				if i%100 == 99 {
 					x.Drop(r)

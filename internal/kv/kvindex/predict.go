@@ -47,12 +47,17 @@ const (
 	never = int64(math.MaxInt64)
 )
 
-// Predict takes rank to hold blocks, a chain from the root, on its device until a time;
-// blocks that it reports there already are left out. A later call prolongs. limit bounds the
-// rank's predicted blocks, beside Config.MaxPredicted; 0 is no limit of its own. What expires
-// first gives way.
-func (x *Index) Predict(id fleet.RankID, blocks []blockhash.Block, until time.Time, limit int) {
-	x.makeRoom(len(blocks))
+// Predict takes rank to hold the blocks of a chain from the root on its device until a time;
+// blocks that it reports there already are left out. A later call prolongs. The first from
+// blocks are left as they are: a caller that has just looked them up, and knows that they will
+// last, saves a search for each. limit bounds the rank's predicted blocks, beside
+// Config.MaxPredicted; 0 is no limit of its own. What expires first gives way.
+func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, until time.Time, limit int) {
+	if from >= len(chain) {
+		return
+	}
+	chain = chain[from:]
+	x.makeRoom(len(chain))
 	r := x.rank(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,17 +72,12 @@ func (x *Index) Predict(id fleet.RankID, blocks []blockhash.Block, until time.Ti
 	e.unless = 1<<fleet.Device | predicted
 	defer e.done()
 	fresh := batch{at: end}
-	var seq blockhash.Sequence
-	for i, b := range blocks[:min(len(blocks), limit)] {
-		if i == 0 {
-			seq = blockhash.Sequence(b)
-		} else {
-			seq = blockhash.Next(seq, b)
-		}
+	chain = chain[:min(len(chain), limit)]
+	for i, seq := range chain {
 		ok, added := x.predict(r, &e, seq, end, limit)
 		if added {
 			if fresh.seqs == nil {
-				fresh.seqs = make([]blockhash.Sequence, 0, min(len(blocks), limit)-i)
+				fresh.seqs = make([]blockhash.Sequence, 0, len(chain)-i)
 			}
 			fresh.seqs = append(fresh.seqs, seq)
 		}
@@ -86,6 +86,20 @@ func (x *Index) Predict(id fleet.RankID, blocks []blockhash.Block, until time.Ti
 		}
 	}
 	x.schedule(r, fresh)
+}
+
+// PredictedUntil is when the prediction of a chain's last block ends; false means that the
+// rank reports the block itself, or that nothing is said of it. Blocks nearer to the root last
+// at least as long, because every prediction begins there.
+func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until time.Time, ok bool) {
+	r := x.rank(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := r.predictions.until.get(last)
+	if !ok {
+		return time.Time{}, false
+	}
+	return time.Unix(0, at), true
 }
 
 // predict predicts one block, unless it is reported, or prolongs it.

@@ -61,7 +61,7 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 	case "drop":
 		x.Drop(id)
 	case "predict":
-		x.Predict(id, blocks, time.Unix(int64(number(t, d, "until")), 0), 0)
+		x.Predict(id, blockhash.Chain(nil, blocks), 0, time.Unix(int64(number(t, d, "until")), 0), 0)
 	case "expire":
 		x.Expire(time.Unix(int64(number(t, d, "at")), 0))
 	case "stats":

@@ -177,9 +177,10 @@ func (w *world) step() {
 		delete(w.n.ranks, id)
 	case dice < 960:
 		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
-		w.x.Predict(id, chain, until, 0)
+		from := max(0, w.rng.IntN(8)-4)
+		w.x.Predict(id, blockhash.Chain(nil, chain), from, until, 0)
 		held := r.held()
-		for i := range chain {
+		for i := min(from, len(chain)); i < len(chain); i++ {
 			p := path(chain[:i+1])
 			_, was := r.until[p]
 			if reported := r.reported(p); was || held[p]>>fleet.Device&1 == 0 || !reported {
