@@ -148,3 +148,13 @@ $(VENV_ORACLE)/bin/python:
 $(VENV_ORACLE)/.tokenizers-$(TOKENIZERS): | $(VENV_ORACLE)/bin/python
 	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check tokenizers==$(TOKENIZERS)
 	touch $@
+
+JINJA := 3.1.6
+
+.PHONY: oracle-template
+oracle-template: bin/stator $(VENV_ORACLE)/.jinja-$(JINJA) ## compare renders with Python's Jinja2 (ORACLE_ARGS="--templates DIR --seed 1")
+	$(VENV_ORACLE)/bin/python -B test/oracle/template/compare.py $(ORACLE_ARGS)
+
+$(VENV_ORACLE)/.jinja-$(JINJA): | $(VENV_ORACLE)/bin/python
+	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check jinja2==$(JINJA)
+	touch $@

@@ -243,6 +243,9 @@ func digits(s string) (n int, ok bool) {
 }
 
 func mapFilter(r *run, v Value, a *arguments) Value {
+	if !v.truth() { // whatever is false has nothing to map, even none
+		return sequenceOf(generatorSeq, nil)
+	}
 	items, ok := r.iterate(v)
 	if !ok || !r.charge(len(items)) {
 		return undefined
@@ -277,6 +280,9 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 // pick is select, reject and their kin over attributes.
 func pick(want, byAttr bool) filter {
 	return func(r *run, v Value, a *arguments) Value {
+		if !v.truth() {
+			return sequenceOf(generatorSeq, nil)
+		}
 		items, ok := r.iterate(v)
 		if !ok || !r.charge(len(items)) {
 			return undefined
