@@ -38,6 +38,9 @@ func FuzzEncode(f *testing.F) {
 func FuzzLoad(f *testing.F) {
 	f.Add(small(f, nil))
 	f.Add(small(f, flagged))
+	for _, c := range referenceCases(f) {
+		f.Add([]byte(c.Model))
+	}
 	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		tok, err := Load(src)
@@ -47,11 +50,21 @@ func FuzzLoad(f *testing.F) {
 		if tok == nil {
 			return
 		}
-		for _, id := range tok.Encode(nil, "Hi there é\n<a> word") {
-			if int(id) >= tok.VocabSize() {
-				t.Errorf("id %d of a vocabulary of %d", id, tok.VocabSize())
+		d := tok.NewDecoder()
+		for _, text := range []string{"Hi there é\n<a> word", "  12 ▁x<unk>\u00e9\x00 中文", "\xff\xe4"} {
+			ids := tok.Encode(nil, text)
+			for _, id := range ids {
+				if int(id) >= tok.VocabSize() {
+					t.Errorf("id %d of a vocabulary of %d", id, tok.VocabSize())
+				}
+				if out := d.Append(nil, id); !utf8.Valid(out) {
+					t.Errorf("id %d ends inside a character: %q", id, out)
+				}
 			}
+			if out := d.Flush(tok.Decode(nil, append(ids, 0, 1, 1<<31), true)); !utf8.Valid(out) {
+				t.Errorf("%d is %q", ids, out)
+			}
+			tok.AppendDecode(nil, ids...)
 		}
-		tok.AppendDecode(nil, 0, 1, 1<<31)
 	})
 }

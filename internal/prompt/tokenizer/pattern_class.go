@@ -239,7 +239,7 @@ func foldClass(s runs) (runs, error) {
 				case 's':
 					out = append(out, [2]rune{'ſ', 'ſ'})
 				case 'k':
-					out = append(out, [2]rune{'K', 'K'})
+					out = append(out, [2]rune{'\u212a', '\u212a'})
 				}
 			}
 		}

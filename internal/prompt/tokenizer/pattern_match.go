@@ -14,7 +14,8 @@ type search struct {
 	p     *pattern
 	s     string
 	stack []choice
-	// failed holds for each unbounded loop the last stretch from which it is known to fail.
+	// failed holds for each unbounded loop the last stretch of ends from which nothing matches;
+	// where one begins that could come to that stretch, no end in it is tried again.
 	failed [][2]int32
 	// dead has a bit for each split and position from which nothing matches. It is kept once
 	// steps are many; most texts never come to that.
@@ -26,6 +27,7 @@ type search struct {
 type choice struct {
 	pc     int32
 	lo, hi int32
+	count  int32 // of characters that a lazy loop has taken
 	kind   choiceKind
 }
 
@@ -34,7 +36,7 @@ type choiceKind uint8
 const (
 	wayOn      choiceKind = iota // go on at pc from hi
 	wayShorter                   // a greedy loop's: go on at pc from hi, then from before it, down to lo
-	wayLonger                    // a lazy loop's: take one more character at hi, which has been lo times
+	wayLonger                    // a lazy loop's: take one more character at hi
 	wayNone                      // all ways of the loop or split at pc have failed
 )
 
@@ -114,9 +116,6 @@ func (m *search) run(pc, pos int32) int32 {
 
 // loop takes the characters of a loop and notes what else it could have taken.
 func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
-	if f := m.failed[pc]; i.max < 0 && f[0] <= pos && pos <= f[1] {
-		return pos, false
-	}
 	at, count := pos, int32(0)
 	for ; count < i.min; count++ {
 		n := i.set.at(m.s, int(at))
@@ -125,12 +124,21 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 		}
 		at += int32(n)
 	}
+	failed := [2]int32{0, -1}
+	if i.max < 0 {
+		if failed = m.failed[pc]; failed[0] <= at && at <= failed[1] && i.mode != possessive {
+			return pos, false
+		}
+	}
 	if i.mode == lazy {
-		m.stack = append(m.stack, choice{pc, count, at, wayLonger})
+		m.stack = append(m.stack, choice{pc: pc, lo: at, hi: at, count: count, kind: wayLonger})
 		return at, true
 	}
-	least := at
+	least, known := at, false
 	for ; i.max < 0 || count < i.max; count++ {
+		if known = at == failed[0] && failed[1] >= 0 && i.mode == greedy; known {
+			break
+		}
 		n := i.set.at(m.s, int(at))
 		if n == 0 {
 			break
@@ -140,20 +148,24 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 	m.steps += int(count) / 8
 	if i.mode == greedy {
 		if i.max < 0 {
-			m.stack = append(m.stack, choice{pc, pos, at, wayNone})
+			end := at
+			if known {
+				end = failed[1]
+			}
+			m.stack = append(m.stack, choice{pc: pc, lo: least, hi: end, kind: wayNone})
 		}
 		if at > least {
-			m.stack = append(m.stack, choice{pc + 1, least, at, wayShorter})
+			m.stack = append(m.stack, choice{pc: pc + 1, lo: least, hi: at, kind: wayShorter})
 		}
 	}
-	return at, true
+	return at, !known
 }
 
 func (m *search) split(i *inst, pc, pos int32) {
 	if m.keepsDead() {
-		m.stack = append(m.stack, choice{pc, pos, pos, wayNone})
+		m.stack = append(m.stack, choice{pc: pc, lo: pos, hi: pos, kind: wayNone})
 	}
-	m.stack = append(m.stack, choice{i.y, pos, pos, wayOn})
+	m.stack = append(m.stack, choice{pc: i.y, lo: pos, hi: pos, kind: wayOn})
 }
 
 // back takes the last choice that is left.
@@ -174,11 +186,7 @@ func (m *search) back(base int) (pc, pos int32) {
 			}
 			return pc, pos
 		case wayLonger:
-			i := &m.p.prog[c.pc]
-			n := int32(i.set.at(m.s, int(c.hi)))
-			if n > 0 && (i.max < 0 || c.lo < i.max) {
-				c.lo++
-				c.hi += n
+			if m.longer(c) {
 				return c.pc + 1, c.hi
 			}
 		case wayNone:
@@ -187,6 +195,27 @@ func (m *search) back(base int) (pc, pos int32) {
 		m.stack = m.stack[:len(m.stack)-1]
 	}
 	return -1, 0
+}
+
+// longer takes one more character of a lazy loop, if there is one; if not, all its ends have
+// failed.
+func (m *search) longer(c *choice) bool {
+	i := &m.p.prog[c.pc]
+	n := int32(i.set.at(m.s, int(c.hi)))
+	if i.max >= 0 {
+		c.hi += n
+		c.count++
+		return n > 0 && c.count <= i.max
+	}
+	f := m.failed[c.pc]
+	if next := c.hi + n; n > 0 && (next < f[0] || next > f[1]) {
+		c.hi = next
+		return true
+	} else if n > 0 {
+		c.hi = f[1]
+	}
+	m.failed[c.pc] = [2]int32{c.lo, c.hi}
+	return false
 }
 
 // fail remembers that all ways of a loop or split have failed.

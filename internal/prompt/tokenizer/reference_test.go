@@ -1,0 +1,101 @@
+package tokenizer
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// referenceCase is one vocabulary of testdata/reference.jsonl, which test/oracle/golden.py
+// writes: what Hugging Face tokenizers makes of texts and ids with it.
+type referenceCase struct {
+	Name  string
+	Model json.RawMessage
+	Texts []struct {
+		Text string
+		IDs  []uint32
+	}
+	Decoded []struct {
+		IDs        []uint32
+		All, Plain string
+	}
+}
+
+func referenceCases(t testing.TB) (cases []referenceCase) {
+	t.Helper()
+	f, err := os.Open("testdata/reference.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	lines := bufio.NewScanner(f)
+	for lines.Buffer(nil, 4<<20); lines.Scan(); {
+		var c referenceCase
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		cases = append(cases, c)
+	}
+	if lines.Err() != nil || len(cases) == 0 {
+		t.Fatalf("%d cases and error %v", len(cases), lines.Err())
+	}
+	return cases
+}
+
+// TestReference repeats what the oracle said, on vocabularies with settings of all kinds.
+func TestReference(t *testing.T) {
+	for _, c := range referenceCases(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			tok, err := Load(c.Model)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range c.Texts {
+				if got := tok.Encode(nil, row.Text); !slices.Equal(got, row.IDs) {
+					t.Errorf("%+q: %d, want %d", row.Text, got, row.IDs)
+				}
+			}
+			for _, row := range c.Decoded {
+				checkDecoded(t, tok, row.IDs, row.All, row.Plain)
+			}
+		})
+	}
+}
+
+// checkDecoded compares a text, as a whole and as a stream, which differs only where bytes are
+// no text.
+func checkDecoded(t *testing.T, tok *Tokenizer, ids []uint32, all, plain string) {
+	t.Helper()
+	if got := string(tok.Decode(nil, ids, false)); got != all {
+		t.Errorf("%d is %+q, want %+q", ids, got, all)
+	}
+	if got := string(tok.Decode(nil, ids, true)); got != plain {
+		t.Errorf("%d without special tokens is %+q, want %+q", ids, got, plain)
+	}
+	var streamed []byte
+	d := tok.NewDecoder()
+	for _, id := range ids {
+		streamed = d.Append(streamed, id)
+	}
+	if got := string(d.Flush(streamed)); got != all && !strings.Contains(all, "\ufffd") {
+		t.Errorf("%d streamed is %+q, want %+q", ids, got, all)
+	}
+}
+
+// TestNoAllocations: once warm, no kind of vocabulary allocates for a prompt.
+func TestNoAllocations(t *testing.T) {
+	text := strings.Repeat("The quick brown fox: 12345 x² naïve 你好\n\n", 50)
+	for _, c := range referenceCases(t) {
+		tok, err := Load(c.Model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst := tok.Encode(nil, text)
+		if n := testing.AllocsPerRun(20, func() { dst = tok.Encode(dst[:0], text) }); n != 0 {
+			t.Errorf("%s: %v allocations per Encode, want 0", c.Name, n)
+		}
+	}
+}

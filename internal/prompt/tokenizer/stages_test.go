@@ -1,0 +1,41 @@
+package tokenizer
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestBehaviors: what becomes of matches, as Hugging Face documents it, and inverted.
+func TestBehaviors(t *testing.T) {
+	const text = "the-final--countdown-"
+	for _, c := range []struct {
+		behavior string
+		invert   bool
+		want     []string
+	}{
+		{"Removed", false, []string{"the", "final", "countdown"}},
+		{"Removed", true, []string{"-", "-", "-", "-"}},
+		{"Isolated", false, []string{"the", "-", "final", "-", "-", "countdown", "-"}},
+		{"Contiguous", false, []string{"the", "-", "final", "--", "countdown", "-"}},
+		{"MergedWithPrevious", false, []string{"the-", "final-", "-", "countdown-"}},
+		{"MergedWithPrevious", true, []string{"the", "-final", "-", "-countdown", "-"}},
+		{"MergedWithNext", false, []string{"the", "-final", "-", "-countdown", "-"}},
+		{"MergedWithNext", true, []string{"the-", "final-", "-", "countdown-"}},
+	} {
+		tok := &Tokenizer{}
+		e := &encoder{t: tok}
+		var got []string
+		collect := stage{kind: stageSplit, split: func(s string, i int) int {
+			got = append(got, s)
+			return len(s)
+		}}
+		// What is collected goes on to be encoded by a vocabulary of nothing.
+		tok.vocab = &vocabulary{slots: []slot{{id: none}}}
+		e.cache = make([]cached, 1<<cacheBits)
+		tok.merges, _ = newMerges(0)
+		e.stage(text, []stage{{kind: stageMatch, find: literal("-"), behavior: behaviors[c.behavior], invert: c.invert}, collect})
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s, invert %t: %q, want %q", c.behavior, c.invert, got, c.want)
+		}
+	}
+}
