@@ -111,7 +111,7 @@ func (m *matcher) longest(s string) (n int, token *addedToken) {
 // order. A token that strips takes the white space beside it; a token that must be a word of
 // its own and is not is text, and the search goes on behind it, as in the reference.
 func (m *matcher) split(s string, gap func(string), found func(uint32)) {
-	done := 0
+	done, spaceFrom, spaceTo := 0, 0, -1
 	for i := 0; i < len(s); {
 		start, end, token := m.find(s, i)
 		if token == nil {
@@ -122,10 +122,13 @@ func (m *matcher) split(s string, gap func(string), found func(uint32)) {
 			continue
 		}
 		if token.LStrip {
-			start = max(len(trimSpaceRight(s[:start])), done)
+			start = done + len(trimSpaceRight(s[done:max(start, done)]))
 		}
 		if token.RStrip {
-			end = while(s, end, space)
+			if end < spaceFrom || end > spaceTo { // else in white space whose end is known
+				spaceFrom, spaceTo = end, while(s, end, space)
+			}
+			end = spaceTo
 		}
 		if done < start {
 			gap(s[done:start])

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -88,7 +89,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad: how long does a vocabulary take to load?
+// BenchmarkLoad: how long does a vocabulary take to load, and how much memory does it keep?
 //
 //	STATOR_BENCH_MODEL=DIR go test -run - -bench Load ./internal/prompt/tokenizer
 func BenchmarkLoad(b *testing.B) {
@@ -102,9 +103,59 @@ func BenchmarkLoad(b *testing.B) {
 	}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(src)))
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	before := heap()
+	var tok *Tokenizer
 	for b.Loop() {
-		if _, err := Load(src); err != nil {
+		if tok, err = Load(src); err != nil {
 			b.Fatal(err)
 		}
+	}
+	b.ReportMetric(heap()-before, "heap-MiB")
+	runtime.KeepAlive(tok)
+	runtime.KeepAlive(src)
+}
+
+// BenchmarkSplit: what does an expression cost that is run as it is, beside the same one written
+// by hand?
+//
+//	go test -run - -bench Split -count 6 ./internal/prompt/tokenizer | benchstat -col /by -
+func BenchmarkSplit(b *testing.B) {
+	texts := benchTexts(b)
+	size := 0
+	for _, s := range texts {
+		size += len(s)
+	}
+	var source string
+	for s := range patterns {
+		if strings.Contains(s, `(?i:'s|`) && strings.Contains(s, `|\p{N}| `) {
+			source = s
+		}
+	}
+	p, err := parsePattern(source)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var m search
+	for by, split := range map[string]splitter{"hand": qwen, "pattern": func(s string, i int) int {
+		_, end := p.find(&m, s, i)
+		return end
+	}} {
+		b.Run("by="+by, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				for _, s := range texts {
+					for i := 0; i < len(s); {
+						i = split(s, i)
+					}
+				}
+			}
+		})
 	}
 }

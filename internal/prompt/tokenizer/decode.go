@@ -132,7 +132,11 @@ func (st *decodeStep) do(token []byte, first bool) []byte {
 	switch st.kind {
 	case decodeStrip:
 		for range st.strip {
-			token = bytes.TrimPrefix(token, []byte(st.from))
+			rest, ok := bytes.CutPrefix(token, []byte(st.from))
+			if !ok {
+				break
+			}
+			token = rest
 		}
 		return token
 	case decodeMark:

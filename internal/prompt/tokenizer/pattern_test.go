@@ -65,6 +65,7 @@ func TestPatternRefuses(t *testing.T) {
 		`a{1`: "no quantifier", `+a`: "nothing before it", `(?i:é)`: "more than ASCII", `(?i:ss)`: "more than ASCII", `(?i:\p{L})`: "a class",
 		`[[:alpha:]]`: "by name", `\p{Klingon}`: `\p{Klingon}`, `[]a]`: "a ] that begins", `\h`: `\h`, `(?:a?)*b`: "may be nothing",
 		`(?:ab){4000}`: "too long", `[z-a]`: "a range", `[\s-a]`: "a range", `\xff`: "no character", `(?=a)*b`: "repeated",
+		`(?:(?:(?:(?:ab){4000}){4000}){4000}){4000}`: "too long", strings.Repeat("a", 9000): "too long",
 		strings.Repeat("(", 200): "too deeply", strings.Repeat("[", 200): "too deeply", `a\`: "not supported",
 	} {
 		if _, err := parsePattern(pattern); err == nil || !strings.Contains(err.Error(), says) {

@@ -74,13 +74,22 @@ func cl100k(s string, i, digits int) int {
 //	[^\r\n\p{L}\p{N}]?[upper]*[lower]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	[^\r\n\p{L}\p{N}]?[upper]+[lower]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
-func o200k(s string, i int) int {
+//
+// tekken, Mistral's, has no contractions and takes digits one at a time.
+func o200k(s string, i int) int { return words200k(s, i, 3, true) }
+
+func tekken(s string, i int) int { return words200k(s, i, 1, false) }
+
+func words200k(s string, i, digits int, contractions bool) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
+		if contractions {
+			end += optionalContraction(s, end)
+		}
 		return end
 	}
 	if c&number != 0 {
-		return atMost(s, i+n, 2, number)
+		return atMost(s, i+n, digits-1, number)
 	}
 	start := i
 	if s[i] == ' ' && i+1 < len(s) {
@@ -127,8 +136,8 @@ func o200kWord(s string, i int, c class, n int) int {
 	return 0
 }
 
-// upperLower matches [upper]*[lower]+ and a contraction: the end, or 0. Where no lower
-// follows the run of uppers, the run gives back characters until one is both.
+// upperLower matches [upper]*[lower]+: the end, or 0. Where no lower follows the run of uppers,
+// the run gives back characters until one is both.
 func upperLower(s string, i int) int {
 	j, both := i, 0
 	for j < len(s) {
@@ -142,22 +151,18 @@ func upperLower(s string, i int) int {
 		}
 	}
 	if end := while(s, j, lower); end > j {
-		return end + optionalContraction(s, end)
+		return end
 	}
-	if both > 0 {
-		return both + optionalContraction(s, both)
-	}
-	return 0
+	return both
 }
 
-// upperOnly matches [upper]+[lower]* and a contraction: the end, or 0.
+// upperOnly matches [upper]+[lower]*: the end, or 0.
 func upperOnly(s string, i int) int {
 	j := while(s, i, upper)
 	if j == i {
 		return 0
 	}
-	j = while(s, j, lower)
-	return j + optionalContraction(s, j)
+	return while(s, j, lower)
 }
 
 func optionalContraction(s string, i int) int {

@@ -99,7 +99,7 @@ type fixedLength int
 
 func (n fixedLength) find(_ *search, s string, i int) (start, end int) {
 	start = i
-	for range int(n) {
+	for k := 0; k < int(n) && i < len(s); k++ {
 		_, size := utf8.DecodeRuneInString(s[i:])
 		i += size
 	}

@@ -166,6 +166,37 @@ func TestSplitters(t *testing.T) {
 	}
 }
 
+// TestSplitterTwins compares the hand-written scanners with the expressions themselves, run as
+// they are.
+func TestSplitterTwins(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f\u0378")
+	for source, split := range patterns {
+		p, err := parsePattern(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m search
+		for range 5_000 {
+			runes := make([]rune, 1+r.IntN(12))
+			for i := range runes {
+				runes[i] = alphabet[r.IntN(len(alphabet))]
+			}
+			s := string(runes)
+			for i := 0; i < len(s); {
+				want, end := p.find(&m, s, i)
+				if want == i {
+					want = end
+				}
+				if got := split(s, i); got != want {
+					t.Fatalf("%.40s: %q at %d: piece %q, want %q", source, s, i, s[i:got], s[i:want])
+				}
+				i = want
+			}
+		}
+	}
+}
+
 // TestMergeTwins: rescanning, the heap and the plainest loop give the same.
 func TestMergeTwins(t *testing.T) {
 	tok := sim(t)

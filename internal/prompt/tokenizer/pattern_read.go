@@ -1,0 +1,236 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// patternReader reads an expression front to back.
+type patternReader struct {
+	src string
+	at  int
+	// fold says that case does not matter here.
+	fold bool
+	// last is the last literal character read where case does not matter.
+	last rune
+}
+
+// maxNested bounds groups in groups.
+const maxNested = 100
+
+func (r *patternReader) peek() byte {
+	if r.at < len(r.src) {
+		return r.src[r.at]
+	}
+	return 0
+}
+
+func (r *patternReader) take(s string) bool {
+	if strings.HasPrefix(r.src[r.at:], s) {
+		r.at += len(s)
+		return true
+	}
+	return false
+}
+
+func (r *patternReader) rune() (rune, error) {
+	c, n := utf8.DecodeRuneInString(r.src[r.at:])
+	if n == 0 {
+		return 0, errors.New("it ends in the middle")
+	}
+	r.at += n
+	return c, nil
+}
+
+// choice reads alternatives up to ) or the end.
+func (r *patternReader) choice(depth int) (*expr, error) {
+	if depth > maxNested {
+		return nil, errors.New("it is nested too deeply")
+	}
+	n := &expr{kind: nodeChoice}
+	for {
+		s, err := r.sequence(depth)
+		if err != nil {
+			return nil, err
+		}
+		n.subs = append(n.subs, s)
+		if !r.take("|") {
+			break
+		}
+	}
+	if len(n.subs) == 1 {
+		return n.subs[0], nil
+	}
+	return n, nil
+}
+
+func (r *patternReader) sequence(depth int) (*expr, error) {
+	n := &expr{kind: nodeSequence}
+	r.last = 0
+	for r.at < len(r.src) && r.peek() != '|' && r.peek() != ')' {
+		if r.at == 0 && r.take("(?i)") {
+			r.fold = true
+			continue
+		}
+		s, err := r.atom(depth)
+		if err != nil {
+			return nil, err
+		}
+		for more := true; more; {
+			if s, more, err = r.quantified(s); err != nil {
+				return nil, err
+			}
+		}
+		n.subs = append(n.subs, s)
+	}
+	if len(n.subs) == 1 {
+		return n.subs[0], nil
+	}
+	return n, nil
+}
+
+func (r *patternReader) atom(depth int) (*expr, error) {
+	switch c := r.peek(); c {
+	case '(':
+		return r.group(depth)
+	case '[':
+		r.at++
+		s, err := r.class(depth)
+		if err == nil && r.fold {
+			s, err = foldClass(s)
+		}
+		return &expr{kind: nodeSet, chars: s}, err
+	case '.':
+		r.at++
+		return &expr{kind: nodeSet, chars: runs{{'\n', '\n'}}.not()}, nil
+	case '^', '$':
+		r.at++
+		r.last = 0
+		return &expr{kind: nodeAssert, min: map[byte]int{'^': lineStart, '$': lineEnd}[c]}, nil
+	case '*', '+', '?':
+		return nil, fmt.Errorf("%c with nothing before it", c)
+	case '\\':
+		if r.at+1 < len(r.src) && places[r.src[r.at+1]] != 0 {
+			r.at += 2
+			r.last = 0
+			return &expr{kind: nodeAssert, min: places[r.src[r.at-1]]}, nil
+		}
+		s, single, err := r.escape()
+		if err == nil && r.fold {
+			if !single {
+				return nil, errors.New("a class where case does not matter")
+			}
+			s, err = r.foldRune(s[0][0])
+		}
+		return &expr{kind: nodeSet, chars: s}, err
+	}
+	c, err := r.rune()
+	if err != nil {
+		return nil, err
+	}
+	s := runs{{c, c}}
+	if r.fold {
+		s, err = r.foldRune(c)
+	}
+	return &expr{kind: nodeSet, chars: s}, err
+}
+
+func (r *patternReader) group(depth int) (*expr, error) {
+	kind, fold := nodeSequence, r.fold
+	switch {
+	case r.take("(?:"):
+	case r.take("(?i:"):
+		r.fold = true
+	case r.take("(?-i:"):
+		r.fold = false
+	case r.take("(?="):
+		kind = nodeLook
+	case r.take("(?!"):
+		kind = nodeLookNot
+	case r.take("(?>"):
+		kind = nodeAtomic
+	case strings.HasPrefix(r.src[r.at:], "(?"):
+		return nil, fmt.Errorf("the group %.5s… is not supported", r.src[r.at:])
+	default:
+		r.at++
+	}
+	n, err := r.choice(depth + 1)
+	if err != nil {
+		return nil, err
+	}
+	if !r.take(")") {
+		return nil, errors.New("unmatched (")
+	}
+	r.fold, r.last = fold, 0
+	return &expr{kind: kind, subs: []*expr{n}}, nil
+}
+
+// quantified reads one quantifier after n.
+func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
+	q := &expr{kind: nodeRepeat, subs: []*expr{n}, max: -1}
+	counted := false
+	switch r.peek() {
+	case '*':
+	case '+':
+		q.min = 1
+	case '?':
+		q.max = 1
+	case '{':
+		var ok bool
+		if q.min, q.max, ok = r.counts(); !ok {
+			return nil, false, errors.New("a { that is no quantifier")
+		}
+		counted = true
+	default:
+		return n, false, nil
+	}
+	if !counted {
+		r.at++
+	}
+	switch {
+	case counted && q.min == q.max && r.peek() == '?':
+		// Here {n}? is not lazy but {n}, or nothing.
+	case r.take("?"):
+		q.mode = lazy
+	case !counted && r.take("+"):
+		q.mode = possessive
+	}
+	if n.kind == nodeLook || n.kind == nodeLookNot || n.kind == nodeAssert {
+		return nil, false, errors.New("a look-ahead or a place that is repeated")
+	}
+	if n.shortest() == 0 && q.max != 1 {
+		return nil, false, errors.New("a repetition of what may be nothing")
+	}
+	return q, true, nil
+}
+
+// counts reads {n}, {n,}, {n,m} or {,m}.
+func (r *patternReader) counts() (least, most int, ok bool) {
+	end := strings.IndexByte(r.src[r.at:], '}')
+	if end < 0 {
+		return 0, 0, false
+	}
+	low, high, comma := strings.Cut(r.src[r.at+1:r.at+end], ",")
+	number := func(s string) int {
+		n := 0
+		for _, c := range []byte(s) {
+			if c < '0' || c > '9' || n > maxInst {
+				return -1
+			}
+			n = n*10 + int(c-'0')
+		}
+		return n
+	}
+	if least, most = number(low), number(high); !comma {
+		most = least
+	} else if high == "" {
+		most = -1
+	}
+	if low == "" && high == "" || least < 0 || comma && high != "" && most < least || least > maxInst || most > maxInst {
+		return 0, 0, false
+	}
+	r.at += end + 1
+	return least, most, true
+}
