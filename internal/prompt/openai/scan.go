@@ -285,25 +285,24 @@ func (s *scanner) raw() (text []byte, escaped bool) {
 // plain counts the bytes of b before the first quote, backslash or control character, sixteen
 // at a time.
 func plain(b []byte) int {
-	n := len(b)
-	for len(b) >= 16 {
-		if marked(binary.LittleEndian.Uint64(b))|marked(binary.LittleEndian.Uint64(b[8:])) != 0 {
-			break
+	i := 0
+	for ; i+16 <= len(b); i += 16 {
+		w := b[i : i+16 : i+16]
+		low, high := marked(binary.LittleEndian.Uint64(w)), marked(binary.LittleEndian.Uint64(w[8:]))
+		if low|high == 0 {
+			continue
 		}
-		b = b[16:]
-	}
-	for len(b) >= 8 {
-		if m := marked(binary.LittleEndian.Uint64(b)); m != 0 {
-			return n - len(b) + bits.TrailingZeros64(m)/8
+		if low != 0 {
+			return i + bits.TrailingZeros64(low)/8
 		}
-		b = b[8:]
+		return i + 8 + bits.TrailingZeros64(high)/8
 	}
-	for i, c := range b {
-		if c == '"' || c == '\\' || c < 0x20 {
-			return n - len(b) + i
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
+			return i
 		}
 	}
-	return n
+	return i
 }
 
 // marked has the high bit of each byte of w set that is a quote, a backslash or a control
