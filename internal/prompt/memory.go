@@ -162,12 +162,10 @@ func (s *shard) findLocked(k key) ([]uint32, bool) {
 	return s.young.words[at.from:][:at.n], true
 }
 
-// putLocked remembers words under k; if something is there already, it is the same.
+// putLocked remembers words under k. Where two requests at once had the same new text both put
+// it, and the second is kept: that is rarer than it would be dear to look first.
 func (s *shard) putLocked(k key, words []uint32) {
-	if 4*int64(len(words))+entryBytes > s.limit/4 {
-		return
-	}
-	if _, known := s.young.at[k]; !known { // else two requests at once had the same new text
+	if 4*int64(len(words))+entryBytes <= s.limit/4 {
 		s.addLocked(k, words)
 	}
 }
