@@ -35,7 +35,7 @@ var (
 const lowerBlock = "▁"
 
 func newByteLevel() *alphabet {
-	a := &alphabet{byte: make(map[rune]byte, 256)}
+	a := &alphabet{kind: kindBytes, byte: make(map[rune]byte, 256)}
 	other := rune(0x100)
 	for b := range 256 {
 		r := rune(b)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"unicode/utf8"
 )
 
 type preTokenizerConfig struct {
@@ -108,40 +109,48 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 		}
 		return out, nil
 	case "Metaspace":
-		st := stage{kind: stageMetaspace, cut: c.Split == nil || *c.Split}
-		var err error
-		if st.scheme, err = readScheme(c.PrependScheme, c.AddPrefixSpace); err != nil {
-			return nil, err
-		}
-		if c.Replacement != lowerBlock || st.scheme == prependFirst && !first {
-			return nil, errors.New("pre_tokenizer Metaspace is not supported with another replacement than ▁, or behind others with prepend_scheme first")
-		}
-		return []stage{st}, nil
-	case "Digits":
-		how := contiguous
-		if c.IndividualDigits {
-			how = isolated
-		}
-		return []stage{{kind: stageMatch, find: numeric(), behavior: how}}, nil
+		return c.metaspaceStage(first)
 	case "Punctuation":
-		st := stage{kind: stageMatch, find: punctuation()}
-		ok := true
+		how := isolated
 		if c.Behavior != nil {
-			st.behavior, ok = behaviors[*c.Behavior]
+			var ok bool
+			if how, ok = behaviors[*c.Behavior]; !ok {
+				return nil, fmt.Errorf("pre_tokenizer Punctuation with behavior %s is not supported", *c.Behavior)
+			}
 		}
-		if !ok {
-			return nil, fmt.Errorf("pre_tokenizer Punctuation with behavior %s is not supported", *c.Behavior)
+		return []stage{{kind: stageMatch, find: punctuation(), behavior: how}}, nil
+	}
+	return c.simpleStage()
+}
+
+func (c *preTokenizerConfig) metaspaceStage(first bool) ([]stage, error) {
+	scheme, err := readScheme(c.PrependScheme, c.AddPrefixSpace)
+	if err != nil {
+		return nil, err
+	}
+	if c.Replacement != lowerBlock || scheme == prependFirst && !first {
+		return nil, errors.New("pre_tokenizer Metaspace is not supported with another replacement than ▁, or behind others with prepend_scheme first")
+	}
+	return []stage{{kind: stageMetaspace, scheme: scheme, cut: c.Split == nil || *c.Split}}, nil
+}
+
+// simpleStage is one of the pre-tokenizers that have hardly a setting.
+func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
+	st := stage{kind: stageMatch, behavior: removed}
+	switch c.Type {
+	case "Digits":
+		if st.find, st.behavior = numeric(), contiguous; c.IndividualDigits {
+			st.behavior = isolated
 		}
-		return []stage{st}, nil
 	case "Whitespace":
-		return []stage{{kind: stageMatch, find: words(), behavior: removed, invert: true}}, nil
+		st.find, st.invert = words(), true
 	case "WhitespaceSplit":
-		return []stage{{kind: stageMatch, find: whiteSpace(), behavior: removed}}, nil
+		st.find = whiteSpace()
 	case "CharDelimiterSplit":
-		if len([]rune(c.Delimiter)) != 1 {
+		if utf8.RuneCountInString(c.Delimiter) != 1 {
 			return nil, errors.New("pre_tokenizer CharDelimiterSplit needs a delimiter of one character")
 		}
-		return []stage{{kind: stageMatch, find: literal(c.Delimiter), behavior: removed}}, nil
+		st.find = literal(c.Delimiter)
 	case "FixedLength":
 		n := 5
 		if c.Length != nil {
@@ -150,9 +159,11 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 		if n < 1 {
 			return nil, errors.New("pre_tokenizer FixedLength needs a length of at least 1")
 		}
-		return []stage{{kind: stageMatch, find: fixedLength(n)}}, nil
+		st.find, st.behavior = fixedLength(n), isolated
+	default:
+		return nil, fmt.Errorf("pre_tokenizer %q is not supported", c.Type)
 	}
-	return nil, fmt.Errorf("pre_tokenizer %q is not supported", c.Type)
+	return []stage{st}, nil
 }
 
 func (c *preTokenizerConfig) splitStage() ([]stage, error) {
@@ -179,7 +190,7 @@ func (c *preTokenizerConfig) splitStage() ([]stage, error) {
 	return []stage{{kind: stageMatch, find: find, behavior: how, invert: c.Invert}}, nil
 }
 
-var errScheme = errors.New("Metaspace is not supported with a prepend_scheme but always, first and never, or one that add_prefix_space contradicts")
+var errScheme = errors.New("a Metaspace is not supported with a prepend_scheme but always, first and never, or one that add_prefix_space contradicts")
 
 // readScheme reads Metaspace's scheme, which older files say with add_prefix_space.
 func readScheme(name *string, prefix *bool) (prependScheme, error) {

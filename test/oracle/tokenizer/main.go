@@ -56,7 +56,6 @@ func run(model string, bench int, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	load = cpu() - load
-	src = nil
 	w := bufio.NewWriterSize(out, 1<<20)
 	defer w.Flush()
 	lines := json.NewDecoder(bufio.NewReaderSize(in, 1<<20))
