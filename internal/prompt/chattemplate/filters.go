@@ -29,6 +29,7 @@ func init() {
 		"min": extreme(-1), "max": extreme(1), "batch": batch, "groupby": groupBy,
 		"int": intFilter, "float": floatFilter, "round": roundFilter, "abs": absFilter,
 		"indent": indent, "attr": attrFilter, "center": center, "wordcount": wordCount,
+		"truncate": truncateFilter, "slice": sliceFilter, "urlencode": urlEncode, "xmlattr": xmlAttr,
 	}
 }
 

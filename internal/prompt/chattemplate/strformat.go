@@ -8,7 +8,7 @@ import (
 // formatMethod is str.format: "{}", "{0}", "{name}", "{a.b[0]!r:>10}".
 func (r *run) formatMethod(s string, a *arguments) Value {
 	var b []byte
-	auto := 0
+	var auto numbering
 	for s != "" && r.err == nil {
 		i := strings.IndexAny(s, "{}")
 		if i < 0 {
@@ -20,16 +20,13 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 			b, s = append(b, s[i]), s[i+2:]
 			continue
 		}
-		end := strings.IndexByte(s[i:], '}')
+		end := closing(s[i:])
 		if s[i] == '}' || end < 0 {
 			return r.failf("single '%c' encountered in format string", s[i])
 		}
 		field := s[i+1 : i+end]
 		s = s[i+end+1:]
-		if strings.Contains(field, "{") {
-			return r.failf("nested fields in format strings are not supported")
-		}
-		b = r.field(b, field, a, &auto)
+		b = r.field(b, field, a, &auto, true)
 		if !r.made(len(b)) {
 			return undefined
 		}
@@ -37,10 +34,73 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 	return makeString(b)
 }
 
-// field formats one field.
-func (r *run) field(b []byte, field string, a *arguments, auto *int) []byte {
-	name, format, _ := strings.Cut(field, ":")
-	name, conversion, _ := strings.Cut(name, "!")
+// numbering counts the fields that are not numbered; numbers given rule it out.
+type numbering struct {
+	next  int
+	given bool
+}
+
+// closing is where the field that s begins with ends, -1 where it does not.
+func closing(s string) int {
+	depth := 0
+	for i := 1 + fieldName(s[1:]); i < len(s); i++ {
+		switch s[i] {
+		case '{':
+			depth++
+		case '}':
+			if depth--; depth < 0 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// fieldName is the length of a field's name, which ends before ":", "!" or a brace that are not
+// in brackets.
+func fieldName(s string) int {
+	inside := false
+	for i := range len(s) {
+		switch c := s[i]; {
+		case inside:
+			inside = c != ']'
+		case c == '[':
+			inside = true
+		case strings.IndexByte(":!{}", c) >= 0:
+			return i
+		}
+	}
+	return len(s)
+}
+
+// nested replaces the fields in a format specification, which hold none themselves.
+func (r *run) nested(format string, a *arguments, auto *numbering) string {
+	var b []byte
+	for r.err == nil {
+		i := strings.IndexByte(format, '{')
+		if i < 0 {
+			break
+		}
+		end := closing(format[i:])
+		if end < 0 {
+			r.failf("expected '}' before end of string")
+			break
+		}
+		b = r.field(append(b, format[:i]...), format[i+1:i+end], a, auto, false)
+		format = format[i+end+1:]
+	}
+	return string(append(b, format...))
+}
+
+// field formats one field. Outer says that its format specification may hold fields.
+func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer bool) []byte {
+	name, rest := field[:fieldName(field)], field[fieldName(field):]
+	conversion, format, _ := strings.Cut(rest, ":")
+	conversion = strings.TrimPrefix(conversion, "!")
+	if strings.Contains(conversion, "{") {
+		r.failf("unexpected '{' in field name")
+		return b
+	}
 	first := len(name)
 	if k := strings.IndexAny(name, ".["); k >= 0 {
 		first = k
@@ -48,8 +108,13 @@ func (r *run) field(b []byte, field string, a *arguments, auto *int) []byte {
 	v, ok := undefined, false
 	if n, isNumber := digits(name[:first]); isNumber || first == 0 {
 		if first == 0 {
-			n = *auto
-			*auto++
+			n = auto.next
+			auto.next++
+		}
+		auto.given = auto.given || first > 0
+		if auto.given && auto.next > 0 {
+			r.failf("cannot switch between automatic field numbering and manual field specification")
+			return b
 		}
 		if ok = n < len(a.positional); ok {
 			v = a.positional[n]
@@ -68,7 +133,14 @@ func (r *run) field(b []byte, field string, a *arguments, auto *int) []byte {
 	case "s":
 		v = StringValue(text(v))
 	}
-	if format == "" {
+	if strings.Contains(format, "{") {
+		if !outer {
+			r.failf("Max string recursion exceeded")
+			return b
+		}
+		format = r.nested(format, a, auto)
+	}
+	if r.err != nil || format == "" {
 		return appendStr(b, v)
 	}
 	return r.formatValue(b, v, format)
