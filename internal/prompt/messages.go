@@ -10,8 +10,9 @@ import (
 
 // messages are the conversation as templates see it, prepared as vLLM prepares it: only known
 // members, content as a string (or as parts, where the template goes through them), the
-// arguments of tool calls as dicts.
-func (p *Prompt) messages(req *Request, parts bool) (chattemplate.Value, error) {
+// arguments of tool calls as dicts, developers as systems where the template knows none.
+func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
+	parts := t.WantsParts()
 	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
 	for i := range req.Messages {
 		m := &req.Messages[i]
@@ -22,16 +23,24 @@ func (p *Prompt) messages(req *Request, parts bool) (chattemplate.Value, error) 
 		if err != nil {
 			return content, err
 		}
-		if req.ContinueFinalMessage && i == len(req.Messages)-1 {
-			if content, err = tagged(content); err != nil {
-				return content, err
-			}
-		}
 		d.Set("content", content)
 		if err := addMembers(d, m, i); err != nil {
 			return content, err
 		}
 		p.items[i] = chattemplate.DictValue(d)
+	}
+	if !t.KnowsDeveloper() {
+		p.items = withoutDevelopers(p.items)
+	}
+	if req.ContinueFinalMessage {
+		final := p.items[len(p.items)-1].Dict()
+		content, _ := final.Get("content")
+		content, text, err := tagged(content)
+		if err != nil {
+			return content, err
+		}
+		final.Set("content", content)
+		p.final = text
 	}
 	return chattemplate.ListValue(p.items), nil
 }
@@ -58,17 +67,33 @@ func addMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
 				d.Set("tool_calls", calls)
 			}
 		}
-		if m.HasReasoning {
+		if m.Has&openai.ReasoningMember != 0 {
 			d.Set("reasoning", chattemplate.StringValue(m.Reasoning))
 			d.Set("reasoning_content", chattemplate.StringValue(m.Reasoning))
 		}
 	case "tool":
-		if m.ToolCallID != "" {
+		switch {
+		case m.Has&openai.NullToolCallID != 0:
+			d.Set("tool_call_id", chattemplate.NoneValue())
+		case m.Has&openai.ToolCallIDMember != 0:
 			d.Set("tool_call_id", chattemplate.StringValue(m.ToolCallID))
 		}
 	}
-	if m.Name != "" {
+	if m.Has&openai.NameMember != 0 {
 		d.Set("name", chattemplate.StringValue(m.Name))
+	}
+	if m.Has&openai.TaskMember != 0 {
+		d.Set("task", chattemplate.StringValue(m.Task))
+	}
+	if m.Role == "developer" {
+		own := chattemplate.NoneValue()
+		if m.Tools != nil {
+			var err error
+			if own, err = decode("messages["+strconv.Itoa(i)+"].tools", m.Tools); err != nil {
+				return err
+			}
+		}
+		d.Set("tools", own)
 	}
 	return nil
 }
@@ -82,113 +107,277 @@ func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, err
 		return chattemplate.DictValue(d)
 	}
 	if m.Kind != openai.PartsContent {
+		content, left := m.Content, true
+		if m.Role == "system" {
+			content, left = withoutBilling(content)
+		}
 		switch {
 		case !parts || m.Role == "tool":
-			return chattemplate.StringValue(m.Content), nil
-		case m.Kind == openai.NoContent:
+			return chattemplate.StringValue(content), nil
+		case m.Kind == openai.NoContent || !left:
 			return chattemplate.ListValue(nil), nil
 		}
-		return chattemplate.ListValue([]chattemplate.Value{text(m.Content)}), nil
+		return chattemplate.ListValue([]chattemplate.Value{text(content)}), nil
 	}
+	return p.parts(m, parts)
+}
+
+// parts are a message's content that was given as parts.
+func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, error) {
 	var values []chattemplate.Value
 	var texts, media []string
+	onlyText := true
 	for _, part := range m.Parts {
-		kind := ""
+		d := chattemplate.NewDict(2)
 		switch part.Type {
-		case openai.TextPart:
-			values = append(values, text(part.Text))
-			if part.Text != "" {
-				texts = append(texts, part.Text)
+		case openai.TextPart, openai.ReferencePart:
+			content, left := part.Text, true
+			if m.Role == "system" {
+				content, left = withoutBilling(content)
 			}
-			continue
-		case openai.ImagePart:
-			kind = "image"
-		case openai.AudioPart:
-			kind = "audio"
-		case openai.VideoPart:
-			kind = "video"
+			if !left {
+				continue
+			}
+			if content != "" || wanted {
+				texts = append(texts, content)
+			}
+			kind, field := "text", "text"
+			if part.Type == openai.ReferencePart {
+				kind, field, onlyText = "tool_reference", "name", false
+			}
+			d.Set("type", chattemplate.StringValue(kind))
+			d.Set(field, chattemplate.StringValue(content))
+		case openai.ImagePart, openai.AudioPart, openai.VideoPart:
+			kind := [...]string{openai.ImagePart: "image", openai.AudioPart: "audio", openai.VideoPart: "video"}[part.Type]
+			onlyText = false
+			p.Media, media = append(p.Media, part.Hash), append(media, "<"+kind+">")
+			d.Set("type", chattemplate.StringValue(kind))
 		default:
 			return chattemplate.NoneValue(), openai.Invalid("type", "invalid_value",
 				"Unsupported chat content part type. Supported types: text, refusal, image_url, input_audio, audio_url, video_url.")
 		}
-		p.Media = append(p.Media, part.Hash)
-		d := chattemplate.NewDict(1)
-		d.Set("type", chattemplate.StringValue(kind))
-		values, media = append(values, chattemplate.DictValue(d)), append(media, "<"+kind+">")
+		if wanted && part.Extra && part.Type != openai.ReferencePart {
+			if err := addExtra(d, part.Raw); err != nil {
+				return chattemplate.NoneValue(), err
+			}
+		}
+		values = append(values, chattemplate.DictValue(d))
 	}
-	if parts && (m.Role != "tool" || len(media) > 0) {
+	if wanted && (m.Role != "tool" || !onlyText) {
 		return chattemplate.ListValue(values), nil
 	}
-	return chattemplate.StringValue(strings.Join(append(media, texts...), "\n")), nil
+	if wanted || len(texts) > 0 || len(media) == 0 {
+		media = append(media, strings.Join(texts, "\n"))
+	}
+	return chattemplate.StringValue(strings.Join(media, "\n")), nil
 }
 
-// tagged puts the tag behind the text that is to be continued.
-func tagged(content chattemplate.Value) (chattemplate.Value, error) {
+// addExtra adds what a part has beyond the members that are known.
+func addExtra(d *chattemplate.Dict, raw []byte) error {
+	v, err := decode("messages", raw)
+	if err != nil {
+		return err
+	}
+	v.Dict().Each(func(key string, v chattemplate.Value) {
+		if !openai.PartField(key) {
+			d.Set(key, v)
+		}
+	})
+	return nil
+}
+
+// billing begins a line of Claude Code's that is another one in each request. vLLM drops it from
+// what a system says, so that it does not spoil the cache.
+const billing = "x-anthropic-billing-header"
+
+// withoutBilling is text without that line, and whether anything is left.
+func withoutBilling(text string) (string, bool) {
+	if !strings.HasPrefix(text, billing) {
+		return text, true
+	}
+	_, rest, _ := strings.Cut(text, "\n")
+	return rest, rest != ""
+}
+
+// withoutDevelopers are messages with developers made systems, and all that systems say in one
+// message at the front, for a template that knows no developers. Without developers they stay
+// as they are.
+func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
+	var says []string
+	found, late := false, false
+	rest := make([]chattemplate.Value, 1, len(messages)+1)
+	for i, m := range messages {
+		switch role, _ := m.Dict().Get("role"); role.Text() {
+		case "developer":
+			found = true
+		case "system":
+		default:
+			rest = append(rest, m)
+			continue
+		}
+		late = late || i > 0
+		if text := joined(m.Dict()); text != "" {
+			says = append(says, text)
+		}
+	}
+	switch {
+	case !found:
+		return messages
+	case !late:
+		first := chattemplate.NewDict(4)
+		messages[0].Dict().Each(func(key string, v chattemplate.Value) {
+			if key != "tools" {
+				first.Set(key, v)
+			}
+		})
+		first.Set("role", chattemplate.StringValue("system"))
+		messages[0] = chattemplate.DictValue(first)
+		return messages
+	}
+	system := chattemplate.NewDict(2)
+	system.Set("role", chattemplate.StringValue("system"))
+	system.Set("content", chattemplate.StringValue(strings.Join(says, "\n\n")))
+	rest[0] = chattemplate.DictValue(system)
+	return rest
+}
+
+// joined is the text of a message: of its parts, a line each.
+func joined(m *chattemplate.Dict) string {
+	content, _ := m.Get("content")
 	if content.Kind() == chattemplate.String {
-		return chattemplate.StringValue(content.Text() + continueTag), nil
+		return content.Text()
+	}
+	var texts []string
+	for _, part := range content.Items() {
+		if text, ok := part.Dict().Get("text"); ok {
+			texts = append(texts, text.Text())
+		}
+	}
+	return strings.Join(texts, "\n")
+}
+
+// tagged puts the tag behind the text that is to be continued, and returns that text as well.
+func tagged(content chattemplate.Value) (_ chattemplate.Value, text string, _ error) {
+	if content.Kind() == chattemplate.String {
+		return chattemplate.StringValue(content.Text() + continueTag), content.Text(), nil
 	}
 	items := content.Items()
 	for i := len(items) - 1; i >= 0; i-- {
 		if text, ok := items[i].Dict().Get("text"); ok {
 			items[i].Dict().Set("text", chattemplate.StringValue(text.Text()+continueTag))
-			return content, nil
+			return content, text.Text(), nil
 		}
 	}
-	return content, openai.Invalid("continue_final_message", "invalid_value",
+	return content, "", openai.Invalid("continue_final_message", "invalid_value",
 		"continue_final_message is set, but the final message has no text to continue. Set it to false.")
 }
 
 // toolCalls are a message's tool calls with their arguments as dicts: clients send them as
-// JSON text, templates want them as values. No arguments are an empty dict.
+// JSON text, templates want them as values. What is not the text of an object is an empty dict,
+// so that a slip of the model's does not end the conversation.
 func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 	param := "messages[" + strconv.Itoa(i) + "].tool_calls"
 	calls, err := decode(param, raw)
 	if err != nil {
 		return calls, err
 	}
-	for _, c := range calls.Items() {
-		fn, ok := c.Dict().Get("function")
-		if !ok || fn.Kind() != chattemplate.DictKind {
-			return calls, openai.Invalid(param, "invalid_type", "Invalid '%s': a call has no function. Send {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", param)
+	items := calls.Items()
+	for k, c := range items {
+		fn, _ := c.Dict().Get("function")
+		if !isString(c.Dict(), "id") || !isString(c.Dict(), "type") || fn.Kind() != chattemplate.DictKind ||
+			!isString(fn.Dict(), "name") || !isString(fn.Dict(), "arguments") {
+			return calls, openai.Invalid(param, "invalid_type", "Invalid '%s': a call lacks a member, or one has the wrong type. "+
+				"Send {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}, the arguments as a string.", param)
 		}
-		args, _ := fn.Dict().Get("arguments")
-		switch {
-		case args.Kind() == chattemplate.String && args.Text() != "":
-			v, err := chattemplate.FromJSON([]byte(args.Text()))
-			if err != nil {
-				return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': the arguments of a call are not valid JSON. Send the arguments as the model wrote them.", param)
-			}
-			fn.Dict().Set("arguments", v)
-		case args.Kind() != chattemplate.DictKind && args.Kind() != chattemplate.ListKind:
-			fn.Dict().Set("arguments", chattemplate.DictValue(&chattemplate.Dict{}))
+		if kind, _ := c.Dict().Get("type"); kind.Text() != "function" {
+			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant tool_calls of type 'function'.", param)
 		}
+		function := ordered(fn.Dict(), "arguments", "name")
+		text, _ := function.Get("arguments")
+		args, err := chattemplate.FromPythonJSON([]byte(text.Text()))
+		if err != nil || args.Kind() != chattemplate.DictKind {
+			args = chattemplate.DictValue(&chattemplate.Dict{})
+		}
+		function.Set("arguments", args)
+		call := ordered(c.Dict(), "id", "function", "type")
+		call.Set("function", chattemplate.DictValue(function))
+		items[k] = chattemplate.DictValue(call)
 	}
 	return calls, nil
 }
 
-// tools are a request's tools in the order in which vLLM hands their members on: the known
-// ones first and always (None where absent), then the others as they came.
+func isString(d *chattemplate.Dict, key string) bool {
+	v, ok := d.Get(key)
+	return ok && v.Kind() == chattemplate.String
+}
+
+// tools are a request's tools as vLLM hands them on: the members that it knows in its own
+// order, None for a description or parameters that are absent, and no others.
 func tools(raw []byte) (chattemplate.Value, error) {
 	list, err := decode("tools", raw)
 	if err != nil {
 		return list, err
 	}
 	items := list.Items()
+	if len(items) == 0 {
+		return list, openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool or omit the field entirely.")
+	}
 	for i, t := range items {
-		fn, ok := t.Dict().Get("function")
-		if !ok || fn.Kind() != chattemplate.DictKind {
-			return list, openai.Invalid("tools["+strconv.Itoa(i)+"]", "invalid_type",
-				"Invalid 'tools[%d]': it has no function. Send {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", i)
+		if t.Kind() != chattemplate.DictKind {
+			return list, badTool(i, "it is not an object")
 		}
-		function := ordered(fn.Dict(), "name", "description", "parameters")
-		tool := ordered(t.Dict(), "type", "function")
-		tool.Set("function", chattemplate.DictValue(function))
-		if kind, _ := tool.Get("type"); kind.Kind() == chattemplate.None {
-			tool.Set("type", chattemplate.StringValue("function"))
+		tool, reason := cleanTool(t.Dict())
+		if reason != "" {
+			return list, badTool(i, reason)
 		}
 		items[i] = chattemplate.DictValue(tool)
 	}
 	return list, nil
+}
+
+func badTool(i int, reason string) error {
+	return openai.Invalid("tools["+strconv.Itoa(i)+"]", "invalid_type",
+		"Invalid 'tools[%d]': %s. Send {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", i, reason)
+}
+
+// cleanTool is one tool, or the reason why it is none.
+func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
+	fn, _ := t.Get("function")
+	if fn.Kind() != chattemplate.DictKind {
+		return nil, "it has no function"
+	}
+	if kind, ok := t.Get("type"); ok && (kind.Kind() != chattemplate.String || kind.Text() != "function") {
+		return nil, "its type is not function"
+	}
+	later, _ := t.Get("defer_loading")
+	tool, function := chattemplate.NewDict(3), chattemplate.NewDict(5)
+	for _, m := range []struct {
+		name string
+		kind chattemplate.Kind
+		kept bool // where it is None
+	}{{"name", chattemplate.String, false}, {"description", chattemplate.String, true}, {"parameters", chattemplate.DictKind, true},
+		{"strict", chattemplate.Bool, false}, {"defer_loading", chattemplate.Bool, false}} {
+		v, ok := fn.Dict().Get(m.name)
+		if !ok {
+			v = chattemplate.NoneValue()
+		}
+		if m.name == "defer_loading" && v.Kind() == chattemplate.None {
+			v = later
+		}
+		none := v.Kind() == chattemplate.None || v.Kind() == chattemplate.Undefined
+		if !none && v.Kind() != m.kind || none && m.name == "name" {
+			return nil, "the " + m.name + " of its function is missing or has the wrong type"
+		}
+		if !none || m.kept {
+			function.Set(m.name, v)
+		}
+	}
+	tool.Set("type", chattemplate.StringValue("function"))
+	tool.Set("function", chattemplate.DictValue(function))
+	if later.Kind() == chattemplate.Bool {
+		tool.Set("defer_loading", later)
+	}
+	return tool, ""
 }
 
 // ordered is d with the keys in first at the front, None where d lacks them.

@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -13,6 +12,10 @@ import (
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	dst.Reset()
 	dst.memory = m.memory
+	if m.context > 0 && req.Truncate > m.context {
+		return openai.Invalid("truncate_prompt_tokens", "invalid_value",
+			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.", req.Truncate, m.context)
+	}
 	if req.Endpoint == Chat {
 		if err := m.render(req, dst); err != nil {
 			return err
@@ -97,7 +100,8 @@ func (m *Model) keep(req *Request) int {
 	case req.Truncate > 0:
 		return req.Truncate
 	case req.Truncate < 0 && m.context > 0:
-		return max(0, m.context-req.MaxTokens)
+		// A token is left for the answer, where one is asked for.
+		return max(0, m.context-min(1, req.MaxTokens))
 	}
 	return -1
 }
@@ -113,22 +117,28 @@ func truncate(ids []uint32, n int, right bool) []uint32 {
 	return ids[:copy(ids, ids[len(ids)-n:])]
 }
 
-// checkLength refuses a prompt that leaves no room for what was asked for, in vLLM's words.
+// checkLength refuses a prompt that leaves no room for an answer, in vLLM's words. How much of
+// the room is asked for does not matter, as long as no more is than there ever is: engines cut
+// the answer short.
 func (m *Model) checkLength(req *Request, n int) error {
 	if n == 0 {
 		return openai.Invalid(param(req), "invalid_value", "The prompt is empty: it has no tokens. Send some text.")
 	}
-	asked := req.MaxTokens
-	if req.Endpoint == Embeddings {
-		asked = 0
+	most := m.context
+	if req.Endpoint != Embeddings {
+		most--
 	}
-	if m.context == 0 || n+asked <= m.context {
-		return nil
+	switch {
+	case m.context == 0:
+	case n > most:
+		return openai.Invalid("input_tokens", "context_length_exceeded",
+			"This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this limit or leaves "+
+				"no room for output tokens. Please reduce the length of the input prompt.", m.context, n)
+	case req.Endpoint != Embeddings && req.MaxTokens > m.context:
+		return openai.Invalid("max_tokens", "invalid_value",
+			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxTokens, m.context)
 	}
-	return openai.Invalid("input_tokens", "context_length_exceeded",
-		"This model's maximum context length is %s tokens. However, you requested %s output tokens and your prompt contains %s input tokens, "+
-			"for a total of %s tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
-		strconv.Itoa(m.context), strconv.Itoa(asked), strconv.Itoa(n), strconv.Itoa(n+asked))
+	return nil
 }
 
 // param is the field that holds a request's prompt.

@@ -76,6 +76,7 @@ type Prompt struct {
 	otherMarks []mark
 	dicts      []chattemplate.Dict
 	items      []chattemplate.Value
+	final      string // the text of the final message that is continued
 }
 
 // Reset empties p and keeps its buffers.

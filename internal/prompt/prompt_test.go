@@ -96,12 +96,12 @@ func TestRefused(t *testing.T) {
 		body, param, says string
 	}{
 		{prompt.Completions, `{"model":"m","prompt":"` + strings.Repeat("the ", 140_000) + `"}`, "input_tokens", "This model's maximum context length is 131072 tokens."},
-		{prompt.Completions, `{"model":"m","prompt":"the","max_tokens":131072}`, "input_tokens", "requested 131072 output tokens and your prompt contains 1 input tokens"},
+		{prompt.Completions, `{"model":"m","prompt":"the","max_tokens":131073}`, "max_tokens", "max_tokens=131073 cannot be greater than max_model_len=131072"},
 		{prompt.Completions, `{"model":"m","prompt":[9999999]}`, "prompt", "out of vocabulary"},
 		{prompt.Completions, `{"model":"m","prompt":""}`, "prompt", "empty"},
 		{prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "tools[0]", "no function"},
 		{prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"messages":[]}}`, "chat_template_kwargs", "Remove it"},
-		{prompt.Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls", "not valid JSON"},
+		{prompt.Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls", "a call lacks a member"},
 	} {
 		var p prompt.Prompt
 		err := m.Prepare(parse(t, c.ep, c.body), &p)

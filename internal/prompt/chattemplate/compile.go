@@ -180,9 +180,12 @@ func (t target) each(add func(string)) {
 
 // mentions says whether body uses name, wherever; a macro is told what it was called with only
 // where it asks.
-func mentions(body []statement, name string) bool {
+func mentions(body []statement, id string) bool {
 	found := false
-	walk(body, func(n string) { found = found || n == name })
+	walk(body, func(e expression) {
+		n, is := e.(name)
+		found = found || is && n.id == id
+	})
 	return found
 }
 

@@ -3,13 +3,32 @@ package chattemplate
 import "slices"
 
 // wantsParts says whether a template goes through a message's content part by part. It is
-// vLLM's rule: there is a loop over the content of a variable that a loop over messages (or
-// over something assigned from messages) binds. Where vLLM's own analysis gives up, at a loop
-// or an assignment with a target that is not one name, the answer is no, as there.
+// vLLM's rule. There is a loop
+//   - over the content of a variable that a loop over messages (or over something assigned from
+//     messages) binds; or
+//   - in a macro, over a parameter of it that is handed such a content somewhere; or
+//   - outside macros, over a variable named content.
+//
+// Where vLLM's own analysis gives up before it has found one, at a loop or an assignment with a
+// target that is not one name, the answer is no, as there.
 func wantsParts(body []statement) bool {
+	a := analysis{body: body, params: map[string][]string{}}
+	return a.messages() && a.content()
+}
+
+type analysis struct {
+	body []statement
+	// items are the variables that loops over messages bind.
+	items []string
+	// params are the parameters of macros that are handed a content, by the macro's name.
+	params map[string][]string
+}
+
+// messages finds the items; it says no where the analysis gives up.
+func (a *analysis) messages() bool {
 	lists, ok := []string{"messages"}, true
 	for at := 0; at < len(lists); at++ {
-		each(body, func(s statement) {
+		each(a.body, func(s statement) {
 			if set, is := s.(setStmt); is && accesses(set.value, lists[at], "") {
 				ok = ok && set.target.tuple == nil && set.target.attr == ""
 				if !slices.Contains(lists, set.target.name) {
@@ -18,22 +37,72 @@ func wantsParts(body []statement) bool {
 			}
 		})
 	}
-	var items []string
-	each(body, func(s statement) {
+	each(a.body, func(s statement) {
 		if loop, is := s.(forStmt); is && slices.ContainsFunc(lists, func(l string) bool { return accesses(loop.iter, l, "") }) {
 			ok = ok && loop.target.tuple == nil
-			items = append(items, loop.target.name)
+			a.items = append(a.items, loop.target.name)
 		}
 	})
-	if !ok {
-		return false
+	return ok
+}
+
+// content says whether a loop goes through a content.
+func (a *analysis) content() bool {
+	var macros []*macroStmt
+	each(a.body, func(s statement) {
+		if m, is := s.(*macroStmt); is && m.name != "" {
+			macros = append(macros, m)
+		}
+	})
+	walk(a.body, func(e expression) {
+		c, is := e.(call)
+		if !is {
+			return
+		}
+		for _, m := range macros {
+			if n, is := c.of.(name); is && n.id == m.name {
+				a.handed(m, c.args)
+			}
+		}
+	})
+	return a.loop(a.body, nil, false)
+}
+
+// handed notes which parameters of m a call hands a content.
+func (a *analysis) handed(m *macroStmt, args callArgs) {
+	for i, e := range args.positional {
+		if i < len(m.params) && a.isContent(e) {
+			a.params[m.name] = append(a.params[m.name], m.params[i])
+		}
 	}
-	found := false
-	each(body, func(s statement) {
-		if loop, is := s.(forStmt); is && loop.target.tuple == nil {
-			found = found || slices.ContainsFunc(items, func(i string) bool { return accesses(loop.iter, i, "content") })
+	for i, e := range args.named {
+		if slices.Contains(m.params, args.names[i]) && a.isContent(e) {
+			a.params[m.name] = append(a.params[m.name], args.names[i])
 		}
-	})
+	}
+}
+
+func (a *analysis) isContent(e expression) bool {
+	return slices.ContainsFunc(a.items, func(i string) bool { return accesses(e, i, "content") })
+}
+
+// loop looks for the loop in body, which is in a macro, with these parameters of it, or in none.
+func (a *analysis) loop(body []statement, params []string, macro bool) bool {
+	found := false
+	for _, s := range body {
+		switch s := s.(type) {
+		case forStmt:
+			n, named := s.iter.(name)
+			over := a.isContent(s.iter) || named && (slices.Contains(params, n.id) || !macro && n.id == "content")
+			found = found || over && s.target.tuple == nil
+		case *macroStmt:
+			found = found || a.loop(s.body, append(slices.Clip(params), a.params[s.name]...), true)
+			continue
+		}
+		for _, b := range bodies(s) {
+			found = found || a.loop(b, params, macro)
+		}
+	}
 	return found
 }
 
@@ -61,27 +130,31 @@ func accesses(e expression, variable, key string) bool {
 func each(body []statement, visit func(statement)) {
 	for _, s := range body {
 		visit(s)
-		switch s := s.(type) {
-		case ifStmt:
-			for _, b := range s.bodies {
-				each(b, visit)
-			}
-			each(s.els, visit)
-		case forStmt:
-			each(s.body, visit)
-			each(s.els, visit)
-		case setBlock:
-			each(s.body, visit)
-		case *macroStmt:
-			each(s.body, visit)
-		case callBlock:
-			each(s.macro.body, visit)
-		case filterBlock:
-			each(s.body, visit)
-		case withStmt:
-			each(s.body, visit)
-		case scopeStmt:
-			each(s.body, visit)
+		for _, b := range bodies(s) {
+			each(b, visit)
 		}
 	}
+}
+
+// bodies are the statements directly inside s.
+func bodies(s statement) [][]statement {
+	switch s := s.(type) {
+	case ifStmt:
+		return append(slices.Clip(s.bodies), s.els)
+	case forStmt:
+		return [][]statement{s.body, s.els}
+	case setBlock:
+		return [][]statement{s.body}
+	case *macroStmt:
+		return [][]statement{s.body}
+	case callBlock:
+		return [][]statement{s.macro.body}
+	case filterBlock:
+		return [][]statement{s.body}
+	case withStmt:
+		return [][]statement{s.body}
+	case scopeStmt:
+		return [][]statement{s.body}
+	}
+	return nil
 }

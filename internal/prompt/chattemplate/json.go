@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -180,10 +181,14 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 // FromJSON reads one JSON value as Python's json.loads does: objects are dicts in order (of a
 // key that comes twice the later value counts, in the first place), whole numbers are ints of
 // any size.
-func FromJSON(src []byte) (Value, error) {
-	p := jsonParser{src: src}
+func FromJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src}) }
+
+// FromPythonJSON is [FromJSON], and takes NaN and Infinity too, as Python's json does.
+func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src, python: true}) }
+
+func fromJSON(p jsonParser) (Value, error) {
 	v := p.value(0)
-	if p.space(); p.err == nil && p.at != len(src) {
+	if p.space(); p.err == nil && p.at != len(p.src) {
 		p.fail()
 	}
 	if p.err != nil {
@@ -193,9 +198,21 @@ func FromJSON(src []byte) (Value, error) {
 }
 
 type jsonParser struct {
-	src []byte
-	at  int
-	err error
+	src    []byte
+	at     int
+	err    error
+	python bool
+}
+
+// notFinite reads a number that JSON does not have.
+func (p *jsonParser) notFinite() Value {
+	for word, f := range map[string]float64{"NaN": math.NaN(), "Infinity": math.Inf(1), "-Infinity": math.Inf(-1)} {
+		if bytes.HasPrefix(p.src[p.at:], []byte(word)) {
+			p.at += len(word)
+			return FloatValue(f)
+		}
+	}
+	return p.fail()
 }
 
 func (p *jsonParser) fail() Value {
@@ -220,6 +237,8 @@ func (p *jsonParser) value(depth int) Value {
 		return p.fail()
 	}
 	switch c := p.space(); {
+	case p.python && (c == 'N' || c == 'I' || c == '-' && p.at+1 < len(p.src) && p.src[p.at+1] == 'I'):
+		return p.notFinite()
 	case c == '{':
 		return p.object(depth)
 	case c == '[':

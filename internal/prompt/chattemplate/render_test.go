@@ -114,6 +114,11 @@ func TestWantsParts(t *testing.T) {
 		`{% for m in messages[1:] %}{% for c in m['content'] | list %}{% endfor %}{% endfor %}`:                                         true,
 		`{% set l = messages %}{% for m in l %}{% if m.content is string %}{% for c in m.content %}{% endfor %}{% endif %}{% endfor %}`: true,
 		`{% for m in others %}{% for c in m.content %}{% endfor %}{% endfor %}`:                                                         false,
+		`{% macro w(x, y) %}{% for c in y %}{% endfor %}{% endmacro %}{% for m in messages %}{{ w(1, m.content) }}{% endfor %}`:         true,
+		`{% macro w(x, y) %}{% for c in y %}{% endfor %}{% endmacro %}{% for m in messages %}{{ w(y=m['content']) }}{% endfor %}`:       true,
+		`{% macro w(x, y) %}{% for c in x %}{% endfor %}{% endmacro %}{% for m in messages %}{{ w(1, m.content) }}{% endfor %}`:         false,
+		`{% for m in messages %}{% set content = m.content %}{% for c in content %}{% endfor %}{% endfor %}`:                            true,
+		`{% macro w(content) %}{% for c in content %}{% endfor %}{% endmacro %}{% for m in messages %}{{ m.content }}{% endfor %}`:      false,
 		`{% for a, b in messages %}{% endfor %}{% for m in messages %}{% for c in m.content %}{% endfor %}{% endfor %}`:                 false,
 	} {
 		tmpl, err := Parse(src)

@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -15,7 +16,17 @@ type Template struct {
 	// stored are the root's own names; each begins as what the context says of it.
 	stored []storedName
 	parts  bool
+	// developer and content say which words the source holds.
+	developer, content bool
 }
+
+// KnowsDeveloper says whether the template names the role of the developer; else developers are
+// made systems. It is vLLM's rule: a literal anywhere in the source.
+func (t *Template) KnowsDeveloper() bool { return t.developer }
+
+// ReadsContent says whether the template's source speaks of content, without which nothing can
+// be continued.
+func (t *Template) ReadsContent() bool { return t.content }
 
 // WantsParts says whether the template goes through the parts of a message's content, so that
 // it must be given lists; else it must be given strings.
@@ -72,6 +83,8 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	t.parts = wantsParts(body)
+	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
+	t.content = strings.Contains(source, "content")
 	return t, nil
 }
 

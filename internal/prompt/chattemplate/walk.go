@@ -1,13 +1,13 @@
 package chattemplate
 
-// walk calls visit for each name that body reads, inner bodies included.
-func walk(body []statement, visit func(string)) {
+// walk calls visit for each expression of body, inner bodies and expressions included.
+func walk(body []statement, visit func(expression)) {
 	for _, s := range body {
 		walkStatement(s, visit)
 	}
 }
 
-func walkStatement(s statement, visit func(string)) {
+func walkStatement(s statement, visit func(expression)) {
 	switch s := s.(type) {
 	case output:
 		walkExpr(visit, s.of)
@@ -45,17 +45,19 @@ func walkStatement(s statement, visit func(string)) {
 	}
 }
 
-func walkFilters(visit func(string), filters []filterExpr) {
+func walkFilters(visit func(expression), filters []filterExpr) {
 	for _, f := range filters {
 		walkExpr(visit, f)
 	}
 }
 
-func walkExpr(visit func(string), list ...expression) {
+func walkExpr(visit func(expression), list ...expression) {
 	for _, e := range list {
+		if e == nil {
+			continue
+		}
+		visit(e)
 		switch e := e.(type) {
-		case name:
-			visit(e.id)
 		case attribute:
 			walkExpr(visit, e.of)
 		case subscript:
@@ -93,7 +95,7 @@ func walkExpr(visit func(string), list ...expression) {
 	}
 }
 
-func walkArgs(visit func(string), a callArgs) {
+func walkArgs(visit func(expression), a callArgs) {
 	walkExpr(visit, a.positional...)
 	walkExpr(visit, a.named...)
 	walkExpr(visit, a.star, a.dict)

@@ -39,40 +39,117 @@ func (p *parser) message(i int, m *Message) {
 		}
 		return
 	}
-	start, compat := p.at, ""
-	given := func() bool { return p.peek() == stringValue }
+	start := p.at
+	var seen seen
 	p.object(func(key string) {
 		switch key {
 		case "role":
 			m.Role = p.member(i, ".role")
 		case "content":
+			seen.null = p.peek() == nullValue
 			p.content(i, m)
-		case "name":
-			m.Name = p.member(i, ".name")
-		case "tool_call_id":
-			m.ToolCallID = p.member(i, ".tool_call_id")
-		case "reasoning":
-			m.HasReasoning = given() || m.HasReasoning
-			m.Reasoning = p.member(i, ".reasoning")
-		case "reasoning_content":
-			m.HasReasoning = given() || m.HasReasoning
-			compat = p.member(i, ".reasoning_content")
+		case "tools":
+			seen.own = true
+			m.Tools = p.developerTools()
 		case "tool_calls":
+			seen.own = true
 			p.toolCalls(i, m)
+		case "name":
+			seen.nullName = p.peek() == nullValue
+			m.Name = p.optional(i, m, ".name", NameMember)
 		default:
-			p.skip()
+			p.marker(i, m, key, &seen)
 		}
 	})
 	if p.err != nil {
 		return
 	}
 	m.Raw = p.src[start:p.at]
-	if m.Reasoning == "" {
-		m.Reasoning = compat
+	if m.Has&ReasoningMember == 0 && seen.compat {
+		m.Has, m.Reasoning = m.Has|ReasoningMember, seen.reasoning
 	}
-	if m.Role == "" {
+	p.checkMessage(i, m, seen)
+}
+
+// seen is what a message was seen to have that only matters when its role is known.
+type seen struct {
+	null, nullName bool // content, name
+	own            bool // a member that not every message may have
+	compat         bool // reasoning_content
+	reasoning      string
+}
+
+// marker reads the rarer members of message i.
+func (p *parser) marker(i int, m *Message, key string, seen *seen) {
+	switch key {
+	case "tool_call_id":
+		if m.Has |= ToolCallIDMember; p.peek() == nullValue {
+			m.Has |= NullToolCallID
+		}
+		m.ToolCallID = p.member(i, ".tool_call_id")
+	case "reasoning":
+		seen.own = true
+		m.Reasoning = p.optional(i, m, ".reasoning", ReasoningMember)
+	case "reasoning_content":
+		seen.compat = p.peek() == stringValue
+		seen.reasoning = p.member(i, ".reasoning_content")
+	case "task":
+		seen.own = true
+		if p.peek() != stringValue {
+			p.skip()
+			return
+		}
+		m.Task = p.optional(i, m, ".task", TaskMember)
+	default:
+		p.skip()
+	}
+}
+
+// optional reads a string field of message i and notes whether it was one, not null.
+func (p *parser) optional(i int, m *Message, field string, which Members) string {
+	if m.Has &^= which; p.peek() == stringValue {
+		m.Has |= which
+	}
+	return p.member(i, field)
+}
+
+// checkMessage refuses what vLLM refuses of a message of its role.
+func (p *parser) checkMessage(i int, m *Message, seen seen) {
+	switch {
+	case m.Role == "":
 		p.err = Invalid(p.in(i, ".role"), "missing_required_parameter", "Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
+	case seen.null && m.Role != "assistant":
+		p.err = Invalid(p.in(i, ".content"), "invalid_type", "Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
+	case seen.nullName && m.Role != "tool":
+		p.err = Invalid(p.in(i, ".name"), "invalid_type", "Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
+	case !seen.own && m.onlyLoose():
+		p.err = Invalid(p.in(i, ".content"), "invalid_type", "Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.", i, m.Role)
 	}
+}
+
+// onlyLoose says whether vLLM refuses a message for its parts: it takes bare strings, input_text
+// and output_text only beside parts of the types that chats have, or members of its own, and in
+// roles of the client's own.
+func (m *Message) onlyLoose() bool {
+	switch m.Role {
+	case "system", "developer", "user", "assistant", "tool":
+	default:
+		return false
+	}
+	own := m.Role == "tool" && m.Has&NameMember != 0 || m.Role != "tool" && m.Has&ToolCallIDMember != 0
+	for _, part := range m.Parts {
+		own = own || !part.loose
+	}
+	return len(m.Parts) > 0 && !own
+}
+
+// developerTools reads the tools of one message.
+func (p *parser) developerTools() []byte {
+	if p.peek() != arrayValue {
+		p.skip()
+		return nil
+	}
+	return p.skip()
 }
 
 // member reads a string field of message i. The name of the field is only put together where
@@ -142,7 +219,18 @@ var partTypes = map[string]PartType{
 	"image_url": ImagePart, "input_image": ImagePart, "image": ImagePart,
 	"input_audio": AudioPart, "audio_url": AudioPart, "audio": AudioPart,
 	"video_url": VideoPart, "input_video": VideoPart, "video": VideoPart,
+	"tool_reference": ReferencePart,
 }
+
+// partFields are the members of parts that vLLM knows; it hands on all others.
+var partFields = map[string]bool{
+	"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true, "image_embeds": true, "image_pil": true, "image_url": true,
+	"input_audio": true, "name": true, "prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
+	"video_embeds": true, "video_url": true,
+}
+
+// PartField says whether key is a known member of a part of a message's content.
+func PartField(key string) bool { return partFields[key] }
 
 // part reads one part of a message's content. A bare string is a text part, as engines take it.
 func (p *parser) part(i, j int) Part {
@@ -150,7 +238,7 @@ func (p *parser) part(i, j int) Part {
 	start := p.at
 	if k == stringValue {
 		text := p.string()
-		return Part{Text: text, Raw: p.src[start:p.at]}
+		return Part{Text: text, Raw: p.src[start:p.at], loose: true}
 	}
 	name := func(field string) string { return p.in(i, ".content["+strconv.Itoa(j)+"]"+field) }
 	if k != objectValue {
@@ -159,16 +247,22 @@ func (p *parser) part(i, j int) Part {
 		}
 		return Part{}
 	}
-	var typ, text string
-	var hasText bool
+	var typ string
+	var texts [4]string // text, refusal, thinking, name
+	var given [4]bool
 	var media []byte
+	var extra, uuid bool
 	p.object(func(key string) {
 		switch key {
 		case "type":
 			typ = p.partText(name, ".type")
-		case "text", "refusal", "thinking":
-			text, hasText = p.partText(name, "."+key), true
+		case "text", "refusal", "thinking", "name":
+			at := textField(key)
+			given[at] = p.peek() == stringValue
+			texts[at] = p.partText(name, "."+key)
 		default:
+			extra = extra || !partFields[key]
+			uuid = uuid || key == "uuid" && p.peek() != nullValue
 			if _, known := partTypes[key]; known {
 				media = p.skip()
 				return
@@ -176,26 +270,44 @@ func (p *parser) part(i, j int) Part {
 			p.skip()
 		}
 	})
-	part := Part{Raw: p.src[start:p.at]}
+	part := Part{Raw: p.src[start:p.at], Extra: extra}
 	known := false
 	if part.Type, known = partTypes[typ]; !known {
 		part.Type = OtherPart
 	}
+	part.loose = typ == "input_text" || typ == "output_text"
+	at := textField(typ)
 	switch {
 	case p.err != nil:
 	case typ == "":
 		p.err = Invalid(name(".type"), "missing_required_parameter", "Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
-	case part.Type == TextPart && !hasText:
-		p.err = Invalid(name(".text"), "missing_required_parameter", "Missing required parameter: '%s'.", name(".text"))
-	case part.Type == TextPart:
-		part.Text = text
-	default:
+	case part.Type != TextPart && part.Type != ReferencePart:
 		if media == nil {
 			media = part.Raw
 		}
 		part.Hash = xxh3.Hash128(media).Bytes()
+	case !given[at]:
+		field := name("." + [...]string{"text", "refusal", "thinking", "name"}[at])
+		p.err = Invalid(field, "missing_required_parameter", "Missing required parameter: '%s'.", field)
+	case uuid:
+		p.err = Invalid(name(".uuid"), "invalid_value", "Invalid '%s': only media have a uuid. Remove it.", name(".uuid"))
+	default:
+		part.Text = texts[at]
 	}
 	return part
+}
+
+// textField is where the text of a part of this type, or in a member of this name, is kept.
+func textField(name string) int {
+	switch name {
+	case "refusal":
+		return 1
+	case "thinking":
+		return 2
+	case "tool_reference", "name":
+		return 3
+	}
+	return 0
 }
 
 func (p *parser) partText(name func(string) string, field string) string {

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -50,7 +51,8 @@ type parser struct {
 
 	maxTokens, maxCompletionTokens int
 	hasMessages, hasPrompt         bool
-	tokens                         int // token ids read so far
+	choice                         bool // tool_choice is given, and not none
+	tokens                         int  // token ids read so far
 }
 
 // field reads the value of one top-level key. Keys that do not change the prompt or the
@@ -96,6 +98,10 @@ func (p *parser) field(key string) {
 func (p *parser) templateField(key string) {
 	r := p.req
 	switch key {
+	case "tool_choice":
+		kind, start := p.peek(), p.at
+		p.skip()
+		p.choice = kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`
 	case "tools":
 		r.Tools = p.rawOrNull(key, arrayValue)
 	case "documents":
@@ -108,6 +114,11 @@ func (p *parser) templateField(key string) {
 		}
 	case "reasoning_effort":
 		r.ReasoningEffort = p.text(key)
+		switch r.ReasoningEffort {
+		case "", "none", "minimal", "low", "medium", "high", "xhigh", "max":
+		default:
+			p.invalid(key, "must be none, minimal, low, medium, high, xhigh or max")
+		}
 	case "add_generation_prompt":
 		r.AddGenerationPrompt = p.flag(key, true)
 	case "continue_final_message":
@@ -138,6 +149,8 @@ func (p *parser) finish() {
 		p.missing("messages")
 	case r.Endpoint == Chat && len(r.Messages) == 0:
 		p.err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
+	case r.Endpoint == Chat && p.choice && r.Tools == nil:
+		p.err = Invalid("tool_choice", "invalid_value", "When using `tool_choice`, `tools` must be set.")
 	case r.Endpoint == Completions && !p.hasPrompt:
 		p.missing("prompt")
 	case r.Endpoint == Embeddings && !p.hasPrompt:

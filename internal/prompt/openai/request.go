@@ -86,14 +86,28 @@ type Message struct {
 	Content string
 	// Parts are the parts, for PartsContent.
 	Parts []Part
-	// Name, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty where absent.
-	Name, ToolCallID, Reasoning string
-	HasReasoning                bool
-	// ToolCalls is the raw JSON array of tool_calls; nil where absent or null.
-	ToolCalls []byte
+	// Name, Task, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty where
+	// absent; Has tells absent from empty.
+	Name, Task, ToolCallID, Reasoning string
+	Has                               Members
+	// ToolCalls is the raw JSON array of tool_calls, and Tools that of a developer's tools; nil
+	// where absent or null.
+	ToolCalls, Tools []byte
 	// Raw is the message's own JSON object.
 	Raw []byte
 }
+
+// Members are optional members that a message was given.
+type Members uint8
+
+// The members whose presence templates see.
+const (
+	NameMember Members = 1 << iota
+	TaskMember
+	ToolCallIDMember // present; null where NullToolCallID says so
+	NullToolCallID
+	ReasoningMember
+)
 
 // PartType says what a part of a message's content is.
 type PartType uint8
@@ -104,6 +118,8 @@ const (
 	ImagePart
 	AudioPart
 	VideoPart
+	// ReferencePart names a tool that the template may expand; its Text is the name.
+	ReferencePart
 	// OtherPart is a part whose type we do not know.
 	OtherPart
 )
@@ -116,8 +132,13 @@ type Part struct {
 	// Hash is the hash of what an image, audio or video part refers to (its URL or data as
 	// sent), so that equal media make equal prompts; zero for text.
 	Hash [16]byte
+	// Extra says that the part has members beyond those that [PartField] knows: templates that
+	// go through parts see them.
+	Extra bool
 	// Raw is the part's own JSON.
 	Raw []byte
+
+	loose bool // a bare string, or of a type of another API
 }
 
 // Limits bound what a request may hold. The zero value of a field means its default.
