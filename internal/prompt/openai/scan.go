@@ -248,12 +248,12 @@ func (s *scanner) digits() {
 	}
 }
 
-// raw reads a string and returns what stands between its quotes, still escaped, and whether
-// it holds escapes. Escapes are checked for form.
-func (s *scanner) raw() (text []byte, escaped bool) {
+// raw reads a string and returns what stands between its quotes, still escaped. Escapes are
+// checked for form.
+func (s *scanner) raw() []byte {
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != '"' {
 		s.fail("expected a string")
-		return nil, false
+		return nil
 	}
 	s.at++
 	start := s.at
@@ -261,23 +261,22 @@ func (s *scanner) raw() (text []byte, escaped bool) {
 		s.at += plain(s.src[s.at:])
 		if s.at >= len(s.src) {
 			s.fail("unexpected end in a string")
-			return nil, false
+			return nil
 		}
 		switch c := s.src[s.at]; {
 		case c == '"':
 			s.at++
-			return s.src[start : s.at-1], escaped
+			return s.src[start : s.at-1]
 		case c == '\\':
-			escaped = true
 			n := escapeLen(s.src[s.at:])
 			if n == 0 {
 				s.fail("invalid escape in a string")
-				return nil, false
+				return nil
 			}
 			s.at += n
 		default:
 			s.fail("control character in a string (escape it)")
-			return nil, false
+			return nil
 		}
 	}
 }

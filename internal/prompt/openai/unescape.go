@@ -15,7 +15,7 @@ func (s *scanner) string() string {
 			return s.unescape(s.src[start:end])
 		}
 	}
-	text, _ := s.raw()
+	text := s.raw()
 	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
