@@ -158,3 +158,17 @@ oracle-template: bin/stator $(VENV_ORACLE)/.jinja-$(JINJA) ## compare renders wi
 $(VENV_ORACLE)/.jinja-$(JINJA): | $(VENV_ORACLE)/bin/python
 	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check jinja2==$(JINJA)
 	touch $@
+
+VENV_VLLM := .venv-vllm
+
+.PHONY: oracle-vllm
+oracle-vllm: bin/stator $(VENV_VLLM)/.vllm ## compare prepared chats with a running vLLM; installs 5 GB (ORACLE_ARGS="--templates DIR --seed 1")
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_VLLM)/bin/python -B test/oracle/vllm/compare.py --vllm $(VENV_VLLM)/bin/vllm --stator bin/stator --vocabularies .oracle/vocabularies $(ORACLE_ARGS)
+
+$(VENV_VLLM)/bin/python:
+	$(PYTHON) -m venv $(VENV_VLLM)
+
+$(VENV_VLLM)/.vllm: test/oracle/vllm/requirements.txt test/oracle/vllm/install.sh | $(VENV_VLLM)/bin/python
+	test/oracle/vllm/install.sh $(VENV_VLLM)
+	touch $@
