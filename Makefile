@@ -130,7 +130,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench $(VENV) .tools
+	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .oracle
 
 VENV_ORACLE      := .venv-oracle
 TOKENIZERS       := 0.23.3
