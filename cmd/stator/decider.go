@@ -78,9 +78,10 @@ func parseBody(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 
 // setModels gives the router what the configuration names.
 func (d *decider) setModels(cfg *config.Config) error {
-	models := map[string]*route.ModelConfig{}
+	models, sizes := map[string]*route.ModelConfig{}, map[string]int{}
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
+		sizes[m.Name] = m.BlockSize
 		if d.prepared[m.Path] == nil {
 			p, err := loadModel(m.Path)
 			if err != nil {
@@ -100,10 +101,6 @@ func (d *decider) setModels(cfg *config.Config) error {
 	}
 	if err := d.router.SetModels(models); err != nil {
 		return err
-	}
-	sizes := map[string]int{}
-	for i := range cfg.Models {
-		sizes[cfg.Models[i].Name] = cfg.Models[i].BlockSize
 	}
 	d.blockSizes.Store(&sizes)
 	return nil

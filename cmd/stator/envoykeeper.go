@@ -66,7 +66,7 @@ func (k *envoyKeeper) once(ctx context.Context) (wasReady bool, err error) {
 		return false, err
 	}
 	p, err := k.start(boot)
-	if err != nil || p == nil {
+	if err != nil {
 		return false, err
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -48,14 +48,13 @@ func logEnd(log *slog.Logger, what string, err error) {
 // takeLoad believes an engine's word about itself, of its epoch only.
 func (d *decider) takeLoad(l bus.Load) {
 	now := time.Now()
-	for _, r := range d.fleet.Snapshot().Ranks {
-		if r.Worker.Name != l.Worker || r.Number != l.Rank || r.Worker.Epoch != l.Epoch {
-			continue
-		}
-		r.Load.SetReport(fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage})
-		if n := d.router.Reconcile(r.ID, l.Running+l.Waiting, now); n > 0 {
-			d.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
-		}
+	r, ok := d.fleet.Snapshot().Rank(l.Worker, l.Rank)
+	if !ok || r.Worker.Epoch != l.Epoch {
+		return
+	}
+	r.Load.SetReport(fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage})
+	if n := d.router.Reconcile(r.ID, l.Running+l.Waiting, now); n > 0 {
+		d.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
 }
 

@@ -80,12 +80,15 @@ func (p *process) join(ctx context.Context, lost func()) (err error) {
 	return err
 }
 
-// needBus is for parts that can do nothing alone.
-func (p *process) needBus() error {
+// openOnBus opens a part that can do nothing without a bus, and joins that.
+func (p *process) openOnBus(ctx context.Context) error {
+	if err := p.open(); err != nil {
+		return err
+	}
 	if p.cfg.Bus.URL == "" {
 		return fmt.Errorf("stator %s needs a bus: set bus.url in %s, or pass --bus URL; `stator bus` runs one", p.name, p.file)
 	}
-	return nil
+	return p.join(ctx, nil)
 }
 
 // part adds something that runs until its context ends.
@@ -216,13 +219,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	if err := parse(f, args); err != nil {
 		return err
 	}
-	if err := p.open(); err != nil {
-		return err
-	}
-	if err := p.needBus(); err != nil {
-		return err
-	}
-	if err := p.join(ctx, nil); err != nil {
+	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
 	members := fleet.New(fleet.Hooks{})
@@ -257,13 +254,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err := parse(f, args); err != nil {
 		return err
 	}
-	if err := p.open(); err != nil {
-		return err
-	}
-	if err := p.needBus(); err != nil {
-		return err
-	}
-	if err := p.join(ctx, nil); err != nil {
+	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
 	wanted, err := launches(p.cfg, *node)

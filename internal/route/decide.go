@@ -15,7 +15,7 @@ func (r *Router) Decide(req *Request, now time.Time) *Decision {
 	defer r.give(s)
 	d := &Decision{ID: req.ID, At: now, Session: req.Session, Source: req.Source}
 	if d.ID == "" {
-		d.ID = r.newID()
+		d.ID = r.NewID()
 	}
 	if err := r.decide(s, d, req); err != nil {
 		d.Outcome, d.Err = Refused, err

@@ -106,9 +106,10 @@ func (r *Router) give(s *scratch) {
 	r.idle = append(r.idle, s)
 }
 
-// newID returns 16 hex digits: a counter that starts at the seed, mixed by a bijection, so
+// NewID returns a fresh decision id, for a caller that must name the decision before it is made
+// (see Request.ID). It has 16 hex digits: a counter that starts at the seed, mixed by a bijection, so
 // that ids of one router never repeat and those of two do by chance alone.
-func (r *Router) newID() string {
+func (r *Router) NewID() string {
 	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
