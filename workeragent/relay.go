@@ -125,6 +125,8 @@ func (r *relay) since(from uint64) (past []bus.Events, next uint64) {
 // clone copies a batch out of the decoder's buffers.
 func clone(b *kvevent.Batch) *kvevent.Batch {
 	c := &kvevent.Batch{Rank: b.Rank, Seconds: b.Seconds, Unknown: b.Unknown, Events: slices.Clone(b.Events)}
+	// The bus cannot say yet which attention group an event speaks of.
+	c.Events = slices.DeleteFunc(c.Events, func(e kvevent.Event) bool { return e.Window != 0 })
 	for i := range c.Events {
 		e := &c.Events[i]
 		e.Hashes, e.Blocks = slices.Clone(e.Hashes), slices.Clone(e.Blocks)

@@ -179,6 +179,9 @@ func (f *Feed) apply(r *rank, w *fleet.Worker, seq uint64, b *kvevent.Batch, now
 	for i := range b.Events {
 		e := &b.Events[i]
 		r.counts.Events++
+		if e.Window != 0 { // the same hashes mean something else there
+			continue
+		}
 		r.hashes = plain(r.hashes[:0], e.Hashes)
 		switch e.Kind {
 		case kvevent.Stored:

@@ -45,6 +45,11 @@ type Event struct {
 	Blocks []blockhash.Block
 	// BlockSize is the engine's, in tokens; 0 where it did not say.
 	BlockSize int
+	// Window is how many tokens back the attention group of these blocks looks; 0 is full
+	// attention. The same hash names a block in each group, and an engine with several groups
+	// of one window says every change once for each: a prompt can use a block only while all
+	// have it, so the first removal ends it.
+	Window int
 }
 
 // Batch is one message: the events of one rank that were published together. Decode the
@@ -60,7 +65,7 @@ type Batch struct {
 	Unknown int
 	// Skipped counts events that were understood and left out, because no index of this
 	// rank's prompts can use them: blocks of another host, of an unknown medium, or of an
-	// attention group that does not keep whole prefixes (sliding window, Mamba).
+	// attention group whose blocks do not tell what a prompt finds (Mamba).
 	Skipped int
 
 	hashes []Engine

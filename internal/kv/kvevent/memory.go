@@ -10,8 +10,9 @@ type memory struct {
 	seeds map[Engine]uint64 // salted block -> the seed of its chain; nil until a salt is seen
 	ring  []Engine          // the keys of seeds, oldest at next
 	next  int
-	// unindexed has bit g set when attention group g does not keep whole prefixes.
-	unindexed uint64
+	// windows has the window of each attention group, 0 for full attention, unindexed for a
+	// group whose events are skipped. Groups beyond do not exist in practice and count as full.
+	windows [64]int32
 
 	extra extraKeys // scratch, kept for its buffers
 }
@@ -47,18 +48,18 @@ func (m *memory) forgetSalts() {
 	m.ring, m.next = m.ring[:0], 0
 }
 
-// setGroup keeps whether blocks of the group can be indexed. Groups beyond 63 do not exist
-// in practice and are taken as indexed.
-func (m *memory) setGroup(group int, indexed bool) {
-	if group < 0 || group > 63 {
-		return
-	}
-	m.unindexed &^= 1 << group
-	if !indexed {
-		m.unindexed |= 1 << group
+// unindexed stands for a window where the group's blocks do not tell what a prompt finds.
+const unindexed = -1
+
+func (m *memory) setGroup(group int, window int32) {
+	if group >= 0 && group < len(m.windows) {
+		m.windows[group] = window
 	}
 }
 
-func (m *memory) indexed(group int) bool {
-	return group < 0 || group > 63 || m.unindexed&(1<<group) == 0
+func (m *memory) window(group int) int32 {
+	if group < 0 || group >= len(m.windows) {
+		return 0
+	}
+	return m.windows[group]
 }

@@ -53,6 +53,7 @@ type stored struct {
 	hasParent bool
 	tokens    []uint32
 	blockSize int
+	window    int32
 	lora      string
 	salt      string // known for the first block of a prompt only
 	// joined says that the tokens do not tell the content, so that the blocks can only be
@@ -63,7 +64,7 @@ type stored struct {
 }
 
 func (b *Batch) addStored(s stored) {
-	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize}
+	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize, Window: int(s.window)}
 	if s.hasParent {
 		s.salt = ""
 	}

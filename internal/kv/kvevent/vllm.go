@@ -179,10 +179,10 @@ func eventKind(raw []byte) (kind []byte, err error) {
 
 func (d *vllmDecoder) addStored() error {
 	f := &d.f
-	indexed := f.indexedKind()
-	d.b.memory.setGroup(f.group, indexed)
+	window := f.windowOfKind()
+	d.b.memory.setGroup(f.group, window)
 	tier, ok := f.tier()
-	if !ok || !indexed {
+	if !ok || window == unindexed {
 		d.skip()
 		return nil
 	}
@@ -196,7 +196,7 @@ func (d *vllmDecoder) addStored() error {
 	}
 	d.b.addStored(stored{
 		tier: tier, hashes: d.hashes(), parent: f.parent, hasParent: f.hasParent,
-		tokens: d.b.tokens, blockSize: f.blockSize, lora: text(f.lora), salt: text(f.salt),
+		tokens: d.b.tokens, blockSize: f.blockSize, window: window, lora: text(f.lora), salt: text(f.salt),
 		joined: f.media || tier != fleet.Device && len(f.extra) == 0,
 		extra:  x,
 	})
@@ -205,11 +205,15 @@ func (d *vllmDecoder) addStored() error {
 
 func (d *vllmDecoder) addRemoved() {
 	tier, ok := d.f.tier()
-	if !ok || !d.f.indexedKind() || !d.b.memory.indexed(d.f.group) {
+	window := d.f.windowOfKind()
+	if len(d.f.spec) == 0 {
+		window = d.b.memory.window(d.f.group)
+	}
+	if !ok || window == unindexed {
 		d.skip()
 		return
 	}
-	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes()})
+	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window)})
 }
 
 func (d *vllmDecoder) skip() {

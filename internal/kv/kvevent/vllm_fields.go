@@ -26,6 +26,7 @@ type vllmFields struct {
 	extra     []byte // as msgpack
 	salt      []byte
 	spec      []byte
+	window    int // of the attention group, in tokens; 0 where it is not said
 	locality  []byte
 	media     bool // media of a form we cannot hash
 }
@@ -127,6 +128,9 @@ func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
 		return rest, err
 	case "kv_cache_spec_kind":
 		f.spec, rest, err = msgp.ReadStringZC(raw)
+		return rest, err
+	case "kv_cache_spec_sliding_window":
+		f.window, rest, err = readBounded(raw, math.MaxInt32)
 		return rest, err
 	case "locality":
 		f.locality, rest, err = msgp.ReadStringZC(raw)
@@ -237,11 +241,17 @@ func (f *vllmFields) tier() (t fleet.Tier, ok bool) {
 	return 0, false
 }
 
-// indexedKind says whether the event's attention group keeps whole prefixes. An engine that
-// does not say has one group, of full attention.
-func (f *vllmFields) indexedKind() bool {
-	s := text(f.spec)
-	return s == "" || strings.HasPrefix(s, "full_attention") || strings.HasPrefix(s, "mla") || strings.HasPrefix(s, "sink_full")
+// windowOfKind is the window of the event's attention group: 0 for full attention, unindexed
+// for a kind whose blocks do not tell what a prompt finds. An engine that does not say has
+// one group, of full attention.
+func (f *vllmFields) windowOfKind() int32 {
+	switch s := text(f.spec); {
+	case s == "", strings.HasPrefix(s, "full_attention"), strings.HasPrefix(s, "mla"), strings.HasPrefix(s, "sink_full"):
+		return 0
+	case strings.HasPrefix(s, "sliding_window") && f.window > 0:
+		return int32(f.window)
+	}
+	return unindexed
 }
 
 func readBounded(raw []byte, limit int64) (int, []byte, error) {

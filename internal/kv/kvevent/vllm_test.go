@@ -261,8 +261,14 @@ func TestForms(t *testing.T) {
 		{"remote", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "locality": "REMOTE"}, "skipped 1"},
 		{"medium nobody knows", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "medium": "TAPE"}, "skipped 1"},
 		{"kind nobody knows", map[string]any{"type": "BlockMoved", "block_hashes": "any shape"}, "unknown 1"},
-		{"sliding window", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(1), "kv_cache_spec_kind": "sliding_window"}, "skipped 1"},
-		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(1)}, "skipped 1"},
+		{"sliding window", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(1), "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": int64(512)},
+			"stored device [6] window 512 blocks []"},
+		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(1)}, "removed device [6] window 512"},
+		{"a removal that names its window", []any{"BlockRemoved", []any{int64(6)}, "GPU", int64(3), "sliding_window", int64(64)}, "removed device [6] window 64"},
+		{"sliding window, of no known size", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(1), "kv_cache_spec_kind": "sliding_window"}, "skipped 1"},
+		{"mamba", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(2), "kv_cache_spec_kind": "mamba"}, "skipped 1"},
+		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(2)}, "skipped 1"},
+		{"full attention still", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(0)}, "removed device [6]"},
 	}
 	var b kvevent.Batch
 	for _, tt := range tests {
@@ -290,6 +296,9 @@ func describe(b *kvevent.Batch) string {
 		fmt.Fprintf(&w, "%v %v %d", e.Kind, e.Tier, e.Hashes)
 		if e.HasParent {
 			fmt.Fprintf(&w, " after %d", e.Parent)
+		}
+		if e.Window > 0 {
+			fmt.Fprintf(&w, " window %d", e.Window)
 		}
 		if e.Kind == kvevent.Stored {
 			fmt.Fprintf(&w, " blocks %d", e.Blocks)
