@@ -131,6 +131,16 @@ func (s *segment) resize(size int, b *budget) bool {
 	return true
 }
 
+// grow makes room for n more entries at once, as far as the budget has it.
+func (t *engineTable) grow(n int, b *budget) {
+	for i := range t.segments {
+		s := &t.segments[i]
+		if size := int(float64(s.n+n/len(t.segments))/newFull(i)) + 1; size > len(s.entries) && n >= 1<<12 {
+			s.resize(size, b)
+		}
+	}
+}
+
 func (s *segment) drop(b *budget) {
 	b.release(int64(len(s.entries)) * entryBytes)
 	*s = segment{}

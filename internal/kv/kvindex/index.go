@@ -89,17 +89,22 @@ func (x *Index) rank(id fleet.RankID) *rank {
 	if r := x.known(id); r != nil {
 		return r
 	}
-	holders := *x.holders.Load()
+	r := x.newRankLocked(id)
+	x.holders.Store(with(*x.holders.Load(), int(r.holder), r))
+	x.byID.Store(with(*x.byID.Load(), int(id), r))
+	return r
+}
+
+// newRankLocked makes a rank with a holder number of its own.
+func (x *Index) newRankLocked(id fleet.RankID) *rank {
 	r := &rank{id: id}
 	// A holder number waits long before it is used again: a lookup that began before the drop
 	// still takes it for the old rank.
 	if len(x.free) > 1024 {
 		r.holder, x.free = x.free[0], x.free[1:]
 	} else {
-		r.holder = uint32(len(holders))
+		r.holder = uint32(len(*x.holders.Load()))
 	}
-	x.holders.Store(with(holders, int(r.holder), r))
-	x.byID.Store(with(*x.byID.Load(), int(id), r))
 	return r
 }
 

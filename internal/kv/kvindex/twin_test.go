@@ -175,6 +175,11 @@ func (w *world) step() {
 	case dice < 904:
 		w.x.Drop(id)
 		delete(w.n.ranks, id)
+	case dice < 908: // a dump has everything but predictions
+		if err := w.x.Load(id, w.x.AppendDump(nil, id)); err != nil {
+			w.t.Fatal(err)
+		}
+		clear(r.until)
 	case dice < 960:
 		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 		from := max(0, w.rng.IntN(8)-4)

@@ -1,0 +1,249 @@
+package kvindex
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// TestDumpCarriesEverything: an index loaded from another's dumps answers as the twin of the
+// first, and goes on to agree with it under what the engines say next.
+func TestDumpCarriesEverything(t *testing.T) {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
+		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4}
+	var out Overlap
+	for round := range 200 {
+		for range 50 {
+			w.step()
+		}
+		second := New(Config{})
+		for id := range fleet.RankID(w.ranks) {
+			dump := w.x.AppendDump([]byte("before"), id)
+			if err := second.Load(id, dump[6:]); err != nil {
+				t.Fatal(err)
+			}
+			if again := second.AppendDump(nil, id); !bytes.Equal(again, w.x.AppendDump(nil, id)) {
+				t.Errorf("round %d, rank %d: a dump of what was loaded is another dump", round, id)
+			}
+			clear(w.n.rank(id).until)
+			w.query(&out, second, id)
+		}
+		audit(t, w.x)
+		w.x = second
+	}
+	audit(t, w.x)
+}
+
+func (w *world) query(out *Overlap, x *Index, id fleet.RankID) {
+	for range 20 {
+		query := w.chain()
+		x.Lookup(query, out)
+		if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
+			w.t.Fatalf("rank %d of %v: %v, the twin says %v", id, query, got, want)
+		}
+	}
+}
+
+// TestDumpOfManyBlocks: sections with wide buckets, and what a block costs.
+func TestDumpOfManyBlocks(t *testing.T) {
+	x := New(Config{})
+	fill(x, 1, 100_000)
+	dump := x.AppendDump(nil, 0)
+	if perBlock := float64(len(dump)) / 100_000; perBlock > 15 {
+		t.Errorf("%.2f bytes a block", perBlock)
+	}
+	second := New(Config{})
+	if err := second.Load(7, dump); err != nil {
+		t.Fatal(err)
+	}
+	blocks, _ := prompt(51_200, 512)
+	var out Overlap
+	if second.Lookup(blocks, &out); out.Of(7)[fleet.Device] != 512 || second.Blocks(7) != 100_000 {
+		t.Errorf("rank 7 holds %d blocks of the prompt and %d in all", out.Of(7)[fleet.Device], second.Blocks(7))
+	}
+	audit(t, second)
+}
+
+// TestLoadLargerThanTheIndex: what does not fit is left out, and the bound holds.
+func TestLoadLargerThanTheIndex(t *testing.T) {
+	x := New(Config{})
+	fill(x, 1, 100_000)
+	dump := x.AppendDump(nil, 0)
+	small := New(Config{MaxBytes: 1 << 20})
+	for range 3 {
+		if err := small.Load(0, dump); err != nil {
+			t.Fatal(err)
+		}
+		if s := small.Stats(); s.Bytes > s.MaxBytes || s.Pairs < 5000 {
+			t.Errorf("%+v", s)
+		}
+	}
+	audit(t, small)
+}
+
+func TestLoadRefusesAndChangesNothing(t *testing.T) {
+	x := New(Config{})
+	blocks, hashes := prompt(1, 100)
+	x.Store(0, fleet.Device, 0, false, hashes, blocks)
+	dump := x.AppendDump(nil, 0)
+	signed := func(body ...byte) []byte { return binary.LittleEndian.AppendUint64(body, xxh3.Hash(body)) }
+	for _, c := range []struct {
+		name string
+		dump []byte
+		want string
+	}{
+		{"empty", nil, "it ends too early"},
+		{"cut", dump[:len(dump)-9], "checksum"},
+		{"version", signed(9, 0, 0), "version 9 is not known here"},
+		{"no end", signed(dumpVersion), "too early"},
+		{"kind", signed(dumpVersion, 7, 0, 1, 0), "a section of kind 7"},
+		{"tiers", signed(dumpVersion, 1, 0, 0x1f, 0), "mask 0x1f"},
+		{"entries", signed(dumpVersion, 1, 0, 1, 2, 2, 0, 0, 0), "too early"},
+		{"sums", signed(dumpVersion, 1, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), "add up"},
+		{"trailing", signed(dumpVersion, 0, 0, 0), "does not end where it should"},
+		{"orphans", signed(dumpVersion, 0, 1, 0x81, 0, 0), "does not end where it should"},
+	} {
+		if err := x.Load(0, c.dump); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	var out Overlap
+	if x.Lookup(blocks, &out); out.Of(0)[fleet.Device] != 100 {
+		t.Errorf("after refused dumps %d of 100 blocks are left", out.Of(0)[fleet.Device])
+	}
+}
+
+// TestConcurrentLoads: lookups see all of a rank or all of what replaces it.
+func TestConcurrentLoads(t *testing.T) {
+	source := New(Config{})
+	blocks, hashes := prompt(1, 2000)
+	source.Store(0, fleet.Device, 0, false, hashes, blocks)
+	dump := source.AppendDump(nil, 0)
+	x := New(Config{})
+	for r := range fleet.RankID(3) {
+		if err := x.Load(r, dump); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for r := range fleet.RankID(3) {
+		wg.Go(func() {
+			for range 20 {
+				if err := x.Load(r, dump); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() {
+			var out Overlap
+			for range 200 {
+				// A lookup that began with the old rank may outlive it; then it finds less.
+				if x.Lookup(blocks, &out); out.Of(r)[fleet.Tier(1)] != 0 {
+					t.Error("rank on a tier that it never had")
+				}
+				_ = x.AppendDump(nil, r)
+			}
+		})
+	}
+	wg.Wait()
+	audit(t, x)
+}
+
+// FuzzLoad: a dump is refused and changes nothing, or it is loaded, stays within the bound, and
+// its own dump loads to the same.
+func FuzzLoad(f *testing.F) {
+	x := New(Config{})
+	blocks, hashes := prompt(1, 300)
+	x.Store(0, fleet.Device, 0, false, hashes, blocks)
+	f.Add(x.AppendDump(nil, 0))
+	x.Store(0, fleet.Host, 0, false, hashes[:40], blocks[:40])
+	x.Store(0, fleet.Disk, 12345, true, hashes[290:], blocks[:10])
+	f.Add(x.AppendDump(nil, 0))
+	f.Fuzz(func(t *testing.T, dump []byte) {
+		// The checksum is put right: else no changed input would get past it.
+		if len(dump) >= 8 {
+			body := dump[:len(dump)-8]
+			dump = binary.LittleEndian.AppendUint64(bytes.Clone(body), xxh3.Hash(body))
+		}
+		x := New(Config{MaxBytes: 64 << 10, MaxOrphans: 16})
+		b, h := prompt(9, 3)
+		x.Store(0, fleet.Device, 0, false, h, b)
+		err := x.Load(0, dump)
+		if used := x.budget.used.Load(); used > 64<<10 || used != count(x) {
+			t.Fatalf("%d bytes, counting says %d", used, count(x))
+		}
+		if err != nil {
+			if x.Blocks(0) != 3 {
+				t.Fatal("a refused dump changed the index")
+			}
+			return
+		}
+		first := x.AppendDump(nil, 0)
+		second := New(Config{MaxOrphans: 16})
+		if err := second.Load(0, first); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(second.AppendDump(nil, 0), first) {
+			t.Fatal("a dump of what was loaded is another dump")
+		}
+		audit(t, x)
+	})
+}
+
+// BenchmarkLoad: how long until a new replica knows 2 million blocks, two ranks loaded at a time?
+//
+//	go test -run - -bench Load ./internal/kv/kvindex
+func BenchmarkLoad(b *testing.B) {
+	for _, shape := range []struct{ ranks, holders int }{{4, 1}, {4, 4}} {
+		b.Run(fmt.Sprintf("blocks=2000000/ranks=%d/holders=%d", shape.ranks, shape.holders), func(b *testing.B) {
+			x := New(Config{MaxBytes: 1 << 30})
+			dumps, size := make([][]byte, shape.ranks), 0
+			for at := 0; at < 500_000; at += 500 {
+				for r := range fleet.RankID(shape.ranks) {
+					number := uint64(at)
+					if shape.holders == 1 {
+						number |= uint64(r) << 32
+					}
+					blocks, hashes := prompt(number, 500)
+					x.Store(r, fleet.Device, 0, false, hashes, blocks)
+				}
+			}
+			start := time.Now()
+			for r := range dumps {
+				dumps[r] = x.AppendDump(nil, fleet.RankID(r))
+				size += len(dumps[r])
+			}
+			dumped := time.Since(start)
+			var second *Index
+			b.ReportAllocs()
+			for b.Loop() {
+				second = New(Config{MaxBytes: 1 << 30})
+				var wg sync.WaitGroup
+				for part := range 2 {
+					wg.Go(func() {
+						for r := part; r < len(dumps); r += 2 {
+							if err := second.Load(fleet.RankID(r), dumps[r]); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+			}
+			if s := second.Stats(); s.Pairs != 2_000_000 {
+				b.Fatalf("%+v", s)
+			}
+			b.ReportMetric(float64(size)/2e6, "B/block")
+			b.ReportMetric(dumped.Seconds(), "s-to-dump")
+		})
+	}
+}
