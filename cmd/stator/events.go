@@ -124,7 +124,7 @@ func (f *follower) catchUp(ctx context.Context, worker string, rank int, from ui
 	})
 	switch {
 	case err == nil:
-		f.feed.Complete(worker, epoch, rank, next)
+		f.feed.Complete(worker, epoch, rank, next, time.Now())
 	case ctx.Err() == nil:
 		f.log.Warn("cache events not recovered; the rank may be stale", "worker", worker, "rank", rank, "err", err)
 	}

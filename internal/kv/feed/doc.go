@@ -14,6 +14,13 @@
 // a gap the replay is asked from the last event applied, not the one after it, so that an
 // engine which restarted and has counted past us is found out by that event's timestamp.
 //
+// # Snapshots
+//
+// [Feed.Snapshot] is what is known of a rank at one place in its order, and [Feed.Restore] swaps
+// it in whole: for a replica that starts late, or whose gap no replay can fill. It is followed
+// by a replay from Snapshot.Next. Between batches, [Feed.Complete] tells what the rank's own
+// count is: that is how the loss of a stream's last batches is found.
+//
 // # Predictions
 //
 // Routers predict what a rank will hold; [Feed.Lifetime] says for how long to believe it:

@@ -84,33 +84,54 @@ type rank struct {
 func (r *rank) set(s State) { r.state.Store(uint32(s)) }
 func (r *rank) now() State  { return State(r.state.Load()) }
 
-// Apply applies one batch of a rank's events, unless it is a duplicate, of another epoch, or
-// of a worker the fleet does not have. When events before it are missing it applies nothing
-// and returns gap true: the caller then replays from resume, this batch included. b is only
-// read during the call. Epoch 0, said or listed, matches any.
+// Apply is Offer for those who need to know only of gaps: it returns gap true where batches
+// before this one are missing, and the caller then replays from resume, this batch included.
 func (f *Feed) Apply(worker string, epoch uint64, number int, seq uint64, b *kvevent.Batch, now time.Time) (resume uint64, gap bool) {
+	result := f.Offer(worker, epoch, number, seq, b, now)
+	return result.Resume, result.Verdict == Missing
+}
+
+// Offer applies one batch of a rank's events, unless it is a duplicate, of another epoch, or
+// of a worker the fleet does not have, and says what became of it. When batches before it are
+// missing it applies nothing. b is only read during the call. Epoch 0, said or listed, matches
+// any.
+func (f *Feed) Offer(worker string, epoch uint64, number int, seq uint64, b *kvevent.Batch, now time.Time) Result {
+	member, r, ok := f.lock(worker, epoch, number)
+	if !ok {
+		return Result{Verdict: Ignored}
+	}
+	defer r.mu.Unlock()
+	restarts := r.counts.Restarts
+	result := Result{Verdict: f.order(r, seq, b, now)}
+	switch result.Verdict {
+	case Ignored:
+		r.counts.Duplicates++
+	case Missing:
+		r.counts.Gaps++
+		result.Resume = r.resume()
+	case Applied:
+		f.apply(r, member.Worker, seq, b, now)
+	}
+	result.Restarted = r.counts.Restarts > restarts
+	return result
+}
+
+// lock returns the record of a rank, made where there was none, with its lock held; false means
+// that the fleet does not have that rank in that epoch, and that nothing is locked.
+func (f *Feed) lock(worker string, epoch uint64, number int) (fleet.Rank, *rank, bool) {
 	member, ok := f.find(worker, epoch, number)
 	if !ok {
-		return 0, false
+		return member, nil, false
 	}
 	r := f.rank(member)
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	// Looked up again under the lock: if the rank is gone the new snapshot says so already,
 	// and if it is not, RankGone waits for us.
 	if again, ok := f.find(worker, epoch, number); !ok || again.Load != r.load || r.gone {
-		return 0, false
+		r.mu.Unlock()
+		return member, nil, false
 	}
-	switch f.order(r, seq, b, now) {
-	case duplicate:
-		r.counts.Duplicates++
-	case missing:
-		r.counts.Gaps++
-		return r.resume(), true
-	case inOrder:
-		f.apply(r, member.Worker, seq, b, now)
-	}
-	return 0, false
+	return member, r, true
 }
 
 // find returns the rank that events of a worker's epoch speak of.

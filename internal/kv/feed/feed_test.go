@@ -22,6 +22,7 @@ type world struct {
 	index *kvindex.Index
 	feed  *feed.Feed
 	now   time.Time
+	kept  feed.Snapshot
 }
 
 func newWorld() *world {
@@ -40,7 +41,12 @@ func newWorld() *world {
 //	                                one batch, an event a line: "store abc", "store bc after a",
 //	                                "remove c", "clear"; at is the engine's clock. Prints what
 //	                                Apply asks for.
-//	complete NAME next=N [epoch=E]  a replay has ended, and the rank's own count stands at N
+//	complete NAME next=N [epoch=E]  the rank's own count stands at N. Prints what Complete asks for.
+//	restarted NAME                  its source says that its engine is a new process
+//	forget NAME                     what is known of it is not believed any more
+//	snapshot NAME                   takes a snapshot of what is known of it, and keeps it
+//	restore NAME [epoch=E] [size=TOKENS]
+//	                                swaps in the snapshot that was kept; prints what Restore says
 //	lost NAME                       its events have stopped arriving
 //	wait SECONDS
 //	lookup                          letters: prints what each worker holds of that prompt
@@ -84,7 +90,28 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			return fmt.Sprintf("gap: replay from %d\n", resume)
 		}
 	case "complete":
-		w.feed.Complete(subject, uint64(arg("epoch")), 0, uint64(arg("next")))
+		if resume, gap := w.feed.Complete(subject, uint64(arg("epoch")), 0, uint64(arg("next")), w.now); gap {
+			return fmt.Sprintf("gap: replay from %d\n", resume)
+		}
+	case "restarted":
+		w.feed.Restarted(subject, 0)
+	case "forget":
+		w.feed.Forget(subject, 0)
+	case "snapshot":
+		s, ok := w.feed.Snapshot(subject, uint64(arg("epoch")), 0)
+		if !ok {
+			return "there is none\n"
+		}
+		w.kept = s
+		return fmt.Sprintf("next %d, whole %v\n", s.Next, s.Whole)
+	case "restore":
+		s := w.kept
+		if n := arg("size"); n != 0 {
+			s.BlockSize = n
+		}
+		if err := w.feed.Restore(subject, uint64(arg("epoch")), 0, &s, w.now); err != nil {
+			return err.Error() + "\n"
+		}
 	case "lost":
 		w.feed.Lost(subject, 0)
 	case "wait":

@@ -6,37 +6,46 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// verdict is what the order of events says of a batch.
-type verdict uint8
+// Verdict is what the order of events says of a batch.
+type Verdict uint8
 
+// The verdicts.
 const (
-	inOrder verdict = iota
-	duplicate
-	missing // something before it is
+	Applied Verdict = iota
+	Ignored         // a duplicate, or of a rank or an epoch that the fleet does not have
+	Missing         // something before it is
 )
+
+// Result says what became of a batch.
+type Result struct {
+	Verdict Verdict
+	// Resume is where a replay should begin; only for Missing.
+	Resume uint64
+	// Restarted is true where the batch showed that the engine counts anew: all that was said
+	// before it is void, whatever the verdict.
+	Restarted bool
+}
 
 // order judges a batch by its sequence number and moves the state; it applies nothing, but
 // it drops the rank's knowledge where that has become worthless.
-func (f *Feed) order(r *rank, seq uint64, b *kvevent.Batch, now time.Time) verdict {
+func (f *Feed) order(r *rank, seq uint64, b *kvevent.Batch, now time.Time) Verdict {
 	if seq < r.next {
 		if !r.restarted(seq, b.Seconds) {
-			return duplicate
+			return Ignored
 		}
-		f.index.Clear(r.id)
+		f.forget(r)
 		r.counts.Restarts++
-		r.next, r.gapSince = 0, time.Time{}
 		r.set(Syncing)
 	}
 	switch {
 	case seq == r.next:
 		r.caughtUp(seq)
-		return inOrder
+		return Applied
 	case r.gapSince.IsZero():
-		r.gapSince = now
-		r.set(Syncing)
-		return missing
+		r.missing(now)
+		return Missing
 	case now.Sub(r.gapSince) < f.cfg.Patience:
-		return missing
+		return Missing
 	}
 	// No replay brings what is missing: evictions may be among it, so nothing that was known
 	// can be believed. What comes from here on is true, but not everything.
@@ -44,7 +53,7 @@ func (f *Feed) order(r *rank, seq uint64, b *kvevent.Batch, now time.Time) verdi
 	r.counts.GivenUp++
 	r.partial = true
 	r.set(Stale)
-	return inOrder
+	return Applied
 }
 
 // caughtUp sets the state after an event in order. The first event of all makes the

@@ -74,7 +74,7 @@ func (f *Feed) String() string {
 	var b strings.Builder
 	for _, s := range f.States() {
 		fmt.Fprintf(&b, "%s/%d %s", s.Worker, s.Rank, s.State)
-		if s.Batches > 0 {
+		if s.Batches+s.Snapshots > 0 {
 			fmt.Fprintf(&b, " seq %d", s.Seq)
 		}
 		fmt.Fprintf(&b, ", %d blocks\n", s.Blocks)

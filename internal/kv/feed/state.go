@@ -30,7 +30,7 @@ type RankState struct {
 	Rank   int
 	Epoch  uint64
 	State  State
-	// Seq is the last sequence number applied; only where Events is not 0.
+	// Seq is the last sequence number applied; only where Events or Snapshots is not 0.
 	Seq uint64
 	// LastEvent is when the last event was applied; zero where there was none.
 	LastEvent time.Time
@@ -45,7 +45,7 @@ type Counts struct {
 	Stored, Removed, Cleared          uint64 // blocks, blocks, times
 	Duplicates                        uint64 // batches that had been applied
 	Gaps, GivenUp                     uint64 // batches refused for a gap; gaps that no replay filled
-	Restarts                          uint64
+	Restarts, Snapshots               uint64 // engines that began anew; snapshots swapped in
 	WrongBlockSize, Unknown, NoTokens uint64 // events skipped: of another block size, of an unknown kind; blocks without tokens
 }
 
@@ -59,6 +59,7 @@ func (c *Counts) add(o Counts) {
 	c.Gaps += o.Gaps
 	c.GivenUp += o.GivenUp
 	c.Restarts += o.Restarts
+	c.Snapshots += o.Snapshots
 	c.WrongBlockSize += o.WrongBlockSize
 	c.Unknown += o.Unknown
 	c.NoTokens += o.NoTokens
