@@ -1,10 +1,13 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -205,8 +208,8 @@ func freePort(t *testing.T) int {
 }
 
 func batch() *kvevent.Batch {
-	return &kvevent.Batch{Rank: 1, Seconds: 12.5, Events: []kvevent.Event{
-		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16},
+	return &kvevent.Batch{Rank: 1, Seconds: 12.5, Unknown: 2, Events: []kvevent.Event{
+		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128},
 		{Kind: kvevent.Removed, Hashes: []kvevent.Engine{7}},
 		{Kind: kvevent.Cleared},
 	}}
@@ -232,6 +235,12 @@ func TestEvents(t *testing.T) {
 		t.Errorf("sent %s\n got %s", show(&sent), g)
 	}
 
+	mark := bus.Events{Worker: "w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
+	if err := from.PublishEvents(&mark); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the mark is heard", func() bool { return <-got == show(&mark) })
+
 	running(t, func(ctx context.Context) error {
 		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) (epoch, next uint64) {
 			for ; seq < 6; seq++ {
@@ -254,10 +263,82 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Snapshots of any size arrive whole, many at once; one that its owner lets go of meanwhile, that
+// is too large for who asks, or that nobody has, is an error that says so.
+func TestSnapshots(t *testing.T) {
+	e := embed(t, -1)
+	defer e.Close()
+	from, to := connect(t, e.URL()), connect(t, e.URL())
+	var mu sync.Mutex
+	kept, asked := map[int]*bus.Snapshot{}, 0
+	running(t, func(ctx context.Context) error {
+		return from.ServeSnapshots(ctx, "w", func(rank int, id uint64) *bus.Snapshot {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			if s := kept[rank]; s != nil && (id == 0 || id == s.ID) {
+				return s
+			}
+			return nil
+		})
+	})
+	anySize := func(context.Context, int) error { return nil }
+	eventually(t, "snapshots are served", func() bool {
+		_, err := to.Snapshot(t.Context(), "w", 0, anySize)
+		return errors.Is(err, bus.ErrNoSnapshot) && func() bool { mu.Lock(); defer mu.Unlock(); return asked > 0 }()
+	})
+	mu.Lock()
+	for rank, size := range []int{0, 1, 512 << 10, 512<<10 + 1, 20 << 20} {
+		s := &bus.Snapshot{Worker: "w", Rank: rank, Epoch: 5, ID: uint64(rank + 1), Next: 9, Seconds: 1.5, Whole: rank%2 == 0, BlockSize: 16, Dump: make([]byte, size)}
+		for i := range s.Dump {
+			s.Dump[i] = byte(i * 31 / 7)
+		}
+		kept[rank] = s
+	}
+	mu.Unlock()
+	var all sync.WaitGroup
+	for rank, want := range kept {
+		for range 4 {
+			all.Go(func() {
+				got, err := to.Snapshot(t.Context(), "w", rank, anySize)
+				if err != nil || !bytes.Equal(got.Dump, want.Dump) {
+					t.Errorf("rank %d: %v", rank, err)
+					return
+				}
+				got.Dump = want.Dump
+				if !reflect.DeepEqual(got, want) {
+					t.Errorf("rank %d came as %+v", rank, got)
+				}
+			})
+		}
+	}
+	all.Wait()
+	tooLarge := errors.New("too large")
+	if _, err := to.Snapshot(t.Context(), "w", 4, func(_ context.Context, size int) error {
+		if size != 20<<20 {
+			t.Errorf("size %d", size)
+		}
+		return tooLarge
+	}); !errors.Is(err, tooLarge) {
+		t.Error(err)
+	}
+	if _, err := to.Snapshot(t.Context(), "w", 4, func(context.Context, int) error {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(kept, 4)
+		return nil
+	}); !errors.Is(err, bus.ErrSnapshotGone) {
+		t.Error(err)
+	}
+	if _, err := to.Snapshot(t.Context(), "nobody", 0, anySize); !errors.Is(err, bus.ErrNoSnapshot) {
+		t.Error(err)
+	}
+}
+
 func show(e *bus.Events) string {
-	text := fmt.Sprintf("%s/%d epoch %d seq %d at %g:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Batch.Seconds)
+	text := fmt.Sprintf("%s/%d epoch %d seq %d mark %v at %g, %d unknown:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Mark, e.Batch.Seconds, e.Batch.Unknown)
 	for _, v := range e.Batch.Events {
-		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize)
+		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize, v.Window)
 	}
 	return text
 }
@@ -268,7 +349,7 @@ func TestLoadAndPlan(t *testing.T) {
 	a, b := connect(t, e.URL()), connect(t, e.URL())
 	loads := make(chan bus.Load, 100)
 	running(t, func(ctx context.Context) error { return b.SubscribeLoad(ctx, func(l bus.Load) { loads <- l }) })
-	sent := bus.Load{Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5}
+	sent := bus.Load{Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5, PrefixQueries: 1 << 40, PrefixHits: 7}
 	eventually(t, "the load arrives", func() bool {
 		if err := a.PublishLoad(sent); err != nil {
 			t.Fatal(err)

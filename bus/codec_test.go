@@ -19,8 +19,10 @@ func FuzzMessages(f *testing.F) {
 	f.Add(appendLoad(nil, Load{Worker: "w", Running: 1, KVUsage: 0.5}))
 	f.Add(appendPlan(nil, plan.Plan{Pools: []plan.Pool{{Model: "m", Replicas: 1, Reason: "r"}}}))
 	f.Add(appendEvents(&Events{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
-		{Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{2}, BlockSize: 16},
-	}}}))
+		{Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{2}, BlockSize: 16, Window: 64},
+	}, Unknown: 1}}))
+	f.Add(appendEvents(&Events{Worker: "w", Seq: 3, Mark: true}))
+	f.Add(appendSnapshot(nil, &Snapshot{ID: 1, Epoch: 2, Next: 3, Seconds: 1.5, Whole: true, BlockSize: 16, Dump: []byte("dump")}))
 	f.Add([]byte{version, 0x9f})
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		if w, err := readWorker(msg); err == nil {
@@ -37,6 +39,19 @@ func FuzzMessages(f *testing.F) {
 		if p, err := readPlan(msg); err == nil {
 			if again, err := readPlan(appendPlan(nil, p)); err != nil || !reflect.DeepEqual(again, p) {
 				t.Fatalf("plan %+v became %+v, %v", p, again, err)
+			}
+		}
+		if s, size, err := readSnapshot(msg); err == nil {
+			if size > len(s.Dump) {
+				s.Dump = append(s.Dump, make([]byte, 1)...) // one more page, in part
+				size = len(s.Dump)
+			}
+			again, length, err := readSnapshot(appendSnapshot(nil, s))
+			if again != nil {
+				again.Dump = append(again.Dump, s.Dump[len(again.Dump):]...)
+			}
+			if err != nil || length != size || !reflect.DeepEqual(again, s) {
+				t.Fatalf("snapshot %+v became %+v, %v", s, again, err)
 			}
 		}
 		e := Events{Batch: &kvevent.Batch{}}

@@ -8,7 +8,8 @@
 // everything on the bus can be said again by those who know it. [Embed] runs the server in
 // this process; [Connect] joins one.
 //
-// Subjects are stator.v1.<cluster>.{kv.<worker>.<rank>, load.<worker>, rpc.<worker>.replay}.
+// Subjects are stator.v1.<cluster>.{kv.<worker>.<rank>, load.<worker>, rpc.<worker>.replay,
+// rpc.<worker>.snapshot}. What is larger than a message, as a snapshot may be, is pulled in pages.
 // Messages are msgpack behind a version byte and stay under 1 MiB.
 //
 // The package does not know what a lease or an event means for routing: discovery and feed do.

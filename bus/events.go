@@ -24,7 +24,10 @@ type Events struct {
 	Rank   int
 	Epoch  uint64 // of the engine process
 	Seq    uint64 // counts the rank's batches from 0 in each epoch
-	// Batch is valid during the callback only.
+	// Mark says that there is no batch in it: Seq is the number of the rank's next one, told from
+	// time to time so that the loss of the last ones is noticed.
+	Mark bool
+	// Batch is valid during the callback only; empty for a mark.
 	Batch *kvevent.Batch
 }
 
@@ -147,12 +150,16 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 // msgpack integers would be nine bytes each and slower to read.
 func appendEvents(e *Events) []byte {
 	b := []byte{version}
-	b = msgp.AppendArrayHeader(b, 6)
+	b = msgp.AppendArrayHeader(b, 7)
 	b = msgp.AppendString(b, e.Worker)
 	b = msgp.AppendInt(b, e.Rank)
 	b = msgp.AppendUint64(b, e.Epoch)
 	b = msgp.AppendUint64(b, e.Seq)
+	if e.Mark {
+		return msgp.AppendNil(msgp.AppendNil(msgp.AppendNil(b)))
+	}
 	b = msgp.AppendFloat64(b, e.Batch.Seconds)
+	b = msgp.AppendInt(b, e.Batch.Unknown)
 	b = msgp.AppendArrayHeader(b, uint32(len(e.Batch.Events)))
 	for i := range e.Batch.Events {
 		b = appendEvent(b, &e.Batch.Events[i])
@@ -161,7 +168,7 @@ func appendEvents(e *Events) []byte {
 }
 
 func appendEvent(b []byte, v *kvevent.Event) []byte {
-	b = msgp.AppendArrayHeader(b, 6)
+	b = msgp.AppendArrayHeader(b, 7)
 	b = msgp.AppendUint8(b, uint8(v.Kind))
 	b = msgp.AppendUint8(b, uint8(v.Tier))
 	if v.HasParent {
@@ -170,6 +177,7 @@ func appendEvent(b []byte, v *kvevent.Event) []byte {
 		b = msgp.AppendNil(b)
 	}
 	b = msgp.AppendInt(b, v.BlockSize)
+	b = msgp.AppendInt(b, v.Window)
 	b = appendHashes(b, v.Hashes)
 	return appendHashes(b, v.Blocks)
 }
@@ -209,19 +217,13 @@ func readEvents(msg []byte, e *Events) error {
 	}
 	r := &reader{b: b}
 	e.Batch.Reset()
-	r.array(6)
+	r.array(7)
 	e.Worker = read(r, msgp.ReadStringBytes)
 	e.Rank = read(r, msgp.ReadIntBytes)
 	e.Epoch = read(r, msgp.ReadUint64Bytes)
 	e.Seq = read(r, msgp.ReadUint64Bytes)
-	e.Batch.Rank = e.Rank
-	e.Batch.Seconds = read(r, msgp.ReadFloat64Bytes)
-	n := read(r, msgp.ReadArrayHeaderBytes)
-	for range n {
-		if r.err != nil {
-			break
-		}
-		e.Batch.Events = append(e.Batch.Events, r.event())
+	if e.Mark = r.err == nil && msgp.IsNil(r.b); !e.Mark {
+		r.batch(e)
 	}
 	if r.err != nil {
 		e.Batch.Reset()
@@ -234,8 +236,24 @@ func readEvents(msg []byte, e *Events) error {
 	return nil
 }
 
+func (r *reader) batch(e *Events) {
+	e.Batch.Rank = e.Rank
+	e.Batch.Seconds = read(r, msgp.ReadFloat64Bytes)
+	e.Batch.Unknown = read(r, msgp.ReadIntBytes)
+	n := read(r, msgp.ReadArrayHeaderBytes)
+	for range n {
+		if r.err != nil {
+			break
+		}
+		e.Batch.Events = append(e.Batch.Events, r.event())
+	}
+	if r.err == nil && e.Batch.Unknown < 0 {
+		r.err = fmt.Errorf("%d unknown events make no sense", e.Batch.Unknown)
+	}
+}
+
 func (r *reader) event() (v kvevent.Event) {
-	r.array(6)
+	r.array(7)
 	v.Kind = kvevent.Kind(read(r, msgp.ReadUint8Bytes))
 	v.Tier = fleet.Tier(read(r, msgp.ReadUint8Bytes))
 	if r.err == nil && msgp.IsNil(r.b) {
@@ -244,10 +262,11 @@ func (r *reader) event() (v kvevent.Event) {
 		v.Parent, v.HasParent = kvevent.Engine(read(r, msgp.ReadUint64Bytes)), true
 	}
 	v.BlockSize = read(r, msgp.ReadIntBytes)
+	v.Window = read(r, msgp.ReadIntBytes)
 	v.Hashes = hashes[kvevent.Engine](r)
 	v.Blocks = hashes[blockhash.Block](r)
-	if r.err == nil && (v.Kind > kvevent.Cleared || v.Tier >= fleet.Tiers) {
-		r.err = fmt.Errorf("event kind %d, tier %d make no sense", v.Kind, v.Tier)
+	if r.err == nil && (v.Kind > kvevent.Cleared || v.Tier >= fleet.Tiers || v.BlockSize < 0 || v.Window < 0) {
+		r.err = fmt.Errorf("event kind %d, tier %d, block size %d, window %d make no sense", v.Kind, v.Tier, v.BlockSize, v.Window)
 	}
 	if r.err == nil && len(v.Blocks) != 0 && len(v.Blocks) != len(v.Hashes) {
 		r.err = fmt.Errorf("%d content hashes for %d blocks", len(v.Blocks), len(v.Hashes))

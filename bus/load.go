@@ -15,6 +15,9 @@ type Load struct {
 	Epoch            uint64
 	Running, Waiting int
 	KVUsage          float64 // share of the KV cache in use, 0 to 1
+	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
+	// up in its cache, and those it found there. Both are 0 where it does not say.
+	PrefixQueries, PrefixHits uint64
 }
 
 func (b *Bus) loadSubject(worker string) string {
@@ -40,13 +43,15 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 
 func appendLoad(b []byte, l Load) []byte {
 	b = append(b, version)
-	b = msgp.AppendArrayHeader(b, 6)
+	b = msgp.AppendArrayHeader(b, 8)
 	b = msgp.AppendString(b, l.Worker)
 	b = msgp.AppendInt(b, l.Rank)
 	b = msgp.AppendUint64(b, l.Epoch)
 	b = msgp.AppendInt(b, l.Running)
 	b = msgp.AppendInt(b, l.Waiting)
-	return msgp.AppendFloat64(b, l.KVUsage)
+	b = msgp.AppendFloat64(b, l.KVUsage)
+	b = msgp.AppendUint64(b, l.PrefixQueries)
+	return msgp.AppendUint64(b, l.PrefixHits)
 }
 
 func readLoad(msg []byte) (l Load, err error) {
@@ -55,13 +60,15 @@ func readLoad(msg []byte) (l Load, err error) {
 		return l, err
 	}
 	r := &reader{b: b}
-	r.array(6)
+	r.array(8)
 	l.Worker = read(r, msgp.ReadStringBytes)
 	l.Rank = read(r, msgp.ReadIntBytes)
 	l.Epoch = read(r, msgp.ReadUint64Bytes)
 	l.Running = read(r, msgp.ReadIntBytes)
 	l.Waiting = read(r, msgp.ReadIntBytes)
 	l.KVUsage = read(r, msgp.ReadFloat64Bytes)
+	l.PrefixQueries = read(r, msgp.ReadUint64Bytes)
+	l.PrefixHits = read(r, msgp.ReadUint64Bytes)
 	if r.err == nil && (l.Running < 0 || l.Waiting < 0 || l.KVUsage < 0 || l.KVUsage > 1) {
 		r.err = fmt.Errorf("running %d, waiting %d, usage %g make no sense", l.Running, l.Waiting, l.KVUsage)
 	}
