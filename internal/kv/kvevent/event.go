@@ -1,6 +1,8 @@
 package kvevent
 
 import (
+	"fmt"
+
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
@@ -56,18 +58,34 @@ type Event struct {
 // messages of one rank, in order, into one batch: it remembers, from one to the next, what
 // engines say only once (see the package comment).
 type Batch struct {
-	// Rank is the data-parallel rank, 0 where the engine has one.
-	Rank int
+	// Only, where it is not nil, says whose events to take out of a message that may speak of
+	// several ranks (TensorRT-LLM) or workers (Dynamo). Without it such a message is an error.
+	Only func(worker uint64, rank int) bool
+	// BlockSize is the engine's, where it is known beforehand: TensorRT-LLM announces partial
+	// blocks like whole ones, and nothing else tells them apart. 0: the largest block seen.
+	BlockSize int
+
+	// Rank is the data-parallel rank, 0 where the engine has one; Worker is the number that
+	// Dynamo has given the worker.
+	Rank   int
+	Worker uint64
 	// Seconds is the engine's clock when it published, in seconds since 1970; 0 is unknown.
 	Seconds float64
-	Events  []Event
+	// First and Last are the numbers of the first and last event, from engines that number
+	// events and not messages (TensorRT-LLM, Dynamo). Numbered says that there are any.
+	First, Last uint64
+	Numbered    bool
+	Events      []Event
 	// Unknown counts events of a kind that the decoder does not know.
 	Unknown int
 	// Skipped counts events that were understood and left out, because no index of this
 	// rank's prompts can use them: blocks of another host, of an unknown medium, or of an
 	// attention group whose blocks do not tell what a prompt finds (Mamba).
 	Skipped int
+	// Others counts events that Only has refused.
+	Others int
 
+	owned  bool // Rank and Worker are known
 	hashes []Engine
 	blocks []blockhash.Block
 	tokens []uint32
@@ -76,8 +94,33 @@ type Batch struct {
 
 // Reset empties the batch and keeps its buffers, and what it remembers of its rank.
 func (b *Batch) Reset() {
-	b.Rank, b.Seconds, b.Unknown, b.Skipped = 0, 0, 0, 0
+	b.Rank, b.Worker, b.owned, b.Seconds = 0, 0, false, 0
+	b.First, b.Last, b.Numbered = 0, 0, false
+	b.Unknown, b.Skipped, b.Others = 0, 0, 0
 	b.Events, b.hashes, b.blocks, b.tokens = b.Events[:0], b.hashes[:0], b.blocks[:0], b.tokens[:0]
+}
+
+// take says whether to take an event of the worker's rank, which is then the batch's.
+func (b *Batch) take(worker uint64, rank int) (bool, error) {
+	switch {
+	case b.Only != nil && !b.Only(worker, rank):
+		b.Others++
+		return false, nil
+	case !b.owned:
+		b.Worker, b.Rank, b.owned = worker, rank, true
+	case worker != b.Worker || rank != b.Rank:
+		return false, fmt.Errorf("events of worker %d rank %d and of worker %d rank %d in one message: take them one by one, with Only",
+			b.Worker, b.Rank, worker, rank)
+	}
+	return true, nil
+}
+
+// number keeps the number of an event.
+func (b *Batch) number(id uint64) {
+	if !b.Numbered {
+		b.First, b.Numbered = id, true
+	}
+	b.Last = id
 }
 
 // Limits bound one message. The zero value means [DefaultLimits].

@@ -1,6 +1,7 @@
 package kvevent
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -20,6 +21,7 @@ import (
 type extraKeys struct {
 	salt    []byte
 	words   []keyWord // sorted by block
+	first   int       // the block that the event at hand begins with
 	used    int       // words that content has handed out
 	scratch []uint32
 	sorted  []uint64
@@ -30,12 +32,15 @@ type keyWord struct {
 	hash  uint64
 }
 
-func (x *extraKeys) reset() { x.salt, x.words, x.used = nil, x.words[:0], 0 }
+func (x *extraKeys) reset() { x.salt, x.words, x.first, x.used = nil, x.words[:0], 0, 0 }
 
 // content returns the tokens of block i with its media behind them, valid until the next
 // call. It is asked for every block in turn.
 func (x *extraKeys) content(tokens []uint32, i int) []uint32 {
 	x.sorted = x.sorted[:0]
+	for x.used < len(x.words) && x.words[x.used].block < i {
+		x.used++
+	}
 	for ; x.used < len(x.words) && x.words[x.used].block == i; x.used++ {
 		x.sorted = append(x.sorted, x.words[x.used].hash)
 	}
@@ -101,7 +106,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		case len(e.lora) > 0 && string(key) == string(e.lora):
 			e.lora = nil
 		case e.mayBeSalt:
-			x.salt, e.mayBeSalt = key, false
+			x.salt, e.mayBeSalt = bytes.TrimPrefix(key, []byte(saltTag)), false
 		default:
 			x.add(e.block, mediaHash(key))
 		}
@@ -148,14 +153,94 @@ func (x *extraKeys) add(block int, hash uint64) {
 	x.words = append(x.words, keyWord{block, hash})
 }
 
-// mediaHash is the first 16 digits of a hexadecimal digest, or a hash of any other name.
-func mediaHash(id []byte) uint64 {
-	if len(id) >= 16 {
-		if h, err := strconv.ParseUint(text(id[:16]), 16, 64); err == nil {
-			return h
+// decodeInfos reads Dynamo's form: per block null or {"mm_objects": [{"mm_hash": number}]}.
+// Where vLLM has said the same in extra_keys, nobody says it twice.
+func (x *extraKeys) decodeInfos(raw []byte, blocks int) error {
+	if len(raw) == 0 || msgp.IsNil(raw) || len(x.words) > 0 {
+		return nil
+	}
+	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+	if err != nil {
+		return err
+	}
+	if int64(n) > int64(blocks) {
+		return fmt.Errorf("%d entries for %d blocks", n, blocks)
+	}
+	for i := range int(n) {
+		if raw, err = x.decodeInfo(raw, i); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// decodeInfo reads what is known of block i: null or {"mm_objects": [...]}.
+func (x *extraKeys) decodeInfo(raw []byte, i int) ([]byte, error) {
+	if msgp.IsNil(raw) {
+		return raw[1:], nil
+	}
+	return eachKey(raw, func(name string, raw []byte) (rest []byte, err error) {
+		if name != "mm_objects" {
+			return msgp.Skip(raw)
+		}
+		n, raw, err := msgp.ReadArrayHeaderBytes(raw)
+		for range n {
+			if err == nil {
+				raw, err = x.decodeObject(raw, i)
+			}
+		}
+		return raw, err
+	})
+}
+
+func (x *extraKeys) decodeObject(raw []byte, i int) ([]byte, error) {
+	return eachKey(raw, func(name string, raw []byte) ([]byte, error) {
+		if name != "mm_hash" {
+			return msgp.Skip(raw)
+		}
+		hash, rest, err := readHash(raw)
+		if err == nil {
+			x.add(i, uint64(hash))
+		}
+		return rest, err
+	})
+}
+
+// eachKey calls value with every field of a map; it returns what is behind the value.
+func eachKey(raw []byte, value func(name string, raw []byte) ([]byte, error)) ([]byte, error) {
+	n, raw, err := msgp.ReadMapHeaderBytes(raw)
+	for range n {
+		var name []byte
+		if err == nil {
+			name, raw, err = msgp.ReadMapKeyZC(raw)
+		}
+		if err == nil {
+			raw, err = value(text(name), raw)
+		}
+	}
+	return raw, err
+}
+
+// saltTag is put before a cache salt by Dynamo's workers, so that they know it again.
+const saltTag = "dynamo-cache-salt:"
+
+// mediaHash is the first 16 digits of a hexadecimal digest of 256 bits, or a hash of any
+// other name, as Dynamo has it.
+func mediaHash(id []byte) uint64 {
+	if len(id) == 64 && isHex(id) {
+		h, _ := strconv.ParseUint(text(id[:16]), 16, 64)
+		return h
+	}
 	return xxh3.Hash(id)
+}
+
+func isHex(s []byte) bool {
+	for _, c := range s {
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 func digestHash(digest []byte) uint64 {

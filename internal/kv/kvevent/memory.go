@@ -14,7 +14,14 @@ type memory struct {
 	// group whose events are skipped. Groups beyond do not exist in practice and count as full.
 	windows [64]int32
 
-	extra extraKeys // scratch, kept for its buffers
+	trt trtMemory
+
+	// Scratch, kept so that it is not made for every message.
+	extra  extraKeys
+	json   jsonReader
+	pack   packReader
+	trtllm trtDecoder
+	dynamo dynamoDecoder
 }
 
 // inherit returns the seed of the chain that parent belongs to, where it has a salt.

@@ -33,9 +33,13 @@ func (b *Batch) Add(r *Raw) {
 	b.hashes = append(b.hashes, r.Hashes...)
 	switch r.Kind {
 	case Stored:
+		salt := r.Salt
+		if r.HasParent {
+			salt = ""
+		}
 		b.addStored(stored{
 			tier: r.Tier, hashes: b.hashes[from:len(b.hashes):len(b.hashes)], parent: r.Parent, hasParent: r.HasParent,
-			tokens: r.Tokens, blockSize: r.BlockSize, lora: r.LoRA, salt: r.Salt,
+			tokens: r.Tokens, blockSize: r.BlockSize, lora: r.LoRA, salt: salt,
 			joined: r.Tier != fleet.Device,
 		})
 	case Removed:
@@ -55,7 +59,7 @@ type stored struct {
 	blockSize int
 	window    int32
 	lora      string
-	salt      string // known for the first block of a prompt only
+	salt      string // empty: the parent's
 	// joined says that the tokens do not tell the content, so that the blocks can only be
 	// known by their engine hashes.
 	joined bool
@@ -65,12 +69,9 @@ type stored struct {
 
 func (b *Batch) addStored(s stored) {
 	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize, Window: int(s.window)}
-	if s.hasParent {
-		s.salt = ""
-	}
 	seed := blockhash.Seed(s.lora, s.salt)
 	salted := s.salt != ""
-	if s.hasParent {
+	if s.hasParent && !salted {
 		if inherited, ok := b.memory.inherit(s.parent); ok {
 			seed, salted = inherited, true
 		}
@@ -92,7 +93,7 @@ func (b *Batch) hashContent(tokens []uint32, size int, seed uint64, extra *extra
 		return b.blocks[from:len(b.blocks):len(b.blocks)]
 	}
 	for i := 0; len(tokens) >= size; i++ {
-		b.blocks = append(b.blocks, blockhash.Hash(extra.content(tokens[:size], i), seed))
+		b.blocks = append(b.blocks, blockhash.Hash(extra.content(tokens[:size], extra.first+i), seed))
 		tokens = tokens[size:]
 	}
 	return b.blocks[from:len(b.blocks):len(b.blocks)]

@@ -12,7 +12,7 @@ import (
 )
 
 // DecodeVLLM reads one message of vLLM's event socket, or of one that speaks like it
-// (SGLang, Dynamo's publishers), into b: [time, [event...], rank?] in msgpack, each event a
+// (Dynamo's publishers), into b: [time, [event...], rank?] in msgpack, each event a
 // map with "type" or, from older engines, an array that begins with it. Hashes may be
 // signed or unsigned numbers or byte strings.
 //
@@ -52,7 +52,9 @@ type vllmDecoder struct {
 	b      *Batch
 	lim    Limits
 	tokens int // seen in the message so far
-	f      vllmFields
+	// tiersTell says that events of slower tiers name the keys of their blocks, too.
+	tiersTell bool
+	f         vllmFields
 }
 
 func (d *vllmDecoder) message(raw []byte) error {
@@ -191,13 +193,16 @@ func (d *vllmDecoder) addStored() error {
 	if err := x.decode(f.extra, f.lora, !f.hasParent, len(d.b.hashes)-f.hashes); err != nil {
 		return fmt.Errorf("extra_keys: %w", err)
 	}
+	if err := x.decodeInfos(f.media, len(d.b.hashes)-f.hashes); err != nil {
+		return fmt.Errorf("block_mm_infos: %w", err)
+	}
 	if f.salt == nil {
 		f.salt = x.salt
 	}
 	d.b.addStored(stored{
 		tier: tier, hashes: d.hashes(), parent: f.parent, hasParent: f.hasParent,
 		tokens: d.b.tokens, blockSize: f.blockSize, window: window, lora: text(f.lora), salt: text(f.salt),
-		joined: f.media || tier != fleet.Device && len(f.extra) == 0,
+		joined: tier != fleet.Device && len(f.extra) == 0 && !d.tiersTell,
 		extra:  x,
 	})
 	return nil

@@ -1,7 +1,6 @@
 package kvevent
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,13 +27,13 @@ type vllmFields struct {
 	spec      []byte
 	window    int // of the attention group, in tokens; 0 where it is not said
 	locality  []byte
-	media     bool // media of a form we cannot hash
+	media     []byte // as msgpack
 }
 
 func (f *vllmFields) reset(hashes int) { *f = vllmFields{hashes: hashes, group: -1} }
 
 // The order of fields in the array form, from position 1 on, as Dynamo's decoder has it.
-// SGLang's arrays end at lora_id.
+// Older SGLang's arrays end at lora_id or at medium.
 var (
 	storedOrder = [...]string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
 		"extra_keys", "block_mm_infos", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality"}
@@ -145,7 +144,7 @@ func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
 	case "lora_id":
 		f.loraID = value
 	case "block_mm_infos":
-		f.media = anyNotNil(value)
+		f.media = value
 	}
 	return rest, nil
 }
@@ -265,10 +264,4 @@ func readBounded(raw []byte, limit int64) (int, []byte, error) {
 func isNumber(raw []byte) bool {
 	t := msgp.NextType(raw)
 	return t == msgp.IntType || t == msgp.UintType
-}
-
-// anyNotNil says whether a value is anything but null or a list of nulls.
-func anyNotNil(raw []byte) bool {
-	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
-	return err != nil || int(n) != len(raw) || bytes.Count(raw, []byte{0xc0}) != len(raw)
 }

@@ -252,7 +252,7 @@ func TestForms(t *testing.T) {
 		{"removed array", []any{"BlockRemoved", []any{int64(6)}, "CPU"}, "removed host [6]"},
 		{"cleared array", []any{"AllBlocksCleared"}, "cleared device []"},
 		{"media", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6), int64(7)}, "token_ids": tokens, "block_size": int64(2),
-			"extra_keys": []any{nil, []any{[]any{"0123456789abcdef0123456789abcdef", int64(1)}}}},
+			"extra_keys": []any{nil, []any{[]any{strings.Repeat("0123456789abcdef", 4), int64(1)}}}},
 			fmt.Sprintf("stored device [6 7] blocks %d", []blockhash.Block{plain[0], media})},
 		{"unknown field", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "new": map[string]any{"a": []any{nil}}}, "removed device [6]"},
 		{"adapter by number", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "token_ids": tokens[:2], "block_size": int64(2), "lora_id": int64(3)},

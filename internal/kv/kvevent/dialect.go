@@ -1,0 +1,57 @@
+package kvevent
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Dialect is how an engine says its events.
+type Dialect uint8
+
+// The dialects. VLLM is the default.
+const (
+	VLLM Dialect = iota
+	SGLang
+	TRTLLM
+	Dynamo
+	dialects
+)
+
+var dialectNames = [dialects]string{"vllm", "sglang", "trtllm", "dynamo"}
+
+func (d Dialect) String() string {
+	if d < dialects {
+		return dialectNames[d]
+	}
+	return "unknown"
+}
+
+// ParseDialect reads a name of the configuration. An empty name is VLLM, which simulated
+// engines speak, too.
+func ParseDialect(name string) (Dialect, error) {
+	for i, n := range dialectNames {
+		if n == name {
+			return Dialect(i), nil
+		}
+	}
+	if name == "" {
+		return VLLM, nil
+	}
+	return 0, fmt.Errorf("%q is not a dialect of cache events: want %s", name, strings.Join(dialectNames[:], ", "))
+}
+
+// Decode reads one message of the dialect into b. On an error the batch is empty.
+func (d Dialect) Decode(payload []byte, lim Limits, b *Batch) error {
+	switch d {
+	case VLLM:
+		return DecodeVLLM(payload, lim, b)
+	case SGLang:
+		return DecodeSGLang(payload, lim, b)
+	case TRTLLM:
+		return DecodeTRTLLM(payload, lim, b)
+	case Dynamo:
+		return DecodeDynamo(payload, lim, b)
+	}
+	b.Reset()
+	return fmt.Errorf("decode events: dialect %d does not exist", d)
+}

@@ -1,0 +1,190 @@
+package kvevent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+)
+
+// TestDialects reads messages that stand in the scenario or in testdata/made:
+//
+//	decode dialect=D [as=msgpack] [only=WORKER[/RANK]] [block-size=N]   the input is JSON, or becomes msgpack
+//	file dialect=D name=F [only=WORKER[/RANK]]                          every message of a file
+//
+// One batch reads all messages of a scenario, as it does with those of a rank.
+func TestDialects(t *testing.T) {
+	datadriven.Walk(t, "testdata/dialects", func(t *testing.T, path string) {
+		b := &kvevent.Batch{}
+		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
+			var dialect, only, as, name string
+			td.ScanArgs(t, "dialect", &dialect)
+			td.MaybeScanArgs(t, "only", &only)
+			b.BlockSize = 0
+			td.MaybeScanArgs(t, "block-size", &b.BlockSize)
+			b.Only = onlyOf(t, only)
+			d, err := kvevent.ParseDialect(dialect)
+			if err != nil {
+				t.Fatal(err)
+			}
+			messages := [][]byte{[]byte(td.Input)}
+			switch td.Cmd {
+			case "file":
+				td.ScanArgs(t, "name", &name)
+				messages = made(t, name)
+			case "decode":
+				td.MaybeScanArgs(t, "as", &as)
+				if as == "msgpack" {
+					messages[0] = packed(t, td.Input)
+				}
+			default:
+				td.Fatalf(t, "unknown command %q", td.Cmd)
+			}
+			var out strings.Builder
+			for i, m := range messages {
+				err := d.Decode(m, kvevent.Limits{}, b)
+				if len(messages) > 1 {
+					fmt.Fprintf(&out, "message %d ", i)
+				}
+				out.WriteString(report(b, err))
+			}
+			return out.String()
+		})
+	})
+}
+
+func onlyOf(t testing.TB, s string) func(uint64, int) bool {
+	if s == "" {
+		return nil
+	}
+	w, r, ranked := strings.Cut(s, "/")
+	worker, err := strconv.ParseUint(w, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rank := 0
+	if ranked {
+		if rank, err = strconv.Atoi(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func(w uint64, r int) bool { return w == worker && (!ranked || r == rank) }
+}
+
+// report prints a batch: its head where it says something, then one line for each event.
+func report(b *kvevent.Batch, err error) string {
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	head := fmt.Sprintf("rank %d", b.Rank)
+	if b.Worker != 0 {
+		head = fmt.Sprintf("worker %d ", b.Worker) + head
+	}
+	if b.Numbered {
+		head += fmt.Sprintf(" numbers %d-%d", b.First, b.Last)
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+	}{{"unknown", b.Unknown}, {"skipped", b.Skipped}, {"others", b.Others}} {
+		if c.n > 0 {
+			head += fmt.Sprintf(" %s %d", c.name, c.n)
+		}
+	}
+	out := head + "\n"
+	for _, e := range b.Events {
+		out += fmt.Sprintf("  %v %v %d", e.Kind, e.Tier, e.Hashes)
+		if e.HasParent {
+			out += fmt.Sprintf(" after %d", e.Parent)
+		}
+		if e.Window > 0 {
+			out += fmt.Sprintf(" window %d", e.Window)
+		}
+		if e.Kind == kvevent.Stored {
+			out += fmt.Sprintf(" of %d blocks %x", e.BlockSize, e.Blocks)
+		}
+		out += "\n"
+	}
+	return out
+}
+
+// made returns the messages of a file in testdata/made.
+func made(t testing.TB, name string) (messages [][]byte) {
+	raw, err := os.ReadFile(filepath.Join("testdata", "made", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasSuffix(name, ".json") {
+		return [][]byte{raw}
+	}
+	for line := range bytes.Lines(raw) {
+		var m message
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, m.Payload)
+	}
+	return messages
+}
+
+// packed turns JSON into msgpack. Numbers stay what they are.
+func packed(t testing.TB, text string) []byte {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := msgp.AppendIntf(nil, plainNumbers(t, v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func plainNumbers(t testing.TB, v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if i, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+			return i
+		}
+		u, err := strconv.ParseUint(string(v), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	case []any:
+		for i := range v {
+			v[i] = plainNumbers(t, v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = plainNumbers(t, v[k])
+		}
+	}
+	return v
+}
+
+func TestParseDialect(t *testing.T) {
+	for _, d := range []kvevent.Dialect{kvevent.VLLM, kvevent.SGLang, kvevent.TRTLLM, kvevent.Dynamo} {
+		if got, err := kvevent.ParseDialect(d.String()); err != nil || got != d {
+			t.Errorf("%v: %v %v", d, got, err)
+		}
+	}
+	if d, err := kvevent.ParseDialect(""); err != nil || d != kvevent.VLLM {
+		t.Errorf("nothing: %v %v", d, err)
+	}
+	const want = `"lmdeploy" is not a dialect of cache events: want vllm, sglang, trtllm, dynamo`
+	if _, err := kvevent.ParseDialect("lmdeploy"); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -1,0 +1,273 @@
+package kvevent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// jsonReader is a reader of JSON. It copies nothing but strings with escapes, which
+// encoding/json could not promise. It accepts a little more than JSON is, such as leading
+// zeros, and never less.
+type jsonReader struct {
+	raw     []byte // what is left
+	depth   int
+	frames  [maxNesting]jsonFrame
+	scratch []byte // unescaped strings of this message, one behind the other
+}
+
+// jsonFrame is a container that was entered.
+type jsonFrame struct {
+	end   byte
+	begun bool // an element was read
+}
+
+func (r *jsonReader) reset(raw []byte) {
+	r.raw, r.depth, r.scratch = raw, 0, r.scratch[:0]
+}
+
+var errCut = errors.New("the message is cut")
+
+// next returns the next byte that is not space, without consuming it; 0 is the end.
+func (r *jsonReader) next() byte {
+	for i, c := range r.raw {
+		if c != ' ' && c != '\n' && c != '\t' && c != '\r' {
+			r.raw = r.raw[i:]
+			return c
+		}
+	}
+	r.raw = nil
+	return 0
+}
+
+func (r *jsonReader) kind() kind {
+	switch c := r.next(); {
+	case c == 0:
+		return kindEnd
+	case c == 'n':
+		return kindNull
+	case c == '"':
+		return kindText
+	case c == '[':
+		return kindList
+	case c == '{':
+		return kindFields
+	case c == '-' || c >= '0' && c <= '9':
+		return kindNumber
+	}
+	return kindOther
+}
+
+func (r *jsonReader) unexpected(want string) error {
+	c := r.next()
+	if c == 0 {
+		return errCut
+	}
+	return fmt.Errorf("a %q: want %s", c, want)
+}
+
+func (r *jsonReader) list() error   { return r.enter('[', ']', "a list") }
+func (r *jsonReader) fields() error { return r.enter('{', '}', "an object") }
+
+func (r *jsonReader) enter(begin, end byte, want string) error {
+	if r.next() != begin {
+		return r.unexpected(want)
+	}
+	if r.depth == maxNesting {
+		return errors.New("the message is nested too deeply")
+	}
+	r.raw = r.raw[1:]
+	r.frames[r.depth] = jsonFrame{end: end}
+	r.depth++
+	return nil
+}
+
+func (r *jsonReader) named() bool { return r.frames[r.depth-1].end == '}' }
+
+func (r *jsonReader) more() (bool, error) {
+	f := &r.frames[r.depth-1]
+	switch c := r.next(); {
+	case c == f.end:
+		r.raw = r.raw[1:]
+		r.depth--
+		return false, nil
+	case c == 0:
+		return false, errCut
+	case !f.begun:
+		f.begun = true
+		return true, nil
+	case c == ',':
+		r.raw = r.raw[1:]
+		return true, nil
+	}
+	return false, r.unexpected("a comma")
+}
+
+func (r *jsonReader) key() ([]byte, error) {
+	k, err := r.text()
+	if err != nil {
+		return nil, err
+	}
+	if r.next() != ':' {
+		return nil, r.unexpected("a colon")
+	}
+	r.raw = r.raw[1:]
+	return k, nil
+}
+
+func (r *jsonReader) integer() (bits uint64, negative bool, err error) {
+	c := r.next()
+	s := r.raw
+	if c == '-' {
+		s, negative = s[1:], true
+	}
+	n := 0
+	for ; n < len(s) && s[n] >= '0' && s[n] <= '9'; n++ {
+		d := uint64(s[n] - '0')
+		if bits > (math.MaxUint64-d)/10 {
+			return 0, false, errors.New("a number of more than 64 bits")
+		}
+		bits = bits*10 + d
+	}
+	switch {
+	case n == 0:
+		return 0, false, r.unexpected("a number")
+	case n < len(s) && (s[n] == '.' || s[n] == 'e' || s[n] == 'E'):
+		return 0, false, errors.New("a fraction: want a whole number")
+	case negative && bits > 1<<63:
+		return 0, false, errors.New("a number of more than 64 bits")
+	}
+	r.raw = s[n:]
+	if negative {
+		bits = -bits
+	}
+	return bits, negative && bits != 0, nil
+}
+
+// text reads a string, without a copy unless it has escapes.
+func (r *jsonReader) text() ([]byte, error) {
+	if r.next() != '"' {
+		return nil, r.unexpected("a string")
+	}
+	end, escaped, err := stringEnd(r.raw)
+	if err != nil {
+		return nil, err
+	}
+	s := r.raw[1:end]
+	r.raw = r.raw[end+1:]
+	if !escaped {
+		return s, nil
+	}
+	return r.unescape(s)
+}
+
+// stringEnd is the place of the quote that ends the string at the beginning of raw.
+func stringEnd(raw []byte) (end int, escaped bool, err error) {
+	for at := 1; at < len(raw); at++ {
+		switch raw[at] {
+		case '"':
+			return at, escaped, nil
+		case '\\':
+			at, escaped = at+1, true
+		}
+	}
+	return 0, false, errCut
+}
+
+func (r *jsonReader) unescape(s []byte) ([]byte, error) {
+	from := len(r.scratch)
+	for len(s) > 0 {
+		n := bytes.IndexByte(s, '\\')
+		if n < 0 {
+			n = len(s)
+		}
+		r.scratch, s = append(r.scratch, s[:n]...), s[n:]
+		if len(s) == 0 {
+			break
+		}
+		if s[1] != 'u' {
+			at := strings.IndexByte(`"\/bfnrt`, s[1])
+			if at < 0 {
+				return nil, fmt.Errorf("an escape of %q", s[1])
+			}
+			r.scratch, s = append(r.scratch, "\"\\/\b\f\n\r\t"[at]), s[2:]
+			continue
+		}
+		c, n := unicodeEscape(s)
+		if n == 0 {
+			return nil, errors.New("an escape without four digits")
+		}
+		r.scratch, s = utf8.AppendRune(r.scratch, c), s[n:]
+	}
+	return r.scratch[from:len(r.scratch):len(r.scratch)], nil
+}
+
+// unicodeEscape reads \uXXXX, or two of them that are a surrogate pair. n is its length, 0
+// for what is none.
+func unicodeEscape(s []byte) (c rune, n int) {
+	unit := func(s []byte) rune {
+		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+			return -1
+		}
+		v, err := strconv.ParseUint(text(s[2:6]), 16, 16)
+		if err != nil {
+			return -1
+		}
+		return rune(v)
+	}
+	if c = unit(s); c < 0 {
+		return 0, 0
+	}
+	if c >= 0xd800 && c < 0xdc00 {
+		if low := unit(s[6:]); low >= 0xdc00 && low < 0xe000 {
+			return (c-0xd800)<<10 | (low - 0xdc00) + 0x10000, 12
+		}
+	}
+	return c, 6 // half a pair becomes the replacement character
+}
+
+func (r *jsonReader) bytes() ([]byte, error) { return nil, errors.New("bytes in JSON") }
+
+// skip passes one value. Numbers and words are not looked at closely: nobody reads them.
+func (r *jsonReader) skip() error {
+	for depth := 0; ; {
+		switch c := r.next(); c {
+		case 0:
+			return errCut
+		case '"':
+			end, _, err := stringEnd(r.raw)
+			if err != nil {
+				return err
+			}
+			r.raw = r.raw[end+1:]
+		case '[', '{':
+			depth++
+			r.raw = r.raw[1:]
+		case ']', '}':
+			depth--
+			r.raw = r.raw[1:]
+		case ',', ':':
+			if depth == 0 {
+				return r.unexpected("a value")
+			}
+			r.raw = r.raw[1:]
+			continue
+		default:
+			n := 1
+			for n < len(r.raw) && !strings.ContainsRune(" \n\t\r,:]}[{\"", rune(r.raw[n])) {
+				n++
+			}
+			r.raw = r.raw[n:]
+		}
+		if depth <= 0 {
+			if depth < 0 {
+				return errors.New("a bracket that closes nothing")
+			}
+			return nil
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package kvevent
+
+// reader pulls one value after another out of a message, whatever its syntax. Dynamo says the
+// same structure in JSON and in msgpack; what reads it is written once. A method that does
+// not fit the next value returns an error; the bytes it returns are valid until the batch is
+// decoded into again.
+type reader interface {
+	kind() kind // of the next value
+	// list and fields enter a container; more says whether another element follows and, where
+	// none does, leaves the container. key is a field's name, before its value.
+	list() error
+	fields() error
+	more() (bool, error)
+	// named says whether the innermost container has named fields.
+	named() bool
+	key() ([]byte, error)
+	// integer reads a whole number of 64 bits; a negative one is its two's complement.
+	integer() (bits uint64, negative bool, err error)
+	text() ([]byte, error)
+	bytes() ([]byte, error)
+	skip() error
+}
+
+// kind is the shape of a value.
+type kind uint8
+
+const (
+	kindOther kind = iota // true, false, fractions, extensions
+	kindNull
+	kindNumber
+	kindText
+	kindBytes
+	kindList
+	kindFields
+	kindEnd // no value: the message is over
+)
+
+// maxNesting is how deep a decoder enters a message; the dialects need 8. What is skipped may
+// be deeper.
+const maxNesting = 16

@@ -1,0 +1,131 @@
+package kvevent
+
+import "github.com/stator-project/stator/internal/fleet"
+
+// finish turns the fields of one event into events.
+func (d *trtDecoder) finish() error {
+	m := &d.b.memory.trt
+	switch d.f.kind {
+	case "created":
+		if !m.created { // a new cache: its windows are said anew
+			m.window = 0
+		}
+		m.created, m.levels = true, 0
+		m.window = max(m.window, d.f.window)
+		d.b.addCleared()
+		return nil
+	case "unknown", "":
+		d.b.Unknown++
+		return nil
+	}
+	m.created = false
+	window := d.window()
+	switch d.f.kind {
+	case "stored":
+		d.addStored(window)
+	case "removed":
+		d.addRemoved(window)
+	case "updated":
+		d.addMoved(window)
+	}
+	return nil
+}
+
+// window is that of the event's attention layers, 0 for the full one. Where we missed the
+// beginning the largest window so far counts as full; a larger one shows that this was
+// wrong, and what was said under it cannot be believed.
+func (d *trtDecoder) window() int32 {
+	m := &d.b.memory.trt
+	switch {
+	case d.f.window > m.window:
+		if m.window != 0 {
+			d.b.addCleared()
+		}
+		m.window = d.f.window
+		return 0
+	case d.f.window == m.window:
+		return 0
+	}
+	return int32(d.f.window)
+}
+
+// addStored delivers the event's whole blocks; those on one cache level make one event.
+func (d *trtDecoder) addStored(window int32) {
+	m := &d.b.memory.trt
+	size := d.b.BlockSize
+	if size == 0 {
+		for _, k := range m.blocks {
+			m.blockSize = max(m.blockSize, k.tokens)
+		}
+		size = m.blockSize
+	}
+	if len(m.blocks) > 0 && m.blocks[0].tokens > size {
+		size = m.blocks[0].tokens // whoever compares sizes will find the mistake
+	}
+	whole := 0
+	for whole < len(m.blocks) && size > 0 && m.blocks[whole].tokens == size {
+		whole++
+	}
+	if whole == 0 {
+		d.b.Skipped++
+		return
+	}
+	parent, hasParent, tokens := d.f.parent, d.f.hasParent, d.b.tokens
+	for first := 0; first < whole; {
+		end := first + 1
+		for end < whole && m.blocks[end].level == m.blocks[first].level {
+			end++
+		}
+		d.b.memory.extra.first = first
+		d.addRun(m.blocks[first:end], stored{
+			parent: parent, hasParent: hasParent, tokens: tokens[:(end-first)*size], blockSize: size, window: window,
+		})
+		tokens = tokens[(end-first)*size:]
+		parent, hasParent, first = m.blocks[end-1].hash, true, end
+	}
+}
+
+func (d *trtDecoder) addRun(blocks []trtBlock, s stored) {
+	b := d.b
+	from := len(b.hashes)
+	for _, k := range blocks {
+		b.hashes = append(b.hashes, k.hash)
+	}
+	b.memory.trt.levels |= 1 << blocks[0].level
+	s.tier, s.hashes = trtTier(blocks[0].level), b.hashes[from:len(b.hashes):len(b.hashes)]
+	s.lora, s.salt, s.extra = text(d.f.adapter()), text(d.f.salt), &b.memory.extra
+	b.addStored(s)
+}
+
+// adapter is the LoRA's name or, where only its number is said, that, in a form that no
+// request can name.
+func (f *trtFields) adapter() []byte {
+	if len(f.lora) > 0 {
+		return f.lora
+	}
+	return f.loraID
+}
+
+func (d *trtDecoder) addRemoved(window int32) {
+	hashes := d.b.hashes[d.f.hashes:len(d.b.hashes):len(d.b.hashes)]
+	levels := d.b.memory.trt.levels | 1
+	for level := range int(fleet.Disk) + 1 {
+		if levels>>level&1 != 0 {
+			d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: trtTier(level), Hashes: hashes, Window: int(window)})
+		}
+	}
+}
+
+// addMoved says that the block is there before it says that it is no longer here, so that
+// its content is never forgotten between.
+func (d *trtDecoder) addMoved(window int32) {
+	from, to := d.f.from, d.f.to
+	hashes := d.b.hashes[d.f.hashes:len(d.b.hashes):len(d.b.hashes)]
+	if from < 0 || to < 0 || from == to || len(hashes) == 0 {
+		return // its priority changed
+	}
+	d.b.memory.trt.levels |= 1 << to
+	d.b.Events = append(d.b.Events,
+		Event{Kind: Stored, Tier: trtTier(to), Hashes: hashes, Window: int(window)},
+		Event{Kind: Removed, Tier: trtTier(from), Hashes: hashes, Window: int(window)})
+}
