@@ -3,6 +3,7 @@ package kvindex
 import (
 	"cmp"
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -14,12 +15,14 @@ import (
 // A dump is what one rank's engine reported, in bytes:
 //
 //	version   1 byte
+//	groups    of sliding windows: count, then each: number, window in blocks
 //	sections  kind, class, mask (a byte each), count, buckets of entries; kind 0 ends them
-//	orphans   count, then each: flags|tiers, hash, parent unless it is the hash before, block
+//	orphans   count, then each: flags|tiers, groups, hash, parent unless it is the hash before, block
 //	checksum  xxh3 of all before, 8 bytes
 //
 // Counts are unsigned varints, hashes 8 bytes, little endian. A section holds the engine
-// hashes of one class of age that are held on the same tiers, sorted by their content; the
+// hashes of one class of age that are held on the same tiers, or by the same sliding-window
+// groups (a bit of the mask each, in the order above), sorted by their content; the
 // content's first bytes are not written but are the number of the entry's bucket, and a bucket
 // begins with its count. With as many buckets as there are entries, or a few less, that leaves
 // about 14 bytes of the 16 that two hashes have: both are random, and only one can be sorted.
@@ -33,6 +36,7 @@ const dumpVersion = 1
 const (
 	sectionEnd   = 0
 	sectionTiers = 1
+	sectionGroup = 2
 )
 
 // ageLimits are where the classes of age end, in ticks, of which 256 pass while a full index is
@@ -60,39 +64,72 @@ const orphanSameParent = 0x80
 func (x *Index) AppendDump(dst []byte, id fleet.RankID) []byte {
 	start := len(dst)
 	dst = append(dst, dumpVersion)
-	var groups [ageClasses << fleet.Tiers][]entry
-	var waiting []byte
+	var sections map[[3]uint8][]entry
+	waiting := []byte{0}
 	if r := x.known(id); r != nil {
 		r.mu.Lock()
-		groups = x.grouped(&r.engine)
+		dst = appendGroups(dst, r.windows)
+		sections = x.sections(r)
 		waiting = appendOrphans(nil, &r.orphans)
 		r.mu.Unlock()
+	} else {
+		dst = append(dst, 0)
 	}
-	for i, entries := range groups {
-		dst = appendSection(dst, sectionTiers, uint8(i>>fleet.Tiers), uint8(i&(1<<fleet.Tiers-1)), entries)
+	order := slices.SortedFunc(maps.Keys(sections), func(a, b [3]uint8) int { return slices.Compare(a[:], b[:]) })
+	for _, key := range order {
+		dst = appendSection(dst, key, sections[key])
 	}
 	dst = append(dst, sectionEnd)
-	if waiting == nil {
-		waiting = []byte{0}
-	}
 	dst = append(dst, waiting...)
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
-// grouped copies a table's entries, by class of age and tiers.
-func (x *Index) grouped(t *engineTable) (groups [ageClasses << fleet.Tiers][]entry) {
+func appendGroups(dst []byte, w *windows) []byte {
+	if w == nil {
+		return append(dst, 0)
+	}
+	dst = append(dst, uint8(len(w.groups)))
+	for _, g := range w.groups {
+		dst = binary.AppendUvarint(dst, uint64(g.number))
+		dst = binary.AppendUvarint(dst, uint64(g.window))
+	}
+	return dst
+}
+
+// sections copies a rank's entries, by kind, class of age and mask.
+func (x *Index) sections(r *rank) map[[3]uint8][]entry {
 	now := x.clock.now()
-	for i := range t.segments {
-		s := &t.segments[i]
-		for j, tiers := range s.tiers {
-			if tiers == 0 {
-				continue
+	sections := map[[3]uint8][]entry{}
+	var list [ageClasses][1 << 8][]entry
+	for i := range r.segments() {
+		s, windowed := r.segment(i)
+		for j, mask := range s.tiers {
+			if mask != 0 {
+				at := &list[x.ageClass(s.entries[j].seq, now)][mask]
+				*at = append(*at, s.entries[j])
 			}
-			g := x.ageClass(s.entries[j].seq, now)<<fleet.Tiers | int(tiers)
-			groups[g] = append(groups[g], s.entries[j])
+		}
+		kind := uint8(sectionTiers)
+		if windowed {
+			kind = sectionGroup
+		}
+		if last := len(r.engine.segments) - 1; i == last || i == r.segments()-1 {
+			collect(sections, kind, &list)
 		}
 	}
-	return groups
+	return sections
+}
+
+// collect moves the lists, which are by age and mask, to the sections of a kind.
+func collect(sections map[[3]uint8][]entry, kind uint8, list *[ageClasses][1 << 8][]entry) {
+	for class := range list {
+		for mask, entries := range list[class] {
+			if len(entries) > 0 {
+				sections[[3]uint8{kind, uint8(class), uint8(mask)}] = entries
+			}
+			list[class][mask] = nil
+		}
+	}
 }
 
 func (x *Index) ageClass(seq blockhash.Sequence, now uint32) int {
@@ -107,17 +144,14 @@ func (x *Index) ageClass(seq blockhash.Sequence, now uint32) int {
 	return class
 }
 
-func appendSection(dst []byte, kind, class, mask uint8, entries []entry) []byte {
-	if len(entries) == 0 {
-		return dst
-	}
+func appendSection(dst []byte, key [3]uint8, entries []entry) []byte {
 	slices.SortFunc(entries, func(a, b entry) int {
 		if c := cmp.Compare(a.seq, b.seq); c != 0 {
 			return c
 		}
 		return cmp.Compare(a.hash, b.hash)
 	})
-	dst = append(dst, kind, class, mask)
+	dst = append(dst, key[:]...)
 	dst = binary.AppendUvarint(dst, uint64(len(entries)))
 	width := bucketWidth(len(entries))
 	for bucket := range 1 << (8 * width) {
@@ -158,7 +192,7 @@ func appendOrphans(dst []byte, q *orphans) []byte {
 		if o.parent == last {
 			flags |= orphanSameParent
 		}
-		dst = append(dst, flags)
+		dst = append(dst, flags, o.groups)
 		dst = binary.LittleEndian.AppendUint64(dst, o.hash)
 		if o.parent != last {
 			dst = binary.LittleEndian.AppendUint64(dst, o.parent)

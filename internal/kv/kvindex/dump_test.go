@@ -19,9 +19,9 @@ import (
 // first, and goes on to agree with it under what the engines say next.
 func TestDumpCarriesEverything(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
-		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4}
+		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4, windows: []int{2, 1, 2}}
 	var out Overlap
-	for round := range 200 {
+	for round := range 100 {
 		for range 50 {
 			w.step()
 		}
@@ -31,11 +31,19 @@ func TestDumpCarriesEverything(t *testing.T) {
 			if err := second.Load(id, dump[6:]); err != nil {
 				t.Fatal(err)
 			}
-			if again := second.AppendDump(nil, id); !bytes.Equal(again, w.x.AppendDump(nil, id)) {
-				t.Errorf("round %d, rank %d: a dump of what was loaded is another dump", round, id)
-			}
 			clear(w.n.rank(id).until)
 			w.query(&out, second, id)
+		}
+		third := New(Config{})
+		for id := range fleet.RankID(w.ranks) {
+			if err := third.Load(id, second.AppendDump(nil, id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for id := range fleet.RankID(w.ranks) {
+			if !bytes.Equal(third.AppendDump(nil, id), second.AppendDump(nil, id)) {
+				t.Errorf("round %d, rank %d: a dump of what was loaded is another dump", round, id)
+			}
 		}
 		audit(t, w.x)
 		w.x = second
@@ -44,7 +52,7 @@ func TestDumpCarriesEverything(t *testing.T) {
 }
 
 func (w *world) query(out *Overlap, x *Index, id fleet.RankID) {
-	for range 20 {
+	for range 5 {
 		query := w.chain()
 		x.Lookup(query, out)
 		if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
@@ -103,14 +111,17 @@ func TestLoadRefusesAndChangesNothing(t *testing.T) {
 	}{
 		{"empty", nil, "it ends too early"},
 		{"cut", dump[:len(dump)-9], "checksum"},
-		{"version", signed(9, 0, 0), "version 9 is not known here"},
-		{"no end", signed(dumpVersion), "too early"},
-		{"kind", signed(dumpVersion, 7, 0, 1, 0), "a section of kind 7"},
-		{"tiers", signed(dumpVersion, 1, 0, 0x1f, 0), "mask 0x1f"},
-		{"entries", signed(dumpVersion, 1, 0, 1, 2, 2, 0, 0, 0), "too early"},
-		{"sums", signed(dumpVersion, 1, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), "add up"},
-		{"trailing", signed(dumpVersion, 0, 0, 0), "does not end where it should"},
-		{"orphans", signed(dumpVersion, 0, 1, 0x81, 0, 0), "does not end where it should"},
+		{"version", signed(9, 0, 0, 0), "version 9 is not known here"},
+		{"no end", signed(dumpVersion, 0), "too early"},
+		{"kind", signed(dumpVersion, 0, 7, 0, 1, 0), "a section of kind 7"},
+		{"tiers", signed(dumpVersion, 0, 1, 0, 0x1f, 0), "mask 0x1f"},
+		{"entries", signed(dumpVersion, 0, 1, 0, 1, 2, 2, 0, 0, 0), "too early"},
+		{"sums", signed(dumpVersion, 0, 1, 0, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), "add up"},
+		{"trailing", signed(dumpVersion, 0, 0, 0, 0), "does not end where it should"},
+		{"groups", signed(dumpVersion, 9), "it has 9 sliding-window groups"},
+		{"group twice", signed(dumpVersion, 2, 1, 8, 1, 8), "group 1 twice"},
+		{"group mask", signed(dumpVersion, 1, 1, 8, 2, 0, 2, 0), "mask 0x2"},
+		{"orphans", signed(dumpVersion, 0, 0, 1, 0x81, 0, 0), "does not end where it should"},
 	} {
 		if err := x.Load(0, c.dump); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
@@ -162,11 +173,14 @@ func TestConcurrentLoads(t *testing.T) {
 // its own dump loads to the same.
 func FuzzLoad(f *testing.F) {
 	x := New(Config{})
-	blocks, hashes := prompt(1, 300)
+	blocks, hashes := prompt(1, 12)
 	x.Store(0, fleet.Device, 0, false, hashes, blocks)
 	f.Add(x.AppendDump(nil, 0))
-	x.Store(0, fleet.Host, 0, false, hashes[:40], blocks[:40])
-	x.Store(0, fleet.Disk, 12345, true, hashes[290:], blocks[:10])
+	x.Store(0, fleet.Host, 0, false, hashes[:4], blocks[:4])
+	x.Store(0, fleet.Disk, 12345, true, hashes[9:], blocks[:3])
+	f.Add(x.AppendDump(nil, 0))
+	x.StoreWindow(0, 3, 2, 0, false, hashes[:5], blocks[:5])
+	x.StoreWindow(0, 4, 7, 12345, true, hashes[7:], blocks[:5])
 	f.Add(x.AppendDump(nil, 0))
 	f.Fuzz(func(t *testing.T, dump []byte) {
 		// The checksum is put right: else no changed input would get past it.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -69,6 +70,11 @@ func (x *Index) restore(r *rank, d *dump) {
 	// At once what there is room for with the nodes, so that no table is copied as it grows.
 	room := (x.budget.max - x.budget.used.Load()) / (2 * (entryBytes + slotBytes))
 	r.engine.grow(min(d.entries, int(max(room, 0))), &x.budget)
+	for _, g := range d.groups {
+		if _, ok := x.windowGroup(r, g.number, g.window); !ok {
+			break // no room: what is known now is that nothing can be reused
+		}
+	}
 	now := x.clock.now()
 	for class := range ageClasses {
 		for i := range d.sections {
@@ -79,43 +85,58 @@ func (x *Index) restore(r *rank, d *dump) {
 	}
 	for o := d.orphans; o.more(); {
 		p := o.next()
-		for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
-			if p.tiers&bit != 0 {
-				x.park(r, p.hash, p.parent, p.block, bit)
-			}
+		if r.windows == nil {
+			p.groups = 0
+		}
+		if p.tiers|p.groups != 0 {
+			x.park(r, p.hash, p.parent, p.block, place{p.tiers, p.groups})
 		}
 	}
 }
 
 // restoreSection stores one section; false means that there is no room.
 func (x *Index) restoreSection(r *rank, s *section, now uint32) bool {
+	if s.kind == sectionGroup && r.windows == nil {
+		return true
+	}
 	age := now
 	if s.class > 0 {
 		age -= ageLimits[s.class-1]
 	}
-	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
+	for bit := uint8(1); bit != 0; bit <<= 1 {
 		if s.mask&bit == 0 {
 			continue
 		}
-		e := x.edit(r, bit, 0)
-		e.age = age
-		at := s.entries()
-		for i := 0; at.more(); i++ {
-			if i%loadStep == 0 {
-				x.makeRoom(loadStep)
-			}
-			if entry := at.next(); !x.put(r, &e, entry.hash, entry.seq, bit) {
-				e.done()
-				return false
-			}
+		p, sets := place{tier: bit}, bit
+		if s.kind == sectionGroup {
+			p, sets = place{group: bit}, 1<<(firstWindow+r.windows.class(bit))
 		}
+		e := x.edit(r, sets, 0)
+		e.age = age
+		ok := x.restoreEntries(r, &e, p, s.entries())
 		e.done()
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *Index) restoreEntries(r *rank, e *edit, p place, at entriesAt) bool {
+	for i := 0; at.more(); i++ {
+		if i%loadStep == 0 {
+			x.makeRoom(loadStep)
+		}
+		if entry := at.next(); !x.hold(r, e, entry.hash, entry.seq, p) {
+			return false
+		}
 	}
 	return true
 }
 
 // dump is a parsed dump. Everything in it lies in the dump's own bytes.
 type dump struct {
+	groups   []windowGroup
 	sections []section
 	entries  int
 	orphans  waiting
@@ -136,7 +157,11 @@ func parseDump(raw []byte) (*dump, error) {
 		return nil, errors.New("the checksum does not match")
 	}
 	d := &dump{}
-	for body = body[1:]; ; {
+	body, err := d.parseGroups(body[1:])
+	if err != nil {
+		return nil, err
+	}
+	for {
 		if len(body) == 0 {
 			return nil, errDumpShort
 		}
@@ -144,24 +169,62 @@ func parseDump(raw []byte) (*dump, error) {
 			body = body[1:]
 			break
 		}
-		s, rest, err := parseSection(body)
+		s, rest, err := parseSection(body, len(d.groups))
 		if err != nil {
 			return nil, err
 		}
 		d.sections, body = append(d.sections, s), rest
 		d.entries += s.count
 	}
-	var err error
-	d.orphans, err = parseOrphans(body)
+	d.orphans, err = parseOrphans(body, len(d.groups))
 	return d, err
 }
 
-func parseSection(body []byte) (s section, rest []byte, err error) {
+// parseGroups reads the sliding-window groups.
+func (d *dump) parseGroups(body []byte) (rest []byte, err error) {
+	if len(body) == 0 {
+		return nil, errDumpShort
+	}
+	count := int(body[0])
+	if count > windowGroups {
+		return nil, fmt.Errorf("it has %d sliding-window groups, at most %d are possible", count, windowGroups)
+	}
+	body = body[1:]
+	for range count {
+		number, n := binary.Uvarint(body)
+		if n <= 0 {
+			return nil, errDumpShort
+		}
+		window, m := binary.Uvarint(body[n:])
+		if m <= 0 || number > 1<<30 || window == 0 || window > 1<<30 {
+			return nil, errors.New("a sliding-window group is out of bounds")
+		}
+		g := windowGroup{number: int(number), window: int(window)}
+		if slices.ContainsFunc(d.groups, func(o windowGroup) bool { return o.number == g.number }) {
+			return nil, fmt.Errorf("it has sliding-window group %d twice", number)
+		}
+		d.groups, body = append(d.groups, g), body[n+m:]
+	}
+	return body, nil
+}
+
+// possible says whether a mask may be of a kind of section.
+func possible(kind, mask uint8, groups int) bool {
+	switch kind {
+	case sectionTiers:
+		return mask != 0 && mask < 1<<fleet.Tiers
+	case sectionGroup:
+		return mask != 0 && int(mask) < 1<<groups
+	}
+	return false
+}
+
+func parseSection(body []byte, groups int) (s section, rest []byte, err error) {
 	if len(body) < 4 {
 		return s, nil, errDumpShort
 	}
 	s.kind, s.class, s.mask = body[0], body[1], body[2]
-	if s.kind != sectionTiers || int(s.class) >= ageClasses || s.mask == 0 || s.mask >= 1<<fleet.Tiers {
+	if int(s.class) >= ageClasses || !possible(s.kind, s.mask, groups) {
 		return s, nil, fmt.Errorf("a section of kind %d, class %d, mask %#x is not known here", s.kind, s.class, s.mask)
 	}
 	body = body[3:]
@@ -228,7 +291,7 @@ type waiting struct {
 	last uint64
 }
 
-func parseOrphans(body []byte) (waiting, error) {
+func parseOrphans(body []byte, groups int) (waiting, error) {
 	count, n := binary.Uvarint(body)
 	if n <= 0 || count > uint64(len(body)) {
 		return waiting{}, errDumpShort
@@ -236,14 +299,14 @@ func parseOrphans(body []byte) (waiting, error) {
 	w := waiting{body: body[n:], left: int(count)}
 	at := 0
 	for range w.left {
-		if at >= len(w.body) {
+		if len(w.body)-at < 2 {
 			return waiting{}, errDumpShort
 		}
-		flags := w.body[at]
-		if tiers := flags &^ orphanSameParent; tiers == 0 || tiers >= 1<<fleet.Tiers {
-			return waiting{}, fmt.Errorf("a waiting block's tiers are %#x", tiers)
+		flags, mask := w.body[at], w.body[at+1]
+		if tiers := flags &^ orphanSameParent; tiers|mask == 0 || tiers >= 1<<fleet.Tiers || int(mask) >= 1<<groups {
+			return waiting{}, fmt.Errorf("a waiting block's tiers are %#x, its groups %#x", tiers, mask)
 		}
-		if at += 1 + 24; flags&orphanSameParent != 0 {
+		if at += 2 + 24; flags&orphanSameParent != 0 {
 			at -= 8
 		}
 	}
@@ -261,7 +324,7 @@ func (w *waiting) next() (o orphan) {
 		return v
 	}
 	flags := w.body[0]
-	w.body = w.body[1:]
+	o.groups, w.body = w.body[1], w.body[2:]
 	o.tiers, o.hash, o.parent = flags&^orphanSameParent, word(), w.last
 	if flags&orphanSameParent == 0 {
 		o.parent = word()

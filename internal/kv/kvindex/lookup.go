@@ -9,7 +9,8 @@ import (
 type progress struct {
 	held   Held
 	holder uint32
-	tier   uint8 // the tier it is on now: it never goes back to a faster one
+	tier   uint8  // the tier it is on now: it never goes back to a faster one
+	window uint16 // one more than its place in Overlap.windows; 0 is none
 }
 
 // Lookup finds how much of the prompt every rank holds, contiguous from the root: on the
@@ -47,7 +48,7 @@ walk:
 	}
 	out.extend(run)
 	for i := range out.active {
-		out.add(out.active[i].held)
+		out.retire(&out.active[i])
 	}
 }
 
@@ -78,7 +79,13 @@ func (x *Index) begin(s *set, out *Overlap) {
 	for _, m := range s.members {
 		if h := int(m.holder()); h < len(ranks) && ranks[h] != nil {
 			p := progress{holder: m.holder(), held: Held{Rank: ranks[h].id}}
-			p.step(m.tiers())
+			if !p.step(m.tiers()) {
+				continue // only a sliding-window group holds it
+			}
+			if needs := ranks[h].needs.Load(); needs != nil && len(out.windows) < 1<<16-1 {
+				out.windows = append(out.windows, windowWalk{needs: needs, bits: m.tiers()})
+				p.window = uint16(len(out.windows))
+			}
 			out.active = append(out.active, p)
 		}
 	}
@@ -89,6 +96,7 @@ func (p *progress) step(tiers uint8) bool {
 	if tiers&predicted != 0 {
 		tiers |= 1 << fleet.Device
 	}
+	tiers &= 1<<fleet.Tiers - 1
 	for ; p.tier < fleet.Tiers; p.tier++ {
 		if tiers>>p.tier&1 != 0 {
 			return true
@@ -110,11 +118,14 @@ func (o *Overlap) follow(s *set) {
 		if at < len(s.members) && s.members[at].holder() == p.holder {
 			tiers = s.members[at].tiers()
 		}
-		if p.step(tiers) {
-			kept = append(kept, p)
-		} else {
-			o.add(p.held)
+		if !p.step(tiers) {
+			o.retire(&p)
+			continue
 		}
+		if p.window != 0 {
+			o.windows[p.window-1].bits = tiers
+		}
+		kept = append(kept, p)
 	}
 	o.active = kept
 }
@@ -124,5 +135,19 @@ func (o *Overlap) extend(n int) {
 	for i := range o.active {
 		p := &o.active[i]
 		p.held.Blocks[p.tier] += n
+		if p.window != 0 {
+			o.windows[p.window-1].pass(n)
+		}
 	}
+}
+
+// retire notes what a holder holds in the end.
+func (o *Overlap) retire(p *progress) {
+	if p.window != 0 {
+		w := &o.windows[p.window-1]
+		if w.cut(&p.held.Blocks); w.best == 0 {
+			return
+		}
+	}
+	o.add(p.held)
 }

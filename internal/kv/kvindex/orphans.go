@@ -1,6 +1,9 @@
 package kvindex
 
-import "github.com/stator-project/stator/internal/kv/blockhash"
+import (
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+)
 
 // orphans are blocks whose parent the rank's engine has not named yet: engines announce
 // chunks as they complete, and after a missed event the parent may come with a dump.
@@ -15,6 +18,7 @@ type orphan struct {
 	hash, parent uint64
 	block        blockhash.Block
 	tiers        uint8
+	groups       uint8   // sliding-window groups
 	prev, next   *orphan // siblings
 	older, newer *orphan
 }
@@ -22,11 +26,12 @@ type orphan struct {
 const orphanBytes = 72 + 2*48 // and its share of two maps
 
 // park lets a block wait for its parent. The oldest makes room.
-func (x *Index) park(r *rank, hash, parent uint64, block blockhash.Block, bit uint8) {
+func (x *Index) park(r *rank, hash, parent uint64, block blockhash.Block, p place) {
 	q := &r.orphans
 	if o := q.byHash[hash]; o != nil {
 		if o.parent == parent && o.block == block {
-			o.tiers |= bit
+			o.tiers |= p.tier
+			o.groups |= p.group
 			return
 		}
 		x.unpark(r, o)
@@ -40,7 +45,7 @@ func (x *Index) park(r *rank, hash, parent uint64, block blockhash.Block, bit ui
 	if q.byHash == nil {
 		q.byHash, q.byParent = map[uint64]*orphan{}, map[uint64]*orphan{}
 	}
-	o := &orphan{hash: hash, parent: parent, block: block, tiers: bit, next: q.byParent[parent], older: q.newest}
+	o := &orphan{hash: hash, parent: parent, block: block, tiers: p.tier, groups: p.group, next: q.byParent[parent], older: q.newest}
 	if o.next != nil {
 		o.next.prev = o
 	}
@@ -108,10 +113,17 @@ func (x *Index) adopt(r *rank, hash uint64, seq blockhash.Sequence) {
 // settle stores a block that has waited.
 func (x *Index) settle(r *rank, o *orphan, seq blockhash.Sequence) {
 	x.unpark(r, o)
-	for bit := uint8(1); bit <= o.tiers; bit <<= 1 {
+	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
 		if o.tiers&bit != 0 {
 			e := x.edit(r, bit, 0)
 			x.put(r, &e, o.hash, seq, bit)
+			e.done()
+		}
+	}
+	for i := range windowGroups {
+		if bit := uint8(1) << i; o.groups&bit != 0 {
+			e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
+			x.putWindow(r, &e, o.hash, seq, bit)
 			e.done()
 		}
 	}

@@ -8,12 +8,13 @@ import (
 // Overlap is the answer of a lookup. It is reused from lookup to lookup and keeps its
 // buffers; it belongs to one goroutine at a time. The zero value is ready.
 type Overlap struct {
-	// Ranks that hold at least the first block, in no order.
+	// Ranks that hold, and could reuse, at least the first block, in no order.
 	ranks []Held
 	// at finds a rank in ranks: one more than its position; 0 is absent. By RankID.
 	at []uint32
 
 	active  []progress
+	windows []windowWalk
 	chain   [ahead]blockhash.Sequence
 	touched uint64
 }
@@ -42,7 +43,7 @@ func (o *Overlap) reset() {
 	for i := range o.ranks {
 		o.at[o.ranks[i].Rank] = 0
 	}
-	o.ranks, o.active = o.ranks[:0], o.active[:0]
+	o.ranks, o.active, o.windows = o.ranks[:0], o.active[:0], o.windows[:0]
 }
 
 func (o *Overlap) add(h Held) {

@@ -85,11 +85,15 @@ func (x *Index) sweep(limit uint32) (gone, seen int) {
 		h.rank, h.segment, h.slot = h.rank+1, 0, 0 // the reaper's
 		return 0, 1
 	}
+	if h.segment >= r.segments() {
+		h.segment, h.slot = 0, 0 // another rank has this number now
+	}
 	if h.segment == 0 && h.slot == 0 {
 		gone = x.trim(r)
 	}
 	now := x.clock.now()
-	for s := &r.engine.segments[h.segment]; h.slot < len(s.entries) && seen < 512; seen++ {
+	s, windowed := r.segment(h.segment)
+	for ; h.slot < len(s.entries) && seen < 512; seen++ {
 		e, tiers := s.entries[h.slot], s.tiers[h.slot]
 		if tiers == 0 {
 			h.slot++
@@ -99,17 +103,38 @@ func (x *Index) sweep(limit uint32) (gone, seen int) {
 			h.slot++
 			continue
 		}
-		x.forget(r, e.hash, e.seq, tiers) // the slot may hold another entry now
+		if windowed { // the slot may hold another entry afterwards
+			x.forgetWindow(r, e.hash, e.seq, tiers)
+		} else {
+			x.forget(r, e.hash, e.seq, tiers)
+		}
 		x.evicted.Add(1)
 		gone++
 	}
-	if h.slot >= len(r.engine.segments[h.segment].entries) {
+	if h.slot >= len(s.entries) {
 		h.segment, h.slot = h.segment+1, 0
 	}
-	if h.segment == len(r.engine.segments) {
+	if h.segment == r.segments() {
 		h.rank, h.segment, h.slot = h.rank+1, 0, 0
 	}
 	return gone, seen + 1
+}
+
+// segment is one of the rank's tables' segments; windowed says that it is of the
+// sliding-window groups' table.
+func (r *rank) segment(i int) (s *segment, windowed bool) {
+	if n := len(r.engine.segments); i >= n {
+		return &r.windows.table.segments[i-n], true
+	}
+	return &r.engine.segments[i], false
+}
+
+func (r *rank) segments() int {
+	n := len(r.engine.segments)
+	if r.windows != nil {
+		n += len(r.windows.table.segments)
+	}
+	return n
 }
 
 // trim lets go of the oldest eighth of what waits or is only predicted.
@@ -131,8 +156,11 @@ func (x *Index) trim(r *rank) int {
 func (x *Index) bury(r *rank, n int) int {
 	e := x.edit(r, 0, tierMask)
 	defer e.done()
-	for i := range r.engine.segments {
-		s := &r.engine.segments[i]
+	for i := range r.segments() {
+		s, _ := r.segment(i)
+		if len(s.entries) == 0 {
+			continue
+		}
 		for ; s.n > 0 && n > 0; r.buried++ {
 			if s.tiers[r.buried] != 0 {
 				e.apply(s.entries[r.buried].seq)
@@ -162,7 +190,10 @@ func (x *Index) bury(r *rank, n int) int {
 		r.predictions.until.segments[i].drop(&x.budget)
 	}
 	x.budget.release(orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))
-	r.predictions, r.orphans, r.twins, r.interred = predictions{}, orphans{}, nil, true
+	if r.windows != nil {
+		x.budget.release(windowsBytes)
+	}
+	r.predictions, r.orphans, r.twins, r.windows, r.interred = predictions{}, orphans{}, nil, nil, true
 	return max(n, 0)
 }
 
@@ -171,6 +202,8 @@ type Stats struct {
 	Bytes, MaxBytes int64
 	// Nodes is distinct content; Pairs is (block, rank) pairs that engines reported.
 	Nodes, Pairs int64
+	// Windowed is blocks that sliding-window groups hold, counted once for each rank.
+	Windowed int64
 	// Sets is distinct sets of holders.
 	Sets int64
 	// Orphans wait for a parent; Predicted are blocks predicted and not yet expired.
@@ -194,6 +227,11 @@ func (x *Index) Stats() Stats {
 		s.Pairs += r.pairs.Load()
 		s.Orphans += int64(len(r.orphans.byHash))
 		s.Predicted += int64(r.predictions.n)
+		if r.windows != nil {
+			for i := range r.windows.table.segments {
+				s.Windowed += int64(r.windows.table.segments[i].n)
+			}
+		}
 		r.mu.Unlock()
 	}
 	for i := range x.nodes.shards {

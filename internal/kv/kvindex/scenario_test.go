@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,18 +19,27 @@ import (
 //
 //	store rank=R [tier=T] [after=x] [tokens=no]   letters: the chain, continuing the block x
 //	remove rank=R [tier=T]                        letters
+//	window rank=R group=G blocks=N [after=x] [tokens=no]   letters, held in a sliding-window group
+//	unwindow rank=R group=G                       letters
 //	clear rank=R | drop rank=R
+//	reload rank=R                                 from a dump of its own
 //	predict rank=R until=SECONDS                  letters, a chain from the root
 //	expire at=SECONDS
 //	lookup                                        letters: prints each rank's overlap by tier
 //	stats
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		x := New(Config{MaxOrphans: 4})
-		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			return act(t, x, d)
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scenarios", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			x := New(Config{MaxOrphans: 4})
+			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+				return act(t, x, d)
+			})
 		})
-	})
+	}
 }
 
 func act(t *testing.T, x *Index, d *datadriven.TestData) string {
@@ -44,15 +54,23 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 	for i := range letters {
 		blocks[i], hashes[i] = blockhash.Block(letters[i]), engine(id, letters[i])
 	}
+	if d.HasArg("tokens") {
+		blocks = nil
+	}
+	parent := uint64(0)
+	if d.HasArg("after") {
+		parent = engine(id, d.CmdArgs[argument(d, "after")].Vals[0][0])
+	}
 	switch d.Cmd {
+	case "window":
+		x.StoreWindow(id, number(t, d, "group"), number(t, d, "blocks"), parent, d.HasArg("after"), hashes, blocks)
+	case "unwindow":
+		x.RemoveWindow(id, number(t, d, "group"), hashes)
+	case "reload":
+		if err := x.Load(id, x.AppendDump(nil, id)); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
 	case "store":
-		if d.HasArg("tokens") {
-			blocks = nil
-		}
-		parent := uint64(0)
-		if d.HasArg("after") {
-			parent = engine(id, d.CmdArgs[argument(d, "after")].Vals[0][0])
-		}
 		x.Store(id, tier, parent, d.HasArg("after"), hashes, blocks)
 	case "remove":
 		x.Remove(id, tier, hashes)

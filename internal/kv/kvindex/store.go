@@ -13,7 +13,8 @@ type rank struct {
 	id     fleet.RankID
 	holder uint32
 
-	pairs atomic.Int64 // engine hashes known
+	pairs atomic.Int64                // engine hashes known
+	needs atomic.Pointer[windowNeeds] // nil where the rank has no sliding-window groups
 
 	mu          sync.Mutex // guards all below
 	dead        bool
@@ -21,6 +22,7 @@ type rank struct {
 	interred    bool // the reaper is done
 	engine      engineTable
 	twins       map[twin]int32
+	windows     *windows // nil where the rank has none
 	orphans     orphans
 	predictions predictions
 }
@@ -53,17 +55,23 @@ func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent
 	bit := uint8(1) << tier
 	e := x.edit(r, bit, 0)
 	e.age = x.clock.advance(len(hashes))
-	defer e.done()
+	x.store(r, &e, place{tier: bit}, parent, hasParent, hashes, blocks)
+	e.done()
+}
+
+// place is where a rank holds a block: a tier's bit, or a sliding-window group's.
+type place struct{ tier, group uint8 }
+
+// store is Store and StoreWindow; e sets the bits of the place.
+func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, hashes []uint64, blocks []blockhash.Block) {
 	if len(blocks) == 0 {
-		x.join(r, &e, bit, hashes)
+		x.join(r, e, p, hashes)
 		return
 	}
 	var seq blockhash.Sequence
 	known, root := !hasParent, !hasParent
 	if hasParent {
-		var tiers uint8
-		seq, tiers = r.engine.get(parent)
-		known = tiers != 0
+		seq, known = r.content(parent)
 	}
 	for i := range min(len(hashes), len(blocks)) {
 		switch {
@@ -73,13 +81,11 @@ func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent
 			seq = blockhash.Next(seq, blocks[i])
 		default:
 			// An engine may name again what it named before, under a parent we lost.
-			var tiers uint8
-			seq, tiers = r.engine.get(hashes[i])
-			known = tiers != 0
+			seq, known = r.content(hashes[i])
 		}
 		if !known {
-			x.park(r, hashes[i], parent, blocks[i], bit)
-		} else if x.put(r, &e, hashes[i], seq, bit) {
+			x.park(r, hashes[i], parent, blocks[i], p)
+		} else if x.hold(r, e, hashes[i], seq, p) {
 			x.adopt(r, hashes[i], seq)
 		} else {
 			return // no room: the rest would hang in the air
@@ -88,17 +94,35 @@ func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent
 	}
 }
 
+// content is what an engine's hash stands for.
+func (r *rank) content(hash uint64) (seq blockhash.Sequence, known bool) {
+	seq, tiers := r.engine.get(hash)
+	if tiers == 0 && r.windows != nil {
+		seq, tiers = r.windows.table.get(hash)
+	}
+	return seq, tiers != 0
+}
+
+// hold records that the rank holds content seq at a place. False means that there is no room.
+func (x *Index) hold(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p place) bool {
+	if p.group != 0 {
+		return x.putWindow(r, e, hash, seq, p.group)
+	}
+	return x.put(r, e, hash, seq, p.tier)
+}
+
 func (x *Index) edit(r *rank, set, unset uint8) edit {
 	return edit{n: &x.nodes, holder: r.holder, set: set, clear: unset, age: x.clock.now()}
 }
 
-// join adds a tier to blocks that the engine names without saying their tokens.
-func (x *Index) join(r *rank, e *edit, bit uint8, hashes []uint64) {
+// join adds a place to blocks that the engine names without saying their tokens.
+func (x *Index) join(r *rank, e *edit, p place, hashes []uint64) {
 	for _, h := range hashes {
-		if seq, tiers := r.engine.get(h); tiers != 0 {
-			x.put(r, e, h, seq, bit)
+		if seq, known := r.content(h); known {
+			x.hold(r, e, h, seq, p)
 		} else if o := r.orphans.byHash[h]; o != nil {
-			o.tiers |= bit
+			o.tiers |= p.tier
+			o.groups |= p.group
 		} else {
 			x.unknown.Add(1)
 		}
@@ -160,7 +184,7 @@ func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
 	defer e.done()
 	for _, h := range hashes {
 		if o := r.orphans.byHash[h]; o != nil {
-			if o.tiers &^= bit; o.tiers == 0 {
+			if o.tiers &^= bit; o.tiers|o.groups == 0 {
 				x.unpark(r, o)
 			}
 		}

@@ -22,6 +22,9 @@ type naiveRank struct {
 	tiers map[uint64]uint8 // on which tiers it is held
 	paths map[uint64][]blockhash.Block
 	until map[string]int64 // predictions by path
+
+	windows map[int]int             // by group: blocks in a row that it needs
+	groups  map[uint64]map[int]bool // which groups hold an engine hash
 }
 
 type name struct {
@@ -32,7 +35,8 @@ type name struct {
 
 func (n *naive) rank(id fleet.RankID) *naiveRank {
 	if n.ranks[id] == nil {
-		n.ranks[id] = &naiveRank{map[uint64]name{}, map[uint64]uint8{}, map[uint64][]blockhash.Block{}, map[string]int64{}}
+		n.ranks[id] = &naiveRank{map[uint64]name{}, map[uint64]uint8{}, map[uint64][]blockhash.Block{}, map[string]int64{},
+			map[int]int{}, map[uint64]map[int]bool{}}
 	}
 	return n.ranks[id]
 }
@@ -50,7 +54,7 @@ func (r *naiveRank) resolve() {
 	for again := true; again; {
 		again = false
 		for h, n := range r.names {
-			if _, known := r.paths[h]; known || r.tiers[h] == 0 {
+			if _, known := r.paths[h]; known || r.tiers[h] == 0 && len(r.groups[h]) == 0 {
 				continue
 			}
 			up, known := r.paths[n.parent]
@@ -64,9 +68,10 @@ func (r *naiveRank) resolve() {
 
 // forget drops what is held nowhere.
 func (r *naiveRank) forget(h uint64) {
-	if r.tiers[h] == 0 {
+	if r.tiers[h] == 0 && len(r.groups[h]) == 0 {
 		delete(r.names, h)
 		delete(r.tiers, h)
+		delete(r.groups, h)
 		delete(r.paths, h)
 	}
 }
@@ -96,7 +101,43 @@ func (r *naiveRank) overlap(query []blockhash.Block) (counts [fleet.Tiers]int) {
 		}
 		counts[tier]++
 	}
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	for over := total - r.reusable(query[:total]); over > 0; over-- {
+		for tier = fleet.Tiers - 1; counts[tier] == 0; tier-- {
+		}
+		counts[tier]--
+	}
 	return counts
+}
+
+// reusable is the longest part of a prefix that ends where every group holds its window.
+func (r *naiveRank) reusable(query []blockhash.Block) int {
+	inGroup := map[int]map[string]bool{}
+	for g := range r.windows {
+		inGroup[g] = map[string]bool{}
+		for h, groups := range r.groups {
+			if p, ok := r.path(h); ok && groups[g] {
+				inGroup[g][path(p)] = true
+			}
+		}
+	}
+	for n := len(query); n > 0; n-- {
+		ok := true
+		for g, window := range r.windows {
+			for i := max(0, n-window); i < n; i++ {
+				p := path(query[:i+1])
+				_, predicted := r.until[p]
+				ok = ok && (predicted || inGroup[g][p])
+			}
+		}
+		if ok {
+			return n
+		}
+	}
+	return 0
 }
 
 // world drives the index and the twin alike with what engines may say, in any order.
@@ -110,6 +151,8 @@ type world struct {
 	depth  int
 	ranks  int
 	claims int
+	// windows, where not empty, are those of the groups of the first two ranks.
+	windows []int
 }
 
 func (w *world) chain() []blockhash.Block {
@@ -136,6 +179,10 @@ func (w *world) step() {
 	hashes := names(id, chain)
 	from := w.rng.IntN(len(chain)) * w.rng.IntN(2)
 	r := w.n.rank(id)
+	if len(w.windows) > 0 && id < 2 && w.rng.IntN(2) == 0 {
+		w.windowStep(id, r, chain, hashes, from)
+		return
+	}
 	switch dice := w.rng.IntN(1000); {
 	case dice < 500: // store a chain or its end; then the parent may be unknown
 		parent := uint64(0)
@@ -154,7 +201,7 @@ func (w *world) step() {
 	case dice < 600: // a tier event without tokens
 		w.x.Store(id, tier, 0, false, hashes[from:], nil)
 		for _, h := range hashes[from:] {
-			if r.tiers[h] != 0 {
+			if r.tiers[h] != 0 || len(r.groups[h]) > 0 {
 				r.tiers[h] |= 1 << tier
 			}
 		}
@@ -201,6 +248,47 @@ func (w *world) step() {
 					delete(r.until, p)
 				}
 			}
+		}
+	}
+}
+
+// windowStep is what a sliding-window group may say.
+func (w *world) windowStep(id fleet.RankID, r *naiveRank, chain []blockhash.Block, hashes []uint64, from int) {
+	group := w.rng.IntN(len(w.windows))
+	switch dice := w.rng.IntN(100); {
+	case dice < 70:
+		parent := uint64(0)
+		if from > 0 {
+			parent = hashes[from-1]
+		}
+		blocks := chain[from:]
+		if dice < 10 {
+			blocks = nil
+		}
+		w.x.StoreWindow(id, group+3, w.windows[group], parent, from > 0, hashes[from:], blocks)
+		r.windows[group] = w.windows[group]
+		for i := from; i < len(chain); i++ {
+			h := hashes[i]
+			if dice < 10 && r.tiers[h] == 0 && len(r.groups[h]) == 0 {
+				continue
+			}
+			if dice >= 10 {
+				r.names[h] = name{root: i == 0, block: chain[i]}
+				if i > 0 {
+					r.names[h] = name{parent: hashes[i-1], block: chain[i]}
+				}
+			}
+			if r.groups[h] == nil {
+				r.groups[h] = map[int]bool{}
+			}
+			r.groups[h][group] = true
+		}
+		r.resolve()
+	default:
+		w.x.RemoveWindow(id, group+3, hashes[from:])
+		for _, h := range hashes[from:] {
+			delete(r.groups[h], group)
+			r.forget(h)
 		}
 	}
 }
@@ -252,11 +340,28 @@ func TestAgreesWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
+// TestHybridAgreesWithTwin is TestAgreesWithTwin where two ranks have sliding-window groups,
+// two of them of one size.
+func TestHybridAgreesWithTwin(t *testing.T) {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
+		now: time.Unix(1000, 0), fan: 2, depth: 6, ranks: 3, windows: []int{2, 1, 2, 4}}
+	var out Overlap
+	for i := range 8000 {
+		w.step()
+		for id := range fleet.RankID(w.ranks) {
+			if i%8 == 0 {
+				w.query(&out, w.x, id)
+			}
+		}
+	}
+	audit(t, w.x)
+}
+
 // TestNeverClaimsUnderPressure: in too few bytes the index forgets, but what it says is
 // true, and it stays within its bytes.
 func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
-		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4}
+		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}
 	var out Overlap
 	for i := range 30_000 {
 		w.step()
@@ -282,6 +387,13 @@ func TestNeverClaimsUnderPressure(t *testing.T) {
 // claimed for.
 func (w *world) checkClaims(step int, id fleet.RankID, query []blockhash.Block, got [fleet.Tiers]int) {
 	held, at := w.n.rank(id).held(), 0
+	total := 0
+	for _, n := range got {
+		total += n
+	}
+	if w.n.rank(id).reusable(query[:total]) != total {
+		w.t.Fatalf("step %d: rank %d is said to reuse %v, which its windows do not allow", step, id, query[:total])
+	}
 	for tier, n := range got {
 		for range n {
 			if at++; held[path(query[:at])]>>tier&1 == 0 {
@@ -306,7 +418,7 @@ func audit(t *testing.T, x *Index) {
 		x.reap(1 << 20)
 	}
 	s := x.Stats()
-	if s.Nodes != 0 || s.Sets != 0 || s.Dropped != 0 || s.Pairs != 0 || s.Orphans != 0 || s.Predicted != 0 {
+	if s.Nodes != 0 || s.Sets != 0 || s.Dropped != 0 || s.Pairs != 0 || s.Windowed != 0 || s.Orphans != 0 || s.Predicted != 0 {
 		t.Errorf("after dropping everything: %+v", s)
 	}
 	if got, want := x.budget.used.Load(), count(x); got != want {
@@ -342,6 +454,12 @@ func count(x *Index) (n int64) {
 			n += r.predictions.heap[i].bytes()
 		}
 		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.twins))*twinBytes
+		if r.windows != nil {
+			n += windowsBytes
+			for i := range r.windows.table.segments {
+				n += int64(len(r.windows.table.segments[i].entries)) * entryBytes
+			}
+		}
 	}
 	return n
 }
