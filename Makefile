@@ -149,6 +149,17 @@ $(VENV_ORACLE)/.tokenizers-$(TOKENIZERS): | $(VENV_ORACLE)/bin/python
 	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check tokenizers==$(TOKENIZERS)
 	touch $@
 
+GGUF := 0.19.0
+
+.PHONY: oracle-gguf
+oracle-gguf: bin/stator $(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLAMACPP_VERSION) ## compare token ids of GGUF files with llama.cpp (ORACLE_ARGS="--seed 1")
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_ORACLE)/bin/python -B test/oracle/gguf_compare.py --stator bin/stator --vocabularies .oracle/vocabularies $(ORACLE_ARGS)
+
+$(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLAMACPP_VERSION): | $(VENV_ORACLE)/bin/python
+	$(VENV_ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check gguf==$(GGUF) xllamacpp==$(XLLAMACPP_VERSION)
+	touch $@
+
 JINJA := 3.1.6
 
 .PHONY: oracle-template

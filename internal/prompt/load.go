@@ -241,8 +241,35 @@ func namedTemplates(raw json.RawMessage, into map[string]string) error {
 
 type modelConfig struct {
 	lengths
-	VocabSize  int          `json:"vocab_size"`
-	TextConfig *modelConfig `json:"text_config"`
+	VocabSize     int          `json:"vocab_size"`
+	TextConfig    *modelConfig `json:"text_config"`
+	Architectures []string     `json:"architectures"`
+}
+
+// seesMedia are the keys of a config.json by which models that take more than text are known.
+var seesMedia = []string{"vision_config", "audio_config", "visual", "vision_encoder", "mm_vision_tower", "image_token_id", "image_token_index",
+	"audio_token_id", "video_token_id", "img_processor", "embd_layer", "thinker_config"}
+
+// textOnly says whether a folder is certainly of a model that takes nothing but text: it
+// names causal language models, and nothing that other inputs would need. In doubt it is not.
+func textOnly(f folder, c *modelConfig) (bool, error) {
+	causal := len(c.Architectures) > 0 && c.TextConfig == nil
+	for _, a := range c.Architectures {
+		causal = causal && strings.HasSuffix(a, "ForCausalLM")
+	}
+	if !causal || f.has("preprocessor_config.json") || f.has("processor_config.json") {
+		return false, nil
+	}
+	var keys map[string]json.RawMessage
+	if err := f.json("config.json", &keys); err != nil {
+		return false, err
+	}
+	for _, key := range seesMedia {
+		if _, ok := keys[key]; ok {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // lengths are the names that models give to their context length, and how they stretch it.
@@ -286,7 +313,11 @@ func (l *lengths) contextLength() float64 {
 
 func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	var c modelConfig
-	if err := f.json("config.json", &c); err != nil {
+	err := f.json("config.json", &c)
+	if err != nil {
+		return err
+	}
+	if m.textOnly, err = textOnly(f, &c); err != nil {
 		return err
 	}
 	if c.TextConfig != nil && c.VocabSize == 0 {

@@ -20,6 +20,9 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 		if err := m.render(req, dst); err != nil {
 			return err
 		}
+		if m.textOnly && len(dst.Media) > 0 {
+			return openai.Invalid("messages", "invalid_value", "This is not a multimodal model: send text parts only.")
+		}
 		return m.add(req, dst, openai.Prompt{Text: unsafe.String(unsafe.SliceData(dst.Text), len(dst.Text))})
 	}
 	for i, p := range req.Prompts {

@@ -44,7 +44,9 @@ type Model struct {
 	// surroundChat puts them around a rendered chat too, as llama.cpp does; what the template
 	// has written of them itself is not doubled.
 	surroundChat bool
-	context      int
+	// textOnly refuses images, audio and video.
+	textOnly bool
+	context  int
 	// memory may be nil; id tells the models apart that share it.
 	memory *Memory
 	id     uint64

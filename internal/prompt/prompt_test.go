@@ -1,7 +1,9 @@
 package prompt_test
 
 import (
+	"cmp"
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -143,6 +145,43 @@ func TestLoadRefuses(t *testing.T) {
 		}
 		if _, err := prompt.Load(fsys); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}
+
+// TestMediaOfTextModels: media are refused where the folder is certainly of a model for text,
+// and passed on in doubt.
+func TestMediaOfTextModels(t *testing.T) {
+	sim := func(name string) []byte {
+		raw, err := fs.ReadFile(models.Sim(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	const body = `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What is it?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}]}]}`
+	for _, c := range []struct {
+		config, file string
+		refused      bool
+	}{
+		{`{"architectures":["LlamaForCausalLM"]}`, "", true},
+		{`{"architectures":["LlamaForCausalLM"]}`, "preprocessor_config.json", false},
+		{`{"architectures":["QWenForCausalLM"],"visual":{}}`, "", false},
+		{`{"architectures":["Gemma3ForConditionalGeneration"]}`, "", false},
+		{`{"architectures":["NewForCausalLM"],"text_config":{"vocab_size":9000}}`, "", false},
+		{`{}`, "", false},
+	} {
+		m, err := prompt.Load(fstest.MapFS{
+			"tokenizer.json": {Data: sim("tokenizer.json")}, "chat_template.jinja": {Data: sim("chat_template.jinja")},
+			"config.json": {Data: []byte(c.config)}, cmp.Or(c.file, "README.md"): {Data: []byte("{}")},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p prompt.Prompt
+		err = m.Prepare(parse(t, prompt.Chat, body), &p)
+		if refused := err != nil; refused != c.refused || len(p.Media) != 1 {
+			t.Errorf("%s, %q: %d media, %v", c.config, c.file, len(p.Media), err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (t *Tokenizer) Segment(text string, least int) int {
 			break
 		}
 		// Found longest first, tokens that overlap may reach across the place.
-		if t.spm != nil && t.added.longerInside(text, start, end) {
+		if t.longestFirst && t.added.longerInside(text, start, end) {
 			break
 		}
 		if start > 0 && start >= least && token.parts() {

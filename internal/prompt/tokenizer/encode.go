@@ -18,7 +18,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 		e = newEncoder(t)
 	}
 	e.out, e.first = dst, true
-	if t.spm != nil {
+	if t.longestFirst {
 		e.afterSpecial = true
 		e.matches = t.added.splitLongest(text, e.matches, e.onText, e.onToken)
 	} else {

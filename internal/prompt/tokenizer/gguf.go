@@ -23,8 +23,9 @@ type GGUF struct {
 
 // LoadGGUF reads the vocabulary of a .gguf file of size bytes; the tensors behind it are not
 // touched. Ids are what llama.cpp gives, because that is what serves such files: its special
-// tokens are found longest first, and it does not normalize. Supported are SentencePiece
-// vocabularies (tokenizer.ggml.model "llama"); others are refused.
+// tokens are found longest first, and it does not normalize. Supported are vocabularies of
+// SentencePiece (tokenizer.ggml.model "llama") and of byte-pair encoding ("gpt2") with the
+// pre-tokenizers that llamaPre lists; others are refused.
 func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {
@@ -221,13 +222,20 @@ func (m *metadata) number(key string) int {
 }
 
 func (m *metadata) load() (*GGUF, error) {
-	if model := m.text("tokenizer.ggml.model"); model != "llama" {
-		return nil, fmt.Errorf("a vocabulary of type %q is not supported; SentencePiece (\"llama\") is", model)
-	}
 	if name := strings.ToLower(m.text("general.name")); strings.Contains(name, "phi-3") || strings.Contains(name, "phi3") {
 		return nil, errors.New("Phi-3's special tokens, which strip what follows them, are not supported")
 	}
-	t, err := m.loadSPM()
+	var t *Tokenizer
+	var err error
+	around := surroundings{bos: 1, addBOS: true}
+	switch model := m.text("tokenizer.ggml.model"); model {
+	case "llama":
+		t, err = m.loadSPM()
+	case "gpt2":
+		t, around, err = m.loadBPE()
+	default:
+		err = fmt.Errorf("a vocabulary of type %q is not supported; SentencePiece (\"llama\") and byte-pair encoding (\"gpt2\") are", model)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -238,22 +246,30 @@ func (m *metadata) load() (*GGUF, error) {
 		}
 	}
 	g.ContextLength = max(0, m.number(m.text("general.architecture")+".context_length"))
-	return g, m.surround(t)
+	return g, m.surround(t, around)
+}
+
+// surroundings are what llama.cpp takes where a file does not say: the id of the token that
+// begins a text, -1 for none, and whether it is put before one.
+type surroundings struct {
+	bos    int
+	addBOS bool
 }
 
 // surround sets what is put around a text.
-func (m *metadata) surround(t *Tokenizer) error {
+func (m *metadata) surround(t *Tokenizer, absent surroundings) error {
 	for _, s := range []struct {
 		key, flag string
-		absent    bool
+		add       bool
+		id        int
 		into      *[]uint32
-	}{{"bos", "add_bos_token", true, &t.before}, {"eos", "add_eos_token", false, &t.after}} {
-		if !m.flag("tokenizer.ggml."+s.flag, s.absent) {
+	}{{"bos", "add_bos_token", absent.addBOS, absent.bos, &t.before}, {"eos", "add_eos_token", false, -1, &t.after}} {
+		if !m.flag("tokenizer.ggml."+s.flag, s.add) {
 			continue
 		}
 		id := m.number("tokenizer.ggml." + s.key + "_token_id")
-		if id < 0 && s.key == "bos" {
-			id = 1 // llama.cpp's own default for this type
+		if id < 0 {
+			id = s.id
 		}
 		if id < 0 || id >= len(m.tokens) {
 			return fmt.Errorf("%s is true, but %s_token_id is not set", s.flag, s.key)

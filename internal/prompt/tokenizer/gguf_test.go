@@ -231,6 +231,8 @@ func FuzzLoadGGUF(f *testing.F) {
 	v.add("ab", 2, typeNormal)
 	v.add("<x>", 2, typeUser)
 	f.Add(v.file(false))
+	f.Add(bpeFile("llama-bpe", "h e", "Ġ he").file())
+	f.Add(bpeFile("gpt-4o", "a b").file())
 	f.Add([]byte("GGUF\x03\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		g, err := LoadGGUF(bytes.NewReader(src), int64(len(src)))

@@ -32,6 +32,7 @@ type preTokenizerConfig struct {
 var patterns = map[string]splitter{
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: llama3,
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      qwen,
+	qwen35Pattern:   qwen35,
 	o200kPattern:    o200k,
 	tekkenPattern:   tekken,
 	gpt2Pattern:     gpt2,
@@ -41,6 +42,7 @@ var patterns = map[string]splitter{
 }
 
 const (
+	qwen35Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	digitsPattern = `\p{N}{1,3}`
 	cjkPattern    = "[一-龥\u3040-ゟ゠-ヿ]+"
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`

@@ -34,17 +34,19 @@ func gpt2(s string, i int) int {
 }
 
 // llama3 is the expression of cl100k, Llama 3 and their kin; qwen differs in taking digits
-// one at a time:
+// one at a time, and qwen35 in taking marks for letters too:
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-func llama3(s string, i int) int { return cl100k(s, i, 3) }
+func llama3(s string, i int) int { return cl100k(s, i, 3, letter) }
 
-func qwen(s string, i int) int { return cl100k(s, i, 1) }
+func qwen(s string, i int) int { return cl100k(s, i, 1, letter) }
 
-func cl100k(s string, i, digits int) int {
+func qwen35(s string, i int) int { return cl100k(s, i, 1, letter|mark) }
+
+func cl100k(s string, i, digits int, word class) int {
 	c, n := classAt(s, i)
-	if c&letter != 0 {
-		return while(s, i+n, letter)
+	if c&word != 0 {
+		return while(s, i+n, word)
 	}
 	if s[i] == '\'' {
 		if k := contraction(s[i:], true); k > 0 {
@@ -56,17 +58,17 @@ func cl100k(s string, i, digits int) int {
 	}
 	if c&newline == 0 && i+n < len(s) {
 		next, size := classAt(s, i+n)
-		if next&letter != 0 {
-			return while(s, i+n+size, letter)
+		if next&word != 0 {
+			return while(s, i+n+size, word)
 		}
 		if s[i] == ' ' && next&(space|number) == 0 {
-			return whileNewline(s, until(s, i+n, space|letter|number))
+			return whileNewline(s, until(s, i+n, space|number|word))
 		}
 	}
 	if c&space != 0 {
 		return newlineRun(s, i)
 	}
-	return whileNewline(s, until(s, i+n, space|letter|number))
+	return whileNewline(s, until(s, i+n, space|number|word))
 }
 
 // o200k is the expression of GPT-4o and gpt-oss:
@@ -76,18 +78,24 @@ func cl100k(s string, i, digits int) int {
 //	\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //
 // tekken, Mistral's, has no contractions and takes digits one at a time.
-func o200k(s string, i int) int { return words200k(s, i, 3, true) }
-
-func tekken(s string, i int) int { return words200k(s, i, 1, false) }
-
-func words200k(s string, i, digits int, contractions bool) int {
+func o200k(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
-		if contractions {
-			end += optionalContraction(s, end)
-		}
+		return end + optionalContraction(s, end)
+	}
+	return notWord200k(s, i, c, n, 3)
+}
+
+func tekken(s string, i int) int {
+	c, n := classAt(s, i)
+	if end := o200kWord(s, i, c, n); end > 0 {
 		return end
 	}
+	return notWord200k(s, i, c, n, 1)
+}
+
+// notWord200k is the rest of the expression, where no word begins.
+func notWord200k(s string, i int, c class, n, digits int) int {
 	if c&number != 0 {
 		return atMost(s, i+n, digits-1, number)
 	}

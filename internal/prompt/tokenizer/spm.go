@@ -52,7 +52,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	case len(m.scores) != n || len(m.types) != n:
 		return nil, fmt.Errorf("it has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
-	t := &Tokenizer{encoders: newEncoders(), spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)}, spell: plainText}
+	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)}, spell: plainText}
 	t.chars = newChars()
 	t.chars.first, t.chars.apart = uint32(n), true
 	t.vocab = &vocabulary{}
@@ -197,7 +197,7 @@ func (t *Tokenizer) symbol(s string) uint32 {
 func (t *Tokenizer) loadSpecials(m *metadata) error {
 	types := slices.Clone(m.types)
 	for _, name := range controlLike {
-		if id := t.vocab.lookup([]byte(name)); id != none && types[id] != typeUser {
+		if id := t.vocab.id(t.spell, []byte(name)); id != none && types[id] != typeUser {
 			types[id] = typeControl
 		}
 	}
@@ -205,7 +205,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 		var found []uint32
 		marked := true
 		for _, name := range group {
-			if id := t.vocab.lookup([]byte(name)); id != none {
+			if id := t.vocab.id(t.spell, []byte(name)); id != none {
 				found = append(found, id)
 				marked = marked && (types[id] == typeControl || types[id] == typeUser)
 			}
@@ -233,6 +233,9 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			t.addedIDs[token], t.addedBytes[uint32(id)] = uint32(id), []byte(token)
 			t.special[uint32(id)] = kind != typeUser
 		case typeByte:
+			if t.chars == nil {
+				continue
+			}
 			if b := slices.Index(t.chars.bytes[:], uint32(id)); b >= 0 {
 				t.byteTokens[uint32(id)] = byte(b)
 			}

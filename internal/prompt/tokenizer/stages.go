@@ -9,8 +9,11 @@ import (
 // stage is one step of a pre-tokenizer. It cuts each piece of the step before it, and may put
 // a space before it or write it in another alphabet.
 type stage struct {
-	kind  stageKind
-	split splitter // stageSplit
+	kind stageKind
+
+	// stageSplit: the scanner, and whether it sees the text as llama.cpp does.
+	split splitter
+	llama bool
 
 	// stageMatch: what is found, and what becomes of it and of what stands between.
 	find     finder
@@ -115,8 +118,12 @@ func (e *encoder) stage(s string, stages []stage) {
 	st, rest := &stages[0], stages[1:]
 	switch st.kind {
 	case stageSplit:
+		seen := s
+		if st.llama {
+			seen = e.asLlamaSees(s, len(rest))
+		}
 		for i := 0; i < len(s); {
-			j := st.split(s, i)
+			j := st.split(seen, i)
 			if len(rest) == 0 {
 				e.word(s[i:j])
 			} else {

@@ -24,8 +24,10 @@ type Tokenizer struct {
 	skipped    map[uint32]bool // what decoding leaves out with the special tokens
 	byteTokens map[uint32]byte // the tokens like <0xE4>
 
-	// spm is set for a SentencePiece vocabulary of a GGUF file.
-	spm *spm
+	// longestFirst finds longer added tokens before shorter ones, wherever they stand: for GGUF
+	// files, whose SentencePiece vocabularies have spm too.
+	longestFirst bool
+	spm          *spm
 
 	before, after []uint32
 

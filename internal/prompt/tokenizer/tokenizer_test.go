@@ -123,7 +123,8 @@ func TestMergesAsPairs(t *testing.T) {
 // naive is a pre-tokenizer's expression run by package regexp, which finds the same match as a
 // backtracking engine but has no look-ahead: the alternatives of white space are added by hand.
 func naive(pattern string) splitter {
-	pattern = strings.NewReplacer(`|\s+(?!\S)|\s+`, "", `[^\s\p{L}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{N}]`, `\s*`, `[\s\x0b\x85\x{a0}\x{2028}\p{Z}]*`).Replace(pattern)
+	pattern = strings.NewReplacer(`|\s+(?!\S)|\s+`, "", `[^\s\p{L}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{N}]`,
+		`[^\s\p{L}\p{M}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{M}\p{N}]`, `\s*`, `[\s\x0b\x85\x{a0}\x{2028}\p{Z}]*`).Replace(pattern)
 	pattern = strings.ReplaceAll(pattern, `[^\s\x85`, `[^\s\x0b\x85`)
 	re := regexp.MustCompile("^(?:" + pattern + ")")
 	white := regexp.MustCompile(`^[\s\x0b\x85\x{a0}\x{2028}\p{Z}]+`)

@@ -1,0 +1,94 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// loadBPE builds the tokenizer of a byte-level vocabulary with merges.
+func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
+	around := surroundings{bos: 11} // llama.cpp's own default for this type
+	name := m.text("tokenizer.ggml.pre")
+	pre, ok := llamaPre[name]
+	n := len(m.tokens)
+	switch {
+	case name == "" || name == "default":
+		return nil, around, errors.New("it does not say its pre-tokenizer (tokenizer.ggml.pre), so that engines guess: convert the model again")
+	case !ok:
+		return nil, around, fmt.Errorf("pre-tokenizer %q is not supported", name)
+	case n == 0 || n > maxTokens:
+		return nil, around, fmt.Errorf("it has %d tokens", n)
+	case len(m.types) != n:
+		return nil, around, fmt.Errorf("it has %d tokens and %d token types", n, len(m.types))
+	case m.merges == nil:
+		return nil, around, errors.New("it has no merges")
+	}
+	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spell: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
+	t.decoding = decoding{bytes: true}
+	around.addBOS = pre.addBOS
+	if pre.noBOS {
+		around.bos = -1
+	}
+	if err := t.loadTokens(m.tokens); err != nil {
+		return nil, around, err
+	}
+	if err := t.loadMerges(m.merges); err != nil {
+		return nil, around, err
+	}
+	t.markWhole(pre.ignoreMerges)
+	return t, around, t.loadSpecials(m)
+}
+
+// loadTokens reads the vocabulary by id.
+func (t *Tokenizer) loadTokens(tokens []string) error {
+	t.vocab = &vocabulary{odd: map[string]uint32{}}
+	var buf []byte
+	for i, token := range tokens {
+		id := uint32(i)
+		if token == "" {
+			token = fmt.Sprintf("[EMPTY_%d]", i) // llama.cpp's name for it
+		}
+		b, ok := byteLevel.decode(buf[:0], []byte(token))
+		if buf = b; !ok {
+			t.vocab.odd[token] = id
+			b = []byte(token)
+		}
+		if err := t.vocab.add(b, id); err != nil {
+			return err
+		}
+	}
+	t.vocab.arena = slices.Clip(t.vocab.arena)
+	t.vocab.index()
+	for b := range t.byteIDs {
+		if t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)}); t.byteIDs[b] == none && inUTF8(byte(b)) {
+			return fmt.Errorf("there is no token for byte %#02x", b)
+		}
+	}
+	return nil
+}
+
+// loadMerges reads "left right", the first of them first. Of a pair that comes twice the
+// earlier counts.
+func (t *Tokenizer) loadMerges(lines []string) (err error) {
+	if t.merges, err = newMerges(len(lines)); err != nil {
+		return err
+	}
+	for i, line := range lines {
+		at := strings.IndexByte(line[min(1, len(line)):], ' ') + 1
+		if at == 0 {
+			return fmt.Errorf("merge %d, %q, is not two tokens with a space between", i, line)
+		}
+		left, right := []byte(line[:at]), []byte(line[at+1:])
+		a, b := t.vocab.id(byteLevel, left), t.vocab.id(byteLevel, right)
+		joined := t.vocab.id(byteLevel, append(left, right...))
+		if a == none || b == none || joined == none {
+			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", i, line[:at], right)
+		}
+		if t.merges.rank(a, b) == noRank {
+			t.merges.add(a, b, joined)
+		}
+	}
+	return nil
+}
