@@ -34,11 +34,13 @@ var allowed = map[string][]string{
 	"discovery": {"internal/fleet", "bus"},
 	// extproc owns the router's parts: it registers the collectors of their Stats, the index's too,
 	// and must name an Envoy as the access log does.
-	"extproc":               {"extproc/accesslog", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/pick", "internal/kv/feed", "internal/kv/kvindex", "internal/wire"},
-	"extproc/accesslog":     {"internal/wire"},
-	"planner":               {"internal/plan", "internal/fleet", "bus"},
-	"xds":                   {"internal/plan", "internal/fleet", "internal/wire"},
-	"workeragent":           {"workeragent/...", "child", "internal/kv/kvevent", "internal/fleet", "bus"},
+	"extproc":           {"extproc/accesslog", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/pick", "internal/kv/feed", "internal/kv/kvindex", "internal/wire"},
+	"extproc/accesslog": {"internal/wire"},
+	"planner":           {"internal/plan", "internal/fleet", "bus"},
+	"xds":               {"internal/plan", "internal/fleet", "internal/wire"},
+	// The agent keeps what its own engines hold, as a router does, so that it can tell one that
+	// starts late.
+	"workeragent":           {"workeragent/...", "child", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex", "internal/fleet", "bus"},
 	"workeragent/kvsource":  {"internal/kv/kvevent"},
 	"workeragent/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	"envoy":                 {"child", "internal/wire"},

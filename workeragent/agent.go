@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,6 +22,9 @@ type Config struct {
 	Bus      *bus.Bus
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
+	// IndexBytes bounds what is remembered of the engines' caches, so that a router that starts
+	// late can be told; default 256 MiB. Snapshots on their way take as much again at most.
+	IndexBytes int64
 	// EngineLine receives each line that an engine writes. Nil: they go to Log at level debug,
 	// and the last one is named when the engine dies.
 	EngineLine func(worker, line string)
@@ -33,6 +37,7 @@ type Agent struct {
 	cfg     Config
 	pace    pace
 	metrics *metrics
+	know    *knowledge
 	keepers []*keeper
 }
 
@@ -41,7 +46,8 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
 	}
-	a := &Agent{cfg: cfg, pace: usualPace, metrics: newMetrics(cfg.Metrics)}
+	a := &Agent{cfg: cfg, pace: usualPace, know: newKnowledge(cfg.IndexBytes)}
+	a.metrics = newMetrics(cfg.Metrics, a.know)
 	names := map[string]bool{}
 	var errs []error
 	for _, l := range cfg.Launches {
@@ -63,6 +69,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, k := range a.keepers {
 		all.Go(func() { k.run(ctx) })
 	}
+	all.Go(func() {
+		for pause(ctx, time.Second) == nil {
+			a.know.expire(time.Now())
+		}
+	})
 	all.Wait()
 	return nil
 }
@@ -84,7 +95,7 @@ type metrics struct {
 	unsent   prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, k *knowledge) *metrics {
 	m := &metrics{
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "stator", Subsystem: "agent", Name: "engine_starts_total",
@@ -100,5 +111,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 	}
 	reg.MustRegister(m.restarts, m.events, m.unsent)
+	reg.MustRegister(knowledgeMetrics(k)...)
 	return m
+}
+
+// knowledgeMetrics say what the agent itself knows of its engines' caches.
+func knowledgeMetrics(k *knowledge) []prometheus.Collector {
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "stator", Subsystem: "agent", Name: name, Help: help}, read)
+	}
+	counter := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "stator", Subsystem: "agent", Name: name, Help: help}, read)
+	}
+	return []prometheus.Collector{
+		gauge("index_bytes", "Memory of the agent's index of its engines' caches.", func() float64 { return float64(k.index.Stats().Bytes) }),
+		counter("index_evictions_total", "Holdings the agent forgot because the bound was reached: snapshots lack them.",
+			func() float64 { return float64(k.index.Stats().Evicted) }),
+		counter("gaps_given_up_total", "Gaps in engines' events that no replay could fill: snapshots are not whole until the cache was empty once.",
+			func() float64 { return float64(k.feed.Stats().GivenUp) }),
+		counter("snapshots_total", "Snapshots made of a rank's cache, for a router.", func() float64 { return float64(k.made.Load()) }),
+		counter("snapshots_shared_total", "Requests for a snapshot that were answered by one made for another router.",
+			func() float64 { return float64(k.shared.Load()) }),
+		gauge("snapshot_bytes", "Memory of the snapshots that routers pull.", func() float64 { return float64(k.keptBytes()) }),
+	}
 }

@@ -60,6 +60,11 @@ func (k *keeper) live(ctx context.Context) error {
 	w := cmd.Worker
 	w.Epoch, w.State = uint64(time.Now().UnixNano()), fleet.Starting
 	k.set(w, proc.PID())
+	if _, err := k.agent.know.fleet.Put(w); err != nil {
+		log := k.agent.cfg.Log
+		log.Warn("engine not understood; routers cannot be told what it holds", "worker", w.Name, "err", err)
+	}
+	defer k.agent.know.forget(w.Name)
 
 	inner, stop := context.WithCancel(ctx)
 	var parts sync.WaitGroup
@@ -96,7 +101,7 @@ func (k *keeper) tend(ctx context.Context, w fleet.Worker, parts *sync.WaitGroup
 		k.watch(ctx, probe, w.Epoch, ready)
 	})
 	if w.KVEvents != "" {
-		r := newRelay(w, cfg, k.agent.metrics)
+		r := newRelay(w, cfg, k.agent.metrics, k.agent.know)
 		parts.Go(func() { r.serve(ctx) })
 		parts.Go(func() {
 			select {

@@ -4,25 +4,30 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/workeragent/kvsource"
 )
 
-// relay takes one engine process's KV events from its socket to the bus and remembers the
-// newest, for routers that come late or missed something.
+// relay takes one engine process's KV events from its socket to the bus. It applies them to the
+// agent's own knowledge first, which is what keeps their order, and remembers the newest, for
+// routers that come late or missed something.
 type relay struct {
 	cfg     Config
 	worker  fleet.Worker
 	metrics *metrics
+	know    *knowledge
+	now     func() time.Time
+	up      atomic.Bool // the engine's socket is connected
 
-	// Touched by run's goroutine only.
-	next    uint64 // the sequence number that is due
-	waiting uint64 // the sequence number for which a gap was reported, plus one
-
+	// mu orders what is published too: a mark does not overtake the batch that it counts.
 	mu     sync.Mutex
+	next   uint64       // guarded by mu; the number of the next batch
 	past   []bus.Events // guarded by mu; in order of sequence
 	blocks int          // guarded by mu; hashes in past
 }
@@ -34,34 +39,68 @@ const (
 	pastBlocks  = 4 << 20
 )
 
-func newRelay(w fleet.Worker, cfg Config, m *metrics) *relay {
-	return &relay{cfg: cfg, worker: w, metrics: m}
+// markEvery is how often routers are told the number of the next batch. They take a rank that
+// says nothing for several times as long for stale.
+const markEvery = time.Second
+
+// probeEvery is how soon the engine is asked whether its socket dropped the last of its
+// messages: nobody would tell.
+const probeEvery = 2 * time.Second
+
+func newRelay(w fleet.Worker, cfg Config, m *metrics, k *knowledge) *relay {
+	return &relay{cfg: cfg, worker: w, metrics: m, know: k, now: time.Now}
 }
 
 // run relays until ctx ends.
 func (r *relay) run(ctx context.Context) {
-	src, err := kvsource.New(kvsource.Config{Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay, Logger: r.cfg.Log})
-	if err == nil {
-		err = src.Run(ctx, r.apply)
-	}
+	src, err := kvsource.New(kvsource.Config{
+		Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay, Logger: r.cfg.Log, Probe: probeEvery, Connected: r.connected,
+	})
 	if err != nil {
+		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
+		return
+	}
+	var marks sync.WaitGroup
+	defer marks.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	marks.Go(func() {
+		for pause(ctx, markEvery) == nil {
+			r.mark()
+		}
+	})
+	if err := src.Run(ctx, r.apply); err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 	}
 }
 
-// apply relays one batch. A gap is reported to the source once; where it comes again the
-// engine has forgotten what is missing, and routers must see the gap themselves.
+// connected keeps whether the engine's socket is there. While it is not, no marks are sent, and
+// routers see that nothing comes.
+func (r *relay) connected(up bool) {
+	r.up.Store(up)
+	if !up {
+		r.know.feed.Lost(r.worker.Name, 0)
+	}
+}
+
+// apply relays one batch. A gap is the source's to close. Where the engine has forgotten what is
+// missing the feed gives it up, and routers see the gap for themselves.
 func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
-	if seq < r.next {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	result := r.know.feed.Offer(r.worker.Name, r.worker.Epoch, b.Rank, seq, b, r.now())
+	if result.Restarted { // inside of the process that we started
+		r.next, r.past, r.blocks = 0, nil, 0
+	}
+	switch result.Verdict {
+	case feed.Missing:
+		return result.Resume, true
+	case feed.Ignored:
 		return 0, false // a replay overlapped what was relayed
 	}
-	if seq > r.next && r.waiting != seq+1 {
-		r.waiting = seq + 1
-		return r.next, true
-	}
-	r.next, r.waiting = seq+1, 0
+	r.next = seq + 1
 	e := bus.Events{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
-	r.remember(e)
+	r.rememberLocked(e)
 	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
 		r.metrics.unsent.Inc()
 		r.cfg.Log.Debug("events not published", "worker", r.worker.Name, "seq", seq, "err", err)
@@ -71,9 +110,20 @@ func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	return 0, false
 }
 
-func (r *relay) remember(e bus.Events) {
+// mark tells routers the number of the next batch, unless the engine's socket is not there.
+func (r *relay) mark() {
+	if !r.up.Load() {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	e := bus.Events{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
+	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
+		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
+	}
+}
+
+func (r *relay) rememberLocked(e bus.Events) {
 	r.past = append(r.past, e)
 	r.blocks += size(e.Batch)
 	drop := 0
@@ -87,8 +137,15 @@ func (r *relay) remember(e bus.Events) {
 	}
 }
 
-// serve answers routers that ask for past batches, until ctx ends.
+// serve answers routers that ask for past batches, or for a snapshot, until ctx ends.
 func (r *relay) serve(ctx context.Context) {
+	var snapshots sync.WaitGroup
+	defer snapshots.Wait()
+	snapshots.Go(func() {
+		if err := r.cfg.Bus.ServeSnapshots(ctx, r.worker.Name, r.snapshot); err != nil {
+			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
+		}
+	})
 	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) (epoch, next uint64) {
 		past, next := r.since(from)
 		for _, e := range past {
@@ -103,13 +160,21 @@ func (r *relay) serve(ctx context.Context) {
 	}
 }
 
+func (r *relay) snapshot(rank int, id uint64) *bus.Snapshot {
+	return r.know.snapshot(r.worker.Name, r.worker.Epoch, rank, id, r.replayable, r.now())
+}
+
+// replayable says whether everything from batch next on is remembered.
+func (r *relay) replayable(next uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return next == r.next || len(r.past) > 0 && r.past[0].Seq <= next && next < r.next
+}
+
 // since returns what is remembered from seq on, and the number that comes after it.
 func (r *relay) since(from uint64) (past []bus.Events, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.past) > 0 {
-		next = r.past[len(r.past)-1].Seq + 1
-	}
 	i, _ := slices.BinarySearchFunc(r.past, from, func(e bus.Events, seq uint64) int {
 		switch {
 		case e.Seq < seq:
@@ -119,14 +184,12 @@ func (r *relay) since(from uint64) (past []bus.Events, next uint64) {
 		}
 		return 0
 	})
-	return slices.Clone(r.past[i:]), next
+	return slices.Clone(r.past[i:]), r.next
 }
 
 // clone copies a batch out of the decoder's buffers.
 func clone(b *kvevent.Batch) *kvevent.Batch {
 	c := &kvevent.Batch{Rank: b.Rank, Seconds: b.Seconds, Unknown: b.Unknown, Events: slices.Clone(b.Events)}
-	// The bus cannot say yet which attention group an event speaks of.
-	c.Events = slices.DeleteFunc(c.Events, func(e kvevent.Event) bool { return e.Window != 0 })
 	for i := range c.Events {
 		e := &c.Events[i]
 		e.Hashes, e.Blocks = slices.Clone(e.Hashes), slices.Clone(e.Blocks)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -24,6 +25,7 @@ import (
 type heard struct {
 	mu     sync.Mutex
 	events []string  // guarded by mu
+	marks  []string  // guarded by mu
 	load   *bus.Load // guarded by mu; the newest
 	stands bool      // guarded by mu; the subscription to events does
 }
@@ -35,6 +37,10 @@ func (h *heard) add(e *bus.Events) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stands = h.stands || e.Worker == probe; e.Worker == probe {
+		return
+	}
+	if e.Mark {
+		h.marks = append(h.marks, fmt.Sprintf("%s/%d epoch %d next %d", e.Worker, e.Rank, e.Epoch, e.Seq))
 		return
 	}
 	h.events = append(h.events, describe(e))
@@ -80,8 +86,14 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 }
 
 func testRelay(t *testing.T) *relay {
-	cfg := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler)}
-	return newRelay(fleet.Worker{Name: "a", Epoch: 7}, cfg, newMetrics(prometheus.NewRegistry()))
+	cfg, k := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler)}, newKnowledge(0)
+	w := fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Epoch: 7, BlockSize: 16}
+	if _, err := k.fleet.Put(w); err != nil {
+		t.Fatal(err)
+	}
+	r := newRelay(w, cfg, newMetrics(prometheus.NewRegistry(), k), k)
+	r.now = func() time.Time { return time.Unix(1000, 0) }
+	return r
 }
 
 // stored is a batch that stores blocks with these hashes.
@@ -102,22 +114,29 @@ func apply(r *relay, seq uint64) string {
 	return "taken"
 }
 
-// Batches go to the bus in order and once. A gap is asked for once; when it comes again the
-// engine has forgotten what is missing, and routers must see that themselves.
+// Batches go to the bus in order and once. A gap is the source's to close; where it stays until
+// the feed gives it up the engine has forgotten what is missing, and routers must see that
+// themselves.
 func TestRelayKeepsOrder(t *testing.T) {
 	r := testRelay(t)
 	h := listen(t, r.cfg.Bus)
+	now := r.now()
+	r.now = func() time.Time { return now }
 	for _, step := range []struct {
 		seq  uint64
 		want string
 	}{
 		{0, "taken"}, {1, "taken"},
 		{3, "gap, from 2"}, {2, "taken"}, {3, "taken"}, // filled by a replay
-		{3, "taken"}, {0, "taken"}, // again: not relayed
-		{6, "gap, from 4"}, {6, "taken"}, // not filled
-		{4, "taken"},                                                       // too late
-		{9, "gap, from 7"}, {8, "gap, from 7"}, {8, "taken"}, {9, "taken"}, // a replay that begins late
+		{3, "taken"}, {2, "taken"}, // again: not relayed
+		{6, "gap, from 4"}, {6, "gap, from 4"}, {after, ""}, {6, "taken"}, // not filled
+		{4, "taken"},                                                                    // too late
+		{9, "gap, from 7"}, {8, "gap, from 7"}, {after, ""}, {8, "taken"}, {9, "taken"}, // a replay that begins late
 	} {
+		if step.seq == after {
+			now = now.Add(3 * time.Second)
+			continue
+		}
 		if got := apply(r, step.seq); got != step.want {
 			t.Errorf("%d: %s, want %s", step.seq, got, step.want)
 		}
@@ -136,6 +155,99 @@ func TestRelayKeepsOrder(t *testing.T) {
 	}
 }
 
+// after is a step in which the feed's patience with a gap ends.
+const after = 1 << 60
+
+// An engine that begins to count anew inside of its process is a new one: what it said before is
+// neither replayed nor in a snapshot.
+func TestRelayOfARestart(t *testing.T) {
+	r := testRelay(t)
+	b := stored(1, 2, 3)
+	b.Seconds = 100
+	r.apply(0, b)
+	b = stored(7)
+	b.Seconds = 200
+	r.apply(0, b)
+	past, next := r.since(0)
+	if len(past) != 1 || next != 1 || past[0].Batch.Events[0].Hashes[0] != 7 {
+		t.Errorf("remembers %d batches, next %d", len(past), next)
+	}
+	if s := r.snapshot(0, 0); s == nil || s.Next != 1 || r.know.index.Stats().Pairs != 1 {
+		t.Errorf("snapshot %+v, %d blocks", s, r.know.index.Stats().Pairs)
+	}
+}
+
+// While the engine's socket is there routers hear what its next batch will be, and never before
+// they hear the batch itself.
+func TestMarks(t *testing.T) {
+	r := testRelay(t)
+	h := listen(t, r.cfg.Bus)
+	r.mark()
+	r.connected(true)
+	apply(r, 0)
+	r.mark()
+	r.connected(false)
+	r.mark()
+	apply(r, 1)
+	eventually(t, "all is heard", func() bool { return len(h.all()) == 2 })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !slices.Equal(h.marks, []string{"a/0 epoch 7 next 1"}) {
+		t.Errorf("marks %q", h.marks)
+	}
+}
+
+// A snapshot answers everybody who asks soon after; it is not used again when it is old, or when
+// what came after it is forgotten; it is let go of when nobody pulls it. All of them together
+// stay within the bound.
+func TestSnapshotsAreShared(t *testing.T) {
+	r := testRelay(t)
+	now := r.now()
+	r.now = func() time.Time { return now }
+	apply(r, 0)
+	first := r.snapshot(0, 0)
+	apply(r, 1)
+	if first == nil || first.Next != 1 || !first.Whole || len(first.Dump) == 0 || r.snapshot(0, 0) != first || r.snapshot(0, first.ID) != first {
+		t.Fatalf("the first is %+v", first)
+	}
+	now = now.Add(shareFor + 1)
+	second := r.snapshot(0, 0)
+	if second == first || second.Next != 2 || r.snapshot(0, first.ID) != first {
+		t.Errorf("after a while it is %+v", second)
+	}
+	r.past = r.past[2:]
+	apply(r, 2)
+	r.past = nil
+	if third := r.snapshot(0, 0); third == second || third.Next != 3 {
+		t.Errorf("without a replay it is %+v", third)
+	}
+	for _, nobody := range []*bus.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
+		if nobody != nil {
+			t.Errorf("of nobody there is %+v", nobody)
+		}
+	}
+	if r.know.keptBytes() == 0 {
+		t.Error("nothing is kept")
+	}
+	r.know.expire(now.Add(keepFor + 1))
+	if n := r.know.keptBytes(); n != 0 || r.snapshot(0, second.ID) != nil {
+		t.Errorf("%d bytes are kept although nobody pulls", n)
+	}
+	r.know.bytes = int64(len(second.Dump)) * 2
+	for seq := range uint64(20) {
+		apply(r, 3+seq)
+		now = now.Add(shareFor + 1)
+		r.snapshot(0, 0)
+		if n := r.know.keptBytes(); n > r.know.bytes {
+			t.Fatalf("%d bytes are kept, of at most %d", n, r.know.bytes)
+		}
+	}
+	r.know.forget("a")
+	if n := r.know.keptBytes(); n != 0 || r.snapshot(0, 0) != nil {
+		t.Errorf("%d bytes are kept of who is gone", n)
+	}
+}
+
 // The relay keeps what it was told although the source uses its buffers again.
 func TestRelayCopies(t *testing.T) {
 	r := testRelay(t)
@@ -151,7 +263,8 @@ func TestRelayCopies(t *testing.T) {
 func TestRelayForgets(t *testing.T) {
 	r := testRelay(t)
 	for seq := range uint64(pastBatches + 5) {
-		r.remember(bus.Events{Seq: seq, Batch: stored(seq)})
+		r.rememberLocked(bus.Events{Seq: seq, Batch: stored(seq)})
+		r.next = seq + 1
 	}
 	past, next := r.since(0)
 	if len(past) != pastBatches || past[0].Seq != 5 || next != pastBatches+5 {
@@ -165,7 +278,7 @@ func TestRelayForgets(t *testing.T) {
 	}
 	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks/4)}}}
 	for seq := range uint64(10) {
-		r.remember(bus.Events{Seq: pastBatches + 5 + seq, Batch: big})
+		r.rememberLocked(bus.Events{Seq: pastBatches + 5 + seq, Batch: big})
 	}
 	past, _ = r.since(0)
 	sum := 0
@@ -176,7 +289,7 @@ func TestRelayForgets(t *testing.T) {
 		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
 	}
 	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks+1)}}}
-	r.remember(bus.Events{Seq: 1 << 20, Batch: huge})
+	r.rememberLocked(bus.Events{Seq: 1 << 20, Batch: huge})
 	if past, _ := r.since(0); len(past) != 0 || r.blocks != 0 {
 		t.Errorf("one that exceeds the bound alone: %d batches, %d hashes", len(past), r.blocks)
 	}

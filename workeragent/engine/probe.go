@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +16,9 @@ import (
 type Load struct {
 	Running, Waiting int     // requests
 	KVUsage          float64 // share of the KV cache in use, 0 to 1
+	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
+	// up in its cache, and those it found there, on any tier. Both are 0 where it does not say.
+	PrefixQueries, PrefixHits uint64
 }
 
 // Probe asks one engine over HTTP. Make it with [NewProbe].
@@ -25,15 +29,19 @@ type Probe struct {
 }
 
 // loadNames are the metrics that say an engine's load.
-type loadNames struct{ running, waiting, usage string }
+type loadNames struct{ running, waiting, usage, queries, hits, external string }
 
-var vllmLoad = loadNames{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
+// What connectors find is not in vLLM's own hits: external are those.
+var vllmLoad = loadNames{
+	"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+	"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total",
+}
 
 var loadOf = map[string]loadNames{
 	"sim":      vllmLoad,
 	"vllm":     vllmLoad,
-	"llamacpp": {"llamacpp:requests_processing", "llamacpp:requests_deferred", "llamacpp:kv_cache_usage_ratio"},
-	"sglang":   {"sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"},
+	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
+	"sglang":   {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage"},
 }
 
 // NewProbe returns a probe of an engine of that kind at ip:port.
@@ -105,12 +113,16 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 		}
 		switch name {
 		case n.running:
-			l.Running += int(value)
+			l.Running += int(min(value, math.MaxInt32))
 			found = true
 		case n.waiting:
-			l.Waiting += int(value)
+			l.Waiting += int(min(value, math.MaxInt32))
 		case n.usage:
 			l.KVUsage = max(l.KVUsage, min(1, value))
+		case n.queries:
+			l.PrefixQueries += uint64(value)
+		case n.hits, n.external:
+			l.PrefixHits += uint64(value)
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -141,9 +153,9 @@ func sample(line string) (name string, value float64, ok bool) {
 		rest = rest[end+1:]
 	}
 	fields := strings.Fields(rest)
-	if len(fields) == 0 {
+	if name == "" || len(fields) == 0 {
 		return "", 0, false
 	}
 	value, err := strconv.ParseFloat(fields[0], 64)
-	return name, value, err == nil && value >= 0 && value < 1<<31
+	return name, value, err == nil && value >= 0 && value < 1<<53
 }

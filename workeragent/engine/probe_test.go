@@ -28,6 +28,11 @@ vllm:num_requests_waiting_by_reason{engine="0",model_name="qwen",reason="capacit
 vllm:kv_cache_usage_perc{engine="0",model_name="qwen"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="qwen"} 0.75
 vllm:num_requests_running_total 99
+vllm:prefix_cache_queries_total{engine="0",model_name="qwen"} 5.0e+09
+vllm:prefix_cache_queries_total{engine="1",model_name="qwen"} 1000
+vllm:prefix_cache_hits_total{engine="0",model_name="qwen"} 3.0e+09
+vllm:external_prefix_cache_hits_total{engine="0",model_name="qwen"} 16
+ 5
 `,
 	"llamacpp": `llamacpp:requests_processing 2
 llamacpp:requests_deferred 1
@@ -48,7 +53,8 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 
 func TestLoad(t *testing.T) {
 	want := map[string]Load{
-		"vllm": {5, 7, 0.75}, "llamacpp": {2, 1, 0.5}, "sglang": {4, 0, 1}, "sim": {1, 0, 0},
+		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016},
+		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
 	}
 	for kind, page := range pages {
 		p := NewProbe(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 )
@@ -200,16 +201,12 @@ func (f *Feed) apply(r *rank, w *fleet.Worker, seq uint64, b *kvevent.Batch, now
 	for i := range b.Events {
 		e := &b.Events[i]
 		r.counts.Events++
-		if e.Window != 0 { // the same hashes mean something else there
-			continue
-		}
 		r.hashes = plain(r.hashes[:0], e.Hashes)
 		switch e.Kind {
 		case kvevent.Stored:
 			f.store(r, w, e)
 		case kvevent.Removed:
-			r.counts.Removed += uint64(len(e.Hashes))
-			f.index.Remove(r.id, e.Tier, r.hashes)
+			f.remove(r, e)
 		case kvevent.Cleared:
 			r.counts.Cleared++
 			r.partial = false
@@ -230,7 +227,34 @@ func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 		r.counts.NoTokens += uint64(len(e.Hashes))
 	}
 	r.counts.Stored += uint64(len(e.Hashes))
+	if e.Window != 0 {
+		f.storeWindow(r, w, e, blocks)
+		return
+	}
 	f.index.Store(r.id, e.Tier, uint64(e.Parent), e.HasParent, r.hashes, blocks)
+}
+
+// storeWindow stores blocks of sliding-window attention groups. Engines do not number their
+// groups in removals alike, so groups of one window are one: they hold what all of them do.
+func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []blockhash.Block) {
+	if e.Tier != fleet.Device {
+		return // the index keeps windows of the device only
+	}
+	size := e.BlockSize
+	if size == 0 {
+		size = f.cfg.BlockSize(w)
+	}
+	f.index.StoreWindow(r.id, e.Window, kvindex.WindowBlocks(e.Window, size), uint64(e.Parent), e.HasParent, r.hashes, blocks)
+}
+
+func (f *Feed) remove(r *rank, e *kvevent.Event) {
+	r.counts.Removed += uint64(len(e.Hashes))
+	switch {
+	case e.Window == 0:
+		f.index.Remove(r.id, e.Tier, r.hashes)
+	case e.Tier == fleet.Device:
+		f.index.RemoveWindow(r.id, e.Window, r.hashes)
+	}
 }
 
 func plain(dst []uint64, hashes []kvevent.Engine) []uint64 {
