@@ -11,6 +11,7 @@ package blockhash
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
@@ -75,13 +76,23 @@ func Chain(dst []Sequence, blocks []Block) []Sequence {
 	return dst
 }
 
-// Next is the sequence hash of the chain parent followed by block b.
+// Next is the sequence hash of the chain parent followed by block b: xxh3 of both, little
+// endian, with the seed. It is written out for these 16 bytes and this seed, because a chain
+// can only be hashed one block after the other: through the library a block took 7.5 ns, of
+// which 4 are the multiplications that nobody can avoid.
 func Next(parent Sequence, b Block) Sequence {
-	var pair [16]byte
-	binary.LittleEndian.PutUint64(pair[:8], uint64(parent))
-	binary.LittleEndian.PutUint64(pair[8:], uint64(b))
-	return Sequence(xxh3.HashSeed(pair[:], seed))
+	lo, hi := uint64(parent)^flipParent, uint64(b)^flipBlock
+	high, low := bits.Mul64(lo, hi)
+	sum := 16 + bits.ReverseBytes64(lo) + hi + (high ^ low)
+	sum = (sum ^ sum>>37) * 0x165667919E3779F9
+	return Sequence(sum ^ sum>>32)
 }
+
+// Words of xxh3's secret, from byte 24 and from byte 40, with the seed worked in.
+const (
+	flipParent = 0x6782737bea423ef2
+	flipBlock  = 0xaf56bc3b09964d01
+)
 
 var littleEndian = func() bool {
 	x := uint16(1)
