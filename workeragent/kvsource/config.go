@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"time"
 
@@ -14,6 +15,14 @@ import (
 type Config struct {
 	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path.
 	Endpoint string
+	// Bind makes the source wait at Endpoint for the engine to connect, which vLLM and SGLang do
+	// where their own endpoint names a host; tcp://*:port then means every interface. Whoever
+	// can reach the port can speak as the engine, and the newest connection is believed.
+	Bind bool
+	// Dialect is what the messages are said in; default vLLM's.
+	Dialect kvevent.Dialect
+	// BlockSize is the engine's where it is known; see kvevent.Batch.
+	BlockSize int
 	// Replay is the replay socket. Empty: gaps are reported to apply and stay.
 	Replay string
 	// Topic is the prefix of the topics to subscribe to; empty subscribes to all. vLLM's default
@@ -77,8 +86,15 @@ func (c Config) withDefaults() Config {
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
-	if _, _, err := splitEndpoint(c.Endpoint); err != nil {
+	if c.Bind {
+		if _, err := bindAddress(c.Endpoint); err != nil {
+			errs = append(errs, fmt.Errorf("event endpoint: %w", err))
+		}
+	} else if _, _, err := splitEndpoint(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("event endpoint: %w", err))
+	}
+	if c.Dialect == kvevent.TRTLLM {
+		errs = append(errs, errors.New("TensorRT-LLM has no event socket: it answers over HTTP"))
 	}
 	if c.Replay != "" {
 		if _, _, err := splitEndpoint(c.Replay); err != nil {
@@ -106,4 +122,13 @@ func splitEndpoint(endpoint string) (network, address string, err error) {
 		return "unix", address, nil
 	}
 	return "", "", fmt.Errorf("%q is not an endpoint such as tcp://10.0.0.1:5557 or ipc:///run/engine.sock", endpoint)
+}
+
+// bindAddress turns a ZMQ endpoint into what the net package listens at.
+func bindAddress(endpoint string) (string, error) {
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	if _, _, err := net.SplitHostPort(address); !ok || err != nil {
+		return "", fmt.Errorf("%q is not an endpoint to bind such as tcp://*:5557", endpoint)
+	}
+	return strings.TrimPrefix(address, "*"), nil
 }

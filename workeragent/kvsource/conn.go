@@ -30,13 +30,19 @@ func dial(ctx context.Context, endpoint string, kind zmq4.SocketType, cfg *Confi
 	if err != nil {
 		return nil, nil, err
 	}
+	return greet(ctx, raw, kind, false, cfg)
+}
+
+// greet makes a ZMTP connection of a network connection, which is closed when ctx ends. accepted
+// says that the peer has dialed.
+func greet(ctx context.Context, raw net.Conn, kind zmq4.SocketType, accepted bool, cfg *Config) (*zmq4.Conn, *boundedConn, error) {
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	conn := &boundedConn{Conn: raw, r: bufio.NewReaderSize(raw, 32<<10), greeting: greetingLen, limit: cfg.MaxMessage, stop: stop}
 	_ = raw.SetDeadline(time.Now().Add(cfg.Timeout))
-	z, err := zmq4.Open(conn, null.Security(), kind, nil, false, nil)
+	z, err := zmq4.Open(conn, null.Security(), kind, nil, accepted, nil)
 	if err != nil {
 		conn.Close()
-		return nil, nil, fmt.Errorf("greet %s: %w", endpoint, err)
+		return nil, nil, fmt.Errorf("greet %s: %w", raw.RemoteAddr(), err)
 	}
 	_ = raw.SetDeadline(time.Time{})
 	return z, conn, nil

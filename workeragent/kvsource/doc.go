@@ -15,6 +15,11 @@
 // alone would not do: an engine that restarts quickly may be past the old number when we
 // are back, and its messages would look like the old one's.
 //
+// # Finding the sockets
+//
+// [Discover] asks vLLM for the sockets of all its ranks. An engine whose endpoint names a host
+// connects to it instead of binding; Config.Bind is for those.
+//
 // # Bounds
 //
 // A message is refused above Config.MaxMessage before any memory is set aside for it. Live
@@ -25,5 +30,5 @@
 //
 // # Concurrency
 //
-// [Source.Run] owns two goroutines and is called once. apply is called from one goroutine.
+// [Source.Run] owns two goroutines, three where it binds, and is called once. apply is called from one goroutine.
 package kvsource

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/go-zeromq/zmq4"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
 // liveMessage is one message of the event socket, or the news that a connection was made;
@@ -21,8 +23,12 @@ type liveMessage struct {
 func (s *Source) subscribe(ctx context.Context) {
 	p := pause{min: s.cfg.RetryMin, max: s.cfg.RetryMax}
 	quiet := false // after the first of a row of attempts in vain
+	once := s.listen
+	if s.cfg.Bind {
+		once = s.accept
+	}
 	for ctx.Err() == nil {
-		err := s.listen(ctx, p.reset)
+		err := once(ctx, p.reset)
 		if ctx.Err() != nil {
 			return
 		}
@@ -42,6 +48,11 @@ func (s *Source) listen(ctx context.Context, connected func()) error {
 	if err != nil {
 		return err
 	}
+	return s.hear(ctx, z, conn, connected)
+}
+
+// hear subscribes over a connection and passes its messages on until it breaks.
+func (s *Source) hear(ctx context.Context, z *zmq4.Conn, conn *boundedConn, connected func()) error {
 	defer conn.Close()
 	if err := z.SendMsg(zmq4.NewMsg(append([]byte{1}, s.cfg.Topic...))); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
@@ -61,7 +72,7 @@ func (s *Source) listen(ctx context.Context, connected func()) error {
 		if msg.Type == zmq4.CmdMsg { // a heartbeat
 			continue
 		}
-		m, ok := parseLive(msg.Frames)
+		m, ok := parseLive(msg.Frames, s.cfg.Dialect)
 		if !ok {
 			s.failed("event message not understood", fmt.Errorf("%d frames: want topic, sequence number, payload", len(msg.Frames)),
 				func(st *Stats) { st.Malformed++ })
@@ -83,8 +94,12 @@ func (s *Source) push(ctx context.Context, m liveMessage) bool {
 	}
 }
 
-// parseLive reads [topic, sequence number, payload].
-func parseLive(frames [][]byte) (liveMessage, bool) {
+// parseLive reads [topic, sequence number, payload] or, from Dynamo's event plane, [topic,
+// publisher, sequence number, frame].
+func parseLive(frames [][]byte, d kvevent.Dialect) (liveMessage, bool) {
+	if d == kvevent.Dynamo && len(frames) == 4 {
+		frames = frames[1:]
+	}
 	if len(frames) != 3 || len(frames[1]) != 8 {
 		return liveMessage{}, false
 	}

@@ -48,7 +48,9 @@ func New(cfg Config) (*Source, error) {
 		return nil, fmt.Errorf("configure event source: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	return &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: pause{min: cfg.RetryMin, max: cfg.RetryMax}}, nil
+	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: pause{min: cfg.RetryMin, max: cfg.RetryMax}}
+	s.batch.BlockSize = cfg.BlockSize
+	return s, nil
 }
 
 // Run hands messages to apply until ctx ends, and returns nil then. It must be called once.
@@ -203,7 +205,7 @@ func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
 
 // deliver decodes one message and hands it on.
 func (s *Source) deliver(seq uint64, payload []byte) (resume uint64, gap bool) {
-	if err := kvevent.DecodeVLLM(payload, s.cfg.Limits, &s.batch); err != nil {
+	if err := s.cfg.Dialect.Decode(payload, s.cfg.Limits, &s.batch); err != nil {
 		s.batch.Unknown = 1
 		s.failed("event message not understood", err, func(st *Stats) { st.Malformed++ })
 	}
