@@ -1,7 +1,7 @@
 // Package kvevent is what engines say of their KV caches: every dialect in, one vocabulary out.
 //
-// An engine reports blocks it stored, removed or cleared. A decoder turns one message of
-// its dialect into a [Batch]; the batch carries content hashes (package blockhash), not
+// An engine reports blocks it stored, removed or cleared. A [Dialect]'s decoder turns one
+// message into a [Batch]; the batch carries content hashes (package blockhash), not
 // token ids, so that it can leave the host. [AppendVLLM] is the other direction, for
 // simulated engines. The package does not order batches or detect gaps: that is package
 // feed's.
