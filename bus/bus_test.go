@@ -242,23 +242,23 @@ func TestEvents(t *testing.T) {
 	eventually(t, "the mark is heard", func() bool { return <-got == show(&mark) })
 
 	running(t, func(ctx context.Context) error {
-		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) (epoch, next uint64) {
+		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) bus.Standing {
 			for ; seq < 6; seq++ {
 				send(&bus.Events{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
 			}
-			return 5, 6
+			return bus.Standing{Epoch: 5, Next: 6, Hears: true}
 		})
 	})
 	var past []uint64
 	eventually(t, "the past is served", func() bool {
 		past = nil
-		epoch, next, err := to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) })
-		return err == nil && epoch == 5 && next == 6
+		stands, err := to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) })
+		return err == nil && stands == bus.Standing{Epoch: 5, Next: 6, Hears: true}
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
 		t.Errorf("the past came as %v", past)
 	}
-	if _, _, err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
+	if _, err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
 		t.Error("a worker without an agent has a past")
 	}
 }

@@ -82,43 +82,55 @@ func (b *Bus) replaySubject(worker string) string {
 }
 
 // ServeReplay answers requests for a worker's past batches until ctx ends: replay must call
-// send for each batch of the rank it still has from seq on, in order, and return its epoch and
-// the number of the batch that comes next.
-func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*Events)) (epoch, next uint64)) error {
+// send for each batch of the rank it still has from seq on, in order, and say where it stands.
+func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*Events)) Standing) error {
 	return b.subscribe(ctx, b.replaySubject(worker), func(m *nats.Msg) {
 		if len(m.Data) != 13 || m.Data[0] != version || m.Reply == "" {
 			return
 		}
 		rank, from := binary.BigEndian.Uint32(m.Data[1:]), binary.BigEndian.Uint64(m.Data[5:])
-		epoch, next := replay(int(rank), from, func(e *Events) {
+		stands := replay(int(rank), from, func(e *Events) {
 			if msg := appendEvents(e); len(msg) <= maxMessage {
 				_ = b.nc.Publish(m.Reply, msg)
 			}
 		})
-		end := binary.BigEndian.AppendUint64([]byte{replayEnd}, epoch)
-		_ = b.nc.Publish(m.Reply, binary.BigEndian.AppendUint64(end, next))
+		end := binary.BigEndian.AppendUint64([]byte{replayEnd}, stands.Epoch)
+		end = binary.BigEndian.AppendUint64(end, stands.Next)
+		hears := byte(0)
+		if stands.Hears {
+			hears = 1
+		}
+		_ = b.nc.Publish(m.Reply, append(end, hears))
 	})
 }
 
+// Standing is where a rank stands, by its agent's word.
+type Standing struct {
+	Epoch uint64 // of the engine process
+	Next  uint64 // the number of the batch that comes next
+	// Hears is false while the agent does not hear the engine: there may be more than it knows.
+	Hears bool
+}
+
 // replayEnd begins the message that ends a replay, where others have their version: epoch and
-// next follow, eight bytes each.
+// next follow, eight bytes each, and a byte that is 1 where the agent hears the engine.
 const replayEnd = 0xff
 
 // Replay asks a worker's agent for a rank's batches from seq on and applies them in order. It
-// returns when they have all come, with the rank's epoch and the number of its next batch, or
-// an error when nothing came for two seconds.
-func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*Events)) (epoch, next uint64, err error) {
+// returns when they have all come, with where the rank stands then, or an error when nothing
+// came for two seconds.
+func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*Events)) (Standing, error) {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, 16384)
 	sub, err := b.nc.ChanSubscribe(inbox, in)
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
+		return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	ask := binary.BigEndian.AppendUint32([]byte{version}, uint32(rank))
 	ask = binary.BigEndian.AppendUint64(ask, from)
 	if err := b.nc.PublishRequest(b.replaySubject(worker), inbox, ask); err != nil {
-		return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
+		return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	var batch kvevent.Batch
 	for {
@@ -126,20 +138,20 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return 0, 0, ctx.Err()
+			return Standing{}, ctx.Err()
 		case <-wait.C:
-			return 0, 0, fmt.Errorf("ask for events of %s: its agent does not answer", worker)
+			return Standing{}, fmt.Errorf("ask for events of %s: its agent does not answer", worker)
 		case m := <-in:
 			wait.Stop()
 			if len(m.Data) == 0 {
-				return 0, 0, fmt.Errorf("ask for events of %s: it has no agent", worker)
+				return Standing{}, fmt.Errorf("ask for events of %s: it has no agent", worker)
 			}
-			if len(m.Data) == 17 && m.Data[0] == replayEnd {
-				return binary.BigEndian.Uint64(m.Data[1:]), binary.BigEndian.Uint64(m.Data[9:]), nil
+			if len(m.Data) == 18 && m.Data[0] == replayEnd {
+				return Standing{binary.BigEndian.Uint64(m.Data[1:]), binary.BigEndian.Uint64(m.Data[9:]), m.Data[17] == 1}, nil
 			}
 			e := Events{Batch: &batch}
 			if err := readEvents(m.Data, &e); err != nil {
-				return 0, 0, fmt.Errorf("ask for events of %s: %w", worker, err)
+				return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 			}
 			apply(&e)
 		}

@@ -146,14 +146,14 @@ func (r *relay) serve(ctx context.Context) {
 			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
 		}
 	})
-	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) (epoch, next uint64) {
+	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) bus.Standing {
 		past, next := r.since(from)
 		for _, e := range past {
 			if e.Rank == rank {
 				send(&e)
 			}
 		}
-		return r.worker.Epoch, next
+		return bus.Standing{Epoch: r.worker.Epoch, Next: next, Hears: r.up.Load()}
 	})
 	if err != nil {
 		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)

@@ -43,7 +43,9 @@ type decider struct {
 	prepared map[string]*prompt.Model // by path; a model's files are read once
 	memory   *prompt.Memory
 
-	blockSizes atomic.Pointer[map[string]int] // by model
+	blockSizes atomic.Pointer[map[string]int]  // by model
+	direct     atomic.Pointer[map[string]bool] // workers whose sockets we read ourselves
+	caches     *cacheMetrics
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
@@ -67,6 +69,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	extprocv3.RegisterExternalProcessorServer(d.grpc, d.extproc)
 	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
+	d.caches = newCacheMetrics(reg)
 	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
 }
@@ -205,13 +208,6 @@ func serveGRPC(ctx context.Context, srv *grpc.Server, ln net.Listener, companion
 		err = companionErr
 	}
 	return err
-}
-
-// busLost marks what the bus told us of caches as stale.
-func (d *decider) busLost() {
-	for _, r := range d.fleet.Snapshot().Ranks {
-		d.feed.Lost(r.Worker.Name, r.Number)
-	}
 }
 
 // readyModels is nil when every model has a worker that is ready.
