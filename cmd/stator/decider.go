@@ -46,6 +46,7 @@ type decider struct {
 	blockSizes atomic.Pointer[map[string]int]  // by model
 	direct     atomic.Pointer[map[string]bool] // workers whose sockets we read ourselves
 	caches     *cacheMetrics
+	drift      *feed.Drift
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
@@ -56,9 +57,10 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 		d.router.RankGone(id)
 		d.feed.RankGone(id)
 	}})
+	d.drift = feed.NewDrift(feed.DriftConfig{Bound: cfg.Index.DriftRatio, Tokens: int(cfg.Index.DriftTokens)})
 	d.feed = feed.New(feed.Config{BlockSize: d.blockSize}, d.fleet, d.index)
 	d.router = route.New(route.Config{
-		Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime,
+		Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served,
 	}, d.fleet, d.index)
 	if err := d.setModels(cfg); err != nil {
 		return nil, err
@@ -70,6 +72,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
 	d.caches = newCacheMetrics(reg)
+	reg.MustRegister(extproc.NewDriftCollector(d.drift))
 	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
 }

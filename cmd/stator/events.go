@@ -50,6 +50,29 @@ func (d *decider) takeLoad(l bus.Load) {
 	if n := d.router.Reconcile(r.ID, l.Running+l.Waiting, now); n > 0 {
 		d.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
+	// An engine's counts are those of all its ranks.
+	if l.PrefixQueries > 0 && d.drift.Counted(l.Worker, l.Epoch, l.PrefixQueries, l.PrefixHits, now) {
+		d.resync(r.Worker)
+	}
+}
+
+// served tells what a decision promised, once its request has ended.
+func (d *decider) served(r fleet.Rank, decided time.Time, prompt, cached int) {
+	d.drift.Served(r.Worker.Name, r.Worker.Epoch, decided, prompt, cached, d.blockSize(r.Worker))
+}
+
+// resync drops what is known of a worker whose engine does not find what was promised. patrol
+// then has it told anew.
+func (d *decider) resync(w *fleet.Worker) {
+	for _, s := range d.drift.Stats() {
+		if s.Worker == w.Name {
+			d.log.Warn("engine and router disagree on what is cached; what is known of the worker is built up anew",
+				"worker", w.Name, "ratio", s.Ratio, "promised", s.Promised, "found", s.Found)
+		}
+	}
+	for rank := range w.Ranks {
+		d.feed.Forget(w.Name, rank)
+	}
 }
 
 // fileWorkers are the workers that the configuration names.

@@ -20,11 +20,11 @@ type follower struct {
 	direct map[string]bool // workers that are not followed on the bus
 	slots  chan struct{}   // recoveries at a time
 	room   *room           // for their dumps
-	soon   chan struct{}   // has a token when a rank should be looked at now
 	work   sync.WaitGroup  // recoveries
 
 	mu    sync.Mutex
 	ranks map[rankKey]*followed // guarded by mu
+	seen  uint64                // guarded by mu; the fleet's version when ranks was tidied
 	held  int                   // guarded by mu; hashes in all batches that wait
 }
 
@@ -62,7 +62,7 @@ const (
 func newFollower(d *decider, b *bus.Bus, direct map[string]bool) *follower {
 	return &follower{
 		decider: d, bus: b, direct: direct, slots: make(chan struct{}, maxRecoveries), room: newRoom(maxDumpBytes),
-		soon: make(chan struct{}, 1), ranks: map[rankKey]*followed{},
+		ranks: map[rankKey]*followed{},
 	}
 }
 
@@ -157,7 +157,6 @@ func (f *follower) patrol(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-changed:
-		case <-f.soon:
 		case <-back:
 			f.again()
 		case <-ctx.Done():
@@ -197,11 +196,20 @@ func (f *follower) look(ctx context.Context, now time.Time) {
 			f.feed.Lost(k.worker, k.rank)
 		}
 	}
+	if f.seen != snap.Version {
+		f.seen = snap.Version
+		f.tidyLocked(snap)
+	}
+}
+
+// tidyLocked forgets those whom the fleet does not have.
+func (f *follower) tidyLocked(snap *fleet.Snapshot) {
 	for k, r := range f.ranks {
 		if _, there := snap.Rank(k.worker, k.rank); !there && !r.recovering {
 			delete(f.ranks, k)
 		}
 	}
+	f.drift.Keep(func(worker string) bool { return snap.Worker(worker) != nil })
 }
 
 // startLocked starts the recovery of a rank, unless one is under way or it is too soon.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -60,9 +61,11 @@ func metricParts(t *testing.T) []metricPart {
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	every.Registry = newRegistry()
-	if _, err := newDecider(cfg, log, router); err != nil {
+	d, err := newDecider(cfg, log, router)
+	if err != nil {
 		t.Fatal(err)
 	}
+	compare(d)
 	xds.NewServer(xdsSettings(cfg, "127.0.0.1:9002"), members, log, control)
 	planner.New(nil, members, nil, log, plans)
 	if _, err := workeragent.New(workeragent.Config{Log: log, Metrics: agent}); err != nil {
@@ -74,6 +77,15 @@ func metricParts(t *testing.T) []metricPart {
 		{"Control plane", "`stator xds`: what Envoys were told.", control.families(t)},
 		{"Planner", "`stator planner`.", plans.families(t)},
 		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},
+	}
+}
+
+// compare lets a worker have a whole window of promises and reports: before, it has no figures.
+func compare(d *decider) {
+	d.drift.Counted("", 0, 0, 0, time.Unix(1, 0))
+	d.drift.Served("", 0, time.Unix(1, 0), 2_000_000, 0, 16)
+	for range 2 {
+		d.drift.Counted("", 0, 2_000_000, 0, time.Unix(2, 0))
 	}
 }
 

@@ -147,6 +147,18 @@ type Index struct {
 	// maxBytes is the bound. Default 268435456 (256 MiB). At the bound the blocks that were used
 	// least recently are forgotten, which lowers the hit rate and never names a wrong worker.
 	MaxBytes int64 `yaml:"maxBytes"`
+	// agentBytes bounds what an agent remembers of the caches of its own engines, so that a router
+	// that starts late can be told. Default 268435456 (256 MiB). At the bound such a router learns
+	// less. Snapshots on their way take as much again at most. Needs a restart.
+	AgentBytes int64 `yaml:"agentBytes"`
+	// driftRatio is how far the cached tokens that decisions promised and those that an engine
+	// reports may lie apart, in shares of the prompt tokens, until what is known of the worker is
+	// built up anew. Default 0.25. Lowering it finds smaller errors, and takes the moments between
+	// a decision and its execution for errors. Needs a restart.
+	DriftRatio float64 `yaml:"driftRatio"`
+	// driftTokens is how many prompt tokens are compared at a time. Default 1000000. Needs a
+	// restart.
+	DriftTokens int64 `yaml:"driftTokens"`
 }
 
 // Prompts bounds the memory of prompts.

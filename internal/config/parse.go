@@ -43,6 +43,11 @@ func (c *Config) fillIn() {
 	orString(&c.Gateway.AffinityHeader, "x-session-id")
 	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
 	orInt(&c.Index.MaxBytes, 256<<20)
+	orInt(&c.Index.AgentBytes, 256<<20)
+	orInt(&c.Index.DriftTokens, 1_000_000)
+	if c.Index.DriftRatio == 0 {
+		c.Index.DriftRatio = 0.25
+	}
 	orInt(&c.Prompts.MemoryBytes, 64<<20)
 	orString(&c.Bus.Cluster, "default")
 	orInt(&c.Bus.LeaseTTL, Duration(10e9))

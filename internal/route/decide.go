@@ -70,7 +70,10 @@ func (s *scratch) choose(m *model, d *Decision) (won int, k pick.Booking) {
 	won = s.policy.Choose(s.candidates, s.rng)
 	c := &s.candidates[won]
 	s.amount.PrefillTokens = int64(c.Score.Uncached)
-	return won, pick.Booking{Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At}
+	return won, pick.Booking{
+		Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
+		Prompt: d.PromptTokens, Cached: d.PromptTokens - c.Score.Uncached,
+	}
 }
 
 // predict lets the picked rank hold the prompt before it says so itself. A short prediction

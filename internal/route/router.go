@@ -35,6 +35,10 @@ type Config struct {
 	// PredictFor is how long a picked rank is taken to hold the prompt unless it says so
 	// itself; 0 predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
+	// Served is told of each request that has ended regularly: where it was booked, when it was
+	// decided, and its prompt's tokens with those that the decision took for cached. It must be
+	// quick and must not call the router. Nil is not told.
+	Served func(rank fleet.Rank, decided time.Time, prompt, cached int)
 }
 
 func (c Config) withDefaults() Config {
@@ -80,6 +84,7 @@ type Router struct {
 func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, fleet: f, index: x, bookings: pick.NewBookings(cfg.MaxBookings)}
+	r.bookings.Served = cfg.Served
 	r.recent.slots = make([]atomic.Pointer[Decision], cfg.Decisions)
 	r.models.Store(&map[string]*model{})
 	return r

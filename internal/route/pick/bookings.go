@@ -44,6 +44,8 @@ type Booking struct {
 	// Source names the Envoy that carries the request.
 	Source string
 	At     time.Time
+	// Prompt is the prompt's tokens, and Cached those that the choice took for cached.
+	Prompt, Cached int
 }
 
 const shards = 64
@@ -53,6 +55,10 @@ const shards = 64
 // Invariant: the booked figures of every rank's Load are the sums over this table, except
 // between two lines of one method.
 type Bookings struct {
+	// Served is told of each booking that ended as Finished: its Rank, At, Prompt and Cached. Nil is
+	// not. Set it before the first booking. It must not call back into the table.
+	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
+
 	seed   maphash.Seed
 	limit  int64
 	count  atomic.Int64
@@ -138,6 +144,9 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	})
 	b.count.Add(-1)
 	b.ended[why].Add(1)
+	if why == Finished && b.Served != nil {
+		b.Served(k.Rank, k.At, k.Prompt, k.Cached)
+	}
 }
 
 // End ends the booking; false means that there is none under id (any more).
