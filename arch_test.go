@@ -34,8 +34,10 @@ var allowed = map[string][]string{
 	"discovery": {"internal/fleet", "bus"},
 	// extproc owns the router's parts: it registers the collectors of their Stats, the index's too,
 	// and must name an Envoy as the access log does.
-	"extproc":           {"extproc/accesslog", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/pick", "internal/kv/feed", "internal/kv/kvindex", "internal/wire"},
-	"extproc/accesslog": {"internal/wire"},
+	"extproc": {"extproc/accesslog", "extproc/envoywire", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/pick", "internal/kv/feed", "internal/kv/kvindex", "internal/wire"},
+	// The messages of every request, for the two services that read them.
+	"extproc/accesslog": {"extproc/envoywire"},
+	"extproc/envoywire": {"internal/wire"},
 	"planner":           {"internal/plan", "internal/fleet", "bus"},
 	"xds":               {"internal/plan", "internal/fleet", "internal/wire"},
 	// The agent keeps what its own engines hold, as a router does, so that it can tell one that

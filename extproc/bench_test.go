@@ -5,30 +5,31 @@ import (
 	"strings"
 	"testing"
 
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stator-project/stator/extproc/envoywire"
 )
 
 // turn hands an exchange both messages of one request and ends its booking.
-func turn(w *world, headers, body *extprocv3.ProcessingRequest) {
+func turn(w *world, headers, body *envoywire.Request) {
 	x := exchange{srv: w.server, source: "envoy-a"}
-	for _, m := range []*extprocv3.ProcessingRequest{headers, body} {
+	for _, m := range []*envoywire.Request{headers, body} {
 		answered, r, err := x.on(m)
 		if err != nil {
 			panic(err)
 		}
-		_ = w.server.toResponse(r, answered)
+		_ = w.server.toMessage(r, answered)
 	}
 	w.router.End(x.booking, start)
 }
 
-// The work of this package on a request is bounded by a count that does not grow with it: the
-// two answers are made of protobuf messages, and the bodies are never copied. What the count
-// holds beyond that is the decision's.
+// The work of this package on a request is bounded by a count that does not grow with it: bodies
+// are never copied. What the count holds beyond that is the decision's.
 func TestAllocationsDoNotGrowWithThePrompt(t *testing.T) {
 	w, _ := served(t)
-	headers := completionHeaders(false)
+	headers := w.read(completionHeaders(false))
 	count := func(n int) float64 {
-		body := bodyMessage(true, completionOf(n))
+		body := w.read(bodyMessage(true, completionOf(n)))
 		return testing.AllocsPerRun(200, func() { turn(w, headers, body) })
 	}
 	small, large := count(100), count(4000)
@@ -41,15 +42,18 @@ func TestAllocationsDoNotGrowWithThePrompt(t *testing.T) {
 // An answer to headers is what every request pays before anything is known of it.
 func TestAllocationsOfHeaders(t *testing.T) {
 	w, _ := served(t)
-	m := completionHeaders(false).GetRequestHeaders()
-	read := testing.AllocsPerRun(1000, func() { readHead(m, "x-session-id") })
-	if read > 3 { // the three values
-		t.Errorf("reading headers takes %.0f allocations", read)
+	raw, err := proto.Marshal(completionHeaders(false))
+	if err != nil {
+		t.Fatal(err)
 	}
-	h := readHead(m, "x-session-id")
+	m := envoywire.Request{Affinity: "x-session-id"}
+	read := testing.AllocsPerRun(1000, func() { err = m.Read(raw) })
+	if read > 2 || err != nil { // path and session
+		t.Errorf("reading headers takes %.0f allocations, %v", read, err)
+	}
 	step := testing.AllocsPerRun(1000, func() {
 		x := exchange{srv: w.server}
-		x.onHeaders(h, start)
+		x.onHeaders(headOf(&m), start)
 	})
 	if step > 2 { // the exchange, here, and the id
 		t.Errorf("answering headers takes %.0f allocations", step)
@@ -68,9 +72,9 @@ func BenchmarkExchange(b *testing.B) {
 	for _, n := range []int{1_000, 4_000, 32_000} {
 		b.Run(fmt.Sprintf("prompt=%d", n), func(b *testing.B) {
 			w, _ := served(b)
-			headers, body := completionHeaders(false), bodyMessage(true, completionOf(n))
+			headers, body := w.read(completionHeaders(false)), w.read(bodyMessage(true, completionOf(n)))
 			b.ReportAllocs()
-			b.SetBytes(int64(len(body.GetRequestBody().GetBody())))
+			b.SetBytes(int64(len(body.Body)))
 			for b.Loop() {
 				turn(w, headers, body)
 			}

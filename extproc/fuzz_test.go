@@ -9,9 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
 // FuzzDecompress: a body is given back whole and within the limit, or refused with a reason,
@@ -109,29 +106,4 @@ func FuzzClassify(f *testing.F) {
 
 func kind(t target) string {
 	return fmt.Sprint(t.known, t.endpoint, reflect.ValueOf(t.local).Pointer())
-}
-
-// FuzzReadHead: the head has the last value of each header that we know, whatever stands
-// around it and whichever of its two fields Envoy uses, and nothing of the others.
-func FuzzReadHead(f *testing.F) {
-	f.Add("GET", "/", "gzip", "12", "s1", "cookie", "secret")
-	f.Add("", "\xff", "", "", "", ":method", "POST")
-	f.Add("POST", "/v1", "", "", "", "", "")
-	f.Fuzz(func(t *testing.T, method, path, encoding, length, session, key, value string) {
-		want := head{method: method, path: path, contentEncoding: encoding, contentLength: length, session: session, noBody: true}
-		m := headersMessage(true, key, value, ":method", method, ":path", path, "content-encoding", encoding, "content-length", length, "x-s", session)
-		if got := readHead(m.GetRequestHeaders(), "x-s"); got != want {
-			t.Fatalf("got %+v, want %+v", got, want)
-		}
-		for _, h := range m.GetRequestHeaders().GetHeaders().GetHeaders() {
-			h.Value, h.RawValue = string(h.GetRawValue()), nil
-		}
-		if got := readHead(m.GetRequestHeaders(), "x-s"); got != want {
-			t.Fatalf("as text: got %+v, want %+v", got, want)
-		}
-		without := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: m.GetRequestHeaders().GetHeaders().GetHeaders()[1:]}}
-		if got := readHead(without, ""); got.session != "" || got.noBody {
-			t.Fatalf("without an affinity header: %+v", got)
-		}
-	})
 }

@@ -18,7 +18,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 )
@@ -27,7 +29,7 @@ import (
 func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 	ln := bufconn.Listen(1 << 20)
 	srv := grpc.NewServer(Options(w.settings.BodyBytes)...)
-	extprocv3.RegisterExternalProcessorServer(srv, w.server)
+	Register(srv, w.server)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	conn, err := grpc.NewClient("passthrough:///envoy",
@@ -275,7 +277,7 @@ type scripted struct {
 
 func (s *scripted) Context() context.Context { return s.ctx }
 
-func (s *scripted) Send(*extprocv3.ProcessingResponse) error {
+func (s *scripted) SendMsg(any) error {
 	if err := s.ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
@@ -283,14 +285,17 @@ func (s *scripted) Send(*extprocv3.ProcessingResponse) error {
 	return nil
 }
 
-func (s *scripted) Recv() (*extprocv3.ProcessingRequest, error) {
+func (s *scripted) RecvMsg(into any) error {
 	if len(s.messages) == 0 {
-		return nil, status.FromContextError(s.ctx.Err()).Err()
+		return status.FromContextError(s.ctx.Err()).Err()
 	}
-	m := s.messages[0]
+	raw, err := proto.Marshal(s.messages[0])
+	if err != nil {
+		return err
+	}
 	s.messages = s.messages[1:]
 	s.received(len(s.messages))
-	return m, nil
+	return into.(*envoywire.Request).Read(raw)
 }
 
 // An Envoy that leaves while its request is decided leaves no booking: its access-log entry may

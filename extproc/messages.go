@@ -7,8 +7,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/wire"
 )
@@ -16,64 +16,30 @@ import (
 // headerRank pins a data-parallel rank, as vLLM reads it.
 const headerRank = "x-data-parallel-rank"
 
-// readHead finds our headers among those that Envoy sent.
-func readHead(m *extprocv3.HttpHeaders, affinity string) head {
-	h := head{noBody: m.GetEndOfStream()}
-	for _, v := range m.GetHeaders().GetHeaders() {
-		value := string(v.GetRawValue())
-		if value == "" {
-			value = v.GetValue()
-		}
-		switch v.GetKey() {
-		case ":method":
-			h.method = value
-		case ":path":
-			h.path = value
-		case "content-encoding":
-			h.contentEncoding = value
-		case "content-length":
-			h.contentLength = value
-		case affinity:
-			h.session = value
-		}
+// headOf is what a first message says of a request.
+func headOf(m *envoywire.Request) head {
+	return head{
+		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength, session: m.Session,
+		noBody: m.EndOfStream,
 	}
-	return h
 }
 
-// toResponse puts a reply into Envoy's words, as the answer to the message of that phase.
-func (s *Server) toResponse(r reply, answered phase) *extprocv3.ProcessingResponse {
+// toMessage puts a reply into Envoy's words, as the answer to the message of that phase.
+func (s *Server) toMessage(r reply, answered phase) any {
 	if r.answer != nil {
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 			ImmediateResponse: immediate(r.answer),
 		}}
 	}
-	resp := &extprocv3.ProcessingResponse{DynamicMetadata: facts(r)}
-	common := s.mutation(r)
+	m := &envoywire.Response{To: envoywire.Body, Booking: r.booking}
 	if answered == wantHeaders {
-		resp.Response = &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}
-	} else {
-		resp.Response = &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: common}}
+		m.To = envoywire.Headers
 	}
-	return resp
-}
-
-// facts are the pick and the ids, as dynamic metadata.
-func facts(r reply) *structpb.Struct {
-	fields := map[string]*structpb.Value{}
-	switch {
-	case r.booking != "":
-		fields[wire.Namespace] = one(wire.Booking, r.booking)
-	case r.pick != nil:
-		fields[wire.NamespaceLB] = one(wire.Picked, destinations(r.pick))
-		fields[wire.Namespace] = one(wire.Decision, r.pick.ID)
-	default:
-		return nil
+	if r.pick != nil {
+		m.Picked, m.Decision = destinations(r.pick), r.pick.ID
+		s.mutate(m, r)
 	}
-	return &structpb.Struct{Fields: fields}
-}
-
-func one(key, value string) *structpb.Value {
-	return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}})
+	return m
 }
 
 // destinations lists the picked address and those to try after it. A pick of one rank among
@@ -85,32 +51,24 @@ func destinations(d *route.Decision) string {
 	return d.Address + "," + strings.Join(d.Others, ",")
 }
 
-// mutation is what changes in the request itself; nil where nothing does.
-func (s *Server) mutation(r reply) *extprocv3.CommonResponse {
-	if r.pick == nil {
-		return nil
-	}
-	c, h := &extprocv3.CommonResponse{}, &extprocv3.HeaderMutation{}
+// mutate says what changes in the request itself.
+func (s *Server) mutate(m *envoywire.Response, r reply) {
+	set := func(key, value string) { m.Set = append(m.Set, envoywire.Header{Key: key, Value: value}) }
 	if r.header {
-		h.SetHeaders = append(h.SetHeaders, set(wire.Picked, destinations(r.pick)))
+		set(wire.Picked, m.Picked)
 	}
 	if pool, other := s.otherPool(r.pick.Model); other {
-		h.SetHeaders = append(h.SetHeaders, set(wire.HeaderModel, pool))
-		c.ClearRouteCache = true
+		set(wire.HeaderModel, pool)
+		m.ClearRoute = true
 	}
 	if r.pick.Ranks > 1 {
-		h.SetHeaders = append(h.SetHeaders, set(headerRank, strconv.Itoa(r.pick.Rank)))
+		set(headerRank, strconv.Itoa(r.pick.Rank))
 	}
 	if r.body != nil {
-		c.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: r.body}}
-		h.SetHeaders = append(h.SetHeaders, set("content-length", strconv.Itoa(len(r.body))))
-		h.RemoveHeaders = []string{"content-encoding"}
+		m.NewBody = r.body
+		set("content-length", strconv.Itoa(len(r.body)))
+		m.Remove = []string{"content-encoding"}
 	}
-	if len(h.SetHeaders) == 0 {
-		return nil
-	}
-	c.HeaderMutation = h
-	return c
 }
 
 func set(key, value string) *corev3.HeaderValueOption {

@@ -3,6 +3,7 @@ package extproc
 import (
 	"testing"
 
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -19,8 +20,8 @@ func TestHeadersOnlyWhereTheyAreRead(t *testing.T) {
 		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
 		{false, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
 	} {
-		common := s.mutation(reply{pick: &c.pick, header: c.header})
-		if got := len(common.GetHeaderMutation().GetSetHeaders()); got != c.want {
+		m := s.toMessage(reply{pick: &c.pick, header: c.header}, wantBody).(*envoywire.Response)
+		if got := len(m.Set); got != c.want {
 			t.Errorf("header %v, pick %+v: %d headers set, want %d", c.header, c.pick, got, c.want)
 		}
 	}

@@ -15,8 +15,10 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
@@ -186,8 +188,21 @@ func (w *world) request(d *datadriven.TestData) string {
 		}
 	}
 	w.exchange = &exchange{srv: w.server, source: "envoy-a"}
-	m := headersMessage(end, headers...).GetRequestHeaders()
-	return w.told(wantHeaders, w.exchange.onHeaders(readHead(m, w.settings.AffinityHeader), start))
+	m := w.read(headersMessage(end, headers...))
+	return w.told(wantHeaders, w.exchange.onHeaders(headOf(m), start))
+}
+
+// read is what the server reads of a message of Envoy's.
+func (w *world) read(m *extprocv3.ProcessingRequest) *envoywire.Request {
+	raw, err := proto.Marshal(m)
+	r := &envoywire.Request{Affinity: w.settings.AffinityHeader}
+	if err == nil {
+		err = r.Read(raw)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return r
 }
 
 func headersMessage(end bool, pairs ...string) *extprocv3.ProcessingRequest {
@@ -231,12 +246,25 @@ func (w *world) told(answered phase, r reply) string {
 	if r.answer != nil && !slices.Contains(outcomes, r.answer.detail) {
 		return "the detail " + r.answer.detail + " is none of the outcomes"
 	}
-	return printResponse(w.server.toResponse(r, answered)) + w.state()
+	return printResponse(sent(w.server.toMessage(r, answered))) + w.state()
 }
 
 func (w *world) state() string {
 	next := [...]string{"waits for the headers", "waits for the body", "done"}[w.exchange.phase]
 	return fmt.Sprintf("[%s; %d booked]\n", next, w.router.Bookings())
+}
+
+// sent is a message of ours as Envoy reads it.
+func sent(m any) *extprocv3.ProcessingResponse {
+	raw, err := envoywire.Codec().Marshal(m)
+	resp := &extprocv3.ProcessingResponse{}
+	if err == nil {
+		err = proto.Unmarshal(raw.Materialize(), resp)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return resp
 }
 
 // printResponse writes a response as people read it; everything that is set is shown.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/wire"
 )
@@ -35,10 +35,8 @@ type Settings struct {
 	AffinityHeader string
 }
 
-// Server implements Envoy's ExternalProcessor service.
+// Server implements Envoy's ExternalProcessor service. Give it to [Register].
 type Server struct {
-	extprocv3.UnimplementedExternalProcessorServer
-
 	router   *route.Router
 	log      *slog.Logger
 	metrics  *metrics
@@ -56,10 +54,12 @@ func NewServer(set Settings, router *route.Router, log *slog.Logger, reg prometh
 // Reload replaces the settings; requests that have begun keep a mixture of both.
 func (s *Server) Reload(set Settings) { s.settings.Store(&set) }
 
-// Options are what a gRPC server for this service needs: room for the largest body in one
-// message, windows that do not stall on it, and no bound of its own on decisions in flight.
+// Options are what a gRPC server for this service needs: the codec of its messages, room for
+// the largest body in one, windows that do not stall on it, and no bound of its own on
+// decisions in flight.
 func Options(bodyBytes int64) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(envoywire.Codec()),
 		grpc.MaxRecvMsgSize(int(bodyBytes) + 1<<20),
 		grpc.InitialWindowSize(4 << 20),
 		grpc.InitialConnWindowSize(16 << 20),
@@ -67,17 +67,31 @@ func Options(bodyBytes int64) []grpc.ServerOption {
 	}
 }
 
-// Process serves one request of a client.
-func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+// Register serves s on a gRPC server that was made with [Options]. The generated registration
+// would not do: it knows the generated messages only (see package envoywire).
+func Register(g *grpc.Server, s *Server) {
+	g.RegisterService(&grpc.ServiceDesc{
+		ServiceName: extprocv3.ExternalProcessor_ServiceDesc.ServiceName,
+		HandlerType: (*interface{ Process(grpc.ServerStream) error })(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Process", ServerStreams: true, ClientStreams: true,
+			Handler: func(srv any, stream grpc.ServerStream) error { return srv.(*Server).Process(stream) },
+		}},
+		Metadata: extprocv3.ExternalProcessor_ServiceDesc.Metadata,
+	}, s)
+}
+
+// Process serves one request of a client: a stream of *envoywire.Request.
+func (s *Server) Process(stream grpc.ServerStream) error {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	x := exchange{srv: s, source: accesslog.Source(stream.Context()), ours: ours(stream.Context())}
+	msg := envoywire.Request{Affinity: s.settings.Load().AffinityHeader}
 	for {
-		msg, err := stream.Recv()
-		if err != nil {
+		if err := stream.RecvMsg(&msg); err != nil {
 			return ended(err)
 		}
-		answered, r, err := x.on(msg)
+		answered, r, err := x.on(&msg)
 		if err != nil {
 			s.metrics.outcomes.WithLabelValues("protocol_error").Inc()
 			return err
@@ -89,7 +103,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			s.router.End(r.pick.ID, time.Now())
 			return nil
 		}
-		if err := stream.Send(s.toResponse(r, answered)); err != nil {
+		if err := stream.SendMsg(s.toMessage(r, answered)); err != nil {
 			return ended(err)
 		}
 		if r.last {
@@ -99,25 +113,25 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 }
 
 // on hands a message to the exchange and counts what became of it.
-func (x *exchange) on(msg *extprocv3.ProcessingRequest) (answered phase, r reply, err error) {
+func (x *exchange) on(m *envoywire.Request) (answered phase, r reply, err error) {
 	answered, began := x.phase, time.Now()
-	switch m := msg.GetRequest().(type) {
-	case *extprocv3.ProcessingRequest_RequestHeaders:
+	switch m.Kind {
+	case envoywire.Headers:
 		if x.phase != wantHeaders {
 			return answered, r, status.Error(codes.InvalidArgument, "request headers came twice")
 		}
-		x.whole = msg.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED
-		r = x.onHeaders(readHead(m.RequestHeaders, x.srv.settings.Load().AffinityHeader), began)
-	case *extprocv3.ProcessingRequest_RequestBody:
+		x.whole = m.Buffered
+		r = x.onHeaders(headOf(m), began)
+	case envoywire.Body:
 		// In mode BUFFERED the body is whole even where it is not the end, because trailers follow.
-		if x.phase != wantBody || !x.whole && !m.RequestBody.GetEndOfStream() {
+		if x.phase != wantBody || !x.whole && !m.EndOfStream {
 			return answered, r, status.Error(codes.InvalidArgument,
 				"the body came in pieces or out of turn: set request_body_mode to BUFFERED and request_header_mode to SEND")
 		}
-		r = x.onBody(m.RequestBody.GetBody(), began)
-	default:
+		r = x.onBody(m.Body, began)
+	case envoywire.Other:
 		return answered, r, status.Errorf(codes.InvalidArgument,
-			"message %T is not expected: set request_body_mode to BUFFERED and all other modes but request_header_mode to SKIP", m)
+			"message %s is not expected: set request_body_mode to BUFFERED and all other modes but request_header_mode to SKIP", m)
 	}
 	x.srv.observe(x, r, time.Since(began))
 	return answered, r, nil

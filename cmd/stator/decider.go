@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
-	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -68,8 +66,8 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	d.extproc = extproc.NewServer(extProcSettings(cfg), d.router, log, reg)
 	d.accesses = accesslog.NewServer(d.router, log, reg)
 	d.grpc = grpc.NewServer(extproc.Options(config.MaxBodyBytes)...)
-	extprocv3.RegisterExternalProcessorServer(d.grpc, d.extproc)
-	alsv3.RegisterAccessLogServiceServer(d.grpc, d.accesses)
+	extproc.Register(d.grpc, d.extproc)
+	accesslog.Register(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
 	d.caches = newCacheMetrics(reg)
 	reg.MustRegister(extproc.NewDriftCollector(d.drift))

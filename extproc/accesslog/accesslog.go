@@ -19,12 +19,12 @@ import (
 	"sync"
 	"time"
 
-	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/extproc/envoywire"
 )
 
 // Bookings are what entries end. *route.Router is one.
@@ -37,10 +37,8 @@ type Bookings interface {
 // will say how they ended. It is there for entries that are still on their way.
 const patience = 5 * time.Second
 
-// Server implements Envoy's AccessLogService.
+// Server implements Envoy's AccessLogService. Give it to [Register].
 type Server struct {
-	alsv3.UnimplementedAccessLogServiceServer
-
 	bookings Bookings
 	log      *slog.Logger
 	metrics  *metrics
@@ -62,44 +60,48 @@ func NewServer(b Bookings, log *slog.Logger, reg prometheus.Registerer) *Server 
 	return &Server{bookings: b, log: log, metrics: newMetrics(reg), sources: map[string]*source{}}
 }
 
-// StreamAccessLogs reads one stream of entries until Envoy closes it.
-func (s *Server) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
+// Register serves s on a gRPC server whose codec is that of package envoywire.
+func Register(g *grpc.Server, s *Server) {
+	g.RegisterService(&grpc.ServiceDesc{
+		ServiceName: alsv3.AccessLogService_ServiceDesc.ServiceName,
+		HandlerType: (*interface{ StreamAccessLogs(grpc.ServerStream) error })(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "StreamAccessLogs", ClientStreams: true,
+			Handler: func(srv any, stream grpc.ServerStream) error { return srv.(*Server).StreamAccessLogs(stream) },
+		}},
+		Metadata: alsv3.AccessLogService_ServiceDesc.Metadata,
+	}, s)
+}
+
+// StreamAccessLogs reads one stream of *envoywire.Log until Envoy closes it.
+func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 	name := Source(stream.Context())
 	s.opened(name)
 	defer s.closed(name)
+	var msg envoywire.Log
 	for {
-		msg, err := stream.Recv()
-		if err != nil {
+		if err := stream.RecvMsg(&msg); err != nil {
 			return nil // Envoy went away, or its worker thread ended: both are its affair
 		}
 		now := time.Now()
-		for _, e := range msg.GetHttpLogs().GetLogEntry() {
-			s.entry(e, now)
+		for i := range msg.Entries {
+			s.entry(&msg.Entries[i], now)
 		}
 	}
 }
 
 // entry ends the booking of one request and counts how it was served.
-func (s *Server) entry(e *datav3.HTTPAccessLogEntry, now time.Time) {
-	common := e.GetCommonProperties()
-	meta := common.GetMetadata().GetFilterMetadata()
-	ours, lb := meta[wire.Namespace].GetFields(), meta[wire.NamespaceLB].GetFields()
-	if id := ours[wire.Booking].GetStringValue(); id != "" {
-		s.bookings.End(id, now)
+func (s *Server) entry(e *envoywire.Entry, now time.Time) {
+	if e.Booking != "" {
+		s.bookings.End(e.Booking, now)
 	}
-	how := outcome(
-		ours[wire.Decision].GetStringValue() != "",
-		common.GetUpstreamRemoteAddress() != nil,
-		common.GetUpstreamRequestAttemptCount(),
-		lb[wire.Picked].GetStringValue(), lb[wire.Served].GetStringValue(),
-	)
+	how := outcome(e.Decision != "", e.Upstream, e.Attempts, e.Picked, e.Served)
 	s.metrics.served.WithLabelValues(how).Inc()
 	if how == Misdirected || how == Unpicked {
-		s.log.Debug("request not served as picked", "outcome", how, "decision", ours[wire.Decision].GetStringValue(),
-			"picked", lb[wire.Picked].GetStringValue(), "served", lb[wire.Served].GetStringValue())
+		s.log.Debug("request not served as picked", "outcome", how, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
 	}
-	if first := common.GetTimeToFirstUpstreamRxByte(); first != nil && how == AsPicked {
-		s.metrics.firstByte.Observe(first.AsDuration().Seconds())
+	if e.FirstByte > 0 && how == AsPicked {
+		s.metrics.firstByte.Observe(e.FirstByte.Seconds())
 	}
 }
 

@@ -14,17 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
-	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/extproc/envoywire"
 )
 
 // table is a table of bookings: by id, who carries them and since when.
@@ -110,40 +105,21 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func entry(booking, decision, picked, served string) *datav3.HTTPAccessLogEntry {
-	meta := map[string]*structpb.Struct{}
-	put := func(namespace, key, value string) {
-		if value == "" {
-			return
-		}
-		if meta[namespace] == nil {
-			meta[namespace] = &structpb.Struct{Fields: map[string]*structpb.Value{}}
-		}
-		meta[namespace].Fields[key] = structpb.NewStringValue(value)
-	}
-	put(wire.Namespace, wire.Booking, booking)
-	put(wire.Namespace, wire.Decision, decision)
-	put(wire.NamespaceLB, wire.Picked, picked)
-	put(wire.NamespaceLB, wire.Served, served)
-	c := &datav3.AccessLogCommon{Metadata: &corev3.Metadata{FilterMetadata: meta}, UpstreamRequestAttemptCount: 1}
+func entry(booking, decision, picked, served string) envoywire.Entry {
+	e := envoywire.Entry{Booking: booking, Decision: decision, Picked: picked, Served: served, Attempts: 1}
 	if served != "" {
-		c.UpstreamRemoteAddress = &corev3.Address{}
-		c.TimeToFirstUpstreamRxByte = durationpb.New(20 * time.Millisecond)
+		e.Upstream, e.FirstByte = true, 20*time.Millisecond
 	}
-	return &datav3.HTTPAccessLogEntry{CommonProperties: c}
+	return e
 }
 
-func message(entries ...*datav3.HTTPAccessLogEntry) *alsv3.StreamAccessLogsMessage {
-	return &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_HttpLogs{
-		HttpLogs: &alsv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
-	}}
-}
+func message(entries ...envoywire.Entry) *envoywire.Log { return &envoywire.Log{Entries: entries} }
 
 // Every end of a request ends its booking, whoever served it, and nobody else's.
 func TestEntriesEndBookings(t *testing.T) {
 	b := newTable("served", "retried", "cancelled", "refused", "open")
 	s, reg := newServer(b)
-	entries := []*datav3.HTTPAccessLogEntry{
+	entries := []envoywire.Entry{
 		entry("served", "served", "a,b", "a"),
 		entry("retried", "retried", "a,b", "b"),
 		entry("cancelled", "cancelled", "a,b", ""), // the client left before a worker was reached
@@ -152,11 +128,10 @@ func TestEntriesEndBookings(t *testing.T) {
 		entry("", "none", "a", "a"),                // picked without a body, hence not booked
 		entry("", "", "", "a"),                     // while we were away
 		{},                                         // all that may be missing
-		nil,
 	}
-	entries[1].CommonProperties.UpstreamRequestAttemptCount = 2
+	entries[1].Attempts = 2
 	for _, e := range entries {
-		s.entry(e, time.Time{})
+		s.entry(&e, time.Time{})
 	}
 	if b.String() != "open" {
 		t.Errorf("left: %s", b)
@@ -164,7 +139,7 @@ func TestEntriesEndBookings(t *testing.T) {
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP stator_accesslog_requests_total Finished requests: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.
 # TYPE stator_accesslog_requests_total counter
-stator_accesslog_requests_total{outcome="answered"} 3
+stator_accesslog_requests_total{outcome="answered"} 2
 stator_accesslog_requests_total{outcome="as_picked"} 3
 stator_accesslog_requests_total{outcome="misdirected"} 0
 stator_accesslog_requests_total{outcome="retried"} 1
@@ -206,18 +181,17 @@ func TestMetricsAreWellNamed(t *testing.T) {
 type stream struct {
 	grpc.ServerStream
 	host string
-	in   chan *alsv3.StreamAccessLogsMessage
+	in   chan *envoywire.Log
 }
 
-func (s *stream) Recv() (*alsv3.StreamAccessLogsMessage, error) {
+func (s *stream) RecvMsg(into any) error {
 	m, ok := <-s.in
 	if !ok {
-		return nil, io.EOF
+		return io.EOF
 	}
-	return m, nil
+	*into.(*envoywire.Log) = *m
+	return nil
 }
-
-func (s *stream) SendAndClose(*alsv3.StreamAccessLogsResponse) error { return nil }
 
 func (s *stream) Context() context.Context {
 	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(s.host), Port: 4711}})
@@ -233,7 +207,7 @@ func watched(t *testing.T, test func(s *Server, b *table, connect func(host stri
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
 		test(s, b, func(host string) *stream {
-			x := &stream{host: host, in: make(chan *alsv3.StreamAccessLogsMessage)}
+			x := &stream{host: host, in: make(chan *envoywire.Log)}
 			go func() { _ = s.StreamAccessLogs(x) }()
 			synctest.Wait()
 			return x
