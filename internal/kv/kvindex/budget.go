@@ -23,13 +23,12 @@ func (b *budget) release(n int64) { b.used.Add(-n) }
 func (b *budget) pressed() bool { return b.used.Load() > b.max-b.max/8 }
 
 // ages is a coarse clock that advances with the blocks stored, so that "least recently" has
-// a meaning without time: about 256 ticks to a full index.
+// a meaning without time: about 64 ticks to a full index. A node has 8 bits of it, so one that
+// is four full indexes old looks young again; under pressure none is.
 type ages struct {
 	stored  atomic.Uint64
 	granule uint64
 }
 
-func (a *ages) now() uint32 { return uint32(a.stored.Load() / a.granule) }
-func (a *ages) advance(n int) uint32 {
-	return uint32(a.stored.Add(uint64(n)) / a.granule)
-}
+func (a *ages) now() uint8    { return uint8(a.stored.Load() / a.granule) }
+func (a *ages) advance(n int) { a.stored.Add(uint64(n)) }

@@ -39,10 +39,10 @@ const (
 	sectionGroup = 2
 )
 
-// ageLimits are where the classes of age end, in ticks, of which 256 pass while a full index is
+// ageLimits are where the classes of age end, in ticks, of which 64 pass while a full index is
 // replaced once. A load stores the youngest class first: where there is too little room, the
 // oldest are missing.
-var ageLimits = [...]uint32{4, 32, 128}
+var ageLimits = [...]uint8{1, 8, 32}
 
 const ageClasses = len(ageLimits) + 1
 
@@ -132,7 +132,7 @@ func collect(sections map[[3]uint8][]entry, kind uint8, list *[ageClasses][1 << 
 	}
 }
 
-func (x *Index) ageClass(seq blockhash.Sequence, now uint32) int {
+func (x *Index) ageClass(seq blockhash.Sequence, now uint8) int {
 	age, ok := x.nodes.age(seq)
 	if !ok {
 		return ageClasses - 1

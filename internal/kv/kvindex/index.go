@@ -60,7 +60,7 @@ type Index struct {
 func New(cfg Config) *Index {
 	cfg = cfg.withDefaults()
 	x := &Index{cfg: cfg, budget: budget{max: cfg.MaxBytes}}
-	x.clock.granule = max(16, uint64(cfg.MaxBytes)/48/256)
+	x.clock.granule = max(16, uint64(cfg.MaxBytes)/48/64)
 	x.nodes.budget, x.nodes.sets, x.sets.budget = &x.budget, &x.sets, &x.budget
 	for i := range x.sets.shards {
 		x.sets.shards[i].byHash = map[uint64]*set{}

@@ -133,31 +133,6 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
-// BenchmarkLookup: what does a prompt of 6,250 blocks cost, all held by every holder, in an
-// index of 2 million pairs?
-//
-//	go test -run - -bench Lookup ./internal/kv/kvindex
-func BenchmarkLookup(b *testing.B) {
-	for _, holders := range []int{1, 64} {
-		b.Run(fmt.Sprintf("blocks=6250/holders=%d", holders), func(b *testing.B) {
-			x := New(Config{MaxBytes: 1 << 30})
-			fill(x, holders, 2_000_000/holders)
-			blocks, hashes := prompt(1<<40, 6250)
-			for r := range fleet.RankID(holders) {
-				x.Store(r, fleet.Device, 0, false, hashes, blocks)
-			}
-			var out Overlap
-			b.ReportAllocs()
-			for b.Loop() {
-				x.Lookup(blocks, &out)
-			}
-			if len(out.Ranks()) != holders || out.Of(0)[fleet.Device] != 6250 {
-				b.Fatal("the blocks are not there")
-			}
-		})
-	}
-}
-
 // BenchmarkFootprint: how many bytes of live heap does a (block, rank) pair cost, engine
 // hashes included, at 2 million pairs? The time is of no interest.
 //

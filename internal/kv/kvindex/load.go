@@ -95,7 +95,7 @@ func (x *Index) restore(r *rank, d *dump) {
 }
 
 // restoreSection stores one section; false means that there is no room.
-func (x *Index) restoreSection(r *rank, s *section, now uint32) bool {
+func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	if s.kind == sectionGroup && r.windows == nil {
 		return true
 	}
@@ -124,8 +124,8 @@ func (x *Index) restoreSection(r *rank, s *section, now uint32) bool {
 
 func (x *Index) restoreEntries(r *rank, e *edit, p place, at entriesAt) bool {
 	for i := 0; at.more(); i++ {
-		if i%loadStep == 0 {
-			x.makeRoom(loadStep)
+		if i%loadStep == 0 && !x.makeRoom(loadStep) {
+			return false
 		}
 		if entry := at.next(); !x.hold(r, e, entry.hash, entry.seq, p) {
 			return false

@@ -18,15 +18,13 @@ type progress struct {
 // continues. out is overwritten. In steady state nothing is allocated.
 func (x *Index) Lookup(blocks []blockhash.Block, out *Overlap) {
 	out.reset()
-	now := x.clock.now()
+	w := walk{nodes: &x.nodes, blocks: blocks, now: x.clock.now()}
+	w.begin()
 	var holders *set
 	run := 0 // blocks since the holders last changed
 walk:
 	for i := range blocks {
-		if i%ahead == 0 {
-			x.fetch(blocks[i:min(i+ahead, len(blocks))], i == 0, out)
-		}
-		s := x.nodes.lookup(out.chain[i%ahead], now)
+		s := w.next(i)
 		if s == holders && s != nil {
 			run++
 			continue
@@ -50,27 +48,6 @@ walk:
 	for i := range out.active {
 		out.retire(&out.active[i])
 	}
-}
-
-// ahead is how many blocks a lookup hashes and fetches before it looks at the first of them.
-const ahead = 32
-
-// fetch hashes the next blocks of the chain and reads a word of each node. The reads do not
-// depend on each other, as the hashes do, so the processor waits for many at once: a third
-// less time where nodes lie in memory and not in a cache.
-func (x *Index) fetch(blocks []blockhash.Block, root bool, out *Overlap) {
-	seq := out.chain[ahead-1]
-	for i, b := range blocks {
-		if seq = blockhash.Next(seq, b); root && i == 0 {
-			seq = blockhash.Sequence(b)
-		}
-		out.chain[i] = seq
-	}
-	var sum uint64
-	for _, seq := range out.chain[:len(blocks)] {
-		sum += x.nodes.touch(seq)
-	}
-	out.touched = sum // so that the reads are not optimised away
 }
 
 // begin starts with the holders of the first block, in the set's order.

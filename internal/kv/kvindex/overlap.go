@@ -2,7 +2,6 @@ package kvindex
 
 import (
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // Overlap is the answer of a lookup. It is reused from lookup to lookup and keeps its
@@ -15,8 +14,6 @@ type Overlap struct {
 
 	active  []progress
 	windows []windowWalk
-	chain   [ahead]blockhash.Sequence
-	touched uint64
 }
 
 // Held is how much of a prompt one rank holds.

@@ -23,26 +23,29 @@ type hand struct {
 }
 
 // makeRoom forgets about twice as much as the n blocks that are about to be stored, if the
-// budget is under pressure, and reaps dropped ranks in any case.
-func (x *Index) makeRoom(n int) {
+// budget is under pressure, and reaps dropped ranks in any case. False says that there is
+// pressure and nothing that could be forgotten.
+func (x *Index) makeRoom(n int) bool {
 	x.reap(2*n + 16)
 	if !x.budget.pressed() || !x.hand.mu.TryLock() {
-		return
+		return true
 	}
 	defer x.hand.mu.Unlock()
 	x.reap(8 * n)
-	want := 2*n + 64
-	for scanned := 0; want > 0 && scanned < 64*(2*n+64) && x.budget.pressed(); {
+	all := 2*n + 64
+	want := all
+	for scanned := 0; want > 0 && scanned < 64*all && x.budget.pressed(); {
 		gone, seen := x.sweep(x.oldest())
 		want -= gone
 		scanned += seen
 	}
+	return want < all || !x.budget.pressed()
 }
 
 // oldest returns the age, as a distance from now, at which the oldest eighth begins.
-func (x *Index) oldest() uint32 {
+func (x *Index) oldest() uint8 {
 	now := x.clock.now()
-	var sample [64]uint32
+	var sample [64]uint8
 	ages := sample[:0]
 	for range 4 * len(sample) {
 		x.hand.random += 0x9e3779b97f4a7c15
@@ -51,11 +54,11 @@ func (x *Index) oldest() uint32 {
 		if t == nil {
 			continue
 		}
-		i := t.home(k)
-		if t.slots[i].set.Load() == nil {
+		at := &t.slots[t.home(k)]
+		if at.set.Load() == nil {
 			continue
 		}
-		if ages = append(ages, now-t.ages[i].Load()); len(ages) == len(sample) {
+		if ages = append(ages, now-at.age()); len(ages) == len(sample) {
 			break
 		}
 	}
@@ -68,7 +71,7 @@ func (x *Index) oldest() uint32 {
 
 // sweep looks at the next few hundred engine hashes and forgets those at least as old as
 // limit. It returns how many went and how many it looked at.
-func (x *Index) sweep(limit uint32) (gone, seen int) {
+func (x *Index) sweep(limit uint8) (gone, seen int) {
 	h := &x.hand
 	ranks := *x.byID.Load()
 	if h.rank >= len(ranks) {

@@ -53,8 +53,8 @@ func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent
 		return
 	}
 	bit := uint8(1) << tier
+	x.clock.advance(len(hashes))
 	e := x.edit(r, bit, 0)
-	e.age = x.clock.advance(len(hashes))
 	x.store(r, &e, place{tier: bit}, parent, hasParent, hashes, blocks)
 	e.done()
 }
@@ -112,7 +112,8 @@ func (x *Index) hold(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p pl
 }
 
 func (x *Index) edit(r *rank, set, unset uint8) edit {
-	return edit{n: &x.nodes, holder: r.holder, set: set, clear: unset, age: x.clock.now()}
+	now := x.clock.now()
+	return edit{n: &x.nodes, holder: r.holder, set: set, clear: unset, now: now, age: now}
 }
 
 // join adds a place to blocks that the engine names without saying their tokens.

@@ -79,8 +79,8 @@ func (x *Index) StoreWindow(id fleet.RankID, group, window int, parent uint64, h
 		return
 	}
 	p := place{group: bit}
+	x.clock.advance(len(hashes))
 	e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
-	e.age = x.clock.advance(len(hashes))
 	x.store(r, &e, p, parent, hasParent, hashes, blocks)
 	e.done()
 }

@@ -1,0 +1,13 @@
+#include "textflag.h"
+
+// func prefetch(lines *[prefetches]uintptr)
+TEXT ·prefetch(SB), NOSPLIT, $0-8
+	MOVD lines+0(FP), R0
+	MOVD $16, R1
+
+next:
+	MOVD.P 8(R0), R2
+	PRFM   (R2), PLDL1KEEP
+	SUBS   $1, R1
+	BNE    next
+	RET
