@@ -43,6 +43,7 @@ func commands() []command {
 		{"hash", "hash token ids into blocks, a JSON line each", runHash},
 		{"explain", "say why a request went where it went", runExplain},
 		{"validate", "check a configuration file", runValidate},
+		{"doctor", "say what is wrong with a running fleet, and what to do", runDoctor},
 		{"envoy", "print a bootstrap for an Envoy that someone else runs", runEnvoy},
 		{"version", "print the version", runVersion},
 	}

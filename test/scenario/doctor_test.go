@@ -1,0 +1,122 @@
+package scenario
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDoctor runs a fleet of four engines that someone else started, each sick in its own way
+// but the first, and has doctor tell which has what.
+func TestDoctor(t *testing.T) {
+	sims := map[string]string{}
+	config := ""
+	for name, args := range map[string][]string{
+		"well":     nil,
+		"blocks":   {"--block-size", "32"},
+		"deaf":     nil, // its events are looked for where nobody binds
+		"stranger": {"--model-dir", otherModel(t)},
+	} {
+		at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
+		start(t, append([]string{"sim", "--name", name, "--listen", at, "--kv-events", events, "--kv-replay", replay}, args...)...)
+		if name == "deaf" {
+			events, replay = "tcp://"+freeAddress(t), ""
+		}
+		sims[name] = at
+		config += fmt.Sprintf("  - {name: %s, address: %q, engine: sim, kvEvents: %q, kvReplay: %q}\n", name, at, events, replay)
+	}
+	for _, at := range sims {
+		eventually(t, "the engine is ready", func() error { _, err := get("http://" + at + "/health"); return err })
+	}
+	file := configFile(t, "models:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n"+config)
+	g := up(t, "-f", file)
+	for _, at := range sims { // each has computed something, and published it
+		prompt := strings.Repeat("The same words again and again. ", 40)
+		body, _ := json.Marshal(map[string]any{"model": "sim", "prompt": prompt, "max_tokens": 1})
+		resp, err := http.Post("http://"+at+"/v1/completions", "application/json", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+
+	code, found := doctor(t, "-f", file, "--admin", g.admin, "--wait", "1s", "--json")
+	want := []string{"block-size worker blocks", "event-socket worker deaf", "tokenizer worker stranger"}
+	if code != 1 || !slices.Equal(found, want) {
+		t.Errorf("exit status %d, found %q, want %q", code, found, want)
+	}
+}
+
+// A fleet that `stator up` started by itself is well.
+func TestDoctorFindsNothing(t *testing.T) {
+	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim, count: 2}]}]\n")
+	g := up(t, "-f", file)
+	for range 3 {
+		g.chat([]message{{"user", strings.Repeat("Say it again, please. ", 30)}}, 4)
+	}
+	if code, found := doctor(t, "-f", file, "--admin", g.admin, "--wait", "500ms", "--json"); code != 0 || len(found) != 0 {
+		t.Errorf("exit status %d, found %q", code, found)
+	}
+}
+
+// doctor runs it and returns its exit status and its findings: check and subject, sorted.
+func doctor(t *testing.T, args ...string) (code int, found []string) {
+	t.Helper()
+	cmd := exec.Command(binary, append([]string{"doctor"}, args...)...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		Findings []struct{ Check, Subject, What string }
+	}
+	if err := json.Unmarshal(out, &d); err != nil {
+		t.Fatalf("doctor printed %s%s: %v", out, &said, err)
+	}
+	for _, f := range d.Findings {
+		found = append(found, f.Check+" "+f.Subject)
+		t.Logf("%s: %s", f.Subject, f.What)
+	}
+	slices.Sort(found)
+	return code, found
+}
+
+// otherModel is the simulator's model with fewer merges: the same text becomes other tokens.
+func otherModel(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja", "tokenizer.json"} {
+		raw, err := os.ReadFile(filepath.Join("../../models/sim", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "tokenizer.json" {
+			var file map[string]any
+			if err := json.Unmarshal(raw, &file); err != nil {
+				t.Fatal(err)
+			}
+			model := file["model"].(map[string]any)
+			model["merges"] = model["merges"].([]any)[:1000]
+			if raw, err = json.Marshal(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
