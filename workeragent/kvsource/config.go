@@ -13,7 +13,9 @@ import (
 
 // Config says where a rank publishes. It is read only by [New].
 type Config struct {
-	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path.
+	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path. Of TensorRT-LLM
+	// it is the address to ask, http://host:port/kv_cache_events, which nobody else may ask; its
+	// engines have one rank here.
 	Endpoint string
 	// Bind makes the source wait at Endpoint for the engine to connect, which vLLM and SGLang do
 	// where their own endpoint names a host; tcp://*:port then means every interface. Whoever
@@ -86,15 +88,16 @@ func (c Config) withDefaults() Config {
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Bind {
+	if web := overHTTP(c.Endpoint); web || c.Dialect == kvevent.TRTLLM {
+		if !web || c.Dialect != kvevent.TRTLLM || c.Bind || c.Replay != "" {
+			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: TensorRT-LLM, and no other, is asked over HTTP, without replay", c.Endpoint, c.Dialect))
+		}
+	} else if c.Bind {
 		if _, err := bindAddress(c.Endpoint); err != nil {
 			errs = append(errs, fmt.Errorf("event endpoint: %w", err))
 		}
 	} else if _, _, err := splitEndpoint(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("event endpoint: %w", err))
-	}
-	if c.Dialect == kvevent.TRTLLM {
-		errs = append(errs, errors.New("TensorRT-LLM has no event socket: it answers over HTTP"))
 	}
 	if c.Replay != "" {
 		if _, _, err := splitEndpoint(c.Replay); err != nil {

@@ -215,7 +215,9 @@ func TestBindRefusals(t *testing.T) {
 		{kvsource.Config{Endpoint: "ipc://x", Bind: true}, `"ipc://x" is not an endpoint to bind such as tcp://*:5557`},
 		{kvsource.Config{Endpoint: "tcp://*", Bind: true}, `"tcp://*" is not an endpoint to bind such as tcp://*:5557`},
 		{kvsource.Config{Endpoint: "tcp://*:1"}, `"tcp://*:1" is where an engine binds: name its host instead of *`},
-		{kvsource.Config{Endpoint: "tcp://a:1", Dialect: kvevent.TRTLLM}, "TensorRT-LLM has no event socket"},
+		{kvsource.Config{Endpoint: "http://a:1/kv_cache_events"}, "in dialect vllm"},
+		{kvsource.Config{Endpoint: "http://a:1/kv_cache_events", Dialect: kvevent.TRTLLM, Replay: "tcp://a:1"}, "without replay"},
+		{kvsource.Config{Endpoint: "tcp://a:1", Dialect: kvevent.TRTLLM}, "in dialect trtllm: TensorRT-LLM, and no other, is asked over HTTP"},
 	} {
 		if _, err := kvsource.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v: %v, want %s", tt.cfg, err, tt.want)

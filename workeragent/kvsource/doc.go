@@ -15,6 +15,8 @@
 // alone would not do: an engine that restarts quickly may be past the old number when we
 // are back, and its messages would look like the old one's.
 //
+// TensorRT-LLM has no socket; a source polls it over HTTP instead, see [DialectOf].
+//
 // # Finding the sockets
 //
 // [Discover] asks vLLM for the sockets of all its ranks. An engine whose endpoint names a host

@@ -62,6 +62,10 @@ func New(cfg Config) (*Source, error) {
 // last one is of a restarted engine, or was asked for with resume. b is valid during the call
 // only.
 func (s *Source) Run(ctx context.Context, apply func(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)) error {
+	if overHTTP(s.cfg.Endpoint) {
+		s.apply = apply
+		return s.drain(ctx)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
