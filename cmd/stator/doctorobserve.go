@@ -246,9 +246,9 @@ func (w *workerSeen) endpoints() []kvsource.Found {
 func (s *socketSeen) listen(ctx context.Context, kind string, at kvsource.Found, wait time.Duration) {
 	s.rank, s.endpoint, s.hadReplay = at.Rank, at.Endpoint, at.Replay != ""
 	s.roots = map[root]kvevent.Engine{}
-	dialect, err := kvevent.ParseDialect(kind)
-	if err != nil || dialect == kvevent.TRTLLM {
-		dialect = kvevent.VLLM // what simulated engines speak, and publishers for TensorRT-LLM
+	dialect := kvsource.DialectOf(kind, at.Endpoint)
+	if dialect == kvevent.TRTLLM {
+		return // whoever listens takes the events away
 	}
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Rank: at.Rank, Dialect: dialect, Timeout: wait, Probe: -1,
