@@ -3,10 +3,10 @@
 // A block is a fixed number of tokens; only complete blocks are hashed. A block hash
 // covers the tokens of one block; a sequence hash covers the whole chain up to it. Both
 // are byte-compatible with NVIDIA Dynamo's (xxh3-64, seed 1337), so that its workers and
-// tools name the same blocks as we do. Engines have hashes of their own; those are not
-// made here.
+// tools name the same blocks as we do. Engines have hashes of their own; of those vLLM's are
+// made here ([VLLM]), to verify what it says. It knows nothing of events or of who holds what.
 //
-// All functions are pure and safe for concurrent use.
+// All functions are pure and safe for concurrent use; types with a buffer say so.
 package blockhash
 
 import (
