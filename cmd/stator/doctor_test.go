@@ -102,6 +102,13 @@ func TestChecks(t *testing.T) {
 		{"clock", func(o *observation) { o.workers[0].sockets[0].lastSaid = time.Unix(1090, 0) }, []string{"30s ahead"}},
 		{"hit-rate", func(o *observation) { o.router.later["stator_route_cached_tokens_total"] = 90_000 }, []string{"it took 90 % of prompt tokens for cached, engines found 40 %"}},
 		{"hit-rate", func(o *observation) { o.router.later["stator_route_cached_tokens_total"] = 100 }, []string{"hit by chance"}},
+		{"drift", func(o *observation) { o.router.later[`stator_feed_drift_ratio{worker="a"}`] = 0.5 }, []string{"50 % of its prompt tokens were promised"}},
+		{"drift", func(o *observation) { o.router.later[`stator_feed_drift_ratio{worker="a"}`] = -0.3 }, []string{"30 % of its prompt tokens were cached and not promised"}},
+		{"drift", func(o *observation) { o.router.later[`stator_feed_drift_resyncs_total{worker="b"}`] = 2 }, []string{"worker b: what was known of its cache turned out wrong 2 times"}},
+		{"engine-hashes", func(o *observation) { o.workers[1].engine.hashAlgo = "sha256_cbor" }, []string{"worker b: it hashes by sha256_cbor"}},
+		{"engine-hashes", func(o *observation) {
+			o.workers[0].engine.hashAlgo, o.workers[1].engine.hashAlgo = "xxhash", "xxhash"
+		}, []string{"worker b: it hashes by xxhash", "seeded at random"}},
 		{"engine-hashes", func(o *observation) { o.workers[1].sockets[0].roots[root{1, 16}] = 12 }, []string{"worker b: it hashes the same block differently than a (by sha256)", "PYTHONHASHSEED"}},
 		{"", func(o *observation) { o.workers[1].sockets[0].roots = map[root]kvevent.Engine{{2, 16}: 12} }, nil},
 	}
