@@ -1,5 +1,11 @@
 package kvevent
 
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
 // reader pulls one value after another out of a message, whatever its syntax. Dynamo says the
 // same structure in JSON and in msgpack; what reads it is written once. A method that does
 // not fit the next value returns an error; the bytes it returns are valid until the batch is
@@ -38,3 +44,24 @@ const (
 // maxNesting is how deep a decoder enters a message; the dialects need 8. What is skipped may
 // be deeper.
 const maxNesting = 16
+
+// hashOf reads one engine hash: a number of either sign, or the hexadecimal digits of a
+// digest, of which the last 16 count.
+func hashOf(r reader) (Engine, error) {
+	if r.kind() != kindText {
+		h, _, err := r.integer()
+		return Engine(h), err
+	}
+	s, err := r.text()
+	if err != nil {
+		return 0, err
+	}
+	if len(s) < 16 {
+		return 0, fmt.Errorf("a digest of %d digits: want at least 16", len(s))
+	}
+	h, err := strconv.ParseUint(text(s[len(s)-16:]), 16, 64)
+	if err != nil {
+		return 0, errors.New("a digest that is not hexadecimal")
+	}
+	return Engine(h), nil
+}

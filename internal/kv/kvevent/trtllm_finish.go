@@ -129,3 +129,6 @@ func (d *trtDecoder) addMoved(window int32) {
 		Event{Kind: Stored, Tier: trtTier(to), Hashes: hashes, Window: int(window)},
 		Event{Kind: Removed, Tier: trtTier(from), Hashes: hashes, Window: int(window)})
 }
+
+// trtTier maps cache levels: the device's memory, the host's, and what may come.
+func trtTier(level int) fleet.Tier { return fleet.Tier(min(level, int(fleet.Disk))) }
