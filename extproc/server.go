@@ -85,6 +85,7 @@ func Register(g *grpc.Server, s *Server) {
 func (s *Server) Process(stream grpc.ServerStream) error {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
+	deepen()
 	x := exchange{srv: s, source: accesslog.Source(stream.Context()), ours: ours(stream.Context())}
 	msg := envoywire.Request{Affinity: s.settings.Load().AffinityHeader}
 	for {
