@@ -183,3 +183,18 @@ $(VENV_VLLM)/bin/python:
 $(VENV_VLLM)/.vllm: test/oracle/vllm/requirements.txt test/oracle/vllm/install.sh | $(VENV_VLLM)/bin/python
 	test/oracle/vllm/install.sh $(VENV_VLLM)
 	touch $@
+
+VENV_DYNAMO    := .venv-dynamo
+DYNAMO_RUNTIME := 1.6.1
+
+.PHONY: oracle-index
+oracle-index: $(VENV_DYNAMO)/.runtime-$(DYNAMO_RUNTIME) ## compare overlaps with NVIDIA Dynamo's index; installs 230 MB (ORACLE_ARGS="--trace PATH --seed 1")
+	go build -o .oracle/index ./test/oracle/index
+	$(VENV_DYNAMO)/bin/python -B test/oracle/index.py --program .oracle/index $(ORACLE_ARGS)
+
+$(VENV_DYNAMO)/bin/python:
+	$(PYTHON) -m venv $(VENV_DYNAMO)
+
+$(VENV_DYNAMO)/.runtime-$(DYNAMO_RUNTIME): | $(VENV_DYNAMO)/bin/python
+	$(VENV_DYNAMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==$(DYNAMO_RUNTIME)
+	touch $@

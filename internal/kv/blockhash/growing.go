@@ -40,9 +40,8 @@ func (g *Growing) add(b Block) {
 	g.blocks, g.sequences = append(g.blocks, b), append(g.sequences, next)
 }
 
-// Blocks are the hashes of the complete blocks, and Sequences those of the chains up to them.
-// The slices are the prompt's own, good until the next Append.
+// Blocks are the hashes of the complete blocks, good until the next Append.
 func (g *Growing) Blocks() []Block { return g.blocks }
 
-// Sequences: see Blocks.
+// Sequences are the hashes of the chains up to each complete block, good until the next Append.
 func (g *Growing) Sequences() []Sequence { return g.sequences }
