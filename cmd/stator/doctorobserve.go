@@ -224,11 +224,11 @@ func (w *workerSeen) see(ctx context.Context, m *modelSeen, wait time.Duration) 
 // endpoints are those that the router is told to read; of workers that it has not from the
 // file, those that the engine tells.
 func (w *workerSeen) endpoints() []kvsource.Found {
-	if !w.fromFile || w.kvEvents == "auto" {
+	if !w.fromFile || w.kvEvents == autoEvents {
 		return w.engine.sources
 	}
-	if w.kvEvents == "" {
-		return nil
+	if w.kvEvents == "" || strings.HasPrefix(w.kvEvents, bindEvents) {
+		return nil // there it is the engine that connects
 	}
 	var all []kvsource.Found
 	for rank := range w.ranks {

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,16 +17,23 @@ func (d *decider) followSockets(ctx context.Context, workers []fleet.Worker) err
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, w := range workers {
-		if w.KVEvents == "" {
+		switch w.KVEvents {
+		case "":
+			continue
+		case autoEvents:
+			all.Go(func() { d.followDiscovered(ctx, w) })
 			continue
 		}
 		for rank := range w.Ranks {
-			s, err := d.newSocket(w, rank)
+			at, bind, err := rankEndpoint(w, rank)
 			if err != nil {
 				return err
 			}
-			all.Go(func() { logEnd(d.log, "socket "+w.KVEvents, s.src.Run(ctx, s.apply)) })
-			all.Go(func() { s.watch(ctx) })
+			s, err := d.openSocket(w, at, bind)
+			if err != nil {
+				return err
+			}
+			s.run(ctx, &all)
 		}
 	}
 	return nil
@@ -62,24 +66,24 @@ const (
 	socketWatch = 250 * time.Millisecond
 )
 
-// newSocket listens to one rank: its ports are those of rank 0 raised by its number.
-func (d *decider) newSocket(w fleet.Worker, rank int) (*socket, error) {
-	events, err := raisePort(w.KVEvents, rank)
-	if err != nil {
-		return nil, fmt.Errorf("worker %s: kvEvents: %w", w.Name, err)
-	}
-	replay, err := raisePort(w.KVReplay, rank)
-	if err != nil {
-		return nil, fmt.Errorf("worker %s: kvReplay: %w", w.Name, err)
-	}
-	s := &socket{decider: d, worker: w, rank: rank}
+// openSocket is the socket of one rank, in its engine's dialect.
+func (d *decider) openSocket(w fleet.Worker, at kvsource.Found, bind bool) (s *socket, err error) {
+	s = &socket{decider: d, worker: w, rank: at.Rank}
 	s.src, err = kvsource.New(kvsource.Config{
-		Endpoint: events, Replay: replay, Rank: rank, Logger: d.log, Probe: socketProbe, Connected: s.connected,
+		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Bind: bind, Rank: at.Rank,
+		Dialect: kvsource.DialectOf(w.Engine, at.Endpoint), BlockSize: w.BlockSize,
+		Logger: d.log, Probe: socketProbe, Connected: s.connected,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 	}
 	return s, nil
+}
+
+// run reads it until ctx ends, as two of all.
+func (s *socket) run(ctx context.Context, all *sync.WaitGroup) {
+	all.Go(func() { logEnd(s.log, "events of "+s.worker.Name, s.src.Run(ctx, s.apply)) })
+	all.Go(func() { s.watch(ctx) })
 }
 
 func (s *socket) connected(up bool) {
@@ -142,17 +146,4 @@ func (s *socket) noteRestarts(stats kvsource.Stats) {
 		s.restarts, s.next = stats.Restarts, 0
 		s.feed.Restarted(s.worker.Name, s.rank)
 	}
-}
-
-func raisePort(endpoint string, by int) (string, error) {
-	if by == 0 || endpoint == "" {
-		return endpoint, nil
-	}
-	rest, ok := strings.CutPrefix(endpoint, "tcp://")
-	host, port, err := net.SplitHostPort(rest)
-	n, err2 := strconv.Atoi(port)
-	if !ok || err != nil || err2 != nil || n+by > 65535 {
-		return "", fmt.Errorf("%q has no port to raise for rank %d: use tcp://host:port", endpoint, by)
-	}
-	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+by)), nil
 }

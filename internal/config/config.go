@@ -129,7 +129,10 @@ type Worker struct {
 	// engine is vllm (default), sglang, trtllm, llamacpp or sim.
 	Engine string `yaml:"engine"`
 	// kvEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as
-	// "tcp://10.0.0.1:5557". Empty: overlap is predicted from what was sent there.
+	// "tcp://10.0.0.1:5557". "auto" asks the engine for those of all ranks, which vLLM answers.
+	// "bind:tcp://*:5557" waits there for an engine that connects. TensorRT-LLM is asked at
+	// "http://10.0.0.1:8000/kv_cache_events", by nobody else. Empty: overlap is predicted from
+	// what was sent there.
 	KVEvents string `yaml:"kvEvents"`
 	// kvReplay is the ZMQ endpoint of their replay. Empty: a gap leaves the rank stale until the
 	// engine restarts.

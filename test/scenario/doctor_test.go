@@ -27,8 +27,11 @@ func TestDoctor(t *testing.T) {
 	} {
 		at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
 		start(t, append([]string{"sim", "--name", name, "--listen", at, "--kv-events", events, "--kv-replay", replay}, args...)...)
-		if name == "deaf" {
+		switch name {
+		case "deaf":
 			events, replay = "tcp://"+freeAddress(t), ""
+		case "well":
+			events, replay = "auto", "" // its engine is asked
 		}
 		sims[name] = at
 		config += fmt.Sprintf("  - {name: %s, address: %q, engine: sim, kvEvents: %q, kvReplay: %q}\n", name, at, events, replay)
