@@ -25,6 +25,9 @@ type Config struct {
 	// IndexBytes bounds what is remembered of the engines' caches, so that a router that starts
 	// late can be told; default 256 MiB. Snapshots on their way take as much again at most.
 	IndexBytes int64
+	// PastBatches bounds the batches of one engine that are remembered for routers that missed
+	// some; default 10,000, as many as vLLM keeps. Raising it replaces snapshots by replays.
+	PastBatches int
 	// EngineLine receives each line that an engine writes. Nil: they go to Log at level debug,
 	// and the last one is named when the engine dies.
 	EngineLine func(worker, line string)
@@ -45,6 +48,9 @@ type Agent struct {
 func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
+	}
+	if cfg.PastBatches <= 0 {
+		cfg.PastBatches = pastBatches
 	}
 	a := &Agent{cfg: cfg, pace: usualPace, know: newKnowledge(cfg.IndexBytes)}
 	a.metrics = newMetrics(cfg.Metrics, a.know)

@@ -127,7 +127,7 @@ func (r *relay) rememberLocked(e bus.Events) {
 	r.past = append(r.past, e)
 	r.blocks += size(e.Batch)
 	drop := 0
-	for len(r.past)-drop > pastBatches || r.blocks > pastBlocks {
+	for len(r.past)-drop > r.cfg.PastBatches || r.blocks > pastBlocks {
 		r.blocks -= size(r.past[drop].Batch)
 		drop++
 	}

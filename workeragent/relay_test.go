@@ -86,7 +86,7 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 }
 
 func testRelay(t *testing.T) *relay {
-	cfg, k := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler)}, newKnowledge(0)
+	cfg, k := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler), PastBatches: pastBatches}, newKnowledge(0)
 	w := fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Epoch: 7, BlockSize: 16}
 	if _, err := k.fleet.Put(w); err != nil {
 		t.Fatal(err)

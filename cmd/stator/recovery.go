@@ -84,6 +84,8 @@ const (
 	bySnapshot = "snapshot"
 )
 
+var errMissing = errors.New("the agent no longer has what is missing")
+
 // attempt asks the rank's agent for what came after the last batch we know; where we know none,
 // or that does not help, for a snapshot, and for what came after that.
 func (f *follower) attempt(ctx context.Context, k rankKey) (how string, err error) {
@@ -92,7 +94,7 @@ func (f *follower) attempt(ctx context.Context, k rankKey) (how string, err erro
 		return byReplay, feed.ErrGone
 	}
 	if f.feed.Resume(m) > 0 {
-		if err := f.replay(ctx, k, m); err != nil || f.feed.State(m) == exact {
+		if err := f.replay(ctx, k, m); err != nil && !errors.Is(err, errMissing) || f.feed.State(m) == exact {
 			return byReplay, err
 		}
 	}
@@ -118,7 +120,7 @@ func (f *follower) replay(ctx context.Context, k rankKey, m fleet.Rank) error {
 		return errors.New("the agent does not hear the engine")
 	}
 	if _, behind := f.feed.Complete(k.worker, stands.Epoch, k.rank, stands.Next, time.Now()); gap || behind {
-		return errors.New("the agent no longer has what is missing")
+		return errMissing
 	}
 	return nil
 }

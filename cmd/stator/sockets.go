@@ -144,6 +144,7 @@ func (s *socket) look(stats kvsource.Stats) {
 func (s *socket) noteRestarts(stats kvsource.Stats) {
 	if stats.Restarts != s.restarts {
 		s.restarts, s.next = stats.Restarts, 0
+		s.proof = proof{stats.Replays, stats.ReplayErrors, stats.Connected} // the new one's answer is still to come
 		s.feed.Restarted(s.worker.Name, s.rank)
 	}
 }
