@@ -1,12 +1,15 @@
 package kvsource_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -147,6 +150,7 @@ func (c *connecting) say(seconds float64) {
 		Hashes: []kvevent.Engine{kvevent.Engine(seq)}, Tokens: []uint32{1, 2, 3, uint32(seq)}, BlockSize: 4,
 	}}))
 	c.replay.set(c.sent)
+	until(c.t, "it is subscribed to", func() bool { return len(c.socket.(zmq4.Topics).Topics()) > 0 })
 	m := zmq4.NewMsgFrom([]byte("kv"), binary.BigEndian.AppendUint64(nil, uint64(seq)), c.sent[seq])
 	if err := c.socket.SendMulti(m); err != nil {
 		c.t.Fatal(err)
@@ -223,4 +227,42 @@ func TestBindRefusals(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", tt.cfg, err, tt.want)
 		}
 	}
+}
+
+// Frames that Dynamo's own runtime has sent on its event plane, of rank 1.
+func TestDynamo(t *testing.T) {
+	endpoint := freePort(t)
+	l := listen(t, endpoint, "", func(c *kvsource.Config, _ *listener) {
+		c.Bind, c.Dialect, c.Rank = true, kvevent.Dynamo, 1
+	})
+	socket := zmq4.NewPub(t.Context())
+	defer socket.Close()
+	until(t, "it can connect", func() bool { return socket.Dial(endpoint) == nil })
+	until(t, "it is subscribed to", func() bool { return len(socket.(zmq4.Topics).Topics()) > 0 })
+	raw, err := os.ReadFile("../../internal/kv/kvevent/testdata/made/dynamo-frames.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(raw) {
+		var m struct {
+			Frames, Seq int
+			Payload     []byte `json:"payload_b64"`
+		}
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Frames != 4 {
+			continue
+		}
+		seq := binary.BigEndian.AppendUint64(nil, uint64(m.Seq))
+		if err := socket.SendMulti(zmq4.NewMsgFrom([]byte("kv-events"), make([]byte, 8), seq, m.Payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "all 4 are here", l.reached(4))
+	l.read(func() {
+		if l.stored != 4 || l.unknown != 0 || len(l.ranks) != 1 || !l.ranks[1] {
+			t.Errorf("stored %d, unknown %d, ranks %v", l.stored, l.unknown, l.ranks)
+		}
+	})
 }

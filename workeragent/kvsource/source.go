@@ -50,6 +50,9 @@ func New(cfg Config) (*Source, error) {
 	cfg = cfg.withDefaults()
 	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: pause{min: cfg.RetryMin, max: cfg.RetryMax}}
 	s.batch.BlockSize = cfg.BlockSize
+	if cfg.Dialect == kvevent.Dynamo { // its messages name the ranks of all that publish there
+		s.batch.Only = func(_ uint64, rank int) bool { return rank == cfg.Rank }
+	}
 	return s, nil
 }
 

@@ -3,9 +3,10 @@ package kvevent
 import (
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 func (d *trtDecoder) storedField(name string) (read bool, err error) {
@@ -143,9 +144,9 @@ func (d *trtDecoder) media() error {
 	})
 }
 
-// mediaPrefix is the first 16 digits of a hexadecimal digest, of whatever length.
+// mediaPrefix is the first 16 digits of a hexadecimal digest, or a hash of any other name.
 func mediaPrefix(digest []byte) uint64 {
-	if h, err := strconv.ParseUint(text(digest[:min(16, len(digest))]), 16, 64); err == nil {
+	if h, ok := blockhash.MediaHash(text(digest)); ok {
 		return h
 	}
 	return xxh3.Hash(digest)
