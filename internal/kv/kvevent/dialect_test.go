@@ -188,3 +188,24 @@ func TestParseDialect(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// What Dynamo says in JSON it says in msgpack, too.
+func TestDynamoSyntaxes(t *testing.T) {
+	compared := 0
+	for _, m := range append(made(t, "dynamo-frames.jsonl"), inputs(t, "dynamo")...) {
+		for line := range bytes.Lines(m) {
+			if !json.Valid(line) || line[0] != '{' {
+				continue
+			}
+			var a, b kvevent.Batch
+			errA, errB := kvevent.DecodeDynamo(line, kvevent.Limits{}, &a), kvevent.DecodeDynamo(packed(t, string(line)), kvevent.Limits{}, &b)
+			if got, want := report(&b, errB), report(&a, errA); got != want {
+				t.Errorf("%s\nin JSON    %s\nin msgpack %s", line, want, got)
+			}
+			compared++
+		}
+	}
+	if compared < 6 {
+		t.Errorf("%d compared", compared)
+	}
+}
