@@ -1,0 +1,122 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// Config is a fleet and its router. The zero value is four engines of vLLM's defaults under
+// the default policy; see each field.
+type Config struct {
+	// Workers is how many engines there are; default 4.
+	Workers int
+	// Engine is what each is started with. Its default Timing is perfmodel.Polynomial, its
+	// HashSeed is given by each worker's number.
+	Engine engine.Config
+	// Slow makes single workers slower: the factor by which all passes of a worker take longer, by
+	// its number. Raising it shows whether a router notices.
+	Slow map[int]float64
+	// Restarts are engines that die and start again, empty.
+	Restarts []Restart
+
+	// Policy is the router's, as in route.ModelConfig; empty means kv.
+	Policy string
+	// Temperature spreads the kv policy's picks; default 0.
+	Temperature float64
+	// Weights are the cost function's; nil means cost.Default().
+	Weights *cost.Weights
+	// Replicas is how many routers there are, which take requests in turn; default 1. Each sees the
+	// engines' events and reports, and its own bookings.
+	Replicas int
+	// EventLag is how long an engine's cache events are under way; default 0. Raising it makes
+	// routers know less.
+	EventLag time.Duration
+	// SignalLag is how long it takes until a router hears that a request has had its first or last
+	// token; default 0.
+	SignalLag time.Duration
+	// ReportEvery is how often engines' running and waiting counts reach the routers; default 1 s,
+	// negative never.
+	ReportEvery time.Duration
+	// PredictFor is how long a pick is believed to have filled its rank's cache until events say so;
+	// default 5 s, negative not at all.
+	PredictFor time.Duration
+	// NoEvents keeps the engines' events from the routers, which then have predictions of
+	// PredictFor alone; default 120 s here.
+	NoEvents bool
+
+	// Concurrency makes the run a closed loop of so many requests at a time, whatever the arrivals'
+	// times; 0 is an open loop.
+	Concurrency int
+	// Speed divides the times between arrivals; default 1.
+	Speed float64
+	// Seed makes ids, random choices and the order of ties.
+	Seed uint64
+	// Progress is called now and then with how many requests have ended; nil is not.
+	Progress func(done int)
+}
+
+// Restart is an engine that dies At a time, counted from the first arrival, with all that it was
+// doing, and takes requests again, empty, After another.
+type Restart struct {
+	Worker    int
+	At, After time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.Workers == 0 {
+		c.Workers = 4
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.ReportEvery == 0 {
+		c.ReportEvery = time.Second
+	}
+	if c.PredictFor == 0 {
+		c.PredictFor = 5 * time.Second
+		if c.NoEvents {
+			c.PredictFor = 120 * time.Second
+		}
+	}
+	if c.Speed == 0 {
+		c.Speed = 1
+	}
+	if c.Engine.Timing == nil {
+		c.Engine.Timing = perfmodel.Polynomial{}
+	}
+	if c.Weights == nil {
+		w := cost.Default()
+		c.Weights = &w
+	}
+	return c
+}
+
+// Validate reports everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
+	bad(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
+	bad(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
+	bad(!(c.Speed > 0 && c.Speed < 1e9), "speed %v: it must be positive", c.Speed)
+	bad(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
+	for w, factor := range c.Slow {
+		bad(w < 0 || w >= c.Workers, "slow worker %d: there are %d", w, c.Workers)
+		bad(!(factor > 0 && factor < 1e6), "slow worker %d: factor %v must be positive", w, factor)
+	}
+	for _, r := range c.Restarts {
+		bad(r.Worker < 0 || r.Worker >= c.Workers, "restart of worker %d: there are %d", r.Worker, c.Workers)
+		bad(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
+	}
+	return errors.Join(append(errs, c.Engine.Validate(), c.Weights.Validate())...)
+}

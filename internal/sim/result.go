@@ -1,0 +1,203 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/route"
+)
+
+// Result is what came of a run.
+type Result struct {
+	Requests  int     `json:"requests"`
+	Completed int     `json:"completed"`
+	Errors    int     `json:"errors"`
+	Duration  float64 `json:"duration_s"`
+	// TTFT is the time to the first token, ITL that between tokens, E2E that of whole requests.
+	TTFT Quantiles `json:"ttft_ms"`
+	ITL  Quantiles `json:"itl_ms"`
+	E2E  Quantiles `json:"e2e_ms"`
+	// OutputRate is tokens per second over the whole run.
+	OutputRate float64 `json:"output_tokens_per_s"`
+	// PrefixReuse is cached prompt tokens over prompt tokens, as engines count them; Promised is the
+	// same as the router expected.
+	PrefixReuse float64       `json:"prefix_reuse"`
+	Promised    float64       `json:"promised_reuse"`
+	PerWorker   []WorkerShare `json:"per_worker"`
+}
+
+// Quantiles sums up durations, in milliseconds.
+type Quantiles struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+}
+
+// WorkerShare is what one worker did.
+type WorkerShare struct {
+	Requests     int     `json:"requests"`
+	PromptTokens int     `json:"prompt_tokens"`
+	CachedTokens int     `json:"cached_tokens"`
+	OutputTokens int     `json:"output_tokens"`
+	Preemptions  uint64  `json:"preemptions"`
+	PrefixReuse  float64 `json:"prefix_reuse"`
+}
+
+// tally counts while a run goes on.
+type tally struct {
+	arrived, completed, errors int
+	ttft, e2e                  []float64
+	gaps                       histogram
+	prompt, cached             int
+	promptDecided, promised    int
+	output                     int
+	workers                    []WorkerShare
+	lastEnd                    time.Duration
+}
+
+func (t *tally) init(workers int) { t.workers = make([]WorkerShare, workers) }
+
+func (t *tally) decided(worker int, d *route.Decision) {
+	t.workers[worker].Requests++
+	t.promptDecided += d.PromptTokens
+	t.promised += d.Cached
+}
+
+func (t *tally) first(j *job, now time.Duration, cached int) {
+	t.ttft = append(t.ttft, ms(now-j.at))
+	j.first = now
+	n := len(j.engine.Prompt)
+	t.prompt += n
+	t.cached += cached
+	w := &t.workers[j.worker.number]
+	w.PromptTokens += n
+	w.CachedTokens += cached
+}
+
+func (t *tally) gap(d time.Duration) { t.gaps.add(ms(d)) }
+
+func (t *tally) end(j *job, now time.Duration, tokens int) {
+	t.completed++
+	t.e2e = append(t.e2e, ms(now-j.at))
+	t.output += tokens
+	t.workers[j.worker.number].OutputTokens += tokens
+	t.lastEnd = now
+}
+
+func (r *run) result() *Result {
+	t := &r.tally
+	out := &Result{
+		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Duration: t.lastEnd.Seconds(),
+		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
+		PrefixReuse: ratio(t.cached, t.prompt), Promised: ratio(t.promised, t.promptDecided), PerWorker: t.workers,
+	}
+	if out.Duration > 0 {
+		out.OutputRate = round(float64(t.output) / out.Duration)
+	}
+	for i, w := range r.workers {
+		out.PerWorker[i].Preemptions = w.engine.Stats().Preemptions
+		out.PerWorker[i].PrefixReuse = ratio(out.PerWorker[i].CachedTokens, out.PerWorker[i].PromptTokens)
+	}
+	return out
+}
+
+// Imbalance is the most that any worker had to do over the mean: prompt tokens computed and
+// tokens emitted.
+func (r *Result) Imbalance() float64 {
+	most, sum := 0.0, 0.0
+	for _, w := range r.PerWorker {
+		n := float64(w.PromptTokens - w.CachedTokens + w.OutputTokens)
+		most, sum = max(most, n), sum+n
+	}
+	if sum == 0 {
+		return 0
+	}
+	return most / (sum / float64(len(r.PerWorker)))
+}
+
+// String is the table for people.
+func (r *Result) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d requests, %d completed, %d errors in %.1f s; %.1f output tokens/s\n", r.Requests, r.Completed, r.Errors, r.Duration, r.OutputRate)
+	fmt.Fprintf(&b, "prefix reuse %.4f (the router expected %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Promised, r.Imbalance())
+	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
+	for _, row := range []struct {
+		name string
+		t    Quantiles
+	}{{"TTFT", r.TTFT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
+		fmt.Fprintf(&b, "%-6s %10.1f %10.1f %10.1f %10.1f\n", row.name, row.t.Mean, row.t.P50, row.t.P90, row.t.P99)
+	}
+	fmt.Fprintf(&b, "\n%-8s %10s %14s %10s %14s %12s\n", "worker", "requests", "prompt tokens", "reuse", "output tokens", "preemptions")
+	for i, w := range r.PerWorker {
+		fmt.Fprintf(&b, "%-8d %10d %14d %10.4f %14d %12d\n", i, w.Requests, w.PromptTokens, w.PrefixReuse, w.OutputTokens, w.Preemptions)
+	}
+	return b.String()
+}
+
+func ratio(part, whole int) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return math.Round(float64(part)/float64(whole)*1e6) / 1e6
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// round keeps microseconds: what is beyond them says nothing and makes output differ.
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// summary sorts values.
+func summary(values []float64) Quantiles {
+	if len(values) == 0 {
+		return Quantiles{}
+	}
+	slices.Sort(values)
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	at := func(q float64) float64 { return round(values[min(len(values)-1, int(q*float64(len(values))))]) }
+	return Quantiles{round(sum / float64(len(values))), at(0.5), at(0.9), at(0.99)}
+}
+
+// histogram holds milliseconds in buckets of 1/64 of their size: there may be many millions.
+type histogram struct {
+	counts [64 * 64]uint64 // from 2^-20 ms
+	n      uint64
+	sum    float64
+}
+
+const smallest = -20
+
+func (h *histogram) add(v float64) {
+	h.n++
+	h.sum += v
+	frac, exp := math.Frexp(v) // v = frac · 2^exp, frac in [0.5, 1)
+	i := 0
+	if v > 0 {
+		i = (exp-smallest)*64 + int((frac-0.5)*128)
+	}
+	h.counts[min(max(i, 0), len(h.counts)-1)]++
+}
+
+func (h *histogram) quantile(q float64) float64 {
+	left := uint64(q * float64(h.n))
+	for i, n := range h.counts {
+		if left < n {
+			return round(math.Ldexp(0.5+(float64(i%64)+0.5)/128, i/64+smallest))
+		}
+		left -= n
+	}
+	return 0
+}
+
+func (h *histogram) summary() Quantiles {
+	if h.n == 0 {
+		return Quantiles{}
+	}
+	return Quantiles{round(h.sum / float64(h.n)), h.quantile(0.5), h.quantile(0.9), h.quantile(0.99)}
+}

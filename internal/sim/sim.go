@@ -1,0 +1,294 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// epoch is the moment 0 of every run.
+var epoch = time.Unix(1_700_000_000, 0).UTC()
+
+// Run plays arrivals, which must be in order, and returns what came of them. An error says what
+// is wrong with the configuration, or with an arrival; it is what next returned, where next
+// failed.
+func Run(cfg Config, next func() (a Arrival, ok bool, err error)) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configure simulation: %w", err)
+	}
+	r, err := newRun(cfg.withDefaults(), next)
+	if err != nil {
+		return nil, fmt.Errorf("configure simulation: %w", err)
+	}
+	if err := r.play(); err != nil {
+		return nil, err
+	}
+	return r.result(), nil
+}
+
+// From is a source of arrivals that are in memory.
+func From(list []Arrival) func() (Arrival, bool, error) {
+	return func() (a Arrival, ok bool, err error) {
+		if len(list) == 0 {
+			return a, false, nil
+		}
+		a, list = list[0], list[1:]
+		return a, true, nil
+	}
+}
+
+// run is one simulation at work.
+type run struct {
+	cfg      Config
+	next     func() (Arrival, bool, error)
+	now      time.Duration
+	agenda   agenda
+	workers  []*worker
+	replicas []*replica
+	turn     int // which replica takes the next request
+
+	first    time.Duration // of the first arrival, as the trace counts
+	began    bool
+	waiting  *Arrival // read, and not yet due
+	dry      bool     // there are no more arrivals
+	inFlight int
+	prompts  [][]uint32 // of requests that are done
+	batches  []*message
+	tally    tally
+}
+
+func newRun(cfg Config, next func() (Arrival, bool, error)) (*run, error) {
+	r := &run{cfg: cfg, next: next}
+	for i := range cfg.Workers {
+		w, err := newWorker(i, cfg)
+		if err != nil {
+			return nil, err
+		}
+		r.workers = append(r.workers, w)
+	}
+	for i := range cfg.Replicas {
+		p, err := newReplica(i, cfg, r.workers)
+		if err != nil {
+			return nil, err
+		}
+		r.replicas = append(r.replicas, p)
+	}
+	r.tally.init(cfg.Workers)
+	return r, nil
+}
+
+// play works off the agenda until no request is left.
+func (r *run) play() error {
+	if err := r.read(); err != nil {
+		return err
+	}
+	for _, x := range r.cfg.Restarts {
+		r.agenda.add(event{at: x.At, kind: workerDies, worker: x.Worker, span: x.After})
+	}
+	if r.cfg.ReportEvery > 0 {
+		r.agenda.add(event{at: r.cfg.ReportEvery, kind: reports})
+	}
+	if err := r.admit(); err != nil {
+		return err
+	}
+	for !r.done() {
+		e, ok := r.agenda.take()
+		if !ok {
+			return errors.New("simulate: requests are left and nothing will happen")
+		}
+		r.now = e.at
+		if err := r.handle(&e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) done() bool { return r.dry && r.waiting == nil && r.inFlight == 0 }
+
+// read reads the next arrival, if there is one.
+func (r *run) read() error {
+	if r.dry {
+		return nil
+	}
+	a, ok, err := r.next()
+	if err != nil || !ok {
+		r.dry = true
+		return err
+	}
+	if !r.began {
+		r.first, r.began = a.At, true
+	}
+	a.At = time.Duration(float64(a.At-r.first) / r.cfg.Speed)
+	r.waiting = &a
+	return nil
+}
+
+// admit puts the next arrival on the agenda: when it is due, or, in a closed loop, as soon as
+// there is room.
+func (r *run) admit() error {
+	if r.cfg.Concurrency == 0 {
+		if r.waiting != nil {
+			r.agenda.add(event{at: max(r.now, r.waiting.At), kind: arrival})
+		}
+		return nil
+	}
+	for r.waiting != nil && r.inFlight < r.cfg.Concurrency {
+		if err := r.arrive(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handle lets one event happen.
+func (r *run) handle(e *event) error {
+	switch e.kind {
+	case arrival:
+		if err := r.arrive(); err != nil {
+			return err
+		}
+		return r.admit()
+	case passEnds:
+		return r.endPass(r.workers[e.worker], e.life)
+	case eventsCome:
+		r.deliver(e.message)
+	case firstToken:
+		e.job.replica.router.PrefillDone(e.job.id)
+	case lastToken:
+		e.job.replica.router.End(e.job.id, r.clock())
+	case reports:
+		for _, w := range r.workers {
+			r.report(w)
+		}
+		r.agenda.add(event{at: r.now + r.cfg.ReportEvery, kind: reports})
+	case workerDies:
+		return r.die(r.workers[e.worker], e.span)
+	case workerStarts:
+		return r.start(r.workers[e.worker])
+	}
+	return nil
+}
+
+func (r *run) clock() time.Time { return epoch.Add(r.now) }
+
+// arrive takes the arrival that waits: one of the replicas decides, and the request joins its
+// engine's queue.
+func (r *run) arrive() error {
+	a := *r.waiting
+	r.waiting = nil
+	j := &job{at: r.now, replica: r.replicas[r.turn]}
+	r.turn = (r.turn + 1) % len(r.replicas)
+	j.engine.Prompt = a.Prompt.Append(r.buffer())
+	if len(j.engine.Prompt) == 0 || a.Output < 1 {
+		return fmt.Errorf("simulate: request %d has %d prompt tokens and %d of output: it needs one of each", r.tally.arrived, len(j.engine.Prompt), a.Output)
+	}
+	r.tally.arrived++
+	d := j.replica.decide(j.engine.Prompt, a.Session, r.clock())
+	switch {
+	case d.Outcome != route.Picked:
+		r.fail(j)
+	default:
+		j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
+		j.seed = uint64(r.tally.arrived)
+		j.engine.MaxTokens, j.engine.Next, j.engine.Owner = a.Output, j.answer, j
+		r.tally.decided(j.worker.number, d)
+		if err := j.worker.engine.Submit(&j.engine, r.clock()); err != nil {
+			j.replica.router.End(j.id, r.clock())
+			r.fail(j)
+			break
+		}
+		r.inFlight++
+		j.worker.jobs[j] = struct{}{}
+		r.begin(j.worker)
+	}
+	return r.read()
+}
+
+// fail counts a request that no engine took.
+func (r *run) fail(j *job) {
+	r.tally.errors++
+	r.prompts = append(r.prompts, j.engine.Prompt)
+}
+
+// begin lets an idle engine begin a pass.
+func (r *run) begin(w *worker) {
+	if w.inPass || w.down {
+		return
+	}
+	end, ok := w.engine.Begin(r.clock())
+	if !ok {
+		return
+	}
+	w.inPass = true
+	r.agenda.add(event{at: end.Sub(epoch), kind: passEnds, worker: w.number, life: w.epoch})
+}
+
+// endPass takes what a pass brought: tokens, and news of the cache.
+func (r *run) endPass(w *worker, life uint64) error {
+	if life != w.epoch {
+		return nil // of a process that has died
+	}
+	w.inPass = false
+	result := w.engine.End()
+	if len(result.Events) > 0 && !r.cfg.NoEvents {
+		r.publish(w, result)
+	}
+	ended := false
+	for i := range result.Outputs {
+		out := &result.Outputs[i]
+		j := out.Request.Owner.(*job)
+		r.emit(j, out)
+		ended = ended || out.Done != engine.NotDone
+	}
+	r.begin(w)
+	if ended && r.cfg.Concurrency > 0 {
+		return r.admit()
+	}
+	return nil
+}
+
+// emit counts a token, and tells the router of a first and a last one.
+func (r *run) emit(j *job, out *engine.Output) {
+	if out.Index == 0 {
+		r.tally.first(j, r.now, out.Cached)
+		r.signal(event{kind: firstToken, job: j})
+	} else {
+		r.tally.gap(r.now - j.last)
+	}
+	j.last = r.now
+	if out.Done == engine.NotDone {
+		return
+	}
+	r.tally.end(j, r.now, out.Index+1)
+	r.inFlight--
+	delete(j.worker.jobs, j)
+	r.prompts = append(r.prompts, j.engine.Prompt)
+	r.signal(event{kind: lastToken, job: j})
+	if r.cfg.Progress != nil && r.tally.completed%64 == 0 {
+		r.cfg.Progress(r.tally.completed)
+	}
+}
+
+// signal lets the router hear of a token, later where there is a lag.
+func (r *run) signal(e event) {
+	if e.at = r.now + r.cfg.SignalLag; r.cfg.SignalLag > 0 {
+		r.agenda.add(e)
+		return
+	}
+	_ = r.handle(&e) // cannot fail
+}
+
+// buffer is room for a prompt's tokens.
+func (r *run) buffer() []uint32 {
+	n := len(r.prompts)
+	if n == 0 {
+		return nil
+	}
+	b := r.prompts[n-1]
+	r.prompts = r.prompts[:n-1]
+	return b[:0]
+}

@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// sessions are conversations that grow: in each turn the prompt so far and a few blocks more.
+func sessions(n, turns int, rng *rand.Rand) []Arrival {
+	var out []Arrival
+	for turn := range turns {
+		for s := range n {
+			ids := make([]uint64, 0, 4+2*turn)
+			for b := range 4 + 2*turn {
+				ids = append(ids, uint64(s)<<16|uint64(b))
+			}
+			at := time.Duration(turn)*4*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond
+			out = append(out, Arrival{At: at, Prompt: Blocks{IDs: ids, Size: 64, Length: 64 * len(ids)}, Output: 1 + rng.IntN(40)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Arrival) int { return int(a.At - b.At) })
+	return out
+}
+
+func mustRun(t testing.TB, cfg Config, list []Arrival) *Result {
+	t.Helper()
+	r, err := Run(cfg, From(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Everything at once, twice: the same seed gives the same bytes, and every request is accounted
+// for.
+func TestRunsRepeatThemselves(t *testing.T) {
+	list := sessions(40, 6, rand.New(rand.NewPCG(1, 1)))
+	for name, cfg := range map[string]Config{
+		"plain":       {},
+		"round-robin": {Policy: "round-robin"},
+		"random":      {Policy: "random"},
+		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
+		"guessing":    {NoEvents: true},
+		"closed loop": {Concurrency: 8},
+		"failing":     {Restarts: []Restart{{Worker: 1, At: 3 * time.Second, After: 5 * time.Second}, {Worker: 0, At: 9 * time.Second}}, EventLag: 50 * time.Millisecond, Replicas: 2},
+		"slow":        {Slow: map[int]float64{2: 3}},
+	} {
+		cfg.Seed, cfg.Engine = 7, engine.Config{Blocks: 400, BlockSize: 16}
+		first, err := json.Marshal(mustRun(t, cfg, list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := mustRun(t, cfg, list)
+		again, _ := json.Marshal(r)
+		if string(first) != string(again) {
+			t.Errorf("%s:\n%s, then\n%s", name, first, again)
+		}
+		if r.Completed+r.Errors != len(list) || r.Requests != len(list) || (r.Errors > 0) != (name == "failing") {
+			t.Errorf("%s: %d requests, %d completed, %d errors", name, r.Requests, r.Completed, r.Errors)
+		}
+		if r.TTFT.Mean <= 0 || r.ITL.Mean <= 0 || r.E2E.P99 < r.TTFT.P99 || r.PrefixReuse < 0 || r.PrefixReuse > 1 {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// A router that knows the caches reuses more than one that takes turns, and knowing them late
+// costs little where predictions bridge the time.
+func TestKnowingCachesPays(t *testing.T) {
+	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
+	cfg := Config{Engine: engine.Config{Blocks: 1200, BlockSize: 16}}
+	reuse := func(change func(*Config)) float64 {
+		c := cfg
+		change(&c)
+		return mustRun(t, c, list).PrefixReuse
+	}
+	turns := reuse(func(c *Config) { c.Policy = "round-robin" })
+	kv := reuse(func(*Config) {})
+	late := reuse(func(c *Config) { c.EventLag = time.Second })
+	if kv < 2*turns || late < 0.9*kv {
+		t.Errorf("reuse %.3f in turns, %.3f by caches, %.3f a second late", turns, kv, late)
+	}
+}
+
+// What is expected is what comes, where news is immediate and nothing is evicted meanwhile.
+func TestPromisesAreKept(t *testing.T) {
+	r := mustRun(t, Config{Engine: engine.Config{Blocks: 1 << 14, BlockSize: 16}, PredictFor: -1}, sessions(20, 6, rand.New(rand.NewPCG(3, 3))))
+	if math.Abs(r.Promised-r.PrefixReuse) > 0.01 || r.PrefixReuse < 0.5 {
+		t.Errorf("promised %.4f, reused %.4f", r.Promised, r.PrefixReuse)
+	}
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	_, err := Run(Config{Workers: -1, Speed: -2, Replicas: 1000, Slow: map[int]float64{9: 0}, Restarts: []Restart{{Worker: 4}}}, From(nil))
+	for _, want := range []string{"-1 workers", "speed -2", "1000 replicas", "slow worker 9: there are", "factor 0", "restart of worker 4"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := Run(Config{}, From([]Arrival{{Prompt: IDs(nil), Output: 1}})); err == nil || !strings.Contains(err.Error(), "needs one of each") {
+		t.Errorf("%v", err)
+	}
+	if r, err := Run(Config{}, From(nil)); err != nil || r.Requests != 0 || r.TTFT.Mean != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// The agenda gives events by time, and those of one time in the order they were made.
+func TestAgenda(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	var a agenda
+	left := 0
+	for step := range 20_000 {
+		if left == 0 || rng.IntN(5) < 3 && step < 10_000 {
+			a.add(event{at: time.Duration(rng.IntN(50))})
+			left++
+			continue
+		}
+		e, ok := a.take()
+		left--
+		for _, other := range a.heap {
+			if !ok || other.at < e.at || other.at == e.at && other.order < e.order {
+				t.Fatalf("%v came before %v", e, other)
+			}
+		}
+	}
+}
+
+// A prompt of block ids has its length, and shares with another what they begin with alike.
+func TestBlocksAreTokens(t *testing.T) {
+	a := Blocks{IDs: []uint64{1, 2, 3}, Size: 512, Length: 1100}.Append(nil)
+	b := Blocks{IDs: []uint64{1, 2, 4}, Size: 512, Length: 1600}.Append(nil)
+	if len(a) != 1100 || len(b) != 1600 || !slices.Equal(a[:1024], b[:1024]) || slices.Equal(a[1024:1030], b[1024:1030]) {
+		t.Errorf("%d and %d tokens", len(a), len(b))
+	}
+	if slices.Equal(a[:512], a[512:1024]) {
+		t.Error("two blocks are equal")
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	var h histogram
+	var values []float64
+	for range 50_000 {
+		v := math.Exp(rng.NormFloat64()*3 + 2)
+		h.add(v)
+		values = append(values, v)
+	}
+	h.add(0)
+	got, want := h.summary(), summary(append(values, 0))
+	for _, pair := range [][2]float64{{got.Mean, want.Mean}, {got.P50, want.P50}, {got.P90, want.P90}, {got.P99, want.P99}} {
+		if math.Abs(pair[0]-pair[1]) > 0.015*pair[1] {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
+// mooncake is the published trace, where it lies beside the repository.
+func mooncake(t testing.TB) *os.File {
+	f, err := os.Open("../../../shared/traces/mooncake/conversation_trace.jsonl")
+	if err != nil {
+		t.Skip("the Mooncake trace is not beside the repository (../shared/traces/mooncake/conversation_trace.jsonl)")
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// first is the beginning of a source.
+func first(n int, next func() (Arrival, bool, error)) func() (Arrival, bool, error) {
+	return func() (Arrival, bool, error) {
+		if n--; n < 0 {
+			return Arrival{}, false, nil
+		}
+		return next()
+	}
+}
+
+// TestAgreesWithDynamo plays the first 1,000 rows of the Mooncake trace as Dynamo's own replay was
+// seen to: vLLM's engine with 16,384 blocks of 64, 4 workers. make replay-golden compares all.
+func TestAgreesWithDynamo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	for _, c := range []struct {
+		policy      string
+		weights     cost.Weights
+		reuse, ttft float64
+		within      float64
+	}{{"round-robin", cost.Default(), 0.0808, 539.0, 0.02}, {"kv", cost.Dynamo(), 0.1164, 495.2, 0.05}} {
+		r, err := Run(Config{Policy: c.policy, Weights: &c.weights, PredictFor: -1, Engine: engine.Config{BlockSize: 64}}, first(1000, Mooncake(mooncake(t), 512)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(r.PrefixReuse/c.reuse-1) > c.within || math.Abs(r.TTFT.Mean/c.ttft-1) > c.within {
+			t.Errorf("%s: reuse %.4f, TTFT %.1f ms; Dynamo's replay has %.4f and %.1f", c.policy, r.PrefixReuse, r.TTFT.Mean, c.reuse, c.ttft)
+		}
+	}
+}
+
+// BenchmarkReplay asks how long the whole Mooncake trace takes: 12,031 requests, 8 workers, the kv
+// policy. The bar is 10 s on one core.
+//
+//	GOMAXPROCS=1 go test ./internal/sim -run '^$' -bench Replay -benchtime 1x
+func BenchmarkReplay(b *testing.B) {
+	for b.Loop() {
+		r, err := Run(Config{Workers: 8, Engine: engine.Config{BlockSize: 64}}, Mooncake(mooncake(b), 512))
+		if err != nil || r.Completed != 12031 {
+			b.Fatal(r, err)
+		}
+	}
+}
