@@ -91,7 +91,10 @@ func (s *scanner) expect(c byte) bool {
 }
 
 // object calls field for each key of an object; field must read the value.
-func (s *scanner) object(field func(key string)) {
+func (s *scanner) object(field func(key string)) { s.fields(s.string, field) }
+
+// fields is object with another way to read keys.
+func (s *scanner) fields(key func() string, field func(key string)) {
 	if !s.open('{') {
 		return
 	}
@@ -102,11 +105,11 @@ func (s *scanner) object(field func(key string)) {
 	}
 	for s.err == nil {
 		s.space()
-		key := s.string()
+		name := key()
 		if !s.expect(':') {
 			return
 		}
-		field(key)
+		field(name)
 		if s.more('}') {
 			continue
 		}
@@ -175,7 +178,8 @@ func (s *scanner) skip() []byte {
 	start := s.at
 	switch k {
 	case objectValue:
-		s.object(func(string) { s.skip() })
+		// Keys that nobody asks for need not be text: JSON's escapes can say what is none.
+		s.fields(func() string { s.raw(); return "" }, func(string) { s.skip() })
 	case arrayValue:
 		s.array(func(int) { s.skip() })
 	case stringValue:
