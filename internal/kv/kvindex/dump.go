@@ -103,8 +103,8 @@ func (x *Index) sections(r *rank) map[[3]uint8][]entry {
 	var list [ageClasses][1 << 8][]entry
 	for i := range r.segments() {
 		s, windowed := r.segment(i)
-		for j, mask := range s.tiers {
-			if mask != 0 {
+		for j := range s.marks {
+			if mask := s.tiers(j); mask != 0 {
 				at := &list[x.ageClass(s.entries[j].seq, now)][mask]
 				*at = append(*at, s.entries[j])
 			}

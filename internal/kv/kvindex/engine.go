@@ -2,6 +2,7 @@ package kvindex
 
 import (
 	"math/bits"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
@@ -11,10 +12,14 @@ import (
 // holds no dead entries.
 type engineTable struct{ segments [16]segment }
 
+// segment probes along marks, of which 64 are a cache line: it may be nearly full and a search
+// still reads two lines. A mark has the tiers in its low half, 0 in an empty slot, and in its
+// high half four bits of the hash, so that few entries are looked at in vain.
 type segment struct {
 	entries []entry
-	tiers   []uint8 // 0 is an empty slot
+	marks   []uint8
 	n       int
+	wide    uint8 // 0xff where all of a mark is tiers
 }
 
 type entry struct {
@@ -22,7 +27,15 @@ type entry struct {
 	seq  blockhash.Sequence
 }
 
-const entryBytes = 17
+const (
+	entryBytes = 17
+	marked     = 0xf0 // of a mark, the bits of the hash
+
+	engineFull = 0.88 // when a segment grows
+)
+
+// engineNew is a segment's fill after a resize; not all of a table grow at the same time.
+func engineNew(number int) float64 { return 0.74 + 0.08*float64(number)/16 }
 
 // spread makes the bits of an engine's hash even: some engines count.
 func spread(hash uint64) uint64 {
@@ -35,21 +48,27 @@ func (t *engineTable) segment(hash uint64) (s *segment, number int) {
 	return &t.segments[number], number
 }
 
-func (s *segment) home(hash uint64) int {
-	hi, _ := bits.Mul64(spread(hash)<<4, uint64(len(s.entries)))
-	return int(hi)
+// home is where to look for a hash first, and bits of it that its home and segment say little of.
+func (s *segment) home(hash uint64) (i int, bits4 uint8) {
+	spread := spread(hash)
+	hi, _ := bits.Mul64(spread<<4, uint64(len(s.entries)))
+	return int(hi), uint8(spread) & marked &^ s.wide
 }
+
+// tiers of a mark, 0 in an empty slot.
+func (s *segment) tiers(i int) uint8 { return s.marks[i] & (^uint8(marked) | s.wide) }
 
 // find returns the position of hash, or of the empty slot that ends its run.
 func (s *segment) find(hash uint64) (i int, found bool) {
 	if len(s.entries) == 0 {
 		return 0, false
 	}
-	for i = s.home(hash); s.tiers[i] != 0; {
-		if s.entries[i].hash == hash {
+	i, want := s.home(hash)
+	for s.marks[i] != 0 {
+		if s.marks[i]&marked&^s.wide == want && s.entries[i].hash == hash {
 			return i, true
 		}
-		if i++; i == len(s.entries) {
+		if i++; i == len(s.marks) {
 			i = 0
 		}
 	}
@@ -60,9 +79,22 @@ func (s *segment) find(hash uint64) (i int, found bool) {
 func (t *engineTable) get(hash uint64) (seq blockhash.Sequence, tiers uint8) {
 	s, _ := t.segment(hash)
 	if i, found := s.find(hash); found {
-		return s.entries[i].seq, s.tiers[i]
+		return s.entries[i].seq, s.tiers(i)
 	}
 	return 0, 0
+}
+
+// fetch asks for the first cache lines of up to 16 hashes.
+func (t *engineTable) fetch(hashes []uint64) {
+	var entries, marks [prefetches]uintptr
+	for j := range min(len(hashes), prefetches) {
+		if s, _ := t.segment(hashes[j]); len(s.entries) > 0 {
+			i, _ := s.home(hashes[j])
+			entries[j], marks[j] = uintptr(unsafe.Pointer(&s.entries[i])), uintptr(unsafe.Pointer(&s.marks[i]))
+		}
+	}
+	prefetch(&marks)
+	prefetch(&entries)
 }
 
 // set writes hash's content and tiers, which are not 0; false means that there is no room.
@@ -70,15 +102,16 @@ func (t *engineTable) set(hash uint64, seq blockhash.Sequence, tiers uint8, b *b
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
 	if !found {
-		if float64(s.n+1) > maxFull*float64(len(s.entries)) {
-			if !s.resize(max(8, int(float64(s.n+1)/newFull(number))+1), b) {
+		if float64(s.n+1) > engineFull*float64(len(s.entries)) {
+			if !s.resize(max(8, int(float64(s.n+1)/engineNew(number))+1), b) {
 				return false
 			}
 			i, _ = s.find(hash)
 		}
 		s.n++
 	}
-	s.entries[i], s.tiers[i] = entry{hash, seq}, tiers
+	_, want := s.home(hash)
+	s.entries[i], s.marks[i] = entry{hash, seq}, want|tiers
 	return true
 }
 
@@ -91,7 +124,7 @@ func (t *engineTable) remove(hash uint64, b *budget) {
 	}
 	s.removeAt(i)
 	if len(s.entries) > 8 && float64(s.n) < minFull*float64(len(s.entries)) {
-		s.resize(max(8, int(float64(s.n)/newFull(number))+1), b)
+		s.resize(max(8, int(float64(s.n)/engineNew(number))+1), b)
 	}
 }
 
@@ -103,16 +136,24 @@ func (s *segment) removeAt(i int) {
 		if j++; j == size {
 			j = 0
 		}
-		if s.tiers[j] == 0 {
+		if s.marks[j] == 0 {
 			break
 		}
 		// The entry at j may move to i unless its home lies cyclically within (i, j].
-		if home := s.home(s.entries[j].hash); (j-home+size)%size >= (j-i+size)%size {
-			s.entries[i], s.tiers[i] = s.entries[j], s.tiers[j]
+		home, _ := s.home(s.entries[j].hash)
+		fromHome, fromHole := j-home, j-i
+		if fromHome < 0 {
+			fromHome += size
+		}
+		if fromHole < 0 {
+			fromHole += size
+		}
+		if fromHome >= fromHole {
+			s.entries[i], s.marks[i] = s.entries[j], s.marks[j]
 			i = j
 		}
 	}
-	s.entries[i], s.tiers[i] = entry{}, 0
+	s.entries[i], s.marks[i] = entry{}, 0
 }
 
 func (s *segment) resize(size int, b *budget) bool {
@@ -120,11 +161,11 @@ func (s *segment) resize(size int, b *budget) bool {
 		return false
 	}
 	old := *s
-	*s = segment{entries: make([]entry, size), tiers: make([]uint8, size), n: old.n}
-	for i, tiers := range old.tiers {
-		if tiers != 0 {
+	*s = segment{entries: make([]entry, size), marks: make([]uint8, size), n: old.n, wide: old.wide}
+	for i, mark := range old.marks {
+		if mark != 0 {
 			at, _ := s.find(old.entries[i].hash)
-			s.entries[at], s.tiers[at] = old.entries[i], tiers
+			s.entries[at], s.marks[at] = old.entries[i], mark
 		}
 	}
 	b.release(int64(len(old.entries)) * entryBytes)
@@ -135,7 +176,7 @@ func (s *segment) resize(size int, b *budget) bool {
 func (t *engineTable) grow(n int, b *budget) {
 	for i := range t.segments {
 		s := &t.segments[i]
-		if size := int(float64(s.n+n/len(t.segments))/newFull(i)) + 1; size > len(s.entries) && n >= 1<<12 {
+		if size := int(float64(s.n+n/len(t.segments))/engineNew(i)) + 1; size > len(s.entries) && n >= 1<<12 {
 			s.resize(size, b)
 		}
 	}
@@ -143,5 +184,5 @@ func (t *engineTable) grow(n int, b *budget) {
 
 func (s *segment) drop(b *budget) {
 	b.release(int64(len(s.entries)) * entryBytes)
-	*s = segment{}
+	*s = segment{wide: s.wide}
 }

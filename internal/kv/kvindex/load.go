@@ -71,9 +71,7 @@ func (x *Index) restore(r *rank, d *dump) {
 	room := (x.budget.max - x.budget.used.Load()) / (2 * (entryBytes + slotBytes))
 	r.engine.grow(min(d.entries, int(max(room, 0))), &x.budget)
 	for _, g := range d.groups {
-		if _, ok := x.windowGroup(r, g.number, g.window); !ok {
-			break // no room: what is known now is that nothing can be reused
-		}
+		x.windowGroup(r, g.number, g.window)
 	}
 	now := x.clock.now()
 	for class := range ageClasses {
@@ -85,20 +83,12 @@ func (x *Index) restore(r *rank, d *dump) {
 	}
 	for o := d.orphans; o.more(); {
 		p := o.next()
-		if r.windows == nil {
-			p.groups = 0
-		}
-		if p.tiers|p.groups != 0 {
-			x.park(r, p.hash, p.parent, p.block, place{p.tiers, p.groups})
-		}
+		x.park(r, p.hash, p.parent, p.block, place{p.tiers, p.groups})
 	}
 }
 
 // restoreSection stores one section; false means that there is no room.
 func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
-	if s.kind == sectionGroup && r.windows == nil {
-		return true
-	}
 	age := now
 	if s.class > 0 {
 		age -= ageLimits[s.class-1]

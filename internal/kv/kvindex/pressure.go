@@ -97,7 +97,7 @@ func (x *Index) sweep(limit uint8) (gone, seen int) {
 	now := x.clock.now()
 	s, windowed := r.segment(h.segment)
 	for ; h.slot < len(s.entries) && seen < 512; seen++ {
-		e, tiers := s.entries[h.slot], s.tiers[h.slot]
+		e, tiers := s.entries[h.slot], s.tiers(h.slot)
 		if tiers == 0 {
 			h.slot++
 			continue
@@ -165,9 +165,9 @@ func (x *Index) bury(r *rank, n int) int {
 			continue
 		}
 		for ; s.n > 0 && n > 0; r.buried++ {
-			if s.tiers[r.buried] != 0 {
+			if s.marks[r.buried] != 0 {
 				e.apply(s.entries[r.buried].seq)
-				s.tiers[r.buried] = 0
+				s.marks[r.buried] = 0
 				s.n--
 				n--
 			}
@@ -193,9 +193,6 @@ func (x *Index) bury(r *rank, n int) int {
 		r.predictions.until.segments[i].drop(&x.budget)
 	}
 	x.budget.release(orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))
-	if r.windows != nil {
-		x.budget.release(windowsBytes)
-	}
 	r.predictions, r.orphans, r.twins, r.windows, r.interred = predictions{}, orphans{}, nil, nil, true
 	return max(n, 0)
 }

@@ -3,6 +3,7 @@ package kvindex
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -74,6 +75,9 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		seq, known = r.content(parent)
 	}
 	for i := range min(len(hashes), len(blocks)) {
+		if i%prefetches == 0 && known {
+			x.fetch(r, seq, root, hashes[i:], blocks[i:])
+		}
 		switch {
 		case root:
 			seq, root = blockhash.Sequence(blocks[i]), false
@@ -92,6 +96,33 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		}
 		parent = hashes[i]
 	}
+}
+
+// fetch has the memory fetched that the next 16 blocks of a chain after seq will need: the
+// chain is hashed twice for it, which takes a tenth of the time that waiting for every block's
+// memory alone would.
+func (x *Index) fetch(r *rank, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
+	r.engine.fetch(hashes)
+	var lines [prefetches]uintptr
+	for i := range min(len(hashes), len(blocks), prefetches) {
+		if seq = blockhash.Next(seq, blocks[i]); root && i == 0 {
+			seq = blockhash.Sequence(blocks[0])
+		}
+		lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
+	}
+	prefetch(&lines)
+}
+
+// fetchKnown is fetch for engine hashes whose content is known.
+func (x *Index) fetchKnown(r *rank, hashes []uint64) {
+	r.engine.fetch(hashes)
+	var lines [prefetches]uintptr
+	for i := range min(len(hashes), prefetches) {
+		if seq, tiers := r.engine.get(hashes[i]); tiers != 0 {
+			lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
+		}
+	}
+	prefetch(&lines)
 }
 
 // content is what an engine's hash stands for.
@@ -183,7 +214,10 @@ func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
 	bit := uint8(1) << tier
 	e := x.edit(r, 0, clears(bit))
 	defer e.done()
-	for _, h := range hashes {
+	for i, h := range hashes {
+		if i%prefetches == 0 {
+			x.fetchKnown(r, hashes[i:])
+		}
 		if o := r.orphans.byHash[h]; o != nil {
 			if o.tiers &^= bit; o.tiers|o.groups == 0 {
 				x.unpark(r, o)

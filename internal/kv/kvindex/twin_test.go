@@ -1,7 +1,9 @@
 package kvindex
 
 import (
+	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -22,6 +24,9 @@ type naiveRank struct {
 	tiers map[uint64]uint8 // on which tiers it is held
 	paths map[uint64][]blockhash.Block
 	until map[string]int64 // predictions by path
+	// promised are predictions that an index may have which has forgotten what the engine said:
+	// it cannot know that the block was reported, nor that a removal means it.
+	promised map[string]int64
 
 	windows map[int]int             // by group: blocks in a row that it needs
 	groups  map[uint64]map[int]bool // which groups hold an engine hash
@@ -35,7 +40,7 @@ type name struct {
 
 func (n *naive) rank(id fleet.RankID) *naiveRank {
 	if n.ranks[id] == nil {
-		n.ranks[id] = &naiveRank{map[uint64]name{}, map[uint64]uint8{}, map[uint64][]blockhash.Block{}, map[string]int64{},
+		n.ranks[id] = &naiveRank{map[uint64]name{}, map[uint64]uint8{}, map[uint64][]blockhash.Block{}, map[string]int64{}, map[string]int64{},
 			map[int]int{}, map[uint64]map[int]bool{}}
 	}
 	return n.ranks[id]
@@ -227,6 +232,7 @@ func (w *world) step() {
 			w.t.Fatal(err)
 		}
 		clear(r.until)
+		clear(r.promised)
 	case dice < 960:
 		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 		from := max(0, w.rng.IntN(8)-4)
@@ -234,6 +240,7 @@ func (w *world) step() {
 		held := r.held()
 		for i := min(from, len(chain)); i < len(chain); i++ {
 			p := path(chain[:i+1])
+			r.promised[p] = max(r.promised[p], (until.UnixNano()+tick-1)/tick*tick)
 			_, was := r.until[p]
 			if reported := r.reported(p); was || held[p]>>fleet.Device&1 == 0 || !reported {
 				r.until[p] = max(r.until[p], (until.UnixNano()+tick-1)/tick*tick)
@@ -243,11 +250,9 @@ func (w *world) step() {
 		w.now = w.now.Add(time.Duration(w.rng.IntN(200)) * time.Millisecond)
 		w.x.Expire(w.now)
 		for _, r := range w.n.ranks {
-			for p, at := range r.until {
-				if at <= w.now.UnixNano() {
-					delete(r.until, p)
-				}
-			}
+			expired := func(_ string, at int64) bool { return at <= w.now.UnixNano() }
+			maps.DeleteFunc(r.until, expired)
+			maps.DeleteFunc(r.promised, expired)
 		}
 	}
 }
@@ -304,27 +309,43 @@ func (r *naiveRank) reported(p string) bool {
 	return false
 }
 
+// The tests against the twin take a part of a minute; a million steps of each take ten:
+//
+//	go test -run Twin -timeout 1h ./internal/kv/kvindex -args -steps 1000000
+//	go test -run Pressure -timeout 1h ./internal/kv/kvindex -args -steps 1000000
+//
+// Each run has a new seed and prints it; -seed repeats one.
+var (
+	stepsFlag = flag.Int("steps", 0, "steps of each test against the twin; 0 is a few thousand")
+	seedFlag  = flag.Uint64("seed", 0, "seed of the tests against the twin; 0 is a new one")
+)
+
+func steps(few int) int {
+	switch {
+	case *stepsFlag > 0:
+		return *stepsFlag
+	case testing.Short():
+		return few / 3
+	}
+	return few
+}
+
 func seed(t *testing.T) uint64 {
-	s := rand.Uint64()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("seed %d", s)
-		}
-	})
+	s := *seedFlag
+	if s == 0 {
+		s = rand.Uint64()
+	}
+	t.Logf("seed %d", s)
 	return s
 }
 
 // TestAgreesWithTwin: under everything an engine may say, in any order, the index answers
 // as the naive twin does.
 func TestAgreesWithTwin(t *testing.T) {
-	steps := 60_000
-	if testing.Short() {
-		steps = 20_000
-	}
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 5, ranks: 4}
 	var out Overlap
-	for i := range steps {
+	for i := range steps(60_000) {
 		w.step()
 		if i%4 != 0 {
 			continue
@@ -346,7 +367,7 @@ func TestHybridAgreesWithTwin(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
 		now: time.Unix(1000, 0), fan: 2, depth: 6, ranks: 3, windows: []int{2, 1, 2, 4}}
 	var out Overlap
-	for i := range 8000 {
+	for i := range steps(8000) {
 		w.step()
 		for id := range fleet.RankID(w.ranks) {
 			if i%8 == 0 {
@@ -363,7 +384,7 @@ func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}
 	var out Overlap
-	for i := range 30_000 {
+	for i := range steps(30_000) {
 		w.step()
 		if used := w.x.budget.used.Load(); used > 96<<10 || used < 0 {
 			t.Fatalf("step %d: %d bytes of %d", i, used, 96<<10)
@@ -386,12 +407,14 @@ func TestNeverClaimsUnderPressure(t *testing.T) {
 // checkClaims spells out an overlap block by block: each must be held on the tier it is
 // claimed for.
 func (w *world) checkClaims(step int, id fleet.RankID, query []blockhash.Block, got [fleet.Tiers]int) {
-	held, at := w.n.rank(id).held(), 0
+	r := *w.n.rank(id)
+	r.until = r.promised
+	held, at := r.held(), 0
 	total := 0
 	for _, n := range got {
 		total += n
 	}
-	if w.n.rank(id).reusable(query[:total]) != total {
+	if r.reusable(query[:total]) != total {
 		w.t.Fatalf("step %d: rank %d is said to reuse %v, which its windows do not allow", step, id, query[:total])
 	}
 	for tier, n := range got {
@@ -455,7 +478,6 @@ func count(x *Index) (n int64) {
 		}
 		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.twins))*twinBytes
 		if r.windows != nil {
-			n += windowsBytes
 			for i := range r.windows.table.segments {
 				n += int64(len(r.windows.table.segments[i].entries)) * entryBytes
 			}

@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"math"
 	"slices"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -42,14 +41,10 @@ type windowNeeds struct {
 	blocks [windowClasses]int
 }
 
-// cannotTell is what a rank needs for whose windows there was no room: more than it will have.
-var cannotTell = windowNeeds{n: 1, blocks: [windowClasses]int{math.MaxInt}}
-
 const (
 	windowClasses = 3 // the bits of a member that tiers and prediction leave
 	windowGroups  = 8
 	firstWindow   = fleet.Tiers + 1 // the bit of the first class in a member
-	windowsBytes  = 1536
 )
 
 // windowBits are those of all classes.
@@ -74,10 +69,7 @@ func (x *Index) StoreWindow(id fleet.RankID, group, window int, parent uint64, h
 	if r.dead {
 		return
 	}
-	bit, ok := x.windowGroup(r, group, window)
-	if !ok {
-		return
-	}
+	bit := x.windowGroup(r, group, window)
 	p := place{group: bit}
 	x.clock.advance(len(hashes))
 	e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
@@ -144,19 +136,18 @@ func (w *windows) class(bit uint8) uint8 {
 	return 0
 }
 
-// windowGroup returns the bit of a group; it makes the group where it is new. False means that
-// there is no room.
-func (x *Index) windowGroup(r *rank, number, window int) (bit uint8, ok bool) {
+// windowGroup returns the bit of a group; it makes the group where it is new. Like the rank
+// itself this is not charged: that a rank has windows must be known whatever room there is.
+func (x *Index) windowGroup(r *rank, number, window int) (bit uint8) {
 	if r.windows == nil {
-		if !x.budget.reserve(windowsBytes) {
-			r.needs.Store(&cannotTell)
-			return 0, false
-		}
 		r.windows = &windows{}
+		for i := range r.windows.table.segments {
+			r.windows.table.segments[i].wide = 0xff // there are more groups than tiers
+		}
 	}
 	w := r.windows
 	if bit = w.bit(number); bit != 0 {
-		return bit, true
+		return bit
 	}
 	class := slices.Index(w.needs.blocks[:w.needs.n], window)
 	if class < 0 {
@@ -172,7 +163,7 @@ func (x *Index) windowGroup(r *rank, number, window int) (bit uint8, ok bool) {
 	w.masks[class] |= bit
 	needs := w.needs
 	r.needs.Store(&needs)
-	return bit, true
+	return bit
 }
 
 // unsetWindows takes a class's bit out of all of the rank's nodes.
@@ -181,8 +172,8 @@ func (x *Index) unsetWindows(r *rank, class int) {
 	defer e.done()
 	for i := range r.windows.table.segments {
 		s := &r.windows.table.segments[i]
-		for j, groups := range s.tiers {
-			if groups != 0 {
+		for j, mark := range s.marks {
+			if mark != 0 {
 				e.apply(s.entries[j].seq)
 			}
 		}
