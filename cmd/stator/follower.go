@@ -82,6 +82,9 @@ func (f *follower) apply(ctx context.Context, e *bus.Events, now time.Time) {
 	k := rankKey{e.Worker, e.Rank}
 	f.mu.Lock()
 	r := f.rankLocked(k)
+	if now.Sub(r.heard) > silence/2 { // what stood in the way of a recovery may be gone
+		r.tries, r.notBefore = 0, time.Time{}
+	}
 	r.heard = now
 	if r.recovering {
 		f.holdLocked(r, e)

@@ -21,13 +21,13 @@ func (f *follower) recover(ctx context.Context, k rankKey, r *followed) {
 	select {
 	case f.slots <- struct{}{}:
 	case <-ctx.Done():
-		f.release(k, r)
+		f.release(r)
 		return
 	}
 	began := time.Now()
 	how, err := f.attempt(ctx, k)
 	<-f.slots
-	f.release(k, r)
+	f.release(r)
 	if ctx.Err() != nil {
 		return
 	}
@@ -58,7 +58,7 @@ func (f *follower) rest(r *followed, now time.Time, helped bool) (tries int) {
 }
 
 // release hands on the batches that have waited, until none is left.
-func (f *follower) release(k rankKey, r *followed) {
+func (f *follower) release(r *followed) {
 	for {
 		f.mu.Lock()
 		held := r.held
