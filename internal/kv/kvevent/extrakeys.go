@@ -27,6 +27,9 @@ type extraKeys struct {
 	sorted  []uint64
 }
 
+// maxKeys bounds the keys of one event: a message may promise a key with every byte.
+const maxKeys = 1 << 20
+
 type keyWord struct {
 	block int
 	hash  uint64
@@ -80,6 +83,9 @@ func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
 		for range keys {
 			if raw, err = x.decodeKey(raw, &e); err != nil {
 				return err
+			}
+			if len(x.words) > maxKeys {
+				return fmt.Errorf("more than %d keys", maxKeys)
 			}
 		}
 	}
@@ -184,9 +190,9 @@ func (x *extraKeys) decodeInfo(raw []byte, i int) ([]byte, error) {
 			return msgp.Skip(raw)
 		}
 		n, raw, err := msgp.ReadArrayHeaderBytes(raw)
-		for range n {
-			if err == nil {
-				raw, err = x.decodeObject(raw, i)
+		for j := uint32(0); j < n && err == nil; j++ { // n is only a promise
+			if raw, err = x.decodeObject(raw, i); len(x.words) > maxKeys {
+				return raw, fmt.Errorf("more than %d keys", maxKeys)
 			}
 		}
 		return raw, err
@@ -209,12 +215,9 @@ func (x *extraKeys) decodeObject(raw []byte, i int) ([]byte, error) {
 // eachKey calls value with every field of a map; it returns what is behind the value.
 func eachKey(raw []byte, value func(name string, raw []byte) ([]byte, error)) ([]byte, error) {
 	n, raw, err := msgp.ReadMapHeaderBytes(raw)
-	for range n {
+	for i := uint32(0); i < n && err == nil; i++ {
 		var name []byte
-		if err == nil {
-			name, raw, err = msgp.ReadMapKeyZC(raw)
-		}
-		if err == nil {
+		if name, raw, err = msgp.ReadMapKeyZC(raw); err == nil {
 			raw, err = value(text(name), raw)
 		}
 	}

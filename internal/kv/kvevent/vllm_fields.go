@@ -214,10 +214,8 @@ func readToken(raw []byte) (uint32, []byte, error) {
 		return 0, raw, errors.New("an empty pair")
 	}
 	t, rest, err := msgp.ReadUint32Bytes(inner)
-	for range n - 1 {
-		if err == nil {
-			_, rest, err = msgp.ReadUint32Bytes(rest)
-		}
+	for i := uint32(1); i < n && err == nil; i++ { // n is only a promise
+		_, rest, err = msgp.ReadUint32Bytes(rest)
 	}
 	return t, rest, err
 }

@@ -329,6 +329,8 @@ func TestRefused(t *testing.T) {
 		{"too many events", good, kvevent.Limits{Events: -1, Blocks: 3}, "block_hashes: 4 blocks more: the limit is 3"},
 		{"too many tokens", good, kvevent.Limits{Tokens: 63}, "token_ids: 64 tokens more: the limit is 63"},
 		{"an array that promises 4 billion events", []byte{0x92, 0xc0, 0xdd, 0xff, 0xff, 0xff, 0xff}, kvevent.Limits{}, "the limit is 65536"},
+		{"a token that promises 4 billion more", []byte("\x92\xc0\x91\x82\xa4type\xabBlockStored\xa9token_ids\x91\xdd\xff\xff\xff\xff\x01"), kvevent.Limits{}, "token_ids: "},
+		{"media that promise as many", []byte("\x92\xc0\x91\x83\xa4type\xabBlockStored\xacblock_hashes\x91\x01\xaeblock_mm_infos\x91\x81\xaamm_objects\xdd\xff\xff\xff\xff\x80"), kvevent.Limits{}, "block_mm_infos: "},
 		{"a rank out of range", []byte{0x93, 0xc0, 0x90, 0xff}, kvevent.Limits{}, "rank: -1 is out of range"},
 		{"a short digest", []byte("\x92\xc0\x91\x92\xacBlockRemoved\x91\xc4\x02ab"), kvevent.Limits{}, "a digest of 2 bytes"},
 	}
