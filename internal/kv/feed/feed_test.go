@@ -37,7 +37,7 @@ func newWorld() *world {
 //
 //	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
 //	remove NAME                     takes it out
-//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS]
+//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS]
 //	                                one batch, an event a line: "store abc", "store bc after a",
 //	                                "remove c", "clear"; at is the engine's clock. Prints what
 //	                                Apply asks for.
@@ -147,6 +147,9 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 		for _, a := range d.CmdArgs {
 			if a.Key == "size" {
 				e.BlockSize, _ = strconv.Atoi(a.Vals[0])
+			}
+			if a.Key == "window" {
+				e.Window, _ = strconv.Atoi(a.Vals[0])
 			}
 		}
 		switch words[0] {
