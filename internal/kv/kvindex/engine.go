@@ -84,17 +84,18 @@ func (t *engineTable) get(hash uint64) (seq blockhash.Sequence, tiers uint8) {
 	return 0, 0
 }
 
-// fetch asks for the first cache lines of up to 16 hashes.
+// fetch asks for the first cache lines of the first 16 hashes, of which there is at least one.
 func (t *engineTable) fetch(hashes []uint64) {
 	var entries, marks [prefetches]uintptr
-	for j := range min(len(hashes), prefetches) {
+	n := min(len(hashes), prefetches)
+	for j := range n {
 		if s, _ := t.segment(hashes[j]); len(s.entries) > 0 {
 			i, _ := s.home(hashes[j])
 			entries[j], marks[j] = uintptr(unsafe.Pointer(&s.entries[i])), uintptr(unsafe.Pointer(&s.marks[i]))
 		}
 	}
-	prefetch(&marks)
-	prefetch(&entries)
+	prefetch(&marks, n)
+	prefetch(&entries, n)
 }
 
 // set writes hash's content and tiers, which are not 0; false means that there is no room.

@@ -19,14 +19,14 @@ type progress struct {
 func (x *Index) Lookup(blocks []blockhash.Block, out *Overlap) {
 	out.reset()
 	w := walk{nodes: &x.nodes, blocks: blocks, now: x.clock.now()}
-	w.begin()
 	var holders *set
 	run := 0 // blocks since the holders last changed
 walk:
-	for i := range blocks {
-		s := w.next(i)
+	for i, n := 0, 0; i < len(blocks); i += n {
+		var s *set
+		s, n = w.next(i)
 		if s == holders && s != nil {
-			run++
+			run += n
 			continue
 		}
 		out.extend(run)
@@ -42,7 +42,7 @@ walk:
 		if len(out.active) == 0 {
 			break
 		}
-		holders, run = s, 1
+		holders, run = s, n
 	}
 	out.extend(run)
 	for i := range out.active {

@@ -12,8 +12,8 @@ import (
 // nodes maps sequence hashes to sets of holders. Readers take no lock.
 //
 // Within one table a slot's key, once set, never changes: a node without holders keeps its
-// slot with a nil set until the shard is rebuilt into a new table. So a reader that found
-// its key can trust the set it loads next, and an old table is still true but for what
+// slot with a nil run until the shard is rebuilt into a new table. So a reader that found
+// its key can trust the run it loads next, and an old table is still true but for what
 // changed since the swap; the garbage collector frees it after its last reader.
 //
 // Four slots are a cache line, and a key's home is the beginning of one: nine in ten nodes are
@@ -38,25 +38,34 @@ type nodeShard struct {
 type table struct{ slots []slot } // a multiple of lineSlots
 
 type slot struct {
-	// word is the key, whose first 8 bits chose the shard, and in their place at the end when
-	// the node was last stored or looked up, in ticks; 0 is an empty slot.
+	// word is the key, whose first 8 bits chose the shard, and in their place at the end the
+	// node's position in its stretch; 0 is an empty slot. The position changes only while run
+	// is nil.
 	word atomic.Uint64
-	set  atomic.Pointer[set]
+	run  atomic.Pointer[run] // nil where nobody holds the node
 }
 
 const (
 	lineSlots = 4
 	slotBytes = int64(unsafe.Sizeof(slot{}))
-	ageBits   = 8
+	posBits   = 8
 )
 
-func word(key uint64, age uint8) uint64 { return key<<ageBits | uint64(age) }
+func word(key uint64, pos uint8) uint64 { return key<<posBits | uint64(pos) }
 
-func (s *slot) age() uint8 { return uint8(s.word.Load()) }
-
-// touch notes that the node was used. Readers do so without a lock: whoever writes a slot's
-// word writes the same key.
-func (s *slot) touch(key uint64, age uint8) { s.word.Store(word(key, age)) }
+// where returns the node's run and its position there; nil where nobody holds it.
+func (s *slot) where() (r *run, pos uint8) {
+	for r = s.run.Load(); r != nil; {
+		pos = uint8(s.word.Load())
+		// A node that left and came back has another run: it is never twice in one stretch.
+		again := s.run.Load()
+		if again == r {
+			return r, pos
+		}
+		r = again
+	}
+	return nil, 0
+}
 
 // Tables are rebuilt when they are fuller than maxFull and when they are emptier than
 // minFull, to a fill between: 16 bytes a slot are 21 to 26 a node. A node that was stored last
@@ -92,7 +101,7 @@ func sparse(live, size int) bool {
 }
 
 func key(seq blockhash.Sequence) uint64 {
-	if uint64(seq)<<ageBits == 0 {
+	if uint64(seq)<<posBits == 0 {
 		return uint64(seq) | 1 // 0 marks an empty slot; sharing is no likelier than any collision
 	}
 	return uint64(seq)
@@ -105,11 +114,11 @@ func (t *table) home(key uint64) int {
 
 // at returns the slot of key, or where it would go: the empty slot that ends its run.
 func (t *table) at(key uint64) (s *slot, found bool) {
-	tag := key << ageBits >> ageBits
+	tag := key << posBits >> posBits
 	for i := t.home(key); ; {
 		s = &t.slots[i]
 		switch w := s.word.Load(); {
-		case w>>ageBits == tag:
+		case w>>posBits == tag:
 			return s, true
 		case w == 0:
 			return s, false
@@ -134,170 +143,56 @@ func (n *nodes) line(key uint64) *line {
 	return (*line)(t.slots[t.home(key):])
 }
 
-// lookup returns the holders of a key's node, nil where there are none, and marks the node as
-// used at now.
-func (n *nodes) lookup(k uint64, now uint8) *set {
-	t := n.shards[k>>56].table.Load()
+// find returns the slot of a key, nil where there is none.
+func (n *nodes) find(key uint64) *slot {
+	t := n.shards[key>>56].table.Load()
 	if t == nil {
 		return nil
 	}
-	if at, found := t.at(k); found {
-		return at.use(k, now)
+	if at, found := (*line)(t.slots[t.home(key):]).find(key); found {
+		return at
+	}
+	if at, found := t.at(key); found {
+		return at
 	}
 	return nil
-}
-
-func (s *slot) use(key uint64, now uint8) *set {
-	holders := s.set.Load()
-	if holders != nil && s.age() != now {
-		s.touch(key, now)
-	}
-	return holders
 }
 
 // find finds a key in the line. It looks at all slots and does not branch: where in the line a
 // node lies is random, and the branches that a loop takes wrong cost as much as all the rest.
 func (l *line) find(key uint64) (s *slot, found bool) {
-	tag := key << ageBits >> ageBits
-	d1 := l[1].word.Load()>>ageBits ^ tag
-	d2 := l[2].word.Load()>>ageBits ^ tag
-	d3 := l[3].word.Load()>>ageBits ^ tag
+	tag := key << posBits >> posBits
+	d1 := l[1].word.Load()>>posBits ^ tag
+	d2 := l[2].word.Load()>>posBits ^ tag
+	d3 := l[3].word.Load()>>posBits ^ tag
 	// Of these only 0 borrows, so at is 0 unless one of them is the key's.
 	at := (d1-1)>>63 | (d2-1)>>63*2 | (d3-1)>>63*3
 	s = &l[at&(lineSlots-1)]
-	return s, s.word.Load()>>ageBits == tag
+	return s, s.word.Load()>>posBits == tag
 }
 
 // holders returns the holders of a node, nil where there are none.
 func (n *nodes) holders(seq blockhash.Sequence) *set {
-	k := key(seq)
-	t := n.shards[k>>56].table.Load()
-	if t == nil {
-		return nil
-	}
-	if at, found := t.at(k); found {
-		return at.set.Load()
+	if at := n.find(key(seq)); at != nil {
+		return at.run.Load().holders()
 	}
 	return nil
 }
 
-// age returns when the node was last used; false where it has no holders.
+// age returns when the node's stretch was last used; false where the node has no holders.
 func (n *nodes) age(seq blockhash.Sequence) (uint8, bool) {
-	k := key(seq)
-	t := n.shards[k>>56].table.Load()
-	if t == nil {
+	at := n.find(key(seq))
+	if at == nil {
 		return 0, false
 	}
-	at, found := t.at(k)
-	if !found || at.set.Load() == nil {
+	r := at.run.Load()
+	if r == nil {
 		return 0, false
 	}
-	return at.age(), true
+	return r.stretch.used(), true
 }
 
-// edit is one writer's change of many nodes: it remembers the last transition from set to
-// set, because neighbours in a prompt have the same holders. The writer calls done at its
-// end.
-type edit struct {
-	n        *nodes
-	holder   uint32
-	set      uint8 // bits to set
-	clear    uint8 // bits to clear
-	unless   uint8 // where the holder has one of these, nothing changes
-	now      uint8
-	age      uint8 // of the nodes that get bits, unless they are younger
-	from, to *set
-	cached   bool
-	spare    int64 // references to to that are ours and no node's yet
-	owed     int64 // references to from that nodes have given up
-}
-
-// references is how many references to the new set are taken at once: counting each alone
-// cost two atomic additions a block.
-const references = 64
-
-func (e *edit) done() {
-	e.settle()
-	*e = edit{}
-}
-
-// settle gives back what references the last transition has left.
-func (e *edit) settle() {
-	if e.cached {
-		e.n.sets.release(e.from, e.owed)
-		e.n.sets.release(e.to, e.spare)
-		e.cached, e.owed, e.spare = false, 0, 0
-	}
-}
-
-// apply changes the holder's tiers on one node. It returns the tiers that the holder had
-// before; ok is false where there was no room, and then nothing changed.
-func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
-	k := key(seq)
-	shard := &e.n.shards[k>>56]
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	t := shard.table.Load()
-	var at *slot
-	found := false
-	if t != nil {
-		at, found = t.at(k)
-	}
-	if !found {
-		if e.set == 0 {
-			return 0, true
-		}
-		if at = e.n.insertLocked(shard, k, e.age); at == nil {
-			return 0, false
-		}
-	}
-	old := at.set.Load()
-	before = old.tiers(e.holder)
-	if before&e.unless != 0 {
-		return before, true
-	}
-	if after := before&^e.clear | e.set; after != before {
-		now, ok := e.transition(old, after)
-		if !ok && e.set != 0 {
-			return before, false
-		}
-		// Without room for the smaller set the node is forgotten: fewer holders is true.
-		at.set.Store(now)
-		if e.set != 0 && (old == nil || e.now-e.age < e.now-at.age()) {
-			at.touch(k, e.age)
-		}
-		if ok {
-			e.owed++
-		} else {
-			e.n.sets.release(old, 1)
-		}
-		e.n.countLocked(shard, old, now)
-	} else if e.set != 0 && e.now-e.age < e.now-at.age() {
-		at.touch(k, e.age)
-	}
-	return before, true
-}
-
-// transition returns old with the holder's tiers replaced, with a reference.
-func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
-	if e.cached && e.from == old && e.to.tiers(e.holder) == tiers {
-		if e.spare == 0 && e.to != nil {
-			e.to.refs.Add(references)
-			e.spare = references
-		}
-		e.spare--
-		return e.to, true
-	}
-	now, ok := e.n.sets.change(old, e.holder, tiers)
-	if !ok {
-		return nil, false
-	}
-	e.settle()
-	e.from, e.to, e.cached = old, now, true
-	return now, true
-}
-
-func (n *nodes) countLocked(s *nodeShard, old, now *set) {
+func (n *nodes) countLocked(s *nodeShard, old, now *run) {
 	switch {
 	case old == nil && now != nil:
 		s.live++
@@ -310,7 +205,7 @@ func (n *nodes) countLocked(s *nodeShard, old, now *set) {
 }
 
 // insertLocked gives key a slot without holders; nil where there is no room.
-func (n *nodes) insertLocked(s *nodeShard, key uint64, age uint8) *slot {
+func (n *nodes) insertLocked(s *nodeShard, key uint64) *slot {
 	t := s.table.Load()
 	if t == nil || float64(s.used+1) > maxFull*float64(len(t.slots)) {
 		if !n.rebuildLocked(s, 1) {
@@ -319,7 +214,7 @@ func (n *nodes) insertLocked(s *nodeShard, key uint64, age uint8) *slot {
 		t = s.table.Load()
 	}
 	at, _ := t.at(key)
-	at.word.Store(word(key, age))
+	at.word.Store(word(key, 0))
 	s.used++
 	return at
 }
@@ -343,11 +238,11 @@ func (n *nodes) rebuildLocked(s *nodeShard, extra int) bool {
 	}
 	t := &table{slots: make([]slot, size)}
 	for i := range was {
-		if holders := old.slots[i].set.Load(); holders != nil {
+		if r := old.slots[i].run.Load(); r != nil {
 			w := old.slots[i].word.Load()
-			at, _ := t.at(uint64(shard)<<56 | w>>ageBits)
+			at, _ := t.at(uint64(shard)<<56 | w>>posBits)
 			at.word.Store(w)
-			at.set.Store(holders)
+			at.run.Store(r)
 		}
 	}
 	s.table.Store(t)

@@ -97,25 +97,26 @@ func (x *Index) adopt(r *rank, hash uint64, seq blockhash.Sequence) {
 	}
 	parents := []parent{{hash, seq}}
 	if o := r.orphans.byHash[hash]; o != nil {
-		x.settle(r, o, seq) // it was named before, under a parent that never came
+		x.settle(r, o, seq, 0, false) // it was named before, under a parent that never came
 	}
 	for len(parents) > 0 {
 		p := parents[len(parents)-1]
 		parents = parents[:len(parents)-1]
 		for o := r.orphans.byParent[p.hash]; o != nil; o = r.orphans.byParent[p.hash] {
 			seq := blockhash.Next(p.seq, o.block)
-			x.settle(r, o, seq)
+			x.settle(r, o, seq, p.seq, true)
 			parents = append(parents, parent{o.hash, seq})
 		}
 	}
 }
 
-// settle stores a block that has waited.
-func (x *Index) settle(r *rank, o *orphan, seq blockhash.Sequence) {
+// settle stores a block that has waited; chained says that its parent is known.
+func (x *Index) settle(r *rank, o *orphan, seq, parent blockhash.Sequence, chained bool) {
 	x.unpark(r, o)
 	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
 		if o.tiers&bit != 0 {
 			e := x.edit(r, bit, 0)
+			e.after(parent, chained)
 			x.put(r, &e, o.hash, seq, bit)
 			e.done()
 		}
@@ -123,6 +124,7 @@ func (x *Index) settle(r *rank, o *orphan, seq blockhash.Sequence) {
 	for i := range windowGroups {
 		if bit := uint8(1) << i; o.groups&bit != 0 {
 			e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
+			e.after(parent, chained)
 			x.putWindow(r, &e, o.hash, seq, bit)
 			e.done()
 		}

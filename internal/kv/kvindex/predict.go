@@ -56,6 +56,10 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	if from >= len(chain) {
 		return
 	}
+	var parent blockhash.Sequence
+	if from > 0 {
+		parent = chain[from-1]
+	}
 	chain = chain[from:]
 	x.makeRoom(len(chain))
 	r := x.rank(id)
@@ -74,6 +78,8 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	fresh := batch{at: end}
 	chain = chain[:min(len(chain), limit)]
 	for i, seq := range chain {
+		e.after(parent, from+i > 0)
+		parent = seq
 		ok, added := x.predict(r, &e, seq, end, limit)
 		if added {
 			if fresh.seqs == nil {

@@ -1,9 +1,9 @@
 #include "textflag.h"
 
-// func prefetch(lines *[prefetches]uintptr)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func prefetch(lines *[prefetches]uintptr, n int)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
 	MOVQ lines+0(FP), SI
-	MOVQ $16, CX
+	MOVQ n+8(FP), CX
 
 next:
 	MOVQ       (SI), AX

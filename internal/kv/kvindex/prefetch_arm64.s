@@ -1,9 +1,9 @@
 #include "textflag.h"
 
-// func prefetch(lines *[prefetches]uintptr)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func prefetch(lines *[prefetches]uintptr, n int)
+TEXT ·prefetch(SB), NOSPLIT, $0-16
 	MOVD lines+0(FP), R0
-	MOVD $16, R1
+	MOVD n+8(FP), R1
 
 next:
 	MOVD.P 8(R0), R2

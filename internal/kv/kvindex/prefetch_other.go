@@ -2,4 +2,4 @@
 
 package kvindex
 
-func prefetch(*[prefetches]uintptr) {}
+func prefetch(*[prefetches]uintptr, int) {}

@@ -55,10 +55,11 @@ func (x *Index) oldest() uint8 {
 			continue
 		}
 		at := &t.slots[t.home(k)]
-		if at.set.Load() == nil {
+		r := at.run.Load()
+		if r == nil {
 			continue
 		}
-		if ages = append(ages, now-at.age()); len(ages) == len(sample) {
+		if ages = append(ages, now-r.stretch.used()); len(ages) == len(sample) {
 			break
 		}
 	}

@@ -75,6 +75,7 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		seq, known = r.content(parent)
 	}
 	for i := range min(len(hashes), len(blocks)) {
+		e.after(seq, known && !root)
 		if i%prefetches == 0 && known {
 			x.fetch(r, seq, root, hashes[i:], blocks[i:])
 		}
@@ -86,6 +87,7 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		default:
 			// An engine may name again what it named before, under a parent we lost.
 			seq, known = r.content(hashes[i])
+			e.after(0, false)
 		}
 		if !known {
 			x.park(r, hashes[i], parent, blocks[i], p)
@@ -104,25 +106,27 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 func (x *Index) fetch(r *rank, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
 	r.engine.fetch(hashes)
 	var lines [prefetches]uintptr
-	for i := range min(len(hashes), len(blocks), prefetches) {
+	n := min(len(hashes), len(blocks), prefetches)
+	for i := range n {
 		if seq = blockhash.Next(seq, blocks[i]); root && i == 0 {
 			seq = blockhash.Sequence(blocks[0])
 		}
 		lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
 	}
-	prefetch(&lines)
+	prefetch(&lines, n)
 }
 
 // fetchKnown is fetch for engine hashes whose content is known.
 func (x *Index) fetchKnown(r *rank, hashes []uint64) {
 	r.engine.fetch(hashes)
 	var lines [prefetches]uintptr
-	for i := range min(len(hashes), prefetches) {
+	n := min(len(hashes), prefetches)
+	for i := range n {
 		if seq, tiers := r.engine.get(hashes[i]); tiers != 0 {
 			lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
 		}
 	}
-	prefetch(&lines)
+	prefetch(&lines, n)
 }
 
 // content is what an engine's hash stands for.

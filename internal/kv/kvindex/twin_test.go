@@ -450,9 +450,26 @@ func audit(t *testing.T, x *Index) {
 }
 
 func count(x *Index) (n int64) {
+	seen := map[*stretch]bool{}
 	for i := range x.nodes.shards {
-		if t := x.nodes.shards[i].table.Load(); t != nil {
-			n += int64(len(t.slots)) * slotBytes
+		t := x.nodes.shards[i].table.Load()
+		if t == nil {
+			continue
+		}
+		n += int64(len(t.slots)) * slotBytes
+		for j := range t.slots {
+			r := t.slots[j].run.Load()
+			if r == nil || seen[r.stretch] {
+				continue
+			}
+			g := r.stretch
+			seen[g] = true
+			n += stretchBytes
+			for r := g.runs; r != nil; r = r.next {
+				if r != &g.first {
+					n += runBytes
+				}
+			}
 		}
 	}
 	for i := range x.sets.shards {

@@ -1,95 +1,112 @@
 package kvindex
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// walk finds the nodes of a prompt's blocks, one after the other, and works ahead of the one it
-// is asked for. The chain of hashes takes 4 ns a block, each after the one before; a node that
-// lies in memory takes 100 to 150 ns, but any number at a time. So 48 blocks ahead the chain is
-// hashed and the nodes' first cache lines are asked for; 16 to 32 ahead they are read, and where
-// a node is not in its first line the next two are asked for. Both are done block by block in
-// turns, so that the processor has something to do while the chain's multiplications go on.
+// walk follows a prompt through the nodes. It looks at the first node of each run of equal
+// holders and at the last that lies in the same stretch: where both are what they should be, so
+// is all between, because a sequence hash names everything before it and a position in a
+// stretch names a content. Where the last is not, the prompt leaves the stretch between them,
+// and the walk finds where by halving. So what is skipped is exact, holes and all.
+//
+// A prompt of 6,250 blocks then takes about 200 reads in place of 6,250. Block by block, however
+// well the memory was fetched ahead, it took 9 to 14 ns a block in the caches and 30 to 60 out
+// of them, of which 4 are the chain of hashes: that alone is left.
 type walk struct {
 	nodes  *nodes
 	blocks []blockhash.Block
 	now    uint8
 
-	last  blockhash.Sequence
-	more  [2 * prefetches]uintptr
-	turns [walkAhead / prefetches]turn
+	hashed int
+	last   blockhash.Sequence
+	chain  [walkAhead]blockhash.Sequence // by number of the block modulo walkAhead
 }
 
-// turn is what is known of the blocks of one turn. A node's set is nil where it was not in its
-// first line.
-type turn struct {
-	keys  [prefetches]uint64
-	lines [prefetches]*line
-	sets  [prefetches]*set
+// walkAhead is a power of two and leaves room for two stretches beyond the one at hand.
+const walkAhead = 4 * stretchBlocks
+
+// next returns the holders of block i and how many blocks from i on have them, at least as far
+// as a stretch tells; nil and 0 where there are none.
+func (w *walk) next(i int) (holders *set, n int) {
+	w.hash(i + 3*stretchBlocks)
+	at := w.nodes.find(w.key(i))
+	if at == nil {
+		return nil, 0
+	}
+	r, pos := at.where()
+	if r == nil {
+		return nil, 0
+	}
+	if r.stretch.used() != w.now {
+		r.stretch.use(w.now)
+	}
+	n = min(bits.TrailingZeros64(^(r.bits.Load() >> pos)), len(w.blocks)-i)
+	w.ahead(i + n)
+	if n > 1 && !w.is(i+n-1, r, pos+uint8(n-1)) {
+		n = w.halve(i, n, r, pos)
+	}
+	return r.set, max(n, 1)
 }
 
-const (
-	walkAhead = 4 * prefetches
-	lineBytes = lineSlots * unsafe.Sizeof(slot{})
-)
-
-func (w *walk) begin() {
-	for at := 0; at < walkAhead-prefetches; at += prefetches {
-		w.turn(at)
-	}
-}
-
-// next returns the holders of block i, nil where there are none.
-func (w *walk) next(i int) *set {
-	if i%prefetches == 0 {
-		w.turn(i + walkAhead - prefetches)
-	}
-	t := &w.turns[uint(i)/prefetches%uint(len(w.turns))]
-	if s := t.sets[uint(i)%prefetches]; s != nil {
-		return s
-	}
-	return w.nodes.lookup(t.keys[uint(i)%prefetches], w.now)
-}
-
-// turn hashes the blocks from at on, and reads those that were hashed two turns ago.
-func (w *walk) turn(at int) {
-	hashed, read := &w.turns[uint(at)/prefetches%uint(len(w.turns))], &w.turns[uint(at)/prefetches%uint(len(w.turns))^2]
-	var hash []blockhash.Block
-	if at < len(w.blocks) {
-		hash = w.blocks[at:min(at+prefetches, len(w.blocks))]
-	}
-	last := w.last
-	reads := min(len(w.blocks)-at+2*prefetches, prefetches)
-	if at < 2*prefetches {
-		reads = 0
-	}
-	missed := 0
-	for j := range prefetches {
-		if j < len(hash) {
-			if last = blockhash.Next(last, hash[j]); at+j == 0 {
-				last = blockhash.Sequence(hash[j])
-			}
-			hashed.keys[j] = key(last)
-			hashed.lines[j] = w.nodes.line(hashed.keys[j])
-		}
-		if j < reads {
-			s, found := read.lines[j].find(read.keys[j])
-			if read.sets[j] = nil; found {
-				read.sets[j] = s.use(read.keys[j], w.now)
-			} else {
-				next := uintptr(unsafe.Pointer(read.lines[j])) + lineBytes
-				w.more[missed&(2*prefetches-1)], w.more[(missed+1)&(2*prefetches-1)] = next, next+lineBytes
-				missed += 2
-			}
+// halve returns how many of n blocks from i on are in the run; the first is, the last is not.
+func (w *walk) halve(i, n int, r *run, pos uint8) int {
+	in, out := 0, n-1
+	for out-in > 1 {
+		if middle := (in + out) / 2; w.is(i+middle, r, pos+uint8(middle)) {
+			in = middle
+		} else {
+			out = middle
 		}
 	}
-	w.last = last
-	if len(hash) > 0 {
-		prefetch((*[prefetches]uintptr)(unsafe.Pointer(&hashed.lines)))
+	return in + 1
+}
+
+// is says whether block i's node is in a run at a position.
+func (w *walk) is(i int, r *run, pos uint8) bool {
+	at := w.nodes.find(w.key(i))
+	if at == nil {
+		return false
 	}
-	for i := 0; i < missed; i += prefetches {
-		prefetch((*[prefetches]uintptr)(w.more[i:]))
+	have, p := at.where()
+	return have == r && p == pos
+}
+
+func (w *walk) key(i int) uint64 { return key(w.chain[i%walkAhead]) }
+
+// hash goes on with the chain up to block end.
+func (w *walk) hash(end int) {
+	end = min(end, len(w.blocks))
+	for i := w.hashed; i < end; i++ {
+		if w.last = blockhash.Next(w.last, w.blocks[i]); i == 0 {
+			w.last = blockhash.Sequence(w.blocks[0])
+		}
+		w.chain[i%walkAhead] = w.last
 	}
+	w.hashed = max(w.hashed, end)
+}
+
+// ahead asks for what the walk looks at if the stretch that begins at block i is full, and the
+// one after it too.
+func (w *walk) ahead(i int) {
+	var lines [prefetches]uintptr
+	n := 0
+	for _, j := range [...]int{i, i + stretchBlocks - 1, i + stretchBlocks, i + 2*stretchBlocks - 1} {
+		if j < w.hashed {
+			lines[n] = uintptr(unsafe.Pointer(w.nodes.line(w.key(j))))
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	// The first was asked for a stretch ago, if that was full: then its run can be fetched now.
+	if at, found := w.nodes.line(w.key(i)).find(w.key(i)); found {
+		lines[n] = uintptr(unsafe.Pointer(at.run.Load()))
+		n++
+	}
+	prefetch(&lines, n)
 }

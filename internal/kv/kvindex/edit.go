@@ -1,0 +1,111 @@
+package kvindex
+
+import "github.com/stator-project/stator/internal/kv/blockhash"
+
+// edit is one writer's change of many nodes: it remembers the last transition from set to
+// set, because neighbours in a prompt have the same holders, and the last node, because the
+// next continues it. The writer calls done at its end.
+type edit struct {
+	n        *nodes
+	holder   uint32
+	set      uint8 // bits to set
+	clear    uint8 // bits to clear
+	unless   uint8 // where the holder has one of these, nothing changes
+	now      uint8
+	age      uint8 // of the nodes that get bits, unless they are younger
+	from, to *set  // the last transition; to has a reference of ours
+	cached   bool
+
+	// parent is the block before the next one that is applied, where chained says that it has
+	// one and that the writer knows it.
+	parent  blockhash.Sequence
+	chained bool
+	last    blockhash.Sequence // applied, at stretch and pos; nil is none
+	stretch *stretch
+	pos     uint8
+}
+
+func (e *edit) done() {
+	if e.cached {
+		e.n.sets.release(e.to, 1)
+	}
+	*e = edit{}
+}
+
+// after says what block the next one follows.
+func (e *edit) after(parent blockhash.Sequence, chained bool) { e.parent, e.chained = parent, chained }
+
+// apply changes the holder's tiers on one node. It returns the tiers that the holder had
+// before; ok is false where there was no room, and then nothing changed.
+func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
+	k := key(seq)
+	shard := &e.n.shards[k>>56]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	t := shard.table.Load()
+	var at *slot
+	found := false
+	if t != nil {
+		at, found = t.at(k)
+	}
+	if !found {
+		if e.set == 0 {
+			return 0, true
+		}
+		if at = e.n.insertLocked(shard, k); at == nil {
+			return 0, false
+		}
+	}
+	old := at.run.Load()
+	before = old.holders().tiers(e.holder)
+	if before&e.unless == 0 {
+		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, k, after) {
+			return before, false
+		}
+	}
+	e.last, e.stretch = seq, nil
+	if r := at.run.Load(); r != nil {
+		e.stretch, e.pos = r.stretch, uint8(at.word.Load())
+		if e.set != 0 && e.now-e.age < e.now-r.stretch.used() {
+			r.stretch.use(e.age)
+		}
+	}
+	return before, true
+}
+
+// change moves a node to the run that has the holder with other tiers. False means that there
+// is no room. Without room for a smaller set the node is forgotten: fewer holders is true.
+func (e *edit) change(shard *nodeShard, at *slot, key uint64, tiers uint8) bool {
+	old := at.run.Load()
+	to, ok := e.transition(old.holders(), tiers)
+	if ok && old == nil {
+		ok = e.place(at, key, to)
+	} else if ok {
+		ok = e.n.move(at, to)
+	}
+	if !ok {
+		if e.set != 0 {
+			return false
+		}
+		e.n.move(at, nil)
+	}
+	e.n.countLocked(shard, old, at.run.Load())
+	return true
+}
+
+// transition returns a set with the holder's tiers replaced. It lives at least until the next
+// transition.
+func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
+	if e.cached && e.from == old && e.to.tiers(e.holder) == tiers {
+		return e.to, true
+	}
+	now, ok := e.n.sets.change(old, e.holder, tiers)
+	if !ok {
+		return nil, false
+	}
+	if e.cached {
+		e.n.sets.release(e.to, 1)
+	}
+	e.from, e.to, e.cached = old, now, true
+	return now, true
+}

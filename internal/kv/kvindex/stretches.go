@@ -1,0 +1,164 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// stretch is up to 64 blocks that follow each other in a chain, each at a position of its own
+// for as long as the node has holders. A position that was given up is not given again, so it
+// stands for one content for ever: whoever finds a node of the stretch at a position knows
+// what all the positions before it stand for, without looking at them.
+//
+// A new node takes the position after its parent's, if nobody has it, and begins a stretch
+// else. What happens to its holders later does not move it.
+type stretch struct {
+	mu      sync.Mutex
+	runs    *run // guarded by mu
+	n       uint8
+	given   bool // guarded by mu: first has been in use
+	emptied bool // guarded by mu: its bytes have been given back, and it takes nothing more
+	age     atomic.Uint32
+	first   run
+}
+
+// run is the nodes of one stretch that have the same holders. It is where a node points to: the
+// set it names is the node's. The bits are their positions; a reader that sees two positions
+// and all between them set, and finds the nodes at both ends, has found all of them.
+type run struct {
+	stretch *stretch
+	set     *set          // has a reference
+	next    *run          // guarded by the stretch's mu
+	bits    atomic.Uint64 // written under the stretch's mu; a node is in it at most as long as it points here
+}
+
+const (
+	stretchBlocks = 64
+	stretchBytes  = int64(unsafe.Sizeof(stretch{})+15) / 16 * 16
+	runBytes      = int64(unsafe.Sizeof(run{}))
+)
+
+func (g *stretch) used() uint8   { return uint8(g.age.Load()) }
+func (g *stretch) use(age uint8) { g.age.Store(uint32(age)) }
+
+func (r *run) holders() *set {
+	if r == nil {
+		return nil
+	}
+	return r.set
+}
+
+// runLocked returns the stretch's run of a set; nil where there is no room for a new one.
+func (n *nodes) runLocked(g *stretch, s *set) *run {
+	for r := g.runs; r != nil; r = r.next {
+		if r.set == s {
+			return r
+		}
+	}
+	r := &g.first
+	if g.given {
+		if !n.budget.reserve(runBytes) {
+			return nil
+		}
+		r = &run{}
+	}
+	// A run that has been given up is not used again: a reader may still take it for the old.
+	g.given = true
+	s.refs.Add(1)
+	r.stretch, r.set, r.next = g, s, g.runs
+	g.runs = r
+	return r
+}
+
+// leaveLocked takes a position out of a run, and gives up what is empty then.
+func (n *nodes) leaveLocked(g *stretch, r *run, pos uint8) {
+	if r.bits.And(^(uint64(1)<<pos))&^(uint64(1)<<pos) != 0 {
+		return
+	}
+	for at := &g.runs; *at != nil; at = &(*at).next {
+		if *at == r {
+			*at = r.next
+			break
+		}
+	}
+	n.sets.release(r.set, 1)
+	if r != &g.first {
+		n.budget.release(runBytes)
+	}
+	if g.runs == nil {
+		g.emptied = true
+		n.budget.release(stretchBytes)
+	}
+}
+
+// move gives a node, which has holders, others; none where to is nil. The node's shard is
+// locked. False means that there is no room.
+func (n *nodes) move(at *slot, to *set) bool {
+	old, pos := at.run.Load(), uint8(at.word.Load())
+	g := old.stretch
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var r *run
+	if to != nil {
+		if r = n.runLocked(g, to); r == nil {
+			return false
+		}
+	}
+	n.leaveLocked(g, old, pos)
+	at.run.Store(r)
+	if r != nil {
+		r.bits.Or(1 << pos)
+	}
+	return true
+}
+
+// place gives a node that has no holders a position and its first. The node's shard is locked.
+func (e *edit) place(at *slot, k uint64, to *set) bool {
+	g := e.extended()
+	if g == nil {
+		if !e.n.budget.reserve(stretchBytes) {
+			return false
+		}
+		g = &stretch{}
+		g.use(e.age)
+		g.mu.Lock()
+	}
+	defer g.mu.Unlock()
+	r := e.n.runLocked(g, to)
+	if r == nil {
+		return false
+	}
+	pos := g.n
+	g.n++
+	at.word.Store(word(k, pos))
+	at.run.Store(r)
+	r.bits.Or(1 << pos)
+	return true
+}
+
+// extended returns the stretch, locked, in which the next position is the next block's; nil
+// where there is none.
+func (e *edit) extended() *stretch {
+	if !e.chained {
+		return nil
+	}
+	g, pos := e.stretch, e.pos
+	if g == nil || e.last != e.parent {
+		at := e.n.find(key(e.parent))
+		if at == nil {
+			return nil
+		}
+		var r *run
+		if r, pos = at.where(); r == nil {
+			return nil
+		}
+		g = r.stretch
+	}
+	g.mu.Lock()
+	if g.emptied || g.n == stretchBlocks || g.n != pos+1 {
+		g.mu.Unlock()
+		return nil
+	}
+	return g
+}
