@@ -3,6 +3,7 @@ package sim
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -31,7 +32,14 @@ func (l *lines) next() ([]byte, error) {
 			return b, nil
 		}
 	}
-	return nil, l.scan.Err()
+	if err := l.scan.Err(); err != nil {
+		l.at++
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("%w: a line may have %d MB", errTraceTooLarge, maxLine>>20)
+		}
+		return nil, l.fail(err)
+	}
+	return nil, nil
 }
 
 func (l *lines) fail(err error) error { return fmt.Errorf("read trace: line %d: %w", l.at, err) }
@@ -65,8 +73,12 @@ func Mooncake(r io.Reader, blockSize int) func() (Arrival, bool, error) {
 		if row.Input < 1 || row.Input > maxTraceTokens || row.Output < 0 || row.Output > maxTraceTokens {
 			return a, false, l.fail(fmt.Errorf("input_length %d and output_length %d: they must be from 1 and 0 to %d", row.Input, row.Output, maxTraceTokens))
 		}
+		at, err := since(row.Timestamp, time.Millisecond)
+		if err != nil {
+			return a, false, l.fail(err)
+		}
 		return Arrival{
-			At:     time.Duration(row.Timestamp * float64(time.Millisecond)),
+			At:     at,
 			Prompt: Blocks{IDs: row.HashIDs, Size: blockSize, Length: row.Input},
 			Output: max(1, row.Output), Session: row.Session,
 		}, true, nil

@@ -27,7 +27,23 @@ type Result struct {
 	PrefixReuse float64       `json:"prefix_reuse"`
 	Promised    float64       `json:"promised_reuse"`
 	PerWorker   []WorkerShare `json:"per_worker"`
+	// Curves are what the quantiles are points of.
+	Curves Curves `json:"curves"`
+	// Interrupted says that the run was stopped before its end: requests that were under way are
+	// neither completed nor errors.
+	Interrupted bool `json:"interrupted,omitempty"`
 }
+
+// Curves are whole distributions, in milliseconds: the quantiles 0, 0.02, …, 1; nothing where
+// nothing was measured.
+type Curves struct {
+	TTFT []float64 `json:"ttft_ms"`
+	ITL  []float64 `json:"itl_ms"`
+	E2E  []float64 `json:"e2e_ms"`
+}
+
+// curvePoints is how many quantiles a curve has.
+const curvePoints = 51
 
 // Quantiles sums up durations, in milliseconds.
 type Quantiles struct {
@@ -57,6 +73,7 @@ type tally struct {
 	output                     int
 	workers                    []WorkerShare
 	lastEnd                    time.Duration
+	interrupted                bool
 }
 
 func (t *tally) init(workers int) { t.workers = make([]WorkerShare, workers) }
@@ -95,6 +112,7 @@ func (r *run) result() *Result {
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		PrefixReuse: ratio(t.cached, t.prompt), Promised: ratio(t.promised, t.promptDecided), PerWorker: t.workers,
 	}
+	out.Curves, out.Interrupted = Curves{curve(t.ttft), t.gaps.curve(), curve(t.e2e)}, t.interrupted
 	if out.Duration > 0 {
 		out.OutputRate = round(float64(t.output) / out.Duration)
 	}
@@ -193,6 +211,29 @@ func (h *histogram) quantile(q float64) float64 {
 		left -= n
 	}
 	return 0
+}
+
+// curve is the quantiles of sorted values.
+func curve(sorted []float64) []float64 {
+	if len(sorted) == 0 {
+		return []float64{}
+	}
+	out := make([]float64, curvePoints)
+	for i := range out {
+		out[i] = round(sorted[i*(len(sorted)-1)/(curvePoints-1)])
+	}
+	return out
+}
+
+func (h *histogram) curve() []float64 {
+	if h.n == 0 {
+		return []float64{}
+	}
+	out := make([]float64, curvePoints)
+	for i := range out {
+		out[i] = h.quantile(float64(i) / (curvePoints - 1) * float64(h.n-1) / float64(h.n))
+	}
+	return out
 }
 
 func (h *histogram) summary() Quantiles {

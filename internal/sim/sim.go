@@ -94,7 +94,11 @@ func (r *run) play() error {
 	if err := r.admit(); err != nil {
 		return err
 	}
-	for !r.done() {
+	for steps := 0; !r.done(); steps++ {
+		if steps%1024 == 0 && r.cfg.Stopped != nil && r.cfg.Stopped() {
+			r.tally.interrupted = true
+			return nil
+		}
 		e, ok := r.agenda.take()
 		if !ok {
 			return errors.New("simulate: requests are left and nothing will happen")
@@ -157,7 +161,7 @@ func (r *run) handle(e *event) error {
 	case eventsCome:
 		r.deliver(e.message)
 	case firstToken:
-		e.job.replica.router.PrefillDone(e.job.id)
+		e.job.replica.router.PrefillDone(e.job.id, r.clock())
 	case lastToken:
 		e.job.replica.router.End(e.job.id, r.clock())
 	case reports:
