@@ -3,33 +3,29 @@ package kvindex
 import (
 	"cmp"
 	"encoding/binary"
-	"maps"
 	"slices"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // A dump is what one rank's engine reported, in bytes:
 //
 //	version   1 byte
-//	groups    of sliding windows: count, then each: number, window in blocks
-//	sections  kind, class, mask (a byte each), count, buckets of entries; kind 0 ends them
-//	orphans   count, then each: flags|tiers, groups, hash, parent unless it is the hash before, block
+//	groups    of sliding windows: a byte, then each: number, window in blocks
+//	sections  kind and class of age, a byte each, and pieces; kind 0 ends them
+//	orphans   their number, then each: flags|tiers, groups, hash, parent unless it is the hash
+//	          before, block
 //	checksum  xxh3 of all before, 8 bytes
 //
-// Counts are unsigned varints, hashes 8 bytes, little endian. A section holds the engine
-// hashes of one class of age that are held on the same tiers, or by the same sliding-window
-// groups (a bit of the mask each, in the order above), sorted by their content; the
-// content's first bytes are not written but are the number of the entry's bucket, and a bucket
-// begins with its count. With as many buckets as there are entries, or a few less, that leaves
-// about 14 bytes of the 16 that two hashes have: both are random, and only one can be sorted.
-// The index keeps no parents (a sequence hash names its own prefix), so a dump has none either.
-//
-// Sorted by content, a load walks the nodes from one end to the other: 2 million blocks took
-// half the time that they took in the order of the engine's hashes.
+// Numbers are unsigned varints, hashes 8 bytes, little endian. A piece is blocks that follow each
+// other in a chain and are held alike: how many (and two flags), a mask of tiers or of groups
+// (a bit each, in the order above), then for each block its sequence hash and the engine's hash.
+// That is 16.1 bytes a block for whole prompts. Neither hash follows from the other or from the
+// block before. Sorted by one of them, 14.2 bytes would do, but what follows what would be lost:
+// the loaded index would need a [stretch] for every block, and lookups would not skip.
 const dumpVersion = 1
 
 // Kinds of sections.
@@ -39,6 +35,13 @@ const (
 	sectionGroup = 2
 )
 
+// Flags in the number of a piece; a piece of no blocks ends a section.
+const (
+	pieceContinues = 1 << 0 // its first block follows the last of the piece before
+	pieceLoose     = 1 << 1 // its blocks do not follow each other
+	pieceFlags     = 2
+)
+
 // ageLimits are where the classes of age end, in ticks, of which 64 pass while a full index is
 // replaced once. A load stores the youngest class first: where there is too little room, the
 // oldest are missing.
@@ -46,39 +49,28 @@ var ageLimits = [...]uint8{1, 8, 32}
 
 const ageClasses = len(ageLimits) + 1
 
-// section is the part of a dump that shares an age and the tiers it is held on.
-type section struct {
-	kind, class, mask uint8
-	count             int
-	width             int // bytes of the sequence hash that are bucket numbers
-	body              []byte
-}
-
 const orphanSameParent = 0x80
 
 // AppendDump appends to dst everything that the rank's engine has reported and not taken back:
 // tiers, engine hashes, content, the blocks that wait for a parent, and how recently each was
 // used. Predictions are left out: they are the router's own. Of a rank that is not known it
 // appends a dump of nothing. The rank waits while its entries are copied, not while they are
-// sorted; meanwhile 16 to 40 bytes a block are needed beside dst.
+// sorted; meanwhile 32 bytes a block are needed beside dst.
 func (x *Index) AppendDump(dst []byte, id fleet.RankID) []byte {
 	start := len(dst)
 	dst = append(dst, dumpVersion)
-	var sections map[[3]uint8][]entry
+	var blocks []dumped
 	waiting := []byte{0}
 	if r := x.known(id); r != nil {
 		r.mu.Lock()
 		dst = appendGroups(dst, r.windows)
-		sections = x.sections(r)
+		blocks = x.dumped(r)
 		waiting = appendOrphans(nil, &r.orphans)
 		r.mu.Unlock()
 	} else {
 		dst = append(dst, 0)
 	}
-	order := slices.SortedFunc(maps.Keys(sections), func(a, b [3]uint8) int { return slices.Compare(a[:], b[:]) })
-	for _, key := range order {
-		dst = appendSection(dst, key, sections[key])
-	}
+	dst = appendSections(dst, blocks)
 	dst = append(dst, sectionEnd)
 	dst = append(dst, waiting...)
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
@@ -96,92 +88,123 @@ func appendGroups(dst []byte, w *windows) []byte {
 	return dst
 }
 
-// sections copies a rank's entries, by kind, class of age and mask.
-func (x *Index) sections(r *rank) map[[3]uint8][]entry {
+// dumped is one entry of a rank's tables.
+type dumped struct {
+	entry
+	stretch           uintptr // 0 where nobody holds the node: a window's, not held by all groups
+	pos               uint8
+	kind, class, mask uint8
+}
+
+// dumped copies a rank's entries.
+func (x *Index) dumped(r *rank) []dumped {
 	now := x.clock.now()
-	sections := map[[3]uint8][]entry{}
-	var list [ageClasses][1 << 8][]entry
+	n := 0
+	for i := range r.segments() {
+		s, _ := r.segment(i)
+		n += s.n
+	}
+	blocks := make([]dumped, 0, n)
 	for i := range r.segments() {
 		s, windowed := r.segment(i)
 		for j := range s.marks {
-			if mask := s.tiers(j); mask != 0 {
-				at := &list[x.ageClass(s.entries[j].seq, now)][mask]
-				*at = append(*at, s.entries[j])
+			mask := s.tiers(j)
+			if mask == 0 {
+				continue
 			}
-		}
-		kind := uint8(sectionTiers)
-		if windowed {
-			kind = sectionGroup
-		}
-		if last := len(r.engine.segments) - 1; i == last || i == r.segments()-1 {
-			collect(sections, kind, &list)
-		}
-	}
-	return sections
-}
-
-// collect moves the lists, which are by age and mask, to the sections of a kind.
-func collect(sections map[[3]uint8][]entry, kind uint8, list *[ageClasses][1 << 8][]entry) {
-	for class := range list {
-		for mask, entries := range list[class] {
-			if len(entries) > 0 {
-				sections[[3]uint8{kind, uint8(class), uint8(mask)}] = entries
+			b := dumped{entry: s.entries[j], kind: sectionTiers, mask: mask}
+			if windowed {
+				b.kind = sectionGroup
 			}
-			list[class][mask] = nil
+			x.locate(&b, now)
+			blocks = append(blocks, b)
 		}
+	}
+	return blocks
+}
+
+// locate finds a block's stretch and how old it is.
+func (x *Index) locate(b *dumped, now uint8) {
+	b.class = uint8(ageClasses - 1)
+	at := x.nodes.find(key(b.seq))
+	if at == nil {
+		return
+	}
+	r, pos := at.where()
+	if r == nil {
+		return
+	}
+	b.stretch, b.pos, b.class = uintptr(unsafe.Pointer(r.stretch)), pos, 0
+	for int(b.class) < len(ageLimits) && now-r.stretch.used() >= ageLimits[b.class] {
+		b.class++
 	}
 }
 
-func (x *Index) ageClass(seq blockhash.Sequence, now uint8) int {
-	age, ok := x.nodes.age(seq)
-	if !ok {
-		return ageClasses - 1
-	}
-	class := 0
-	for class < len(ageLimits) && now-age >= ageLimits[class] {
-		class++
-	}
-	return class
-}
-
-func appendSection(dst []byte, key [3]uint8, entries []entry) []byte {
-	slices.SortFunc(entries, func(a, b entry) int {
-		if c := cmp.Compare(a.seq, b.seq); c != 0 {
-			return c
+// appendSections writes blocks by kind, age and place.
+func appendSections(dst []byte, blocks []dumped) []byte {
+	slices.SortFunc(blocks, before)
+	for n := 0; len(blocks) > 0; blocks = blocks[n:] {
+		first := blocks[0]
+		for n = 0; n < len(blocks) && blocks[n].class == first.class && blocks[n].kind == first.kind; n++ {
 		}
-		return cmp.Compare(a.hash, b.hash)
-	})
-	dst = append(dst, key[:]...)
-	dst = binary.AppendUvarint(dst, uint64(len(entries)))
-	width := bucketWidth(len(entries))
-	for bucket := range 1 << (8 * width) {
-		n := 0
-		for n < len(entries) && int(entries[n].seq>>(64-8*width)) == bucket {
-			n++
-		}
-		dst = binary.AppendUvarint(dst, uint64(n))
-		for _, e := range entries[:n] {
-			var seq [8]byte
-			binary.LittleEndian.PutUint64(seq[:], uint64(e.seq))
-			dst = append(dst, seq[:8-width]...)
-			dst = binary.LittleEndian.AppendUint64(dst, e.hash)
-		}
-		entries = entries[n:]
+		dst = append(dst, first.kind, first.class)
+		dst = appendPieces(dst, blocks[:n])
+		dst = append(dst, 0)
 	}
 	return dst
 }
 
-// bucketWidth is how many bytes of the sequence hash number a section's buckets: no more than
-// save more than the counts of the buckets cost.
-func bucketWidth(entries int) int {
-	switch {
-	case entries >= 1<<16:
-		return 2
-	case entries >= 1<<8:
-		return 1
+// before is the order of a dump. By far most blocks differ in what is compared first.
+func before(a, b dumped) int {
+	if a.stretch != b.stretch && a.class == b.class && a.kind == b.kind {
+		return cmp.Compare(a.stretch, b.stretch)
 	}
-	return 0
+	if a.class != b.class {
+		return cmp.Compare(a.class, b.class)
+	}
+	if a.kind != b.kind {
+		return cmp.Compare(a.kind, b.kind)
+	}
+	if a.pos != b.pos {
+		return cmp.Compare(a.pos, b.pos)
+	}
+	if a.seq != b.seq {
+		return cmp.Compare(a.seq, b.seq)
+	}
+	return cmp.Compare(a.hash, b.hash)
 }
+
+func appendPieces(dst []byte, blocks []dumped) []byte {
+	for i, n := 0, 0; i < len(blocks); i += n {
+		flags := uint64(0)
+		if i > 0 && follows(blocks[i-1], blocks[i]) {
+			flags = pieceContinues
+		}
+		n = 1
+		for i+n < len(blocks) && blocks[i+n].mask == blocks[i].mask && follows(blocks[i+n-1], blocks[i+n]) {
+			n++
+		}
+		if n == 1 && flags == 0 {
+			flags = pieceLoose
+			for i+n < len(blocks) && blocks[i+n].mask == blocks[i].mask && !follows(blocks[i+n-1], blocks[i+n]) && alone(blocks[i+n:]) {
+				n++
+			}
+		}
+		dst = binary.AppendUvarint(dst, uint64(n)<<pieceFlags|flags)
+		dst = append(dst, blocks[i].mask)
+		for _, b := range blocks[i : i+n] {
+			dst = binary.LittleEndian.AppendUint64(dst, uint64(b.seq))
+			dst = binary.LittleEndian.AppendUint64(dst, b.hash)
+		}
+	}
+	return dst
+}
+
+// follows says whether b's content is a's and one block more.
+func follows(a, b dumped) bool { return a.stretch != 0 && a.stretch == b.stretch && b.pos == a.pos+1 }
+
+// alone says whether nothing continues the first of blocks.
+func alone(blocks []dumped) bool { return len(blocks) == 1 || !follows(blocks[0], blocks[1]) }
 
 // appendOrphans writes those that wait, oldest first.
 func appendOrphans(dst []byte, q *orphans) []byte {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 
@@ -93,35 +94,57 @@ func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	if s.class > 0 {
 		age -= ageLimits[s.class-1]
 	}
-	for bit := uint8(1); bit != 0; bit <<= 1 {
-		if s.mask&bit == 0 {
-			continue
+	var parent blockhash.Sequence
+	stored := 0
+	for at := s.pieces(); at.more(); {
+		p := at.next()
+		if stored += p.count; stored > loadStep {
+			if stored = 0; !x.makeRoom(loadStep) {
+				return false
+			}
 		}
-		p, sets := place{tier: bit}, bit
-		if s.kind == sectionGroup {
-			p, sets = place{group: bit}, 1<<(firstWindow+r.windows.class(bit))
+		for bit := uint8(1); bit != 0; bit <<= 1 {
+			if p.mask&bit != 0 && !x.restorePiece(r, p, s.kind, bit, age, parent) {
+				return false
+			}
 		}
-		e := x.edit(r, sets, 0)
-		e.age = age
-		ok := x.restoreEntries(r, &e, p, s.entries())
-		e.done()
-		if !ok {
-			return false
-		}
+		parent = p.at(p.count - 1).seq
 	}
 	return true
 }
 
-func (x *Index) restoreEntries(r *rank, e *edit, p place, at entriesAt) bool {
-	for i := 0; at.more(); i++ {
-		if i%loadStep == 0 && !x.makeRoom(loadStep) {
+func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent blockhash.Sequence) bool {
+	where, sets := place{tier: bit}, bit
+	if kind == sectionGroup {
+		where, sets = place{group: bit}, 1<<(firstWindow+r.windows.class(bit))
+	}
+	e := x.edit(r, sets, 0)
+	e.age = age
+	defer e.done()
+	for i := range p.count {
+		if e.after(parent, i == 0 && p.flags&pieceContinues != 0 || i > 0 && p.flags&pieceLoose == 0); i%prefetches == 0 {
+			x.fetchPiece(r, p, i)
+		}
+		entry := p.at(i)
+		if !x.hold(r, &e, entry.hash, entry.seq, where) {
 			return false
 		}
-		if entry := at.next(); !x.hold(r, e, entry.hash, entry.seq, p) {
-			return false
-		}
+		parent = entry.seq
 	}
 	return true
+}
+
+// fetchPiece has the memory fetched that the next 16 blocks of a piece will need.
+func (x *Index) fetchPiece(r *rank, p piece, from int) {
+	var hashes [prefetches]uint64
+	var lines [prefetches]uintptr
+	n := min(prefetches, p.count-from)
+	for i := range n {
+		entry := p.at(from + i)
+		hashes[i], lines[i] = entry.hash, uintptr(unsafe.Pointer(x.nodes.line(key(entry.seq))))
+	}
+	r.engine.fetch(hashes[:n])
+	prefetch(&lines, n)
 }
 
 // dump is a parsed dump. Everything in it lies in the dump's own bytes.
@@ -159,12 +182,12 @@ func parseDump(raw []byte) (*dump, error) {
 			body = body[1:]
 			break
 		}
-		s, rest, err := parseSection(body, len(d.groups))
+		s, blocks, rest, err := parseSection(body, len(d.groups))
 		if err != nil {
 			return nil, err
 		}
 		d.sections, body = append(d.sections, s), rest
-		d.entries += s.count
+		d.entries += blocks
 	}
 	d.orphans, err = parseOrphans(body, len(d.groups))
 	return d, err
@@ -209,69 +232,69 @@ func possible(kind, mask uint8, groups int) bool {
 	return false
 }
 
-func parseSection(body []byte, groups int) (s section, rest []byte, err error) {
-	if len(body) < 4 {
-		return s, nil, errDumpShort
+// section is blocks of one kind and age. It has been checked.
+type section struct {
+	kind, class uint8
+	body        []byte // of its pieces, without the end
+}
+
+// piece is blocks that are held alike.
+type piece struct {
+	count       int
+	flags, mask uint8
+	body        []byte
+}
+
+const pieceEntry = 16
+
+func parseSection(body []byte, groups int) (s section, blocks int, rest []byte, err error) {
+	if len(body) < 2 {
+		return s, 0, nil, errDumpShort
 	}
-	s.kind, s.class, s.mask = body[0], body[1], body[2]
-	if int(s.class) >= ageClasses || !possible(s.kind, s.mask, groups) {
-		return s, nil, fmt.Errorf("a section of kind %d, class %d, mask %#x is not known here", s.kind, s.class, s.mask)
+	s.kind, s.class = body[0], body[1]
+	if s.kind > sectionGroup || int(s.class) >= ageClasses {
+		return s, 0, nil, fmt.Errorf("a section of kind %d and class %d is not known here", s.kind, s.class)
 	}
-	body = body[3:]
-	count, n := binary.Uvarint(body)
-	if n <= 0 || count > uint64(len(body)) {
-		return s, nil, errDumpShort
-	}
-	body = body[n:]
-	s.count, s.width = int(count), bucketWidth(int(count))
-	left, at := s.count, 0
-	for range 1 << (8 * s.width) {
-		count, n := binary.Uvarint(body[at:])
-		if n <= 0 || count > uint64(left) {
-			return s, nil, errors.New("a section's counts do not add up")
+	body = body[2:]
+	for at := 0; ; {
+		head, n := binary.Uvarint(body[at:])
+		if n <= 0 {
+			return s, 0, nil, errDumpShort
 		}
-		size := n + int(count)*(16-s.width)
-		if size > len(body)-at {
-			return s, nil, errDumpShort
+		count := head >> pieceFlags
+		if count == 0 {
+			s.body = body[:at]
+			return s, blocks, body[at+n:], nil
 		}
-		at, left = at+size, left-int(count)
+		if left := len(body) - at - n - 1; left < 0 || count > uint64(left)/pieceEntry {
+			return s, 0, nil, errDumpShort
+		}
+		if mask := body[at+n]; !possible(s.kind, mask, groups) {
+			return s, 0, nil, fmt.Errorf("a piece's mask is %#x", mask)
+		}
+		blocks += int(count)
+		at += n + 1 + int(count)*pieceEntry
 	}
-	if left != 0 {
-		return s, nil, errors.New("a section's counts do not add up")
-	}
-	s.body = body[:at]
-	return s, body[at:], nil
 }
 
-// entries walks a section that has been checked.
-func (s *section) entries() entriesAt {
-	return entriesAt{body: s.body, width: s.width, left: s.count, bucket: -1}
+// pieces walks a section's.
+func (s *section) pieces() pieces { return pieces{s.body} }
+
+type pieces struct{ body []byte }
+
+func (a *pieces) more() bool { return len(a.body) > 0 }
+
+func (a *pieces) next() piece {
+	head, n := binary.Uvarint(a.body)
+	p := piece{count: int(head >> pieceFlags), flags: uint8(head & (1<<pieceFlags - 1)), mask: a.body[n]}
+	end := n + 1 + p.count*pieceEntry
+	p.body, a.body = a.body[n+1:end], a.body[end:]
+	return p
 }
 
-type entriesAt struct {
-	body   []byte
-	width  int
-	left   int // entries
-	bucket int
-	inside int // entries left in the bucket
-}
-
-func (a *entriesAt) more() bool { return a.left > 0 }
-
-func (a *entriesAt) next() entry {
-	for a.inside == 0 {
-		count, n := binary.Uvarint(a.body)
-		a.body, a.inside = a.body[n:], int(count)
-		a.bucket++
-	}
-	size := 8 - a.width
-	var low [8]byte
-	copy(low[:], a.body[:size])
-	seq := binary.LittleEndian.Uint64(low[:]) | uint64(a.bucket)<<(64-8*a.width)
-	hash := binary.LittleEndian.Uint64(a.body[size:])
-	a.body = a.body[size+8:]
-	a.left, a.inside = a.left-1, a.inside-1
-	return entry{hash, blockhash.Sequence(seq)}
+func (p *piece) at(i int) entry {
+	raw := p.body[i*pieceEntry:]
+	return entry{hash: binary.LittleEndian.Uint64(raw[8:]), seq: blockhash.Sequence(binary.LittleEndian.Uint64(raw))}
 }
 
 // waiting walks the orphans of a dump.
