@@ -9,16 +9,15 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// nodes maps sequence hashes to sets of holders. Readers take no lock.
+// nodes maps sequence hashes to runs, and so to sets of holders. Readers take no lock.
 //
 // Within one table a slot's key, once set, never changes: a node without holders keeps its
 // slot with a nil run until the shard is rebuilt into a new table. So a reader that found
 // its key can trust the run it loads next, and an old table is still true but for what
 // changed since the swap; the garbage collector frees it after its last reader.
 //
-// Four slots are a cache line, and a key's home is the beginning of one: nine in ten nodes are
-// found in the first line that is read. (Homes at any slot, and ages in an array of their own,
-// took two lines and more: a lookup of 6,250 blocks among 2 million took three times as long.)
+// Four slots are a cache line, and a key's home is the beginning of one: most nodes are found in
+// the first line that is read.
 type nodes struct {
 	budget *budget
 	sets   *sets
@@ -31,7 +30,7 @@ type nodeShard struct {
 	table atomic.Pointer[table]
 
 	mu   sync.Mutex
-	live int // guarded by mu: slots with a set
+	live int // guarded by mu: slots with a run
 	used int // guarded by mu: slots with a key
 }
 

@@ -168,12 +168,12 @@ func (x *Index) join(r *rank, e *edit, p place, hashes []uint64) {
 // put records that the rank holds content seq under the engine's hash on the tier of bit,
 // which is e's. False means that there is no room.
 func (x *Index) put(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
-	was, tiers := r.engine.get(hash)
+	was, tiers, ok := r.engine.add(hash, seq, bit, &x.budget)
 	if tiers != 0 && was != seq {
 		x.forget(r, hash, was, tiers) // the engine's hash now stands for something else
-		tiers = 0
+		_, tiers, ok = r.engine.add(hash, seq, bit, &x.budget)
 	}
-	if !r.engine.set(hash, seq, tiers|bit, &x.budget) {
+	if !ok {
 		return false
 	}
 	before, ok := e.apply(seq)

@@ -156,6 +156,8 @@ type world struct {
 	depth  int
 	ranks  int
 	claims int
+	// long has chains go along one of a few prompts of many blocks, and leave it or not.
+	long bool
 	// windows, where not empty, are those of the groups of the first two ranks.
 	windows []int
 }
@@ -164,6 +166,12 @@ func (w *world) chain() []blockhash.Block {
 	chain := make([]blockhash.Block, 1+w.rng.IntN(w.depth))
 	for i := range chain {
 		chain[i] = blockhash.Block(1 + w.rng.IntN(w.fan))
+	}
+	if w.long {
+		leave := w.rng.IntN(2 * len(chain))
+		for i := range min(leave, len(chain)) {
+			chain[i] = blockhash.Block(1000 + i)
+		}
 	}
 	return chain
 }
@@ -356,6 +364,26 @@ func TestAgreesWithTwin(t *testing.T) {
 			if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
 				t.Fatalf("step %d: rank %d of %v: %v, the twin says %v", i, id, query, got, want)
 			}
+		}
+	}
+	audit(t, w.x)
+}
+
+// TestLongPromptsAgreeWithTwin is TestAgreesWithTwin with prompts of several stretches, so that
+// lookups skip, over holes, and prompts leave each other inside what is skipped.
+func TestLongPromptsAgreeWithTwin(t *testing.T) {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{}), n: naive{map[fleet.RankID]*naiveRank{}},
+		now: time.Unix(1000, 0), fan: 2, depth: 200, ranks: 3, long: true, windows: []int{5, 70}}
+	var out Overlap
+	for i := range steps(150) {
+		w.step()
+		if i%3 == 0 {
+			w.query(&out, w.x, fleet.RankID(w.rng.IntN(w.ranks)))
+		}
+		if i%100 == 99 { // else the twin has too much to look through
+			id := fleet.RankID(w.rng.IntN(w.ranks))
+			w.x.Drop(id)
+			delete(w.n.ranks, id)
 		}
 	}
 	audit(t, w.x)
