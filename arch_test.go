@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"internal/kv/kvindex": {"internal/kv/blockhash", "internal/fleet"},
 	"internal/kv/feed":    {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost": {"internal/fleet", "internal/perfmodel"},
-	"internal/route/pick": {"internal/fleet", "internal/route/cost"},
+	"internal/route/pick": {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
 	"internal/route":      {"internal/prompt", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet", "internal/perfmodel", "internal/route/cost", "internal/route/pick"},
 	"internal/plan":       {"internal/fleet", "internal/perfmodel"},
 	// The judge of routing runs the real router on the real index, with the events of its engines.

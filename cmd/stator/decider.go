@@ -94,12 +94,16 @@ func (d *decider) setModels(cfg *config.Config) error {
 			d.prepared[m.Path] = p.WithMemory(d.memory)
 		}
 		p := d.prepared[m.Path]
-		weights := cost.Default()
-		weights.PrefillScale = m.Router.PrefillScale
+		by := cost.Function(cost.Default())
+		if m.Router.Cost == cost.NameDynamo {
+			dynamo := cost.Dynamo()
+			dynamo.PrefillScale = m.Router.PrefillScale
+			by = dynamo
+		}
 		for _, name := range append([]string{m.Name}, m.Aliases...) {
 			models[name] = &route.ModelConfig{
 				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
-				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Weights: &weights,
+				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: by,
 			}
 		}
 	}
@@ -178,15 +182,19 @@ func (d *decider) runInformed(ctx context.Context, b *bus.Bus, ln net.Listener, 
 	return d.run(ctx, ln)
 }
 
+// settleEvery is short against a prefill, because what prefills take is learned from when they
+// settle; a round over a thousand bookings takes some ten microseconds.
+const settleEvery = 20 * time.Millisecond
+
 // settle moves bookings from prefill to decode as events show that prompts were computed,
 // until ctx ends.
 func (d *decider) settle(ctx context.Context) {
-	tick := time.NewTicker(200 * time.Millisecond)
+	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
-			d.router.SettlePrefills()
+		case now := <-tick.C:
+			d.router.SettlePrefills(now)
 		case <-ctx.Done():
 			return
 		}

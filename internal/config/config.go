@@ -91,8 +91,11 @@ type Router struct {
 	// temperature spreads choices: 0 (default) always takes the cheapest worker, 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
 	Temperature float64 `yaml:"temperature"`
-	// prefillScale weighs a block that must be computed against a block that is occupied by
-	// running requests. Default 16. Raising it favours cache hits over even load.
+	// cost is how the kv policy judges workers: delay (default), by how long a request would wait
+	// and be computed there and hold up others, as learned; or dynamo, NVIDIA Dynamo's function.
+	Cost string `yaml:"cost"`
+	// prefillScale is for cost dynamo: it weighs a block that must be computed against a block that
+	// is occupied by running requests. Default 16. Raising it favours cache hits over even load.
 	PrefillScale float64 `yaml:"prefillScale"`
 }
 

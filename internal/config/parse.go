@@ -55,6 +55,9 @@ func (c *Config) fillIn() {
 		m := &c.Models[i]
 		orInt(&m.BlockSize, 16)
 		orString(&m.Router.Policy, "kv")
+		if m.Router.Cost == "" {
+			m.Router.Cost = "delay"
+		}
 		if m.Router.PrefillScale == 0 {
 			m.Router.PrefillScale = 16
 		}

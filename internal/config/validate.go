@@ -68,6 +68,7 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 	v.is(m.BlockSize >= 1 && m.BlockSize <= 4096, path+".blockSize", "must lie between 1 and 4096")
 	v.oneOf(m.Router.Policy, policies, path+".router.policy")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
+	v.is(m.Router.Cost == "delay" || m.Router.Cost == "dynamo", path+".router.cost", "must be delay or dynamo")
 	v.is(m.Router.PrefillScale > 0, path+".router.prefillScale", "must be positive")
 	for _, n := range append([]string{m.Name}, m.Aliases...) {
 		v.is(names[n] == "", path, "the name %q is taken by %s", n, names[n])

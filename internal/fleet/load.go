@@ -15,7 +15,12 @@ type Load struct {
 	requests      atomic.Int64
 	prefillTokens atomic.Int64
 	decodeBlocks  atomic.Int64
-	reported      atomic.Pointer[Report]
+	prefillTime   atomic.Int64 // nanoseconds
+	// since is when the rank began with the prefill that is at the front, in nanoseconds since
+	// 1970; it means nothing while none is booked.
+	since    atomic.Int64
+	pace     pace
+	reported atomic.Pointer[Report]
 }
 
 // Report is one sample of an engine's own load figures.
@@ -31,6 +36,18 @@ type Amount struct {
 	Requests      int64 // 1, or -1 to take it back
 	PrefillTokens int64 // tokens that must still be computed
 	DecodeBlocks  int64 // blocks the request will occupy
+	// PrefillTime is how long PrefillTokens are estimated to take.
+	PrefillTime time.Duration
+}
+
+// Negative is what takes a back.
+func (a Amount) Negative() Amount {
+	return Amount{Requests: -a.Requests, PrefillTokens: -a.PrefillTokens, DecodeBlocks: -a.DecodeBlocks, PrefillTime: -a.PrefillTime}
+}
+
+// Prefill is the part of a that the first token takes away.
+func (a Amount) Prefill() Amount {
+	return Amount{PrefillTokens: a.PrefillTokens, PrefillTime: a.PrefillTime}
 }
 
 // Add adds a to the booked figures; negative amounts take a booking back.
@@ -38,15 +55,50 @@ func (l *Load) Add(a Amount) {
 	l.requests.Add(a.Requests)
 	l.prefillTokens.Add(a.PrefillTokens)
 	l.decodeBlocks.Add(a.DecodeBlocks)
+	l.prefillTime.Add(int64(a.PrefillTime))
 }
 
-// Booked returns the booked figures. The three are read one after another: a reader beside
+// PrefillBegins is told, before Add, of a booking with prefill: where the rank has none it begins
+// with this one.
+func (l *Load) PrefillBegins(now time.Time) {
+	if l.prefillTime.Load() <= 0 {
+		l.since.Store(now.UnixNano())
+	}
+}
+
+// PrefillEnds is told, before its Amount is taken back, that a prefill is done, and returns how long
+// the rank worked on it: since the one before, or since it was booked on an idle rank.
+func (l *Load) PrefillEnds(now time.Time) time.Duration {
+	return max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
+}
+
+// Wait is how long a prompt that is booked now waits for the prefills before it, by estimate: their
+// time, less what has gone by since the rank began with the first of them. A rank that takes
+// longer than estimated is not believed to be nearly done.
+func (l *Load) Wait(now time.Time) time.Duration {
+	booked := time.Duration(l.prefillTime.Load())
+	if booked <= 0 {
+		return 0
+	}
+	return max(booked-max(0, time.Duration(now.UnixNano()-l.since.Load())), booked/8)
+}
+
+// Pace is how much longer prefills take on this rank than they are estimated to: 1 where nothing is
+// known, 2 for a rank half as fast as others of its kind.
+func (l *Load) Pace() float64 { return l.pace.now() }
+
+// ObservePace is told of a prefill that ended: what it took, and what had been estimated without
+// this rank's pace.
+func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
+
+// Booked returns the booked figures. They are read one after another: a reader beside
 // a writer may see a booking in one and not yet in the next.
 func (l *Load) Booked() Amount {
 	return Amount{
 		Requests:      l.requests.Load(),
 		PrefillTokens: l.prefillTokens.Load(),
 		DecodeBlocks:  l.decodeBlocks.Load(),
+		PrefillTime:   time.Duration(l.prefillTime.Load()),
 	}
 }
 

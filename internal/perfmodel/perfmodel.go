@@ -1,9 +1,10 @@
 // Package perfmodel says how long an engine's forward passes take.
 //
-// A model is a pure function from what a pass computes to a duration. The package holds
-// models that are known beforehand; it measures nothing and learns nothing yet.
+// A model of timing is a pure function from what a pass computes to a duration: that is what
+// simulated engines are made of. A [Line] is the same from outside, as a router can know it: how
+// long a prompt takes, [Learned] from what was observed. The package measures nothing itself.
 //
-// All types are values, safe for concurrent use.
+// All types but Learned, which says so itself, are values, safe for concurrent use.
 package perfmodel
 
 import (

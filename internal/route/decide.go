@@ -43,6 +43,7 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 	r.index.Lookup(s.blocks, &s.overlap)
 	s.name(d)
 
+	d.Cost = m.Cost.String()
 	won := r.book(s, m, d)
 	s.explain(d, won, r.cfg.Candidates)
 	r.predict(s, d, s.candidates[won].Rank)
@@ -54,25 +55,26 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 // for the unlucky.
 func (r *Router) book(s *scratch, m *model, d *Decision) int {
 	for range 64 {
-		won, k := s.choose(m, d)
+		won, k := r.choose(s, m, d)
 		if r.bookings.Start(d.ID, k, s.candidates[won].Facts.Booked) {
 			return won
 		}
 	}
-	won, k := s.choose(m, d)
+	won, k := r.choose(s, m, d)
 	r.bookings.Force(d.ID, k)
 	return won
 }
 
 // choose scores all candidates by their load now and picks one; k is the booking to make.
-func (s *scratch) choose(m *model, d *Decision) (won int, k pick.Booking) {
-	s.score(m, d)
+func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking) {
+	r.score(s, m, d)
 	won = s.policy.Choose(s.candidates, s.rng)
 	c := &s.candidates[won]
-	s.amount.PrefillTokens = int64(c.Score.Uncached)
+	takes := c.Line.Prefill(c.Score.Uncached)
+	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Score.Uncached), time.Duration(float64(takes)*c.Facts.Pace)
 	return won, pick.Booking{
 		Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
-		Prompt: d.PromptTokens, Cached: d.PromptTokens - c.Score.Uncached,
+		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Score.Uncached), Estimated: takes,
 	}
 }
 

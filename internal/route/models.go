@@ -38,16 +38,15 @@ type ModelConfig struct {
 	Policy string
 	// Temperature spreads the kv policy's picks: 0, the default, always takes the lowest cost.
 	Temperature float64
-	// Weights are the cost function's; nil means cost.Default().
-	Weights *cost.Weights
+	// Cost judges the candidates; nil means cost.Default().
+	Cost cost.Function
 }
 
 // model is a ModelConfig made ready.
 type model struct {
 	ModelConfig
-	name    string
-	policy  pick.Policy
-	weights cost.Weights
+	name   string
+	policy pick.Policy
 }
 
 // SetModels replaces what is served: decisions that have begun use the old models, all
@@ -73,7 +72,7 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 }
 
 func newModel(name string, cfg ModelConfig) (*model, error) {
-	m := &model{ModelConfig: cfg, name: name, weights: cost.Default()}
+	m := &model{ModelConfig: cfg, name: name}
 	if m.Pool == "" {
 		m.Pool = name
 	}
@@ -83,8 +82,8 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	if m.Policy == "" {
 		m.Policy = pick.KV
 	}
-	if cfg.Weights != nil {
-		m.weights = *cfg.Weights
+	if m.Cost == nil {
+		m.Cost = cost.Default()
 	}
 	var err error
 	if m.BlockSize < 0 || m.BlockSize > 1<<16 {
@@ -92,7 +91,7 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	}
 	policy, policyErr := pick.New(m.Policy, m.Temperature)
 	m.policy = policy
-	return m, errors.Join(err, policyErr, m.weights.Validate())
+	return m, errors.Join(err, policyErr, m.Cost.Validate())
 }
 
 // seed is that of the block hashes of one request. Tokens do not tell one image from another,

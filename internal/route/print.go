@@ -5,11 +5,12 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/cost"
 )
 
 // String prints the decision as people read it: what was asked, a table of the candidates
 // with overlap, load and the terms of their cost, and one sentence why the winner won.
-// Costs are in blocks; lower is better.
+// Costs are in milliseconds of delay, or in blocks by Dynamo's function; lower is better.
 func (d *Decision) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
@@ -36,8 +37,12 @@ func (d *Decision) String() string {
 }
 
 func (d *Decision) rows() [][]string {
-	rows := [][]string{{"", "worker", "device", "host", "disk", "ext", "prefill tokens", "decode blocks", "requests",
-		"cost", "= prefill", "+ decode", "+ requests", "+ foreign", "uncached"}}
+	terms := []string{"cost ms", "= wait", "+ prefill", "+ decode", "+ foreign"}
+	if d.Cost == cost.NameDynamo {
+		terms = []string{"cost", "= prefill", "+ decode", "+ requests"}
+	}
+	head := append([]string{"", "worker", "device", "host", "disk", "ext", "prefill tokens", "decode blocks", "requests"}, terms...)
+	rows := [][]string{append(head, "uncached")}
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
 		mark := ""
@@ -46,9 +51,13 @@ func (d *Decision) rows() [][]string {
 		}
 		rows = append(rows, []string{mark, c.name(d), num(c.Overlap[fleet.Device]), num(c.Overlap[fleet.Host]),
 			num(c.Overlap[fleet.Disk]), num(c.Overlap[fleet.External]),
-			num(c.Load.PrefillTokens), num(c.Load.DecodeBlocks), num(c.Load.Requests),
-			dec(c.Score.Total), dec(c.Score.Prefill), dec(c.Score.Decode), dec(c.Score.Requests), dec(c.Score.Foreign),
-			num(c.Score.Uncached)})
+			num(c.Load.PrefillTokens), num(c.Load.DecodeBlocks), num(c.Load.Requests), dec(c.Score.Total)})
+		last, s := &rows[len(rows)-1], &c.Score
+		if d.Cost == cost.NameDynamo {
+			*last = append(*last, dec(s.Prefill), dec(s.Decode), dec(s.Requests), num(s.Uncached))
+		} else {
+			*last = append(*last, dec(s.Wait), dec(s.Prefill), dec(s.Decode), dec(s.Foreign), num(s.Uncached))
+		}
 	}
 	return rows
 }
@@ -103,8 +112,9 @@ func (d *Decision) split() (won, next *Candidate) {
 	return won, next
 }
 
-// mainReason names the term in which the winner gained most over the next. Prefill has two
-// parts: what overlap saves of this prompt, and what is booked ahead of it.
+// mainReason names the term in which the winner gained most over the next. Prefill by Dynamo's
+// function has two parts: what overlap saves of this prompt, and what is booked ahead of it. By
+// ours it has two as well: what this prompt takes to compute, and how many it would hold up.
 func mainReason(won, next *Candidate) string {
 	overlap := won.Score.Credit - next.Score.Credit
 	ahead := next.Score.Ahead - won.Score.Ahead
@@ -112,12 +122,26 @@ func mainReason(won, next *Candidate) string {
 	if overlap+ahead > 0 {
 		scale = (next.Score.Prefill - won.Score.Prefill) / (overlap + ahead)
 	}
+	less, neighbours := "overlap", 0.0
+	if own := won.Score.Own; own > 0 && next.Score.Own > 0 {
+		switch {
+		case won.Score.Uncached < next.Score.Uncached:
+		case won.Overlap[fleet.Device] > next.Overlap[fleet.Device]:
+			less = "overlap in a faster tier"
+		default:
+			less = "a faster rank"
+		}
+		overlap, scale = next.Score.Own-own, won.Score.Prefill/own
+		neighbours = next.Score.Own * (next.Score.Prefill/next.Score.Own - scale)
+	}
 	reason, most := "less work", 0.0
 	for _, term := range []struct {
 		name string
 		gain float64
 	}{
-		{"overlap", overlap * scale},
+		{less, overlap * scale},
+		{"fewer requests to hold up", neighbours},
+		{"less to wait for", next.Score.Wait - won.Score.Wait},
 		{"less prefill ahead", ahead * scale},
 		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
 		{"fewer requests", next.Score.Requests - won.Score.Requests},

@@ -13,8 +13,8 @@ import (
 
 // anyModel serves requests that name no model on a path we do not read.
 var anyModel = &model{
-	ModelConfig: ModelConfig{BlockSize: 16, Policy: pick.LeastLoaded},
-	policy:      must(pick.New(pick.LeastLoaded, 0)), weights: cost.Default(),
+	ModelConfig: ModelConfig{BlockSize: 16, Policy: pick.LeastLoaded, Cost: cost.Default()},
+	policy:      must(pick.New(pick.LeastLoaded, 0)),
 }
 
 func must(p pick.Policy, err error) pick.Policy {

@@ -57,7 +57,8 @@ type Decision struct {
 	Err        *prompt.Error
 	RetryAfter time.Duration
 
-	Model, Policy string
+	// Cost names the function that judged the candidates.
+	Model, Policy, Cost string
 	// Worker and Rank take the request at Address. Ranks is how many the worker has: where
 	// there is more than one, the pick must be pinned to Rank.
 	Worker      string

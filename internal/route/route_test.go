@@ -100,7 +100,7 @@ func TestConcurrent(t *testing.T) {
 				if d.Outcome != route.Picked || d.String() == "" {
 					t.Errorf("%s", d)
 				}
-				r.PrefillDone(d.ID)
+				r.PrefillDone(d.ID, d.At)
 				if !r.End(d.ID, start) {
 					t.Error("a booking was not there to end")
 				}

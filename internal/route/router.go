@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -35,6 +36,9 @@ type Config struct {
 	// PredictFor is how long a picked rank is taken to hold the prompt unless it says so
 	// itself; 0 predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
+	// Line is how long prompts are taken to compute on workers of a kind that nobody has seen yet:
+	// what a profile says. The zero Line means perfmodel.DefaultLine().
+	Line perfmodel.Line
 	// Served is told of each request that has ended regularly: where it was booked, when it was
 	// decided, and its prompt's tokens with those that the decision took for cached. It must be
 	// quick and must not call the router. Nil is not told.
@@ -50,6 +54,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Grace <= 0 {
 		c.Grace = 10 * time.Second
+	}
+	if c.Line == (perfmodel.Line{}) {
+		c.Line = perfmodel.DefaultLine()
 	}
 	if c.PredictFor == nil {
 		c.PredictFor = predictFor
@@ -71,6 +78,7 @@ type Router struct {
 	index    *kvindex.Index
 	models   atomic.Pointer[map[string]*model]
 	bookings *pick.Bookings
+	speeds   speeds
 	recent   ring
 	counts   counts
 	ids      atomic.Uint64
@@ -85,6 +93,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, fleet: f, index: x, bookings: pick.NewBookings(cfg.MaxBookings)}
 	r.bookings.Served = cfg.Served
+	r.speeds.start, r.bookings.Prefilled = cfg.Line, r.speeds.prefilled
 	r.recent.slots = make([]atomic.Pointer[Decision], cfg.Decisions)
 	r.models.Store(&map[string]*model{})
 	return r
@@ -131,15 +140,15 @@ func (r *Router) End(id string, now time.Time) bool { return r.bookings.End(id, 
 
 // PrefillDone says that the decision's request has begun to answer. False means that this
 // was known, or that there is no such booking.
-func (r *Router) PrefillDone(id string) bool { return r.bookings.PrefillDone(id) }
+func (r *Router) PrefillDone(id string, now time.Time) bool { return r.bookings.PrefillDone(id, now) }
 
 // SettlePrefills takes the prefill off every booking whose prompt the picked rank's engine
 // itself reports to hold by now, and returns how many there were. It is for a ticker: where
 // no one watches responses, cache events are what tells prefill from decode.
-func (r *Router) SettlePrefills() int {
+func (r *Router) SettlePrefills(now time.Time) int {
 	return r.bookings.PrefillDoneIf(func(k *pick.Booking) bool {
 		return k.Last != 0 && r.index.Reported(k.Rank.ID, blockhash.Sequence(k.Last))
-	})
+	}, now)
 }
 
 // EndBefore ends the bookings of one Envoy that began before t, and returns how many: for

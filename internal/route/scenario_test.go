@@ -12,10 +12,14 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 )
+
+// line is what workers are taken to be: a token takes a millisecond.
+var line = perfmodel.Line{Token: 1e6}
 
 // TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
 // tokens. Verbs:
@@ -34,7 +38,7 @@ func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := &world{index: kvindex.New(kvindex.Config{}), now: start}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
-		w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+		w.router = route.New(route.Config{Seed: 1, Line: line, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 			return openai.Parse(ep, body, openai.Limits{})
 		}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)
@@ -98,7 +102,10 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "load":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
-		m.Load.Add(fleet.Amount{Requests: int64(a.number("requests", 0)), PrefillTokens: int64(a.number("prefill", 0)), DecodeBlocks: int64(a.number("decode", 0))})
+		amount := fleet.Amount{Requests: int64(a.number("requests", 0)), PrefillTokens: int64(a.number("prefill", 0)), DecodeBlocks: int64(a.number("decode", 0))}
+		amount.PrefillTime = line.Prefill(int(amount.PrefillTokens))
+		m.Load.PrefillBegins(w.now)
+		m.Load.Add(amount)
 		return ""
 	case "decide":
 		return w.decide(a, d.Input)
@@ -108,9 +115,9 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		}
 		return "not known\n"
 	case "prefill":
-		return fmt.Sprintln(w.router.PrefillDone(a.words[0]))
+		return fmt.Sprintln(w.router.PrefillDone(a.words[0], w.now))
 	case "settle":
-		return fmt.Sprintf("%d settled\n", w.router.SettlePrefills())
+		return fmt.Sprintf("%d settled\n", w.router.SettlePrefills(w.now))
 	case "end":
 		return fmt.Sprintln(w.router.End(a.words[0], w.now))
 	case "wait":

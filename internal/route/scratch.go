@@ -22,6 +22,7 @@ type scratch struct {
 	chain      []blockhash.Sequence
 	overlap    kvindex.Overlap
 	policy     pick.Policy
+	asked      cost.Request
 	amount     fleet.Amount
 	ranks      []fleet.Rank
 	candidates []pick.Candidate
@@ -41,14 +42,16 @@ func (s *scratch) shed() {
 }
 
 // score judges every candidate by its load now.
-func (s *scratch) score(m *model, d *Decision) {
-	q := cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Now: d.At}
+func (r *Router) score(s *scratch, m *model, d *Decision) {
+	q := &s.asked
+	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Now: d.At}
 	s.candidates = slices.Grow(s.candidates[:0], len(s.ranks))[:len(s.ranks)]
 	for i := range s.ranks {
 		c := &s.candidates[i]
 		c.Rank = s.ranks[i]
 		c.Facts.Booked = c.Rank.Load.Booked()
 		c.Facts.Report, c.Facts.HasReport = c.Rank.Load.Reported()
+		c.Facts.Wait, c.Facts.Pace = c.Rank.Load.Wait(d.At), c.Rank.Load.Pace()
 		c.Facts.Overlap = s.overlap.Of(c.Rank.ID)
 		if i == 0 || c.Facts.Booked.PrefillTokens < q.MinPrefillTokens {
 			q.MinPrefillTokens = c.Facts.Booked.PrefillTokens
@@ -56,7 +59,10 @@ func (s *scratch) score(m *model, d *Decision) {
 	}
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		c.Score = m.weights.Score(&q, &c.Facts)
+		if i == 0 || c.Rank.Worker.Engine != s.candidates[i-1].Rank.Worker.Engine {
+			q.Line = r.speeds.of(c.Rank.Worker).Line()
+		}
+		c.Line, c.Score = q.Line, m.Cost.Score(q, &c.Facts)
 	}
 	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks())}
 }

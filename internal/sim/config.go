@@ -28,8 +28,8 @@ type Config struct {
 	Policy string
 	// Temperature spreads the kv policy's picks; default 0.
 	Temperature float64
-	// Weights are the cost function's; nil means cost.Default().
-	Weights *cost.Weights
+	// Cost judges candidates; nil means cost.Default().
+	Cost cost.Function
 	// Replicas is how many routers there are, which take requests in turn; default 1. Each sees the
 	// engines' events and reports, and its own bookings.
 	Replicas int
@@ -91,9 +91,8 @@ func (c Config) withDefaults() Config {
 	if c.Engine.Timing == nil {
 		c.Engine.Timing = perfmodel.Polynomial{}
 	}
-	if c.Weights == nil {
-		w := cost.Default()
-		c.Weights = &w
+	if c.Cost == nil {
+		c.Cost = cost.Default()
 	}
 	return c
 }
@@ -120,5 +119,5 @@ func (c Config) Validate() error {
 		bad(r.Worker < 0 || r.Worker >= c.Workers, "restart of worker %d: there are %d", r.Worker, c.Workers)
 		bad(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
 	}
-	return errors.Join(append(errs, c.Engine.Validate(), c.Weights.Validate())...)
+	return errors.Join(append(errs, c.Engine.Validate(), c.Cost.Validate())...)
 }

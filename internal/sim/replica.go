@@ -48,7 +48,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	}
 	size := cfg.Engine.BlockSize
 	err := p.router.SetModels(map[string]*route.ModelConfig{model: {
-		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Weights: cfg.Weights,
+		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)

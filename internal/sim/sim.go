@@ -161,7 +161,7 @@ func (r *run) handle(e *event) error {
 	case eventsCome:
 		r.deliver(e.message)
 	case firstToken:
-		e.job.replica.router.PrefillDone(e.job.id)
+		e.job.replica.router.PrefillDone(e.job.id, r.clock())
 	case lastToken:
 		e.job.replica.router.End(e.job.id, r.clock())
 	case reports:

@@ -40,6 +40,14 @@ func mustRun(t testing.TB, cfg Config, list []Arrival) *Result {
 	return r
 }
 
+// often restarts workers 0 to 3 in turn, one every span.
+func often(every, after time.Duration) (list []Restart) {
+	for i := range 20 {
+		list = append(list, Restart{Worker: i % 4, At: time.Duration(i) * every, After: after})
+	}
+	return list
+}
+
 // Everything at once, twice: the same seed gives the same bytes, and every request is accounted
 // for.
 func TestRunsRepeatThemselves(t *testing.T) {
@@ -51,7 +59,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"guessing":    {NoEvents: true},
 		"closed loop": {Concurrency: 8},
-		"failing":     {Restarts: []Restart{{Worker: 1, At: 3 * time.Second, After: 5 * time.Second}, {Worker: 0, At: 9 * time.Second}}, EventLag: 50 * time.Millisecond, Replicas: 2},
+		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
 		"slow":        {Slow: map[int]float64{2: 3}},
 	} {
 		cfg.Seed, cfg.Engine = 7, engine.Config{Blocks: 400, BlockSize: 16}
@@ -193,11 +201,11 @@ func TestAgreesWithDynamo(t *testing.T) {
 	}
 	for _, c := range []struct {
 		policy      string
-		weights     cost.Weights
+		cost        cost.Function
 		reuse, ttft float64
 		within      float64
 	}{{"round-robin", cost.Default(), 0.0808, 539.0, 0.02}, {"kv", cost.Dynamo(), 0.1164, 495.2, 0.05}} {
-		r, err := Run(Config{Policy: c.policy, Weights: &c.weights, PredictFor: -1, Engine: engine.Config{BlockSize: 64}}, first(1000, Mooncake(mooncake(t), 512)))
+		r, err := Run(Config{Policy: c.policy, Cost: c.cost, PredictFor: -1, Engine: engine.Config{BlockSize: 64}}, first(1000, Mooncake(mooncake(t), 512)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,23 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
+)
+
+// Function judges candidates. *[Delay] and *[Weights] are the two there are.
+type Function interface {
+	// Score judges one candidate for a request.
+	Score(r *Request, f *Facts) Score
+	// Validate reports everything that is wrong with its weights.
+	Validate() error
+	// String is its name.
+	String() string
+}
+
+// The names of the functions.
+const (
+	NameDelay  = "delay"
+	NameDynamo = "dynamo"
 )
 
 // Request is what every candidate is judged for.
@@ -17,6 +34,8 @@ type Request struct {
 	MinPrefillTokens int64
 	// Now dates the engines' reports.
 	Now time.Time
+	// Line is how long prompts take on workers of the pool; only [Delay] needs it.
+	Line perfmodel.Line
 }
 
 // Blocks is the number of blocks the prompt occupies, the incomplete last one included.
@@ -35,6 +54,10 @@ type Facts struct {
 	// Report is the engine's own word, where HasReport is true.
 	Report    fleet.Report
 	HasReport bool
+	// Wait is how long the prefills booked there will still take, and Pace how much longer than
+	// by the Request's Line they take there, where 0 counts as 1; only [Delay] needs them.
+	Wait time.Duration
+	Pace float64
 }
 
 // Cached is the number of prompt tokens that the rank need not compute. An engine computes
@@ -47,16 +70,19 @@ func (f *Facts) Cached(r *Request) int {
 	return max(0, min(blocks*max(1, r.BlockSize), r.PromptTokens-1))
 }
 
-// Score is the cost of a candidate and the named terms it is the sum of. Lower is better;
-// every term is in blocks.
+// Score is the cost of a candidate and the named terms it is the sum of. Lower is better. Terms
+// are in milliseconds by [Delay], and in blocks by [Weights].
 type Score struct {
 	Total    float64
-	Prefill  float64 // prompt tokens still to compute here, booked ones included, scaled, less the credit for overlap
-	Decode   float64 // blocks that running requests and this one occupy
-	Requests float64 // booked requests
+	Wait     float64 // by Delay: for the prefills that are booked here
+	Prefill  float64 // what is to be computed of this prompt, as the function weighs it; by Weights with what is booked
+	Decode   float64 // what running requests occupy; by Weights with this one
+	Requests float64 // by Weights: booked requests
 	Foreign  float64 // requests the engine reports beyond those we booked
-	// Credit is the overlap's worth and Ahead what is booked before this request, both in
-	// blocks, weighed but not scaled. They are parts of Prefill.
+	// Own is, by Delay, what the prompt takes to compute here, of which Prefill is a multiple.
+	Own float64
+	// Credit is, by Weights, the overlap's worth and Ahead what is booked before this request, both
+	// in blocks and not scaled. They are parts of Prefill.
 	Credit, Ahead float64
 	// ForeignRequests is what Foreign weighs.
 	ForeignRequests int64
@@ -64,16 +90,16 @@ type Score struct {
 	Uncached int
 }
 
-// Score judges one candidate.
+// Score judges one candidate, as Dynamo's default selector does.
 //
-//	prefill  = PrefillScale · max(0, (Ahead · booked prefill + prompt)/blockSize − credit)
+//	prefill  = PrefillScale · max(0, (booked prefill + prompt)/blockSize − credit)
 //	credit   = Overlap · decay · device + Tier · (host, disk, external)
 //	decay    = 1/(1 + OverlapDecay · (booked prefill − least booked prefill) / prompt)
 //	decode   = Decode · (booked blocks + blocks of this prompt)
 //	requests = Requests · booked requests
-//	foreign  = Foreign · max(0, running + waiting − booked requests), of a fresh report
 //
-// With Ahead 1 all but the last term are those of NVIDIA Dynamo's default selector.
+// Dynamo counts blocks that several running requests share once, and lets those of an answer
+// whose length is known shrink; here every request's count, as its booking has them.
 func (w *Weights) Score(r *Request, f *Facts) Score {
 	bs := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
@@ -90,21 +116,11 @@ func (w *Weights) Score(r *Request, f *Facts) Score {
 		}
 		s.Credit += w.Overlap * credit
 	}
-	s.Ahead = w.Ahead * float64(max(0, f.Booked.PrefillTokens)) / bs
+	s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / bs
 	s.Prefill = w.PrefillScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
-	s.ForeignRequests = f.foreign(r.Now, w.ReportAge)
-	s.Foreign = w.Foreign * float64(s.ForeignRequests)
-	s.Total = s.Prefill + s.Decode + s.Requests + s.Foreign
+	s.Total = s.Prefill + s.Decode + s.Requests
 	s.Uncached = r.PromptTokens - f.Cached(r)
 	return s
-}
-
-// foreign counts requests that others placed on the engine. An old report is worth nothing.
-func (f *Facts) foreign(now time.Time, age time.Duration) int64 {
-	if !f.HasReport || now.Sub(f.Report.At) > age {
-		return 0
-	}
-	return max(0, int64(f.Report.Running)+int64(f.Report.Waiting)-f.Booked.Requests)
 }

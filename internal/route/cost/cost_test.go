@@ -10,48 +10,56 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 )
 
 var now = time.Unix(1000, 0)
 
 // TestScores runs testdata/*.txt. The verb is
 //
-//	score prompt=TOKENS [block=TOKENS] [weights=dynamo] [scale=X] [decay=X] [requests=X]
+//	score prompt=TOKENS [block=TOKENS] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks held), prefill
-// (booked tokens), decode (booked blocks), requests, running, waiting, age (of the report, in
-// seconds). It prints the table of scores.
+// (booked tokens), decode (booked blocks), requests, wait (milliseconds), pace (percent), running,
+// waiting, age (of the report, in seconds). It prints the table of scores, by delay where nothing
+// else is said: prompts take 20 ms and 0.1 ms a token.
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			r, w := Request{BlockSize: 16, Now: now}, Default()
+			r := Request{BlockSize: 16, Now: now, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000}}
+			dynamo, by := Dynamo(), Function(Default())
 			for _, a := range d.CmdArgs {
+				if a.Key == "by" {
+					by = dynamo
+					continue
+				}
 				v, err := strconv.ParseFloat(a.Vals[0], 64)
 				switch a.Key {
 				case "prompt":
 					r.PromptTokens = int(v)
 				case "block":
 					r.BlockSize = int(v)
-				case "weights":
-					w, err = Dynamo(), nil
 				case "scale":
-					w.PrefillScale = v
+					dynamo.PrefillScale = v
 				case "decay":
-					w.OverlapDecay = v
+					dynamo.OverlapDecay = v
 				case "requests":
-					w.Requests = v
+					dynamo.Requests = v
 				}
 				if err != nil {
 					d.Fatalf(t, "%s: %v", a.Key, err)
 				}
 			}
-			return table(t, d, r, w)
+			return table(t, d, r, by)
 		})
 	})
 }
 
-func table(t *testing.T, d *datadriven.TestData, r Request, w Weights) string {
-	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s %8s\n", "", "cost", "prefill", "decode", "requests", "foreign", "credit", "uncached")
+func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string {
+	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s\n", by, "cost", "wait", "prefill", "decode", "foreign", "uncached")
+	if by.String() == NameDynamo {
+		text = fmt.Sprintf("%-8s %8s = %8s + %8s + %8s   %8s %8s\n", by, "cost", "prefill", "decode", "requests", "credit", "uncached")
+	}
 	var names []string
 	var facts []Facts
 	for line := range strings.Lines(d.Input) {
@@ -64,9 +72,12 @@ func table(t *testing.T, d *datadriven.TestData, r Request, w Weights) string {
 		}
 	}
 	for i := range facts {
-		s := w.Score(&r, &facts[i])
-		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8.1f %8d\n",
-			names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Foreign, s.Credit, s.Uncached)
+		s := by.Score(&r, &facts[i])
+		if by.String() == NameDynamo {
+			text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f   %8.1f %8d\n", names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Credit, s.Uncached)
+			continue
+		}
+		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8d\n", names[i], s.Total, s.Wait, s.Prefill, s.Decode, s.Foreign, s.Uncached)
 	}
 	return text
 }
@@ -86,6 +97,10 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Booked.DecodeBlocks = int64(n)
 		case "requests":
 			f.Booked.Requests = int64(n)
+		case "wait":
+			f.Wait = time.Duration(n) * time.Millisecond
+		case "pace":
+			f.Pace = float64(n) / 100
 		case "running":
 			f.HasReport, f.Report.Running = true, n
 		case "waiting":
@@ -107,13 +122,18 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 }
 
 func TestWeightsAreValidated(t *testing.T) {
-	w := Default()
-	if err := w.Validate(); err != nil {
-		t.Error(err)
+	for _, f := range []Function{Default(), Dynamo()} {
+		if err := f.Validate(); err != nil {
+			t.Error(err)
+		}
 	}
+	d, w := Default(), Dynamo()
+	d.Tier[fleet.Host], d.Work = -1, -1
 	w.Tier[fleet.Host], w.Decode = -1, -1
-	if err := w.Validate(); err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "decode") {
-		t.Errorf("%v should name both weights", err)
+	for _, err := range []error{d.Validate(), w.Validate()} {
+		if err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "work") && !strings.Contains(err.Error(), "decode") {
+			t.Errorf("%v should name both weights", err)
+		}
 	}
 }
 
@@ -121,12 +141,16 @@ func TestWeightsAreValidated(t *testing.T) {
 //
 //	go test -run - -bench Score ./internal/route/cost
 func BenchmarkScore(b *testing.B) {
-	r, w := Request{BlockSize: 16, PromptTokens: 4000, Now: now}, Default()
-	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}}
-	b.ReportAllocs()
-	for b.Loop() {
-		if w.Score(&r, &f).Total < 0 {
-			b.Fatal("negative")
-		}
+	r := Request{BlockSize: 16, PromptTokens: 4000, Now: now, Line: perfmodel.DefaultLine()}
+	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}, Wait: time.Millisecond}
+	for _, by := range []Function{Default(), Dynamo()} {
+		b.Run("cost="+by.String(), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if by.Score(&r, &f).Total < 0 {
+					b.Fatal("negative")
+				}
+			}
+		})
 	}
 }

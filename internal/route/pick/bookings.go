@@ -33,7 +33,8 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Booking is the load that one request puts on one rank.
+// Booking is the load that one request puts on one rank. It has 128 bytes, the most that a map
+// keeps without a memory of its own for each.
 type Booking struct {
 	Rank fleet.Rank
 	// Amount is what the booking weighs now: PrefillDone takes the prefill out of it.
@@ -45,7 +46,9 @@ type Booking struct {
 	Source string
 	At     time.Time
 	// Prompt is the prompt's tokens, and Cached those that the choice took for cached.
-	Prompt, Cached int
+	Prompt, Cached int32
+	// Estimated is how long the prefill would take on a rank of pace 1.
+	Estimated time.Duration
 }
 
 const shards = 64
@@ -58,6 +61,9 @@ type Bookings struct {
 	// Served is told of each booking that ended as Finished: its Rank, At, Prompt and Cached. Nil is
 	// not. Set it before the first booking. It must not call back into the table.
 	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
+	// Prefilled is told of each prefill that ended, and how long its rank worked on it. Nil is not;
+	// the rest as for Served.
+	Prefilled func(k *Booking, took time.Duration)
 
 	seed   maphash.Seed
 	limit  int64
@@ -133,19 +139,20 @@ func (b *Bookings) insert(id string, k Booking) {
 		return
 	}
 	s.byID[id] = k
+	if k.Amount.PrefillTokens > 0 {
+		k.Rank.Load.PrefillBegins(k.At)
+	}
 	k.Rank.Load.Add(k.Amount)
 }
 
 // endLocked takes k out of the table and off its rank. s.mu is held, so no booking ends twice.
 func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	delete(s.byID, id)
-	k.Rank.Load.Add(fleet.Amount{
-		Requests: -k.Amount.Requests, PrefillTokens: -k.Amount.PrefillTokens, DecodeBlocks: -k.Amount.DecodeBlocks,
-	})
+	k.Rank.Load.Add(k.Amount.Negative())
 	b.count.Add(-1)
 	b.ended[why].Add(1)
 	if why == Finished && b.Served != nil {
-		b.Served(k.Rank, k.At, k.Prompt, k.Cached)
+		b.Served(k.Rank, k.At, int(k.Prompt), int(k.Cached))
 	}
 }
 
@@ -163,7 +170,7 @@ func (b *Bookings) End(id string, why Reason) bool {
 
 // PrefillDone takes the booking's prefill tokens off its rank: the request has begun to
 // answer. False means that there is no booking under id, or its prefill was done already.
-func (b *Bookings) PrefillDone(id string) bool {
+func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,26 +178,30 @@ func (b *Bookings) PrefillDone(id string) bool {
 	if !ok || k.Amount.PrefillTokens == 0 {
 		return false
 	}
-	s.prefillDoneLocked(id, k)
+	b.prefillDoneLocked(s, id, k, now)
 	return true
 }
 
-func (s *shard) prefillDoneLocked(id string, k Booking) {
-	k.Rank.Load.Add(fleet.Amount{PrefillTokens: -k.Amount.PrefillTokens})
-	k.Amount.PrefillTokens = 0
+func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, now time.Time) {
+	took := k.Rank.Load.PrefillEnds(now)
+	k.Rank.Load.Add(k.Amount.Prefill().Negative())
+	if b.Prefilled != nil {
+		b.Prefilled(&k, took)
+	}
+	k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	s.byID[id] = k
 }
 
 // PrefillDoneIf takes the prefill off every booking that match accepts and that still has
 // some, and returns how many there were. match must not call back into the table.
-func (b *Bookings) PrefillDoneIf(match func(k *Booking) bool) int {
+func (b *Bookings) PrefillDoneIf(match func(k *Booking) bool, now time.Time) int {
 	n := 0
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
 		for id, k := range s.byID {
 			if k.Amount.PrefillTokens > 0 && match(&k) {
-				s.prefillDoneLocked(id, k)
+				b.prefillDoneLocked(s, id, k, now)
 				n++
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
@@ -97,7 +98,7 @@ func TestPolicies(t *testing.T) {
 // bookings of the others, so the loads end as even as if they had come one by one.
 func TestBurstSpreads(t *testing.T) {
 	const workers, requests = 4, 400
-	b, w := NewBookings(0), cost.Default()
+	b, w, now := NewBookings(0), cost.Default(), time.Unix(1000, 0)
 	ranks := make([]fleet.Rank, workers)
 	for i := range ranks {
 		ranks[i] = fleet.Rank{ID: fleet.RankID(i), Load: &fleet.Load{}}
@@ -108,16 +109,17 @@ func TestBurstSpreads(t *testing.T) {
 			rng := rand.New(rand.NewPCG(g, 0))
 			p := policy(t, KV, 0)
 			for i := range requests / 8 {
-				q := cost.Request{BlockSize: 16, PromptTokens: 160}
+				q := cost.Request{BlockSize: 16, PromptTokens: 160, Line: perfmodel.DefaultLine()}
+				amount := fleet.Amount{Requests: 1, PrefillTokens: 160, DecodeBlocks: 10, PrefillTime: q.Line.Prefill(160)}
 				for {
 					cs := make([]Candidate, workers)
 					for i := range cs {
 						cs[i].Rank = ranks[i]
-						cs[i].Facts.Booked = ranks[i].Load.Booked()
+						cs[i].Facts.Booked, cs[i].Facts.Wait = ranks[i].Load.Booked(), ranks[i].Load.Wait(now)
 						cs[i].Score = w.Score(&q, &cs[i].Facts)
 					}
 					c := &cs[p.Choose(cs, rng)]
-					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: c.Rank, Amount: fleet.Amount{Requests: 1, PrefillTokens: 160, DecodeBlocks: 10}}, c.Facts.Booked) {
+					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
 						break
 					}
 				}
@@ -156,7 +158,7 @@ func TestNothingLeaks(t *testing.T) {
 				case 4, 5, 6:
 					b.End(id, Finished)
 				case 7, 8:
-					b.PrefillDone(id)
+					b.PrefillDone(id, time.Time{})
 				default:
 					if rng.IntN(100) == 0 {
 						b.EndBefore(func(k *Booking) bool { return k.Source == fmt.Sprint(g) }, at)
@@ -212,7 +214,7 @@ func TestEndings(t *testing.T) {
 	if n := b.Reconcile(0, 0, hour, 10*time.Second); n != 2 || b.Len() != 1 {
 		t.Errorf("Reconcile ended %d, %d left", n, b.Len())
 	}
-	if !b.PrefillDone("fresh") || b.PrefillDone("fresh") {
+	if !b.PrefillDone("fresh", hour) || b.PrefillDone("fresh", hour) {
 		t.Error("prefill is done once")
 	}
 	if a := rank.Load.Booked(); a != (fleet.Amount{Requests: 1, DecodeBlocks: 2}) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
@@ -15,6 +16,8 @@ type Candidate struct {
 	Rank  fleet.Rank
 	Facts cost.Facts
 	Score cost.Score
+	// Line is what the score was reckoned with.
+	Line perfmodel.Line
 }
 
 // Policy chooses a rank.

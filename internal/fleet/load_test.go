@@ -1,0 +1,54 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// What waits on a rank is the time of the prefills booked there, less what has gone by since it
+// began with the first; and a rank that takes longer is not believed to be nearly done.
+func TestWait(t *testing.T) {
+	var l fleet.Load
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	book := func(ms, takes int) {
+		l.PrefillBegins(at(ms))
+		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
+	}
+	done := func(ms, takes int) time.Duration {
+		took := l.PrefillEnds(at(ms))
+		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
+		return took
+	}
+	wait := func(when string, ms int, want float64) {
+		t.Helper()
+		if got := l.Wait(at(ms)); got != time.Duration(want*1e6) {
+			t.Errorf("%s: wait %s, want %g ms", when, got, want)
+		}
+	}
+	wait("idle", 0, 0)
+	book(0, 100)
+	book(10, 200)
+	wait("two are booked, and 10 ms are gone", 10, 290)
+	wait("the first takes longer than estimated", 290, 37.5) // an eighth of both
+	if took := done(120, 100); took != 120*time.Millisecond {
+		t.Errorf("the first took %s", took)
+	}
+	wait("the second has just begun", 120, 200)
+	if took := done(300, 200); took != 180*time.Millisecond {
+		t.Errorf("the second took %s", took)
+	}
+	wait("idle again", 300, 0)
+	book(1000, 80)
+	wait("idle for long, then booked", 1000, 80)
+	if l.Pace() != 1 {
+		t.Errorf("pace %v of an unknown rank", l.Pace())
+	}
+	for range 200 {
+		l.ObservePace(200*time.Millisecond, 100*time.Millisecond)
+	}
+	if p := l.Pace(); p < 1.9 || p > 2.1 {
+		t.Errorf("pace %v of a rank half as fast", p)
+	}
+}

@@ -1,0 +1,66 @@
+package perfmodel
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A line is found from noisy observations, whatever was believed before, and says how sure it is.
+func TestLearned(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, truth := range []Line{{Base: 10 * time.Millisecond, Token: 2_000}, {Base: 0, Token: 50_000}, {Base: 200 * time.Millisecond, Token: 100_000}} {
+		l := NewLearned(DefaultLine())
+		if l.Line() != DefaultLine() {
+			t.Errorf("%s before anything was seen", l.Line())
+		}
+		for range 2_000 {
+			tokens := 1 + rng.IntN(12_000)
+			l.Observe(tokens, time.Duration(float64(truth.Prefill(tokens))*(0.7+0.6*rng.Float64())))
+		}
+		got := l.Line()
+		for _, tokens := range []int{500, 4_000, 12_000} {
+			if a, b := got.Prefill(tokens).Seconds(), truth.Prefill(tokens).Seconds(); math.Abs(a/b-1) > 0.15 {
+				t.Errorf("%s: %d tokens in %.3f s, want %.3f", got, tokens, a, b)
+			}
+		}
+		if got.Observed != 2_000 || got.Error < 0.1 || got.Error > 0.25 {
+			t.Errorf("%s of %s", got, truth)
+		}
+	}
+}
+
+// It follows an engine that changes, and is not ruled by one stall or by nonsense.
+func TestLearnedFollowsAndForgets(t *testing.T) {
+	l := NewLearned(DefaultLine())
+	fast, slow := Line{Token: 1_000}, Line{Token: 30_000}
+	for i := range 1_000 {
+		l.Observe(1_000+i*5, fast.Prefill(1_000+i*5))
+	}
+	before := l.Line().Prefill(4_000)
+	l.Observe(4_000, time.Hour)
+	l.Observe(0, time.Second)
+	l.Observe(-5, time.Second)
+	l.Observe(5, -time.Second)
+	if after := l.Line().Prefill(4_000); after > 3*before/2 {
+		t.Errorf("%s after one stall, %s before", after, before)
+	}
+	for i := range 1_000 {
+		l.Observe(1_000+i*5, slow.Prefill(1_000+i*5))
+	}
+	if got, want := l.Line().Prefill(4_000).Seconds(), slow.Prefill(4_000).Seconds(); math.Abs(got/want-1) > 0.1 {
+		t.Errorf("%.3f s, want %.3f", got, want)
+	}
+}
+
+// Observations of one length alone, for ever: the line stays a line and predicts that length.
+func TestLearnedOfOneLength(t *testing.T) {
+	l := NewLearned(DefaultLine())
+	for range 20_000 {
+		l.Observe(1_000, 7*time.Millisecond)
+	}
+	if got := l.Line(); math.Abs(got.Prefill(1_000).Seconds()/0.007-1) > 0.05 || got.Base < 0 || got.Token < 0 || math.IsNaN(got.Token) {
+		t.Errorf("%s", got)
+	}
+}
