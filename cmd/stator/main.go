@@ -41,6 +41,7 @@ func commands() []command {
 		{"tokenize", "turn text or requests into token ids, a JSON line each", runTokenize},
 		{"render", "render chats by a model's template, a JSON line each", runRender},
 		{"hash", "hash token ids into blocks, a JSON line each", runHash},
+		{"replay", "play a trace against a simulated fleet, and say what came of it", runReplay},
 		{"explain", "say why a request went where it went", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"doctor", "say what is wrong with a running fleet, and what to do", runDoctor},

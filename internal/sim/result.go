@@ -108,7 +108,7 @@ func (t *tally) end(j *job, now time.Duration, tokens int) {
 func (r *run) result() *Result {
 	t := &r.tally
 	out := &Result{
-		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Duration: t.lastEnd.Seconds(),
+		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		PrefixReuse: ratio(t.cached, t.prompt), Promised: ratio(t.promised, t.promptDecided), PerWorker: t.workers,
 	}
