@@ -26,13 +26,13 @@ var allowed = map[string][]string{
 	"internal/kv/feed":    {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost": {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick": {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
-	"internal/route":      {"internal/prompt", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet", "internal/perfmodel", "internal/route/cost", "internal/route/pick"},
+	"internal/route":      {"internal/prompt", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet", "internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/plan":       {"internal/fleet", "internal/perfmodel"},
 	// The judge of routing runs the real router on the real index, with the events of its engines.
 	"internal/sim":        {"internal/sim/engine", "internal/route", "internal/route/cost", "internal/kv/feed", "internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
 	"internal/sim/engine": {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
 	// A batch of events travels as content hashes, so that no token id leaves a host.
-	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/plan"},
+	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/feed", "internal/plan"},
 	"discovery": {"internal/fleet", "bus"},
 	// extproc owns the router's parts: it registers the collectors of their Stats, the index's too,
 	// and must name an Envoy as the access log does.
