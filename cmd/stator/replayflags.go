@@ -166,8 +166,17 @@ func (r *restarts) String() string {
 	return strings.Join(words, " ")
 }
 
-// Set adds one.
+// Set adds one, or several with spaces between.
 func (r *restarts) Set(text string) error {
+	for _, word := range strings.Fields(text) {
+		if err := r.add(word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restarts) add(text string) error {
 	worker, times, ok := strings.Cut(text, "@")
 	at, after, ok2 := strings.Cut(times, "+")
 	n, err := strconv.Atoi(worker)
@@ -192,8 +201,17 @@ func (s *slowdowns) String() string {
 	return strings.Join(words, " ")
 }
 
-// Set adds one.
+// Set adds one, or several with spaces between.
 func (s *slowdowns) Set(text string) error {
+	for _, word := range strings.Fields(text) {
+		if err := s.add(word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *slowdowns) add(text string) error {
 	worker, factor, ok := strings.Cut(text, "=")
 	n, err := strconv.Atoi(worker)
 	v, err2 := strconv.ParseFloat(factor, 64)

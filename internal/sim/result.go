@@ -126,15 +126,27 @@ func (r *run) result() *Result {
 // Imbalance is the most that any worker had to do over the mean: prompt tokens computed and
 // tokens emitted.
 func (r *Result) Imbalance() float64 {
-	most, sum := 0.0, 0.0
-	for _, w := range r.PerWorker {
-		n := float64(w.PromptTokens - w.CachedTokens + w.OutputTokens)
-		most, sum = max(most, n), sum+n
+	most := 0.0
+	for _, share := range r.Shares() {
+		most = max(most, share)
 	}
-	if sum == 0 {
-		return 0
+	return most
+}
+
+// Shares are what each worker had to do over the mean, as [Result.Imbalance] reckons it; 0 where
+// there was nothing to do.
+func (r *Result) Shares() []float64 {
+	out, sum := make([]float64, len(r.PerWorker)), 0.0
+	for i, w := range r.PerWorker {
+		out[i] = float64(w.PromptTokens - w.CachedTokens + w.OutputTokens)
+		sum += out[i]
 	}
-	return most / (sum / float64(len(r.PerWorker)))
+	for i := range out {
+		if sum > 0 {
+			out[i] /= sum / float64(len(out))
+		}
+	}
+	return out
 }
 
 // String is the table for people.

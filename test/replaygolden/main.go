@@ -1,0 +1,181 @@
+// Command replaygolden plays the Mooncake conversation trace as NVIDIA Dynamo's own offline replay
+// was run on it, prints both results side by side with their relative differences, and exits with
+// status 1 where one is larger than allowed: 2 % for round-robin, 5 % for cost functions, whose
+// ties Dynamo breaks differently in each run.
+//
+// Dynamo's figures are of its release 1.6.1: engine vllm, blocks of 64, 16,384 of them unless said,
+// polynomial timing, open loop. Below each of its rows stands what stator's own cost function
+// makes of the same, for which there is no bar. docs/replay.md says where the rest comes from.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// row is one run of Dynamo's replay, and how to repeat it.
+type row struct {
+	workers, blocks int
+	speed           float64
+	mode            string // round-robin, or the prefill load scale of its cost function
+	scale           float64
+	// What its replay printed: a figure of 0 was not written down. From and To bound the reuse of
+	// several runs.
+	reuse, ttft, p50, p99, itl, e2e float64
+}
+
+// golden is Dynamo's table.
+var golden = []row{
+	{4, 16384, 1, "round-robin", 0, 0.0821, 515.7, 355.4, 2576.6, 10.54, 4115},
+	{4, 16384, 1, "kv", 1, 0.1323, 463.6, 354.3, 2010, 10.05, 3895},
+	{4, 16384, 1, "kv", 2, 0.1454, 435.7, 350.7, 1925, 9.93, 3829},
+	{4, 16384, 1, "kv", 4, 0.1561, 415.4, 338.3, 1906, 9.92, 3804},
+	{4, 16384, 1, "kv", 16, 0.1631, 400.8, 318.3, 1881, 10.04, 3831},
+	{4, 16384, 1, "kv", 32, 0.1595, 400.4, 313.3, 1878, 10.16, 3871},
+	{8, 16384, 1, "round-robin", 0, 0.0817, 321.1, 184.1, 2048, 7.59, 2913},
+	{8, 16384, 1, "kv", 1, 0.2024, 277.0, 169.2, 1692, 7.26, 2759},
+	{8, 16384, 1, "kv", 2, 0.2181, 265.1, 0, 0, 7.24, 2738},
+	{8, 16384, 1, "kv", 4, 0.2305, 255.4, 0, 0, 7.23, 2727},
+	{8, 16384, 1, "kv", 16, 0.2437, 243.5, 169.1, 1641, 7.26, 0},
+	{8, 131072, 1, "round-robin", 0, 0.1373, 299.6, 169.1, 2030, 6.25, 2434},
+	{8, 131072, 1, "kv", 1, 0.3002, 238.2, 169.1, 1595, 6.13, 2333},
+	{8, 131072, 1, "kv", 16, 0.3414, 212.6, 146.2, 1533, 6.10, 2296},
+	{8, 16384, 3, "round-robin", 0, 0.0816, 392.2, 229.4, 2406, 15.34, 5631},
+	{8, 16384, 3, "kv", 1, 0.1683, 371.0, 270.8, 1839, 13.24, 4893},
+	{8, 16384, 3, "kv", 16, 0.2332, 274.8, 181.3, 1716, 12.52, 4551},
+}
+
+func main() {
+	trace := flag.String("trace", "", "Mooncake's conversation_trace.jsonl")
+	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "runs at a time")
+	only := flag.String("only", "", "play only the rows whose name has this in it")
+	flag.Parse()
+	bad, err := compare(*trace, *only, *jobs)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "replaygolden:", err)
+		os.Exit(2)
+	}
+	if bad > 0 {
+		fmt.Printf("\n%d figures are outside of their bars\n", bad)
+		os.Exit(1)
+	}
+}
+
+func (r *row) name() string {
+	name := fmt.Sprintf("%d workers, %s", r.workers, r.mode)
+	if r.mode == "kv" {
+		name += fmt.Sprintf(", scale %g", r.scale)
+	}
+	if r.blocks != 16384 {
+		name += fmt.Sprintf(", %d blocks", r.blocks)
+	}
+	if r.speed != 1 {
+		name += fmt.Sprintf(", %g x arrivals", r.speed)
+	}
+	return name
+}
+
+// play repeats a row; ours takes our own cost function instead.
+func (r *row) play(trace string, ours bool) (*sim.Result, error) {
+	f, err := os.Open(trace)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	cfg := sim.Config{
+		Workers: r.workers, Policy: r.mode, Speed: r.speed, Seed: 1,
+		Engine: engine.Config{BlockSize: 64, Blocks: r.blocks},
+	}
+	if !ours {
+		w := cost.Dynamo()
+		w.PrefillScale = r.scale
+		cfg.Cost, cfg.PredictFor = w, -1 // its router knows what events say
+	}
+	return sim.Run(cfg, sim.Mooncake(f, 512))
+}
+
+// compare plays all rows and prints them, in order, and returns how many figures are off.
+func compare(trace, only string, jobs int) (bad int, err error) {
+	fmt.Printf("%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
+	type pair struct {
+		theirs, ours *sim.Result
+		err          error
+	}
+	slots := make(chan struct{}, max(1, jobs))
+	var wait []chan pair
+	var once sync.Mutex
+	for i := range golden {
+		c := make(chan pair, 1)
+		wait = append(wait, c)
+		go func(r *row) {
+			once.Lock() // in order, so that the first rows are printed first
+			slots <- struct{}{}
+			once.Unlock()
+			defer func() { <-slots }()
+			var p pair
+			if !strings.Contains(r.name(), only) {
+				c <- p
+				return
+			}
+			p.theirs, p.err = r.play(trace, false)
+			if p.err == nil && r.mode == "kv" && r.scale == 16 {
+				p.ours, p.err = r.play(trace, true)
+			}
+			c <- p
+		}(&golden[i])
+	}
+	for i := range golden {
+		p := <-wait[i]
+		if p.err != nil {
+			return bad, p.err
+		}
+		if p.theirs != nil {
+			bad += golden[i].print(p.theirs, p.ours)
+		}
+	}
+	return bad, nil
+}
+
+// print writes Dynamo's row, ours with its cost function, the differences, and ours with our own.
+func (r *row) print(got, ours *sim.Result) (bad int) {
+	bar := 0.05
+	if r.mode == "round-robin" {
+		bar = 0.02
+	}
+	line := func(name string, v []float64) {
+		fmt.Printf("%-38s %8.4f %9.1f %9.1f %9.1f %8.2f %9.1f\n", name, v[0], v[1], v[2], v[3], v[4], v[5])
+	}
+	figures := func(r *sim.Result) []float64 {
+		return []float64{r.PrefixReuse, r.TTFT.Mean, r.TTFT.P50, r.TTFT.P99, r.ITL.Mean, r.E2E.Mean}
+	}
+	want, have := []float64{r.reuse, r.ttft, r.p50, r.p99, r.itl, r.e2e}, figures(got)
+	line(r.name(), want)
+	line("  the same here", have)
+	fmt.Printf("%-38s", "  difference")
+	for i := range want {
+		text := "-"
+		if want[i] > 0 {
+			d := have[i]/want[i] - 1
+			text = fmt.Sprintf("%+.1f %%", 100*d)
+			if math.Abs(d) > bar {
+				text += "!"
+				bad++
+			}
+		}
+		fmt.Printf(" %*s", []int{8, 9, 9, 9, 8, 9}[i], text)
+	}
+	fmt.Println()
+	if ours != nil {
+		line("  our own cost", figures(ours))
+	}
+	return bad
+}
