@@ -7,6 +7,7 @@ type kind uint8
 
 const (
 	arrival      kind = iota
+	passBegins        // worker's, if it is idle, once all else of this moment has happened
 	passEnds          // worker's, of the process life
 	eventsCome        // message, to its replica
 	firstToken        // the router hears of job's
@@ -37,6 +38,9 @@ type agenda struct {
 func (a *agenda) add(e event) {
 	a.made++
 	e.order = a.made
+	if e.kind == passBegins {
+		e.order |= 1 << 63
+	}
 	a.heap = append(a.heap, e)
 	i := len(a.heap) - 1
 	for i > 0 && a.before(i, (i-1)/2) {

@@ -156,6 +156,8 @@ func (r *run) handle(e *event) error {
 			return err
 		}
 		return r.admit()
+	case passBegins:
+		r.begin(r.workers[e.worker])
 	case passEnds:
 		return r.endPass(r.workers[e.worker], e.life)
 	case eventsCome:
@@ -207,7 +209,7 @@ func (r *run) arrive() error {
 		}
 		r.inFlight++
 		j.worker.jobs[j] = struct{}{}
-		r.begin(j.worker)
+		r.agenda.add(event{at: r.now, kind: passBegins, worker: j.worker.number})
 	}
 	return r.read()
 }

@@ -78,6 +78,17 @@ func (p *pool) commit(id int32, hash kvevent.Engine) bool {
 	return true
 }
 
+// holds says whether the block is what is cached under hash.
+func (p *pool) holds(id int32, hash kvevent.Engine) bool {
+	return p.blocks[id].hashed && p.blocks[id].hash == hash
+}
+
+// uncommit takes a block out of the cache.
+func (p *pool) uncommit(id int32) {
+	delete(p.cached, p.blocks[id].hash)
+	p.blocks[id].hashed = false
+}
+
 // match returns how many of the chain's first blocks are cached, and how many of those
 // nobody holds.
 func (p *pool) match(hashes []kvevent.Engine) (hits, inactive int) {

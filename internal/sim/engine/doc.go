@@ -13,14 +13,15 @@
 // the next chunk of its prompt; then, if nobody had to be preempted, waiting requests are
 // admitted first come, first served, up to MaxSeqs and the token budget. A request at the head
 // of the queue that does not fit holds up those behind it. Blocks are taken, and old ones
-// evicted, while planning. [Engine.End] makes it so: every request whose tokens are all
-// computed emits one token, blocks that became full enter the prefix cache, and what happened
-// to the cache since Begin is returned as events, in order. The pass that ends a prompt emits
-// its first token, so a prefill costs its own time and one decode step.
+// evicted, while planning, and the blocks that the pass will fill enter the prefix cache, so that a
+// request which is admitted in the same pass finds those of one before it, as in vLLM.
+// [Engine.End] makes it so: every request whose tokens are all computed emits one token, and what
+// happened to the cache since Begin is returned as events, in order. The pass that ends a prompt
+// emits its first token at no further cost: only requests that decode beside it add their step.
 //
 // # The cache
 //
-// A block is active while requests hold it. A full block of computed tokens is cached under
+// A block is active while requests hold it. A full block of tokens is cached under
 // the engine's hash of its chain; when nobody holds it any more it stays, inactive, until it
 // is the least recently freed one and its space is needed. A request's blocks are freed last
 // block first, so that chains lose their ends before their beginnings. Blocks that are not

@@ -94,13 +94,16 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 }
 
 // Cancel takes r out of the engine at once, also in the middle of a pass; false means that it
-// was done already. What it computed in earlier passes stays cached.
+// was done already. What it computed stays cached, as does what the pass under way computes of it.
 func (e *Engine) Cancel(r *Request) bool {
 	switch r.state {
 	case waiting:
 		e.waiting = without(e.waiting, r)
 	case running:
 		e.running = without(e.running, r)
+		if r.work >= 0 && !e.cfg.NoPrefixCache {
+			e.commit(r, r.computed+e.plan[r.work].tokens) // the pass goes on, and others may count on it
+		}
 		e.drop(r)
 		e.releaseAll(r)
 	default:
@@ -118,6 +121,7 @@ func (e *Engine) Reset() bool {
 		return false
 	}
 	e.pool.forget()
+	e.result.Events = e.result.Events[:0] // of a pass whose requests were all cancelled: they are void
 	return true
 }
 
@@ -183,6 +187,9 @@ func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 // preempt sends r back to the head of the queue without its blocks, and returns the tokens
 // it had in this pass.
 func (e *Engine) preempt(r *Request) (refund int) {
+	if r.work >= 0 && !e.cfg.NoPrefixCache {
+		e.disclaim(r, r.computed+e.plan[r.work].tokens)
+	}
 	refund = e.drop(r)
 	e.releaseAll(r)
 	e.running = without(e.running, r)
@@ -230,6 +237,24 @@ func (e *Engine) admit(budget int) {
 	}
 }
 
+// claim caches the blocks that this pass fills: who is admitted after r, in the same pass too, finds
+// them, as in vLLM. They are announced when the pass ends.
+func (e *Engine) claim(r *Request, computed int) {
+	for i := r.committed; i < computed/e.cfg.BlockSize; i++ {
+		e.pool.commit(r.blocks[i], r.hashes[i])
+	}
+}
+
+// disclaim takes back what r claimed in this pass. Nobody has found it yet: a pass that preempts
+// admits no one.
+func (e *Engine) disclaim(r *Request, computed int) {
+	for i := r.committed; i < computed/e.cfg.BlockSize; i++ {
+		if e.pool.holds(r.blocks[i], r.hashes[i]) {
+			e.pool.uncommit(r.blocks[i])
+		}
+	}
+}
+
 // missing is how many blocks r lacks to compute tokens more.
 func (e *Engine) missing(r *Request, tokens int) int {
 	return ceil(r.computed+tokens, e.cfg.BlockSize) - len(r.blocks)
@@ -245,6 +270,9 @@ func (e *Engine) give(r *Request, tokens int) {
 		r.blocks = append(r.blocks, id)
 	}
 	r.work = len(e.plan)
+	if !e.cfg.NoPrefixCache {
+		e.claim(r, r.computed+tokens)
+	}
 	// What a preempted request must compute again is prefill too, answer or not.
 	e.plan = append(e.plan, work{r, tokens, r.computed < len(r.Prompt) || tokens > 1})
 }
@@ -280,11 +308,10 @@ func (e *Engine) duration() time.Duration {
 			p.Requests++
 			p.Prefix += w.r.computed
 			p.Input += w.r.computed + w.tokens
+			continue // its first token comes with the last chunk, at no further cost
 		}
-		if w.r.computed+w.tokens == w.r.known() {
-			d.Requests++
-			d.Context += w.r.known()
-		}
+		d.Requests++
+		d.Context += w.r.known()
 	}
 	return e.cfg.Timing.Prefill(p) + e.cfg.Timing.Decode(d)
 }

@@ -55,7 +55,7 @@ func (e *Engine) End() *Result {
 		}
 		w.r.computed += w.tokens
 		if !e.cfg.NoPrefixCache {
-			e.commit(w.r)
+			e.commit(w.r, w.r.computed)
 		}
 		if w.r.computed == w.r.known() {
 			e.emit(w.r)
@@ -64,13 +64,13 @@ func (e *Engine) End() *Result {
 	return &e.result
 }
 
-// commit offers r's newly full blocks to the cache and says which it took: one event for
-// each run of neighbours.
-func (e *Engine) commit(r *Request) {
-	full := r.computed / e.cfg.BlockSize
+// commit says which of the blocks that the pass has filled the cache took when r claimed them: one
+// event for each run of neighbours.
+func (e *Engine) commit(r *Request, computed int) {
+	full := computed / e.cfg.BlockSize
 	from := r.committed
 	for i := r.committed; i < full; i++ {
-		if e.pool.commit(r.blocks[i], r.hashes[i]) {
+		if e.pool.holds(r.blocks[i], r.hashes[i]) {
 			continue
 		}
 		e.sayStored(r, from, i)
