@@ -9,6 +9,8 @@
 //	/debug/decisions       the last decisions; /debug/decisions/ID explains one
 //	/debug/plan            the plan
 //	/debug/feed            what is known of each rank's cache, and how well
+//	/debug/peers           the router's other replicas and what they have booked
+//	/debug/speeds          how long prompts take, as learned, per kind of worker
 //	/debug/pprof/          Go's profiles
 //
 // Pages are tables for people, or JSON with ?format=json.
@@ -45,6 +47,7 @@ type Sources struct {
 	Plan   func() plan.Plan
 	Router *route.Router
 	Feed   *feed.Feed
+	Peers  *feed.Peers
 }
 
 // Handler serves the pages.
@@ -64,6 +67,16 @@ func Handler(s Sources) http.Handler {
 	if s.Router != nil {
 		p.add("/debug/decisions", s.decisions)
 		p.mux.HandleFunc("GET /debug/decisions/{id}", s.decision)
+	}
+	if s.Router != nil {
+		p.add("/debug/speeds", func(w http.ResponseWriter, r *http.Request) {
+			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
+		})
+	}
+	if s.Peers != nil {
+		p.add("/debug/peers", func(w http.ResponseWriter, r *http.Request) {
+			show(w, r, s.Peers.String, func() any { return s.Peers.Stats() })
+		})
 	}
 	if s.Plan != nil {
 		p.add("/debug/plan", func(w http.ResponseWriter, r *http.Request) {

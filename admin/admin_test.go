@@ -71,14 +71,15 @@ func newWorld(t *testing.T) *world {
 	w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 		return openai.Parse(ep, body, openai.Limits{})
 	}}, w.fleet, index)
-	weights := cost.Dynamo() // which do not change
-	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Weights: &weights}}); err != nil {
+	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
 		t.Fatal(err)
 	}
+	peers := feed.NewPeers("self", w.fleet)
+	peers.Apply(&feed.Bookings{Replica: "other", Seq: 3, Ranks: []feed.RankAmount{{Worker: "z", Amount: fleet.Amount{Requests: 2, PrefillTokens: 300}}}}, w.now)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
 	w.handler = admin.Handler(admin.Sources{
-		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed,
+		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: peers,
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),

@@ -45,16 +45,20 @@ type decider struct {
 	direct     atomic.Pointer[map[string]bool] // workers whose sockets we read ourselves
 	caches     *cacheMetrics
 	drift      *feed.Drift
+	// replica is this process's name among the routers; peers are what the others have booked.
+	replica string
+	peers   *feed.Peers
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
-	d := &decider{log: log, prepared: map[string]*prompt.Model{}}
+	d := &decider{log: log, prepared: map[string]*prompt.Model{}, replica: newReplica()}
 	d.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: cfg.Prompts.MemoryBytes, Seed: rand.Uint64()})
 	d.index = kvindex.New(kvindex.Config{MaxBytes: cfg.Index.MaxBytes})
 	d.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
 		d.router.RankGone(id)
 		d.feed.RankGone(id)
 	}})
+	d.peers = feed.NewPeers(d.replica, d.fleet)
 	d.drift = feed.NewDrift(feed.DriftConfig{Bound: cfg.Index.DriftRatio, Tokens: int(cfg.Index.DriftTokens)})
 	d.feed = feed.New(feed.Config{BlockSize: d.blockSize}, d.fleet, d.index)
 	d.router = route.New(route.Config{
@@ -70,7 +74,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	accesslog.Register(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
 	d.caches = newCacheMetrics(reg)
-	reg.MustRegister(extproc.NewDriftCollector(d.drift))
+	reg.MustRegister(extproc.NewDriftCollector(d.drift), extproc.NewPeersCollector(d.peers))
 	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
 }

@@ -27,6 +27,8 @@ func (d *decider) followBus(ctx context.Context, b *bus.Bus, fromFile map[string
 		}))
 	})
 	all.Go(func() { logEnd(d.log, "load", b.SubscribeLoad(ctx, d.takeLoad)) })
+	all.Go(func() { logEnd(d.log, "bookings", b.SubscribeBookings(ctx, d.takeBookings)) })
+	all.Go(func() { d.tellBookings(ctx, b) })
 	f := newFollower(d, b, fromFile)
 	all.Go(func() { logEnd(d.log, "events", f.run(ctx)) })
 	all.Wait()

@@ -159,7 +159,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		p.part(func(ctx context.Context) error { return d.runInformed(ctx, p.bus, ln, *at, namesOf(workers)) })
 	}
 	p.part(func(ctx context.Context) error { return watchConfig(ctx, p.file, p.log, d.reload) })
-	return p.run(ctx, admin.Sources{Ready: d.readyModels, Fleet: d.fleet.Snapshot, Router: d.router, Feed: d.feed})
+	return p.run(ctx, admin.Sources{Ready: d.readyModels, Fleet: d.fleet.Snapshot, Router: d.router, Feed: d.feed, Peers: d.peers})
 }
 
 const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of

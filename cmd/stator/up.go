@@ -203,7 +203,7 @@ func (u *up) run(ctx context.Context) error {
 
 func (u *up) sources() admin.Sources {
 	return admin.Sources{
-		Metrics: u.reg, Router: u.decider.router, Feed: u.decider.feed, Plan: u.planner.Current,
+		Metrics: u.reg, Router: u.decider.router, Feed: u.decider.feed, Peers: u.decider.peers, Plan: u.planner.Current,
 		Fleet: u.decider.fleet.Snapshot,
 		Ready: func() error {
 			if err := u.decider.readyModels(); err != nil {

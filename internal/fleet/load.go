@@ -5,22 +5,36 @@ import (
 	"time"
 )
 
-// Load is what one rank is doing. Booked figures are what this router replica has placed
-// there and not yet seen end; reported figures are the engine's own words. All methods are
-// safe for concurrent use.
+// Load is what one rank is doing. Booked figures are what the replicas of the router have placed
+// there and not yet seen end, this one's own and its peers'; reported figures are the engine's own
+// words. All methods are safe for concurrent use.
 //
-// Invariant: the booked figures are the sums over the bookings that have not ended, so
-// they are all zero when there are none.
+// Invariant: own is the sum over this replica's bookings that have not ended, so it is all zero
+// when there are none; peers is the sum of what other replicas last said.
 type Load struct {
-	requests      atomic.Int64
-	prefillTokens atomic.Int64
-	decodeBlocks  atomic.Int64
-	prefillTime   atomic.Int64 // nanoseconds
+	own, peers sums
 	// since is when the rank began with the prefill that is at the front, in nanoseconds since
 	// 1970; it means nothing while none is booked.
 	since    atomic.Int64
 	pace     pace
 	reported atomic.Pointer[Report]
+}
+
+// sums is an Amount that many add to.
+type sums struct{ requests, prefillTokens, decodeBlocks, prefillTime atomic.Int64 }
+
+func (s *sums) add(a Amount) {
+	s.requests.Add(a.Requests)
+	s.prefillTokens.Add(a.PrefillTokens)
+	s.decodeBlocks.Add(a.DecodeBlocks)
+	s.prefillTime.Add(int64(a.PrefillTime))
+}
+
+func (s *sums) amount() Amount {
+	return Amount{
+		Requests: s.requests.Load(), PrefillTokens: s.prefillTokens.Load(), DecodeBlocks: s.decodeBlocks.Load(),
+		PrefillTime: time.Duration(s.prefillTime.Load()),
+	}
 }
 
 // Report is one sample of an engine's own load figures.
@@ -50,18 +64,39 @@ func (a Amount) Prefill() Amount {
 	return Amount{PrefillTokens: a.PrefillTokens, PrefillTime: a.PrefillTime}
 }
 
-// Add adds a to the booked figures; negative amounts take a booking back.
-func (l *Load) Add(a Amount) {
-	l.requests.Add(a.Requests)
-	l.prefillTokens.Add(a.PrefillTokens)
-	l.decodeBlocks.Add(a.DecodeBlocks)
-	l.prefillTime.Add(int64(a.PrefillTime))
+// plus is the sum of both.
+func (a Amount) plus(b Amount) Amount {
+	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks, a.PrefillTime + b.PrefillTime}
+}
+
+// Add adds a to what this replica has booked; negative amounts take a booking back.
+func (l *Load) Add(a Amount) { l.own.add(a) }
+
+// SetPeer replaces what one other replica had booked. Where that takes prefill away the rank has
+// got on with its work.
+func (l *Load) SetPeer(was, is Amount, now time.Time) {
+	switch {
+	case l.prefillTime() <= 0 && is.PrefillTime > 0, is.PrefillTime < was.PrefillTime:
+		l.since.Store(now.UnixNano())
+	}
+	l.peers.add(is.plus(was.Negative()))
+}
+
+// Own is what this replica has booked.
+func (l *Load) Own() Amount { return l.own.amount() }
+
+// Booked is what all replicas have booked, as far as this one knows. Its figures are read one
+// after another: a reader beside a writer may see a booking in one and not yet in the next.
+func (l *Load) Booked() Amount { return l.own.amount().plus(l.peers.amount()) }
+
+func (l *Load) prefillTime() time.Duration {
+	return time.Duration(l.own.prefillTime.Load() + l.peers.prefillTime.Load())
 }
 
 // PrefillBegins is told, before Add, of a booking with prefill: where the rank has none it begins
 // with this one.
 func (l *Load) PrefillBegins(now time.Time) {
-	if l.prefillTime.Load() <= 0 {
+	if l.prefillTime() <= 0 {
 		l.since.Store(now.UnixNano())
 	}
 }
@@ -76,7 +111,7 @@ func (l *Load) PrefillEnds(now time.Time) time.Duration {
 // time, less what has gone by since the rank began with the first of them. A rank that takes
 // longer than estimated is not believed to be nearly done.
 func (l *Load) Wait(now time.Time) time.Duration {
-	booked := time.Duration(l.prefillTime.Load())
+	booked := l.prefillTime()
 	if booked <= 0 {
 		return 0
 	}
@@ -90,17 +125,6 @@ func (l *Load) Pace() float64 { return l.pace.now() }
 // ObservePace is told of a prefill that ended: what it took, and what had been estimated without
 // this rank's pace.
 func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
-
-// Booked returns the booked figures. They are read one after another: a reader beside
-// a writer may see a booking in one and not yet in the next.
-func (l *Load) Booked() Amount {
-	return Amount{
-		Requests:      l.requests.Load(),
-		PrefillTokens: l.prefillTokens.Load(),
-		DecodeBlocks:  l.decodeBlocks.Load(),
-		PrefillTime:   time.Duration(l.prefillTime.Load()),
-	}
-}
 
 // SetReport keeps the engine's newest sample.
 func (l *Load) SetReport(r Report) { l.reported.Store(&r) }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// book has a replica decide about a prompt, and returns the decision's id.
+func (r router) book(t *testing.T, text string) string {
+	t.Helper()
+	d := r.decider.router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
+	if d.Outcome != route.Picked {
+		t.Fatalf("%s", d)
+	}
+	return d.ID
+}
+
+// agree is nil when replicas believe of every rank that all have booked what the others say of
+// themselves: of each, its own.
+func agree(replicas ...router) error {
+	sum := map[string]fleet.Amount{}
+	for _, r := range replicas {
+		for _, rank := range r.fleet.Snapshot().Ranks {
+			a, s := rank.Load.Own(), sum[rank.Worker.Name]
+			sum[rank.Worker.Name] = fleet.Amount{Requests: s.Requests + a.Requests, PrefillTokens: s.PrefillTokens + a.PrefillTokens,
+				DecodeBlocks: s.DecodeBlocks + a.DecodeBlocks, PrefillTime: s.PrefillTime + a.PrefillTime}
+		}
+	}
+	for i, r := range replicas {
+		for _, rank := range r.fleet.Snapshot().Ranks {
+			if got, want := rank.Load.Booked(), sum[rank.Worker.Name]; got != want {
+				return fmt.Errorf("replica %d has %+v on %s, all together %+v", i, got, rank.Worker.Name, want)
+			}
+		}
+	}
+	return nil
+}
+
+// Replicas see each other's bookings, also when one message in ten is lost on its way; and one
+// that is killed leaves nothing behind, nor does it when it starts again.
+func TestReplicasShareBookings(t *testing.T) {
+	c := newClinic(t, 0, 3)
+	c.ready("w0", "w1", "w2")
+	a := c.router
+	defer a.end()
+	c.startRouter()
+	b := c.router
+	c.ready("w0", "w1", "w2")
+
+	// One message in ten of b's, and of a's, does not reach the other.
+	var lost atomic.Int64
+	c.proxy.set(func(subject string, _ []byte) (int, bool) {
+		if strings.Contains(subject, ".book.") && rand.IntN(10) == 0 {
+			lost.Add(1)
+			return 0, false
+		}
+		return 1, false
+	})
+	var open [2][]string
+	for i := range 400 {
+		for k, r := range []router{a, b} {
+			open[k] = append(open[k], r.book(t, fmt.Sprintf("request %d of replica %d, which is somewhat long", i, k)))
+			if i%3 == 2 {
+				r.decider.router.End(open[k][0], time.Now())
+				open[k] = open[k][1:]
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // a load of a thousand requests a second
+	}
+	c.within(heals, "bookings agree although messages are lost", func() error { return agree(a, b) })
+	if lost.Load() == 0 {
+		t.Error("no message was lost")
+	}
+	c.proxy.set(nil)
+
+	b.end() // without a word
+	c.within(heals, "nothing is left of a dead replica", func() error {
+		for _, rank := range a.fleet.Snapshot().Ranks {
+			if rank.Load.Booked() != rank.Load.Own() {
+				return fmt.Errorf("%s has %+v of others", rank.Worker.Name, rank.Load.Booked())
+			}
+		}
+		return nil
+	})
+	c.startRouter()
+	c.ready("w0", "w1", "w2")
+	c.within(heals, "a replica that starts knows what the other has booked", func() error { return agree(a, c.router) })
+	for _, id := range open[0] {
+		a.decider.router.End(id, time.Now())
+	}
+	c.within(heals, "and that it has ended", func() error {
+		for _, r := range []router{a, c.router} {
+			for _, rank := range r.fleet.Snapshot().Ranks {
+				if rank.Load.Booked() != (fleet.Amount{}) {
+					return fmt.Errorf("%s has %+v", rank.Worker.Name, rank.Load.Booked())
+				}
+			}
+		}
+		return nil
+	})
+	if s := a.peers.Stats(); s.Lost == 0 || s.Expired != 1 {
+		t.Errorf("%+v", s)
+	}
+}
