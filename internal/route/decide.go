@@ -68,7 +68,7 @@ func (r *Router) book(s *scratch, m *model, d *Decision) int {
 // choose scores all candidates by their load now and picks one; k is the booking to make.
 func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking) {
 	r.score(s, m, d)
-	won = s.policy.Choose(s.candidates, s.rng)
+	won = s.policy.Choose(s.candidates, &s.how, s.rng)
 	c := &s.candidates[won]
 	takes := c.Line.Prefill(c.Score.Uncached)
 	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Score.Uncached), time.Duration(float64(takes)*c.Facts.Pace)

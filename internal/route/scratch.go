@@ -22,6 +22,7 @@ type scratch struct {
 	chain      []blockhash.Sequence
 	overlap    kvindex.Overlap
 	policy     pick.Policy
+	how        pick.Asked
 	asked      cost.Request
 	amount     fleet.Amount
 	ranks      []fleet.Rank

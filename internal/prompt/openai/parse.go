@@ -89,6 +89,8 @@ func (p *parser) field(key string) {
 	case "priority":
 		v, _ := p.integer(key)
 		r.Priority = int(v)
+	case "nvext":
+		p.extension(key)
 	default:
 		p.templateField(key)
 	}

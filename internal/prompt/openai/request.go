@@ -59,6 +59,8 @@ type Request struct {
 	// engines' (lower goes first).
 	CacheSalt, User, SessionID string
 	Priority                   int
+	// Hints is what nvext says of how the request is to be routed; nil where absent or null.
+	Hints *Hints
 }
 
 // Prompt is one prompt of a completion or embedding request: text, or token ids.

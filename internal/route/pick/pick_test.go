@@ -41,7 +41,7 @@ func TestTiesAreEven(t *testing.T) {
 	p, rng, seen := policy(t, KV, 0), newSeed(t), [4]int{}
 	cs := candidates(2, 1, 1, 1)
 	for range 30_000 {
-		seen[p.Choose(cs, rng)]++
+		seen[p.Choose(cs, &Asked{}, rng)]++
 	}
 	if seen[0] != 0 {
 		t.Errorf("the worst was picked %d times", seen[0])
@@ -59,7 +59,7 @@ func TestTemperature(t *testing.T) {
 	cs := candidates(10, 15, 20)
 	const n = 100_000
 	for range n {
-		seen[p.Choose(cs, rng)]++
+		seen[p.Choose(cs, &Asked{}, rng)]++
 	}
 	sum := 1 + math.Exp(-1) + math.Exp(-2)
 	for i := range seen {
@@ -74,14 +74,14 @@ func TestPolicies(t *testing.T) {
 	cs := candidates(3, 2, 1)
 	robin := policy(t, RoundRobin, 0)
 	for i := range 6 {
-		if got := robin.Choose(cs, rng); got != i%3 {
+		if got := robin.Choose(cs, &Asked{}, rng); got != i%3 {
 			t.Errorf("turn %d went to %d", i, got)
 		}
 	}
 	cs[0].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 50}
 	cs[1].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 10}
 	cs[2].Facts.Booked, cs[2].Score.ForeignRequests = fleet.Amount{}, 4
-	if got := policy(t, LeastLoaded, 0).Choose(cs, rng); got != 1 {
+	if got := policy(t, LeastLoaded, 0).Choose(cs, &Asked{}, rng); got != 1 {
 		t.Errorf("least-loaded took %d", got)
 	}
 	for _, bad := range []struct {
@@ -118,7 +118,7 @@ func TestBurstSpreads(t *testing.T) {
 						cs[i].Facts.Booked, cs[i].Facts.Wait = ranks[i].Load.Booked(), ranks[i].Load.Wait(now)
 						cs[i].Score = w.Score(&q, &cs[i].Facts)
 					}
-					c := &cs[p.Choose(cs, rng)]
+					c := &cs[p.Choose(cs, &Asked{}, rng)]
 					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
 						break
 					}

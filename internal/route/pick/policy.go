@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -20,11 +21,20 @@ type Candidate struct {
 	Line perfmodel.Line
 }
 
+// Asked is what a policy knows of the request.
+type Asked struct {
+	// Session names the client's session; empty for none.
+	Session string
+	// Temperature takes the place of the policy's own where HasTemperature is true.
+	Temperature    float64
+	HasTemperature bool
+}
+
 // Policy chooses a rank.
 type Policy interface {
 	// Choose returns the index of one of the candidates, of which there is at least one. It
 	// may be asked again for the same request when the choice lost a race.
-	Choose(candidates []Candidate, rng *rand.Rand) int
+	Choose(candidates []Candidate, asked *Asked, rng *rand.Rand) int
 }
 
 // The names of the policies.
@@ -32,8 +42,19 @@ const (
 	KV          = "kv"
 	RoundRobin  = "round-robin"
 	Random      = "random"
+	PowerOfTwo  = "power-of-two"
 	LeastLoaded = "least-loaded"
+	// Direct takes the worker that the request names, and no other: whoever uses it demands that
+	// requests name one. Between the ranks of that worker it chooses as LeastLoaded does.
+	Direct = "direct"
+	// Session keeps a session on one rank by rendezvous hashing.
+	Session = "session"
 )
+
+// Names lists the policies.
+func Names() []string {
+	return []string{KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct, Session}
+}
 
 // New returns the policy of that name; the empty name is kv. Temperature is for kv alone.
 func New(name string, temperature float64) (Policy, error) {
@@ -47,10 +68,16 @@ func New(name string, temperature float64) (Policy, error) {
 		return &roundRobin{}, nil
 	case Random:
 		return random{}, nil
-	case LeastLoaded:
+	case PowerOfTwo:
+		return powerOfTwo{}, nil
+	case LeastLoaded, Direct:
 		return leastLoaded{}, nil
+	case Session:
+		return session{}, nil
 	}
-	return nil, fmt.Errorf("policy %q is unknown: use kv, round-robin, random or least-loaded", name)
+	list := Names()
+	last := len(list) - 1
+	return nil, fmt.Errorf("policy %q is unknown: use %s or %s", name, strings.Join(list[:last], ", "), list[last])
 }
 
 // leastCost takes the lowest total. With a temperature it draws: the probability of a
@@ -58,7 +85,10 @@ func New(name string, temperature float64) (Policy, error) {
 // the temperature means the same at every scale of cost.
 type leastCost struct{ temperature float64 }
 
-func (p leastCost) Choose(cs []Candidate, rng *rand.Rand) int {
+func (p leastCost) Choose(cs []Candidate, asked *Asked, rng *rand.Rand) int {
+	if asked.HasTemperature {
+		p.temperature = asked.Temperature
+	}
 	if p.temperature == 0 {
 		return argmin(cs, rng, func(a, b *Candidate) float64 { return a.Score.Total - b.Score.Total })
 	}
@@ -90,28 +120,49 @@ func (p leastCost) Choose(cs []Candidate, rng *rand.Rand) int {
 // model, so a change of membership shifts the turns but never skews them.
 type roundRobin struct{ next atomic.Uint64 }
 
-func (p *roundRobin) Choose(cs []Candidate, _ *rand.Rand) int {
+func (p *roundRobin) Choose(cs []Candidate, _ *Asked, _ *rand.Rand) int {
 	return int((p.next.Add(1) - 1) % uint64(len(cs)))
 }
 
 type random struct{}
 
-func (random) Choose(cs []Candidate, rng *rand.Rand) int { return rng.IntN(len(cs)) }
+func (random) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int { return rng.IntN(len(cs)) }
 
 // leastLoaded takes the rank with the fewest requests that anyone knows of; among equals
 // the one with the least booked work.
 type leastLoaded struct{}
 
-func (leastLoaded) Choose(cs []Candidate, rng *rand.Rand) int {
-	return argmin(cs, rng, func(a, b *Candidate) float64 {
-		if d := requests(a) - requests(b); d != 0 {
-			return float64(d)
-		}
-		if d := a.Facts.Booked.PrefillTokens - b.Facts.Booked.PrefillTokens; d != 0 {
-			return float64(d)
-		}
-		return float64(a.Facts.Booked.DecodeBlocks - b.Facts.Booked.DecodeBlocks)
-	})
+func (leastLoaded) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
+	return argmin(cs, rng, byLoad)
+}
+
+// byLoad compares requests, and among equals booked work.
+func byLoad(a, b *Candidate) float64 {
+	if d := requests(a) - requests(b); d != 0 {
+		return float64(d)
+	}
+	if d := a.Facts.Booked.PrefillTokens - b.Facts.Booked.PrefillTokens; d != 0 {
+		return float64(d)
+	}
+	return float64(a.Facts.Booked.DecodeBlocks - b.Facts.Booked.DecodeBlocks)
+}
+
+// powerOfTwo draws two and takes the one with less load: nearly as even as looking at all, and
+// it does not herd where several routers see the same load.
+type powerOfTwo struct{}
+
+func (powerOfTwo) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
+	if len(cs) == 1 {
+		return 0
+	}
+	a, b := rng.IntN(len(cs)), rng.IntN(len(cs)-1)
+	if b >= a {
+		b++
+	}
+	if byLoad(&cs[b], &cs[a]) < 0 {
+		return b
+	}
+	return a
 }
 
 func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Score.ForeignRequests }

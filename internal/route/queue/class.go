@@ -196,15 +196,15 @@ func (a *entry) before(b *entry) bool {
 	return x.before(y)
 }
 
-// before says whether a goes before b, tenants aside.
-func (a *Item) before(b *Item) bool {
-	if a.Strict != b.Strict {
-		return a.Strict > b.Strict
+// before says whether the item goes before another, tenants aside.
+func (it *Item) before(b *Item) bool {
+	if it.Strict != b.Strict {
+		return it.Strict > b.Strict
 	}
-	if a.key != b.key {
-		return a.key < b.key
+	if it.key != b.key {
+		return it.key < b.key
 	}
-	return a.seq < b.seq
+	return it.seq < b.seq
 }
 
 // itemHeap is an entry by the order of its class.

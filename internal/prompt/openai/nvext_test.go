@@ -1,0 +1,93 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func hinted(nvext string) string { return `{"model":"m","prompt":"x","nvext":` + nvext + `}` }
+
+// TestHints reads what a request says of its routing; whatever else nvext has is skipped.
+func TestHints(t *testing.T) {
+	r, err := Parse(Completions, []byte(hinted(`{"annotations":["a"],"router":{"overlap_score_weight":0,"temperature":0.5,"prefill_load_scale":16,
+		"allowed_workers":["a","b"],"worker":"b","dp_rank":3,"class":"batch","ttft_deadline_ms":1500,"more":{"x":1}},
+		"agent_hints":{"priority":2.5,"latency_sensitivity":1,"strict_priority":4,"osl":512,"speculative_prefill":true}}`)), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Hints{
+		OverlapWeight: Override{0, true}, Temperature: Override{0.5, true}, PrefillScale: Override{16, true}, Workers: []string{"a", "b"},
+		Worker: "b", Rank: 3, Class: "batch", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4, OutputTokens: 512,
+	}
+	if got, want := fmt.Sprintf("%+v", *r.Hints), fmt.Sprintf("%+v", want); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for nvext, want := range map[string]string{
+		`null`: "<nil>",
+		`{}`:   fmt.Sprint(&Hints{Rank: -1}),
+		`{"router":null,"agent_hints":{"priority":-3,"osl":null}}`: fmt.Sprint(&Hints{Rank: -1}),
+	} {
+		r, err := Parse(Completions, []byte(hinted(nvext)), Limits{})
+		if err != nil || fmt.Sprint(r.Hints) != want {
+			t.Errorf("%s: %v, %v; want %s", nvext, r.Hints, err, want)
+		}
+	}
+}
+
+// TestWrongHints: the error names the member, and says what it may be.
+func TestWrongHints(t *testing.T) {
+	for _, c := range []struct{ nvext, param, says string }{
+		{`[]`, "nvext", "expected an object, but got an array"},
+		{`{"router":7}`, "nvext.router", "expected an object"},
+		{`{"agent_hints":"x"}`, "nvext.agent_hints", "expected an object"},
+		{`{"router":{"temperature":-1}}`, "nvext.router.temperature", "must lie between 0 and 1000"},
+		{`{"router":{"temperature":"hot"}}`, "nvext.router.temperature", "expected a number"},
+		{`{"router":{"overlap_score_weight":1e9}}`, "nvext.router.overlap_score_weight", "must lie between 0 and 1000000"},
+		{`{"router":{"prefill_load_scale":1e999}}`, "nvext.router.prefill_load_scale", "is too large"},
+		{`{"router":{"dp_rank":-1}}`, "nvext.router.dp_rank", "must lie between 0 and 65535"},
+		{`{"router":{"ttft_deadline_ms":0}}`, "nvext.router.ttft_deadline_ms", "must lie between 1 and 86400000"},
+		{`{"router":{"allowed_workers":[]}}`, "nvext.router.allowed_workers", "must name at least one worker"},
+		{`{"router":{"allowed_workers":["a",7]}}`, "nvext.router.allowed_workers[1]", "expected a string"},
+		{`{"router":{"allowed_workers":[` + strings.Repeat(`"a",`, 256) + `"a"]}}`, "nvext.router.allowed_workers", "at most 256 names"},
+		{`{"router":{"worker":"` + strings.Repeat("a", 257) + `"}}`, "nvext.router.worker", "at most 256 bytes"},
+		{`{"agent_hints":{"osl":0}}`, "nvext.agent_hints.osl", "must lie between 1 and 2147483647"},
+		{`{"agent_hints":{"strict_priority":1.5}}`, "nvext.agent_hints.strict_priority", "expected an integer"},
+	} {
+		_, err := Parse(Completions, []byte(hinted(c.nvext)), Limits{})
+		var e *Error
+		if !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, c.says) {
+			t.Errorf("%s: %+v, want %s: %s", c.nvext, err, c.param, c.says)
+		}
+	}
+}
+
+// FuzzHints: whatever nvext is, hints that are taken lie within their bounds, and every refusal is
+// a 400 that names what is wrong.
+func FuzzHints(f *testing.F) {
+	for _, s := range []string{`{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, nvext string) {
+		r, err := Parse(Completions, []byte(hinted(nvext)), Limits{})
+		var e *Error
+		if err != nil && (!errors.As(err, &e) || e.Status != 400 || e.Message == "") {
+			t.Fatalf("%v", err)
+		}
+		if err != nil || r.Hints == nil {
+			return
+		}
+		h := r.Hints
+		for _, o := range []Override{h.OverlapWeight, h.PrefillScale, h.Temperature} {
+			if !(o.Value >= 0 && o.Value <= maxWeight) || !o.Set && o.Value != 0 {
+				t.Errorf("%+v", o)
+			}
+		}
+		if h.Rank < -1 || h.Rank > 1<<16 || h.Deadline < 0 || h.Priority < 0 || h.Priority > maxHeadStart*time.Second || h.Strict < 0 || h.Strict > maxStrict ||
+			h.OutputTokens < 0 || len(h.Workers) > maxWorkers {
+			t.Errorf("%+v", h)
+		}
+	})
+}
