@@ -124,13 +124,13 @@ golden: ## rewrite golden files and generated docs; read the diff
 fuzz: ## run every fuzz target for FUZZTIME
 	@for pkg in $$(go list ./...); do \
 	  for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    echo "$$pkg $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg; \
 	  done; \
 	done
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .oracle
+	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .oracle
 
 VENV_ORACLE      := .venv-oracle
 TOKENIZERS       := 0.23.3
