@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -150,6 +151,10 @@ func parseTiming(text string) (perfmodel.Timing, error) {
 			return nil, fmt.Errorf("%q: write it like fixed:40ms,8ms", text)
 		}
 		return perfmodel.Fixed{PrefillTime: prefill, DecodeTime: decode}, nil
+	case "profile":
+		if rest != "" {
+			return perfmodel.LoadProfile(os.DirFS(rest))
+		}
 	}
 	return nil, fmt.Errorf("%q is unknown: use polynomial, fixed:PREFILL,DECODE or profile:DIR", text)
 }
