@@ -1,6 +1,10 @@
 package sim
 
-import "time"
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/feed"
+)
 
 // kind says what happens.
 type kind uint8
@@ -15,6 +19,7 @@ const (
 	reports           // of all engines
 	workerDies        // worker, for span
 	workerStarts      // worker
+	bookingsCome      // bookings, to all replicas but the one that made them
 )
 
 // event is one thing that will happen.
@@ -27,6 +32,7 @@ type event struct {
 	span    time.Duration
 	job     *job
 	message *message
+	booked  *feed.Bookings
 }
 
 // agenda is what will happen, the next first: a binary heap.

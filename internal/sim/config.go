@@ -31,8 +31,13 @@ type Config struct {
 	// Cost judges candidates; nil means cost.Default().
 	Cost cost.Function
 	// Replicas is how many routers there are, which take requests in turn; default 1. Each sees the
-	// engines' events and reports, and its own bookings.
+	// engines' events and reports, and what the others have booked.
 	Replicas int
+	// BookLag is how long replicas' bookings are under way; default 10 ms, negative: they do not hear
+	// of each other.
+	BookLag time.Duration
+	// BookLoss is the share of messages about bookings that is lost, 0 to 1; default 0.
+	BookLoss float64
 	// EventLag is how long an engine's cache events are under way; default 0. Raising it makes
 	// routers know less.
 	EventLag time.Duration
@@ -76,6 +81,9 @@ func (c Config) withDefaults() Config {
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}
+	if c.BookLag == 0 {
+		c.BookLag = 10 * time.Millisecond
+	}
 	if c.ReportEvery == 0 {
 		c.ReportEvery = time.Second
 	}
@@ -108,6 +116,7 @@ func (c Config) Validate() error {
 	}
 	bad(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
 	bad(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
+	bad(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
 	bad(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
 	bad(!(c.Speed > 0 && c.Speed < 1e9), "speed %v: it must be positive", c.Speed)
 	bad(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")

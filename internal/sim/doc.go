@@ -19,7 +19,8 @@
 // queue; an engine with work begins a pass and ends it when the model of timing says. At the end
 // of a pass tokens are emitted and the engine's events leave for every replica, which has them
 // EventLag later. A first token takes the prefill off the booking, a last one ends it, both
-// SignalLag later. Every ReportEvery each engine's running and waiting counts reach all
+// SignalLag later; what
+// replicas have booked the others hear after BookLag. Every ReportEvery each engine's running and waiting counts reach all
 // replicas, as a scrape of its metrics would.
 //
 // # Concurrency

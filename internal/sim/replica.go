@@ -20,6 +20,8 @@ type replica struct {
 	index  *kvindex.Index
 	feed   *feed.Feed
 	router *route.Router
+	share  *feed.Share
+	peers  *feed.Peers
 	names  []string
 	byName map[string]int
 	tokens []uint32 // of the request that is decided
@@ -33,6 +35,8 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		p.router.RankGone(id)
 		p.feed.RankGone(id)
 	}})
+	name := fmt.Sprintf("replica-%d", number)
+	p.share, p.peers = feed.NewShare(name, p.fleet), feed.NewPeers(name, p.fleet)
 	p.feed = feed.New(feed.Config{}, p.fleet, p.index)
 	p.router = route.New(route.Config{
 		Seed: cfg.Seed ^ uint64(number+1)<<48, Decisions: 1, Candidates: 1,

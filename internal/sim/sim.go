@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/stator-project/stator/internal/route"
@@ -49,6 +50,7 @@ type run struct {
 	workers  []*worker
 	replicas []*replica
 	turn     int // which replica takes the next request
+	rng      *rand.Rand
 
 	first    time.Duration // of the first arrival, as the trace counts
 	began    bool
@@ -61,7 +63,7 @@ type run struct {
 }
 
 func newRun(cfg Config, next func() (Arrival, bool, error)) (*run, error) {
-	r := &run{cfg: cfg, next: next}
+	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	for i := range cfg.Workers {
 		w, err := newWorker(i, cfg)
 		if err != nil {
@@ -164,9 +166,17 @@ func (r *run) handle(e *event) error {
 		r.deliver(e.message)
 	case firstToken:
 		e.job.replica.router.PrefillDone(e.job.id, r.clock())
+		r.tell(e.job.replica)
 	case lastToken:
 		e.job.replica.router.End(e.job.id, r.clock())
+		r.tell(e.job.replica)
+	case bookingsCome:
+		r.hear(e.booked)
 	case reports:
+		for _, p := range r.replicas {
+			r.tell(p)
+			p.peers.Expire(r.clock())
+		}
 		for _, w := range r.workers {
 			r.report(w)
 		}
@@ -194,6 +204,7 @@ func (r *run) arrive() error {
 	}
 	r.tally.arrived++
 	d := j.replica.decide(j.engine.Prompt, a.Session, r.clock())
+	r.tell(j.replica)
 	switch {
 	case d.Outcome != route.Picked:
 		r.fail(j)

@@ -227,3 +227,21 @@ func BenchmarkReplay(b *testing.B) {
 		}
 	}
 }
+
+// Replicas that hear of each other spread a burst as one would, also when messages are lost; those
+// that do not, pile up.
+func TestReplicasHearOfEachOther(t *testing.T) {
+	var burst []Arrival
+	for i := range 240 {
+		at := time.Duration(i/24)*10*time.Second + time.Duration(i%24)*20*time.Millisecond
+		burst = append(burst, Arrival{At: at, Prompt: Blocks{IDs: []uint64{uint64(i)}, Size: 4000, Length: 4000}, Output: 20})
+	}
+	ttft := func(replicas int, lag time.Duration, loss float64) float64 {
+		return mustRun(t, Config{Replicas: replicas, BookLag: lag, BookLoss: loss, Seed: 3}, burst).TTFT.Mean
+	}
+	one, three, lossy, deaf := ttft(1, 0, 0), ttft(3, 0, 0), ttft(3, 0, 0.1), ttft(3, -1, 0)
+	if three > 1.1*one || lossy > 1.3*one || deaf < three {
+		t.Errorf("TTFT %.0f ms of one replica, %.0f of three, %.0f with losses, %.0f of three that are deaf", one, three, lossy, deaf)
+	}
+	t.Logf("TTFT %.0f ms of one replica, %.0f of three, %.0f with losses, %.0f of three that are deaf", one, three, lossy, deaf)
+}
