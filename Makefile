@@ -198,3 +198,7 @@ $(VENV_DYNAMO)/bin/python:
 $(VENV_DYNAMO)/.runtime-$(DYNAMO_RUNTIME): | $(VENV_DYNAMO)/bin/python
 	$(VENV_DYNAMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==$(DYNAMO_RUNTIME)
 	touch $@
+
+.PHONY: replay-golden
+replay-golden: ## replay a trace beside NVIDIA Dynamo's published figures of it (TRACE=conversation_trace.jsonl ARGS="--only scale")
+	go run ./test/replaygolden --trace $(or $(TRACE),../shared/traces/mooncake/conversation_trace.jsonl) $(ARGS)

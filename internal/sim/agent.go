@@ -202,7 +202,7 @@ func sideBySide(rows []agentStep, n int) {
 		}
 		// Those that begin together do so a tenth of a second apart.
 		s.at = max(lanes[lane], time.Duration(i)*100*time.Millisecond)
-		lanes[lane] = s.at + s.to - s.from + time.Second
+		lanes[lane] = min(s.at+s.to-s.from+time.Second, maxTraceTime)
 	}
 	for i := range rows {
 		s := spans[rows[i].session]

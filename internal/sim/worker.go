@@ -32,7 +32,6 @@ type job struct {
 	at      time.Duration // of its arrival
 	last    time.Duration // of its last token so far
 	first   time.Duration // of its first
-	cached  int
 }
 
 // answer gives the tokens of an answer, equal to no other's.

@@ -11,6 +11,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -28,8 +29,7 @@ type row struct {
 	speed           float64
 	mode            string // round-robin, or the prefill load scale of its cost function
 	scale           float64
-	// What its replay printed: a figure of 0 was not written down. From and To bound the reuse of
-	// several runs.
+	// What its replay printed, the middle of several runs where there were: 0 was not written down.
 	reuse, ttft, p50, p99, itl, e2e float64
 }
 
@@ -59,13 +59,13 @@ func main() {
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "runs at a time")
 	only := flag.String("only", "", "play only the rows whose name has this in it")
 	flag.Parse()
-	bad, err := compare(*trace, *only, *jobs)
+	bad, err := compare(os.Stdout, *trace, *only, *jobs)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "replaygolden:", err)
 		os.Exit(2)
 	}
 	if bad > 0 {
-		fmt.Printf("\n%d figures are outside of their bars\n", bad)
+		fmt.Fprintf(os.Stdout, "\n%d figures are outside of their bars\n", bad)
 		os.Exit(1)
 	}
 }
@@ -104,8 +104,8 @@ func (r *row) play(trace string, ours bool) (*sim.Result, error) {
 }
 
 // compare plays all rows and prints them, in order, and returns how many figures are off.
-func compare(trace, only string, jobs int) (bad int, err error) {
-	fmt.Printf("%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
+func compare(w io.Writer, trace, only string, jobs int) (bad int, err error) {
+	fmt.Fprintf(w, "%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
 	type pair struct {
 		theirs, ours *sim.Result
 		err          error
@@ -139,20 +139,20 @@ func compare(trace, only string, jobs int) (bad int, err error) {
 			return bad, p.err
 		}
 		if p.theirs != nil {
-			bad += golden[i].print(p.theirs, p.ours)
+			bad += golden[i].table(w, p.theirs, p.ours)
 		}
 	}
 	return bad, nil
 }
 
-// print writes Dynamo's row, ours with its cost function, the differences, and ours with our own.
-func (r *row) print(got, ours *sim.Result) (bad int) {
+// table writes Dynamo's row, ours with its cost function, the differences, and ours with our own.
+func (r *row) table(w io.Writer, got, ours *sim.Result) (bad int) {
 	bar := 0.05
 	if r.mode == "round-robin" {
 		bar = 0.02
 	}
 	line := func(name string, v []float64) {
-		fmt.Printf("%-38s %8.4f %9.1f %9.1f %9.1f %8.2f %9.1f\n", name, v[0], v[1], v[2], v[3], v[4], v[5])
+		fmt.Fprintf(w, "%-38s %8.4f %9.1f %9.1f %9.1f %8.2f %9.1f\n", name, v[0], v[1], v[2], v[3], v[4], v[5])
 	}
 	figures := func(r *sim.Result) []float64 {
 		return []float64{r.PrefixReuse, r.TTFT.Mean, r.TTFT.P50, r.TTFT.P99, r.ITL.Mean, r.E2E.Mean}
@@ -160,7 +160,7 @@ func (r *row) print(got, ours *sim.Result) (bad int) {
 	want, have := []float64{r.reuse, r.ttft, r.p50, r.p99, r.itl, r.e2e}, figures(got)
 	line(r.name(), want)
 	line("  the same here", have)
-	fmt.Printf("%-38s", "  difference")
+	fmt.Fprintf(w, "%-38s", "  difference")
 	for i := range want {
 		text := "-"
 		if want[i] > 0 {
@@ -171,9 +171,9 @@ func (r *row) print(got, ours *sim.Result) (bad int) {
 				bad++
 			}
 		}
-		fmt.Printf(" %*s", []int{8, 9, 9, 9, 8, 9}[i], text)
+		fmt.Fprintf(w, " %*s", []int{8, 9, 9, 9, 8, 9}[i], text)
 	}
-	fmt.Println()
+	fmt.Fprintln(w)
 	if ours != nil {
 		line("  our own cost", figures(ours))
 	}
