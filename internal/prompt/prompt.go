@@ -22,6 +22,8 @@ type (
 	Error    = openai.Error
 	Request  = openai.Request
 	Endpoint = openai.Endpoint
+	Hints    = openai.Hints
+	Override = openai.Override
 )
 
 // The endpoints.

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -8,8 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Decide says where req goes, and books it there. It never waits and never returns nil.
-// Every Picked decision must be followed by one End, sooner or later.
+// Decide says where req goes, and books it there; or, Queued, that Request.Ready will be told. It
+// never waits and never returns nil. Every Picked decision must be followed by one End, sooner or
+// later, and every Queued one by a call of Ready, by Leave or by GiveUp.
 func (r *Router) Decide(req *Request, now time.Time) *Decision {
 	s := r.take()
 	defer r.give(s)
@@ -17,34 +19,55 @@ func (r *Router) Decide(req *Request, now time.Time) *Decision {
 	if d.ID == "" {
 		d.ID = r.NewID()
 	}
-	if err := r.decide(s, d, req); err != nil {
-		d.Outcome, d.Err = Refused, err
+	final, err := r.decide(s, d, req)
+	switch {
+	case err != nil:
+		d.refuse(err)
+	case final != d: // it waited for no time at all, and was told already
+		return final
 	}
-	r.counts.add(d)
-	r.recent.add(d)
+	r.finish(d)
 	return d
 }
 
-// decide is the sentence: prompt → blocks → overlap → costs → pick.
-func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
+// finish keeps a decision, and counts it.
+func (r *Router) finish(d *Decision) {
+	r.counts.add(d)
+	r.recent.add(d)
+}
+
+// decide is the sentence: prompt → blocks → overlap → costs → pick, or the queue.
+func (r *Router) decide(s *scratch, d *Decision, req *Request) (*Decision, *prompt.Error) {
 	m, err := r.read(s, d, req)
 	if err != nil {
-		return err
+		return d, err
 	}
 	if err := s.prepare(m, d); err != nil {
-		return err
+		return d, err
 	}
-	snap := r.fleet.Snapshot()
-	if err := s.eligible(m, snap, d); err != nil {
-		return err
+	busy := r.eligible(s, m, d)
+	if busy != nil && !m.parks(d, req) {
+		return d, busy
 	}
 	s.blocks = s.prompt.AppendBlocks(s.blocks[:0], m.BlockSize, m.seed(s.salt, s.prompt.Media))
 	r.index.Expire(d.At)
 	r.index.Lookup(s.blocks, &s.overlap)
 	s.name(d)
+	if busy == nil && !m.crowded(req) {
+		if err := r.place(s, m, d); err == nil || !m.parks(d, req) {
+			return d, err
+		}
+	}
+	return r.enqueue(s, m, d, req)
+}
 
+// place books the request on the best of s.ranks and says why.
+func (r *Router) place(s *scratch, m *model, d *Decision) *prompt.Error {
 	d.Cost = m.Cost.String()
-	won := r.book(s, m, d)
+	won, err := r.book(s, m, d)
+	if err != nil {
+		return err
+	}
 	s.explain(d, won, r.cfg.Candidates)
 	r.predict(s, d, s.candidates[won].Rank)
 	return nil
@@ -53,30 +76,60 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) *prompt.Error {
 // book scores, chooses and books until the chosen rank's load was still what it was scored
 // by. Each lost race means that another decision was booked, so the loop ends; the bound is
 // for the unlucky.
-func (r *Router) book(s *scratch, m *model, d *Decision) int {
-	for range 64 {
-		won, k := r.choose(s, m, d)
-		if r.bookings.Start(d.ID, k, s.candidates[won].Facts.Booked) {
-			return won
+func (r *Router) book(s *scratch, m *model, d *Decision) (int, *prompt.Error) {
+	for try := 0; ; try++ {
+		if try > 0 && m.Busy.bounds() { // the one that came before may have filled the rank
+			if err := r.eligible(s, m, d); err != nil {
+				return 0, err
+			}
+		}
+		won, k, err := r.choose(s, m, d)
+		if err != nil {
+			return 0, err
+		}
+		if try == maxRaces {
+			r.bookings.Force(d.ID, k)
+			return won, nil
+		}
+		c := &s.candidates[won]
+		if m.Busy.bounds() && r.fullWith(&m.Busy, &c.Rank, &c.Facts.Booked, d.At) {
+			continue // it has become busy since it was found free
+		}
+		if r.bookings.Start(d.ID, k, c.Facts.Booked) {
+			return won, nil
 		}
 	}
-	won, k := r.choose(s, m, d)
-	r.bookings.Force(d.ID, k)
-	return won
 }
 
+// maxRaces is how many lost races a decision bears.
+const maxRaces = 64
+
 // choose scores all candidates by their load now and picks one; k is the booking to make.
-func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking) {
+func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking, err *prompt.Error) {
 	r.score(s, m, d)
+	if s.asks.deadline > 0 {
+		if best := s.soonest(); firstToken(best) > s.asks.deadline {
+			return 0, k, s.tooLate(m, d, firstToken(best))
+		}
+		s.candidates = slices.DeleteFunc(s.candidates, func(c pick.Candidate) bool { return firstToken(&c) > s.asks.deadline })
+	}
 	won = s.policy.Choose(s.candidates, &s.how, s.rng)
 	c := &s.candidates[won]
 	takes := c.Line.Prefill(c.Score.Uncached)
-	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Score.Uncached), time.Duration(float64(takes)*c.Facts.Pace)
+	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Score.Uncached), own(c)
 	return won, pick.Booking{
 		Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
 		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Score.Uncached), Estimated: takes,
-	}
+	}, nil
 }
+
+// own is how long the candidate is expected to compute the prompt.
+func own(c *pick.Candidate) time.Duration {
+	return time.Duration(float64(c.Line.Prefill(c.Score.Uncached)) * c.Facts.Pace)
+}
+
+// firstToken is when the first token is expected, from now.
+func firstToken(c *pick.Candidate) time.Duration { return c.Facts.Wait + own(c) }
 
 // predict lets the picked rank hold the prompt before it says so itself. A short prediction
 // only bridges the time until the engine's events, so few blocks suffice; a long one stands

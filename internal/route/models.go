@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/queue"
 )
 
 // Preparer turns a parsed request into tokens. A *prompt.Model is one.
@@ -34,19 +36,27 @@ type ModelConfig struct {
 	BlockSize int
 	// ContextLength is for listings; 0 is unknown.
 	ContextLength int
-	// Policy is kv, round-robin, random or least-loaded; empty means kv.
+	// Policy is one of pick.Names; empty means kv.
 	Policy string
 	// Temperature spreads the kv policy's picks: 0, the default, always takes the lowest cost.
 	Temperature float64
 	// Cost judges the candidates; nil means cost.Default().
 	Cost cost.Function
+	// Busy says when a rank takes no more requests. All models of a pool must have the same.
+	Busy Busy
+	// Queue is how requests wait while all ranks that may take them are busy; nil: they are refused.
+	// Models of one pool wait in one queue, and must have the same.
+	Queue *queue.Config
+	// MaxWait is how long a request may wait; default 30 s.
+	MaxWait time.Duration
 }
 
 // model is a ModelConfig made ready.
 type model struct {
 	ModelConfig
-	name   string
-	policy pick.Policy
+	name    string
+	policy  pick.Policy
+	waiting *waiting // nil where none waits
 }
 
 // SetModels replaces what is served: decisions that have begun use the old models, all
@@ -67,6 +77,7 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	r.setQueues(ready)
 	r.models.Store(&ready)
 	return nil
 }
@@ -89,9 +100,16 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	if m.BlockSize < 0 || m.BlockSize > 1<<16 {
 		err = fmt.Errorf("blockSize is %d: it must lie between 1 and 65536", m.BlockSize)
 	}
+	if m.MaxWait == 0 {
+		m.MaxWait = 30 * time.Second
+	}
 	policy, policyErr := pick.New(m.Policy, m.Temperature)
 	m.policy = policy
-	return m, errors.Join(err, policyErr, m.Cost.Validate())
+	var queueErr error
+	if m.Queue != nil {
+		queueErr = m.Queue.Validate()
+	}
+	return m, errors.Join(err, policyErr, m.Cost.Validate(), m.Busy.Validate(), queueErr)
 }
 
 // seed is that of the block hashes of one request. Tokens do not tell one image from another,

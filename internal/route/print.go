@@ -18,6 +18,10 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, " · policy %s", d.Policy)
 	}
 	b.WriteByte('\n')
+	b.WriteString(d.waited())
+	if d.Outcome == Queued {
+		return b.String()
+	}
 	if d.Outcome == Refused {
 		fmt.Fprintf(&b, "refused with %d: %s\n", d.Err.Status, d.Err.Message)
 		return b.String()
@@ -83,6 +87,15 @@ func (d *Decision) why() string {
 		return name + " won: it was its turn."
 	case "random":
 		return name + " won: it was drawn at random."
+	case "direct":
+		return name + " won: the request names it."
+	case "session":
+		if d.Session != "" {
+			return name + " won: its session belongs there, by the hash of both names."
+		}
+		return name + " won: the request names no session, and none had fewer requests."
+	case "power-of-two":
+		return fmt.Sprintf("%s won: two were drawn, and it had %d requests, not more than the other.", name, won.Load.Requests+won.Score.ForeignRequests)
 	case "least-loaded":
 		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Score.ForeignRequests)
 	}
@@ -152,6 +165,33 @@ func mainReason(won, next *Candidate) string {
 		}
 	}
 	return reason
+}
+
+// waited says in one line how long the request has waited, and why; nothing for one that did not.
+func (d *Decision) waited() string {
+	w := d.Wait
+	if w == nil {
+		return ""
+	}
+	took := "waits"
+	if d.Outcome != Queued {
+		took = fmt.Sprintf("waited %.3f s", w.Took.Seconds())
+	}
+	why := fmt.Sprintf("all %d ranks that may take it were busy", w.Busy)
+	switch {
+	case w.Free:
+		why = "others came first"
+	case w.Busy == 1:
+		why = "the only rank that may take it was busy"
+	}
+	where := ""
+	if w.Class != "" {
+		where = ", class " + w.Class
+	}
+	if w.Tenant != "" {
+		where += ", tenant " + w.Tenant
+	}
+	return fmt.Sprintf("%s (%d waited already%s): %s\n", took, w.Ahead, where, why)
 }
 
 func num[T int | int64](n T) string { return fmt.Sprint(n) }

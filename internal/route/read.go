@@ -3,9 +3,7 @@ package route
 import (
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -26,7 +24,7 @@ func must(p pick.Policy, err error) pick.Policy {
 
 // read parses the request as far as it can be and finds its model and policy.
 func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Error) {
-	s.parsed = nil
+	s.parsed, s.asks = nil, asks{rank: -1}
 	s.prompt.Reset()
 	d.Model = req.Model
 	if req.Known {
@@ -37,12 +35,13 @@ func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Er
 		s.parsed, s.salt = parsed, parsed.CacheSalt
 		d.Model, d.Stream, d.IncludeUsage = parsed.Model, parsed.Stream, parsed.IncludeUsage
 	}
+	s.hear(req)
 	m := (*r.models.Load())[d.Model]
 	if m == nil && d.Model == "" && !req.Known {
 		m = anyModel
 	}
 	if m == nil {
-		d.Model = clip(d.Model)
+		d.Model, d.Reason = clip(d.Model), ModelNotFound
 		return nil, &prompt.Error{Status: 404, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
 			Message: fmt.Sprintf("The model `%s` does not exist.", d.Model)}
 	}
@@ -50,6 +49,7 @@ func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Er
 		d.Model = m.name // not the request's string, which may pin its body
 	}
 	d.BlockSize, d.Policy, s.policy = m.BlockSize, m.Policy, m.policy
+	s.how = pick.Asked{Session: d.Session, Temperature: s.asks.temperature.Value, HasTemperature: s.asks.temperature.Set}
 	if !req.Known || parsedByLoad(m, req) {
 		d.Policy, s.policy, s.parsed = pick.LeastLoaded, anyModel.policy, nil
 	}
@@ -96,48 +96,6 @@ func shaped(err error) *prompt.Error {
 		return e
 	}
 	return &prompt.Error{Status: 500, Type: "server_error", Message: err.Error()}
-}
-
-// eligible collects the ranks that may take the request: of the model's pool, and ready.
-func (s *scratch) eligible(m *model, snap *fleet.Snapshot, d *Decision) *prompt.Error {
-	s.ranks = s.ranks[:0]
-	pool := snap.Ranks
-	if m != anyModel {
-		pool = snap.Pool(m.Pool, fleet.Aggregated)
-	}
-	var states [4]int
-	for _, rank := range pool {
-		if m == anyModel && rank.Worker.Role != fleet.Aggregated {
-			continue
-		}
-		states[rank.Worker.State&3]++
-		if rank.Worker.State == fleet.Ready {
-			s.ranks = append(s.ranks, rank)
-		}
-	}
-	if len(s.ranks) > 0 {
-		return nil
-	}
-	d.RetryAfter = 10 * time.Second
-	if states[fleet.Starting] > 0 {
-		d.RetryAfter = 2 * time.Second
-	}
-	return &prompt.Error{Status: 503, Type: "overloaded_error", Code: "no_ready_worker",
-		Message: fmt.Sprintf("No worker is ready for the model `%s`: %s. Try again in %d seconds.",
-			d.Model, spell(states), int(d.RetryAfter.Seconds()))}
-}
-
-func spell(states [4]int) string {
-	text := ""
-	for state, n := range states {
-		if n > 0 {
-			text += fmt.Sprintf(", %d %s", n, fleet.State(state))
-		}
-	}
-	if text == "" {
-		return "it has none"
-	}
-	return text[2:]
 }
 
 // clip bounds a name that a client sent.

@@ -26,13 +26,23 @@ type Request struct {
 	Session string
 	// Source names the Envoy that carries the request: see Router.EndBefore.
 	Source string
+
+	// Deaf has the hints of the body ignored: its sender is not trusted with them.
+	Deaf bool
+	// Hints are those of trusted headers; they go before the body's. Nil for none.
+	Hints *prompt.Hints
+	// Tenant is who shares a fair class of the queue with others; empty means the body's user.
+	Tenant string
+	// Ready is told the final decision of a request that had to wait: where Decide returned Queued,
+	// once, unless the request left before. It must be quick and must not call the router. Nil: the
+	// request cannot wait, and is refused where it would have to.
+	Ready func(*Decision)
 }
 
 // Outcome says what Decide decided.
 type Outcome uint8
 
-// The outcomes. Queued is for a caller that must be ready to park a request; nothing is
-// queued yet.
+// The outcomes. Queued is not final: Request.Ready will be told what becomes of it.
 const (
 	Picked Outcome = iota
 	Queued
@@ -56,6 +66,12 @@ type Decision struct {
 	// Err is what to answer, for Refused; RetryAfter is the wait to advise, 0 for none.
 	Err        *prompt.Error
 	RetryAfter time.Duration
+	// Reason names why, for Refused.
+	Reason Reason
+	// Ticket is the place in the queue, for Queued.
+	Ticket *Ticket `json:"-"`
+	// Wait is about the time in the queue; nil for a request that did not wait.
+	Wait *Wait `json:",omitempty"`
 
 	// Cost names the function that judged the candidates.
 	Model, Policy, Cost string

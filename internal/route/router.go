@@ -82,6 +82,11 @@ type Router struct {
 	recent   ring
 	counts   counts
 	ids      atomic.Uint64
+	latches  latches
+
+	queues   atomic.Pointer[[]*waiting] // never changed once stored
+	queuesMu sync.Mutex                 // held to store it
+	queued   atomic.Int64               // who waits, in all of them
 
 	mu   sync.Mutex
 	idle []*scratch // guarded by mu; as many as there were decisions at one time
@@ -96,6 +101,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	r.speeds.start, r.bookings.Prefilled = cfg.Line, r.speeds.prefilled
 	r.recent.slots = make([]atomic.Pointer[Decision], cfg.Decisions)
 	r.models.Store(&map[string]*model{})
+	r.queues.Store(&[]*waiting{})
 	return r
 }
 
@@ -136,19 +142,29 @@ func (r *Router) NewID() string {
 
 // End ends the booking of a decision: its request is over, whatever became of it. False
 // means that the booking had ended already or never was.
-func (r *Router) End(id string, now time.Time) bool { return r.bookings.End(id, pick.Finished) }
+func (r *Router) End(id string, now time.Time) bool {
+	ended := r.bookings.End(id, pick.Finished)
+	r.Wake(now)
+	return ended
+}
 
 // PrefillDone says that the decision's request has begun to answer. False means that this
 // was known, or that there is no such booking.
-func (r *Router) PrefillDone(id string, now time.Time) bool { return r.bookings.PrefillDone(id, now) }
+func (r *Router) PrefillDone(id string, now time.Time) bool {
+	done := r.bookings.PrefillDone(id, now)
+	r.Wake(now)
+	return done
+}
 
 // SettlePrefills takes the prefill off every booking whose prompt the picked rank's engine
 // itself reports to hold by now, and returns how many there were. It is for a ticker: where
 // no one watches responses, cache events are what tells prefill from decode.
 func (r *Router) SettlePrefills(now time.Time) int {
-	return r.bookings.PrefillDoneIf(func(k *pick.Booking) bool {
+	n := r.bookings.PrefillDoneIf(func(k *pick.Booking) bool {
 		return k.Last != 0 && r.index.Reported(k.Rank.ID, blockhash.Sequence(k.Last))
 	}, now)
+	r.Wake(now)
+	return n
 }
 
 // EndBefore ends the bookings of one Envoy that began before t, and returns how many: for
@@ -160,12 +176,15 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 // Reconcile is told how many requests an engine itself reports, running and waiting, at a
 // time. It ends the bookings that an empty engine proves to be over, and returns how many.
 func (r *Router) Reconcile(rank fleet.RankID, reported int, at time.Time) int {
-	return r.bookings.Reconcile(rank, reported, at, r.cfg.Grace)
+	n := r.bookings.Reconcile(rank, reported, at, r.cfg.Grace)
+	r.Wake(at)
+	return n
 }
 
 // RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the
 // fleet's hook of that name.
 func (r *Router) RankGone(rank fleet.RankID) int {
+	r.latches.gone(rank)
 	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 

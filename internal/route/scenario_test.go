@@ -2,6 +2,7 @@ package route_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/queue"
 )
 
 // line is what workers are taken to be: a token takes a millisecond.
@@ -24,19 +27,26 @@ var line = perfmodel.Line{Token: 1e6}
 // TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
 // tokens. Verbs:
 //
-//	worker NAME [address=A] [state=S] [ranks=N] [events=no]
-//	models NAME... [policy=P] [temperature=T] [limit=TOKENS]    replaces all models
+//	worker NAME [address=A] [state=S] [ranks=N] [blocks=N] [events=no] | remove NAME
+//	models NAME... [policy=P] [temperature=T] [limit=TOKENS] [busy=TOKENS] [kv=USAGE] [status=N] [cost=dynamo]
+//	       [queue=REQUESTS] [maxwait=SECONDS]   text: a class per line: NAME [quantum=N] [order=wspt] [fair]
+//	                                            replaces all models
 //	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
 //	load NAME [requests=N] [prefill=TOKENS] [decode=BLOCKS]
-//	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N]
+//	report NAME kv=USAGE            what the engine says of itself
+//	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N] [session=S] [tenant=T] [wait]
 //	                                text: prints the decision, or for several who got how many
 //	explain ID | prefill ID | end ID
 //	settle                          prints how many prefills the engines' events show to be done
+//	wake | leave ID | giveup ID | queues
 //	wait SECONDS
+//
+// Final decisions of those who waited are printed in short where they are told.
+//
 //	loads | stats
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		w := &world{index: kvindex.New(kvindex.Config{}), now: start}
+		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]*route.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
 		w.router = route.New(route.Config{Seed: 1, Line: line, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 			return openai.Parse(ep, body, openai.Limits{})
@@ -50,6 +60,9 @@ type world struct {
 	fleet  *fleet.Fleet
 	router *route.Router
 	now    time.Time
+
+	tickets map[string]*route.Ticket
+	told    strings.Builder
 }
 
 // args are a command's words: those without a value in order, the others by key.
@@ -78,20 +91,41 @@ func (a args) number(key string, absent int) int {
 }
 
 func (w *world) act(t *testing.T, d *datadriven.TestData) string {
+	w.told.Reset()
+	text := w.do(t, d)
+	return text + w.told.String()
+}
+
+func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 	a := read(d)
 	switch d.Cmd {
 	case "worker":
 		return w.worker(a)
 	case "models":
-		models := map[string]*route.ModelConfig{}
-		temperature, _ := strconv.ParseFloat(a.value["temperature"], 64)
-		for _, name := range a.words {
-			models[name] = &route.ModelConfig{Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: temperature}
-		}
-		if err := w.router.SetModels(models); err != nil {
-			return err.Error() + "\n"
-		}
+		return w.models(a, d.Input)
+	case "remove":
+		w.fleet.Remove(a.words[0])
 		return ""
+	case "report":
+		m, _ := w.fleet.Snapshot().Rank(a.words[0], 0)
+		m.Load.SetReport(fleet.Report{At: w.now, KVUsage: a.float("kv")})
+		return ""
+	case "wake":
+		w.router.Wake(w.now)
+		return ""
+	case "leave":
+		return fmt.Sprintln(w.router.Leave(w.tickets[a.words[0]]))
+	case "giveup":
+		if got := w.router.GiveUp(w.tickets[a.words[0]], w.now); got != nil {
+			return got.String() + fmt.Sprintf("retry after %v\n", got.RetryAfter)
+		}
+		return "was told already\n"
+	case "queues":
+		text := ""
+		for _, q := range w.router.Queues() {
+			text += fmt.Sprintf("%s %s: %d requests, %d tokens, %d cached\n", q.Pool, q.Class, q.Requests, q.Tokens, q.CachedTokens)
+		}
+		return text
 	case "holds":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], a.number("rank", 0))
 		tier := fleet.Device
@@ -140,9 +174,46 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
+func (a args) float(key string) float64 {
+	v, _ := strconv.ParseFloat(a.value[key], 64)
+	return v
+}
+
+func (w *world) models(a args, input string) string {
+	models := map[string]*route.ModelConfig{}
+	for _, name := range a.words {
+		m := &route.ModelConfig{
+			Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: a.float("temperature"),
+			Busy:    route.Busy{PrefillTokens: int64(a.number("busy", 0)), KVUsage: a.float("kv"), Status: a.number("status", 0)},
+			MaxWait: time.Duration(a.number("maxwait", 0)) * time.Second,
+		}
+		if a.value["cost"] == cost.NameDynamo {
+			m.Cost = cost.Dynamo()
+		}
+		if n := a.number("queue", 0); n > 0 {
+			m.Queue = &queue.Config{Limit: queue.Limit{Requests: n}, Classes: classes(input)}
+		}
+		models[name] = m
+	}
+	if err := w.router.SetModels(models); err != nil {
+		return err.Error() + "\n"
+	}
+	return ""
+}
+
+func classes(input string) (list []queue.Class) {
+	for line := range strings.Lines(input) {
+		name, words, _ := datadriven.ParseLine(strings.TrimSpace(line))
+		a := read(&datadriven.TestData{CmdArgs: words})
+		order, _ := queue.ParseOrder(a.value["order"])
+		list = append(list, queue.Class{Name: name, Quantum: a.number("quantum", 0), Order: order, Fair: slices.Contains(a.words, "fair")})
+	}
+	return list
+}
+
 func (w *world) worker(a args) string {
 	worker := fleet.Worker{Name: a.words[0], Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", a.words[0][0]-'a'+1),
-		Ranks: a.number("ranks", 1), State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557"}
+		Ranks: a.number("ranks", 1), State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557", Blocks: a.number("blocks", 0)}
 	if a.value["events"] == "no" {
 		worker.KVEvents = ""
 	}
@@ -178,7 +249,13 @@ func (w *world) decide(a args, input string) string {
 	if m, ok := a.value["model"]; ok {
 		model = m
 	}
-	req := &route.Request{ID: a.value["id"], Endpoint: prompt.Completions, Known: a.value["path"] != "unknown", Source: "envoy-a"}
+	req := &route.Request{ID: a.value["id"], Endpoint: prompt.Completions, Known: a.value["path"] != "unknown", Source: "envoy-a",
+		Session: a.value["session"], Tenant: a.value["tenant"]}
+	if slices.Contains(a.words, "wait") {
+		req.Ready = func(d *route.Decision) {
+			fmt.Fprintf(&w.told, "told: %s %s %s%s after %v\n", d.ID, d.Outcome, d.Worker, d.Reason, d.Wait.Took)
+		}
+	}
 	key := "prompt"
 	if a.value["endpoint"] == "embeddings" {
 		req.Endpoint, key = prompt.Embeddings, "input"
@@ -196,6 +273,10 @@ func (w *world) decide(a args, input string) string {
 	}
 	d := w.router.Decide(req, w.now)
 	text := d.String()
+	if d.Outcome == route.Queued {
+		w.tickets[d.ID] = d.Ticket
+		return text
+	}
 	if d.Outcome == route.Picked {
 		text += fmt.Sprintf("send to %s rank %d of %d, else to %s\n", d.Address, d.Rank, d.Ranks, strings.Join(d.Others, ", "))
 	} else if d.RetryAfter > 0 {

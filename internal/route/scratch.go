@@ -23,6 +23,9 @@ type scratch struct {
 	overlap    kvindex.Overlap
 	policy     pick.Policy
 	how        pick.Asked
+	asks       asks
+	weights    cost.Weights // the model's, with what the request overrides
+	delay      cost.Delay
 	asked      cost.Request
 	amount     fleet.Amount
 	ranks      []fleet.Rank
@@ -36,7 +39,7 @@ const keep = 4 << 20
 
 // shed lets go of what belongs to the request, and of buffers that have grown too large.
 func (s *scratch) shed() {
-	s.parsed, s.salt = nil, ""
+	s.parsed, s.salt, s.how, s.asks = nil, "", pick.Asked{}, asks{}
 	if cap(s.prompt.Text)+4*cap(s.prompt.Tokens)+8*cap(s.blocks) > keep {
 		s.prompt, s.blocks, s.chain = prompt.Prompt{}, nil, nil
 	}
@@ -58,14 +61,15 @@ func (r *Router) score(s *scratch, m *model, d *Decision) {
 			q.MinPrefillTokens = c.Facts.Booked.PrefillTokens
 		}
 	}
+	by := s.judge(m)
 	for i := range s.candidates {
 		c := &s.candidates[i]
 		if i == 0 || c.Rank.Worker.Engine != s.candidates[i-1].Rank.Worker.Engine {
 			q.Line = r.speeds.of(c.Rank.Worker).Line()
 		}
-		c.Line, c.Score = q.Line, m.Cost.Score(q, &c.Facts)
+		c.Line, c.Score = q.Line, by.Score(q, &c.Facts)
 	}
-	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks())}
+	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks() + s.asks.answerBlocks(m.BlockSize))}
 }
 
 // name writes what the prompt is called.

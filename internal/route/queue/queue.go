@@ -42,6 +42,9 @@ type Item struct {
 // Waiting says whether the item is in the queue.
 func (it *Item) Waiting() bool { return it.entry != nil }
 
+// ClassName is the class where it stands, or stood last.
+func (it *Item) ClassName() string { return it.class.Name }
+
 // amount is what waits in a class or in all.
 type amount struct{ requests, tokens, cached int }
 

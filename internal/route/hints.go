@@ -1,0 +1,130 @@
+package route
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route/cost"
+)
+
+// asks is what a request asks of its routing.
+type asks struct {
+	allowed        []string // sorted; empty means every worker
+	worker         string   // empty means any
+	rank           int      // -1 means any
+	class, tenant  string
+	strict         int
+	jump, deadline time.Duration
+	answer         int // tokens; 0 is unknown
+
+	overlap, scale, temperature prompt.Override
+}
+
+// hear takes in the hints of the body, then those of trusted headers, which go before.
+func (s *scratch) hear(req *Request) {
+	a := &s.asks
+	a.tenant = req.Tenant
+	if s.parsed != nil && !req.Deaf {
+		if a.tenant == "" {
+			a.tenant = s.parsed.User
+		}
+		a.add(s.parsed.Hints)
+	}
+	a.add(req.Hints)
+	if len(a.allowed) > 0 {
+		a.allowed = slices.Sorted(slices.Values(a.allowed))
+	}
+}
+
+func (a *asks) add(h *prompt.Hints) {
+	if h == nil {
+		return
+	}
+	either(&a.overlap, h.OverlapWeight, h.OverlapWeight.Set)
+	either(&a.scale, h.PrefillScale, h.PrefillScale.Set)
+	either(&a.temperature, h.Temperature, h.Temperature.Set)
+	either(&a.allowed, h.Workers, len(h.Workers) > 0)
+	either(&a.worker, h.Worker, h.Worker != "")
+	either(&a.rank, h.Rank, h.Rank >= 0)
+	either(&a.class, h.Class, h.Class != "")
+	either(&a.deadline, h.Deadline, h.Deadline > 0)
+	either(&a.jump, h.Priority, h.Priority > 0)
+	either(&a.strict, h.Strict, h.Strict > 0)
+	either(&a.answer, h.OutputTokens, h.OutputTokens > 0)
+}
+
+func either[T any](have *T, given T, is bool) {
+	if is {
+		*have = given
+	}
+}
+
+// restricted says whether the request may not go everywhere.
+func (a *asks) restricted() bool { return len(a.allowed) > 0 || a.worker != "" || a.rank >= 0 }
+
+// takes says whether a request may go to a rank by its allowed workers, by its worker and by its
+// rank, each only if by those before.
+func (a *asks) takes(r *fleet.Rank) (allowed, pinned, ranked bool) {
+	if len(a.allowed) > 0 {
+		if _, ok := slices.BinarySearch(a.allowed, r.Worker.Name); !ok {
+			return false, false, false
+		}
+	}
+	pinned = a.worker == "" || a.worker == r.Worker.Name
+	return true, pinned, pinned && (a.rank < 0 || a.rank == r.Number)
+}
+
+// lane names the set of ranks that may take the request. Names of workers cannot hold a comma.
+func (a *asks) lane() string {
+	if !a.restricted() {
+		return ""
+	}
+	if a.worker != "" {
+		return a.worker + "/" + strconv.Itoa(a.rank)
+	}
+	return strings.Join(a.allowed, ",") + "/" + strconv.Itoa(a.rank)
+}
+
+// kept is a copy whose strings outlive the request's body.
+func (a *asks) kept() asks {
+	k := *a
+	k.allowed = slices.Clone(a.allowed)
+	for i := range k.allowed {
+		k.allowed[i] = strings.Clone(k.allowed[i])
+	}
+	k.worker, k.class, k.tenant = strings.Clone(a.worker), strings.Clone(a.class), strings.Clone(a.tenant)
+	return k
+}
+
+// answerBlocks is what an answer whose length is known occupies: half of its blocks, its mean over
+// the time that it grows. An answer of unknown length adds nothing, as everybody's does.
+func (a *asks) answerBlocks(blockSize int) int { return a.answer / (2 * blockSize) }
+
+// judge is the model's cost function with what the request overrides. Of [cost.Delay] that is the
+// worth of cached tokens alone: what it weighs prefill by is learned.
+func (s *scratch) judge(m *model) cost.Function {
+	a := &s.asks
+	if !a.overlap.Set && !a.scale.Set {
+		return m.Cost
+	}
+	switch f := m.Cost.(type) {
+	case *cost.Weights:
+		s.weights = *f
+		either(&s.weights.Overlap, a.overlap.Value, a.overlap.Set)
+		either(&s.weights.PrefillScale, a.scale.Value, a.scale.Set)
+		return &s.weights
+	case *cost.Delay:
+		s.delay = *f
+		for t := range s.delay.Tier {
+			if a.overlap.Set {
+				s.delay.Tier[t] *= a.overlap.Value
+			}
+		}
+		return &s.delay
+	}
+	return m.Cost
+}
