@@ -126,11 +126,7 @@ func (x *Index) dumped(r *rank) []dumped {
 // locate finds a block's stretch and how old it is.
 func (x *Index) locate(b *dumped, now uint8) {
 	b.class = uint8(ageClasses - 1)
-	at := x.nodes.find(key(b.seq))
-	if at == nil {
-		return
-	}
-	r, pos := at.where()
+	r, pos := x.nodes.find(key(b.seq))
 	if r == nil {
 		return
 	}

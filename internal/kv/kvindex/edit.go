@@ -36,60 +36,73 @@ func (e *edit) done() {
 func (e *edit) after(parent blockhash.Sequence, chained bool) { e.parent, e.chained = parent, chained }
 
 // apply changes the holder's tiers on one node. It returns the tiers that the holder had
-// before; ok is false where there was no room, and then nothing changed.
+// before; ok is false where there was no room, and then nothing changed. Afterwards the edit's
+// stretch and pos are where the node is, or was; stretch is nil where it never had holders.
 func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
 	k := key(seq)
 	shard := &e.n.shards[k>>56]
 	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	t := shard.table.Load()
+	before, ok = e.applyLocked(shard, seq, k)
+	shard.mu.Unlock()
+	return before, ok
+}
+
+func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (before uint8, ok bool) {
 	var at *slot
 	found := false
-	if t != nil {
+	if t := shard.table.Load(); t != nil {
 		at, found = t.at(k)
 	}
 	if !found {
 		if e.set == 0 {
+			e.last, e.stretch = seq, nil
 			return 0, true
 		}
-		if at = e.n.insertLocked(shard, k); at == nil {
-			return 0, false
-		}
+		return 0, e.add(shard, seq, k)
 	}
-	old := at.run.Load()
-	before = old.holders().tiers(e.holder)
+	old, pos := at.run.Load(), uint8(at.word.Load())
+	before = old.set.tiers(e.holder)
 	if before&e.unless == 0 {
-		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, k, after) {
+		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, after) {
 			return before, false
 		}
 	}
-	e.last, e.stretch = seq, nil
-	if r := at.run.Load(); r != nil {
-		e.stretch, e.pos = r.stretch, uint8(at.word.Load())
-		if e.set != 0 && e.now-e.age < e.now-r.stretch.used() {
-			r.stretch.use(e.age)
-		}
+	e.last, e.stretch, e.pos = seq, old.stretch, pos
+	if e.set != 0 && e.now-e.age < e.now-old.stretch.used() {
+		old.stretch.use(e.age)
 	}
 	return before, true
 }
 
+// add gives a node that nobody holds its first holder.
+func (e *edit) add(shard *nodeShard, seq blockhash.Sequence, k uint64) bool {
+	at := e.n.roomLocked(shard, k)
+	if at == nil {
+		return false
+	}
+	to, ok := e.transition(nil, e.set)
+	if !ok || !e.place(at, k, to) {
+		return false
+	}
+	shard.live++
+	e.last = seq
+	return true
+}
+
 // change moves a node to the run that has the holder with other tiers. False means that there
 // is no room. Without room for a smaller set the node is forgotten: fewer holders is true.
-func (e *edit) change(shard *nodeShard, at *slot, key uint64, tiers uint8) bool {
-	old := at.run.Load()
-	to, ok := e.transition(old.holders(), tiers)
-	if ok && old == nil {
-		ok = e.place(at, key, to)
-	} else if ok {
-		ok = e.n.move(at, to)
-	}
-	if !ok {
+func (e *edit) change(shard *nodeShard, at *slot, tiers uint8) bool {
+	to, ok := e.transition(at.run.Load().set, tiers)
+	if !ok || !e.n.move(at, to) {
 		if e.set != 0 {
 			return false
 		}
+		to = nil
 		e.n.move(at, nil)
 	}
-	e.n.countLocked(shard, old, at.run.Load())
+	if to == nil {
+		e.n.leftLocked(shard, at)
+	}
 	return true
 }
 

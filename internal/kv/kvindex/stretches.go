@@ -113,7 +113,8 @@ func (n *nodes) move(at *slot, to *set) bool {
 	return true
 }
 
-// place gives a node that has no holders a position and its first. The node's shard is locked.
+// place gives a node that nobody holds an empty slot, a position and its first holders. The
+// node's shard is locked.
 func (e *edit) place(at *slot, k uint64, to *set) bool {
 	g := e.extended()
 	if g == nil {
@@ -134,6 +135,7 @@ func (e *edit) place(at *slot, k uint64, to *set) bool {
 	at.word.Store(word(k, pos))
 	at.run.Store(r)
 	r.bits.Or(1 << pos)
+	e.stretch, e.pos = g, pos
 	return true
 }
 
@@ -145,12 +147,8 @@ func (e *edit) extended() *stretch {
 	}
 	g, pos := e.stretch, e.pos
 	if g == nil || e.last != e.parent {
-		at := e.n.find(key(e.parent))
-		if at == nil {
-			return nil
-		}
 		var r *run
-		if r, pos = at.where(); r == nil {
+		if r, pos = e.n.find(key(e.parent)); r == nil {
 			return nil
 		}
 		g = r.stretch

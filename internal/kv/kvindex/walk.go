@@ -33,11 +33,7 @@ const walkAhead = 4 * stretchBlocks
 // as a stretch tells; nil and 0 where there are none.
 func (w *walk) next(i int) (holders *set, n int) {
 	w.hash(i + 3*stretchBlocks)
-	at := w.nodes.find(w.key(i))
-	if at == nil {
-		return nil, 0
-	}
-	r, pos := at.where()
+	r, pos := w.nodes.find(w.key(i))
 	if r == nil {
 		return nil, 0
 	}
@@ -67,11 +63,7 @@ func (w *walk) halve(i, n int, r *run, pos uint8) int {
 
 // is says whether block i's node is in a run at a position.
 func (w *walk) is(i int, r *run, pos uint8) bool {
-	at := w.nodes.find(w.key(i))
-	if at == nil {
-		return false
-	}
-	have, p := at.where()
+	have, p := w.nodes.find(w.key(i))
 	return have == r && p == pos
 }
 
