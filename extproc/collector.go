@@ -36,6 +36,10 @@ var (
 	bookingsOpen  = desc("route", "bookings", "Requests that are booked and have not ended.")
 	bookingsEnded = desc("route", "bookings_ended_total", "Bookings by how they ended.", "reason")
 	unbooked      = desc("route", "unbooked_requests_total", "Requests that were picked but not booked, because the table was full.")
+	queueRequests = desc("route", "queue_requests", "Requests that wait because all ranks that may take them are busy.", "model", "class")
+	queueTokens   = desc("route", "queue_tokens", "Tokens in the prompts of waiting requests.", "model", "class")
+	queuedTotal   = desc("route", "queued_requests_total", "Requests that had to wait.")
+	leftTotal     = desc("route", "queue_left_total", "Waiting requests whose clients left before their turn.")
 	lostRaces     = desc("route", "lost_races_total", "Choices that were made again because another was booked first.")
 
 	indexBytes     = desc("index", "bytes", "Memory of the index.")
@@ -98,6 +102,12 @@ func (c *collector) collectRoute(count counter, gauge gauger) {
 	}
 	count(unbooked, s.Bookings.Unbooked)
 	count(lostRaces, s.Bookings.LostRaces)
+	count(queuedTotal, s.Queued)
+	count(leftTotal, s.Left)
+	for _, q := range c.router.Queues() {
+		gauge(queueRequests, float64(q.Requests), q.Pool, q.Class)
+		gauge(queueTokens, float64(q.Tokens), q.Pool, q.Class)
+	}
 }
 
 func (c *collector) collectIndex(count counter, gauge gauger) {

@@ -21,6 +21,13 @@
 // a body are picked in the first answer, which may be lost with a client that left; they
 // are not booked.
 //
+// # Waiting
+//
+// The router decides at once or says that the request has to wait. Then its stream is parked: Envoy
+// is told, once, to be patient for a little longer than the wait may last, and the wait always ends
+// with an answer: the pick, or a refusal that says when to come again. A client that leaves is
+// out of the queue at once.
+//
 // # Concurrency
 //
 // Each stream has its own goroutine, owned by the gRPC server; streams share the Router,

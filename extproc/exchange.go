@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/extproc/envoywire"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
@@ -18,7 +19,8 @@ type head struct {
 	contentEncoding string
 	contentLength   string
 	session         string
-	noBody          bool // the request ends with its headers
+	said            []envoywire.Header // hints
+	noBody          bool               // the request ends with its headers
 }
 
 // reply is what to tell Envoy. The zero value lets the request go on unchanged.
@@ -34,6 +36,8 @@ type reply struct {
 	body []byte
 	// answer goes to the client at once, instead of a worker's.
 	answer *answer
+	// parked is the place in the queue of a request that has to wait. Nothing else is said of it yet.
+	parked *parked
 	// last says that nothing more depends on the stream.
 	last bool
 }
@@ -127,23 +131,36 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
 		Session: x.head.session, Source: x.source,
 	}
+	if a := x.hear(&req); a != nil {
+		return x.say(a)
+	}
 	if !x.target.known {
 		req.Model = x.srv.settings.Load().DefaultModel
 	}
+	p := &parked{told: make(chan *route.Decision, 1)}
+	if encoding != "" && len(raw) > 0 && !identity(encoding) {
+		p.body = body // engines do not decompress
+	}
+	req.Ready = func(d *route.Decision) { p.told <- d }
 	d := x.srv.router.Decide(&req, now)
+	if d.Outcome == route.Queued {
+		p.ticket = d.Ticket
+		return reply{parked: p}
+	}
+	return x.conclude(d, p.body, now)
+}
+
+// conclude says a final decision. body takes the place of the request's where it is not nil.
+func (x *exchange) conclude(d *route.Decision, body []byte, now time.Time) reply {
 	if d.Outcome != route.Picked {
-		a := refusal(d.Err, reasonOf(d))
+		a := refusal(d.Err, string(d.Reason))
 		a.retryAfter = d.RetryAfter
 		return x.say(a)
 	}
 	if x.booking == "" {
 		x.srv.router.End(d.ID, now) // see "No booking is lost"
 	}
-	r := reply{pick: d, header: !x.ours, last: true}
-	if encoding != "" && len(raw) > 0 && !identity(encoding) {
-		r.body = body // engines do not decompress
-	}
-	return r
+	return reply{pick: d, header: !x.ours, body: body, last: true}
 }
 
 func (x *exchange) say(a *answer) reply {
@@ -154,20 +171,6 @@ func (x *exchange) say(a *answer) reply {
 // refusal puts an error into an answer.
 func refusal(e *prompt.Error, detail string) *answer {
 	return &answer{status: e.Status, body: e.JSON(), detail: detail}
-}
-
-// reasonOf names why the router refused, from a closed set.
-func reasonOf(d *route.Decision) string {
-	switch {
-	case d.Err.Status == http.StatusNotFound:
-		return "model_not_found"
-	case d.Err.Status == http.StatusServiceUnavailable:
-		return "no_ready_worker"
-	case d.Err.Status >= http.StatusInternalServerError:
-		return "internal"
-	default:
-		return "bad_request"
-	}
 }
 
 // clip bounds what of a request is said back.

@@ -1,18 +1,28 @@
 package extproc
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/route"
+)
 
 type metrics struct {
 	streams  prometheus.Gauge
 	outcomes *prometheus.CounterVec
 	duration prometheus.Histogram
 	blocks   prometheus.Histogram
+	waits    prometheus.Histogram
 }
 
 // outcomes are all that a request can come to: what a label may say is a closed set.
-var outcomes = []string{
-	"picked", "local", "method", "unknown_path", "body_too_large", "content_encoding",
-	"bad_request", "model_not_found", "no_ready_worker", "internal", "protocol_error",
+var outcomes = closed()
+
+func closed() []string {
+	list := []string{"picked", "left", "local", "method", "unknown_path", "body_too_large", "content_encoding", "protocol_error"}
+	for _, r := range route.Reasons() {
+		list = append(list, string(r))
+	}
+	return list
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -23,7 +33,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "stator", Subsystem: "extproc", Name: "requests_total",
-			Help: "Requests by outcome: picked, local for what needs no engine, else the reason of the refusal.",
+			Help: "Requests by outcome: picked, local for what needs no engine, left for clients that left the queue, else the reason of the refusal.",
 		}, []string{"outcome"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "stator", Subsystem: "extproc", Name: "decision_duration_seconds",
@@ -36,9 +46,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 9),
 		}),
 	}
+	m.waits = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: "stator", Subsystem: "extproc", Name: "wait_duration_seconds",
+		Help:    "Time that requests waited in the queue, whatever became of them.",
+		Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16),
+	})
 	for _, o := range outcomes {
 		m.outcomes.WithLabelValues(o)
 	}
-	reg.MustRegister(m.streams, m.outcomes, m.duration, m.blocks)
+	reg.MustRegister(m.streams, m.outcomes, m.duration, m.blocks, m.waits)
 	return m
 }

@@ -40,19 +40,29 @@ func TestMetricsAreWellNamed(t *testing.T) {
 func TestCollector(t *testing.T) {
 	w := registered(t)
 	err := testutil.GatherAndCompare(w.registry, strings.NewReader(`
-# HELP stator_extproc_requests_total Requests by outcome: picked, local for what needs no engine, else the reason of the refusal.
+# HELP stator_extproc_requests_total Requests by outcome: picked, local for what needs no engine, left for clients that left the queue, else the reason of the refusal.
 # TYPE stator_extproc_requests_total counter
 stator_extproc_requests_total{outcome="bad_request"} 0
 stator_extproc_requests_total{outcome="body_too_large"} 0
+stator_extproc_requests_total{outcome="busy"} 0
 stator_extproc_requests_total{outcome="content_encoding"} 0
+stator_extproc_requests_total{outcome="deadline"} 0
 stator_extproc_requests_total{outcome="internal"} 0
+stator_extproc_requests_total{outcome="left"} 0
 stator_extproc_requests_total{outcome="local"} 0
 stator_extproc_requests_total{outcome="method"} 0
 stator_extproc_requests_total{outcome="model_not_found"} 1
+stator_extproc_requests_total{outcome="no_allowed_worker"} 0
 stator_extproc_requests_total{outcome="no_ready_worker"} 0
 stator_extproc_requests_total{outcome="picked"} 1
+stator_extproc_requests_total{outcome="pinned_busy"} 0
 stator_extproc_requests_total{outcome="protocol_error"} 0
+stator_extproc_requests_total{outcome="queue_full"} 0
+stator_extproc_requests_total{outcome="rank_not_found"} 0
 stator_extproc_requests_total{outcome="unknown_path"} 0
+stator_extproc_requests_total{outcome="waited_too_long"} 0
+stator_extproc_requests_total{outcome="worker_not_found"} 0
+stator_extproc_requests_total{outcome="worker_required"} 0
 # HELP stator_feed_ranks Ranks by what is known of their caches.
 # TYPE stator_feed_ranks gauge
 stator_feed_ranks{state="exact"} 0

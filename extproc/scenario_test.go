@@ -29,7 +29,7 @@ import (
 // TestExchange runs testdata/exchange/*.txt: what Envoy says, and what it is told. Models take
 // a token for each byte of a chat's contents or of a prompt, in blocks of four. Verbs:
 //
-//	settings [body=BYTES] [unknown=reject] [affinity=HEADER]
+//	settings [body=BYTES] [unknown=reject] [affinity=HEADER] [hints=off|nvext|headers]
 //	model NAME [pool=NAME] [policy=P] [limit=TOKENS]     the first is the default one
 //	worker NAME [model=POOL] [ranks=N] [state=S]         a, b, c are 10.0.0.1:8000, .2, .3
 //	request METHOD PATH [end] [HEADER=VALUE]...          headers; end: there is no body
@@ -139,6 +139,7 @@ func (w *world) configure(t *testing.T, d *datadriven.TestData) {
 	w.settings.BodyBytes = int64(number(t, d, "body", 1<<20))
 	w.settings.RejectUnknown = value(d, "unknown", "route") == "reject"
 	w.settings.AffinityHeader = value(d, "affinity", "x-session-id")
+	w.settings.Hints = Hints(value(d, "hints", ""))
 	w.server.Reload(w.settings)
 }
 

@@ -33,6 +33,8 @@ type Settings struct {
 	Pools map[string]string
 	// AffinityHeader is the header that names a client's session, in lower case.
 	AffinityHeader string
+	// Hints says what clients are trusted with: see the Hints values. Empty means HintsBody.
+	Hints Hints
 }
 
 // Server implements Envoy's ExternalProcessor service. Give it to [Register].
@@ -104,6 +106,12 @@ func (s *Server) Process(stream grpc.ServerStream) error {
 			s.router.End(r.pick.ID, time.Now())
 			return nil
 		}
+		if r.parked != nil {
+			msg = envoywire.Request{Affinity: msg.Affinity} // a body is large, and a wait may be long
+			if r, err = x.park(stream, r.parked); !r.last {
+				return err
+			}
+		}
 		if err := stream.SendMsg(s.toMessage(r, answered)); err != nil {
 			return ended(err)
 		}
@@ -149,7 +157,9 @@ func (s *Server) observe(x *exchange, r reply, took time.Duration) {
 	}
 	s.metrics.outcomes.WithLabelValues(outcome).Inc()
 	if r.pick != nil {
-		s.metrics.duration.Observe(took.Seconds())
+		if r.pick.Wait == nil {
+			s.metrics.duration.Observe(took.Seconds())
+		}
 		s.metrics.blocks.Observe(float64(r.pick.Blocks))
 	}
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {

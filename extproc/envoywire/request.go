@@ -5,6 +5,8 @@ import (
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/stator-project/stator/internal/wire"
 )
 
 // Kind says what a Request carries.
@@ -34,6 +36,8 @@ type Request struct {
 
 	// Of Headers.
 	Method, Path, ContentEncoding, ContentLength, Session string
+	// Said are the headers whose names begin with wire.HintPrefix, at most maxSaid of them.
+	Said []Header
 	// Of Body. It is a fresh slice: decisions outlive the buffers of a connection.
 	Body []byte
 }
@@ -80,6 +84,9 @@ func (r *Request) readConfig(message []byte) error {
 	}
 	return w.err
 }
+
+// maxSaid is more than there are headers with a meaning.
+const maxSaid = 16
 
 // readBody reads an HttpBody.
 func (r *Request) readBody(message []byte) error {
@@ -153,6 +160,10 @@ func (r *Request) readHeader(message []byte) error {
 		r.ContentLength = string(raw)
 	case r.Affinity:
 		r.Session = string(raw)
+	default:
+		if len(key) > len(wire.HintPrefix) && string(key[:len(wire.HintPrefix)]) == wire.HintPrefix && len(r.Said) < maxSaid {
+			r.Said = append(r.Said, Header{Key: string(key), Value: string(raw)})
+		}
 	}
 	return w.err
 }

@@ -1,14 +1,20 @@
 package envoywire
 
 import (
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/stator-project/stator/internal/wire"
 )
 
-// Response is a ProcessingResponse that lets a request go on.
+// Response is a ProcessingResponse that lets a request go on, or says that it has to wait.
 type Response struct {
+	// Wait has Envoy wait for so long from now, instead of what its configuration says, for the
+	// answer that is to come. Where it is not 0 nothing else is said. Envoy takes one such message for
+	// each of its own, and none that is longer than its max_message_timeout.
+	Wait time.Duration
 	// To says which message is answered: Headers or Body.
 	To Kind
 	// Booking, Decision and Picked are told as dynamic metadata, under the names of package
@@ -28,6 +34,12 @@ type Header struct{ Key, Value string }
 
 // Append appends the message to dst.
 func (r *Response) Append(dst []byte) []byte {
+	if r.Wait > 0 {
+		var room [24]byte
+		wait := appendVarint(room[:0], 1, uint64(r.Wait/time.Second))
+		wait = appendVarint(wait, 2, uint64(r.Wait%time.Second))
+		return appendBytes(dst, 10, wait) // override_message_timeout
+	}
 	// Messages within messages are written from the inside out; all but a new body are small.
 	var buf [3][192]byte
 	common := r.appendCommon(buf[0][:0])

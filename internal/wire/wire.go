@@ -25,6 +25,16 @@ const (
 	HeaderModel    = "x-stator-model"
 	HeaderDecision = "x-stator-decision"
 
+	// HintPrefix begins the headers by which trusted clients say how a request is to be routed.
+	HintPrefix     = "x-stator-"
+	HeaderPriority = "x-stator-priority"
+	HeaderStrict   = "x-stator-strict-priority"
+	HeaderDeadline = "x-stator-deadline"
+	HeaderClass    = "x-stator-class"
+	HeaderTenant   = "x-stator-tenant"
+	HeaderWorker   = "x-stator-worker"
+	HeaderRank     = "x-stator-rank"
+
 	// DetailPrefix begins the response code details of answers that extproc gave instead of a
 	// worker: they are in OpenAI's shape already.
 	DetailPrefix = "stator_"
@@ -35,3 +45,8 @@ const (
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"
 )
+
+// Hints lists the headers of hints.
+func Hints() []string {
+	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank}
+}
