@@ -8,9 +8,11 @@ import "github.com/stator-project/stator/internal/kv/blockhash"
 type edit struct {
 	n        *nodes
 	holder   uint32
-	set      uint8 // bits to set
-	clear    uint8 // bits to clear
-	unless   uint8 // where the holder has one of these, nothing changes
+	set      uint8    // bits to set
+	clear    uint8    // bits to clear
+	unless   uint8    // where the holder has one of these, nothing changes
+	where    *stretch // unless nil, only a node there, at wherePos, changes
+	wherePos uint8
 	now      uint8
 	age      uint8 // of the nodes that get bits, unless they are younger
 	from, to *set  // the last transition; to has a reference of ours
@@ -31,6 +33,9 @@ func (e *edit) done() {
 	}
 	*e = edit{}
 }
+
+// only says where the next node lies that is applied: one that left and came back is another.
+func (e *edit) only(at *stretch, pos uint8) { e.where, e.wherePos = at, pos }
 
 // after says what block the next one follows.
 func (e *edit) after(parent blockhash.Sequence, chained bool) { e.parent, e.chained = parent, chained }
@@ -61,6 +66,9 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 		return 0, e.add(shard, seq, k)
 	}
 	old, pos := at.run.Load(), uint8(at.word.Load())
+	if e.where != nil && (old.stretch != e.where || pos != e.wherePos) {
+		return 0, true
+	}
 	before = old.set.tiers(e.holder)
 	if before&e.unless == 0 {
 		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, after) {

@@ -2,43 +2,13 @@ package kvindex
 
 import (
 	"math"
+	"math/bits"
 	"time"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
-
-// predictions are the blocks that a rank is taken to hold until a time, because a request
-// was sent there: a bit in the node beside those of the tiers, and here the way to take it
-// back. The rank's lock guards them.
-type predictions struct {
-	until untilTable
-	n     int     // predicted blocks
-	heap  []batch // a min-heap; every predicted block is in at least one batch
-	size  int     // blocks in all batches
-}
-
-// batch is what one call predicted first. A block may since have been prolonged, then until
-// says so and it moves on when the batch is due; or been taken back, then until lacks it.
-type batch struct {
-	at   int64 // unix nanoseconds
-	seqs []blockhash.Sequence
-}
-
-func (b *batch) bytes() int64 { return 64 + 8*int64(cap(b.seqs)) }
-
-// untilTable maps predicted content to its time. It is an engine's table by shape: a Go map
-// of the same took twice the memory and three times the time.
-type untilTable struct{ engineTable }
-
-func (t *untilTable) get(seq blockhash.Sequence) (at int64, ok bool) {
-	v, found := t.engineTable.get(uint64(seq))
-	return int64(v), found != 0
-}
-
-func (t *untilTable) set(seq blockhash.Sequence, at int64, b *budget) bool {
-	return t.engineTable.set(uint64(seq), blockhash.Sequence(at), 1, b)
-}
 
 const (
 	// tick is how finely expiry works: a prediction ends at the first multiple of it that is
@@ -56,102 +26,135 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	if from >= len(chain) {
 		return
 	}
-	var parent blockhash.Sequence
-	if from > 0 {
-		parent = chain[from-1]
+	if limit <= 0 || limit > x.cfg.MaxPredicted {
+		limit = x.cfg.MaxPredicted
 	}
-	chain = chain[from:]
-	x.makeRoom(len(chain))
+	chain = chain[:from+min(len(chain)-from, limit)]
+	x.makeRoom(len(chain) - from)
 	r := x.rank(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead {
 		return
 	}
-	if limit <= 0 || limit > x.cfg.MaxPredicted {
-		limit = x.cfg.MaxPredicted
+	p := promising{x: x, r: r, e: x.edit(r, predicted, 0), end: (until.UnixNano() + tick - 1) / tick * tick, limit: limit}
+	p.e.unless = 1<<fleet.Device | predicted
+	p.all(chain, from)
+	p.e.done()
+	if p.first != nil {
+		r.predictions.push(promise{p.end, p.first})
+		x.lowerNext(p.end)
 	}
-	end := (until.UnixNano() + tick - 1) / tick * tick
-	e := x.edit(r, predicted, 0)
-	e.unless = 1<<fleet.Device | predicted
-	defer e.done()
-	fresh := batch{at: end}
-	chain = chain[:min(len(chain), limit)]
-	for i, seq := range chain {
-		e.after(parent, from+i > 0)
-		parent = seq
-		ok, added := x.predict(r, &e, seq, end, limit)
-		if added {
-			if fresh.seqs == nil {
-				fresh.seqs = make([]blockhash.Sequence, 0, len(chain)-i)
+}
+
+// promising is one call of Predict.
+type promising struct {
+	x     *Index
+	r     *rank
+	e     edit
+	end   int64
+	limit int
+	first *share // of the promise
+	share *share // at hand
+	old   *share // the one that had the last block that is prolonged
+}
+
+// all predicts the blocks of a chain but the first from.
+func (p *promising) all(chain []blockhash.Sequence, from int) {
+	var lines [prefetches]uintptr
+	for i := from; i < len(chain); i++ {
+		if (i-from)%prefetches == 0 {
+			n := min(prefetches, len(chain)-i)
+			p.r.predictions.makeRoom(p.x, p.r, n, p.limit)
+			p.old = nil // it may be among those that gave way
+			for j := range n {
+				lines[j] = uintptr(unsafe.Pointer(p.x.nodes.line(key(chain[i+j]))))
 			}
-			fresh.seqs = append(fresh.seqs, seq)
+			prefetch(&lines, n)
 		}
-		if !ok {
-			break
+		if i > 0 {
+			p.e.after(chain[i-1], true)
+		}
+		if !p.block(chain[i], len(chain)-i) {
+			return
 		}
 	}
-	x.schedule(r, fresh)
+}
+
+// block predicts one block, unless it is reported, or prolongs it. left is how many blocks of
+// the chain there are from here on. False means that there is no room.
+func (p *promising) block(seq blockhash.Sequence, left int) bool {
+	before, ok := p.e.apply(seq)
+	if !ok {
+		return false
+	}
+	held := &p.r.predictions
+	bit := uint64(1) << p.e.pos
+	if before&predicted != 0 {
+		if p.old == nil || p.old.stretch != p.e.stretch || p.old.owned&bit == 0 {
+			p.old = held.owner(p.e.stretch, bit)
+		}
+		if p.old == nil || p.old.at >= p.end {
+			return true
+		}
+	} else if before&(1<<fleet.Device) != 0 {
+		return true
+	}
+	to := p.into(left)
+	if to == nil {
+		if before&predicted == 0 {
+			p.x.unmark(p.r, seq)
+		}
+		return false
+	}
+	if before&predicted != 0 {
+		held.disown(p.old, bit)
+	}
+	had := len(to.seqs)
+	for to.after() < int(p.e.pos) {
+		to.seqs = append(to.seqs, 0) // not ours
+	}
+	to.seqs = append(to.seqs, seq)
+	held.size += len(to.seqs) - had
+	held.own(to, bit)
+	return true
+}
+
+// into returns the share that the block at hand goes to, a new one unless it lies behind the
+// last in its stretch; nil where there is no room.
+func (p *promising) into(left int) *share {
+	to := p.share
+	if to != nil && to.stretch == p.e.stretch && int(p.e.pos) >= to.after() && int(p.e.pos-to.start) < cap(to.seqs) {
+		return to
+	}
+	to = p.r.predictions.take(min(left, stretchBlocks-int(p.e.pos)), &p.x.budget)
+	if to == nil {
+		return nil
+	}
+	to.at, to.stretch, to.start = p.end, p.e.stretch, p.e.pos
+	to.next, p.first, p.share = p.first, to, to
+	return to
 }
 
 // PredictedUntil is when the prediction of a chain's last block ends; false means that the
 // rank reports the block itself, or that nothing is said of it. Blocks nearer to the root last
 // at least as long, because every prediction begins there.
 func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until time.Time, ok bool) {
-	r := x.rank(id)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	at, ok := r.predictions.until.get(last)
-	if !ok {
+	r := x.known(id)
+	if r == nil {
 		return time.Time{}, false
 	}
-	return time.Unix(0, at), true
-}
-
-// predict predicts one block, unless it is reported, or prolongs it.
-func (x *Index) predict(r *rank, e *edit, seq blockhash.Sequence, end int64, limit int) (ok, added bool) {
-	p := &r.predictions
-	for p.n >= limit || p.size >= 2*limit {
-		if len(p.heap) == 0 {
-			return false, false // the limit is smaller than this prompt
-		}
-		x.settleBatch(r, p.heap[0].at)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, pos := x.nodes.find(key(last))
+	if at == nil {
+		return time.Time{}, false
 	}
-	before, ok := e.apply(seq)
-	switch {
-	case !ok:
-		return false, false
-	case before&predicted != 0:
-		if at, known := p.until.get(seq); known && at < end {
-			p.until.set(seq, end, &x.budget) // its slot exists
-		}
-		return true, false
-	case before&(1<<fleet.Device) != 0:
-		return true, false
+	p := r.predictions.owner(at.stretch, 1<<pos)
+	if p == nil {
+		return time.Time{}, false
 	}
-	if !p.until.set(seq, end, &x.budget) {
-		x.unmark(r, seq)
-		return false, false
-	}
-	p.n++
-	return true, true
-}
-
-// schedule makes sure that the batch is looked at when it is due. Without room for it in the
-// budget its blocks end at once.
-func (x *Index) schedule(r *rank, b batch) {
-	if len(b.seqs) == 0 {
-		return
-	}
-	if !x.budget.reserve(b.bytes()) {
-		for _, seq := range b.seqs {
-			x.unpredict(r, seq)
-			x.unmark(r, seq)
-		}
-		return
-	}
-	r.predictions.push(b)
-	x.lowerNext(b.at)
+	return time.Unix(0, p.at), true
 }
 
 func (x *Index) lowerNext(at int64) {
@@ -175,45 +178,55 @@ func (x *Index) Expire(now time.Time) {
 			continue
 		}
 		r.mu.Lock()
-		for len(r.predictions.heap) > 0 && r.predictions.heap[0].at <= at && left > 0 {
-			left -= len(r.predictions.heap[0].seqs)
-			x.settleBatch(r, at)
+		p := &r.predictions
+		for len(p.heap) > 0 && p.heap[0].at <= at && left > 0 {
+			left -= x.end(r, p.pop())
 		}
-		if len(r.predictions.heap) > 0 {
-			x.lowerNext(r.predictions.heap[0].at)
+		if len(p.heap) > 0 {
+			x.lowerNext(p.heap[0].at)
 		}
 		r.mu.Unlock()
 	}
 }
 
-// settleBatch takes the first batch and ends what is due by now; what has been prolonged
-// moves to batches of its new time.
-func (x *Index) settleBatch(r *rank, now int64) {
-	p := &r.predictions
-	first := p.pop()
-	x.budget.release(first.bytes())
-	moved := batch{}
+// end ends what a promise still owns and returns how many blocks it had.
+func (x *Index) end(r *rank, ended promise) (blocks int) {
 	e := x.edit(r, 0, predicted)
-	defer e.done()
-	for _, seq := range first.seqs {
-		at, ok := p.until.get(seq)
-		switch {
-		case !ok: // taken back by the engine's own word
-		case at <= now:
-			p.until.remove(uint64(seq), &x.budget)
-			p.n--
-			e.apply(seq)
-		default:
-			if at != moved.at {
-				x.schedule(r, moved)
-				moved = batch{at: at}
-			}
-			moved.seqs = append(moved.seqs, seq)
-		}
+	for p := ended.shares; p != nil; {
+		next := p.next
+		blocks += len(p.seqs)
+		x.endShare(r, &e, p)
+		r.predictions.give(p, &x.budget)
+		p = next
 	}
-	x.schedule(r, moved)
+	e.done()
+	return blocks
 }
 
+func (x *Index) endShare(r *rank, e *edit, p *share) {
+	owned := p.owned
+	if owned == 0 {
+		return
+	}
+	r.predictions.disown(p, owned)
+	var lines [prefetches]uintptr
+	for owned != 0 {
+		n := 0
+		for rest := owned; rest != 0 && n < prefetches; rest &= rest - 1 {
+			lines[n] = uintptr(unsafe.Pointer(x.nodes.line(key(p.seqs[bits.TrailingZeros64(rest)-int(p.start)]))))
+			n++
+		}
+		prefetch(&lines, n)
+		for ; n > 0; n-- {
+			pos := uint8(bits.TrailingZeros64(owned))
+			owned &= owned - 1
+			e.only(p.stretch, pos)
+			e.apply(p.seqs[pos-p.start])
+		}
+	}
+}
+
+// unmark takes back a bit that no promise owns.
 func (x *Index) unmark(r *rank, seq blockhash.Sequence) {
 	e := x.edit(r, 0, predicted)
 	e.apply(seq)
@@ -221,43 +234,8 @@ func (x *Index) unmark(r *rank, seq blockhash.Sequence) {
 }
 
 // unpredict forgets a prediction whose bit has been cleared.
-func (x *Index) unpredict(r *rank, seq blockhash.Sequence) {
-	if _, ok := r.predictions.until.get(seq); ok {
-		r.predictions.until.remove(uint64(seq), &x.budget)
-		r.predictions.n--
-	}
-}
-
-func (p *predictions) push(b batch) {
-	p.size += len(b.seqs)
-	p.heap = append(p.heap, b)
-	for i := len(p.heap) - 1; i > 0; {
-		up := (i - 1) / 2
-		if p.heap[up].at <= p.heap[i].at {
-			return
-		}
-		p.heap[up], p.heap[i] = p.heap[i], p.heap[up]
-		i = up
-	}
-}
-
-func (p *predictions) pop() batch {
-	first, last := p.heap[0], len(p.heap)-1
-	p.size -= len(first.seqs)
-	p.heap[0], p.heap[last] = p.heap[last], batch{}
-	p.heap = p.heap[:last]
-	for i := 0; ; {
-		down := 2*i + 1
-		if down >= last {
-			return first
-		}
-		if down+1 < last && p.heap[down+1].at < p.heap[down].at {
-			down++
-		}
-		if p.heap[i].at <= p.heap[down].at {
-			return first
-		}
-		p.heap[i], p.heap[down] = p.heap[down], p.heap[i]
-		i = down
+func (x *Index) unpredict(r *rank, at *stretch, pos uint8) {
+	if p := r.predictions.owner(at, 1<<pos); p != nil {
+		r.predictions.disown(p, 1<<pos)
 	}
 }

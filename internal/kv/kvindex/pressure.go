@@ -147,11 +147,11 @@ func (x *Index) trim(r *rank) int {
 	for range orphans {
 		x.unpark(r, r.orphans.oldest)
 	}
-	batches := (len(r.predictions.heap) + 7) / 8
 	before := r.predictions.n
-	for range batches {
-		x.settleBatch(r, r.predictions.heap[0].at)
+	for range (len(r.predictions.heap) + 7) / 8 {
+		x.end(r, r.predictions.pop())
 	}
+	r.predictions.drop(&x.budget)
 	return orphans + before - r.predictions.n
 }
 
@@ -183,16 +183,9 @@ func (x *Index) bury(r *rank, n int) int {
 		if n <= 0 {
 			return 0
 		}
-		b := r.predictions.pop()
-		for _, seq := range b.seqs {
-			e.apply(seq)
-		}
-		n -= len(b.seqs)
-		x.budget.release(b.bytes())
+		n -= x.end(r, r.predictions.pop())
 	}
-	for i := range r.predictions.until.segments {
-		r.predictions.until.segments[i].drop(&x.budget)
-	}
+	r.predictions.drop(&x.budget)
 	x.budget.release(orphanBytes*int64(len(r.orphans.byHash)) + twinBytes*int64(len(r.twins)))
 	r.predictions, r.orphans, r.twins, r.windows, r.interred = predictions{}, orphans{}, nil, nil, true
 	return max(n, 0)

@@ -251,7 +251,7 @@ func (x *Index) take(r *rank, e *edit, hash uint64, seq blockhash.Sequence, tier
 			x.budget.release(twinBytes)
 		}
 	} else if before, _ := e.apply(seq); before&e.clear&predicted != 0 {
-		x.unpredict(r, seq)
+		x.unpredict(r, e.stretch, e.pos)
 	}
 	if tiers &^= bit; tiers != 0 {
 		r.engine.set(hash, seq, tiers, &x.budget) // its slot exists

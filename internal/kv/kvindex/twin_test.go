@@ -477,6 +477,13 @@ func audit(t *testing.T, x *Index) {
 	}
 }
 
+func sharesBytes(p *share) (n int64) {
+	for ; p != nil; p = p.next {
+		n += p.bytes()
+	}
+	return n
+}
+
 func count(x *Index) (n int64) {
 	seen := map[*stretch]bool{}
 	for i := range x.nodes.shards {
@@ -515,11 +522,11 @@ func count(x *Index) (n int64) {
 		for i := range r.engine.segments {
 			n += int64(len(r.engine.segments[i].entries)) * entryBytes
 		}
-		for i := range r.predictions.until.segments {
-			n += int64(len(r.predictions.until.segments[i].entries)) * entryBytes
-		}
 		for i := range r.predictions.heap {
-			n += r.predictions.heap[i].bytes()
+			n += sharesBytes(r.predictions.heap[i].shares)
+		}
+		for i := range r.predictions.spare {
+			n += sharesBytes(r.predictions.spare[i].first)
 		}
 		n += int64(len(r.orphans.byHash))*orphanBytes + int64(len(r.twins))*twinBytes
 		if r.windows != nil {
