@@ -15,7 +15,9 @@ type Load struct {
 	own, peers sums
 	// since is when the rank began with the prefill that is at the front, in nanoseconds since
 	// 1970; it means nothing while none is booked.
-	since    atomic.Int64
+	since atomic.Int64
+	// mixed says that others' prefills ran there too since then, or may have.
+	mixed    atomic.Bool
 	pace     pace
 	reported atomic.Pointer[Report]
 }
@@ -75,9 +77,11 @@ func (l *Load) Add(a Amount) { l.own.add(a) }
 // SetPeer replaces what one other replica had booked. Where that takes prefill away the rank has
 // got on with its work.
 func (l *Load) SetPeer(was, is Amount, now time.Time) {
-	switch {
-	case l.prefillTime() <= 0 && is.PrefillTime > 0, is.PrefillTime < was.PrefillTime:
+	if l.prefillTime() <= 0 && is.PrefillTime > 0 || is.PrefillTime < was.PrefillTime {
 		l.since.Store(now.UnixNano())
+	}
+	if is.PrefillTime != was.PrefillTime {
+		l.mixed.Store(true)
 	}
 	l.peers.add(is.plus(was.Negative()))
 }
@@ -98,13 +102,17 @@ func (l *Load) prefillTime() time.Duration {
 func (l *Load) PrefillBegins(now time.Time) {
 	if l.prefillTime() <= 0 {
 		l.since.Store(now.UnixNano())
+		l.mixed.Store(false)
 	}
 }
 
 // PrefillEnds is told, before its Amount is taken back, that a prefill is done, and returns how long
-// the rank worked on it: since the one before, or since it was booked on an idle rank.
-func (l *Load) PrefillEnds(now time.Time) time.Duration {
-	return max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
+// the rank worked on it: since the one before, or since it was booked on an idle rank. Sure is
+// false where another replica's may have run in that time: its end is heard of later than ours, and
+// both would be taken for the work of all of it.
+func (l *Load) PrefillEnds(now time.Time) (took time.Duration, sure bool) {
+	took = max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
+	return took, !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
 }
 
 // Wait is how long a prompt that is booked now waits for the prefills before it, by estimate: their

@@ -17,7 +17,10 @@ func TestWait(t *testing.T) {
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
 	}
 	done := func(ms, takes int) time.Duration {
-		took := l.PrefillEnds(at(ms))
+		took, sure := l.PrefillEnds(at(ms))
+		if !sure {
+			t.Errorf("at %d ms nobody else was there", ms)
+		}
 		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
 		return took
 	}
@@ -42,6 +45,13 @@ func TestWait(t *testing.T) {
 	wait("idle again", 300, 0)
 	book(1000, 80)
 	wait("idle for long, then booked", 1000, 80)
+	done(1080, 80)
+	l.PrefillBegins(at(2000))
+	l.Add(fleet.Amount{PrefillTime: time.Millisecond})
+	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
+	if _, sure := l.PrefillEnds(at(2010)); sure {
+		t.Error("another replica's prefill ran beside it")
+	}
 	if l.Pace() != 1 {
 		t.Errorf("pace %v of an unknown rank", l.Pace())
 	}

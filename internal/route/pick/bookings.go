@@ -61,8 +61,8 @@ type Bookings struct {
 	// Served is told of each booking that ended as Finished: its Rank, At, Prompt and Cached. Nil is
 	// not. Set it before the first booking. It must not call back into the table.
 	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
-	// Prefilled is told of each prefill that ended, and how long its rank worked on it. Nil is not;
-	// the rest as for Served.
+	// Prefilled is told of each prefill that ended, and how long its rank worked on it, where that
+	// is known for sure. Nil is not; the rest as for Served.
 	Prefilled func(k *Booking, took time.Duration)
 
 	seed   maphash.Seed
@@ -183,9 +183,9 @@ func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 }
 
 func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, now time.Time) {
-	took := k.Rank.Load.PrefillEnds(now)
+	took, sure := k.Rank.Load.PrefillEnds(now)
 	k.Rank.Load.Add(k.Amount.Prefill().Negative())
-	if b.Prefilled != nil {
+	if b.Prefilled != nil && sure {
 		b.Prefilled(&k, took)
 	}
 	k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
