@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,6 +98,7 @@ type fleet struct {
 }
 
 func start(ctx context.Context, o options, policy string) (*fleet, error) {
+	name, cost, _ := strings.Cut(policy, "/")
 	dir, err := os.MkdirTemp("", "demotrace-")
 	if err != nil {
 		return nil, err
@@ -110,9 +113,9 @@ models:
 - name: sim
   path: "builtin:sim"
   blockSize: %d
-  router: {policy: %s}
+  router: {policy: %s, cost: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d}}]
-`, playBlock, policy, o.workers, o.blocks, o.speed, tokenScale)
+`, playBlock, name, cmp.Or(cost, "delay"), o.workers, o.blocks, o.speed, tokenScale)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
