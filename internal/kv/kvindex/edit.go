@@ -16,6 +16,7 @@ type edit struct {
 	now      uint8
 	age      uint8 // of the nodes that get bits, unless they are younger
 	from, to *set  // the last transition; to has a reference of ours
+	had, has uint8 // the holder's tiers in from and to
 	cached   bool
 
 	// parent is the block before the next one that is applied, where chained says that it has
@@ -69,7 +70,7 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	if e.where != nil && (old.stretch != e.where || pos != e.wherePos) {
 		return 0, true
 	}
-	before = old.set.tiers(e.holder)
+	before = e.tiers(old.set)
 	if before&e.unless == 0 {
 		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, after) {
 			return before, false
@@ -117,7 +118,7 @@ func (e *edit) change(shard *nodeShard, at *slot, tiers uint8) bool {
 // transition returns a set with the holder's tiers replaced. It lives at least until the next
 // transition.
 func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
-	if e.cached && e.from == old && e.to.tiers(e.holder) == tiers {
+	if e.cached && e.from == old && e.has == tiers {
 		return e.to, true
 	}
 	now, ok := e.n.sets.change(old, e.holder, tiers)
@@ -127,6 +128,14 @@ func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
 	if e.cached {
 		e.n.sets.release(e.to, 1)
 	}
-	e.from, e.to, e.cached = old, now, true
+	e.from, e.to, e.cached, e.had, e.has = old, now, true, old.tiers(e.holder), tiers
 	return now, true
+}
+
+// tiers are the holder's in a set.
+func (e *edit) tiers(s *set) uint8 {
+	if e.cached && e.from == s {
+		return e.had
+	}
+	return s.tiers(e.holder)
 }

@@ -201,6 +201,19 @@ func (n *nodes) line(key uint64) *line {
 	return (*line)(t.slots[t.home(key):])
 }
 
+// fetch asks for the first cache lines of the first 16 nodes.
+func (n *nodes) fetch(seqs []blockhash.Sequence) {
+	if len(seqs) == 0 {
+		return
+	}
+	var lines [prefetches]uintptr
+	count := min(len(seqs), prefetches)
+	for i, seq := range seqs[:count] {
+		lines[i] = uintptr(unsafe.Pointer(n.line(key(seq))))
+	}
+	prefetch(&lines, count)
+}
+
 // find returns where the node of a key is: its run and its position there; nil where nobody
 // holds it.
 func (n *nodes) find(key uint64) (r *run, pos uint8) {

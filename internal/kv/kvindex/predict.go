@@ -2,9 +2,7 @@ package kvindex
 
 import (
 	"math"
-	"math/bits"
 	"time"
-	"unsafe"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -61,16 +59,12 @@ type promising struct {
 
 // all predicts the blocks of a chain but the first from.
 func (p *promising) all(chain []blockhash.Sequence, from int) {
-	var lines [prefetches]uintptr
+	p.x.nodes.fetch(chain[from:])
 	for i := from; i < len(chain); i++ {
 		if (i-from)%prefetches == 0 {
-			n := min(prefetches, len(chain)-i)
-			p.r.predictions.makeRoom(p.x, p.r, n, p.limit)
+			p.x.nodes.fetch(chain[min(i+prefetches, len(chain)):])
+			p.r.predictions.makeRoom(p.x, p.r, min(prefetches, len(chain)-i), p.limit)
 			p.old = nil // it may be among those that gave way
-			for j := range n {
-				lines[j] = uintptr(unsafe.Pointer(p.x.nodes.line(key(chain[i+j]))))
-			}
-			prefetch(&lines, n)
 		}
 		if i > 0 {
 			p.e.after(chain[i-1], true)
@@ -204,24 +198,19 @@ func (x *Index) end(r *rank, ended promise) (blocks int) {
 }
 
 func (x *Index) endShare(r *rank, e *edit, p *share) {
-	owned := p.owned
-	if owned == 0 {
+	if p.owned == 0 {
 		return
 	}
+	x.nodes.fetch(p.seqs)
+	owned := p.owned
 	r.predictions.disown(p, owned)
-	var lines [prefetches]uintptr
-	for owned != 0 {
-		n := 0
-		for rest := owned; rest != 0 && n < prefetches; rest &= rest - 1 {
-			lines[n] = uintptr(unsafe.Pointer(x.nodes.line(key(p.seqs[bits.TrailingZeros64(rest)-int(p.start)]))))
-			n++
+	for i, seq := range p.seqs {
+		if i%prefetches == 0 {
+			x.nodes.fetch(p.seqs[min(i+prefetches, len(p.seqs)):])
 		}
-		prefetch(&lines, n)
-		for ; n > 0; n-- {
-			pos := uint8(bits.TrailingZeros64(owned))
-			owned &= owned - 1
+		if pos := p.start + uint8(i); owned>>pos&1 != 0 {
 			e.only(p.stretch, pos)
-			e.apply(p.seqs[pos-p.start])
+			e.apply(seq)
 		}
 	}
 }
