@@ -63,6 +63,8 @@ type Config struct {
 	Seed uint64
 	// Progress is called now and then with how many requests have ended; nil is not.
 	Progress func(done int)
+	// Ended is told of each request as it ends; nil is not.
+	Ended func(Outcome)
 	// Stopped is asked now and then; true ends the run with what has come of it so far. Nil is never.
 	Stopped func() bool
 }

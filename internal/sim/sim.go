@@ -196,7 +196,7 @@ func (r *run) clock() time.Time { return epoch.Add(r.now) }
 func (r *run) arrive() error {
 	a := *r.waiting
 	r.waiting = nil
-	j := &job{at: r.now, replica: r.replicas[r.turn]}
+	j := &job{at: r.now, number: r.tally.arrived, replica: r.replicas[r.turn]}
 	r.turn = (r.turn + 1) % len(r.replicas)
 	j.engine.Prompt = a.Prompt.Append(r.buffer())
 	if len(j.engine.Prompt) == 0 || a.Output < 1 {
@@ -228,6 +228,7 @@ func (r *run) arrive() error {
 // fail counts a request that no engine took.
 func (r *run) fail(j *job) {
 	r.tally.errors++
+	r.ended(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
 }
 
@@ -281,6 +282,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 		return
 	}
 	r.tally.end(j, r.now, out.Index+1)
+	r.ended(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.prompts = append(r.prompts, j.engine.Prompt)

@@ -28,6 +28,7 @@ type job struct {
 	id      string // of the decision
 	replica *replica
 	worker  *worker
+	number  int
 	seed    uint64
 	at      time.Duration // of its arrival
 	last    time.Duration // of its last token so far
@@ -141,6 +142,7 @@ func (r *run) die(w *worker, span time.Duration) error {
 	for j := range w.jobs {
 		r.inFlight--
 		r.tally.errors++
+		r.ended(j, Outcome{End: r.now, Failed: true})
 		j.replica.router.End(j.id, r.clock())
 	}
 	clear(w.jobs)
