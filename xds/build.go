@@ -37,6 +37,8 @@ type Settings struct {
 	DecisionTimeout, IdleTimeout time.Duration
 	// AffinityHeader is what the fallback hashes.
 	AffinityHeader string
+	// HintHeaders lets extproc see the headers of package wire's Hints: clients are trusted with them.
+	HintHeaders bool
 }
 
 // Resources is one consistent configuration.

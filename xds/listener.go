@@ -86,6 +86,10 @@ func forgedHeaders() []*mutationv3.HeaderMutation {
 // buildExtProc: BUFFERED is exact up to the limit, is retried correctly, and is the only mode
 // that fails open. Headers must be sent or the picks are ignored.
 func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
+	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
+	if s.HintHeaders {
+		forwarded = append(forwarded, wire.Hints()...)
+	}
 	return &extprocv3.ExternalProcessor{
 		GrpcService:      extProcService(),
 		StatPrefix:       "stator",
@@ -105,7 +109,7 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 		},
 		// Credentials and cookies stay in Envoy.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
-			Patterns: exactly(":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader),
+			Patterns: exactly(forwarded...),
 		}},
 	}
 }

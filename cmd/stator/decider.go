@@ -108,6 +108,7 @@ func (d *decider) setModels(cfg *config.Config) error {
 			models[name] = &route.ModelConfig{
 				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
 				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: by,
+				Busy: busyOf(&m.Router), Queue: queueOf(&m.Router), MaxWait: m.Router.Queue.MaxWait.Std(),
 			}
 		}
 	}
@@ -139,6 +140,7 @@ func extProcSettings(cfg *config.Config) extproc.Settings {
 		DefaultModel:   cfg.Models[0].Name,
 		Pools:          pools,
 		AffinityHeader: cfg.Gateway.AffinityHeader,
+		Hints:          extproc.Hints(cfg.Gateway.Hints),
 	}
 }
 
@@ -148,6 +150,7 @@ func (d *decider) reload(cfg *config.Config) error {
 		return err
 	}
 	d.extproc.Reload(extProcSettings(cfg))
+	d.router.Wake(time.Now()) // thresholds may have changed for who waits
 	return nil
 }
 

@@ -58,6 +58,7 @@ func metricParts(t *testing.T) []metricPart {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Models[0].Router.Queue.MaxWait = 1 // a queue that is there has figures
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	every.Registry = newRegistry()

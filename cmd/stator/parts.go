@@ -183,6 +183,7 @@ func xdsSettings(cfg *config.Config, extproc string) xds.Settings {
 	s := xds.Settings{
 		Listen: cfg.Gateway.Listen, ExtProc: extproc, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
 		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(), AffinityHeader: cfg.Gateway.AffinityHeader,
+		HintHeaders: cfg.Gateway.Hints == "headers",
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -61,6 +61,11 @@ type Gateway struct {
 	// affinityHeader is the request header by which Envoy keeps a client on one worker when
 	// nobody picks. Default "x-session-id".
 	AffinityHeader string `yaml:"affinityHeader"`
+	// hints says what clients are trusted with, of what they say about the routing of their requests:
+	// "nvext" (default) hears nvext.router and nvext.agent_hints in the body, "headers" hears the
+	// headers x-stator-priority, -strict-priority, -deadline, -class, -tenant, -worker and -rank too,
+	// which go before the body, and "off" hears nothing. Whoever is heard can go before others.
+	Hints string `yaml:"hints"`
 }
 
 // Model is a name clients use, the files that describe it, and its workers.
@@ -86,7 +91,9 @@ type Model struct {
 
 // Router says how a worker is chosen.
 type Router struct {
-	// policy is kv (default), round-robin, random or least-loaded.
+	// policy is kv (default), round-robin, random, power-of-two (the less loaded of two that are
+	// drawn), least-loaded, direct (the worker that the request names) or session (rendezvous hashing
+	// of gateway.affinityHeader).
 	Policy string `yaml:"policy"`
 	// temperature spreads choices: 0 (default) always takes the cheapest worker, 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
@@ -97,6 +104,70 @@ type Router struct {
 	// prefillScale is for cost dynamo: it weighs a block that must be computed against a block that
 	// is occupied by running requests. Default 16. Raising it favours cache hits over even load.
 	PrefillScale float64 `yaml:"prefillScale"`
+	// busy says when a rank takes no more requests. Default: never.
+	Busy Busy `yaml:"busy"`
+	// queue says how requests wait while all ranks that may take them are busy.
+	Queue Queue `yaml:"queue"`
+}
+
+// Busy says when a rank takes no more requests. What is not set is no bound. All of it takes effect
+// at once when the file changes.
+type Busy struct {
+	// prefillTokens is how many tokens of prompts that are not computed yet a rank may have: with
+	// more it is busy. Raising it fills engines' own queues, where nobody can be overtaken.
+	PrefillTokens int64 `yaml:"prefillTokens"`
+	// prefillShare bounds the same as a share of batchTokens, such as 0.8.
+	PrefillShare float64 `yaml:"prefillShare"`
+	// batchTokens is the engines' max_num_batched_tokens, which prefillShare needs.
+	BatchTokens int64 `yaml:"batchTokens"`
+	// kvUsage is the share of its KV cache that a rank may have in use, 0 to 1, by its own report or
+	// by what is booked there: with more it is busy, until both are below kvRelease.
+	KVUsage float64 `yaml:"kvUsage"`
+	// kvRelease ends what kvUsage began. Default: nine tenths of kvUsage.
+	KVRelease float64 `yaml:"kvRelease"`
+	// status is that of a refusal because all ranks are busy: 429, 503 (default) or 529.
+	Status int `yaml:"status"`
+}
+
+// Queue says how requests wait while all ranks that may take them are busy. All of it takes effect
+// at once when the file changes, and who waits keeps their place.
+type Queue struct {
+	// maxWait is how long a request may wait. Default "0s": none waits, and a request that finds all
+	// ranks busy is refused. At most gateway.idleTimeout less 10s, because Envoy's patience ends there.
+	MaxWait Duration `yaml:"maxWait"`
+	// requests bounds how many may wait. Default 16384. The request that crosses a limit is taken, the
+	// next one is refused.
+	Requests int `yaml:"requests"`
+	// tokens bounds the prompt tokens of what waits. Default 0: no bound.
+	Tokens int `yaml:"tokens"`
+	// cachedTokens bounds those of them that were cached when their requests came. Default 0: no bound.
+	CachedTokens int `yaml:"cachedTokens"`
+	// order is fcfs (default: first come, first served; a priority is a head start in seconds) or
+	// wspt (the fewest tokens to compute first, weighed by priority).
+	Order string `yaml:"order"`
+	// fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant where
+	// gateway.hints trusts it, else "user" in the body.
+	Fair bool `yaml:"fair"`
+	// classes share ranks by deficit round robin. The first is for requests that name none. Default:
+	// one for all.
+	Classes []Class `yaml:"classes"`
+}
+
+// Class is a share of the ranks, for requests that wait.
+type Class struct {
+	// name is what requests name, in nvext.router.class or the header x-stator-class. Required.
+	Name string `yaml:"name"`
+	// quantum is the class's share against others', in prompt tokens to compute at each of its
+	// turns. Default 512.
+	Quantum int `yaml:"quantum"`
+	// order is fcfs or wspt. Default: the queue's.
+	Order string `yaml:"order"`
+	// requests bounds how many of this class may wait. Default 0: no bound but the queue's.
+	Requests int `yaml:"requests"`
+	// tokens bounds those of them that wait. Default 0: no bound but the queue's.
+	Tokens int `yaml:"tokens"`
+	// cachedTokens bounds what of that was cached. Default 0: no bound but the queue's.
+	CachedTokens int `yaml:"cachedTokens"`
 }
 
 // Launch is a kind of engine an agent starts, and how many of it.

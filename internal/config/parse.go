@@ -42,6 +42,7 @@ func (c *Config) fillIn() {
 	orInt(&c.Gateway.IdleTimeout, Duration(600e9))
 	orString(&c.Gateway.AffinityHeader, "x-session-id")
 	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
+	orString(&c.Gateway.Hints, "nvext")
 	orInt(&c.Index.MaxBytes, 256<<20)
 	orInt(&c.Index.AgentBytes, 256<<20)
 	orInt(&c.Index.DriftTokens, 1_000_000)
@@ -61,6 +62,7 @@ func (c *Config) fillIn() {
 		if m.Router.PrefillScale == 0 {
 			m.Router.PrefillScale = 16
 		}
+		m.Router.fillIn()
 		for j := range m.Launch {
 			orString(&m.Launch[j].Role, "aggregated")
 			orInt(&m.Launch[j].Count, 1)
@@ -72,6 +74,19 @@ func (c *Config) fillIn() {
 			orInt(&w.Ranks, 1)
 			orInt(&w.Weight, 1)
 		}
+	}
+}
+
+func (r *Router) fillIn() {
+	if r.Busy.KVRelease == 0 {
+		r.Busy.KVRelease = 0.9 * r.Busy.KVUsage
+	}
+	orInt(&r.Busy.Status, 503)
+	orInt(&r.Queue.Requests, 16_384)
+	orString(&r.Queue.Order, "fcfs")
+	for i := range r.Queue.Classes {
+		orInt(&r.Queue.Classes[i].Quantum, 512)
+		orString(&r.Queue.Classes[i].Order, r.Queue.Order)
 	}
 }
 

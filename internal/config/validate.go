@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	policies = []string{"kv", "round-robin", "random", "least-loaded"}
+	policies = []string{"kv", "round-robin", "random", "power-of-two", "least-loaded", "direct", "session"}
 	roles    = []string{"aggregated", "prefill", "decode", "encode"}
 	launched = []string{"sim", "llamacpp", "vllm", "exec"}
 	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "sim", "exec"}
@@ -36,6 +36,9 @@ func (c *Config) Validate() error {
 	names, workers := map[string]string{}, map[string]string{}
 	for i := range c.Models {
 		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers)
+		wait := c.Models[i].Router.Queue.MaxWait
+		v.is(wait == 0 || wait+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.maxWait", i),
+			"is %s: it must be at least 10s less than gateway.idleTimeout, which is %s", wait, c.Gateway.IdleTimeout)
 	}
 	return errors.Join(v.errs...)
 }
@@ -57,6 +60,7 @@ func (v *validator) gateway(g *Gateway) {
 	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
 	v.is(g.MaxBodyBytes >= 1<<10 && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes", "must lie between 1024 and 1073741824")
 	v.oneOf(g.UnknownPaths, []string{"route", "reject"}, "gateway.unknownPaths")
+	v.oneOf(g.Hints, []string{"off", "nvext", "headers"}, "gateway.hints")
 	v.is(g.DecisionTimeout >= 1e7, "gateway.decisionTimeout", "must be at least 10ms")
 	v.is(g.IdleTimeout >= 1e9, "gateway.idleTimeout", "must be at least 1s")
 }
@@ -70,6 +74,8 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
 	v.is(m.Router.Cost == "delay" || m.Router.Cost == "dynamo", path+".router.cost", "must be delay or dynamo")
 	v.is(m.Router.PrefillScale > 0, path+".router.prefillScale", "must be positive")
+	v.busy(&m.Router.Busy, path+".router.busy")
+	v.queue(&m.Router, path+".router.queue")
 	for _, n := range append([]string{m.Name}, m.Aliases...) {
 		v.is(names[n] == "", path, "the name %q is taken by %s", n, names[n])
 		names[n] = path
@@ -82,6 +88,38 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 		v.worker(&m.Workers[i], at)
 		v.is(workers[m.Workers[i].Name] == "", at+".name", "is taken by %s", workers[m.Workers[i].Name])
 		workers[m.Workers[i].Name] = at
+	}
+}
+
+// waitMargin is what Envoy's patience needs beyond a wait.
+const waitMargin = Duration(10e9)
+
+func (v *validator) busy(b *Busy, path string) {
+	v.is(b.PrefillTokens >= 0, path+".prefillTokens", "must not be negative")
+	v.is(b.BatchTokens >= 0, path+".batchTokens", "must not be negative")
+	v.is(b.PrefillShare >= 0 && b.PrefillShare <= 1000, path+".prefillShare", "must lie between 0 and 1000")
+	v.is(b.PrefillShare == 0 || b.BatchTokens > 0, path+".batchTokens", "is required with prefillShare: the engines' max_num_batched_tokens")
+	v.is(b.KVUsage >= 0 && b.KVUsage <= 1, path+".kvUsage", "must lie between 0 and 1")
+	v.is(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage, path+".kvRelease", "must lie between 0 and kvUsage")
+	v.is(b.Status == 429 || b.Status == 503 || b.Status == 529, path+".status", "is %d: use 429, 503 or 529", b.Status)
+}
+
+func (v *validator) queue(r *Router, path string) {
+	q := &r.Queue
+	bounded := r.Busy.PrefillTokens > 0 || r.Busy.PrefillShare > 0 || r.Busy.KVUsage > 0
+	v.is(q.MaxWait >= 0 && (q.MaxWait == 0 || q.MaxWait >= 1e7), path+".maxWait", "must be 0s, or at least 10ms")
+	v.is(q.MaxWait == 0 || bounded, path+".maxWait", "has no effect until router.busy says when a rank is busy")
+	v.oneOf(q.Order, []string{"fcfs", "wspt"}, path+".order")
+	v.is(q.Requests > 0 && q.Tokens >= 0 && q.CachedTokens >= 0, path, "must not have negative limits")
+	seen := map[string]bool{}
+	for i := range q.Classes {
+		c, at := &q.Classes[i], fmt.Sprintf("%s.classes[%d]", path, i)
+		v.is(nameRE.MatchString(c.Name), at+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", c.Name)
+		v.is(!seen[c.Name], at+".name", "is there twice")
+		seen[c.Name] = true
+		v.is(c.Quantum >= 1 && c.Quantum <= 1<<30, at+".quantum", "must lie between 1 and 1073741824")
+		v.oneOf(c.Order, []string{"fcfs", "wspt"}, at+".order")
+		v.is(c.Requests >= 0 && c.Tokens >= 0 && c.CachedTokens >= 0, at, "must not have negative limits")
 	}
 }
 

@@ -1,0 +1,22 @@
+package xds
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/stator-project/stator/internal/wire"
+)
+
+// Headers of hints leave Envoy only where clients are trusted with them.
+func TestHintHeaders(t *testing.T) {
+	for _, trusted := range []bool{false, true} {
+		text := prototext.Format(buildExtProc(Settings{HintHeaders: trusted}))
+		for _, h := range wire.Hints() {
+			if strings.Contains(text, `"`+h+`"`) != trusted {
+				t.Errorf("trusted %v: %s", trusted, h)
+			}
+		}
+	}
+}
