@@ -1,0 +1,114 @@
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// hold keeps the only worker busy, with a stream of a long prompt, until the returned function is
+// called.
+func (g *gateway) hold() (release func()) {
+	g.t.Helper()
+	body, err := json.Marshal(map[string]any{"model": "sim", "stream": true, "max_tokens": 100_000,
+		"messages": []message{{"user", strings.Repeat("a prompt that occupies blocks ", 40)}}})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(g.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+chatPath, strings.NewReader(string(body)))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		g.t.Fatalf("%v, %v", resp, err)
+	}
+	return func() {
+		cancel()
+		_ = resp.Body.Close()
+	}
+}
+
+func (g *gateway) waiting(n float64) {
+	g.t.Helper()
+	eventually(g.t, fmt.Sprintf("%g wait", n), func() error {
+		if have := g.metric("stator_route_queue_requests"); have != n {
+			return fmt.Errorf("%g wait", have)
+		}
+		return nil
+	})
+}
+
+// Envoy waits one second for a decision, and a request waits two and a half for its worker: it is
+// still served by the pick. Requests whose clients leave meanwhile leave nothing; one whose deadline
+// passes is answered, with the status that is configured.
+func TestWaitsLongerThanEnvoyWould(t *testing.T) {
+	g := up(t, "-f", configFile(t, `
+gateway: {decisionTimeout: 1s}
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, count: 1, args: {blocks: 4096}}]
+  router:
+    busy: {kvUsage: 0.002, status: 529}
+    queue: {maxWait: 20s, classes: [{name: interactive, quantum: 400}, {name: batch, quantum: 100}]}
+`))
+	release := g.hold()
+	defer release()
+
+	began := time.Now()
+	first := make(chan reply, 1)
+	go func() {
+		r, err := g.tryChat(t.Context(), []message{{"user", "who waits, is served"}}, 1)
+		if err != nil {
+			t.Error(err)
+		}
+		first <- r
+	}()
+	g.waiting(1)
+
+	const leavers = 20
+	ctx, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range leavers {
+		all.Go(func() {
+			if _, err := g.tryChat(ctx, []message{{"user", fmt.Sprintf("client %d has no patience", i)}}, 1); err == nil {
+				t.Error("a request was served while its worker was busy")
+			}
+		})
+	}
+	g.waiting(1 + leavers)
+	leave()
+	all.Wait()
+	g.waiting(1)
+
+	late, err := g.send(t.Context(), http.MethodPost, chatPath, []byte(`{"model": "sim", "max_tokens": 1,
+		"messages": [{"role": "user", "content": "now or never"}], "nvext": {"router": {"ttft_deadline_ms": 700, "class": "batch"}}}`))
+	if err != nil || late.status != 529 || late.error.Code != "waited_too_long" || late.header.Get("retry-after") == "" {
+		t.Errorf("past its deadline: status %d, retry-after %q, %v: %s", late.status, late.header.Get("retry-after"), err, late.body)
+	}
+
+	time.Sleep(time.Until(began.Add(2500 * time.Millisecond))) // it is time that is under test
+	release()
+	r := <-first
+	if took := time.Since(began); took < 2500*time.Millisecond || r.decision == "" {
+		t.Errorf("served after %v, decision %q", took, r.decision)
+	}
+	text, err := get("http://" + g.admin + "/debug/decisions/" + r.decision)
+	if err != nil || !strings.Contains(text, "waited ") || !strings.Contains(text, "class interactive") {
+		t.Errorf("%v: %s", err, text)
+	}
+	if n := g.metric("stator_route_queue_left_total"); n != leavers {
+		t.Errorf("%g have left, want %d", n, leavers)
+	}
+	if n := g.metric("stator_extproc_requests_total", `outcome="waited_too_long"`); n != 1 {
+		t.Errorf("%g waited too long, want 1", n)
+	}
+	g.assertServed(2) // the one that held the worker, and the one that waited
+}
