@@ -209,7 +209,7 @@ func freePort(t *testing.T) int {
 
 func batch() *kvevent.Batch {
 	return &kvevent.Batch{Rank: 1, Seconds: 12.5, Unknown: 2, Events: []kvevent.Event{
-		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128},
+		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128, Group: 2},
 		{Kind: kvevent.Removed, Hashes: []kvevent.Engine{7}},
 		{Kind: kvevent.Cleared},
 	}}
@@ -338,7 +338,7 @@ func TestSnapshots(t *testing.T) {
 func show(e *bus.Events) string {
 	text := fmt.Sprintf("%s/%d epoch %d seq %d mark %v at %g, %d unknown:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Mark, e.Batch.Seconds, e.Batch.Unknown)
 	for _, v := range e.Batch.Events {
-		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize, v.Window)
+		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d %d %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize, v.Window, v.Group)
 	}
 	return text
 }

@@ -180,7 +180,7 @@ func appendEvents(e *Events) []byte {
 }
 
 func appendEvent(b []byte, v *kvevent.Event) []byte {
-	b = msgp.AppendArrayHeader(b, 7)
+	b = msgp.AppendArrayHeader(b, 8)
 	b = msgp.AppendUint8(b, uint8(v.Kind))
 	b = msgp.AppendUint8(b, uint8(v.Tier))
 	if v.HasParent {
@@ -190,6 +190,7 @@ func appendEvent(b []byte, v *kvevent.Event) []byte {
 	}
 	b = msgp.AppendInt(b, v.BlockSize)
 	b = msgp.AppendInt(b, v.Window)
+	b = msgp.AppendInt(b, v.Group)
 	b = appendHashes(b, v.Hashes)
 	return appendHashes(b, v.Blocks)
 }
@@ -265,7 +266,7 @@ func (r *reader) batch(e *Events) {
 }
 
 func (r *reader) event() (v kvevent.Event) {
-	r.array(7)
+	r.array(8)
 	v.Kind = kvevent.Kind(read(r, msgp.ReadUint8Bytes))
 	v.Tier = fleet.Tier(read(r, msgp.ReadUint8Bytes))
 	if r.err == nil && msgp.IsNil(r.b) {
@@ -275,10 +276,11 @@ func (r *reader) event() (v kvevent.Event) {
 	}
 	v.BlockSize = read(r, msgp.ReadIntBytes)
 	v.Window = read(r, msgp.ReadIntBytes)
+	v.Group = read(r, msgp.ReadIntBytes)
 	v.Hashes = hashes[kvevent.Engine](r)
 	v.Blocks = hashes[blockhash.Block](r)
-	if r.err == nil && (v.Kind > kvevent.Cleared || v.Tier >= fleet.Tiers || v.BlockSize < 0 || v.Window < 0) {
-		r.err = fmt.Errorf("event kind %d, tier %d, block size %d, window %d make no sense", v.Kind, v.Tier, v.BlockSize, v.Window)
+	if r.err == nil && (v.Kind > kvevent.Cleared || v.Tier >= fleet.Tiers || v.BlockSize < 0 || v.Window < 0 || v.Group < 0) {
+		r.err = fmt.Errorf("event kind %d, tier %d, block size %d, window %d, group %d make no sense", v.Kind, v.Tier, v.BlockSize, v.Window, v.Group)
 	}
 	if r.err == nil && len(v.Blocks) != 0 && len(v.Blocks) != len(v.Hashes) {
 		r.err = fmt.Errorf("%d content hashes for %d blocks", len(v.Blocks), len(v.Hashes))

@@ -54,7 +54,8 @@ func newRelay(w fleet.Worker, cfg Config, m *metrics, k *knowledge) *relay {
 // run relays until ctx ends.
 func (r *relay) run(ctx context.Context) {
 	src, err := kvsource.New(kvsource.Config{
-		Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay, Logger: r.cfg.Log, Probe: probeEvery, Connected: r.connected,
+		Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay,
+		Dialect: kvsource.DialectOf(r.worker.Engine, r.worker.KVEvents), BlockSize: r.worker.BlockSize, Logger: r.cfg.Log, Probe: probeEvery, Connected: r.connected,
 	})
 	if err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)

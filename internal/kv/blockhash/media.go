@@ -8,14 +8,26 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// MediaHash is the 64-bit hash that Dynamo knows a piece of media by: the first 16 hexadecimal
-// digits of the engine's identifier. False means that it does not begin with them.
-func MediaHash(identifier string) (uint64, bool) {
-	if len(identifier) < 16 {
-		return 0, false
+// MediaHash is the 64-bit hash that Dynamo knows a piece of media by: the first 16 digits of the
+// engine's identifier, where that is a hexadecimal digest of 256 bits. Dynamo takes no other for
+// media, and its newest routers only those of their own making, which end in 48 zeroes; a block of
+// any other is to them as if it had none. Here it has the xxh3 of its name, which nobody computes
+// by mistake: two pictures under one prompt are two contents.
+func MediaHash(identifier string) uint64 {
+	if len(identifier) == 64 && isHex(identifier) {
+		h, _ := strconv.ParseUint(identifier[:16], 16, 64)
+		return h
 	}
-	h, err := strconv.ParseUint(identifier[:16], 16, 64)
-	return h, err == nil
+	return xxh3.HashString(identifier)
+}
+
+func isHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 // HashMedia is the block hash of tokens with the media that reach into the block, as Dynamo's

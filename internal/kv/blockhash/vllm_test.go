@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
+	"github.com/zeebo/xxh3"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
@@ -265,17 +266,26 @@ func TestVLLMAllocatesNothing(t *testing.T) {
 
 // Dynamo's rule: media hashes sorted behind the tokens, little endian; 64 bits of the identifier.
 func TestMedia(t *testing.T) {
-	a, okA := blockhash.MediaHash("00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff")
-	b, okB := blockhash.MediaHash("ffeeddccbbaa9988")
-	if a != 0x0011223344556677 || b != 0xffeeddccbbaa9988 || !okA || !okB {
-		t.Errorf("%x %x", a, b)
+	for _, tt := range []struct {
+		identifier string
+		want       uint64
+	}{
+		{"0123456789abcdef00112233445566778899aabbccddeefffedcba9876543210", 0x0123456789abcdef}, // Dynamo's two
+		{"0123456789abcdef000000000000000000000000000000000000000000000000", 0x0123456789abcdef},
+		{"FEDCBA9876543210000000000000000000000000000000000000000000000000", 0xfedcba9876543210},
+		{"0123456789abcdef", xxh3.HashString("0123456789abcdef")}, // Dynamo takes these for no media
+		{"0123456789abcdef0011223344556677 899aabbccddeefffedcba9876543210", xxh3.HashString("0123456789abcdef0011223344556677 899aabbccddeefffedcba9876543210")},
+		{"123", xxh3.HashString("123")},
+		{"not_a_hash", xxh3.HashString("not_a_hash")},
+	} {
+		if got := blockhash.MediaHash(tt.identifier); got != tt.want {
+			t.Errorf("%s: %x, want %x", tt.identifier, got, tt.want)
+		}
 	}
-	if _, ok := blockhash.MediaHash("not hexadecimal!"); ok {
-		t.Error("an identifier without 16 digits has no hash")
-	}
+	const a, b = 0x0011223344556677, 0xffeeddccbbaa9988
 	tokens := []uint32{1, 2, 3, 4}
 	words := slices.Clone(tokens)
-	for _, m := range []uint64{a, b} {
+	for _, m := range []uint64{a, b} { // sorted
 		words = append(words, uint32(m), uint32(m>>32))
 	}
 	if got, want := blockhash.HashMedia(tokens, []uint64{b, a}, 1337), blockhash.Hash(words, 1337); got != want {

@@ -234,8 +234,7 @@ func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 	f.index.Store(r.id, e.Tier, uint64(e.Parent), e.HasParent, r.hashes, blocks)
 }
 
-// storeWindow stores blocks of sliding-window attention groups. Engines do not number their
-// groups in removals alike, so groups of one window are one: they hold what all of them do.
+// storeWindow stores blocks of a sliding-window attention group.
 func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []blockhash.Block) {
 	if e.Tier != fleet.Device {
 		return // the index keeps windows of the device only
@@ -244,7 +243,7 @@ func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []
 	if size == 0 {
 		size = f.cfg.BlockSize(w)
 	}
-	f.index.StoreWindow(r.id, e.Window, kvindex.WindowBlocks(e.Window, size), uint64(e.Parent), e.HasParent, r.hashes, blocks)
+	f.index.StoreWindow(r.id, e.Group, kvindex.WindowBlocks(e.Window, size), uint64(e.Parent), e.HasParent, r.hashes, blocks)
 }
 
 func (f *Feed) remove(r *rank, e *kvevent.Event) {
@@ -253,7 +252,7 @@ func (f *Feed) remove(r *rank, e *kvevent.Event) {
 	case e.Window == 0:
 		f.index.Remove(r.id, e.Tier, r.hashes)
 	case e.Tier == fleet.Device:
-		f.index.RemoveWindow(r.id, e.Window, r.hashes)
+		f.index.RemoveWindow(r.id, e.Group, r.hashes)
 	}
 }
 

@@ -151,6 +151,9 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 			if a.Key == "window" {
 				e.Window, _ = strconv.Atoi(a.Vals[0])
 			}
+			if a.Key == "group" {
+				e.Group, _ = strconv.Atoi(a.Vals[0])
+			}
 		}
 		switch words[0] {
 		case "store":

@@ -107,7 +107,7 @@ func report(b *kvevent.Batch, err error) string {
 			out += fmt.Sprintf(" after %d", e.Parent)
 		}
 		if e.Window > 0 {
-			out += fmt.Sprintf(" window %d", e.Window)
+			out += fmt.Sprintf(" window %d of group %d", e.Window, e.Group)
 		}
 		if e.Kind == kvevent.Stored {
 			out += fmt.Sprintf(" of %d blocks %x", e.BlockSize, e.Blocks)

@@ -48,10 +48,13 @@ type Event struct {
 	// BlockSize is the engine's, in tokens; 0 where it did not say.
 	BlockSize int
 	// Window is how many tokens back the attention group of these blocks looks; 0 is full
-	// attention. The same hash names a block in each group, and an engine with several groups
-	// of one window says every change once for each: a prompt can use a block only while all
-	// have it, so the first removal ends it.
+	// attention. The same hash names a block in each group, and the engine says every change
+	// once for each: a prompt can use a block only while all have it.
 	Window int
+	// Group is the engine's own number of the attention group, which tells groups of one window
+	// apart; only where Window is not 0. An engine that does not number its groups, like
+	// TensorRT-LLM, has one of each window: the window is its number.
+	Group int
 }
 
 // Batch is one message: the events of one rank that were published together. Decode the

@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"strconv"
 	"unsafe"
 
 	"github.com/tinylib/msgp/msgp"
 	"github.com/zeebo/xxh3"
+
+	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
 // extraKeys are what vLLM hashes into blocks beside their tokens. It publishes them without
@@ -114,7 +115,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		case e.mayBeSalt:
 			x.salt, e.mayBeSalt = bytes.TrimPrefix(key, []byte(saltTag)), false
 		default:
-			x.add(e.block, mediaHash(key))
+			x.add(e.block, blockhash.MediaHash(text(key)))
 		}
 		return rest, nil
 	case msgp.BinType:
@@ -151,7 +152,7 @@ func (x *extraKeys) decodePair(raw []byte, block int) (rest []byte, err error) {
 	if err != nil {
 		return raw, err
 	}
-	x.add(block, mediaHash(id))
+	x.add(block, blockhash.MediaHash(text(id)))
 	return rest, nil
 }
 
@@ -226,25 +227,6 @@ func eachKey(raw []byte, value func(name string, raw []byte) ([]byte, error)) ([
 
 // saltTag is put before a cache salt by Dynamo's workers, so that they know it again.
 const saltTag = "dynamo-cache-salt:"
-
-// mediaHash is the first 16 digits of a hexadecimal digest of 256 bits, or a hash of any
-// other name, as Dynamo has it.
-func mediaHash(id []byte) uint64 {
-	if len(id) == 64 && isHex(id) {
-		h, _ := strconv.ParseUint(text(id[:16]), 16, 64)
-		return h
-	}
-	return xxh3.Hash(id)
-}
-
-func isHex(s []byte) bool {
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'f') {
-			return false
-		}
-	}
-	return true
-}
 
 func digestHash(digest []byte) uint64 {
 	if len(digest) >= 8 {

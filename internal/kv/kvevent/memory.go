@@ -58,6 +58,17 @@ func (m *memory) forgetSalts() {
 // unindexed stands for a window where the group's blocks do not tell what a prompt finds.
 const unindexed = -1
 
+// groupOf is what an event says of its attention group's number.
+func groupOf(said int, window int32) int {
+	switch {
+	case window <= 0:
+		return 0
+	case said < 0:
+		return int(window)
+	}
+	return said
+}
+
 func (m *memory) setGroup(group int, window int32) {
 	if group >= 0 && group < len(m.windows) {
 		m.windows[group] = window

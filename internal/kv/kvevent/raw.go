@@ -58,6 +58,7 @@ type stored struct {
 	tokens    []uint32
 	blockSize int
 	window    int32
+	group     int // -1 where it is not said
 	lora      string
 	salt      string // empty: the parent's
 	// joined says that the tokens do not tell the content, so that the blocks can only be
@@ -68,7 +69,8 @@ type stored struct {
 }
 
 func (b *Batch) addStored(s stored) {
-	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize, Window: int(s.window)}
+	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize,
+		Window: int(s.window), Group: groupOf(s.group, s.window)}
 	seed := blockhash.Seed(s.lora, s.salt)
 	salted := s.salt != ""
 	if s.hasParent && !salted {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
@@ -138,18 +136,10 @@ func (d *trtDecoder) media() error {
 		}
 		digest, err := d.r.text()
 		if err == nil && len(digest) > 0 {
-			d.addWord(mediaPrefix(digest))
+			d.addWord(blockhash.MediaHash(text(digest)))
 		}
 		return true, err
 	})
-}
-
-// mediaPrefix is the first 16 digits of a hexadecimal digest, or a hash of any other name.
-func mediaPrefix(digest []byte) uint64 {
-	if h, ok := blockhash.MediaHash(text(digest)); ok {
-		return h
-	}
-	return xxh3.Hash(digest)
 }
 
 func (d *trtDecoder) removedField(name string) (read bool, err error) {

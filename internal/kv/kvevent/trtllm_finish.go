@@ -78,7 +78,7 @@ func (d *trtDecoder) addStored(window int32) {
 		}
 		d.b.memory.extra.first = first
 		d.addRun(m.blocks[first:end], stored{
-			parent: parent, hasParent: hasParent, tokens: tokens[:(end-first)*size], blockSize: size, window: window,
+			parent: parent, hasParent: hasParent, tokens: tokens[:(end-first)*size], blockSize: size, window: window, group: -1,
 		})
 		tokens = tokens[(end-first)*size:]
 		parent, hasParent, first = m.blocks[end-1].hash, true, end
@@ -111,7 +111,7 @@ func (d *trtDecoder) addRemoved(window int32) {
 	levels := d.b.memory.trt.levels | 1
 	for level := range int(fleet.Disk) + 1 {
 		if levels>>level&1 != 0 {
-			d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: trtTier(level), Hashes: hashes, Window: int(window)})
+			d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: trtTier(level), Hashes: hashes, Window: int(window), Group: int(window)})
 		}
 	}
 }
@@ -126,8 +126,8 @@ func (d *trtDecoder) addMoved(window int32) {
 	}
 	d.b.memory.trt.levels |= 1 << to
 	d.b.Events = append(d.b.Events,
-		Event{Kind: Stored, Tier: trtTier(to), Hashes: hashes, Window: int(window)},
-		Event{Kind: Removed, Tier: trtTier(from), Hashes: hashes, Window: int(window)})
+		Event{Kind: Stored, Tier: trtTier(to), Hashes: hashes, Window: int(window), Group: int(window)},
+		Event{Kind: Removed, Tier: trtTier(from), Hashes: hashes, Window: int(window), Group: int(window)})
 }
 
 // trtTier maps cache levels: the device's memory, the host's, and what may come.

@@ -201,7 +201,7 @@ func (d *vllmDecoder) addStored() error {
 	}
 	d.b.addStored(stored{
 		tier: tier, hashes: d.hashes(), parent: f.parent, hasParent: f.hasParent,
-		tokens: d.b.tokens, blockSize: f.blockSize, window: window, lora: text(f.lora), salt: text(f.salt),
+		tokens: d.b.tokens, blockSize: f.blockSize, window: window, group: f.group, lora: text(f.lora), salt: text(f.salt),
 		joined: tier != fleet.Device && len(f.extra) == 0 && !d.tiersTell,
 		extra:  x,
 	})
@@ -218,7 +218,7 @@ func (d *vllmDecoder) addRemoved() {
 		d.skip()
 		return
 	}
-	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window)})
+	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window), Group: groupOf(d.f.group, window)})
 }
 
 func (d *vllmDecoder) skip() {

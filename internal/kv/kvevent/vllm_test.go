@@ -262,9 +262,9 @@ func TestForms(t *testing.T) {
 		{"medium nobody knows", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "medium": "TAPE"}, "skipped 1"},
 		{"kind nobody knows", map[string]any{"type": "BlockMoved", "block_hashes": "any shape"}, "unknown 1"},
 		{"sliding window", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(1), "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": int64(512)},
-			"stored device [6] window 512 blocks []"},
-		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(1)}, "removed device [6] window 512"},
-		{"a removal that names its window", []any{"BlockRemoved", []any{int64(6)}, "GPU", int64(3), "sliding_window", int64(64)}, "removed device [6] window 64"},
+			"stored device [6] window 512 of group 1 blocks []"},
+		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(1)}, "removed device [6] window 512 of group 1"},
+		{"a removal that names its window", []any{"BlockRemoved", []any{int64(6)}, "GPU", int64(3), "sliding_window", int64(64)}, "removed device [6] window 64 of group 3"},
 		{"sliding window, of no known size", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(1), "kv_cache_spec_kind": "sliding_window"}, "skipped 1"},
 		{"mamba", map[string]any{"type": "BlockStored", "block_hashes": []any{int64(6)}, "group_idx": int64(2), "kv_cache_spec_kind": "mamba"}, "skipped 1"},
 		{"and its removal", map[string]any{"type": "BlockRemoved", "block_hashes": []any{int64(6)}, "group_idx": int64(2)}, "skipped 1"},
@@ -298,7 +298,7 @@ func describe(b *kvevent.Batch) string {
 			fmt.Fprintf(&w, " after %d", e.Parent)
 		}
 		if e.Window > 0 {
-			fmt.Fprintf(&w, " window %d", e.Window)
+			fmt.Fprintf(&w, " window %d of group %d", e.Window, e.Group)
 		}
 		if e.Kind == kvevent.Stored {
 			fmt.Fprintf(&w, " blocks %d", e.Blocks)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -209,7 +210,7 @@ func (d *dump) parseGroups(body []byte) (rest []byte, err error) {
 			return nil, errDumpShort
 		}
 		window, m := binary.Uvarint(body[n:])
-		if m <= 0 || number > 1<<30 || window == 0 || window > 1<<30 {
+		if m <= 0 || number > math.MaxInt32 || window == 0 || window > math.MaxInt32 {
 			return nil, errors.New("a sliding-window group is out of bounds")
 		}
 		g := windowGroup{number: int(number), window: int(window)}
