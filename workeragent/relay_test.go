@@ -3,7 +3,10 @@ package workeragent
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -157,6 +160,31 @@ func TestRelayKeepsOrder(t *testing.T) {
 
 // after is a step in which the feed's patience with a gap ends.
 const after = 1 << 60
+
+// An engine is heard in its own dialect: TensorRT-LLM is asked over HTTP.
+func TestRelaySpeaksTheEnginesDialect(t *testing.T) {
+	answers := make(chan string, 1)
+	answers <- `[{"event_id":0,"data":{"type":"created","num_blocks_per_cache_level":[8]}},
+		{"event_id":1,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":33,"tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}]}}]`
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer := "[]"
+		select {
+		case answer = <-answers:
+		default:
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer engine.Close()
+	r := testRelay(t)
+	r.worker.Engine, r.worker.KVEvents = "trtllm", engine.URL
+	h := listen(t, r.cfg.Bus)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { r.run(ctx) })
+	defer done.Wait()
+	defer cancel()
+	eventually(t, "the block is heard", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })
+}
 
 // An engine that begins to count anew inside of its process is a new one: what it said before is
 // neither replayed nor in a snapshot.
