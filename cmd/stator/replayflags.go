@@ -83,13 +83,13 @@ func (s *replaySpec) addFleetFlags(f *flag.FlagSet) {
 
 func (s *replaySpec) addRouterFlags(f *flag.FlagSet) {
 	c := &s.cfg
-	f.StringVar(&s.router, "router", "kv", "routing policy: kv, round-robin, random, least-loaded")
+	f.StringVar(&s.router, "router", "kv", "routing policy: kv, round-robin, random, power-of-two, least-loaded or session")
 	s.cost.addFlags(f)
 	f.Float64Var(&c.Temperature, "temperature", 0, "spreads the kv policy's picks")
 	f.IntVar(&c.Replicas, "replicas", 1, "how many routers take requests in turn")
 	f.DurationVar(&c.EventLag, "event-lag", 0, "how long caches' events are under way")
 	f.DurationVar(&c.SignalLag, "signal-lag", 0, "how long until a router hears of first and last tokens")
-	f.DurationVar(&c.PredictFor, "predict-for", 0, "how long a pick is believed to have filled its cache until events say so; negative: not at all (default 5s, or 2m without events)")
+	f.DurationVar(&c.PredictFor, "predict-for", 0, "how long a pick is believed to have filled its cache until events say so; 0: 5s, or 2m without events; negative: not at all")
 	f.BoolVar(&c.NoEvents, "no-events", false, "keep caches' events from the routers")
 	f.Uint64Var(&s.seed, "seed", 0, "makes all choices: ties, random policies, generated arrivals")
 }

@@ -114,7 +114,7 @@ func TestAgent(t *testing.T) {
 	}
 	// The input that goes on brings only what is new; the answers come between.
 	joined := read(AgentConfig{Join: true})
-	if got := string(joined[2].Prompt.(text).text); got != "hello\n\n and more" {
+	if got := joined[2].Prompt.(text).text; got != "hello\n\n and more" {
 		t.Errorf("%q", got)
 	}
 	// One at a time: the second session begins when the first has ended, a second later.

@@ -16,7 +16,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/sim"
@@ -103,36 +102,41 @@ func (r *row) play(trace string, ours bool) (*sim.Result, error) {
 	return sim.Run(cfg, sim.Mooncake(f, 512))
 }
 
+// pair is what came of a row: with Dynamo's cost function, and with ours where that is of interest.
+type pair struct {
+	theirs, ours *sim.Result
+	err          error
+}
+
+// both plays a row; nothing comes of one that was not asked for.
+func (r *row) both(trace, only string) (p pair) {
+	if !strings.Contains(r.name(), only) {
+		return p
+	}
+	p.theirs, p.err = r.play(trace, false)
+	if p.err == nil && r.scale == 16 {
+		p.ours, p.err = r.play(trace, true)
+	}
+	return p
+}
+
 // compare plays all rows and prints them, in order, and returns how many figures are off.
 func compare(w io.Writer, trace, only string, jobs int) (bad int, err error) {
 	fmt.Fprintf(w, "%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
-	type pair struct {
-		theirs, ours *sim.Result
-		err          error
-	}
 	slots := make(chan struct{}, max(1, jobs))
-	var wait []chan pair
-	var once sync.Mutex
-	for i := range golden {
-		c := make(chan pair, 1)
-		wait = append(wait, c)
-		go func(r *row) {
-			once.Lock() // in order, so that the first rows are printed first
-			slots <- struct{}{}
-			once.Unlock()
-			defer func() { <-slots }()
-			var p pair
-			if !strings.Contains(r.name(), only) {
-				c <- p
-				return
-			}
-			p.theirs, p.err = r.play(trace, false)
-			if p.err == nil && r.mode == "kv" && r.scale == 16 {
-				p.ours, p.err = r.play(trace, true)
-			}
-			c <- p
-		}(&golden[i])
+	wait := make([]chan pair, len(golden))
+	for i := range wait {
+		wait[i] = make(chan pair, 1)
 	}
+	go func() {
+		for i := range golden { // the first rows are printed first
+			slots <- struct{}{}
+			go func() {
+				defer func() { <-slots }()
+				wait[i] <- golden[i].both(trace, only)
+			}()
+		}
+	}()
 	for i := range golden {
 		p := <-wait[i]
 		if p.err != nil {

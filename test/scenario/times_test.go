@@ -39,7 +39,7 @@ func TestRealAndVirtualTimeAgree(t *testing.T) {
 		address := freeAddress(t)
 		c := start(t, "sim", "--listen", address, "--blocks", fmt.Sprint(blocks), "--block-size", fmt.Sprint(blockSize), "--speed", fmt.Sprint(speed))
 		eventually(t, "the engine is ready", func() error { _, err := get("http://" + address + "/health"); return err })
-		list, real := playReal(t, address, rand.New(rand.NewPCG(attempt, 1)))
+		list, live := playReal(t, address, rand.New(rand.NewPCG(attempt, 1)))
 		c.stop()
 		virtual := make([]sim.Outcome, len(list))
 		_, err := sim.Run(sim.Config{
@@ -50,7 +50,7 @@ func TestRealAndVirtualTimeAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if disagreement = agree(real, virtual); disagreement == nil {
+		if disagreement = agree(live, virtual); disagreement == nil {
 			return
 		}
 		t.Logf("attempt %d: %v", attempt, disagreement)
@@ -179,10 +179,10 @@ func stream(ctx context.Context, address string, p *play, began time.Time) error
 
 // agree says where two plays of the same arrivals differ. An engine that was kept waiting for the
 // processor for long does not race to catch up, so what takes longer may be later.
-func agree(real, virtual []sim.Outcome) error {
+func agree(live, virtual []sim.Outcome) error {
 	within := func(took time.Duration) time.Duration { return 60*time.Millisecond + took/8 }
-	for i := range real {
-		r, v := real[i], virtual[i]
+	for i := range live {
+		r, v := live[i], virtual[i]
 		if r.Prompt != v.Prompt || r.Output != v.Output || r.Cached != v.Cached {
 			return fmt.Errorf("request %d: %d of %d tokens cached in real time, %d of %d in virtual", i, r.Cached, r.Prompt, v.Cached, v.Prompt)
 		}
@@ -193,7 +193,7 @@ func agree(real, virtual []sim.Outcome) error {
 			return fmt.Errorf("request %d ends after %v, and after %v in virtual time", i, r.End-r.At, v.End-v.At)
 		}
 		for k := range i { // those that end in one pass have no order
-			if d := v.End - virtual[k].End; d.Abs() > 50*time.Millisecond && (d > 0) != (r.End > real[k].End) {
+			if d := v.End - virtual[k].End; d.Abs() > 50*time.Millisecond && (d > 0) != (r.End > live[k].End) {
 				return fmt.Errorf("requests %d and %d end in another order", k, i)
 			}
 		}
