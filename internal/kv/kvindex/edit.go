@@ -64,7 +64,7 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 			e.last, e.stretch = seq, nil
 			return 0, true
 		}
-		return 0, e.add(shard, seq, k)
+		return 0, e.add(shard, at, seq, k)
 	}
 	old, pos := at.run.Load(), uint8(at.word.Load())
 	if e.where != nil && (old.stretch != e.where || pos != e.wherePos) {
@@ -84,9 +84,8 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 }
 
 // add gives a node that nobody holds its first holder.
-func (e *edit) add(shard *nodeShard, seq blockhash.Sequence, k uint64) bool {
-	at := e.n.roomLocked(shard, k)
-	if at == nil {
+func (e *edit) add(shard *nodeShard, at *slot, seq blockhash.Sequence, k uint64) bool {
+	if at = e.n.roomLocked(shard, at, k); at == nil {
 		return false
 	}
 	to, ok := e.transition(nil, e.set)

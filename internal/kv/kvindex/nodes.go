@@ -257,16 +257,15 @@ func (n *nodes) age(seq blockhash.Sequence) (uint8, bool) {
 }
 
 // roomLocked makes sure that the shard has room for one more node, of a key, and returns its
-// slot, which is empty; nil where there is none in the budget.
-func (n *nodes) roomLocked(s *nodeShard, key uint64) *slot {
-	t := s.table.Load()
-	if t == nil || float64(s.live+1) > maxFull*float64(len(t.slots)) {
-		if !n.rebuildLocked(s, 1) {
-			return nil
-		}
-		t = s.table.Load()
+// slot, which is empty; nil where there is none in the budget. at is where it would go now.
+func (n *nodes) roomLocked(s *nodeShard, at *slot, key uint64) *slot {
+	if t := s.table.Load(); t != nil && float64(s.live+1) <= maxFull*float64(len(t.slots)) {
+		return at
 	}
-	at, _ := t.at(key)
+	if !n.rebuildLocked(s, 1) {
+		return nil
+	}
+	at, _ = s.table.Load().at(key)
 	return at
 }
 

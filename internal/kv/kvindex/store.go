@@ -69,56 +69,61 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		x.join(r, e, p, hashes)
 		return
 	}
-	var seq blockhash.Sequence
-	known, root := !hasParent, !hasParent
-	if hasParent {
-		seq, known = r.content(parent)
+	n := min(len(hashes), len(blocks))
+	hashes, blocks = hashes[:n], blocks[:n]
+	if !hasParent {
+		x.chain(r, e, p, 0, true, hashes, blocks)
+		return
 	}
-	for i := range min(len(hashes), len(blocks)) {
-		e.after(seq, known && !root)
-		if i%prefetches == 0 && known {
-			x.fetch(r, seq, root, hashes[i:], blocks[i:])
+	seq, known := r.content(parent)
+	for i, h := range hashes {
+		if known {
+			x.chain(r, e, p, seq, false, hashes[i:], blocks[i:])
+			return
 		}
-		switch {
-		case root:
-			seq, root = blockhash.Sequence(blocks[i]), false
-		case known:
-			seq = blockhash.Next(seq, blocks[i])
-		default:
-			// An engine may name again what it named before, under a parent we lost.
-			seq, known = r.content(hashes[i])
-			e.after(0, false)
-		}
-		if !known {
-			x.park(r, hashes[i], parent, blocks[i], p)
-		} else if x.hold(r, e, hashes[i], seq, p) {
-			x.adopt(r, hashes[i], seq)
+		// An engine may name again what it named before, under a parent we lost.
+		if seq, known = r.content(h); !known {
+			x.park(r, h, parent, blocks[i], p)
 		} else {
+			e.after(0, false)
+			if !x.hold(r, e, h, seq, p) {
+				return // no room: the rest would hang in the air
+			}
+			x.adopt(r, h, seq)
+		}
+		parent = h
+	}
+}
+
+// chain stores blocks that continue content seq, or begin a prompt.
+func (x *Index) chain(r *rank, e *edit, p place, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
+	var seqs [2 * prefetches]blockhash.Sequence // by number of the block modulo their number
+	hashed := 0
+	ahead := seq
+	for i, h := range hashes {
+		for hashed < len(hashes) && hashed < i/prefetches*prefetches+len(seqs) {
+			group := seqs[hashed%len(seqs):][:min(prefetches, len(hashes)-hashed)]
+			for j := range group {
+				if ahead = blockhash.Next(ahead, blocks[hashed+j]); root && hashed+j == 0 {
+					ahead = blockhash.Sequence(blocks[0])
+				}
+				group[j] = ahead
+			}
+			x.nodes.fetch(group)
+			r.engine.fetch(hashes[hashed:])
+			hashed += len(group)
+		}
+		e.after(seq, !root || i > 0)
+		seq = seqs[i%len(seqs)]
+		if !x.hold(r, e, h, seq, p) {
 			return // no room: the rest would hang in the air
 		}
-		parent = hashes[i]
+		x.adopt(r, h, seq)
 	}
 }
 
-// fetch has the memory fetched that the next 16 blocks of a chain after seq will need: the
-// chain is hashed twice for it, which takes a tenth of the time that waiting for every block's
-// memory alone would.
-func (x *Index) fetch(r *rank, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
-	r.engine.fetch(hashes)
-	var lines [prefetches]uintptr
-	n := min(len(hashes), len(blocks), prefetches)
-	for i := range n {
-		if seq = blockhash.Next(seq, blocks[i]); root && i == 0 {
-			seq = blockhash.Sequence(blocks[0])
-		}
-		lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
-	}
-	prefetch(&lines, n)
-}
-
-// fetchKnown is fetch for engine hashes whose content is known.
+// fetchKnown has the nodes fetched of the first 16 engine hashes whose content is known.
 func (x *Index) fetchKnown(r *rank, hashes []uint64) {
-	r.engine.fetch(hashes)
 	var lines [prefetches]uintptr
 	n := min(len(hashes), prefetches)
 	for i := range n {
@@ -220,7 +225,13 @@ func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
 	defer e.done()
 	for i, h := range hashes {
 		if i%prefetches == 0 {
+			if i == 0 {
+				r.engine.fetch(hashes)
+			}
 			x.fetchKnown(r, hashes[i:])
+			if i+prefetches < len(hashes) {
+				r.engine.fetch(hashes[i+prefetches:])
+			}
 		}
 		if o := r.orphans.byHash[h]; o != nil {
 			if o.tiers &^= bit; o.tiers|o.groups == 0 {

@@ -98,18 +98,18 @@ func (n *nodes) move(at *slot, to *set) bool {
 	old, pos := at.run.Load(), uint8(at.word.Load())
 	g := old.stretch
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	var r *run
 	if to != nil {
 		if r = n.runLocked(g, to); r == nil {
+			g.mu.Unlock()
 			return false
 		}
 	}
 	n.leaveLocked(g, old, pos)
-	at.run.Store(r)
-	if r != nil {
+	if at.run.Store(r); r != nil {
 		r.bits.Or(1 << pos)
 	}
+	g.mu.Unlock()
 	return true
 }
 
@@ -125,9 +125,9 @@ func (e *edit) place(at *slot, k uint64, to *set) bool {
 		g.use(e.age)
 		g.mu.Lock()
 	}
-	defer g.mu.Unlock()
 	r := e.n.runLocked(g, to)
 	if r == nil {
+		g.mu.Unlock()
 		return false
 	}
 	pos := g.n
@@ -135,6 +135,7 @@ func (e *edit) place(at *slot, k uint64, to *set) bool {
 	at.word.Store(word(k, pos))
 	at.run.Store(r)
 	r.bits.Or(1 << pos)
+	g.mu.Unlock()
 	e.stretch, e.pos = g, pos
 	return true
 }
