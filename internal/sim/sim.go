@@ -220,7 +220,7 @@ func (r *run) arrive() error {
 		}
 		r.inFlight++
 		j.worker.jobs[j] = struct{}{}
-		r.agenda.add(event{at: r.now, kind: passBegins, worker: j.worker.number})
+		r.beginSoon(j.worker)
 	}
 	return r.read()
 }
@@ -230,6 +230,14 @@ func (r *run) fail(j *job) {
 	r.tally.errors++
 	r.ended(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
+}
+
+// beginSoon lets an idle engine begin a pass once all else of this moment has happened: requests
+// that come at one moment are admitted in one pass.
+func (r *run) beginSoon(w *worker) {
+	if !w.inPass && !w.down {
+		r.agenda.add(event{at: r.now, kind: passBegins, worker: w.number})
+	}
 }
 
 // begin lets an idle engine begin a pass.
@@ -262,7 +270,7 @@ func (r *run) endPass(w *worker, life uint64) error {
 		r.emit(j, out)
 		ended = ended || out.Done != engine.NotDone
 	}
-	r.begin(w)
+	r.beginSoon(w)
 	if ended && r.cfg.Concurrency > 0 {
 		return r.admit()
 	}
