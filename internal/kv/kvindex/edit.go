@@ -23,12 +23,15 @@ type edit struct {
 	// one and that the writer knows it.
 	parent  blockhash.Sequence
 	chained bool
+	left    int                // the next one and those that are expected to follow it
 	last    blockhash.Sequence // applied, at stretch and pos; nil is none
 	stretch *stretch
 	pos     uint8
+	claim   claim
 }
 
 func (e *edit) done() {
+	e.unclaim()
 	if e.cached {
 		e.n.sets.release(e.to, 1)
 	}
@@ -38,8 +41,10 @@ func (e *edit) done() {
 // only says where the next node lies that is applied: one that left and came back is another.
 func (e *edit) only(at *stretch, pos uint8) { e.where, e.wherePos = at, pos }
 
-// after says what block the next one follows.
-func (e *edit) after(parent blockhash.Sequence, chained bool) { e.parent, e.chained = parent, chained }
+// after says what block the next one follows, and how many are likely to come, itself among them.
+func (e *edit) after(parent blockhash.Sequence, chained bool, left int) {
+	e.parent, e.chained, e.left = parent, chained, left
+}
 
 // apply changes the holder's tiers on one node. It returns the tiers that the holder had
 // before; ok is false where there was no room, and then nothing changed. Afterwards the edit's
@@ -83,17 +88,42 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	return before, true
 }
 
+// leave is apply for a node that is likely to have no other holder. It returns the run that the
+// node has then left, whose bit is still to be cleared; nil where nothing is to be done.
+func (e *edit) leave(seq blockhash.Sequence) *run {
+	k := key(seq)
+	shard := &e.n.shards[k>>56]
+	shard.mu.Lock()
+	if t := shard.table.Load(); t != nil {
+		if at, found := t.at(k); found {
+			r := at.run.Load()
+			if r.stretch == e.where && uint8(at.word.Load()) == e.wherePos && len(r.set.members) == 1 && r.set.tiers(e.holder) == e.clear {
+				e.n.leftLocked(shard, at)
+				shard.mu.Unlock()
+				return r
+			}
+			e.applyLocked(shard, seq, k)
+		}
+	}
+	shard.mu.Unlock()
+	return nil
+}
+
 // add gives a node that nobody holds its first holder.
 func (e *edit) add(shard *nodeShard, at *slot, seq blockhash.Sequence, k uint64) bool {
 	if at = e.n.roomLocked(shard, at, k); at == nil {
 		return false
 	}
 	to, ok := e.transition(nil, e.set)
-	if !ok || !e.place(at, k, to) {
+	if !ok || !e.position(to) {
 		return false
 	}
+	r, pos := e.claim.run, e.claim.next
+	e.claim.next++
+	at.word.Store(word(k, pos))
+	at.run.Store(r)
 	shard.live++
-	e.last = seq
+	e.last, e.stretch, e.pos = seq, r.stretch, pos
 	return true
 }
 

@@ -122,8 +122,13 @@ func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent bloc
 	e := x.edit(r, sets, 0)
 	e.age = age
 	defer e.done()
+	loose := p.flags&pieceLoose != 0
 	for i := range p.count {
-		if e.after(parent, i == 0 && p.flags&pieceContinues != 0 || i > 0 && p.flags&pieceLoose == 0); i%prefetches == 0 {
+		left := p.count - i
+		if loose {
+			left = 1
+		}
+		if e.after(parent, i == 0 && p.flags&pieceContinues != 0 || i > 0 && !loose, left); i%prefetches == 0 {
 			x.fetchPiece(r, p, i)
 		}
 		entry := p.at(i)

@@ -116,7 +116,7 @@ func (x *Index) settle(r *rank, o *orphan, seq, parent blockhash.Sequence, chain
 	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
 		if o.tiers&bit != 0 {
 			e := x.edit(r, bit, 0)
-			e.after(parent, chained)
+			e.after(parent, chained, 1)
 			x.put(r, &e, o.hash, seq, bit)
 			e.done()
 		}
@@ -124,7 +124,7 @@ func (x *Index) settle(r *rank, o *orphan, seq, parent blockhash.Sequence, chain
 	for i := range windowGroups {
 		if bit := uint8(1) << i; o.groups&bit != 0 {
 			e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
-			e.after(parent, chained)
+			e.after(parent, chained, 1)
 			x.putWindow(r, &e, o.hash, seq, bit)
 			e.done()
 		}

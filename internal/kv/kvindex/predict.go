@@ -66,8 +66,9 @@ func (p *promising) all(chain []blockhash.Sequence, from int) {
 			p.r.predictions.makeRoom(p.x, p.r, min(prefetches, len(chain)-i), p.limit)
 			p.old = nil // it may be among those that gave way
 		}
+		p.e.after(0, false, len(chain)-i)
 		if i > 0 {
-			p.e.after(chain[i-1], true)
+			p.e.after(chain[i-1], true, len(chain)-i)
 		}
 		if !p.block(chain[i], len(chain)-i) {
 			return
@@ -204,14 +205,23 @@ func (x *Index) endShare(r *rank, e *edit, p *share) {
 	x.nodes.fetch(p.seqs)
 	owned := p.owned
 	r.predictions.disown(p, owned)
+	var from *run // of all that nobody else holds
+	gone := uint64(0)
 	for i, seq := range p.seqs {
 		if i%prefetches == 0 {
 			x.nodes.fetch(p.seqs[min(i+prefetches, len(p.seqs)):])
 		}
 		if pos := p.start + uint8(i); owned>>pos&1 != 0 {
 			e.only(p.stretch, pos)
-			e.apply(seq)
+			if left := e.leave(seq); left != nil {
+				from, gone = left, gone|1<<pos
+			}
 		}
+	}
+	if from != nil {
+		p.stretch.mu.Lock()
+		x.nodes.leaveLocked(p.stretch, from, gone)
+		p.stretch.mu.Unlock()
 	}
 }
 

@@ -85,7 +85,7 @@ func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, 
 		if seq, known = r.content(h); !known {
 			x.park(r, h, parent, blocks[i], p)
 		} else {
-			e.after(0, false)
+			e.after(0, false, 1)
 			if !x.hold(r, e, h, seq, p) {
 				return // no room: the rest would hang in the air
 			}
@@ -113,7 +113,7 @@ func (x *Index) chain(r *rank, e *edit, p place, seq blockhash.Sequence, root bo
 			r.engine.fetch(hashes[hashed:])
 			hashed += len(group)
 		}
-		e.after(seq, !root || i > 0)
+		e.after(seq, !root || i > 0, len(hashes)-i)
 		seq = seqs[i%len(seqs)]
 		if !x.hold(r, e, h, seq, p) {
 			return // no room: the rest would hang in the air

@@ -30,7 +30,7 @@ type run struct {
 	stretch *stretch
 	set     *set          // has a reference
 	next    *run          // guarded by the stretch's mu
-	bits    atomic.Uint64 // written under the stretch's mu; a node is in it at most as long as it points here
+	bits    atomic.Uint64 // written under the stretch's mu; of the nodes that point here, and of claims
 }
 
 const (
@@ -71,9 +71,9 @@ func (n *nodes) runLocked(g *stretch, s *set) *run {
 	return r
 }
 
-// leaveLocked takes a position out of a run, and gives up what is empty then.
-func (n *nodes) leaveLocked(g *stretch, r *run, pos uint8) {
-	if r.bits.And(^(uint64(1)<<pos))&^(uint64(1)<<pos) != 0 {
+// leaveLocked takes positions out of a run, and gives up what is empty then.
+func (n *nodes) leaveLocked(g *stretch, r *run, gone uint64) {
+	if r.bits.And(^gone)&^gone != 0 {
 		return
 	}
 	for at := &g.runs; *at != nil; at = &(*at).next {
@@ -105,7 +105,7 @@ func (n *nodes) move(at *slot, to *set) bool {
 			return false
 		}
 	}
-	n.leaveLocked(g, old, pos)
+	n.leaveLocked(g, old, 1<<pos)
 	if at.run.Store(r); r != nil {
 		r.bits.Or(1 << pos)
 	}
@@ -113,9 +113,22 @@ func (n *nodes) move(at *slot, to *set) bool {
 	return true
 }
 
-// place gives a node that nobody holds an empty slot, a position and its first holders. The
-// node's shard is locked.
-func (e *edit) place(at *slot, k uint64, to *set) bool {
+// claim is positions of a stretch that a writer has for the blocks it is about to add, so that it
+// need not lock the stretch for each. Their bits are set: no node is there yet, so no reader is
+// misled, and the nodes come in order.
+type claim struct {
+	run       *run // nil where there is none
+	next, end uint8
+}
+
+// position makes sure that the next position claimed is the next block's, in the run of a set.
+// False means that there is no room.
+func (e *edit) position(to *set) bool {
+	c := &e.claim
+	if c.run != nil && c.next < c.end && e.chained && e.last == e.parent && e.stretch == c.run.stretch && e.pos+1 == c.next && c.run.set == to {
+		return true
+	}
+	e.unclaim()
 	g := e.extended()
 	if g == nil {
 		if !e.n.budget.reserve(stretchBytes) {
@@ -126,18 +139,30 @@ func (e *edit) place(at *slot, k uint64, to *set) bool {
 		g.mu.Lock()
 	}
 	r := e.n.runLocked(g, to)
-	if r == nil {
-		g.mu.Unlock()
-		return false
+	if r != nil {
+		n := uint8(min(max(e.left, 1), stretchBlocks-int(g.n)))
+		*c = claim{run: r, next: g.n, end: g.n + n}
+		g.n += n
+		r.bits.Or(c.bits())
 	}
-	pos := g.n
-	g.n++
-	at.word.Store(word(k, pos))
-	at.run.Store(r)
-	r.bits.Or(1 << pos)
 	g.mu.Unlock()
-	e.stretch, e.pos = g, pos
-	return true
+	return r != nil
+}
+
+func (c *claim) bits() uint64 { return (1<<(c.end-c.next) - 1) << c.next }
+
+// unclaim gives back what is not used of a claim.
+func (e *edit) unclaim() {
+	if c := &e.claim; c.run != nil && c.next < c.end {
+		g := c.run.stretch
+		g.mu.Lock()
+		if g.n == c.end {
+			g.n = c.next
+		}
+		e.n.leaveLocked(g, c.run, c.bits())
+		g.mu.Unlock()
+	}
+	e.claim = claim{}
 }
 
 // extended returns the stretch, locked, in which the next position is the next block's; nil
