@@ -16,8 +16,10 @@ type Load struct {
 	// since is when the rank began with the prefill that is at the front, in nanoseconds since
 	// 1970; it means nothing while none is booked.
 	since atomic.Int64
-	// mixed says that others' prefills ran there too since then, or may have.
+	// mixed says that other replicas' prefills ran there too since then, or may have; shared, that
+	// more than one of ours did.
 	mixed    atomic.Bool
+	shared   atomic.Bool
 	pace     pace
 	reported atomic.Pointer[Report]
 }
@@ -100,19 +102,30 @@ func (l *Load) prefillTime() time.Duration {
 // PrefillBegins is told, before Add, of a booking with prefill: where the rank has none it begins
 // with this one.
 func (l *Load) PrefillBegins(now time.Time) {
-	if l.prefillTime() <= 0 {
+	idle := l.prefillTime() <= 0
+	if idle {
 		l.since.Store(now.UnixNano())
 		l.mixed.Store(false)
 	}
+	l.shared.Store(!idle)
 }
 
-// PrefillEnds is told, before its Amount is taken back, that a prefill is done, and returns how long
-// the rank worked on it: since the one before, or since it was booked on an idle rank. Sure is
-// false where another replica's may have run in that time: its end is heard of later than ours, and
-// both would be taken for the work of all of it.
-func (l *Load) PrefillEnds(now time.Time) (took time.Duration, sure bool) {
-	took = max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
-	return took, !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
+// Ended is what is known of a prefill that ended.
+type Ended struct {
+	// Took is how long the rank worked on it: since the one before, or since it was booked on an
+	// idle rank. Of several that an engine computed in one pass the first has the time of all.
+	Took time.Duration
+	// Sure is false where another replica's may have run in that time: its end is heard of later
+	// than ours, and both would be taken for the work of all of it. Alone says that no other of
+	// ours was there either, from its beginning to its end.
+	Sure, Alone bool
+}
+
+// PrefillEnds is told, after its Amount was taken back, that a prefill is done.
+func (l *Load) PrefillEnds(now time.Time) Ended {
+	took := max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
+	sure := !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
+	return Ended{Took: took, Sure: sure, Alone: sure && !l.shared.Load()}
 }
 
 // Wait is how long a prompt that is booked now waits for the prefills before it, by estimate: their

@@ -17,12 +17,12 @@ func TestWait(t *testing.T) {
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
 	}
 	done := func(ms, takes int) time.Duration {
-		took, sure := l.PrefillEnds(at(ms))
-		if !sure {
-			t.Errorf("at %d ms nobody else was there", ms)
-		}
 		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
-		return took
+		p := l.PrefillEnds(at(ms))
+		if !p.Sure || p.Alone != (ms == 1080) {
+			t.Errorf("at %d ms: %+v", ms, p)
+		}
+		return p.Took
 	}
 	wait := func(when string, ms int, want float64) {
 		t.Helper()
@@ -49,7 +49,7 @@ func TestWait(t *testing.T) {
 	l.PrefillBegins(at(2000))
 	l.Add(fleet.Amount{PrefillTime: time.Millisecond})
 	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
-	if _, sure := l.PrefillEnds(at(2010)); sure {
+	if p := l.PrefillEnds(at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
 	}
 	if l.Pace() != 1 {

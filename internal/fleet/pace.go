@@ -19,8 +19,10 @@ type pace struct {
 
 // What sums keep at each observation; what they begin with, in seconds, so that the first prompts
 // do not decide; how many times its estimate a prefill counts, so that one whose end was missed
-// does not; between what bounds a pace is believed.
+// does not; between what bounds a pace is believed; and what is no difference, because equal ranks
+// must have equal costs, or one of them gets everything that could go anywhere.
 const (
+	paceEven          = 0.85
 	paceBeyond        = 5
 	paceKeep          = 0.98
 	paceStart         = 1.0
@@ -32,7 +34,11 @@ func (p *pace) now() float64 {
 	if bits == 0 {
 		return 1
 	}
-	return math.Float64frombits(bits)
+	ratio := math.Float64frombits(bits)
+	if ratio > paceEven && ratio < 1/paceEven {
+		return 1
+	}
+	return ratio
 }
 
 func (p *pace) observe(took, estimated time.Duration) {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -46,10 +45,13 @@ func (s *speeds) of(w *fleet.Worker) *perfmodel.Learned {
 }
 
 // prefilled is told of a prefill that ended. It teaches the kind's line, which so is that of its
-// average rank, and the rank's own pace against it.
-func (s *speeds) prefilled(k *pick.Booking, took time.Duration) {
-	k.Rank.Load.ObservePace(took, k.Estimated)
-	s.of(k.Rank.Worker).Observe(int(k.Prompt-k.Cached), took)
+// average rank, and, where it was alone, the rank's own pace against it: of several in one pass all
+// but the first seem to take no time, and a busy rank would seem fast.
+func (s *speeds) prefilled(k *pick.Booking, p fleet.Ended) {
+	if p.Alone {
+		k.Rank.Load.ObservePace(p.Took, k.Estimated)
+	}
+	s.of(k.Rank.Worker).Observe(int(k.Prompt-k.Cached), p.Took)
 }
 
 // Speeds is what has been learned of how long prompts take, per kind of worker.

@@ -58,6 +58,8 @@ type Facts struct {
 	// by the Request's Line they take there, where 0 counts as 1; only [Delay] needs them.
 	Wait time.Duration
 	Pace float64
+	// Capacity is the rank's cache in blocks; 0 is unknown.
+	Capacity int
 }
 
 // Cached is the number of prompt tokens that the rank need not compute. An engine computes

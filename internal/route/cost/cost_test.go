@@ -20,7 +20,7 @@ var now = time.Unix(1000, 0)
 //	score prompt=TOKENS [block=TOKENS] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks held), prefill
-// (booked tokens), decode (booked blocks), requests, wait (milliseconds), pace (percent), running,
+// (booked tokens), decode (booked blocks), capacity (blocks), requests, wait (milliseconds), pace (percent), running,
 // waiting, age (of the report, in seconds). It prints the table of scores, by delay where nothing
 // else is said: prompts take 20 ms and 0.1 ms a token.
 func TestScores(t *testing.T) {
@@ -97,6 +97,8 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Booked.DecodeBlocks = int64(n)
 		case "requests":
 			f.Booked.Requests = int64(n)
+		case "capacity":
+			f.Capacity = n
 		case "wait":
 			f.Wait = time.Duration(n) * time.Millisecond
 		case "pace":

@@ -13,7 +13,7 @@ import (
 //	own     = pace · (base + token · uncached tokens), by what was learned of the rank's kind
 //	wait    = what is left of the prefills that are booked there, by the same estimate
 //	prefill = (Work + Neighbour · requests there) · own
-//	decode  = Decode · pace · token · tokens that running requests occupy there
+//	decode  = Decode · pace · token · share of the cache that running requests occupy there
 //	foreign = Foreign · pace · token · requests there that others placed
 //	cost    = wait + prefill + decode + foreign
 //
@@ -33,8 +33,9 @@ type Delay struct {
 	// Raising it keeps long prefills away from ranks where many would be held up: lower e2e times,
 	// and a higher TTFT in the tail.
 	Neighbour float64
-	// Decode is how much a token weighs that running requests occupy, against one that must be
-	// computed. Default 0.03: passes get longer with the contexts they read.
+	// Decode is how many tokens to compute a cache stands for that running requests fill: passes get
+	// longer with the share of the cache they read, and a full one makes requests wait. Default
+	// 30,000. Raising it spreads long contexts, and bursts of one prompt.
 	Decode float64
 	// Foreign is how many tokens to compute a request stands for that the engine reports beyond
 	// those booked here. Default 1,024.
@@ -48,7 +49,7 @@ type Delay struct {
 
 // Default is what the kv policy uses.
 func Default() *Delay {
-	return &Delay{Work: 2, Neighbour: 0.15, Decode: 0.03, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}, ReportAge: 5 * time.Second}
+	return &Delay{Work: 2, Neighbour: 0.15, Decode: 30_000, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}, ReportAge: 5 * time.Second}
 }
 
 // Score judges one candidate.
@@ -70,11 +71,21 @@ func (w *Delay) Score(r *Request, f *Facts) Score {
 	}
 	s.Wait = milliseconds(f.Wait)
 	s.Prefill = (w.Work + w.Neighbour*float64(max(0, f.Booked.Requests))) * s.Own
-	s.Decode = w.Decode * token * float64(max(0, f.Booked.DecodeBlocks)) * float64(max(1, r.BlockSize))
+	s.Decode = w.Decode * token * f.occupied(r)
 	s.ForeignRequests = foreign(f, r.Now, w.ReportAge)
 	s.Foreign = w.Foreign * token * float64(s.ForeignRequests)
 	s.Total = s.Wait + s.Prefill + s.Decode + s.Foreign
 	return s
+}
+
+// occupied is the share of the cache that running requests fill; more than 1 where they will have
+// to wait for each other. A cache of unknown size is taken to hold a million tokens.
+func (f *Facts) occupied(r *Request) float64 {
+	capacity := float64(f.Capacity)
+	if capacity <= 0 {
+		capacity = float64(1<<20) / float64(max(1, r.BlockSize))
+	}
+	return float64(max(0, f.Booked.DecodeBlocks)) / capacity
 }
 
 // Validate reports every weight that is negative or not a number.

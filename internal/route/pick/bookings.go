@@ -61,9 +61,9 @@ type Bookings struct {
 	// Served is told of each booking that ended as Finished: its Rank, At, Prompt and Cached. Nil is
 	// not. Set it before the first booking. It must not call back into the table.
 	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
-	// Prefilled is told of each prefill that ended, and how long its rank worked on it, where that
-	// is known for sure. Nil is not; the rest as for Served.
-	Prefilled func(k *Booking, took time.Duration)
+	// Prefilled is told of each prefill that ended, where it is known for sure how long its rank
+	// worked on it. Nil is not; the rest as for Served.
+	Prefilled func(k *Booking, p fleet.Ended)
 
 	seed   maphash.Seed
 	limit  int64
@@ -183,10 +183,9 @@ func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 }
 
 func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, now time.Time) {
-	took, sure := k.Rank.Load.PrefillEnds(now)
 	k.Rank.Load.Add(k.Amount.Prefill().Negative())
-	if b.Prefilled != nil && sure {
-		b.Prefilled(&k, took)
+	if p := k.Rank.Load.PrefillEnds(now); b.Prefilled != nil && p.Sure {
+		b.Prefilled(&k, p)
 	}
 	k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	s.byID[id] = k
