@@ -8,44 +8,55 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// replayCost is a cost function as flags choose it.
+// replayCost is a cost function as flags choose it and weigh it.
 type replayCost struct {
 	name   string
+	delay  *cost.Delay
 	dynamo *cost.Weights
 }
 
-// The flags that weigh Dynamo's function, by its own names for them.
-var dynamoFlags = []string{"prefill-load-scale", "overlap-score-credit", "overlap-decay", "decode-weight", "request-weight"}
+// Weights belong to one function or the other, and their flags begin their help with its name.
+const (
+	ofDelay  = "default cost: "
+	ofDynamo = "dynamo's cost: "
+)
 
 func (c *replayCost) addFlags(f *flag.FlagSet) {
-	c.dynamo = cost.Dynamo()
+	c.delay, c.dynamo = cost.Default(), cost.Dynamo()
 	f.StringVar(&c.name, "cost", "default", "cost function of the kv policy: default or dynamo")
-	f.Float64Var(&c.dynamo.PrefillScale, "prefill-load-scale", c.dynamo.PrefillScale, "dynamo: blocks of decode that a block of prefill weighs")
-	f.Float64Var(&c.dynamo.Overlap, "overlap-score-credit", c.dynamo.Overlap, "dynamo: blocks of prefill that a cached block saves")
-	f.Float64Var(&c.dynamo.OverlapDecay, "overlap-decay", c.dynamo.OverlapDecay, "dynamo: how fast that shrinks with the prefill that is booked before")
-	f.Float64Var(&c.dynamo.Decode, "decode-weight", c.dynamo.Decode, "dynamo: what an occupied block weighs")
-	f.Float64Var(&c.dynamo.Requests, "request-weight", c.dynamo.Requests, "dynamo: what a running request weighs, in blocks")
+	weight := func(v *float64, name, of, usage string) { f.Float64Var(v, name, *v, of+usage) }
+	weight(&c.delay.Work, "delay-work", ofDelay, "how often the time of a request's own prefill counts")
+	weight(&c.delay.Neighbour, "delay-neighbour", ofDelay, "how much more it counts for each request that is there")
+	weight(&c.delay.Decode, "delay-decode", ofDelay, "what a token weighs that is occupied, against one to compute")
+	weight(&c.delay.Foreign, "delay-foreign", ofDelay, "tokens to compute that a request of others stands for")
+	weight(&c.dynamo.PrefillScale, "prefill-load-scale", ofDynamo, "blocks of decode that a block of prefill weighs")
+	weight(&c.dynamo.Overlap, "overlap-score-credit", ofDynamo, "blocks of prefill that a cached block saves")
+	weight(&c.dynamo.OverlapDecay, "overlap-decay", ofDynamo, "how fast that shrinks with the prefill that is booked before")
+	weight(&c.dynamo.Decode, "decode-weight", ofDynamo, "what an occupied block weighs")
+	weight(&c.dynamo.Requests, "request-weight", ofDynamo, "what a running request weighs, in blocks")
 }
 
-// function is the function that was chosen.
+// function is the function that was chosen. A weight of another is refused: it would do nothing.
 func (c *replayCost) function(f *flag.FlagSet) (cost.Function, error) {
 	switch c.name {
 	case cost.NameDynamo:
-		return c.dynamo, nil
+		return c.dynamo, idle(f, ofDelay, c.name)
 	case "default", cost.NameDelay:
-	default:
-		return nil, fmt.Errorf("--cost is %q: use default or dynamo", c.name)
+		return c.delay, idle(f, ofDynamo, c.name)
 	}
-	var weighed []string
+	return nil, fmt.Errorf("--cost is %q: use default or dynamo", c.name)
+}
+
+// idle refuses flags of a function that was not chosen.
+func idle(f *flag.FlagSet, of, chosen string) error {
+	var words []string
 	f.Visit(func(o *flag.Flag) {
-		for _, name := range dynamoFlags {
-			if o.Name == name {
-				weighed = append(weighed, "--"+name)
-			}
+		if strings.HasPrefix(o.Usage, of) {
+			words = append(words, "--"+o.Name)
 		}
 	})
-	if len(weighed) > 0 {
-		return nil, fmt.Errorf("%s: these weigh Dynamo's function; add --cost dynamo", strings.Join(weighed, ", "))
+	if len(words) == 0 {
+		return nil
 	}
-	return cost.Default(), nil
+	return fmt.Errorf("%s: of %sthis does nothing with --cost %s", strings.Join(words, ", "), strings.Replace(of, ":", ",", 1), chosen)
 }
