@@ -16,7 +16,8 @@
 //
 // Events are worked off in the order of their times, and of their making where times are equal.
 // A request arrives, is decided at once by one of the router's replicas and joins its engine's
-// queue; an engine with work begins a pass and ends it when the model of timing says. At the end
+// queue; an engine with work begins a pass, once all else of that moment has happened, and ends it
+// when the model of timing says. At the end
 // of a pass tokens are emitted and the engine's events leave for every replica, which has them
 // EventLag later. A first token takes the prefill off the booking, a last one ends it, both
 // SignalLag later; what
