@@ -186,11 +186,19 @@ func (s *segment) resize(size int, b *budget) bool {
 	}
 	old := *s
 	*s = segment{entries: make([]entry, size), marks: make([]uint8, size), n: old.n, wide: old.wide}
+	// Homes are in the order of hashes, whatever the size: so both tables are gone through once,
+	// from one end to the other.
 	for i, mark := range old.marks {
-		if mark != 0 {
-			at, _ := s.find(old.entries[i].hash)
-			s.entries[at], s.marks[at] = old.entries[i], mark
+		if mark == 0 {
+			continue
 		}
+		at, _ := s.home(old.entries[i].hash)
+		for s.marks[at] != 0 {
+			if at++; at == size {
+				at = 0
+			}
+		}
+		s.entries[at], s.marks[at] = old.entries[i], mark
 	}
 	b.release(int64(len(old.entries)) * entryBytes)
 	return true

@@ -135,6 +135,27 @@ func BenchmarkStore(b *testing.B) {
 	}
 }
 
+// BenchmarkFill: how many blocks does one core learn a second while the tables grow, from empty to
+// two million blocks of one rank?
+//
+//	go test -run - -bench Fill ./internal/kv/kvindex
+func BenchmarkFill(b *testing.B) {
+	const prompts, length = 4096, 512
+	blocks, hashes := make([][]blockhash.Block, prompts), make([][]uint64, prompts)
+	for i := range prompts {
+		blocks[i], hashes[i] = prompt(uint64(i), length)
+	}
+	b.ReportAllocs()
+	start := cpuSeconds()
+	for b.Loop() {
+		x := New(Config{MaxBytes: 1 << 30})
+		for i := range prompts {
+			x.Store(1, fleet.Device, 0, false, hashes[i], blocks[i])
+		}
+	}
+	b.ReportMetric(float64(b.N)*prompts*length/(cpuSeconds()-start)/1e6, "Mblockops/cpu-s")
+}
+
 // BenchmarkFootprint: how many bytes of live heap does a (block, rank) pair cost, engine
 // hashes included, at 2 million pairs? The time is of no interest.
 //
