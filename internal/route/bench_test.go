@@ -3,6 +3,7 @@ package route_test
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
 )
 
 // quads makes a token of four characters, as long as a real one: the benchmark measures the
@@ -55,22 +57,67 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// TestWarmDecideAllocatesLittle: the decision, its id, its candidates and addresses, and
-// what the parser returns. Nothing grows with the prompt or the fleet.
-func TestWarmDecideAllocatesLittle(t *testing.T) {
-	r := benchRouter(t, 100)
-	req, _ := body(8_000)
+// BenchmarkDecision: what does the decision itself cost among a thousand ranks, and does it scale with
+// cores? The body is parsed and the decision's memory is used again; blocks, lookup, scores, pick,
+// booking, its end, and keeping the reasons are included.
+//
+//	go test -run - -bench Decision -cpu 1,2 ./internal/route
+func BenchmarkDecision(b *testing.B) {
+	for _, by := range []cost.Function{cost.Default(), cost.Dynamo()} {
+		r := benchRouter(b, 1000)
+		if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}, Cost: by}}); err != nil {
+			b.Fatal(err)
+		}
+		turns := make(chan func(), runtime.GOMAXPROCS(0))
+		for i := range cap(turns) {
+			turns <- again(b, r, fmt.Sprint("client ", i))
+		}
+		b.Run(fmt.Sprintf("ranks=1000/cost=%s", by), func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(p *testing.PB) {
+				turn := <-turns
+				for p.Next() {
+					turn()
+				}
+				turns <- turn
+			})
+		})
+	}
+}
+
+// again returns what decides for one request once more, and ends it. It has been done often enough
+// that all memory is there.
+func again(t testing.TB, r *route.Router, id string) func() {
+	req, _ := body(4_000)
+	req.ID, req.Session = id, id
 	req.Parsed, _ = openai.Parse(req.Endpoint, req.Body, openai.Limits{})
-	r.End(r.Decide(req, start).ID, start)
-	n := testing.AllocsPerRun(100, func() { r.End(r.Decide(req, start).ID, start) })
-	if n > 4 {
-		t.Errorf("%v allocations per warm decision, want at most 4", n)
+	d, now := new(route.Decision), start
+	turn := func() {
+		now = now.Add(time.Millisecond)
+		if d = r.DecideInto(d, req, now); d.Outcome != route.Picked || !r.End(d.ID, now) {
+			t.Error(d)
+		}
+	}
+	for range 2 * benchDecisions {
+		turn()
+	}
+	return turn
+}
+
+// benchDecisions is how many decisions benchmarks keep.
+const benchDecisions = 256
+
+// TestDecideAllocatesNothing: a decision whose memory is used again, with its reasons kept.
+func TestDecideAllocatesNothing(t *testing.T) {
+	turn := again(t, benchRouter(t, 100), "one")
+	if n := testing.AllocsPerRun(100, turn); n > 0 {
+		t.Errorf("%v allocations per warm decision, want none", n)
 	}
 }
 
 func benchRouter(t testing.TB, ranks int) *route.Router {
 	x := kvindex.New(kvindex.Config{})
-	r := route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+	r := route.New(route.Config{Seed: 1, Decisions: benchDecisions, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 		return openai.Parse(ep, body, openai.Limits{})
 	}}, newFleet(t, x, ranks), x)
 	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {

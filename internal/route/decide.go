@@ -13,9 +13,18 @@ import (
 // never waits and never returns nil. Every Picked decision must be followed by one End, sooner or
 // later, and every Queued one by a call of Ready, by Leave or by GiveUp.
 func (r *Router) Decide(req *Request, now time.Time) *Decision {
+	return r.DecideInto(new(Decision), req, now)
+}
+
+// DecideInto is Decide for a caller that uses a decision again: it overwrites d and its slices, and
+// returns d, or another for a request whose turn in the queue has come at once. With an ID in the
+// request, its body parsed, and a prompt that was seen before, it allocates nothing.
+func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision {
 	s := r.take()
 	defer r.give(s)
-	d := &Decision{ID: req.ID, At: now, Session: req.Session, Source: req.Source}
+	*d = Decision{
+		ID: req.ID, At: now, Session: req.Session, Source: req.Source, Candidates: d.Candidates[:0], Others: d.Others[:0],
+	}
 	if d.ID == "" {
 		d.ID = r.NewID()
 	}
@@ -68,8 +77,8 @@ func (r *Router) place(s *scratch, m *model, d *Decision) *prompt.Error {
 	if err != nil {
 		return err
 	}
-	s.explain(d, won, r.cfg.Candidates)
-	r.predict(s, d, s.candidates[won].Rank)
+	r.explain(s, m, d, won)
+	r.predict(s, d, *s.candidates[won].Rank)
 	return nil
 }
 
@@ -92,7 +101,7 @@ func (r *Router) book(s *scratch, m *model, d *Decision) (int, *prompt.Error) {
 			return won, nil
 		}
 		c := &s.candidates[won]
-		if m.Busy.bounds() && r.fullWith(&m.Busy, &c.Rank, &c.Facts.Booked, d.At) {
+		if m.Busy.bounds() && r.fullWith(&m.Busy, c.Rank, &c.Facts.Booked, d.At) {
 			continue // it has become busy since it was found free
 		}
 		if r.bookings.Start(d.ID, k, c.Facts.Booked) {
@@ -108,28 +117,20 @@ const maxRaces = 64
 func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking, err *prompt.Error) {
 	r.score(s, m, d)
 	if s.asks.deadline > 0 {
-		if best := s.soonest(); firstToken(best) > s.asks.deadline {
-			return 0, k, s.tooLate(m, d, firstToken(best))
+		if _, soonest := r.soonest(s); soonest > s.asks.deadline {
+			return 0, k, s.tooLate(m, d, soonest)
 		}
-		s.candidates = slices.DeleteFunc(s.candidates, func(c pick.Candidate) bool { return firstToken(&c) > s.asks.deadline })
+		s.candidates = slices.DeleteFunc(s.candidates, func(c pick.Candidate) bool { return r.firstToken(s, &c) > s.asks.deadline })
 	}
 	won = s.policy.Choose(s.candidates, &s.how, s.rng)
 	c := &s.candidates[won]
-	takes := c.Line.Prefill(c.Score.Uncached)
-	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Score.Uncached), own(c)
+	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Uncached), r.own(s, c)
 	return won, pick.Booking{
-		Rank: c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
-		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Score.Uncached), Estimated: takes,
+		Rank: *c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
+		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
+		Estimated: s.line(r.speeds.of(c.Rank.Worker)).Prefill(c.Uncached),
 	}, nil
 }
-
-// own is how long the candidate is expected to compute the prompt.
-func own(c *pick.Candidate) time.Duration {
-	return time.Duration(float64(c.Line.Prefill(c.Score.Uncached)) * c.Facts.Pace)
-}
-
-// firstToken is when the first token is expected, from now.
-func firstToken(c *pick.Candidate) time.Duration { return c.Facts.Wait + own(c) }
 
 // predict lets the picked rank hold the prompt before it says so itself. A short prediction
 // only bridges the time until the engine's events, so few blocks suffice; a long one stands

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,11 +28,17 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 		return d.no(WorkerRequired, 400, "nvext.router.worker",
 			"This model's requests say which worker takes them. Set 'nvext.router.worker' to its name.")
 	}
+	snap := r.fleet.Snapshot()
+	plain := m != anyModel && !a.restricted() && !m.Busy.bounds()
+	if plain && s.everyone == (everyone{snap, m.Pool}) {
+		return nil
+	}
+	s.everyone = everyone{}
 	var seen struct{ pool, allowed, pinned, ranked int }
 	var states [4]int
 	s.ranks = s.ranks[:0]
 	free := 0
-	for _, rank := range m.pool(r.fleet.Snapshot()) {
+	for _, rank := range m.pool(snap) {
 		if m == anyModel && rank.Worker.Role != fleet.Aggregated {
 			continue
 		}
@@ -56,9 +63,13 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 			free++
 		}
 	}
+	r.know(s)
 	switch {
 	case free > 0:
-		s.ranks = s.ranks[:free]
+		s.ranks, s.kinds = s.ranks[:free], s.kinds[:free]
+		if plain {
+			s.everyone = everyone{snap, m.Pool}
+		}
 		return nil
 	case len(s.ranks) > 0:
 		return s.busy(m, d)
@@ -71,6 +82,26 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 	}
 	return d.no(NoReadyWorker, 503, "", fmt.Sprintf("No worker is ready for the model `%s`: %s. Try again in %d seconds.",
 		d.Model, spell(states, a), int(d.RetryAfter.Seconds())))
+}
+
+// everyone names the ranks of a pool that were ready at one moment: most requests may go to all of
+// them, and nothing changes between most decisions.
+type everyone struct {
+	snap *fleet.Snapshot
+	pool string
+}
+
+// know finds out what decisions ask of the worker of each of s.ranks.
+func (r *Router) know(s *scratch) {
+	s.kinds = slices.Grow(s.kinds[:0], len(s.ranks))[:len(s.ranks)]
+	for i := range s.ranks {
+		w := s.ranks[i].Worker
+		if s.kinds[i].blocks = w.Blocks; i > 0 && s.ranks[i-1].Worker.Engine == w.Engine && s.ranks[i-1].Worker.Model == w.Model {
+			s.kinds[i].learned = s.kinds[i-1].learned
+			continue
+		}
+		s.kinds[i].learned = r.speeds.of(w)
+	}
 }
 
 func count(n *int, yes bool) {

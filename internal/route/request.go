@@ -67,7 +67,7 @@ type Decision struct {
 	Err        *prompt.Error
 	RetryAfter time.Duration
 	// Reason names why, for Refused.
-	Reason Reason
+	Reason Reason `json:",omitempty"`
 	// Ticket is the place in the queue, for Queued.
 	Ticket *Ticket `json:"-"`
 	// Wait is about the time in the queue; nil for a request that did not wait.

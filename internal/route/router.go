@@ -99,7 +99,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	r := &Router{cfg: cfg, fleet: f, index: x, bookings: pick.NewBookings(cfg.MaxBookings)}
 	r.bookings.Served = cfg.Served
 	r.speeds.start, r.bookings.Prefilled = cfg.Line, r.speeds.prefilled
-	r.recent.slots = make([]atomic.Pointer[Decision], cfg.Decisions)
+	r.recent.slots = make([]slot, cfg.Decisions)
 	r.models.Store(&map[string]*model{})
 	r.queues.Store(&[]*waiting{})
 	return r

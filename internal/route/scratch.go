@@ -3,10 +3,12 @@ package route
 import (
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -29,6 +31,9 @@ type scratch struct {
 	asked      cost.Request
 	amount     fleet.Amount
 	ranks      []fleet.Rank
+	kinds      []kind // of ranks
+	lines      []kindLine
+	everyone   everyone // what ranks and kinds are, where nothing restricts them
 	candidates []pick.Candidate
 	order      []int
 }
@@ -45,31 +50,71 @@ func (s *scratch) shed() {
 	}
 }
 
-// score judges every candidate by its load now.
+// score judges every rank of s.ranks by its load now.
 func (r *Router) score(s *scratch, m *model, d *Decision) {
 	q := &s.asked
 	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Now: d.At}
 	s.candidates = slices.Grow(s.candidates[:0], len(s.ranks))[:len(s.ranks)]
 	for i := range s.ranks {
-		c := &s.candidates[i]
-		c.Rank = s.ranks[i]
-		c.Facts.Booked = c.Rank.Load.Booked()
-		c.Facts.Report, c.Facts.HasReport = c.Rank.Load.Reported()
-		c.Facts.Wait, c.Facts.Pace = c.Rank.Load.Wait(d.At), c.Rank.Load.Pace()
+		c, load := &s.candidates[i], s.ranks[i].Load
+		c.Rank = &s.ranks[i]
+		c.Facts.Booked = load.Booked()
+		if report, ok := load.Reported(); ok {
+			c.Facts.Report, c.Facts.HasReport = report, true
+		} else {
+			c.Facts.HasReport = false
+		}
+		c.Facts.Wait, c.Facts.Pace = load.Wait(d.At), load.Pace()
+		c.Facts.Capacity = s.kinds[i].blocks
 		c.Facts.Overlap = s.overlap.Of(c.Rank.ID)
 		if i == 0 || c.Facts.Booked.PrefillTokens < q.MinPrefillTokens {
 			q.MinPrefillTokens = c.Facts.Booked.PrefillTokens
 		}
 	}
 	by := s.judge(m)
+	s.lines = s.lines[:0]
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if i == 0 || c.Rank.Worker.Engine != s.candidates[i-1].Rank.Worker.Engine {
-			q.Line = r.speeds.of(c.Rank.Worker).Line()
+		if i == 0 || s.kinds[i].learned != s.kinds[i-1].learned {
+			q.Line = s.line(s.kinds[i].learned)
 		}
-		c.Line, c.Score = q.Line, by.Score(q, &c.Facts)
+		score := by.Score(q, &c.Facts)
+		c.Total, c.Uncached, c.Foreign = score.Total, score.Uncached, score.ForeignRequests
 	}
 	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks() + s.asks.answerBlocks(m.BlockSize))}
+}
+
+// kind is what of a worker every decision asks for: workers lie apart in memory, and this does not.
+type kind struct {
+	learned *perfmodel.Learned
+	blocks  int
+}
+
+// own is how long a candidate is expected to compute the prompt.
+func (r *Router) own(s *scratch, c *pick.Candidate) time.Duration {
+	return time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker)).Prefill(c.Uncached)) * c.Facts.Pace)
+}
+
+// firstToken is when a candidate's first token is expected, from now.
+func (r *Router) firstToken(s *scratch, c *pick.Candidate) time.Duration {
+	return c.Facts.Wait + r.own(s, c)
+}
+
+// kindLine is what is believed of a kind of workers during one decision.
+type kindLine struct {
+	kind *perfmodel.Learned
+	line perfmodel.Line
+}
+
+// line is what has been learned of a kind: the same for all of one decision, reasons included.
+func (s *scratch) line(kind *perfmodel.Learned) perfmodel.Line {
+	for i := range s.lines {
+		if s.lines[i].kind == kind {
+			return s.lines[i].line
+		}
+	}
+	s.lines = append(s.lines, kindLine{kind, kind.Line()})
+	return s.lines[len(s.lines)-1].line
 }
 
 // name writes what the prompt is called.
@@ -82,21 +127,23 @@ func (s *scratch) name(d *Decision) {
 
 // explain writes the pick and its reasons into the decision: the best candidates by cost,
 // the picked one among them, and the addresses to try next.
-func (s *scratch) explain(d *Decision, won, keep int) {
+func (r *Router) explain(s *scratch, m *model, d *Decision, won int) {
 	w := &s.candidates[won]
 	d.Worker, d.Rank, d.Ranks, d.Address = w.Rank.Worker.Name, w.Rank.Number, w.Rank.Worker.Ranks, w.Rank.Worker.Address
 	for _, n := range w.Facts.Overlap {
 		d.Overlap += n
 	}
-	d.Cached = d.PromptTokens - w.Score.Uncached
+	d.Cached = d.PromptTokens - w.Uncached
 	d.Considered = len(s.candidates)
-	s.best(won, keep)
-	d.Candidates = make([]Candidate, len(s.order))
+	s.best(won, r.cfg.Candidates)
+	d.Candidates = slices.Grow(d.Candidates[:0], len(s.order))[:len(s.order)]
+	by := s.judge(m)
 	for i, at := range s.order {
 		c := &s.candidates[at]
+		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker))
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Score: c.Score,
+			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Score: by.Score(&s.asked, &c.Facts),
 		}
 	}
 	d.others()
@@ -106,7 +153,7 @@ func (s *scratch) explain(d *Decision, won, keep int) {
 // winner in the last place if it is not one of them. One pass with insertion: n is small.
 func (s *scratch) best(won, n int) {
 	less := func(a, b int) bool {
-		ca, cb := s.candidates[a].Score.Total, s.candidates[b].Score.Total
+		ca, cb := s.candidates[a].Total, s.candidates[b].Total
 		return ca < cb || ca == cb && (a == won || b != won && a < b)
 	}
 	s.order = s.order[:0]
@@ -141,7 +188,7 @@ func (d *Decision) others() {
 		if a == d.Address || slices.Contains(d.Others, a) {
 			continue
 		}
-		if d.Others == nil {
+		if cap(d.Others) == 0 {
 			d.Others = make([]string, 0, maxOthers)
 		}
 		if d.Others = append(d.Others, a); len(d.Others) == maxOthers {

@@ -98,7 +98,7 @@ func (m *model) crowded(req *Request) bool {
 // final one where its turn has come at once.
 func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Decision, *prompt.Error) {
 	r.score(s, m, d)
-	best := s.soonest()
+	best, first := r.soonest(s)
 	t := &Ticket{
 		waiting: m.waiting, ready: req.Ready, asks: s.asks.kept(), policy: s.policy, deciding: true,
 		blocks: append([]blockhash.Block(nil), s.blocks...),
@@ -106,13 +106,13 @@ func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Deci
 	}
 	ask := queue.Request{
 		Class: t.asks.class, Tenant: t.asks.tenant, Lane: t.asks.lane(), Strict: t.asks.strict, Jump: t.asks.jump,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Score.Uncached, Work: own(best), At: d.At, Until: d.At.Add(m.MaxWait), Value: t,
+		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait, At: d.At, Until: d.At.Add(m.MaxWait), Value: t,
 	}
 	w := m.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s.asks.deadline > 0 {
-		ahead := firstToken(best) + w.queue.Ahead(ask)/time.Duration(len(s.ranks))
+		ahead := first + w.queue.Ahead(ask)/time.Duration(len(s.ranks))
 		if ahead > s.asks.deadline {
 			return nil, s.tooLate(m, d, ahead)
 		}
@@ -131,6 +131,7 @@ func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Deci
 	r.queued.Add(1)
 	d.Outcome, d.Ticket, d.Wait, d.Err, d.Reason, d.RetryAfter = Queued, t, &t.wait, nil, "", 0
 	t.decision = *d
+	t.decision.Candidates, t.decision.Others = nil, nil // d's memory may be used again
 	r.drain(w, d.At)
 	t.deciding = false
 	if t.final != nil {
@@ -139,15 +140,14 @@ func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Deci
 	return d, nil
 }
 
-// soonest is the candidate whose first token is expected first.
-func (s *scratch) soonest() *pick.Candidate {
-	best := &s.candidates[0]
+// soonest is the candidate whose first token is expected first, and when that is, from now.
+func (r *Router) soonest(s *scratch) (best *pick.Candidate, first time.Duration) {
 	for i := range s.candidates {
-		if c := &s.candidates[i]; firstToken(c) < firstToken(best) {
-			best = c
+		if at := r.firstToken(s, &s.candidates[i]); best == nil || at < first {
+			best, first = &s.candidates[i], at
 		}
 	}
-	return best
+	return best, first
 }
 
 // tooLate refuses a request whose first token is expected after its deadline.

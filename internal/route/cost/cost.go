@@ -102,7 +102,7 @@ type Score struct {
 //
 // Dynamo counts blocks that several running requests share once, and lets those of an answer
 // whose length is known shrink; here every request's count, as its booking has them.
-func (w *Weights) Score(r *Request, f *Facts) Score {
+func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 	bs := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
 	decay := 1.0
@@ -110,7 +110,6 @@ func (w *Weights) Score(r *Request, f *Facts) Score {
 		ahead := float64(f.Booked.PrefillTokens-r.MinPrefillTokens) / bs
 		decay = 1 / (1 + w.OverlapDecay*max(0, ahead)/blocks)
 	}
-	var s Score
 	for t, n := range f.Overlap {
 		credit := w.Tier[t] * float64(n)
 		if fleet.Tier(t) == fleet.Device {

@@ -53,13 +53,12 @@ func Default() *Delay {
 }
 
 // Score judges one candidate.
-func (w *Delay) Score(r *Request, f *Facts) Score {
+func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	pace := f.Pace
 	if pace <= 0 {
 		pace = 1
 	}
 	token := pace * r.Line.Token / 1e6
-	var s Score
 	s.Uncached = r.PromptTokens - f.Cached(r)
 	if r.PromptTokens > 0 {
 		saved, bs := 0.0, float64(max(1, r.BlockSize))

@@ -16,8 +16,8 @@ import (
 func candidates(totals ...float64) []Candidate {
 	cs := make([]Candidate, len(totals))
 	for i, total := range totals {
-		cs[i].Score.Total = total
-		cs[i].Rank = fleet.Rank{ID: fleet.RankID(i), Load: &fleet.Load{}}
+		cs[i].Total = total
+		cs[i].Rank = &fleet.Rank{ID: fleet.RankID(i), Load: &fleet.Load{}}
 	}
 	return cs
 }
@@ -80,7 +80,7 @@ func TestPolicies(t *testing.T) {
 	}
 	cs[0].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 50}
 	cs[1].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 10}
-	cs[2].Facts.Booked, cs[2].Score.ForeignRequests = fleet.Amount{}, 4
+	cs[2].Facts.Booked, cs[2].Foreign = fleet.Amount{}, 4
 	if got := policy(t, LeastLoaded, 0).Choose(cs, &Asked{}, rng); got != 1 {
 		t.Errorf("least-loaded took %d", got)
 	}
@@ -114,12 +114,12 @@ func TestBurstSpreads(t *testing.T) {
 				for {
 					cs := make([]Candidate, workers)
 					for i := range cs {
-						cs[i].Rank = ranks[i]
+						cs[i].Rank = &ranks[i]
 						cs[i].Facts.Booked, cs[i].Facts.Wait = ranks[i].Load.Booked(), ranks[i].Load.Wait(now)
-						cs[i].Score = w.Score(&q, &cs[i].Facts)
+						cs[i].Total = w.Score(&q, &cs[i].Facts).Total
 					}
 					c := &cs[p.Choose(cs, &Asked{}, rng)]
-					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
+					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: *c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
 						break
 					}
 				}

@@ -8,17 +8,20 @@ import (
 	"sync/atomic"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// Candidate is a rank that may take the request.
+// Candidate is a rank that may take the request. There may be a thousand, written at each decision,
+// so it has what policies compare and no more.
 type Candidate struct {
-	Rank  fleet.Rank
+	Rank  *fleet.Rank
 	Facts cost.Facts
-	Score cost.Score
-	// Line is what the score was reckoned with.
-	Line perfmodel.Line
+	// Total is its cost; the lowest is the best.
+	Total float64
+	// Uncached is the prompt tokens that it would have to compute.
+	Uncached int
+	// Foreign is the requests that others have placed there.
+	Foreign int64
 }
 
 // Asked is what a policy knows of the request.
@@ -90,18 +93,18 @@ func (p leastCost) Choose(cs []Candidate, asked *Asked, rng *rand.Rand) int {
 		p.temperature = asked.Temperature
 	}
 	if p.temperature == 0 {
-		return argmin(cs, rng, func(a, b *Candidate) float64 { return a.Score.Total - b.Score.Total })
+		return argmin(cs, rng, func(a, b *Candidate) float64 { return a.Total - b.Total })
 	}
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for i := range cs {
-		lo, hi = min(lo, cs[i].Score.Total), max(hi, cs[i].Score.Total)
+		lo, hi = min(lo, cs[i].Total), max(hi, cs[i].Total)
 	}
 	if hi == lo {
 		return rng.IntN(len(cs))
 	}
 	// Two passes over the exponentials, instead of a buffer for them.
 	weight := func(i int) float64 {
-		return math.Exp(-(cs[i].Score.Total - lo) / ((hi - lo) * p.temperature))
+		return math.Exp(-(cs[i].Total - lo) / ((hi - lo) * p.temperature))
 	}
 	sum := 0.0
 	for i := range cs {
@@ -165,7 +168,7 @@ func (powerOfTwo) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
 	return a
 }
 
-func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Score.ForeignRequests }
+func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Foreign }
 
 // argmin returns the least candidate; ties are broken uniformly at random (reservoir of
 // one), so that a burst of equal choices does not herd onto the first name.
