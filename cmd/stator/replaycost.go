@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/stator-project/stator/internal/route/cost"
@@ -24,7 +25,7 @@ const (
 func (c *replayCost) addFlags(f *flag.FlagSet) {
 	c.delay, c.dynamo = cost.Default(), cost.Dynamo()
 	f.StringVar(&c.name, "cost", "default", "cost function of the kv policy: default or dynamo")
-	weight := func(v *float64, name, of, usage string) { f.Float64Var(v, name, *v, of+usage) }
+	weight := func(v *float64, name, of, usage string) { f.Var(&weightFlag{v: v}, name, of+usage+" (`number`)") }
 	weight(&c.delay.Work, "delay-work", ofDelay, "how often the time of a request's own prefill counts")
 	weight(&c.delay.Neighbour, "delay-neighbour", ofDelay, "how much more it counts for each request that is there")
 	weight(&c.delay.Decode, "delay-decode", ofDelay, "what a token weighs that is occupied, against one to compute")
@@ -34,6 +35,27 @@ func (c *replayCost) addFlags(f *flag.FlagSet) {
 	weight(&c.dynamo.OverlapDecay, "overlap-decay", ofDynamo, "how fast that shrinks with the prefill that is booked before")
 	weight(&c.dynamo.Decode, "decode-weight", ofDynamo, "what an occupied block weighs")
 	weight(&c.dynamo.Requests, "request-weight", ofDynamo, "what a running request weighs, in blocks")
+}
+
+// weightFlag is a weight. Its default is the function's own business: flags do not repeat it.
+type weightFlag struct {
+	v   *float64
+	set bool
+}
+
+// String is the weight that was set.
+func (w *weightFlag) String() string {
+	if !w.set {
+		return ""
+	}
+	return strconv.FormatFloat(*w.v, 'g', -1, 64)
+}
+
+// Set takes a weight.
+func (w *weightFlag) Set(text string) (err error) {
+	w.set = true
+	*w.v, err = strconv.ParseFloat(text, 64)
+	return err
 }
 
 // function is the function that was chosen. A weight of another is refused: it would do nothing.
