@@ -25,7 +25,7 @@ const (
 func (c *replayCost) addFlags(f *flag.FlagSet) {
 	c.delay, c.dynamo = cost.Default(), cost.Dynamo()
 	f.StringVar(&c.name, "cost", "default", "cost function of the kv policy: default or dynamo")
-	weight := func(v *float64, name, of, usage string) { f.Var(&weightFlag{v: v}, name, of+usage+" (`number`)") }
+	weight := func(v *float64, name, of, usage string) { f.Var(&weightFlag{v: v}, name, of+usage) }
 	weight(&c.delay.Work, "delay-work", ofDelay, "how often the time of a request's own prefill counts")
 	weight(&c.delay.Neighbour, "delay-neighbour", ofDelay, "how much more it counts for each request that is there")
 	weight(&c.delay.Decode, "delay-decode", ofDelay, "what a token weighs that is occupied, against one to compute")
