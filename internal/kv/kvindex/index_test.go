@@ -49,6 +49,33 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestPredictAllocatesStretchesAlone: where what is new drives out what is oldest, a prediction
+// allocates one stretch, which belongs to lookups too and so to the garbage collector, and nothing
+// else but a table now and then.
+func TestPredictAllocatesStretchesAlone(t *testing.T) {
+	x := New(Config{})
+	number, at := uint64(0), time.Unix(1000, 0)
+	chain := make([]blockhash.Sequence, stretchBlocks)
+	predict := func() {
+		for i := range chain {
+			number++
+			chain[i] = blockhash.Sequence(number * 0x9e3779b97f4a7c15)
+		}
+		at = at.Add(time.Millisecond)
+		x.Predict(0, chain, 0, at.Add(time.Second), 4096)
+	}
+	for range 1000 {
+		predict()
+	}
+	if n := testing.AllocsPerRun(1000, predict); n > 1.2 {
+		t.Errorf("%v allocations per prediction, want 1", n)
+	}
+	if n := x.Stats().Predicted; n != 4096 {
+		t.Errorf("%d blocks are predicted, want 4096", n)
+	}
+	audit(t, x)
+}
+
 // TestHotPrefixSurvivesPressure: what is looked up stays when ten times the capacity is
 // stored once and never used.
 func TestHotPrefixSurvivesPressure(t *testing.T) {

@@ -63,8 +63,6 @@ func (p *promising) all(chain []blockhash.Sequence, from int) {
 	for i := from; i < len(chain); i++ {
 		if (i-from)%prefetches == 0 {
 			p.x.nodes.fetch(chain[min(i+prefetches, len(chain)):])
-			p.r.predictions.makeRoom(p.x, p.r, min(prefetches, len(chain)-i), p.limit)
-			p.old = nil // it may be among those that gave way
 		}
 		p.e.after(0, false, len(chain)-i)
 		if i > 0 {
@@ -79,11 +77,13 @@ func (p *promising) all(chain []blockhash.Sequence, from int) {
 // block predicts one block, unless it is reported, or prolongs it. left is how many blocks of
 // the chain there are from here on. False means that there is no room.
 func (p *promising) block(seq blockhash.Sequence, left int) bool {
+	held := &p.r.predictions
+	for held.size >= 2*p.limit && p.giveWay() {
+	}
 	before, ok := p.e.apply(seq)
 	if !ok {
 		return false
 	}
-	held := &p.r.predictions
 	bit := uint64(1) << p.e.pos
 	if before&predicted != 0 {
 		if p.old == nil || p.old.stretch != p.e.stretch || p.old.owned&bit == 0 {
@@ -94,6 +94,9 @@ func (p *promising) block(seq blockhash.Sequence, left int) bool {
 		}
 	} else if before&(1<<fleet.Device) != 0 {
 		return true
+	} else {
+		for held.n >= p.limit && p.giveWay() {
+		}
 	}
 	to := p.into(left)
 	if to == nil {
@@ -112,6 +115,17 @@ func (p *promising) block(seq blockhash.Sequence, left int) bool {
 	to.seqs = append(to.seqs, seq)
 	held.size += len(to.seqs) - had
 	held.own(to, bit)
+	return true
+}
+
+// giveWay ends the promise that is due first; false where there is none but this.
+func (p *promising) giveWay() bool {
+	held := &p.r.predictions
+	if len(held.heap) == 0 {
+		return false
+	}
+	p.old = nil // it may be of that promise
+	p.x.end(p.r, held.pop())
 	return true
 }
 

@@ -141,13 +141,6 @@ func (p *predictions) disown(t *share, owned uint64) {
 	t.sibling = nil
 }
 
-// makeRoom ends promises until n more blocks are within the limit.
-func (p *predictions) makeRoom(x *Index, r *rank, n, limit int) {
-	for (p.n+n > limit || p.size+n > 2*limit) && len(p.heap) > 0 {
-		x.end(r, p.pop())
-	}
-}
-
 func (p *predictions) push(b promise) {
 	p.heap = append(p.heap, b)
 	for i := len(p.heap) - 1; i > 0; {

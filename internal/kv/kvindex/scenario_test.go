@@ -23,7 +23,8 @@ import (
 //	unwindow rank=R group=G                       letters
 //	clear rank=R | drop rank=R
 //	reload rank=R                                 from a dump of its own
-//	predict rank=R until=SECONDS                  letters, a chain from the root
+//	predict rank=R until=SECONDS [from=N] [limit=N]   letters, a chain from the root
+//	until rank=R                                  letters: how long the last is predicted
 //	expire at=SECONDS
 //	lookup                                        letters: prints each rank's overlap by tier
 //	stats
@@ -79,7 +80,13 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 	case "drop":
 		x.Drop(id)
 	case "predict":
-		x.Predict(id, blockhash.Chain(nil, blocks), 0, time.Unix(int64(number(t, d, "until")), 0), 0)
+		x.Predict(id, blockhash.Chain(nil, blocks), number(t, d, "from"), time.Unix(int64(number(t, d, "until")), 0), number(t, d, "limit"))
+	case "until":
+		chain := blockhash.Chain(nil, blocks)
+		if at, ok := x.PredictedUntil(id, chain[len(chain)-1]); ok {
+			return fmt.Sprintf("%d\n", at.Unix())
+		}
+		return "not predicted\n"
 	case "expire":
 		x.Expire(time.Unix(int64(number(t, d, "at")), 0))
 	case "stats":

@@ -364,9 +364,23 @@ func TestAgreesWithTwin(t *testing.T) {
 			if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
 				t.Fatalf("step %d: rank %d of %v: %v, the twin says %v", i, id, query, got, want)
 			}
+			w.checkUntil(i, id, query)
 		}
 	}
 	audit(t, w.x)
+}
+
+// checkUntil compares how long each block of a chain is predicted.
+func (w *world) checkUntil(step int, id fleet.RankID, chain []blockhash.Block) {
+	for i, seq := range blockhash.Chain(nil, chain) {
+		got := int64(0)
+		if at, ok := w.x.PredictedUntil(id, seq); ok {
+			got = at.UnixNano()
+		}
+		if want := w.n.rank(id).until[path(chain[:i+1])]; got != want {
+			w.t.Fatalf("step %d: rank %d is predicted to hold %v until %d, the twin says %d", step, id, chain[:i+1], got, want)
+		}
+	}
 }
 
 // TestLongPromptsAgreeWithTwin is TestAgreesWithTwin with prompts of several stretches, so that
@@ -378,6 +392,7 @@ func TestLongPromptsAgreeWithTwin(t *testing.T) {
 	for i := range steps(150) {
 		w.step()
 		if i%3 == 0 {
+			w.checkUntil(i, fleet.RankID(w.rng.IntN(w.ranks)), w.chain())
 			w.query(&out, w.x, fleet.RankID(w.rng.IntN(w.ranks)))
 		}
 		if i%100 == 99 { // else the twin has too much to look through
