@@ -19,9 +19,10 @@ type talk struct {
 	cached   int            // prompt tokens that engines said they had cached
 }
 
-func newTalk(topic string) *talk {
+// newTalk begins a conversation with so many sentences of instructions.
+func newTalk(topic string, sentences int) *talk {
 	return &talk{workers: map[string]int{}, messages: []message{{"system",
-		"You are the archivist of " + topic + ". " + strings.Repeat("You answer from the records of "+topic+" alone, and you say so when they are silent. ", 6)}}}
+		"You are the archivist of " + topic + ". " + strings.Repeat("You answer from the records of "+topic+" alone, and you say so when they are silent. ", sentences)}}}
 }
 
 func (c *talk) turn(g *gateway, i int) error {
@@ -36,16 +37,18 @@ func (c *talk) turn(g *gateway, i int) error {
 	return nil
 }
 
-// A conversation of ten turns stays on its worker while forty others spread over the fleet.
+// A conversation of ten turns, some thousand tokens of instructions behind it, stays on its worker
+// while forty short ones spread over the fleet. (A short one would not be held: what its cache
+// saves is less than what a neighbour costs.)
 func TestConversationStaysWhileOthersSpread(t *testing.T) {
 	g := up(t, "--workers", "4")
-	stays := newTalk("the lighthouse of Ushant")
+	stays := newTalk("the lighthouse of Ushant", 150)
 	var others sync.WaitGroup
 	spread := make([]*talk, 40)
 	errs := make(chan error, 40)
 	limit := make(chan struct{}, 8)
 	for i := range spread {
-		spread[i] = newTalk(fmt.Sprintf("parish number %d", i))
+		spread[i] = newTalk(fmt.Sprintf("parish number %d", i), 6)
 		others.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
