@@ -137,17 +137,19 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 	if !x.target.known {
 		req.Model = x.srv.settings.Load().DefaultModel
 	}
-	p := &parked{told: make(chan *route.Decision, 1)}
-	if encoding != "" && len(raw) > 0 && !identity(encoding) {
-		p.body = body // engines do not decompress
+	if encoding == "" || len(raw) == 0 || identity(encoding) {
+		body = nil // else it takes the place of the request's: engines do not decompress
 	}
-	req.Ready = func(d *route.Decision) { p.told <- d }
+	var told chan *route.Decision
+	if x.srv.router.Parks() {
+		final := make(chan *route.Decision, 1)
+		told, req.Ready = final, func(d *route.Decision) { final <- d }
+	}
 	d := x.srv.router.Decide(&req, now)
 	if d.Outcome == route.Queued {
-		p.ticket = d.Ticket
-		return reply{parked: p}
+		return reply{parked: &parked{ticket: d.Ticket, told: told, body: body}}
 	}
-	return x.conclude(d, p.body, now)
+	return x.conclude(d, body, now)
 }
 
 // conclude says a final decision. body takes the place of the request's where it is not nil.

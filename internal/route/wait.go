@@ -2,6 +2,8 @@ package route
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -216,21 +218,40 @@ func (r *Router) canGo(t *Ticket, now time.Time) bool {
 	if m == nil {
 		return true
 	}
-	there := false
-	pool := m.pool(r.fleet.Snapshot())
-	for i := range pool {
-		rank := &pool[i]
-		if t.asks.restricted() {
-			if _, _, ok := t.asks.takes(rank); !ok {
+	snap, there := r.fleet.Snapshot(), false
+	free := func(ranks []fleet.Rank) bool {
+		for i := range ranks {
+			rank := &ranks[i]
+			if t.asks.rank >= 0 && t.asks.rank != rank.Number || rank.Worker.Model != m.Pool || rank.Worker.Role != fleet.Aggregated {
 				continue
 			}
+			there = true
+			if rank.Worker.State == fleet.Ready && !r.full(&m.Busy, rank, now) {
+				return true
+			}
 		}
-		there = true
-		if rank.Worker.State == fleet.Ready && !r.full(&m.Busy, rank, now) {
-			return true
-		}
+		return false
 	}
-	return !there
+	switch {
+	case t.asks.worker != "":
+		return free(ranksOf(snap, t.asks.worker)) || !there
+	case len(t.asks.allowed) > 0:
+		return slices.ContainsFunc(t.asks.allowed, func(name string) bool { return free(ranksOf(snap, name)) }) || !there
+	}
+	return free(m.pool(snap)) || !there
+}
+
+// ranksOf returns the ranks of one worker, without a walk over the fleet: there may be many lanes.
+func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
+	at, ok := slices.BinarySearchFunc(snap.Ranks, worker, func(r fleet.Rank, name string) int { return strings.Compare(r.Worker.Name, name) })
+	if !ok {
+		return nil
+	}
+	end := at
+	for end < len(snap.Ranks) && snap.Ranks[end].Worker.Name == worker {
+		end++
+	}
+	return snap.Ranks[at:end]
 }
 
 // resume decides anew, with what is known now. It returns nil where all ranks are busy after all.
@@ -327,6 +348,9 @@ func (r *Router) overdue(t *Ticket, now time.Time) *Decision {
 		d.Wait.Took.Seconds(), int(d.RetryAfter.Seconds()))))
 	return d
 }
+
+// Parks says whether any model's requests may wait: if not, no Request needs a Ready.
+func (r *Router) Parks() bool { return len(*r.queues.Load()) > 0 }
 
 // QueueStats is what waits in one class of one pool's queue.
 type QueueStats struct {

@@ -76,6 +76,10 @@ const (
 	DefaultQuantum  = 512
 )
 
+// MaxLanes bounds the lanes of a queue: each is asked about whenever a rank may have become free, and
+// clients can name as many sets of workers as they like.
+const MaxLanes = 1024
+
 // MaxJump bounds the head start that a priority gives, MaxStrict the strict priorities: 0 to
 // MaxStrict.
 const (

@@ -113,6 +113,9 @@ func (q *Queue) Push(r Request) (*Item, *Full) {
 	if full := c.Limit.reached(c.Name, &c.sum); full != nil {
 		return nil, full
 	}
+	if q.gates[r.Lane] == nil && len(q.gates) >= MaxLanes {
+		return nil, &Full{What: "different sets of workers", Limit: MaxLanes}
+	}
 	if q.zero.IsZero() {
 		q.zero = r.At
 	}

@@ -152,6 +152,18 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestLanesAreBounded: who waits in a lane that is there can always be joined.
+func TestLanesAreBounded(t *testing.T) {
+	q := New(Config{})
+	for i := range MaxLanes {
+		push(t, q, Request{Lane: fmt.Sprint(i)})
+	}
+	if _, full := q.Push(Request{Lane: "one more"}); full == nil {
+		t.Error("there is no bound")
+	}
+	push(t, q, Request{Lane: "7"})
+}
+
 // TestConfigureKeepsPlaces: who waits stays in order when classes are added and taken away.
 func TestConfigureKeepsPlaces(t *testing.T) {
 	q := New(Config{Classes: []Class{{Name: "a"}, {Name: "b"}}})
