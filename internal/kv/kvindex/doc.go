@@ -21,6 +21,9 @@
 // that finds a node at both ends of a row of bits has found all between, and reads about one
 // node in thirty; what changes in the middle clears a bit, and nothing is ever rebuilt.
 //
+// Predictions are a bit in the same sets, and one record for each call and stretch to take it back:
+// an engine's hash they do not have. See [Index.Predict].
+//
 // Sliding-window groups of hybrid models have tables of their own and bits in the same sets:
 // see [Index.StoreWindow]. A dump has a rank's engine hashes, content, stretches, windows and
 // waiting blocks: see [Index.AppendDump].
