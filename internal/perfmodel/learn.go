@@ -43,9 +43,9 @@ func (l Line) String() string {
 type Learned struct {
 	line atomic.Pointer[Line]
 
-	mu                       sync.Mutex
-	weight, x, xx, y, xy     float64 // sums, guarded by mu; x in tokens, y in nanoseconds
-	residual, squares, count float64 // guarded by mu: of the error
+	mu                   sync.Mutex
+	weight, x, xx, y, xy float64 // sums, guarded by mu; x in tokens, y in nanoseconds
+	residual, squares    float64 // guarded by mu: of the error
 }
 
 // What an observation of before keeps at each new one; how much the prior weighs; how many times
