@@ -136,3 +136,59 @@ func TestTenThousandLeave(t *testing.T) {
 		t.Errorf("%+v, %+v", s, r.Queues())
 	}
 }
+
+// TestClassesShareARank: through the whole router, with one rank that takes one prompt at a time, 320
+// requests that end while both classes wait are 4 : 1 by quanta of 512 : 128, and 1 : 1 by equal ones.
+func TestClassesShareARank(t *testing.T) {
+	for regular, want := range map[int]int{128: 256, 512: 160} {
+		r, _ := crowd(t, 1, queue.Config{Classes: []queue.Class{{Name: "premium", Quantum: 512}, {Name: "regular", Quantum: regular}}})
+		running := r.Decide(completion("what runs while all others come"), start).ID
+		ran := map[string]int{}
+		for i := range 800 {
+			req := completion(fmt.Sprintf("%06d this prompt has forty-eight tokens in all....", i))
+			class := []string{"regular", "premium"}[i%2]
+			req.Hints = &prompt.Hints{Rank: -1, Class: class}
+			req.Ready = func(d *route.Decision) {
+				running = d.ID
+				ran[d.Wait.Class]++
+			}
+			if d := r.Decide(req, start); d.Outcome != route.Queued {
+				t.Fatalf("%s", d)
+			}
+		}
+		for range 320 {
+			r.End(running, start)
+		}
+		if d := ran["premium"] - want; d < -6 || d > 6 {
+			t.Errorf("%v, want %d ± 2 %% premium", ran, want)
+		}
+	}
+}
+
+// BenchmarkWake: what does a booking's end cost while ten thousand wait for a thousand ranks that are all
+// busy but for the one whose prompt has ended? It includes the decision of who goes next.
+//
+//	go test -run - -bench Wake ./internal/route
+func BenchmarkWake(b *testing.B) {
+	r, _ := crowd(b, 1000, queue.Config{})
+	running := make(chan string, 20_000)
+	come := func(i int) {
+		req := completion(fmt.Sprintf("prompt %d of many that come and wait for their turn", i))
+		req.Ready = func(d *route.Decision) { running <- d.ID }
+		if d := r.Decide(req, start); d.Outcome == route.Picked {
+			running <- d.ID
+		}
+	}
+	n := 0
+	for ; n < 11_000; n++ {
+		come(n)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		r.End(<-running, start)
+		b.StopTimer()
+		come(n)
+		n++
+		b.StartTimer()
+	}
+}
