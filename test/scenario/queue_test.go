@@ -112,3 +112,38 @@ models:
 	}
 	g.assertServed(2) // the one that held the worker, and the one that waited
 }
+
+// A trusted client's headers choose the worker; where nobody is trusted with them they do not even
+// leave Envoy.
+func TestHintHeaders(t *testing.T) {
+	const models = `
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, count: 2}]
+`
+	body := []byte(`{"model": "sim", "max_tokens": 1, "prompt": "hello"}`)
+	g := up(t, "-f", configFile(t, "gateway: {hints: headers}"+models))
+	for i := range 6 {
+		want := fmt.Sprintf("sim-%d", i%2)
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-worker", want)
+		if err != nil || r.status != 200 {
+			t.Fatalf("status %d, %v: %s", r.status, err, r.body)
+		}
+		if d := g.decision(r.decision); d.Worker != want {
+			t.Errorf("%s took what %s was named for", d.Worker, want)
+		}
+	}
+	r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-deadline", "soon")
+	if err != nil || r.status != 400 || r.error.Code != "invalid_header" {
+		t.Errorf("status %d, %v: %s", r.status, err, r.body)
+	}
+	g.assertServed(6)
+
+	g = up(t, "-f", configFile(t, strings.TrimPrefix(models, "\n")))
+	r, err = g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-worker", "nobody", "x-stator-deadline", "soon")
+	if err != nil || r.status != 200 {
+		t.Errorf("status %d, %v: %s", r.status, err, r.body)
+	}
+	g.assertServed(1)
+}
