@@ -17,12 +17,11 @@
 // Events are worked off in the order of their times, and of their making where times are equal.
 // A request arrives, is decided at once by one of the router's replicas and joins its engine's
 // queue; an engine with work begins a pass, once all else of that moment has happened, and ends it
-// when the model of timing says. At the end
-// of a pass tokens are emitted and the engine's events leave for every replica, which has them
-// EventLag later. A first token takes the prefill off the booking, a last one ends it, both
-// SignalLag later; what
-// replicas have booked the others hear after BookLag. Every ReportEvery each engine's running and waiting counts reach all
-// replicas, as a scrape of its metrics would.
+// when the model of timing says. At the end of a pass tokens are emitted and the engine's events
+// leave for every replica, which has them EventLag later. A first token takes the prefill off the
+// booking, a last one ends it, both SignalLag later; what replicas have booked the others hear
+// after BookLag. Every ReportEvery each engine's running and waiting counts reach all replicas, as
+// a scrape of its metrics would.
 //
 // # Concurrency
 //
