@@ -28,10 +28,14 @@ type edit struct {
 	stretch *stretch
 	pos     uint8
 	claim   claim
+
+	quitting *run // that nodes have left whose bits, gone, are still to be cleared
+	gone     uint64
 }
 
 func (e *edit) done() {
 	e.unclaim()
+	e.flush()
 	if e.cached {
 		e.n.sets.release(e.to, 1)
 	}
@@ -77,7 +81,11 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	}
 	before = e.tiers(old.set)
 	if before&e.unless == 0 {
-		if after := before&^e.clear | e.set; after != before && !e.change(shard, at, after) {
+		switch after := before&^e.clear | e.set; {
+		case after == before:
+		case after == 0 && len(old.set.members) == 1:
+			e.quit(shard, at, old, pos)
+		case !e.change(shard, at, after):
 			return before, false
 		}
 	}
@@ -88,25 +96,24 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	return before, true
 }
 
-// leave is apply for a node that is likely to have no other holder. It returns the run that the
-// node has then left, whose bit is still to be cleared; nil where nothing is to be done.
-func (e *edit) leave(seq blockhash.Sequence) *run {
-	k := key(seq)
-	shard := &e.n.shards[k>>56]
-	shard.mu.Lock()
-	if t := shard.table.Load(); t != nil {
-		if at, found := t.at(k); found {
-			r := at.run.Load()
-			if r.stretch == e.where && uint8(at.word.Load()) == e.wherePos && len(r.set.members) == 1 && r.set.tiers(e.holder) == e.clear {
-				e.n.leftLocked(shard, at)
-				shard.mu.Unlock()
-				return r
-			}
-			e.applyLocked(shard, seq, k)
-		}
+// quit gives up a node that nobody else holds. Its bit goes with those of the next ones that leave
+// the same run: until then a lookup that is under way may still count the block.
+func (e *edit) quit(shard *nodeShard, at *slot, r *run, pos uint8) {
+	if e.quitting != r {
+		e.flush()
+		e.quitting = r
 	}
-	shard.mu.Unlock()
-	return nil
+	e.gone |= 1 << pos
+	e.n.leftLocked(shard, at)
+}
+
+func (e *edit) flush() {
+	if r := e.quitting; r != nil {
+		r.stretch.mu.Lock()
+		e.n.leaveLocked(r.stretch, r, e.gone)
+		r.stretch.mu.Unlock()
+	}
+	e.quitting, e.gone = nil, 0
 }
 
 // add gives a node that nobody holds its first holder.

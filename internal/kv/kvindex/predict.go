@@ -219,23 +219,14 @@ func (x *Index) endShare(r *rank, e *edit, p *share) {
 	x.nodes.fetch(p.seqs)
 	owned := p.owned
 	r.predictions.disown(p, owned)
-	var from *run // of all that nobody else holds
-	gone := uint64(0)
 	for i, seq := range p.seqs {
 		if i%prefetches == 0 {
 			x.nodes.fetch(p.seqs[min(i+prefetches, len(p.seqs)):])
 		}
 		if pos := p.start + uint8(i); owned>>pos&1 != 0 {
 			e.only(p.stretch, pos)
-			if left := e.leave(seq); left != nil {
-				from, gone = left, gone|1<<pos
-			}
+			e.apply(seq)
 		}
-	}
-	if from != nil {
-		p.stretch.mu.Lock()
-		x.nodes.leaveLocked(p.stretch, from, gone)
-		p.stretch.mu.Unlock()
 	}
 }
 
