@@ -127,6 +127,50 @@ func TestConcurrent(t *testing.T) {
 	audit(t, x)
 }
 
+// TestLookupMissesNothing: what stays is found whole, while what shares its tables comes and goes,
+// so that slots move under the lookups.
+func TestLookupMissesNothing(t *testing.T) {
+	x := New(Config{})
+	kept, hashes := prompt(1<<40, 700)
+	for i := range kept { // every second one on two tiers, so that a lookup reads every node
+		x.Store(0, fleet.Device, hashes[max(i-1, 0)], i > 0, hashes[i:i+1], kept[i:i+1])
+		if i%2 == 0 {
+			x.Store(0, fleet.Host, 0, false, hashes[i:i+1], nil)
+		}
+	}
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for r := range fleet.RankID(2) {
+		wg.Go(func() {
+			for number := uint64(r) << 32; ; number++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				b, h := prompt(number, 60)
+				x.Predict(2+r, blockhash.Chain(nil, b), 0, time.Unix(int64(number&0xffff), 0), 3000)
+				x.Store(2+r, fleet.Device, 0, false, h[:30], b[:30])
+				if number&0xffff >= 50 {
+					_, old := prompt(number-50, 60)
+					x.Remove(2+r, fleet.Device, old[:30])
+				}
+			}
+		})
+	}
+	var out Overlap
+	for range steps(20_000) {
+		x.Lookup(kept, &out)
+		if got := out.Of(0)[fleet.Device]; got != len(kept) {
+			t.Errorf("%d of %d blocks are found", got, len(kept))
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
+	audit(t, x)
+}
+
 // BenchmarkStore: how many blocks does one core learn a second? Each iteration is one event
 // of 64 blocks, stored and later removed, in an index of 500,000 pairs.
 //
