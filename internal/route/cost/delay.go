@@ -12,7 +12,7 @@ import (
 //
 //	own     = pace · (base + token · uncached tokens), by what was learned of the rank's kind
 //	wait    = what is left of the prefills that are booked there, by the same estimate
-//	prefill = (Work + Neighbour · requests there) · own
+//	prefill = Work · own + Neighbour · requests there · pace · token · uncached tokens
 //	decode  = Decode · pace · token · share of the cache that running requests occupy there
 //	foreign = Foreign · pace · token · requests there that others placed
 //	cost    = wait + prefill + decode + foreign
@@ -60,16 +60,18 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	}
 	token := pace * r.Line.Token / 1e6
 	s.Uncached = r.PromptTokens - f.Cached(r)
+	compute := 0.0
 	if r.PromptTokens > 0 {
 		saved, bs := 0.0, float64(max(1, r.BlockSize))
 		for t, n := range f.Overlap {
 			saved += w.Tier[t] * float64(n) * bs
 		}
 		left := max(float64(r.PromptTokens)-saved, 1)
-		s.Own = pace*milliseconds(r.Line.Base) + token*left
+		compute = token * left
+		s.Own = pace*milliseconds(r.Line.Base) + compute
 	}
 	s.Wait = milliseconds(f.Wait)
-	s.Prefill = (w.Work + w.Neighbour*float64(max(0, f.Booked.Requests))) * s.Own
+	s.Prefill = w.Work*s.Own + w.Neighbour*float64(max(0, f.Booked.Requests))*compute
 	s.Decode = w.Decode * token * f.occupied(r)
 	s.ForeignRequests = foreign(f, r.Now, w.ReportAge)
 	s.Foreign = w.Foreign * token * float64(s.ForeignRequests)
