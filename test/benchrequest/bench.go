@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/stator-project/stator/child"
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -108,7 +108,7 @@ func (b *bench) startEmpty() error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	admin, err := freeAddress()
+	admin, err := loopback.Address()
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (b *bench) startEmpty() error {
 }
 
 func (b *bench) startOurs() error {
-	admin, err := freeAddress()
+	admin, err := loopback.Address()
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (b *bench) startOurs() error {
 
 // startGateway starts a stator xds for the file, and an Envoy that gets everything from it.
 func (b *bench) startGateway(name, file, extproc string) (pid int, err error) {
-	admin, err := freeAddress()
+	admin, err := loopback.Address()
 	if err != nil {
 		return 0, err
 	}
@@ -221,7 +221,7 @@ func (b *bench) watch(what string, wait func() error, stop func(context.Context)
 
 // writeConfig writes the configuration of a gateway with a port of its own.
 func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err error) {
-	listen, err := freeAddress()
+	listen, err := loopback.Address()
 	if err != nil {
 		return "", nil, err
 	}
@@ -269,15 +269,6 @@ func (b *bench) awaitAnswer(file, gateway string, w witness) error {
 }
 
 func (b *bench) socket(name string) string { return "unix://" + filepath.Join(b.dir, name+".sock") }
-
-// freeAddress returns an address on loopback that nobody listens on.
-func freeAddress() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return ln.Addr().String(), ln.Close()
-}
 
 // lines lets many goroutines write to one writer, until it is closed.
 type lines struct {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/stator-project/stator/test/loopback"
 )
 
 // The scale of a block: 512 tokens of the trace are played as 16.
@@ -99,12 +100,19 @@ type fleet struct {
 
 func start(ctx context.Context, o options, policy string) (*fleet, error) {
 	name, cost, _ := strings.Cut(policy, "/")
+	gateway, err := loopback.Address()
+	if err != nil {
+		return nil, err
+	}
+	admin, err := loopback.Address()
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "demotrace-")
 	if err != nil {
 		return nil, err
 	}
 	f := &fleet{dir: dir, log: &bytes.Buffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
-	gateway, admin := freeAddress(), freeAddress()
 	f.url, f.admin = "http://"+gateway, "http://"+admin
 	file := filepath.Join(dir, "stator.yaml")
 	text := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
@@ -135,15 +143,6 @@ models:
 		return nil, fmt.Errorf("%w\n%s", err, f.log)
 	}
 	return f, nil
-}
-
-func freeAddress() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "127.0.0.1:0"
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func (f *fleet) await(ctx context.Context) error {

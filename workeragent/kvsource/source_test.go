@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/workeragent/enginesim"
 	"github.com/stator-project/stator/workeragent/kvsource"
 )
@@ -247,10 +248,9 @@ func payloads(n int) [][]byte {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := loopback.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return "tcp://" + l.Addr().String()
+	return "tcp://" + address
 }
