@@ -152,6 +152,31 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// Requests that nobody booked count once two reports have them, and while the last one is fresh.
+func TestForeign(t *testing.T) {
+	var l fleet.Load
+	now := time.Unix(100, 0)
+	l.Add(fleet.Amount{Requests: 2})
+	for i, c := range []struct {
+		running int
+		want    int64
+	}{{5, 0}, {4, 2}, {2, 0}, {9, 0}, {9, 7}, {1, 0}} {
+		l.SetReport(fleet.Report{At: now, Running: c.running - 1, Waiting: 1})
+		if got := l.Foreign(now, time.Second); got != c.want {
+			t.Errorf("report %d, of %d requests: %d foreign, want %d", i, c.running, got, c.want)
+		}
+	}
+	l.SetReport(fleet.Report{At: now, Running: 4})
+	l.SetReport(fleet.Report{At: now, Running: 4})
+	l.Add(fleet.Amount{Requests: -2}) // what ends after the report was booked when it came
+	if got := l.Foreign(now.Add(time.Second), time.Second); got != 2 {
+		t.Errorf("%d foreign, want 2", got)
+	}
+	if got := l.Foreign(now.Add(2*time.Second), time.Second); got != 0 {
+		t.Errorf("%d foreign by an old report", got)
+	}
+}
+
 // TestSnapshotsAreWhole: whatever two writers do, every snapshot is sorted, its pools hold
 // exactly its ranks, and no ID or Load has two owners.
 func TestSnapshotsAreWhole(t *testing.T) {

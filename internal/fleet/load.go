@@ -21,7 +21,7 @@ type Load struct {
 	mixed    atomic.Bool
 	shared   atomic.Bool
 	pace     pace
-	reported atomic.Pointer[Report]
+	reported atomic.Pointer[sample]
 }
 
 // sums is an Amount that many add to.
@@ -47,6 +47,13 @@ type Report struct {
 	Running int     // requests in the batch
 	Waiting int     // requests in the engine's queue
 	KVUsage float64 // share of the KV cache in use, 0 to 1
+}
+
+// sample is a report beside what was booked when it came.
+type sample struct {
+	Report
+	unbooked int64 // requests beyond those booked
+	foreign  int64 // the smaller of unbooked here and in the sample before
 }
 
 // Amount is one booking's weight on a rank.
@@ -148,7 +155,25 @@ func (l *Load) Pace() float64 { return l.pace.now() }
 func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
 
 // SetReport keeps the engine's newest sample.
-func (l *Load) SetReport(r Report) { l.reported.Store(&r) }
+func (l *Load) SetReport(r Report) {
+	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-l.Booked().Requests)}
+	if last := l.reported.Load(); last != nil {
+		next.foreign = min(next.unbooked, last.unbooked)
+	}
+	l.reported.Store(next)
+}
+
+// Foreign is how many requests the rank has that no router booked: those of clients that go to it
+// directly, or of a router that has forgotten them. A request that ended while its engine's report
+// was on the way seems to be one too, so it takes two reports in a row to be counted. A report that
+// is older than age is worth nothing.
+func (l *Load) Foreign(now time.Time, age time.Duration) int64 {
+	last := l.reported.Load()
+	if last == nil || now.Sub(last.At) > age {
+		return 0
+	}
+	return last.foreign
+}
 
 // Reported returns the newest sample; ok is false while there is none.
 func (l *Load) Reported() (r Report, ok bool) {
@@ -156,5 +181,5 @@ func (l *Load) Reported() (r Report, ok bool) {
 	if p == nil {
 		return Report{}, false
 	}
-	return *p, true
+	return p.Report, true
 }

@@ -66,7 +66,7 @@ func (b *Busy) status() int {
 	return b.Status
 }
 
-// reportAge is how old an engine's word of its KV usage may be and still count.
+// reportAge is how old an engine's word of its load may be and still count.
 const reportAge = 5 * time.Second
 
 // full says whether a rank is busy now.

@@ -95,9 +95,9 @@ func (d *Decision) why() string {
 		}
 		return name + " won: the request names no session, and none had fewer requests."
 	case "power-of-two":
-		return fmt.Sprintf("%s won: two were drawn, and it had %d requests, not more than the other.", name, won.Load.Requests+won.Score.ForeignRequests)
+		return fmt.Sprintf("%s won: two were drawn, and it had %d requests, not more than the other.", name, won.Load.Requests+won.Foreign)
 	case "least-loaded":
-		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Score.ForeignRequests)
+		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Foreign)
 	}
 	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached, d.PromptTokens)
 	switch {

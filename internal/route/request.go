@@ -110,5 +110,6 @@ type Candidate struct {
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
 	Overlap [fleet.Tiers]int
 	Load    fleet.Amount
+	Foreign int64 // requests there that no router has booked
 	Score   cost.Score
 }

@@ -53,17 +53,13 @@ func (s *scratch) shed() {
 // score judges every rank of s.ranks by its load now.
 func (r *Router) score(s *scratch, m *model, d *Decision) {
 	q := &s.asked
-	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Now: d.At}
+	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens}
 	s.candidates = slices.Grow(s.candidates[:0], len(s.ranks))[:len(s.ranks)]
 	for i := range s.ranks {
 		c, load := &s.candidates[i], s.ranks[i].Load
 		c.Rank = &s.ranks[i]
 		c.Facts.Booked = load.Booked()
-		if report, ok := load.Reported(); ok {
-			c.Facts.Report, c.Facts.HasReport = report, true
-		} else {
-			c.Facts.HasReport = false
-		}
+		c.Facts.Foreign = load.Foreign(d.At, reportAge)
 		c.Facts.Wait, c.Facts.Pace = load.Wait(d.At), load.Pace()
 		c.Facts.Capacity = s.kinds[i].blocks
 		c.Facts.Overlap = s.overlap.Of(c.Rank.ID)
@@ -79,7 +75,7 @@ func (r *Router) score(s *scratch, m *model, d *Decision) {
 			q.Line = s.line(s.kinds[i].learned)
 		}
 		score := by.Score(q, &c.Facts)
-		c.Total, c.Uncached, c.Foreign = score.Total, score.Uncached, score.ForeignRequests
+		c.Total, c.Uncached = score.Total, score.Uncached
 	}
 	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks() + s.asks.answerBlocks(m.BlockSize))}
 }
@@ -143,7 +139,7 @@ func (r *Router) explain(s *scratch, m *model, d *Decision, won int) {
 		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker))
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Score: by.Score(&s.asked, &c.Facts),
+			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Foreign: c.Facts.Foreign, Score: by.Score(&s.asked, &c.Facts),
 		}
 	}
 	d.others()

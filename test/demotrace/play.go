@@ -22,11 +22,13 @@ import (
 	"github.com/stator-project/stator/test/loopback"
 )
 
-// The scale of a block: 512 tokens of the trace are played as 16.
+// The scale of a block: 512 tokens of the trace are played as 16, and the tokens that an engine
+// computes in one pass shrink alike.
 const (
-	traceBlock = 512
-	playBlock  = 16
-	tokenScale = traceBlock / playBlock
+	traceBlock    = 512
+	playBlock     = 16
+	tokenScale    = traceBlock / playBlock
+	batchedTokens = 8192
 )
 
 // result is what one policy made of the trace.
@@ -122,8 +124,8 @@ models:
   path: "builtin:sim"
   blockSize: %d
   router: {policy: %s, cost: %s}
-  launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d}}]
-`, playBlock, name, cmp.Or(cost, "delay"), o.workers, o.blocks, o.speed, tokenScale)
+  launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d, maxBatchedTokens: %d}}]
+`, playBlock, name, cmp.Or(cost, "delay"), o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

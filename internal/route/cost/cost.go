@@ -32,8 +32,6 @@ type Request struct {
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
-	// Now dates the engines' reports.
-	Now time.Time
 	// Line is how long prompts take on workers of the pool; only [Delay] needs it.
 	Line perfmodel.Line
 }
@@ -51,9 +49,8 @@ type Facts struct {
 	Overlap [fleet.Tiers]int
 	// Booked is the load that this router has placed there.
 	Booked fleet.Amount
-	// Report is the engine's own word, where HasReport is true.
-	Report    fleet.Report
-	HasReport bool
+	// Foreign is the requests there that no router has booked, as [fleet.Load.Foreign] counts them.
+	Foreign int64
 	// Wait is how long the prefills booked there will still take, and Pace how much longer than
 	// by the Request's Line they take there, where 0 counts as 1; only [Delay] needs them.
 	Wait time.Duration
@@ -86,8 +83,6 @@ type Score struct {
 	// Credit is, by Weights, the overlap's worth and Ahead what is booked before this request, both
 	// in blocks and not scaled. They are parts of Prefill.
 	Credit, Ahead float64
-	// ForeignRequests is what Foreign weighs.
-	ForeignRequests int64
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
 }

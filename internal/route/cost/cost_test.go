@@ -13,20 +13,18 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-var now = time.Unix(1000, 0)
-
 // TestScores runs testdata/*.txt. The verb is
 //
 //	score prompt=TOKENS [block=TOKENS] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks held), prefill
-// (booked tokens), decode (booked blocks), capacity (blocks), requests, wait (milliseconds), pace (percent), running,
-// waiting, age (of the report, in seconds). It prints the table of scores, by delay where nothing
-// else is said: prompts take 20 ms and 0.1 ms a token.
+// (booked tokens), decode (booked blocks), capacity (blocks), requests, wait (milliseconds), pace
+// (percent), foreign (requests). It prints the table of scores, by delay where nothing else is said:
+// prompts take 20 ms and 0.1 ms a token.
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			r := Request{BlockSize: 16, Now: now, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000}}
+			r := Request{BlockSize: 16, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000}}
 			dynamo, by := Dynamo(), Function(Default())
 			for _, a := range d.CmdArgs {
 				if a.Key == "by" {
@@ -83,7 +81,6 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 }
 
 func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
-	f.Report.At = now
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.Atoi(value)
@@ -103,12 +100,8 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Wait = time.Duration(n) * time.Millisecond
 		case "pace":
 			f.Pace = float64(n) / 100
-		case "running":
-			f.HasReport, f.Report.Running = true, n
-		case "waiting":
-			f.HasReport, f.Report.Waiting = true, n
-		case "age":
-			f.Report.At = now.Add(-time.Duration(n) * time.Second)
+		case "foreign":
+			f.Foreign = int64(n)
 		default:
 			tier := fleet.Device
 			for tier < fleet.Tiers && tier.String() != key {
@@ -143,7 +136,7 @@ func TestWeightsAreValidated(t *testing.T) {
 //
 //	go test -run - -bench Score ./internal/route/cost
 func BenchmarkScore(b *testing.B) {
-	r := Request{BlockSize: 16, PromptTokens: 4000, Now: now, Line: perfmodel.DefaultLine()}
+	r := Request{BlockSize: 16, PromptTokens: 4000, Line: perfmodel.DefaultLine()}
 	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}, Wait: time.Millisecond}
 	for _, by := range []Function{Default(), Dynamo()} {
 		b.Run("cost="+by.String(), func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 //	own     = pace · (base + token · uncached tokens), by what was learned of the rank's kind
 //	wait    = what is left of the prefills that are booked there, by the same estimate
 //	prefill = Work · own + Neighbour · requests there · pace · token · uncached tokens
-//	decode  = Decode · pace · token · share of the cache that running requests occupy there
+//	decode  = pace · token · (Decode · tokens that running requests occupy there + those that will not fit)
 //	foreign = Foreign · pace · token · requests there that others placed
 //	cost    = wait + prefill + decode + foreign
 //
@@ -33,9 +33,9 @@ type Delay struct {
 	// Raising it keeps long prefills away from ranks where many would be held up: lower e2e times,
 	// and a higher TTFT in the tail.
 	Neighbour float64
-	// Decode is how many tokens to compute a cache stands for that running requests fill: passes get
-	// longer with the share of the cache they read, and a full one makes requests wait. Default
-	// 30,000. Raising it spreads long contexts, and bursts of one prompt.
+	// Decode is how many tokens to compute a token stands for that a running request occupies: passes
+	// get longer with the contexts they read. Default 0.02. Raising it spreads long contexts, and
+	// bursts of one prompt. Tokens beyond the cache count whole: someone will wait for room.
 	Decode float64
 	// Foreign is how many tokens to compute a request stands for that the engine reports beyond
 	// those booked here. Default 1,024.
@@ -43,13 +43,11 @@ type Delay struct {
 	// Tier is how much of a cached token's time is saved by where it lies: device, host, disk,
 	// external. Default 1, 0.75, 0.25, 0.25.
 	Tier [fleet.Tiers]float64
-	// ReportAge is how old an engine's report may be and still count. Default 5 s.
-	ReportAge time.Duration
 }
 
 // Default is what the kv policy uses.
 func Default() *Delay {
-	return &Delay{Work: 2, Neighbour: 0.15, Decode: 30_000, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}, ReportAge: 5 * time.Second}
+	return &Delay{Work: 2, Neighbour: 0.15, Decode: 0.02, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}}
 }
 
 // Score judges one candidate.
@@ -72,21 +70,22 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	}
 	s.Wait = milliseconds(f.Wait)
 	s.Prefill = w.Work*s.Own + w.Neighbour*float64(max(0, f.Booked.Requests))*compute
-	s.Decode = w.Decode * token * f.occupied(r)
-	s.ForeignRequests = foreign(f, r.Now, w.ReportAge)
-	s.Foreign = w.Foreign * token * float64(s.ForeignRequests)
+	occupied, beyond := f.occupied(r)
+	s.Decode = token * (w.Decode*occupied + beyond)
+	s.Foreign = w.Foreign * token * float64(max(0, f.Foreign))
 	s.Total = s.Wait + s.Prefill + s.Decode + s.Foreign
 	return s
 }
 
-// occupied is the share of the cache that running requests fill; more than 1 where they will have
-// to wait for each other. A cache of unknown size is taken to hold a million tokens.
-func (f *Facts) occupied(r *Request) float64 {
-	capacity := float64(f.Capacity)
-	if capacity <= 0 {
-		capacity = float64(1<<20) / float64(max(1, r.BlockSize))
+// occupied is how many tokens running requests have in the cache, and how many of them and the
+// prompt will not fit; a cache of unknown size holds all.
+func (f *Facts) occupied(r *Request) (tokens, beyond float64) {
+	blocks := max(0, f.Booked.DecodeBlocks)
+	if f.Capacity > 0 {
+		beyond = float64(max(0, blocks+int64(r.Blocks()-f.Capacity)))
 	}
-	return float64(max(0, f.Booked.DecodeBlocks)) / capacity
+	bs := float64(max(1, r.BlockSize))
+	return bs * float64(blocks), bs * beyond
 }
 
 // Validate reports every weight that is negative or not a number.
@@ -104,11 +103,3 @@ func (w *Delay) Validate() error {
 func (w *Delay) String() string { return NameDelay }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// foreign counts requests that others placed on the engine. An old report is worth nothing.
-func foreign(f *Facts, now time.Time, age time.Duration) int64 {
-	if !f.HasReport || now.Sub(f.Report.At) > age {
-		return 0
-	}
-	return max(0, int64(f.Report.Running)+int64(f.Report.Waiting)-f.Booked.Requests)
-}

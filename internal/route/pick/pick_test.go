@@ -80,7 +80,7 @@ func TestPolicies(t *testing.T) {
 	}
 	cs[0].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 50}
 	cs[1].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 10}
-	cs[2].Facts.Booked, cs[2].Foreign = fleet.Amount{}, 4
+	cs[2].Facts.Booked, cs[2].Facts.Foreign = fleet.Amount{}, 4
 	if got := policy(t, LeastLoaded, 0).Choose(cs, &Asked{}, rng); got != 1 {
 		t.Errorf("least-loaded took %d", got)
 	}

@@ -20,8 +20,6 @@ type Candidate struct {
 	Total float64
 	// Uncached is the prompt tokens that it would have to compute.
 	Uncached int
-	// Foreign is the requests that others have placed there.
-	Foreign int64
 }
 
 // Asked is what a policy knows of the request.
@@ -168,7 +166,7 @@ func (powerOfTwo) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
 	return a
 }
 
-func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Foreign }
+func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Facts.Foreign }
 
 // argmin returns the least candidate; ties are broken uniformly at random (reservoir of
 // one), so that a burst of equal choices does not herd onto the first name.
