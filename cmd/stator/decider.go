@@ -25,7 +25,6 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/internal/route/cost"
 )
 
 // decider is everything that stands between Envoy's question and its answer.
@@ -98,11 +97,9 @@ func (d *decider) setModels(cfg *config.Config) error {
 			d.prepared[m.Path] = p.WithMemory(d.memory)
 		}
 		p := d.prepared[m.Path]
-		by := cost.Function(cost.Default())
-		if m.Router.Cost == cost.NameDynamo {
-			dynamo := cost.Dynamo()
-			dynamo.PrefillScale = m.Router.PrefillScale
-			by = dynamo
+		by, err := m.Router.CostFunction()
+		if err != nil {
+			return fmt.Errorf("models[%d].router: %w", i, err)
 		}
 		for _, name := range append([]string{m.Name}, m.Aliases...) {
 			models[name] = &route.ModelConfig{

@@ -101,9 +101,12 @@ type Router struct {
 	// cost is how the kv policy judges workers: delay (default), by how long a request would wait
 	// and be computed there and hold up others, as learned; or dynamo, NVIDIA Dynamo's function.
 	Cost string `yaml:"cost"`
-	// prefillScale is for cost dynamo: it weighs a block that must be computed against a block that
-	// is occupied by running requests. Default 16. Raising it favours cache hits over even load.
-	PrefillScale float64 `yaml:"prefillScale"`
+	// weights replaces weights of the cost by name: of delay work, neighbour, decode, foreign; of
+	// dynamo prefillScale, overlap, overlapDecay, decode, requests; of both tier.device, tier.host,
+	// tier.disk, tier.external. Default: what the function has by itself, for dynamo what Dynamo has;
+	// its prefillScale of 1 is better raised to 16, for more cache hits and shorter queues.
+	// "stator replay" shows what weights do to a trace.
+	Weights map[string]float64 `yaml:"weights"`
 	// busy says when a rank takes no more requests. Default: never.
 	Busy Busy `yaml:"busy"`
 	// queue says how requests wait while all ranks that may take them are busy.

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 			var b strings.Builder
 			fmt.Fprintf(&b, "ok: listen %s, decisionTimeout %s, %d models\n", c.Gateway.Listen, c.Gateway.DecisionTimeout, len(c.Models))
 			for _, m := range c.Models {
-				fmt.Fprintf(&b, "  %s: %s, block size %d, policy %s, prefillScale %g\n", m.Name, m.Path, m.BlockSize, m.Router.Policy, m.Router.PrefillScale)
+				fmt.Fprintf(&b, "  %s: %s, block size %d, policy %s, cost %s\n", m.Name, m.Path, m.BlockSize, m.Router.Policy, m.Router.Cost)
 				for _, l := range m.Launch {
 					fmt.Fprintf(&b, "    %d × %s (%s) %v\n", l.Count, l.Engine, l.Role, l.Args)
 				}

@@ -115,7 +115,7 @@ func describe(k reflect.Kind) string {
 	case reflect.Float64:
 		return "a number"
 	case reflect.Map:
-		return "a mapping of keys to values"
+		return "a mapping of keys to values, each of its kind"
 	default:
 		return "a " + k.String()
 	}

@@ -56,12 +56,7 @@ func (c *Config) fillIn() {
 		m := &c.Models[i]
 		orInt(&m.BlockSize, 16)
 		orString(&m.Router.Policy, "kv")
-		if m.Router.Cost == "" {
-			m.Router.Cost = "delay"
-		}
-		if m.Router.PrefillScale == 0 {
-			m.Router.PrefillScale = 16
-		}
+		orString(&m.Router.Cost, "delay")
 		m.Router.fillIn()
 		for j := range m.Launch {
 			orString(&m.Launch[j].Role, "aggregated")

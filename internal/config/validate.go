@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/stator-project/stator/internal/route/cost"
 )
 
 var (
@@ -72,8 +74,8 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 	v.is(m.BlockSize >= 1 && m.BlockSize <= 4096, path+".blockSize", "must lie between 1 and 4096")
 	v.oneOf(m.Router.Policy, policies, path+".router.policy")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
-	v.is(m.Router.Cost == "delay" || m.Router.Cost == "dynamo", path+".router.cost", "must be delay or dynamo")
-	v.is(m.Router.PrefillScale > 0, path+".router.prefillScale", "must be positive")
+	_, err := m.Router.CostFunction()
+	v.is(err == nil, path+".router.cost and weights", "%v", err)
 	v.busy(&m.Router.Busy, path+".router.busy")
 	v.queue(&m.Router, path+".router.queue")
 	for _, n := range append([]string{m.Name}, m.Aliases...) {
@@ -90,6 +92,9 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 		workers[m.Workers[i].Name] = at
 	}
 }
+
+// CostFunction is the function that the router's cost and weights name.
+func (r *Router) CostFunction() (cost.Function, error) { return cost.New(r.Cost, r.Weights) }
 
 // waitMargin is what Envoy's patience needs beyond a wait.
 const waitMargin = Duration(10e9)

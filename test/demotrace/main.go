@@ -43,7 +43,7 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.workers, "workers", 4, "simulated engines")
 	f.IntVar(&o.blocks, "blocks", 2048, "KV blocks per engine")
 	f.Float64Var(&o.speed, "speed", 20, "divides all times")
-	f.StringVar(&o.policies, "policies", "kv,kv/dynamo,round-robin,random", "policies to compare, in this order; kv/dynamo is kv with Dynamo's cost and its default prefill load scale of 1")
+	f.StringVar(&o.policies, "policies", "kv,kv/dynamo,kv/dynamo@16,round-robin,random", "policies to compare, in this order; kv/dynamo is kv with Dynamo's cost, and @ its prefill load scale, by default 1")
 	f.StringVar(&o.stator, "stator", "bin/stator", "the program")
 	f.StringVar(&o.envoy, "envoy", "", "another Envoy")
 	if err := f.Parse(args); err != nil {

@@ -102,6 +102,11 @@ type fleet struct {
 
 func start(ctx context.Context, o options, policy string) (*fleet, error) {
 	name, cost, _ := strings.Cut(policy, "/")
+	cost, scale, scaled := strings.Cut(cost, "@")
+	weights := "{}"
+	if scaled {
+		weights = "{prefillScale: " + scale + "}"
+	}
 	gateway, err := loopback.Address()
 	if err != nil {
 		return nil, err
@@ -123,9 +128,9 @@ models:
 - name: sim
   path: "builtin:sim"
   blockSize: %d
-  router: {policy: %s, cost: %s}
+  router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d, maxBatchedTokens: %d}}]
-`, playBlock, name, cmp.Or(cost, "delay"), o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
+`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package cost
 
 import (
-	"errors"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -86,17 +85,6 @@ func (f *Facts) occupied(r *Request) (tokens, beyond float64) {
 	}
 	bs := float64(max(1, r.BlockSize))
 	return bs * float64(blocks), bs * beyond
-}
-
-// Validate reports every weight that is negative or not a number.
-func (w *Delay) Validate() error {
-	errs := []error{
-		check("work", w.Work), check("neighbour", w.Neighbour), check("decode", w.Decode), check("foreign", w.Foreign),
-	}
-	for t, v := range w.Tier {
-		errs = append(errs, check("tier."+fleet.Tier(t).String(), v))
-	}
-	return errors.Join(errs...)
 }
 
 // String names the function.

@@ -1,12 +1,6 @@
 package cost
 
-import (
-	"errors"
-	"fmt"
-	"math"
-
-	"github.com/stator-project/stator/internal/fleet"
-)
+import "github.com/stator-project/stator/internal/fleet"
 
 // Weights are the knobs of NVIDIA Dynamo's function. The zero value ranks everything equal;
 // start from [Dynamo].
@@ -40,22 +34,5 @@ func Dynamo() *Weights {
 	}
 }
 
-// Validate reports every weight that is negative or not a number.
-func (w *Weights) Validate() error {
-	errs := []error{check("overlap", w.Overlap)}
-	for t, v := range w.Tier {
-		errs = append(errs, check("tier."+fleet.Tier(t).String(), v))
-	}
-	return errors.Join(append(errs, check("overlapDecay", w.OverlapDecay), check("prefillScale", w.PrefillScale), check("decode", w.Decode),
-		check("requests", w.Requests))...)
-}
-
 // String names the function.
 func (w *Weights) String() string { return NameDynamo }
-
-func check(name string, v float64) error {
-	if !(v >= 0) || math.IsInf(v, 1) {
-		return fmt.Errorf("weight %s is %v: it must be a number of at least 0", name, v)
-	}
-	return nil
-}
