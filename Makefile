@@ -75,8 +75,9 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 	go test -race -timeout 20m ./...
 
 .PHONY: ci
-ci: ## what CI runs: format, vet, lint, test, one pass of every benchmark
+ci: ## what CI runs: format, modules, vet, lint, test, one pass of every benchmark
 	$(MAKE) fmt-check
+	go mod tidy -diff
 	go vet ./...
 	$(MAKE) lint
 	$(MAKE) build

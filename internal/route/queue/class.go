@@ -1,7 +1,5 @@
 package queue
 
-import "container/heap"
-
 // class is one class and all who wait in it. A lane has an entry for each of its tenants, and
 // an entry has the tenant's requests: a class that is not fair has one tenant, without a name.
 type class struct {
@@ -21,8 +19,8 @@ type class struct {
 type lane struct {
 	name    string
 	gate    *gate
-	entries []*entry
-	place   int // in class.order
+	entries heapOf[*entry]
+	number  int // in class.order
 }
 
 // gate says whether a lane can go, for the lanes of that name in all classes.
@@ -44,7 +42,7 @@ type tenant struct {
 type entry struct {
 	lane   *lane
 	tenant *tenant
-	items  []*Item
+	items  heapOf[*Item]
 	index  int // in its lane's heap
 }
 
@@ -64,7 +62,7 @@ func (q *Queue) gate(name string) *gate {
 func (c *class) insert(it *Item, g *gate) {
 	l := c.lanes[it.Lane]
 	if l == nil {
-		l = &lane{name: it.Lane, gate: g, place: len(c.order)}
+		l = &lane{name: it.Lane, gate: g, number: len(c.order)}
 		c.lanes[it.Lane], c.order = l, append(c.order, l)
 		g.lanes++
 	}
@@ -74,13 +72,13 @@ func (c *class) insert(it *Item, g *gate) {
 		e = &entry{lane: l, tenant: t}
 		t.entries = append(t.entries, e)
 		it.entry = e
-		heap.Push((*itemHeap)(e), it)
-		heap.Push((*laneHeap)(l), e)
+		e.items.push(it)
+		l.entries.push(e)
 		return
 	}
 	it.entry = e
-	heap.Push((*itemHeap)(e), it)
-	heap.Fix((*laneHeap)(l), e.index)
+	e.items.push(it)
+	l.entries.moved(e)
 }
 
 // tenant finds the tenant of an item. One that comes anew begins where the clock is: who was away
@@ -130,15 +128,15 @@ func (t *tenant) in(l *lane) *entry {
 // remove takes an item out and forgets what nobody needs any more.
 func (c *class) remove(it *Item) {
 	e := it.entry
-	heap.Remove((*itemHeap)(e), it.index)
+	e.items.remove(it)
 	it.entry = nil
-	if len(e.items) > 0 {
-		heap.Fix((*laneHeap)(e.lane), e.index)
+	if len(e.items.list) > 0 {
+		e.lane.entries.moved(e)
 		return
 	}
-	heap.Remove((*laneHeap)(e.lane), e.index)
+	e.lane.entries.remove(e)
 	c.leave(e)
-	if len(e.lane.entries) == 0 {
+	if len(e.lane.entries.list) == 0 {
 		c.close(e.lane)
 	}
 	if len(c.lanes) == 0 {
@@ -166,8 +164,8 @@ func (c *class) close(l *lane) {
 	delete(c.lanes, l.name)
 	l.gate.lanes--
 	last := len(c.order) - 1
-	c.order[l.place] = c.order[last]
-	c.order[l.place].place = l.place
+	c.order[l.number] = c.order[last]
+	c.order[l.number].number = l.number
 	c.order[last] = nil
 	c.order = c.order[:last]
 }
@@ -180,18 +178,23 @@ func (c *class) charge(it *Item) {
 	c.clock = max(c.clock, t.start)
 	t.start += cost
 	for _, e := range t.entries {
-		heap.Fix((*laneHeap)(e.lane), e.index)
+		e.lane.entries.moved(e)
 	}
 }
 
-// before says whether a's head goes before b's.
-func (a *entry) before(b *entry) bool {
-	x, y := a.items[0], b.items[0]
+func (e *entry) place() *int { return &e.index }
+
+// first is the request that goes first.
+func (e *entry) first() *Item { return e.items.list[0] }
+
+// before says whether its first request goes before that of another.
+func (e *entry) before(b *entry) bool {
+	x, y := e.first(), b.first()
 	if x.Strict != y.Strict {
 		return x.Strict > y.Strict
 	}
-	if a.tenant.start != b.tenant.start {
-		return a.tenant.start < b.tenant.start
+	if e.tenant.start != b.tenant.start {
+		return e.tenant.start < b.tenant.start
 	}
 	return x.before(y)
 }
@@ -205,56 +208,4 @@ func (it *Item) before(b *Item) bool {
 		return it.key < b.key
 	}
 	return it.seq < b.seq
-}
-
-// itemHeap is an entry by the order of its class.
-type itemHeap entry
-
-func (h *itemHeap) Len() int           { return len(h.items) }
-func (h *itemHeap) Less(i, j int) bool { return h.items[i].before(h.items[j]) }
-func (h *itemHeap) Swap(i, j int) {
-	h.items[i], h.items[j] = h.items[j], h.items[i]
-	h.items[i].index, h.items[j].index = i, j
-}
-
-// Push is for package heap.
-func (h *itemHeap) Push(x any) {
-	it := x.(*Item)
-	it.index = len(h.items)
-	h.items = append(h.items, it)
-}
-
-// Pop is for package heap.
-func (h *itemHeap) Pop() any {
-	last := len(h.items) - 1
-	it := h.items[last]
-	h.items[last] = nil
-	h.items = h.items[:last]
-	return it
-}
-
-// laneHeap is a lane by whose turn it is.
-type laneHeap lane
-
-func (h *laneHeap) Len() int           { return len(h.entries) }
-func (h *laneHeap) Less(i, j int) bool { return h.entries[i].before(h.entries[j]) }
-func (h *laneHeap) Swap(i, j int) {
-	h.entries[i], h.entries[j] = h.entries[j], h.entries[i]
-	h.entries[i].index, h.entries[j].index = i, j
-}
-
-// Push is for package heap.
-func (h *laneHeap) Push(x any) {
-	e := x.(*entry)
-	e.index = len(h.entries)
-	h.entries = append(h.entries, e)
-}
-
-// Pop is for package heap.
-func (h *laneHeap) Pop() any {
-	last := len(h.entries) - 1
-	e := h.entries[last]
-	h.entries[last] = nil
-	h.entries = h.entries[:last]
-	return e
 }

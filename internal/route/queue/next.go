@@ -27,7 +27,7 @@ func (q *Queue) Next(can func(*Item) bool) *Item {
 					c.deficit += int64(c.Quantum)
 					q.granted = true
 				}
-				if it := c.next.items[0]; c.deficit >= it.cost() {
+				if it := c.next.first(); c.deficit >= it.cost() {
 					return it
 				}
 			}
@@ -46,7 +46,7 @@ func (q *Queue) skipRounds() {
 			continue
 		}
 		quantum := int64(c.Quantum)
-		n := (c.next.items[0].cost()-c.deficit+quantum-1)/quantum - 1
+		n := (c.next.first().cost()-c.deficit+quantum-1)/quantum - 1
 		if rounds < 0 || n < rounds {
 			rounds = max(0, n)
 		}
@@ -63,9 +63,9 @@ func (c *class) head(round uint64, can func(*Item) bool) *entry {
 	var best *entry
 	for _, l := range c.order {
 		if l.gate.round != round {
-			l.gate.round, l.gate.open = round, can(l.entries[0].items[0])
+			l.gate.round, l.gate.open = round, can(l.entries.list[0].first())
 		}
-		if e := l.entries[0]; l.gate.open && (best == nil || e.before(best)) {
+		if e := l.entries.list[0]; l.gate.open && (best == nil || e.before(best)) {
 			best = e
 		}
 	}
@@ -85,8 +85,8 @@ func (q *Queue) Ahead(r Request) time.Duration {
 	me := &Item{Request: r, seq: q.seq + 1, key: q.key(c, &r)}
 	var before, mine, everyone time.Duration
 	for _, l := range c.order {
-		for _, e := range l.entries {
-			for _, it := range e.items {
+		for _, e := range l.entries.list {
+			for _, it := range e.items.list {
 				if it.before(me) {
 					before += it.Work
 					if e.tenant.name == r.Tenant {
@@ -105,8 +105,8 @@ func (q *Queue) Ahead(r Request) time.Duration {
 			quanta += other.Quantum
 		}
 		for _, l := range other.order {
-			for _, e := range l.entries {
-				for _, it := range e.items {
+			for _, e := range l.entries.list {
+				for _, it := range e.items.list {
 					if other != c || it.before(me) {
 						everyone += it.Work
 					}

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"container/heap"
 	"time"
 )
 
@@ -39,6 +38,8 @@ type Item struct {
 	due   int // in the queue's heap by Until
 }
 
+func (it *Item) place() *int { return &it.index }
+
 // Waiting says whether the item is in the queue.
 func (it *Item) Waiting() bool { return it.entry != nil }
 
@@ -60,7 +61,7 @@ type Queue struct {
 	classes []*class
 	byName  map[string]*class
 	gates   map[string]*gate
-	due     dueHeap
+	due     heapOf[*dueItem]
 	all     amount
 	seq     uint64
 	zero    time.Time // arrivals are counted from here
@@ -82,16 +83,17 @@ func New(cfg Config) *Queue {
 // class that there is no more goes to the first one, and nobody is sent away, even where more wait
 // than now may.
 func (q *Queue) Configure(cfg Config) {
-	old := q.due.items
+	old := q.due.list
 	q.cfg = cfg.withDefaults()
 	q.classes, q.byName, q.gates, q.all = nil, map[string]*class{}, map[string]*gate{}, amount{}
-	q.cursor, q.granted, q.due = 0, false, dueHeap{}
+	q.cursor, q.granted, q.due = 0, false, heapOf[*dueItem]{}
 	for i := range q.cfg.Classes {
 		c := newClass(&q.cfg.Classes[i])
 		q.classes = append(q.classes, c)
 		q.byName[c.Name] = c
 	}
-	for _, it := range old {
+	for _, waiting := range old {
+		it := (*Item)(waiting)
 		it.class = q.class(it.Class)
 		q.insert(it)
 	}
@@ -131,7 +133,7 @@ func (q *Queue) insert(it *Item) {
 	c.insert(it, q.gate(it.Lane))
 	c.sum.add(&it.Request, 1)
 	q.all.add(&it.Request, 1)
-	heap.Push(&q.due, it)
+	q.due.push((*dueItem)(it))
 }
 
 // key is where a request stands by its class's order.
@@ -152,7 +154,7 @@ func (q *Queue) Remove(it *Item) bool {
 	c.remove(it)
 	c.sum.add(&it.Request, -1)
 	q.all.add(&it.Request, -1)
-	heap.Remove(&q.due, it.due)
+	q.due.remove((*dueItem)(it))
 	if g := q.gates[it.Lane]; g.lanes == 0 {
 		delete(q.gates, it.Lane)
 	}
@@ -173,10 +175,10 @@ func (q *Queue) Len() int { return q.all.requests }
 
 // Expired removes and returns one item whose wait ended before or at now; nil for none.
 func (q *Queue) Expired(now time.Time) *Item {
-	if len(q.due.items) == 0 || q.due.items[0].Until.After(now) {
+	if len(q.due.list) == 0 || q.due.list[0].Until.After(now) {
 		return nil
 	}
-	it := q.due.items[0]
+	it := (*Item)(q.due.list[0])
 	q.Remove(it)
 	return it
 }
@@ -196,28 +198,8 @@ func (q *Queue) Stats() []ClassStats {
 	return list
 }
 
-// dueHeap has the item whose wait ends first in front.
-type dueHeap struct{ items []*Item }
+// dueItem is an item by the end of its wait.
+type dueItem Item
 
-func (h *dueHeap) Len() int           { return len(h.items) }
-func (h *dueHeap) Less(i, j int) bool { return h.items[i].Until.Before(h.items[j].Until) }
-func (h *dueHeap) Swap(i, j int) {
-	h.items[i], h.items[j] = h.items[j], h.items[i]
-	h.items[i].due, h.items[j].due = i, j
-}
-
-// Push is for package heap.
-func (h *dueHeap) Push(x any) {
-	it := x.(*Item)
-	it.due = len(h.items)
-	h.items = append(h.items, it)
-}
-
-// Pop is for package heap.
-func (h *dueHeap) Pop() any {
-	last := len(h.items) - 1
-	it := h.items[last]
-	h.items[last] = nil
-	h.items = h.items[:last]
-	return it
-}
+func (it *dueItem) before(b *dueItem) bool { return it.Until.Before(b.Until) }
+func (it *dueItem) place() *int            { return &it.due }

@@ -175,8 +175,8 @@ func TestTwin(t *testing.T) {
 // empty demands that nothing is left of those who were there.
 func empty(t *testing.T, q *Queue) {
 	t.Helper()
-	if q.Len() != 0 || q.all != (amount{}) || len(q.gates) != 0 || len(q.due.items) != 0 {
-		t.Errorf("%d wait, %+v, %d gates, %d due", q.Len(), q.all, len(q.gates), len(q.due.items))
+	if q.Len() != 0 || q.all != (amount{}) || len(q.gates) != 0 || len(q.due.list) != 0 {
+		t.Errorf("%d wait, %+v, %d gates, %d due", q.Len(), q.all, len(q.gates), len(q.due.list))
 	}
 	for _, c := range q.classes {
 		if len(c.lanes) != 0 || len(c.order) != 0 || len(c.tenants) != 0 || c.sum != (amount{}) || c.deficit != 0 {
