@@ -88,8 +88,9 @@ func (s *replaySpec) addRouterFlags(f *flag.FlagSet) {
 	f.Float64Var(&c.Temperature, "temperature", 0, "spreads the kv policy's picks")
 	f.IntVar(&c.Replicas, "replicas", 1, "how many routers take requests in turn")
 	f.DurationVar(&c.EventLag, "event-lag", 0, "how long caches' events are under way")
-	f.DurationVar(&c.SignalLag, "signal-lag", 0, "how long until a router hears of first and last tokens")
+	f.DurationVar(&c.SignalLag, "signal-lag", 0, "how long until a router hears of last tokens, and of first ones")
 	f.DurationVar(&c.PredictFor, "predict-for", 0, "how long a pick is believed to have filled its cache until events say so; 0: 5s, or 2m without events; negative: not at all")
+	f.BoolVar(&c.FirstTokens, "first-tokens", false, "routers hear of first tokens, as Dynamo's does, and need not gather them from events")
 	f.BoolVar(&c.NoEvents, "no-events", false, "keep caches' events from the routers")
 	f.Uint64Var(&s.seed, "seed", 0, "makes all choices: ties, random policies, generated arrivals")
 }

@@ -128,7 +128,7 @@ func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Book
 	return won, pick.Booking{
 		Rank: *c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
 		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
-		Estimated: s.line(r.speeds.of(c.Rank.Worker)).Prefill(c.Uncached),
+		FirstToken: c.Facts.Wait + s.amount.PrefillTime,
 	}, nil
 }
 

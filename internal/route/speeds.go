@@ -48,10 +48,11 @@ func (s *speeds) of(w *fleet.Worker) *perfmodel.Learned {
 // average rank, and, where it was alone, the rank's own pace against it: of several in one pass all
 // but the first seem to take no time, and a busy rank would seem fast.
 func (s *speeds) prefilled(k *pick.Booking, p fleet.Ended) {
+	kind, tokens := s.of(k.Rank.Worker), int(k.Prompt-k.Cached)
 	if p.Alone {
-		k.Rank.Load.ObservePace(p.Took, k.Estimated)
+		k.Rank.Load.ObservePace(p.Took, kind.Line().Prefill(tokens))
 	}
-	s.of(k.Rank.Worker).Observe(int(k.Prompt-k.Cached), p.Took)
+	kind.Observe(tokens, p.Took)
 }
 
 // Speeds is what has been learned of how long prompts take, per kind of worker.

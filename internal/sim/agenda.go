@@ -17,6 +17,7 @@ const (
 	firstToken        // the router hears of job's
 	lastToken         // the same
 	reports           // of all engines
+	settles           // all routers look which prompts are computed
 	workerDies        // worker, for span
 	workerStarts      // worker
 	bookingsCome      // bookings, to all replicas but the one that made them

@@ -44,6 +44,10 @@ type Config struct {
 	// SignalLag is how long it takes until a router hears that a request has had its first or last
 	// token; default 0.
 	SignalLag time.Duration
+	// FirstTokens makes routers hear of first tokens, from answers, as Dynamo's does. The default is
+	// that of stator extproc, which reads no answers: a prompt is known to be computed when events
+	// say that its last block is stored, looked at every 20 ms.
+	FirstTokens bool
 	// ReportEvery is how often engines' running and waiting counts reach the routers; default 1 s,
 	// negative never.
 	ReportEvery time.Duration

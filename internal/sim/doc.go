@@ -18,8 +18,9 @@
 // A request arrives, is decided at once by one of the router's replicas and joins its engine's
 // queue; an engine with work begins a pass, once all else of that moment has happened, and ends it
 // when the model of timing says. At the end of a pass tokens are emitted and the engine's events
-// leave for every replica, which has them EventLag later. A first token takes the prefill off the
-// booking, a last one ends it, both SignalLag later; what replicas have booked the others hear
+// leave for every replica, which has them EventLag later. Every 20 ms in which there was news the
+// routers look whose prompts are stored by now, and take their prefill off; a last token ends a
+// booking, SignalLag later; what replicas have booked the others hear
 // after BookLag. Every ReportEvery each engine's running and waiting counts reach all replicas, as
 // a scrape of its metrics would.
 //

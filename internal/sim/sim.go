@@ -59,6 +59,7 @@ type run struct {
 	inFlight int
 	prompts  [][]uint32 // of requests that are done
 	batches  []*message
+	settling bool // settles is on the agenda
 	tally    tally
 }
 
@@ -172,6 +173,8 @@ func (r *run) handle(e *event) error {
 		r.tell(e.job.replica)
 	case bookingsCome:
 		r.hear(e.booked)
+	case settles:
+		r.settle()
 	case reports:
 		for _, p := range r.replicas {
 			r.tell(p)
@@ -205,6 +208,7 @@ func (r *run) arrive() error {
 	r.tally.arrived++
 	d := j.replica.decide(j.engine.Prompt, a.Session, r.clock())
 	r.tell(j.replica)
+	r.settleSoon()
 	switch {
 	case d.Outcome != route.Picked:
 		r.fail(j)
@@ -281,7 +285,9 @@ func (r *run) endPass(w *worker, life uint64) error {
 func (r *run) emit(j *job, out *engine.Output) {
 	if out.Index == 0 {
 		r.tally.first(j, r.now, out.Cached)
-		r.signal(event{kind: firstToken, job: j})
+		if r.cfg.FirstTokens {
+			r.signal(event{kind: firstToken, job: j})
+		}
 	} else {
 		r.tally.gap(r.now - j.last)
 	}
@@ -297,6 +303,30 @@ func (r *run) emit(j *job, out *engine.Output) {
 	r.signal(event{kind: lastToken, job: j})
 	if r.cfg.Progress != nil && r.tally.completed%64 == 0 {
 		r.cfg.Progress(r.tally.completed)
+	}
+}
+
+// settleEvery is how often stator extproc looks which prompts are computed.
+const settleEvery = 20 * time.Millisecond
+
+// settleSoon lets the routers look at their next tick: there is news.
+func (r *run) settleSoon() {
+	if r.settling || r.cfg.FirstTokens {
+		return
+	}
+	r.settling = true
+	r.agenda.add(event{at: r.now.Truncate(settleEvery) + settleEvery, kind: settles})
+}
+
+func (r *run) settle() {
+	r.settling = false
+	for _, p := range r.replicas {
+		if p.router.SettlePrefills(r.clock()) > 0 {
+			r.tell(p)
+		}
+	}
+	if r.cfg.NoEvents && r.inFlight > 0 { // nothing else will call
+		r.settleSoon()
 	}
 }
 

@@ -58,6 +58,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"random":      {Policy: "random"},
 		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"guessing":    {NoEvents: true},
+		"told":        {FirstTokens: true},
 		"closed loop": {Concurrency: 8},
 		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
 		"slow":        {Slow: map[int]float64{2: 3}},
@@ -96,6 +97,19 @@ func TestKnowingCachesPays(t *testing.T) {
 	late := reuse(func(c *Config) { c.EventLag = time.Second })
 	if kv < 2*turns || late < 0.9*kv {
 		t.Errorf("reuse %.3f in turns, %.3f by caches, %.3f a second late", turns, kv, late)
+	}
+}
+
+// Routers that are told of first tokens do hardly better than those that must gather from events, or
+// from nothing but what prompts are thought to take, which of them are computed.
+func TestFirstTokensAreGathered(t *testing.T) {
+	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
+	told := mustRun(t, Config{FirstTokens: true}, list).TTFT.Mean
+	byEvents := mustRun(t, Config{}, list).TTFT.Mean
+	blindTold := mustRun(t, Config{NoEvents: true, FirstTokens: true}, list).TTFT.Mean
+	blind := mustRun(t, Config{NoEvents: true}, list).TTFT.Mean
+	if byEvents > 1.1*told || blind > 1.1*blindTold {
+		t.Errorf("mean TTFT %v by events, %v told; without events %v, %v told", byEvents, told, blind, blindTold)
 	}
 }
 

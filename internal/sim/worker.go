@@ -112,6 +112,7 @@ func (r *run) deliver(m *message) {
 		p.feed.Apply(m.worker.member().Name, m.epoch, 0, m.seq, &m.batch, r.clock())
 	}
 	r.batches = append(r.batches, m)
+	r.settleSoon()
 }
 
 // report tells all replicas what an engine itself says of its load.

@@ -97,7 +97,7 @@ func (r *row) play(trace string, ours bool) (*sim.Result, error) {
 	if !ours {
 		w := cost.Dynamo()
 		w.PrefillScale = r.scale
-		cfg.Cost, cfg.PredictFor = w, -1 // its router knows what events say
+		cfg.Cost, cfg.PredictFor, cfg.FirstTokens = w, -1, true // its router knows what events and answers say
 	}
 	return sim.Run(cfg, sim.Mooncake(f, 512))
 }

@@ -47,8 +47,8 @@ type Booking struct {
 	At     time.Time
 	// Prompt is the prompt's tokens, and Cached those that the choice took for cached.
 	Prompt, Cached int32
-	// Estimated is how long the prefill would take on a rank of pace 1.
-	Estimated time.Duration
+	// FirstToken is how long after At the first token was expected.
+	FirstToken time.Duration
 }
 
 const shards = 64
@@ -178,29 +178,42 @@ func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 	if !ok || k.Amount.PrefillTokens == 0 {
 		return false
 	}
-	b.prefillDoneLocked(s, id, k, now)
+	b.prefillDoneLocked(s, id, k, Computed, now)
 	return true
 }
 
-func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, now time.Time) {
+func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, how Progress, now time.Time) {
 	k.Rank.Load.Add(k.Amount.Prefill().Negative())
-	if p := k.Rank.Load.PrefillEnds(now); b.Prefilled != nil && p.Sure {
+	if p := k.Rank.Load.PrefillEnds(now); b.Prefilled != nil && p.Sure && how == Computed {
 		b.Prefilled(&k, p)
 	}
 	k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	s.byID[id] = k
 }
 
-// PrefillDoneIf takes the prefill off every booking that match accepts and that still has
-// some, and returns how many there were. match must not call back into the table.
-func (b *Bookings) PrefillDoneIf(match func(k *Booking) bool, now time.Time) int {
+// Progress says what is known of a prefill.
+type Progress uint8
+
+// The three there are.
+const (
+	Pending  Progress = iota // it waits or runs
+	Computed                 // it is done, and was seen to be
+	Supposed                 // it should be done, and nobody will say: nothing is learned from it
+)
+
+// Settle looks at every booking that still has prefill, takes it off those where it is done, and
+// returns how many there were. look must not call back into the table.
+func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
 	n := 0
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
 		for id, k := range s.byID {
-			if k.Amount.PrefillTokens > 0 && match(&k) {
-				b.prefillDoneLocked(s, id, k, now)
+			if k.Amount.PrefillTokens == 0 {
+				continue
+			}
+			if how := look(&k); how != Pending {
+				b.prefillDoneLocked(s, id, k, how, now)
 				n++
 			}
 		}
