@@ -43,6 +43,7 @@ type decider struct {
 	blockSizes atomic.Pointer[map[string]int]  // by model
 	direct     atomic.Pointer[map[string]bool] // workers whose sockets we read ourselves
 	caches     *cacheMetrics
+	decisions  *decisionLog // nil for none
 	drift      *feed.Drift
 	// replica is this process's name among the routers; peers are what the others have booked.
 	replica string
@@ -60,14 +61,23 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	d.peers = feed.NewPeers(d.replica, d.fleet)
 	d.drift = feed.NewDrift(feed.DriftConfig{Bound: cfg.Index.DriftRatio, Tokens: int(cfg.Index.DriftTokens)})
 	d.feed = feed.New(feed.Config{BlockSize: d.blockSize}, d.fleet, d.index)
-	d.router = route.New(route.Config{
-		Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served,
-	}, d.fleet, d.index)
+	var err error
+	if d.decisions, err = openDecisionLog(cfg, log, reg); err != nil {
+		return nil, err
+	}
+	asked := route.Config{Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served}
+	if d.decisions != nil {
+		asked.Decided = d.decisions.decided
+	}
+	d.router = route.New(asked, d.fleet, d.index)
 	if err := d.setModels(cfg); err != nil {
 		return nil, err
 	}
 	d.extproc = extproc.NewServer(extProcSettings(cfg), d.router, log, reg)
 	d.accesses = accesslog.NewServer(d.router, log, reg)
+	if d.decisions != nil {
+		d.accesses.Ended = d.decisions.ended
+	}
 	d.grpc = grpc.NewServer(extproc.Options(config.MaxBodyBytes)...)
 	extproc.Register(d.grpc, d.extproc)
 	accesslog.Register(d.grpc, d.accesses)
@@ -156,6 +166,9 @@ func (d *decider) run(ctx context.Context, ln net.Listener) error {
 	return serveGRPC(ctx, d.grpc, ln, func(ctx context.Context) error {
 		var all sync.WaitGroup
 		all.Go(func() { d.settle(ctx) })
+		if d.decisions != nil {
+			all.Go(func() { d.decisions.run(ctx) })
+		}
 		err := d.accesses.Run(ctx)
 		all.Wait()
 		return err

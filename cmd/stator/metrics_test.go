@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,7 @@ func metricParts(t *testing.T) []metricPart {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Decisions.Log = filepath.Join(t.TempDir(), "decisions.jsonl")
 	cfg.Models[0].Router.Queue.MaxWait = 1 // a queue that is there has figures
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
 	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()

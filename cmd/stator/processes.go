@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -131,12 +132,15 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	f := flags(env, "extproc", extProcAbout)
 	p := newProcess(env, f, "extproc", "127.0.0.1:8081")
 	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
+	decisions := ""
+	addDecisionLogFlag(f, &decisions)
 	if err := parse(f, args); err != nil {
 		return err
 	}
 	if err := p.open(); err != nil {
 		return err
 	}
+	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
 	d, err := newDecider(p.cfg, p.log, p.reg)
 	if err != nil {
 		return err

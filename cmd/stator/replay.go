@@ -16,7 +16,8 @@ how much of the prompts was found in caches, how evenly the load lay. The same i
 give the same bytes. Ctrl-C ends it with what there is.
 
 A trace is Mooncake's JSON lines, Azure's CSV, or a file or folder of agents' sessions in JSON
-lines; or arrivals are made by rule with --format generate. docs/replay.md tells more.
+lines; --decisions plays what a router's decision log has; or arrivals are made by rule with
+--format generate. docs/replay.md tells more.
 
 ` + "`stator replay compare`" + ` puts runs side by side.`
 

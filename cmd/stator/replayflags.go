@@ -19,12 +19,12 @@ import (
 type replaySpec struct {
 	flags *flag.FlagSet
 
-	trace, format, model string
-	rows, traceBlock     int
-	azureSessions        bool
-	agentJoin            bool
-	agentSessions        int
-	generated            sim.Generated
+	trace, decisions, format, model string
+	rows, traceBlock                int
+	azureSessions                   bool
+	agentJoin                       bool
+	agentSessions                   int
+	generated                       sim.Generated
 
 	engine, router, timing string
 	cfg                    sim.Config
@@ -44,7 +44,8 @@ func addReplayFlags(f *flag.FlagSet) *replaySpec {
 
 func (s *replaySpec) addTraceFlags(f *flag.FlagSet) {
 	f.StringVar(&s.trace, "trace", "", "trace `file`, or folder of agents' sessions")
-	f.StringVar(&s.format, "format", "", "mooncake, azure, agent or generate (default: what the trace looks like)")
+	f.StringVar(&s.format, "format", "", "mooncake, azure, agent, decisions or generate (default: what the trace looks like)")
+	f.StringVar(&s.decisions, "decisions", "", "decision log `file` of a router, instead of a trace")
 	f.IntVar(&s.rows, "rows", 0, "play only the first `n` rows")
 	f.Float64Var(&s.cfg.Speed, "speed", 1, "divides the times between arrivals; 3 is three times as many requests")
 	f.IntVar(&s.cfg.Concurrency, "concurrency", 0, "closed loop: so many requests at a time, whatever the trace's times")
@@ -124,7 +125,7 @@ func (s *replaySpec) settings() string {
 		switch f.Name {
 		case "json", "html", "jobs", "run":
 			return
-		case "trace":
+		case "trace", "decisions":
 			value = filepath.Base(value)
 		}
 		if value == "true" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -78,21 +79,27 @@ func (s *replaySpec) open() (*source, error) {
 		next, err := s.generated.Source()
 		return &source{next: next, total: s.generated.Requests}, err
 	}
-	if s.trace == "" {
-		return nil, fmt.Errorf("name a trace with --trace FILE, or make arrivals with --format generate")
+	trace := s.trace
+	switch {
+	case s.decisions != "" && (trace != "" || format != "" && format != sim.FormatDecisions):
+		return nil, errors.New("--decisions names a log of decisions: leave --trace and --format away")
+	case s.decisions != "":
+		trace, format = s.decisions, sim.FormatDecisions
+	case trace == "":
+		return nil, errors.New("name a trace with --trace FILE or a log with --decisions FILE, or make arrivals with --format generate")
 	}
-	info, err := os.Stat(s.trace)
+	info, err := os.Stat(trace)
 	if err != nil {
 		return nil, fmt.Errorf("open trace: %w", err)
 	}
 	if info.IsDir() {
 		if format != "" && format != sim.FormatAgent {
-			return nil, fmt.Errorf("trace %s is a folder: only agents' sessions are", s.trace)
+			return nil, fmt.Errorf("trace %s is a folder: only agents' sessions are", trace)
 		}
 		return s.openFolder()
 	}
-	src := &source{name: s.trace, size: info.Size()}
-	if src.file, err = os.Open(s.trace); err != nil {
+	src := &source{name: trace, size: info.Size()}
+	if src.file, err = os.Open(trace); err != nil {
 		return nil, fmt.Errorf("open trace: %w", err)
 	}
 	if err := s.start(src, format); err != nil {
@@ -117,6 +124,9 @@ func (s *replaySpec) start(src *source, format sim.Format) (err error) {
 	switch format {
 	case sim.FormatAzure:
 		src.next = sim.Azure(r, s.azureSessions)
+	case sim.FormatDecisions:
+		src.next, src.total, err = sim.Decisions(r)
+		return err
 	case sim.FormatAgent:
 		cfg, err := s.agents()
 		if err != nil {

@@ -19,11 +19,11 @@ Envoy. Without -f that is two simulated engines. Ctrl-C drains and stops; a seco
 stops at once.`
 
 type upFlags struct {
-	file, engine, http, admin, model, modelDir, envoy, policy string
-	workers, concurrency                                      int
-	drain                                                     time.Duration
-	log                                                       *logFlags
-	set                                                       map[string]bool // flags that were given
+	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
+	workers, concurrency                                                 int
+	drain                                                                time.Duration
+	log                                                                  *logFlags
+	set                                                                  map[string]bool // flags that were given
 }
 
 func readUpFlags(env environment, args []string) (*upFlags, error) {
@@ -37,6 +37,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
 	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
 	f.StringVar(&o.policy, "policy", "kv", "routing policy of the first model: kv, round-robin, random or least-loaded")
+	addDecisionLogFlag(f, &o.decisions)
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads; 0 takes one per core")
 	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for requests in flight when stopping")
@@ -65,6 +66,9 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 	first := &cfg.Models[0]
 	if o.set["http"] {
 		cfg.Gateway.Listen = o.http
+	}
+	if o.set["decision-log"] {
+		cfg.Decisions.Log = o.decisions
 	}
 	if o.set["policy"] {
 		first.Router.Policy = o.policy

@@ -39,6 +39,10 @@ const patience = 5 * time.Second
 
 // Server implements Envoy's AccessLogService. Give it to [Register].
 type Server struct {
+	// Ended is told of each entry, with how its request was served; it must keep nothing of it. Nil
+	// is not told. Set it before the server serves.
+	Ended func(e *envoywire.Entry, how string, now time.Time)
+
 	bookings Bookings
 	log      *slog.Logger
 	metrics  *metrics
@@ -97,6 +101,9 @@ func (s *Server) entry(e *envoywire.Entry, now time.Time) {
 	}
 	how := outcome(e.Decision != "", e.Upstream, e.Attempts, e.Picked, e.Served)
 	s.metrics.served.WithLabelValues(how).Inc()
+	if s.Ended != nil {
+		s.Ended(e, how, now)
+	}
 	if how == Misdirected || how == Unpicked {
 		s.log.Debug("request not served as picked", "outcome", how, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
 	}

@@ -20,6 +20,10 @@ type Entry struct {
 	Attempts uint32
 	// FirstByte is the time to the first byte of the worker's answer; 0 where there was none.
 	FirstByte time.Duration
+	// LastByte is the same of the last byte.
+	LastByte time.Duration
+	// ResponseBytes is the length of the answer's body, as the client got it.
+	ResponseBytes uint64
 }
 
 // Read reads a StreamAccessLogsMessage.
@@ -48,11 +52,29 @@ func (l *Log) readEntries(message []byte) error {
 
 // read reads an HTTPAccessLogEntry.
 func (e *Entry) read(message []byte) error {
-	seen := false
+	var common, response bool
 	w := over(message)
 	for w.next() {
-		if w.tag == 1<<3|length && w.once(&seen) { // common_properties
-			w.err = e.readCommon(w.bytes)
+		switch w.tag {
+		case 1<<3 | length: // common_properties
+			if w.once(&common) {
+				w.err = e.readCommon(w.bytes)
+			}
+		case 4<<3 | length: // response
+			if w.once(&response) {
+				w.err = e.readResponse(w.bytes)
+			}
+		}
+	}
+	return w.err
+}
+
+// readResponse reads an HTTPResponseProperties.
+func (e *Entry) readResponse(message []byte) error {
+	w := over(message)
+	for w.next() {
+		if w.tag == 3<<3|varint { // response_body_bytes
+			e.ResponseBytes = w.number
 		}
 	}
 	return w.err
@@ -60,13 +82,17 @@ func (e *Entry) read(message []byte) error {
 
 // readCommon reads an AccessLogCommon.
 func (e *Entry) readCommon(message []byte) error {
-	var first, meta bool
+	var first, last, meta bool
 	w := over(message)
 	for w.next() {
 		switch w.tag {
 		case 9<<3 | length: // time_to_first_upstream_rx_byte
 			if w.once(&first) {
-				w.err = e.readFirstByte(w.bytes)
+				e.FirstByte, w.err = readDuration(w.bytes)
+			}
+		case 10<<3 | length: // time_to_last_upstream_rx_byte
+			if w.once(&last) {
+				e.LastByte, w.err = readDuration(w.bytes)
 			}
 		case 13<<3 | length: // upstream_remote_address
 			e.Upstream = true
@@ -81,8 +107,8 @@ func (e *Entry) readCommon(message []byte) error {
 	return w.err
 }
 
-// readFirstByte reads a Duration.
-func (e *Entry) readFirstByte(message []byte) error {
+// readDuration reads a Duration.
+func readDuration(message []byte) (time.Duration, error) {
 	var seconds, nanos int64
 	w := over(message)
 	for w.next() {
@@ -94,8 +120,7 @@ func (e *Entry) readFirstByte(message []byte) error {
 		}
 	}
 	const most = int64(1<<63-1) / int64(time.Second)
-	e.FirstByte = time.Duration(min(max(seconds, 0), most-1))*time.Second + time.Duration(nanos)
-	return w.err
+	return time.Duration(min(max(seconds, 0), most-1))*time.Second + time.Duration(nanos), w.err
 }
 
 // readMetadata reads a Metadata.

@@ -193,13 +193,13 @@ func texts(pairs ...string) *structpb.Struct {
 
 var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{
 	SampleRate: 1, UpstreamRemoteAddress: &corev3.Address{}, UpstreamRequestAttemptCount: 2, RouteName: "r",
-	TimeToFirstUpstreamRxByte: durationpb.New(1500 * time.Millisecond), CustomTags: map[string]string{"a": "b"},
+	TimeToFirstUpstreamRxByte: durationpb.New(1500 * time.Millisecond), TimeToLastUpstreamRxByte: durationpb.New(3 * time.Second), CustomTags: map[string]string{"a": "b"},
 	Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		wire.Namespace:   texts(wire.Booking, "b1", wire.Decision, "d1", "other", "x"),
 		wire.NamespaceLB: texts(wire.Picked, "a,b", wire.Served, "a"),
 		"envoy.other":    texts(wire.Booking, "no"),
 	}},
-}}
+}, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345}}
 
 // theirs is what the generated code makes of an entry.
 func theirs(m *datav3.HTTPAccessLogEntry) Entry {
@@ -211,7 +211,8 @@ func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 		Booking: fact(wire.Namespace, wire.Booking), Decision: fact(wire.Namespace, wire.Decision),
 		Picked: fact(wire.NamespaceLB, wire.Picked), Served: fact(wire.NamespaceLB, wire.Served),
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
-		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()),
+		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
+		ResponseBytes: m.GetResponse().GetResponseBodyBytes(),
 	}
 }
 
@@ -238,7 +239,8 @@ func FuzzLog(f *testing.F) {
 			t.Fatalf("%q: %d entries, want %d", message, len(l.Entries), len(want))
 		}
 		for i, e := range l.Entries {
-			if e.FirstByte = max(0, e.FirstByte); e != theirs(want[i]) && utf8.Valid(message) {
+			e.FirstByte, e.LastByte = max(0, e.FirstByte), max(0, e.LastByte)
+			if e != theirs(want[i]) && utf8.Valid(message) {
 				t.Fatalf("%q: %+v, want %+v", message, e, theirs(want[i]))
 			}
 		}

@@ -34,6 +34,8 @@ type Config struct {
 	Index Index `yaml:"index"`
 	// prompts bounds the memory of prompts.
 	Prompts Prompts `yaml:"prompts"`
+	// decisions says where the router's decisions are kept.
+	Decisions Decisions `yaml:"decisions"`
 	// planner holds the targets of the planner.
 	Planner Planner `yaml:"planner"`
 	// bus says how the parts of one cluster find each other.
@@ -248,6 +250,20 @@ type Prompts struct {
 	// -1 turns it off. At the bound what was used least recently is forgotten, and costs its
 	// tokenizing again. Needs a restart.
 	MemoryBytes int64 `yaml:"memoryBytes"`
+}
+
+// Decisions says where the router's decisions are kept. The newest are always in memory.
+type Decisions struct {
+	// log is a file to which every decision is appended, and the end of its request, as a line of
+	// JSON: "stator replay --decisions" plays it. It has hashes of prompts, no text and no token ids.
+	// Default "": none. Needs a restart.
+	Log string `yaml:"log"`
+	// logBytes bounds the file. Default 268435456 (256 MiB). A full one is renamed, with ".1" after
+	// its name, in the place of the one before. Needs a restart.
+	LogBytes int64 `yaml:"logBytes"`
+	// hashEvery is how many blocks of a prompt get one hash. Default 32. Lowering it tells more
+	// exactly where prompts part, in longer lines. Needs a restart.
+	HashEvery int `yaml:"hashEvery"`
 }
 
 // Planner holds targets.

@@ -50,6 +50,8 @@ func (c *Config) fillIn() {
 		c.Index.DriftRatio = 0.25
 	}
 	orInt(&c.Prompts.MemoryBytes, 64<<20)
+	orInt(&c.Decisions.LogBytes, 256<<20)
+	orInt(&c.Decisions.HashEvery, 32)
 	orString(&c.Bus.Cluster, "default")
 	orInt(&c.Bus.LeaseTTL, Duration(10e9))
 	for i := range c.Models {

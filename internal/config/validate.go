@@ -32,6 +32,8 @@ func (c *Config) Validate() error {
 	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
 	v.is(c.Index.DriftTokens >= 1000, "index.driftTokens", "must be at least 1000")
 	v.is(c.Prompts.MemoryBytes >= 1<<20 || c.Prompts.MemoryBytes == -1, "prompts.memoryBytes", "must be at least 1048576, or -1 for none")
+	v.is(c.Decisions.LogBytes >= 1<<16, "decisions.logBytes", "must be at least 65536")
+	v.is(c.Decisions.HashEvery >= 1 && c.Decisions.HashEvery <= 1<<16, "decisions.hashEvery", "must lie between 1 and 65536")
 	v.is(nameRE.MatchString(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
 	v.is(c.Bus.LeaseTTL >= 1e9, "bus.leaseTTL", "must be at least 1s")
 	v.is(c.Planner.TTFT >= 0 && c.Planner.ITL >= 0 && c.Planner.MaxGPUs >= 0, "planner", "must not have negative values")

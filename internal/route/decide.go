@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -35,14 +36,17 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 	case final != d: // it waited for no time at all, and was told already
 		return final
 	}
-	r.finish(d)
+	r.finish(d, s.chain[:d.Blocks])
 	return d
 }
 
-// finish keeps a decision, and counts it.
-func (r *Router) finish(d *Decision) {
+// finish keeps a decision, and counts it. chain is its prompt's blocks.
+func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 	r.counts.add(d)
 	r.recent.add(d)
+	if r.cfg.Decided != nil && d.Outcome != Queued {
+		r.cfg.Decided(d, chain)
+	}
 }
 
 // decide is the sentence: prompt → blocks → overlap → costs → pick, or the queue.

@@ -33,7 +33,7 @@ func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Er
 			return nil, err
 		}
 		s.parsed, s.salt = parsed, parsed.CacheSalt
-		d.Model, d.Stream, d.IncludeUsage = parsed.Model, parsed.Stream, parsed.IncludeUsage
+		d.Model, d.Stream, d.IncludeUsage, d.MaxTokens = parsed.Model, parsed.Stream, parsed.IncludeUsage, parsed.MaxTokens
 	}
 	s.hear(req)
 	m := (*r.models.Load())[d.Model]

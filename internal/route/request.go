@@ -91,8 +91,9 @@ type Decision struct {
 	// First and Last are the sequence hashes of the first and the last complete block: they
 	// say which prompts were alike without saying what they were.
 	First, Last uint64
-	// Stream and IncludeUsage are the client's.
+	// Stream and IncludeUsage are the client's, and MaxTokens its bound of the answer, 0 for none.
 	Stream, IncludeUsage bool
+	MaxTokens            int `json:",omitempty"`
 	Session, Source      string
 
 	// Candidates are the best that were considered, best first by cost, the picked one always

@@ -34,7 +34,7 @@ func (g *ring) add(d *Decision) {
 func (g *ring) find(id string) (found *Decision, ok bool) {
 	g.walk(func(d *Decision) bool {
 		if d.ID == id {
-			found = d.clone()
+			found = d.Clone()
 		}
 		return found == nil
 	})
@@ -45,7 +45,7 @@ func (g *ring) newest(n int) []*Decision {
 	var list []*Decision
 	if n > 0 {
 		g.walk(func(d *Decision) bool {
-			list = append(list, d.clone())
+			list = append(list, d.Clone())
 			return len(list) < n
 		})
 	}
@@ -68,7 +68,8 @@ func (s *slot) show(see func(*Decision) bool) (more bool) {
 	return !s.used || see(&s.d)
 }
 
-func (d *Decision) clone() *Decision {
+// Clone is a copy that shares nothing that is overwritten.
+func (d *Decision) Clone() *Decision {
 	c := *d
 	c.Candidates, c.Others = slices.Clone(d.Candidates), slices.Clone(d.Others)
 	return &c

@@ -39,6 +39,9 @@ type Config struct {
 	// Line is how long prompts are taken to compute on workers of a kind that nobody has seen yet:
 	// what a profile says. The zero Line means perfmodel.DefaultLine().
 	Line perfmodel.Line
+	// Decided is told of each final decision, with the sequence hashes of its prompt's complete
+	// blocks. It must be quick, must not call the router, and must keep neither. Nil is not told.
+	Decided func(d *Decision, chain []blockhash.Sequence)
 	// Served is told of each request that has ended regularly: where it was booked, when it was
 	// decided, and its prompt's tokens with those that the decision took for cached. It must be
 	// quick and must not call the router. Nil is not told.

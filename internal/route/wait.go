@@ -284,6 +284,14 @@ func (r *Router) resume(s *scratch, t *Ticket, now time.Time) *Decision {
 	return d
 }
 
+// chain is made anew for who waited, where anybody wants to know.
+func (r *Router) chain(t *Ticket, d *Decision) []blockhash.Sequence {
+	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // they may have been cut by another size
+		return nil
+	}
+	return blockhash.Chain(nil, t.blocks)
+}
+
 func (t *Ticket) how() pick.Asked {
 	return pick.Asked{Session: t.decision.Session, Temperature: t.asks.temperature.Value, HasTemperature: t.asks.temperature.Set}
 }
@@ -304,7 +312,7 @@ func (r *Router) deliver(t *Ticket, d *Decision) {
 		}
 		t.final = d
 	}
-	r.finish(d)
+	r.finish(d, r.chain(t, d))
 	if !t.deciding {
 		t.ready(d)
 	}
@@ -333,7 +341,7 @@ func (r *Router) GiveUp(t *Ticket, now time.Time) *Decision {
 	}
 	r.left(t.waiting)
 	d := r.overdue(t, now)
-	r.finish(d)
+	r.finish(d, r.chain(t, d))
 	return d
 }
 

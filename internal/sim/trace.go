@@ -17,19 +17,20 @@ type Format string
 
 // The formats. Generated arrivals have no file.
 const (
-	FormatMooncake Format = "mooncake" // JSON lines of lengths and block ids
-	FormatAzure    Format = "azure"    // CSV of lengths
-	FormatAgent    Format = "agent"    // JSON lines of text, by session
-	FormatGenerate Format = "generate"
+	FormatMooncake  Format = "mooncake"  // JSON lines of lengths and block ids
+	FormatAzure     Format = "azure"     // CSV of lengths
+	FormatAgent     Format = "agent"     // JSON lines of text, by session
+	FormatDecisions Format = "decisions" // JSON lines of a router's decisions
+	FormatGenerate  Format = "generate"
 )
 
 // ParseFormat is the format of that name.
 func ParseFormat(name string) (Format, error) {
 	switch f := Format(name); f {
-	case FormatMooncake, FormatAzure, FormatAgent, FormatGenerate:
+	case FormatMooncake, FormatAzure, FormatAgent, FormatDecisions, FormatGenerate:
 		return f, nil
 	}
-	return "", fmt.Errorf("trace format %q is unknown: use mooncake, azure, agent or generate", name)
+	return "", fmt.Errorf("trace format %q is unknown: use mooncake, azure, agent, decisions or generate", name)
 }
 
 // DetectFormat tells a trace's format by how it begins, a few hundred bytes of it.
@@ -58,11 +59,13 @@ func DetectFormat(head []byte) (Format, error) {
 			depth--
 		case "input_length", "hash_ids":
 			return FormatMooncake, nil
+		case "decision", "end":
+			return FormatDecisions, nil
 		case "input":
 			return FormatAgent, nil
 		}
 	}
-	return "", fmt.Errorf("detect trace format: its first object has neither input_length and hash_ids, nor input: name the format")
+	return "", fmt.Errorf("detect trace format: its first object has neither input_length and hash_ids, nor input, nor decision: name the format")
 }
 
 // maxTraceTime bounds how long a trace may last.
