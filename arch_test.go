@@ -21,8 +21,8 @@ var allowed = map[string][]string{
 	// A prompt's memory holds its block hashes too: they go with the tokens they are made of.
 	"internal/prompt":    {"internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/chattemplate", "internal/prompt/tokenizer"},
 	"internal/perfmodel": {"internal/fleet"},
-	// A file's weights are those of the function it names.
-	"internal/config":     {"internal/route/cost"},
+	// A file's weights are those of the function it names, and its taints a worker's.
+	"internal/config":     {"internal/fleet", "internal/route/cost"},
 	"internal/kv/kvevent": {"internal/kv/blockhash", "internal/fleet"},
 	"internal/kv/kvindex": {"internal/kv/blockhash", "internal/fleet"},
 	"internal/kv/feed":    {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},

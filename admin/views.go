@@ -16,17 +16,18 @@ import (
 
 // rankView is one rank.
 type rankView struct {
-	Worker        string `json:"worker"`
-	Rank          int    `json:"rank"`
-	Model         string `json:"model"`
-	Role          string `json:"role"`
-	State         string `json:"state"`
-	Address       string `json:"address"`
-	Engine        string `json:"engine"`
-	Epoch         uint64 `json:"epoch"`
-	Requests      int64  `json:"booked_requests"`
-	PrefillTokens int64  `json:"booked_prefill_tokens"`
-	DecodeBlocks  int64  `json:"booked_decode_blocks"`
+	Worker        string   `json:"worker"`
+	Rank          int      `json:"rank"`
+	Model         string   `json:"model"`
+	Role          string   `json:"role"`
+	State         string   `json:"state"`
+	Address       string   `json:"address"`
+	Engine        string   `json:"engine"`
+	Epoch         uint64   `json:"epoch"`
+	Taints        []string `json:"taints,omitempty"`
+	Requests      int64    `json:"booked_requests"`
+	PrefillTokens int64    `json:"booked_prefill_tokens"`
+	DecodeBlocks  int64    `json:"booked_decode_blocks"`
 	// Null until the engine has said.
 	Running *int     `json:"reported_running"`
 	Waiting *int     `json:"reported_waiting"`
@@ -39,7 +40,7 @@ func viewFleet(s *fleet.Snapshot) []rankView {
 		booked, w := r.Load.Booked(), r.Worker
 		v := rankView{
 			Worker: w.Name, Rank: r.Number, Model: w.Model, Role: w.Role.String(), State: w.State.String(), Address: w.Address,
-			Engine: w.Engine, Epoch: w.Epoch,
+			Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			Requests: booked.Requests, PrefillTokens: booked.PrefillTokens, DecodeBlocks: booked.DecodeBlocks,
 		}
 		if rep, ok := r.Load.Reported(); ok {

@@ -108,7 +108,7 @@ func running(t *testing.T, f func(context.Context) error) (stop func()) {
 
 func worker(name string, s fleet.State) fleet.Worker {
 	return fleet.Worker{
-		Name: name, Model: "m", Address: "10.0.0.1:80", Engine: "vllm", Epoch: 7, Ranks: 2, Weight: 3, State: s,
+		Name: name, Model: "m", Address: "10.0.0.1:80", Engine: "vllm", Epoch: 7, Ranks: 2, Weight: 3, State: s, Taints: "fast,zone=a,",
 		KVEvents: "tcp://10.0.0.1:5557", KVReplay: "tcp://10.0.0.1:5558", Blocks: 100, BlockSize: 16,
 	}
 }

@@ -26,7 +26,7 @@ func body(msg []byte) ([]byte, error) {
 // appendWorker writes a worker as a map, so that a newer release may add keys.
 func appendWorker(b []byte, w *fleet.Worker) []byte {
 	b = append(b, version)
-	b = msgp.AppendMapHeader(b, 13)
+	b = msgp.AppendMapHeader(b, 14)
 	text := func(key, v string) { b = msgp.AppendString(msgp.AppendString(b, key), v) }
 	number := func(key string, v uint64) { b = msgp.AppendUint64(msgp.AppendString(b, key), v) }
 	text("name", w.Name)
@@ -42,6 +42,7 @@ func appendWorker(b []byte, w *fleet.Worker) []byte {
 	text("kvReplay", w.KVReplay)
 	number("blocks", uint64(w.Blocks))
 	number("blockSize", uint64(w.BlockSize))
+	text("taints", string(w.Taints))
 	return b
 }
 
@@ -87,6 +88,10 @@ func readWorkerField(w *fleet.Worker, key string, b []byte) (rest []byte, err er
 		text(&w.KVEvents)
 	case "kvReplay":
 		text(&w.KVReplay)
+	case "taints":
+		var taints string
+		text(&taints)
+		w.Taints = fleet.Taints(taints)
 	case "role":
 		number(uint64(fleet.Encode))
 		w.Role = fleet.Role(n)

@@ -54,6 +54,7 @@ stator_extproc_requests_total{outcome="method"} 0
 stator_extproc_requests_total{outcome="model_not_found"} 1
 stator_extproc_requests_total{outcome="no_allowed_worker"} 0
 stator_extproc_requests_total{outcome="no_ready_worker"} 0
+stator_extproc_requests_total{outcome="no_tainted_worker"} 0
 stator_extproc_requests_total{outcome="picked"} 1
 stator_extproc_requests_total{outcome="pinned_busy"} 0
 stator_extproc_requests_total{outcome="protocol_error"} 0

@@ -86,9 +86,13 @@ func fileWorkers(cfg *config.Config) ([]fleet.Worker, error) {
 			if err != nil {
 				return nil, err
 			}
+			taints, err := fleet.NewTaints(w.Taints)
+			if err != nil {
+				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
+			}
 			out = append(out, fleet.Worker{
 				Name: w.Name, Model: m.Name, Role: role, Address: w.Address, Engine: w.Engine, Ranks: w.Ranks, Weight: uint32(w.Weight),
-				KVEvents: w.KVEvents, KVReplay: w.KVReplay, Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready,
+				KVEvents: w.KVEvents, KVReplay: w.KVReplay, Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
 			})
 		}
 	}

@@ -124,6 +124,10 @@ func launches(cfg *config.Config, node string) ([]engine.Launch, error) {
 			if err != nil {
 				return nil, fmt.Errorf("models[%d]: %w", i, err)
 			}
+			taints, err := fleet.NewTaints(l.Taints)
+			if err != nil {
+				return nil, fmt.Errorf("models[%d]: %w", i, err)
+			}
 			for range l.Count {
 				name := workerName(node, m.Name, n)
 				n++
@@ -132,7 +136,7 @@ func launches(cfg *config.Config, node string) ([]engine.Launch, error) {
 				}
 				out = append(out, engine.Launch{
 					Kind: l.Engine, Name: name, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Role: role, BlockSize: m.BlockSize,
-					Command: l.Command, Args: texts(l.Args), Self: self, Python: python(self),
+					Command: l.Command, Args: texts(l.Args), Taints: taints, Self: self, Python: python(self),
 				})
 			}
 		}

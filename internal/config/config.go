@@ -195,6 +195,9 @@ type Launch struct {
 	// For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm: extra
 	// command-line options by name.
 	Args map[string]any `yaml:"args"`
+	// taints are marks of these workers, such as "zone=a", that requests may require or prefer; see
+	// docs/routing.md. Default: none.
+	Taints []string `yaml:"taints"`
 }
 
 // Worker is an engine that someone else runs.
@@ -222,6 +225,9 @@ type Worker struct {
 	Weight int `yaml:"weight"`
 	// blocks is the KV capacity of a rank in blocks. Default 0, unknown.
 	Blocks int `yaml:"blocks"`
+	// taints are marks of the worker, such as "zone=a", that requests may require or prefer; see
+	// docs/routing.md. Default: none.
+	Taints []string `yaml:"taints"`
 }
 
 // Index bounds the memory of the KV cache index.

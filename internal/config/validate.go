@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
@@ -131,10 +132,16 @@ func (v *validator) queue(r *Router, path string) {
 }
 
 func (v *validator) launch(l *Launch, path string) {
+	v.taints(l.Taints, path+".taints")
 	v.oneOf(l.Engine, launched, path+".engine")
 	v.oneOf(l.Role, roles, path+".role")
 	v.is(l.Count >= 1 && l.Count <= 256, path+".count", "must lie between 1 and 256")
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
+}
+
+func (v *validator) taints(names []string, path string) {
+	_, err := fleet.NewTaints(names)
+	v.is(err == nil, path, "%v", err)
 }
 
 func (v *validator) worker(w *Worker, path string) {
@@ -144,6 +151,7 @@ func (v *validator) worker(w *Worker, path string) {
 	v.oneOf(w.Role, roles, path+".role")
 	v.oneOf(w.Engine, engines, path+".engine")
 	v.is(w.Ranks >= 1 && w.Ranks <= 1024, path+".ranks", "must lie between 1 and 1024")
+	v.taints(w.Taints, path+".taints")
 	v.is(w.Weight >= 1 && w.Weight <= 1000, path+".weight", "must lie between 1 and 1000")
 	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -33,6 +34,8 @@ type Worker struct {
 	Blocks int
 	// BlockSize is the engine's own block size in tokens; 0 is unknown.
 	BlockSize int
+	// Taints are its marks for requests that require or prefer some.
+	Taints Taints
 }
 
 // Validate reports everything that is wrong with the worker.
@@ -53,8 +56,13 @@ func (w *Worker) Validate() error {
 	if w.Weight > MaxWeight {
 		errs = append(errs, fmt.Errorf("worker %s: weight is %d: it must lie between 1 and %d", w.Name, w.Weight, MaxWeight))
 	}
+	if again, err := NewTaints(w.Taints.Names()); err != nil || again != w.Taints {
+		errs = append(errs, fmt.Errorf("worker %s: taints %q: %w", w.Name, w.Taints, cmp.Or(err, errTaints)))
+	}
 	return errors.Join(errs...)
 }
+
+var errTaints = errors.New("they must be sorted and no two equal")
 
 // MaxWeight bounds a worker's share of unpicked traffic.
 const MaxWeight = 1000

@@ -19,11 +19,12 @@ import (
 
 // What callers need of package openai, so that those above import one package.
 type (
-	Error    = openai.Error
-	Request  = openai.Request
-	Endpoint = openai.Endpoint
-	Hints    = openai.Hints
-	Override = openai.Override
+	Error      = openai.Error
+	Request    = openai.Request
+	Endpoint   = openai.Endpoint
+	Hints      = openai.Hints
+	Override   = openai.Override
+	Preference = openai.Preference
 )
 
 // The endpoints.

@@ -20,8 +20,8 @@ func (m *model) pool(snap *fleet.Snapshot) []fleet.Rank {
 }
 
 // eligible collects into s.ranks those that may take the request. What stands in their way is looked
-// at in this order, and each has its own refusal: allowed workers, the named worker, its rank,
-// health, and whether they are busy. Where all are busy s.ranks has all that are ready.
+// at in this order, and each has its own refusal: allowed workers, the named worker, its rank, the
+// required taints, health, and whether they are busy. Where all are busy s.ranks has all that are ready.
 func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 	a := &s.asks
 	if d.Policy == pick.Direct && a.worker == "" {
@@ -34,21 +34,18 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 		return nil
 	}
 	s.everyone = everyone{}
-	var seen struct{ pool, allowed, pinned, ranked int }
+	barred := notAllowed // of the ranks that got furthest
 	var states [4]int
 	s.ranks = s.ranks[:0]
-	free := 0
+	free, pool := 0, 0
 	for _, rank := range m.pool(snap) {
 		if m == anyModel && rank.Worker.Role != fleet.Aggregated {
 			continue
 		}
-		seen.pool++
+		pool++
 		if a.restricted() {
-			allowed, pinned, ranked := a.takes(&rank)
-			count(&seen.allowed, allowed)
-			count(&seen.pinned, pinned)
-			count(&seen.ranked, ranked)
-			if !ranked {
+			by := a.bars(&rank)
+			if barred = max(barred, by); by != nothing {
 				continue
 			}
 		}
@@ -73,8 +70,8 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 		return nil
 	case len(s.ranks) > 0:
 		return s.busy(m, d)
-	case seen.pool > 0 && a.restricted() && seen.ranked == 0:
-		return s.nowhere(d, seen.allowed, seen.pinned)
+	case pool > 0 && a.restricted() && barred != nothing:
+		return s.nowhere(d, barred)
 	}
 	d.RetryAfter = 10 * time.Second
 	if states[fleet.Starting] > 0 {
@@ -104,23 +101,20 @@ func (r *Router) know(s *scratch) {
 	}
 }
 
-func count(n *int, yes bool) {
-	if yes {
-		*n++
-	}
-}
-
-// nowhere refuses a request that names workers or ranks that there are not.
-func (s *scratch) nowhere(d *Decision, allowed, pinned int) *prompt.Error {
+// nowhere refuses a request that names workers, ranks or taints that there are not.
+func (s *scratch) nowhere(d *Decision, by bar) *prompt.Error {
 	a := &s.asks
 	switch {
-	case allowed == 0:
+	case by == notTainted:
+		return d.no(NoTaintedWorker, 503, "nvext.routing_constraints.required_taints",
+			fmt.Sprintf("No worker that may take this request has all of the required taints (%s). Require fewer, or prefer them.", clip(strings.Join(a.required, ", "))))
+	case by == notAllowed:
 		return d.no(NoAllowedWorker, 400, "nvext.router.allowed_workers",
 			fmt.Sprintf("None of the allowed workers (%s) serves the model `%s`. Name others, or leave them out.", clip(strings.Join(a.allowed, ", ")), d.Model))
-	case pinned == 0 && len(a.allowed) > 0:
+	case by == notPinned && len(a.allowed) > 0:
 		return d.no(WorkerNotFound, 400, "nvext.router.worker",
 			fmt.Sprintf("The worker `%s` is not among the allowed workers that serve the model `%s`. Name another, or allow it.", clip(a.worker), d.Model))
-	case pinned == 0:
+	case by == notPinned:
 		return d.no(WorkerNotFound, 400, "nvext.router.worker",
 			fmt.Sprintf("The worker `%s` does not serve the model `%s`. Name another, or none.", clip(a.worker), d.Model))
 	}

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,8 @@ type asks struct {
 	strict         int
 	jump, deadline time.Duration
 	answer         int // tokens; 0 is unknown
+	required       []string
+	preferred      []prompt.Preference
 
 	overlap, scale, temperature prompt.Override
 }
@@ -38,6 +41,9 @@ func (s *scratch) hear(req *Request) {
 	if len(a.allowed) > 0 {
 		a.allowed = slices.Sorted(slices.Values(a.allowed))
 	}
+	if len(a.required) > 0 {
+		a.required = slices.Sorted(slices.Values(a.required))
+	}
 }
 
 func (a *asks) add(h *prompt.Hints) {
@@ -55,6 +61,8 @@ func (a *asks) add(h *prompt.Hints) {
 	either(&a.jump, h.Priority, h.Priority > 0)
 	either(&a.strict, h.Strict, h.Strict > 0)
 	either(&a.answer, h.OutputTokens, h.OutputTokens > 0)
+	either(&a.required, h.Required, len(h.Required) > 0)
+	either(&a.preferred, h.Preferred, len(h.Preferred) > 0)
 }
 
 func either[T any](have *T, given T, is bool) {
@@ -64,18 +72,48 @@ func either[T any](have *T, given T, is bool) {
 }
 
 // restricted says whether the request may not go everywhere.
-func (a *asks) restricted() bool { return len(a.allowed) > 0 || a.worker != "" || a.rank >= 0 }
+func (a *asks) restricted() bool {
+	return len(a.allowed) > 0 || a.worker != "" || a.rank >= 0 || len(a.required) > 0
+}
 
-// takes says whether a request may go to a rank by its allowed workers, by its worker and by its
-// rank, each only if by those before.
-func (a *asks) takes(r *fleet.Rank) (allowed, pinned, ranked bool) {
+// bar is what keeps a request from a rank: the first that does, in this order.
+type bar int
+
+const (
+	notAllowed bar = iota // its allowed workers
+	notPinned             // its worker
+	notRanked             // its rank
+	notTainted            // the taints it requires
+	nothing
+)
+
+func (a *asks) bars(r *fleet.Rank) bar {
 	if len(a.allowed) > 0 {
 		if _, ok := slices.BinarySearch(a.allowed, r.Worker.Name); !ok {
-			return false, false, false
+			return notAllowed
 		}
 	}
-	pinned = a.worker == "" || a.worker == r.Worker.Name
-	return true, pinned, pinned && (a.rank < 0 || a.rank == r.Number)
+	switch {
+	case a.worker != "" && a.worker != r.Worker.Name:
+		return notPinned
+	case a.rank >= 0 && a.rank != r.Number:
+		return notRanked
+	case slices.ContainsFunc(a.required, func(t string) bool { return !r.Worker.Taints.Has(t) }):
+		return notTainted
+	}
+	return nothing
+}
+
+// preference is what the cost of a worker is multiplied by for the taints that the request prefers,
+// as Dynamo does it: 1 where none matches, 0.37 to 2.72 where some do.
+func (a *asks) preference(w *fleet.Worker) float64 {
+	sum := 0.0
+	for i := range a.preferred {
+		if p := &a.preferred[i]; w.Taints.Has(p.Taint) {
+			sum += p.Weight
+		}
+	}
+	return math.Exp(-math.Tanh(sum))
 }
 
 // lane names the set of ranks that may take the request. Names of workers cannot hold a comma.
@@ -83,18 +121,24 @@ func (a *asks) lane() string {
 	if !a.restricted() {
 		return ""
 	}
+	lane := strings.Join(a.allowed, ",")
 	if a.worker != "" {
-		return a.worker + "/" + strconv.Itoa(a.rank)
+		lane = a.worker
 	}
-	return strings.Join(a.allowed, ",") + "/" + strconv.Itoa(a.rank)
+	return strings.Join(append([]string{lane + "/" + strconv.Itoa(a.rank)}, a.required...), ",")
 }
 
 // kept is a copy whose strings outlive the request's body.
 func (a *asks) kept() asks {
 	k := *a
-	k.allowed = slices.Clone(a.allowed)
-	for i := range k.allowed {
-		k.allowed[i] = strings.Clone(k.allowed[i])
+	k.allowed, k.required, k.preferred = slices.Clone(a.allowed), slices.Clone(a.required), slices.Clone(a.preferred)
+	for _, names := range [][]string{k.allowed, k.required} {
+		for i := range names {
+			names[i] = strings.Clone(names[i])
+		}
+	}
+	for i := range k.preferred {
+		k.preferred[i].Taint = strings.Clone(k.preferred[i].Taint)
 	}
 	k.worker, k.class, k.tenant = strings.Clone(a.worker), strings.Clone(a.class), strings.Clone(a.tenant)
 	return k

@@ -45,6 +45,10 @@ func (d *Decision) rows() [][]string {
 	if d.Cost == cost.NameDynamo {
 		terms = []string{"cost", "= prefill", "+ decode", "+ requests"}
 	}
+	prefers := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
+	if prefers {
+		terms = append(terms, "× taints")
+	}
 	head := append([]string{"", "worker", "device", "host", "disk", "ext", "prefill tokens", "decode blocks", "requests"}, terms...)
 	rows := [][]string{append(head, "uncached")}
 	for i := range d.Candidates {
@@ -58,10 +62,14 @@ func (d *Decision) rows() [][]string {
 			num(c.Load.PrefillTokens), num(c.Load.DecodeBlocks), num(c.Load.Requests), dec(c.Score.Total)})
 		last, s := &rows[len(rows)-1], &c.Score
 		if d.Cost == cost.NameDynamo {
-			*last = append(*last, dec(s.Prefill), dec(s.Decode), dec(s.Requests), num(s.Uncached))
+			*last = append(*last, dec(s.Prefill), dec(s.Decode), dec(s.Requests))
 		} else {
-			*last = append(*last, dec(s.Wait), dec(s.Prefill), dec(s.Decode), dec(s.Foreign), num(s.Uncached))
+			*last = append(*last, dec(s.Wait), dec(s.Prefill), dec(s.Decode), dec(s.Foreign))
 		}
+		if prefers {
+			*last = append(*last, fmt.Sprintf("%.2f", s.Preference))
+		}
+		*last = append(*last, num(s.Uncached))
 	}
 	return rows
 }
@@ -159,6 +167,7 @@ func mainReason(won, next *Candidate) string {
 		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
 		{"fewer requests", next.Score.Requests - won.Score.Requests},
 		{"fewer requests of others", next.Score.Foreign - won.Score.Foreign},
+		{"preferred taints", won.Score.Total / max(won.Score.Preference, 0.1) * (next.Score.Preference - won.Score.Preference)},
 	} {
 		if term.gain > most {
 			reason, most = term.name, term.gain

@@ -18,6 +18,7 @@ const (
 	NoAllowedWorker Reason = "no_allowed_worker" // none of the allowed workers is in the pool
 	WorkerNotFound  Reason = "worker_not_found"  // the named worker is not in the pool, or not allowed
 	RankNotFound    Reason = "rank_not_found"    // the named worker has no such rank
+	NoTaintedWorker Reason = "no_tainted_worker" // none of them has the required taints
 	NoReadyWorker   Reason = "no_ready_worker"
 	Overloaded      Reason = "busy"        // all ranks that may take it are busy, and it cannot wait
 	PinnedBusy      Reason = "pinned_busy" // the worker it must go to is
@@ -29,7 +30,7 @@ const (
 // Reasons lists them.
 func Reasons() []Reason {
 	return []Reason{BadRequest, ModelNotFound, Internal, WorkerRequired, NoAllowedWorker, WorkerNotFound, RankNotFound,
-		NoReadyWorker, Overloaded, PinnedBusy, QueueFull, DeadlineMissed, WaitedTooLong}
+		NoTaintedWorker, NoReadyWorker, Overloaded, PinnedBusy, QueueFull, DeadlineMissed, WaitedTooLong}
 }
 
 // refuse makes d a refusal. What was found out by others has no reason yet: its status tells.

@@ -27,7 +27,7 @@ var line = perfmodel.Line{Token: 1e6}
 // TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
 // tokens. Verbs:
 //
-//	worker NAME [address=A] [state=S] [ranks=N] [blocks=N] [events=no] | remove NAME
+//	worker NAME [address=A] [state=S] [ranks=N] [blocks=N] [events=no] [taints=A+B] | remove NAME
 //	models NAME... [policy=P] [temperature=T] [limit=TOKENS] [busy=TOKENS] [kv=USAGE] [status=N] [cost=dynamo]
 //	       [queue=REQUESTS] [maxwait=SECONDS]   text: a class per line: NAME [quantum=N] [order=wspt] [fair]
 //	                                            replaces all models
@@ -217,6 +217,7 @@ func (w *world) worker(a args) string {
 	if a.value["events"] == "no" {
 		worker.KVEvents = ""
 	}
+	worker.Taints, _ = fleet.NewTaints(strings.FieldsFunc(a.value["taints"], func(r rune) bool { return r == '+' }))
 	for s := fleet.Starting; s <= fleet.Down; s++ {
 		if s.String() == a.value["state"] {
 			worker.State = s

@@ -74,10 +74,20 @@ func (r *Router) score(s *scratch, m *model, d *Decision) {
 		if i == 0 || s.kinds[i].learned != s.kinds[i-1].learned {
 			q.Line = s.line(s.kinds[i].learned)
 		}
-		score := by.Score(q, &c.Facts)
+		score := s.scored(by, c)
 		c.Total, c.Uncached = score.Total, score.Uncached
 	}
 	s.amount = fleet.Amount{Requests: 1, DecodeBlocks: int64(q.Blocks() + s.asks.answerBlocks(m.BlockSize))}
+}
+
+// scored is what a candidate costs by a function, and by the taints that the request prefers.
+func (s *scratch) scored(by cost.Function, c *pick.Candidate) cost.Score {
+	score := by.Score(&s.asked, &c.Facts)
+	if len(s.asks.preferred) > 0 {
+		score.Preference = s.asks.preference(c.Rank.Worker)
+		score.Total *= score.Preference
+	}
+	return score
 }
 
 // kind is what of a worker every decision asks for: workers lie apart in memory, and this does not.
@@ -139,7 +149,7 @@ func (r *Router) explain(s *scratch, m *model, d *Decision, won int) {
 		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker))
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Foreign: c.Facts.Foreign, Score: by.Score(&s.asked, &c.Facts),
+			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Foreign: c.Facts.Foreign, Score: s.scored(by, c),
 		}
 	}
 	d.others()

@@ -222,7 +222,7 @@ func (r *Router) canGo(t *Ticket, now time.Time) bool {
 	free := func(ranks []fleet.Rank) bool {
 		for i := range ranks {
 			rank := &ranks[i]
-			if t.asks.rank >= 0 && t.asks.rank != rank.Number || rank.Worker.Model != m.Pool || rank.Worker.Role != fleet.Aggregated {
+			if rank.Worker.Model != m.Pool || rank.Worker.Role != fleet.Aggregated || t.asks.bars(rank) != nothing {
 				continue
 			}
 			there = true

@@ -227,7 +227,7 @@ func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err e
 	}
 	// The workers here answer at once and say nothing of caches, so that what prompts take cannot be
 	// learned, and a cost in time would send short ones away from their caches.
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {cost: dynamo, weights: {prefillScale: 16}}\n  workers:\n",
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {policy: kv}\n  workers:\n",
 		config.APIVersion, config.Kind, listen, b.model)
 	for i, address := range b.workers.addresses {
 		text += fmt.Sprintf("  - {name: w%d, address: %q}\n", i, address)

@@ -26,6 +26,8 @@ type Launch struct {
 	Command []string
 	// Args are the engine's own settings, by name.
 	Args map[string]string
+	// Taints are the worker's.
+	Taints fleet.Taints
 	// Self is the path of this program, for sim; Python an interpreter, for llamacpp and vllm.
 	Self, Python string
 }
@@ -57,7 +59,7 @@ func (l Launch) Build() (Command, error) {
 func (l Launch) command(ports []int) (Command, error) {
 	c := Command{Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
-		Address: net.JoinHostPort(host, strconv.Itoa(ports[0])),
+		Address: net.JoinHostPort(host, strconv.Itoa(ports[0])), Taints: l.Taints,
 	}}
 	build, ok := kinds[l.Kind]
 	if !ok {

@@ -30,6 +30,17 @@ type Hints struct {
 	Strict int
 	// OutputTokens is how long the answer is expected to be; 0 is unknown: nvext.agent_hints.osl.
 	OutputTokens int
+	// Required are the taints that a worker must have to take it, and Preferred those that it
+	// rather goes to or, by a negative weight, away from:
+	// nvext.routing_constraints.{required_taints, preferred_taints}.
+	Required  []string
+	Preferred []Preference
+}
+
+// Preference is a taint and how much it is wanted.
+type Preference struct {
+	Taint  string
+	Weight float64 // -100 to 100
 }
 
 // Override is a number that a request may give.
@@ -47,6 +58,9 @@ const (
 	maxStrict      = 1 << 20
 	maxWorkers     = 256
 	maxName        = 256
+	maxTaint       = 317
+	maxTaints      = 64
+	maxPreference  = 100
 )
 
 // extension reads nvext. Members that do not concern routing are skipped.
@@ -66,6 +80,10 @@ func (p *parser) extension(key string) {
 		case "agent_hints":
 			if p.want("nvext.agent_hints", objectValue, "an object") {
 				p.object(func(key string) { p.agentHint(h, key) })
+			}
+		case "routing_constraints":
+			if p.want("nvext.routing_constraints", objectValue, "an object") {
+				p.object(func(key string) { p.constraint(h, key) })
 			}
 		default:
 			p.skip()
@@ -111,6 +129,58 @@ func (p *parser) agentHint(h *Hints, key string) {
 	default:
 		p.skip()
 	}
+}
+
+func (p *parser) constraint(h *Hints, key string) {
+	at := "nvext.routing_constraints." + key
+	switch key {
+	case "required_taints":
+		h.Required = nil
+		if p.want(at, arrayValue, "an array of strings") {
+			p.array(func(i int) {
+				if s := p.text(at + "[" + strconv.Itoa(i) + "]"); p.taint(at, s, i) {
+					h.Required = append(h.Required, s)
+				}
+			})
+		}
+	case "preferred_taints":
+		h.Preferred = nil
+		if p.want(at, objectValue, "an object of numbers") {
+			p.object(func(name string) { p.preference(h, at, name) })
+		}
+	default:
+		p.skip()
+	}
+}
+
+func (p *parser) preference(h *Hints, at, name string) {
+	v, ok := p.decimal(at + "." + name)
+	if !p.taint(at, name, len(h.Preferred)) || !ok {
+		return
+	}
+	if v < -maxPreference || v > maxPreference {
+		p.invalid(at, "must have weights between -"+strconv.Itoa(maxPreference)+" and "+strconv.Itoa(maxPreference))
+		return
+	}
+	for i := range h.Preferred {
+		if h.Preferred[i].Taint == name { // of a key that comes twice the last counts
+			h.Preferred[i].Weight = v
+			return
+		}
+	}
+	h.Preferred = append(h.Preferred, Preference{name, v})
+}
+
+// taint says whether the taint that stands at a place of a list may be one.
+func (p *parser) taint(param, name string, place int) bool {
+	switch {
+	case p.err != nil:
+	case place >= maxTaints:
+		p.invalid(param, "must have at most "+strconv.Itoa(maxTaints)+" taints")
+	case name == "" || len(name) > maxTaint:
+		p.invalid(param, "must have taints of 1 to "+strconv.Itoa(maxTaint)+" bytes")
+	}
+	return p.err == nil
 }
 
 // decimal reads any number; false for null.

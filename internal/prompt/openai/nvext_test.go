@@ -3,6 +3,8 @@ package openai
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,13 +16,15 @@ func hinted(nvext string) string { return `{"model":"m","prompt":"x","nvext":` +
 func TestHints(t *testing.T) {
 	r, err := Parse(Completions, []byte(hinted(`{"annotations":["a"],"router":{"overlap_score_weight":0,"temperature":0.5,"prefill_load_scale":16,
 		"allowed_workers":["a","b"],"worker":"b","dp_rank":3,"class":"batch","ttft_deadline_ms":1500,"more":{"x":1}},
-		"agent_hints":{"priority":2.5,"latency_sensitivity":1,"strict_priority":4,"osl":512,"speculative_prefill":true}}`)), Limits{})
+		"agent_hints":{"priority":2.5,"latency_sensitivity":1,"strict_priority":4,"osl":512,"speculative_prefill":true},
+		"routing_constraints":{"required_taints":["zone=a","fast"],"preferred_taints":{"big":0.5,"old":-1,"big":2},"later":1}}`)), Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Hints{
 		OverlapWeight: Override{0, true}, Temperature: Override{0.5, true}, PrefillScale: Override{16, true}, Workers: []string{"a", "b"},
 		Worker: "b", Rank: 3, Class: "batch", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4, OutputTokens: 512,
+		Required: []string{"zone=a", "fast"}, Preferred: []Preference{{"big", 2}, {"old", -1}},
 	}
 	if got, want := fmt.Sprintf("%+v", *r.Hints), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -53,6 +57,11 @@ func TestWrongHints(t *testing.T) {
 		{`{"router":{"allowed_workers":["a",7]}}`, "nvext.router.allowed_workers[1]", "expected a string"},
 		{`{"router":{"allowed_workers":[` + strings.Repeat(`"a",`, 256) + `"a"]}}`, "nvext.router.allowed_workers", "at most 256 names"},
 		{`{"router":{"worker":"` + strings.Repeat("a", 257) + `"}}`, "nvext.router.worker", "at most 256 bytes"},
+		{`{"routing_constraints":{"required_taints":["a",""]}}`, "nvext.routing_constraints.required_taints", "1 to 317 bytes"},
+		{`{"routing_constraints":{"required_taints":"a"}}`, "nvext.routing_constraints.required_taints", "an array of strings"},
+		{`{"routing_constraints":{"required_taints":[` + strings.Repeat(`"a",`, 64) + `"a"]}}`, "nvext.routing_constraints.required_taints", "at most 64 taints"},
+		{`{"routing_constraints":{"preferred_taints":{"a":101}}}`, "nvext.routing_constraints.preferred_taints", "between -100 and 100"},
+		{`{"routing_constraints":{"preferred_taints":{"a":"much"}}}`, "nvext.routing_constraints.preferred_taints.a", "a number"},
 		{`{"agent_hints":{"osl":0}}`, "nvext.agent_hints.osl", "must lie between 1 and 2147483647"},
 		{`{"agent_hints":{"strict_priority":1.5}}`, "nvext.agent_hints.strict_priority", "expected an integer"},
 	} {
@@ -67,7 +76,8 @@ func TestWrongHints(t *testing.T) {
 // FuzzHints: whatever nvext is, hints that are taken lie within their bounds, and every refusal is
 // a 400 that names what is wrong.
 func FuzzHints(f *testing.F) {
-	for _, s := range []string{`{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`} {
+	for _, s := range []string{`{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`,
+		`{"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":-1e2,"c":1e-9}}}`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, nvext string) {
@@ -86,7 +96,8 @@ func FuzzHints(f *testing.F) {
 			}
 		}
 		if h.Rank < -1 || h.Rank > 1<<16 || h.Deadline < 0 || h.Priority < 0 || h.Priority > maxHeadStart*time.Second || h.Strict < 0 || h.Strict > maxStrict ||
-			h.OutputTokens < 0 || len(h.Workers) > maxWorkers {
+			h.OutputTokens < 0 || len(h.Workers) > maxWorkers || len(h.Required) > maxTaints || len(h.Preferred) > maxTaints ||
+			slices.ContainsFunc(h.Preferred, func(p Preference) bool { return !(math.Abs(p.Weight) <= maxPreference) || p.Taint == "" }) {
 			t.Errorf("%+v", h)
 		}
 	})

@@ -85,6 +85,9 @@ type Score struct {
 	Credit, Ahead float64
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
+	// Preference is what the terms' sum was multiplied by for the taints of the worker; 0 where the
+	// request prefers none.
+	Preference float64 `json:",omitempty"`
 }
 
 // Score judges one candidate, as Dynamo's default selector does.
