@@ -88,8 +88,11 @@ func (r *Router) setQueues(models map[string]*model) {
 
 // parks says whether a request that was refused because its ranks are busy may wait instead.
 func (m *model) parks(d *Decision, req *Request) bool {
-	return m.waiting != nil && req.Ready != nil && (d.Reason == Overloaded || d.Reason == PinnedBusy)
+	return m.waiting != nil && req.Ready != nil && d.busy()
 }
+
+// busy says whether what stood in the decision's way is that its ranks were busy.
+func (d *Decision) busy() bool { return d.Reason == Overloaded || d.Reason == PinnedBusy }
 
 // crowded says whether others wait, so that a request that could go has to take its turn.
 func (m *model) crowded(req *Request) bool {
@@ -268,7 +271,7 @@ func (r *Router) resume(s *scratch, t *Ticket, now time.Time) *Decision {
 		s.blocks = append(s.blocks, t.blocks...)
 	}
 	if err := r.eligible(s, m, d); err != nil {
-		if d.Reason == Overloaded || d.Reason == PinnedBusy || d.Reason == NoReadyWorker && len(m.pool(r.fleet.Snapshot())) > 0 {
+		if d.busy() || d.Reason == NoReadyWorker && len(m.pool(r.fleet.Snapshot())) > 0 {
 			return nil
 		}
 		d.refuse(err)
@@ -279,6 +282,9 @@ func (r *Router) resume(s *scratch, t *Ticket, now time.Time) *Decision {
 	s.name(d)
 	s.asks.deadline = 0 // it was believed to be met, and nobody is refused for waiting as long as was expected
 	if err := r.place(s, m, d); err != nil {
+		if d.busy() { // somebody who did not wait came first
+			return nil
+		}
 		d.refuse(err)
 	}
 	return d

@@ -3,6 +3,7 @@ package route_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -62,6 +63,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 					t.Errorf("%s", d)
 					return
 				}
+				runtime.Gosched() // or hardly anybody would have to wait
 				if rng.IntN(2) == 0 {
 					r.PrefillDone(d.ID, start)
 				}
