@@ -52,7 +52,7 @@ var allowed = map[string][]string{
 	"workeragent/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	"envoy":                 {"child", "internal/wire"},
 	"workeragent/engine":    {"child", "internal/fleet"},
-	"admin":                 {"internal/fleet", "internal/plan", "internal/route", "internal/kv/feed"},
+	"admin":                 {"internal/fleet", "internal/plan", "internal/route", "internal/kv/feed", "internal/perfmodel"},
 }
 
 // anything lists the folders that know everyone.

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/tinylib/msgp/msgp"
@@ -18,6 +19,10 @@ type Load struct {
 	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
 	// up in its cache, and those it found there. Both are 0 where it does not say.
 	PrefixQueries, PrefixHits uint64
+	// Gaps counts the gaps between tokens of answers since the engine started, and GapTime is their
+	// sum. Both are 0 where it does not say.
+	Gaps    uint64
+	GapTime time.Duration
 }
 
 func (b *Bus) loadSubject(worker string) string {
@@ -43,7 +48,7 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 
 func appendLoad(b []byte, l Load) []byte {
 	b = append(b, version)
-	b = msgp.AppendArrayHeader(b, 8)
+	b = msgp.AppendArrayHeader(b, 10)
 	b = msgp.AppendString(b, l.Worker)
 	b = msgp.AppendInt(b, l.Rank)
 	b = msgp.AppendUint64(b, l.Epoch)
@@ -51,7 +56,9 @@ func appendLoad(b []byte, l Load) []byte {
 	b = msgp.AppendInt(b, l.Waiting)
 	b = msgp.AppendFloat64(b, l.KVUsage)
 	b = msgp.AppendUint64(b, l.PrefixQueries)
-	return msgp.AppendUint64(b, l.PrefixHits)
+	b = msgp.AppendUint64(b, l.PrefixHits)
+	b = msgp.AppendUint64(b, l.Gaps)
+	return msgp.AppendInt64(b, int64(l.GapTime))
 }
 
 func readLoad(msg []byte) (l Load, err error) {
@@ -60,7 +67,7 @@ func readLoad(msg []byte) (l Load, err error) {
 		return l, err
 	}
 	r := &reader{b: b}
-	r.array(8)
+	r.array(10)
 	l.Worker = read(r, msgp.ReadStringBytes)
 	l.Rank = read(r, msgp.ReadIntBytes)
 	l.Epoch = read(r, msgp.ReadUint64Bytes)
@@ -69,6 +76,8 @@ func readLoad(msg []byte) (l Load, err error) {
 	l.KVUsage = read(r, msgp.ReadFloat64Bytes)
 	l.PrefixQueries = read(r, msgp.ReadUint64Bytes)
 	l.PrefixHits = read(r, msgp.ReadUint64Bytes)
+	l.Gaps = read(r, msgp.ReadUint64Bytes)
+	l.GapTime = time.Duration(read(r, msgp.ReadInt64Bytes))
 	if r.err == nil && (l.Running < 0 || l.Waiting < 0 || l.KVUsage < 0 || l.KVUsage > 1) {
 		r.err = fmt.Errorf("running %d, waiting %d, usage %g make no sense", l.Running, l.Waiting, l.KVUsage)
 	}

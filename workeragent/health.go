@@ -66,7 +66,7 @@ func (k *keeper) report(ctx context.Context, probe *engine.Probe, epoch uint64) 
 	}
 	err = k.agent.cfg.Bus.PublishLoad(bus.Load{
 		Worker: k.launch.Name, Epoch: epoch, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage,
-		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
+		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits, Gaps: l.Gaps, GapTime: l.GapTime,
 	})
 	if err != nil {
 		k.agent.cfg.Log.Debug("load not published", "worker", k.launch.Name, "err", err)

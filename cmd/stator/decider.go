@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
@@ -65,7 +67,11 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	if d.decisions, err = openDecisionLog(cfg, log, reg); err != nil {
 		return nil, err
 	}
-	asked := route.Config{Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served}
+	speeds, err := profiled(cfg)
+	if err != nil {
+		return nil, err
+	}
+	asked := route.Config{Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served, Speeds: speeds}
 	if d.decisions != nil {
 		asked.Decided = d.decisions.decided
 	}
@@ -86,6 +92,23 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	reg.MustRegister(extproc.NewDriftCollector(d.drift), extproc.NewPeersCollector(d.peers))
 	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
+}
+
+// profiled is what the models' profiles say of how fast their workers are.
+func profiled(cfg *config.Config) (map[string]perfmodel.Speed, error) {
+	speeds := map[string]perfmodel.Speed{}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		if m.Profile == "" {
+			continue
+		}
+		p, err := perfmodel.LoadProfile(os.DirFS(m.Profile))
+		if err != nil {
+			return nil, fmt.Errorf("models[%d].profile %s: %w", i, m.Profile, err)
+		}
+		speeds[m.Name] = p.Speed()
+	}
+	return speeds, nil
 }
 
 // parseBody reads bodies with the default bounds on what they may hold; their size is extproc's.

@@ -48,8 +48,8 @@ func (d *decider) takeLoad(l bus.Load) {
 	if !ok || r.Worker.Epoch != l.Epoch {
 		return
 	}
-	r.Load.SetReport(fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage})
-	if n := d.router.Reconcile(r.ID, l.Running+l.Waiting, now); n > 0 {
+	report := fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime}
+	if n := d.router.Reported(r, report); n > 0 {
 		d.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
 	// An engine's counts are those of all its ranks.

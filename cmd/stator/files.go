@@ -29,6 +29,9 @@ func readConfig(path string) (*config.Config, error) {
 	}
 	for i := range cfg.Models {
 		cfg.Models[i].Path = modelPath(cfg.Models[i].Path, filepath.Dir(path))
+		if p := &cfg.Models[i].Profile; *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(filepath.Dir(path), *p)
+		}
 	}
 	return cfg, nil
 }

@@ -32,7 +32,8 @@ func runValidate(_ context.Context, env environment, args []string) error {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}
-	errs = append(errs, checkLaunches(cfg))
+	_, err = profiled(cfg)
+	errs = append(errs, err, checkLaunches(cfg))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}

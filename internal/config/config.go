@@ -83,6 +83,11 @@ type Model struct {
 	// blockSize is the number of tokens in a KV block, 1 to 4096. Default 16. It must equal the
 	// engines' own, or no prompt is ever found in their caches.
 	BlockSize int `yaml:"blockSize"`
+	// profile is a folder with what Dynamo's profiler measured of these workers (prefill_raw_data and
+	// decode_raw_data, .npz or .json): a router believes it until it has learned how long prompts and
+	// steps take. A relative path starts at the configuration file's folder. Default: a mid-sized
+	// model on one data-centre GPU. Needs a restart.
+	Profile string `yaml:"profile"`
 	// router says how a worker is chosen.
 	Router Router `yaml:"router"`
 	// launch lists the engines an agent starts and keeps alive.

@@ -47,6 +47,10 @@ type Report struct {
 	Running int     // requests in the batch
 	Waiting int     // requests in the engine's queue
 	KVUsage float64 // share of the KV cache in use, 0 to 1
+	// Gaps counts the gaps between two tokens of an answer since the engine started, and GapTime is
+	// their sum; both 0 where it does not say.
+	Gaps    uint64
+	GapTime time.Duration
 }
 
 // sample is a report beside what was booked when it came.
@@ -154,13 +158,18 @@ func (l *Load) Pace() float64 { return l.pace.now() }
 // this rank's pace.
 func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
 
-// SetReport keeps the engine's newest sample.
-func (l *Load) SetReport(r Report) {
+// SetReport keeps the engine's newest sample, and returns how many gaps between tokens there were
+// since the one before and how long they were in sum.
+func (l *Load) SetReport(r Report) (gaps uint64, took time.Duration) {
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-l.Booked().Requests)}
 	if last := l.reported.Load(); last != nil {
 		next.foreign = min(next.unbooked, last.unbooked)
+		if r.Gaps > last.Gaps && r.GapTime > last.GapTime {
+			gaps, took = r.Gaps-last.Gaps, r.GapTime-last.GapTime
+		}
 	}
 	l.reported.Store(next)
+	return gaps, took
 }
 
 // Foreign is how many requests the rank has that no router booked: those of clients that go to it

@@ -11,8 +11,8 @@ import (
 func TestLearned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, truth := range []Line{{Base: 10 * time.Millisecond, Token: 2_000}, {Base: 0, Token: 50_000}, {Base: 200 * time.Millisecond, Token: 100_000}} {
-		l := NewLearned(DefaultLine())
-		if l.Line() != DefaultLine() {
+		l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
+		if l.Line() != DefaultSpeed().Prefill {
 			t.Errorf("%s before anything was seen", l.Line())
 		}
 		for range 2_000 {
@@ -33,7 +33,7 @@ func TestLearned(t *testing.T) {
 
 // It follows an engine that changes, and is not ruled by one stall or by nonsense.
 func TestLearnedFollowsAndForgets(t *testing.T) {
-	l := NewLearned(DefaultLine())
+	l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
 	fast, slow := Line{Token: 1_000}, Line{Token: 30_000}
 	for i := range 1_000 {
 		l.Observe(1_000+i*5, fast.Prefill(1_000+i*5))
@@ -56,11 +56,43 @@ func TestLearnedFollowsAndForgets(t *testing.T) {
 
 // Observations of one length alone, for ever: the line stays a line and predicts that length.
 func TestLearnedOfOneLength(t *testing.T) {
-	l := NewLearned(DefaultLine())
+	l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
 	for range 20_000 {
 		l.Observe(1_000, 7*time.Millisecond)
 	}
 	if got := l.Line(); math.Abs(got.Prefill(1_000).Seconds()/0.007-1) > 0.05 || got.Base < 0 || got.Token < 0 || math.IsNaN(got.Token) {
 		t.Errorf("%s", got)
+	}
+}
+
+// Engines that are twenty times as fast as was thought, and prompts far shorter than those the
+// belief was of: after a hundred of them that is known.
+func TestLearnedOfShortPrompts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	truth := Line{Base: time.Millisecond, Token: 800}
+	l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
+	for range 100 {
+		tokens := 100 + rng.IntN(500)
+		l.Observe(tokens, time.Duration(float64(truth.Prefill(tokens))*(0.9+0.2*rng.Float64())))
+	}
+	for _, tokens := range []int{100, 300, 600} {
+		if got, want := l.Line().Prefill(tokens).Seconds(), truth.Prefill(tokens).Seconds(); math.Abs(got/want-1) > 0.2 {
+			t.Errorf("%s: %d tokens in %.6f s, want %.6f", l.Line(), tokens, got, want)
+		}
+	}
+}
+
+// Steps get longer with what is in the cache.
+func TestLearnedSteps(t *testing.T) {
+	l := NewLearned(DefaultSpeed().Decode, 10_000, 400_000)
+	truth := Line{Base: 20 * time.Millisecond, Token: 100}
+	for i := range 300 {
+		l.Observe(1_000+i*300, truth.Step(1_000+i*300))
+	}
+	if got, want := l.Line().Step(50_000).Seconds(), 0.025; math.Abs(got/want-1) > 0.02 {
+		t.Errorf("%s: %.5f s, want %.5f", l.Line(), got, want)
+	}
+	if got := l.Line().Step(-5); got != l.Line().Base {
+		t.Errorf("a step of an empty cache takes %v", got)
 	}
 }

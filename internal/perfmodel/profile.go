@@ -166,3 +166,18 @@ func paired(x, y []float64, scale float64) []point {
 
 // finite says that a number is one.
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// Speed is the profile as two lines: through prompts of 500 and 8,000 tokens, and through steps of 10
+// and 100 requests of 3,000 tokens each.
+func (p *Profile) Speed() Speed {
+	prefill := func(tokens int) time.Duration { return p.Prefill(Prefill{Requests: 1, Input: tokens}) }
+	step := func(context int) time.Duration { return p.Decode(Decode{Requests: context / 3_000, Context: context}) }
+	return Speed{Prefill: through(prefill, 500, 8_000), Decode: through(step, 30_000, 300_000)}
+}
+
+// through is the line through two points of a function, or a flat one where it falls.
+func through(f func(tokens int) time.Duration, short, long int) Line {
+	a, b := float64(f(short)), float64(f(long))
+	token := max(0, (b-a)/float64(long-short))
+	return Line{Base: time.Duration(max(0, a-token*float64(short))), Token: token}
+}

@@ -186,3 +186,24 @@ func FuzzProfile(f *testing.F) {
 		}
 	})
 }
+
+// As two lines, a profile says the same where it is straight.
+func TestProfileAsSpeed(t *testing.T) {
+	p, err := LoadProfile(small(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := p.Speed()
+	for _, c := range []struct {
+		what      string
+		got, want time.Duration
+	}{
+		{"a prompt", s.Prefill.Prefill(1_500), 25 * time.Millisecond},
+		{"a longer one", s.Prefill.Prefill(6_000), 70 * time.Millisecond},
+		{"a step", s.Decode.Step(100_000), p.Decode(Decode{Requests: 33, Context: 99_999})},
+	} {
+		if math.Abs(c.got.Seconds()/c.want.Seconds()-1) > 0.01 {
+			t.Errorf("%s takes %v, want %v", c.what, c.got, c.want)
+		}
+	}
+}

@@ -97,7 +97,7 @@ func (r *Router) know(s *scratch) {
 			s.kinds[i].learned = s.kinds[i-1].learned
 			continue
 		}
-		s.kinds[i].learned = r.speeds.of(w)
+		s.kinds[i].learned = r.speeds.of(w).prefill
 	}
 }
 

@@ -36,9 +36,9 @@ type Config struct {
 	// PredictFor is how long a picked rank is taken to hold the prompt unless it says so
 	// itself; 0 predicts nothing. Nil: 5 s for workers with KVEvents, else 120 s.
 	PredictFor func(rank fleet.Rank) time.Duration
-	// Line is how long prompts are taken to compute on workers of a kind that nobody has seen yet:
-	// what a profile says. The zero Line means perfmodel.DefaultLine().
-	Line perfmodel.Line
+	// Speeds are what workers are believed to be at first, by their model: what a profile says. Those
+	// of other models are believed to be perfmodel.DefaultSpeed().
+	Speeds map[string]perfmodel.Speed
 	// Decided is told of each final decision, with the sequence hashes of its prompt's complete
 	// blocks. It must be quick, must not call the router, and must keep neither. Nil is not told.
 	Decided func(d *Decision, chain []blockhash.Sequence)
@@ -57,9 +57,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Grace <= 0 {
 		c.Grace = 10 * time.Second
-	}
-	if c.Line == (perfmodel.Line{}) {
-		c.Line = perfmodel.DefaultLine()
 	}
 	if c.PredictFor == nil {
 		c.PredictFor = predictFor
@@ -101,7 +98,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, fleet: f, index: x, bookings: pick.NewBookings(cfg.MaxBookings)}
 	r.bookings.Served = cfg.Served
-	r.speeds.start, r.bookings.Prefilled = cfg.Line, r.speeds.prefilled
+	r.speeds.start, r.bookings.Prefilled = cfg.Speeds, r.speeds.prefilled
 	r.recent.slots = make([]slot, cfg.Decisions)
 	r.models.Store(&map[string]*model{})
 	r.queues.Store(&[]*waiting{})
@@ -186,12 +183,14 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 
-// Reconcile is told how many requests an engine itself reports, running and waiting, at a
-// time. It ends the bookings that an empty engine proves to be over, and returns how many.
-func (r *Router) Reconcile(rank fleet.RankID, reported int, at time.Time) int {
-	n := r.bookings.Reconcile(rank, reported, at, r.cfg.Grace)
-	r.Wake(at)
-	return n
+// Reported is told what an engine says of itself. It ends the bookings that an empty engine proves to
+// be over, and returns how many.
+func (r *Router) Reported(rank fleet.Rank, report fleet.Report) (ended int) {
+	gaps, took := rank.Load.SetReport(report)
+	r.speeds.decoded(rank.Worker, &report, gaps, took)
+	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
+	r.Wake(report.At)
+	return ended
 }
 
 // RankGone ends all bookings on a rank whose epoch is over. It is safe to call from the

@@ -48,7 +48,7 @@ func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]*route.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
-		w.router = route.New(route.Config{Seed: 1, Line: line, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
+		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 			return openai.Parse(ep, body, openai.Limits{})
 		}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)

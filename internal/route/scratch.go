@@ -98,7 +98,7 @@ type kind struct {
 
 // own is how long a candidate is expected to compute the prompt.
 func (r *Router) own(s *scratch, c *pick.Candidate) time.Duration {
-	return time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker)).Prefill(c.Uncached)) * c.Facts.Pace)
+	return time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker).prefill).Prefill(c.Uncached)) * c.Facts.Pace)
 }
 
 // firstToken is when a candidate's first token is expected, from now.
@@ -146,7 +146,7 @@ func (r *Router) explain(s *scratch, m *model, d *Decision, won int) {
 	by := s.judge(m)
 	for i, at := range s.order {
 		c := &s.candidates[at]
-		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker))
+		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker).prefill)
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Foreign: c.Facts.Foreign, Score: s.scored(by, c),

@@ -290,6 +290,8 @@ func (r *run) emit(j *job, out *engine.Output) {
 		}
 	} else {
 		r.tally.gap(r.now - j.last)
+		j.worker.gaps++
+		j.worker.gapTime += r.now - j.last
 	}
 	j.last = r.now
 	if out.Done == engine.NotDone {

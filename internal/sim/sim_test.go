@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -110,6 +111,39 @@ func TestFirstTokensAreGathered(t *testing.T) {
 	blind := mustRun(t, Config{NoEvents: true}, list).TTFT.Mean
 	if byEvents > 1.1*told || blind > 1.1*blindTold {
 		t.Errorf("mean TTFT %v by events, %v told; without events %v, %v told", byEvents, told, blind, blindTold)
+	}
+}
+
+// What a router learns of engines is what they are: how long prompts take, from bookings and events,
+// and how long steps do, from reports. Requests have the engines for themselves here, where a line
+// can be right.
+func TestSpeedsAreLearned(t *testing.T) {
+	var list []Arrival
+	rng := rand.New(rand.NewPCG(5, 5))
+	for i := range 600 {
+		n := 200 + rng.IntN(3000)
+		list = append(list, Arrival{At: time.Duration(i) * 1500 * time.Millisecond, Prompt: stretches{{uint64(i), n}}, Output: 40})
+	}
+	truth := perfmodel.Linear{PrefillBase: 8 * time.Millisecond, PrefillToken: 50 * time.Microsecond, DecodeBase: 12 * time.Millisecond}
+	r, err := newRun(Config{Workers: 2, Engine: engine.Config{Timing: truth, BlockSize: 16}}.withDefaults(), From(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.play(); err != nil {
+		t.Fatal(err)
+	}
+	for kind, got := range r.replicas[0].router.Speeds() {
+		prompt, step := got.Prefill.Prefill(2_000), got.Decode.Step(2_000)
+		// Looking every 20 ms, prompts seem to take 10 ms more than they do.
+		if prompt < 108*time.Millisecond || prompt > 122*time.Millisecond || math.Abs(step.Seconds()/0.012-1) > 0.05 {
+			t.Errorf("%+v: %v for 2,000 tokens of prefill, want 108 ms; a step %v, want 12 ms: %+v", kind, prompt, step, got)
+		}
+		if got.Prefill.Observed < 400 || got.Decode.Observed < 200 {
+			t.Errorf("learned from %d prompts and %d reports", got.Prefill.Observed, got.Decode.Observed)
+		}
+	}
+	if len(r.replicas[0].router.Speeds()) != 1 {
+		t.Error("there is one kind of engine")
 	}
 }
 

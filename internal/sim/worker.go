@@ -20,6 +20,9 @@ type worker struct {
 	inPass bool
 	down   bool
 	jobs   map[*job]struct{}
+	// Between tokens, since the engine started.
+	gaps    uint64
+	gapTime time.Duration
 }
 
 // job is one request from its arrival to its end.
@@ -67,7 +70,7 @@ func newWorker(number int, cfg Config) (*worker, error) {
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
 		Name: fmt.Sprintf("w%04d", w.number), Model: model, Address: fmt.Sprintf("10.0.%d.%d:8000", w.number>>8, w.number&255),
-		Ranks: 1, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks,
+		Ranks: 1, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks, BlockSize: w.cfg.BlockSize,
 	}
 	if w.down {
 		m.State = fleet.Down
@@ -126,10 +129,10 @@ func (r *run) report(w *worker) {
 		if !ok {
 			continue
 		}
-		rank.Load.SetReport(fleet.Report{
+		p.router.Reported(rank, fleet.Report{
 			At: r.clock(), Running: s.Running, Waiting: s.Waiting, KVUsage: float64(s.Active) / float64(max(1, s.Blocks)),
+			Gaps: w.gaps, GapTime: w.gapTime,
 		})
-		p.router.Reconcile(rank.ID, s.Running+s.Waiting, r.clock())
 	}
 }
 
@@ -139,6 +142,7 @@ func (r *run) die(w *worker, span time.Duration) error {
 		return nil
 	}
 	w.down, w.inPass = true, false
+	w.gaps, w.gapTime = 0, 0
 	w.epoch++
 	for j := range w.jobs {
 		r.inFlight--

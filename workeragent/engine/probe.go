@@ -19,6 +19,10 @@ type Load struct {
 	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
 	// up in its cache, and those it found there, on any tier. Both are 0 where it does not say.
 	PrefixQueries, PrefixHits uint64
+	// Gaps counts the gaps between tokens of answers since the engine started, and GapTime is their
+	// sum. Both are 0 where it does not say.
+	Gaps    uint64
+	GapTime time.Duration
 }
 
 // Probe asks one engine over HTTP. Make it with [NewProbe].
@@ -29,12 +33,13 @@ type Probe struct {
 }
 
 // loadNames are the metrics that say an engine's load.
-type loadNames struct{ running, waiting, usage, queries, hits, external string }
+type loadNames struct{ running, waiting, usage, queries, hits, external, gaps string }
 
 // What connectors find is not in vLLM's own hits: external are those.
 var vllmLoad = loadNames{
 	"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
 	"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total",
+	"vllm:inter_token_latency_seconds",
 }
 
 var loadOf = map[string]loadNames{
@@ -62,6 +67,9 @@ func (p *Probe) Healthy(ctx context.Context) error {
 
 // ReadsLoad says whether this kind of engine tells its load.
 func (p *Probe) ReadsLoad() bool { return p.names.running != "" }
+
+// maxGapSeconds bounds a sum of gaps: a century of a busy engine's.
+const maxGapSeconds = 1e9
 
 // maxMetrics bounds what is read of an engine's metrics page.
 const maxMetrics = 8 << 20
@@ -123,6 +131,14 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 			l.PrefixQueries += uint64(value)
 		case n.hits, n.external:
 			l.PrefixHits += uint64(value)
+		}
+		if of, ok := strings.CutPrefix(name, n.gaps); ok && n.gaps != "" {
+			switch of {
+			case "_count":
+				l.Gaps += uint64(value)
+			case "_sum":
+				l.GapTime += time.Duration(min(value, maxGapSeconds) * float64(time.Second))
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {

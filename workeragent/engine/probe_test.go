@@ -32,6 +32,10 @@ vllm:prefix_cache_queries_total{engine="0",model_name="qwen"} 5.0e+09
 vllm:prefix_cache_queries_total{engine="1",model_name="qwen"} 1000
 vllm:prefix_cache_hits_total{engine="0",model_name="qwen"} 3.0e+09
 vllm:external_prefix_cache_hits_total{engine="0",model_name="qwen"} 16
+vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="qwen"} 7
+vllm:inter_token_latency_seconds_count{engine="0",model_name="qwen"} 8
+vllm:inter_token_latency_seconds_sum{engine="0",model_name="qwen"} 0.25
+vllm:inter_token_latency_seconds_created{engine="0",model_name="qwen"} 1.7e+09
  5
 `,
 	"llamacpp": `llamacpp:requests_processing 2
@@ -53,7 +57,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 
 func TestLoad(t *testing.T) {
 	want := map[string]Load{
-		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016},
+		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},
 		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
 	}
 	for kind, page := range pages {

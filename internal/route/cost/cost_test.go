@@ -136,7 +136,7 @@ func TestWeightsAreValidated(t *testing.T) {
 //
 //	go test -run - -bench Score ./internal/route/cost
 func BenchmarkScore(b *testing.B) {
-	r := Request{BlockSize: 16, PromptTokens: 4000, Line: perfmodel.DefaultLine()}
+	r := Request{BlockSize: 16, PromptTokens: 4000, Line: perfmodel.DefaultSpeed().Prefill}
 	f := Facts{Overlap: [fleet.Tiers]int{100, 20}, Booked: fleet.Amount{Requests: 3, PrefillTokens: 5000, DecodeBlocks: 900}, Wait: time.Millisecond}
 	for _, by := range []Function{Default(), Dynamo()} {
 		b.Run("cost="+by.String(), func(b *testing.B) {

@@ -1,7 +1,10 @@
 package pick
 
 import (
+	"cmp"
 	"hash/maphash"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -171,6 +174,10 @@ func (b *Bookings) End(id string, why Reason) bool {
 // PrefillDone takes the booking's prefill tokens off its rank: the request has begun to
 // answer. False means that there is no booking under id, or its prefill was done already.
 func (b *Bookings) PrefillDone(id string, now time.Time) bool {
+	return b.prefillDone(id, Computed, now)
+}
+
+func (b *Bookings) prefillDone(id string, how Progress, now time.Time) bool {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +185,7 @@ func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 	if !ok || k.Amount.PrefillTokens == 0 {
 		return false
 	}
-	b.prefillDoneLocked(s, id, k, Computed, now)
+	b.prefillDoneLocked(s, id, k, how, now)
 	return true
 }
 
@@ -201,10 +208,11 @@ const (
 	Supposed                 // it should be done, and nobody will say: nothing is learned from it
 )
 
-// Settle looks at every booking that still has prefill, takes it off those where it is done, and
-// returns how many there were. look must not call back into the table.
+// Settle looks at every booking that still has prefill, takes it off those where it is done, in the
+// order in which they were made, and returns how many there were. look must not call back into the
+// table.
 func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
-	n := 0
+	var done []settled
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
@@ -213,13 +221,26 @@ func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
 				continue
 			}
 			if how := look(&k); how != Pending {
-				b.prefillDoneLocked(s, id, k, how, now)
-				n++
+				done = append(done, settled{id, k.At, how})
 			}
 		}
 		s.mu.Unlock()
 	}
+	slices.SortFunc(done, func(a, b settled) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.id, b.id)) })
+	n := 0
+	for _, d := range done {
+		if b.prefillDone(d.id, d.how, now) {
+			n++
+		}
+	}
 	return n
+}
+
+// settled is a booking whose prefill is done.
+type settled struct {
+	id  string
+	at  time.Time
+	how Progress
 }
 
 // EndIf ends every booking that match accepts and returns how many there were. match must

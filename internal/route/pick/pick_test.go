@@ -109,7 +109,7 @@ func TestBurstSpreads(t *testing.T) {
 			rng := rand.New(rand.NewPCG(g, 0))
 			p := policy(t, KV, 0)
 			for i := range requests / 8 {
-				q := cost.Request{BlockSize: 16, PromptTokens: 160, Line: perfmodel.DefaultLine()}
+				q := cost.Request{BlockSize: 16, PromptTokens: 160, Line: perfmodel.DefaultSpeed().Prefill}
 				amount := fleet.Amount{Requests: 1, PrefillTokens: 160, DecodeBlocks: 10, PrefillTime: q.Line.Prefill(160)}
 				for {
 					cs := make([]Candidate, workers)
