@@ -76,7 +76,7 @@ func (r *Router) decide(s *scratch, d *Decision, req *Request) (*Decision, *prom
 
 // place books the request on the best of s.ranks and says why.
 func (r *Router) place(s *scratch, m *model, d *Decision) *prompt.Error {
-	d.Cost = m.Cost.String()
+	d.Cost = m.choice(s.asks.role).Cost.String()
 	won, err := r.book(s, m, d)
 	if err != nil {
 		return err

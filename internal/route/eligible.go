@@ -11,12 +11,12 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// pool is the ranks that serve a model, whatever their state.
-func (m *model) pool(snap *fleet.Snapshot) []fleet.Rank {
+// pool is the ranks that serve a model in a role, whatever their state.
+func (m *model) pool(snap *fleet.Snapshot, role fleet.Role) []fleet.Rank {
 	if m == anyModel {
 		return snap.Ranks
 	}
-	return snap.Pool(m.Pool, fleet.Aggregated)
+	return snap.Pool(m.Pool, role)
 }
 
 // eligible collects into s.ranks those that may take the request. What stands in their way is looked
@@ -30,7 +30,7 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 	}
 	snap := r.fleet.Snapshot()
 	plain := m != anyModel && !a.restricted() && !m.Busy.bounds()
-	if plain && s.everyone == (everyone{snap, m.Pool}) {
+	if plain && s.everyone == (everyone{snap, m.Pool, a.role}) {
 		return nil
 	}
 	s.everyone = everyone{}
@@ -38,8 +38,8 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 	var states [4]int
 	s.ranks = s.ranks[:0]
 	free, pool := 0, 0
-	for _, rank := range m.pool(snap) {
-		if m == anyModel && rank.Worker.Role != fleet.Aggregated {
+	for _, rank := range m.pool(snap, a.role) {
+		if m == anyModel && rank.Worker.Role != a.role {
 			continue
 		}
 		pool++
@@ -65,7 +65,7 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 	case free > 0:
 		s.ranks, s.kinds = s.ranks[:free], s.kinds[:free]
 		if plain {
-			s.everyone = everyone{snap, m.Pool}
+			s.everyone = everyone{snap, m.Pool, a.role}
 		}
 		return nil
 	case len(s.ranks) > 0:
@@ -86,6 +86,7 @@ func (r *Router) eligible(s *scratch, m *model, d *Decision) *prompt.Error {
 type everyone struct {
 	snap *fleet.Snapshot
 	pool string
+	role fleet.Role
 }
 
 // know finds out what decisions ask of the worker of each of s.ranks.

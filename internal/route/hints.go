@@ -14,6 +14,7 @@ import (
 
 // asks is what a request asks of its routing.
 type asks struct {
+	role           fleet.Role
 	allowed        []string // sorted; empty means every worker
 	worker         string   // empty means any
 	rank           int      // -1 means any
@@ -119,13 +120,16 @@ func (a *asks) preference(w *fleet.Worker) float64 {
 // lane names the set of ranks that may take the request. Names of workers cannot hold a comma.
 func (a *asks) lane() string {
 	if !a.restricted() {
-		return ""
+		if a.role == fleet.Aggregated {
+			return ""
+		}
+		return a.role.String()
 	}
 	lane := strings.Join(a.allowed, ",")
 	if a.worker != "" {
 		lane = a.worker
 	}
-	return strings.Join(append([]string{lane + "/" + strconv.Itoa(a.rank)}, a.required...), ",")
+	return strings.Join(append([]string{a.role.String(), lane + "/" + strconv.Itoa(a.rank)}, a.required...), ",")
 }
 
 // kept is a copy whose strings outlive the request's body.
@@ -152,10 +156,11 @@ func (a *asks) answerBlocks(blockSize int) int { return a.answer / (2 * blockSiz
 // worth of cached tokens alone: what it weighs prefill by is learned.
 func (s *scratch) judge(m *model) cost.Function {
 	a := &s.asks
+	by := m.choice(a.role).Cost
 	if !a.overlap.Set && !a.scale.Set {
-		return m.Cost
+		return by
 	}
-	switch f := m.Cost.(type) {
+	switch f := by.(type) {
 	case *cost.Weights:
 		s.weights = *f
 		either(&s.weights.Overlap, a.overlap.Value, a.overlap.Set)
@@ -170,5 +175,5 @@ func (s *scratch) judge(m *model) cost.Function {
 		}
 		return &s.delay
 	}
-	return m.Cost
+	return by
 }

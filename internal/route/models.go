@@ -36,12 +36,12 @@ type ModelConfig struct {
 	BlockSize int
 	// ContextLength is for listings; 0 is unknown.
 	ContextLength int
-	// Policy is one of pick.Names; empty means kv.
-	Policy string
-	// Temperature spreads the kv policy's picks: 0, the default, always takes the lowest cost.
+	// Policy, Temperature and Cost are those of every role that has no other; see [Choice].
+	Policy      string
 	Temperature float64
-	// Cost judges the candidates; nil means cost.Default().
-	Cost cost.Function
+	Cost        cost.Function
+	// Roles are how workers of single roles are chosen, where that differs.
+	Roles map[fleet.Role]Choice
 	// Busy says when a rank takes no more requests. All models of a pool must have the same.
 	Busy Busy
 	// Queue is how requests wait while all ranks that may take them are busy; nil: they are refused.
@@ -51,12 +51,65 @@ type ModelConfig struct {
 	MaxWait time.Duration
 }
 
+// Choice is how one of several workers is chosen.
+type Choice struct {
+	// Policy is one of pick.Names; empty means kv.
+	Policy string
+	// Temperature spreads the kv policy's picks: 0, the default, always takes the lowest cost.
+	Temperature float64
+	// Cost judges the candidates; nil means cost.Default().
+	Cost cost.Function
+}
+
+// choice is a Choice made ready.
+type choice struct {
+	Choice
+	policy pick.Policy
+}
+
+func newChoice(c Choice) (*choice, error) {
+	if c.Policy == "" {
+		c.Policy = pick.KV
+	}
+	if c.Cost == nil {
+		c.Cost = cost.Default()
+	}
+	policy, err := pick.New(c.Policy, c.Temperature)
+	return &choice{c, policy}, errors.Join(err, c.Cost.Validate())
+}
+
 // model is a ModelConfig made ready.
 type model struct {
 	ModelConfig
 	name    string
-	policy  pick.Policy
+	all     choice
+	roles   map[fleet.Role]*choice
 	waiting *waiting // nil where none waits
+}
+
+// choice is how workers of a role are chosen.
+func (m *model) choice(role fleet.Role) *choice {
+	if c := m.roles[role]; c != nil {
+		return c
+	}
+	return &m.all
+}
+
+// keep takes over the policies of the model before, where they are the same: a reload does not begin
+// their round again.
+func (m *model) keep(old *model) {
+	m.all.keep(&old.all)
+	for role, c := range m.roles {
+		if before := old.roles[role]; before != nil {
+			c.keep(before)
+		}
+	}
+}
+
+func (c *choice) keep(old *choice) {
+	if c.Policy == old.Policy && c.Temperature == old.Temperature {
+		c.policy = old.policy
+	}
 }
 
 // SetModels replaces what is served: decisions that have begun use the old models, all
@@ -69,8 +122,8 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
 		}
-		if old := (*r.models.Load())[name]; old != nil && old.Policy == m.Policy && old.Temperature == m.Temperature {
-			m.policy = old.policy // a reload does not begin the round again
+		if old := (*r.models.Load())[name]; old != nil {
+			m.keep(old)
 		}
 		ready[name] = m
 	}
@@ -90,26 +143,24 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	if m.BlockSize == 0 {
 		m.BlockSize = 16
 	}
-	if m.Policy == "" {
-		m.Policy = pick.KV
+	all, err := newChoice(Choice{cfg.Policy, cfg.Temperature, cfg.Cost})
+	errs := []error{err}
+	m.all, m.roles = *all, make(map[fleet.Role]*choice, len(cfg.Roles))
+	for role, c := range cfg.Roles {
+		if m.roles[role], err = newChoice(c); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", role, err))
+		}
 	}
-	if m.Cost == nil {
-		m.Cost = cost.Default()
-	}
-	var err error
 	if m.BlockSize < 0 || m.BlockSize > 1<<16 {
-		err = fmt.Errorf("blockSize is %d: it must lie between 1 and 65536", m.BlockSize)
+		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and 65536", m.BlockSize))
 	}
 	if m.MaxWait == 0 {
 		m.MaxWait = 30 * time.Second
 	}
-	policy, policyErr := pick.New(m.Policy, m.Temperature)
-	m.policy = policy
-	var queueErr error
 	if m.Queue != nil {
-		queueErr = m.Queue.Validate()
+		errs = append(errs, m.Queue.Validate())
 	}
-	return m, errors.Join(err, policyErr, m.Cost.Validate(), m.Busy.Validate(), queueErr)
+	return m, errors.Join(append(errs, m.Busy.Validate())...)
 }
 
 // seed is that of the block hashes of one request. Tokens do not tell one image from another,

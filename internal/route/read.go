@@ -11,8 +11,8 @@ import (
 
 // anyModel serves requests that name no model on a path we do not read.
 var anyModel = &model{
-	ModelConfig: ModelConfig{BlockSize: 16, Policy: pick.LeastLoaded, Cost: cost.Default()},
-	policy:      must(pick.New(pick.LeastLoaded, 0)),
+	ModelConfig: ModelConfig{BlockSize: 16},
+	all:         choice{Choice{Policy: pick.LeastLoaded, Cost: cost.Default()}, must(pick.New(pick.LeastLoaded, 0))},
 }
 
 func must(p pick.Policy, err error) pick.Policy {
@@ -24,7 +24,7 @@ func must(p pick.Policy, err error) pick.Policy {
 
 // read parses the request as far as it can be and finds its model and policy.
 func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Error) {
-	s.parsed, s.asks = nil, asks{rank: -1}
+	s.parsed, s.asks = nil, asks{rank: -1, role: req.Role}
 	s.prompt.Reset()
 	d.Model = req.Model
 	if req.Known {
@@ -48,10 +48,11 @@ func (r *Router) read(s *scratch, d *Decision, req *Request) (*model, *prompt.Er
 	if m != anyModel {
 		d.Model = m.name // not the request's string, which may pin its body
 	}
-	d.BlockSize, d.Policy, s.policy = m.BlockSize, m.Policy, m.policy
+	c := m.choice(req.Role)
+	d.BlockSize, d.Policy, s.policy = m.BlockSize, c.Policy, c.policy
 	s.how = pick.Asked{Session: d.Session, Temperature: s.asks.temperature.Value, HasTemperature: s.asks.temperature.Set}
 	if !req.Known || parsedByLoad(m, req) {
-		d.Policy, s.policy, s.parsed = pick.LeastLoaded, anyModel.policy, nil
+		d.Policy, s.policy, s.parsed = pick.LeastLoaded, anyModel.all.policy, nil
 	}
 	return m, nil
 }

@@ -20,6 +20,9 @@ type Request struct {
 	// Parsed is the body's content, where the caller has read it already; nil lets
 	// Config.Parse read Body.
 	Parsed *prompt.Request
+	// Role is whom the request is for: workers that do all of it, or one part. To a decode worker the
+	// prompt comes computed.
+	Role fleet.Role
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
 	// Session is the client's session, where it names one.

@@ -53,7 +53,7 @@ func (s *scratch) shed() {
 // score judges every rank of s.ranks by its load now.
 func (r *Router) score(s *scratch, m *model, d *Decision) {
 	q := &s.asked
-	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens}
+	*q = cost.Request{BlockSize: m.BlockSize, PromptTokens: d.PromptTokens, Computed: s.asks.role == fleet.Decode}
 	s.candidates = slices.Grow(s.candidates[:0], len(s.ranks))[:len(s.ranks)]
 	for i := range s.ranks {
 		c, load := &s.candidates[i], s.ranks[i].Load

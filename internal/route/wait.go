@@ -225,7 +225,7 @@ func (r *Router) canGo(t *Ticket, now time.Time) bool {
 	free := func(ranks []fleet.Rank) bool {
 		for i := range ranks {
 			rank := &ranks[i]
-			if rank.Worker.Model != m.Pool || rank.Worker.Role != fleet.Aggregated || t.asks.bars(rank) != nothing {
+			if rank.Worker.Model != m.Pool || rank.Worker.Role != t.asks.role || t.asks.bars(rank) != nothing {
 				continue
 			}
 			there = true
@@ -241,7 +241,7 @@ func (r *Router) canGo(t *Ticket, now time.Time) bool {
 	case len(t.asks.allowed) > 0:
 		return slices.ContainsFunc(t.asks.allowed, func(name string) bool { return free(ranksOf(snap, name)) }) || !there
 	}
-	return free(m.pool(snap)) || !there
+	return free(m.pool(snap, t.asks.role)) || !there
 }
 
 // ranksOf returns the ranks of one worker, without a walk over the fleet: there may be many lanes.
@@ -271,7 +271,7 @@ func (r *Router) resume(s *scratch, t *Ticket, now time.Time) *Decision {
 		s.blocks = append(s.blocks, t.blocks...)
 	}
 	if err := r.eligible(s, m, d); err != nil {
-		if d.busy() || d.Reason == NoReadyWorker && len(m.pool(r.fleet.Snapshot())) > 0 {
+		if d.busy() || d.Reason == NoReadyWorker && len(m.pool(r.fleet.Snapshot(), t.asks.role)) > 0 {
 			return nil
 		}
 		d.refuse(err)

@@ -16,6 +16,7 @@ const (
 	eventsCome        // message, to its replica
 	firstToken        // the router hears of job's
 	lastToken         // the same
+	transferred       // job's prompt has come to the workers that decode
 	reports           // of all engines
 	settles           // all routers look which prompts are computed
 	workerDies        // worker, for span
@@ -32,6 +33,7 @@ type event struct {
 	life    uint64
 	span    time.Duration
 	job     *job
+	id      string // of job's decision
 	message *message
 	booked  *feed.Bookings
 }

@@ -24,6 +24,10 @@
 // after BookLag. Every ReportEvery each engine's running and waiting counts reach all replicas, as
 // a scrape of its metrics would.
 //
+// Where prefill workers are apart, a request is decided twice: its prompt is computed by one of them,
+// leaves when that is done, and TransferBase and TransferToken later is decided anew for a worker
+// that decodes.
+//
 // # Concurrency
 //
 // A run belongs to one goroutine; runs share nothing.

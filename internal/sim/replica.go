@@ -51,8 +51,12 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		}
 	}
 	size := cfg.Engine.BlockSize
+	roles := map[fleet.Role]route.Choice{}
+	if cfg.DecodePolicy != "" {
+		roles[fleet.Decode] = route.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
+	}
 	err := p.router.SetModels(map[string]*route.ModelConfig{model: {
-		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost,
+		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
@@ -68,9 +72,9 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-func (p *replica) decide(tokens []uint32, session string, now time.Time) *route.Decision {
+func (p *replica) decide(tokens []uint32, session string, role fleet.Role, now time.Time) *route.Decision {
 	p.tokens = tokens
-	return p.router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: session}, now)
+	return p.router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: session, Role: role}, now)
 }
 
 func (p *replica) number(worker string) int { return p.byName[worker] }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -55,6 +56,8 @@ type Quantiles struct {
 
 // WorkerShare is what one worker did.
 type WorkerShare struct {
+	// Role is empty for a worker that does all.
+	Role         string  `json:"role,omitempty"`
 	Requests     int     `json:"requests"`
 	PromptTokens int     `json:"prompt_tokens"`
 	CachedTokens int     `json:"cached_tokens"`
@@ -78,15 +81,22 @@ type tally struct {
 
 func (t *tally) init(workers int) { t.workers = make([]WorkerShare, workers) }
 
-func (t *tally) decided(worker int, d *route.Decision) {
+func (t *tally) decided(worker int, role fleet.Role, d *route.Decision) {
 	t.workers[worker].Requests++
+	if role == fleet.Decode {
+		return // its prompt was counted where it was computed
+	}
 	t.promptDecided += d.PromptTokens
 	t.promised += d.Cached
 }
 
-func (t *tally) first(j *job, now time.Duration, cached int) {
+func (t *tally) first(j *job, now time.Duration) {
 	t.ttft = append(t.ttft, ms(now-j.at))
 	j.first = now
+}
+
+// found counts a prompt, and what of it was in the cache where it was computed.
+func (t *tally) found(j *job, cached int) {
 	n := len(j.engine.Prompt)
 	t.prompt += n
 	t.cached += cached
@@ -117,13 +127,16 @@ func (r *run) result() *Result {
 		out.OutputRate = round(float64(t.output) / out.Duration)
 	}
 	for i, w := range r.workers {
+		if w.role != fleet.Aggregated {
+			out.PerWorker[i].Role = w.role.String()
+		}
 		out.PerWorker[i].Preemptions = w.engine.Stats().Preemptions
 		out.PerWorker[i].PrefixReuse = ratio(out.PerWorker[i].CachedTokens, out.PerWorker[i].PromptTokens)
 	}
 	return out
 }
 
-// Imbalance is the most that any worker had to do over the mean: prompt tokens computed and
+// Imbalance is the most that any worker had to do over the mean of its role: prompt tokens computed and
 // tokens emitted.
 func (r *Result) Imbalance() float64 {
 	most := 0.0
@@ -133,17 +146,18 @@ func (r *Result) Imbalance() float64 {
 	return most
 }
 
-// Shares are what each worker had to do over the mean, as [Result.Imbalance] reckons it; 0 where
-// there was nothing to do.
+// Shares are what each worker had to do over the mean of its role, as [Result.Imbalance] reckons it; 0
+// where there was nothing to do.
 func (r *Result) Shares() []float64 {
-	out, sum := make([]float64, len(r.PerWorker)), 0.0
+	out, sum, of := make([]float64, len(r.PerWorker)), map[string]float64{}, map[string]float64{}
 	for i, w := range r.PerWorker {
 		out[i] = float64(w.PromptTokens - w.CachedTokens + w.OutputTokens)
-		sum += out[i]
+		sum[w.Role] += out[i]
+		of[w.Role]++
 	}
-	for i := range out {
-		if sum > 0 {
-			out[i] /= sum / float64(len(out))
+	for i, w := range r.PerWorker {
+		if sum[w.Role] > 0 {
+			out[i] /= sum[w.Role] / of[w.Role]
 		}
 	}
 	return out
@@ -161,9 +175,9 @@ func (r *Result) String() string {
 	}{{"TTFT", r.TTFT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
 		fmt.Fprintf(&b, "%-6s %10.1f %10.1f %10.1f %10.1f\n", row.name, row.t.Mean, row.t.P50, row.t.P90, row.t.P99)
 	}
-	fmt.Fprintf(&b, "\n%-8s %10s %14s %10s %14s %12s\n", "worker", "requests", "prompt tokens", "reuse", "output tokens", "preemptions")
+	fmt.Fprintf(&b, "\n%-12s %10s %14s %10s %14s %12s\n", "worker", "requests", "prompt tokens", "reuse", "output tokens", "preemptions")
 	for i, w := range r.PerWorker {
-		fmt.Fprintf(&b, "%-8d %10d %14d %10.4f %14d %12d\n", i, w.Requests, w.PromptTokens, w.PrefixReuse, w.OutputTokens, w.Preemptions)
+		fmt.Fprintf(&b, "%-12s %10d %14d %10.4f %14d %12d\n", strings.TrimSpace(fmt.Sprint(i, " ", w.Role)), w.Requests, w.PromptTokens, w.PrefixReuse, w.OutputTokens, w.Preemptions)
 	}
 	return b.String()
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -65,7 +66,7 @@ type run struct {
 
 func newRun(cfg Config, next func() (Arrival, bool, error)) (*run, error) {
 	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
-	for i := range cfg.Workers {
+	for i := range cfg.engines() {
 		w, err := newWorker(i, cfg)
 		if err != nil {
 			return nil, err
@@ -79,7 +80,7 @@ func newRun(cfg Config, next func() (Arrival, bool, error)) (*run, error) {
 		}
 		r.replicas = append(r.replicas, p)
 	}
-	r.tally.init(cfg.Workers)
+	r.tally.init(cfg.engines())
 	return r, nil
 }
 
@@ -166,11 +167,14 @@ func (r *run) handle(e *event) error {
 	case eventsCome:
 		r.deliver(e.message)
 	case firstToken:
-		e.job.replica.router.PrefillDone(e.job.id, r.clock())
+		e.job.replica.router.PrefillDone(e.id, r.clock())
 		r.tell(e.job.replica)
 	case lastToken:
-		e.job.replica.router.End(e.job.id, r.clock())
+		e.job.replica.router.End(e.id, r.clock())
 		r.tell(e.job.replica)
+	case transferred:
+		r.inFlight--
+		return r.decode(e.job)
 	case bookingsCome:
 		r.hear(e.booked)
 	case settles:
@@ -206,27 +210,58 @@ func (r *run) arrive() error {
 		return fmt.Errorf("simulate: request %d has %d prompt tokens and %d of output: it needs one of each", r.tally.arrived, len(j.engine.Prompt), a.Output)
 	}
 	r.tally.arrived++
-	d := j.replica.decide(j.engine.Prompt, a.Session, r.clock())
-	r.tell(j.replica)
-	r.settleSoon()
-	switch {
-	case d.Outcome != route.Picked:
-		r.fail(j)
-	default:
-		j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
-		j.seed = uint64(r.tally.arrived)
-		j.engine.MaxTokens, j.engine.Next, j.engine.Owner = a.Output, j.answer, j
-		r.tally.decided(j.worker.number, d)
-		if err := j.worker.engine.Submit(&j.engine, r.clock()); err != nil {
-			j.replica.router.End(j.id, r.clock())
-			r.fail(j)
-			break
-		}
-		r.inFlight++
-		j.worker.jobs[j] = struct{}{}
-		r.beginSoon(j.worker)
+	j.seed, j.session = uint64(r.tally.arrived), a.Session
+	j.engine.MaxTokens, j.engine.Next, j.engine.Owner = a.Output, j.answer, j
+	if r.cfg.Prefill > 0 {
+		j.prefill = engine.Request{Prompt: j.engine.Prompt, MaxTokens: 1, Next: j.answer, Owner: j}
+		r.submit(j, fleet.Prefill, &j.prefill)
+	} else {
+		r.submit(j, fleet.Aggregated, &j.engine)
 	}
 	return r.read()
+}
+
+// submit has one of the replicas choose an engine of a role, where a job's request joins the queue.
+func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
+	d := j.replica.decide(j.engine.Prompt, j.session, role, r.clock())
+	r.tell(j.replica)
+	r.settleSoon()
+	if d.Outcome != route.Picked {
+		r.fail(j)
+		return
+	}
+	j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
+	r.tally.decided(j.worker.number, role, d)
+	if err := j.worker.engine.Submit(request, r.clock()); err != nil {
+		j.replica.router.End(j.id, r.clock())
+		r.fail(j)
+		return
+	}
+	r.inFlight++
+	j.worker.jobs[j] = struct{}{}
+	r.beginSoon(j.worker)
+}
+
+// handOver sends a computed prompt on its way to the workers that decode.
+func (r *run) handOver(j *job, cached int) {
+	r.tally.found(j, cached)
+	if r.cfg.FirstTokens {
+		r.signal(event{kind: firstToken, job: j, id: j.id})
+	}
+	r.signal(event{kind: lastToken, job: j, id: j.id})
+	delete(j.worker.jobs, j)
+	took := r.cfg.TransferBase + time.Duration(len(j.engine.Prompt))*r.cfg.TransferToken
+	r.agenda.add(event{at: r.now + took, kind: transferred, job: j}) // it stays in flight
+}
+
+// decode has a delivered prompt decoded.
+func (r *run) decode(j *job) error {
+	j.engine.Delivered = len(j.engine.Prompt)
+	r.submit(j, fleet.Decode, &j.engine)
+	if r.cfg.Concurrency > 0 {
+		return r.admit() // in case it has failed
+	}
+	return nil
 }
 
 // fail counts a request that no engine took.
@@ -271,6 +306,10 @@ func (r *run) endPass(w *worker, life uint64) error {
 	for i := range result.Outputs {
 		out := &result.Outputs[i]
 		j := out.Request.Owner.(*job)
+		if out.Request == &j.prefill {
+			r.handOver(j, out.Cached)
+			continue
+		}
 		r.emit(j, out)
 		ended = ended || out.Done != engine.NotDone
 	}
@@ -284,9 +323,12 @@ func (r *run) endPass(w *worker, life uint64) error {
 // emit counts a token, and tells the router of a first and a last one.
 func (r *run) emit(j *job, out *engine.Output) {
 	if out.Index == 0 {
-		r.tally.first(j, r.now, out.Cached)
+		r.tally.first(j, r.now)
+		if j.engine.Delivered == 0 {
+			r.tally.found(j, out.Cached)
+		}
 		if r.cfg.FirstTokens {
-			r.signal(event{kind: firstToken, job: j})
+			r.signal(event{kind: firstToken, job: j, id: j.id})
 		}
 	} else {
 		r.tally.gap(r.now - j.last)
@@ -302,7 +344,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.prompts = append(r.prompts, j.engine.Prompt)
-	r.signal(event{kind: lastToken, job: j})
+	r.signal(event{kind: lastToken, job: j, id: j.id})
 	if r.cfg.Progress != nil && r.tally.completed%64 == 0 {
 		r.cfg.Progress(r.tally.completed)
 	}

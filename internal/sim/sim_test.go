@@ -60,6 +60,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"guessing":    {NoEvents: true},
 		"told":        {FirstTokens: true},
+		"parted":      {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
 		"closed loop": {Concurrency: 8},
 		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
 		"slow":        {Slow: map[int]float64{2: 3}},
@@ -111,6 +112,40 @@ func TestFirstTokensAreGathered(t *testing.T) {
 	blind := mustRun(t, Config{NoEvents: true}, list).TTFT.Mean
 	if byEvents > 1.1*told || blind > 1.1*blindTold {
 		t.Errorf("mean TTFT %v by events, %v told; without events %v, %v told", byEvents, told, blind, blindTold)
+	}
+}
+
+// A prompt goes to a worker that prefills, travels, and is decoded by another; nothing is lost on the
+// way, and both roles share their work.
+func TestPrefillAndDecodeWorkers(t *testing.T) {
+	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
+	one := mustRun(t, Config{Workers: 1, Prefill: 1, TransferBase: 7 * time.Millisecond, TransferToken: 10 * time.Microsecond, Engine: engine.Config{Timing: timing}},
+		[]Arrival{{Prompt: stretches{{1, 100}}, Output: 4}})
+	// 10 + 100 ms of prefill, 7 + 1 ms on the way, and a step; then three more.
+	if one.TTFT.Mean != 123 || one.E2E.Mean != 138 || one.ITL.Mean != 5 {
+		t.Errorf("TTFT %v, e2e %v, ITL %v; want 123, 138 and 5 ms", one.TTFT.Mean, one.E2E.Mean, one.ITL.Mean)
+	}
+	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
+	cfg := Config{Workers: 2, Prefill: 3, Seed: 7, Engine: engine.Config{Blocks: 1200, BlockSize: 16}}
+	r := mustRun(t, cfg, list)
+	prefilled, decoded, tokens := 0, 0, 0
+	for i, w := range r.PerWorker {
+		if i < 2 {
+			decoded += w.Requests
+			tokens += w.OutputTokens
+		} else {
+			prefilled += w.Requests
+		}
+		if (w.Role == "decode") != (i < 2) || (w.Role == "prefill") != (i >= 2) || w.Requests == 0 || i < 2 && w.PromptTokens > 0 || i >= 2 && w.OutputTokens > 0 {
+			t.Errorf("worker %d: %+v", i, w)
+		}
+	}
+	if r.Completed != len(list) || prefilled != len(list) || decoded != len(list) || tokens == 0 || r.Imbalance() > 1.5 || r.PrefixReuse < 0.3 {
+		t.Errorf("%d of %d completed, %d prefilled, %d decoded, imbalance %.2f, reuse %.3f", r.Completed, len(list), prefilled, decoded, r.Imbalance(), r.PrefixReuse)
+	}
+	cfg.Restarts = []Restart{{Worker: 4, At: time.Second, After: time.Second}, {Worker: 0, At: 3 * time.Second, After: time.Second}}
+	if r := mustRun(t, cfg, list); r.Completed+r.Errors != len(list) || r.Errors == 0 {
+		t.Errorf("with failures: %d completed and %d errors of %d", r.Completed, r.Errors, len(list))
 	}
 }
 

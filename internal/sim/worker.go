@@ -13,6 +13,7 @@ import (
 // worker is one engine and what runs on it.
 type worker struct {
 	number int
+	role   fleet.Role
 	cfg    engine.Config
 	engine *engine.Engine
 	epoch  uint64 // grows with every start
@@ -27,8 +28,10 @@ type worker struct {
 
 // job is one request from its arrival to its end.
 type job struct {
+	prefill engine.Request // for a worker that only does that
 	engine  engine.Request
-	id      string // of the decision
+	id      string // of the decision, of the last one
+	session string
 	replica *replica
 	worker  *worker
 	number  int
@@ -56,7 +59,7 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 }
 
 func newWorker(number int, cfg Config) (*worker, error) {
-	w := &worker{number: number, cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
+	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
 	w.cfg.HashSeed = uint64(number)
 	if factor, ok := cfg.Slow[number]; ok {
 		w.cfg.Timing = slow{w.cfg.Timing, factor}
@@ -70,7 +73,7 @@ func newWorker(number int, cfg Config) (*worker, error) {
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
 		Name: fmt.Sprintf("w%04d", w.number), Model: model, Address: fmt.Sprintf("10.0.%d.%d:8000", w.number>>8, w.number&255),
-		Ranks: 1, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks, BlockSize: w.cfg.BlockSize,
+		Ranks: 1, Role: w.role, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks, BlockSize: w.cfg.BlockSize,
 	}
 	if w.down {
 		m.State = fleet.Down

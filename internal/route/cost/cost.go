@@ -29,6 +29,8 @@ type Request struct {
 	BlockSize int
 	// PromptTokens is the length of the prompt.
 	PromptTokens int
+	// Computed says that the prompt comes computed, from a prefill worker: it takes room, and no time.
+	Computed bool
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
@@ -98,6 +100,8 @@ type Score struct {
 //	decode   = Decode · (booked blocks + blocks of this prompt)
 //	requests = Requests · booked requests
 //
+// Of a prompt that comes computed there is no prefill, as Dynamo's decode routers have it.
+//
 // Dynamo counts blocks that several running requests share once, and lets those of an answer
 // whose length is known shrink; here every request's count, as its booking has them.
 func (w *Weights) Score(r *Request, f *Facts) (s Score) {
@@ -117,9 +121,12 @@ func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 	}
 	s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / bs
 	s.Prefill = w.PrefillScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
+	s.Uncached = r.PromptTokens - f.Cached(r)
+	if r.Computed {
+		s.Credit, s.Ahead, s.Prefill, s.Uncached = 0, 0, 0, 0
+	}
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
 	s.Total = s.Prefill + s.Decode + s.Requests
-	s.Uncached = r.PromptTokens - f.Cached(r)
 	return s
 }

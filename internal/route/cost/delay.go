@@ -56,9 +56,9 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 		pace = 1
 	}
 	token := pace * r.Line.Token / 1e6
-	s.Uncached = r.PromptTokens - f.Cached(r)
 	compute := 0.0
-	if r.PromptTokens > 0 {
+	if r.PromptTokens > 0 && !r.Computed {
+		s.Uncached = r.PromptTokens - f.Cached(r)
 		saved, bs := 0.0, float64(max(1, r.BlockSize))
 		for t, n := range f.Overlap {
 			saved += w.Tier[t] * float64(n) * bs

@@ -193,6 +193,7 @@ func (e *Engine) preempt(r *Request) (refund int) {
 	refund = e.drop(r)
 	e.releaseAll(r)
 	e.running = without(e.running, r)
+	r.Delivered = 0 // gone with the blocks
 	e.waiting = slices.Insert(e.waiting, 0, r)
 	r.state = waiting
 	e.stats.Preemptions++
@@ -212,7 +213,8 @@ func (e *Engine) admit(budget int) {
 		if ceil(r.known(), size)-hits > e.pool.free-inactive {
 			return
 		}
-		want := r.known() - hits*size
+		computed := max(hits*size, min(r.Delivered, r.known()-1))
+		want := r.known() - computed
 		if want > budget && e.cfg.WholePrompts {
 			return
 		}
@@ -222,11 +224,11 @@ func (e *Engine) admit(budget int) {
 			e.pool.hold(id)
 			r.blocks = append(r.blocks, id)
 		}
-		r.computed, r.committed = hits*size, hits
+		r.computed, r.committed = computed, hits
 		if !r.admitted {
-			r.admitted, r.cached = true, r.computed
+			r.admitted, r.cached = true, hits*size
 			e.stats.PrefixQueries += uint64(r.known())
-			e.stats.PrefixHits += uint64(r.computed)
+			e.stats.PrefixHits += uint64(hits * size)
 		}
 		e.waiting[0] = nil
 		e.waiting = e.waiting[1:]
@@ -273,8 +275,10 @@ func (e *Engine) give(r *Request, tokens int) {
 	if !e.cfg.NoPrefixCache {
 		e.claim(r, r.computed+tokens)
 	}
-	// What a preempted request must compute again is prefill too, answer or not.
-	e.plan = append(e.plan, work{r, tokens, r.computed < len(r.Prompt) || tokens > 1})
+	// What a preempted request must compute again is prefill too, answer or not. The last token of a
+	// prompt that was delivered is a step like any other.
+	prefill := r.computed < len(r.Prompt) && r.Delivered == 0 || tokens > 1
+	e.plan = append(e.plan, work{r, tokens, prefill})
 }
 
 // drop takes r out of the plan and returns the tokens it had there.

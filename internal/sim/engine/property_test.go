@@ -89,6 +89,9 @@ func (l *life) submit() {
 	if l.rng.IntN(5) == 0 {
 		r.Salt = "s"
 	}
+	if l.rng.IntN(4) == 0 {
+		r.Delivered = l.rng.IntN(len(r.Prompt) + 2)
+	}
 	if l.e.Submit(r, l.now) == nil {
 		l.live = append(l.live, r)
 		l.submitted++

@@ -21,6 +21,9 @@ type Request struct {
 	// Next returns the i-th token of the answer and whether it ends it. It must depend on
 	// nothing that changes: an engine that preempts does not ask again.
 	Next func(i int) (token uint32, stop bool)
+	// Delivered is how many tokens of the prompt come computed, from a prefill worker: they take blocks
+	// here and no time. An engine that preempts the request computes them all the same.
+	Delivered int
 	// LoRA and Salt separate prefix caches; LoRAID is the engine's number of the adapter.
 	LoRA   string
 	LoRAID int
