@@ -32,7 +32,7 @@ var allowed = map[string][]string{
 	"internal/plan":       {"internal/fleet", "internal/perfmodel"},
 	// The judge of routing runs the real router on the real index, with the events of its engines.
 	"internal/route/decisionlog": {"internal/route", "internal/kv/blockhash"},
-	"internal/sim":               {"internal/route/decisionlog", "internal/sim/engine", "internal/route", "internal/route/cost", "internal/kv/feed", "internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
+	"internal/sim":               {"internal/route/decisionlog", "internal/route/queue", "internal/sim/engine", "internal/route", "internal/route/cost", "internal/kv/feed", "internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
 	"internal/sim/engine":        {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
 	// A batch of events travels as content hashes, so that no token id leaves a host.
 	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/feed", "internal/plan"},

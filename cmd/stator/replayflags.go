@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim"
 )
 
@@ -26,12 +27,13 @@ type replaySpec struct {
 	agentSessions                   int
 	generated                       sim.Generated
 
-	engine, router, timing string
-	cfg                    sim.Config
-	seed                   uint64
-	cost                   replayCost
-	restarts               restarts
-	slow                   slowdowns
+	engine, router, timing, order string
+	queue                         int
+	cfg                           sim.Config
+	seed                          uint64
+	cost                          replayCost
+	restarts                      restarts
+	slow                          slowdowns
 }
 
 func addReplayFlags(f *flag.FlagSet) *replaySpec {
@@ -91,6 +93,10 @@ func (s *replaySpec) addRouterFlags(f *flag.FlagSet) {
 	f.DurationVar(&c.EventLag, "event-lag", 0, "how long caches' events are under way")
 	f.DurationVar(&c.SignalLag, "signal-lag", 0, "how long until a router hears of last tokens, and of first ones")
 	f.DurationVar(&c.PredictFor, "predict-for", 0, "how long a pick is believed to have filled its cache until events say so; 0: 5s, or 2m without events; negative: not at all")
+	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0, "an engine with more tokens of prompts to compute is busy, and takes no request (default: never)")
+	f.IntVar(&s.queue, "queue", 0, "how many requests may wait in a router while all engines are busy (default: they are refused)")
+	f.StringVar(&s.order, "queue-order", "fcfs", "who goes first: fcfs or wspt")
+	f.DurationVar(&c.MaxWait, "max-wait", 0, "how long a request may wait; 0: 30s")
 	f.IntVar(&c.Prefill, "prefill-workers", 0, "how many more engines there are that only prefill; --workers then only decode")
 	f.StringVar(&c.DecodePolicy, "decode-router", "", "routing policy for workers that only decode (default: --router)")
 	f.DurationVar(&c.TransferBase, "transfer-base", 0, "how long a computed prompt is on its way between them; 0: 1ms")
@@ -115,6 +121,13 @@ func (s *replaySpec) config() (sim.Config, error) {
 	}
 	if cfg.Cost, err = s.cost.function(s.flags); err != nil {
 		return cfg, err
+	}
+	if s.queue > 0 {
+		order, err := queue.ParseOrder(s.order)
+		if err != nil {
+			return cfg, fmt.Errorf("--queue-order: %w", err)
+		}
+		cfg.Queue = &queue.Config{Limit: queue.Limit{Requests: s.queue}, Classes: []queue.Class{{Order: order}}}
 	}
 	cfg.Policy, cfg.Seed = s.router, s.seed
 	cfg.Restarts, cfg.Slow = s.restarts, s.slow

@@ -18,6 +18,7 @@ const (
 	lastToken         // the same
 	transferred       // job's prompt has come to the workers that decode
 	reports           // of all engines
+	wakes             // a wait in job's router's queue has ended
 	settles           // all routers look which prompts are computed
 	workerDies        // worker, for span
 	workerStarts      // worker

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
@@ -37,6 +39,12 @@ type Config struct {
 	DecodePolicy string
 	// Temperature spreads the kv policy's picks; default 0.
 	Temperature float64
+	// Busy says when an engine takes no more requests; the zero Busy is never.
+	Busy route.Busy
+	// Queue is how requests wait in a router while all engines are busy, MaxWait long at most (default
+	// 30 s); nil: they are refused.
+	Queue   *queue.Config
+	MaxWait time.Duration
 	// Cost judges candidates; nil means cost.Default().
 	Cost cost.Function
 	// Replicas is how many routers there are, which take requests in turn; default 1. Each sees the
@@ -152,6 +160,8 @@ func (c Config) Validate() error {
 	bad(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
 	bad(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
 	bad(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode: there are none")
+	bad(c.Queue != nil && c.Busy == (route.Busy{}), "a queue in which nobody waits: say when an engine is busy")
+	bad(c.MaxWait < 0, "the longest wait is negative")
 	bad(c.TransferBase < 0 || c.TransferToken < 0, "a time of transfer is negative")
 	bad(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
 	bad(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)

@@ -57,6 +57,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	}
 	err := p.router.SetModels(map[string]*route.ModelConfig{model: {
 		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
+		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
@@ -72,9 +73,12 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-func (p *replica) decide(tokens []uint32, session string, role fleet.Role, now time.Time) *route.Decision {
-	p.tokens = tokens
-	return p.router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: session, Role: role}, now)
+// decide decides for a job; ready is told the final decision where it has to wait.
+func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) *route.Decision {
+	p.tokens = j.engine.Prompt
+	return p.router.Decide(&route.Request{
+		Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Role: j.role, Ready: ready,
+	}, now)
 }
 
 func (p *replica) number(worker string) int { return p.byName[worker] }

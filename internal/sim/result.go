@@ -13,10 +13,12 @@ import (
 
 // Result is what came of a run.
 type Result struct {
-	Requests  int     `json:"requests"`
-	Completed int     `json:"completed"`
-	Errors    int     `json:"errors"`
-	Duration  float64 `json:"duration_s"`
+	Requests  int `json:"requests"`
+	Completed int `json:"completed"`
+	Errors    int `json:"errors"`
+	// Queued is how many had to wait in a router, where engines are ever busy.
+	Queued   int     `json:"queued,omitempty"`
+	Duration float64 `json:"duration_s"`
 	// TTFT is the time to the first token, ITL that between tokens, E2E that of whole requests.
 	TTFT Quantiles `json:"ttft_ms"`
 	ITL  Quantiles `json:"itl_ms"`
@@ -69,6 +71,7 @@ type WorkerShare struct {
 // tally counts while a run goes on.
 type tally struct {
 	arrived, completed, errors int
+	queued                     int
 	ttft, e2e                  []float64
 	gaps                       histogram
 	prompt, cached             int
@@ -118,7 +121,7 @@ func (t *tally) end(j *job, now time.Duration, tokens int) {
 func (r *run) result() *Result {
 	t := &r.tally
 	out := &Result{
-		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Duration: round(t.lastEnd.Seconds()),
+		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		PrefixReuse: ratio(t.cached, t.prompt), Promised: ratio(t.promised, t.promptDecided), PerWorker: t.workers,
 	}
@@ -167,6 +170,9 @@ func (r *Result) Shares() []float64 {
 func (r *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d requests, %d completed, %d errors in %.1f s; %.1f output tokens/s\n", r.Requests, r.Completed, r.Errors, r.Duration, r.OutputRate)
+	if r.Queued > 0 {
+		fmt.Fprintf(&b, "%d waited in a router's queue\n", r.Queued)
+	}
 	fmt.Fprintf(&b, "prefix reuse %.4f (the router expected %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Promised, r.Imbalance())
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {

@@ -61,6 +61,7 @@ type run struct {
 	prompts  [][]uint32 // of requests that are done
 	batches  []*message
 	settling bool // settles is on the agenda
+	readied  []readied
 	tally    tally
 }
 
@@ -111,8 +112,17 @@ func (r *run) play() error {
 		if err := r.handle(&e); err != nil {
 			return err
 		}
+		if err := r.resume(); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// readied is a request that has waited for its decision.
+type readied struct {
+	job *job
+	d   *route.Decision
 }
 
 func (r *run) done() bool { return r.dry && r.waiting == nil && r.inFlight == 0 }
@@ -177,6 +187,8 @@ func (r *run) handle(e *event) error {
 		return r.decode(e.job)
 	case bookingsCome:
 		r.hear(e.booked)
+	case wakes:
+		e.job.replica.router.Wake(r.clock())
 	case settles:
 		r.settle()
 	case reports:
@@ -221,9 +233,42 @@ func (r *run) arrive() error {
 	return r.read()
 }
 
-// submit has one of the replicas choose an engine of a role, where a job's request joins the queue.
+// submit has the job's replica choose an engine of a role for a request.
 func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
-	d := j.replica.decide(j.engine.Prompt, j.session, role, r.clock())
+	j.role, j.request = role, request
+	var ready func(*route.Decision)
+	if r.cfg.Queue != nil {
+		ready = func(d *route.Decision) { r.readied = append(r.readied, readied{j, d}) }
+	}
+	d := j.replica.decide(j, ready, r.clock())
+	if d.Outcome == route.Queued {
+		r.tally.queued++
+		r.inFlight++
+		r.agenda.add(event{at: d.Ticket.Until().Sub(epoch), kind: wakes, job: j})
+		return
+	}
+	r.decided(j, d)
+}
+
+// resume goes on with those who have waited. A decision is told in the middle of what freed its
+// engine, and is carried out after it.
+func (r *run) resume() error {
+	for len(r.readied) > 0 {
+		next := r.readied[0]
+		r.readied = r.readied[1:]
+		r.inFlight--
+		r.decided(next.job, next.d)
+		if r.cfg.Concurrency > 0 {
+			if err := r.admit(); err != nil { // in case it was refused
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// decided has a request join the queue of the engine that was chosen for it.
+func (r *run) decided(j *job, d *route.Decision) {
 	r.tell(j.replica)
 	r.settleSoon()
 	if d.Outcome != route.Picked {
@@ -231,8 +276,8 @@ func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
 		return
 	}
 	j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
-	r.tally.decided(j.worker.number, role, d)
-	if err := j.worker.engine.Submit(request, r.clock()); err != nil {
+	r.tally.decided(j.worker.number, j.role, d)
+	if err := j.worker.engine.Submit(j.request, r.clock()); err != nil {
 		j.replica.router.End(j.id, r.clock())
 		r.fail(j)
 		return

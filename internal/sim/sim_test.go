@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
@@ -60,6 +62,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"guessing":    {NoEvents: true},
 		"told":        {FirstTokens: true},
+		"waiting":     {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, Replicas: 2},
 		"parted":      {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
 		"closed loop": {Concurrency: 8},
 		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
@@ -327,4 +330,40 @@ func TestReplicasHearOfEachOther(t *testing.T) {
 		t.Errorf("TTFT %.0f ms of one replica, %.0f of three, %.0f with losses, %.0f of three that are deaf", one, three, lossy, deaf)
 	}
 	t.Logf("TTFT %.0f ms of one replica, %.0f of three, %.0f with losses, %.0f of three that are deaf", one, three, lossy, deaf)
+}
+
+// Requests wait in the router while engines are busy, none is lost, and shortest first has the
+// smaller mean, as it must.
+func TestQueueIsPlayed(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 6))
+	var list []Arrival
+	for i := range 300 {
+		n := 200
+		if rng.IntN(5) == 0 {
+			n = 6000
+		}
+		list = append(list, Arrival{At: time.Duration(i) * 40 * time.Millisecond, Prompt: stretches{{uint64(i), n}}, Output: 2})
+	}
+	play := func(order queue.Order) *Result {
+		return mustRun(t, Config{
+			Workers: 1, Busy: route.Busy{PrefillTokens: 1}, MaxWait: time.Hour, Queue: &queue.Config{Classes: []queue.Class{{Order: order}}},
+			Engine: engine.Config{Timing: perfmodel.Linear{PrefillBase: time.Millisecond, PrefillToken: 50 * time.Microsecond, DecodeBase: time.Millisecond}},
+		}, list)
+	}
+	fcfs, wspt := play(queue.FCFS), play(queue.WSPT)
+	for _, r := range []*Result{fcfs, wspt} {
+		if r.Completed != len(list) || r.Queued < 100 {
+			t.Errorf("%d of %d completed, %d waited", r.Completed, len(list), r.Queued)
+		}
+	}
+	if wspt.TTFT.Mean > 0.5*fcfs.TTFT.Mean {
+		t.Errorf("mean TTFT %v ms by wspt, %v by fcfs", wspt.TTFT.Mean, fcfs.TTFT.Mean)
+	}
+	short := mustRun(t, Config{
+		Workers: 1, Busy: route.Busy{PrefillTokens: 1}, MaxWait: 100 * time.Millisecond, Queue: &queue.Config{Limit: queue.Limit{Requests: 5}},
+		Engine: engine.Config{Timing: perfmodel.Linear{PrefillToken: 50 * time.Microsecond, DecodeBase: time.Millisecond}},
+	}, list)
+	if short.Completed+short.Errors != len(list) || short.Errors == 0 || short.TTFT.P99 > 500 {
+		t.Errorf("who waits too long is refused: %d completed, %d errors, TTFT p99 %v ms", short.Completed, short.Errors, short.TTFT.P99)
+	}
 }

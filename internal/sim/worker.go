@@ -32,6 +32,8 @@ type job struct {
 	engine  engine.Request
 	id      string // of the decision, of the last one
 	session string
+	role    fleet.Role      // of the worker that it is decided for
+	request *engine.Request // that goes there
 	replica *replica
 	worker  *worker
 	number  int
