@@ -20,6 +20,8 @@ type Load struct {
 	// more than one of ours did.
 	mixed    atomic.Bool
 	shared   atomic.Bool
+	proven   atomic.Int64 // when the last prefill ended whose end is known, in nanoseconds since 1970
+	lag      atomic.Int64 // how old the rank's events are when they come, in nanoseconds
 	pace     pace
 	reported atomic.Pointer[sample]
 }
@@ -121,10 +123,13 @@ func (l *Load) PrefillBegins(now time.Time) {
 	l.shared.Store(!idle)
 }
 
+// PrefillEnds is told, after its Amount was taken back, that a prefill is done or should be.
+func (l *Load) PrefillEnds(now time.Time) { l.since.Store(now.UnixNano()) }
+
 // Ended is what is known of a prefill that ended.
 type Ended struct {
-	// Took is how long the rank worked on it: since the one before, or since it was booked on an
-	// idle rank. Of several that an engine computed in one pass the first has the time of all.
+	// Took is how long the rank worked on it: since the one before, or since it was booked after
+	// that. Of several that an engine computed in one pass the first has the time of all.
 	Took time.Duration
 	// Sure is false where another replica's may have run in that time: its end is heard of later
 	// than ours, and both would be taken for the work of all of it. Alone says that no other of
@@ -132,11 +137,25 @@ type Ended struct {
 	Sure, Alone bool
 }
 
-// PrefillEnds is told, after its Amount was taken back, that a prefill is done.
-func (l *Load) PrefillEnds(now time.Time) Ended {
-	took := max(0, time.Duration(now.UnixNano()-l.since.Swap(now.UnixNano())))
+// Proved is told when a prefill ended that was booked at a time.
+func (l *Load) Proved(booked, end time.Time) Ended {
+	began := max(booked.UnixNano(), l.proven.Swap(end.UnixNano()))
 	sure := !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
-	return Ended{Took: took, Sure: sure, Alone: sure && !l.shared.Load()}
+	return Ended{Took: max(0, time.Duration(end.UnixNano()-began)), Sure: sure, Alone: sure && !l.shared.Load()}
+}
+
+// Lag is how long the rank's events have been under way of late, by its clock and ours; 0 where
+// nobody can tell.
+func (l *Load) Lag() time.Duration { return time.Duration(l.lag.Load()) }
+
+// ObserveLag is told how old a batch of events was when it came. What clocks that differ make of it is
+// not believed: less than nothing, or more than 30 s. It is for one goroutine at a time.
+func (l *Load) ObserveLag(age time.Duration) {
+	if age < 0 || age > 30*time.Second {
+		age = 0
+	}
+	before := l.lag.Load()
+	l.lag.Store(before + (int64(age)-before)/8)
 }
 
 // Wait is how long a prompt that is booked now waits for the prefills before it, by estimate: their

@@ -12,13 +12,17 @@ import (
 func TestWait(t *testing.T) {
 	var l fleet.Load
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	var booked []time.Time
 	book := func(ms, takes int) {
+		booked = append(booked, at(ms))
 		l.PrefillBegins(at(ms))
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
 	}
 	done := func(ms, takes int) time.Duration {
 		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
-		p := l.PrefillEnds(at(ms))
+		l.PrefillEnds(at(ms))
+		p := l.Proved(booked[0], at(ms))
+		booked = booked[1:]
 		if !p.Sure || p.Alone != (ms == 1080) {
 			t.Errorf("at %d ms: %+v", ms, p)
 		}
@@ -49,7 +53,7 @@ func TestWait(t *testing.T) {
 	l.PrefillBegins(at(2000))
 	l.Add(fleet.Amount{PrefillTime: time.Millisecond})
 	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
-	if p := l.PrefillEnds(at(2010)); p.Sure || p.Alone {
+	if p := l.Proved(at(2000), at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
 	}
 	if l.Pace() != 1 {

@@ -129,8 +129,12 @@ func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Book
 	won = s.policy.Choose(s.candidates, &s.how, s.rng)
 	c := &s.candidates[won]
 	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Uncached), r.own(s, c)
+	last := d.Last
+	if s.asks.role == fleet.Decode {
+		last = 0 // it was computed elsewhere
+	}
 	return won, pick.Booking{
-		Rank: *c.Rank, Amount: s.amount, Last: d.Last, Source: d.Source, At: d.At,
+		Rank: *c.Rank, Amount: s.amount, Last: last, Source: d.Source, At: d.At,
 		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
 		FirstToken: c.Facts.Wait + s.amount.PrefillTime,
 	}, nil

@@ -159,20 +159,24 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // SettlePrefills takes the prefill off every booking whose prompt the picked rank's engine
 // itself reports to hold by now, and returns how many there were. It is for a ticker: where
 // no one watches responses, cache events are what tells prefill from decode. A rank that sends
-// none is taken to be as fast as it was thought to be.
+// none, or sends them late, is taken to be as fast as it was thought to be.
 func (r *Router) SettlePrefills(now time.Time) int {
-	n := r.bookings.Settle(func(k *pick.Booking) pick.Progress {
+	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
+		lag := k.Rank.Load.Lag()
 		switch {
 		case k.Last != 0 && r.index.Reported(k.Rank.ID, blockhash.Sequence(k.Last)):
-			return pick.Computed
-		case now.Sub(k.At) >= k.FirstToken && r.silent(k.Rank):
-			return pick.Supposed
+			return pick.Computed, now.Add(-lag)
+		case now.Sub(k.At) >= k.FirstToken && (lag > late || r.silent(k.Rank)):
+			return pick.Supposed, now
 		}
-		return pick.Pending
+		return pick.Pending, now
 	}, now)
 	r.Wake(now)
 	return n
 }
+
+// late is how old events may be to be waited for.
+const late = 50 * time.Millisecond
 
 // silent says whether a rank tells nothing of its cache, so that predictions stand for it.
 func (r *Router) silent(rank fleet.Rank) bool { return r.cfg.PredictFor(rank) > bridge }

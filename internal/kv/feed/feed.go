@@ -197,6 +197,9 @@ func (f *Feed) RankGone(id fleet.RankID) {
 func (f *Feed) apply(r *rank, w *fleet.Worker, seq uint64, b *kvevent.Batch, now time.Time) {
 	r.next, r.seconds, r.last, r.gapSince = seq+1, b.Seconds, now, time.Time{}
 	r.counts.Batches++
+	if b.Seconds > 0 && r.now() == Exact { // what is replayed is old for other reasons
+		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))))
+	}
 	r.counts.Unknown += uint64(b.Unknown)
 	for i := range b.Events {
 		e := &b.Events[i]

@@ -33,7 +33,7 @@ type Delay struct {
 	// and a higher TTFT in the tail.
 	Neighbour float64
 	// Decode is how many tokens to compute a token stands for that a running request occupies: passes
-	// get longer with the contexts they read. Default 0.02. Raising it spreads long contexts, and
+	// get longer with the contexts they read. Default 0.05. Raising it spreads long contexts, and
 	// bursts of one prompt. Tokens beyond the cache count whole: someone will wait for room.
 	Decode float64
 	// Foreign is how many tokens to compute a request stands for that the engine reports beyond
@@ -46,7 +46,7 @@ type Delay struct {
 
 // Default is what the kv policy uses.
 func Default() *Delay {
-	return &Delay{Work: 2, Neighbour: 0.15, Decode: 0.02, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}}
+	return &Delay{Work: 2, Neighbour: 0.15, Decode: 0.05, Foreign: 1024, Tier: [fleet.Tiers]float64{1, 0.75, 0.25, 0.25}}
 }
 
 // Score judges one candidate.

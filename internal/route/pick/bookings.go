@@ -43,7 +43,7 @@ type Booking struct {
 	// Amount is what the booking weighs now: PrefillDone takes the prefill out of it.
 	Amount fleet.Amount
 	// Last is the sequence hash of the prompt's last complete block, which tells when the
-	// rank has computed the prompt; 0 where there is none.
+	// rank has computed the prompt; 0 where there is none, or once it has told.
 	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
@@ -174,28 +174,33 @@ func (b *Bookings) End(id string, why Reason) bool {
 // PrefillDone takes the booking's prefill tokens off its rank: the request has begun to
 // answer. False means that there is no booking under id, or its prefill was done already.
 func (b *Bookings) PrefillDone(id string, now time.Time) bool {
-	return b.prefillDone(id, Computed, now)
+	return b.prefillDone(id, Computed, now, now)
 }
 
-func (b *Bookings) prefillDone(id string, how Progress, now time.Time) bool {
+// prefillDone takes the prefill off a booking that has some, and learns from one that was computed,
+// which ended at a time.
+func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bool {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok := s.byID[id]
-	if !ok || k.Amount.PrefillTokens == 0 {
+	if !ok {
 		return false
 	}
-	b.prefillDoneLocked(s, id, k, how, now)
-	return true
-}
-
-func (b *Bookings) prefillDoneLocked(s *shard, id string, k Booking, how Progress, now time.Time) {
-	k.Rank.Load.Add(k.Amount.Prefill().Negative())
-	if p := k.Rank.Load.PrefillEnds(now); b.Prefilled != nil && p.Sure && how == Computed {
-		b.Prefilled(&k, p)
+	load, had := k.Rank.Load, k.Amount.PrefillTokens > 0
+	if had {
+		load.Add(k.Amount.Prefill().Negative())
+		load.PrefillEnds(now)
+		k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	}
-	k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
+	if how == Computed && (had || k.Last != 0) {
+		k.Last = 0
+		if p := load.Proved(k.At, ended); b.Prefilled != nil && p.Sure {
+			b.Prefilled(&k, p)
+		}
+	}
 	s.byID[id] = k
+	return had
 }
 
 // Progress says what is known of a prefill.
@@ -205,23 +210,23 @@ type Progress uint8
 const (
 	Pending  Progress = iota // it waits or runs
 	Computed                 // it is done, and was seen to be
-	Supposed                 // it should be done, and nobody will say: nothing is learned from it
+	Supposed                 // it should be done: nothing is learned from it, unless it is seen later
 )
 
-// Settle looks at every booking that still has prefill, takes it off those where it is done, in the
-// order in which they were made, and returns how many there were. look must not call back into the
-// table.
-func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
+// Settle looks at every booking whose prefill is not known to be done, takes it off those where it
+// is, in the order in which they were made, and returns how many there were. look says when one that
+// was computed ended; it must not call back into the table.
+func (b *Bookings) Settle(look func(k *Booking) (how Progress, ended time.Time), now time.Time) int {
 	var done []settled
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
 		for id, k := range s.byID {
-			if k.Amount.PrefillTokens == 0 {
+			if k.Amount.PrefillTokens == 0 && k.Last == 0 {
 				continue
 			}
-			if how := look(&k); how != Pending {
-				done = append(done, settled{id, k.At, how})
+			if how, ended := look(&k); how == Computed || how == Supposed && k.Amount.PrefillTokens > 0 {
+				done = append(done, settled{id, how, k.At, ended})
 			}
 		}
 		s.mu.Unlock()
@@ -229,7 +234,7 @@ func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
 	slices.SortFunc(done, func(a, b settled) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.id, b.id)) })
 	n := 0
 	for _, d := range done {
-		if b.prefillDone(d.id, d.how, now) {
+		if b.prefillDone(d.id, d.how, d.ended, now) {
 			n++
 		}
 	}
@@ -238,9 +243,9 @@ func (b *Bookings) Settle(look func(k *Booking) Progress, now time.Time) int {
 
 // settled is a booking whose prefill is done.
 type settled struct {
-	id  string
-	at  time.Time
-	how Progress
+	id        string
+	how       Progress
+	at, ended time.Time
 }
 
 // EndIf ends every booking that match accepts and returns how many there were. match must
