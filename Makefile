@@ -114,7 +114,7 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 	go run ./test/benchrequest $(ARGS)
 
 .PHONY: demo-trace
-demo-trace: build ## replay a trace through Envoy under three policies (TRACE=path)
+demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
 	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 .PHONY: golden
@@ -199,6 +199,10 @@ $(VENV_DYNAMO)/bin/python:
 $(VENV_DYNAMO)/.runtime-$(DYNAMO_RUNTIME): | $(VENV_DYNAMO)/bin/python
 	$(VENV_DYNAMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==$(DYNAMO_RUNTIME)
 	touch $@
+
+.PHONY: replay-traces
+replay-traces: build ## replay traces that nothing was tuned on, under late news and failures (ARGS="--only Azure")
+	go run ./test/replaytraces $(ARGS)
 
 .PHONY: replay-golden
 replay-golden: ## replay a trace beside NVIDIA Dynamo's published figures of it (TRACE=conversation_trace.jsonl ARGS="--only scale")

@@ -99,27 +99,27 @@ func replay(stator, flags string) (r sim.Result, err error) {
 // rows prints a situation: reuse, times to first token with their distance from those of the truth,
 // whole requests with the most loaded worker, and failures where there were any.
 func rows(w io.Writer, name string, results []sim.Result) {
-	print := func(title string, cell func(i int, r *sim.Result) string) {
+	line := func(title string, cell func(i int, r *sim.Result) string) {
 		fmt.Fprintf(w, "| %s |", title)
 		for i := range results {
 			fmt.Fprintf(w, " %s |", cell(i, &results[i]))
 		}
 		fmt.Fprintln(w)
 	}
-	print(name+": reuse", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.3f", r.PrefixReuse) })
-	print("TTFT", func(i int, r *sim.Result) string {
+	line(name+": reuse", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.3f", r.PrefixReuse) })
+	line("TTFT", func(i int, r *sim.Result) string {
 		text := fmt.Sprintf("%.0f / %.0f / %.0f", r.TTFT.Mean, r.TTFT.P50, r.TTFT.P99)
 		if i == 1 || i == 2 {
 			text += fmt.Sprintf(" (%+.1f %%)", 100*(r.TTFT.Mean/results[0].TTFT.Mean-1))
 		}
 		return text
 	})
-	print("e2e, most loaded", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.0f, %.2f", r.E2E.Mean, r.Imbalance()) })
+	line("e2e, most loaded", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.0f, %.2f", r.E2E.Mean, r.Imbalance()) })
 	failed := 0
 	for i := range results {
 		failed += results[i].Errors
 	}
 	if failed > 0 {
-		print("failed", func(_ int, r *sim.Result) string { return fmt.Sprint(r.Errors) })
+		line("failed", func(_ int, r *sim.Result) string { return fmt.Sprint(r.Errors) })
 	}
 }
