@@ -191,14 +191,7 @@ func (r *restarts) String() string {
 }
 
 // Set adds one, or several with spaces between.
-func (r *restarts) Set(text string) error {
-	for _, word := range strings.Fields(text) {
-		if err := r.add(word); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (r *restarts) Set(text string) error { return each(text, r.add) }
 
 func (r *restarts) add(text string) error {
 	worker, times, ok := strings.Cut(text, "@")
@@ -226,9 +219,12 @@ func (s *slowdowns) String() string {
 }
 
 // Set adds one, or several with spaces between.
-func (s *slowdowns) Set(text string) error {
+func (s *slowdowns) Set(text string) error { return each(text, s.add) }
+
+// each adds the words of a flag one by one.
+func each(text string, add func(word string) error) error {
 	for _, word := range strings.Fields(text) {
-		if err := s.add(word); err != nil {
+		if err := add(word); err != nil {
 			return err
 		}
 	}

@@ -215,16 +215,10 @@ func (d *dynamoDecoder) oneOrList() error {
 	if d.r.kind() == kindNumber {
 		return d.event(true)
 	}
-	for {
-		more, err := d.r.more()
-		if err != nil || !more {
-			return err
-		}
+	return rest(d.r, d, func(d *dynamoDecoder) error {
 		d.begin()
-		if err := d.event(false); err != nil {
-			return err
-		}
-	}
+		return d.event(false)
+	})
 }
 
 func (d *dynamoDecoder) begin() {

@@ -96,21 +96,12 @@ func (d *dynamoDecoder) removeField(name string) (read bool, err error) {
 }
 
 func (d *dynamoDecoder) eachOf(element func(d *dynamoDecoder) error) error {
-	if err := d.r.list(); err != nil {
-		return err
-	}
-	for {
-		more, err := d.r.more()
-		if err != nil || !more {
-			return err
-		}
+	return elements(d.r, d, func(d *dynamoDecoder) error {
 		if d.blocks++; d.blocks > d.lim.Blocks {
 			return fmt.Errorf("more than %d blocks", d.lim.Blocks)
 		}
-		if err := element(d); err != nil {
-			return err
-		}
-	}
+		return element(d)
+	})
 }
 
 func (d *dynamoDecoder) storedBlock() error {

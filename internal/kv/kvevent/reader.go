@@ -27,6 +27,27 @@ type reader interface {
 	skip() error
 }
 
+// elements has a decoder read every element of a list that comes next.
+func elements[D any](r reader, d D, element func(d D) error) error {
+	if err := r.list(); err != nil {
+		return err
+	}
+	return rest(r, d, element)
+}
+
+// rest is elements of a list that has been entered.
+func rest[D any](r reader, d D, element func(d D) error) error {
+	for {
+		more, err := r.more()
+		if err != nil || !more {
+			return err
+		}
+		if err := element(d); err != nil {
+			return err
+		}
+	}
+}
+
 // kind is the shape of a value.
 type kind uint8
 

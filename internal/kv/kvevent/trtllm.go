@@ -93,18 +93,7 @@ func (d *trtDecoder) message(raw []byte) error {
 }
 
 func (d *trtDecoder) list() error {
-	if err := d.r.list(); err != nil {
-		return err
-	}
-	for {
-		more, err := d.r.more()
-		if err != nil || !more {
-			return err
-		}
-		if err := d.event(); err != nil {
-			return err
-		}
-	}
+	return elements(d.r, d, (*trtDecoder).event)
 }
 
 func (d *trtDecoder) event() error {

@@ -13,7 +13,7 @@ func (d *trtDecoder) storedField(name string) (read bool, err error) {
 		d.f.parent, err = hashOf(d.r)
 		d.f.hasParent = true
 	case "blocks":
-		err = d.eachOf((*trtDecoder).block)
+		err = elements(d.r, d, (*trtDecoder).block)
 	default:
 		return d.identity(name)
 	}
@@ -40,22 +40,6 @@ func (d *trtDecoder) identity(name string) (read bool, err error) {
 	return true, err
 }
 
-// eachOf calls element for every element of a list.
-func (d *trtDecoder) eachOf(element func(d *trtDecoder) error) error {
-	if err := d.r.list(); err != nil {
-		return err
-	}
-	for {
-		more, err := d.r.more()
-		if err != nil || !more {
-			return err
-		}
-		if err := element(d); err != nil {
-			return err
-		}
-	}
-}
-
 func (d *trtDecoder) block() error {
 	if d.blocks++; d.blocks > d.lim.Blocks {
 		return fmt.Errorf("more than %d blocks", d.lim.Blocks)
@@ -74,11 +58,11 @@ func (d *trtDecoder) blockField(name string) (read bool, err error) {
 	case "tokens":
 		// A list said twice counts once.
 		d.b.tokens, k.tokens = d.b.tokens[:len(d.b.tokens)-k.tokens], 0
-		err = d.eachOf((*trtDecoder).token)
+		err = elements(d.r, d, (*trtDecoder).token)
 	case "cache_level":
 		k.level, err = d.level()
 	case "mm_keys":
-		err = d.eachOf((*trtDecoder).media)
+		err = elements(d.r, d, (*trtDecoder).media)
 	default:
 		return d.identity(name)
 	}
@@ -147,7 +131,7 @@ func (d *trtDecoder) removedField(name string) (read bool, err error) {
 		return false, nil
 	}
 	d.b.hashes = d.b.hashes[:d.f.hashes]
-	return true, d.eachOf((*trtDecoder).removedHash)
+	return true, elements(d.r, d, (*trtDecoder).removedHash)
 }
 
 func (d *trtDecoder) removedHash() error {
