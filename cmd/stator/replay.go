@@ -83,6 +83,9 @@ func (s *replaySpec) play(ctx context.Context, bar *bar) (*replayed, error) {
 			src.total = s.rows
 		}
 	}
+	if s.jitter > 0 {
+		next = sim.Jitter(s.jitter, s.seed, next)
+	}
 	cfg.Stopped = func() bool {
 		bar.show(src.done())
 		return ctx.Err() != nil

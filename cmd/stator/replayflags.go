@@ -23,6 +23,7 @@ type replaySpec struct {
 	trace, decisions, format, model string
 	rows, traceBlock                int
 	azureSessions                   bool
+	jitter                          time.Duration
 	agentJoin                       bool
 	agentSessions                   int
 	generated                       sim.Generated
@@ -51,6 +52,7 @@ func (s *replaySpec) addTraceFlags(f *flag.FlagSet) {
 	f.IntVar(&s.rows, "rows", 0, "play only the first `n` rows")
 	f.Float64Var(&s.cfg.Speed, "speed", 1, "divides the times between arrivals; 3 is three times as many requests")
 	f.IntVar(&s.cfg.Concurrency, "concurrency", 0, "closed loop: so many requests at a time, whatever the trace's times")
+	f.DurationVar(&s.jitter, "jitter", 0, "lets each arrival come later by a random time up to this, for traces whose times were rounded")
 	f.IntVar(&s.traceBlock, "trace-block-size", 512, "tokens of a block of a Mooncake trace")
 	f.BoolVar(&s.azureSessions, "azure-sessions", false, "guess which rows of an Azure trace continue another; without it prompts share nothing")
 	f.StringVar(&s.model, "model", "builtin:sim", "model folder or .gguf `file` whose tokenizer reads agents' text")
@@ -112,8 +114,8 @@ func (s *replaySpec) config() (sim.Config, error) {
 	if s.engine != "vllm" {
 		return cfg, fmt.Errorf("--engine is %q: vllm is the one whose scheduling is simulated", s.engine)
 	}
-	if s.rows < 0 || s.traceBlock < 1 || s.traceBlock > 1<<20 || s.agentSessions < 0 {
-		return cfg, fmt.Errorf("--rows, --trace-block-size and --agent-sessions must be numbers of things: at least 0, 1 and 0")
+	if s.rows < 0 || s.jitter < 0 || s.traceBlock < 1 || s.traceBlock > 1<<20 || s.agentSessions < 0 {
+		return cfg, fmt.Errorf("--rows, --jitter, --trace-block-size and --agent-sessions must be at least 0, 0, 1 and 0")
 	}
 	var err error
 	if cfg.Engine.Timing, err = parseTiming(s.timing); err != nil {

@@ -155,6 +155,9 @@ func (l *Load) ObserveLag(age time.Duration) {
 		age = 0
 	}
 	before := l.lag.Load()
+	if before == 0 { // the first counts whole: what is learned until a mean is right would be wrong
+		before = int64(age)
+	}
 	l.lag.Store(before + (int64(age)-before)/8)
 }
 

@@ -7,6 +7,19 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// The first age of events is believed at once, later ones by an eighth, and what clocks that differ make
+// of it not at all.
+func TestLag(t *testing.T) {
+	var l fleet.Load
+	for i, c := range []struct{ age, want time.Duration }{
+		{0, 0}, {time.Second, time.Second}, {200 * time.Millisecond, 900 * time.Millisecond}, {-time.Hour, 787500 * time.Microsecond}, {time.Hour, 689062500},
+	} {
+		if l.ObserveLag(c.age); l.Lag() != c.want {
+			t.Errorf("after age %d, %v: lag %v, want %v", i, c.age, l.Lag(), c.want)
+		}
+	}
+}
+
 // What waits on a rank is the time of the prefills booked there, less what has gone by since it
 // began with the first; and a rank that takes longer is not believed to be nearly done.
 func TestWait(t *testing.T) {

@@ -128,10 +128,10 @@ func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Book
 	}
 	won = s.policy.Choose(s.candidates, &s.how, s.rng)
 	c := &s.candidates[won]
-	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Uncached), r.own(s, c)
+	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Uncached), r.adds(s, c)
 	last := d.Last
-	if s.asks.role == fleet.Decode {
-		last = 0 // it was computed elsewhere
+	if last != 0 && (s.asks.role == fleet.Decode || r.index.Reported(c.Rank.ID, blockhash.Sequence(last))) {
+		last = 0 // it is computed already: its block will not tell when its turn has come
 	}
 	return won, pick.Booking{
 		Rank: *c.Rank, Amount: s.amount, Last: last, Source: d.Source, At: d.At,

@@ -159,14 +159,15 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // SettlePrefills takes the prefill off every booking whose prompt the picked rank's engine
 // itself reports to hold by now, and returns how many there were. It is for a ticker: where
 // no one watches responses, cache events are what tells prefill from decode. A rank that sends
-// none, or sends them late, is taken to be as fast as it was thought to be.
+// none, or sends them late, or none for a prompt that it holds already, is taken to be as fast as it
+// was thought to be.
 func (r *Router) SettlePrefills(now time.Time) int {
 	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
 		lag := k.Rank.Load.Lag()
 		switch {
 		case k.Last != 0 && r.index.Reported(k.Rank.ID, blockhash.Sequence(k.Last)):
 			return pick.Computed, now.Add(-lag)
-		case now.Sub(k.At) >= k.FirstToken && (lag > late || r.silent(k.Rank)):
+		case now.Sub(k.At) >= k.FirstToken && (k.Last == 0 || lag > late || r.silent(k.Rank)):
 			return pick.Supposed, now
 		}
 		return pick.Pending, now

@@ -101,6 +101,20 @@ func (r *Router) own(s *scratch, c *pick.Candidate) time.Duration {
 	return time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker).prefill).Prefill(c.Uncached)) * c.Facts.Pace)
 }
 
+// adds is how much longer the prefills of a candidate are expected to take with the prompt. One that
+// fits into a pass with those that wait already costs that pass no second beginning.
+func (r *Router) adds(s *scratch, c *pick.Candidate) time.Duration {
+	own, pending := r.own(s, c), c.Facts.Booked.PrefillTokens
+	if pending == 0 || pending+int64(c.Uncached) > passTokens {
+		return own
+	}
+	return own - time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker).prefill).Base)*c.Facts.Pace)
+}
+
+// passTokens is what engines compute of prompts in one pass where nobody has told them otherwise: vLLM's
+// max_num_batched_tokens.
+const passTokens = 8192
+
 // firstToken is when a candidate's first token is expected, from now.
 func (r *Router) firstToken(s *scratch, c *pick.Candidate) time.Duration {
 	return c.Facts.Wait + r.own(s, c)

@@ -27,10 +27,14 @@ var situations = []situation{
 	{"agent sessions¹", "--trace TRACES/agent/miniswe --agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"},
 	{"Azure, guessed sessions²", "--trace TRACES/azure2023/AzureLLMInferenceTrace_conv.csv --azure-sessions --workers 4"},
 	{"bursts of 32 equal prompts", "--format generate --requests 4000 --arrivals bursts --burst 32 --identical --rate 4 --isl 4000 --osl 150 --workers 8"},
-	{"one of 8 workers at half speed³", "--trace TRACES/mooncake/conversation_trace.jsonl --rows 6000 --workers 8 --slow 3=2"},
-	{"one of 8 restarted, twice³", "--trace TRACES/mooncake/conversation_trace.jsonl --rows 6000 --workers 8 --restart 3@10m+30s --restart 5@20m+30s"},
-	{"caches a quarter of the size³", "--trace TRACES/mooncake/conversation_trace.jsonl --rows 6000 --workers 8 --blocks 4096"},
+	{"Mooncake³, as it is", mooncake},
+	{"spread over its 3 s", mooncake + " --jitter 3s"},
+	{"and one worker at half speed", mooncake + " --jitter 3s --slow 3=2"},
+	{"one restarted, another later", mooncake + " --jitter 3s --restart 3@10m+30s --restart 5@20m+30s"},
+	{"caches a quarter of the size", mooncake + " --jitter 3s --blocks 4096"},
 }
+
+const mooncake = "--trace TRACES/mooncake/conversation_trace.jsonl --rows 6000 --workers 8"
 
 // router is a column; the second and the third are compared with the first.
 type router struct{ name, flags string }

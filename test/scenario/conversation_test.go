@@ -37,12 +37,12 @@ func (c *talk) turn(g *gateway, i int) error {
 	return nil
 }
 
-// A conversation of ten turns, some thousand tokens of instructions behind it, stays on its worker
-// while forty short ones spread over the fleet. (A short one would not be held: what its cache
-// saves is less than what a neighbour costs.)
+// A conversation of ten turns, many thousand tokens of instructions behind it, stays on its worker
+// while forty short ones spread over the fleet. (A short one would not be held: what its cache saves
+// is less than the wait for a few prompts, and on a loaded machine those take long.)
 func TestConversationStaysWhileOthersSpread(t *testing.T) {
 	g := up(t, "--workers", "4")
-	stays := newTalk("the lighthouse of Ushant", 150)
+	stays := newTalk("the lighthouse of Ushant", 400)
 	var others sync.WaitGroup
 	spread := make([]*talk, 40)
 	errs := make(chan error, 40)

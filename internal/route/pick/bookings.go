@@ -43,7 +43,8 @@ type Booking struct {
 	// Amount is what the booking weighs now: PrefillDone takes the prefill out of it.
 	Amount fleet.Amount
 	// Last is the sequence hash of the prompt's last complete block, which tells when the
-	// rank has computed the prompt; 0 where there is none, or once it has told.
+	// rank has computed the prompt; 0 where there is none, or it held that block before, or once
+	// it has told.
 	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
@@ -195,8 +196,10 @@ func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bo
 	}
 	if how == Computed && (had || k.Last != 0) {
 		k.Last = 0
-		if p := load.Proved(k.At, ended); b.Prefilled != nil && p.Sure {
-			b.Prefilled(&k, p)
+		if ended.After(k.At) { // or somebody else computed it
+			if p := load.Proved(k.At, ended); b.Prefilled != nil && p.Sure {
+				b.Prefilled(&k, p)
+			}
 		}
 	}
 	s.byID[id] = k
