@@ -61,6 +61,9 @@ func (o Outcome) String() string {
 	return "unknown"
 }
 
+// MarshalText writes the outcome's name.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
 // Decision is where a request goes, and why. It is immutable.
 type Decision struct {
 	ID      string

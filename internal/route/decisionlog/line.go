@@ -1,6 +1,8 @@
 package decisionlog
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -26,14 +28,14 @@ func (h Hash) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%016x", u
 
 // UnmarshalText reads them.
 func (h *Hash) UnmarshalText(text []byte) error {
+	var b [8]byte
 	if len(text) != 16 {
 		return fmt.Errorf("hash %q: it must have 16 hexadecimal digits", text)
 	}
-	var v uint64
-	if _, err := fmt.Sscanf(string(text), "%16x", &v); err != nil {
+	if _, err := hex.Decode(b[:], text); err != nil {
 		return fmt.Errorf("hash %q: %w", text, err)
 	}
-	*h = Hash(v)
+	*h = Hash(binary.BigEndian.Uint64(b[:]))
 	return nil
 }
 
