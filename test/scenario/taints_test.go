@@ -1,0 +1,43 @@
+package scenario
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// What workers are marked with in the file travels with them over the bus, and requests that require
+// it go nowhere else, whatever the cost; one that nobody can serve is told so.
+func TestTaintsHoldRequests(t *testing.T) {
+	file := configFile(t, `models:
+- name: sim
+  path: "builtin:sim"
+  launch:
+  - {engine: sim, count: 3}
+  - {engine: sim, taints: ["zone=b", large]}
+`)
+	g := up(t, "-f", file)
+	ask := func(i int, constraints string) reply {
+		t.Helper()
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions",
+			fmt.Appendf(nil, `{"model":"sim","prompt":"Harbour number %d","max_tokens":2,"nvext":{"routing_constraints":%s}}`, i, constraints))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for i := range 8 {
+		r := ask(i, `{"required_taints":["large","zone=b"]}`)
+		if r.status != http.StatusOK || g.decision(r.decision).Worker != "sim-3" {
+			t.Errorf("status %d, served by %s, want sim-3: %s", r.status, g.decision(r.decision).Worker, r.body)
+		}
+	}
+	if r := ask(9, `{"preferred_taints":{"zone=b":-3}}`); r.status != http.StatusOK || g.decision(r.decision).Worker == "sim-3" {
+		t.Errorf("status %d, served by %s although that is not liked", r.status, g.decision(r.decision).Worker)
+	}
+	if r := ask(10, `{"required_taints":["zone=c"]}`); r.status != http.StatusServiceUnavailable || r.error.Code != "no_tainted_worker" || !strings.Contains(r.error.Message, "zone=c") {
+		t.Errorf("%d: %s", r.status, r.body)
+	}
+	g.assertServed(9)
+}
