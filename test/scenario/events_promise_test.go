@@ -43,7 +43,7 @@ func TestPromisesHold(t *testing.T) {
 	})
 	var chats [][]message
 	for i := range 8 {
-		chats = append(chats, []message{{"user", fmt.Sprintf("Case %d. ", i) + strings.Repeat("What does a promise weigh when nobody keeps it? ", 10)}})
+		chats = append(chats, []message{{"user", fmt.Sprintf("Case %d. ", i) + strings.Repeat("What does a promise weigh when nobody keeps it? ", 100)}})
 		p.chat(chats[i], 1)
 	}
 	eventually(t, "caches are known exactly", p.knowledge("exact", 2))

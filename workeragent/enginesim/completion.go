@@ -25,9 +25,10 @@ type choice struct {
 	answer answer
 	notify chan struct{}
 
-	// emitted is stored before done, and done loaded before emitted: whoever sees that an
-	// answer has ended sees all of it.
-	emitted, done, cached atomic.Int32
+	// state is how many tokens were emitted and why the answer ended, in one word: whoever sees the
+	// last token sees that it is, and the other way round.
+	state  atomic.Uint64
+	cached atomic.Int32
 
 	arrived, last time.Time // the engine goroutine's
 	sent          int       // the handler's
@@ -43,15 +44,20 @@ func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 		m.interToken.Observe(now.Sub(c.last).Seconds())
 	}
 	c.last = now
-	c.emitted.Store(int32(o.Index + 1))
 	if o.Done != engine.NotDone {
 		m.finished(o.Done, age)
-		c.done.Store(int32(o.Done))
 	}
+	c.state.Store(uint64(o.Index+1)<<8 | uint64(o.Done))
 	select {
 	case c.notify <- struct{}{}:
 	default:
 	}
+}
+
+// progress is how many tokens were emitted, and why the answer ended, if it did.
+func (c *choice) progress() (emitted int, done engine.Reason) {
+	s := c.state.Load()
+	return int(s >> 8), engine.Reason(s & 0xff)
 }
 
 // prepare tokenizes all prompts of req and makes its choices. req lives as long as the
@@ -108,8 +114,7 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 // ended says whether every choice has been sent whole.
 func (c *completion) ended() bool {
 	for i := range c.choices {
-		ch := &c.choices[i]
-		if ch.done.Load() == 0 || ch.sent < int(ch.emitted.Load()) {
+		if emitted, done := c.choices[i].progress(); done == engine.NotDone || c.choices[i].sent < emitted {
 			return false
 		}
 	}
@@ -119,7 +124,8 @@ func (c *completion) ended() bool {
 // usage is what the request took: each prompt counts once, however many answers it has.
 func (c *completion) usage() (promptTokens, answerTokens, cached int) {
 	for i := range c.choices {
-		answerTokens += int(c.choices[i].emitted.Load())
+		emitted, _ := c.choices[i].progress()
+		answerTokens += emitted
 		if i%c.req.N == 0 {
 			cached += int(c.choices[i].cached.Load())
 		}

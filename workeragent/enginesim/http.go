@@ -129,7 +129,7 @@ func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
 
 func (c *completion) allDone() bool {
 	for i := range c.choices {
-		if c.choices[i].done.Load() == 0 {
+		if _, done := c.choices[i].progress(); done == engine.NotDone {
 			return false
 		}
 	}
@@ -170,8 +170,7 @@ func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 func (c *completion) appendNews(b, head []byte) []byte {
 	for i := range c.choices {
 		ch := &c.choices[i]
-		done := ch.done.Load()
-		n := int(ch.emitted.Load())
+		n, done := ch.progress()
 		if ch.sent == 0 && n > 0 && c.req.Endpoint == openai.Chat {
 			b = c.appendChunk(b, head, i, true, "", "")
 		}

@@ -81,7 +81,8 @@ func (c *completion) appendWhole(b []byte) []byte {
 	for i := range c.choices {
 		ch := &c.choices[i]
 		text = text[:0]
-		for t := range int(ch.emitted.Load()) {
+		emitted, done := ch.progress()
+		for t := range emitted {
 			text = append(text, ch.answer.text(t)...)
 		}
 		if i > 0 {
@@ -97,7 +98,7 @@ func (c *completion) appendWhole(b []byte) []byte {
 			b = append(b, `,"text":`...)
 			b = openai.AppendString(b, string(text))
 		}
-		b = append(appendFinish(b, finishReasons[ch.done.Load()]), '}')
+		b = append(appendFinish(b, finishReasons[done]), '}')
 	}
 	b = append(b, "],"...)
 	return append(c.appendUsage(b), '}')
