@@ -88,7 +88,7 @@ func TestDecisionLogLosesRatherThanWaits(t *testing.T) {
 	}
 }
 
-// Reading what was written: see TestDecisionLogIsReplayed of the scenarios.
+// A file that cannot be opened is named with the settings that chose it.
 func TestDecisionLogMustBeWritable(t *testing.T) {
 	cfg := &config.Config{Decisions: config.Decisions{Log: filepath.Join(t.TempDir(), "no", "such", "folder"), LogBytes: 1 << 20, HashEvery: 1}}
 	_, err := openDecisionLog(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())

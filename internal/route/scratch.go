@@ -96,9 +96,14 @@ type kind struct {
 	blocks  int
 }
 
+// prefill is how long prompts are believed to take on workers of a candidate's kind.
+func (r *Router) prefill(s *scratch, c *pick.Candidate) perfmodel.Line {
+	return s.line(r.speeds.of(c.Rank.Worker).prefill)
+}
+
 // own is how long a candidate is expected to compute the prompt.
 func (r *Router) own(s *scratch, c *pick.Candidate) time.Duration {
-	return time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker).prefill).Prefill(c.Uncached)) * c.Facts.Pace)
+	return time.Duration(float64(r.prefill(s, c).Prefill(c.Uncached)) * c.Facts.Pace)
 }
 
 // adds is how much longer the prefills of a candidate are expected to take with the prompt. One that
@@ -108,7 +113,7 @@ func (r *Router) adds(s *scratch, c *pick.Candidate) time.Duration {
 	if pending == 0 || pending+int64(c.Uncached) > passTokens {
 		return own
 	}
-	return own - time.Duration(float64(s.line(r.speeds.of(c.Rank.Worker).prefill).Base)*c.Facts.Pace)
+	return own - time.Duration(float64(r.prefill(s, c).Base)*c.Facts.Pace)
 }
 
 // passTokens is what engines compute of prompts in one pass where nobody has told them otherwise: vLLM's
@@ -160,7 +165,7 @@ func (r *Router) explain(s *scratch, m *model, d *Decision, won int) {
 	by := s.judge(m)
 	for i, at := range s.order {
 		c := &s.candidates[at]
-		s.asked.Line = s.line(r.speeds.of(c.Rank.Worker).prefill)
+		s.asked.Line = r.prefill(s, c)
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Foreign: c.Facts.Foreign, Score: s.scored(by, c),

@@ -15,14 +15,14 @@ import (
 // decisionRow is what a replay needs of a line of a decision log.
 type decisionRow struct {
 	Decision *struct {
-		ID                       string
-		At                       time.Time
-		Wait                     *struct{ Since time.Time }
-		Err                      *struct{ Status int }
-		Model, Session           string
-		Stream                   bool
-		PromptTokens, MaxTokens  int
-		BlockSize, Blocks, Ranks int
+		ID                      string
+		At                      time.Time
+		Wait                    *struct{ Since time.Time }
+		Err                     *struct{ Status int }
+		Model, Session          string
+		Stream                  bool
+		PromptTokens, MaxTokens int
+		BlockSize, Blocks       int
 	} `json:"decision"`
 	HashEvery int                `json:"hashEvery"`
 	Hashes    []decisionlog.Hash `json:"hashes"`

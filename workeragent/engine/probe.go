@@ -33,13 +33,13 @@ type Probe struct {
 }
 
 // loadNames are the metrics that say an engine's load.
-type loadNames struct{ running, waiting, usage, queries, hits, external, gaps string }
+type loadNames struct{ running, waiting, usage, queries, hits, external, gaps, gapTime string }
 
 // What connectors find is not in vLLM's own hits: external are those.
 var vllmLoad = loadNames{
 	"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
 	"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total",
-	"vllm:inter_token_latency_seconds",
+	"vllm:inter_token_latency_seconds_count", "vllm:inter_token_latency_seconds_sum",
 }
 
 var loadOf = map[string]loadNames{
@@ -131,14 +131,10 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 			l.PrefixQueries += uint64(value)
 		case n.hits, n.external:
 			l.PrefixHits += uint64(value)
-		}
-		if of, ok := strings.CutPrefix(name, n.gaps); ok && n.gaps != "" {
-			switch of {
-			case "_count":
-				l.Gaps += uint64(value)
-			case "_sum":
-				l.GapTime += time.Duration(min(value, maxGapSeconds) * float64(time.Second))
-			}
+		case n.gaps:
+			l.Gaps += uint64(value)
+		case n.gapTime:
+			l.GapTime += time.Duration(min(value, maxGapSeconds) * float64(time.Second))
 		}
 	}
 	if err := lines.Err(); err != nil {
