@@ -35,6 +35,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // Sources are what the pages print. A nil source has no page.
@@ -47,7 +48,7 @@ type Sources struct {
 	Plan   func() plan.Plan
 	Router *route.Router
 	Feed   *feed.Feed
-	Peers  *feed.Peers
+	Peers  *peers.Receiver
 }
 
 // Handler serves the pages.

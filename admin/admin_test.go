@@ -23,6 +23,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // TestPages runs testdata/*.txt: what an operator reads. Verbs:
@@ -74,12 +75,12 @@ func newWorld(t *testing.T) *world {
 	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
 		t.Fatal(err)
 	}
-	peers := feed.NewPeers("self", w.fleet)
-	peers.Apply(&feed.Bookings{Replica: "other", Seq: 3, Ranks: []feed.RankAmount{{Worker: "z", Amount: fleet.Amount{Requests: 2, PrefillTokens: 300}}}}, w.now)
+	receiver := peers.NewReceiver("self", w.fleet)
+	receiver.Apply(&peers.Update{Replica: "other", Seq: 3, Ranks: []peers.RankAmount{{Worker: "z", Amount: fleet.Amount{Requests: 2, PrefillTokens: 300}}}}, w.now)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
 	w.handler = admin.Handler(admin.Sources{
-		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: peers,
+		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),

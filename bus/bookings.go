@@ -8,7 +8,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 func (b *Bus) bookSubject(replica string) string {
@@ -16,14 +16,14 @@ func (b *Bus) bookSubject(replica string) string {
 }
 
 // PublishBookings tells the other replicas. A message that is lost is made good by a later one.
-func (b *Bus) PublishBookings(m *feed.Bookings) error {
+func (b *Bus) PublishBookings(m *peers.Update) error {
 	return b.nc.Publish(b.bookSubject(m.Replica), appendBookings(nil, m))
 }
 
 // SubscribeBookings calls apply for every message of every replica until ctx ends. The message is
 // valid during the call.
-func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*feed.Bookings)) error {
-	var read feed.Bookings
+func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error {
+	var read peers.Update
 	return b.subscribe(ctx, b.bookSubject("*"), func(m *nats.Msg) {
 		if err := readBookings(m.Data, &read); err != nil {
 			b.cfg.Log.Warn("bookings ignored", "subject", m.Subject, "err", err)
@@ -33,7 +33,7 @@ func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*feed.Bookings))
 	})
 }
 
-func appendBookings(b []byte, m *feed.Bookings) []byte {
+func appendBookings(b []byte, m *peers.Update) []byte {
 	b = append(b, version)
 	b = msgp.AppendArrayHeader(b, 5)
 	b = msgp.AppendString(b, m.Replica)
@@ -54,7 +54,7 @@ func appendBookings(b []byte, m *feed.Bookings) []byte {
 	return b
 }
 
-func readBookings(msg []byte, m *feed.Bookings) error {
+func readBookings(msg []byte, m *peers.Update) error {
 	b, err := body(msg)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func readBookings(msg []byte, m *feed.Bookings) error {
 	n := read(r, msgp.ReadArrayHeaderBytes)
 	m.Ranks = m.Ranks[:0]
 	for i := uint32(0); i+7 <= n && r.err == nil; i += 7 {
-		m.Ranks = append(m.Ranks, feed.RankAmount{
+		m.Ranks = append(m.Ranks, peers.RankAmount{
 			Worker: read(r, msgp.ReadStringBytes), Epoch: read(r, msgp.ReadUint64Bytes), Rank: read(r, msgp.ReadIntBytes),
 			Amount: fleet.Amount{
 				Requests: read(r, msgp.ReadInt64Bytes), PrefillTokens: read(r, msgp.ReadInt64Bytes), DecodeBlocks: read(r, msgp.ReadInt64Bytes),

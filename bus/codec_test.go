@@ -7,9 +7,9 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // FuzzMessages: whatever a reader accepts, it reads again from what the writer makes of it, and
@@ -24,7 +24,7 @@ func FuzzMessages(f *testing.F) {
 	}, Unknown: 1}}))
 	f.Add(appendEvents(&Events{Worker: "w", Seq: 3, Mark: true}))
 	f.Add(appendSnapshot(nil, &Snapshot{ID: 1, Epoch: 2, Next: 3, Seconds: 1.5, Whole: true, BlockSize: 16, Dump: []byte("dump")}))
-	f.Add(appendBookings(nil, &feed.Bookings{Replica: "r", Seq: 7, Whole: true, Digest: 9, Ranks: []feed.RankAmount{
+	f.Add(appendBookings(nil, &peers.Update{Replica: "r", Seq: 7, Whole: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}))
 	f.Add([]byte{version, 0x9f})
@@ -58,7 +58,7 @@ func FuzzMessages(f *testing.F) {
 				t.Fatalf("snapshot %+v became %+v, %v", s, again, err)
 			}
 		}
-		var m, again feed.Bookings
+		var m, again peers.Update
 		if err := readBookings(msg, &m); err == nil {
 			if err := readBookings(appendBookings(nil, &m), &again); err != nil || !reflect.DeepEqual(again, m) {
 				t.Fatalf("bookings %+v became %+v, %v", m, again, err)

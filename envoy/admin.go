@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // AdminAddress is where Envoy's admin server listens; it is known shortly after the start.
@@ -73,7 +73,7 @@ func (p *Process) Drain(ctx context.Context) {
 
 // InFlight is the number of requests that clients wait for.
 func (p *Process) InFlight(ctx context.Context) (int, error) {
-	return p.Stat(ctx, "http."+wire.ConnectionManager+".downstream_rq_active")
+	return p.Stat(ctx, "http."+envoynames.ConnectionManager+".downstream_rq_active")
 }
 
 // Stat reads one of Envoy's counters or gauges; 0 where it has none of that name yet.

@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -217,7 +217,7 @@ static_resources:
   clusters:
   - name: up
     load_assignment: {cluster_name: up, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]}
-`, port, wire.ConnectionManager, upPort), ln.Addr().String()
+`, port, envoynames.ConnectionManager, upPort), ln.Addr().String()
 }
 
 // An Envoy that is live but has been given nothing to listen on is not ready: its control plane

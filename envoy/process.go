@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/stator-project/stator/child"
+	"github.com/stator-project/stator/internal/child"
 )
 
 // Config says how to run an Envoy.

@@ -17,10 +17,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/models"
-	"github.com/stator-project/stator/workeragent/enginesim"
+	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 // role is the variable that makes this test binary an engine: what an agent starts.

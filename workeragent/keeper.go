@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stator-project/stator/child"
+	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/engine"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // relay takes one engine process's KV events from its socket to the bus. It applies them to the

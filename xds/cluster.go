@@ -16,7 +16,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -27,8 +27,8 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	var p packer
 	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
 	override := &overridev3.OverrideHost{
-		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(wire.Picked)}},
-		SelectedHostKey:     metadataKey(wire.Served),
+		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(envoynames.Picked)}},
+		SelectedHostKey:     metadataKey(envoynames.Served),
 		FallbackPolicy:      fallback,
 	}
 	c := &clusterv3.Cluster{
@@ -56,7 +56,7 @@ func policy(name string, config *anypb.Any) *clusterv3.LoadBalancingPolicy {
 }
 
 func metadataKey(key string) *metadatav3.MetadataKey {
-	return &metadatav3.MetadataKey{Key: wire.NamespaceLB, Path: []*metadatav3.MetadataKey_PathSegment{{
+	return &metadatav3.MetadataKey{Key: envoynames.NamespaceLB, Path: []*metadatav3.MetadataKey_PathSegment{{
 		Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: key},
 	}}}
 }

@@ -6,14 +6,14 @@ import (
 
 	"google.golang.org/protobuf/encoding/prototext"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // Headers of hints leave Envoy only where clients are trusted with them.
 func TestHintHeaders(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		text := prototext.Format(buildExtProc(Settings{HintHeaders: trusted}))
-		for _, h := range wire.Hints() {
+		for _, h := range envoynames.Hints() {
 			if strings.Contains(text, `"`+h+`"`) != trusted {
 				t.Errorf("trusted %v: %s", trusted, h)
 			}

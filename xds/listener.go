@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 func buildListener(s Settings) (*listenerv3.Listener, error) {
@@ -51,7 +51,7 @@ func socketAddress(hostPort string) (*corev3.Address, error) {
 
 func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
-		StatPrefix: wire.ConnectionManager,
+		StatPrefix: envoynames.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
 			RouteConfigName: routesName, ConfigSource: adsSource(),
 		}},
@@ -77,7 +77,7 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 // then a forged header would still be there.
 func forgedHeaders() []*mutationv3.HeaderMutation {
 	var out []*mutationv3.HeaderMutation
-	for _, h := range []string{wire.Picked, wire.Served, wire.Subset, wire.HeaderModel, wire.HeaderDecision} {
+	for _, h := range []string{envoynames.Picked, envoynames.Served, envoynames.Subset, envoynames.HeaderModel, envoynames.HeaderDecision} {
 		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
 	}
 	return out
@@ -88,7 +88,7 @@ func forgedHeaders() []*mutationv3.HeaderMutation {
 func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
 	if s.HintHeaders {
-		forwarded = append(forwarded, wire.Hints()...)
+		forwarded = append(forwarded, envoynames.Hints()...)
 	}
 	return &extprocv3.ExternalProcessor{
 		GrpcService:      extProcService(),
@@ -105,7 +105,7 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		MetadataOptions: &extprocv3.MetadataOptions{
-			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{wire.NamespaceLB, wire.Namespace}},
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB, envoynames.Namespace}},
 		},
 		// Credentials and cookies stay in Envoy.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
@@ -124,7 +124,7 @@ func exactly(names ...string) []*matcherv3.StringMatcher {
 
 func extProcService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
-		ClusterName: extProcCluster, Authority: wire.Authority,
+		ClusterName: extProcCluster, Authority: envoynames.Authority,
 	}}}
 }
 
@@ -151,7 +151,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name: "envoy.access_loggers.extension_filters.cel",
 			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.any(&celv3.ExpressionFilter{
-				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", wire.DetailPrefix),
+				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", envoynames.DetailPrefix),
 			})},
 		},
 	}}

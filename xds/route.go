@@ -7,7 +7,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/stator-project/stator/internal/wire"
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // buildRoutes gives every model but the first a route of its own, chosen by the header that
@@ -21,7 +21,7 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 		match := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 		if i > 0 {
 			match.Headers = []*routev3.HeaderMatcher{{
-				Name: wire.HeaderModel,
+				Name: envoynames.HeaderModel,
 				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
 					MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s.Models[i]},
 				}},
@@ -32,9 +32,9 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 			Match:                  match,
 			Action:                 &routev3.Route_Route{Route: buildAction(s, s.Models[i], retry)},
 			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
-			RequestHeadersToRemove: []string{wire.HeaderModel, wire.Picked},
+			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.Picked},
 			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
-				Header:       &corev3.HeaderValue{Key: wire.HeaderDecision, Value: "%DYNAMIC_METADATA(" + wire.Namespace + ":" + wire.Decision + ")%"},
+				Header:       &corev3.HeaderValue{Key: envoynames.HeaderDecision, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
 				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 			}},
 		})

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 const (

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 func TestRankEndpoint(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/bus"
-	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // tellEvery is how often a replica looks for changes in its bookings: short against the time in
@@ -19,7 +19,7 @@ func newReplica() string { return rand.Text()[:12] }
 // tellBookings tells the other replicas what this one has booked, and forgets those that have fallen
 // silent, until ctx ends.
 func (d *decider) tellBookings(ctx context.Context, b *bus.Bus) {
-	share := feed.NewShare(d.replica, d.fleet)
+	share := peers.NewPublisher(d.replica, d.fleet)
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
 	for {
@@ -40,4 +40,4 @@ func (d *decider) tellBookings(ctx context.Context, b *bus.Bus) {
 }
 
 // takeBookings is told what another replica has booked.
-func (d *decider) takeBookings(m *feed.Bookings) { d.peers.Apply(m, time.Now()) }
+func (d *decider) takeBookings(m *peers.Update) { d.peers.Apply(m, time.Now()) }

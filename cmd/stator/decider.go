@@ -17,16 +17,18 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/stator-project/stator/bus"
-	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // decider is everything that stands between Envoy's question and its answer.
@@ -36,7 +38,7 @@ type decider struct {
 	index    *kvindex.Index
 	feed     *feed.Feed
 	router   *route.Router
-	extproc  *extproc.Server
+	extproc  *stream.Server
 	accesses *accesslog.Server
 	grpc     *grpc.Server
 	prepared map[string]*prompt.Model // by path; a model's files are read once
@@ -46,10 +48,10 @@ type decider struct {
 	direct     atomic.Pointer[map[string]bool] // workers whose sockets we read ourselves
 	caches     *cacheMetrics
 	decisions  *decisionLog // nil for none
-	drift      *feed.Drift
+	drift      *drift.Detector
 	// replica is this process's name among the routers; peers are what the others have booked.
 	replica string
-	peers   *feed.Peers
+	peers   *peers.Receiver
 }
 
 func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*decider, error) {
@@ -60,8 +62,8 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 		d.router.RankGone(id)
 		d.feed.RankGone(id)
 	}})
-	d.peers = feed.NewPeers(d.replica, d.fleet)
-	d.drift = feed.NewDrift(feed.DriftConfig{Bound: cfg.Index.DriftRatio, Tokens: int(cfg.Index.DriftTokens)})
+	d.peers = peers.NewReceiver(d.replica, d.fleet)
+	d.drift = drift.New(drift.Config{Bound: cfg.Index.DriftRatio, Tokens: int(cfg.Index.DriftTokens)})
 	d.feed = feed.New(feed.Config{BlockSize: d.blockSize}, d.fleet, d.index)
 	var err error
 	if d.decisions, err = openDecisionLog(cfg, log, reg); err != nil {
@@ -79,18 +81,18 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	if err := d.setModels(cfg); err != nil {
 		return nil, err
 	}
-	d.extproc = extproc.NewServer(extProcSettings(cfg), d.router, log, reg)
+	d.extproc = stream.NewServer(extProcSettings(cfg), d.router, log, reg)
 	d.accesses = accesslog.NewServer(d.router, log, reg)
 	if d.decisions != nil {
 		d.accesses.Ended = d.decisions.ended
 	}
-	d.grpc = grpc.NewServer(extproc.Options(config.MaxBodyBytes)...)
-	extproc.Register(d.grpc, d.extproc)
+	d.grpc = grpc.NewServer(stream.Options(config.MaxBodyBytes)...)
+	stream.Register(d.grpc, d.extproc)
 	accesslog.Register(d.grpc, d.accesses)
 	healthv1.RegisterHealthServer(d.grpc, health.NewServer())
 	d.caches = newCacheMetrics(reg)
-	reg.MustRegister(extproc.NewDriftCollector(d.drift), extproc.NewPeersCollector(d.peers))
-	reg.MustRegister(extproc.NewCollector(d.router, d.feed, d.index, d.memory))
+	reg.MustRegister(stream.NewDriftCollector(d.drift), stream.NewPeersCollector(d.peers))
+	reg.MustRegister(stream.NewCollector(d.router, d.feed, d.index, d.memory))
 	return d, nil
 }
 
@@ -157,20 +159,20 @@ func (d *decider) blockSize(w *fleet.Worker) int {
 	return w.BlockSize
 }
 
-func extProcSettings(cfg *config.Config) extproc.Settings {
+func extProcSettings(cfg *config.Config) stream.Settings {
 	pools := map[string]string{}
 	for i := range cfg.Models {
 		for _, alias := range cfg.Models[i].Aliases {
 			pools[alias] = cfg.Models[i].Name
 		}
 	}
-	return extproc.Settings{
+	return stream.Settings{
 		BodyBytes:      cfg.Gateway.MaxBodyBytes,
 		RejectUnknown:  cfg.Gateway.UnknownPaths == "reject",
 		DefaultModel:   cfg.Models[0].Name,
 		Pools:          pools,
 		AffinityHeader: cfg.Gateway.AffinityHeader,
-		Hints:          extproc.Hints(cfg.Gateway.Hints),
+		Hints:          stream.Hints(cfg.Gateway.Hints),
 	}
 }
 

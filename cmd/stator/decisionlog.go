@@ -12,11 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stator-project/stator/extproc/envoywire"
+	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/internal/route/decisionlog"
 )
 
 // decisionLog appends what the router decides, and how its requests end, to a file. Requests do
@@ -77,7 +77,7 @@ func (l *decisionLog) decided(d *route.Decision, chain []blockhash.Sequence) {
 }
 
 // ended is told of each request in Envoy's access log.
-func (l *decisionLog) ended(e *envoywire.Entry, outcome string, now time.Time) {
+func (l *decisionLog) ended(e *messages.Entry, outcome string, now time.Time) {
 	if e.Decision == "" {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // wellFleet is a fleet that has nothing: two engines of one model, read from their sockets.

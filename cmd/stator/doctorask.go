@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // engineSeen is what an engine says of itself over HTTP.

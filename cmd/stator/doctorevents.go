@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // The checks of events, of what they led the router to believe, and of hashes.

@@ -12,7 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // observation is what the checks look at: everything was asked once, and what could not be

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/models"
 )
 
 // readConfig reads and checks a configuration file.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/workeragent/enginesim"
+	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 const simAbout = `Runs one simulated engine. It speaks as vLLM does: OpenAI's HTTP API with server-sent

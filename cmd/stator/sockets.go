@@ -8,7 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
-	"github.com/stator-project/stator/workeragent/kvsource"
+	"github.com/stator-project/stator/internal/kvsource"
 )
 
 // followSockets reads the event sockets that the configuration names, until ctx ends: that is

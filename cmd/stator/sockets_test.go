@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
-	"github.com/stator-project/stator/workeragent/enginesim"
+	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 // wire passes bytes on to an address until it is cut; then it takes new connections.

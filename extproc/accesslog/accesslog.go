@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
-	"github.com/stator-project/stator/extproc/envoywire"
+	"github.com/stator-project/stator/extproc/messages"
 )
 
 // Bookings are what entries end. *route.Router is one.
@@ -41,7 +41,7 @@ const patience = 5 * time.Second
 type Server struct {
 	// Ended is told of each entry, with how its request was served; it must keep nothing of it. Nil
 	// is not told. Set it before the server serves.
-	Ended func(e *envoywire.Entry, how string, now time.Time)
+	Ended func(e *messages.Entry, how string, now time.Time)
 
 	bookings Bookings
 	log      *slog.Logger
@@ -64,7 +64,7 @@ func NewServer(b Bookings, log *slog.Logger, reg prometheus.Registerer) *Server 
 	return &Server{bookings: b, log: log, metrics: newMetrics(reg), sources: map[string]*source{}}
 }
 
-// Register serves s on a gRPC server whose codec is that of package envoywire.
+// Register serves s on a gRPC server whose codec is that of package messages.
 func Register(g *grpc.Server, s *Server) {
 	g.RegisterService(&grpc.ServiceDesc{
 		ServiceName: alsv3.AccessLogService_ServiceDesc.ServiceName,
@@ -77,12 +77,12 @@ func Register(g *grpc.Server, s *Server) {
 	}, s)
 }
 
-// StreamAccessLogs reads one stream of *envoywire.Log until Envoy closes it.
+// StreamAccessLogs reads one stream of *messages.Log until Envoy closes it.
 func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 	name := Source(stream.Context())
 	s.opened(name)
 	defer s.closed(name)
-	var msg envoywire.Log
+	var msg messages.Log
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
 			return nil // Envoy went away, or its worker thread ended: both are its affair
@@ -95,7 +95,7 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 }
 
 // entry ends the booking of one request and counts how it was served.
-func (s *Server) entry(e *envoywire.Entry, now time.Time) {
+func (s *Server) entry(e *messages.Entry, now time.Time) {
 	if e.Booking != "" {
 		s.bookings.End(e.Booking, now)
 	}

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
-	"github.com/stator-project/stator/extproc/envoywire"
+	"github.com/stator-project/stator/extproc/messages"
 )
 
 // table is a table of bookings: by id, who carries them and since when.
@@ -105,21 +105,21 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func entry(booking, decision, picked, served string) envoywire.Entry {
-	e := envoywire.Entry{Booking: booking, Decision: decision, Picked: picked, Served: served, Attempts: 1}
+func entry(booking, decision, picked, served string) messages.Entry {
+	e := messages.Entry{Booking: booking, Decision: decision, Picked: picked, Served: served, Attempts: 1}
 	if served != "" {
 		e.Upstream, e.FirstByte = true, 20*time.Millisecond
 	}
 	return e
 }
 
-func message(entries ...envoywire.Entry) *envoywire.Log { return &envoywire.Log{Entries: entries} }
+func message(entries ...messages.Entry) *messages.Log { return &messages.Log{Entries: entries} }
 
 // Every end of a request ends its booking, whoever served it, and nobody else's.
 func TestEntriesEndBookings(t *testing.T) {
 	b := newTable("served", "retried", "cancelled", "refused", "open")
 	s, reg := newServer(b)
-	entries := []envoywire.Entry{
+	entries := []messages.Entry{
 		entry("served", "served", "a,b", "a"),
 		entry("retried", "retried", "a,b", "b"),
 		entry("cancelled", "cancelled", "a,b", ""), // the client left before a worker was reached
@@ -181,7 +181,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 type stream struct {
 	grpc.ServerStream
 	host string
-	in   chan *envoywire.Log
+	in   chan *messages.Log
 }
 
 func (s *stream) RecvMsg(into any) error {
@@ -189,7 +189,7 @@ func (s *stream) RecvMsg(into any) error {
 	if !ok {
 		return io.EOF
 	}
-	*into.(*envoywire.Log) = *m
+	*into.(*messages.Log) = *m
 	return nil
 }
 
@@ -207,7 +207,7 @@ func watched(t *testing.T, test func(s *Server, b *table, connect func(host stri
 		done := make(chan error)
 		go func() { done <- s.Run(ctx) }()
 		test(s, b, func(host string) *stream {
-			x := &stream{host: host, in: make(chan *envoywire.Log)}
+			x := &stream{host: host, in: make(chan *messages.Log)}
 			go func() { _ = s.StreamAccessLogs(x) }()
 			synctest.Wait()
 			return x

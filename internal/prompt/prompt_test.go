@@ -10,9 +10,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
-	"github.com/stator-project/stator/models"
 )
 
 func sim(t testing.TB) *prompt.Model {

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // kind says what happens.
@@ -36,7 +36,7 @@ type event struct {
 	job     *job
 	id      string // of job's decision
 	message *message
-	booked  *feed.Bookings
+	booked  *peers.Update
 }
 
 // agenda is what will happen, the next first: a binary heap.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/stator-project/stator/internal/route/decisionlog"
+	"github.com/stator-project/stator/internal/decisionlog"
 )
 
 // decisionRow is what a replay needs of a line of a decision log.

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/internal/route/decisionlog"
 )
 
 // logged is a log of decisions and ends.

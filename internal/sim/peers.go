@@ -1,6 +1,6 @@
 package sim
 
-import "github.com/stator-project/stator/internal/kv/feed"
+import "github.com/stator-project/stator/internal/route/peers"
 
 // tell lets the other replicas hear what p has booked, in a while, unless the message is lost.
 func (r *run) tell(p *replica) {
@@ -15,7 +15,7 @@ func (r *run) tell(p *replica) {
 }
 
 // hear gives a message to all replicas; the one that made it knows its own name.
-func (r *run) hear(m *feed.Bookings) {
+func (r *run) hear(m *peers.Update) {
 	for _, p := range r.replicas {
 		p.peers.Apply(m, r.clock())
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
 // model is the one that is served.
@@ -20,8 +21,8 @@ type replica struct {
 	index  *kvindex.Index
 	feed   *feed.Feed
 	router *route.Router
-	share  *feed.Share
-	peers  *feed.Peers
+	share  *peers.Publisher
+	peers  *peers.Receiver
 	names  []string
 	byName map[string]int
 	tokens []uint32 // of the request that is decided
@@ -36,7 +37,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		p.feed.RankGone(id)
 	}})
 	name := fmt.Sprintf("replica-%d", number)
-	p.share, p.peers = feed.NewShare(name, p.fleet), feed.NewPeers(name, p.fleet)
+	p.share, p.peers = peers.NewPublisher(name, p.fleet), peers.NewReceiver(name, p.fleet)
 	p.feed = feed.New(feed.Config{}, p.fleet, p.index)
 	p.router = route.New(route.Config{
 		Seed: cfg.Seed ^ uint64(number+1)<<48, Decisions: 1, Candidates: 1,

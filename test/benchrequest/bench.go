@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stator-project/stator/child"
 	"github.com/stator-project/stator/envoy"
+	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/xds"

@@ -8,10 +8,10 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
-	"github.com/stator-project/stator/models"
 )
 
 // BenchmarkDecide: what does a decision cost on the requests of this program, without gRPC

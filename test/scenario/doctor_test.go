@@ -102,7 +102,7 @@ func otherModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja", "tokenizer.json"} {
-		raw, err := os.ReadFile(filepath.Join("../../models/sim", name))
+		raw, err := os.ReadFile(filepath.Join("../../internal/models/sim", name))
 		if err != nil {
 			t.Fatal(err)
 		}

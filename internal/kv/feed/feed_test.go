@@ -32,7 +32,7 @@ func newWorld() *world {
 	return w
 }
 
-// TestScenarios runs testdata/*.txt (those of drift are TestDrift's). A block is a letter, which is also its engine's hash.
+// TestScenarios runs testdata/*.txt. A block is a letter, which is also its engine's hash.
 // Verbs:
 //
 //	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
@@ -53,9 +53,6 @@ func newWorld() *world {
 //	states | lifetime NAME | counts NAME
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		if strings.Contains(file, "drift") {
-			return
-		}
 		w := newWorld()
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string { return w.act(t, d) })
 	})

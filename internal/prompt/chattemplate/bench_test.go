@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"testing"
 
-	"github.com/stator-project/stator/models"
+	"github.com/stator-project/stator/internal/models"
 )
 
 // BenchmarkRender: what does rendering a chat cost, without tokenizing it?

@@ -95,7 +95,7 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	dir := os.Getenv("STATOR_BENCH_MODEL")
 	if dir == "" {
-		dir = "../../../models/sim"
+		dir = "../../models/sim"
 	}
 	src, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"testing"
 
-	"github.com/stator-project/stator/models"
+	"github.com/stator-project/stator/internal/models"
 )
 
 // sim is the project's own vocabulary.

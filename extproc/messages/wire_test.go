@@ -1,0 +1,333 @@
+package messages
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	datav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/stator-project/stator/internal/envoynames"
+)
+
+func marshal(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// headers is the first message of a request, with pairs of keys and values.
+func headers(end bool, pairs ...string) *extprocv3.ProcessingRequest {
+	m := &extprocv3.HttpHeaders{EndOfStream: end, Headers: &corev3.HeaderMap{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m.Headers.Headers = append(m.Headers.Headers, &corev3.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
+	}
+	return &extprocv3.ProcessingRequest{
+		Request:        &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: m},
+		Attributes:     map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {}},
+		ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_BUFFERED},
+	}
+}
+
+func body(end bool, b string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(b), EndOfStream: end},
+	}}
+}
+
+// generated is what the generated code makes of a request.
+func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
+	r := Request{Affinity: affinity, Buffered: m.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED}
+	switch q := m.GetRequest().(type) {
+	case *extprocv3.ProcessingRequest_RequestHeaders:
+		r.Kind, r.Field, r.EndOfStream = Headers, 2, q.RequestHeaders.GetEndOfStream()
+		for _, h := range q.RequestHeaders.GetHeaders().GetHeaders() {
+			value := string(h.GetRawValue())
+			if value == "" {
+				value = h.GetValue()
+			}
+			switch h.GetKey() {
+			case ":method":
+				r.Method = value
+			case ":path":
+				r.Path = value
+			case "content-encoding":
+				r.ContentEncoding = value
+			case "content-length":
+				r.ContentLength = value
+			case affinity:
+				r.Session = value
+			}
+		}
+	case *extprocv3.ProcessingRequest_RequestBody:
+		r.Kind, r.Field, r.EndOfStream, r.Body = Body, 4, q.RequestBody.GetEndOfStream(), q.RequestBody.GetBody()
+	}
+	return r
+}
+
+func same(a, b Request) bool {
+	x, y := a.Body, b.Body
+	a.Body, b.Body = nil, nil
+	if a.Kind == Other { // the generated code names the rest by types
+		a.Field = 0
+	}
+	return bytes.Equal(x, y) && a.Affinity == b.Affinity && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
+		a.Buffered == b.Buffered && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
+		a.ContentLength == b.ContentLength && a.Session == b.Session
+}
+
+var requests = []*extprocv3.ProcessingRequest{
+	headers(false, ":method", "POST", ":path", "/v1/completions", "content-length", "12", "x-s", "s1", "cookie", "secret"),
+	headers(true, ":method", "GET", ":path", "/v1/models", "content-encoding", "gzip", ":path", "/health"),
+	headers(false),
+	body(true, `{"model": "m"}`),
+	body(false, strings.Repeat("x", 70_000)),
+	body(true, ""),
+	{},
+	{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}},
+	{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
+	{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{
+		Headers: []*corev3.HeaderValue{{Key: ":method", Value: "PUT"}, {Key: ":path", Value: "/"}, {Key: "content-length", Value: "1", RawValue: []byte("2")}},
+	}}}},
+}
+
+// FuzzRequest: what the generated code reads is read alike, and what is refused it refuses too,
+// or it holds a message twice.
+func FuzzRequest(f *testing.F) {
+	for _, m := range requests {
+		f.Add(marshal(f, m))
+	}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		var m extprocv3.ProcessingRequest
+		theirs := proto.Unmarshal(message, &m)
+		r := Request{Affinity: "x-s"}
+		err := r.Read(message)
+		switch {
+		case errors.Is(err, errTwice):
+		case theirs == nil && err != nil:
+			t.Fatalf("%q is refused: %v", message, err)
+		case theirs == nil:
+			if want := generated(&m, "x-s"); !same(r, want) {
+				t.Fatalf("%q is read as %+v, want %+v", message, r, want)
+			}
+		}
+	})
+}
+
+// An answer reads back as what was said.
+func TestResponse(t *testing.T) {
+	long := strings.Repeat("10.0.0.1:8000,", 40)
+	for _, r := range []Response{
+		{To: Headers, Booking: "0123456789abcdef"},
+		{To: Body, Decision: "d", Picked: long},
+		{To: Headers},
+		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []Header{{envoynames.Picked, "10.0.0.1:8000"}, {"content-length", "3"}}, Remove: []string{"content-encoding"},
+			NewBody: []byte("new"), ClearRoute: true},
+		{To: Body, NewBody: []byte{}},
+	} {
+		var m extprocv3.ProcessingResponse
+		if err := proto.Unmarshal(r.Append(nil), &m); err != nil {
+			t.Fatal(err)
+		}
+		common := m.GetRequestHeaders().GetResponse()
+		if r.To == Body {
+			common = m.GetRequestBody().GetResponse()
+		}
+		if (m.GetRequestHeaders() != nil) != (r.To == Headers) || (m.GetRequestBody() != nil) != (r.To == Body) {
+			t.Errorf("%+v answers %T", r, m.GetResponse())
+		}
+		facts := func(namespace, key string) string {
+			return m.GetDynamicMetadata().GetFields()[namespace].GetStructValue().GetFields()[key].GetStringValue()
+		}
+		got := Response{To: r.To, Booking: facts(envoynames.Namespace, envoynames.Booking), Decision: facts(envoynames.Namespace, envoynames.Decision),
+			Picked: facts(envoynames.NamespaceLB, envoynames.Picked), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
+		for _, h := range common.GetHeaderMutation().GetSetHeaders() {
+			if h.GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
+				t.Errorf("header %s: %s", h.GetHeader().GetKey(), h.GetAppendAction())
+			}
+			got.Set = append(got.Set, Header{h.GetHeader().GetKey(), string(h.GetHeader().GetRawValue())})
+		}
+		if common.GetBodyMutation() != nil {
+			got.NewBody = common.GetBodyMutation().GetBody()
+		}
+		if got.Booking != r.Booking || got.Decision != r.Decision || got.Picked != r.Picked || got.ClearRoute != r.ClearRoute ||
+			!slices.Equal(got.Set, r.Set) || !slices.Equal(got.Remove, r.Remove) || !bytes.Equal(got.NewBody, r.NewBody) || (got.NewBody == nil) != (r.NewBody == nil) {
+			t.Errorf("%+v reads back as %+v", r, got)
+		}
+		if again := marshal(t, &m); proto.Size(&m) != len(r.Append(nil)) {
+			t.Errorf("%d bytes, the generated code writes %d", len(r.Append(nil)), len(again))
+		}
+	}
+}
+
+// logOf is a message of the access log.
+func logOf(entries ...*datav3.HTTPAccessLogEntry) *alsv3.StreamAccessLogsMessage {
+	return &alsv3.StreamAccessLogsMessage{
+		Identifier: &alsv3.StreamAccessLogsMessage_Identifier{LogName: "gateway", Node: &corev3.Node{Id: "envoy-a"}},
+		LogEntries: &alsv3.StreamAccessLogsMessage_HttpLogs{HttpLogs: &alsv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries}},
+	}
+}
+
+func texts(pairs ...string) *structpb.Struct {
+	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		s.Fields[pairs[i]] = structpb.NewStringValue(pairs[i+1])
+	}
+	return s
+}
+
+var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCommon{
+	SampleRate: 1, UpstreamRemoteAddress: &corev3.Address{}, UpstreamRequestAttemptCount: 2, RouteName: "r",
+	TimeToFirstUpstreamRxByte: durationpb.New(1500 * time.Millisecond), TimeToLastUpstreamRxByte: durationpb.New(3 * time.Second), CustomTags: map[string]string{"a": "b"},
+	Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		envoynames.Namespace:   texts(envoynames.Booking, "b1", envoynames.Decision, "d1", "other", "x"),
+		envoynames.NamespaceLB: texts(envoynames.Picked, "a,b", envoynames.Served, "a"),
+		"envoy.other":          texts(envoynames.Booking, "no"),
+	}},
+}, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345}}
+
+// theirs is what the generated code makes of an entry.
+func theirs(m *datav3.HTTPAccessLogEntry) Entry {
+	c := m.GetCommonProperties()
+	fact := func(namespace, key string) string {
+		return c.GetMetadata().GetFilterMetadata()[namespace].GetFields()[key].GetStringValue()
+	}
+	return Entry{
+		Booking: fact(envoynames.Namespace, envoynames.Booking), Decision: fact(envoynames.Namespace, envoynames.Decision),
+		Picked: fact(envoynames.NamespaceLB, envoynames.Picked), Served: fact(envoynames.NamespaceLB, envoynames.Served),
+		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
+		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
+		ResponseBytes: m.GetResponse().GetResponseBodyBytes(),
+	}
+}
+
+// FuzzLog: entries are read as the generated code reads them.
+func FuzzLog(f *testing.F) {
+	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, finished)))
+	f.Add(marshal(f, logOf()))
+	f.Add(marshal(f, &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_TcpLogs{}}))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		var m alsv3.StreamAccessLogsMessage
+		bad := proto.Unmarshal(message, &m)
+		var l Log
+		err := l.Read(message)
+		switch {
+		case errors.Is(err, errTwice):
+			return
+		case bad == nil && err != nil:
+			t.Fatalf("%q is refused: %v", message, err)
+		case bad != nil || m.GetTcpLogs() != nil:
+			return
+		}
+		want := m.GetHttpLogs().GetLogEntry()
+		if len(l.Entries) != len(want) {
+			t.Fatalf("%q: %d entries, want %d", message, len(l.Entries), len(want))
+		}
+		for i, e := range l.Entries {
+			e.FirstByte, e.LastByte = max(0, e.FirstByte), max(0, e.LastByte)
+			if e != theirs(want[i]) && utf8.Valid(message) {
+				t.Fatalf("%q: %+v, want %+v", message, e, theirs(want[i]))
+			}
+		}
+	})
+}
+
+// The codec reads and writes what is ours and what is not.
+func TestCodec(t *testing.T) {
+	c := Codec()
+	data := marshal(t, headers(false, ":method", "POST", ":path", "/v1/completions"))
+	slices := mem.BufferSlice{mem.SliceBuffer(data[:7]), mem.SliceBuffer(data[7:])}
+	r, m := &Request{}, &extprocv3.ProcessingRequest{}
+	for _, v := range []any{r, m} {
+		if err := c.Unmarshal(slices, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Path != "/v1/completions" || !same(*r, generated(m, "")) {
+		t.Errorf("%+v", r)
+	}
+	clear(data) // nothing is kept of the buffers
+	if r.Path != "/v1/completions" {
+		t.Errorf("path %q", r.Path)
+	}
+	for _, v := range []any{&Response{To: Headers, Booking: "b"}, &extprocv3.ProcessingResponse{}} {
+		if _, err := c.Marshal(v); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.Unmarshal(slices, "text"); err == nil {
+		t.Error("text was read into")
+	}
+}
+
+// BenchmarkWire asks what the messages of one request cost to read and write, beside the
+// generated code: the headers of a small client, a body of 1,000 bytes, two answers and an entry.
+//
+//	go test ./extproc/envoywire -run '^$' -bench Wire -count 10 | benchstat -col /code -
+func BenchmarkWire(b *testing.B) {
+	first := marshal(b, headers(false, ":method", "POST", ":path", "/v1/chat/completions", ":authority", "localhost:8080", ":scheme", "http",
+		"content-length", "1000", "content-type", "application/json", "user-agent", "openai-python", "accept", "*/*", "x-forwarded-proto", "http",
+		"x-request-id", "8f0d3c1e-0000-0000-0000-000000000000", "authorization", "Bearer sk-0000000000000000"))
+	second := marshal(b, body(true, strings.Repeat("x", 1000)))
+	entry := marshal(b, logOf(finished))
+	b.Run("code=ours", func(b *testing.B) {
+		b.ReportAllocs()
+		var r Request
+		var l Log
+		for b.Loop() {
+			for _, m := range [][]byte{first, second} {
+				if err := r.Read(m); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := l.Read(entry); err != nil {
+				b.Fatal(err)
+			}
+			_ = (&Response{To: Headers, Booking: "0123456789abcdef"}).Append(make([]byte, 0, 256))
+			_ = (&Response{To: Body, Decision: "0123456789abcdef", Picked: "10.0.0.1:8000,10.0.0.2:8000"}).Append(make([]byte, 0, 256))
+		}
+	})
+	b.Run("code=generated", func(b *testing.B) {
+		b.ReportAllocs()
+		struct1 := func(key, value string) *structpb.Value { return structpb.NewStructValue(texts(key, value)) }
+		for b.Loop() {
+			for _, message := range [][]byte{first, second} {
+				m := &extprocv3.ProcessingRequest{}
+				if err := proto.Unmarshal(message, m); err != nil {
+					b.Fatal(err)
+				}
+				_ = generated(m, "x-s")
+			}
+			m := &alsv3.StreamAccessLogsMessage{}
+			if err := proto.Unmarshal(entry, m); err != nil {
+				b.Fatal(err)
+			}
+			_ = theirs(m.GetHttpLogs().GetLogEntry()[0])
+			marshal(b, &extprocv3.ProcessingResponse{
+				Response:        &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+				DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{envoynames.Namespace: struct1(envoynames.Booking, "0123456789abcdef")}},
+			})
+			marshal(b, &extprocv3.ProcessingResponse{
+				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}},
+				DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+					envoynames.Namespace: struct1(envoynames.Decision, "0123456789abcdef"), envoynames.NamespaceLB: struct1(envoynames.Picked, "10.0.0.1:8000,10.0.0.2:8000"),
+				}},
+			})
+		}
+	})
+}

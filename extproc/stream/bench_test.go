@@ -1,0 +1,106 @@
+package stream
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stator-project/stator/extproc/messages"
+)
+
+// turn hands an exchange both messages of one request and ends its booking.
+func turn(w *world, headers, body *messages.Request) {
+	x := exchange{srv: w.server, source: "envoy-a"}
+	for _, m := range []*messages.Request{headers, body} {
+		answered, r, err := x.on(m)
+		if err != nil {
+			panic(err)
+		}
+		_ = w.server.toMessage(r, answered)
+	}
+	w.router.End(x.booking, start)
+}
+
+// The work of this package on a request is bounded by a count that does not grow with it: bodies
+// are never copied. What the count holds beyond that is the decision's.
+func TestAllocationsDoNotGrowWithThePrompt(t *testing.T) {
+	w, _ := served(t)
+	headers := w.read(completionHeaders(false))
+	count := func(n int) float64 {
+		body := w.read(bodyMessage(true, completionOf(n)))
+		return testing.AllocsPerRun(200, func() { turn(w, headers, body) })
+	}
+	small, large := count(100), count(4000)
+	t.Logf("%.0f allocations at 100 bytes, %.0f at 4,000", small, large)
+	if large > small+3 {
+		t.Errorf("%.0f allocations at 4,000 bytes, %.0f at 100", large, small)
+	}
+}
+
+// An answer to headers is what every request pays before anything is known of it.
+func TestAllocationsOfHeaders(t *testing.T) {
+	w, _ := served(t)
+	raw, err := proto.Marshal(completionHeaders(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := messages.Request{Affinity: "x-session-id"}
+	read := testing.AllocsPerRun(1000, func() { err = m.Read(raw) })
+	if read > 2 || err != nil { // path and session
+		t.Errorf("reading headers takes %.0f allocations, %v", read, err)
+	}
+	step := testing.AllocsPerRun(1000, func() {
+		x := exchange{srv: w.server}
+		x.onHeaders(headOf(&m), start)
+	})
+	if step > 2 { // the exchange, here, and the id
+		t.Errorf("answering headers takes %.0f allocations", step)
+	}
+}
+
+func completionOf(n int) string {
+	return fmt.Sprintf(`{"model": "sim", "prompt": %q}`, strings.Repeat("lorem ipsum ", n/12))
+}
+
+// BenchmarkExchange asks what a request costs inside ext_proc but for gRPC: both messages read,
+// decided and answered, with a token per byte.
+//
+//	go test ./extproc -run '^$' -bench Exchange -count 10 | benchstat -col /prompt -
+func BenchmarkExchange(b *testing.B) {
+	for _, n := range []int{1_000, 4_000, 32_000} {
+		b.Run(fmt.Sprintf("prompt=%d", n), func(b *testing.B) {
+			w, _ := served(b)
+			headers, body := w.read(completionHeaders(false)), w.read(bodyMessage(true, completionOf(n)))
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body.Body)))
+			for b.Loop() {
+				turn(w, headers, body)
+			}
+		})
+	}
+}
+
+// BenchmarkStream asks what the same costs with gRPC over an in-memory connection: the server's
+// share and a client's.
+//
+//	go test ./extproc -run '^$' -bench Stream -count 10 | benchstat -col /prompt -
+func BenchmarkStream(b *testing.B) {
+	for _, n := range []int{1_000, 32_000} {
+		b.Run(fmt.Sprintf("prompt=%d", n), func(b *testing.B) {
+			w, client := served(b)
+			headers, body := completionHeaders(false), bodyMessage(true, completionOf(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				s := open(b, client)
+				ask(b, s, headers)
+				ask(b, s, body)
+				if _, err := s.Recv(); err == nil {
+					b.Fatal("the stream goes on")
+				}
+			}
+			w.router.EndBefore("bufconn", start.AddDate(100, 0, 0))
+		})
+	}
+}

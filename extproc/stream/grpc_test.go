@@ -1,0 +1,334 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// serve runs a world's server over an in-memory connection and returns Envoy's end of it.
+func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
+	ln := bufconn.Listen(1 << 20)
+	srv := grpc.NewServer(Options(w.settings.BodyBytes)...)
+	Register(srv, w.server)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ln) }()
+	conn, err := grpc.NewClient("passthrough:///envoy",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		srv.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return extprocv3.NewExternalProcessorClient(conn)
+}
+
+// served is a world with two workers and one model, and Envoy's end of a connection to it.
+func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
+	w := newWorld(t)
+	w.settings.DefaultModel = "sim"
+	w.server.Reload(w.settings)
+	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		if _, err := w.fleet.Put(fleet.Worker{
+			Name: fmt.Sprintf("w%d", i), Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", i+1), Ranks: 1, State: fleet.Ready,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w, serve(t, w)
+}
+
+func bodyMessage(end bool, body string) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: end},
+	}}
+}
+
+// ask sends a message and returns the answer.
+func ask(t testing.TB, s extprocv3.ExternalProcessor_ProcessClient, m *extprocv3.ProcessingRequest) *extprocv3.ProcessingResponse {
+	t.Helper()
+	if err := s.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+func open(t testing.TB, c extprocv3.ExternalProcessorClient) extprocv3.ExternalProcessor_ProcessClient {
+	t.Helper()
+	s, err := c.Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// idle waits until no handler runs: then whatever a stream did is done.
+func (w *world) idle(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); testutil.ToFloat64(w.server.metrics.streams) != 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("a handler did not return")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (w *world) outcomes(outcome string) int {
+	return int(testutil.ToFloat64(w.server.metrics.outcomes.WithLabelValues(outcome)))
+}
+
+const hello = `{"model": "sim", "prompt": "hello"}`
+
+func completionHeaders(end bool) *extprocv3.ProcessingRequest {
+	return headersMessage(end, ":method", "POST", ":path", "/v1/completions", "x-session-id", "s1")
+}
+
+// The handler returns with its last answer, although Envoy has not closed its end: a stream
+// held until the response ends would cost memory in both processes.
+func TestStreamEndsWithItsLastAnswer(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for name, messages := range map[string][]*extprocv3.ProcessingRequest{
+		"picked":  {completionHeaders(false), bodyMessage(true, hello)},
+		"refused": {completionHeaders(false), bodyMessage(true, `{`)},
+		"local":   {headersMessage(true, ":method", "GET", ":path", "/v1/models")},
+		"no body": {headersMessage(true, ":method", "GET", ":path", "/unknown")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, client := served(t)
+			s := open(t, client)
+			for _, m := range messages {
+				ask(t, s, m)
+			}
+			if m, err := s.Recv(); !errors.Is(err, io.EOF) {
+				t.Fatalf("after the last answer came %v, %v", m, err)
+			}
+			w.idle(t)
+			if want := map[string]int{"picked": 1}[name]; w.router.Bookings() != want {
+				t.Errorf("%d booked, want %d", w.router.Bookings(), want)
+			}
+		})
+	}
+}
+
+// The decision carries what the headers said, and the id that was announced before it.
+func TestDecisionIsTheAnnouncedOne(t *testing.T) {
+	w, client := served(t)
+	s := open(t, client)
+	first := ask(t, s, completionHeaders(false))
+	id := first.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
+	ask(t, s, bodyMessage(true, hello))
+	d, ok := w.router.Explain(id)
+	if !ok || d.Session != "s1" || d.Source != "bufconn" || d.PromptTokens != len("hello") {
+		t.Fatalf("decision %+v, known %v", d, ok)
+	}
+	if !w.router.End(id, time.Now()) {
+		t.Error("the announced id is not booked")
+	}
+}
+
+// Whoever speaks out of turn, or has another mode configured, is told so; Envoy then sends
+// the request on unpicked.
+func TestProtocolErrors(t *testing.T) {
+	headers, body := completionHeaders(false), bodyMessage(true, hello)
+	for name, messages := range map[string][]*extprocv3.ProcessingRequest{
+		"nothing":         {{}},
+		"body first":      {body},
+		"headers twice":   {headers, headers},
+		"body in pieces":  {headers, bodyMessage(false, "{")},
+		"trailers":        {headers, {Request: &extprocv3.ProcessingRequest_RequestTrailers{}}},
+		"response header": {headers, {Request: &extprocv3.ProcessingRequest_ResponseHeaders{}}},
+		"response body":   {{Request: &extprocv3.ProcessingRequest_ResponseBody{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, client := served(t)
+			s := open(t, client)
+			for _, m := range messages[:len(messages)-1] {
+				ask(t, s, m)
+			}
+			if err := s.Send(messages[len(messages)-1]); err != nil {
+				t.Fatal(err)
+			}
+			if m, err := s.Recv(); status.Code(err) != codes.InvalidArgument {
+				t.Fatalf("got %v, %v", m, err)
+			}
+			w.idle(t)
+			if w.router.Bookings() != 0 || w.outcomes("protocol_error") != 1 {
+				t.Errorf("%d booked, %d errors", w.router.Bookings(), w.outcomes("protocol_error"))
+			}
+		})
+	}
+}
+
+// A client that leaves between its headers and the end of its body leaves nothing behind.
+func TestLeavingBeforeTheBody(t *testing.T) {
+	w, client := served(t)
+	const clients = 50
+	for range clients {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := client.Process(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(t, s, completionHeaders(false))
+		cancel()
+	}
+	w.idle(t)
+	if n := w.router.Stats().Picked; n != 0 || w.router.Bookings() != 0 {
+		t.Errorf("%d picked, %d booked", n, w.router.Bookings())
+	}
+}
+
+// An Envoy that closes its end early, as after a timeout of its own, is no error.
+func TestEnvoyClosesItsEnd(t *testing.T) {
+	w, client := served(t)
+	s := open(t, client)
+	ask(t, s, completionHeaders(false))
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatalf("got %v, %v", m, err)
+	}
+	w.idle(t)
+}
+
+// A body as large as the configuration allows fits into a message.
+func TestLargestBody(t *testing.T) {
+	w, client := served(t)
+	body := make([]byte, w.settings.BodyBytes)
+	for i := range body {
+		body[i] = ' '
+	}
+	copy(body, hello)
+	s := open(t, client)
+	ask(t, s, completionHeaders(false))
+	if ask(t, s, bodyMessage(true, string(body))).GetRequestBody() == nil {
+		t.Error("not picked")
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
+	if w.router.Bookings() != 0 {
+		t.Errorf("%d booked", w.router.Bookings())
+	}
+}
+
+// A request with trailers, as HTTP/2 clients may send, has a body that is whole but not last:
+// in mode BUFFERED it comes in one message whatever that says of the end of the stream.
+func TestBodyBeforeTrailers(t *testing.T) {
+	w, client := served(t)
+	s := open(t, client)
+	first := completionHeaders(false)
+	first.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_BUFFERED}
+	ask(t, s, first)
+	if ask(t, s, bodyMessage(false, hello)).GetRequestBody() == nil {
+		t.Error("not picked")
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if w.outcomes("picked") != 1 {
+		t.Error("not counted")
+	}
+}
+
+// scripted is Envoy's end of a stream that says these messages and leaves at some moment: then
+// its context ends.
+type scripted struct {
+	grpc.ServerStream
+	ctx      context.Context
+	messages []*extprocv3.ProcessingRequest
+	received func(left int) // called with every message
+	sent     func(left int) // called with every answer
+}
+
+func (s *scripted) Context() context.Context { return s.ctx }
+
+func (s *scripted) SendMsg(any) error {
+	if err := s.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	s.sent(len(s.messages))
+	return nil
+}
+
+func (s *scripted) RecvMsg(into any) error {
+	if len(s.messages) == 0 {
+		return status.FromContextError(s.ctx.Err()).Err()
+	}
+	raw, err := proto.Marshal(s.messages[0])
+	if err != nil {
+		return err
+	}
+	s.messages = s.messages[1:]
+	s.received(len(s.messages))
+	return into.(*messages.Request).Read(raw)
+}
+
+// An Envoy that leaves while its request is decided leaves no booking: its access-log entry may
+// have come before there was one to end. One that closes the stream upon the answer has taken
+// it, and the booking stays.
+func TestLeavingAroundTheDecision(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		atReceive, atSend bool
+		picked, booked    int
+	}{
+		{"during the decision", true, false, 1, 0},
+		{"upon the answer", false, true, 1, 1},
+	} {
+		w, _ := served(t)
+		ctx, leave := context.WithCancel(t.Context())
+		leaveIf := func(yes bool) func(int) {
+			return func(left int) {
+				if yes && left == 0 {
+					leave()
+				}
+			}
+		}
+		s := &scripted{
+			ctx: ctx, messages: []*extprocv3.ProcessingRequest{completionHeaders(false), bodyMessage(true, hello)},
+			received: leaveIf(c.atReceive), sent: leaveIf(c.atSend),
+		}
+		if err := w.server.Process(s); err != nil {
+			t.Errorf("leaving %s: %v", c.name, err)
+		}
+		if n := int(w.router.Stats().Picked); n != c.picked || w.router.Bookings() != c.booked {
+			t.Errorf("leaving %s: %d picked, %d booked; want %d and %d", c.name, n, w.router.Bookings(), c.picked, c.booked)
+		}
+		leave()
+	}
+}

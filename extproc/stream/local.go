@@ -1,0 +1,117 @@
+package stream
+
+import (
+	_ "embed"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// openAPIDocument describes what the gateway serves.
+//
+//go:embed openapi.json
+var openAPIDocument []byte
+
+type modelObject struct {
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	OwnedBy     string `json:"owned_by"`
+	MaxModelLen int    `json:"max_model_len,omitempty"`
+}
+
+func (s *Server) object(m route.ModelStatus) modelObject {
+	return modelObject{ID: m.Name, Object: "model", Created: s.started.Unix(), OwnedBy: "stator", MaxModelLen: m.ContextLength}
+}
+
+func (s *Server) listModels(h head) *answer {
+	if a := getOnly(h); a != nil {
+		return a
+	}
+	list := struct {
+		Object string        `json:"object"`
+		Data   []modelObject `json:"data"`
+	}{Object: "list", Data: []modelObject{}}
+	for _, m := range s.router.Models() {
+		list.Data = append(list.Data, s.object(m))
+	}
+	return say(http.StatusOK, list)
+}
+
+func (s *Server) oneModel(h head) *answer {
+	if a := getOnly(h); a != nil {
+		return a
+	}
+	path, _, _ := strings.Cut(h.path, "?")
+	name := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/models/"), "/")
+	if plain, err := url.PathUnescape(name); err == nil {
+		name = plain
+	}
+	for _, m := range s.router.Models() {
+		if m.Name == name {
+			return say(http.StatusOK, s.object(m))
+		}
+	}
+	return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Param: "model", Code: "model_not_found",
+		Message: "The model `" + clip(name) + "` does not exist. GET /v1/models lists those that do."}, "model_not_found")
+}
+
+// health is 200 when every model has a worker that is ready, else 503; either way it says
+// how many there are.
+func (s *Server) health(h head) *answer {
+	if a := getOnly(h); a != nil {
+		return a
+	}
+	type pool struct {
+		Workers int `json:"workers"`
+		Ready   int `json:"ready"`
+	}
+	out := struct {
+		Status string          `json:"status"`
+		Models map[string]pool `json:"models"`
+	}{Status: "ok", Models: map[string]pool{}}
+	code := http.StatusOK
+	for _, m := range s.router.Models() {
+		out.Models[m.Name] = pool{m.Workers, m.Ready}
+		if m.Ready == 0 {
+			code, out.Status = http.StatusServiceUnavailable, "a model has no worker that is ready"
+		}
+	}
+	return say(code, out)
+}
+
+func (s *Server) live(h head) *answer {
+	if a := getOnly(h); a != nil {
+		return a
+	}
+	return say(http.StatusOK, map[string]string{"status": "ok"})
+}
+
+func (s *Server) openAPI(h head) *answer {
+	if a := getOnly(h); a != nil {
+		return a
+	}
+	return &answer{status: http.StatusOK, body: openAPIDocument, detail: "local"}
+}
+
+func getOnly(h head) *answer {
+	if h.method == http.MethodGet || h.method == http.MethodHead {
+		return nil
+	}
+	a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
+		Message: "This path takes GET, not " + clip(h.method) + "."}, "method")
+	a.allow = "GET, HEAD"
+	return a
+}
+
+func say(status int, v any) *answer {
+	body, err := json.Marshal(v)
+	if err != nil { // none of our values can do that
+		return refusal(&openai.Error{Status: http.StatusInternalServerError, Type: openai.ServerError, Message: err.Error()}, "internal")
+	}
+	return &answer{status: status, body: body, detail: "local"}
+}

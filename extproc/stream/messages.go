@@ -1,0 +1,95 @@
+package stream
+
+import (
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// headerRank pins a data-parallel rank, as vLLM reads it.
+const headerRank = "x-data-parallel-rank"
+
+// headOf is what a first message says of a request.
+func headOf(m *messages.Request) head {
+	return head{
+		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength, session: m.Session, said: m.Said,
+		noBody: m.EndOfStream,
+	}
+}
+
+// toMessage puts a reply into Envoy's words, as the answer to the message of that phase.
+func (s *Server) toMessage(r reply, answered phase) any {
+	if r.answer != nil {
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+			ImmediateResponse: immediate(r.answer),
+		}}
+	}
+	m := &messages.Response{To: messages.Body, Booking: r.booking}
+	if answered == wantHeaders {
+		m.To = messages.Headers
+	}
+	if r.pick != nil {
+		m.Picked, m.Decision = destinations(r.pick), r.pick.ID
+		s.mutate(m, r)
+	}
+	return m
+}
+
+// destinations lists the picked address and those to try after it. A pick of one rank among
+// several names no other worker: the rank's number would be wrong there.
+func destinations(d *route.Decision) string {
+	if len(d.Others) == 0 || d.Ranks > 1 {
+		return d.Address
+	}
+	return d.Address + "," + strings.Join(d.Others, ",")
+}
+
+// mutate says what changes in the request itself.
+func (s *Server) mutate(m *messages.Response, r reply) {
+	set := func(key, value string) { m.Set = append(m.Set, messages.Header{Key: key, Value: value}) }
+	if r.header {
+		set(envoynames.Picked, m.Picked)
+	}
+	if pool, other := s.otherPool(r.pick.Model); other {
+		set(envoynames.HeaderModel, pool)
+		m.ClearRoute = true
+	}
+	if r.pick.Ranks > 1 {
+		set(headerRank, strconv.Itoa(r.pick.Rank))
+	}
+	if r.body != nil {
+		m.NewBody = r.body
+		set("content-length", strconv.Itoa(len(r.body)))
+		m.Remove = []string{"content-encoding"}
+	}
+}
+
+func set(key, value string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+	}
+}
+
+func immediate(a *answer) *extprocv3.ImmediateResponse {
+	headers := []*corev3.HeaderValueOption{set("content-type", "application/json")}
+	if a.retryAfter > 0 {
+		headers = append(headers, set("retry-after", strconv.Itoa(int(a.retryAfter.Seconds()))))
+	}
+	if a.allow != "" {
+		headers = append(headers, set("allow", a.allow))
+	}
+	return &extprocv3.ImmediateResponse{
+		Status:  &typev3.HttpStatus{Code: typev3.StatusCode(a.status)},
+		Headers: &extprocv3.HeaderMutation{SetHeaders: headers},
+		Body:    a.body,
+		Details: envoynames.DetailPrefix + a.detail,
+	}
+}

@@ -1,0 +1,28 @@
+package stream
+
+import (
+	"testing"
+
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// An Envoy of ours is told the pick in metadata alone; what changes the request is said to all.
+func TestHeadersOnlyWhereTheyAreRead(t *testing.T) {
+	s := &Server{}
+	s.settings.Store(&Settings{DefaultModel: "m"})
+	for _, c := range []struct {
+		header bool
+		pick   route.Decision
+		want   int // headers set
+	}{
+		{true, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 1},
+		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
+		{false, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
+	} {
+		m := s.toMessage(reply{pick: &c.pick, header: c.header}, wantBody).(*messages.Response)
+		if got := len(m.Set); got != c.want {
+			t.Errorf("header %v, pick %+v: %d headers set, want %d", c.header, c.pick, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"go.uber.org/goleak"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/queue"
+)
+
+// queued is a world whose two workers are busy with one prompt each until it is computed.
+func queued(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcessorClient) {
+	w, client := served(t)
+	err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {
+		Prompt: letters{}, BlockSize: 4, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, client
+}
+
+// fill makes both workers busy and returns the decisions that do.
+func (w *world) fill(t testing.TB, client extprocv3.ExternalProcessorClient) (ids []string) {
+	for range 2 {
+		s := open(t, client)
+		ids = append(ids, announced(ask(t, s, completionHeaders(false))))
+		if ask(t, s, bodyMessage(true, fresh())).GetRequestBody() == nil {
+			t.Fatal("not picked")
+		}
+	}
+	return ids
+}
+
+var prompts atomic.Int64
+
+// fresh is a body whose prompt shares nothing with another's.
+func fresh() string {
+	return fmt.Sprintf(`{"model": "sim", "prompt": "%08d is the number of this prompt"}`, prompts.Add(1))
+}
+
+func announced(m *extprocv3.ProcessingResponse) string {
+	return m.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
+}
+
+// waits sends a request that must wait, and returns its stream.
+func waits(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context.Context, wait time.Duration) extprocv3.ExternalProcessor_ProcessClient {
+	t.Helper()
+	s, err := client.Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask(t, s, completionHeaders(false))
+	m := ask(t, s, bodyMessage(true, fresh()))
+	if got := m.GetOverrideMessageTimeout().AsDuration(); m.GetResponse() != nil || got <= wait || got > wait+slack {
+		t.Fatalf("told %v, want patience for a little more than %v", m, wait)
+	}
+	return s
+}
+
+// waiting polls until so many wait.
+func (w *world) waiting(t testing.TB, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); w.router.Stats().Waiting != n; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d wait, want %d", w.router.Stats().Waiting, n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A request that finds all workers busy is told to be patient, once, and is picked when one is free.
+func TestParkedUntilItsTurn(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
+	w, client := queued(t, time.Minute)
+	ids := w.fill(t, client)
+	s := waits(t, client, t.Context(), time.Minute)
+	w.waiting(t, 1)
+	w.router.PrefillDone(ids[1], time.Now())
+	m, err := s.Recv()
+	if err != nil || m.GetRequestBody() == nil || m.GetOverrideMessageTimeout() != nil {
+		t.Fatalf("%v, %v", m, err)
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after the answer: %v", err)
+	}
+	id := m.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["decision"].GetStringValue()
+	d, _ := w.router.Explain(id)
+	if d == nil || d.Wait == nil || !strings.Contains(d.String(), "waited ") {
+		t.Errorf("%s", d)
+	}
+	for _, id := range append(ids, id) {
+		if !w.router.End(id, time.Now()) {
+			t.Errorf("%s is not booked", id)
+		}
+	}
+	w.idle(t)
+}
+
+// A wait that is over is answered, with when to come again.
+func TestParkedTooLong(t *testing.T) {
+	w, client := queued(t, 50*time.Millisecond)
+	ids := w.fill(t, client)
+	m, err := waits(t, client, t.Context(), 50*time.Millisecond).Recv()
+	a := m.GetImmediateResponse()
+	if err != nil || a.GetStatus().GetCode() != 503 || a.GetDetails() != "stator_waited_too_long" {
+		t.Fatalf("%v, %v", m, err)
+	}
+	retry := ""
+	for _, h := range a.GetHeaders().GetSetHeaders() {
+		if h.GetHeader().GetKey() == "retry-after" {
+			retry = string(h.GetHeader().GetRawValue())
+		}
+	}
+	if retry != "1" || w.outcomes("waited_too_long") != 1 {
+		t.Errorf("retry-after %q, %d counted", retry, w.outcomes("waited_too_long"))
+	}
+	for _, id := range ids {
+		w.router.End(id, time.Now())
+	}
+	w.idle(t)
+}
+
+// Clients that leave while they wait, or in the moment when their turn has come, leave no place in the
+// queue and no booking.
+func TestLeavingTheQueue(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
+	w, client := queued(t, time.Minute)
+	const clients = 40
+	for round := range 5 {
+		ids := w.fill(t, client)
+		var leave []context.CancelFunc
+		for range clients {
+			ctx, cancel := context.WithCancel(t.Context())
+			waits(t, client, ctx, time.Minute)
+			leave = append(leave, cancel)
+		}
+		w.waiting(t, clients)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for _, id := range ids {
+				w.router.PrefillDone(id, time.Now()) // the turn of some comes while they leave
+				w.router.End(id, time.Now())
+			}
+		}()
+		for i := range leave {
+			leave[(i*7+round)%clients]()
+		}
+		<-done
+		w.idle(t)
+		if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
+			// Those that were answered before they left are Envoy's to report.
+			w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
+			if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
+				t.Fatalf("%d wait, %d booked", s.Waiting, s.Bookings.Open)
+			}
+		}
+	}
+	for _, r := range w.fleet.Snapshot().Ranks {
+		if b := r.Load.Booked(); b != (fleet.Amount{}) {
+			t.Errorf("%s: %+v", r.Worker.Name, b)
+		}
+	}
+	if w.outcomes("left") == 0 {
+		t.Error("nobody was counted as having left")
+	}
+}

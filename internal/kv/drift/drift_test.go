@@ -1,0 +1,69 @@
+package drift_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/stator-project/stator/internal/kv/drift"
+)
+
+// TestDrift runs testdata/*.txt: windows of 10,000 tokens, a bound of a quarter, a rest of
+// a minute. Verbs:
+//
+//	counted NAME queries=N hits=N [epoch=E]
+//	                   the engine's own counts; prints "resync" where one is due
+//	decided            remembers the time, for requests that end later
+//	served NAME prompt=N cached=N [n=TIMES] [epoch=E] [before]
+//	                   requests that have ended, decided now, or at the time remembered
+//	wait SECONDS | keep NAME | stats
+func TestDrift(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+		detector := drift.New(drift.Config{Bound: 0.25, Tokens: 10_000, Rest: time.Minute})
+		now, decided := time.Unix(1000, 0), time.Time{}
+		datadriven.RunTest(t, file, func(t *testing.T, td *datadriven.TestData) string {
+			name, args := "", map[string]int{"n": 1}
+			for i, a := range td.CmdArgs {
+				if i == 0 {
+					name = a.Key
+				}
+				if len(a.Vals) > 0 {
+					args[a.Key], _ = strconv.Atoi(a.Vals[0])
+				}
+			}
+			switch td.Cmd {
+			case "counted":
+				if detector.Counted(name, uint64(args["epoch"]), uint64(args["queries"]), uint64(args["hits"]), now) {
+					return "resync\n"
+				}
+			case "decided":
+				decided = now
+			case "served":
+				at := now
+				if td.HasArg("before") {
+					at = decided
+				}
+				for range args["n"] {
+					detector.Served(name, uint64(args["epoch"]), at, args["prompt"], args["cached"], 16)
+				}
+			case "wait":
+				n, _ := strconv.Atoi(name)
+				now = now.Add(time.Duration(n) * time.Second)
+			case "keep":
+				detector.Keep(func(w string) bool { return w == name })
+			case "stats":
+				text := ""
+				for _, w := range detector.Stats() {
+					text += fmt.Sprintf("%s promised %d, found %d, ratio %+.2f, %d windows, %d resyncs\n", w.Worker, w.Promised, w.Found, w.Ratio, w.Windows, w.Resyncs)
+				}
+				return text
+			default:
+				td.Fatalf(t, "unknown verb %s", td.Cmd)
+			}
+			return ""
+		})
+	})
+}
