@@ -45,6 +45,7 @@ var allowed = map[string][]string{
 
 	// Libraries that do I/O, see doesIO.
 	"internal/kvsource": {"internal/kv/kvevent"},
+	"internal/testkit":  {"bus"}, // for tests alone
 
 	// What connects processes.
 	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},

@@ -1,0 +1,6 @@
+// Package testkit holds the helpers that tests of several packages share: polling with a deadline, a
+// buffer for logs, a message bus, and the check for leaked goroutines.
+//
+// Only tests import it. Helpers end the test themselves when something is wrong, and clean up what
+// they start when the test ends.
+package testkit
