@@ -48,7 +48,7 @@ var allowed = map[string][]string{
 	"internal/testkit":  {"bus"}, // for tests alone
 
 	// What connects processes.
-	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
+	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/fleet", "bus"},
 	"admin": {"internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},

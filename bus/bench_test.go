@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/kv/feed"
 )
 
 // BenchmarkSnapshot: what does it take to pull a rank's snapshot through a NATS server on this
@@ -32,13 +33,13 @@ func BenchmarkSnapshot(b *testing.B) {
 			from, to := join(), join()
 			defer from.Close()
 			defer to.Close()
-			s := &bus.Snapshot{ID: 1, Dump: make([]byte, size)}
+			s := &feed.Snapshot{ID: 1, Dump: make([]byte, size)}
 			ctx, stop := context.WithCancel(b.Context())
 			var all sync.WaitGroup
 			defer all.Wait()
 			defer stop()
 			all.Go(func() {
-				_ = from.ServeSnapshots(ctx, "w", func(int, uint64) *bus.Snapshot { return s })
+				_ = from.ServeSnapshots(ctx, "w", func(int, uint64) *feed.Snapshot { return s })
 			})
 			pull := func() error {
 				_, err := to.Snapshot(b.Context(), "w", 0, func(context.Context, int) error { return nil })

@@ -17,6 +17,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/test/loopback"
@@ -222,9 +223,9 @@ func TestEvents(t *testing.T) {
 	from, to := connect(t, e.URL()), connect(t, e.URL())
 	got := make(chan string, 100)
 	running(t, func(ctx context.Context) error {
-		return to.SubscribeEvents(ctx, func(e *bus.Events) { got <- show(e) })
+		return to.SubscribeEvents(ctx, func(e *feed.Message) { got <- show(e) })
 	})
-	sent := bus.Events{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
+	sent := feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
 	eventually(t, "the subscription is there", func() bool {
 		if err := from.PublishEvents(&sent); err != nil {
 			t.Fatal(err)
@@ -235,25 +236,25 @@ func TestEvents(t *testing.T) {
 		t.Errorf("sent %s\n got %s", show(&sent), g)
 	}
 
-	mark := bus.Events{Worker: "w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
+	mark := feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
 	if err := from.PublishEvents(&mark); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the mark is heard", func() bool { return <-got == show(&mark) })
 
 	running(t, func(ctx context.Context) error {
-		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*bus.Events)) bus.Standing {
+		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*feed.Message)) feed.Position {
 			for ; seq < 6; seq++ {
-				send(&bus.Events{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
+				send(&feed.Message{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
 			}
-			return bus.Standing{Epoch: 5, Next: 6, Hears: true}
+			return feed.Position{Epoch: 5, Next: 6, Connected: true}
 		})
 	})
 	var past []uint64
 	eventually(t, "the past is served", func() bool {
 		past = nil
-		stands, err := to.Replay(t.Context(), "w", 1, 2, func(e *bus.Events) { past = append(past, e.Seq) })
-		return err == nil && stands == bus.Standing{Epoch: 5, Next: 6, Hears: true}
+		stands, err := to.Replay(t.Context(), "w", 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
+		return err == nil && stands == feed.Position{Epoch: 5, Next: 6, Connected: true}
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
 		t.Errorf("the past came as %v", past)
@@ -270,9 +271,9 @@ func TestSnapshots(t *testing.T) {
 	defer e.Close()
 	from, to := connect(t, e.URL()), connect(t, e.URL())
 	var mu sync.Mutex
-	kept, asked := map[int]*bus.Snapshot{}, 0
+	kept, asked := map[int]*feed.Snapshot{}, 0
 	running(t, func(ctx context.Context) error {
-		return from.ServeSnapshots(ctx, "w", func(rank int, id uint64) *bus.Snapshot {
+		return from.ServeSnapshots(ctx, "w", func(rank int, id uint64) *feed.Snapshot {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
@@ -285,11 +286,11 @@ func TestSnapshots(t *testing.T) {
 	anySize := func(context.Context, int) error { return nil }
 	eventually(t, "snapshots are served", func() bool {
 		_, err := to.Snapshot(t.Context(), "w", 0, anySize)
-		return errors.Is(err, bus.ErrNoSnapshot) && func() bool { mu.Lock(); defer mu.Unlock(); return asked > 0 }()
+		return errors.Is(err, feed.ErrNoSnapshot) && func() bool { mu.Lock(); defer mu.Unlock(); return asked > 0 }()
 	})
 	mu.Lock()
 	for rank, size := range []int{0, 1, 512 << 10, 512<<10 + 1, 20 << 20} {
-		s := &bus.Snapshot{Worker: "w", Rank: rank, Epoch: 5, ID: uint64(rank + 1), Next: 9, Seconds: 1.5, Whole: rank%2 == 0, BlockSize: 16, Dump: make([]byte, size)}
+		s := &feed.Snapshot{Worker: "w", Rank: rank, Epoch: 5, ID: uint64(rank + 1), Next: 9, Seconds: 1.5, Complete: rank%2 == 0, BlockSize: 16, Dump: make([]byte, size)}
 		for i := range s.Dump {
 			s.Dump[i] = byte(i * 31 / 7)
 		}
@@ -330,12 +331,12 @@ func TestSnapshots(t *testing.T) {
 	}); !errors.Is(err, bus.ErrSnapshotGone) {
 		t.Error(err)
 	}
-	if _, err := to.Snapshot(t.Context(), "nobody", 0, anySize); !errors.Is(err, bus.ErrNoSnapshot) {
+	if _, err := to.Snapshot(t.Context(), "nobody", 0, anySize); !errors.Is(err, feed.ErrNoSnapshot) {
 		t.Error(err)
 	}
 }
 
-func show(e *bus.Events) string {
+func show(e *feed.Message) string {
 	text := fmt.Sprintf("%s/%d epoch %d seq %d mark %v at %g, %d unknown:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Mark, e.Batch.Seconds, e.Batch.Unknown)
 	for _, v := range e.Batch.Events {
 		text += fmt.Sprintf(" {%s %s %v parent %v %v %v %d %d %d}", v.Kind, v.Tier, v.Hashes, v.HasParent, v.Parent, v.Blocks, v.BlockSize, v.Window, v.Group)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -19,11 +20,11 @@ func FuzzMessages(f *testing.F) {
 	f.Add(appendWorker(nil, &w))
 	f.Add(appendLoad(nil, Load{Worker: "w", Running: 1, KVUsage: 0.5}))
 	f.Add(appendPlan(nil, plan.Plan{Pools: []plan.Pool{{Model: "m", Replicas: 1, Reason: "r"}}}))
-	f.Add(appendEvents(&Events{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
+	f.Add(appendEvents(&feed.Message{Worker: "w", Batch: &kvevent.Batch{Events: []kvevent.Event{
 		{Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{2}, BlockSize: 16, Window: 64},
 	}, Unknown: 1}}))
-	f.Add(appendEvents(&Events{Worker: "w", Seq: 3, Mark: true}))
-	f.Add(appendSnapshot(nil, &Snapshot{ID: 1, Epoch: 2, Next: 3, Seconds: 1.5, Whole: true, BlockSize: 16, Dump: []byte("dump")}))
+	f.Add(appendEvents(&feed.Message{Worker: "w", Seq: 3, Mark: true}))
+	f.Add(appendSnapshot(nil, &feed.Snapshot{ID: 1, Epoch: 2, Next: 3, Seconds: 1.5, Complete: true, BlockSize: 16, Dump: []byte("dump")}))
 	f.Add(appendBookings(nil, &peers.Update{Replica: "r", Seq: 7, Whole: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}))
@@ -64,7 +65,7 @@ func FuzzMessages(f *testing.F) {
 				t.Fatalf("bookings %+v became %+v, %v", m, again, err)
 			}
 		}
-		e := Events{Batch: &kvevent.Batch{}}
+		e := feed.Message{Batch: &kvevent.Batch{}}
 		if err := readEvents(msg, &e); err != nil {
 			if len(e.Batch.Events) != 0 {
 				t.Fatal("refused events were left in the batch")

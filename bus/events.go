@@ -12,24 +12,12 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
 // maxMessage is the largest message on the bus, as NATS servers take it by default.
 const maxMessage = 1 << 20
-
-// Events is one batch of one rank on its way: content hashes and engine hashes, no token ids.
-type Events struct {
-	Worker string
-	Rank   int
-	Epoch  uint64 // of the engine process
-	Seq    uint64 // counts the rank's batches from 0 in each epoch
-	// Mark says that there is no batch in it: Seq is the number of the rank's next one, told from
-	// time to time so that the loss of the last ones is noticed.
-	Mark bool
-	// Batch is valid during the callback only; empty for a mark.
-	Batch *kvevent.Batch
-}
 
 func (b *Bus) eventSubject(worker, rank string) string {
 	return "stator.v1." + b.cfg.Cluster + ".kv." + worker + "." + rank
@@ -37,7 +25,7 @@ func (b *Bus) eventSubject(worker, rank string) string {
 
 // PublishEvents sends a batch to everyone who listens. A batch too large for one message is an
 // error; listeners will see the gap and ask.
-func (b *Bus) PublishEvents(e *Events) error {
+func (b *Bus) PublishEvents(e *feed.Message) error {
 	msg := appendEvents(e)
 	if len(msg) > maxMessage {
 		return fmt.Errorf("publish events of %s: a batch of %d bytes exceeds the %d of a message", e.Worker, len(msg), maxMessage)
@@ -47,10 +35,10 @@ func (b *Bus) PublishEvents(e *Events) error {
 
 // SubscribeEvents calls apply for every batch of every rank until ctx ends. A listener that is
 // too slow loses batches, which it sees by their sequence numbers.
-func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*Events)) error {
+func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) error {
 	var batch kvevent.Batch
 	return b.subscribe(ctx, b.eventSubject("*", "*"), func(m *nats.Msg) {
-		e := Events{Batch: &batch}
+		e := feed.Message{Batch: &batch}
 		if err := readEvents(m.Data, &e); err != nil {
 			b.cfg.Log.Warn("events ignored", "subject", m.Subject, "err", err)
 			return
@@ -83,54 +71,46 @@ func (b *Bus) replaySubject(worker string) string {
 
 // ServeReplay answers requests for a worker's past batches until ctx ends: replay must call
 // send for each batch of the rank it still has from seq on, in order, and say where it stands.
-func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*Events)) Standing) error {
+func (b *Bus) ServeReplay(ctx context.Context, worker string, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position) error {
 	return b.subscribe(ctx, b.replaySubject(worker), func(m *nats.Msg) {
 		if len(m.Data) != 13 || m.Data[0] != version || m.Reply == "" {
 			return
 		}
 		rank, from := binary.BigEndian.Uint32(m.Data[1:]), binary.BigEndian.Uint64(m.Data[5:])
-		stands := replay(int(rank), from, func(e *Events) {
+		stands := replay(int(rank), from, func(e *feed.Message) {
 			if msg := appendEvents(e); len(msg) <= maxMessage {
 				_ = b.nc.Publish(m.Reply, msg)
 			}
 		})
 		end := binary.BigEndian.AppendUint64([]byte{replayEnd}, stands.Epoch)
 		end = binary.BigEndian.AppendUint64(end, stands.Next)
-		hears := byte(0)
-		if stands.Hears {
-			hears = 1
+		connected := byte(0)
+		if stands.Connected {
+			connected = 1
 		}
-		_ = b.nc.Publish(m.Reply, append(end, hears))
+		_ = b.nc.Publish(m.Reply, append(end, connected))
 	})
 }
 
-// Standing is where a rank stands, by its agent's word.
-type Standing struct {
-	Epoch uint64 // of the engine process
-	Next  uint64 // the number of the batch that comes next
-	// Hears is false while the agent does not hear the engine: there may be more than it knows.
-	Hears bool
-}
-
 // replayEnd begins the message that ends a replay, where others have their version: epoch and
-// next follow, eight bytes each, and a byte that is 1 where the agent hears the engine.
+// next follow, eight bytes each, and a byte that is 1 while the agent is connected to the engine.
 const replayEnd = 0xff
 
 // Replay asks a worker's agent for a rank's batches from seq on and applies them in order. It
 // returns when they have all come, with where the rank stands then, or an error when nothing
 // came for two seconds.
-func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*Events)) (Standing, error) {
+func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (feed.Position, error) {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, 16384)
 	sub, err := b.nc.ChanSubscribe(inbox, in)
 	if err != nil {
-		return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
+		return feed.Position{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	ask := binary.BigEndian.AppendUint32([]byte{version}, uint32(rank))
 	ask = binary.BigEndian.AppendUint64(ask, from)
 	if err := b.nc.PublishRequest(b.replaySubject(worker), inbox, ask); err != nil {
-		return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
+		return feed.Position{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 	}
 	var batch kvevent.Batch
 	for {
@@ -138,20 +118,22 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 		select {
 		case <-ctx.Done():
 			wait.Stop()
-			return Standing{}, ctx.Err()
+			return feed.Position{}, ctx.Err()
 		case <-wait.C:
-			return Standing{}, fmt.Errorf("ask for events of %s: its agent does not answer", worker)
+			return feed.Position{}, fmt.Errorf("ask for events of %s: its agent does not answer", worker)
 		case m := <-in:
 			wait.Stop()
 			if len(m.Data) == 0 {
-				return Standing{}, fmt.Errorf("ask for events of %s: it has no agent", worker)
+				return feed.Position{}, fmt.Errorf("ask for events of %s: it has no agent", worker)
 			}
 			if len(m.Data) == 18 && m.Data[0] == replayEnd {
-				return Standing{binary.BigEndian.Uint64(m.Data[1:]), binary.BigEndian.Uint64(m.Data[9:]), m.Data[17] == 1}, nil
+				return feed.Position{
+					Epoch: binary.BigEndian.Uint64(m.Data[1:]), Next: binary.BigEndian.Uint64(m.Data[9:]), Connected: m.Data[17] == 1,
+				}, nil
 			}
-			e := Events{Batch: &batch}
+			e := feed.Message{Batch: &batch}
 			if err := readEvents(m.Data, &e); err != nil {
-				return Standing{}, fmt.Errorf("ask for events of %s: %w", worker, err)
+				return feed.Position{}, fmt.Errorf("ask for events of %s: %w", worker, err)
 			}
 			apply(&e)
 		}
@@ -160,7 +142,7 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 
 // appendEvents writes a batch as an array; hashes are big-endian bytes, because an array of
 // msgpack integers would be nine bytes each and slower to read.
-func appendEvents(e *Events) []byte {
+func appendEvents(e *feed.Message) []byte {
 	b := []byte{version}
 	b = msgp.AppendArrayHeader(b, 7)
 	b = msgp.AppendString(b, e.Worker)
@@ -223,7 +205,7 @@ func (r *reader) array(want uint32) {
 }
 
 // readEvents fills e and its batch from a message. The batch owns what it holds.
-func readEvents(msg []byte, e *Events) error {
+func readEvents(msg []byte, e *feed.Message) error {
 	b, err := body(msg)
 	if err != nil {
 		return err
@@ -249,7 +231,7 @@ func readEvents(msg []byte, e *Events) error {
 	return nil
 }
 
-func (r *reader) batch(e *Events) {
+func (r *reader) batch(e *feed.Message) {
 	e.Batch.Rank = e.Rank
 	e.Batch.Seconds = read(r, msgp.ReadFloat64Bytes)
 	e.Batch.Unknown = read(r, msgp.ReadIntBytes)

@@ -10,25 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tinylib/msgp/msgp"
-)
 
-// Snapshot is what an agent knows of one rank's cache at one place in its events. Whoever wants
-// it pulls it in pages: see docs/adr/0005-snapshots-in-pages.md.
-type Snapshot struct {
-	Worker string
-	Rank   int
-	Epoch  uint64 // of the engine process
-	// ID names these very bytes while their owner keeps them; it is never 0.
-	ID uint64
-	// Next is the number of the batch that comes after it, Seconds the engine's clock in the
-	// batch before that.
-	Next    uint64
-	Seconds float64
-	// Whole is false where the agent itself has missed something.
-	Whole     bool
-	BlockSize int
-	Dump      []byte
-}
+	"github.com/stator-project/stator/internal/kv/feed"
+)
 
 const (
 	// pageBytes is what one answer carries of a dump; heads and the protocol need little more.
@@ -41,12 +25,8 @@ const (
 	answerTime = 2 * time.Second
 )
 
-var (
-	// ErrNoSnapshot says that the worker's agent has none to give.
-	ErrNoSnapshot = errors.New("the agent keeps no snapshot of the rank")
-	// ErrSnapshotGone says that the agent has let go of a snapshot while it was pulled.
-	ErrSnapshotGone = errors.New("the agent no longer keeps the snapshot")
-)
+// ErrSnapshotGone is returned when the agent drops a snapshot while a router pulls it.
+var ErrSnapshotGone = errors.New("the agent no longer keeps the snapshot")
 
 func (b *Bus) snapshotSubject(worker string) string {
 	return "stator.v1." + b.cfg.Cluster + ".rpc." + worker + ".snapshot"
@@ -55,7 +35,7 @@ func (b *Bus) snapshotSubject(worker string) string {
 // ServeSnapshots answers requests for snapshots of a worker until ctx ends. take returns one of
 // the rank, for id 0, or that very one; nil where there is none. Many may share one: its Dump
 // is only read.
-func (b *Bus) ServeSnapshots(ctx context.Context, worker string, take func(rank int, id uint64) *Snapshot) error {
+func (b *Bus) ServeSnapshots(ctx context.Context, worker string, take func(rank int, id uint64) *feed.Snapshot) error {
 	return b.subscribe(ctx, b.snapshotSubject(worker), func(m *nats.Msg) {
 		if len(m.Data) != 21 || m.Data[0] != version || m.Reply == "" {
 			return
@@ -76,7 +56,7 @@ func (b *Bus) ServeSnapshots(ctx context.Context, worker string, take func(rank 
 
 // Snapshot pulls a rank's snapshot from its worker's agent. Before its pages are pulled, admit is
 // told the size of the dump and may wait or refuse: then its error is returned.
-func (b *Bus) Snapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*Snapshot, error) {
+func (b *Bus) Snapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*feed.Snapshot, error) {
 	s, err := b.pullSnapshot(ctx, worker, rank, admit)
 	if err != nil {
 		return nil, fmt.Errorf("ask for a snapshot of %s: %w", worker, err)
@@ -84,13 +64,13 @@ func (b *Bus) Snapshot(ctx context.Context, worker string, rank int, admit func(
 	return s, nil
 }
 
-func (b *Bus) pullSnapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*Snapshot, error) {
+func (b *Bus) pullSnapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*feed.Snapshot, error) {
 	answer, err := b.askSnapshot(ctx, worker, rank, 0, 0)
 	if err != nil {
 		return nil, err
 	}
 	if len(answer) == 0 {
-		return nil, ErrNoSnapshot
+		return nil, feed.ErrNoSnapshot
 	}
 	s, size, err := readSnapshot(answer)
 	if err != nil {
@@ -111,7 +91,7 @@ func (b *Bus) pullSnapshot(ctx context.Context, worker string, rank int, admit f
 
 // pullPages fills the dump from byte from on, several pages at a time: they come in the order in
 // which they were asked for.
-func (b *Bus) pullPages(ctx context.Context, s *Snapshot, from int) error {
+func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, pagesAhead)
 	sub, err := b.nc.ChanSubscribe(inbox, in)
@@ -150,7 +130,7 @@ func (b *Bus) askSnapshot(ctx context.Context, worker string, rank int, id uint6
 	m, err := b.nc.RequestWithContext(ctx, b.snapshotSubject(worker), askFor(rank, id, at))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return nil, ErrNoSnapshot
+		return nil, feed.ErrNoSnapshot
 	case err != nil:
 		return nil, err
 	}
@@ -181,13 +161,13 @@ func next(ctx context.Context, in <-chan *nats.Msg) ([]byte, error) {
 }
 
 // appendSnapshot writes what is said of a snapshot, and its first page.
-func appendSnapshot(b []byte, s *Snapshot) []byte {
+func appendSnapshot(b []byte, s *feed.Snapshot) []byte {
 	b = msgp.AppendArrayHeader(b, 8)
 	b = msgp.AppendUint64(b, s.Epoch)
 	b = msgp.AppendUint64(b, s.ID)
 	b = msgp.AppendUint64(b, s.Next)
 	b = msgp.AppendFloat64(b, s.Seconds)
-	b = msgp.AppendBool(b, s.Whole)
+	b = msgp.AppendBool(b, s.Complete)
 	b = msgp.AppendInt(b, s.BlockSize)
 	b = msgp.AppendInt(b, len(s.Dump))
 	return msgp.AppendBytes(b, s.Dump[:min(len(s.Dump), pageBytes)])
@@ -195,12 +175,12 @@ func appendSnapshot(b []byte, s *Snapshot) []byte {
 
 // readSnapshot reads what appendSnapshot wrote; size is that of the whole dump, of which s holds
 // the first page.
-func readSnapshot(msg []byte) (s *Snapshot, size int, err error) {
+func readSnapshot(msg []byte) (s *feed.Snapshot, size int, err error) {
 	r := &reader{b: msg}
 	r.array(8)
-	s = &Snapshot{
+	s = &feed.Snapshot{
 		Epoch: read(r, msgp.ReadUint64Bytes), ID: read(r, msgp.ReadUint64Bytes), Next: read(r, msgp.ReadUint64Bytes),
-		Seconds: read(r, msgp.ReadFloat64Bytes), Whole: read(r, msgp.ReadBoolBytes), BlockSize: read(r, msgp.ReadIntBytes),
+		Seconds: read(r, msgp.ReadFloat64Bytes), Complete: read(r, msgp.ReadBoolBytes), BlockSize: read(r, msgp.ReadIntBytes),
 	}
 	size = read(r, msgp.ReadIntBytes)
 	s.Dump = read(r, msgp.ReadBytesZC)

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -30,7 +29,7 @@ type knowledge struct {
 
 // kept is a snapshot while routers pull it.
 type kept struct {
-	bus.Snapshot
+	feed.Snapshot
 	made, used time.Time
 }
 
@@ -63,7 +62,7 @@ func (k *knowledge) forget(worker string) {
 // snapshot returns a snapshot of a rank, or with an id that very one; nil where there is none.
 // One that is there is shared if it is young and replayable says that what came after it can be
 // had.
-func (k *knowledge) snapshot(worker string, epoch uint64, rank int, id uint64, replayable func(next uint64) bool, now time.Time) *bus.Snapshot {
+func (k *knowledge) snapshot(worker string, epoch uint64, rank int, id uint64, replayable func(next uint64) bool, now time.Time) *feed.Snapshot {
 	if s := k.find(worker, epoch, rank, id, replayable, now); s != nil || id != 0 {
 		return s
 	}
@@ -71,16 +70,14 @@ func (k *knowledge) snapshot(worker string, epoch uint64, rank int, id uint64, r
 	if !ok || int64(len(taken.Dump)) > k.bytes {
 		return nil
 	}
-	s := &kept{made: now, used: now, Snapshot: bus.Snapshot{
-		Worker: worker, Rank: rank, Epoch: epoch, ID: k.ids.Add(1),
-		Next: taken.Next, Seconds: taken.Seconds, Whole: taken.Whole, BlockSize: taken.BlockSize, Dump: taken.Dump,
-	}}
+	taken.ID = k.ids.Add(1)
+	s := &kept{Snapshot: taken, made: now, used: now}
 	k.made.Add(1)
 	k.keep(s)
 	return &s.Snapshot
 }
 
-func (k *knowledge) find(worker string, epoch uint64, rank int, id uint64, replayable func(next uint64) bool, now time.Time) *bus.Snapshot {
+func (k *knowledge) find(worker string, epoch uint64, rank int, id uint64, replayable func(next uint64) bool, now time.Time) *feed.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range slices.Backward(k.kept) {

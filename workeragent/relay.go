@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -27,9 +26,9 @@ type relay struct {
 
 	// mu orders what is published too: a mark does not overtake the batch that it counts.
 	mu     sync.Mutex
-	next   uint64       // guarded by mu; the number of the next batch
-	past   []bus.Events // guarded by mu; in order of sequence
-	blocks int          // guarded by mu; hashes in past
+	next   uint64         // guarded by mu; the number of the next batch
+	past   []feed.Message // guarded by mu; in order of sequence
+	blocks int            // guarded by mu; hashes in past
 }
 
 // The memory of a relay: as many batches as vLLM's own replay buffer has, and 64 MiB of
@@ -100,7 +99,7 @@ func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 		return 0, false // a replay overlapped what was relayed
 	}
 	r.next = seq + 1
-	e := bus.Events{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
+	e := feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
 	r.rememberLocked(e)
 	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
 		r.metrics.unsent.Inc()
@@ -118,13 +117,13 @@ func (r *relay) mark() {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := bus.Events{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
+	e := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
 	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
 	}
 }
 
-func (r *relay) rememberLocked(e bus.Events) {
+func (r *relay) rememberLocked(e feed.Message) {
 	r.past = append(r.past, e)
 	r.blocks += size(e.Batch)
 	drop := 0
@@ -147,21 +146,21 @@ func (r *relay) serve(ctx context.Context) {
 			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
 		}
 	})
-	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*bus.Events)) bus.Standing {
+	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*feed.Message)) feed.Position {
 		past, next := r.since(from)
 		for _, e := range past {
 			if e.Rank == rank {
 				send(&e)
 			}
 		}
-		return bus.Standing{Epoch: r.worker.Epoch, Next: next, Hears: r.up.Load()}
+		return feed.Position{Epoch: r.worker.Epoch, Next: next, Connected: r.up.Load()}
 	})
 	if err != nil {
 		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)
 	}
 }
 
-func (r *relay) snapshot(rank int, id uint64) *bus.Snapshot {
+func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {
 	return r.know.snapshot(r.worker.Name, r.worker.Epoch, rank, id, r.replayable, r.now())
 }
 
@@ -173,10 +172,10 @@ func (r *relay) replayable(next uint64) bool {
 }
 
 // since returns what is remembered from seq on, and the number that comes after it.
-func (r *relay) since(from uint64) (past []bus.Events, next uint64) {
+func (r *relay) since(from uint64) (past []feed.Message, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(r.past, from, func(e bus.Events, seq uint64) int {
+	i, _ := slices.BinarySearchFunc(r.past, from, func(e feed.Message, seq uint64) int {
 		switch {
 		case e.Seq < seq:
 			return -1

@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -36,7 +37,7 @@ type heard struct {
 // probe is nobody: an event of it shows that a subscription stands.
 const probe = "probe"
 
-func (h *heard) add(e *bus.Events) {
+func (h *heard) add(e *feed.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stands = h.stands || e.Worker == probe; e.Worker == probe {
@@ -55,7 +56,7 @@ func (h *heard) all() []string {
 	return slices.Clone(h.events)
 }
 
-func describe(e *bus.Events) string {
+func describe(e *feed.Message) string {
 	text := fmt.Sprintf("%s/%d epoch %d seq %d:", e.Worker, e.Rank, e.Epoch, e.Seq)
 	for i := range e.Batch.Events {
 		text += fmt.Sprint(" ", e.Batch.Events[i].Kind, " ", e.Batch.Events[i].Hashes)
@@ -78,7 +79,7 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 	})
 	t.Cleanup(func() { cancel(); all.Wait() })
 	eventually(t, "events are heard", func() bool {
-		if err := b.PublishEvents(&bus.Events{Worker: probe, Batch: stored(0)}); err != nil {
+		if err := b.PublishEvents(&feed.Message{Worker: probe, Batch: stored(0)}); err != nil {
 			t.Fatal(err)
 		}
 		h.mu.Lock()
@@ -235,7 +236,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 	apply(r, 0)
 	first := r.snapshot(0, 0)
 	apply(r, 1)
-	if first == nil || first.Next != 1 || !first.Whole || len(first.Dump) == 0 || r.snapshot(0, 0) != first || r.snapshot(0, first.ID) != first {
+	if first == nil || first.Next != 1 || !first.Complete || len(first.Dump) == 0 || r.snapshot(0, 0) != first || r.snapshot(0, first.ID) != first {
 		t.Fatalf("the first is %+v", first)
 	}
 	now = now.Add(shareFor + 1)
@@ -249,7 +250,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 	if third := r.snapshot(0, 0); third == second || third.Next != 3 {
 		t.Errorf("without a replay it is %+v", third)
 	}
-	for _, nobody := range []*bus.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
+	for _, nobody := range []*feed.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
 		if nobody != nil {
 			t.Errorf("of nobody there is %+v", nobody)
 		}
@@ -291,7 +292,7 @@ func TestRelayCopies(t *testing.T) {
 func TestRelayForgets(t *testing.T) {
 	r := testRelay(t)
 	for seq := range uint64(pastBatches + 5) {
-		r.rememberLocked(bus.Events{Seq: seq, Batch: stored(seq)})
+		r.rememberLocked(feed.Message{Seq: seq, Batch: stored(seq)})
 		r.next = seq + 1
 	}
 	past, next := r.since(0)
@@ -306,7 +307,7 @@ func TestRelayForgets(t *testing.T) {
 	}
 	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks/4)}}}
 	for seq := range uint64(10) {
-		r.rememberLocked(bus.Events{Seq: pastBatches + 5 + seq, Batch: big})
+		r.rememberLocked(feed.Message{Seq: pastBatches + 5 + seq, Batch: big})
 	}
 	past, _ = r.since(0)
 	sum := 0
@@ -317,7 +318,7 @@ func TestRelayForgets(t *testing.T) {
 		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
 	}
 	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks+1)}}}
-	r.rememberLocked(bus.Events{Seq: 1 << 20, Batch: huge})
+	r.rememberLocked(feed.Message{Seq: 1 << 20, Batch: huge})
 	if past, _ := r.since(0); len(past) != 0 || r.blocks != 0 {
 		t.Errorf("one that exceeds the bound alone: %d batches, %d hashes", len(past), r.blocks)
 	}
@@ -367,14 +368,14 @@ func TestSimulatedEngine(t *testing.T) {
 	var again []string
 	eventually(t, "what was told is told again", func() bool {
 		again = nil
-		stands, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *bus.Events) { again = append(again, describe(e)) })
-		if err != nil || stands.Epoch != w.Epoch || int(stands.Next) != len(again) || !stands.Hears {
+		stands, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
+		if err != nil || stands.Epoch != w.Epoch || int(stands.Next) != len(again) || !stands.Connected {
 			t.Fatalf("it stands at %+v, %v; again\n%s", stands, err, strings.Join(again, "\n"))
 		}
 		return slices.Equal(again, h.all())
 	})
 	again = nil
-	if _, err := s.bus.Replay(t.Context(), "a", 1, 0, func(e *bus.Events) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
+	if _, err := s.bus.Replay(t.Context(), "a", 1, 0, func(e *feed.Message) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
 		t.Errorf("of a rank that is not there: %v, %v", again, err)
 	}
 }

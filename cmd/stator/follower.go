@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
@@ -38,9 +39,9 @@ type followed struct {
 	heard      time.Time // when a batch or a mark came last
 	epoch      uint64    // of the worker, when the rank was looked at last
 	recovering bool
-	held       []bus.Events // live batches that wait for the recovery
-	tries      int          // recoveries in a row that did not help
-	notBefore  time.Time    // the next one
+	held       []feed.Message // live batches that wait for the recovery
+	tries      int            // recoveries in a row that did not help
+	notBefore  time.Time      // the next one
 }
 
 const (
@@ -74,11 +75,11 @@ func (f *follower) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	all.Go(func() { f.patrol(ctx) })
-	return f.bus.SubscribeEvents(ctx, func(e *bus.Events) { f.apply(ctx, e, time.Now()) })
+	return f.bus.SubscribeEvents(ctx, func(e *feed.Message) { f.apply(ctx, e, time.Now()) })
 }
 
 // apply takes one live message. While its rank is being recovered it waits.
-func (f *follower) apply(ctx context.Context, e *bus.Events, now time.Time) {
+func (f *follower) apply(ctx context.Context, e *feed.Message, now time.Time) {
 	k := rankKey{e.Worker, e.Rank}
 	f.mu.Lock()
 	r := f.rankLocked(k)
@@ -103,7 +104,7 @@ func (f *follower) apply(ctx context.Context, e *bus.Events, now time.Time) {
 }
 
 // offer hands a message to the feed and says whether something before it is missing.
-func (f *follower) offer(e *bus.Events, now time.Time) (gap bool) {
+func (f *follower) offer(e *feed.Message, now time.Time) (gap bool) {
 	if e.Mark {
 		_, gap = f.feed.Complete(e.Worker, e.Epoch, e.Rank, e.Seq, now)
 	} else {
@@ -123,7 +124,7 @@ func (f *follower) rankLocked(k rankKey) *followed {
 
 // holdLocked keeps a message until the recovery has ended. Where there is no room it is let go
 // of: the next one shows the gap.
-func (f *follower) holdLocked(r *followed, e *bus.Events) {
+func (f *follower) holdLocked(r *followed, e *feed.Message) {
 	if e.Mark {
 		return // another follows
 	}

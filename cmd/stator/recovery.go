@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 )
@@ -99,7 +98,7 @@ func (f *follower) attempt(ctx context.Context, k rankKey) (how string, err erro
 		}
 	}
 	switch err := f.restore(ctx, k); {
-	case errors.Is(err, bus.ErrNoSnapshot), errors.Is(err, feed.ErrOld):
+	case errors.Is(err, feed.ErrNoSnapshot), errors.Is(err, feed.ErrOld):
 		return byReplay, f.replay(ctx, k, m)
 	case err != nil:
 		return bySnapshot, err
@@ -110,13 +109,13 @@ func (f *follower) attempt(ctx context.Context, k rankKey) (how string, err erro
 // replay asks an agent for a rank's batches after the last one applied.
 func (f *follower) replay(ctx context.Context, k rankKey, m fleet.Rank) error {
 	gap := false
-	stands, err := f.bus.Replay(ctx, k.worker, k.rank, f.feed.Resume(m), func(e *bus.Events) {
+	stands, err := f.bus.Replay(ctx, k.worker, k.rank, f.feed.Resume(m), func(e *feed.Message) {
 		gap = f.offer(e, time.Now())
 	})
 	if err != nil {
 		return err
 	}
-	if !stands.Hears {
+	if !stands.Connected {
 		return errors.New("the agent does not hear the engine")
 	}
 	if _, behind := f.feed.Complete(k.worker, stands.Epoch, k.rank, stands.Next, time.Now()); gap || behind {
@@ -140,9 +139,7 @@ func (f *follower) restore(ctx context.Context, k rankKey) error {
 		return err
 	}
 	f.caches.dumped.Add(float64(len(s.Dump)))
-	return f.feed.Restore(k.worker, s.Epoch, k.rank, &feed.Snapshot{
-		Next: s.Next, Seconds: s.Seconds, Whole: s.Whole, BlockSize: s.BlockSize, Dump: s.Dump,
-	}, time.Now())
+	return f.feed.Restore(s, time.Now())
 }
 
 // room is memory that recoveries share: those that find none wait.

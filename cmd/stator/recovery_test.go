@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,15 +54,15 @@ func TestHeldBatchesAreBounded(t *testing.T) {
 	defer f.mu.Unlock()
 	first, second := f.rankLocked(rankKey{"a", 0}), f.rankLocked(rankKey{"b", 0})
 	for seq := range uint64(heldBatches + 3) {
-		f.holdLocked(first, &bus.Events{Worker: "a", Seq: seq, Batch: &kvevent.Batch{}})
+		f.holdLocked(first, &feed.Message{Worker: "a", Seq: seq, Batch: &kvevent.Batch{}})
 	}
-	f.holdLocked(first, &bus.Events{Worker: "a", Mark: true, Batch: &kvevent.Batch{}})
+	f.holdLocked(first, &feed.Message{Worker: "a", Mark: true, Batch: &kvevent.Batch{}})
 	if n := len(first.held); n != heldBatches || first.held[n-1].Seq != heldBatches-1 {
 		t.Errorf("%d are held", n)
 	}
 	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, heldHashes/2)}}}
 	for seq := range uint64(3) {
-		f.holdLocked(second, &bus.Events{Worker: "b", Seq: seq, Batch: big})
+		f.holdLocked(second, &feed.Message{Worker: "b", Seq: seq, Batch: big})
 	}
 	if len(second.held) != 1 || f.held > heldHashes {
 		t.Errorf("%d large ones are held, %d hashes", len(second.held), f.held)

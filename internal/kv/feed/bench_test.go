@@ -34,7 +34,7 @@ func BenchmarkReplicaStart(b *testing.B) {
 				for worker := range 2 {
 					all.Go(func() {
 						for i := worker; i < ranks; i += 2 {
-							if err := f.Restore(name(i), 1, 0, &snapshots[i], time.Unix(1, 0)); err != nil {
+							if err := f.Restore(&snapshots[i], time.Unix(1, 0)); err != nil {
 								b.Error(err)
 							}
 							f.Complete(name(i), 1, 0, snapshots[i].Next, time.Unix(1, 0))

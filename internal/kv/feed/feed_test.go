@@ -103,13 +103,14 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			return "there is none\n"
 		}
 		w.kept = s
-		return fmt.Sprintf("next %d, whole %v\n", s.Next, s.Whole)
+		return fmt.Sprintf("next %d, whole %v\n", s.Next, s.Complete)
 	case "restore":
 		s := w.kept
+		s.Worker, s.Epoch = subject, uint64(arg("epoch"))
 		if n := arg("size"); n != 0 {
 			s.BlockSize = n
 		}
-		if err := w.feed.Restore(subject, uint64(arg("epoch")), 0, &s, w.now); err != nil {
+		if err := w.feed.Restore(&s, w.now); err != nil {
 			return err.Error() + "\n"
 		}
 	case "lost":

@@ -92,7 +92,7 @@ func TestRandomDeliveries(t *testing.T) {
 			if !ok {
 				fail(step, "the agent has no snapshot")
 			}
-			if err := router.feed.Restore("a", e.epoch, 0, &s, now); err != nil && !errors.Is(err, feed.ErrOld) {
+			if err := router.feed.Restore(&s, now); err != nil && !errors.Is(err, feed.ErrOld) {
 				fail(step, err.Error())
 			}
 		}

@@ -8,19 +8,28 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Snapshot is what is known of one rank at one place in the order of its events: as good as all
-// batches before Next, and smaller, because evicted blocks are not in it.
+// Snapshot is the cache of one rank at one position in the order of its events. Restoring it has
+// the same effect as applying every batch before Next, but it is smaller: evicted blocks are not
+// in it.
 type Snapshot struct {
-	// Next is the number of the batch that comes after it.
+	Worker string
+	Rank   int
+	// Epoch identifies the engine process.
+	Epoch uint64
+	// ID identifies these bytes while their owner keeps them, so that a router can pull them in
+	// several pages. It is 0 outside of agents and transports.
+	ID uint64
+	// Next is the number of the first batch that is not part of the snapshot.
 	Next uint64
-	// Seconds is the engine's clock in the batch before Next; 0 is unknown. With it a restart is
-	// told from a duplicate.
+	// Seconds is the engine's clock in the batch before Next; 0 is unknown. It distinguishes a
+	// restarted engine from a duplicate.
 	Seconds float64
-	// Whole is false where a gap was given up before it: it is true then, but not all there is.
-	Whole bool
+	// Complete is false after a gap was given up: every block in the snapshot is right, but
+	// blocks may be missing from it.
+	Complete bool
 	// BlockSize is the engine's, in tokens; 0 is unknown.
 	BlockSize int
-	// Dump is the rank's part of the index, as kvindex writes it; empty where it holds nothing.
+	// Dump is the rank's part of the index in kvindex's format; empty for an empty cache.
 	Dump []byte
 }
 
@@ -40,7 +49,10 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 		return Snapshot{}, false
 	}
 	defer r.mu.Unlock()
-	s := Snapshot{Next: r.next, Seconds: r.seconds, Whole: !r.partial, BlockSize: member.Worker.BlockSize}
+	s := Snapshot{
+		Worker: worker, Rank: number, Epoch: epoch,
+		Next: r.next, Seconds: r.seconds, Complete: !r.partial, BlockSize: member.Worker.BlockSize,
+	}
 	if r.next > 0 {
 		s.Dump = f.index.AppendDump(nil, r.id)
 	}
@@ -53,22 +65,22 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 // exact and as new is kept, with ErrOld. A dump that cannot be read leaves the rank empty and
 // Syncing. A snapshot whose blocks are of another size than the router's holds nothing that could
 // match: its place is taken over, its blocks are not.
-func (f *Feed) Restore(worker string, epoch uint64, number int, s *Snapshot, now time.Time) error {
-	member, r, ok := f.lock(worker, epoch, number)
+func (f *Feed) Restore(s *Snapshot, now time.Time) error {
+	member, r, ok := f.lock(s.Worker, s.Epoch, s.Rank)
 	if !ok {
-		return fmt.Errorf("restore %s/%d: %w", worker, number, ErrGone)
+		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrGone)
 	}
 	defer r.mu.Unlock()
 	if r.now() == Exact && r.next >= s.Next {
-		return fmt.Errorf("restore %s/%d: %w", worker, number, ErrOld)
+		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrOld)
 	}
 	f.forget(r)
 	if err := f.load(r, member.Worker, s); err != nil {
 		f.forget(r)
 		r.set(Syncing)
-		return fmt.Errorf("restore %s/%d: %w", worker, number, err)
+		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, err)
 	}
-	r.next, r.seconds, r.partial, r.last = s.Next, s.Seconds, !s.Whole, now
+	r.next, r.seconds, r.partial, r.last = s.Next, s.Seconds, !s.Complete, now
 	r.counts.Snapshots++
 	r.set(Syncing)
 	if r.partial {

@@ -1,0 +1,38 @@
+package feed
+
+import (
+	"errors"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+)
+
+// Message is one batch of one rank's events, or a mark, as an agent publishes it to routers.
+type Message struct {
+	Worker string
+	Rank   int
+	// Epoch identifies the engine process; see fleet.Worker.
+	Epoch uint64
+	// Seq counts the rank's batches from 0 in each epoch. In a mark it is the number of the
+	// batch that the agent will publish next.
+	Seq uint64
+	// Mark is true for a message without a batch. An agent publishes marks at regular intervals,
+	// because the loss of a rank's last batches would otherwise show only at its next batch.
+	Mark bool
+	// Batch holds content hashes and engine hashes, never token ids. It is empty in a mark. A
+	// receiver may use it during its callback only.
+	Batch *kvevent.Batch
+}
+
+// Position is the end of one rank's events as its agent knows them.
+type Position struct {
+	// Epoch identifies the engine process.
+	Epoch uint64
+	// Next is the number of the rank's next batch.
+	Next uint64
+	// Connected is false while the agent has no connection to the engine's event socket. The
+	// engine may then have published batches that Next does not count.
+	Connected bool
+}
+
+// ErrNoSnapshot is returned by transports when a worker's agent has no snapshot of the rank.
+var ErrNoSnapshot = errors.New("the agent has no snapshot of the rank")
