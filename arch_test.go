@@ -45,7 +45,9 @@ var allowed = map[string][]string{
 
 	// Libraries that do I/O, see doesIO.
 	"internal/kvsource": {"internal/kv/kvevent"},
-	"internal/testkit":  {"bus"}, // for tests alone
+	// Router, doctor and commands load models from the same paths.
+	"internal/modelfile": {"internal/models", "internal/prompt"},
+	"internal/testkit":   {"bus"}, // for tests alone
 
 	// What connects processes.
 	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
@@ -81,7 +83,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/child", "internal/kvsource", "internal/metric", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/child", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

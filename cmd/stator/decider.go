@@ -24,6 +24,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -120,12 +121,12 @@ func parseBody(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
 
 // setModels gives the router what the configuration names.
 func (d *decider) setModels(cfg *config.Config) error {
-	models, sizes := map[string]*route.ModelConfig{}, map[string]int{}
+	routed, sizes := map[string]*route.ModelConfig{}, map[string]int{}
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		sizes[m.Name] = m.BlockSize
 		if d.prepared[m.Path] == nil {
-			p, err := loadModel(m.Path)
+			p, err := modelfile.Load(m.Path)
 			if err != nil {
 				return fmt.Errorf("models[%d].path: %w", i, err)
 			}
@@ -137,14 +138,14 @@ func (d *decider) setModels(cfg *config.Config) error {
 			return fmt.Errorf("models[%d].router: %w", i, err)
 		}
 		for _, name := range append([]string{m.Name}, m.Aliases...) {
-			models[name] = &route.ModelConfig{
+			routed[name] = &route.ModelConfig{
 				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
 				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: by,
 				Busy: busyOf(&m.Router), Queue: queueOf(&m.Router), MaxWait: m.Router.Queue.MaxWait.Std(),
 			}
 		}
 	}
-	if err := d.router.SetModels(models); err != nil {
+	if err := d.router.SetModels(routed); err != nil {
 		return err
 	}
 	d.blockSizes.Store(&sizes)

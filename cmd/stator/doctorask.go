@@ -16,6 +16,7 @@ import (
 
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/modelfile"
 )
 
 // engineSeen is what an engine says of itself over HTTP.
@@ -194,7 +195,7 @@ func doctorRequests() (all []string) {
 
 func seeModel(m *config.Model) modelSeen {
 	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: m.BlockSize}
-	loaded, err := loadModel(m.Path)
+	loaded, err := modelfile.Load(m.Path)
 	if err != nil {
 		s.err = err
 		return s

@@ -3,18 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/models"
-	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/modelfile"
 )
 
 // readConfig reads and checks a configuration file.
@@ -28,59 +24,12 @@ func readConfig(path string) (*config.Config, error) {
 		return nil, fmt.Errorf("%s:\n%w", path, err)
 	}
 	for i := range cfg.Models {
-		cfg.Models[i].Path = modelPath(cfg.Models[i].Path, filepath.Dir(path))
+		cfg.Models[i].Path = modelfile.Resolve(cfg.Models[i].Path, filepath.Dir(path))
 		if p := &cfg.Models[i].Profile; *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(filepath.Dir(path), *p)
 		}
 	}
 	return cfg, nil
-}
-
-// builtin begins the paths of models that are part of the program.
-const builtin = "builtin:"
-
-func modelPath(path, base string) string {
-	if strings.HasPrefix(path, builtin) || filepath.IsAbs(path) {
-		return path
-	}
-	return filepath.Join(base, path)
-}
-
-// loadModel reads what is needed to prepare a model's prompts.
-func loadModel(path string) (*prompt.Model, error) {
-	if name, ok := strings.CutPrefix(path, builtin); ok {
-		if name != "sim" {
-			return nil, fmt.Errorf("there is no built-in model %q: the one there is, is %ssim", name, builtin)
-		}
-		return named(path)(prompt.Load(models.Sim()))
-	}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("model %s does not exist: name a folder with tokenizer.json in it, a .gguf file, or %ssim", path, builtin)
-	case err != nil:
-		return nil, fmt.Errorf("open model: %w", err)
-	case info.IsDir():
-		return named(path)(prompt.Load(os.DirFS(path)))
-	case filepath.Ext(path) != ".gguf":
-		return nil, fmt.Errorf("model %s is neither a folder with tokenizer.json in it nor a .gguf file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	return named(path)(prompt.LoadGGUF(f, info.Size()))
-}
-
-// named puts the path into an error of loading.
-func named(path string) func(*prompt.Model, error) (*prompt.Model, error) {
-	return func(m *prompt.Model, err error) (*prompt.Model, error) {
-		if err != nil {
-			return nil, fmt.Errorf("load model %s: %w", path, err)
-		}
-		return m, nil
-	}
 }
 
 // watchConfig calls apply with every new content of the file that is right, until ctx ends. A

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -24,7 +25,7 @@ func runTokenize(ctx context.Context, env environment, args []string) error {
 	if err := parse(f, args); err != nil {
 		return err
 	}
-	m, err := loadModel(*dir)
+	m, err := modelfile.Load(*dir)
 	if err != nil {
 		return err
 	}
@@ -140,7 +141,7 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	if err := parse(f, args); err != nil {
 		return err
 	}
-	m, err := loadModel(*dir)
+	m, err := modelfile.Load(*dir)
 	if err != nil {
 		return err
 	}

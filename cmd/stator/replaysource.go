@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/sim"
 )
 
@@ -155,7 +156,7 @@ func (s *replaySpec) openFolder() (*source, error) {
 
 // agents says how text becomes tokens.
 func (s *replaySpec) agents() (sim.AgentConfig, error) {
-	m, err := loadModel(s.model)
+	m, err := modelfile.Load(s.model)
 	if err != nil {
 		return sim.AgentConfig{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
@@ -47,7 +48,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if *speed <= 0 || *scale < 1 {
 		return errors.New("--speed must be positive, --token-scale at least 1")
 	}
-	model, err := loadModel(*dir)
+	model, err := modelfile.Load(*dir)
 	if err != nil {
 		return err
 	}

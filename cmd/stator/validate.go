@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/modelfile"
 )
 
 const validateAbout = `Checks a configuration file, the model files it names and the engines it launches, and says
@@ -28,7 +29,7 @@ func runValidate(_ context.Context, env environment, args []string) error {
 	}
 	var errs []error
 	for i := range cfg.Models {
-		if _, err := loadModel(cfg.Models[i].Path); err != nil {
+		if _, err := modelfile.Load(cfg.Models[i].Path); err != nil {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}
