@@ -44,7 +44,8 @@ var allowed = map[string][]string{
 		"internal/perfmodel"},
 
 	// Libraries that do I/O, see doesIO.
-	"internal/kvsource": {"internal/kv/kvevent"},
+	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
+	"internal/child":    {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	"internal/modelfile": {"internal/models", "internal/prompt"},
 	"internal/testkit":   {"bus"}, // for tests alone
@@ -68,9 +69,9 @@ var allowed = map[string][]string{
 	// The other processes.
 	"planner": {"internal/plan", "internal/fleet", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
-	"envoy":   {"internal/child", "internal/envoynames", "xds"},
+	"envoy":   {"internal/child", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
-	"workeragent": {"workeragent/...", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
+	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
 	"workeragent/engine":           {"internal/child", "internal/fleet"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
@@ -83,7 +84,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/child", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/backoff", "internal/child", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

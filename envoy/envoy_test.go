@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,39 +12,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// output collects log lines.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // logger writes lines of level and text only.
-func logger() (*slog.Logger, *output) {
-	var o output
+func logger() (*slog.Logger, *testkit.Log) {
+	var o testkit.Log
 	return slog.New(slog.NewTextHandler(&o, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
@@ -151,7 +130,7 @@ func installed(t *testing.T) string {
 }
 
 // startEnvoy runs an Envoy whose bootstrap has these static resources.
-func startEnvoy(t *testing.T, dir, resources string) (*Process, *output) {
+func startEnvoy(t *testing.T, dir, resources string) (*Process, *testkit.Log) {
 	t.Helper()
 	log, out := logger()
 	p, err := Start(Config{
@@ -177,16 +156,6 @@ func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // proxy is a gateway for one upstream.
@@ -224,7 +193,7 @@ static_resources:
 // is late, and clients would find nobody.
 func TestNotReadyWithoutListener(t *testing.T) {
 	p, _ := startEnvoy(t, t.TempDir(), "")
-	eventually(t, "envoy is live", func() bool {
+	testkit.Eventually(t, "envoy is live", func() bool {
 		n, err := p.Stat(t.Context(), "server.live")
 		return err == nil && n == 1
 	})
@@ -271,7 +240,7 @@ func TestServeDrainStop(t *testing.T) {
 		}
 		slow <- err
 	}()
-	eventually(t, "a request is in flight", func() bool {
+	testkit.Eventually(t, "a request is in flight", func() bool {
 		n, err := p.InFlight(t.Context())
 		return err == nil && n == 1
 	})
@@ -281,7 +250,7 @@ func TestServeDrainStop(t *testing.T) {
 		defer close(drained)
 		p.Drain(t.Context())
 	}()
-	eventually(t, "nothing new is accepted", func() bool {
+	testkit.Eventually(t, "nothing new is accepted", func() bool {
 		_, err := get("/")
 		return err != nil
 	})

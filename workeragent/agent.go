@@ -11,40 +11,41 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// Config says what an agent looks after.
+// Config is read by New and not changed later.
 type Config struct {
-	// Launches are the engines to keep alive; their names are unique in the cluster.
+	// Launches are the engines to keep alive. Their names are unique in the cluster.
 	Launches []engine.Launch
 	Bus      *bus.Bus
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
-	// IndexBytes bounds what is remembered of the engines' caches, so that a router that starts
-	// late can be told; default 256 MiB. Snapshots on their way take as much again at most.
+	// IndexBytes bounds the memory of the index of the engines' caches, from which a router that
+	// starts late gets a snapshot; default 256 MiB. Snapshots that are being pulled use as much again
+	// at most.
 	IndexBytes int64
-	// PastBatches bounds the batches of one engine that are remembered for routers that missed
-	// some; default 10,000, as many as vLLM keeps. Raising it replaces snapshots by replays.
+	// PastBatches bounds the batches of one engine that are kept for routers that missed some;
+	// default 10,000, as many as vLLM keeps. A higher value replaces snapshots by replays.
 	PastBatches int
-	// EngineLine receives each line that an engine writes. Nil: they go to Log at level debug,
-	// and the last one is named when the engine dies.
-	EngineLine func(worker, line string)
-	// Hard, once it has ended, makes the stopping of engines kill them at once. Nil never does.
+	// Hard ends when engines must be killed instead of stopped. Nil never ends.
 	Hard context.Context
 }
 
-// Agent keeps a node's engines.
+// Agent keeps the engines of one node running, and publishes their state on the bus.
 type Agent struct {
 	cfg     Config
-	pace    pace
+	probing probing
 	metrics *metrics
 	know    *knowledge
-	keepers []*keeper
+	engines []*supervisor
 }
 
-// New returns an agent that has started nothing yet.
+// New returns an agent that has started nothing yet. The error lists everything that is wrong with the
+// launches.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
@@ -52,8 +53,9 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.PastBatches <= 0 {
 		cfg.PastBatches = pastBatches
 	}
-	a := &Agent{cfg: cfg, pace: usualPace, know: newKnowledge(cfg.IndexBytes)}
+	a := &Agent{cfg: cfg, probing: usualProbing, know: newKnowledge(cfg.IndexBytes)}
 	a.metrics = newMetrics(cfg.Metrics, a.know)
+
 	names := map[string]bool{}
 	var errs []error
 	for _, l := range cfg.Launches {
@@ -61,83 +63,73 @@ func New(cfg Config) (*Agent, error) {
 			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
 		}
 		names[l.Name] = true
+
 		if err := l.Validate(); err != nil {
 			errs = append(errs, err)
 		}
-		a.keepers = append(a.keepers, newKeeper(l, a))
+		a.engines = append(a.engines, newSupervisor(l, a))
 	}
 	return a, errors.Join(errs...)
 }
 
-// Run keeps the engines until ctx ends, then stops them and returns when they are gone.
+// expireEvery is how often the agent looks for snapshots that no router pulls any more.
+const expireEvery = time.Second
+
+// Run keeps the engines running until ctx ends, then stops them and returns when they are gone.
 func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
-	for _, k := range a.keepers {
-		all.Go(func() { k.run(ctx) })
+	for _, e := range a.engines {
+		all.Go(func() { e.run(ctx) })
 	}
+
 	all.Go(func() {
-		for pause(ctx, time.Second) == nil {
+		for backoff.Sleep(ctx, expireEvery) == nil {
 			a.know.expire(time.Now())
 		}
 	})
+
 	all.Wait()
 	return nil
 }
 
-// Processes lists the process ids of the engines that run now, by worker.
+// Processes returns the process ids of the engines that run now, by worker.
 func (a *Agent) Processes() map[string]int {
 	pids := map[string]int{}
-	for _, k := range a.keepers {
-		if pid := k.processID(); pid != 0 {
-			pids[k.launch.Name] = pid
+	for _, e := range a.engines {
+		if pid := e.processID(); pid != 0 {
+			pids[e.launch.Name] = pid
 		}
 	}
 	return pids
 }
 
+// metrics are the agent's figures. Their label is the name of a configured worker.
 type metrics struct {
-	restarts *prometheus.CounterVec
-	events   *prometheus.CounterVec
-	unsent   prometheus.Counter
+	starts *prometheus.CounterVec
+	events *prometheus.CounterVec
+	unsent prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, k *knowledge) *metrics {
-	m := &metrics{
-		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "agent", Name: "engine_starts_total",
-			Help: "Starts of an engine process, the first included.",
-		}, []string{"worker"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "agent", Name: "event_batches_total",
-			Help: "Batches of KV events relayed from an engine to the bus.",
-		}, []string{"worker"}),
-		unsent: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "agent", Name: "unsent_batches_total",
-			Help: "Batches that could not be put on the bus; routers see the gap and ask for them.",
-		}),
-	}
-	reg.MustRegister(m.restarts, m.events, m.unsent)
-	reg.MustRegister(knowledgeMetrics(k)...)
-	return m
-}
+	part := metric.For(reg, "agent")
 
-// knowledgeMetrics say what the agent itself knows of its engines' caches.
-func knowledgeMetrics(k *knowledge) []prometheus.Collector {
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "stator", Subsystem: "agent", Name: name, Help: help}, read)
-	}
-	counter := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "stator", Subsystem: "agent", Name: name, Help: help}, read)
-	}
-	return []prometheus.Collector{
-		gauge("index_bytes", "Memory of the agent's index of its engines' caches.", func() float64 { return float64(k.index.Stats().Bytes) }),
-		counter("index_evictions_total", "Holdings the agent forgot because the bound was reached: snapshots lack them.",
-			func() float64 { return float64(k.index.Stats().Evicted) }),
-		counter("gaps_given_up_total", "Gaps in engines' events that no replay could fill: snapshots are not whole until the cache was empty once.",
-			func() float64 { return float64(k.feed.Stats().GivenUp) }),
-		counter("snapshots_total", "Snapshots made of a rank's cache, for a router.", func() float64 { return float64(k.made.Load()) }),
-		counter("snapshots_shared_total", "Requests for a snapshot that were answered by one made for another router.",
-			func() float64 { return float64(k.shared.Load()) }),
-		gauge("snapshot_bytes", "Memory of the snapshots that routers pull.", func() float64 { return float64(k.keptBytes()) }),
+	part.GaugeFunc("index_bytes", "Memory of the agent's index of its engines' caches.",
+		func() float64 { return float64(k.index.Stats().Bytes) })
+	part.CounterFunc("index_evictions_total", "Blocks dropped from the agent's index because it reached its bound; snapshots lack them.",
+		func() float64 { return float64(k.index.Stats().Evicted) })
+	part.CounterFunc("unrecovered_gaps_total",
+		"Gaps in engines' events that no replay filled; snapshots stay incomplete until the engine's cache was empty once.",
+		func() float64 { return float64(k.feed.Stats().GivenUp) })
+	part.CounterFunc("snapshots_total", "Snapshots of a rank's cache made for a router.",
+		func() float64 { return float64(k.made.Load()) })
+	part.CounterFunc("snapshots_shared_total", "Requests for a snapshot answered with one that was made for another router.",
+		func() float64 { return float64(k.shared.Load()) })
+	part.GaugeFunc("snapshot_bytes", "Memory of the snapshots that routers pull.",
+		func() float64 { return float64(k.keptBytes()) })
+
+	return &metrics{
+		starts: part.Counters("engine_starts_total", "Starts of an engine process, the first one included.", "worker"),
+		events: part.Counters("event_batches_total", "Batches of KV events relayed from an engine to the bus.", "worker"),
+		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and request a replay."),
 	}
 }

@@ -15,11 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
@@ -36,15 +35,10 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	_ = os.Setenv(role, "engine")
-	goleak.VerifyTestMain(m,
-		// The NATS server keeps these for the life of the process.
-		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
-	)
+	testkit.Main(m)
 }
 
-// play is an engine: simulated where it is called as this program's own, else one that does as
-// it is told.
+// play runs an engine: a simulated one, or one whose behaviour the test controls.
 //
 //	sim FLAGS          the simulated engine
 //	obey PORT          serves /health, whose status POST /set?health=N sets; /exit ends it

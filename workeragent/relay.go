@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -65,7 +66,7 @@ func (r *relay) run(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	marks.Go(func() {
-		for pause(ctx, markEvery) == nil {
+		for backoff.Sleep(ctx, markEvery) == nil {
 			r.mark()
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
@@ -78,7 +79,7 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 		})
 	})
 	t.Cleanup(func() { cancel(); all.Wait() })
-	eventually(t, "events are heard", func() bool {
+	testkit.Eventually(t, "events are heard", func() bool {
 		if err := b.PublishEvents(&feed.Message{Worker: probe, Batch: stored(0)}); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,7 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 }
 
 func testRelay(t *testing.T) *relay {
-	cfg, k := Config{Bus: newBus(t), Log: slog.New(slog.DiscardHandler), PastBatches: pastBatches}, newKnowledge(0)
+	cfg, k := Config{Bus: testkit.Bus(t), Log: slog.New(slog.DiscardHandler), PastBatches: pastBatches}, newKnowledge(0)
 	w := fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Epoch: 7, BlockSize: 16}
 	if _, err := k.fleet.Put(w); err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func TestRelayKeepsOrder(t *testing.T) {
 	for _, seq := range []int{0, 1, 2, 3, 6, 8, 9} {
 		want = append(want, fmt.Sprintf("a/0 epoch 7 seq %d: stored [%d]", seq, seq))
 	}
-	eventually(t, "all is heard", func() bool { return len(h.all()) >= len(want) })
+	testkit.Eventually(t, "all is heard", func() bool { return len(h.all()) >= len(want) })
 	if got := h.all(); !slices.Equal(got, want) {
 		t.Errorf("heard\n%s", strings.Join(got, "\n"))
 	}
@@ -184,7 +185,7 @@ func TestRelaySpeaksTheEnginesDialect(t *testing.T) {
 	done.Go(func() { r.run(ctx) })
 	defer done.Wait()
 	defer cancel()
-	eventually(t, "the block is heard", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })
+	testkit.Eventually(t, "the block is heard", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })
 }
 
 // An engine that begins to count anew inside of its process is a new one: what it said before is
@@ -218,7 +219,7 @@ func TestMarks(t *testing.T) {
 	r.connected(false)
 	r.mark()
 	apply(r, 1)
-	eventually(t, "all is heard", func() bool { return len(h.all()) == 2 })
+	testkit.Eventually(t, "all is heard", func() bool { return len(h.all()) == 2 })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !slices.Equal(h.marks, []string{"a/0 epoch 7 next 1"}) {
@@ -350,7 +351,7 @@ func TestSimulatedEngine(t *testing.T) {
 	if w.Blocks != 256 || w.KVEvents == "" {
 		t.Errorf("it is said to be %+v", w)
 	}
-	eventually(t, "its load is told", func() bool {
+	testkit.Eventually(t, "its load is told", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.load != nil && h.load.Worker == "a" && h.load.Epoch == w.Epoch
@@ -361,12 +362,12 @@ func TestSimulatedEngine(t *testing.T) {
 		t.Fatal(answer)
 	}
 	first := fmt.Sprintf("a/0 epoch %d seq 0: stored [", w.Epoch)
-	eventually(t, "its events are told", func() bool { return len(h.all()) > 0 })
+	testkit.Eventually(t, "its events are told", func() bool { return len(h.all()) > 0 })
 	if got := h.all()[0]; !strings.HasPrefix(got, first) {
 		t.Errorf("heard %s, want %s", got, first)
 	}
 	var again []string
-	eventually(t, "what was told is told again", func() bool {
+	testkit.Eventually(t, "what was told is told again", func() bool {
 		again = nil
 		stands, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
 		if err != nil || stands.Epoch != w.Epoch || int(stands.Next) != len(again) || !stands.Connected {

@@ -71,7 +71,7 @@ type up struct {
 	xdsGRPC  *grpc.Server
 	planner  *planner.Planner
 	agent    *workeragent.Agent
-	envoy    *envoyKeeper
+	envoy    *envoy.Supervisor
 	file     []fleet.Worker
 	members  *fleet.Fleet // the control plane's
 
@@ -112,9 +112,15 @@ func (u *up) prepare(ctx context.Context) error {
 	if err := u.makeControl(); err != nil {
 		return err
 	}
-	u.envoy = newEnvoyKeeper(envoyConfig{
-		ended: func() { u.decider.router.EndBefore("unix", time.Now()) }, // it will say nothing more
-		path:  path, dir: u.dir, xds: u.socket("xds"), concurrency: u.flags.concurrency, log: u.log, drain: u.flags.drain, hard: u.env.hard,
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: "gateway-0", Admin: "127.0.0.1:0", XDS: u.socket("xds")})
+	if err != nil {
+		return err
+	}
+	u.envoy = envoy.NewSupervisor(envoy.SupervisorConfig{
+		Config:    envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency, Log: u.log},
+		DrainTime: u.flags.drain, Hard: u.env.hard,
+		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
+		Ended: func() { u.decider.router.EndBefore("unix", time.Now()) },
 	})
 	return nil
 }
@@ -170,7 +176,7 @@ func (u *up) run(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var g run.Group
-	g.Add(func() error { return u.envoy.run(base) }, func(error) { u.say.stopping(u.env.hard); u.envoy.stop() })
+	g.Add(func() error { return u.envoy.Run(base) }, func(error) { u.say.stopping(u.env.hard); u.envoy.Stop() })
 	part := func(f func(context.Context) error) {
 		ctx, stop := context.WithCancel(base)
 		g.Add(func() error { return f(ctx) }, func(error) { stop() })
@@ -288,12 +294,12 @@ func (u *up) await(ctx context.Context, part string, done func() (string, error)
 
 // envoyReady says that Envoy serves, and knows a worker of every model.
 func (u *up) envoyReady() (string, error) {
-	text, err := u.envoy.readiness()
+	text, err := u.envoy.Ready()
 	if err != nil {
 		return "", err
 	}
 	for _, m := range u.cfg.Models {
-		if n := u.envoy.healthyWorkers(m.Name); n == 0 {
+		if n := u.envoy.HealthyMembers(xds.PoolName(m.Name)); n == 0 {
 			return "", fmt.Errorf("it has not heard of a worker of model %s yet", m.Name)
 		}
 	}
