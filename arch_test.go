@@ -73,10 +73,11 @@ var allowed = map[string][]string{
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
-	"workeragent/engine":           {"internal/child", "internal/fleet"},
+	"workeragent/engine":           {"internal/child", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
-	"doctor": {"internal/config", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/prompt", "internal/prompt/openai",
-		"workeragent/engine", "bus"},
+	// The doctor tokenizes with the configured models, and reads the metrics of engines and routers.
+	"doctor": {"internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+		"internal/prompt/openai"},
 }
 
 // anything lists the folders that may import every package.

@@ -76,7 +76,7 @@ func Handler(s Sources) http.Handler {
 	}
 	if s.Peers != nil {
 		p.add("/debug/peers", func(w http.ResponseWriter, r *http.Request) {
-			show(w, r, s.Peers.String, func() any { return s.Peers.Stats() })
+			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
 		})
 	}
 	if s.Plan != nil {
@@ -88,7 +88,7 @@ func Handler(s Sources) http.Handler {
 	if s.Feed != nil {
 		p.add("/debug/feed", func(w http.ResponseWriter, r *http.Request) {
 			states := s.Feed.States()
-			show(w, r, func() string { return feedTable(states) }, func() any { return viewFeed(states) })
+			show(w, r, func() string { return feedTable(states) }, func() any { return viewCaches(states) })
 		})
 	}
 	p.add("/debug/pprof/", pprof.Index)

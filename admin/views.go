@@ -8,30 +8,32 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// Views are what JSON shows where a value's own form would mislead: words for enumerations,
-// null for what is not known, digits for hashes that a reader's numbers cannot hold. Lists are
-// never null.
+// The JSON of the pages. Keys are snake_case and independent of the names of Go fields. Enumerations
+// are words, unknown values are null, and hashes are hexadecimal text, because many JSON parsers cannot
+// hold 64 bits. Lists are never null.
 
-// rankView is one rank.
+// rankView is one rank of /debug/fleet.
 type rankView struct {
-	Worker        string   `json:"worker"`
-	Rank          int      `json:"rank"`
-	Model         string   `json:"model"`
-	Role          string   `json:"role"`
-	State         string   `json:"state"`
-	Address       string   `json:"address"`
-	Engine        string   `json:"engine"`
-	Epoch         uint64   `json:"epoch"`
-	Taints        []string `json:"taints,omitempty"`
-	Requests      int64    `json:"booked_requests"`
-	PrefillTokens int64    `json:"booked_prefill_tokens"`
-	DecodeBlocks  int64    `json:"booked_decode_blocks"`
-	// Null until the engine has said.
-	Running *int     `json:"reported_running"`
-	Waiting *int     `json:"reported_waiting"`
-	KVUsage *float64 `json:"reported_kv_usage"`
+	Worker              string   `json:"worker"`
+	Rank                int      `json:"rank"`
+	Model               string   `json:"model"`
+	Role                string   `json:"role"`
+	State               string   `json:"state"`
+	Address             string   `json:"address"`
+	Engine              string   `json:"engine"`
+	Epoch               uint64   `json:"epoch"`
+	Taints              []string `json:"taints,omitempty"`
+	BookedRequests      int64    `json:"booked_requests"`
+	BookedPrefillTokens int64    `json:"booked_prefill_tokens"`
+	BookedDecodeBlocks  int64    `json:"booked_decode_blocks"`
+
+	// Null until the engine has reported its load.
+	ReportedRunning *int     `json:"reported_running"`
+	ReportedWaiting *int     `json:"reported_waiting"`
+	ReportedKVUsage *float64 `json:"reported_kv_usage"`
 }
 
 func viewFleet(s *fleet.Snapshot) []rankView {
@@ -39,51 +41,102 @@ func viewFleet(s *fleet.Snapshot) []rankView {
 	for _, r := range s.Ranks {
 		booked, w := r.Load.Booked(), r.Worker
 		v := rankView{
-			Worker: w.Name, Rank: r.Number, Model: w.Model, Role: w.Role.String(), State: w.State.String(), Address: w.Address,
-			Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
-			Requests: booked.Requests, PrefillTokens: booked.PrefillTokens, DecodeBlocks: booked.DecodeBlocks,
+			Worker: w.Name, Rank: r.Number, Model: w.Model, Role: w.Role.String(), State: w.State.String(),
+			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
+			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
 		}
-		if rep, ok := r.Load.Reported(); ok {
-			v.Running, v.Waiting, v.KVUsage = &rep.Running, &rep.Waiting, &rep.KVUsage
+		if report, ok := r.Load.Reported(); ok {
+			v.ReportedRunning, v.ReportedWaiting = &report.Running, &report.Waiting
+			v.ReportedKVUsage = &report.KVUsage
 		}
 		out = append(out, v)
 	}
 	return out
 }
 
-// poolView is one pool of a plan.
-type poolView struct {
-	plan.Pool
-	Role string
+// planView is /debug/plan.
+type planView struct {
+	Pools []poolView `json:"pools"`
 }
 
-func viewPlan(p plan.Plan) any {
-	view := struct{ Pools []poolView }{[]poolView{}}
+// poolView is one pool of a plan.
+type poolView struct {
+	Model    string `json:"model"`
+	Role     string `json:"role"`
+	Replicas int    `json:"replicas"`
+	Ready    int    `json:"ready"`
+	Reason   string `json:"reason"`
+}
+
+func viewPlan(p plan.Plan) planView {
+	view := planView{Pools: []poolView{}}
 	for _, pool := range p.Pools {
-		view.Pools = append(view.Pools, poolView{pool, pool.Role.String()})
+		view.Pools = append(view.Pools, poolView{pool.Model, pool.Role.String(), pool.Replicas, pool.Ready, pool.Reason})
 	}
 	return view
 }
 
-// feedView is what is known of one rank's cache.
-type feedView struct {
-	feed.RankState
-	State string
-	// Null until an event has come.
-	Seq       *uint64
-	LastEvent *time.Time
+// cacheView is one rank of /debug/feed: the router's state of its cache, and counts since the rank's
+// epoch began.
+type cacheView struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	Epoch  uint64 `json:"epoch"`
+	State  string `json:"state"`
+	Blocks int    `json:"blocks"`
+
+	// Null until an event was applied.
+	Seq       *uint64    `json:"seq"`
+	LastEvent *time.Time `json:"last_event"`
+
+	Events           uint64 `json:"events"`
+	Batches          uint64 `json:"batches"`
+	StoredBlocks     uint64 `json:"stored_blocks"`
+	RemovedBlocks    uint64 `json:"removed_blocks"`
+	Clears           uint64 `json:"clears"`
+	DuplicateBatches uint64 `json:"duplicate_batches"`
+	Gaps             uint64 `json:"gaps"`
+	UnrecoveredGaps  uint64 `json:"unrecovered_gaps"`
+	Restarts         uint64 `json:"restarts"`
+	Snapshots        uint64 `json:"snapshots"`
+	WrongBlockSize   uint64 `json:"wrong_block_size_events"`
+	Unknown          uint64 `json:"unknown_events"`
+	NoTokens         uint64 `json:"no_token_blocks"`
 }
 
-func viewFeed(states []feed.RankState) []feedView {
-	out := []feedView{}
+func viewCaches(states []feed.RankState) []cacheView {
+	out := []cacheView{}
 	for _, s := range states {
-		v := feedView{RankState: s, State: s.State.String()}
+		v := cacheView{
+			Worker: s.Worker, Rank: s.Rank, Epoch: s.Epoch, State: s.State.String(), Blocks: s.Blocks,
+			Events: s.Events, Batches: s.Batches, StoredBlocks: s.Stored, RemovedBlocks: s.Removed, Clears: s.Cleared,
+			DuplicateBatches: s.Duplicates, Gaps: s.Gaps, UnrecoveredGaps: s.GivenUp, Restarts: s.Restarts, Snapshots: s.Snapshots,
+			WrongBlockSize: s.WrongBlockSize, Unknown: s.Unknown, NoTokens: s.NoTokens,
+		}
 		if s.Events > 0 {
 			v.Seq, v.LastEvent = &s.Seq, &s.LastEvent
 		}
 		out = append(out, v)
 	}
 	return out
+}
+
+// peersView is /debug/peers: the other replicas of this router.
+type peersView struct {
+	Replicas         int    `json:"replicas"`
+	BookedRequests   int64  `json:"booked_requests"`
+	Messages         uint64 `json:"messages"`
+	OldMessages      uint64 `json:"old_messages"`
+	LostMessages     uint64 `json:"lost_messages"`
+	DigestMismatches uint64 `json:"digest_mismatches"`
+	ExpiredReplicas  uint64 `json:"expired_replicas"`
+}
+
+func viewPeers(s peers.Stats) peersView {
+	return peersView{
+		Replicas: s.Live, BookedRequests: s.Booked, Messages: s.Messages, OldMessages: s.Old, LostMessages: s.Lost,
+		DigestMismatches: s.Differed, ExpiredReplicas: s.Expired,
+	}
 }
 
 // view of a decision.

@@ -14,24 +14,24 @@ import (
 	"testing"
 )
 
-// TestDoctor runs a fleet of four engines that someone else started, each sick in its own way
-// but the first, and has doctor tell which has what.
-func TestDoctor(t *testing.T) {
+// TestDoctorFindsEachFault runs four engines that are named in the configuration. The first one is
+// healthy, the others have one fault each, and the doctor finds them.
+func TestDoctorFindsEachFault(t *testing.T) {
 	sims := map[string]string{}
 	config := ""
 	for name, args := range map[string][]string{
-		"well":     nil,
-		"blocks":   {"--block-size", "32"},
-		"deaf":     nil, // its events are looked for where nobody binds
-		"stranger": {"--model-dir", otherModel(t)},
+		"healthy":    nil,
+		"blocks":     {"--block-size", "32"},
+		"noevents":   nil, // the router reads a socket that no process binds
+		"othermodel": {"--model-dir", otherModel(t)},
 	} {
 		at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
 		start(t, append([]string{"sim", "--name", name, "--listen", at, "--kv-events", events, "--kv-replay", replay}, args...)...)
 		switch name {
-		case "deaf":
+		case "noevents":
 			events, replay = "tcp://"+freeAddress(t), ""
-		case "well":
-			events, replay = "auto", "" // its engine is asked
+		case "healthy":
+			events, replay = "auto", "" // the router asks the engine
 		}
 		sims[name] = at
 		config += fmt.Sprintf("  - {name: %s, address: %q, engine: sim, kvEvents: %q, kvReplay: %q}\n", name, at, events, replay)
@@ -41,7 +41,7 @@ func TestDoctor(t *testing.T) {
 	}
 	file := configFile(t, "models:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n"+config)
 	g := up(t, "-f", file)
-	for _, at := range sims { // each has computed something, and published it
+	for _, at := range sims { // each engine computes a prompt and publishes its blocks
 		prompt := strings.Repeat("The same words again and again. ", 40)
 		body, _ := json.Marshal(map[string]any{"model": "sim", "prompt": prompt, "max_tokens": 1})
 		resp, err := http.Post("http://"+at+"/v1/completions", "application/json", bytes.NewReader(body))
@@ -51,31 +51,31 @@ func TestDoctor(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 
-	code, found := doctor(t, "-f", file, "--admin", g.admin, "--wait", "1s", "--json")
-	want := []string{"block-size worker blocks", "event-socket worker deaf", "tokenizer worker stranger"}
+	code, found := doctor(t, "--config", file, "--admin-address", g.admin, "--wait", "1s", "--json")
+	want := []string{"block-size worker blocks", "event-socket worker noevents", "tokenizer worker othermodel"}
 	if code != 1 || !slices.Equal(found, want) {
 		t.Errorf("exit status %d, found %q, want %q", code, found, want)
 	}
 }
 
-// A fleet that `stator up` started by itself is well.
+// TestDoctorFindsNothing looks at a fleet that `stator up` started: it has no fault.
 func TestDoctorFindsNothing(t *testing.T) {
 	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim, count: 2}]}]\n")
 	g := up(t, "-f", file)
 	for range 3 {
 		g.chat([]message{{"user", strings.Repeat("Say it again, please. ", 30)}}, 4)
 	}
-	if code, found := doctor(t, "-f", file, "--admin", g.admin, "--wait", "500ms", "--json"); code != 0 || len(found) != 0 {
+	if code, found := doctor(t, "--config", file, "--admin-address", g.admin, "--wait", "500ms", "--json"); code != 0 || len(found) != 0 {
 		t.Errorf("exit status %d, found %q", code, found)
 	}
 }
 
-// doctor runs it and returns its exit status and its findings: check and subject, sorted.
+// doctor runs `stator doctor` and returns its exit status and its findings: check and subject, sorted.
 func doctor(t *testing.T, args ...string) (code int, found []string) {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"doctor"}, args...)...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var log bytes.Buffer
+	cmd.Stderr = &log
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -87,7 +87,7 @@ func doctor(t *testing.T, args ...string) (code int, found []string) {
 		Findings []struct{ Check, Subject, What string }
 	}
 	if err := json.Unmarshal(out, &d); err != nil {
-		t.Fatalf("doctor printed %s%s: %v", out, &said, err)
+		t.Fatalf("doctor printed %s%s: %v", out, &log, err)
 	}
 	for _, f := range d.Findings {
 		found = append(found, f.Check+" "+f.Subject)

@@ -1,45 +1,49 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/stator-project/stator/internal/metric"
 )
 
-// Load is what an engine says of itself.
+// Load is an engine's load, as its metrics page reports it.
 type Load struct {
 	Running, Waiting int     // requests
 	KVUsage          float64 // share of the KV cache in use, 0 to 1
+
 	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
-	// up in its cache, and those it found there, on any tier. Both are 0 where it does not say.
+	// up in its cache, and those it found there, on any tier. Both are 0 for an engine that does
+	// not report them.
 	PrefixQueries, PrefixHits uint64
+
 	// Gaps counts the gaps between tokens of answers since the engine started, and GapTime is their
-	// sum. Both are 0 where it does not say.
+	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
 }
 
-// Probe asks one engine over HTTP. Make it with [NewProbe].
+// Probe asks one engine over HTTP for its health and its load. Create it with [NewProbe]. One
+// goroutine at a time may use it.
 type Probe struct {
 	base   string
 	names  loadNames
 	client *http.Client
 }
 
-// loadNames are the metrics that say an engine's load.
-type loadNames struct{ running, waiting, usage, queries, hits, external, gaps, gapTime string }
+// loadNames are the names of the metrics from which a load is read. An empty name means that the
+// engine has no such metric.
+type loadNames struct{ running, waiting, usage, queries, hits, externalHits, gaps, gapTime string }
 
-// What connectors find is not in vLLM's own hits: external are those.
+// vllmLoad are vLLM's metrics. vLLM counts the tokens that KV connectors find apart from its own hits.
 var vllmLoad = loadNames{
-	"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
-	"vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total",
-	"vllm:inter_token_latency_seconds_count", "vllm:inter_token_latency_seconds_sum",
+	running: "vllm:num_requests_running", waiting: "vllm:num_requests_waiting", usage: "vllm:kv_cache_usage_perc",
+	queries: "vllm:prefix_cache_queries_total", hits: "vllm:prefix_cache_hits_total", externalHits: "vllm:external_prefix_cache_hits_total",
+	gaps: "vllm:inter_token_latency_seconds_count", gapTime: "vllm:inter_token_latency_seconds_sum",
 }
 
 var loadOf = map[string]loadNames{
@@ -49,7 +53,7 @@ var loadOf = map[string]loadNames{
 	"sglang":   {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage"},
 }
 
-// NewProbe returns a probe of an engine of that kind at ip:port.
+// NewProbe returns a probe of the engine of that kind at ip:port.
 func NewProbe(kind, address string) *Probe {
 	return &Probe{
 		base: "http://" + address, names: loadOf[kind],
@@ -60,18 +64,19 @@ func NewProbe(kind, address string) *Probe {
 // Close drops the probe's connection.
 func (p *Probe) Close() { p.client.CloseIdleConnections() }
 
-// Healthy is nil when the engine's /health answers 200.
+// Healthy returns nil when the engine's /health answers 200.
 func (p *Probe) Healthy(ctx context.Context) error {
 	return p.read(ctx, "/health", func(io.Reader) error { return nil })
 }
 
-// ReadsLoad says whether this kind of engine tells its load.
+// ReadsLoad reports whether the metric names of this kind of engine are known.
 func (p *Probe) ReadsLoad() bool { return p.names.running != "" }
 
-// maxGapSeconds bounds a sum of gaps: a century of a busy engine's.
+// maxGapSeconds bounds the sum of gaps, because a time.Duration holds 292 years. A busy engine needs
+// a century to get here.
 const maxGapSeconds = 1e9
 
-// maxMetrics bounds what is read of an engine's metrics page.
+// maxMetrics bounds how many bytes of an engine's metrics page are read.
 const maxMetrics = 8 << 20
 
 // Load reads the engine's metrics page.
@@ -95,9 +100,11 @@ func (p *Probe) read(ctx context.Context, path string, use func(io.Reader) error
 		return fmt.Errorf("probe %s: %w", path, err)
 	}
 	defer func() {
-		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection is used again
+		// Only a connection whose body was read to its end is used again.
+		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
 		_ = resp.Body.Close()
 	}()
+
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("probe %s: status %d", path, resp.StatusCode)
 	}
@@ -107,38 +114,22 @@ func (p *Probe) read(ctx context.Context, path string, use func(io.Reader) error
 	return nil
 }
 
-// parse finds the load in the text format of Prometheus. Samples of several ranks or models
-// are added up; of usages the largest counts.
+// parse reads the load from a metrics page. An engine with several ranks or models has several samples
+// of a name: they are added up, and of usages the largest counts.
 func (n loadNames) parse(r io.Reader) (Load, error) {
+	page, err := metric.Read(r)
+	if err != nil {
+		return Load{}, err
+	}
+
 	var l Load
 	found := false
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 4<<10), 1<<20)
-	for lines.Scan() {
-		name, value, ok := sample(lines.Text())
-		if !ok {
+	for _, s := range page {
+		if !(s.Value >= 0 && s.Value < maxCount) {
 			continue
 		}
-		switch name {
-		case n.running:
-			l.Running += int(min(value, math.MaxInt32))
-			found = true
-		case n.waiting:
-			l.Waiting += int(min(value, math.MaxInt32))
-		case n.usage:
-			l.KVUsage = max(l.KVUsage, min(1, value))
-		case n.queries:
-			l.PrefixQueries += uint64(value)
-		case n.hits, n.external:
-			l.PrefixHits += uint64(value)
-		case n.gaps:
-			l.Gaps += uint64(value)
-		case n.gapTime:
-			l.GapTime += time.Duration(min(value, maxGapSeconds) * float64(time.Second))
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return Load{}, err
+		found = found || s.Name == n.running
+		l.add(n, s)
 	}
 	if !found {
 		return Load{}, fmt.Errorf("the page has no %s", n.running)
@@ -146,28 +137,26 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 	return l, nil
 }
 
-// sample splits a line such as name{label="x"} 3 [timestamp]. Negative and broken values
-// are not samples of a load.
-func sample(line string) (name string, value float64, ok bool) {
-	if line == "" || line[0] == '#' {
-		return "", 0, false
+// maxCount bounds a sample's value: a float64 holds every smaller integer exactly. Negative values and
+// NaN are no load either.
+const maxCount = 1 << 53
+
+// add counts one sample in.
+func (l *Load) add(n loadNames, s metric.Sample) {
+	switch s.Name {
+	case n.running:
+		l.Running += int(min(s.Value, math.MaxInt32))
+	case n.waiting:
+		l.Waiting += int(min(s.Value, math.MaxInt32))
+	case n.usage:
+		l.KVUsage = max(l.KVUsage, min(1, s.Value))
+	case n.queries:
+		l.PrefixQueries += uint64(s.Value)
+	case n.hits, n.externalHits:
+		l.PrefixHits += uint64(s.Value)
+	case n.gaps:
+		l.Gaps += uint64(s.Value)
+	case n.gapTime:
+		l.GapTime += time.Duration(min(s.Value, maxGapSeconds) * float64(time.Second))
 	}
-	name = line
-	rest := ""
-	if i := strings.IndexAny(line, "{ \t"); i >= 0 {
-		name, rest = line[:i], line[i:]
-	}
-	if strings.HasPrefix(rest, "{") {
-		end := strings.LastIndexByte(rest, '}')
-		if end < 0 {
-			return "", 0, false
-		}
-		rest = rest[end+1:]
-	}
-	fields := strings.Fields(rest)
-	if name == "" || len(fields) == 0 {
-		return "", 0, false
-	}
-	value, err := strconv.ParseFloat(fields[0], 64)
-	return name, value, err == nil && value >= 0 && value < 1<<53
 }

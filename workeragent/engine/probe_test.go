@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -17,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// pages are what engines serve as /metrics, shortened.
+// pages are shortened metrics pages of engines.
 var pages = map[string]string{
 	"vllm": `# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -36,7 +35,6 @@ vllm:inter_token_latency_seconds_bucket{engine="0",le="0.01",model_name="qwen"} 
 vllm:inter_token_latency_seconds_count{engine="0",model_name="qwen"} 8
 vllm:inter_token_latency_seconds_sum{engine="0",model_name="qwen"} 0.25
 vllm:inter_token_latency_seconds_created{engine="0",model_name="qwen"} 1.7e+09
- 5
 `,
 	"llamacpp": `llamacpp:requests_processing 2
 llamacpp:requests_deferred 1
@@ -55,7 +53,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return srv.Listener.Addr().String()
 }
 
-func TestLoad(t *testing.T) {
+func TestLoadOfEachEngineKind(t *testing.T) {
 	want := map[string]Load{
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},
 		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
@@ -74,16 +72,20 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	if NewProbe("exec", "127.0.0.1:1").ReadsLoad() {
-		t.Error("who knows what exec is?")
+		t.Error("the metrics of an engine of kind exec are unknown")
 	}
 }
 
-func TestLoadIsNotThere(t *testing.T) {
+func TestLoadErrors(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		handle     http.HandlerFunc
 	}{
-		{"another page", "probe /metrics: the page has no vllm:num_requests_running", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello\n") }},
+		{"another program's metrics", "probe /metrics: the page has no vllm:num_requests_running", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "hello 1\n")
+		}},
+		{"no metrics", `probe /metrics: read metrics: text format parsing error in line 1: expected float as value, got ""`,
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello\n") }},
 		{"no page", "probe /metrics: status 404", http.NotFound},
 		{"a page that breaks off", "probe /metrics: unexpected EOF", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
@@ -102,7 +104,7 @@ func TestLoadIsNotThere(t *testing.T) {
 	}
 }
 
-func TestHealthy(t *testing.T) {
+func TestHealthyFollowsTheStatus(t *testing.T) {
 	status := http.StatusServiceUnavailable
 	address := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 	p := NewProbe("sim", address)
@@ -129,7 +131,8 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// A probe leaves nothing running once it is closed, and uses one connection again and again.
+// TestProbeKeepsOneConnection checks that a probe uses one connection for all its questions, and that
+// nothing runs after it is closed.
 func TestProbeKeepsOneConnection(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	peers := map[string]bool{}
@@ -153,9 +156,9 @@ func TestProbeKeepsOneConnection(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever an engine serves, its load is nothing or a sensible one, and neither the
-// order of the lines nor what stands beside them matters.
-func FuzzParse(f *testing.F) {
+// FuzzLoad checks that any page gives an error or a load within its bounds, and that neither the order
+// of the lines nor unrelated lines matter.
+func FuzzLoad(f *testing.F) {
 	for _, kind := range slices.Sorted(maps.Keys(pages)) {
 		f.Add(pages[kind], uint64(1))
 	}
@@ -169,7 +172,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("both %+v and %v", got, err)
 		}
 		if got.Running < 0 || got.Waiting < 0 || !(got.KVUsage >= 0 && got.KVUsage <= 1) {
-			t.Fatalf("%+v makes no sense", got)
+			t.Fatalf("%+v is out of bounds", got)
 		}
 		lines := append(strings.Split(page, "\n"), "# vllm:num_requests_running 5", "vllm:other{x=\"vllm:num_requests_running 5\"} 5", "")
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -177,30 +180,6 @@ func FuzzParse(f *testing.F) {
 		again, againErr := vllmLoad.parse(strings.NewReader(strings.Join(lines, "\n")))
 		if again != got || (err == nil) != (againErr == nil) {
 			t.Fatalf("%+v, %v in another order: %+v, %v", got, err, again, againErr)
-		}
-	})
-}
-
-// FuzzSample: what a Prometheus library would write of a name, labels of any text and a value
-// is read back.
-func FuzzSample(f *testing.F) {
-	f.Add("qwen", uint32(3))
-	f.Add(`a"} 7 {b="`, uint32(0))
-	f.Add("\\\n}", uint32(1<<31-1))
-	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
-	f.Fuzz(func(t *testing.T, label string, n uint32) {
-		n >>= 1
-		for _, line := range []string{
-			fmt.Sprintf("metric{model=%q} %d", "", n),
-			fmt.Sprintf(`metric{model="%s"} %d`, escape.Replace(label), n),
-			fmt.Sprintf(`metric{model="%s",} %d 1700000000000`, escape.Replace(label), n),
-			fmt.Sprintf("metric %d.0", n),
-			fmt.Sprintf("metric\t%d\r", n),
-		} {
-			name, value, ok := sample(line)
-			if !ok || name != "metric" || value != float64(n) {
-				t.Fatalf("%q is read as %q %v %v", line, name, value, ok)
-			}
 		}
 	})
 }

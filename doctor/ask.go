@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// maxAnswer bounds how many bytes of any answer are read.
+const maxAnswer = 16 << 20
+
+// maxAsked bounds how many workers are asked at the same time.
+const maxAsked = 32
+
+// dialTimeout bounds connecting to the bus.
+const dialTimeout = 3 * time.Second
+
+var client = &http.Client{Timeout: 5 * time.Second}
+
+// ask asks the router, the bus and all workers. Workers are asked at the same time.
+func ask(ctx context.Context, cfg Config) *observation {
+	o := &observation{busURL: cfg.Fleet.Bus.URL}
+	o.router.address = cfg.AdminAddress
+	o.router.askFirst(ctx)
+	for i := range cfg.Fleet.Models {
+		o.models = append(o.models, loadModel(&cfg.Fleet.Models[i]))
+	}
+	o.workers = workersOf(cfg.Fleet, o.router.ranks)
+
+	began := time.Now()
+	o.askWorkers(ctx, cfg.Wait)
+	if o.busURL != "" {
+		o.busErr = dial(ctx, o.busURL)
+	}
+
+	if rest := cfg.Wait - time.Since(began); rest > 0 && o.router.err == nil {
+		sleep(ctx, rest)
+	}
+	o.router.askAgain(ctx)
+	o.router.watched = time.Since(began)
+	return o
+}
+
+func (o *observation) askWorkers(ctx context.Context, wait time.Duration) {
+	var running sync.WaitGroup
+	defer running.Wait()
+
+	slots := make(chan struct{}, maxAsked)
+	for i := range o.workers {
+		w := &o.workers[i]
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			w.ask(ctx, o.model(w.model), wait)
+		})
+	}
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// dial opens a connection to the first server of a bus URL, and closes it.
+func dial(ctx context.Context, rawURL string) error {
+	first, _, _ := strings.Cut(rawURL, ",")
+	at, err := url.Parse(first)
+	if err != nil {
+		return err
+	}
+	host := at.Host
+	if at.Port() == "" {
+		host = net.JoinHostPort(at.Hostname(), "4222")
+	}
+
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, "tcp", host)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (r *routerSeen) page(path string) string { return "http://" + r.address + path }
+
+// askFirst reads everything that the admin port shows.
+func (r *routerSeen) askFirst(ctx context.Context) {
+	_, r.clockAhead, r.ready = request(ctx, http.MethodGet, r.page("/readyz"), nil)
+	if status := (statusError{}); r.ready != nil && !errors.As(r.ready, &status) {
+		r.err, r.ready = r.ready, nil
+		return
+	}
+	if _, err := getJSON(ctx, r.page("/debug/fleet?format=json"), &r.ranks); err != nil {
+		r.err = err
+		return
+	}
+
+	_, err := getJSON(ctx, r.page("/debug/feed?format=json"), &r.before)
+	r.noCacheList = err != nil
+	r.metricsThen, _ = readMetrics(ctx, r.page("/metrics"))
+}
+
+// askAgain reads what may have changed since askFirst.
+func (r *routerSeen) askAgain(ctx context.Context) {
+	if r.err != nil || r.noCacheList {
+		return
+	}
+
+	_, err := getJSON(ctx, r.page("/debug/feed?format=json"), &r.after)
+	r.noCacheList = err != nil
+	r.metricsNow, _ = readMetrics(ctx, r.page("/metrics"))
+}
+
+// request sends one HTTP request. clockAhead is how far the server's clock is ahead of ours, to the
+// second that the Date header has.
+func request(ctx context.Context, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, 0, err
+	}
+	req.Header.Set("content-type", "application/json")
+
+	before := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	ahead = clockAhead(resp.Header.Get("date"), before, time.Now())
+
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = statusError{resp.StatusCode, strings.TrimSpace(string(answer[:min(len(answer), 300)]))}
+	}
+	return answer, ahead, err
+}
+
+// statusError is an answer with another status than 200.
+type statusError struct {
+	status int
+	body   string
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.body) }
+
+// clockAhead returns how far the clock of an answer is ahead of ours, negative for a clock behind. It is
+// 0 where the answer's second overlaps the time between before and after.
+func clockAhead(date string, before, after time.Time) time.Duration {
+	at, err := http.ParseTime(date)
+	switch {
+	case err != nil:
+		return 0
+	case at.After(after):
+		return at.Sub(after)
+	case at.Add(time.Second).Before(before):
+		return at.Add(time.Second).Sub(before)
+	}
+	return 0
+}
+
+// getJSON reads a page of JSON into v.
+func getJSON(ctx context.Context, url string, v any) (ahead time.Duration, err error) {
+	body, ahead, err := request(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return ahead, err
+	}
+	return ahead, json.Unmarshal(body, v)
+}
+
+// readMetrics reads a metrics page.
+func readMetrics(ctx context.Context, url string) (metric.Samples, error) {
+	body, _, err := request(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return metric.Read(bytes.NewReader(body))
+}

@@ -1,0 +1,250 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/modelfile"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+)
+
+// sampleTexts are tokenized here and by the engine: words, white space, digits, letters of several
+// scripts, and code. A chat follows them.
+var sampleTexts = []string{
+	"Hello, world! It is 12345 o'clock.",
+	"  two spaces,\n\n\ta tab\r\nand lines ",
+	"naïve façade — 漢字とかな 한글 Привет 🙂",
+	"def f(x):\n    return x**2  # {\"a\": [1, 2]}\n",
+}
+
+const sampleChat = `"messages": [{"role": "user", "content": "What is 2 + 2?"}]`
+
+// sampleRequests are the members of a request for each sample, without the model's name.
+func sampleRequests() []string {
+	var all []string
+	for _, t := range sampleTexts {
+		text, _ := json.Marshal(t)
+		all = append(all, fmt.Sprintf(`"prompt": %s`, text))
+	}
+	return append(all, sampleChat)
+}
+
+// isChat reports whether the sample of that number is the chat.
+func isChat(sample int) bool { return sample == len(sampleTexts) }
+
+// loadModel loads a model of the configuration and tokenizes the samples with it.
+func loadModel(m *config.Model) modelSeen {
+	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: m.BlockSize}
+	loaded, err := modelfile.Load(m.Path)
+	if err != nil {
+		s.err = err
+		return s
+	}
+	s.contextLength = loaded.ContextLength()
+
+	p := prompt.Prompt{Now: time.Now()}
+	for i, members := range sampleRequests() {
+		endpoint := openai.Completions
+		if isChat(i) {
+			endpoint = openai.Chat
+		}
+		req, err := openai.Parse(endpoint, []byte(`{"model": "-", `+members+"}"), openai.Limits{})
+		if err == nil {
+			err = loaded.Prepare(req, &p)
+		}
+		if err != nil { // a model without a chat template has no chats
+			s.tokens = append(s.tokens, nil)
+			continue
+		}
+		s.tokens = append(s.tokens, slices.Clone(p.Tokens))
+	}
+	return s
+}
+
+// ask asks one engine, and then reads the sockets of its ranks at the same time.
+func (w *workerSeen) ask(ctx context.Context, m *modelSeen, wait time.Duration) {
+	w.engine = askEngine(ctx, w, m)
+
+	endpoints := w.endpoints()
+	w.sockets = make([]socketSeen, len(endpoints))
+	var running sync.WaitGroup
+	for i, e := range endpoints {
+		s := &w.sockets[i]
+		running.Go(func() { s.read(ctx, w.kind, e, wait) })
+	}
+	running.Wait()
+}
+
+// askEngine reads an engine's properties from its HTTP server.
+func askEngine(ctx context.Context, w *workerSeen, m *modelSeen) engineSeen {
+	var e engineSeen
+	base := "http://" + w.address
+	var list struct{ Data []servedModel }
+	e.clockAhead, e.err = getJSON(ctx, base+"/v1/models", &list)
+	if e.err != nil {
+		return e
+	}
+	e.served = list.Data
+
+	if page, err := readMetrics(ctx, base+"/metrics"); err == nil {
+		e.blockSize, _ = strconv.Atoi(page.Label("vllm:cache_config_info", "block_size"))
+		e.hashAlgo = page.Label("vllm:cache_config_info", "prefix_caching_hash_algo")
+		e.cachingOff = page.Label("vllm:cache_config_info", "enable_prefix_caching") == "False"
+		e.queries = page.Sum("vllm:prefix_cache_queries_total")
+		e.hits = page.Sum("vllm:prefix_cache_hits_total")
+	}
+	e.sources, e.sourcesErr = kvsource.Discover(ctx, client, base)
+	e.tokens, e.tokenizeErr = tokenizeThere(ctx, base, w.kind, e.servedName(m))
+	return e
+}
+
+// servedName returns the name under which the engine serves the model.
+func (e *engineSeen) servedName(m *modelSeen) string {
+	for _, s := range e.served {
+		if m != nil && slices.Contains(m.names, s.ID) {
+			return s.ID
+		}
+	}
+	if len(e.served) > 0 {
+		return e.served[0].ID
+	}
+	return ""
+}
+
+// tokenizeThere has the engine tokenize the samples. Samples that it cannot tokenize have no tokens.
+func tokenizeThere(ctx context.Context, base, kind, model string) ([][]uint32, error) {
+	name, _ := json.Marshal(model)
+	var all [][]uint32
+	for i, members := range sampleRequests() {
+		body := fmt.Sprintf(`{"model": %s, %s}`, name, members)
+		if kind == "llamacpp" {
+			if isChat(i) { // llama.cpp's /tokenize renders no chats
+				all = append(all, nil)
+				continue
+			}
+			text, _ := json.Marshal(sampleTexts[i])
+			body = fmt.Sprintf(`{"content": %s, "add_special": true, "parse_special": true}`, text)
+		}
+
+		tokens, err := tokenizeOne(ctx, base, body)
+		status := statusError{}
+		if errors.As(err, &status) && (status.status == http.StatusNotFound || isChat(i)) {
+			tokens, err = nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, tokens)
+	}
+	return all, nil
+}
+
+func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
+	answer, _, err := request(ctx, http.MethodPost, base+"/tokenize", []byte(body))
+	if err != nil {
+		return nil, err
+	}
+	var v struct{ Tokens []uint32 }
+	err = json.Unmarshal(answer, &v)
+	return v.Tokens, err
+}
+
+const (
+	// autoEvents as a worker's kvEvents means that the router asks the engine for its sockets.
+	autoEvents = "auto"
+	// bindEvents begins a kvEvents to which the engine connects.
+	bindEvents = "bind:"
+)
+
+// endpoints returns the event sockets to read: those that the router is configured to read, or for
+// workers that are not in the configuration those that the engine reports.
+func (w *workerSeen) endpoints() []kvsource.Found {
+	if !w.fromFile || w.kvEvents == autoEvents {
+		return w.engine.sources
+	}
+	if w.kvEvents == "" || strings.HasPrefix(w.kvEvents, bindEvents) {
+		return nil
+	}
+
+	var all []kvsource.Found
+	for rank := range w.ranks {
+		endpoint, err := kvsource.RaisePort(w.kvEvents, rank)
+		if err != nil {
+			continue
+		}
+		replay, _ := kvsource.RaisePort(w.kvReplay, rank)
+		all = append(all, kvsource.Found{Rank: rank, Endpoint: endpoint, Replay: replay})
+	}
+	return all
+}
+
+// read reads one socket for a while, from as far back as its replay goes.
+func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Found, wait time.Duration) {
+	s.rank, s.endpoint, s.hadReplay = at.Rank, at.Endpoint, at.Replay != ""
+	s.roots = map[root]kvevent.Engine{}
+	dialect := kvsource.DialectOf(kind, at.Endpoint)
+	if dialect == kvevent.TRTLLM {
+		return // reading TensorRT-LLM's events removes them, and the router would miss them
+	}
+	src, err := kvsource.New(kvsource.Config{
+		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Rank: at.Rank, Dialect: dialect, Timeout: wait, Probe: -1,
+	})
+	if err != nil {
+		s.err = err
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	s.err = src.Run(ctx, func(_ uint64, b *kvevent.Batch) (uint64, bool) {
+		s.add(b, time.Now())
+		return 0, false
+	})
+
+	stats := src.Stats()
+	s.malformed = stats.Malformed
+	if stats.Connects == 0 {
+		s.err = errors.New(stats.LastError)
+	} else if stats.Malformed > 0 {
+		s.parseError = stats.LastError
+	}
+}
+
+// maxRoots bounds how many first blocks are stored to compare the hashes of engines.
+const maxRoots = 4096
+
+// add counts a message in.
+func (s *socketSeen) add(b *kvevent.Batch, now time.Time) {
+	s.messages++
+	s.unknown += b.Unknown
+	if b.Seconds > 0 {
+		s.sentAt = time.UnixMicro(int64(b.Seconds * 1e6))
+		s.receivedAt = now
+	}
+
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind != kvevent.Stored || e.Tier != 0 || e.Window != 0 {
+			continue
+		}
+		s.stored += len(e.Hashes)
+		s.blockSize = max(e.BlockSize, 0)
+		if len(e.Blocks) == 0 {
+			s.noTokens += len(e.Hashes)
+		} else if !e.HasParent && len(s.roots) < maxRoots {
+			s.roots[root{e.Blocks[0], e.BlockSize}] = e.Hashes[0]
+		}
+	}
+}

@@ -1,0 +1,253 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// checks are all checks, in the order of their findings: causes come before effects.
+var checks = []struct {
+	name string
+	run  func(o *observation) []Finding
+}{
+	{"router", checkRouter},
+	{"bus", checkBus},
+	{"file", checkFile},
+	{"model", checkModel},
+	{"engine", checkEngine},
+	{"served-name", checkServedName},
+	{"tokenizer", checkTokenizer},
+	{"context-length", checkContextLength},
+	{"block-size", checkBlockSize},
+	{"prefix-caching", checkPrefixCaching},
+	{"event-socket", checkEventSocket},
+	{"events-unused", checkEventsUnused},
+	{"events-arrive", checkEventsArrive},
+	{"events-understood", checkEventsUnderstood},
+	{"event-content", checkEventContent},
+	{"cache-state", checkCacheState},
+	{"epoch", checkEpoch},
+	{"clock", checkClock},
+	{"hit-rate", checkHitRate},
+	{"drift", checkDrift},
+	{"engine-hashes", checkEngineHashes},
+}
+
+func checkRouter(o *observation) []Finding {
+	r := &o.router
+	switch {
+	case r.err != nil:
+		return []Finding{{
+			Subject: "router", What: fmt.Sprintf("the admin port %s does not answer: %v", r.address, r.err),
+			Why:    "the state of the router cannot be checked; if it is down, Envoy balances requests without regard to caches",
+			Remedy: "start `stator extproc` or `stator up`, or name the router's admin port with --admin-address",
+		}}
+	case r.ready != nil:
+		return []Finding{{
+			Subject: "router", What: fmt.Sprintf("it is not ready: %v", r.ready),
+			Why:    "requests for a model without a ready worker are refused",
+			Remedy: "look at /debug/fleet, and at the logs of the agents for the reason why engines do not start",
+		}}
+	}
+	return nil
+}
+
+func checkBus(o *observation) []Finding {
+	if o.busErr == nil {
+		return nil
+	}
+	return []Finding{{
+		Subject: "bus", What: fmt.Sprintf("%s cannot be reached: %v", o.busURL, o.busErr),
+		Why:    "routers receive no new workers, KV events or bookings, and cache states become stale",
+		Remedy: "start `stator bus`, or correct bus.url",
+	}}
+}
+
+func checkFile(o *observation) (found []Finding) {
+	if o.router.err != nil {
+		return nil
+	}
+	for i := range o.workers {
+		w := &o.workers[i]
+		if w.fromFile && !w.inRouter {
+			found = append(found, Finding{
+				Subject: "worker " + w.name, What: "it is in the configuration and not in the router's fleet",
+				Why:    "it gets no requests; and if the router runs with another configuration, the other findings may not apply to it",
+				Remedy: "restart the router with this configuration, or pass the doctor the file that the router runs with",
+			})
+		}
+	}
+	return found
+}
+
+func checkModel(o *observation) (found []Finding) {
+	for _, m := range o.models {
+		if m.err != nil {
+			found = append(found, Finding{
+				Subject: "model " + m.name, What: m.err.Error(),
+				Why:    "its prompts cannot be tokenized, so its requests cannot be routed by cache",
+				Remedy: "set models[].path to the folder that the engines load",
+			})
+		}
+	}
+	return found
+}
+
+// eachAnswering runs a check on every worker whose engine answered, and sets the subject of findings.
+func eachAnswering(o *observation, check func(w *workerSeen, m *modelSeen) (Finding, bool)) (found []Finding) {
+	for i := range o.workers {
+		w := &o.workers[i]
+		if w.engine.err != nil {
+			continue
+		}
+		if f, wrong := check(w, o.model(w.model)); wrong {
+			f.Subject = "worker " + w.name
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func checkEngine(o *observation) (found []Finding) {
+	for _, w := range o.workers {
+		if w.engine.err != nil {
+			found = append(found, Finding{
+				Subject: "worker " + w.name, What: fmt.Sprintf("its engine at %s does not answer /v1/models: %v", w.address, w.engine.err),
+				Why:    "requests sent there fail or wait",
+				Remedy: "start the engine, or correct the worker's address",
+			})
+		}
+	}
+	return found
+}
+
+func checkServedName(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		var ids []string
+		for _, s := range w.engine.served {
+			ids = append(ids, s.ID)
+			if m == nil || slices.Contains(m.names, s.ID) {
+				return Finding{}, false
+			}
+		}
+		if len(ids) == 0 || m == nil || w.kind == "llamacpp" { // llama.cpp accepts any name
+			return Finding{}, false
+		}
+
+		return Finding{
+			What:   fmt.Sprintf("it serves %s and not %s", strings.Join(ids, ", "), m.name),
+			Why:    "it refuses every request that is sent there",
+			Remedy: fmt.Sprintf("start it with --served-model-name %s, or rename the model, or add an alias", m.name),
+		}, true
+	})
+}
+
+func checkTokenizer(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		if m == nil || m.err != nil || len(w.engine.tokens) != len(m.tokens) {
+			return Finding{}, false
+		}
+
+		for i, theirs := range w.engine.tokens {
+			ours := m.tokens[i]
+			if theirs == nil || ours == nil || slices.Equal(ours, theirs) {
+				continue
+			}
+			remedy := "set models[].path to the folder that the engine loads"
+			if isChat(i) {
+				remedy += ", or give it the engine's chat template: texts without a chat have equal tokens"
+			}
+			return Finding{
+				What: fmt.Sprintf("%s has %s on the engine and %d here; token %d differs",
+					sampleName(i), count(len(theirs), "token"), len(ours), firstDifference(ours, theirs)),
+				Why:    "other tokens have other block hashes, so no prompt is found in its cache",
+				Remedy: remedy + " (configured: " + m.path + ")",
+			}, true
+		}
+		return Finding{}, false
+	})
+}
+
+func sampleName(sample int) string {
+	if isChat(sample) {
+		return "a chat"
+	}
+
+	const most = 24 // characters
+	text := []rune(sampleTexts[sample])
+	if len(text) > most {
+		return fmt.Sprintf("the text %q", string(text[:most])+"…")
+	}
+	return fmt.Sprintf("the text %q", string(text))
+}
+
+// firstDifference returns the index of the first token that differs.
+func firstDifference(a, b []uint32) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+func checkContextLength(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		if m == nil || m.contextLength == 0 {
+			return Finding{}, false
+		}
+
+		for _, s := range w.engine.served {
+			if !slices.Contains(m.names, s.ID) || s.MaxLen == 0 || s.MaxLen == m.contextLength {
+				continue
+			}
+			f := Finding{What: fmt.Sprintf("its max_model_len is %d, and the context length of model %s is %d", s.MaxLen, m.name, m.contextLength)}
+			if s.MaxLen < m.contextLength {
+				f.Why = "longer prompts are sent there, wait, and are then refused by the engine"
+				f.Remedy = "raise --max-model-len of the engine, or lower max_position_embeddings in a copy of the model's config.json"
+			} else {
+				f.Why = "the router refuses prompts that the engine would serve"
+				f.Remedy = "set max_position_embeddings in the model's config.json to the engine's max_model_len"
+			}
+			return f, true
+		}
+		return Finding{}, false
+	})
+}
+
+// reportedBlockSize returns the engine's block size and where it was read. Events count first, because
+// metrics show the configured size even where the engine uses another.
+func (w *workerSeen) reportedBlockSize() (size int, source string) {
+	for _, s := range w.sockets {
+		if s.blockSize > 0 {
+			return s.blockSize, "its events"
+		}
+	}
+	return w.engine.blockSize, "its metrics"
+}
+
+func checkBlockSize(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		size, source := w.reportedBlockSize()
+		if m == nil || size == 0 || size == m.blockSize {
+			return Finding{}, false
+		}
+
+		return Finding{
+			What:   fmt.Sprintf("its blocks have %d tokens according to %s, and those of model %s have %d", size, source, m.name, m.blockSize),
+			Why:    "blocks of another size have other hashes: its events are ignored, and no prompt is found in its cache",
+			Remedy: fmt.Sprintf("set models[].blockSize to %d, or start the engine with --block-size %d", size, m.blockSize),
+		}, true
+	})
+}
+
+func checkPrefixCaching(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		return Finding{
+			What:   "its prefix cache is off",
+			Why:    "it computes every prompt in full, so routing by cache has no effect",
+			Remedy: "start it with --enable-prefix-caching",
+		}, w.engine.cachingOff
+	})
+}

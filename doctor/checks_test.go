@@ -1,0 +1,218 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// healthyFleet returns a fleet without a finding: two engines of one model, whose sockets are read.
+func healthyFleet() *observation {
+	seq := func(n uint64) *uint64 { return &n }
+	o := &observation{
+		busURL: "nats://bus:4222",
+		models: []modelSeen{{name: "m", names: []string{"m", "alias"}, path: "models/m", blockSize: 16, contextLength: 4096,
+			tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}}},
+	}
+	for _, name := range []string{"a", "b"} {
+		at := kvsource.Found{Endpoint: "tcp://" + name + ":5557", Replay: "tcp://" + name + ":5558"}
+		o.workers = append(o.workers, workerSeen{
+			name: name, model: "m", address: name + ":8000", kind: "vllm", fromFile: true, inRouter: true, ranks: 1, kvEvents: at.Endpoint, kvReplay: at.Replay,
+			engine: engineSeen{
+				served: []servedModel{{"m", 4096}}, blockSize: 16, hashAlgo: "sha256", queries: 50_000, hits: 20_000,
+				tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}, sources: []kvsource.Found{at},
+			},
+			sockets: []socketSeen{{
+				endpoint: at.Endpoint, hadReplay: true, messages: 100, blockSize: 16, stored: 500,
+				roots: map[root]kvevent.Engine{{1, 16}: 11}, sentAt: time.Unix(1000, 0), receivedAt: time.Unix(1060, 0),
+			}},
+		})
+		o.router.ranks = append(o.router.ranks, fleetRank{Worker: name, Model: "m", State: "ready"})
+		o.router.before = append(o.router.before, cacheRank{Worker: name, State: "exact", Seq: seq(90)})
+		o.router.after = append(o.router.after, cacheRank{Worker: name, State: "exact", Seq: seq(99)})
+	}
+	o.router.metricsThen = metric.Samples{{Name: "stator_feed_ignored_total", Labels: map[string]string{"reason": "wrong_epoch"}, Value: 7}}
+	o.router.metricsNow = metric.Samples{
+		{Name: "stator_feed_ignored_total", Labels: map[string]string{"reason": "wrong_epoch"}, Value: 7},
+		{Name: "stator_route_prompt_tokens_total", Value: 100_000},
+		{Name: "stator_route_cached_tokens_total", Value: 38_000},
+	}
+	return o
+}
+
+// TestEachFaultHasOneFinding puts one fault into a healthy fleet: its check finds it, and no other does.
+func TestEachFaultHasOneFinding(t *testing.T) {
+	broken := errors.New("broken")
+	tests := []struct {
+		check   string
+		breakIt func(o *observation)
+		want    []string // in the one finding
+	}{
+		{"", func(*observation) {}, nil},
+		{"router", func(o *observation) { o.router = routerSeen{address: "r:1", err: broken} }, []string{"router: the admin port r:1 does not answer: broken", "--admin-address"}},
+		{"router", func(o *observation) { o.router.ready = errors.New("model m has no worker") }, []string{"not ready: model m has no worker"}},
+		{"bus", func(o *observation) { o.busErr = broken }, []string{"nats://bus:4222 cannot be reached", "stator bus"}},
+		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
+		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
+		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken} }, []string{"worker b: its engine at b:8000 does not answer"}},
+		{"served-name", func(o *observation) { o.workers[0].engine.served = []servedModel{{"other", 0}} }, []string{"worker a: it serves other and not m", "--served-model-name m"}},
+		{"", func(o *observation) { o.workers[0].engine.served = []servedModel{{"x", 1}, {"alias", 4096}} }, nil},
+		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[2] = []uint32{4, 9} }, []string{"has 2 tokens on the engine and 1 here; token 1 differs", "configured: models/m"}},
+		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[4] = []uint32{6, 9, 8} }, []string{"a chat has 3 tokens", "chat template"}},
+		{"", func(o *observation) { o.workers[0].engine.tokens[4] = nil }, nil},
+		{"context-length", func(o *observation) { o.workers[0].engine.served[0].MaxLen = 2048 }, []string{"its max_model_len is 2048, and the context length of model m is 4096", "refused by the engine"}},
+		{"context-length", func(o *observation) { o.workers[0].engine.served[0].MaxLen = 8192 }, []string{"the router refuses prompts"}},
+		{"block-size", func(o *observation) { o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize = 32, 0 },
+			[]string{"its blocks have 32 tokens according to its metrics, and those of model m have 16", "set models[].blockSize to 32"}},
+		{"block-size", func(o *observation) { o.workers[0].sockets[0].blockSize = 64 }, []string{"64 tokens according to its events"}},
+		{"prefix-caching", func(o *observation) { o.workers[0].engine.cachingOff = true }, []string{"--enable-prefix-caching"}},
+		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources = nil }), []string{"tcp://a:5557 of rank 0 cannot be connected to: refused", "the engine publishes no events: start it with --kv-events-config"}},
+		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources[0].Endpoint = "tcp://a:6000" }), []string{"the engine publishes at tcp://a:6000: set the worker's kvEvents"}},
+		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources[0].NamesHost = true }), []string{"the engine connects there and does not bind"}},
+		{"event-socket", unreachable(func(*workerSeen) {}), []string{"a firewall"}},
+		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources, w.engine.sourcesErr = nil, broken }), []string{"with a host instead of *, the engine connects"}},
+		{"", func(o *observation) { o.workers[0].sockets[0].err = broken }, nil}, // the router has its events: an agent relays them
+		{"events-unused", func(o *observation) { o.workers[0].kvEvents, o.workers[0].sockets = "", nil }, []string{`set its kvEvents to "tcp://a:5557" and kvReplay to "tcp://a:5558"`}},
+		{"events-arrive", func(o *observation) { o.router.after[0].State = "none" }, []string{"published 100 messages, and none reached the router"}},
+		{"events-arrive", func(o *observation) {
+			o.router.after[0].State = "none"
+			o.workers[0].sockets[0] = socketSeen{endpoint: "tcp://a:5557"}
+		}, []string{"computed prompts of 50000 tokens and published nothing", "set kvReplay"}},
+		{"", func(o *observation) {
+			o.router.after[0].State = "none"
+			o.workers[0].sockets[0].messages, o.workers[0].engine.queries, o.workers[0].engine.hits = 0, 0, 0
+		}, nil}, // it is idle
+		{"events-understood", func(o *observation) {
+			o.workers[0].sockets[0].malformed, o.workers[0].sockets[0].parseError = 3, "what"
+		}, []string{"3 of 100 messages of rank 0 cannot be decoded: what"}},
+		{"events-understood", func(o *observation) { o.workers[0].sockets[0].unknown = 2 }, []string{"2 events of rank 0 have an unknown kind"}},
+		{"event-content", func(o *observation) { o.workers[0].sockets[0].noTokens = 400 }, []string{"400 of 500 blocks that rank 0 stored came without their tokens"}},
+		{"cache-state", func(o *observation) { o.router.after[0].State, o.router.after[0].Lost = "stale", 2 }, []string{"events were lost 2 times", "kvReplay"}},
+		{"cache-state", func(o *observation) { o.router.after[0].State = "stale" }, []string{"its events have stopped"}},
+		{"cache-state", func(o *observation) {
+			o.router.watched = 3 * time.Second
+			o.router.before[0].State, o.router.after[0].State, o.router.after[0].Seq = "syncing", "syncing", o.router.before[0].Seq
+		}, []string{"rank 0 has waited 3s for missing events"}},
+		{"", func(o *observation) { o.router.before[0].State, o.router.after[0].State = "syncing", "syncing" }, nil}, // it makes progress
+		{"epoch", func(o *observation) { setSample(o, 9, "stator_feed_ignored_total", "reason", "wrong_epoch") }, []string{"from an engine process that is not in the fleet: 2 batches"}},
+		{"epoch", func(o *observation) { setSample(o, 1, "stator_feed_ignored_total", "reason", "unknown_worker") }, []string{"data-parallel size"}},
+		{"clock", func(o *observation) { o.router.clockAhead = -time.Hour }, []string{"router: its clock is 1h0m0s behind the clock of this machine"}},
+		{"clock", func(o *observation) { o.workers[0].engine.clockAhead = 5 * time.Second }, []string{"worker a: its clock is 5s ahead of the clock"}},
+		{"clock", func(o *observation) { o.workers[0].sockets[0].sentAt = time.Unix(1090, 0) }, []string{"30s ahead"}},
+		{"hit-rate", func(o *observation) { setSample(o, 90_000, "stator_route_cached_tokens_total") }, []string{"it predicted 90 % of prompt tokens as cached, and the engines found 40 %"}},
+		{"hit-rate", func(o *observation) { setSample(o, 100, "stator_route_cached_tokens_total") }, []string{"found by chance"}},
+		{"drift", func(o *observation) { setSample(o, 0.5, "stator_feed_drift_ratio", "worker", "a") }, []string{"50 % of its prompt tokens were predicted as cached and were not"}},
+		{"drift", func(o *observation) { setSample(o, -0.3, "stator_feed_drift_ratio", "worker", "a") }, []string{"30 % of its prompt tokens were cached and not predicted"}},
+		{"drift", func(o *observation) { setSample(o, 2, "stator_feed_drift_resyncs_total", "worker", "b") }, []string{"worker b: its cache state was wrong and was rebuilt 2 times"}},
+		{"engine-hashes", func(o *observation) { o.workers[1].engine.hashAlgo = "sha256_cbor" }, []string{"worker b: it hashes by sha256_cbor"}},
+		{"engine-hashes", func(o *observation) {
+			o.workers[0].engine.hashAlgo, o.workers[1].engine.hashAlgo = "xxhash", "xxhash"
+		}, []string{"worker b: it hashes by xxhash", "seeded at random"}},
+		{"engine-hashes", func(o *observation) { o.workers[1].sockets[0].roots[root{1, 16}] = 12 }, []string{"worker b: its hash of the same block differs from that of a (by sha256)", "PYTHONHASHSEED"}},
+		{"", func(o *observation) { o.workers[1].sockets[0].roots = map[root]kvevent.Engine{{2, 16}: 12} }, nil},
+	}
+	tested := map[string]bool{}
+	for i, tt := range tests {
+		t.Run(fmt.Sprintf("%d-%s", i, tt.check), func(t *testing.T) {
+			o := healthyFleet()
+			tt.breakIt(o)
+			found := diagnose(o).Findings
+			if tt.check == "" {
+				if len(found) != 0 {
+					t.Fatalf("found %+v", found)
+				}
+				return
+			}
+			if len(found) != 1 || found[0].Check != tt.check || found[0].Why == "" {
+				t.Fatalf("found %+v, want one of %s", found, tt.check)
+			}
+			text := found[0].Subject + ": " + found[0].What + "\n" + found[0].Why + "\n" + found[0].Remedy
+			for _, want := range tt.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("%s\nhas no %q", text, want)
+				}
+			}
+			if strings.Count(text, "\n") != 2 {
+				t.Errorf("a text has more than one line:\n%s", text)
+			}
+		})
+		tested[tt.check] = true
+	}
+	for _, c := range checks {
+		if !tested[c.name] {
+			t.Errorf("check %s has no test", c.name)
+		}
+	}
+}
+
+// unreachable breaks the event socket of worker a.
+func unreachable(more func(w *workerSeen)) func(o *observation) {
+	return func(o *observation) {
+		o.workers[0].sockets[0] = socketSeen{endpoint: "tcp://a:5557", err: errors.New("refused")}
+		o.router.before[0].State, o.router.after[0].State = "none", "none"
+		more(&o.workers[0])
+	}
+}
+
+// setSample sets one of the router's metrics at the end of the observation.
+func setSample(o *observation, value float64, name string, pairs ...string) {
+	labels := map[string]string{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		labels[pairs[i]] = pairs[i+1]
+	}
+
+	o.router.metricsNow = slices.DeleteFunc(o.router.metricsNow, func(s metric.Sample) bool {
+		return s.Name == name && maps.Equal(s.Labels, labels)
+	})
+	o.router.metricsNow = append(o.router.metricsNow, metric.Sample{Name: name, Labels: labels, Value: value})
+}
+
+func TestClockAheadFromDateHeader(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	date := at.Format("Mon, 02 Jan 2006 15:04:05") + " GMT"
+	for _, tt := range []struct {
+		before, after time.Time
+		want          time.Duration
+	}{
+		{at.Add(300 * time.Millisecond), at.Add(400 * time.Millisecond), 0}, // within its second
+		{at.Add(-5 * time.Second), at.Add(-4 * time.Second), 4 * time.Second},
+		{at.Add(9 * time.Second), at.Add(10 * time.Second), -8 * time.Second},
+	} {
+		if got := clockAhead(date, tt.before, tt.after); got != tt.want {
+			t.Errorf("%v, want %v", got, tt.want)
+		}
+	}
+	if clockAhead("no date", at, at) != 0 {
+		t.Error("a clock without a date")
+	}
+}
+
+// TestPrint writes a diagnosis as text and as JSON.
+func TestPrint(t *testing.T) {
+	var text, asJSON strings.Builder
+	d := Diagnosis{Checks: 21, Workers: 1, Findings: []Finding{{Check: "bus", Subject: "bus", What: "gone", Why: "it matters", Remedy: "start it"}}}
+	d.Print(&text)
+	if err := d.PrintJSON(&asJSON); err != nil {
+		t.Fatal(err)
+	}
+	if want := "bus: gone\n  why: it matters\n  do:  start it\n"; text.String() != want {
+		t.Errorf("%q, want %q", text.String(), want)
+	}
+	if !strings.Contains(asJSON.String(), `"remedy": "start it"`) {
+		t.Error(asJSON.String())
+	}
+
+	text.Reset()
+	Diagnosis{Checks: 21, Workers: 1}.Print(&text)
+	if want := "21 checks of the router and 1 worker: nothing is wrong\n"; text.String() != want {
+		t.Errorf("%q, want %q", text.String(), want)
+	}
+}

@@ -1,0 +1,12 @@
+// Package doctor looks at a running fleet and reports what is wrong, why it matters and what to do.
+//
+// It works in three steps. Asking does all the I/O: it reads the router's admin port, and of every worker
+// the HTTP server and the event sockets, once. Each check then looks at these answers alone, without I/O,
+// and returns findings. At last the findings are printed, as text or as JSON.
+//
+// The doctor changes nothing and sends no prompts. It asks engines to tokenize a few short texts, and
+// subscribes to their event sockets for a moment.
+//
+// A check reports nothing where an earlier finding explains what it sees. An engine that does not answer
+// is one finding, not one for each of its properties.
+package doctor

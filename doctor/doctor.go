@@ -1,0 +1,79 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+)
+
+// Config names the fleet to look at.
+type Config struct {
+	// Fleet is the configuration that the router runs with.
+	Fleet *config.Config
+	// AdminAddress is the ip:port of the router's admin port.
+	AdminAddress string
+	// Wait is how long event sockets are read. The router's cache state is read at the start and at
+	// the end of this time, to see whether it makes progress.
+	Wait time.Duration
+}
+
+// Diagnosis is the result of all checks.
+type Diagnosis struct {
+	Checks   int       `json:"checks"`  // how many checks ran
+	Workers  int       `json:"workers"` // how many workers were looked at
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is one thing that is wrong. What, Why and Remedy are a line each: what is wrong, why it
+// matters, and what to do.
+type Finding struct {
+	Check   string `json:"check"`   // name of the check
+	Subject string `json:"subject"` // such as "worker a"
+	What    string `json:"what"`
+	Why     string `json:"why"`
+	Remedy  string `json:"remedy"`
+}
+
+// Examine asks the fleet and runs every check. It returns after about cfg.Wait.
+func Examine(ctx context.Context, cfg Config) Diagnosis { return diagnose(ask(ctx, cfg)) }
+
+// diagnose runs every check on an observation.
+func diagnose(o *observation) Diagnosis {
+	d := Diagnosis{Checks: len(checks), Workers: len(o.workers), Findings: []Finding{}}
+	for _, c := range checks {
+		for _, f := range c.run(o) {
+			f.Check = c.name
+			d.Findings = append(d.Findings, f)
+		}
+	}
+	return d
+}
+
+// Print writes the diagnosis as text for people.
+func (d Diagnosis) Print(w io.Writer) {
+	for _, f := range d.Findings {
+		fmt.Fprintf(w, "%s: %s\n  why: %s\n  do:  %s\n", f.Subject, f.What, f.Why, f.Remedy)
+	}
+	if len(d.Findings) == 0 {
+		fmt.Fprintf(w, "%d checks of the router and %s: nothing is wrong\n", d.Checks, count(d.Workers, "worker"))
+	}
+}
+
+// PrintJSON writes the diagnosis as JSON for programs.
+func (d Diagnosis) PrintJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(d)
+}
+
+// count writes a number with its noun, such as "1 worker" and "2 workers".
+func count[N int | uint64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
