@@ -140,7 +140,7 @@ func (w *world) event(t *testing.T, words []string, text string) {
 	for i := range blocks {
 		e.Hashes = append(e.Hashes, kvevent.Engine(i+1))
 	}
-	w.feed.Apply(words[0], 7, 0, seq, &kvevent.Batch{Events: []kvevent.Event{e}}, w.now)
+	w.feed.Apply(&feed.Message{Worker: words[0], Epoch: 7, Seq: seq, Batch: &kvevent.Batch{Events: []kvevent.Event{e}}}, w.now)
 }
 
 func (w *world) decide(value map[string]string, text string) {

@@ -89,7 +89,7 @@ func (r *relay) connected(up bool) {
 func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	result := r.know.feed.Offer(r.worker.Name, r.worker.Epoch, b.Rank, seq, b, r.now())
+	result := r.know.feed.Apply(&feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Rank: b.Rank, Seq: seq, Batch: b}, r.now())
 	if result.Restarted { // inside of the process that we started
 		r.next, r.past, r.blocks = 0, nil, 0
 	}

@@ -105,12 +105,7 @@ func (f *follower) apply(ctx context.Context, e *feed.Message, now time.Time) {
 
 // offer hands a message to the feed and says whether something before it is missing.
 func (f *follower) offer(e *feed.Message, now time.Time) (gap bool) {
-	if e.Mark {
-		_, gap = f.feed.Complete(e.Worker, e.Epoch, e.Rank, e.Seq, now)
-	} else {
-		_, gap = f.feed.Apply(e.Worker, e.Epoch, e.Rank, e.Seq, e.Batch, now)
-	}
-	return gap
+	return f.feed.Apply(e, now).Verdict == feed.Missing
 }
 
 func (f *follower) rankLocked(k rankKey) *followed {

@@ -118,7 +118,8 @@ func (f *follower) replay(ctx context.Context, k rankKey, m fleet.Rank) error {
 	if !stands.Connected {
 		return errors.New("the agent does not hear the engine")
 	}
-	if _, behind := f.feed.Complete(k.worker, stands.Epoch, k.rank, stands.Next, time.Now()); gap || behind {
+	end := feed.Message{Worker: k.worker, Epoch: stands.Epoch, Rank: k.rank, Seq: stands.Next, Mark: true}
+	if behind := f.offer(&end, time.Now()); gap || behind {
 		return errMissing
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 )
@@ -102,11 +103,11 @@ func (s *socket) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.noteRestarts(s.src.Stats())
-	resume, gap = s.feed.Apply(s.worker.Name, s.worker.Epoch, s.rank, seq, b, time.Now())
-	if !gap {
+	result := s.feed.Apply(&feed.Message{Worker: s.worker.Name, Epoch: s.worker.Epoch, Rank: s.rank, Seq: seq, Batch: b}, time.Now())
+	if gap = result.Verdict == feed.Missing; !gap {
 		s.next = seq + 1
 	}
-	return resume, gap
+	return result.Resume, gap
 }
 
 // watch tells the feed what the source knows though no batch says it, until ctx ends: that the
@@ -134,7 +135,7 @@ func (s *socket) look(stats kvsource.Stats) {
 	case stats.Replays >= p.replays+2 && stats.Waiting == 0:
 		// The source asks one after the other. A second request means that a first, of this
 		// connection, was answered to its end.
-		s.feed.Complete(s.worker.Name, s.worker.Epoch, s.rank, s.next, time.Now())
+		s.feed.Apply(&feed.Message{Worker: s.worker.Name, Epoch: s.worker.Epoch, Rank: s.rank, Seq: s.next, Mark: true}, time.Now())
 		*p = proof{stats.Replays, stats.ReplayErrors, true}
 	}
 }

@@ -34,13 +34,14 @@ func TestIndexKnowsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stream := &feed.Stream{Feed: said, Worker: "a", Now: time.Now}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
 		_ = source.Run(ctx, func(seq uint64, b *kvevent.Batch) (uint64, bool) {
-			return said.Apply("a", 0, b.Rank, seq, b, time.Now())
+			return stream.Batch(seq, b)
 		})
 	})
 

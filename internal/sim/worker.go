@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
@@ -117,7 +118,7 @@ func (r *run) publish(w *worker, result *engine.Result) {
 // deliver gives a message to every replica.
 func (r *run) deliver(m *message) {
 	for _, p := range r.replicas {
-		p.feed.Apply(m.worker.member().Name, m.epoch, 0, m.seq, &m.batch, r.clock())
+		p.feed.Apply(&feed.Message{Worker: m.worker.member().Name, Epoch: m.epoch, Seq: m.seq, Batch: &m.batch}, r.clock())
 	}
 	r.batches = append(r.batches, m)
 	r.settleSoon()

@@ -37,7 +37,7 @@ func BenchmarkReplicaStart(b *testing.B) {
 							if err := f.Restore(&snapshots[i], time.Unix(1, 0)); err != nil {
 								b.Error(err)
 							}
-							f.Complete(name(i), 1, 0, snapshots[i].Next, time.Unix(1, 0))
+							f.Apply(&feed.Message{Worker: name(i), Epoch: 1, Seq: snapshots[i].Next, Mark: true}, time.Unix(1, 0))
 						}
 					})
 				}
@@ -83,7 +83,7 @@ func BenchmarkApplyVLLM(b *testing.B) {
 		if err := kvevent.DecodeVLLM(messages[seq%prompts], kvevent.Limits{}, &batch); err != nil {
 			b.Fatal(err)
 		}
-		if got := f.Offer("new", 1, 0, uint64(seq), &batch, time.Unix(1, 0)); got.Verdict != feed.Applied {
+		if got := f.Apply(&feed.Message{Worker: "new", Epoch: 1, Seq: uint64(seq), Batch: &batch}, time.Unix(1, 0)); got.Verdict != feed.Applied {
 			b.Fatal(got)
 		}
 		seq++
@@ -122,7 +122,7 @@ func full(b *testing.B) (*feed.Feed, *kvindex.Index) {
 			for range 256 {
 				e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(rng.Uint64())), append(e.Blocks, blockhash.Block(rng.Uint64()))
 			}
-			f.Apply(name(i), 1, 0, uint64(seq), &kvevent.Batch{Events: []kvevent.Event{e}}, time.Unix(1, 0))
+			apply(f, i, uint64(seq), e)
 		}
 	}
 	return f, x
@@ -136,6 +136,12 @@ func cpu(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// apply applies a batch of one event to rank i.
+func apply(f *feed.Feed, i int, seq uint64, e kvevent.Event) {
+	batch := &kvevent.Batch{Events: []kvevent.Event{e}}
+	f.Apply(&feed.Message{Worker: name(i), Epoch: 1, Seq: seq, Batch: batch}, time.Unix(1, 0))
 }
 
 func name(i int) string { return fmt.Sprintf("w%d", i) }
@@ -172,7 +178,7 @@ func filled(b *testing.B, ranks, blocks int) (all []feed.Snapshot, bytes int) {
 				}
 				e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(rng.Uint64())), append(e.Blocks, blockhash.Block(block))
 			}
-			f.Apply(name(i), 1, 0, uint64(seq), &kvevent.Batch{Events: []kvevent.Event{e}}, time.Unix(1, 0))
+			apply(f, i, uint64(seq), e)
 		}
 		s, ok := f.Snapshot(name(i), 1, 0)
 		if !ok {

@@ -18,11 +18,11 @@ import (
 )
 
 type world struct {
-	fleet *fleet.Fleet
-	index *kvindex.Index
-	feed  *feed.Feed
-	now   time.Time
-	kept  feed.Snapshot
+	fleet    *fleet.Fleet
+	index    *kvindex.Index
+	feed     *feed.Feed
+	now      time.Time
+	snapshot feed.Snapshot
 }
 
 func newWorld() *world {
@@ -36,20 +36,21 @@ func newWorld() *world {
 // Verbs:
 //
 //	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
-//	remove NAME                     takes it out
+//	remove NAME                     removes it from the fleet
 //	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS]
-//	                                one batch, an event a line: "store abc", "store bc after a",
-//	                                "remove c", "clear"; at is the engine's clock. Prints what
-//	                                Apply asks for.
-//	complete NAME next=N [epoch=E]  the rank's own count stands at N. Prints what Complete asks for.
-//	restarted NAME                  its source says that its engine is a new process
-//	forget NAME                     what is known of it is not believed any more
-//	snapshot NAME                   takes a snapshot of what is known of it, and keeps it
+//	                                applies a batch, one event per line: "store abc", "store bc after a",
+//	                                "remove c", "clear"; at is the engine's clock. Prints the replay
+//	                                that Apply requires.
+//	mark NAME next=N [epoch=E]      applies a mark: the rank's next batch is N. Prints the replay that
+//	                                Apply requires.
+//	restarted NAME                  reports a new engine process in the same epoch
+//	forget NAME                     empties the rank because its blocks are wrong
+//	snapshot NAME                   makes a snapshot and keeps it
 //	restore NAME [epoch=E] [size=TOKENS]
-//	                                swaps in the snapshot that was kept; prints what Restore says
-//	lost NAME                       its events have stopped arriving
+//	                                restores the kept snapshot; prints the error
+//	lost NAME                       reports that events have stopped arriving
 //	wait SECONDS
-//	lookup                          letters: prints what each worker holds of that prompt
+//	lookup                          letters: prints how many blocks of that prompt each worker stores
 //	states | lifetime NAME | counts NAME
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
@@ -85,14 +86,9 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	case "batch":
 		b := batch(t, d)
 		b.Seconds = float64(arg("at"))
-		resume, gap := w.feed.Apply(subject, uint64(arg("epoch")), 0, uint64(arg("seq")), b, w.now)
-		if gap {
-			return fmt.Sprintf("gap: replay from %d\n", resume)
-		}
-	case "complete":
-		if resume, gap := w.feed.Complete(subject, uint64(arg("epoch")), 0, uint64(arg("next")), w.now); gap {
-			return fmt.Sprintf("gap: replay from %d\n", resume)
-		}
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), Batch: b})
+	case "mark":
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true})
 	case "restarted":
 		w.feed.Restarted(subject, 0)
 	case "forget":
@@ -100,12 +96,12 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	case "snapshot":
 		s, ok := w.feed.Snapshot(subject, uint64(arg("epoch")), 0)
 		if !ok {
-			return "there is none\n"
+			return "no snapshot\n"
 		}
-		w.kept = s
-		return fmt.Sprintf("next %d, whole %v\n", s.Next, s.Complete)
+		w.snapshot = s
+		return fmt.Sprintf("next %d, complete %v\n", s.Next, s.Complete)
 	case "restore":
-		s := w.kept
+		s := w.snapshot
 		s.Worker, s.Epoch = subject, uint64(arg("epoch"))
 		if n := arg("size"); n != 0 {
 			s.BlockSize = n
@@ -133,6 +129,15 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		}
 	default:
 		d.Fatalf(t, "unknown verb %s", d.Cmd)
+	}
+	return ""
+}
+
+// apply applies a message, and prints the replay that it needs.
+func (w *world) apply(m *feed.Message) string {
+	result := w.feed.Apply(m, w.now)
+	if result.Verdict == feed.Missing {
+		return fmt.Sprintf("gap: replay from %d\n", result.Resume)
 	}
 	return ""
 }
@@ -192,9 +197,9 @@ func (w *world) lookup(letters string) string {
 	return text
 }
 
-// TestNoWordOfTheDead: events applied while workers restart never end up with an ID's next
-// owner.
-func TestNoWordOfTheDead(t *testing.T) {
+// TestEventsOfAnEndedEpochAreDropped applies batches while the worker restarts. None of them may be
+// stored for the next owner of the rank's ID.
+func TestEventsOfAnEndedEpochAreDropped(t *testing.T) {
 	w := newWorld()
 	put := func(epoch uint64) {
 		if _, err := w.fleet.Put(fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:8000", Ranks: 1, Epoch: epoch}); err != nil {
@@ -211,12 +216,12 @@ func TestNoWordOfTheDead(t *testing.T) {
 	})
 	wg.Go(func() {
 		for i := range uint64(20_000) {
-			w.feed.Apply("a", 1+i%300, 0, 0, b, w.now)
+			w.feed.Apply(&feed.Message{Worker: "a", Epoch: 1 + i%300, Batch: b}, w.now)
 		}
 	})
 	wg.Wait()
 	put(1000)
 	if got := w.lookup("\x01"); got != "a 0\n" {
-		t.Errorf("a fresh epoch holds %q", got)
+		t.Errorf("the new epoch stores %q", got)
 	}
 }

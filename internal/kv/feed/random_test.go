@@ -14,8 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 )
 
-// engineLife is an engine that stores, evicts, clears and restarts at random.
-type engineLife struct {
+// randomEngine stores, evicts, clears and restarts at random.
+type randomEngine struct {
 	rng   *rand.Rand
 	epoch uint64
 	clock float64
@@ -23,8 +23,8 @@ type engineLife struct {
 	sent  []*kvevent.Batch // since the epoch began
 }
 
-// A block is named by its chain, so that each has one parent: the digits of the name, base 4,
-// are the blocks of the chain.
+// chain returns the four blocks of a prompt. The digits of name, base 4, are the blocks. A block's
+// hash consists of the digits up to it, so that each block has one parent.
 func chain(name uint64) (hashes []kvevent.Engine, blocks []blockhash.Block) {
 	for n := uint64(1); n <= 4; n++ {
 		part := name >> (2 * (4 - n)) & (1<<(2*n) - 1) // the first n digits
@@ -34,7 +34,7 @@ func chain(name uint64) (hashes []kvevent.Engine, blocks []blockhash.Block) {
 	return hashes, blocks
 }
 
-func (e *engineLife) next() *kvevent.Batch {
+func (e *randomEngine) next() *kvevent.Batch {
 	e.clock++
 	b := &kvevent.Batch{Seconds: e.clock}
 	for range 1 + e.rng.IntN(3) {
@@ -58,15 +58,15 @@ func (e *engineLife) next() *kvevent.Batch {
 	return b
 }
 
-// TestRandomDeliveries: whatever is lost, doubled, swapped or late, of this epoch or of a dead one,
-// a router that asks for what is missing, as replay or as snapshot, ends with what the engine
-// holds; and from the moment that an epoch is over, it says none of its blocks.
+// TestRandomDeliveries loses, doubles, swaps and delays batches of an engine that restarts at
+// random. A router that replays what is missing, or restores a snapshot, ends with exactly the blocks
+// of the engine. Once an epoch is over none of its blocks are in the index.
 func TestRandomDeliveries(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fail := func(step int, text string) { t.Fatalf("seed %d, step %d: %s", seed, step, text) }
 	agent, router := newWorld(), newWorld()
-	e := &engineLife{rng: rng, held: map[kvevent.Engine]bool{}}
+	e := &randomEngine{rng: rng, held: map[kvevent.Engine]bool{}}
 	restart := func() {
 		e.epoch++
 		e.sent = nil
@@ -78,16 +78,12 @@ func TestRandomDeliveries(t *testing.T) {
 		}
 	}
 	restart()
-	type message struct {
-		epoch, seq uint64
-		batch      *kvevent.Batch
-	}
-	var onWay []message
+	var inFlight []feed.Message
 	now := time.Unix(1000, 0)
 	recoverFrom := func(step int) {
-		remembered := max(0, len(e.sent)-rng.IntN(20)) // the replay reaches back so far
+		oldest := max(0, len(e.sent)-rng.IntN(20)) // of the batches that can be replayed
 		m, _ := router.fleet.Snapshot().Rank("a", 0)
-		if int(router.feed.Resume(m)) < remembered {
+		if int(router.feed.Resume(m)) < oldest {
 			s, ok := agent.feed.Snapshot("a", e.epoch, 0)
 			if !ok {
 				fail(step, "the agent has no snapshot")
@@ -97,9 +93,10 @@ func TestRandomDeliveries(t *testing.T) {
 			}
 		}
 		for seq := int(router.feed.Resume(m)); seq < len(e.sent); seq++ {
-			router.feed.Apply("a", e.epoch, 0, uint64(seq), e.sent[seq], now)
+			router.feed.Apply(&feed.Message{Worker: "a", Epoch: e.epoch, Seq: uint64(seq), Batch: e.sent[seq]}, now)
 		}
-		if _, gap := router.feed.Complete("a", e.epoch, 0, uint64(len(e.sent)), now); gap || router.feed.State(m) != feed.Exact {
+		end := feed.Message{Worker: "a", Epoch: e.epoch, Seq: uint64(len(e.sent)), Mark: true}
+		if router.feed.Apply(&end, now).Verdict == feed.Missing || router.feed.State(m) != feed.Exact {
 			fail(step, "a recovery did not make it exact")
 		}
 	}
@@ -114,18 +111,20 @@ func TestRandomDeliveries(t *testing.T) {
 		case n < 90:
 			seq := uint64(len(e.sent))
 			b := e.next()
-			agent.feed.Apply("a", e.epoch, 0, seq, b, now)
+			m := feed.Message{Worker: "a", Epoch: e.epoch, Seq: seq, Batch: b}
+			agent.feed.Apply(&m, now)
 			for range []int{0, 1, 1, 1, 1, 1, 1, 2}[rng.IntN(8)] {
-				onWay = append(onWay, message{e.epoch, seq, b})
+				inFlight = append(inFlight, m)
 			}
-		case n < 185 && len(onWay) > 0:
+		case n < 185 && len(inFlight) > 0:
 			i := 0
 			if rng.IntN(6) == 0 {
-				i = rng.IntN(len(onWay))
+				i = rng.IntN(len(inFlight))
 			}
-			m := onWay[i]
-			onWay = slices.Delete(onWay, i, i+1)
-			if _, gap := router.feed.Apply("a", m.epoch, 0, m.seq, m.batch, now); gap && m.epoch == e.epoch && rng.IntN(2) == 0 {
+			m := inFlight[i]
+			inFlight = slices.Delete(inFlight, i, i+1)
+			gap := router.feed.Apply(&m, now).Verdict == feed.Missing
+			if gap && m.Epoch == e.epoch && rng.IntN(2) == 0 {
 				recoverFrom(step)
 			}
 		case n < 190:
@@ -145,7 +144,7 @@ func TestRandomDeliveries(t *testing.T) {
 	}
 }
 
-// differs compares what the index says of some prompts with what the engine holds.
+// differs compares the index with the engine's blocks for 32 random prompts. It returns "" if they agree.
 func differs(w *world, held map[kvevent.Engine]bool, rng *rand.Rand) string {
 	m, _ := w.fleet.Snapshot().Rank("a", 0)
 	var out kvindex.Overlap
@@ -157,7 +156,7 @@ func differs(w *world, held map[kvevent.Engine]bool, rng *rand.Rand) string {
 		}
 		w.index.Lookup(blocks, &out)
 		if got := out.Of(m.ID)[fleet.Device]; got != want {
-			return "of a prompt the index says another length than the engine holds"
+			return "the index and the engine disagree on the cached length of a prompt"
 		}
 	}
 	return ""

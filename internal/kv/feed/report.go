@@ -8,44 +8,52 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Lost says that a rank's events have stopped arriving: its socket or the bus is gone. Exact
-// knowledge is stale until the next event shows that nothing was missed.
-func (f *Feed) Lost(worker string, number int) {
-	member, ok := f.find(worker, 0, number)
-	if !ok {
-		return
+// State returns the state of m. It locks only the table of ranks.
+func (f *Feed) State(m fleet.Rank) State {
+	if r := f.existing(m); r != nil {
+		return r.currentState()
 	}
-	r := f.rank(member)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s := r.now(); s == Exact {
-		r.resumed = s
-		r.set(Stale)
-	}
+	return None
 }
 
-// Lifetime is how long a prediction on the rank should live. It is cheap enough for every
+// Resume returns the number at which a replay for m has to begin; 0 before its first batch.
+func (f *Feed) Resume(m fleet.Rank) uint64 {
+	r := f.existing(m)
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.resume()
+}
+
+// Blocks returns how many blocks the index stores for m.
+func (f *Feed) Blocks(m fleet.Rank) int { return f.index.Blocks(m.ID) }
+
+// Lifetime returns how long a prediction on m lasts. It is cheap enough to be called for every
 // decision.
 func (f *Feed) Lifetime(m fleet.Rank) time.Duration {
-	r := f.known(m)
+	r := f.existing(m)
 	if r == nil {
 		return f.cfg.Unconfirmed
 	}
-	switch r.now() {
+
+	switch r.currentState() {
 	case Exact, Syncing:
 		return f.cfg.Confirmed
 	}
 	return f.cfg.Unconfirmed
 }
 
-// States returns the knowledge of every rank of the fleet, by worker name and rank number.
+// States returns every rank of the fleet, sorted by worker name and rank number.
 func (f *Feed) States() []RankState {
 	var list []RankState
 	for _, m := range f.fleet.Snapshot().Ranks {
-		s := RankState{Worker: m.Worker.Name, Rank: m.Number, Epoch: m.Worker.Epoch, Blocks: f.index.Blocks(m.ID)}
-		if r := f.known(m); r != nil {
+		s := RankState{Worker: m.Worker.Name, Rank: m.Number, Epoch: m.Worker.Epoch, Blocks: f.Blocks(m)}
+		if r := f.existing(m); r != nil {
 			r.mu.Lock()
-			s.State, s.LastEvent, s.Counts = r.now(), r.last, r.counts
+			s.State, s.LastEvent, s.Counts = r.currentState(), r.lastApplied, r.counts
 			if r.next > 0 {
 				s.Seq = r.next - 1
 			}
@@ -56,12 +64,14 @@ func (f *Feed) States() []RankState {
 	return list
 }
 
-// Stats sums the counters.
+// Stats sums the counters of all ranks.
 func (f *Feed) Stats() Stats {
 	s := Stats{UnknownWorker: f.unknownWorker.Load(), WrongEpoch: f.wrongEpoch.Load()}
+
 	f.mu.RLock()
 	s.Counts = f.past
 	f.mu.RUnlock()
+
 	for _, r := range f.States() {
 		s.Ranks[r.State]++
 		s.Counts.add(r.Counts)
@@ -69,7 +79,7 @@ func (f *Feed) Stats() Stats {
 	return s
 }
 
-// String prints the table of knowledge.
+// String prints one line per rank.
 func (f *Feed) String() string {
 	var b strings.Builder
 	for _, s := range f.States() {

@@ -33,25 +33,26 @@ type Snapshot struct {
 	Dump []byte
 }
 
-// The reasons for which a snapshot is not taken in.
+// The errors of [Feed.Restore].
 var (
-	// ErrGone says that the fleet does not have that rank in that epoch.
+	// ErrGone means that the fleet does not have the rank in the snapshot's epoch.
 	ErrGone = errors.New("the rank, or its epoch, is not in the fleet")
-	// ErrOld says that more is known already.
-	ErrOld = errors.New("the snapshot is older than what is known exactly")
+	// ErrOld means that the rank is exact and at least as far as the snapshot.
+	ErrOld = errors.New("the snapshot is older than the exact state of the rank")
 )
 
-// Snapshot returns what is known of a rank now; false where the fleet does not have it in that
-// epoch. The rank's events wait meanwhile. The caller owns the dump.
+// Snapshot returns a copy of a rank's cache; false if the fleet does not have the rank in that
+// epoch. The rank's events wait while the copy is made. The caller owns the dump.
 func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool) {
 	member, r, ok := f.lock(worker, epoch, number)
 	if !ok {
 		return Snapshot{}, false
 	}
 	defer r.mu.Unlock()
+
 	s := Snapshot{
 		Worker: worker, Rank: number, Epoch: epoch,
-		Next: r.next, Seconds: r.seconds, Complete: !r.partial, BlockSize: member.Worker.BlockSize,
+		Next: r.next, Seconds: r.seconds, Complete: !r.incomplete, BlockSize: member.Worker.BlockSize,
 	}
 	if r.next > 0 {
 		s.Dump = f.index.AppendDump(nil, r.id)
@@ -59,37 +60,43 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 	return s, true
 }
 
-// Restore replaces everything that is known of a rank by a snapshot of it, whole or not at all,
-// and the next batch expected is s.Next. The rank is Syncing until that batch, or Complete, shows
-// that nothing is missing behind it. Events of the rank wait meanwhile. Knowledge that is
-// exact and as new is kept, with ErrOld. A dump that cannot be read leaves the rank empty and
-// Syncing. A snapshot whose blocks are of another size than the router's holds nothing that could
-// match: its place is taken over, its blocks are not.
+// Restore replaces a rank's cache by a snapshot. The next batch expected is s.Next. The rank is
+// Syncing until that batch, or a mark, proves that no events are missing after the snapshot; it
+// is Stale if the snapshot is incomplete. The rank's events wait meanwhile.
+//
+// An exact rank that is at least as far as the snapshot stays as it is, and the error is [ErrOld].
+// A dump that cannot be read leaves the rank empty and Syncing. A snapshot with a block size other
+// than the router's cannot match any prompt: Restore then takes its position and not its blocks.
 func (f *Feed) Restore(s *Snapshot, now time.Time) error {
 	member, r, ok := f.lock(s.Worker, s.Epoch, s.Rank)
 	if !ok {
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrGone)
 	}
 	defer r.mu.Unlock()
-	if r.now() == Exact && r.next >= s.Next {
+	if r.currentState() == Exact && r.next >= s.Next {
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrOld)
 	}
-	f.forget(r)
-	if err := f.load(r, member.Worker, s); err != nil {
-		f.forget(r)
-		r.set(Syncing)
+
+	f.empty(r)
+	if err := f.loadDump(r, member.Worker, s); err != nil {
+		f.empty(r) // the dump may have been loaded in part
+		r.setState(Syncing)
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, err)
 	}
-	r.next, r.seconds, r.partial, r.last = s.Next, s.Seconds, !s.Complete, now
+
+	r.next, r.seconds = s.Next, s.Seconds
+	r.incomplete = !s.Complete
+	r.lastApplied = now
 	r.counts.Snapshots++
-	r.set(Syncing)
-	if r.partial {
-		r.set(Stale)
+	r.setState(Syncing)
+	if r.incomplete {
+		r.setState(Stale)
 	}
 	return nil
 }
 
-func (f *Feed) load(r *rank, w *fleet.Worker, s *Snapshot) error {
+// loadDump stores a snapshot's blocks, unless they are of another size than the router's.
+func (f *Feed) loadDump(r *rank, w *fleet.Worker, s *Snapshot) error {
 	if want := f.cfg.BlockSize(w); s.BlockSize != 0 && want != 0 && s.BlockSize != want {
 		r.counts.WrongBlockSize++
 		return nil

@@ -2,17 +2,21 @@ package feed
 
 import "time"
 
-// State says what the knowledge of one rank's cache is worth.
+// State is how far the index can be trusted for one rank. The package comment has a table of the
+// transitions.
 type State uint8
 
-// The states. A rank begins with None. Exact means that every event since the cache was
-// empty has been applied. Stale knowledge is true as far as it goes, but something is
-// missing: events that no replay could bring, or that have stopped arriving.
+// The states. A rank begins in None.
 const (
-	None    State = iota // no event yet, or none will come: predictions with a long lifetime
-	Syncing              // a gap was found and the replay is awaited
-	Exact                // predictions need only bridge the moment until the first event
-	Stale                // incomplete: long predictions help out
+	// None means that no event has arrived. Predictions have the long lifetime.
+	None State = iota
+	// Syncing means that events are missing and a replay or a snapshot is expected.
+	Syncing
+	// Exact means that every event since the cache was empty has been applied.
+	Exact
+	// Stale means that the indexed blocks were right once, but events are missing: none arrive
+	// at present, or a gap was given up. Predictions have the long lifetime.
+	Stale
 )
 
 var stateNames = [...]string{"none", "syncing", "exact", "stale"}
@@ -24,29 +28,38 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// RankState is one line of the table of knowledge.
+// RankState describes one rank of the fleet.
 type RankState struct {
 	Worker string
 	Rank   int
 	Epoch  uint64
 	State  State
-	// Seq is the last sequence number applied; only where Events or Snapshots is not 0.
+	// Seq is the number of the last batch applied. It means nothing while both Batches and
+	// Snapshots are 0.
 	Seq uint64
-	// LastEvent is when the last event was applied; zero where there was none.
+	// LastEvent is when the last batch was applied; zero before the first.
 	LastEvent time.Time
-	// Blocks is how many the index holds for the rank.
+	// Blocks is how many blocks the index stores for the rank.
 	Blocks int
 	Counts
 }
 
-// Counts says what has come for a rank since its epoch began.
+// Counts are a rank's counters since its epoch began.
 type Counts struct {
-	Events, Batches                   uint64
-	Stored, Removed, Cleared          uint64 // blocks, blocks, times
-	Duplicates                        uint64 // batches that had been applied
-	Gaps, GivenUp                     uint64 // batches refused for a gap; gaps that no replay filled
-	Restarts, Snapshots               uint64 // engines that began anew; snapshots swapped in
-	WrongBlockSize, Unknown, NoTokens uint64 // events skipped: of another block size, of an unknown kind; blocks without tokens
+	// Events and Batches were applied.
+	Events, Batches uint64
+	// Stored and Removed count blocks, Cleared events.
+	Stored, Removed, Cleared uint64
+	// Duplicates are batches that had been applied before.
+	Duplicates uint64
+	// Gaps are batches and marks refused because an earlier batch is missing; GivenUp are gaps
+	// that stayed open for Config.Patience.
+	Gaps, GivenUp uint64
+	// Restarts are new engine processes within the epoch; Snapshots are those restored.
+	Restarts, Snapshots uint64
+	// WrongBlockSize, Unknown and NoTokens count what could not be indexed: events and snapshots
+	// of another block size, events of unknown kinds, and blocks without token ids.
+	WrongBlockSize, Unknown, NoTokens uint64
 }
 
 func (c *Counts) add(o Counts) {
@@ -65,11 +78,11 @@ func (c *Counts) add(o Counts) {
 	c.NoTokens += o.NoTokens
 }
 
-// Stats sums over all ranks that are or were.
+// Stats are the counters of all ranks, past ones included.
 type Stats struct {
 	Counts
-	// UnknownWorker counts batches of workers or ranks that the fleet does not have;
-	// WrongEpoch those of an engine process that is not the fleet's.
+	// UnknownWorker counts messages of workers or ranks that are not in the fleet. WrongEpoch
+	// counts messages of an engine process that is not the one in the fleet.
 	UnknownWorker, WrongEpoch uint64
 	// Ranks counts the fleet's ranks by State.
 	Ranks [4]int

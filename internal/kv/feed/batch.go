@@ -1,0 +1,102 @@
+package feed
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+// applyBatch hands a batch's events to the index, in order. r.mu is held.
+func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
+	b := m.Batch
+	r.next = m.Seq + 1
+	r.seconds = b.Seconds
+	r.lastApplied = now
+	r.gapSince = time.Time{}
+	r.counts.Batches++
+	r.counts.Unknown += uint64(b.Unknown)
+
+	// Replayed batches are old because they were replayed: only an exact rank's age is its lag.
+	if b.Seconds > 0 && r.currentState() == Exact {
+		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))))
+	}
+
+	for i := range b.Events {
+		e := &b.Events[i]
+		r.counts.Events++
+		r.hashes = appendHashes(r.hashes[:0], e.Hashes)
+
+		switch e.Kind {
+		case kvevent.Stored:
+			f.store(r, w, e)
+		case kvevent.Removed:
+			f.remove(r, e)
+		case kvevent.Cleared:
+			f.clear(r)
+		}
+	}
+}
+
+// clear empties a rank whose engine dropped its whole cache, on all tiers. An empty cache is
+// complete, so earlier losses no longer matter.
+func (f *Feed) clear(r *rank) {
+	r.counts.Cleared++
+	r.incomplete = false
+	f.index.Clear(r.id)
+	r.setState(Exact)
+}
+
+func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
+	if want := f.cfg.BlockSize(w); e.BlockSize != 0 && want != 0 && e.BlockSize != want {
+		r.counts.WrongBlockSize++
+		return
+	}
+
+	blocks := e.Blocks
+	if len(blocks) != len(e.Hashes) {
+		blocks = nil
+		r.counts.NoTokens += uint64(len(e.Hashes))
+	}
+	r.counts.Stored += uint64(len(e.Hashes))
+
+	if e.Window != 0 {
+		f.storeWindow(r, w, e, blocks)
+		return
+	}
+	f.index.Store(r.id, e.Tier, uint64(e.Parent), e.HasParent, r.hashes, blocks)
+}
+
+// storeWindow stores blocks of a sliding-window attention group. The index has windows of the
+// device tier only.
+func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []blockhash.Block) {
+	if e.Tier != fleet.Device {
+		return
+	}
+
+	size := e.BlockSize
+	if size == 0 {
+		size = f.cfg.BlockSize(w)
+	}
+	f.index.StoreWindow(r.id, e.Group, kvindex.WindowBlocks(e.Window, size), uint64(e.Parent), e.HasParent, r.hashes, blocks)
+}
+
+func (f *Feed) remove(r *rank, e *kvevent.Event) {
+	r.counts.Removed += uint64(len(e.Hashes))
+
+	switch {
+	case e.Window == 0:
+		f.index.Remove(r.id, e.Tier, r.hashes)
+	case e.Tier == fleet.Device:
+		f.index.RemoveWindow(r.id, e.Group, r.hashes)
+	}
+}
+
+func appendHashes(dst []uint64, hashes []kvevent.Engine) []uint64 {
+	for _, h := range hashes {
+		dst = append(dst, uint64(h))
+	}
+	return dst
+}

@@ -1,0 +1,47 @@
+package feed
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/kv/kvevent"
+)
+
+// Stream applies the events of one engine process's rank to a feed, as a source reads them from
+// the engine. Its methods are those of kvsource.Consumer.
+type Stream struct {
+	Feed   *Feed
+	Worker string
+	Epoch  uint64 // 0 without an agent
+	Rank   int
+	// Now returns the time at which a message arrives.
+	Now func() time.Time
+}
+
+// Apply applies one batch.
+func (s *Stream) Apply(seq uint64, b *kvevent.Batch) Result {
+	return s.Feed.Apply(&Message{Worker: s.Worker, Epoch: s.Epoch, Rank: s.Rank, Seq: seq, Batch: b}, s.Now())
+}
+
+// Batch applies one batch. If an earlier batch is missing it returns gap true, and the source
+// has to replay from resume, this batch included.
+func (s *Stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
+	result := s.Apply(seq, b)
+	return result.Resume, result.Verdict == Missing
+}
+
+// CaughtUp reports that the engine has published nothing from number next on. It makes an idle
+// rank exact.
+func (s *Stream) CaughtUp(next uint64) {
+	s.Feed.Apply(&Message{Worker: s.Worker, Epoch: s.Epoch, Rank: s.Rank, Seq: next, Mark: true}, s.Now())
+}
+
+// Restarted reports that the engine is a new process: the rank is emptied.
+func (s *Stream) Restarted() { s.Feed.Restarted(s.Worker, s.Rank) }
+
+// Connected reports whether the engine's socket is connected. An exact rank becomes stale when
+// the connection is lost.
+func (s *Stream) Connected(up bool) {
+	if !up {
+		s.Feed.Lost(s.Worker, s.Rank)
+	}
+}
