@@ -117,6 +117,36 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
 	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
+PROTOC         := 1.85.1
+PROTOC_STAMP   := $(VENV)/.grpcio-tools-$(PROTOC)
+PROTOC_GEN_GO  := .tools/protoc-gen-go-v1.36.12
+PROTOC_GEN_VT  := .tools/protoc-gen-go-vtproto-v0.6.1-0.20240319094008-0393e58bdf10
+BUSV1          := github.com/stator-project/stator/bus/busv1
+
+$(PROTOC_STAMP): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==$(PROTOC)
+	touch $@
+
+$(PROTOC_GEN_GO):
+	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+	mv .tools/protoc-gen-go $@
+
+$(PROTOC_GEN_VT):
+	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install github.com/planetscale/vtprotobuf/cmd/protoc-gen-go-vtproto@v0.6.1-0.20240319094008-0393e58bdf10
+	mv .tools/protoc-gen-go-vtproto $@
+
+.PHONY: generate
+generate: $(PROTOC_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_VT) ## generate the messages of the bus from bus/busv1/bus.proto
+	$(VENV)/bin/python -m grpc_tools.protoc -I bus/busv1 \
+	  --plugin=protoc-gen-go=$(PROTOC_GEN_GO) --plugin=protoc-gen-go-vtproto=$(PROTOC_GEN_VT) \
+	  --go_out=bus/busv1 --go_opt=paths=source_relative \
+	  --go-vtproto_out=bus/busv1 --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size+pool \
+	  --go-vtproto_opt=pool=$(BUSV1).Events,pool=$(BUSV1).Event bus/busv1/bus.proto
+
+.PHONY: check-generate
+check-generate: generate ## fail where generated files are not what is committed
+	@git diff --exit-code -- bus/busv1 || { echo "generated files differ: run make generate and commit"; exit 1; }
+
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
 	go test ./xds ./internal/config ./cmd/stator -args -rewrite

@@ -51,7 +51,7 @@ var allowed = map[string][]string{
 	"internal/testkit":   {"bus"}, // for tests alone
 
 	// What connects processes.
-	"bus":       {"internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
+	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/fleet", "bus"},
 	"admin": {"internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // BenchmarkSnapshot: what does it take to pull a rank's snapshot through a NATS server on this
@@ -24,7 +25,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			}
 			defer e.Close()
 			join := func() *bus.Bus {
-				c, err := bus.Connect(b.Context(), bus.Config{URL: e.URL(), Cluster: "test", LeaseTTL: ttl, Log: slog.New(slog.DiscardHandler)})
+				c, err := bus.Connect(b.Context(), bus.Config{URL: e.URL(), Cluster: "test", LeaseTTL: testkit.LeaseTTL, Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -5,76 +5,57 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tinylib/msgp/msgp"
 
+	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-func (b *Bus) bookSubject(replica string) string {
-	return "stator.v1." + b.cfg.Cluster + ".book." + replica
+func (b *Bus) bookingsSubject(replica string) string { return b.subject("book", replica) }
+
+// PublishBookings publishes what this replica of the router has booked. A message that is lost is made
+// good by a later one.
+func (b *Bus) PublishBookings(u *peers.Update) error {
+	return b.nc.Publish(b.bookingsSubject(u.Replica), encode(bookingsMessage(u)))
 }
 
-// PublishBookings tells the other replicas. A message that is lost is made good by a later one.
-func (b *Bus) PublishBookings(m *peers.Update) error {
-	return b.nc.Publish(b.bookSubject(m.Replica), appendBookings(nil, m))
-}
-
-// SubscribeBookings calls apply for every message of every replica until ctx ends. The message is
-// valid during the call.
+// SubscribeBookings calls apply for every message of every replica, this one's included, until ctx
+// ends. The update is valid during the call.
 func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error {
-	var read peers.Update
-	return b.subscribe(ctx, b.bookSubject("*"), func(m *nats.Msg) {
-		if err := readBookings(m.Data, &read); err != nil {
-			b.cfg.Log.Warn("bookings ignored", "subject", m.Subject, "err", err)
+	return b.subscribe(ctx, b.bookingsSubject("*"), func(m *nats.Msg) {
+		var received busv1.Bookings
+		if err := decode(&received, m.Data); err != nil {
+			b.reader.refuse(kindBookings, m.Subject, err)
 			return
 		}
-		apply(&read)
+		b.reader.observe(kindBookings, m.Subject, &received)
+		apply(readBookings(&received))
 	})
 }
 
-func appendBookings(b []byte, m *peers.Update) []byte {
-	b = append(b, version)
-	b = msgp.AppendArrayHeader(b, 5)
-	b = msgp.AppendString(b, m.Replica)
-	b = msgp.AppendUint64(b, m.Seq)
-	b = msgp.AppendBool(b, m.Whole)
-	b = msgp.AppendUint64(b, m.Digest)
-	b = msgp.AppendArrayHeader(b, uint32(7*len(m.Ranks)))
-	for i := range m.Ranks {
-		a := &m.Ranks[i]
-		b = msgp.AppendString(b, a.Worker)
-		b = msgp.AppendUint64(b, a.Epoch)
-		b = msgp.AppendInt(b, a.Rank)
-		b = msgp.AppendInt64(b, a.Amount.Requests)
-		b = msgp.AppendInt64(b, a.Amount.PrefillTokens)
-		b = msgp.AppendInt64(b, a.Amount.DecodeBlocks)
-		b = msgp.AppendInt64(b, int64(a.Amount.PrefillTime))
+func bookingsMessage(u *peers.Update) *busv1.Bookings {
+	m := &busv1.Bookings{Replica: u.Replica, Seq: u.Seq, Full: u.Whole, Digest: u.Digest}
+	for i := range u.Ranks {
+		a := &u.Ranks[i]
+		m.Ranks = append(m.Ranks, &busv1.RankAmount{
+			Worker: a.Worker, Epoch: a.Epoch, Rank: uint32(a.Rank),
+			Requests: a.Amount.Requests, PrefillTokens: a.Amount.PrefillTokens,
+			DecodeBlocks: a.Amount.DecodeBlocks, PrefillNanoseconds: int64(a.Amount.PrefillTime),
+		})
 	}
-	return b
+	return m
 }
 
-func readBookings(msg []byte, m *peers.Update) error {
-	b, err := body(msg)
-	if err != nil {
-		return err
-	}
-	r := &reader{b: b}
-	r.array(5)
-	m.Replica = read(r, msgp.ReadStringBytes)
-	m.Seq = read(r, msgp.ReadUint64Bytes)
-	m.Whole = read(r, msgp.ReadBoolBytes)
-	m.Digest = read(r, msgp.ReadUint64Bytes)
-	n := read(r, msgp.ReadArrayHeaderBytes)
-	m.Ranks = m.Ranks[:0]
-	for i := uint32(0); i+7 <= n && r.err == nil; i += 7 {
-		m.Ranks = append(m.Ranks, peers.RankAmount{
-			Worker: read(r, msgp.ReadStringBytes), Epoch: read(r, msgp.ReadUint64Bytes), Rank: read(r, msgp.ReadIntBytes),
+func readBookings(m *busv1.Bookings) *peers.Update {
+	u := &peers.Update{Replica: m.Replica, Seq: m.Seq, Whole: m.Full, Digest: m.Digest}
+	for _, a := range m.Ranks {
+		u.Ranks = append(u.Ranks, peers.RankAmount{
+			Worker: a.Worker, Epoch: a.Epoch, Rank: int(a.Rank),
 			Amount: fleet.Amount{
-				Requests: read(r, msgp.ReadInt64Bytes), PrefillTokens: read(r, msgp.ReadInt64Bytes), DecodeBlocks: read(r, msgp.ReadInt64Bytes),
-				PrefillTime: time.Duration(read(r, msgp.ReadInt64Bytes)),
+				Requests: a.Requests, PrefillTokens: a.PrefillTokens,
+				DecodeBlocks: a.DecodeBlocks, PrefillTime: time.Duration(a.PrefillNanoseconds),
 			},
 		})
 	}
-	return r.err
+	return u
 }

@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
@@ -20,18 +17,11 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// The NATS server keeps these for the life of the process.
-		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
-	)
-}
-
-const ttl = time.Second // the least a bucket can have
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // embed runs a server on a port of its own, so that it can be stopped and started again.
 func embed(t *testing.T, port int) *bus.Embedded {
@@ -45,15 +35,10 @@ func embed(t *testing.T, port int) *bus.Embedded {
 
 func connect(t *testing.T, url string) *bus.Bus {
 	t.Helper()
-	b, err := bus.Connect(t.Context(), bus.Config{URL: url, Cluster: "test", LeaseTTL: ttl, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
+	return testkit.JoinBus(t, bus.Config{URL: url})
 }
 
-// members is a fleet as a watcher sees it.
+// members is the fleet as a watcher sees it.
 type members struct {
 	mu sync.Mutex
 	m  map[string]fleet.Worker
@@ -80,17 +65,6 @@ func (m *members) String() string {
 	return fmt.Sprint(out)
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // running starts f and returns what ends and awaits it.
 func running(t *testing.T, f func(context.Context) error) (stop func()) {
 	t.Helper()
@@ -114,9 +88,9 @@ func worker(name string, s fleet.State) fleet.Worker {
 	}
 }
 
-// A worker appears with everything that is said of it, changes, and is gone at once when its
-// agent lets it go.
-func TestLeaseLives(t *testing.T) {
+// TestLeaseLifecycle: a worker appears with its whole description, changes, and is gone at once when its
+// agent removes the lease.
+func TestLeaseLifecycle(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
 	seen := &members{m: map[string]fleet.Worker{}}
@@ -128,7 +102,7 @@ func TestLeaseLives(t *testing.T) {
 	stop := running(t, func(ctx context.Context) error {
 		return holder.HoldWorker(ctx, "w", func() fleet.Worker { mu.Lock(); defer mu.Unlock(); return now }, changed)
 	})
-	eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=starting]" })
+	testkit.Eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=starting]" })
 	seen.mu.Lock()
 	if got := seen.m["w"]; got != worker("w", fleet.Starting) {
 		t.Errorf("the worker came as %+v", got)
@@ -138,13 +112,14 @@ func TestLeaseLives(t *testing.T) {
 	now.State = fleet.Ready
 	mu.Unlock()
 	changed <- struct{}{}
-	eventually(t, "the change is seen", func() bool { return seen.String() == "[w=ready]" })
+	testkit.Eventually(t, "the change is seen", func() bool { return seen.String() == "[w=ready]" })
 	stop()
-	eventually(t, "the worker is gone", func() bool { return seen.String() == "[]" })
+	testkit.Eventually(t, "the worker is gone", func() bool { return seen.String() == "[]" })
 }
 
-// A holder that pauses for longer than the TTL loses its lease and gets it back by itself.
-func TestLeaseSurvivesPause(t *testing.T) {
+// TestLeaseIsBackAfterAPause: a holder that pauses for longer than the lease lives loses it, and writes
+// it again.
+func TestLeaseIsBackAfterAPause(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
 	seen := &members{m: map[string]fleet.Worker{}}
@@ -161,15 +136,15 @@ func TestLeaseSurvivesPause(t *testing.T) {
 			return worker("w", fleet.Ready)
 		}, nil)
 	})
-	eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=ready]" })
+	testkit.Eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=ready]" })
 	close(pause)
-	eventually(t, "the lease has expired", func() bool { return seen.String() == "[]" })
+	testkit.Eventually(t, "the lease has expired", func() bool { return seen.String() == "[]" })
 	close(resume)
-	eventually(t, "the worker is back", func() bool { return seen.String() == "[w=ready]" })
+	testkit.Eventually(t, "the worker is back", func() bool { return seen.String() == "[w=ready]" })
 }
 
-// A bus that dies takes nobody out of the fleet; one that comes back empty gets its leases
-// again, and what nobody asserts any more is gone after one TTL.
+// TestBusRestarts: while the server is gone no worker leaves the fleet. A server that comes back empty
+// gets the leases again, and a worker whose holder has ended is gone after one lifetime.
 func TestBusRestarts(t *testing.T) {
 	port := freePort(t)
 	e := embed(t, port)
@@ -184,11 +159,11 @@ func TestBusRestarts(t *testing.T) {
 	stop := running(t, func(ctx context.Context) error {
 		return leaver.HoldWorker(ctx, "leaves", func() fleet.Worker { return worker("leaves", fleet.Ready) }, nil)
 	})
-	eventually(t, "both are seen", func() bool { return seen.String() == "[leaves=ready stays=ready]" })
+	testkit.Eventually(t, "both are seen", func() bool { return seen.String() == "[leaves=ready stays=ready]" })
 
 	e.Close()
-	eventually(t, "the loss is noticed", func() bool { return !watcher.Connected() && !leaver.Connected() })
-	stop() // cannot be said: there is no bus
+	testkit.Eventually(t, "the loss is noticed", func() bool { return !watcher.Connected() && !leaver.Connected() })
+	stop() // the lease cannot be removed: there is no server
 	if got := seen.String(); got != "[leaves=ready stays=ready]" {
 		t.Errorf("without a bus the fleet became %s", got)
 	}
@@ -196,7 +171,7 @@ func TestBusRestarts(t *testing.T) {
 	e = embed(t, port)
 	defer e.Close()
 	<-back
-	eventually(t, "only the one who is asserted stays", func() bool { return seen.String() == "[stays=ready]" })
+	testkit.Eventually(t, "only the worker with a holder stays", func() bool { return seen.String() == "[stays=ready]" })
 }
 
 func freePort(t *testing.T) int {
@@ -216,8 +191,8 @@ func batch() *kvevent.Batch {
 	}}
 }
 
-// Events arrive as they were sent, and past ones can be asked for.
-func TestEvents(t *testing.T) {
+// TestEventsAndReplay: events arrive as they were sent, and past batches can be requested.
+func TestEventsAndReplay(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
 	from, to := connect(t, e.URL()), connect(t, e.URL())
@@ -226,7 +201,7 @@ func TestEvents(t *testing.T) {
 		return to.SubscribeEvents(ctx, func(e *feed.Message) { got <- show(e) })
 	})
 	sent := feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
-	eventually(t, "the subscription is there", func() bool {
+	testkit.Eventually(t, "the subscription is there", func() bool {
 		if err := from.PublishEvents(&sent); err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +215,7 @@ func TestEvents(t *testing.T) {
 	if err := from.PublishEvents(&mark); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the mark is heard", func() bool { return <-got == show(&mark) })
+	testkit.Eventually(t, "the mark arrives", func() bool { return <-got == show(&mark) })
 
 	running(t, func(ctx context.Context) error {
 		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*feed.Message)) feed.Position {
@@ -251,21 +226,21 @@ func TestEvents(t *testing.T) {
 		})
 	})
 	var past []uint64
-	eventually(t, "the past is served", func() bool {
+	testkit.Eventually(t, "the replay is served", func() bool {
 		past = nil
 		stands, err := to.Replay(t.Context(), "w", 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
 		return err == nil && stands == feed.Position{Epoch: 5, Next: 6, Connected: true}
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
-		t.Errorf("the past came as %v", past)
+		t.Errorf("the replay has %v", past)
 	}
 	if _, err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
-		t.Error("a worker without an agent has a past")
+		t.Error("a worker without an agent has a replay")
 	}
 }
 
-// Snapshots of any size arrive whole, many at once; one that its owner lets go of meanwhile, that
-// is too large for who asks, or that nobody has, is an error that says so.
+// TestSnapshots: snapshots of any size arrive complete, many at once. A snapshot that its owner drops
+// meanwhile, that is refused for its size, or that does not exist, is an error with the reason.
 func TestSnapshots(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
@@ -284,7 +259,7 @@ func TestSnapshots(t *testing.T) {
 		})
 	})
 	anySize := func(context.Context, int) error { return nil }
-	eventually(t, "snapshots are served", func() bool {
+	testkit.Eventually(t, "snapshots are served", func() bool {
 		_, err := to.Snapshot(t.Context(), "w", 0, anySize)
 		return errors.Is(err, feed.ErrNoSnapshot) && func() bool { mu.Lock(); defer mu.Unlock(); return asked > 0 }()
 	})
@@ -351,7 +326,7 @@ func TestLoadAndPlan(t *testing.T) {
 	loads := make(chan bus.Load, 100)
 	running(t, func(ctx context.Context) error { return b.SubscribeLoad(ctx, func(l bus.Load) { loads <- l }) })
 	sent := bus.Load{Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5, PrefixQueries: 1 << 40, PrefixHits: 7, Gaps: 9, GapTime: 5 * time.Second}
-	eventually(t, "the load arrives", func() bool {
+	testkit.Eventually(t, "the load arrives", func() bool {
 		if err := a.PublishLoad(sent); err != nil {
 			t.Fatal(err)
 		}

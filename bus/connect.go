@@ -4,51 +4,57 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
-// Config says which bus to join.
+// Config is read by Connect and not changed later.
 type Config struct {
-	// URL is the server; Embedded is used instead where it is not nil.
+	// URL is the address of the server. Embedded, if it is not nil, is used instead.
 	URL      string
 	Embedded *Embedded
 	// Cluster separates fleets that share a server; it matches [a-z0-9-]+.
 	Cluster string
-	// LeaseTTL is how long a worker stays in the fleet unheard. All members of a cluster must
-	// use the same.
+	// LeaseTTL is the lifetime of a worker's lease. All members of a cluster must use the same.
 	LeaseTTL time.Duration
-	// Name shows up in the server's list of connections.
+	// Name is shown in the server's list of connections.
 	Name string
 	Log  *slog.Logger
-	// Lost is called when the connection breaks: what was published meanwhile is lost. It must
-	// not block. Nil does nothing.
+	// Metrics registers the figures of this connection. Nil registers none.
+	Metrics prometheus.Registerer
+	// Lost is called when the connection breaks: what is published before it is back is lost. It must
+	// not block. Nil is not called.
 	Lost func()
 }
 
-// Bus is a connection that heals by itself.
+// Bus is a connection to the bus that is restored automatically.
 type Bus struct {
-	cfg Config
-	nc  *nats.Conn
-	js  jetstream.JetStream
+	cfg    Config
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	reader *reader
 
-	mu    sync.Mutex
-	reset chan struct{} // guarded by mu; closed and replaced at each reconnection
+	mu   sync.Mutex
+	back chan struct{} // guarded by mu; closed and replaced at each reconnection
 }
 
-// Connect joins the bus. A server that is not there yet is waited for until ctx ends.
+// Connect joins the bus. It waits for a server that is not there yet until ctx ends.
 func Connect(ctx context.Context, cfg Config) (*Bus, error) {
-	b := &Bus{cfg: cfg, reset: make(chan struct{})}
+	b := &Bus{cfg: cfg, reader: newReader(&cfg), back: make(chan struct{})}
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.RetryOnFailedConnect(true),
-		nats.ReconnectHandler(func(*nats.Conn) { b.again() }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.reconnected() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err == nil {
 				return // we closed it
@@ -80,42 +86,71 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	return b, nil
 }
 
+// await waits until the connection is there.
 func (b *Bus) await(ctx context.Context) error {
 	for !b.nc.IsConnected() {
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Close leaves the bus; what was published is sent first.
+// Close leaves the bus. What was published is sent first.
 func (b *Bus) Close() {
 	_ = b.nc.FlushTimeout(time.Second)
 	b.nc.Close()
 }
 
-// Connected says whether the server is there now.
+// Connected reports whether the connection is there now.
 func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 
-// again wakes everything that must be set up anew: a server that restarted has forgotten its
-// buckets.
-func (b *Bus) again() {
+// reconnected wakes everything that must be set up again: a server that restarted has lost its buckets.
+func (b *Bus) reconnected() {
 	b.cfg.Log.Info("bus is back")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	close(b.reset)
-	b.reset = make(chan struct{})
+
+	close(b.back)
+	b.back = make(chan struct{})
 }
 
-// Back returns a channel that is closed when the bus next comes back after it was away.
+// Back returns a channel that is closed at the next reconnection.
 func (b *Bus) Back() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.reset
+
+	return b.back
 }
 
-// bucket opens a key-value bucket and makes it where there is none. A ttl of 0 keeps keys.
+// subject returns a subject of this cluster.
+func (b *Bus) subject(parts ...string) string {
+	return "stator.v1." + b.cfg.Cluster + "." + strings.Join(parts, ".")
+}
+
+// subscribeBuffer is how many messages of one subscription may wait. NATS drops what comes beyond.
+const subscribeBuffer = 8192
+
+// subscribe calls handle for every message, one at a time, until ctx ends.
+func (b *Bus) subscribe(ctx context.Context, subject string, handle func(*nats.Msg)) error {
+	in := make(chan *nats.Msg, subscribeBuffer)
+	sub, err := b.nc.ChanSubscribe(subject, in)
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+
+	for {
+		select {
+		case m := <-in:
+			handle(m)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// bucket opens a key-value bucket, and creates it when there is none. Entries live for ttl; 0 keeps them.
 func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -123,22 +158,11 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 		Bucket: "stator-" + b.cfg.Cluster + "-" + name, Storage: jetstream.MemoryStorage, History: 1, TTL: ttl,
 	}
 	if ttl > 0 {
-		cfg.LimitMarkerTTL = max(time.Second, ttl) // watchers hear of an expiry
+		cfg.LimitMarkerTTL = max(time.Second, ttl) // with it watchers receive expiries
 	}
 	kv, err := b.js.CreateOrUpdateKeyValue(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", cfg.Bucket, err)
 	}
 	return kv, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

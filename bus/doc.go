@@ -1,21 +1,30 @@
-// Package bus is how the parts of one cluster find and hear each other: NATS, and nothing
-// but NATS.
+// Package bus connects the processes of one cluster by NATS, and by NATS alone.
 //
-// Workers are leases in a key-value bucket: an agent asserts them every third of their TTL
-// and puts them back after any pause, so a worker that lives is in the fleet again without
-// anybody's help. KV events and load are plain messages, which may be lost and say by their
-// sequence numbers that they were. The plan is a key of a second bucket. Storage is memory:
-// everything on the bus can be said again by those who know it. [Embed] runs the server in
-// this process; [Connect] joins one.
+// Workers are leases in a key-value bucket. An agent writes the lease of each of its workers every third
+// of its lifetime and after every reconnection, so a living worker is back in the fleet after any
+// pause. KV events, load and bookings are plain messages. They may be lost; their sequence numbers
+// show it. The plan is the entry of a second bucket. All storage is memory, because every value on the
+// bus can be written again by the process that made it. [Embed] runs a server in this process, and
+// [Connect] joins one.
 //
-// Subjects are stator.v1.<cluster>.{kv.<worker>.<rank>, load.<worker>, rpc.<worker>.replay,
-// rpc.<worker>.snapshot}. What is larger than a message, as a snapshot may be, is pulled in pages.
-// Messages are msgpack behind a version byte and stay under 1 MiB.
+// # Subjects
 //
-// The package does not know what a lease or an event means for routing: discovery and feed do.
+//	stator.v1.<cluster>.kv.<worker>.<rank>        batches of KV events, and marks
+//	stator.v1.<cluster>.load.<worker>             an engine's load
+//	stator.v1.<cluster>.book.<replica>            bookings of a replica of the router
+//	stator.v1.<cluster>.rpc.<worker>.replay       requests for past batches
+//	stator.v1.<cluster>.rpc.<worker>.snapshot     requests for a snapshot, page by page
+//
+// # Messages
+//
+// Messages are protocol buffers, defined in busv1/bus.proto, of less than 1 MiB each. A reader skips
+// fields that it does not have and drops messages that it cannot use; both are counted, and logged
+// once a minute. A change that older readers cannot skip needs a new version in the subjects.
+//
+// The package does not know what a lease or an event means for routing: packages discovery and feed do.
 //
 // # Concurrency
 //
 // A Bus is safe for concurrent use. Functions named Hold, Watch, Serve and Subscribe block until
-// their context ends and own what they start; callbacks run one at a time per call.
+// their context ends and own what they start. Callbacks of one call run one at a time.
 package bus

@@ -7,28 +7,36 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// HoldWorker keeps a worker in the fleet as current says it is, until ctx ends; then it takes
-// the worker out. current is asked at every assertion: every third of the TTL, after every
-// reconnection and whenever changed receives.
+// workerBucket is the key-value bucket of leases: a worker's name is its key.
+const workerBucket = "workers"
+
+// retryLease is how soon a lease is written again after an error.
+const retryLease = 250 * time.Millisecond
+
+// HoldWorker keeps a worker in the fleet until ctx ends, then removes it. It writes the lease every
+// third of its lifetime, after every reconnection, and whenever changed receives; each time it calls
+// current for the worker's description.
 func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.Worker, changed <-chan struct{}) error {
 	for {
-		reset := b.Back()
+		reconnected := b.Back()
 		wait := b.cfg.LeaseTTL / 3
-		if err := b.assert(ctx, name, current()); err != nil && ctx.Err() == nil {
-			b.cfg.Log.Warn("lease not asserted; trying again", "worker", name, "err", err)
-			wait = 250 * time.Millisecond
+		if err := b.writeLease(ctx, current()); err != nil && ctx.Err() == nil {
+			b.cfg.Log.Warn("lease not written; trying again", "worker", name, "err", err)
+			wait = retryLease
 		}
+
 		next := time.NewTimer(wait)
 		select {
 		case <-next.C:
 		case <-changed:
-		case <-reset:
+		case <-reconnected:
 		case <-ctx.Done():
 			next.Stop()
-			if err := b.release(name); err != nil {
+			if err := b.removeLease(name); err != nil {
 				b.cfg.Log.Debug("lease left to expire", "worker", name, "err", err)
 			}
 			return nil
@@ -37,105 +45,107 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 	}
 }
 
-func (b *Bus) assert(ctx context.Context, name string, w fleet.Worker) error {
+func (b *Bus) writeLease(ctx context.Context, w fleet.Worker) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LeaseTTL)
 	defer cancel()
-	kv, err := b.bucket(ctx, "workers", b.cfg.LeaseTTL)
+
+	kv, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL)
 	if err != nil {
 		return err
 	}
-	if _, err := kv.Put(ctx, name, appendWorker(nil, &w)); err != nil {
-		return fmt.Errorf("assert lease of %s: %w", name, err)
+	if _, err := kv.Put(ctx, w.Name, encode(workerMessage(&w))); err != nil {
+		return fmt.Errorf("write lease of %s: %w", w.Name, err)
 	}
 	return nil
 }
 
-func (b *Bus) release(name string) error {
+func (b *Bus) removeLease(name string) error {
 	if !b.nc.IsConnected() {
-		return nil // it will expire
+		return nil // the lease will expire
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	kv, err := b.bucket(ctx, "workers", b.cfg.LeaseTTL)
+	kv, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL)
 	if err != nil {
 		return err
 	}
 	if err := kv.Delete(ctx, name); err != nil {
-		return fmt.Errorf("release lease of %s: %w", name, err)
+		return fmt.Errorf("remove lease of %s: %w", name, err)
 	}
 	return nil
 }
 
-// WatchWorkers calls apply for every worker in the fleet now and at every change, with nil
-// for one that is gone, and synced, if it is not nil, whenever all that are there now have been
-// applied. After the bus was away, workers that have not come back within one
-// TTL are gone; until then the last known fleet stays in force.
+// WatchWorkers calls apply for every worker of the fleet now and at every change, until ctx ends. A nil
+// worker has left the fleet. synced, if it is not nil, is called whenever all workers of the moment
+// have been applied.
+//
+//	event                        effect
+//	lease written                apply with the worker
+//	lease removed or expired     apply with nil
+//	bus lost                     nothing: the last known fleet stays in force
+//	bus back                     leases that are not written again within one lifetime: apply with nil
 func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet.Worker), synced func()) error {
 	if synced == nil {
 		synced = func() {}
 	}
-	known := map[string]bool{}
-	for ctx.Err() == nil {
-		b.retry(ctx, "workers", b.watchOnce(ctx, b.Back(), known, apply, synced))
-	}
+	b.watch(ctx, workerBucket, b.cfg.LeaseTTL, &membership{bus: b, apply: apply, synced: synced, known: map[string]bool{}})
 	return nil
 }
 
-// watchOnce watches until the bus was away. known holds the workers applied so far.
-func (b *Bus) watchOnce(ctx context.Context, reset <-chan struct{}, known map[string]bool, apply func(string, *fleet.Worker), synced func()) error {
-	kv, err := b.bucket(ctx, "workers", b.cfg.LeaseTTL)
-	if err != nil {
-		return err
-	}
-	watch, err := kv.WatchAll(ctx)
-	if err != nil {
-		return fmt.Errorf("watch workers: %w", err)
-	}
-	defer func() { _ = watch.Stop() }()
-	missing := map[string]bool{}
-	for name := range known {
-		missing[name] = true
-	}
-	grace := time.NewTimer(b.cfg.LeaseTTL)
-	defer grace.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-reset:
-			return nil
-		case <-grace.C:
-			for name := range missing {
-				delete(known, name)
-				apply(name, nil)
-			}
-			clear(missing)
-		case entry, ok := <-watch.Updates():
-			if !ok {
-				return fmt.Errorf("watch workers: the watch has ended")
-			}
-			if entry == nil { // the end of what was there
-				synced()
-				continue
-			}
-			b.applyEntry(entry, known, missing, apply)
-		}
+// membership is the fleet as a watch of the leases shows it. It is a watcher.
+type membership struct {
+	bus    *Bus
+	apply  func(name string, w *fleet.Worker)
+	synced func()
+
+	known   map[string]bool // workers that were applied
+	missing map[string]bool // those of known whose lease has not been seen since the watch started
+}
+
+// started makes every known worker show its lease again.
+func (m *membership) started() {
+	m.missing = map[string]bool{}
+	for name := range m.known {
+		m.missing[name] = true
 	}
 }
 
-func (b *Bus) applyEntry(entry jetstream.KeyValueEntry, known, missing map[string]bool, apply func(string, *fleet.Worker)) {
+// settled removes the workers that have not shown their lease in time.
+func (m *membership) settled() {
+	for name := range m.missing {
+		delete(m.known, name)
+		m.apply(name, nil)
+	}
+	clear(m.missing)
+}
+
+// entry applies one change of a lease.
+func (m *membership) entry(entry jetstream.KeyValueEntry) {
+	if entry == nil {
+		m.synced()
+		return
+	}
+
 	name := entry.Key()
-	delete(missing, name)
+	delete(m.missing, name)
 	if entry.Operation() != jetstream.KeyValuePut {
-		delete(known, name)
-		apply(name, nil)
+		delete(m.known, name)
+		m.apply(name, nil)
 		return
 	}
-	w, err := readWorker(entry.Value())
-	if err != nil || w.Name != name {
-		b.cfg.Log.Warn("lease ignored", "worker", name, "err", err)
+
+	var received busv1.Worker
+	w, err := decodeWorker(&received, entry.Value())
+	if err == nil && w.Name != name {
+		err = fmt.Errorf("the lease is of worker %q", w.Name)
+	}
+	if err != nil {
+		m.bus.reader.refuse(kindWorker, name, err)
 		return
 	}
-	known[name] = true
-	apply(name, &w)
+	m.bus.reader.observe(kindWorker, name, &received)
+
+	m.known[name] = true
+	m.apply(name, &w)
 }

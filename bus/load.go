@@ -6,83 +6,83 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tinylib/msgp/msgp"
+
+	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Load is what an engine says of one of its ranks, relayed by its agent.
+// Load is what an engine reports about one of its ranks, relayed by its agent.
 type Load struct {
-	Worker           string
-	Rank             int
-	Epoch            uint64
+	Worker string
+	Rank   int
+	// Epoch identifies the engine process.
+	Epoch uint64
+	// Running and Waiting count requests.
 	Running, Waiting int
-	KVUsage          float64 // share of the KV cache in use, 0 to 1
-	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those it looked
-	// up in its cache, and those it found there. Both are 0 where it does not say.
+	// KVUsage is the share of the KV cache in use, 0 to 1.
+	KVUsage float64
+	// PrefixQueries and PrefixHits count prompt tokens since the engine started: those that it looked
+	// up in its cache, and those that it found. Both are 0 when the engine does not report them.
 	PrefixQueries, PrefixHits uint64
 	// Gaps counts the gaps between tokens of answers since the engine started, and GapTime is their
-	// sum. Both are 0 where it does not say.
+	// sum. Both are 0 when the engine does not report them.
 	Gaps    uint64
 	GapTime time.Duration
 }
 
-func (b *Bus) loadSubject(worker string) string {
-	return "stator.v1." + b.cfg.Cluster + ".load." + worker
-}
+func (b *Bus) loadSubject(worker string) string { return b.subject("load", worker) }
 
-// PublishLoad tells everyone who listens. The next sample replaces it, so none is repeated.
+// PublishLoad publishes a sample to every subscriber. A sample that is lost is not repeated, because
+// the next one replaces it.
 func (b *Bus) PublishLoad(l Load) error {
-	return b.nc.Publish(b.loadSubject(l.Worker), appendLoad(nil, l))
+	return b.nc.Publish(b.loadSubject(l.Worker), encode(loadMessage(&l)))
 }
 
 // SubscribeLoad calls apply for every sample until ctx ends.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 	return b.subscribe(ctx, b.loadSubject("*"), func(m *nats.Msg) {
-		l, err := readLoad(m.Data)
+		var received busv1.Load
+		l, err := decodeLoad(&received, m.Data)
 		if err != nil {
-			b.cfg.Log.Warn("load ignored", "subject", m.Subject, "err", err)
+			b.reader.refuse(kindLoad, m.Subject, err)
 			return
 		}
+		b.reader.observe(kindLoad, m.Subject, &received)
 		apply(l)
 	})
 }
 
-func appendLoad(b []byte, l Load) []byte {
-	b = append(b, version)
-	b = msgp.AppendArrayHeader(b, 10)
-	b = msgp.AppendString(b, l.Worker)
-	b = msgp.AppendInt(b, l.Rank)
-	b = msgp.AppendUint64(b, l.Epoch)
-	b = msgp.AppendInt(b, l.Running)
-	b = msgp.AppendInt(b, l.Waiting)
-	b = msgp.AppendFloat64(b, l.KVUsage)
-	b = msgp.AppendUint64(b, l.PrefixQueries)
-	b = msgp.AppendUint64(b, l.PrefixHits)
-	b = msgp.AppendUint64(b, l.Gaps)
-	return msgp.AppendInt64(b, int64(l.GapTime))
+func loadMessage(l *Load) *busv1.Load {
+	return &busv1.Load{
+		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,
+		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
+		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
+		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime),
+	}
 }
 
-func readLoad(msg []byte) (l Load, err error) {
-	b, err := body(msg)
-	if err != nil {
-		return l, err
+// maxRequests bounds the requests of one rank that are running or waiting.
+const maxRequests = 1 << 30
+
+// decodeLoad returns the load in data, by way of the empty message m.
+func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
+	if err := decode(m, data); err != nil {
+		return Load{}, err
 	}
-	r := &reader{b: b}
-	r.array(10)
-	l.Worker = read(r, msgp.ReadStringBytes)
-	l.Rank = read(r, msgp.ReadIntBytes)
-	l.Epoch = read(r, msgp.ReadUint64Bytes)
-	l.Running = read(r, msgp.ReadIntBytes)
-	l.Waiting = read(r, msgp.ReadIntBytes)
-	l.KVUsage = read(r, msgp.ReadFloat64Bytes)
-	l.PrefixQueries = read(r, msgp.ReadUint64Bytes)
-	l.PrefixHits = read(r, msgp.ReadUint64Bytes)
-	l.Gaps = read(r, msgp.ReadUint64Bytes)
-	l.GapTime = time.Duration(read(r, msgp.ReadInt64Bytes))
-	if r.err == nil && (l.Running < 0 || l.Waiting < 0 || l.KVUsage < 0 || l.KVUsage > 1) {
-		r.err = fmt.Errorf("running %d, waiting %d, usage %g make no sense", l.Running, l.Waiting, l.KVUsage)
+
+	switch {
+	case m.Rank >= fleet.MaxRanks:
+		return Load{}, fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)
+	case m.Running > maxRequests || m.Waiting > maxRequests:
+		return Load{}, fmt.Errorf("%d running and %d waiting requests: there must be at most %d", m.Running, m.Waiting, maxRequests)
+	case !(m.KvUsage >= 0 && m.KvUsage <= 1):
+		return Load{}, fmt.Errorf("KV usage is %g: it must lie between 0 and 1", m.KvUsage)
 	}
-	if r.err != nil {
-		return Load{}, fmt.Errorf("read load: %w", r.err)
-	}
-	return l, nil
+
+	return Load{
+		Worker: m.Worker, Rank: int(m.Rank), Epoch: m.Epoch,
+		Running: int(m.Running), Waiting: int(m.Waiting), KVUsage: m.KvUsage,
+		PrefixQueries: m.PrefixQueries, PrefixHits: m.PrefixHits,
+		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds),
+	}, nil
 }

@@ -6,23 +6,29 @@ import (
 	"math"
 	"time"
 
-	"github.com/tinylib/msgp/msgp"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 )
 
-const planKey = "current"
+// planBucket is the key-value bucket of the cluster's plan, which is its only entry.
+const (
+	planBucket = "plan"
+	planKey    = "current"
+)
 
 // PublishPlan replaces the cluster's plan.
 func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
-	kv, err := b.bucket(ctx, "plan", 0)
+	kv, err := b.bucket(ctx, planBucket, 0)
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := kv.Put(ctx, planKey, appendPlan(nil, p)); err != nil {
+	if _, err := kv.Put(ctx, planKey, encode(planMessage(p))); err != nil {
 		return fmt.Errorf("publish plan: %w", err)
 	}
 	return nil
@@ -30,90 +36,61 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 
 // WatchPlan calls apply with the plan now and at every change, until ctx ends.
 func (b *Bus) WatchPlan(ctx context.Context, apply func(plan.Plan)) error {
-	for ctx.Err() == nil {
-		b.retry(ctx, "plan", b.watchPlanOnce(ctx, b.Back(), apply))
-	}
+	b.watch(ctx, planBucket, 0, &planWatch{b, apply})
 	return nil
 }
 
-// retry says that a watch has ended, if that is an error, and waits a moment.
-func (b *Bus) retry(ctx context.Context, what string, err error) {
-	if err != nil && ctx.Err() == nil {
-		b.cfg.Log.Warn("watch ended; trying again", "of", what, "err", err)
-		_ = pause(ctx, 250*time.Millisecond) // the caller sees that ctx has ended
-	}
+// planWatch is the watcher of the plan.
+type planWatch struct {
+	bus   *Bus
+	apply func(plan.Plan)
 }
 
-func (b *Bus) watchPlanOnce(ctx context.Context, reset <-chan struct{}, apply func(plan.Plan)) error {
-	kv, err := b.bucket(ctx, "plan", 0)
+func (w *planWatch) started() {}
+func (w *planWatch) settled() {}
+
+func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
+	if entry == nil || entry.Operation() != jetstream.KeyValuePut {
+		return
+	}
+
+	var received busv1.Plan
+	p, err := decodePlan(&received, entry.Value())
 	if err != nil {
-		return err
+		w.bus.reader.refuse(kindPlan, planBucket, err)
+		return
 	}
-	watch, err := kv.Watch(ctx, planKey)
-	if err != nil {
-		return fmt.Errorf("watch plan: %w", err)
-	}
-	defer func() { _ = watch.Stop() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-reset:
-			return nil
-		case entry, ok := <-watch.Updates():
-			if !ok {
-				return fmt.Errorf("watch plan: the watch has ended")
-			}
-			if entry == nil {
-				continue
-			}
-			p, err := readPlan(entry.Value())
-			if err != nil {
-				b.cfg.Log.Warn("plan ignored", "err", err)
-				continue
-			}
-			apply(p)
-		}
-	}
+	w.bus.reader.observe(kindPlan, planBucket, &received)
+	w.apply(p)
 }
 
-func appendPlan(b []byte, p plan.Plan) []byte {
-	b = append(b, version)
-	b = msgp.AppendArrayHeader(b, uint32(len(p.Pools)))
+func planMessage(p plan.Plan) *busv1.Plan {
+	m := &busv1.Plan{}
 	for _, pool := range p.Pools {
-		b = msgp.AppendArrayHeader(b, 5)
-		b = msgp.AppendString(b, pool.Model)
-		b = msgp.AppendUint8(b, uint8(pool.Role))
-		b = msgp.AppendInt(b, pool.Replicas)
-		b = msgp.AppendInt(b, pool.Ready)
-		b = msgp.AppendString(b, pool.Reason)
+		m.Pools = append(m.Pools, &busv1.Pool{
+			Model: pool.Model, Role: uint32(pool.Role), Replicas: uint32(pool.Replicas), Ready: uint32(pool.Ready), Reason: pool.Reason,
+		})
 	}
-	return b
+	return m
 }
 
-func readPlan(msg []byte) (p plan.Plan, err error) {
-	b, err := body(msg)
-	if err != nil {
-		return p, err
+// decodePlan returns the plan in data, by way of the empty message m.
+func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
+	if err := decode(m, data); err != nil {
+		return plan.Plan{}, err
 	}
-	r := &reader{b: b}
-	n := read(r, msgp.ReadArrayHeaderBytes)
-	for range n {
-		if r.err != nil {
-			break
+
+	var p plan.Plan
+	for i, pool := range m.Pools {
+		if pool.Role > uint32(fleet.Encode) {
+			return plan.Plan{}, fmt.Errorf("pool %d: role is %d: it must be at most %d", i, pool.Role, fleet.Encode)
 		}
-		r.array(5)
-		pool := plan.Pool{
-			Model: read(r, msgp.ReadStringBytes), Role: fleet.Role(read(r, msgp.ReadUint8Bytes)),
-			Replicas: read(r, msgp.ReadIntBytes), Ready: read(r, msgp.ReadIntBytes), Reason: read(r, msgp.ReadStringBytes),
+		if pool.Replicas > math.MaxInt32 || pool.Ready > math.MaxInt32 {
+			return plan.Plan{}, fmt.Errorf("pool %d: %d replicas, %d ready: there must be at most %d", i, pool.Replicas, pool.Ready, math.MaxInt32)
 		}
-		if r.err == nil && (pool.Role > fleet.Encode || pool.Replicas < 0 || pool.Replicas > math.MaxInt32) {
-			r.err = fmt.Errorf("role %d, replicas %d make no sense", pool.Role, pool.Replicas)
-		}
-		p.Pools = append(p.Pools, pool)
-	}
-	if r.err != nil {
-		return plan.Plan{}, fmt.Errorf("read plan: %w", r.err)
+		p.Pools = append(p.Pools, plan.Pool{
+			Model: pool.Model, Role: fleet.Role(pool.Role), Replicas: int(pool.Replicas), Ready: int(pool.Ready), Reason: pool.Reason,
+		})
 	}
 	return p, nil
 }

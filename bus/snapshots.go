@@ -2,95 +2,133 @@ package bus
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tinylib/msgp/msgp"
 
+	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/kv/feed"
 )
 
 const (
-	// pageBytes is what one answer carries of a dump; heads and the protocol need little more.
+	// pageBytes is the part of a dump that one message carries. The rest of the message, up to the
+	// largest that NATS accepts, is for the description and the protocol.
 	pageBytes = 512 << 10
-	// pagesAhead is how many pages are asked for before the first has come.
+	// pagesAhead is how many pages are requested before the first has come.
 	pagesAhead = 4
-	// maxDump bounds the dump of one rank: some 60 million blocks.
+	// maxDump bounds the dump of one rank in bytes: some 60 million blocks.
 	maxDump = 1 << 30
-	// answerTime is how long an agent may take for an answer.
-	answerTime = 2 * time.Second
+	// maxBlockSize bounds the tokens of a block.
+	maxBlockSize = 1 << 16
 )
 
 // ErrSnapshotGone is returned when the agent drops a snapshot while a router pulls it.
 var ErrSnapshotGone = errors.New("the agent no longer keeps the snapshot")
 
-func (b *Bus) snapshotSubject(worker string) string {
-	return "stator.v1." + b.cfg.Cluster + ".rpc." + worker + ".snapshot"
-}
+func (b *Bus) snapshotSubject(worker string) string { return b.subject("rpc", worker, "snapshot") }
 
-// ServeSnapshots answers requests for snapshots of a worker until ctx ends. take returns one of
-// the rank, for id 0, or that very one; nil where there is none. Many may share one: its Dump
-// is only read.
-func (b *Bus) ServeSnapshots(ctx context.Context, worker string, take func(rank int, id uint64) *feed.Snapshot) error {
+// ServeSnapshots answers requests for snapshots of a worker's ranks, page by page, until ctx ends. get
+// returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil where
+// there is none. Several requests may share a snapshot: its Dump is only read.
+func (b *Bus) ServeSnapshots(ctx context.Context, worker string, get func(rank int, id uint64) *feed.Snapshot) error {
 	return b.subscribe(ctx, b.snapshotSubject(worker), func(m *nats.Msg) {
-		if len(m.Data) != 21 || m.Data[0] != version || m.Reply == "" {
+		var request busv1.SnapshotRequest
+		if err := decodeRequest(&request, m); err != nil {
+			b.reader.refuse(kindSnapshot, m.Subject, err)
 			return
 		}
-		rank, id, at := binary.BigEndian.Uint32(m.Data[1:]), binary.BigEndian.Uint64(m.Data[5:]), binary.BigEndian.Uint64(m.Data[13:])
-		s := take(int(rank), id)
-		answer := []byte{version}
-		switch {
-		case s == nil || at > uint64(len(s.Dump)):
-		case id == 0:
-			answer = appendSnapshot(answer, s)
-		default:
-			answer = append(answer, s.Dump[at:min(at+pageBytes, uint64(len(s.Dump)))]...)
-		}
-		_ = b.nc.Publish(m.Reply, answer)
+		b.reader.observe(kindSnapshot, m.Subject, &request)
+
+		s := get(int(request.Rank), request.Id)
+		_ = b.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
 	})
 }
 
-// Snapshot pulls a rank's snapshot from its worker's agent. Before its pages are pulled, admit is
-// told the size of the dump and may wait or refuse: then its error is returned.
-func (b *Bus) Snapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*feed.Snapshot, error) {
+// snapshotReply returns the answer to a request: empty without a snapshot, its description and first
+// page for id 0, or the page at the offset.
+func snapshotReply(s *feed.Snapshot, request *busv1.SnapshotRequest) *busv1.SnapshotReply {
+	if s == nil || request.Offset > uint64(len(s.Dump)) {
+		return &busv1.SnapshotReply{}
+	}
+	if request.Id != 0 {
+		end := min(request.Offset+pageBytes, uint64(len(s.Dump)))
+		return &busv1.SnapshotReply{Page: s.Dump[request.Offset:end]}
+	}
+	return &busv1.SnapshotReply{
+		Snapshot: &busv1.Snapshot{
+			Id: s.ID, Epoch: s.Epoch, Next: s.Next, Seconds: s.Seconds, Complete: s.Complete,
+			BlockSize: uint32(s.BlockSize), Size: uint64(len(s.Dump)),
+		},
+		Page: s.Dump[:min(len(s.Dump), pageBytes)],
+	}
+}
+
+// Snapshot pulls a snapshot of a rank from its worker's agent. admit gets the size of the dump in bytes
+// before the pages are pulled. It may wait, or return an error, which Snapshot then returns.
+func (b *Bus) Snapshot(
+	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
+) (*feed.Snapshot, error) {
 	s, err := b.pullSnapshot(ctx, worker, rank, admit)
 	if err != nil {
-		return nil, fmt.Errorf("ask for a snapshot of %s: %w", worker, err)
+		return nil, fmt.Errorf("pull a snapshot of %s/%d: %w", worker, rank, err)
 	}
 	return s, nil
 }
 
-func (b *Bus) pullSnapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*feed.Snapshot, error) {
-	answer, err := b.askSnapshot(ctx, worker, rank, 0, 0)
+func (b *Bus) pullSnapshot(
+	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
+) (*feed.Snapshot, error) {
+	reply, err := b.requestSnapshot(ctx, worker, rank)
 	if err != nil {
 		return nil, err
 	}
-	if len(answer) == 0 {
-		return nil, feed.ErrNoSnapshot
-	}
-	s, size, err := readSnapshot(answer)
+	s, size, err := readSnapshot(reply)
 	if err != nil {
 		return nil, err
 	}
-	s.Worker, s.Rank = worker, rank
+	s.Worker = worker
+	s.Rank = rank
+
 	if err := admit(ctx, size); err != nil {
 		return nil, err
 	}
-	if len(s.Dump) == size {
+	first := s.Dump
+	if len(first) == size {
 		return s, nil
 	}
-	dump := make([]byte, size)
-	n := copy(dump, s.Dump)
-	s.Dump = dump
-	return s, b.pullPages(ctx, s, n)
+	s.Dump = make([]byte, size)
+	return s, b.pullPages(ctx, s, copy(s.Dump, first))
 }
 
-// pullPages fills the dump from byte from on, several pages at a time: they come in the order in
-// which they were asked for.
+// requestSnapshot returns the description of a snapshot with its first page.
+func (b *Bus) requestSnapshot(ctx context.Context, worker string, rank int) (*busv1.SnapshotReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+
+	subject := b.snapshotSubject(worker)
+	m, err := b.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, feed.ErrNoSnapshot
+	case err != nil:
+		return nil, err
+	}
+
+	reply := &busv1.SnapshotReply{}
+	if err := decode(reply, m.Data); err != nil {
+		return nil, err
+	}
+	b.reader.observe(kindSnapshot, subject, reply)
+	if reply.Snapshot == nil {
+		return nil, feed.ErrNoSnapshot
+	}
+	return reply, nil
+}
+
+// pullPages fills the dump from the byte from on. Several pages are on their way at a time; the agent
+// sends them in the order of the requests.
 func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, pagesAhead)
@@ -99,97 +137,66 @@ func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	asked := from
-	for got := from; got < len(s.Dump); {
-		for ; asked < len(s.Dump) && asked < got+pagesAhead*pageBytes; asked += pageBytes {
-			if err := b.nc.PublishRequest(b.snapshotSubject(s.Worker), inbox, askFor(s.Rank, s.ID, asked)); err != nil {
+
+	requested := from
+	for pulled := from; pulled < len(s.Dump); {
+		for requested < len(s.Dump) && requested < pulled+pagesAhead*pageBytes {
+			request := busv1.SnapshotRequest{Rank: uint32(s.Rank), Id: s.ID, Offset: uint64(requested)}
+			if err := b.nc.PublishRequest(b.snapshotSubject(s.Worker), inbox, encode(&request)); err != nil {
 				return err
 			}
+			requested += pageBytes
 		}
-		m, err := next(ctx, in)
+
+		n, err := receivePage(ctx, in, s.Dump[pulled:])
 		if err != nil {
 			return err
 		}
-		page, err := body(m)
-		switch {
-		case err != nil:
-			return err
-		case len(page) == 0:
-			return ErrSnapshotGone
-		case len(page) != min(pageBytes, len(s.Dump)-got):
-			return fmt.Errorf("a page of %d bytes at %d of %d makes no sense", len(page), got, len(s.Dump))
-		}
-		got += copy(s.Dump[got:], page)
+		pulled += n
 	}
 	return nil
 }
 
-func (b *Bus) askSnapshot(ctx context.Context, worker string, rank int, id uint64, at int) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	m, err := b.nc.RequestWithContext(ctx, b.snapshotSubject(worker), askFor(rank, id, at))
+// receivePage copies the next page to the beginning of rest, which is what is missing of the dump.
+func receivePage(ctx context.Context, in <-chan *nats.Msg, rest []byte) (int, error) {
+	data, err := receive(ctx, in)
+	if err != nil {
+		return 0, err
+	}
+
+	var reply busv1.SnapshotReply
+	if err := decode(&reply, data); err != nil {
+		return 0, err
+	}
+	want := min(pageBytes, len(rest))
+	switch len(reply.Page) {
+	case 0: // the agent has no such snapshot, or there is no agent any more
+		return 0, ErrSnapshotGone
+	case want:
+		return copy(rest, reply.Page), nil
+	}
+	return 0, fmt.Errorf("a page of %d bytes: it must have %d", len(reply.Page), want)
+}
+
+// readSnapshot returns the snapshot that a reply describes, with the first page as its dump, and the
+// size of the whole dump.
+func readSnapshot(m *busv1.SnapshotReply) (s *feed.Snapshot, size int, err error) {
+	d := m.Snapshot
 	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return nil, feed.ErrNoSnapshot
-	case err != nil:
-		return nil, err
+	case d.Id == 0:
+		return nil, 0, errors.New("a snapshot without an id")
+	case d.Size > maxDump:
+		return nil, 0, fmt.Errorf("a dump of %d bytes: it must have at most %d", d.Size, maxDump)
+	case len(m.Page) != min(int(d.Size), pageBytes):
+		return nil, 0, fmt.Errorf("a first page of %d bytes of a dump of %d", len(m.Page), d.Size)
+	case d.BlockSize > maxBlockSize:
+		return nil, 0, fmt.Errorf("block size is %d: it must be at most %d", d.BlockSize, maxBlockSize)
+	case math.IsNaN(d.Seconds) || math.IsInf(d.Seconds, 0):
+		return nil, 0, fmt.Errorf("the engine's clock is %g", d.Seconds)
 	}
-	return body(m.Data)
-}
 
-func askFor(rank int, id uint64, at int) []byte {
-	ask := binary.BigEndian.AppendUint32([]byte{version}, uint32(rank))
-	ask = binary.BigEndian.AppendUint64(ask, id)
-	return binary.BigEndian.AppendUint64(ask, uint64(at))
-}
-
-// next returns the next message's data.
-func next(ctx context.Context, in <-chan *nats.Msg) ([]byte, error) {
-	wait := time.NewTimer(answerTime)
-	defer wait.Stop()
-	select {
-	case m := <-in:
-		if len(m.Data) == 0 { // the server says that nobody listens
-			return nil, ErrSnapshotGone
-		}
-		return m.Data, nil
-	case <-wait.C:
-		return nil, errors.New("its agent does not answer")
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// appendSnapshot writes what is said of a snapshot, and its first page.
-func appendSnapshot(b []byte, s *feed.Snapshot) []byte {
-	b = msgp.AppendArrayHeader(b, 8)
-	b = msgp.AppendUint64(b, s.Epoch)
-	b = msgp.AppendUint64(b, s.ID)
-	b = msgp.AppendUint64(b, s.Next)
-	b = msgp.AppendFloat64(b, s.Seconds)
-	b = msgp.AppendBool(b, s.Complete)
-	b = msgp.AppendInt(b, s.BlockSize)
-	b = msgp.AppendInt(b, len(s.Dump))
-	return msgp.AppendBytes(b, s.Dump[:min(len(s.Dump), pageBytes)])
-}
-
-// readSnapshot reads what appendSnapshot wrote; size is that of the whole dump, of which s holds
-// the first page.
-func readSnapshot(msg []byte) (s *feed.Snapshot, size int, err error) {
-	r := &reader{b: msg}
-	r.array(8)
-	s = &feed.Snapshot{
-		Epoch: read(r, msgp.ReadUint64Bytes), ID: read(r, msgp.ReadUint64Bytes), Next: read(r, msgp.ReadUint64Bytes),
-		Seconds: read(r, msgp.ReadFloat64Bytes), Complete: read(r, msgp.ReadBoolBytes), BlockSize: read(r, msgp.ReadIntBytes),
-	}
-	size = read(r, msgp.ReadIntBytes)
-	s.Dump = read(r, msgp.ReadBytesZC)
-	if r.err == nil && (s.ID == 0 || size < 0 || size > maxDump || len(s.Dump) != min(size, pageBytes) ||
-		s.BlockSize < 0 || s.BlockSize > 1<<16 || math.IsNaN(s.Seconds) || math.IsInf(s.Seconds, 0)) {
-		r.err = fmt.Errorf("id %d, size %d, first page %d, block size %d, time %g make no sense", s.ID, size, len(s.Dump), s.BlockSize, s.Seconds)
-	}
-	if r.err != nil {
-		return nil, 0, fmt.Errorf("read snapshot: %w", r.err)
-	}
-	return s, size, nil
+	return &feed.Snapshot{
+		ID: d.Id, Epoch: d.Epoch, Next: d.Next, Seconds: d.Seconds, Complete: d.Complete,
+		BlockSize: int(d.BlockSize), Dump: m.Page,
+	}, int(d.Size), nil
 }

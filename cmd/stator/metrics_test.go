@@ -14,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/xds"
@@ -62,7 +64,8 @@ func metricParts(t *testing.T) []metricPart {
 	cfg.Decisions.Log = filepath.Join(t.TempDir(), "decisions.jsonl")
 	cfg.Models[0].Router.Queue.MaxWait = 1 // a queue that is there has figures
 	log, members := slog.New(slog.DiscardHandler), fleet.New(fleet.Hooks{})
-	every, router, control, plans, agent := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
+	every, router, control, plans, agent, onBus := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
+	testkit.JoinBus(t, bus.Config{Embedded: testkit.Server(t), Metrics: onBus})
 	every.Registry = newRegistry()
 	d, err := newDecider(cfg, log, router)
 	if err != nil {
@@ -76,6 +79,7 @@ func metricParts(t *testing.T) []metricPart {
 	}
 	return []metricPart{
 		{"Every process", "What runs.", every.families(t)},
+		{"Bus", "Every process that joins the bus.", onBus.families(t)},
 		{"Router", "`stator extproc`: decisions, how they were obeyed, the index they are made from, and what feeds it.", router.families(t)},
 		{"Control plane", "`stator xds`: what Envoys were told.", control.families(t)},
 		{"Planner", "`stator planner`.", plans.families(t)},

@@ -101,12 +101,12 @@ func serveAdmin(ctx context.Context, ln net.Listener, s admin.Sources) error {
 }
 
 // joinBus connects to the configured bus.
-func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus.Embedded, log *slog.Logger, lost func()) (*bus.Bus, error) {
+func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus.Embedded, log *slog.Logger, reg prometheus.Registerer, lost func()) (*bus.Bus, error) {
 	if cfg.Bus.URL == "" && embedded == nil {
 		return nil, errors.New("there is no bus: set bus.url in the configuration, or pass --bus URL")
 	}
 	return bus.Connect(ctx, bus.Config{
-		URL: cfg.Bus.URL, Embedded: embedded, Cluster: cfg.Bus.Cluster, LeaseTTL: cfg.Bus.LeaseTTL.Std(), Name: "stator-" + name, Log: log, Lost: lost,
+		URL: cfg.Bus.URL, Embedded: embedded, Cluster: cfg.Bus.Cluster, LeaseTTL: cfg.Bus.LeaseTTL.Std(), Name: "stator-" + name, Log: log, Metrics: reg, Lost: lost,
 	})
 }
 

@@ -76,7 +76,7 @@ func (p *process) open() (err error) {
 // join joins the bus, where one is configured. lost is called when it breaks, and may be nil.
 func (p *process) join(ctx context.Context, lost func()) (err error) {
 	if p.cfg.Bus.URL != "" {
-		p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, lost)
+		p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
 	}
 	return err
 }

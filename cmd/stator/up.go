@@ -136,7 +136,7 @@ func (u *up) joinBus(ctx context.Context) (err error) {
 		}
 		what = "NATS, in this process"
 	}
-	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.decider.busLost); err != nil {
+	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.reg, u.decider.busLost); err != nil {
 		return err
 	}
 	u.say.ready("bus", what)

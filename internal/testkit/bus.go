@@ -11,8 +11,8 @@ import (
 // LeaseTTL is the lease time of buses made here: the shortest that NATS supports.
 const LeaseTTL = time.Second
 
-// Bus returns a connection to a NATS server that runs in this process for the test alone.
-func Bus(t testing.TB) *bus.Bus {
+// Server runs a NATS server in this process until the test ends.
+func Server(t testing.TB) *bus.Embedded {
 	t.Helper()
 
 	server, err := bus.Embed(bus.EmbedConfig{Dir: t.TempDir()})
@@ -20,8 +20,14 @@ func Bus(t testing.TB) *bus.Bus {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Close)
+	return server
+}
 
-	return JoinBus(t, bus.Config{Embedded: server})
+// Bus returns a connection to a NATS server that runs in this process for the test alone.
+func Bus(t testing.TB) *bus.Bus {
+	t.Helper()
+
+	return JoinBus(t, bus.Config{Embedded: Server(t)})
 }
 
 // JoinBus connects to the bus that cfg names. Cluster, lease time, name and log are the test's own

@@ -47,3 +47,6 @@ func (l *Log) PrintOnFailure(t testing.TB) {
 		}
 	})
 }
+
+// Count returns how many times text was written.
+func (l *Log) Count(text string) int { return strings.Count(l.String(), text) }

@@ -1,0 +1,66 @@
+package busv1
+
+// The methods below report whether a message has fields that this release does not have, at any depth.
+// A newer release sent it. Unmarshalling keeps such fields aside, where nothing reads them.
+
+// HasUnknown reports whether the worker has unknown fields.
+func (m *Worker) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether the load has unknown fields.
+func (m *Load) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether the batch or one of its events has unknown fields.
+func (m *Events) HasUnknown() bool {
+	for _, e := range m.Events {
+		if len(e.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether the request has unknown fields.
+func (m *ReplayRequest) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether the reply or its content has unknown fields.
+func (m *ReplayReply) HasUnknown() bool {
+	switch content := m.Content.(type) {
+	case *ReplayReply_Events:
+		if content.Events.HasUnknown() {
+			return true
+		}
+	case *ReplayReply_End:
+		if len(content.End.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether the request has unknown fields.
+func (m *SnapshotRequest) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether the reply or its snapshot has unknown fields.
+func (m *SnapshotReply) HasUnknown() bool {
+	return m.Snapshot != nil && len(m.Snapshot.unknownFields) > 0 || len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether the bookings have unknown fields.
+func (m *Bookings) HasUnknown() bool {
+	for _, a := range m.Ranks {
+		if len(a.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether the plan has unknown fields.
+func (m *Plan) HasUnknown() bool {
+	for _, p := range m.Pools {
+		if len(p.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}

@@ -1,0 +1,138 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvevent"
+)
+
+const (
+	// answerTime is how long an agent may take for each message of an answer.
+	answerTime = 2 * time.Second
+	// replayBuffer is how many messages of a replay may wait: more than the 10,000 batches that an
+	// agent keeps for a rank.
+	replayBuffer = 16384
+)
+
+var errNoAnswer = errors.New("its agent does not answer")
+
+func (b *Bus) replaySubject(worker string) string { return b.subject("rpc", worker, "replay") }
+
+// ServeReplay answers requests for a worker's past batches until ctx ends. replay must call send for
+// each batch of the rank that it still has from the number from on, in order, and return the end of
+// the rank's events.
+func (b *Bus) ServeReplay(
+	ctx context.Context, worker string, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position,
+) error {
+	return b.subscribe(ctx, b.replaySubject(worker), func(m *nats.Msg) {
+		var request busv1.ReplayRequest
+		if err := decodeRequest(&request, m); err != nil {
+			b.reader.refuse(kindReplay, m.Subject, err)
+			return
+		}
+		b.reader.observe(kindReplay, m.Subject, &request)
+
+		end := replay(int(request.Rank), request.From, func(e *feed.Message) {
+			if data := encodeReplayed(e); len(data) <= maxMessage {
+				_ = b.nc.Publish(m.Reply, data)
+			}
+		})
+		_ = b.nc.Publish(m.Reply, encode(&busv1.ReplayReply{Content: &busv1.ReplayReply_End{
+			End: &busv1.Position{Epoch: end.Epoch, Next: end.Next, Connected: end.Connected},
+		}}))
+	})
+}
+
+// decodeRequest fills an empty request from a message that must name where to send the answer.
+func decodeRequest(request message, m *nats.Msg) error {
+	if m.Reply == "" {
+		return errors.New("a request must name a reply subject")
+	}
+	return decode(request, m.Data)
+}
+
+func encodeReplayed(e *feed.Message) []byte {
+	m := busv1.EventsFromVTPool()
+	defer m.ReturnToVTPool()
+
+	fillEvents(m, e)
+	return encode(&busv1.ReplayReply{Content: &busv1.ReplayReply_Events{Events: m}})
+}
+
+// Replay requests a rank's batches from the number from on, from its worker's agent, and calls apply
+// for each, in order. It returns the end of the rank's events when all have come, and an error when
+// the agent is silent for two seconds. A message is valid during its call.
+func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (feed.Position, error) {
+	end, err := b.replay(ctx, worker, rank, from, apply)
+	if err != nil {
+		return feed.Position{}, fmt.Errorf("request a replay of %s/%d: %w", worker, rank, err)
+	}
+	return end, nil
+}
+
+func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (end feed.Position, err error) {
+	inbox := b.nc.NewInbox()
+	in := make(chan *nats.Msg, replayBuffer)
+	sub, err := b.nc.ChanSubscribe(inbox, in)
+	if err != nil {
+		return end, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+
+	request := busv1.ReplayRequest{Rank: uint32(rank), From: from}
+	if err := b.nc.PublishRequest(b.replaySubject(worker), inbox, encode(&request)); err != nil {
+		return end, err
+	}
+
+	var batch kvevent.Batch
+	for {
+		data, err := receive(ctx, in)
+		if err != nil {
+			return end, err
+		}
+		if len(data) == 0 { // NATS answers for a subject without subscribers
+			return end, errors.New("it has no agent")
+		}
+
+		var reply busv1.ReplayReply
+		if err := decode(&reply, data); err != nil {
+			return end, err
+		}
+		b.reader.observe(kindReplay, inbox, &reply)
+
+		switch content := reply.Content.(type) {
+		case *busv1.ReplayReply_End:
+			return feed.Position{Epoch: content.End.Epoch, Next: content.End.Next, Connected: content.End.Connected}, nil
+		case *busv1.ReplayReply_Events:
+			e := feed.Message{Batch: &batch}
+			batch.Reset()
+			if err := readEvents(content.Events, &e); err != nil {
+				batch.Reset()
+				return end, err
+			}
+			apply(&e)
+		}
+	}
+}
+
+// receive returns the data of the next message. It waits for answerTime at most.
+func receive(ctx context.Context, in <-chan *nats.Msg) ([]byte, error) {
+	timeout := time.NewTimer(answerTime)
+	defer timeout.Stop()
+
+	select {
+	case m := <-in:
+		return m.Data, nil
+	case <-timeout.C:
+		return nil, errNoAnswer
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

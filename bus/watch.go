@@ -1,0 +1,70 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stator-project/stator/internal/backoff"
+)
+
+// watcher handles what a watch of a bucket receives. Its methods are called one at a time.
+type watcher interface {
+	// started is called whenever the watch begins: at first, and after every reconnection.
+	started()
+	// entry is called for every entry that is there and for every change. A nil entry follows those
+	// that were there when the watch began.
+	entry(jetstream.KeyValueEntry)
+	// settled is called once after each start, when the lifetime of the entries has passed.
+	settled()
+}
+
+// retryWatch is how soon a watch that failed is tried again.
+const retryWatch = 250 * time.Millisecond
+
+// watch follows a bucket until ctx ends. It starts again after every reconnection, because a server
+// that restarted has lost the watch.
+func (b *Bus) watch(ctx context.Context, bucket string, lifetime time.Duration, to watcher) {
+	for ctx.Err() == nil {
+		err := b.watchOnce(ctx, bucket, lifetime, to)
+		if err != nil && ctx.Err() == nil {
+			b.cfg.Log.Warn("watch ended; trying again", "bucket", bucket, "err", err)
+			_ = backoff.Sleep(ctx, retryWatch) // the loop sees that ctx has ended
+		}
+	}
+}
+
+func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Duration, to watcher) error {
+	reconnected := b.Back()
+	kv, err := b.bucket(ctx, bucket, lifetime)
+	if err != nil {
+		return err
+	}
+	w, err := kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", bucket, err)
+	}
+	defer func() { _ = w.Stop() }()
+
+	to.started()
+	grace := time.NewTimer(lifetime)
+	defer grace.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-reconnected:
+			return nil
+		case <-grace.C:
+			to.settled()
+		case entry, open := <-w.Updates():
+			if !open {
+				return errors.New("the server ended the watch")
+			}
+			to.entry(entry)
+		}
+	}
+}

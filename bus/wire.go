@@ -1,0 +1,127 @@
+package bus
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// maxMessage is the largest message in bytes that NATS servers accept by default.
+const maxMessage = 1 << 20
+
+// message is a generated message of package busv1.
+type message interface {
+	MarshalVT() ([]byte, error)
+	UnmarshalVT([]byte) error
+	HasUnknown() bool
+}
+
+// kind names the messages of one sort in metrics and logs.
+type kind string
+
+const (
+	kindWorker   kind = "worker"
+	kindLoad     kind = "load"
+	kindEvents   kind = "events"
+	kindReplay   kind = "replay"
+	kindSnapshot kind = "snapshot"
+	kindBookings kind = "bookings"
+	kindPlan     kind = "plan"
+)
+
+// encode returns the bytes of a message. Marshalling fails for texts that are not UTF-8 only in other
+// implementations than the generated one, so an error is a mistake in this program.
+func encode(m message) []byte {
+	data, err := m.MarshalVT()
+	if err != nil {
+		panic(fmt.Sprintf("bus: encode %T: %v", m, err))
+	}
+	return data
+}
+
+// decode fills m from data. m must be empty.
+func decode(m message, data []byte) error {
+	if err := m.UnmarshalVT(data); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	return nil
+}
+
+// reader counts the messages that this release does not fully understand. Messages of a newer release
+// may have fields that this one does not have: they are skipped, and the rest is used. Messages that
+// cannot be used at all are dropped. Both are counted always and logged once a minute for each kind,
+// because a cluster under way to a new release sends many of them.
+//
+// All methods are safe for concurrent use.
+type reader struct {
+	cfg           *Config // for its log
+	unreadable    *prometheus.CounterVec
+	unknownFields *prometheus.CounterVec
+
+	mu     sync.Mutex
+	logged map[logKey]time.Time // guarded by mu
+}
+
+// logKey names a warning.
+type logKey struct {
+	kind    kind
+	dropped bool // the message was dropped; else fields of it were skipped
+}
+
+// logEvery is the least time between two equal warnings about messages of one kind.
+const logEvery = time.Minute
+
+func newReader(cfg *Config) *reader {
+	registry := cfg.Metrics
+	if registry == nil {
+		registry = prometheus.NewRegistry() // which nothing reads
+	}
+	part := metric.For(registry, "bus")
+
+	return &reader{
+		cfg: cfg,
+		unreadable: part.Counters("unreadable_messages_total",
+			"Messages on the bus that could not be decoded or had values out of range; they were dropped.", "kind"),
+		unknownFields: part.Counters("unknown_fields_total",
+			"Messages on the bus with fields that this release does not have; the fields were skipped.", "kind"),
+		logged: map[logKey]time.Time{},
+	}
+}
+
+// observe counts m when it has fields that were skipped.
+func (r *reader) observe(k kind, subject string, m message) {
+	if !m.HasUnknown() {
+		return
+	}
+
+	r.unknownFields.WithLabelValues(string(k)).Inc()
+	if r.logIsDue(logKey{k, false}) {
+		r.cfg.Log.Warn("bus message has fields of a newer release, which were skipped; run the same release everywhere",
+			"kind", string(k), "subject", subject)
+	}
+}
+
+// refuse counts a message that cannot be used.
+func (r *reader) refuse(k kind, subject string, err error) {
+	r.unreadable.WithLabelValues(string(k)).Inc()
+	if r.logIsDue(logKey{k, true}) {
+		r.cfg.Log.Warn("bus message dropped", "kind", string(k), "subject", subject, "err", err)
+	}
+}
+
+func (r *reader) logIsDue(key logKey) bool {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	last, logged := r.logged[key]
+	if logged && now.Sub(last) < logEvery {
+		return false
+	}
+	r.logged[key] = now
+	return true
+}

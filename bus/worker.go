@@ -1,0 +1,48 @@
+package bus
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// workerMessage returns the value of a worker's lease.
+func workerMessage(w *fleet.Worker) *busv1.Worker {
+	return &busv1.Worker{
+		Name: w.Name, Model: w.Model, Role: uint32(w.Role), Address: w.Address, Engine: w.Engine,
+		Epoch: w.Epoch, Ranks: uint32(w.Ranks), Weight: w.Weight, State: uint32(w.State),
+		KvEvents: w.KVEvents, KvReplay: w.KVReplay,
+		Blocks: uint32(w.Blocks), BlockSize: uint32(w.BlockSize), Taints: string(w.Taints),
+	}
+}
+
+// decodeWorker returns the worker in data, by way of the empty message m.
+func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
+	if err := decode(m, data); err != nil {
+		return fleet.Worker{}, err
+	}
+
+	switch {
+	case m.Role > uint32(fleet.Encode):
+		return fleet.Worker{}, fmt.Errorf("role is %d: it must be at most %d", m.Role, fleet.Encode)
+	case m.State > uint32(fleet.Down):
+		return fleet.Worker{}, fmt.Errorf("state is %d: it must be at most %d", m.State, fleet.Down)
+	case m.Blocks > math.MaxInt32:
+		return fleet.Worker{}, fmt.Errorf("blocks is %d: it must be at most %d", m.Blocks, math.MaxInt32)
+	case m.BlockSize > maxBlockSize:
+		return fleet.Worker{}, fmt.Errorf("block size is %d: it must be at most %d", m.BlockSize, maxBlockSize)
+	}
+
+	w := fleet.Worker{
+		Name: m.Name, Model: m.Model, Role: fleet.Role(m.Role), Address: m.Address, Engine: m.Engine,
+		Epoch: m.Epoch, Ranks: int(m.Ranks), Weight: m.Weight, State: fleet.State(m.State),
+		KVEvents: m.KvEvents, KVReplay: m.KvReplay,
+		Blocks: int(m.Blocks), BlockSize: int(m.BlockSize), Taints: fleet.Taints(m.Taints),
+	}
+	if err := w.Validate(); err != nil {
+		return fleet.Worker{}, err
+	}
+	return w, nil
+}
