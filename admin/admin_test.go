@@ -20,7 +20,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -69,9 +68,7 @@ func newWorld(t *testing.T) *world {
 	index := kvindex.New(kvindex.Config{})
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.feed.RankGone(id); w.router.RankGone(id) }})
 	w.feed = feed.New(feed.Config{}, w.fleet, index)
-	w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-		return openai.Parse(ep, body, openai.Limits{})
-	}}, w.fleet, index)
+	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
 	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Cost: cost.Dynamo()}}); err != nil {
 		t.Fatal(err)
 	}

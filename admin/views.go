@@ -45,7 +45,7 @@ func viewFleet(s *fleet.Snapshot) []rankView {
 			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
 		}
-		if report, ok := r.Load.Reported(); ok {
+		if report, ok := r.Load.LastReport(); ok {
 			v.ReportedRunning, v.ReportedWaiting = &report.Running, &report.Waiting
 			v.ReportedKVUsage = &report.KVUsage
 		}

@@ -27,7 +27,6 @@ import (
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
 )
@@ -74,7 +73,7 @@ func newDecider(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer)
 	if err != nil {
 		return nil, err
 	}
-	asked := route.Config{Parse: parseBody, Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served, Speeds: speeds}
+	asked := route.Config{Seed: rand.Uint64(), PredictFor: d.feed.Lifetime, Served: d.served, Speeds: speeds}
 	if d.decisions != nil {
 		asked.Decided = d.decisions.decided
 	}
@@ -112,11 +111,6 @@ func profiled(cfg *config.Config) (map[string]perfmodel.Speed, error) {
 		speeds[m.Name] = p.Speed()
 	}
 	return speeds, nil
-}
-
-// parseBody reads bodies with the default bounds on what they may hold; their size is extproc's.
-func parseBody(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-	return openai.Parse(ep, body, openai.Limits{})
 }
 
 // setModels gives the router what the configuration names.

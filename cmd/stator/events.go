@@ -49,7 +49,7 @@ func (d *decider) takeLoad(l bus.Load) {
 		return
 	}
 	report := fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime}
-	if n := d.router.Reported(r, report); n > 0 {
+	if n := d.router.ObserveReport(r, report); n > 0 {
 		d.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
 	// An engine's counts are those of all its ranks.

@@ -10,7 +10,7 @@ import (
 func busyOf(r *config.Router) route.Busy {
 	b := &r.Busy
 	return route.Busy{
-		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, BatchTokens: b.BatchTokens,
+		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, MaxNumBatchedTokens: b.MaxNumBatchedTokens,
 		KVUsage: b.KVUsage, KVRelease: b.KVRelease, Status: b.Status,
 	}
 }

@@ -103,7 +103,7 @@ func (c *collector) collectRoute(count counter, gauge gauger) {
 	count(unbooked, s.Bookings.Unbooked)
 	count(lostRaces, s.Bookings.LostRaces)
 	count(queuedTotal, s.Queued)
-	count(leftTotal, s.Left)
+	count(leftTotal, s.Cancelled)
 	for _, q := range c.router.Queues() {
 		gauge(queueRequests, float64(q.Requests), q.Pool, q.Class)
 		gauge(queueTokens, float64(q.Tokens), q.Pool, q.Class)

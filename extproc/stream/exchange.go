@@ -141,7 +141,7 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 		body = nil // else it takes the place of the request's: engines do not decompress
 	}
 	var told chan *route.Decision
-	if x.srv.router.Parks() {
+	if x.srv.router.QueueEnabled() {
 		final := make(chan *route.Decision, 1)
 		told, req.Ready = final, func(d *route.Decision) { final <- d }
 	}

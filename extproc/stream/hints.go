@@ -25,7 +25,7 @@ const (
 // hear takes what the client says of routing into the request.
 func (x *exchange) hear(req *route.Request) *answer {
 	trust := x.srv.settings.Load().Hints
-	req.Deaf = trust == HintsOff
+	req.IgnoreBodyHints = trust == HintsOff
 	if trust != HintsHeaders || len(x.head.said) == 0 {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (x *exchange) hear(req *route.Request) *answer {
 	for _, said := range x.head.said {
 		if must := hear(req, h, said.Key, said.Value); must != "" {
 			return refusal(&openai.Error{Status: http.StatusBadRequest, Type: openai.InvalidRequest, Param: said.Key, Code: "invalid_header",
-				Message: fmt.Sprintf("The header %s is %q: it must be %s.", said.Key, clip(said.Value), must)}, string(route.BadRequest))
+				Message: fmt.Sprintf("The header %s is %q: it must be %s.", said.Key, clip(said.Value), must)}, string(route.ReasonBadRequest))
 		}
 	}
 	req.Hints = h

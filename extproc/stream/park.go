@@ -40,7 +40,7 @@ func (x *exchange) park(stream grpc.ServerStream, p *parked) (reply, error) {
 		x.leave(p)
 		return reply{}, nil
 	case <-end.C:
-		if d = x.srv.router.GiveUp(p.ticket, time.Now()); d == nil {
+		if d = x.srv.router.Expire(p.ticket, time.Now()); d == nil {
 			d = <-p.told
 		}
 	}
@@ -57,7 +57,7 @@ func (x *exchange) park(stream grpc.ServerStream, p *parked) (reply, error) {
 // leave takes a request whose client has gone out of the queue, or off the rank that it was given in
 // the same moment.
 func (x *exchange) leave(p *parked) {
-	if !x.srv.router.Leave(p.ticket) {
+	if !x.srv.router.Cancel(p.ticket) {
 		if d := <-p.told; d.Outcome == route.Picked {
 			x.srv.router.End(d.ID, time.Now())
 		}

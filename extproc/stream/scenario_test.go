@@ -64,9 +64,7 @@ func newWorld(t testing.TB) *world {
 	}
 	index := kvindex.New(kvindex.Config{})
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { index.Drop(id); w.router.RankGone(id) }})
-	w.router = route.New(route.Config{Seed: 1, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-		return openai.Parse(ep, body, openai.Limits{})
-	}}, w.fleet, index)
+	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
 	w.server = NewServer(w.settings, w.router, slog.New(slog.DiscardHandler), w.registry)
 	w.server.started = start
 	return w

@@ -108,10 +108,10 @@ type Router struct {
 	// cost is how the kv policy judges workers: delay (default), by how long a request would wait
 	// and be computed there and hold up others, as learned; or dynamo, NVIDIA Dynamo's function.
 	Cost string `yaml:"cost"`
-	// weights replaces weights of the cost by name: of delay work, neighbour, decode, foreign; of
-	// dynamo prefillScale, overlap, overlapDecay, decode, requests; of both tier.device, tier.host,
+	// weights replaces weights of the cost by name: of delay prefillWeight, interference, decode, untracked; of
+	// dynamo prefillLoadScale, overlap, overlapDecay, decode, requests; of both tier.device, tier.host,
 	// tier.disk, tier.external. Default: what the function has by itself, for dynamo what Dynamo has;
-	// its prefillScale of 1 is better raised to 16, for more cache hits and shorter queues.
+	// its prefillLoadScale of 1 is better raised to 16, for more cache hits and shorter queues.
 	// "stator replay" shows what weights do to a trace.
 	Weights map[string]float64 `yaml:"weights"`
 	// busy says when a rank takes no more requests. Default: never.
@@ -126,10 +126,10 @@ type Busy struct {
 	// prefillTokens is how many tokens of prompts that are not computed yet a rank may have: with
 	// more it is busy. Raising it fills engines' own queues, where nobody can be overtaken.
 	PrefillTokens int64 `yaml:"prefillTokens"`
-	// prefillShare bounds the same as a share of batchTokens, such as 0.8.
+	// prefillShare bounds the same as a share of maxNumBatchedTokens, such as 0.8.
 	PrefillShare float64 `yaml:"prefillShare"`
-	// batchTokens is the engines' max_num_batched_tokens, which prefillShare needs.
-	BatchTokens int64 `yaml:"batchTokens"`
+	// maxNumBatchedTokens is the engines' max_num_batched_tokens, which prefillShare needs.
+	MaxNumBatchedTokens int64 `yaml:"maxNumBatchedTokens"`
 	// kvUsage is the share of its KV cache that a rank may have in use, 0 to 1, by its own report or
 	// by what is booked there: with more it is busy, until both are below kvRelease.
 	KVUsage float64 `yaml:"kvUsage"`

@@ -104,9 +104,9 @@ const waitMargin = Duration(10e9)
 
 func (v *validator) busy(b *Busy, path string) {
 	v.is(b.PrefillTokens >= 0, path+".prefillTokens", "must not be negative")
-	v.is(b.BatchTokens >= 0, path+".batchTokens", "must not be negative")
+	v.is(b.MaxNumBatchedTokens >= 0, path+".maxNumBatchedTokens", "must not be negative")
 	v.is(b.PrefillShare >= 0 && b.PrefillShare <= 1000, path+".prefillShare", "must lie between 0 and 1000")
-	v.is(b.PrefillShare == 0 || b.BatchTokens > 0, path+".batchTokens", "is required with prefillShare: the engines' max_num_batched_tokens")
+	v.is(b.PrefillShare == 0 || b.MaxNumBatchedTokens > 0, path+".maxNumBatchedTokens", "is required with prefillShare: the engines' max_num_batched_tokens")
 	v.is(b.KVUsage >= 0 && b.KVUsage <= 1, path+".kvUsage", "must lie between 0 and 1")
 	v.is(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage, path+".kvRelease", "must lie between 0 and kvUsage")
 	v.is(b.Status == 429 || b.Status == 503 || b.Status == 529, path+".status", "is %d: use 429, 503 or 529", b.Status)

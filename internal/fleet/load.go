@@ -194,11 +194,11 @@ func (l *Load) SetReport(r Report) (gaps uint64, took time.Duration) {
 	return gaps, took
 }
 
-// Foreign is how many requests the rank has that no router booked: those of clients that go to it
+// Untracked is how many requests the rank has that no router booked: those of clients that go to it
 // directly, or of a router that has forgotten them. A request that ended while its engine's report
 // was on the way seems to be one too, so it takes two reports in a row to be counted. A report that
 // is older than age is worth nothing.
-func (l *Load) Foreign(now time.Time, age time.Duration) int64 {
+func (l *Load) Untracked(now time.Time, age time.Duration) int64 {
 	last := l.reported.Load()
 	if last == nil || now.Sub(last.At) > age {
 		return 0
@@ -206,8 +206,8 @@ func (l *Load) Foreign(now time.Time, age time.Duration) int64 {
 	return last.foreign
 }
 
-// Reported returns the newest sample; ok is false while there is none.
-func (l *Load) Reported() (r Report, ok bool) {
+// LastReport returns the newest sample; ok is false while there is none.
+func (l *Load) LastReport() (r Report, ok bool) {
 	p := l.reported.Load()
 	if p == nil {
 		return Report{}, false

@@ -13,7 +13,7 @@ func (s *Snapshot) String() string {
 	fmt.Fprintln(w, "WORKER\tRANK\tMODEL\tROLE\tSTATE\tADDRESS\tENGINE\tBOOKED\tPREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED")
 	for _, r := range s.Ranks {
 		booked, running, waiting, usage := r.Load.Booked(), "-", "-", "-"
-		if rep, ok := r.Load.Reported(); ok {
+		if rep, ok := r.Load.LastReport(); ok {
 			running, waiting = fmt.Sprint(rep.Running), fmt.Sprint(rep.Waiting)
 			usage = fmt.Sprintf("%.1f%%", 100*rep.KVUsage)
 		}

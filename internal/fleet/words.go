@@ -40,9 +40,12 @@ const (
 	Ready
 	Draining
 	Down
+
+	// States is how many there are.
+	States = 4
 )
 
-var stateNames = [...]string{"starting", "ready", "draining", "down"}
+var stateNames = [States]string{"starting", "ready", "draining", "down"}
 
 func (s State) String() string { return name(stateNames[:], uint8(s)) }
 

@@ -117,9 +117,7 @@ func TestDecideAllocatesNothing(t *testing.T) {
 
 func benchRouter(t testing.TB, ranks int) *route.Router {
 	x := kvindex.New(kvindex.Config{})
-	r := route.New(route.Config{Seed: 1, Decisions: benchDecisions, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-		return openai.Parse(ep, body, openai.Limits{})
-	}}, newFleet(t, x, ranks), x)
+	r := route.New(route.Config{Seed: 1, Decisions: benchDecisions}, newFleet(t, x, ranks), x)
 	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {
 		t.Fatal(err)
 	}

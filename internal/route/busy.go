@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,117 +11,137 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Busy says when a rank takes no more requests. The zero Busy is never: engines have queues of
-// their own. What is in a rank's own queue cannot be moved any more and cannot be overtaken by
-// what is more urgent, so thresholds are for those who want classes, deadlines and fairness to mean
-// something.
+// Busy sets when a rank is busy and takes no more requests. The zero Busy sets no bound.
+//
+// Engines have queues themselves, so bounds are optional. But a request in an engine's queue can
+// neither move to another rank nor be overtaken. Classes, deadlines and fairness therefore need bounds.
 type Busy struct {
-	// PrefillTokens is how many tokens of prompts that are not computed yet a rank may have; one with
-	// more is busy. 0 is no bound.
+	// PrefillTokens bounds the booked prompt tokens of a rank that are not computed yet. A rank with more
+	// is busy. 0 is no bound.
 	PrefillTokens int64
-	// PrefillShare bounds the same as a share of BatchTokens, the engine's max_num_batched_tokens; 0
-	// is no bound, and so is a BatchTokens of 0, which is unknown.
-	PrefillShare float64
-	BatchTokens  int64
-	// KVUsage is the share of its KV cache that a rank may have in use, by its own report or by what
-	// is booked there: with more it is busy until both are below KVRelease. 0 is no bound. KVRelease
-	// 0 means nine tenths of KVUsage.
+	// PrefillShare sets the same bound as a share of MaxNumBatchedTokens, which is the engine's setting of
+	// that name. 0 is no bound. It has no effect where MaxNumBatchedTokens is 0, unknown.
+	PrefillShare        float64
+	MaxNumBatchedTokens int64
+	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1. The larger of the engine's
+	// report and the booked blocks counts. A rank above it is busy until it is below KVRelease. 0 is no
+	// bound. KVRelease 0 means DefaultKVRelease times KVUsage.
 	KVUsage, KVRelease float64
-	// Status is what a refusal for this reason has: 429, 503 (default) or 529.
+	// Status is the HTTP status of a refusal for this reason: 429, 503 (default) or 529.
 	Status int
 }
 
-// Validate reports everything that is wrong.
+// DefaultKVRelease is the share of Busy.KVUsage below which a busy rank is free again.
+const DefaultKVRelease = 0.9
+
+// DefaultBusyStatus is the status of a refusal because all ranks are busy.
+const DefaultBusyStatus = 503
+
+// Validate reports every field that is wrong, each by its name in the configuration.
 func (b *Busy) Validate() error {
 	var errs []error
-	if b.PrefillTokens < 0 || b.BatchTokens < 0 || !(b.PrefillShare >= 0) {
-		errs = append(errs, errors.New("busy: the bounds on prefill must not be negative"))
+	if b.PrefillTokens < 0 {
+		errs = append(errs, fmt.Errorf("busy.prefillTokens is %d: it must be at least 0", b.PrefillTokens))
 	}
-	if !(b.KVUsage >= 0 && b.KVUsage <= 1) || !(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage) {
-		errs = append(errs, fmt.Errorf("busy: KV usage %v and its release %v must lie between 0 and 1, the release not above the usage", b.KVUsage, b.KVRelease))
+	if b.MaxNumBatchedTokens < 0 {
+		errs = append(errs, fmt.Errorf("busy.maxNumBatchedTokens is %d: it must be at least 0", b.MaxNumBatchedTokens))
+	}
+	if !(b.PrefillShare >= 0) {
+		errs = append(errs, fmt.Errorf("busy.prefillShare is %v: it must be at least 0", b.PrefillShare))
+	}
+	if b.PrefillShare > 0 && b.MaxNumBatchedTokens == 0 {
+		errs = append(errs, errors.New("busy.prefillShare needs busy.maxNumBatchedTokens"))
+	}
+	if !(b.KVUsage >= 0 && b.KVUsage <= 1) {
+		errs = append(errs, fmt.Errorf("busy.kvUsage is %v: it must lie between 0 and 1", b.KVUsage))
+	} else if !(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage) {
+		errs = append(errs, fmt.Errorf("busy.kvRelease is %v: it must lie between 0 and kvUsage, which is %v", b.KVRelease, b.KVUsage))
 	}
 	switch b.Status {
-	case 0, 429, 503, 529:
+	case 0, 429, DefaultBusyStatus, 529:
 	default:
-		errs = append(errs, fmt.Errorf("busy: the status is %d: use 429, 503 or 529", b.Status))
+		errs = append(errs, fmt.Errorf("busy.status is %d: use 429, 503 or 529", b.Status))
 	}
 	return errors.Join(errs...)
 }
 
-// prefillBound is the most prefill tokens a rank may have; 0 is no bound.
+// prefillBound is the most booked prefill tokens of a rank that is not busy; 0 is no bound.
 func (b *Busy) prefillBound() int64 {
 	bound := b.PrefillTokens
-	if share := int64(b.PrefillShare * float64(b.BatchTokens)); share > 0 && (bound == 0 || share < bound) {
+	if share := int64(b.PrefillShare * float64(b.MaxNumBatchedTokens)); share > 0 && (bound == 0 || share < bound) {
 		bound = share
 	}
 	return bound
 }
 
-// bounds says whether there are any.
-func (b *Busy) bounds() bool { return b.prefillBound() > 0 || b.KVUsage > 0 }
+// isSet says whether any bound is set.
+func (b *Busy) isSet() bool { return b.prefillBound() > 0 || b.KVUsage > 0 }
 
-func (b *Busy) status() int {
-	if b.Status == 0 {
-		return 503
-	}
-	return b.Status
-}
+func (b *Busy) status() int { return cmp.Or(b.Status, DefaultBusyStatus) }
 
-// reportAge is how old an engine's word of its load may be and still count.
-const reportAge = 5 * time.Second
+// maxReportAge is how old an engine's report of its load may be and still count.
+const maxReportAge = 5 * time.Second
 
-// full says whether a rank is busy now.
-func (r *Router) full(b *Busy, rank *fleet.Rank, now time.Time) bool {
-	if !b.bounds() {
+// isBusy says whether a rank is busy now.
+func (r *Router) isBusy(b *Busy, rank *fleet.Rank, now time.Time) bool {
+	if !b.isSet() {
 		return false
 	}
 	booked := rank.Load.Booked()
-	return r.fullWith(b, rank, &booked, now)
+	return r.isBusyWith(b, rank, &booked, now)
 }
 
-// fullWith says whether a rank is busy with what is booked there.
-func (r *Router) fullWith(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
-	bound := b.prefillBound()
-	return bound > 0 && booked.PrefillTokens > bound || b.KVUsage > 0 && r.latches.full(b, rank, booked, now)
+// isBusyWith says whether a rank is busy with this booked load.
+func (r *Router) isBusyWith(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
+	if bound := b.prefillBound(); bound > 0 && booked.PrefillTokens > bound {
+		return true
+	}
+	return b.KVUsage > 0 && r.latches.update(b, rank, booked, now)
 }
 
-// usage is the larger of what the engine reports to be in use and what is booked.
-func usage(rank *fleet.Rank, booked *fleet.Amount, now time.Time) float64 {
+// kvUsage is the larger of the engine's report and the booked share of a rank's cache.
+func kvUsage(rank *fleet.Rank, booked *fleet.Amount, now time.Time) float64 {
 	used := 0.0
 	if blocks := rank.Worker.Blocks; blocks > 0 {
 		used = float64(booked.DecodeBlocks) / float64(blocks)
 	}
-	if report, ok := rank.Load.Reported(); ok && now.Sub(report.At) <= reportAge {
+	if report, ok := rank.Load.LastReport(); ok && now.Sub(report.At) <= maxReportAge {
 		used = max(used, report.KVUsage)
 	}
 	return used
 }
 
-// latches remember which ranks have been too full and are not yet empty enough, so that a rank at
-// its threshold does not turn busy and free with every request.
+// latches remember which ranks are busy by the usage of their caches, so that a rank at its threshold
+// does not turn busy and free with every request.
+//
+//	usage                          free rank   busy rank
+//	above KVUsage                  busy        busy
+//	from KVRelease to KVUsage      free        busy
+//	below KVRelease                free        free
 type latches struct {
-	mu   sync.Mutex
-	bits atomic.Pointer[[]*atomic.Bool] // by RankID; never changed once stored
+	mu   sync.Mutex                     // held to grow bits
+	bits atomic.Pointer[[]*atomic.Bool] // by RankID; the slice never changes once stored
 }
 
-func (l *latches) full(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
-	bit, used, release := l.of(rank.ID), usage(rank, booked, now), b.KVRelease
-	if release == 0 {
-		release = 0.9 * b.KVUsage
-	}
+// update sets the latch of a rank by its usage now, and returns whether the rank is busy.
+func (l *latches) update(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
+	bit, used := l.of(rank.ID), kvUsage(rank, booked, now)
+	release := cmp.Or(b.KVRelease, DefaultKVRelease*b.KVUsage)
 	switch {
 	case used > b.KVUsage:
 		bit.Store(true)
 	case used < release:
 		bit.Store(false)
 	}
-	return bit.Load() && used >= release
+	return bit.Load() && used >= release // another decision may have set the latch meanwhile
 }
 
+// of returns the latch of a rank, and makes those up to it where they are missing.
 func (l *latches) of(id fleet.RankID) *atomic.Bool {
 	if have := l.bits.Load(); have != nil && int(id) < len(*have) {
 		return (*have)[id]
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var next []*atomic.Bool
@@ -134,8 +155,8 @@ func (l *latches) of(id fleet.RankID) *atomic.Bool {
 	return next[id]
 }
 
-// gone forgets a rank: its number will be another's.
-func (l *latches) gone(id fleet.RankID) {
+// reset frees a rank's latch, because its id will be used for another rank.
+func (l *latches) reset(id fleet.RankID) {
 	if have := l.bits.Load(); have != nil && int(id) < len(*have) {
 		(*have)[id].Store(false)
 	}

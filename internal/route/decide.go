@@ -1,46 +1,43 @@
 package route
 
 import (
-	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Decide says where req goes, and books it there; or, Queued, that Request.Ready will be told. It
-// never waits and never returns nil. Every Picked decision must be followed by one End, sooner or
-// later, and every Queued one by a call of Ready, by Leave or by GiveUp.
+// Decide decides where req goes, and books it there. Where it returns Queued, the final decision comes
+// through Request.Ready. It never waits and never returns nil. Every Picked decision must be followed
+// by one End, and every Queued one by a call of Ready, by Cancel or by Expire.
 func (r *Router) Decide(req *Request, now time.Time) *Decision {
 	return r.DecideInto(new(Decision), req, now)
 }
 
-// DecideInto is Decide for a caller that uses a decision again: it overwrites d and its slices, and
-// returns d, or another for a request whose turn in the queue has come at once. With an ID in the
-// request, its body parsed, and a prompt that was seen before, it allocates nothing.
+// DecideInto is Decide for a caller that uses a decision again. It overwrites d and its slices. It
+// returns d, or another decision for a request whose turn in the queue came at once. It allocates
+// nothing where the request has an ID, its body is parsed, and its prompt was seen before.
 func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision {
-	s := r.take()
-	defer r.give(s)
+	w := r.acquire()
+	defer r.release(w)
+
 	*d = Decision{
 		ID: req.ID, At: now, Session: req.Session, Source: req.Source, Candidates: d.Candidates[:0], Others: d.Others[:0],
 	}
 	if d.ID == "" {
 		d.ID = r.NewID()
 	}
-	final, err := r.decide(s, d, req)
-	switch {
-	case err != nil:
-		d.refuse(err)
-	case final != d: // it waited for no time at all, and was told already
-		return final
+
+	final := r.decide(w, req, d)
+	if final != d {
+		return final // it went through the queue without waiting, and is finished already
 	}
-	r.finish(d, s.chain[:d.Blocks])
+	r.finish(d, w.asked.chain[:d.Blocks])
 	return d
 }
 
-// finish keeps a decision, and counts it. chain is its prompt's blocks.
+// finish counts a decision and keeps it for Explain. chain is its prompt's blocks.
 func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 	r.counts.add(d)
 	r.recent.add(d)
@@ -49,64 +46,101 @@ func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 	}
 }
 
-// decide is the sentence: prompt → blocks → overlap → costs → pick, or the queue.
-func (r *Router) decide(s *scratch, d *Decision, req *Request) (*Decision, *prompt.Error) {
-	m, err := r.read(s, d, req)
-	if err != nil {
-		return d, err
-	}
-	if err := s.prepare(m, d); err != nil {
-		return d, err
-	}
-	busy := r.eligible(s, m, d)
-	if busy != nil && !m.parks(d, req) {
-		return d, busy
-	}
-	s.blocks = s.prompt.AppendBlocks(s.blocks[:0], m.BlockSize, m.seed(s.salt, s.prompt.Media))
-	r.index.Expire(d.At)
-	r.index.Lookup(s.blocks, &s.overlap)
-	s.name(d)
-	if busy == nil && !m.crowded(req) {
-		if err := r.place(s, m, d); err == nil || !m.parks(d, req) {
-			return d, err
+// decide reads the request and attempts to book it, or puts it into the queue. It returns d, or the
+// final decision of a request whose turn in the queue came at once.
+func (r *Router) decide(w *workspace, req *Request, d *Decision) *Decision {
+	q := &w.asked
+	refused := r.read(w, q, req, d)
+	if refused == nil {
+		refused = r.attempt(w, q, d)
+		if refused == nil {
+			return d
+		}
+		if q.mayWait && (refused.isBusy() || refused == queueOccupied) {
+			var final *Decision
+			final, refused = r.enqueue(w, q, req, d, refused == queueOccupied)
+			if refused == nil {
+				return final
+			}
 		}
 	}
-	return r.enqueue(s, m, d, req)
+
+	d.refuse(refused)
+	return d
 }
 
-// place books the request on the best of s.ranks and says why.
-func (r *Router) place(s *scratch, m *model, d *Decision) *prompt.Error {
-	d.Cost = m.choice(s.asks.role).Cost.String()
-	won, err := r.book(s, m, d)
-	if err != nil {
-		return err
+// attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one
+// whose turn in the queue has come both go through it. It returns nil for a request that is booked, and
+// else what stands in the way. For a request that may wait, w then has its overlap.
+func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
+	f := r.eligible(w, q, d.At)
+	refused := f.refusal(q, d.At)
+	if refused != nil && !(refused.isBusy() && q.mayWait) {
+		return refused
 	}
-	r.explain(s, m, d, won)
-	r.predict(s, d, *s.candidates[won].Rank)
+
+	q.cut()
+	d.nameBlocks(q)
+	r.index.Expire(d.At)
+	r.index.Lookup(q.blocks, &w.overlap)
+	switch {
+	case refused != nil:
+		return refused
+	case q.mayWait && q.model.waiting.len.Load() > 0:
+		return queueOccupied
+	}
+
+	d.Cost = q.model.choice(q.role).Cost.String()
+	won, refused := r.book(w, q, d)
+	if refused != nil {
+		return refused
+	}
+	w.judged.explain(d, won, r.cfg.Candidates)
+	r.predict(w, q, d.At, *w.judged.candidates[won].Rank)
 	return nil
 }
 
-// book scores, chooses and books until the chosen rank's load was still what it was scored
-// by. Each lost race means that another decision was booked, so the loop ends; the bound is
-// for the unlucky.
-func (r *Router) book(s *scratch, m *model, d *Decision) (int, *prompt.Error) {
+// nameBlocks writes what the prompt's blocks are called.
+func (d *Decision) nameBlocks(q *asked) {
+	d.Blocks = len(q.blocks)
+	if d.Blocks > 0 {
+		d.First = uint64(q.chain[0])
+		d.Last = uint64(q.chain[d.Blocks-1])
+	}
+}
+
+// maxRaces is how many races a decision may lose before it books whatever the load.
+const maxRaces = 64
+
+// book judges, chooses and books. It begins again where the chosen rank's load has changed since it was
+// judged. Each lost race means that another decision was booked, so all decisions together make
+// progress; maxRaces bounds the wait of the one that loses each time.
+func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *refusal) {
+	f, busy := &w.field, &q.model.Busy
 	for try := 0; ; try++ {
-		if try > 0 && m.Busy.bounds() { // the one that came before may have filled the rank
-			if err := r.eligible(s, m, d); err != nil {
-				return 0, err
+		if try > 0 && busy.isSet() { // the booking that came first may have filled the rank
+			f = r.eligible(w, q, d.At)
+			if refused := f.refusal(q, d.At); refused != nil {
+				return 0, refused
 			}
 		}
-		won, k, err := r.choose(s, m, d)
-		if err != nil {
-			return 0, err
+		j := r.judge(w, q, f, d.At)
+		if q.deadline > 0 {
+			if _, first := j.soonest(); first > q.deadline {
+				return 0, refuseLate(q, first)
+			}
+			j.dropLate(q.deadline)
 		}
+
+		won := q.policy.Choose(j.candidates, &q.policyInput, w.rng)
+		c := &j.candidates[won]
+		k := r.newBooking(q, j, c, d)
 		if try == maxRaces {
 			r.bookings.Force(d.ID, k)
 			return won, nil
 		}
-		c := &s.candidates[won]
-		if m.Busy.bounds() && r.fullWith(&m.Busy, c.Rank, &c.Facts.Booked, d.At) {
-			continue // it has become busy since it was found free
+		if busy.isSet() && r.isBusyWith(busy, c.Rank, &c.Facts.Booked, d.At) {
+			continue // it became busy after eligible found it free
 		}
 		if r.bookings.Start(d.ID, k, c.Facts.Booked) {
 			return won, nil
@@ -114,62 +148,54 @@ func (r *Router) book(s *scratch, m *model, d *Decision) (int, *prompt.Error) {
 	}
 }
 
-// maxRaces is how many lost races a decision bears.
-const maxRaces = 64
-
-// choose scores all candidates by their load now and picks one; k is the booking to make.
-func (r *Router) choose(s *scratch, m *model, d *Decision) (won int, k pick.Booking, err *prompt.Error) {
-	r.score(s, m, d)
-	if s.asks.deadline > 0 {
-		if _, soonest := r.soonest(s); soonest > s.asks.deadline {
-			return 0, k, s.tooLate(m, d, soonest)
-		}
-		s.candidates = slices.DeleteFunc(s.candidates, func(c pick.Candidate) bool { return r.firstToken(s, &c) > s.asks.deadline })
-	}
-	won = s.policy.Choose(s.candidates, &s.how, s.rng)
-	c := &s.candidates[won]
-	s.amount.PrefillTokens, s.amount.PrefillTime = int64(c.Uncached), r.adds(s, c)
+// newBooking is the booking of a request on a candidate.
+func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision) pick.Booking {
+	amount := j.booking
+	amount.PrefillTokens = int64(c.Uncached)
+	amount.PrefillTime = j.addedTime(c)
 	last := d.Last
-	if last != 0 && (s.asks.role == fleet.Decode || r.index.Reported(c.Rank.ID, blockhash.Sequence(last))) {
-		last = 0 // it is computed already: its block will not tell when its turn has come
+	if last != 0 && (q.computedElsewhere() || r.index.IsReported(c.Rank.ID, blockhash.Sequence(last))) {
+		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
-	return won, pick.Booking{
-		Rank: *c.Rank, Amount: s.amount, Last: last, Source: d.Source, At: d.At,
+	return pick.Booking{
+		Rank: *c.Rank, Amount: amount, Last: last, Source: d.Source, At: d.At,
 		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
-		FirstToken: c.Facts.Wait + s.amount.PrefillTime,
-	}, nil
+		FirstToken: c.Facts.Wait + amount.PrefillTime,
+	}
 }
 
-// predict lets the picked rank hold the prompt before it says so itself. A short prediction
-// only bridges the time until the engine's events, so few blocks suffice; a long one stands
-// for the rank's whole cache.
-func (r *Router) predict(s *scratch, d *Decision, rank fleet.Rank) {
+// Predictions of at most shortPrediction only bridge the time until the engine's events. They need few
+// blocks: bridgeBlocks are 260,000 tokens of 16 to a block. A longer prediction stands for the rank's
+// whole cache, and may have as many blocks as that.
+const (
+	shortPrediction = 10 * time.Second
+	bridgeBlocks    = 1 << 14
+)
+
+// predict makes the index expect the prompt's blocks on the picked rank, until its events report them.
+func (r *Router) predict(w *workspace, q *asked, now time.Time, rank fleet.Rank) {
 	ttl, limit := r.cfg.PredictFor(rank), rank.Worker.Blocks
-	if ttl <= 0 || len(s.blocks) == 0 {
+	if ttl <= 0 || len(q.blocks) == 0 {
 		return
 	}
-	if ttl <= bridge && (limit == 0 || limit > bridgeBlocks) {
+	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
 		limit = bridgeBlocks
 	}
-	r.index.Predict(rank.ID, s.chain, r.lasting(s, d, rank, ttl), d.At.Add(ttl), limit)
+	known := r.knownBlocks(w, q, now, rank.ID, ttl)
+	r.index.Predict(rank.ID, q.chain, known, now.Add(ttl), limit)
 }
 
-// lasting is how many of the prompt's blocks need no prediction: what the rank holds by its own
-// word, and what is predicted for at least half of the time that a new prediction would get. A
-// conversation's next turn so pays for its new blocks alone.
-func (r *Router) lasting(s *scratch, d *Decision, rank fleet.Rank, ttl time.Duration) int {
-	known := s.overlap.Of(rank.ID)[fleet.Device]
+// knownBlocks is how many of the prompt's blocks need no new prediction: those that the rank reports,
+// and those whose prediction lasts for at least half of ttl. So the next turn of a conversation pays
+// for its new blocks alone.
+func (r *Router) knownBlocks(w *workspace, q *asked, now time.Time, rank fleet.RankID, ttl time.Duration) int {
+	known := w.overlap.Of(rank)[fleet.Device]
 	if known == 0 {
 		return 0
 	}
-	until, predicted := r.index.PredictedUntil(rank.ID, s.chain[known-1])
-	if predicted && until.Sub(d.At) < ttl/2 {
+	until, predicted := r.index.PredictedUntil(rank, q.chain[known-1])
+	if predicted && until.Sub(now) < ttl/2 {
 		return 0
 	}
 	return known
 }
-
-const (
-	bridge       = 10 * time.Second
-	bridgeBlocks = 1 << 14
-)

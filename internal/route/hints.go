@@ -9,171 +9,163 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// asks is what a request asks of its routing.
-type asks struct {
-	role           fleet.Role
-	allowed        []string // sorted; empty means every worker
-	worker         string   // empty means any
-	rank           int      // -1 means any
-	class, tenant  string
-	strict         int
-	jump, deadline time.Duration
-	answer         int // tokens; 0 is unknown
-	required       []string
-	preferred      []prompt.Preference
+// hints is what a request asks of its routing: the hints of its body and those of trusted headers, as
+// one. Strings alias the request; see clone.
+type hints struct {
+	role          fleet.Role
+	allowed       []string // workers, sorted; empty means every worker
+	worker        string   // the only worker; empty means any
+	rank          int      // the only rank; -1 means any
+	class, tenant string
+	strict        int           // strict priority
+	headStart     time.Duration // in the queue
+	deadline      time.Duration // for the first token, from the request's arrival; 0 means none
+	outputTokens  int           // expected length of the answer; 0 is unknown
+	required      []string      // taints, sorted
+	preferred     []prompt.Preference
 
-	overlap, scale, temperature prompt.Override
+	overlapWeight, prefillLoadScale, temperature prompt.Override
 }
 
-// hear takes in the hints of the body, then those of trusted headers, which go before.
-func (s *scratch) hear(req *Request) {
-	a := &s.asks
-	a.tenant = req.Tenant
-	if s.parsed != nil && !req.Deaf {
-		if a.tenant == "" {
-			a.tenant = s.parsed.User
+// readHints merges the hints of the body with those of trusted headers, which take precedence. parsed
+// may be nil.
+func readHints(req *Request, parsed *prompt.Request) hints {
+	h := hints{rank: -1, role: req.Role, tenant: req.Tenant}
+	if parsed != nil && !req.IgnoreBodyHints {
+		if h.tenant == "" {
+			h.tenant = parsed.User
 		}
-		a.add(s.parsed.Hints)
+		h.override(parsed.Hints)
 	}
-	a.add(req.Hints)
-	if len(a.allowed) > 0 {
-		a.allowed = slices.Sorted(slices.Values(a.allowed))
+	h.override(req.Hints)
+
+	if len(h.allowed) > 0 {
+		h.allowed = slices.Sorted(slices.Values(h.allowed))
 	}
-	if len(a.required) > 0 {
-		a.required = slices.Sorted(slices.Values(a.required))
+	if len(h.required) > 0 {
+		h.required = slices.Sorted(slices.Values(h.required))
 	}
+	return h
 }
 
-func (a *asks) add(h *prompt.Hints) {
-	if h == nil {
+// override replaces the hints that are present in given, which may be nil.
+func (h *hints) override(given *prompt.Hints) {
+	if given == nil {
 		return
 	}
-	either(&a.overlap, h.OverlapWeight, h.OverlapWeight.Set)
-	either(&a.scale, h.PrefillScale, h.PrefillScale.Set)
-	either(&a.temperature, h.Temperature, h.Temperature.Set)
-	either(&a.allowed, h.Workers, len(h.Workers) > 0)
-	either(&a.worker, h.Worker, h.Worker != "")
-	either(&a.rank, h.Rank, h.Rank >= 0)
-	either(&a.class, h.Class, h.Class != "")
-	either(&a.deadline, h.Deadline, h.Deadline > 0)
-	either(&a.jump, h.Priority, h.Priority > 0)
-	either(&a.strict, h.Strict, h.Strict > 0)
-	either(&a.answer, h.OutputTokens, h.OutputTokens > 0)
-	either(&a.required, h.Required, len(h.Required) > 0)
-	either(&a.preferred, h.Preferred, len(h.Preferred) > 0)
+	overrideIf(&h.overlapWeight, given.OverlapWeight, given.OverlapWeight.Set)
+	overrideIf(&h.prefillLoadScale, given.PrefillLoadScale, given.PrefillLoadScale.Set)
+	overrideIf(&h.temperature, given.Temperature, given.Temperature.Set)
+	overrideIf(&h.allowed, given.Workers, len(given.Workers) > 0)
+	overrideIf(&h.worker, given.Worker, given.Worker != "")
+	overrideIf(&h.rank, given.Rank, given.Rank >= 0)
+	overrideIf(&h.class, given.Class, given.Class != "")
+	overrideIf(&h.tenant, given.Tenant, given.Tenant != "")
+	overrideIf(&h.deadline, given.Deadline, given.Deadline > 0)
+	overrideIf(&h.headStart, given.Priority, given.Priority > 0)
+	overrideIf(&h.strict, given.Strict, given.Strict > 0)
+	overrideIf(&h.outputTokens, given.OutputTokens, given.OutputTokens > 0)
+	overrideIf(&h.required, given.Required, len(given.Required) > 0)
+	overrideIf(&h.preferred, given.Preferred, len(given.Preferred) > 0)
 }
 
-func either[T any](have *T, given T, is bool) {
-	if is {
-		*have = given
+// overrideIf sets *field to value where present is true.
+func overrideIf[T any](field *T, value T, present bool) {
+	if present {
+		*field = value
 	}
 }
 
-// restricted says whether the request may not go everywhere.
-func (a *asks) restricted() bool {
-	return len(a.allowed) > 0 || a.worker != "" || a.rank >= 0 || len(a.required) > 0
+// policyInput is what a policy compares of the request.
+func (h *hints) policyInput(session string) pick.Request {
+	return pick.Request{Session: session, Temperature: h.temperature.Value, HasTemperature: h.temperature.Set}
 }
 
-// bar is what keeps a request from a rank: the first that does, in this order.
-type bar int
+// isRestricted says whether some ready ranks of the pool may be closed to the request.
+func (h *hints) isRestricted() bool {
+	return len(h.allowed) > 0 || h.worker != "" || h.rank >= 0 || len(h.required) > 0
+}
+
+// exclusion is the first hint that excludes a rank, in the order in which hints are checked. A later one
+// means that the rank came further, so the largest among a pool's ranks is the one to report.
+type exclusion int
 
 const (
-	notAllowed bar = iota // its allowed workers
-	notPinned             // its worker
-	notRanked             // its rank
-	notTainted            // the taints it requires
-	nothing
+	excludedByAllowed exclusion = iota // the worker is not among the allowed workers
+	excludedByWorker                   // another worker is named
+	excludedByRank                     // another rank is named
+	excludedByTaints                   // a required taint is missing
+	notExcluded
 )
 
-func (a *asks) bars(r *fleet.Rank) bar {
-	if len(a.allowed) > 0 {
-		if _, ok := slices.BinarySearch(a.allowed, r.Worker.Name); !ok {
-			return notAllowed
+// excludes returns the first hint that closes a rank to the request.
+func (h *hints) excludes(r *fleet.Rank) exclusion {
+	if len(h.allowed) > 0 {
+		if _, ok := slices.BinarySearch(h.allowed, r.Worker.Name); !ok {
+			return excludedByAllowed
 		}
 	}
 	switch {
-	case a.worker != "" && a.worker != r.Worker.Name:
-		return notPinned
-	case a.rank >= 0 && a.rank != r.Number:
-		return notRanked
-	case slices.ContainsFunc(a.required, func(t string) bool { return !r.Worker.Taints.Has(t) }):
-		return notTainted
+	case h.worker != "" && h.worker != r.Worker.Name:
+		return excludedByWorker
+	case h.rank >= 0 && h.rank != r.Number:
+		return excludedByRank
+	case slices.ContainsFunc(h.required, func(t string) bool { return !r.Worker.Taints.Has(t) }):
+		return excludedByTaints
 	}
-	return nothing
+	return notExcluded
 }
 
-// preference is what the cost of a worker is multiplied by for the taints that the request prefers,
-// as Dynamo does it: 1 where none matches, 0.37 to 2.72 where some do.
-func (a *asks) preference(w *fleet.Worker) float64 {
+// preference is the factor on a worker's cost for the taints that the request prefers. It is Dynamo's:
+// 1 where no preferred taint matches, and 0.37 to 2.72 where some do.
+func (h *hints) preference(w *fleet.Worker) float64 {
 	sum := 0.0
-	for i := range a.preferred {
-		if p := &a.preferred[i]; w.Taints.Has(p.Taint) {
+	for i := range h.preferred {
+		if p := &h.preferred[i]; w.Taints.Has(p.Taint) {
 			sum += p.Weight
 		}
 	}
 	return math.Exp(-math.Tanh(sum))
 }
 
-// lane names the set of ranks that may take the request. Names of workers cannot hold a comma.
-func (a *asks) lane() string {
-	if !a.restricted() {
-		if a.role == fleet.Aggregated {
+// lane names the set of ranks that may take the request: requests with the same lane may go to the same
+// ranks. Names of workers cannot hold a comma, so lanes of different sets differ.
+func (h *hints) lane() string {
+	if !h.isRestricted() {
+		if h.role == fleet.Aggregated {
 			return ""
 		}
-		return a.role.String()
+		return h.role.String()
 	}
-	lane := strings.Join(a.allowed, ",")
-	if a.worker != "" {
-		lane = a.worker
+
+	workers := strings.Join(h.allowed, ",")
+	if h.worker != "" {
+		workers = h.worker
 	}
-	return strings.Join(append([]string{a.role.String(), lane + "/" + strconv.Itoa(a.rank)}, a.required...), ",")
+	return strings.Join(append([]string{h.role.String(), workers + "/" + strconv.Itoa(h.rank)}, h.required...), ",")
 }
 
-// kept is a copy whose strings outlive the request's body.
-func (a *asks) kept() asks {
-	k := *a
-	k.allowed, k.required, k.preferred = slices.Clone(a.allowed), slices.Clone(a.required), slices.Clone(a.preferred)
-	for _, names := range [][]string{k.allowed, k.required} {
-		for i := range names {
-			names[i] = strings.Clone(names[i])
-		}
+// clone is a copy whose strings outlive the request's body.
+func (h *hints) clone() hints {
+	c := *h
+	c.allowed, c.required = cloneStrings(h.allowed), cloneStrings(h.required)
+	c.preferred = slices.Clone(h.preferred)
+	for i := range c.preferred {
+		c.preferred[i].Taint = strings.Clone(c.preferred[i].Taint)
 	}
-	for i := range k.preferred {
-		k.preferred[i].Taint = strings.Clone(k.preferred[i].Taint)
-	}
-	k.worker, k.class, k.tenant = strings.Clone(a.worker), strings.Clone(a.class), strings.Clone(a.tenant)
-	return k
+	c.worker = strings.Clone(h.worker)
+	c.class = strings.Clone(h.class)
+	c.tenant = strings.Clone(h.tenant)
+	return c
 }
 
-// answerBlocks is what an answer whose length is known occupies: half of its blocks, its mean over
-// the time that it grows. An answer of unknown length adds nothing, as everybody's does.
-func (a *asks) answerBlocks(blockSize int) int { return a.answer / (2 * blockSize) }
-
-// judge is the model's cost function with what the request overrides. Of [cost.Delay] that is the
-// worth of cached tokens alone: what it weighs prefill by is learned.
-func (s *scratch) judge(m *model) cost.Function {
-	a := &s.asks
-	by := m.choice(a.role).Cost
-	if !a.overlap.Set && !a.scale.Set {
-		return by
+func cloneStrings(list []string) []string {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i] = strings.Clone(list[i])
 	}
-	switch f := by.(type) {
-	case *cost.Weights:
-		s.weights = *f
-		either(&s.weights.Overlap, a.overlap.Value, a.overlap.Set)
-		either(&s.weights.PrefillScale, a.scale.Value, a.scale.Set)
-		return &s.weights
-	case *cost.Delay:
-		s.delay = *f
-		for t := range s.delay.Tier {
-			if a.overlap.Set {
-				s.delay.Tier[t] *= a.overlap.Value
-			}
-		}
-		return &s.delay
-	}
-	return by
+	return list
 }

@@ -22,6 +22,12 @@ type Preparer interface {
 	Prepare(req *prompt.Request, dst *prompt.Prompt) error
 }
 
+// The block size of a model that sets none, and the largest one, in tokens.
+const (
+	defaultBlockSize = 16
+	maxBlockSize     = 1 << 16
+)
+
 // ModelConfig is how requests for one model are routed. It must not change once it is set.
 type ModelConfig struct {
 	// Prompt prepares the model's prompts. Nil: requests are routed by load alone.
@@ -40,14 +46,14 @@ type ModelConfig struct {
 	Policy      string
 	Temperature float64
 	Cost        cost.Function
-	// Roles are how workers of single roles are chosen, where that differs.
+	// Roles override Policy, Temperature and Cost for the workers of one role.
 	Roles map[fleet.Role]Choice
-	// Busy says when a rank takes no more requests. All models of a pool must have the same.
+	// Busy sets when a rank takes no more requests. All models of a pool must have the same Busy.
 	Busy Busy
-	// Queue is how requests wait while all ranks that may take them are busy; nil: they are refused.
-	// Models of one pool wait in one queue, and must have the same.
+	// Queue sets how requests wait while all ranks that may take them are busy. Nil: they are refused.
+	// Models of one pool share one queue, and must have the same Queue.
 	Queue *queue.Config
-	// MaxWait is how long a request may wait; default 30 s.
+	// MaxWait is how long a request may wait; with a Queue it must be more than 0.
 	MaxWait time.Duration
 }
 
@@ -61,7 +67,7 @@ type Choice struct {
 	Cost cost.Function
 }
 
-// choice is a Choice made ready.
+// choice is a Choice with its policy.
 type choice struct {
 	Choice
 	policy pick.Policy
@@ -78,16 +84,16 @@ func newChoice(c Choice) (*choice, error) {
 	return &choice{c, policy}, errors.Join(err, c.Cost.Validate())
 }
 
-// model is a ModelConfig made ready.
+// model is a ModelConfig with its defaults, policies and queue. It never changes once it is served.
 type model struct {
 	ModelConfig
 	name    string
 	all     choice
 	roles   map[fleet.Role]*choice
-	waiting *waiting // nil where none waits
+	waiting *waiting // nil for a model without a queue
 }
 
-// choice is how workers of a role are chosen.
+// choice returns how workers of a role are chosen.
 func (m *model) choice(role fleet.Role) *choice {
 	if c := m.roles[role]; c != nil {
 		return c
@@ -95,25 +101,25 @@ func (m *model) choice(role fleet.Role) *choice {
 	return &m.all
 }
 
-// keep takes over the policies of the model before, where they are the same: a reload does not begin
-// their round again.
-func (m *model) keep(old *model) {
-	m.all.keep(&old.all)
+// keepPolicies takes over the policies of the model's old configuration where they are the same, so that
+// a reload does not restart the round of round-robin.
+func (m *model) keepPolicies(old *model) {
+	m.all.keepPolicy(&old.all)
 	for role, c := range m.roles {
 		if before := old.roles[role]; before != nil {
-			c.keep(before)
+			c.keepPolicy(before)
 		}
 	}
 }
 
-func (c *choice) keep(old *choice) {
+func (c *choice) keepPolicy(old *choice) {
 	if c.Policy == old.Policy && c.Temperature == old.Temperature {
 		c.policy = old.policy
 	}
 }
 
-// SetModels replaces what is served: decisions that have begun use the old models, all
-// others the new. On an error, which names everything that is wrong, nothing changes.
+// SetModels replaces the models. Decisions that have begun use the old models, and later ones the new.
+// On an error, which names everything that is wrong, nothing changes.
 func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	ready := make(map[string]*model, len(models))
 	var errs []error
@@ -123,7 +129,7 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 			errs = append(errs, fmt.Errorf("model %s: %w", name, err))
 		}
 		if old := (*r.models.Load())[name]; old != nil {
-			m.keep(old)
+			m.keepPolicies(old)
 		}
 		ready[name] = m
 	}
@@ -141,21 +147,24 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 		m.Pool = name
 	}
 	if m.BlockSize == 0 {
-		m.BlockSize = 16
+		m.BlockSize = defaultBlockSize
 	}
+
 	all, err := newChoice(Choice{cfg.Policy, cfg.Temperature, cfg.Cost})
 	errs := []error{err}
 	m.all, m.roles = *all, make(map[fleet.Role]*choice, len(cfg.Roles))
 	for role, c := range cfg.Roles {
-		if m.roles[role], err = newChoice(c); err != nil {
+		m.roles[role], err = newChoice(c)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", role, err))
 		}
 	}
-	if m.BlockSize < 0 || m.BlockSize > 1<<16 {
-		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and 65536", m.BlockSize))
+
+	if m.BlockSize < 0 || m.BlockSize > maxBlockSize {
+		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and %d", m.BlockSize, maxBlockSize))
 	}
-	if m.MaxWait == 0 {
-		m.MaxWait = 30 * time.Second
+	if m.Queue != nil && m.MaxWait <= 0 {
+		errs = append(errs, errors.New("the queue needs a MaxWait of more than 0"))
 	}
 	if m.Queue != nil {
 		errs = append(errs, m.Queue.Validate())
@@ -163,9 +172,9 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	return m, errors.Join(append(errs, m.Busy.Validate())...)
 }
 
-// seed is that of the block hashes of one request. Tokens do not tell one image from another,
-// nor where it stands among them, so a prompt with media shares blocks only with prompts of the
-// same media: that may miss what is cached, and never names what is not.
+// seed is the seed of a request's block hashes. Two images have the same tokens, so a prompt with media
+// shares blocks only with prompts that have the same media. That may miss a cached block, and never
+// finds one that is not cached.
 func (m *model) seed(salt string, media [][16]byte) uint64 {
 	seed := blockhash.Seed(m.Adapter, salt)
 	for _, hash := range media {

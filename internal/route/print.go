@@ -41,7 +41,7 @@ func (d *Decision) String() string {
 }
 
 func (d *Decision) rows() [][]string {
-	terms := []string{"cost ms", "= wait", "+ prefill", "+ decode", "+ foreign"}
+	terms := []string{"cost ms", "= wait", "+ prefill", "+ decode", "+ untracked"}
 	if d.Cost == cost.NameDynamo {
 		terms = []string{"cost", "= prefill", "+ decode", "+ requests"}
 	}
@@ -64,7 +64,7 @@ func (d *Decision) rows() [][]string {
 		if d.Cost == cost.NameDynamo {
 			*last = append(*last, dec(s.Prefill), dec(s.Decode), dec(s.Requests))
 		} else {
-			*last = append(*last, dec(s.Wait), dec(s.Prefill), dec(s.Decode), dec(s.Foreign))
+			*last = append(*last, dec(s.Wait), dec(s.Prefill), dec(s.Decode), dec(s.Untracked))
 		}
 		if prefers {
 			*last = append(*last, fmt.Sprintf("%.2f", s.Preference))
@@ -103,9 +103,9 @@ func (d *Decision) why() string {
 		}
 		return name + " won: the request names no session, and none had fewer requests."
 	case "power-of-two":
-		return fmt.Sprintf("%s won: two were drawn, and it had %d requests, not more than the other.", name, won.Load.Requests+won.Foreign)
+		return fmt.Sprintf("%s won: two were drawn, and it had %d requests, not more than the other.", name, won.Load.Requests+won.Untracked)
 	case "least-loaded":
-		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Foreign)
+		return fmt.Sprintf("%s won: it had %d requests, none had fewer.", name, won.Load.Requests+won.Untracked)
 	}
 	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached, d.PromptTokens)
 	switch {
@@ -166,7 +166,7 @@ func mainReason(won, next *Candidate) string {
 		{"less prefill ahead", ahead * scale},
 		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
 		{"fewer requests", next.Score.Requests - won.Score.Requests},
-		{"fewer requests of others", next.Score.Foreign - won.Score.Foreign},
+		{"fewer untracked requests", next.Score.Untracked - won.Score.Untracked},
 		{"preferred taints", won.Score.Total / max(won.Score.Preference, 0.1) * (next.Score.Preference - won.Score.Preference)},
 	} {
 		if term.gain > most {

@@ -1,61 +1,203 @@
 package route
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// Reason names why a request was refused: a closed set, for logs and metrics.
+// Reason names why a request was refused: a closed set, for logs, metrics and the error's code.
 type Reason string
 
-// The reasons, in the order in which they are looked for.
+// The reasons, in the order in which they are checked.
 const (
-	BadRequest      Reason = "bad_request"
-	ModelNotFound   Reason = "model_not_found"
-	Internal        Reason = "internal"
-	WorkerRequired  Reason = "worker_required"   // policy direct, and no worker is named
-	NoAllowedWorker Reason = "no_allowed_worker" // none of the allowed workers is in the pool
-	WorkerNotFound  Reason = "worker_not_found"  // the named worker is not in the pool, or not allowed
-	RankNotFound    Reason = "rank_not_found"    // the named worker has no such rank
-	NoTaintedWorker Reason = "no_tainted_worker" // none of them has the required taints
-	NoReadyWorker   Reason = "no_ready_worker"
-	Overloaded      Reason = "busy"        // all ranks that may take it are busy, and it cannot wait
-	PinnedBusy      Reason = "pinned_busy" // the worker it must go to is
-	QueueFull       Reason = "queue_full"  // a limit of what may wait is reached
-	DeadlineMissed  Reason = "deadline"    // its first token would come too late
-	WaitedTooLong   Reason = "waited_too_long"
+	ReasonBadRequest      Reason = "bad_request"
+	ReasonModelNotFound   Reason = "model_not_found"
+	ReasonInternal        Reason = "internal"
+	ReasonWorkerRequired  Reason = "worker_required"   // the policy is direct, and the request names no worker
+	ReasonNoAllowedWorker Reason = "no_allowed_worker" // no allowed worker is in the pool
+	ReasonWorkerNotFound  Reason = "worker_not_found"  // the named worker is not in the pool, or not allowed
+	ReasonRankNotFound    Reason = "rank_not_found"    // the named worker has no such rank
+	ReasonNoTaintedWorker Reason = "no_tainted_worker" // no worker that remains has the required taints
+	ReasonNoReadyWorker   Reason = "no_ready_worker"
+	ReasonBusy            Reason = "busy"            // all ranks that may take it are busy, and it cannot wait
+	ReasonPinnedBusy      Reason = "pinned_busy"     // the worker that the request names is busy
+	ReasonQueueFull       Reason = "queue_full"      // a limit of waiting requests is reached
+	ReasonDeadline        Reason = "deadline"        // its first token is expected after its deadline
+	ReasonWaitedTooLong   Reason = "waited_too_long" // its time in the queue has run out
 )
 
-// Reasons lists them.
+// Reasons lists the reasons.
 func Reasons() []Reason {
-	return []Reason{BadRequest, ModelNotFound, Internal, WorkerRequired, NoAllowedWorker, WorkerNotFound, RankNotFound,
-		NoTaintedWorker, NoReadyWorker, Overloaded, PinnedBusy, QueueFull, DeadlineMissed, WaitedTooLong}
+	return []Reason{ReasonBadRequest, ReasonModelNotFound, ReasonInternal, ReasonWorkerRequired, ReasonNoAllowedWorker,
+		ReasonWorkerNotFound, ReasonRankNotFound, ReasonNoTaintedWorker, ReasonNoReadyWorker, ReasonBusy, ReasonPinnedBusy,
+		ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong}
 }
 
-// refuse makes d a refusal. What was found out by others has no reason yet: its status tells.
-func (d *Decision) refuse(err *prompt.Error) {
-	d.Outcome, d.Err = Refused, err
-	if d.Reason != "" {
-		return
+// refusal is why a request is not booked now, and what to answer if it stays so.
+type refusal struct {
+	reason     Reason
+	err        *prompt.Error
+	retryAfter time.Duration // what to advise; 0 for no advice
+}
+
+// queueOccupied makes a request join the queue although a rank is free, because others wait already. It
+// never reaches a client.
+var queueOccupied = &refusal{}
+
+// isBusy says whether the request could go if a rank were less busy. Such a request may wait.
+func (w *refusal) isBusy() bool { return w.reason == ReasonBusy || w.reason == ReasonPinnedBusy }
+
+// busyStatus stands for the status that the model's Busy sets.
+const busyStatus = 0
+
+// answers has the answer to each reason that route finds. The text's arguments are those of refuse; the
+// last one is the wait to advise, where there is one. Reasons that are not here come with an error of
+// their own: see refuseError.
+var answers = map[Reason]struct {
+	status            int
+	kind, param, text string
+}{
+	ReasonModelNotFound: {404, openai.InvalidRequest, "model",
+		"The model `%s` does not exist%s."},
+	ReasonWorkerRequired: {400, openai.InvalidRequest, "nvext.router.worker",
+		"Requests for this model must name their worker. Set 'nvext.router.worker' to its name."},
+	ReasonNoAllowedWorker: {400, openai.InvalidRequest, "nvext.router.allowed_workers",
+		"None of the allowed workers (%s) serves the model `%s`. Name others, or leave them out."},
+	ReasonWorkerNotFound: {400, openai.InvalidRequest, "nvext.router.worker",
+		"The worker `%s` %s the model `%s`. Name another, or %s."},
+	ReasonRankNotFound: {400, openai.InvalidRequest, "nvext.router.dp_rank",
+		"No worker that may take this request has a rank %d. Ranks count from 0; leave it out for any."},
+	ReasonNoTaintedWorker: {503, openai.Overloaded, "nvext.routing_constraints.required_taints",
+		"No worker that may take this request has all of the required taints (%s). Require fewer, or prefer them."},
+	ReasonNoReadyWorker: {503, openai.Overloaded, "",
+		"No worker is ready for the model `%s`: %s. Try again in %s."},
+	ReasonBusy: {busyStatus, openai.Overloaded, "",
+		"%s busy. Try again in %s."},
+	ReasonPinnedBusy: {busyStatus, openai.Overloaded, "nvext.router.worker",
+		"The worker `%s` that this request must go to is busy. Try again in %s, or name no worker."},
+	ReasonQueueFull: {busyStatus, openai.Overloaded, "",
+		"All ranks are busy, and %s. Try again in %s."},
+	ReasonDeadline: {busyStatus, openai.Overloaded, "",
+		"The first token is expected after %d ms, and this request allows %d ms. Allow more, or try again in %s."},
+	ReasonWaitedTooLong: {busyStatus, openai.Overloaded, "",
+		"All ranks that may take this request stayed busy for %.1f s, while it waited. Try again in %s."},
+}
+
+// refuse makes the refusal for a reason of the table. busy gives the status where the table has
+// busyStatus; elsewhere it may be nil.
+func refuse(reason Reason, busy *Busy, retryAfter time.Duration, args ...any) *refusal {
+	answer := answers[reason]
+	status := answer.status
+	if status == busyStatus {
+		status = busy.status()
 	}
-	if d.Reason = BadRequest; err.Status >= 500 {
-		d.Reason = Internal
+	if retryAfter > 0 {
+		args = append(args, inSeconds(retryAfter))
+	}
+	return &refusal{reason: reason, retryAfter: retryAfter, err: &prompt.Error{
+		Status: status, Type: answer.kind, Param: answer.param, Code: string(reason), Message: fmt.Sprintf(answer.text, args...),
+	}}
+}
+
+// refuseError refuses a request that could not be parsed or prepared. An error that is not in the form
+// that clients understand is ours.
+func refuseError(err error) *refusal {
+	var e *prompt.Error
+	if !errors.As(err, &e) {
+		e = &prompt.Error{Status: 500, Type: openai.ServerError, Message: err.Error()}
+	}
+	reason := ReasonBadRequest
+	if e.Status >= 500 {
+		reason = ReasonInternal
+	}
+	return &refusal{reason: reason, err: e}
+}
+
+// refusal is what stands in a request's way; nil where a rank is free. Hints are checked before states,
+// and states before load.
+func (f *field) refusal(q *asked, now time.Time) *refusal {
+	switch {
+	case f.free > 0:
+		return nil
+	case len(f.ranks) > 0:
+		return f.refuseBusy(q, now)
+	case f.pool > 0 && f.hint != notExcluded:
+		return f.refuseExcluded(q)
+	}
+
+	retryAfter := 10 * time.Second
+	if f.states[fleet.Starting] > 0 {
+		retryAfter = 2 * time.Second
+	}
+	states := f.stateSummary()
+	switch {
+	case states == "":
+		states = "it has none"
+	case q.isRestricted():
+		states = "of those that may take this request " + states
+	}
+	return refuse(ReasonNoReadyWorker, nil, retryAfter, q.model.name, states)
+}
+
+// refuseBusy refuses a request whose ranks are all busy.
+func (f *field) refuseBusy(q *asked, now time.Time) *refusal {
+	retryAfter := wholeSeconds(f.leastWait(now))
+	if q.worker != "" {
+		return refuse(ReasonPinnedBusy, &q.model.Busy, retryAfter, clip(q.worker))
+	}
+	ranks := "The only rank that may take this request is"
+	if n := len(f.ranks); n > 1 {
+		ranks = fmt.Sprintf("All %d ranks that may take this request are", n)
+	}
+	return refuse(ReasonBusy, &q.model.Busy, retryAfter, ranks)
+}
+
+// refuseExcluded refuses a request whose hints exclude every rank of its pool.
+func (f *field) refuseExcluded(q *asked) *refusal {
+	model := q.model.name
+	switch f.hint {
+	case excludedByAllowed:
+		return refuse(ReasonNoAllowedWorker, nil, 0, clip(strings.Join(q.allowed, ", ")), model)
+	case excludedByWorker:
+		if len(q.allowed) > 0 {
+			return refuse(ReasonWorkerNotFound, nil, 0, clip(q.worker), "is not among the allowed workers that serve", model, "allow it")
+		}
+		return refuse(ReasonWorkerNotFound, nil, 0, clip(q.worker), "does not serve", model, "none")
+	case excludedByRank:
+		return refuse(ReasonRankNotFound, nil, 0, q.rank)
+	default:
+		return refuse(ReasonNoTaintedWorker, nil, 0, clip(strings.Join(q.required, ", ")))
 	}
 }
 
-// no refuses for a reason, which is the error's code too.
-func (d *Decision) no(why Reason, status int, param, message string) *prompt.Error {
-	d.Reason = why
-	kind := "invalid_request_error"
-	if status >= 429 {
-		kind = "overloaded_error"
-	}
-	return &prompt.Error{Status: status, Type: kind, Param: param, Code: string(why), Message: message}
+// refuseLate refuses a request whose first token is expected after its deadline.
+func refuseLate(q *asked, expected time.Duration) *refusal {
+	return refuse(ReasonDeadline, &q.model.Busy, wholeSeconds(expected-q.deadline), expected.Milliseconds(), q.deadline.Milliseconds())
 }
 
-// retryIn advises when to come again: whole seconds, at least one, and not so many that a client
-// which believes them is lost.
-func retryIn(d time.Duration) time.Duration {
+// refuse makes d a refusal.
+func (d *Decision) refuse(why *refusal) {
+	d.Outcome = Refused
+	d.Err, d.Reason = why.err, why.reason
+	d.RetryAfter = why.retryAfter
+}
+
+// wholeSeconds rounds a wait up to advise it: at least a second, and at most a minute, so that a client
+// that follows the advice is not lost.
+func wholeSeconds(d time.Duration) time.Duration {
 	return min(max((d+time.Second-1).Truncate(time.Second), time.Second), time.Minute)
+}
+
+// inSeconds prints a wait of whole seconds: "1 second", "10 seconds".
+func inSeconds(d time.Duration) string {
+	if d == time.Second {
+		return "1 second"
+	}
+	return fmt.Sprintf("%d seconds", int(d.Seconds()))
 }

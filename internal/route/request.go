@@ -8,20 +8,20 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// Request is what is asked of the router. Body and strings are only read during Decide.
+// Request is a request to route. Body and strings are only read during Decide.
 type Request struct {
 	// ID becomes the decision's id; where it is empty the router makes one. It must be
 	// unique among requests in flight and must never come from a client.
 	ID       string
 	Endpoint prompt.Endpoint
-	// Known is false for a path whose body we do not parse: such a request is routed by load.
+	// Known is false for a path whose body is not parsed. Such a request is routed by load.
 	Known bool
 	Body  []byte
-	// Parsed is the body's content, where the caller has read it already; nil lets
-	// Config.Parse read Body.
+	// Parsed is the body's content, where the caller has parsed it already. If it is nil and Known is
+	// true, Decide parses Body.
 	Parsed *prompt.Request
-	// Role is whom the request is for: workers that do all of it, or one part. To a decode worker the
-	// prompt comes computed.
+	// Role is the role of the workers that may take the request. To a decode worker the prompt comes
+	// computed.
 	Role fleet.Role
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
@@ -30,22 +30,23 @@ type Request struct {
 	// Source names the Envoy that carries the request: see Router.EndBefore.
 	Source string
 
-	// Deaf has the hints of the body ignored: its sender is not trusted with them.
-	Deaf bool
-	// Hints are those of trusted headers; they go before the body's. Nil for none.
+	// IgnoreBodyHints ignores routing hints in the body, because the client is not trusted.
+	IgnoreBodyHints bool
+	// Hints are those of trusted headers. They take precedence over the body's. Nil for none.
 	Hints *prompt.Hints
-	// Tenant is who shares a fair class of the queue with others; empty means the body's user.
+	// Tenant is the client's tenant, which a fair class of the queue serves as much as each other one.
+	// Empty means the body's user.
 	Tenant string
-	// Ready is told the final decision of a request that had to wait: where Decide returned Queued,
-	// once, unless the request left before. It must be quick and must not call the router. Nil: the
-	// request cannot wait, and is refused where it would have to.
+	// Ready receives the final decision of a request for which Decide returned Queued. It is called once,
+	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
+	// must not call the router. Nil means that the request cannot wait, and is refused instead.
 	Ready func(*Decision)
 }
 
-// Outcome says what Decide decided.
+// Outcome is the kind of a decision.
 type Outcome uint8
 
-// The outcomes. Queued is not final: Request.Ready will be told what becomes of it.
+// The outcomes. Queued is not final: the final decision comes through Request.Ready.
 const (
 	Picked Outcome = iota
 	Queued
@@ -69,20 +70,20 @@ type Decision struct {
 	ID      string
 	At      time.Time
 	Outcome Outcome
-	// Err is what to answer, for Refused; RetryAfter is the wait to advise, 0 for none.
+	// Err is the answer to a refused request, and Reason is why it was refused. RetryAfter is the wait to
+	// advise; 0 for no advice.
 	Err        *prompt.Error
 	RetryAfter time.Duration
-	// Reason names why, for Refused.
-	Reason Reason `json:",omitempty"`
-	// Ticket is the place in the queue, for Queued.
+	Reason     Reason `json:",omitempty"`
+	// Ticket is the place in the queue of a queued request.
 	Ticket *Ticket `json:"-"`
-	// Wait is about the time in the queue; nil for a request that did not wait.
+	// Wait describes the time in the queue; nil for a request that did not wait.
 	Wait *Wait `json:",omitempty"`
 
 	// Cost names the function that judged the candidates.
 	Model, Policy, Cost string
-	// Worker and Rank take the request at Address. Ranks is how many the worker has: where
-	// there is more than one, the pick must be pinned to Rank.
+	// Worker and Rank take the request at Address. Ranks is how many the worker has. Where it has more
+	// than one, the request must name Rank to the engine.
 	Worker      string
 	Rank, Ranks int
 	Address     string
@@ -94,10 +95,10 @@ type Decision struct {
 	// holds on any tier; Cached the tokens it need not compute.
 	Blocks, Overlap, Cached int
 	BlockSize               int
-	// First and Last are the sequence hashes of the first and the last complete block: they
-	// say which prompts were alike without saying what they were.
+	// First and Last are the sequence hashes of the first and the last complete block. Equal hashes mean
+	// equal prompts up to there; the text cannot be read from them.
 	First, Last uint64
-	// Stream and IncludeUsage are the client's, and MaxTokens its bound of the answer, 0 for none.
+	// Stream, IncludeUsage and MaxTokens are as the client set them; MaxTokens 0 is no bound.
 	Stream, IncludeUsage bool
 	MaxTokens            int `json:",omitempty"`
 	Session, Source      string
@@ -116,7 +117,8 @@ type Candidate struct {
 	Picked  bool
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
 	Overlap [fleet.Tiers]int
-	Load    fleet.Amount
-	Foreign int64 // requests there that no router has booked
-	Score   cost.Score
+	Load    fleet.Amount // booked there before this request
+	// Untracked is the requests there that no router has booked.
+	Untracked int64
+	Score     cost.Score
 }

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// ring keeps the newest decisions in memory of its own: what is kept of one is copied, into where
-// the oldest was, so that keeping reasons makes no garbage, and decisions end with their callers. Each
-// slot has a lock; two meet at one only where a writer is a whole round ahead, or a reader looks.
+// ring keeps copies of the newest decisions. A new copy overwrites the oldest one in its memory, so that
+// keeping reasons makes no garbage and a caller may use its Decision again. Each slot has a lock. Two
+// goroutines meet at one only where a writer is a whole round ahead, or where a reader looks.
 type ring struct {
 	slots []slot
 	next  atomic.Uint64
@@ -24,13 +24,16 @@ func (g *ring) add(d *Decision) {
 	s := &g.slots[(g.next.Add(1)-1)%uint64(len(g.slots))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	candidates, others := append(s.d.Candidates[:0], d.Candidates...), append(s.d.Others[:0], d.Others...)
-	s.used, s.d = true, *d
-	s.d.Candidates, s.d.Others, s.d.Ticket = candidates, others, nil
+	candidates := append(s.d.Candidates[:0], d.Candidates...)
+	others := append(s.d.Others[:0], d.Others...)
+	s.used = true
+	s.d = *d
+	s.d.Candidates, s.d.Others = candidates, others
+	s.d.Ticket = nil // it refers to the queue
 }
 
-// find walks the ring from the newest back. It is asked by people, so a walk over a few
-// thousand slots is cheaper than a map that every decision would have to keep.
+// find walks the ring from the newest decision back. Only people look for decisions, so a walk over a
+// few thousand slots is cheaper than a map that every decision would have to update.
 func (g *ring) find(id string) (found *Decision, ok bool) {
 	g.walk(func(d *Decision) bool {
 		if d.ID == id {
@@ -52,23 +55,23 @@ func (g *ring) newest(n int) []*Decision {
 	return list
 }
 
-// walk shows decisions, newest first, until see returns false. What it shows must not be kept.
-func (g *ring) walk(see func(*Decision) bool) {
+// walk calls visit with the decisions, newest first, until visit returns false. visit must not keep them.
+func (g *ring) walk(visit func(*Decision) bool) {
 	next, size := g.next.Load(), uint64(len(g.slots))
 	for i := uint64(1); i <= min(next, size); i++ {
-		if !g.slots[(next-i)%size].show(see) {
+		if !g.slots[(next-i)%size].visit(visit) {
 			return
 		}
 	}
 }
 
-func (s *slot) show(see func(*Decision) bool) (more bool) {
+func (s *slot) visit(visit func(*Decision) bool) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.used || see(&s.d)
+	return !s.used || visit(&s.d)
 }
 
-// Clone is a copy that shares nothing that is overwritten.
+// Clone is a copy that shares no memory that DecideInto overwrites.
 func (d *Decision) Clone() *Decision {
 	c := *d
 	c.Candidates, c.Others = slices.Clone(d.Candidates), slices.Clone(d.Others)

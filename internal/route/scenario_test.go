@@ -15,7 +15,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/queue"
@@ -48,9 +47,7 @@ func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := &world{index: kvindex.New(kvindex.Config{}), now: start, tickets: map[string]*route.Ticket{}}
 		w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.index.Drop(id); w.router.RankGone(id) }})
-		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-			return openai.Parse(ep, body, openai.Limits{})
-		}}, w.fleet, w.index)
+		w.router = route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": {Prefill: line, Decode: perfmodel.DefaultSpeed().Decode}}}, w.fleet, w.index)
 		datadriven.RunTest(t, file, w.act)
 	})
 }
@@ -114,9 +111,9 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		w.router.Wake(w.now)
 		return ""
 	case "leave":
-		return fmt.Sprintln(w.router.Leave(w.tickets[a.words[0]]))
+		return fmt.Sprintln(w.router.Cancel(w.tickets[a.words[0]]))
 	case "giveup":
-		if got := w.router.GiveUp(w.tickets[a.words[0]], w.now); got != nil {
+		if got := w.router.Expire(w.tickets[a.words[0]], w.now); got != nil {
 			return got.String() + fmt.Sprintf("retry after %v\n", got.RetryAfter)
 		}
 		return "was told already\n"
@@ -185,7 +182,7 @@ func (w *world) models(a args, input string) string {
 		m := &route.ModelConfig{
 			Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: a.float("temperature"),
 			Busy:    route.Busy{PrefillTokens: int64(a.number("busy", 0)), KVUsage: a.float("kv"), Status: a.number("status", 0)},
-			MaxWait: time.Duration(a.number("maxwait", 0)) * time.Second,
+			MaxWait: time.Duration(a.number("maxwait", 30)) * time.Second,
 		}
 		if a.value["cost"] == cost.NameDynamo {
 			m.Cost = cost.Dynamo()

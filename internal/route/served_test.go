@@ -8,8 +8,6 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
-	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -17,9 +15,6 @@ import (
 func TestServed(t *testing.T) {
 	x, got := kvindex.New(kvindex.Config{}), []string{}
 	r := route.New(route.Config{
-		Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-			return openai.Parse(ep, body, openai.Limits{})
-		},
 		Served: func(rank fleet.Rank, decided time.Time, prompt, cached int) {
 			got = append(got, fmt.Sprintf("%s at %d: %d of %d", rank.Worker.Name, decided.Unix()-start.Unix(), cached, prompt))
 		},

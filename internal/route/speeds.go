@@ -11,74 +11,91 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// Kind is a sort of worker, whose prompts are taken to run alike.
-type Kind struct{ Model, Engine string }
+// WorkerClass names the workers that share what is learned of their speed.
+type WorkerClass struct{ Model, Engine string }
 
-// speeds is what is learned of how long prefills and decode steps take, per kind of worker.
+func classOf(w *fleet.Worker) WorkerClass { return WorkerClass{w.Model, w.Engine} }
+
+// speeds is what is learned of how long prefills and decode steps take, per class of workers. It is safe
+// for concurrent use.
 //
-// What is observed of prefills is exact in its own way: how many tokens the pick left to compute, and
-// the time from the prefill before to the first token, or to the event that says the prompt's last
-// block is stored. No answer is read for it. What is observed of steps is what engines say of
-// themselves: the mean gap between tokens since their report before, beside what the cache holds.
+// A prefill is observed without reading an answer. Its tokens are those that the pick left to compute.
+// Its time runs from the end of the prefill before it to its own end: the first token, or the event that
+// reports the prompt's last block. A decode step is observed in engines' reports: the mean gap between
+// tokens since the last report, beside the tokens in the cache.
 type speeds struct {
-	start  map[string]perfmodel.Speed // believed of a model's workers at first, where something is
-	mu     sync.Mutex
-	byKind atomic.Pointer[map[Kind]*learned] // never changed once stored; nil at first
+	start   map[string]perfmodel.Speed               // first estimates by model; read only
+	mu      sync.Mutex                               // held to add a class
+	byClass atomic.Pointer[map[WorkerClass]*learned] // nil at first; the map never changes once stored
 }
 
-// learned is what is learned of one kind.
+// learned is what is learned of one class. prefill is over tokens to compute, decode over tokens in the
+// cache.
 type learned struct{ prefill, decode *perfmodel.Learned }
 
+// The spans of tokens over which lines are learned: the lower end separates their two terms.
+const (
+	prefillSpanFrom, prefillSpanTo = 500, 8_000
+	decodeSpanFrom, decodeSpanTo   = 10_000, 400_000
+)
+
+// of returns what is learned of a worker's class, and begins a new class with its first estimate.
 func (s *speeds) of(w *fleet.Worker) *learned {
-	kind := Kind{w.Model, w.Engine}
-	if known := s.byKind.Load(); known != nil {
-		if l := (*known)[kind]; l != nil {
+	class := classOf(w)
+	if known := s.byClass.Load(); known != nil {
+		if l := (*known)[class]; l != nil {
 			return l
 		}
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := map[Kind]*learned{}
-	if known := s.byKind.Load(); known != nil {
+	next := map[WorkerClass]*learned{}
+	if known := s.byClass.Load(); known != nil {
 		maps.Copy(next, *known)
 	}
-	if next[kind] == nil {
+	if next[class] == nil { // else another decision has added it since
 		start, ok := s.start[w.Model]
 		if !ok {
 			start = perfmodel.DefaultSpeed()
 		}
-		next[kind] = &learned{perfmodel.NewLearned(start.Prefill, 500, 8_000), perfmodel.NewLearned(start.Decode, 10_000, 400_000)}
-		s.byKind.Store(&next)
+		next[class] = &learned{
+			prefill: perfmodel.NewLearned(start.Prefill, prefillSpanFrom, prefillSpanTo),
+			decode:  perfmodel.NewLearned(start.Decode, decodeSpanFrom, decodeSpanTo),
+		}
+		s.byClass.Store(&next)
 	}
-	return next[kind]
+	return next[class]
 }
 
-// prefilled is told of a prefill that ended. It teaches the kind's line, which so is that of its
-// average rank, and, where it was alone, the rank's own pace against it: of several in one pass all
-// but the first seem to take no time, and a busy rank would seem fast.
-func (s *speeds) prefilled(k *pick.Booking, p fleet.Ended) {
-	kind, tokens := s.of(k.Rank.Worker).prefill, int(k.Prompt-k.Cached)
+// observePrefill learns from a prefill that ended: the line of the rank's class, which so becomes that of
+// its average rank, and the rank's pace against that line. The pace is learned only from a prefill that
+// was alone on its rank. Of several in one pass all but the first seem to need no time, so a busy rank
+// would seem fast.
+func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
+	class, tokens := s.of(k.Rank.Worker).prefill, int(k.Prompt-k.Cached)
 	if p.Alone {
-		k.Rank.Load.ObservePace(p.Took, kind.Line().Prefill(tokens))
+		k.Rank.Load.ObservePace(p.Took, class.Line().Prefill(tokens))
 	}
-	kind.Observe(tokens, p.Took)
+	class.Observe(tokens, p.Took)
 }
 
-// decoded is told of the gaps between tokens since a rank's report before, and what its cache held at
-// the end of that time: about what it held in it. A worker whose cache is of unknown size teaches
-// nothing.
-func (s *speeds) decoded(w *fleet.Worker, r *fleet.Report, gaps uint64, took time.Duration) {
-	if context := int(r.KVUsage * float64(w.Blocks) * float64(w.BlockSize)); gaps > 0 && context > 0 {
+// observeDecode learns from the gaps between tokens since a rank's last report. The cache's content at
+// the end of that time stands for its content during it. A worker whose capacity is unknown gives
+// nothing to learn from.
+func (s *speeds) observeDecode(w *fleet.Worker, r *fleet.Report, gaps uint64, took time.Duration) {
+	context := int(r.KVUsage * float64(w.Blocks) * float64(w.BlockSize))
+	if gaps > 0 && context > 0 {
 		s.of(w).decode.Observe(context, took/time.Duration(gaps))
 	}
 }
 
-// Speeds is what has been learned, per kind of worker.
-func (r *Router) Speeds() map[Kind]perfmodel.Speed {
-	out := map[Kind]perfmodel.Speed{}
-	if known := r.speeds.byKind.Load(); known != nil {
-		for kind, l := range *known {
-			out[kind] = perfmodel.Speed{Prefill: l.prefill.Line(), Decode: l.decode.Line()}
+// Speeds returns what has been learned, per class of workers.
+func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
+	out := map[WorkerClass]perfmodel.Speed{}
+	if known := r.speeds.byClass.Load(); known != nil {
+		for class, l := range *known {
+			out[class] = perfmodel.Speed{Prefill: l.prefill.Line(), Decode: l.decode.Line()}
 		}
 	}
 	return out

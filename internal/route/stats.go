@@ -6,12 +6,12 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// counts are kept in the router so that decisions need no metrics library.
+// counts are the counters of Stats. They are kept here so that decisions need no metrics library.
 type counts struct {
 	picked, refused                       atomic.Uint64
 	promptTokens, cached, blocks, overlap atomic.Uint64
 	notFound, unready, busy, bad          atomic.Uint64
-	queued, left                          atomic.Uint64
+	queued, cancelled                     atomic.Uint64
 }
 
 func (c *counts) add(d *Decision) {
@@ -29,30 +29,31 @@ func (c *counts) add(d *Decision) {
 	}
 	c.refused.Add(1)
 	switch d.Reason {
-	case ModelNotFound:
+	case ReasonModelNotFound:
 		c.notFound.Add(1)
-	case NoReadyWorker:
+	case ReasonNoReadyWorker:
 		c.unready.Add(1)
-	case Overloaded, PinnedBusy, QueueFull, DeadlineMissed, WaitedTooLong:
+	case ReasonBusy, ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong:
 		c.busy.Add(1)
 	default:
 		c.bad.Add(1)
 	}
 }
 
-// Stats are the router's counters. Ratios are the reader's to make: overlap over blocks is
-// a hit rate weighted by blocks, which a mean of ratios is not.
+// Stats are the router's counters. They hold sums and no ratios: OverlapBlocks over Blocks is a hit rate
+// weighted by blocks, which a mean of ratios is not.
 type Stats struct {
 	Picked, Refused uint64
 	// PromptTokens, CachedTokens, Blocks and OverlapBlocks are sums over picked requests.
 	PromptTokens, CachedTokens, Blocks, OverlapBlocks uint64
-	// ModelNotFound, NoReadyWorker, Busy and BadRequest say why requests were refused.
+	// ModelNotFound, NoReadyWorker, Busy and BadRequest count refused requests by their reason. Busy
+	// includes requests that waited too long or would have missed their deadline.
 	ModelNotFound, NoReadyWorker, Busy, BadRequest uint64
-	// Queued counts requests that had to wait, and Left those of them that left before their turn;
-	// Waiting are those that wait now.
-	Queued, Left uint64
-	Waiting      int
-	Bookings     BookingStats
+	// Queued counts requests that had to wait, and Cancelled those of them whose client left before
+	// their turn. Waiting is how many wait now.
+	Queued, Cancelled uint64
+	Waiting           int
+	Bookings          BookingStats
 }
 
 // Stats returns the counters now.
@@ -63,12 +64,12 @@ func (r *Router) Stats() Stats {
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
-		Busy: c.busy.Load(), Queued: c.queued.Load(), Left: c.left.Load(), Waiting: int(r.queued.Load()),
+		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
 		Bookings: r.bookings.Stats(),
 	}
 }
 
-// What callers need of package pick, so that those above import one package.
+// Types of package pick that callers need, so that they need not import it.
 type (
 	BookingStats  = pick.Stats
 	BookingReason = pick.Reason

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 )
@@ -18,64 +16,78 @@ import (
 // waiting is the queue of one pool.
 type waiting struct {
 	pool string
-	len  atomic.Int64 // of queue
+	len  atomic.Int64 // of queue; read without mu to see quickly whether anything waits
 
 	mu    sync.Mutex
 	queue *queue.Queue // guarded by mu
 }
 
-// Wait is what a decision knows of the time that its request waited.
+// Wait describes the time that a request waited.
 type Wait struct {
 	// Since is when the request came, and Took how long it has waited.
 	Since time.Time
 	Took  time.Duration
-	// Class and Tenant are where it stood, Ahead how many waited in all when it came, and Busy how
-	// many ranks could have taken it, had they been free; none where Free says that some were, but
-	// others stood before it.
+	// Class and Tenant are its place in the queue. Ahead is how many requests waited in the whole queue
+	// when it came.
 	Class, Tenant string
-	Ahead, Busy   int
-	Free          bool
+	Ahead         int
+	// Busy is how many ranks could have taken the request if they had been less busy. Where Free is true
+	// these ranks were free, and the request took its turn behind others.
+	Busy int
+	Free bool
 }
 
-// Ticket is a request's place in the queue.
+// Ticket is a request's place in the queue. A ticket leaves the queue exactly once:
+//
+//	event                       state before   state after   final decision
+//	Decide returns Queued       -              waiting       -
+//	its turn comes (Wake, End)  waiting        decided       goes to Request.Ready
+//	Wake after Until            waiting        decided       goes to Request.Ready, refused
+//	Expire                      waiting        decided       is returned, refused
+//	Cancel                      waiting        cancelled     none
+//	Expire, Cancel              decided        decided       has gone to Request.Ready
+//
+// While Decide is still at work, the final decision is not passed to Request.Ready but returned by
+// Decide.
 type Ticket struct {
 	waiting *waiting
 	item    *queue.Item
 	ready   func(*Decision)
 
-	// What the decision is made of when its turn comes. Nothing here refers to the request's body.
+	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision Decision
-	asks     asks
+	hints    hints
 	policy   pick.Policy
 	blocks   []blockhash.Block
 	wait     Wait
 
-	// Guarded by waiting.mu: while Decide is still at work the final decision is its to return.
-	deciding bool
-	final    *Decision
+	deciding bool      // guarded by waiting.mu; true until Decide has returned
+	final    *Decision // guarded by waiting.mu; the final decision, if it was made while deciding
 }
 
-// Until is when the wait ends at the latest: see [Router.GiveUp].
+// Until is when the wait ends at the latest: see [Router.Expire].
 func (t *Ticket) Until() time.Time { return t.item.Until }
 
-// setQueues gives every model its pool's queue, and every queue its configuration: who waits keeps
-// their place.
+// setQueues gives every model the queue of its pool, and every queue its configuration. Requests that
+// wait keep their place. A queue whose pool has no model any more stays until its requests have gone.
 func (r *Router) setQueues(models map[string]*model) {
 	r.queuesMu.Lock()
 	defer r.queuesMu.Unlock()
-	have := map[string]*waiting{}
-	for _, w := range *r.queues.Load() {
-		have[w.pool] = w
-	}
+
 	list := *r.queues.Load()
+	byPool := map[string]*waiting{}
+	for _, w := range list {
+		byPool[w.pool] = w
+	}
 	for _, m := range models {
 		if m.Queue == nil {
 			continue
 		}
-		w := have[m.Pool]
+		w := byPool[m.Pool]
 		if w == nil {
 			w = &waiting{pool: m.Pool, queue: queue.New(*m.Queue)}
-			have[m.Pool], list = w, append(list[:len(list):len(list)], w)
+			byPool[m.Pool] = w
+			list = append(list[:len(list):len(list)], w) // readers may hold the old slice
 		} else {
 			w.mu.Lock()
 			w.queue.Configure(*m.Queue)
@@ -86,58 +98,52 @@ func (r *Router) setQueues(models map[string]*model) {
 	r.queues.Store(&list)
 }
 
-// parks says whether a request that was refused because its ranks are busy may wait instead.
-func (m *model) parks(d *Decision, req *Request) bool {
-	return m.waiting != nil && req.Ready != nil && d.busy()
-}
-
-// busy says whether what stood in the decision's way is that its ranks were busy.
-func (d *Decision) busy() bool { return d.Reason == Overloaded || d.Reason == PinnedBusy }
-
-// crowded says whether others wait, so that a request that could go has to take its turn.
-func (m *model) crowded(req *Request) bool {
-	return m.waiting != nil && req.Ready != nil && m.waiting.len.Load() > 0
-}
-
-// enqueue has the request wait, and returns the decision to hand back: d, which is Queued, or the
-// final one where its turn has come at once.
-func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Decision, *prompt.Error) {
-	r.score(s, m, d)
-	best, first := r.soonest(s)
+// enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d,
+// which is then Queued, or the final decision where the request's turn came at once, or a refusal. free
+// says that a rank is free and others wait already.
+func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
+	f := &w.field
+	j := r.judge(w, q, f, d.At)
+	best, first := j.soonest()
 	t := &Ticket{
-		waiting: m.waiting, ready: req.Ready, asks: s.asks.kept(), policy: s.policy, deciding: true,
-		blocks: append([]blockhash.Block(nil), s.blocks...),
-		wait:   Wait{Since: d.At, Busy: len(s.ranks), Free: d.Reason == ""},
+		waiting: q.model.waiting, ready: req.Ready, hints: q.hints.clone(), policy: q.policy, deciding: true,
+		blocks: slices.Clone(q.blocks),
+		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
 	}
-	ask := queue.Request{
-		Class: t.asks.class, Tenant: t.asks.tenant, Lane: t.asks.lane(), Strict: t.asks.strict, Jump: t.asks.jump,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait, At: d.At, Until: d.At.Add(m.MaxWait), Value: t,
+	t.wait.Tenant = t.hints.tenant
+	turn := queue.Request{
+		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.lane(), Strict: t.hints.strict, HeadStart: t.hints.headStart,
+		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait,
+		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
-	w := m.waiting
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if s.asks.deadline > 0 {
-		ahead := first + w.queue.Ahead(ask)/time.Duration(len(s.ranks))
-		if ahead > s.asks.deadline {
-			return nil, s.tooLate(m, d, ahead)
+
+	wt := q.model.waiting
+	wt.mu.Lock()
+	defer wt.mu.Unlock()
+	if q.deadline > 0 {
+		expected := first + wt.queue.Ahead(turn)/time.Duration(f.usable())
+		if expected > q.deadline {
+			return nil, refuseLate(q, expected)
 		}
-		if by := d.At.Add(s.asks.deadline); by.Before(ask.Until) {
-			ask.Until = by
+		if deadline := d.At.Add(q.deadline); deadline.Before(turn.Until) {
+			turn.Until = deadline
 		}
 	}
-	t.wait.Ahead = w.queue.Len()
-	item, full := w.queue.Push(ask)
+	t.wait.Ahead = wt.queue.Len()
+	item, full := wt.queue.Push(turn)
 	if full != nil {
-		d.RetryAfter = retryIn(best.Facts.Wait)
-		return nil, d.no(QueueFull, m.Busy.status(), "", fmt.Sprintf("All ranks are busy, and %s. Try again in %d seconds.", full, int(d.RetryAfter.Seconds())))
+		return nil, refuse(ReasonQueueFull, &q.model.Busy, wholeSeconds(best.Facts.Wait), full)
 	}
-	t.item, t.wait.Class, t.wait.Tenant = item, item.ClassName(), t.asks.tenant
-	w.len.Add(1)
+	t.item = item
+	t.wait.Class = item.ClassName()
+	wt.len.Add(1)
 	r.queued.Add(1)
-	d.Outcome, d.Ticket, d.Wait, d.Err, d.Reason, d.RetryAfter = Queued, t, &t.wait, nil, "", 0
+
+	d.Outcome, d.Ticket = Queued, t
+	d.Wait = &t.wait
 	t.decision = *d
-	t.decision.Candidates, t.decision.Others = nil, nil // d's memory may be used again
-	r.drain(w, d.At)
+	t.decision.Candidates, t.decision.Others = nil, nil // the caller may use the memory of d again
+	r.drain(wt, d.At)                                   // a rank may have become free since attempt
 	t.deciding = false
 	if t.final != nil {
 		return t.final, nil
@@ -145,108 +151,104 @@ func (r *Router) enqueue(s *scratch, m *model, d *Decision, req *Request) (*Deci
 	return d, nil
 }
 
-// soonest is the candidate whose first token is expected first, and when that is, from now.
-func (r *Router) soonest(s *scratch) (best *pick.Candidate, first time.Duration) {
-	for i := range s.candidates {
-		if at := r.firstToken(s, &s.candidates[i]); best == nil || at < first {
-			best, first = &s.candidates[i], at
-		}
-	}
-	return best, first
-}
-
-// tooLate refuses a request whose first token is expected after its deadline.
-func (s *scratch) tooLate(m *model, d *Decision, expected time.Duration) *prompt.Error {
-	d.RetryAfter = retryIn(expected - s.asks.deadline)
-	return d.no(DeadlineMissed, m.Busy.status(), "", fmt.Sprintf("The first token is expected after %d ms, and this request allows %d ms. Allow more, or try again in %d seconds.",
-		expected.Milliseconds(), s.asks.deadline.Milliseconds(), int(d.RetryAfter.Seconds())))
-}
-
-// Wake lets those go whose turn it is, and ends waits that have lasted too long. The router calls it
-// itself when a booking or its prefill ends; it is for what the router is not told: workers that
-// came, reports of engines, time. It takes no time while nobody waits.
+// Wake books the waiting requests whose turn has come, and refuses those that have waited too long. The
+// router calls it itself when a booking or its prefill ends. Call it for other causes: workers that
+// came, a new configuration, the passing of time. It costs next to nothing while no request waits.
 func (r *Router) Wake(now time.Time) {
 	if r.queued.Load() == 0 {
 		return
 	}
-	for _, w := range *r.queues.Load() {
-		if w.len.Load() == 0 {
-			continue
+	for _, wt := range *r.queues.Load() {
+		if wt.len.Load() > 0 {
+			r.wakeQueue(wt, now)
 		}
-		w.mu.Lock()
-		for it := w.queue.Expired(now); it != nil; it = w.queue.Expired(now) {
-			t := it.Value.(*Ticket)
-			r.left(w)
-			r.deliver(t, r.overdue(t, now))
-		}
-		r.drain(w, now)
-		w.mu.Unlock()
 	}
 }
 
-// drain decides for those who can go, in their order, until nobody can. w.mu is held: whoever is next
-// sees the bookings of those before.
-func (r *Router) drain(w *waiting, now time.Time) {
-	s := r.take()
-	defer r.give(s)
-	var stuck map[string]bool // lanes that were open, and closed before their head was booked
+func (r *Router) wakeQueue(wt *waiting, now time.Time) {
+	wt.mu.Lock()
+	defer wt.mu.Unlock()
+	for it := wt.queue.PopExpired(now); it != nil; it = wt.queue.PopExpired(now) {
+		t := it.Value.(*Ticket)
+		r.countGone(wt)
+		r.deliver(t, r.refuseWaited(t, now))
+	}
+	r.drain(wt, now)
+}
+
+// drain decides for the requests that can go, in their order, until none can. wt.mu is held, so each
+// decision sees the bookings of those before it.
+func (r *Router) drain(wt *waiting, now time.Time) {
+	w := r.acquire()
+	defer r.release(w)
+
+	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
-		it := w.queue.Next(func(it *queue.Item) bool { return !stuck[it.Lane] && r.canGo(it.Value.(*Ticket), now) })
+		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && r.canGo(it.Value.(*Ticket), now) })
 		if it == nil {
 			return
 		}
 		t := it.Value.(*Ticket)
-		d := r.resume(s, t, now)
+		d := r.resume(w, t, now)
 		if d == nil {
-			if stuck == nil {
-				stuck = map[string]bool{}
+			if closed == nil {
+				closed = map[string]bool{}
 			}
-			stuck[it.Lane] = true
+			closed[it.Lane] = true
 			continue
 		}
-		w.queue.Take(it)
-		r.left(w)
+		wt.queue.Take(it)
+		r.countGone(wt)
 		r.deliver(t, d)
 	}
 }
 
-func (r *Router) left(w *waiting) {
-	w.len.Add(-1)
+func (r *Router) countGone(wt *waiting) {
+	wt.len.Add(-1)
 	r.queued.Add(-1)
 }
 
-// canGo says whether a rank is free for the request, or none will ever be: then it goes to be refused.
+// canGo says whether a decision for the request would be final: a rank is free, or the pool has no rank
+// for it any more, so that it will be refused. It is cheaper than resume, and is called for the head of
+// each lane at each Wake.
 func (r *Router) canGo(t *Ticket, now time.Time) bool {
 	m := (*r.models.Load())[t.decision.Model]
 	if m == nil {
 		return true
 	}
-	snap, there := r.fleet.Snapshot(), false
-	free := func(ranks []fleet.Rank) bool {
+
+	snap, exists := r.fleet.Snapshot(), false
+	hasFree := func(ranks []fleet.Rank) bool {
 		for i := range ranks {
 			rank := &ranks[i]
-			if rank.Worker.Model != m.Pool || rank.Worker.Role != t.asks.role || t.asks.bars(rank) != nothing {
+			if rank.Worker.Model != m.Pool || rank.Worker.Role != t.hints.role || t.hints.excludes(rank) != notExcluded {
 				continue
 			}
-			there = true
-			if rank.Worker.State == fleet.Ready && !r.full(&m.Busy, rank, now) {
+			exists = true
+			if rank.Worker.State == fleet.Ready && !r.isBusy(&m.Busy, rank, now) {
 				return true
 			}
 		}
 		return false
 	}
+	free := false
 	switch {
-	case t.asks.worker != "":
-		return free(ranksOf(snap, t.asks.worker)) || !there
-	case len(t.asks.allowed) > 0:
-		return slices.ContainsFunc(t.asks.allowed, func(name string) bool { return free(ranksOf(snap, name)) }) || !there
+	case t.hints.worker != "":
+		free = hasFree(ranksOf(snap, t.hints.worker))
+	case len(t.hints.allowed) > 0:
+		free = slices.ContainsFunc(t.hints.allowed, func(name string) bool { return hasFree(ranksOf(snap, name)) })
+	default:
+		free = hasFree(m.ranks(snap, t.hints.role))
 	}
-	return free(m.pool(snap, t.asks.role)) || !there
+	return free || !exists
 }
 
-// ranksOf returns the ranks of one worker, without a walk over the fleet: there may be many lanes.
+// ranksOf returns the ranks of one worker. It searches the sorted ranks and does not walk the fleet,
+// because there may be many lanes.
 func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
-	at, ok := slices.BinarySearchFunc(snap.Ranks, worker, func(r fleet.Rank, name string) int { return strings.Compare(r.Worker.Name, name) })
+	at, ok := slices.BinarySearchFunc(snap.Ranks, worker, func(r fleet.Rank, name string) int {
+		return strings.Compare(r.Worker.Name, name)
+	})
 	if !ok {
 		return nil
 	}
@@ -257,122 +259,116 @@ func ranksOf(snap *fleet.Snapshot, worker string) []fleet.Rank {
 	return snap.Ranks[at:end]
 }
 
-// resume decides anew, with what is known now. It returns nil where all ranks are busy after all.
-func (r *Router) resume(s *scratch, t *Ticket, now time.Time) *Decision {
-	d := t.decide(now)
+// resume attempts to book a waiting request, with the models, the fleet and the index of now. It returns
+// nil where the request must go on waiting.
+func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
+	d := t.newDecision(now)
 	m := (*r.models.Load())[d.Model]
 	if m == nil {
-		d.refuse(d.no(ModelNotFound, 404, "model", fmt.Sprintf("The model `%s` does not exist any more.", d.Model)))
+		d.refuse(refuse(ReasonModelNotFound, nil, 0, d.Model, " any more"))
 		return d
 	}
-	s.asks, s.policy, s.how = t.asks, t.policy, t.how()
-	s.blocks = s.blocks[:0]
+
+	q := &w.asked
+	q.reset()
+	q.hints, q.model, q.tokens = t.hints, m, d.PromptTokens
+	q.policy, q.policyInput = t.policy, t.hints.policyInput(d.Session)
+	q.deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	if m.BlockSize == d.BlockSize {
-		s.blocks = append(s.blocks, t.blocks...)
+		q.blocks = append(q.blocks, t.blocks...)
 	}
-	if err := r.eligible(s, m, d); err != nil {
-		if d.busy() || d.Reason == NoReadyWorker && len(m.pool(r.fleet.Snapshot(), t.asks.role)) > 0 {
-			return nil
-		}
-		d.refuse(err)
-		return d
-	}
-	r.index.Expire(now)
-	r.index.Lookup(s.blocks, &s.overlap)
-	s.name(d)
-	s.asks.deadline = 0 // it was believed to be met, and nobody is refused for waiting as long as was expected
-	if err := r.place(s, m, d); err != nil {
-		if d.busy() { // somebody who did not wait came first
-			return nil
-		}
-		d.refuse(err)
+
+	refused := r.attempt(w, q, d)
+	switch {
+	case refused == nil:
+	case refused.isBusy(): // a request that did not wait came first
+		return nil
+	case refused.reason == ReasonNoReadyWorker && len(m.ranks(r.fleet.Snapshot(), t.hints.role)) > 0:
+		return nil // its workers may become ready again
+	default:
+		d.refuse(refused)
 	}
 	return d
 }
 
-// chain is made anew for who waited, where anybody wants to know.
+// chain makes the block names of a request that waited, where Config.Decided needs them.
 func (r *Router) chain(t *Ticket, d *Decision) []blockhash.Sequence {
-	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // they may have been cut by another size
+	if r.cfg.Decided == nil || len(t.blocks) != d.Blocks { // a reload may have changed the block size
 		return nil
 	}
 	return blockhash.Chain(nil, t.blocks)
 }
 
-func (t *Ticket) how() pick.Asked {
-	return pick.Asked{Session: t.decision.Session, Temperature: t.asks.temperature.Value, HasTemperature: t.asks.temperature.Set}
-}
-
-// decide is a decision that is not made yet, for the request of the ticket.
-func (t *Ticket) decide(now time.Time) *Decision {
-	d, w := t.decision, t.wait
-	w.Took = now.Sub(w.Since)
-	d.At, d.Outcome, d.Ticket, d.Wait = now, Picked, nil, &w
+// newDecision is a copy of the ticket's decision, still to be made.
+func (t *Ticket) newDecision(now time.Time) *Decision {
+	d, wait := t.decision, t.wait
+	wait.Took = now.Sub(wait.Since)
+	d.At, d.Wait = now, &wait
+	d.Outcome, d.Ticket = Picked, nil
 	return &d
 }
 
-// deliver says the final decision to whoever waits for it. waiting.mu is held.
+// deliver passes on the final decision of a request that is out of the queue. waiting.mu is held.
 func (r *Router) deliver(t *Ticket, d *Decision) {
-	if t.deciding { // so it has not waited
-		if d.Wait.Took == 0 {
-			d.Wait = nil
-		}
-		t.final = d
+	if t.deciding && d.Wait.Took == 0 {
+		d.Wait = nil // it did not wait
 	}
 	r.finish(d, r.chain(t, d))
-	if !t.deciding {
-		t.ready(d)
+	if t.deciding {
+		t.final = d
+		return
 	}
+	t.ready(d)
 }
 
-// Leave takes a request out of the queue whose client has gone, and says whether it was there still.
-// If not, its final decision has been told to Request.Ready before Leave returns.
-func (r *Router) Leave(t *Ticket) bool {
+// Cancel takes a request whose client has gone out of the queue, and says whether it was there still. If
+// not, its final decision was passed to Request.Ready before Cancel returns.
+func (r *Router) Cancel(t *Ticket) bool {
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
 	if !t.waiting.queue.Remove(t.item) {
 		return false
 	}
-	r.left(t.waiting)
-	r.counts.left.Add(1)
+	r.countGone(t.waiting)
+	r.counts.cancelled.Add(1)
 	return true
 }
 
-// GiveUp ends a wait that has lasted until its end, and returns the refusal. It returns nil where the
-// final decision has been told already.
-func (r *Router) GiveUp(t *Ticket, now time.Time) *Decision {
+// Expire ends the wait of a request at Until, and returns its refusal. It returns nil where the final
+// decision was passed to Request.Ready already.
+func (r *Router) Expire(t *Ticket, now time.Time) *Decision {
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
 	if !t.waiting.queue.Remove(t.item) {
 		return nil
 	}
-	r.left(t.waiting)
-	d := r.overdue(t, now)
+	r.countGone(t.waiting)
+	d := r.refuseWaited(t, now)
 	r.finish(d, r.chain(t, d))
 	return d
 }
 
-func (r *Router) overdue(t *Ticket, now time.Time) *Decision {
-	d := t.decide(now)
-	status := 503
+// refuseWaited is the refusal of a request that has waited too long.
+func (r *Router) refuseWaited(t *Ticket, now time.Time) *Decision {
+	d := t.newDecision(now)
+	busy := &Busy{}
 	if m := (*r.models.Load())[d.Model]; m != nil {
-		status = m.Busy.status()
+		busy = &m.Busy
 	}
-	d.RetryAfter = retryIn(d.Wait.Took)
-	d.refuse(d.no(WaitedTooLong, status, "", fmt.Sprintf("All ranks that may take this request stayed busy for %.1f s, while it waited. Try again in %d seconds.",
-		d.Wait.Took.Seconds(), int(d.RetryAfter.Seconds()))))
+	d.refuse(refuse(ReasonWaitedTooLong, busy, wholeSeconds(d.Wait.Took), d.Wait.Took.Seconds()))
 	return d
 }
 
-// Parks says whether any model's requests may wait: if not, no Request needs a Ready.
-func (r *Router) Parks() bool { return len(*r.queues.Load()) > 0 }
+// QueueEnabled says whether any model has had a queue: if not, no Request needs a Ready.
+func (r *Router) QueueEnabled() bool { return len(*r.queues.Load()) > 0 }
 
-// QueueStats is what waits in one class of one pool's queue.
+// QueueStats counts the waiting requests in one class of one pool's queue.
 type QueueStats struct {
 	Pool, Class                    string
 	Requests, Tokens, CachedTokens int
 }
 
-// Queues returns what waits now.
+// Queues returns the counts of every class now.
 func (r *Router) Queues() []QueueStats {
 	var list []QueueStats
 	for _, w := range *r.queues.Load() {

@@ -49,7 +49,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 				}
 				d := r.Decide(req, start)
 				if d.Outcome == route.Queued {
-					if rng.IntN(5) == 0 && r.Leave(d.Ticket) {
+					if rng.IntN(5) == 0 && r.Cancel(d.Ticket) {
 						continue
 					}
 					select {
@@ -78,7 +78,7 @@ func TestNobodyIsForgotten(t *testing.T) {
 	}
 	all.Wait()
 	s := r.Stats()
-	if s.Waiting != 0 || s.Bookings.Open != 0 || s.Queued == 0 || s.Left == 0 {
+	if s.Waiting != 0 || s.Bookings.Open != 0 || s.Queued == 0 || s.Cancelled == 0 {
 		t.Errorf("%+v", s)
 	}
 	for _, q := range r.Queues() {
@@ -129,12 +129,12 @@ func TestTenThousandLeave(t *testing.T) {
 	}
 	rand.New(rand.NewPCG(1, 1)).Shuffle(len(tickets), func(i, j int) { tickets[i], tickets[j] = tickets[j], tickets[i] })
 	for _, ticket := range tickets {
-		if !r.Leave(ticket) {
+		if !r.Cancel(ticket) {
 			t.Fatal("it was not there")
 		}
 	}
 	r.End(first.ID, start)
-	if s := r.Stats(); s.Waiting != 0 || s.Left != 10_000 || s.Bookings.Open != 0 || r.Queues()[0] != (route.QueueStats{Pool: "sim"}) {
+	if s := r.Stats(); s.Waiting != 0 || s.Cancelled != 10_000 || s.Bookings.Open != 0 || r.Queues()[0] != (route.QueueStats{Pool: "sim"}) {
 		t.Errorf("%+v, %+v", s, r.Queues())
 	}
 }

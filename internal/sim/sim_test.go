@@ -62,7 +62,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
 		"guessing":    {NoEvents: true},
 		"told":        {FirstTokens: true},
-		"waiting":     {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, Replicas: 2},
+		"waiting":     {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: 30 * time.Second, Replicas: 2},
 		"parted":      {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
 		"closed loop": {Concurrency: 8},
 		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},

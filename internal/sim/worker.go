@@ -135,7 +135,7 @@ func (r *run) report(w *worker) {
 		if !ok {
 			continue
 		}
-		p.router.Reported(rank, fleet.Report{
+		p.router.ObserveReport(rank, fleet.Report{
 			At: r.clock(), Running: s.Running, Waiting: s.Waiting, KVUsage: float64(s.Active) / float64(max(1, s.Blocks)),
 			Gaps: w.gaps, GapTime: w.gapTime,
 		})

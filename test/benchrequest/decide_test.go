@@ -10,7 +10,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -67,9 +66,7 @@ func newDecisions(b *testing.B, text *corpus, chars int) *decisions {
 			b.Fatal(err)
 		}
 	}
-	r := route.New(route.Config{Seed: 1, PredictFor: feed.New(feed.Config{}, f, x).Lifetime, Parse: func(ep prompt.Endpoint, body []byte) (*prompt.Request, error) {
-		return openai.Parse(ep, body, openai.Limits{})
-	}}, f, x)
+	r := route.New(route.Config{Seed: 1, PredictFor: feed.New(feed.Config{}, f, x).Lifetime}, f, x)
 	m, err := prompt.Load(models.Sim())
 	if err != nil {
 		b.Fatal(err)

@@ -105,7 +105,7 @@ func start(ctx context.Context, o options, policy string) (*fleet, error) {
 	cost, scale, scaled := strings.Cut(cost, "@")
 	weights := "{}"
 	if scaled {
-		weights = "{prefillScale: " + scale + "}"
+		weights = "{prefillLoadScale: " + scale + "}"
 	}
 	gateway, err := loopback.Address()
 	if err != nil {

@@ -96,7 +96,7 @@ func (r *row) play(trace string, ours bool) (*sim.Result, error) {
 	}
 	if !ours {
 		w := cost.Dynamo()
-		w.PrefillScale = r.scale
+		w.PrefillLoadScale = r.scale
 		cfg.Cost, cfg.PredictFor, cfg.FirstTokens = w, -1, true // its router knows what events and answers say
 	}
 	return sim.Run(cfg, sim.Mooncake(f, 512))

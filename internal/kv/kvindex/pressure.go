@@ -246,9 +246,9 @@ func (x *Index) Stats() Stats {
 	return s
 }
 
-// Reported says whether the rank's engine itself says that it holds the chain that ends in
+// IsReported says whether the rank's engine itself says that it holds the chain that ends in
 // seq on its device. It marks nothing as used.
-func (x *Index) Reported(id fleet.RankID, seq blockhash.Sequence) bool {
+func (x *Index) IsReported(id fleet.RankID, seq blockhash.Sequence) bool {
 	r := x.known(id)
 	if r == nil {
 		return false

@@ -9,9 +9,9 @@ import (
 // Hints is what a request says of how it is to be routed, in its member nvext. The names are
 // NVIDIA Dynamo's where it has one; workers go by name here. Strings alias the body.
 type Hints struct {
-	// OverlapWeight, PrefillScale and Temperature take the place of the model's own:
+	// OverlapWeight, PrefillLoadScale and Temperature take the place of the model's own:
 	// nvext.router.{overlap_score_weight, prefill_load_scale, temperature}.
-	OverlapWeight, PrefillScale, Temperature Override
+	OverlapWeight, PrefillLoadScale, Temperature Override
 	// Workers are the only ones that may take the request, where there are any:
 	// nvext.router.allowed_workers.
 	Workers []string
@@ -21,6 +21,8 @@ type Hints struct {
 	Rank   int
 	// Class is the queue's class: nvext.router.class.
 	Class string
+	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
+	Tenant string
 	// Deadline is how long its first token may take; 0 is no matter: nvext.router.ttft_deadline_ms.
 	Deadline time.Duration
 	// Priority is a head start in a queue: nvext.agent_hints.priority or, if larger,
@@ -97,7 +99,7 @@ func (p *parser) routerHint(h *Hints, key string) {
 	case "overlap_score_weight":
 		h.OverlapWeight = p.override(at, maxWeight)
 	case "prefill_load_scale":
-		h.PrefillScale = p.override(at, maxWeight)
+		h.PrefillLoadScale = p.override(at, maxWeight)
 	case "temperature":
 		h.Temperature = p.override(at, maxTemperature)
 	case "allowed_workers":

@@ -22,7 +22,7 @@ func TestHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Hints{
-		OverlapWeight: Override{0, true}, Temperature: Override{0.5, true}, PrefillScale: Override{16, true}, Workers: []string{"a", "b"},
+		OverlapWeight: Override{0, true}, Temperature: Override{0.5, true}, PrefillLoadScale: Override{16, true}, Workers: []string{"a", "b"},
 		Worker: "b", Rank: 3, Class: "batch", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4, OutputTokens: 512,
 		Required: []string{"zone=a", "fast"}, Preferred: []Preference{{"big", 2}, {"old", -1}},
 	}
@@ -90,7 +90,7 @@ func FuzzHints(f *testing.F) {
 			return
 		}
 		h := r.Hints
-		for _, o := range []Override{h.OverlapWeight, h.PrefillScale, h.Temperature} {
+		for _, o := range []Override{h.OverlapWeight, h.PrefillLoadScale, h.Temperature} {
 			if !(o.Value >= 0 && o.Value <= maxWeight) || !o.Set && o.Value != 0 {
 				t.Errorf("%+v", o)
 			}

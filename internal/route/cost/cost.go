@@ -7,13 +7,13 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// Function judges candidates. *[Delay] and *[Weights] are the two there are.
+// Function judges candidates. *[Delay] and *[Weights] implement it. Implementations are immutable.
 type Function interface {
 	// Score judges one candidate for a request.
 	Score(r *Request, f *Facts) Score
 	// Validate reports everything that is wrong with its weights.
 	Validate() error
-	// String is its name.
+	// String returns its name.
 	String() string
 }
 
@@ -29,12 +29,13 @@ type Request struct {
 	BlockSize int
 	// PromptTokens is the length of the prompt.
 	PromptTokens int
-	// Computed says that the prompt comes computed, from a prefill worker: it takes room, and no time.
+	// Computed says that the prompt comes computed from a prefill worker. It then occupies blocks and
+	// needs no time.
 	Computed bool
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
-	// Line is how long prompts take on workers of the pool; only [Delay] needs it.
+	// Line is the learned time of prefills on the candidate's class of workers; only [Delay] needs it.
 	Line perfmodel.Line
 }
 
@@ -44,17 +45,17 @@ func (r *Request) Blocks() int {
 	return (r.PromptTokens + bs - 1) / bs
 }
 
-// Facts is what is known of one candidate rank.
+// Facts are the measurements of one candidate rank.
 type Facts struct {
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
 	// each slower tier's past the faster ones.
 	Overlap [fleet.Tiers]int
-	// Booked is the load that this router has placed there.
+	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
-	// Foreign is the requests there that no router has booked, as [fleet.Load.Foreign] counts them.
-	Foreign int64
-	// Wait is how long the prefills booked there will still take, and Pace how much longer than
-	// by the Request's Line they take there, where 0 counts as 1; only [Delay] needs them.
+	// Untracked is the requests there that no router has booked: see [fleet.Load.Untracked].
+	Untracked int64
+	// Wait is how long the prefills that are booked there are expected to last. Pace is how many times as
+	// long as by Request.Line prefills last there; 0 counts as 1. Only [Delay] needs them.
 	Wait time.Duration
 	Pace float64
 	// Capacity is the rank's cache in blocks; 0 is unknown.
@@ -75,35 +76,36 @@ func (f *Facts) Cached(r *Request) int {
 // are in milliseconds by [Delay], and in blocks by [Weights].
 type Score struct {
 	Total    float64
-	Wait     float64 // by Delay: for the prefills that are booked here
-	Prefill  float64 // what is to be computed of this prompt, as the function weighs it; by Weights with what is booked
-	Decode   float64 // what running requests occupy; by Weights with this one
-	Requests float64 // by Weights: booked requests
-	Foreign  float64 // requests the engine reports beyond those we booked
-	// Own is, by Delay, what the prompt takes to compute here, of which Prefill is a multiple.
+	Wait     float64 // Delay: the rest of the prefills that are booked there
+	Prefill  float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
+	Decode   float64 // the blocks of running requests; by Weights together with this request's
+	Requests float64 // Weights: booked requests
+	// Untracked is, by Delay, for requests that the engine reports and no router has booked.
+	Untracked float64
+	// Own is, by Delay, the time of this prompt's prefill on the rank, before PrefillWeight.
 	Own float64
-	// Credit is, by Weights, the overlap's worth and Ahead what is booked before this request, both
-	// in blocks and not scaled. They are parts of Prefill.
+	// Credit and Ahead are parts of Prefill by Weights, in blocks and not scaled: the overlap's worth, and
+	// the prefill that is booked before this request.
 	Credit, Ahead float64
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
-	// Preference is what the terms' sum was multiplied by for the taints of the worker; 0 where the
-	// request prefers none.
+	// Preference is the factor on the terms' sum for the worker's taints; 0 where the request prefers
+	// none.
 	Preference float64 `json:",omitempty"`
 }
 
 // Score judges one candidate, as Dynamo's default selector does.
 //
-//	prefill  = PrefillScale · max(0, (booked prefill + prompt)/blockSize − credit)
+//	prefill  = PrefillLoadScale · max(0, (booked prefill + prompt)/blockSize − credit)
 //	credit   = Overlap · decay · device + Tier · (host, disk, external)
 //	decay    = 1/(1 + OverlapDecay · (booked prefill − least booked prefill) / prompt)
 //	decode   = Decode · (booked blocks + blocks of this prompt)
 //	requests = Requests · booked requests
 //
-// Of a prompt that comes computed there is no prefill, as Dynamo's decode routers have it.
+// A prompt that comes computed has no prefill, as in Dynamo's decode routers.
 //
-// Dynamo counts blocks that several running requests share once, and lets those of an answer
-// whose length is known shrink; here every request's count, as its booking has them.
+// Dynamo counts a block that several running requests share once, and lets the blocks of an answer of
+// known length shrink. Here each request counts with the blocks of its booking.
 func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 	bs := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
@@ -120,7 +122,7 @@ func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 		s.Credit += w.Overlap * credit
 	}
 	s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / bs
-	s.Prefill = w.PrefillScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
+	s.Prefill = w.PrefillLoadScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
 	s.Uncached = r.PromptTokens - f.Cached(r)
 	if r.Computed {
 		s.Credit, s.Ahead, s.Prefill, s.Uncached = 0, 0, 0, 0

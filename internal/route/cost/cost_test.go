@@ -38,7 +38,7 @@ func TestScores(t *testing.T) {
 				case "block":
 					r.BlockSize = int(v)
 				case "scale":
-					dynamo.PrefillScale = v
+					dynamo.PrefillLoadScale = v
 				case "decay":
 					dynamo.OverlapDecay = v
 				case "requests":
@@ -54,7 +54,7 @@ func TestScores(t *testing.T) {
 }
 
 func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string {
-	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s\n", by, "cost", "wait", "prefill", "decode", "foreign", "uncached")
+	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s\n", by, "cost", "wait", "prefill", "decode", "untracked", "uncached")
 	if by.String() == NameDynamo {
 		text = fmt.Sprintf("%-8s %8s = %8s + %8s + %8s   %8s %8s\n", by, "cost", "prefill", "decode", "requests", "credit", "uncached")
 	}
@@ -75,7 +75,7 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 			text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f   %8.1f %8d\n", names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Credit, s.Uncached)
 			continue
 		}
-		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8d\n", names[i], s.Total, s.Wait, s.Prefill, s.Decode, s.Foreign, s.Uncached)
+		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8d\n", names[i], s.Total, s.Wait, s.Prefill, s.Decode, s.Untracked, s.Uncached)
 	}
 	return text
 }
@@ -100,8 +100,8 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Wait = time.Duration(n) * time.Millisecond
 		case "pace":
 			f.Pace = float64(n) / 100
-		case "foreign":
-			f.Foreign = int64(n)
+		case "untracked":
+			f.Untracked = int64(n)
 		default:
 			tier := fleet.Device
 			for tier < fleet.Tiers && tier.String() != key {
@@ -123,10 +123,10 @@ func TestWeightsAreValidated(t *testing.T) {
 		}
 	}
 	d, w := Default(), Dynamo()
-	d.Tier[fleet.Host], d.Work = -1, -1
+	d.Tier[fleet.Host], d.PrefillWeight = -1, -1
 	w.Tier[fleet.Host], w.Decode = -1, -1
 	for _, err := range []error{d.Validate(), w.Validate()} {
-		if err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "work") && !strings.Contains(err.Error(), "decode") {
+		if err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "prefillWeight") && !strings.Contains(err.Error(), "decode") {
 			t.Errorf("%v should name both weights", err)
 		}
 	}

@@ -11,24 +11,27 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// New is the function of a name, with its default weights but for those that are given by their
-// names: work, neighbour, decode, foreign and tier.device, tier.host, tier.disk, tier.external of
-// delay; prefillScale, overlap, overlapDecay, decode, requests and the tiers of dynamo. The error
-// names every weight that the function does not have, is negative or is not a number.
+// New returns the function of a name, with its default weights except those in weights. Weights go by
+// their names: prefillWeight, interference, decode, untracked and tier.device, tier.host, tier.disk,
+// tier.external of delay; prefillLoadScale, overlap, overlapDecay, decode, requests and the same tiers of
+// dynamo. The error names every weight that the function does not have, or that is negative or not a
+// number.
 func New(name string, weights map[string]float64) (Function, error) {
-	var f Function
-	var fields map[string]*float64
+	var f interface {
+		Function
+		fields() map[string]*float64
+	}
 	switch name {
 	case NameDelay:
-		w := Default()
-		f, fields = w, w.fields()
+		f = Default()
 	case NameDynamo:
-		w := Dynamo()
-		f, fields = w, w.fields()
+		f = Dynamo()
 	default:
 		return nil, fmt.Errorf("cost %q is unknown: use %s or %s", name, NameDelay, NameDynamo)
 	}
+
 	var errs []error
+	fields := f.fields()
 	for _, weight := range slices.Sorted(maps.Keys(weights)) {
 		field, ok := fields[weight]
 		if !ok {
@@ -43,17 +46,28 @@ func New(name string, weights map[string]float64) (Function, error) {
 	return f, nil
 }
 
+// fields are the weights by their names in configurations.
 func (w *Delay) fields() map[string]*float64 {
-	return withTiers(map[string]*float64{"work": &w.Work, "neighbour": &w.Neighbour, "decode": &w.Decode, "foreign": &w.Foreign}, &w.Tier)
+	return withTiers(&w.Tier, map[string]*float64{
+		"prefillWeight": &w.PrefillWeight,
+		"interference":  &w.Interference,
+		"decode":        &w.Decode,
+		"untracked":     &w.Untracked,
+	})
 }
 
+// fields are the weights by their names in configurations.
 func (w *Weights) fields() map[string]*float64 {
-	return withTiers(map[string]*float64{
-		"prefillScale": &w.PrefillScale, "overlap": &w.Overlap, "overlapDecay": &w.OverlapDecay, "decode": &w.Decode, "requests": &w.Requests,
-	}, &w.Tier)
+	return withTiers(&w.Tier, map[string]*float64{
+		"prefillLoadScale": &w.PrefillLoadScale,
+		"overlap":          &w.Overlap,
+		"overlapDecay":     &w.OverlapDecay,
+		"decode":           &w.Decode,
+		"requests":         &w.Requests,
+	})
 }
 
-func withTiers(fields map[string]*float64, tiers *[fleet.Tiers]float64) map[string]*float64 {
+func withTiers(tiers *[fleet.Tiers]float64, fields map[string]*float64) map[string]*float64 {
 	for t := range tiers {
 		fields["tier."+fleet.Tier(t).String()] = &tiers[t]
 	}

@@ -57,20 +57,26 @@ type Booking struct {
 
 const shards = 64
 
+// BookingsConfig is read by NewBookings and must not change later. The functions must be quick, and must
+// not call back into the table.
+type BookingsConfig struct {
+	// Limit bounds the bookings that have not ended; default 1,048,576. A request beyond it is routed and
+	// not counted.
+	Limit int
+	// Served receives each booking that ended as Finished: its Rank, At, Prompt and Cached. May be nil.
+	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
+	// Prefilled receives each prefill that ended, where it is certain how long its rank worked on it. May
+	// be nil.
+	Prefilled func(k *Booking, p fleet.Ended)
+}
+
 // Bookings is the table of all bookings that have not ended. Create it with [NewBookings].
 //
 // Invariant: the booked figures of every rank's Load are the sums over this table, except
 // between two lines of one method.
 type Bookings struct {
-	// Served is told of each booking that ended as Finished: its Rank, At, Prompt and Cached. Nil is
-	// not. Set it before the first booking. It must not call back into the table.
-	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
-	// Prefilled is told of each prefill that ended, where it is known for sure how long its rank
-	// worked on it. Nil is not; the rest as for Served.
-	Prefilled func(k *Booking, p fleet.Ended)
-
+	cfg    BookingsConfig
 	seed   maphash.Seed
-	limit  int64
 	count  atomic.Int64
 	ended  [Reasons]atomic.Uint64
 	lost   atomic.Uint64 // races
@@ -87,12 +93,12 @@ type shard struct {
 	_    [40]byte           // keep neighbours off this cache line
 }
 
-// NewBookings returns an empty table that holds at most limit bookings; 0 means 1,048,576.
-func NewBookings(limit int) *Bookings {
-	if limit <= 0 {
-		limit = 1 << 20
+// NewBookings returns an empty table.
+func NewBookings(cfg BookingsConfig) *Bookings {
+	if cfg.Limit <= 0 {
+		cfg.Limit = 1 << 20
 	}
-	b := &Bookings{seed: maphash.MakeSeed(), limit: int64(limit)}
+	b := &Bookings{cfg: cfg, seed: maphash.MakeSeed()}
 	for i := range b.shards {
 		b.shards[i].byID = map[string]Booking{}
 	}
@@ -137,7 +143,7 @@ func (b *Bookings) insert(id string, k Booking) {
 	if old, ok := s.byID[id]; ok {
 		b.endLocked(s, id, old, Replaced)
 	}
-	if b.count.Add(1) > b.limit {
+	if b.count.Add(1) > int64(b.cfg.Limit) {
 		b.count.Add(-1)
 		b.full.Add(1)
 		return
@@ -155,8 +161,8 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	k.Rank.Load.Add(k.Amount.Negative())
 	b.count.Add(-1)
 	b.ended[why].Add(1)
-	if why == Finished && b.Served != nil {
-		b.Served(k.Rank, k.At, int(k.Prompt), int(k.Cached))
+	if why == Finished && b.cfg.Served != nil {
+		b.cfg.Served(k.Rank, k.At, int(k.Prompt), int(k.Cached))
 	}
 }
 
@@ -197,8 +203,8 @@ func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bo
 	if how == Computed && (had || k.Last != 0) {
 		k.Last = 0
 		if ended.After(k.At) { // or somebody else computed it
-			if p := load.Proved(k.At, ended); b.Prefilled != nil && p.Sure {
-				b.Prefilled(&k, p)
+			if p := load.Proved(k.At, ended); b.cfg.Prefilled != nil && p.Sure {
+				b.cfg.Prefilled(&k, p)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func TestTiesAreEven(t *testing.T) {
 	p, rng, seen := policy(t, KV, 0), newSeed(t), [4]int{}
 	cs := candidates(2, 1, 1, 1)
 	for range 30_000 {
-		seen[p.Choose(cs, &Asked{}, rng)]++
+		seen[p.Choose(cs, &Request{}, rng)]++
 	}
 	if seen[0] != 0 {
 		t.Errorf("the worst was picked %d times", seen[0])
@@ -59,7 +59,7 @@ func TestTemperature(t *testing.T) {
 	cs := candidates(10, 15, 20)
 	const n = 100_000
 	for range n {
-		seen[p.Choose(cs, &Asked{}, rng)]++
+		seen[p.Choose(cs, &Request{}, rng)]++
 	}
 	sum := 1 + math.Exp(-1) + math.Exp(-2)
 	for i := range seen {
@@ -74,14 +74,14 @@ func TestPolicies(t *testing.T) {
 	cs := candidates(3, 2, 1)
 	robin := policy(t, RoundRobin, 0)
 	for i := range 6 {
-		if got := robin.Choose(cs, &Asked{}, rng); got != i%3 {
+		if got := robin.Choose(cs, &Request{}, rng); got != i%3 {
 			t.Errorf("turn %d went to %d", i, got)
 		}
 	}
 	cs[0].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 50}
 	cs[1].Facts.Booked = fleet.Amount{Requests: 1, PrefillTokens: 10}
-	cs[2].Facts.Booked, cs[2].Facts.Foreign = fleet.Amount{}, 4
-	if got := policy(t, LeastLoaded, 0).Choose(cs, &Asked{}, rng); got != 1 {
+	cs[2].Facts.Booked, cs[2].Facts.Untracked = fleet.Amount{}, 4
+	if got := policy(t, LeastLoaded, 0).Choose(cs, &Request{}, rng); got != 1 {
 		t.Errorf("least-loaded took %d", got)
 	}
 	for _, bad := range []struct {
@@ -98,7 +98,7 @@ func TestPolicies(t *testing.T) {
 // bookings of the others, so the loads end as even as if they had come one by one.
 func TestBurstSpreads(t *testing.T) {
 	const workers, requests = 4, 400
-	b, w, now := NewBookings(0), cost.Default(), time.Unix(1000, 0)
+	b, w, now := NewBookings(BookingsConfig{}), cost.Default(), time.Unix(1000, 0)
 	ranks := make([]fleet.Rank, workers)
 	for i := range ranks {
 		ranks[i] = fleet.Rank{ID: fleet.RankID(i), Load: &fleet.Load{}}
@@ -118,7 +118,7 @@ func TestBurstSpreads(t *testing.T) {
 						cs[i].Facts.Booked, cs[i].Facts.Wait = ranks[i].Load.Booked(), ranks[i].Load.Wait(now)
 						cs[i].Total = w.Score(&q, &cs[i].Facts).Total
 					}
-					c := &cs[p.Choose(cs, &Asked{}, rng)]
+					c := &cs[p.Choose(cs, &Request{}, rng)]
 					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: *c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
 						break
 					}
@@ -138,7 +138,7 @@ func TestBurstSpreads(t *testing.T) {
 // TestNothingLeaks: whatever happens to bookings, in any order and at once, loads are never
 // negative when it is quiet, and all zero when every booking has ended.
 func TestNothingLeaks(t *testing.T) {
-	b := NewBookings(500)
+	b := NewBookings(BookingsConfig{Limit: 500})
 	ranks := make([]fleet.Rank, 3)
 	for i := range ranks {
 		ranks[i] = fleet.Rank{ID: fleet.RankID(i), Load: &fleet.Load{}}
@@ -195,7 +195,7 @@ func TestNothingLeaks(t *testing.T) {
 
 // TestEndings: what ends a booking without its access-log entry, and what does not.
 func TestEndings(t *testing.T) {
-	b := NewBookings(0)
+	b := NewBookings(BookingsConfig{})
 	rank := fleet.Rank{Load: &fleet.Load{}}
 	book := func(id, source string, at int64) {
 		b.Force(id, Booking{Rank: rank, Source: source, At: time.Unix(at, 0), Amount: fleet.Amount{Requests: 1, PrefillTokens: 10, DecodeBlocks: 2}})

@@ -22,8 +22,8 @@ type Candidate struct {
 	Uncached int
 }
 
-// Asked is what a policy knows of the request.
-type Asked struct {
+// Request is what a policy knows of the request.
+type Request struct {
 	// Session names the client's session; empty for none.
 	Session string
 	// Temperature takes the place of the policy's own where HasTemperature is true.
@@ -35,7 +35,7 @@ type Asked struct {
 type Policy interface {
 	// Choose returns the index of one of the candidates, of which there is at least one. It
 	// may be asked again for the same request when the choice lost a race.
-	Choose(candidates []Candidate, asked *Asked, rng *rand.Rand) int
+	Choose(candidates []Candidate, asked *Request, rng *rand.Rand) int
 }
 
 // The names of the policies.
@@ -86,7 +86,7 @@ func New(name string, temperature float64) (Policy, error) {
 // the temperature means the same at every scale of cost.
 type leastCost struct{ temperature float64 }
 
-func (p leastCost) Choose(cs []Candidate, asked *Asked, rng *rand.Rand) int {
+func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	if asked.HasTemperature {
 		p.temperature = asked.Temperature
 	}
@@ -121,19 +121,19 @@ func (p leastCost) Choose(cs []Candidate, asked *Asked, rng *rand.Rand) int {
 // model, so a change of membership shifts the turns but never skews them.
 type roundRobin struct{ next atomic.Uint64 }
 
-func (p *roundRobin) Choose(cs []Candidate, _ *Asked, _ *rand.Rand) int {
+func (p *roundRobin) Choose(cs []Candidate, _ *Request, _ *rand.Rand) int {
 	return int((p.next.Add(1) - 1) % uint64(len(cs)))
 }
 
 type random struct{}
 
-func (random) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int { return rng.IntN(len(cs)) }
+func (random) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int { return rng.IntN(len(cs)) }
 
 // leastLoaded takes the rank with the fewest requests that anyone knows of; among equals
 // the one with the least booked work.
 type leastLoaded struct{}
 
-func (leastLoaded) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
+func (leastLoaded) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 	return argmin(cs, rng, byLoad)
 }
 
@@ -152,7 +152,7 @@ func byLoad(a, b *Candidate) float64 {
 // it does not herd where several routers see the same load.
 type powerOfTwo struct{}
 
-func (powerOfTwo) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
+func (powerOfTwo) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 	if len(cs) == 1 {
 		return 0
 	}
@@ -166,7 +166,7 @@ func (powerOfTwo) Choose(cs []Candidate, _ *Asked, rng *rand.Rand) int {
 	return a
 }
 
-func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Facts.Foreign }
+func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Facts.Untracked }
 
 // argmin returns the least candidate; ties are broken uniformly at random (reservoir of
 // one), so that a burst of equal choices does not herd onto the first name.

@@ -12,7 +12,7 @@ import (
 // matter. Requests without a session go to the least loaded rank.
 type session struct{}
 
-func (session) Choose(cs []Candidate, asked *Asked, rng *rand.Rand) int {
+func (session) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	if asked.Session == "" {
 		return leastLoaded{}.Choose(cs, asked, rng)
 	}

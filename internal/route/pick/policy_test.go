@@ -24,7 +24,7 @@ func TestSessionStays(t *testing.T) {
 	four, three := named("a", "b", "c", "d"), named("d", "c", "a")
 	got := map[string]int{}
 	for i := range sessions {
-		asked := &Asked{Session: fmt.Sprint("session ", i)}
+		asked := &Request{Session: fmt.Sprint("session ", i)}
 		four[i%4].Facts.Booked.Requests++
 		one := four[a.Choose(four, asked, newRand(1))].Rank.Worker.Name
 		two := three[b.Choose(three, asked, newRand(2))].Rank.Worker.Name
@@ -39,7 +39,7 @@ func TestSessionStays(t *testing.T) {
 		}
 	}
 	// A name that anybody can reckon: it must not change with a release, or sessions would move.
-	if name := four[a.Choose(four, &Asked{Session: "alice"}, nil)].Rank.Worker.Name; name != "a" {
+	if name := four[a.Choose(four, &Request{Session: "alice"}, nil)].Rank.Worker.Name; name != "a" {
 		t.Errorf("alice went to %s", name)
 	}
 	// The ranks of one worker share its sessions.
@@ -47,13 +47,13 @@ func TestSessionStays(t *testing.T) {
 	ranks[1].Rank.Number = 1
 	spread := [2]int{}
 	for i := range 1000 {
-		spread[a.Choose(ranks, &Asked{Session: fmt.Sprint(i)}, nil)]++
+		spread[a.Choose(ranks, &Request{Session: fmt.Sprint(i)}, nil)]++
 	}
 	if spread[0] < 400 || spread[1] < 400 {
 		t.Errorf("ranks have %v", spread)
 	}
 	ranks[0].Facts.Booked.Requests = 5
-	if got := a.Choose(ranks, &Asked{}, newRand(1)); got != 1 {
+	if got := a.Choose(ranks, &Request{}, newRand(1)); got != 1 {
 		t.Errorf("without a session rank %d was taken, which is busier", got)
 	}
 }
@@ -66,7 +66,7 @@ func TestPowerOfTwo(t *testing.T) {
 		cs := candidates(make([]float64, 100)...)
 		p := policy(t, name, 0)
 		for range 10_000 {
-			cs[p.Choose(cs, &Asked{}, rng)].Facts.Booked.Requests++
+			cs[p.Choose(cs, &Request{}, rng)].Facts.Booked.Requests++
 		}
 		for i := range cs {
 			load[name] = max(load[name], cs[i].Facts.Booked.Requests)
@@ -75,7 +75,7 @@ func TestPowerOfTwo(t *testing.T) {
 	if load[PowerOfTwo] > 104 || load[Random] < 115 {
 		t.Errorf("greatest loads of 100: %v", load)
 	}
-	if got := policy(t, PowerOfTwo, 0).Choose(candidates(1), &Asked{}, rng); got != 0 {
+	if got := policy(t, PowerOfTwo, 0).Choose(candidates(1), &Request{}, rng); got != 0 {
 		t.Error(got)
 	}
 }
@@ -85,12 +85,12 @@ func TestTemperatureOfOneRequest(t *testing.T) {
 	rng, seen := newRand(1), [2]int{}
 	cs := candidates(1, 2)
 	for range 1000 {
-		seen[policy(t, KV, 0).Choose(cs, &Asked{Temperature: 100, HasTemperature: true}, rng)]++
+		seen[policy(t, KV, 0).Choose(cs, &Request{Temperature: 100, HasTemperature: true}, rng)]++
 	}
 	if seen[1] < 400 {
 		t.Errorf("%v", seen)
 	}
-	if got := policy(t, KV, 100).Choose(cs, &Asked{HasTemperature: true}, rng); got != 0 {
+	if got := policy(t, KV, 100).Choose(cs, &Request{HasTemperature: true}, rng); got != 0 {
 		t.Error("a temperature of 0 must take the cheapest")
 	}
 }

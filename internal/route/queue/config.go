@@ -80,11 +80,11 @@ const (
 // clients can name as many sets of workers as they like.
 const MaxLanes = 1024
 
-// MaxJump bounds the head start that a priority gives, MaxStrict the strict priorities: 0 to
+// MaxHeadStart bounds the head start that a priority gives, MaxStrict the strict priorities: 0 to
 // MaxStrict.
 const (
-	MaxJump   = 24 * time.Hour
-	MaxStrict = 1 << 20
+	MaxHeadStart = 24 * time.Hour
+	MaxStrict    = 1 << 20
 )
 
 func (c Config) withDefaults() Config {

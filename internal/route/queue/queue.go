@@ -12,13 +12,13 @@ type Request struct {
 	Lane string
 	// Strict is its strict priority, 0 to MaxStrict: the higher one goes first, whatever the order.
 	Strict int
-	// Jump is the head start that its priority gives, 0 to MaxJump.
-	Jump time.Duration
+	// HeadStart is the head start that its priority gives, 0 to MaxHeadStart.
+	HeadStart time.Duration
 	// Tokens is its prompt's length and Cached what of it was cached when it came.
 	Tokens, Cached int
 	// Work is how long its prefill is expected to take: see Ahead.
 	Work time.Duration
-	// At is when it came, and Until when its wait ends: see Expired.
+	// At is when it came, and Until when its wait ends: see PopExpired.
 	At, Until time.Time
 	// Value is the caller's.
 	Value any
@@ -138,7 +138,7 @@ func (q *Queue) insert(it *Item) {
 
 // key is where a request stands by its class's order.
 func (q *Queue) key(c *class, r *Request) float64 {
-	jump := min(max(0, r.Jump), MaxJump)
+	jump := min(max(0, r.HeadStart), MaxHeadStart)
 	if c.Order == WSPT {
 		return -(1 + jump.Seconds()) / float64(r.cost())
 	}
@@ -173,8 +173,8 @@ func (q *Queue) Take(it *Item) {
 // Len is how many wait.
 func (q *Queue) Len() int { return q.all.requests }
 
-// Expired removes and returns one item whose wait ended before or at now; nil for none.
-func (q *Queue) Expired(now time.Time) *Item {
+// PopExpired removes and returns one item whose wait ended before or at now; nil for none.
+func (q *Queue) PopExpired(now time.Time) *Item {
 	if len(q.due.list) == 0 || q.due.list[0].Until.After(now) {
 		return nil
 	}

@@ -61,7 +61,7 @@ func TestShortestFirst(t *testing.T) {
 		q := New(Config{Classes: []Class{{Order: WSPT}}})
 		var jobs []Request
 		for i := range 6 {
-			jobs = append(jobs, Request{Tokens: 1 + rng.IntN(50), Jump: time.Duration(rng.IntN(4)) * time.Second, Value: i})
+			jobs = append(jobs, Request{Tokens: 1 + rng.IntN(50), HeadStart: time.Duration(rng.IntN(4)) * time.Second, Value: i})
 			push(t, q, jobs[i])
 		}
 		var order []int
@@ -82,7 +82,7 @@ func weighted(jobs []Request, order []int) (sum float64) {
 	done := 0
 	for _, i := range order {
 		done += jobs[i].Tokens
-		sum += (1 + jobs[i].Jump.Seconds()) * float64(done)
+		sum += (1 + jobs[i].HeadStart.Seconds()) * float64(done)
 	}
 	return sum
 }
@@ -188,7 +188,7 @@ func TestExpired(t *testing.T) {
 		push(t, q, Request{Lane: fmt.Sprint(i % 5), Value: i * 37 % 100, Until: t0.Add(time.Duration(i*37%100) * time.Second)})
 	}
 	var got []int
-	for it := q.Expired(t0.Add(49 * time.Second)); it != nil; it = q.Expired(t0.Add(49 * time.Second)) {
+	for it := q.PopExpired(t0.Add(49 * time.Second)); it != nil; it = q.PopExpired(t0.Add(49 * time.Second)) {
 		got = append(got, it.Value.(int))
 	}
 	if len(got) != 50 || !slices.IsSorted(got) || q.Len() != 50 {

@@ -50,7 +50,7 @@ func count(args []datadriven.CmdArg, key string) int {
 func (w *world) request(args []datadriven.CmdArg) Request {
 	r := Request{
 		Class: word(args, "class"), Tenant: word(args, "tenant"), Lane: word(args, "lane"), Strict: count(args, "strict"),
-		Jump: time.Duration(count(args, "jump")) * time.Second, Tokens: count(args, "tokens"), Cached: count(args, "cached"), At: w.now,
+		HeadStart: time.Duration(count(args, "jump")) * time.Second, Tokens: count(args, "tokens"), Cached: count(args, "cached"), At: w.now,
 	}
 	r.Work = time.Duration(r.cost()) * time.Millisecond
 	r.Until = w.now.Add(time.Hour)
@@ -87,7 +87,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "expire":
 		text := ""
-		for it := w.q.Expired(w.now); it != nil; it = w.q.Expired(w.now) {
+		for it := w.q.PopExpired(w.now); it != nil; it = w.q.PopExpired(w.now) {
 			text += it.Value.(string) + "\n"
 		}
 		return text

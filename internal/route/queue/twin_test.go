@@ -70,11 +70,11 @@ func (w *twin) before(a, b *twinItem) bool {
 		return x < y
 	}
 	if a.class.Order == WSPT {
-		x, y := (1+a.Jump.Seconds())/float64(a.cost()), (1+b.Jump.Seconds())/float64(b.cost())
+		x, y := (1+a.HeadStart.Seconds())/float64(a.cost()), (1+b.HeadStart.Seconds())/float64(b.cost())
 		if x != y {
 			return x > y
 		}
-	} else if x, y := a.At.Add(-a.Jump), b.At.Add(-b.Jump); !x.Equal(y) {
+	} else if x, y := a.At.Add(-a.HeadStart), b.At.Add(-b.HeadStart); !x.Equal(y) {
 		return x.Before(y)
 	}
 	return a.id < b.id
@@ -134,7 +134,7 @@ func TestTwin(t *testing.T) {
 			case roll < 5:
 				r := Request{
 					Class: fmt.Sprint("c", rng.IntN(4)), Tenant: fmt.Sprint("t", rng.IntN(3)), Lane: fmt.Sprint("l", rng.IntN(4)),
-					Strict: rng.IntN(8) / 6, Jump: time.Duration(rng.IntN(3)) * time.Second, Tokens: rng.IntN(5000), Cached: rng.IntN(1000),
+					Strict: rng.IntN(8) / 6, HeadStart: time.Duration(rng.IntN(3)) * time.Second, Tokens: rng.IntN(5000), Cached: rng.IntN(1000),
 					At: t0.Add(time.Duration(id/3) * time.Second), Value: id,
 				}
 				it, full := q.Push(r)

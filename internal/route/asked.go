@@ -1,0 +1,181 @@
+package route
+
+import (
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// asked is a request as it was asked: its model, its hints and its prompt. [Router.read] fills it from
+// a Request, and [Router.resume] from a Ticket. The steps after them only read it.
+type asked struct {
+	hints
+	model *model
+	// parsed is nil for a request that is routed by load alone. Its strings alias the body.
+	parsed *prompt.Request
+
+	policyName  string
+	policy      pick.Policy
+	policyInput pick.Request
+
+	tokens   int                  // of the prompt; of all its prompts where there are several
+	prepared *prompt.Prompt       // what cut makes blocks of; nil where blocks are there already
+	blocks   []blockhash.Block    // the complete blocks of the first prompt
+	chain    []blockhash.Sequence // the sequence hashes of blocks
+
+	// mayWait is true for a request that comes, where its model has a queue and its caller can wait. It is
+	// false for a request that is in the queue already.
+	mayWait bool
+}
+
+// reset forgets the request and keeps the buffers.
+func (q *asked) reset() { *q = asked{blocks: q.blocks[:0], chain: q.chain[:0]} }
+
+// anyModel serves requests that name no model on a path that is not parsed.
+var anyModel = &model{
+	ModelConfig: ModelConfig{BlockSize: defaultBlockSize},
+	all:         choice{Choice{Policy: pick.LeastLoaded, Cost: cost.Default()}, must(pick.New(pick.LeastLoaded, 0))},
+}
+
+func must(p pick.Policy, err error) pick.Policy {
+	if err != nil {
+		panic(err) // pick.LeastLoaded exists, so this cannot happen
+	}
+	return p
+}
+
+// read parses the request, finds its model and policy, and renders and tokenizes its prompt. It writes
+// into d what it has found, also where it refuses the request.
+func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
+	q.reset()
+	d.Model = req.Model
+	if req.Known {
+		parsed, err := parse(req)
+		if err != nil {
+			return refuseError(err)
+		}
+		q.parsed = parsed
+		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens
+		d.Stream, d.IncludeUsage = parsed.Stream, parsed.IncludeUsage
+	}
+
+	q.model = r.model(d.Model, req.Known)
+	if q.model == nil {
+		d.Model = clip(d.Model)
+		return refuse(ReasonModelNotFound, nil, 0, d.Model, "")
+	}
+	if q.model != anyModel {
+		d.Model = q.model.name // not the request's string, which may pin its body
+	}
+
+	q.hints = readHints(req, q.parsed)
+	c := q.model.choice(q.role)
+	q.policyName, q.policy = c.Policy, c.policy
+	q.policyInput = q.hints.policyInput(d.Session)
+	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
+		// Embeddings leave nothing in a cache that a later request could use.
+		q.policyName, q.policy, q.parsed = pick.LeastLoaded, anyModel.all.policy, nil
+	}
+	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
+	q.mayWait = q.model.waiting != nil && req.Ready != nil
+
+	if err := q.prepare(&w.prompt, d); err != nil {
+		return refuseError(err)
+	}
+	if q.policyName == pick.Direct && q.worker == "" {
+		return refuse(ReasonWorkerRequired, nil, 0)
+	}
+	return nil
+}
+
+// model returns the model of that name, or nil. A request that names none on a path that is not parsed
+// may go to any worker.
+func (r *Router) model(name string, known bool) *model {
+	m := (*r.models.Load())[name]
+	if m == nil && name == "" && !known {
+		return anyModel
+	}
+	return m
+}
+
+func parse(req *Request) (*prompt.Request, error) {
+	if req.Parsed != nil {
+		return req.Parsed, nil
+	}
+	return openai.Parse(req.Endpoint, req.Body, openai.Limits{})
+}
+
+// prepare renders and tokenizes the prompt into buf. Without a parsed request the prompt is empty.
+func (q *asked) prepare(buf *prompt.Prompt, d *Decision) error {
+	buf.Reset()
+	q.prepared = buf
+	if q.parsed == nil {
+		return nil
+	}
+
+	buf.Now = d.At // some templates print the date
+	if err := q.model.Prompt.Prepare(q.parsed, buf); err != nil {
+		return err
+	}
+	q.tokens = max(buf.Total, len(buf.Tokens))
+	d.PromptTokens = q.tokens
+	return nil
+}
+
+// cut divides the prepared prompt into blocks and names them. It is a step apart from read because a
+// request that is refused for want of ranks needs no blocks.
+func (q *asked) cut() {
+	if q.prepared != nil {
+		salt := ""
+		if q.parsed != nil {
+			salt = q.parsed.CacheSalt
+		}
+		q.blocks = q.prepared.AppendBlocks(q.blocks[:0], q.model.BlockSize, q.model.seed(salt, q.prepared.Media))
+	}
+	q.chain = blockhash.Chain(q.chain[:0], q.blocks)
+}
+
+// answerBlocks is how many blocks an answer of known length occupies: half of its blocks, which is the
+// mean over the time in which it grows. An answer of unknown length adds nothing, as for all others.
+func (q *asked) answerBlocks() int { return q.outputTokens / (2 * q.model.BlockSize) }
+
+// costFunction is the model's cost function with the weights that the request overrides. The changed
+// copy lies in j.
+func (q *asked) costFunction(j *judged) cost.Function {
+	function := q.model.choice(q.role).Cost
+	if !q.overlapWeight.Set && !q.prefillLoadScale.Set {
+		return function
+	}
+
+	switch f := function.(type) {
+	case *cost.Weights:
+		j.weights = *f
+		overrideIf(&j.weights.Overlap, q.overlapWeight.Value, q.overlapWeight.Set)
+		overrideIf(&j.weights.PrefillLoadScale, q.prefillLoadScale.Value, q.prefillLoadScale.Set)
+		return &j.weights
+	case *cost.Delay: // it learns how much prefill weighs, so only the worth of cached tokens changes
+		j.delay = *f
+		if q.overlapWeight.Set {
+			for t := range j.delay.Tier {
+				j.delay.Tier[t] *= q.overlapWeight.Value
+			}
+		}
+		return &j.delay
+	}
+	return function
+}
+
+// clip bounds a name that a client sent, and copies it: the original may alias the body.
+func clip(name string) string {
+	const most = 128
+	if len(name) > most {
+		return name[:most] + "…"
+	}
+	return string([]byte(name))
+}
+
+// computedElsewhere says whether the prompt comes computed, from a prefill worker.
+func (q *asked) computedElsewhere() bool { return q.role == fleet.Decode }

@@ -1,0 +1,145 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
+)
+
+// field is the ranks that may take a request, and why the others of its pool may not.
+type field struct {
+	// ranks are ready and not excluded by a hint. The first free of them are not busy.
+	ranks []fleet.Rank
+	free  int
+	// facts lie beside ranks: what judging needs of each rank's worker.
+	facts []workerFacts
+
+	pool   int               // ranks in the pool, whatever their state
+	states [fleet.States]int // how many ranks that no hint excludes are in each state
+	hint   exclusion         // the hint that excluded the ranks that came furthest; notExcluded if a rank passed
+	cached poolMoment        // names the contents, where the next request may find the same
+}
+
+// poolMoment names the ready ranks of a pool at one moment. Most requests may go to all of
+// them, and between most decisions nothing changes, so the field of the decision before can be used.
+type poolMoment struct {
+	snapshot *fleet.Snapshot
+	pool     string
+	role     fleet.Role
+}
+
+// workerFacts is what judging needs of a worker. Workers lie apart in memory, and these do not.
+type workerFacts struct {
+	prefill *perfmodel.Learned
+	blocks  int // capacity of a rank
+}
+
+// usable is how many ranks to judge: the free ones, or all where all are busy. A request that waits is
+// judged too, for its expected wait.
+func (f *field) usable() int {
+	if f.free > 0 {
+		return f.free
+	}
+	return len(f.ranks)
+}
+
+// eligible returns the field of a request. A rank must pass the request's hints, be ready, and not be
+// busy. The result is valid until the next call with the same workspace.
+func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
+	f, m := &w.field, q.model
+	snap := r.fleet.Snapshot()
+	name := poolMoment{snap, m.Pool, q.role}
+	restricted := q.isRestricted()
+	cacheable := m != anyModel && !restricted && !m.Busy.isSet()
+	if cacheable && f.cached == name {
+		return f
+	}
+
+	*f = field{ranks: f.ranks[:0], facts: f.facts[:0]}
+	for _, rank := range m.ranks(snap, q.role) {
+		if m == anyModel && rank.Worker.Role != q.role {
+			continue
+		}
+		f.pool++
+		hint := notExcluded
+		if restricted {
+			hint = q.excludes(&rank)
+		}
+		f.hint = max(f.hint, hint)
+		if hint != notExcluded {
+			continue
+		}
+
+		f.states[min(rank.Worker.State, fleet.States-1)]++
+		if rank.Worker.State == fleet.Ready {
+			f.add(rank, !r.isBusy(&m.Busy, &rank, now))
+		}
+	}
+	f.loadFacts(&r.speeds)
+	if cacheable && f.free > 0 {
+		f.cached = name
+	}
+	return f
+}
+
+// add appends a ready rank. Free ranks stand in front of busy ones.
+func (f *field) add(rank fleet.Rank, free bool) {
+	f.ranks = append(f.ranks, rank)
+	if !free {
+		return
+	}
+	last := len(f.ranks) - 1
+	f.ranks[f.free], f.ranks[last] = f.ranks[last], f.ranks[f.free]
+	f.free++
+}
+
+// loadFacts fills facts for the ranks. Neighbours are mostly of one class, so the look-up of the class
+// before is used again.
+func (f *field) loadFacts(s *speeds) {
+	f.facts = slices.Grow(f.facts, len(f.ranks))[:len(f.ranks)]
+	for i := range f.ranks {
+		worker := f.ranks[i].Worker
+		f.facts[i].blocks = worker.Blocks
+		if i > 0 && classOf(f.ranks[i-1].Worker) == classOf(worker) {
+			f.facts[i].prefill = f.facts[i-1].prefill
+			continue
+		}
+		f.facts[i].prefill = s.of(worker).prefill
+	}
+}
+
+// leastWait is how long the quickest of the ranks needs for the prefills that are booked there.
+func (f *field) leastWait(now time.Time) time.Duration {
+	least := time.Duration(-1)
+	for i := range f.ranks {
+		if wait := f.ranks[i].Load.Wait(now); least < 0 || wait < least {
+			least = wait
+		}
+	}
+	return least
+}
+
+// stateSummary counts the ranks that no hint excludes by state, such as "2 starting, 1 down".
+func (f *field) stateSummary() string {
+	text := ""
+	for state, n := range f.states {
+		if n > 0 {
+			text += fmt.Sprintf(", %d %s", n, fleet.State(state))
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return text[len(", "):]
+}
+
+// ranks are those that serve a model in a role, whatever their state.
+func (m *model) ranks(snap *fleet.Snapshot, role fleet.Role) []fleet.Rank {
+	if m == anyModel {
+		return snap.Ranks
+	}
+	return snap.Pool(m.Pool, role)
+}

@@ -1,0 +1,223 @@
+package route
+
+import (
+	"slices"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// judged is the candidates for a request with their costs at one moment.
+type judged struct {
+	asked      *asked
+	candidates []pick.Candidate
+	function   cost.Function
+	request    cost.Request // what all candidates are judged for; Line changes with the candidate's class
+	// booking is the load that a pick adds, whichever candidate it is, so without its prefill.
+	booking fleet.Amount
+
+	speeds *speeds
+	// lines are the learned prefill lines that were read for this decision. Learning goes on beside it,
+	// and the reasons that are printed must match the costs that decided.
+	lines []classLine
+
+	// weights and delay are memory for a cost function whose weights the request overrides.
+	weights cost.Weights
+	delay   cost.Delay
+	order   []int // indexes of candidates, filled by cheapest
+}
+
+// classLine is the prefill line of a class of workers during one decision.
+type classLine struct {
+	class *perfmodel.Learned
+	line  perfmodel.Line
+}
+
+// passTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
+// default max_num_batched_tokens.
+const passTokens = 8192
+
+// judge computes the cost of the usable ranks of a field by their load now. The result is valid until
+// the next call with the same workspace.
+func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged {
+	j := &w.judged
+	j.asked, j.speeds, j.lines = q, &r.speeds, j.lines[:0]
+	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.computedElsewhere()}
+	j.loadFacts(f, &w.overlap, now)
+
+	j.function = q.costFunction(j)
+	for i := range j.candidates {
+		c := &j.candidates[i]
+		if i == 0 || f.facts[i].prefill != f.facts[i-1].prefill {
+			j.request.Line = j.line(f.facts[i].prefill)
+		}
+		score := j.score(c)
+		c.Total, c.Uncached = score.Total, score.Uncached
+	}
+	j.booking = fleet.Amount{Requests: 1, DecodeBlocks: int64(j.request.Blocks() + q.answerBlocks())}
+	return j
+}
+
+// loadFacts makes a candidate of every usable rank, and finds the smallest booked prefill of all.
+func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
+	n := f.usable()
+	j.candidates = slices.Grow(j.candidates[:0], n)[:n]
+	for i := range j.candidates {
+		c, load := &j.candidates[i], f.ranks[i].Load
+		c.Rank = &f.ranks[i]
+		c.Facts.Booked = load.Booked()
+		c.Facts.Untracked = load.Untracked(now, maxReportAge)
+		c.Facts.Wait = load.Wait(now)
+		c.Facts.Pace = load.Pace()
+		c.Facts.Capacity = f.facts[i].blocks
+		c.Facts.Overlap = overlap.Of(c.Rank.ID)
+		if i == 0 || c.Facts.Booked.PrefillTokens < j.request.MinPrefillTokens {
+			j.request.MinPrefillTokens = c.Facts.Booked.PrefillTokens
+		}
+	}
+}
+
+// score is the cost of a candidate, with the factor for preferred taints. j.request.Line must be the
+// line of the candidate's class.
+func (j *judged) score(c *pick.Candidate) cost.Score {
+	score := j.function.Score(&j.request, &c.Facts)
+	if len(j.asked.preferred) > 0 {
+		score.Preference = j.asked.preference(c.Rank.Worker)
+		score.Total *= score.Preference
+	}
+	return score
+}
+
+// line returns the prefill line of a class of workers: the same one during a whole decision.
+func (j *judged) line(class *perfmodel.Learned) perfmodel.Line {
+	for i := range j.lines {
+		if j.lines[i].class == class {
+			return j.lines[i].line
+		}
+	}
+	line := class.Line()
+	j.lines = append(j.lines, classLine{class, line})
+	return line
+}
+
+func (j *judged) lineOf(c *pick.Candidate) perfmodel.Line {
+	return j.line(j.speeds.of(c.Rank.Worker).prefill)
+}
+
+// prefillTime is how long a candidate is expected to compute the prompt.
+func (j *judged) prefillTime(c *pick.Candidate) time.Duration {
+	return time.Duration(float64(j.lineOf(c).Prefill(c.Uncached)) * c.Facts.Pace)
+}
+
+// addedTime is how much longer the prefills of a candidate are expected to take with this prompt. It is
+// less than prefillTime where the prompt fits into a pass with those that wait already, because the
+// pass pays its fixed time only once.
+func (j *judged) addedTime(c *pick.Candidate) time.Duration {
+	whole, pending := j.prefillTime(c), c.Facts.Booked.PrefillTokens
+	if pending == 0 || pending+int64(c.Uncached) > passTokens {
+		return whole
+	}
+	return whole - time.Duration(float64(j.lineOf(c).Base)*c.Facts.Pace)
+}
+
+// firstToken is when a candidate's first token is expected, from now.
+func (j *judged) firstToken(c *pick.Candidate) time.Duration { return c.Facts.Wait + j.prefillTime(c) }
+
+// soonest is the candidate whose first token is expected first, and when that is, from now. There must
+// be a candidate.
+func (j *judged) soonest() (best *pick.Candidate, first time.Duration) {
+	for i := range j.candidates {
+		if at := j.firstToken(&j.candidates[i]); best == nil || at < first {
+			best, first = &j.candidates[i], at
+		}
+	}
+	return best, first
+}
+
+// dropLate removes the candidates whose first token is expected after the deadline.
+func (j *judged) dropLate(deadline time.Duration) {
+	j.candidates = slices.DeleteFunc(j.candidates, func(c pick.Candidate) bool { return j.firstToken(&c) > deadline })
+}
+
+// cheapest returns the indexes of the n cheapest candidates, cheapest first. The winner takes the last
+// place if it is not one of them. One pass with insertion suffices because n is small.
+func (j *judged) cheapest(won, n int) []int {
+	less := func(a, b int) bool {
+		ca, cb := j.candidates[a].Total, j.candidates[b].Total
+		return ca < cb || ca == cb && (a == won || b != won && a < b)
+	}
+	order := j.order[:0]
+	for i := range j.candidates {
+		if len(order) == n {
+			if !less(i, order[n-1]) {
+				continue
+			}
+			order = order[:n-1]
+		}
+		at, _ := slices.BinarySearchFunc(order, i, func(have, i int) int {
+			if less(have, i) {
+				return -1
+			}
+			return 1
+		})
+		order = slices.Insert(order, at, i)
+	}
+
+	if !slices.Contains(order, won) {
+		order[len(order)-1] = won
+	}
+	j.order = order
+	return order
+}
+
+// explain writes the pick and its reasons into the decision: the cheapest candidates, the picked one
+// among them, and the addresses to try next. It judges the candidates that are shown once more,
+// because a candidate keeps only its total.
+func (j *judged) explain(d *Decision, won, shown int) {
+	winner := &j.candidates[won]
+	worker := winner.Rank.Worker
+	d.Worker, d.Address, d.Ranks = worker.Name, worker.Address, worker.Ranks
+	d.Rank = winner.Rank.Number
+	for _, n := range winner.Facts.Overlap {
+		d.Overlap += n
+	}
+	d.Cached = d.PromptTokens - winner.Uncached
+	d.Considered = len(j.candidates)
+
+	order := j.cheapest(won, shown)
+	d.Candidates = slices.Grow(d.Candidates[:0], len(order))[:len(order)]
+	for i, at := range order {
+		c := &j.candidates[at]
+		j.request.Line = j.lineOf(c)
+		d.Candidates[i] = Candidate{
+			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
+			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
+		}
+	}
+	d.listOthers()
+}
+
+// maxOthers is how many addresses a retry may walk to.
+const maxOthers = 2
+
+// listOthers collects the next best addresses. Ranks of one worker share an address, and a retry must
+// reach another worker.
+func (d *Decision) listOthers() {
+	for i := range d.Candidates {
+		address := d.Candidates[i].Address
+		if address == d.Address || slices.Contains(d.Others, address) {
+			continue
+		}
+		if cap(d.Others) == 0 {
+			d.Others = make([]string, 0, maxOthers)
+		}
+		d.Others = append(d.Others, address)
+		if len(d.Others) == maxOthers {
+			return
+		}
+	}
+}
