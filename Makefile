@@ -22,9 +22,12 @@ ARGS             ?=
 PYTHON           ?= python3
 export CGO_ENABLED ?= 1
 
+##@ Every day
+
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nVariables: ARGS adds flags to a program; ORACLE_ARGS to an oracle; TRACE, MODEL, BASE and FUZZTIME are named where they are used.\n'
 
 .PHONY: build
 build: bin/stator $(ENVOY_STAMP) ## put bin/stator and Envoy in place
@@ -74,12 +77,15 @@ endif
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
 	go test -race -timeout 20m ./...
 
+##@ Checks
+
 .PHONY: ci
-ci: ## what CI runs: format, modules, vet, lint, test, one pass of every benchmark
+ci: ## what CI runs: format, modules, vet, lint, generated code, test, one pass of every benchmark
 	$(MAKE) fmt-check
 	go mod tidy -diff
 	go vet ./...
 	$(MAKE) lint
+	$(MAKE) check-generate
 	$(MAKE) build
 	$(MAKE) test
 	$(MAKE) bench-smoke
@@ -100,22 +106,19 @@ $(LINT):
 	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv .tools/golangci-lint $@
 
-.PHONY: bench
-bench: ## run the benchmarks; the figures go to bench/<revision>.txt
-	@mkdir -p bench
-	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
+DEADCODE := .tools/deadcode-v0.51.0
 
-.PHONY: bench-smoke
-bench-smoke: ## run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+$(DEADCODE):
+	GOBIN=$(CURDIR)/.tools CGO_ENABLED=0 go install golang.org/x/tools/cmd/deadcode@v0.51.0
+	mv .tools/deadcode $@
 
-.PHONY: bench-request
-bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy
-	go run ./test/benchrequest $(ARGS)
+.PHONY: deadcode
+deadcode: $(DEADCODE) ## fail on functions that no program calls and deadcode.txt does not list with a reason
+	@test/deadcode.sh $(DEADCODE)
 
-.PHONY: demo-trace
-demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
-	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+.PHONY: cover
+cover: $(ENVOY_STAMP) ## print the coverage of every package (scenario tests left out: they run programs)
+	@go test -cover $$(go list ./... | grep -v /test/scenario) | awk '{sub("github.com/stator-project/stator/", ""); for (i = 1; i <= NF; i++) if ($$i == "coverage:") {print ($$1 == "ok" ? $$2 : $$1), $$(i+1)}}' | column -t
 
 PROTOC         := 1.85.1
 PROTOC_STAMP   := $(VENV)/.grpcio-tools-$(PROTOC)
@@ -162,6 +165,41 @@ fuzz: ## run every fuzz target for FUZZTIME
 .PHONY: clean
 clean: ## remove what was built and installed here
 	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .oracle
+
+##@ Figures
+
+.PHONY: bench
+bench: ## run the benchmarks; the figures go to bench/<revision>.txt
+	@mkdir -p bench
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
+
+.PHONY: bench-smoke
+bench-smoke: ## run every benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+
+BASE ?= main
+
+.PHONY: bench-compare
+bench-compare: ## run the request path's benchmarks at BASE and here, in turns, and print the ratio of CPU time (BASE=main ARGS="--rounds 20")
+	go run ./test/benchcompare --base $(BASE) $(ARGS)
+
+.PHONY: bench-request
+bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy
+	go run ./test/benchrequest $(ARGS)
+
+.PHONY: demo-trace
+demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
+	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+
+.PHONY: replay-traces
+replay-traces: build ## replay traces that nothing was tuned on, under late news and failures (ARGS="--only Azure")
+	go run ./test/replaytraces $(ARGS)
+
+.PHONY: replay-golden
+replay-golden: ## replay a trace beside NVIDIA Dynamo's published figures of it (TRACE=conversation_trace.jsonl ARGS="--only scale")
+	go run ./test/replaygolden --trace $(or $(TRACE),../shared/traces/mooncake/conversation_trace.jsonl) $(ARGS)
+
+##@ Oracles: compare with reference implementations
 
 VENV_ORACLE      := .venv-oracle
 TOKENIZERS       := 0.23.3
@@ -229,11 +267,3 @@ $(VENV_DYNAMO)/bin/python:
 $(VENV_DYNAMO)/.runtime-$(DYNAMO_RUNTIME): | $(VENV_DYNAMO)/bin/python
 	$(VENV_DYNAMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo-runtime==$(DYNAMO_RUNTIME)
 	touch $@
-
-.PHONY: replay-traces
-replay-traces: build ## replay traces that nothing was tuned on, under late news and failures (ARGS="--only Azure")
-	go run ./test/replaytraces $(ARGS)
-
-.PHONY: replay-golden
-replay-golden: ## replay a trace beside NVIDIA Dynamo's published figures of it (TRACE=conversation_trace.jsonl ARGS="--only scale")
-	go run ./test/replaygolden --trace $(or $(TRACE),../shared/traces/mooncake/conversation_trace.jsonl) $(ARGS)

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// slowerBound is the ratio above which the whole interval must lie for a benchmark to be slower.
+const slowerBound = 1.03
+
+// result is one benchmark at both revisions. base and now are nanoseconds of CPU time per operation, and
+// ratio is now/base with its 95 % confidence interval.
+type result struct {
+	pkg, name        string
+	base, now        float64
+	ratio, low, high float64
+}
+
+type measurement struct {
+	rounds   int
+	target   time.Duration
+	progress io.Writer
+}
+
+// compare measures one benchmark in turns.
+func (m *measurement) compare(ctx context.Context, b binaries, name string) (r result, err error) {
+	n, err := m.iterations(ctx, b, name)
+	if err != nil {
+		return r, err
+	}
+
+	var base, now, ratios []float64
+	for range m.rounds {
+		before, err := cpuPerOp(ctx, b.baseDir, b.base, name, n)
+		if err != nil {
+			return r, err
+		}
+		after, err := cpuPerOp(ctx, b.nowDir, b.now, name, n)
+		if err != nil {
+			return r, err
+		}
+		base = append(base, before)
+		now = append(now, after)
+		ratios = append(ratios, math.Log(after/before))
+	}
+
+	center, half := interval(ratios)
+	r = result{
+		name: strings.TrimPrefix(name, "Benchmark"), base: mean(base), now: mean(now),
+		ratio: math.Exp(center), low: math.Exp(center - half), high: math.Exp(center + half),
+	}
+	fmt.Fprintf(m.progress, "%s: %.3f (%.3f to %.3f)\n", r.name, r.ratio, r.low, r.high)
+	return r, nil
+}
+
+// iterations returns how many operations take the target time at the base revision.
+func (m *measurement) iterations(ctx context.Context, b binaries, name string) (int, error) {
+	for n := 100; ; n *= 10 {
+		perOp, err := cpuPerOp(ctx, b.baseDir, b.base, name, n)
+		if err != nil {
+			return 0, err
+		}
+		if spent := perOp * float64(n); spent > float64(m.target)/10 || n >= 100_000_000 {
+			return max(n/10, int(float64(m.target)/perOp)), nil
+		}
+	}
+}
+
+// cpuPerOp returns the CPU time of one operation in nanoseconds. The time of a run with one operation
+// is that of the set-up, and is subtracted.
+func cpuPerOp(ctx context.Context, dir, binary, name string, n int) (float64, error) {
+	setUp, err := cpuTime(ctx, dir, binary, name, 1)
+	if err != nil {
+		return 0, err
+	}
+	total, err := cpuTime(ctx, dir, binary, name, n+1)
+	if err != nil {
+		return 0, err
+	}
+	return max(float64(total-setUp)/float64(n), 0.1), nil
+}
+
+// cpuTime runs a benchmark for n operations on one processor and returns the CPU time of the process.
+func cpuTime(ctx context.Context, dir, binary, name string, n int) (time.Duration, error) {
+	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", exactly(name), "-test.benchtime", fmt.Sprintf("%dx", n), "-test.cpu", "1")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, out)
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+}
+
+// exactly returns a pattern that matches one benchmark or sub-benchmark.
+func exactly(name string) string {
+	var parts []string
+	for _, part := range strings.Split(name, "/") {
+		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	return strings.Join(parts, "/")
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+// interval returns the mean of values and half the width of its 95 % confidence interval, by Student's
+// distribution.
+func interval(values []float64) (center, half float64) {
+	center = mean(values)
+	if len(values) < 2 {
+		return center, math.Inf(1)
+	}
+
+	squares := 0.0
+	for _, v := range values {
+		squares += (v - center) * (v - center)
+	}
+	n := float64(len(values))
+	deviation := math.Sqrt(squares / (n - 1))
+	return center, quantile(len(values)-1) * deviation / math.Sqrt(n)
+}
+
+// quantile returns the 97.5 % quantile of Student's distribution (any table of it has these values).
+func quantile(degrees int) float64 {
+	table := []float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+		2.120, 2.110, 2.101, 2.093, 2.086}
+	switch {
+	case degrees < 1:
+		return math.Inf(1)
+	case degrees <= len(table):
+		return table[degrees-1]
+	}
+	return 1.96 + 2.4/float64(degrees) // within 0.1 % of the table's continuation
+}
