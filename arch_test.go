@@ -64,7 +64,7 @@ var allowed = map[string][]string{
 	"extproc/accesslog": {"extproc/messages", "internal/metric"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
-	"extproc/sockets":   {"internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":   {"internal/backoff", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner": {"internal/plan", "internal/fleet", "bus"},

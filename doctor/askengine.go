@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -161,31 +160,21 @@ func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
 	return v.Tokens, err
 }
 
-const (
-	// autoEvents as a worker's kvEvents means that the router asks the engine for its sockets.
-	autoEvents = "auto"
-	// bindEvents begins a kvEvents to which the engine connects.
-	bindEvents = "bind:"
-)
-
 // endpoints returns the event sockets to read: those that the router is configured to read, or for
 // workers that are not in the configuration those that the engine reports.
 func (w *workerSeen) endpoints() []kvsource.Found {
-	if !w.fromFile || w.kvEvents == autoEvents {
+	if !w.fromFile || kvsource.Discovered(w.kvEvents) {
 		return w.engine.sources
 	}
-	if w.kvEvents == "" || strings.HasPrefix(w.kvEvents, bindEvents) {
+	if w.kvEvents == "" || kvsource.Bound(w.kvEvents) {
 		return nil
 	}
 
 	var all []kvsource.Found
 	for rank := range w.ranks {
-		endpoint, err := kvsource.RaisePort(w.kvEvents, rank)
-		if err != nil {
-			continue
+		if at, err := kvsource.ConfiguredSocket(w.kvEvents, w.kvReplay, rank); err == nil {
+			all = append(all, at)
 		}
-		replay, _ := kvsource.RaisePort(w.kvReplay, rank)
-		all = append(all, kvsource.Found{Rank: rank, Endpoint: endpoint, Replay: replay})
 	}
 	return all
 }
@@ -208,10 +197,7 @@ func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Found, w
 
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	s.err = src.Run(ctx, func(_ uint64, b *kvevent.Batch) (uint64, bool) {
-		s.add(b, time.Now())
-		return 0, false
-	})
+	s.err = src.Run(ctx, kvsource.Batches(func(b *kvevent.Batch) { s.add(b, time.Now()) }))
 
 	stats := src.Stats()
 	s.malformed = stats.Malformed

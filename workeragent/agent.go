@@ -40,7 +40,7 @@ type Agent struct {
 	cfg     Config
 	probing probing
 	metrics *metrics
-	know    *knowledge
+	mirror  *cacheMirror
 	engines []*supervisor
 }
 
@@ -53,8 +53,8 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.PastBatches <= 0 {
 		cfg.PastBatches = pastBatches
 	}
-	a := &Agent{cfg: cfg, probing: usualProbing, know: newKnowledge(cfg.IndexBytes)}
-	a.metrics = newMetrics(cfg.Metrics, a.know)
+	a := &Agent{cfg: cfg, probing: usualProbing, mirror: newCacheMirror(cfg.IndexBytes)}
+	a.metrics = newMetrics(cfg.Metrics, a.mirror)
 
 	names := map[string]bool{}
 	var errs []error
@@ -84,7 +84,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	all.Go(func() {
 		for backoff.Sleep(ctx, expireEvery) == nil {
-			a.know.expire(time.Now())
+			a.mirror.expire(time.Now())
 		}
 	})
 
@@ -110,22 +110,22 @@ type metrics struct {
 	unsent prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, k *knowledge) *metrics {
+func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 	part := metric.For(reg, "agent")
 
 	part.GaugeFunc("index_bytes", "Memory of the agent's index of its engines' caches.",
-		func() float64 { return float64(k.index.Stats().Bytes) })
+		func() float64 { return float64(m.index.Stats().Bytes) })
 	part.CounterFunc("index_evictions_total", "Blocks dropped from the agent's index because it reached its bound; snapshots lack them.",
-		func() float64 { return float64(k.index.Stats().Evicted) })
+		func() float64 { return float64(m.index.Stats().Evicted) })
 	part.CounterFunc("unrecovered_gaps_total",
 		"Gaps in engines' events that no replay filled; snapshots stay incomplete until the engine's cache was empty once.",
-		func() float64 { return float64(k.feed.Stats().GivenUp) })
+		func() float64 { return float64(m.feed.Stats().GivenUp) })
 	part.CounterFunc("snapshots_total", "Snapshots of a rank's cache made for a router.",
-		func() float64 { return float64(k.made.Load()) })
+		func() float64 { return float64(m.made.Load()) })
 	part.CounterFunc("snapshots_shared_total", "Requests for a snapshot answered with one that was made for another router.",
-		func() float64 { return float64(k.shared.Load()) })
+		func() float64 { return float64(m.shared.Load()) })
 	part.GaugeFunc("snapshot_bytes", "Memory of the snapshots that routers pull.",
-		func() float64 { return float64(k.keptBytes()) })
+		func() float64 { return float64(m.storedBytes()) })
 
 	return &metrics{
 		starts: part.Counters("engine_starts_total", "Starts of an engine process, the first one included.", "worker"),

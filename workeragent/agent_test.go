@@ -245,7 +245,7 @@ args.speed of c is unknown to engine exec: it takes none`
 
 func TestMetricsAreWellNamed(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := newMetrics(reg, newKnowledge(0))
+	m := newMetrics(reg, newCacheMirror(0))
 	m.starts.WithLabelValues("a")
 	m.events.WithLabelValues("a")
 	problems, err := testutil.GatherAndLint(reg)

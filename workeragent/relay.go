@@ -1,6 +1,7 @@
 package workeragent
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -14,95 +15,109 @@ import (
 	"github.com/stator-project/stator/internal/kvsource"
 )
 
-// relay takes one engine process's KV events from its socket to the bus. It applies them to the
-// agent's own knowledge first, which is what keeps their order, and remembers the newest, for
-// routers that come late or missed something.
+// relay publishes one engine process's KV events on the bus. It first applies them to the agent's
+// mirror, which drops duplicates and finds gaps. It remembers the newest batches, for routers that
+// start late or missed some.
+//
+//	event                                   effect
+//	--------------------------------------  --------------------------------------------------
+//	batch that the mirror applies           remembered and published
+//	batch that the mirror ignores           dropped: it has been published before
+//	batch after a gap                       the source replays; nothing is published
+//	restart within the process              the remembered batches are dropped, counting from 0
+//	socket connected, then every markEvery  a mark with the number of the next batch
+//	socket lost                             no marks, so that routers mark the rank as stale
 type relay struct {
 	cfg     Config
 	worker  fleet.Worker
 	metrics *metrics
-	know    *knowledge
+	mirror  *cacheMirror
 	now     func() time.Time
-	up      atomic.Bool // the engine's socket is connected
+	up      atomic.Bool // the engine's event socket is connected
 
-	// mu orders what is published too: a mark does not overtake the batch that it counts.
+	// mu also orders what is published: a mark must not overtake the batches that it counts.
 	mu     sync.Mutex
 	next   uint64         // guarded by mu; the number of the next batch
-	past   []feed.Message // guarded by mu; in order of sequence
+	past   []feed.Message // guarded by mu; the newest batches, by number
 	blocks int            // guarded by mu; hashes in past
 }
 
-// The memory of a relay: as many batches as vLLM's own replay buffer has, and 64 MiB of
-// hashes at most.
+// The bounds of a relay's memory: as many batches as vLLM's own replay buffer, and 64 MiB of hashes.
 const (
 	pastBatches = 10_000
 	pastBlocks  = 4 << 20
 )
 
-// markEvery is how often routers are told the number of the next batch. They take a rank that
-// says nothing for several times as long for stale.
+// markEvery is how often the number of the next batch is published. Routers mark a rank as stale
+// after several times as long without a message.
 const markEvery = time.Second
 
-// probeEvery is how soon the engine is asked whether its socket dropped the last of its
-// messages: nobody would tell.
+// probeEvery is how soon a silent engine is asked for messages that its socket dropped.
 const probeEvery = 2 * time.Second
 
-func newRelay(w fleet.Worker, cfg Config, m *metrics, k *knowledge) *relay {
-	return &relay{cfg: cfg, worker: w, metrics: m, know: k, now: time.Now}
+func newRelay(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror) *relay {
+	return &relay{cfg: cfg, worker: w, metrics: m, mirror: mirror, now: time.Now}
 }
 
 // run relays until ctx ends.
 func (r *relay) run(ctx context.Context) {
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay,
-		Dialect: kvsource.DialectOf(r.worker.Engine, r.worker.KVEvents), BlockSize: r.worker.BlockSize, Logger: r.cfg.Log, Probe: probeEvery, Connected: r.connected,
+		Dialect: kvsource.DialectOf(r.worker.Engine, r.worker.KVEvents), BlockSize: r.worker.BlockSize,
+		Logger: r.cfg.Log, Probe: probeEvery,
 	})
 	if err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 		return
 	}
+
 	var marks sync.WaitGroup
 	defer marks.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	marks.Go(func() {
 		for backoff.Sleep(ctx, markEvery) == nil {
-			r.mark()
+			r.publishMark()
 		}
 	})
-	if err := src.Run(ctx, r.apply); err != nil {
+
+	if err := src.Run(ctx, r); err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 	}
 }
 
-// connected keeps whether the engine's socket is there. While it is not, no marks are sent, and
-// routers see that nothing comes.
-func (r *relay) connected(up bool) {
-	r.up.Store(up)
-	if !up {
-		r.know.feed.Lost(r.worker.Name, 0)
-	}
+// stream is the engine's rank in the mirror. Launched engines have one rank.
+func (r *relay) stream() *feed.Stream {
+	return &feed.Stream{Feed: r.mirror.feed, Worker: r.worker.Name, Epoch: r.worker.Epoch, Now: r.now}
 }
 
-// apply relays one batch. A gap is the source's to close. Where the engine has forgotten what is
-// missing the feed gives it up, and routers see the gap for themselves.
-func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
+// Connected records whether the engine's event socket is connected.
+func (r *relay) Connected(up bool) {
+	r.up.Store(up)
+	r.stream().Connected(up)
+}
+
+// Batch relays one batch. The source closes gaps. If the engine no longer has the missing batches the
+// mirror gives the gap up, and routers find the gap in the numbers that are published.
+func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	result := r.know.feed.Apply(&feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Rank: b.Rank, Seq: seq, Batch: b}, r.now())
-	if result.Restarted { // inside of the process that we started
-		r.next, r.past, r.blocks = 0, nil, 0
+
+	result := r.stream().Apply(seq, b)
+	if result.Restarted {
+		r.startAgainLocked()
 	}
 	switch result.Verdict {
 	case feed.Missing:
 		return result.Resume, true
 	case feed.Ignored:
-		return 0, false // a replay overlapped what was relayed
+		return 0, false
 	}
+
 	r.next = seq + 1
-	e := feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
-	r.rememberLocked(e)
-	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
+	m := feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
+	r.rememberLocked(m)
+	if err := r.cfg.Bus.PublishEvents(&m); err != nil {
 		r.metrics.unsent.Inc()
 		r.cfg.Log.Debug("events not published", "worker", r.worker.Name, "seq", seq, "err", err)
 		return 0, false
@@ -111,29 +126,52 @@ func (r *relay) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	return 0, false
 }
 
-// mark tells routers the number of the next batch, unless the engine's socket is not there.
-func (r *relay) mark() {
+// Restarted handles an engine that counts from 0 again inside the process that the agent started.
+func (r *relay) Restarted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.stream().Restarted()
+	r.startAgainLocked()
+}
+
+// CaughtUp makes an idle rank exact in the mirror.
+func (r *relay) CaughtUp(next uint64) { r.stream().CaughtUp(next) }
+
+// startAgainLocked drops the remembered batches of an engine that counts from 0 again.
+func (r *relay) startAgainLocked() {
+	r.next = 0
+	r.past = nil
+	r.blocks = 0
+}
+
+// publishMark publishes the number of the next batch, unless the engine's socket is not connected:
+// the number would be right only for the batches that the agent has received.
+func (r *relay) publishMark() {
 	if !r.up.Load() {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
-	if err := r.cfg.Bus.PublishEvents(&e); err != nil {
+	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
+	if err := r.cfg.Bus.PublishEvents(&m); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
 	}
 }
 
-func (r *relay) rememberLocked(e feed.Message) {
-	r.past = append(r.past, e)
-	r.blocks += size(e.Batch)
+// rememberLocked appends a batch and drops the oldest ones beyond the bounds.
+func (r *relay) rememberLocked(m feed.Message) {
+	r.past = append(r.past, m)
+	r.blocks += m.Size()
+
 	drop := 0
 	for len(r.past)-drop > r.cfg.PastBatches || r.blocks > pastBlocks {
-		r.blocks -= size(r.past[drop].Batch)
+		r.blocks -= r.past[drop].Size()
 		drop++
 	}
 	if drop > 0 {
-		clear(r.past[:drop]) // so that they can be freed
+		clear(r.past[:drop]) // so that their batches can be freed
 		r.past = r.past[drop:]
 	}
 }
@@ -147,44 +185,41 @@ func (r *relay) serve(ctx context.Context) {
 			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
 		}
 	})
-	err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, func(rank int, from uint64, send func(*feed.Message)) feed.Position {
-		past, next := r.since(from)
-		for _, e := range past {
-			if e.Rank == rank {
-				send(&e)
-			}
-		}
-		return feed.Position{Epoch: r.worker.Epoch, Next: next, Connected: r.up.Load()}
-	})
-	if err != nil {
+
+	if err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, r.replay); err != nil {
 		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)
 	}
 }
 
-func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {
-	return r.know.snapshot(r.worker.Name, r.worker.Epoch, rank, id, r.replayable, r.now())
+// replay sends the remembered batches of a rank from a number on, and returns the rank's position.
+func (r *relay) replay(rank int, from uint64, send func(*feed.Message)) feed.Position {
+	past, next := r.since(from)
+	for _, m := range past {
+		if m.Rank == rank {
+			send(&m)
+		}
+	}
+	return feed.Position{Epoch: r.worker.Epoch, Next: next, Connected: r.up.Load()}
 }
 
-// replayable says whether everything from batch next on is remembered.
+func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {
+	return r.mirror.snapshot(rankKey{r.worker.Name, r.worker.Epoch, rank}, id, r.replayable, r.now())
+}
+
+// replayable reports whether every batch from number next on is remembered.
 func (r *relay) replayable(next uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	return next == r.next || len(r.past) > 0 && r.past[0].Seq <= next && next < r.next
 }
 
-// since returns what is remembered from seq on, and the number that comes after it.
+// since returns the remembered batches from number from on, and the number of the next batch.
 func (r *relay) since(from uint64) (past []feed.Message, next uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(r.past, from, func(e feed.Message, seq uint64) int {
-		switch {
-		case e.Seq < seq:
-			return -1
-		case e.Seq > seq:
-			return 1
-		}
-		return 0
-	})
+
+	i, _ := slices.BinarySearchFunc(r.past, from, func(m feed.Message, seq uint64) int { return cmp.Compare(m.Seq, seq) })
 	return slices.Clone(r.past[i:]), r.next
 }
 
@@ -193,16 +228,8 @@ func clone(b *kvevent.Batch) *kvevent.Batch {
 	c := &kvevent.Batch{Rank: b.Rank, Seconds: b.Seconds, Unknown: b.Unknown, Events: slices.Clone(b.Events)}
 	for i := range c.Events {
 		e := &c.Events[i]
-		e.Hashes, e.Blocks = slices.Clone(e.Hashes), slices.Clone(e.Blocks)
+		e.Hashes = slices.Clone(e.Hashes)
+		e.Blocks = slices.Clone(e.Blocks)
 	}
 	return c
-}
-
-// size counts the hashes of a batch; an empty batch counts as one, so that the bound holds.
-func size(b *kvevent.Batch) int {
-	n := 1
-	for i := range b.Events {
-		n += len(b.Events[i].Hashes) + len(b.Events[i].Blocks)
-	}
-	return n
 }

@@ -26,22 +26,23 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// heard collects what routers hear on the bus.
-type heard struct {
+// published collects what the agent publishes on the bus.
+type published struct {
 	mu     sync.Mutex
 	events []string  // guarded by mu
 	marks  []string  // guarded by mu
 	load   *bus.Load // guarded by mu; the newest
-	stands bool      // guarded by mu; the subscription to events does
+	ready  bool      // guarded by mu; the subscription to events works
 }
 
-// probe is nobody: an event of it shows that a subscription stands.
+// probe is the worker of a message that shows whether the subscription works.
 const probe = "probe"
 
-func (h *heard) add(e *feed.Message) {
+func (h *published) add(e *feed.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stands = h.stands || e.Worker == probe; e.Worker == probe {
+	if e.Worker == probe {
+		h.ready = true
 		return
 	}
 	if e.Mark {
@@ -51,7 +52,7 @@ func (h *heard) add(e *feed.Message) {
 	h.events = append(h.events, describe(e))
 }
 
-func (h *heard) all() []string {
+func (h *published) all() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.events)
@@ -65,9 +66,9 @@ func describe(e *feed.Message) string {
 	return text
 }
 
-// listen subscribes to everything until the test ends. It returns when events are heard.
-func listen(t *testing.T, b *bus.Bus) *heard {
-	h := &heard{}
+// listen subscribes to everything until the test ends. It returns when the subscription works.
+func listen(t *testing.T, b *bus.Bus) *published {
+	h := &published{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() { _ = b.SubscribeEvents(ctx, h.add) })
@@ -79,19 +80,19 @@ func listen(t *testing.T, b *bus.Bus) *heard {
 		})
 	})
 	t.Cleanup(func() { cancel(); all.Wait() })
-	testkit.Eventually(t, "events are heard", func() bool {
+	testkit.Eventually(t, "the subscription works", func() bool {
 		if err := b.PublishEvents(&feed.Message{Worker: probe, Batch: stored(0)}); err != nil {
 			t.Fatal(err)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return h.stands
+		return h.ready
 	})
 	return h
 }
 
 func testRelay(t *testing.T) *relay {
-	cfg, k := Config{Bus: testkit.Bus(t), Log: slog.New(slog.DiscardHandler), PastBatches: pastBatches}, newKnowledge(0)
+	cfg, k := Config{Bus: testkit.Bus(t), Log: slog.New(slog.DiscardHandler), PastBatches: pastBatches}, newCacheMirror(0)
 	w := fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Epoch: 7, BlockSize: 16}
 	if _, err := k.fleet.Put(w); err != nil {
 		t.Fatal(err)
@@ -110,18 +111,17 @@ func stored(hashes ...uint64) *kvevent.Batch {
 	return &kvevent.Batch{Events: []kvevent.Event{e}}
 }
 
-// apply hands over a batch and says what the relay answers.
+// apply relays a batch and prints the relay's answer.
 func apply(r *relay, seq uint64) string {
-	resume, gap := r.apply(seq, stored(seq))
+	resume, gap := r.Batch(seq, stored(seq))
 	if gap {
 		return fmt.Sprintf("gap, from %d", resume)
 	}
-	return "taken"
+	return "accepted"
 }
 
-// Batches go to the bus in order and once. A gap is the source's to close; where it stays until
-// the feed gives it up the engine has forgotten what is missing, and routers must see that
-// themselves.
+// TestRelayKeepsOrder: batches are published in order and once. The source has to close a gap. A gap
+// that stays open is given up, and routers find it by the missing number.
 func TestRelayKeepsOrder(t *testing.T) {
 	r := testRelay(t)
 	h := listen(t, r.cfg.Bus)
@@ -131,12 +131,12 @@ func TestRelayKeepsOrder(t *testing.T) {
 		seq  uint64
 		want string
 	}{
-		{0, "taken"}, {1, "taken"},
-		{3, "gap, from 2"}, {2, "taken"}, {3, "taken"}, // filled by a replay
-		{3, "taken"}, {2, "taken"}, // again: not relayed
-		{6, "gap, from 4"}, {6, "gap, from 4"}, {after, ""}, {6, "taken"}, // not filled
-		{4, "taken"},                                                                    // too late
-		{9, "gap, from 7"}, {8, "gap, from 7"}, {after, ""}, {8, "taken"}, {9, "taken"}, // a replay that begins late
+		{0, "accepted"}, {1, "accepted"},
+		{3, "gap, from 2"}, {2, "accepted"}, {3, "accepted"}, // a replay closes the gap
+		{3, "accepted"}, {2, "accepted"}, // duplicates are not relayed
+		{6, "gap, from 4"}, {6, "gap, from 4"}, {after, ""}, {6, "accepted"}, // no replay closes it
+		{4, "accepted"},                                                                       // too late
+		{9, "gap, from 7"}, {8, "gap, from 7"}, {after, ""}, {8, "accepted"}, {9, "accepted"}, // a replay that begins late
 	} {
 		if step.seq == after {
 			now = now.Add(3 * time.Second)
@@ -150,21 +150,21 @@ func TestRelayKeepsOrder(t *testing.T) {
 	for _, seq := range []int{0, 1, 2, 3, 6, 8, 9} {
 		want = append(want, fmt.Sprintf("a/0 epoch 7 seq %d: stored [%d]", seq, seq))
 	}
-	testkit.Eventually(t, "all is heard", func() bool { return len(h.all()) >= len(want) })
+	testkit.Eventually(t, "all batches arrive", func() bool { return len(h.all()) >= len(want) })
 	if got := h.all(); !slices.Equal(got, want) {
-		t.Errorf("heard\n%s", strings.Join(got, "\n"))
+		t.Errorf("published\n%s", strings.Join(got, "\n"))
 	}
 	past, next := r.since(0)
 	if len(past) != len(want) || next != 10 {
-		t.Errorf("remembers %d, next %d", len(past), next)
+		t.Errorf("%d batches remembered, next %d", len(past), next)
 	}
 }
 
-// after is a step in which the feed's patience with a gap ends.
+// after is a step in which the gap has stayed open for too long.
 const after = 1 << 60
 
-// An engine is heard in its own dialect: TensorRT-LLM is asked over HTTP.
-func TestRelaySpeaksTheEnginesDialect(t *testing.T) {
+// TestRelayUsesTheEnginesDialect: TensorRT-LLM is polled over HTTP.
+func TestRelayUsesTheEnginesDialect(t *testing.T) {
 	answers := make(chan string, 1)
 	answers <- `[{"event_id":0,"data":{"type":"created","num_blocks_per_cache_level":[8]}},
 		{"event_id":1,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":33,"tokens":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}]}}]`
@@ -185,41 +185,50 @@ func TestRelaySpeaksTheEnginesDialect(t *testing.T) {
 	done.Go(func() { r.run(ctx) })
 	defer done.Wait()
 	defer cancel()
-	testkit.Eventually(t, "the block is heard", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })
+	testkit.Eventually(t, "the block is published", func() bool { return strings.Contains(strings.Join(h.all(), " "), "stored [33]") })
 }
 
-// An engine that begins to count anew inside of its process is a new one: what it said before is
-// neither replayed nor in a snapshot.
-func TestRelayOfARestart(t *testing.T) {
+// TestRelayOfRestartedEngine: an engine counts from 0 again inside its process, which its timestamps
+// show or the source reports. Its earlier batches are neither replayed nor part of a snapshot.
+func TestRelayOfRestartedEngine(t *testing.T) {
 	r := testRelay(t)
 	b := stored(1, 2, 3)
 	b.Seconds = 100
-	r.apply(0, b)
+	r.Batch(0, b)
 	b = stored(7)
 	b.Seconds = 200
-	r.apply(0, b)
+	r.Batch(0, b)
 	past, next := r.since(0)
 	if len(past) != 1 || next != 1 || past[0].Batch.Events[0].Hashes[0] != 7 {
 		t.Errorf("remembers %d batches, next %d", len(past), next)
 	}
-	if s := r.snapshot(0, 0); s == nil || s.Next != 1 || r.know.index.Stats().Pairs != 1 {
-		t.Errorf("snapshot %+v, %d blocks", s, r.know.index.Stats().Pairs)
+	if s := r.snapshot(0, 0); s == nil || s.Next != 1 || r.mirror.index.Stats().Pairs != 1 {
+		t.Errorf("snapshot %+v, %d blocks", s, r.mirror.index.Stats().Pairs)
+	}
+
+	r.Restarted()
+	if past, next := r.since(0); len(past) != 0 || next != 0 || r.mirror.index.Stats().Pairs != 0 {
+		t.Errorf("%d batches remembered, next %d, %d blocks", len(past), next, r.mirror.index.Stats().Pairs)
+	}
+	r.CaughtUp(0)
+	if n := r.mirror.feed.Stats().Ranks[feed.Exact]; n != 1 {
+		t.Errorf("%d ranks are exact", n)
 	}
 }
 
-// While the engine's socket is there routers hear what its next batch will be, and never before
-// they hear the batch itself.
-func TestMarks(t *testing.T) {
+// TestMarksFollowTheConnection: marks are published while the engine's socket is connected, and never
+// before the batches that they count.
+func TestMarksFollowTheConnection(t *testing.T) {
 	r := testRelay(t)
 	h := listen(t, r.cfg.Bus)
-	r.mark()
-	r.connected(true)
+	r.publishMark()
+	r.Connected(true)
 	apply(r, 0)
-	r.mark()
-	r.connected(false)
-	r.mark()
+	r.publishMark()
+	r.Connected(false)
+	r.publishMark()
 	apply(r, 1)
-	testkit.Eventually(t, "all is heard", func() bool { return len(h.all()) == 2 })
+	testkit.Eventually(t, "all batches arrive", func() bool { return len(h.all()) == 2 })
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !slices.Equal(h.marks, []string{"a/0 epoch 7 next 1"}) {
@@ -227,9 +236,9 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A snapshot answers everybody who asks soon after; it is not used again when it is old, or when
-// what came after it is forgotten; it is let go of when nobody pulls it. All of them together
-// stay within the bound.
+// TestSnapshotsAreShared: a snapshot also answers the requests of the next seconds. It is not shared
+// when it is old, or when the batches after it are no longer remembered. It is dropped when no router
+// pulls it. All snapshots together stay within the bound.
 func TestSnapshotsAreShared(t *testing.T) {
 	r := testRelay(t)
 	now := r.now()
@@ -251,46 +260,47 @@ func TestSnapshotsAreShared(t *testing.T) {
 	if third := r.snapshot(0, 0); third == second || third.Next != 3 {
 		t.Errorf("without a replay it is %+v", third)
 	}
-	for _, nobody := range []*feed.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
-		if nobody != nil {
-			t.Errorf("of nobody there is %+v", nobody)
+	for _, unknown := range []*feed.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
+		if unknown != nil {
+			t.Errorf("an unknown rank or ID has %+v", unknown)
 		}
 	}
-	if r.know.keptBytes() == 0 {
-		t.Error("nothing is kept")
+	if r.mirror.storedBytes() == 0 {
+		t.Error("no snapshot is stored")
 	}
-	r.know.expire(now.Add(keepFor + 1))
-	if n := r.know.keptBytes(); n != 0 || r.snapshot(0, second.ID) != nil {
-		t.Errorf("%d bytes are kept although nobody pulls", n)
+	r.mirror.expire(now.Add(storeFor + 1))
+	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0, second.ID) != nil {
+		t.Errorf("%d bytes are stored although no router pulls", n)
 	}
-	r.know.bytes = int64(len(second.Dump)) * 2
+	r.mirror.bytes = int64(len(second.Dump)) * 2
 	for seq := range uint64(20) {
 		apply(r, 3+seq)
 		now = now.Add(shareFor + 1)
 		r.snapshot(0, 0)
-		if n := r.know.keptBytes(); n > r.know.bytes {
-			t.Fatalf("%d bytes are kept, of at most %d", n, r.know.bytes)
+		if n := r.mirror.storedBytes(); n > r.mirror.bytes {
+			t.Fatalf("%d bytes are stored, of at most %d", n, r.mirror.bytes)
 		}
 	}
-	r.know.forget("a")
-	if n := r.know.keptBytes(); n != 0 || r.snapshot(0, 0) != nil {
-		t.Errorf("%d bytes are kept of who is gone", n)
+	r.mirror.forget("a")
+	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0, 0) != nil {
+		t.Errorf("%d bytes are stored of a worker that is gone", n)
 	}
 }
 
-// The relay keeps what it was told although the source uses its buffers again.
-func TestRelayCopies(t *testing.T) {
+// TestRelayCopiesBatches: the source reuses its buffers, and the remembered batches stay unchanged.
+func TestRelayCopiesBatches(t *testing.T) {
 	r := testRelay(t)
 	b := stored(1, 2)
-	r.apply(0, b)
+	r.Batch(0, b)
 	b.Events[0].Hashes[0], b.Events[0].Kind = 99, kvevent.Removed
 	if got := r.past[0].Batch.Events[0]; got.Hashes[0] != 1 || got.Kind != kvevent.Stored {
 		t.Errorf("remembered %+v", got)
 	}
 }
 
-// The memory of a relay is bounded in batches and in hashes, and forgets the oldest first.
-func TestRelayForgets(t *testing.T) {
+// TestRelayMemoryIsBounded: the remembered batches are bounded in number and in hashes. The oldest are
+// dropped first.
+func TestRelayMemoryIsBounded(t *testing.T) {
 	r := testRelay(t)
 	for seq := range uint64(pastBatches + 5) {
 		r.rememberLocked(feed.Message{Seq: seq, Batch: stored(seq)})
@@ -301,10 +311,10 @@ func TestRelayForgets(t *testing.T) {
 		t.Errorf("%d batches from %d, next %d", len(past), past[0].Seq, next)
 	}
 	if past, _ := r.since(pastBatches); len(past) != 5 || past[0].Seq != pastBatches {
-		t.Errorf("the last five are %d", len(past))
+		t.Errorf("want the last five, got %d", len(past))
 	}
 	if past, _ := r.since(1 << 60); len(past) != 0 {
-		t.Errorf("of the future there are %d", len(past))
+		t.Errorf("%d batches of the future", len(past))
 	}
 	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks/4)}}}
 	for seq := range uint64(10) {
@@ -313,7 +323,7 @@ func TestRelayForgets(t *testing.T) {
 	past, _ = r.since(0)
 	sum := 0
 	for _, e := range past {
-		sum += size(e.Batch)
+		sum += e.Size()
 	}
 	if len(past) != 3 || sum != r.blocks || sum > pastBlocks || past[2].Seq != pastBatches+14 {
 		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
@@ -325,23 +335,23 @@ func TestRelayForgets(t *testing.T) {
 	}
 }
 
-// A batch too large for a message is counted, not published, and leaves a gap.
-func TestRelayOfTooMuch(t *testing.T) {
+// TestOversizedBatchLeavesGap: a batch too large for one message is counted and not published.
+func TestOversizedBatchLeavesGap(t *testing.T) {
 	r := testRelay(t)
-	if _, gap := r.apply(0, stored(make([]uint64, 100_000)...)); gap {
+	if _, gap := r.Batch(0, stored(make([]uint64, 100_000)...)); gap {
 		t.Error("a gap is reported to the source, which has none")
 	}
 	if n := testutil.ToFloat64(r.metrics.unsent); n != 1 {
 		t.Errorf("%g unsent", n)
 	}
-	if got := apply(r, 1); got != "taken" {
+	if got := apply(r, 1); got != "accepted" {
 		t.Errorf("the next is %s", got)
 	}
 }
 
-// A simulated engine's events and load arrive on the bus under its name and epoch, and what was
-// missed is had again.
-func TestSimulatedEngine(t *testing.T) {
+// TestEventsAndLoadOfSimulatedEngine: a simulated engine's events and load arrive on the bus under its
+// name and epoch, and a replay repeats the events.
+func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
 	launch := engine.Launch{
 		Kind: "sim", Name: "a", Model: "sim", ModelPath: "builtin:sim", BlockSize: 16, Self: os.Args[0], Args: map[string]string{"blocks": "256"},
 	}
@@ -349,9 +359,9 @@ func TestSimulatedEngine(t *testing.T) {
 	h := listen(t, s.bus)
 	w := s.await("a", fleet.Ready, 0)
 	if w.Blocks != 256 || w.KVEvents == "" {
-		t.Errorf("it is said to be %+v", w)
+		t.Errorf("the worker is %+v", w)
 	}
-	testkit.Eventually(t, "its load is told", func() bool {
+	testkit.Eventually(t, "its load is published", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.load != nil && h.load.Worker == "a" && h.load.Epoch == w.Epoch
@@ -362,21 +372,21 @@ func TestSimulatedEngine(t *testing.T) {
 		t.Fatal(answer)
 	}
 	first := fmt.Sprintf("a/0 epoch %d seq 0: stored [", w.Epoch)
-	testkit.Eventually(t, "its events are told", func() bool { return len(h.all()) > 0 })
+	testkit.Eventually(t, "its events are published", func() bool { return len(h.all()) > 0 })
 	if got := h.all()[0]; !strings.HasPrefix(got, first) {
-		t.Errorf("heard %s, want %s", got, first)
+		t.Errorf("published %s, want %s", got, first)
 	}
 	var again []string
-	testkit.Eventually(t, "what was told is told again", func() bool {
+	testkit.Eventually(t, "the replay repeats the events", func() bool {
 		again = nil
-		stands, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
-		if err != nil || stands.Epoch != w.Epoch || int(stands.Next) != len(again) || !stands.Connected {
-			t.Fatalf("it stands at %+v, %v; again\n%s", stands, err, strings.Join(again, "\n"))
+		position, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
+		if err != nil || position.Epoch != w.Epoch || int(position.Next) != len(again) || !position.Connected {
+			t.Fatalf("position %+v, %v; replayed\n%s", position, err, strings.Join(again, "\n"))
 		}
 		return slices.Equal(again, h.all())
 	})
 	again = nil
 	if _, err := s.bus.Replay(t.Context(), "a", 1, 0, func(e *feed.Message) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
-		t.Errorf("of a rank that is not there: %v, %v", again, err)
+		t.Errorf("a rank that does not exist: %v, %v", again, err)
 	}
 }

@@ -65,10 +65,10 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	w := cmd.Worker
 	w.Epoch, w.State = uint64(time.Now().UnixNano()), fleet.Starting
 	s.started(w, proc.PID())
-	if _, err := s.agent.know.fleet.Put(w); err != nil {
+	if _, err := s.agent.mirror.fleet.Put(w); err != nil {
 		s.agent.cfg.Log.Warn("worker rejected by the local fleet; its KV events will not be relayed", "worker", w.Name, "err", err)
 	}
-	defer s.agent.know.forget(w.Name)
+	defer s.agent.mirror.forget(w.Name)
 
 	inner, stop := context.WithCancel(ctx)
 	var companions sync.WaitGroup
@@ -113,7 +113,7 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 	if w.KVEvents == "" {
 		return
 	}
-	relay := newRelay(w, cfg, s.agent.metrics, s.agent.know)
+	relay := newRelay(w, cfg, s.agent.metrics, s.agent.mirror)
 	all.Go(func() { relay.serve(ctx) })
 	all.Go(func() {
 		// A ready engine has opened its sockets. Events that it published before are replayed.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -127,7 +128,7 @@ func (d *decider) followFile(ctx context.Context, workers []fleet.Worker) error 
 			return fmt.Errorf("add worker from the configuration: %w", err)
 		}
 	}
-	if err := d.followSockets(ctx, workers); err != nil {
+	if err := sockets.Run(ctx, sockets.Config{Feed: d.feed, Log: d.log}, workers); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -9,10 +9,10 @@ import (
 	"github.com/go-zeromq/zmq4"
 )
 
-// accept binds the event socket and hears the engine that connects to it, until the socket
-// fails or ctx ends. An engine that is started anew may be here before its old connection is
-// seen to be gone, so a new connection ends the one before. Between two a peer that does not
-// greet holds the others up for Config.Timeout at most.
+// accept binds the event socket and reads from the engine that connects to it, until the socket
+// fails or ctx ends. A restarted engine may connect before the loss of its old connection shows, so
+// a new connection ends the one before. A peer that does not greet can delay the next one, for
+// Config.Timeout at most.
 func (s *Source) accept(ctx context.Context, bound func()) error {
 	address, err := bindAddress(s.cfg.Endpoint)
 	if err != nil {
@@ -25,33 +25,35 @@ func (s *Source) accept(ctx context.Context, bound func()) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
+
 	bound()
 	s.cfg.Logger.Debug("waiting for the engine to connect", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
-	var one sync.WaitGroup // the connection at hand
-	defer one.Wait()
+
+	var reader sync.WaitGroup // of the present connection
+	defer reader.Wait()
 	var current net.Conn
 	for {
 		raw, err := l.Accept()
 		if current != nil {
 			current.Close()
-			one.Wait()
+			reader.Wait()
 		}
 		if err != nil {
 			return fmt.Errorf("accept: %w", err)
 		}
 		current = raw
-		one.Go(func() { s.hearAccepted(ctx, raw) })
+		reader.Go(func() { s.readAccepted(ctx, raw) })
 	}
 }
 
-// hearAccepted hears one engine until its connection breaks.
-func (s *Source) hearAccepted(ctx context.Context, raw net.Conn) {
+// readAccepted reads from one engine until its connection breaks.
+func (s *Source) readAccepted(ctx context.Context, raw net.Conn) {
 	z, conn, err := greet(ctx, raw, zmq4.Sub, true, &s.cfg)
 	if err == nil {
-		err = s.hear(ctx, z, conn, func() {})
+		err = s.readEvents(ctx, z, conn, func() {})
 	}
-	if up := s.connected(); up {
+	if s.connected() {
 		s.lost(err, false)
-		s.cfg.Connected(false)
+		s.consumer.Connected(false)
 	}
 }

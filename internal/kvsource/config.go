@@ -8,53 +8,51 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Config says where a rank publishes. It is read only by [New].
+// Config describes where a rank publishes and how it is read. It is read by [New] and not changed later.
 type Config struct {
-	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path. Of TensorRT-LLM
-	// it is the address to ask, http://host:port/kv_cache_events, which nobody else may ask; its
-	// engines have one rank here.
+	// Endpoint is the event socket to connect to: tcp://host:port or ipc://path. For TensorRT-LLM
+	// it is the URL to poll, http://host:port/kv_cache_events. Each event is answered once, so no
+	// other client may poll it; such engines have one rank here.
 	Endpoint string
 	// Bind makes the source wait at Endpoint for the engine to connect, which vLLM and SGLang do
-	// where their own endpoint names a host; tcp://*:port then means every interface. Whoever
-	// can reach the port can speak as the engine, and the newest connection is believed.
+	// if their own endpoint names a host; tcp://*:port then means every interface. Any client
+	// that can reach the port can pretend to be the engine, and the newest connection wins.
 	Bind bool
-	// Dialect is what the messages are said in; default vLLM's.
+	// Dialect is the format of the messages; default vLLM's.
 	Dialect kvevent.Dialect
-	// BlockSize is the engine's where it is known; see kvevent.Batch.
+	// BlockSize is the engine's, in tokens, if it is known; see kvevent.Batch.
 	BlockSize int
-	// Replay is the replay socket. Empty: gaps are reported to apply and stay.
+	// Replay is the replay socket. Without one, gaps stay open and CaughtUp is never reported.
 	Replay string
 	// Topic is the prefix of the topics to subscribe to; empty subscribes to all. vLLM's default
 	// is empty too.
 	Topic string
-	// Rank is what batches are handed on as, whatever the message says: engines that run
-	// their ranks as separate servers call each of them 0.
+	// Rank is the rank that batches are delivered with. It replaces the rank in the messages,
+	// because engines that run their ranks as separate servers call each of them 0.
 	Rank int
 
 	// Limits bound one message's content; zero means kvevent.DefaultLimits.
 	Limits kvevent.Limits
 	// MaxMessage bounds one message in bytes; default Limits.Bytes.
 	MaxMessage int
-	// Buffer is how many live messages may wait while a replay runs or apply is slow; default
-	// 4,096. Raising it makes drops by the engine, and so replays, rarer.
+	// Buffer is how many live messages may wait while a replay runs or the consumer is slow;
+	// default 4,096. Raising it makes drops by the engine, and so replays, rarer.
 	Buffer int
 	// RetryMin and RetryMax bound the pause between attempts to connect or to replay, which
 	// doubles from one to the other; defaults 100 ms and 5 s.
 	RetryMin, RetryMax time.Duration
-	// Timeout bounds a connection attempt and each wait for a replayed message; default 10 s. So
-	// long may live messages wait for a replay that does not come or does not help; keep it
-	// above the time after which apply gives up on a gap.
+	// Timeout bounds a connection attempt, each wait for a replayed message, and the time for
+	// which live messages wait for a replay; default 10 s. Keep it above the time after which the
+	// consumer gives up on a gap.
 	Timeout time.Duration
-	// Probe is how long the stream may be silent before the source asks whether it missed
-	// something; default 10 s, negative never.
+	// Probe is how long the stream may be silent before the source asks for missed messages;
+	// default 10 s, negative never.
 	Probe time.Duration
-	// Connected is told when a connection to the event socket was made (true) or lost (false);
-	// nil is not. It must not block, and is not called while Run returns.
-	Connected func(up bool)
-	// Logger hears of connections lost and found; nil discards.
+	// Logger receives connections made and lost, and errors; nil discards them.
 	Logger *slog.Logger
 }
 
@@ -76,21 +74,21 @@ func (c Config) withDefaults() Config {
 			*d.field = d.value
 		}
 	}
-	if c.Connected == nil {
-		c.Connected = func(bool) {}
-	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }
 
+// backoff returns the pauses between attempts to connect or to replay.
+func (c Config) backoff() backoff.Backoff { return backoff.Backoff{Min: c.RetryMin, Max: c.RetryMax} }
+
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	if web := overHTTP(c.Endpoint); web || c.Dialect == kvevent.TRTLLM {
 		if !web || c.Dialect != kvevent.TRTLLM || c.Bind || c.Replay != "" {
-			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: TensorRT-LLM, and no other, is asked over HTTP, without replay", c.Endpoint, c.Dialect))
+			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: only TensorRT-LLM is polled over HTTP, without a replay socket", c.Endpoint, c.Dialect))
 		}
 	} else if c.Bind {
 		if _, err := bindAddress(c.Endpoint); err != nil {
@@ -113,12 +111,12 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// splitEndpoint turns a ZMQ endpoint into what the net package dials.
+// splitEndpoint returns the arguments of net.Dial for a ZMQ endpoint.
 func splitEndpoint(endpoint string) (network, address string, err error) {
 	scheme, address, _ := strings.Cut(endpoint, "://")
 	switch {
 	case scheme == "tcp" && strings.HasPrefix(address, "*:"):
-		return "", "", fmt.Errorf("%q is where an engine binds: name its host instead of *", endpoint)
+		return "", "", fmt.Errorf("%q is an address to bind: name the engine's host instead of *", endpoint)
 	case scheme == "tcp" && address != "":
 		return "tcp", address, nil
 	case scheme == "ipc" && address != "":
@@ -127,7 +125,7 @@ func splitEndpoint(endpoint string) (network, address string, err error) {
 	return "", "", fmt.Errorf("%q is not an endpoint such as tcp://10.0.0.1:5557 or ipc:///run/engine.sock", endpoint)
 }
 
-// bindAddress turns a ZMQ endpoint into what the net package listens at.
+// bindAddress returns the address to listen on for a ZMQ endpoint that binds.
 func bindAddress(endpoint string) (string, error) {
 	address, ok := strings.CutPrefix(endpoint, "tcp://")
 	if _, _, err := net.SplitHostPort(address); !ok || err != nil {

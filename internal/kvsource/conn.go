@@ -14,9 +14,9 @@ import (
 
 // dial opens one ZMTP connection, which is closed when ctx ends.
 //
-// The library's connections are used and not its sockets: a socket hides when a connection
-// was lost, which is when an engine may have restarted; it retries by itself in goroutines
-// that Close does not wait for; and it believes a frame's length before it has the frame.
+// The library's connections are used and not its sockets. A socket hides the loss of a connection,
+// which is when an engine may have restarted. It also reconnects in goroutines that Close does not
+// wait for, and it allocates memory for a frame before the frame has arrived.
 func dial(ctx context.Context, endpoint string, kind zmq4.SocketType, cfg *Config) (*zmq4.Conn, *boundedConn, error) {
 	network, address, err := splitEndpoint(endpoint)
 	if err != nil {
@@ -33,8 +33,8 @@ func dial(ctx context.Context, endpoint string, kind zmq4.SocketType, cfg *Confi
 	return greet(ctx, raw, kind, false, cfg)
 }
 
-// greet makes a ZMTP connection of a network connection, which is closed when ctx ends. accepted
-// says that the peer has dialed.
+// greet performs the ZMTP handshake on a network connection, which is closed when ctx ends. accepted
+// means that the peer has dialed.
 func greet(ctx context.Context, raw net.Conn, kind zmq4.SocketType, accepted bool, cfg *Config) (*zmq4.Conn, *boundedConn, error) {
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	conn := &boundedConn{Conn: raw, r: bufio.NewReaderSize(raw, 32<<10), greeting: greetingLen, limit: cfg.MaxMessage, stop: stop}
@@ -50,21 +50,21 @@ func greet(ctx context.Context, raw net.Conn, kind zmq4.SocketType, accepted boo
 
 const (
 	greetingLen = 64
-	// frameCost is what a frame counts for beside its bytes, so that a message of very many
-	// empty frames is bounded too.
+	// frameCost is added to each frame's size, so that a message of very many empty frames is
+	// bounded too.
 	frameCost = 64
 
 	flagMore = 1
 	flagLong = 2
 )
 
-// boundedConn reads ahead and follows the frames that pass: a message above the limit is an
-// error before the library sees its length and sets memory aside.
+// boundedConn reads the frame headers of the stream that passes through it. A message above the
+// limit is an error before the library reads its length and allocates memory.
 type boundedConn struct {
 	net.Conn
 	r        *bufio.Reader
-	greeting int // bytes of it still to come
-	frame    int // bytes of the frame at hand still to come, its header included
+	greeting int // bytes of the greeting still to come
+	frame    int // bytes of the present frame still to come, its header included
 	message  int // size of the message so far
 	limit    int
 	stop     func() bool
@@ -103,8 +103,9 @@ func (c *boundedConn) nextFrame() error {
 		}
 		size = binary.BigEndian.Uint64(header[1:])
 	}
-	if room := c.limit + 4*frameCost - c.message; room < frameCost || size > uint64(room-frameCost) {
-		return fmt.Errorf("a message of more than %d bytes: it is refused", c.limit)
+	room := c.limit + 4*frameCost - c.message
+	if room < frameCost || size > uint64(room-frameCost) {
+		return fmt.Errorf("a message of more than %d bytes: the limit is exceeded", c.limit)
 	}
 	c.frame = len(header) + int(size)
 	c.message += frameCost + int(size)

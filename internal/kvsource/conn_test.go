@@ -10,9 +10,9 @@ import (
 	"testing/iotest"
 )
 
-// FuzzBoundedConn reads what a peer sends as the library does: a greeting, then frames by
-// their headers. However the bytes are cut, what passes is what was sent, and no frame, and
-// no message of several, is announced that is larger than the limit allows.
+// FuzzBoundedConn reads a peer's bytes as the library does: a greeting, then frames by their headers.
+// However the bytes are cut, the connection passes them on unchanged. It never passes on the header
+// of a frame or message above the limit.
 func FuzzBoundedConn(f *testing.F) {
 	greeting := make([]byte, greetingLen)
 	f.Add(append(greeting, 0, 3, 'a', 'b', 'c', 1, 0, 0, 1, 'x'), false)

@@ -15,35 +15,40 @@ import (
 	"strings"
 )
 
-// Found is where one rank of an engine publishes, as the engine says itself.
+// Found is where one rank of an engine publishes.
 type Found struct {
 	Rank int
-	// Endpoint and Replay are made to connect to: where the engine said that it binds every
-	// interface, the host is the one it was asked at. Replay is empty where it has none.
+	// Endpoint and Replay are addresses to connect to. If the engine binds every interface the
+	// host is the one at which it was asked. Replay is empty for an engine without a replay
+	// socket.
 	Endpoint, Replay, Topic string
-	// NamesHost says that the engine named a host itself. It may have bound that address; but
-	// vLLM connects to an endpoint that was configured with a host, and then nobody hears it
-	// unless Config.Bind is set.
+	// NamesHost means that the engine reported an endpoint with a host. It may have bound that
+	// address; but vLLM connects to such an endpoint instead of binding it, and then only a
+	// source with Config.Bind receives its events.
 	NamesHost bool
+	// Bind means that the source binds Endpoint, and that the engine connects to it.
+	Bind bool
 }
 
-// ErrNoDiscovery says that the engine does not know the question: it is not vLLM, or an older one.
-var ErrNoDiscovery = errors.New("the engine does not tell its event sockets")
+// ErrNoDiscovery means that the engine has no page of its event sockets: it is not vLLM, or an older
+// version.
+var ErrNoDiscovery = errors.New("the engine does not report its event sockets")
 
 const (
 	maxSources      = 1 << 20 // bytes of an answer
 	maxSourcesRanks = 1024
+	maxPort         = 65535
 )
 
 // Discover asks the engine at base (http://host:port) for the event sockets of all its ranks,
-// in order of rank. None, without an error, means that it publishes no events. The answer
-// is bounded; how long it may take is the context's and the client's affair.
+// sorted by rank. None, without an error, means that it publishes no events. The size of the answer
+// is bounded; the context and the client bound the time.
 func Discover(ctx context.Context, client *http.Client, base string) ([]Found, error) {
 	at, err := url.Parse(base)
 	if err != nil {
 		return nil, fmt.Errorf("discover event sockets: %w", err)
 	}
-	body, err := ask(ctx, client, at.JoinPath("kv_event_sources").String())
+	body, err := get(ctx, client, at.JoinPath("kv_event_sources").String())
 	if err != nil {
 		return nil, fmt.Errorf("discover event sockets: %w", err)
 	}
@@ -54,7 +59,7 @@ func Discover(ctx context.Context, client *http.Client, base string) ([]Found, e
 	return found, nil
 }
 
-func ask(ctx context.Context, client *http.Client, target string) ([]byte, error) {
+func get(ctx context.Context, client *http.Client, target string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err
@@ -78,7 +83,7 @@ func ask(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// sourceAnswer is one rank's entry. Fields that are not said are as vLLM's defaults.
+// sourceAnswer is one rank's entry. Fields that are missing have vLLM's defaults.
 type sourceAnswer struct {
 	Rank      *int    `json:"data_parallel_rank"`
 	Enabled   *bool   `json:"enable_kv_cache_events"`
@@ -88,7 +93,7 @@ type sourceAnswer struct {
 	Topic     string  `json:"topic"`
 }
 
-// parseSources reads {"0": {...}, "1": {...}}, by rank, or a list of entries that name theirs.
+// parseSources reads {"0": {...}, "1": {...}}, by rank, or a list of entries that contain their rank.
 func parseSources(body []byte, host string) ([]Found, error) {
 	byRank := map[int]sourceAnswer{}
 	if b := bytes.TrimSpace(body); len(b) > 0 && b[0] == '[' {
@@ -122,6 +127,7 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 	if len(byRank) > maxSourcesRanks {
 		return nil, fmt.Errorf("%d ranks: the limit is %d", len(byRank), maxSourcesRanks)
 	}
+
 	var all []Found
 	for rank, a := range byRank {
 		if a.Enabled != nil && !*a.Enabled || a.Publisher != nil && *a.Publisher != "zmq" || a.Endpoint == "" {
@@ -130,6 +136,7 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 		if rank < 0 || rank >= maxSourcesRanks {
 			return nil, fmt.Errorf("rank %d is out of range", rank)
 		}
+
 		f := Found{Rank: rank, Topic: a.Topic}
 		var err error
 		if f.Endpoint, f.NamesHost, err = reachable(a.Endpoint, host); err != nil {
@@ -143,10 +150,11 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 		all = append(all, f)
 	}
 	slices.SortFunc(all, func(a, b Found) int { return a.Rank - b.Rank })
-	return all, spread(all)
+	return all, raisePorts(all)
 }
 
-// reachable puts host where an engine binds every interface.
+// reachable replaces the address of an engine that binds every interface by host. named reports whether
+// the engine named a host itself.
 func reachable(endpoint, host string) (reached string, named bool, err error) {
 	address, tcp := strings.CutPrefix(endpoint, "tcp://")
 	if !tcp {
@@ -157,20 +165,20 @@ func reachable(endpoint, host string) (reached string, named bool, err error) {
 	if i < 0 {
 		return "", false, fmt.Errorf("%q has no port", endpoint)
 	}
-	if port, err := strconv.Atoi(address[i+1:]); err != nil || port < 1 || port > 65535 {
+	if port, err := strconv.Atoi(address[i+1:]); err != nil || port < 1 || port > maxPort {
 		return "", false, fmt.Errorf("%q has no port that can be connected to", endpoint)
 	}
-	switch said := strings.Trim(address[:i], "[]"); said {
+	switch engineHost := strings.Trim(address[:i], "[]"); engineHost {
 	case "*", "0.0.0.0", "::", "":
 		return "tcp://" + net.JoinHostPort(host, address[i+1:]), false, nil
 	default:
-		return "tcp://" + net.JoinHostPort(said, address[i+1:]), true, nil
+		return "tcp://" + net.JoinHostPort(engineHost, address[i+1:]), true, nil
 	}
 }
 
-// spread raises the ports by the rank where all ranks name the configured one: that is what
-// each of them does before it binds.
-func spread(all []Found) error {
+// raisePorts raises each rank's ports by its number if all ranks report the configured endpoint: each
+// rank of an engine does so before it binds.
+func raisePorts(all []Found) error {
 	if len(all) < 2 || all[0].Endpoint != all[1].Endpoint {
 		return nil
 	}
@@ -187,15 +195,16 @@ func spread(all []Found) error {
 	return nil
 }
 
-// RaisePort is the endpoint of rank by, where endpoint is that of rank 0. Nothing stays nothing.
+// RaisePort returns the endpoint of rank by from that of rank 0. An empty endpoint stays empty.
 func RaisePort(endpoint string, by int) (string, error) {
 	if by == 0 || endpoint == "" {
 		return endpoint, nil
 	}
-	rest, ok := strings.CutPrefix(endpoint, "tcp://")
-	host, port, err := net.SplitHostPort(rest)
-	n, err2 := strconv.Atoi(port)
-	if !ok || err != nil || err2 != nil || n+by > 65535 {
+
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	n, portErr := strconv.Atoi(port)
+	if !ok || err != nil || portErr != nil || n+by > maxPort {
 		return "", fmt.Errorf("%q has no port to raise for rank %d: use tcp://host:port", endpoint, by)
 	}
 	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+by)), nil

@@ -18,11 +18,13 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // captured is vLLM 0.32.0's answer.
 const captured = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:25557","replay_endpoint":"tcp://*:25558","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"}}`
 
+// TestDiscover covers answers of several engines, and answers that are wrong.
 func TestDiscover(t *testing.T) {
 	entry := func(endpoint, more string) string {
 		return fmt.Sprintf(`{"publisher":"zmq","endpoint":%q%s}`, endpoint, more)
@@ -44,7 +46,7 @@ func TestDiscover(t *testing.T) {
 		{name: "a file", body: `{"0":` + entry("ipc:///run/kv.sock", "") + `}`, want: []kvsource.Found{{Endpoint: "ipc:///run/kv.sock"}}},
 		{name: "no events", body: `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
 		{name: "nothing", body: `{}`},
-		{name: "an older engine", status: 404, err: "discover event sockets: the engine does not tell its event sockets"},
+		{name: "an older engine", status: 404, err: "discover event sockets: the engine does not report its event sockets"},
 		{name: "a loading engine", status: 503, err: "discover event sockets: status 503"},
 		{name: "not JSON", body: "<html>", err: "discover event sockets: read answer: invalid character '<' looking for beginning of value"},
 		{name: "no rank", body: `{"a":{}}`, err: `discover event sockets: read answer: "a" is not a rank`},
@@ -81,19 +83,19 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// What the simulated engine says of itself is what a source can listen to.
-func TestDiscoverAndListen(t *testing.T) {
+// TestDiscoveredSocketsCanBeRead: a source can read the sockets that a simulated engine reports.
+func TestDiscoveredSocketsCanBeRead(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, nil)
 	found, err := kvsource.Discover(t.Context(), http.DefaultClient, "http://"+sim.Addr())
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%+v %v", found, err)
 	}
-	l := listen(t, found[0].Endpoint, found[0].Replay, func(c *kvsource.Config, _ *listener) { c.Topic = found[0].Topic })
+	l := listen(t, found[0].Endpoint, found[0].Replay, func(c *kvsource.Config, _ *consumer) { c.Topic = found[0].Topic })
 	ask(t, sim, "hello engine")
-	until(t, "the message is here", l.reached(1))
+	testkit.Eventually(t, "the message is here", l.reached(1))
 }
 
-// FuzzDiscover: whatever an engine answers, what is found can be listened to.
+// FuzzDiscover: whatever an engine answers, a source can be made for each socket found.
 func FuzzDiscover(f *testing.F) {
 	f.Add(captured)
 	f.Add(`[{"data_parallel_rank":3,"endpoint":"tcp://10.0.0.1:5557"},{"endpoint":"ipc://x"}]`)
@@ -123,8 +125,7 @@ func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// connecting is a PUB socket of the library's that connects, as vLLM's does where its endpoint
-// names a host.
+// connecting is a PUB socket that connects, as vLLM's does if its endpoint names a host.
 type connecting struct {
 	t      *testing.T
 	socket zmq4.Socket
@@ -143,41 +144,43 @@ func connect(t *testing.T, endpoint string, replay *replayOnly) *connecting {
 	return c
 }
 
-func (c *connecting) say(seconds float64) {
+func (c *connecting) publish(seconds float64) {
 	c.t.Helper()
 	seq := len(c.sent)
 	c.sent = append(c.sent, kvevent.AppendVLLM(nil, seconds, 0, []kvevent.Raw{{
 		Hashes: []kvevent.Engine{kvevent.Engine(seq)}, Tokens: []uint32{1, 2, 3, uint32(seq)}, BlockSize: 4,
 	}}))
 	c.replay.set(c.sent)
-	until(c.t, "it is subscribed to", func() bool { return len(c.socket.(zmq4.Topics).Topics()) > 0 })
+	testkit.Eventually(c.t, "it is subscribed to", func() bool { return len(c.socket.(zmq4.Topics).Topics()) > 0 })
 	m := zmq4.NewMsgFrom([]byte("kv"), binary.BigEndian.AppendUint64(nil, uint64(seq)), c.sent[seq])
 	if err := c.socket.SendMulti(m); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// A source that binds hears an engine that connects, and the one that comes after it.
-func TestBind(t *testing.T) {
+// TestBoundSourceReadsConnectingEngine: a source that binds reads from an engine that connects, and from
+// the next one.
+func TestBoundSourceReadsConnectingEngine(t *testing.T) {
 	replay := newReplayOnly(t)
 	endpoint := freePort(t)
 	ups := make(chan bool, 100)
-	l := listen(t, strings.Replace(endpoint, "127.0.0.1", "*", 1), replay.endpoint, func(c *kvsource.Config, _ *listener) {
-		c.Bind, c.Connected, c.Probe = true, func(up bool) { ups <- up }, -1
+	l := listen(t, strings.Replace(endpoint, "127.0.0.1", "*", 1), replay.endpoint, func(c *kvsource.Config, l *consumer) {
+		c.Bind, c.Probe = true, -1
+		l.ups = ups
 	})
 	first := connect(t, endpoint, replay)
-	until(t, "the engine has connected", func() bool { return l.Stats().Connects == 1 })
+	testkit.Eventually(t, "the engine has connected", func() bool { return l.Stats().Connects == 1 })
 	for i := range 5 {
-		first.say(float64(100 + i))
+		first.publish(float64(100 + i))
 	}
-	until(t, "all 5 are here", l.reached(5))
-	// The next process is there before the connection of the first is gone.
+	testkit.Eventually(t, "all 5 are here", l.reached(5))
+	// The next process connects before the connection of the first is closed.
 	second := connect(t, endpoint, replay)
-	until(t, "the next has connected", func() bool { return l.Stats().Connects == 2 })
+	testkit.Eventually(t, "the next has connected", func() bool { return l.Stats().Connects == 2 })
 	for i := range 3 {
-		second.say(float64(200 + i))
+		second.publish(float64(200 + i))
 	}
-	until(t, "its 3 are here", l.reached(3))
+	testkit.Eventually(t, "its 3 are here", l.reached(3))
 	l.read(func() {
 		if l.restarts != 1 || len(l.accepted) != 8 {
 			t.Errorf("restarts %d, accepted %v; %v %s", l.restarts, l.accepted, l.Stats(), l.Stats().LastError)
@@ -190,15 +193,16 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// A port that is taken is tried again, and a peer that does not greet is left for the next.
-func TestBindWaits(t *testing.T) {
+// TestBindIsRetried: a port in use is tried again, and a peer that does not greet is dropped for the
+// next one.
+func TestBindIsRetried(t *testing.T) {
 	sim, stop := startSim(t, anyPort, anyPort, nil)
 	taken := sim.EventsEndpoint()
 	replay := newReplayOnly(t)
-	l := listen(t, taken, replay.endpoint, func(c *kvsource.Config, _ *listener) { c.Bind = true })
-	until(t, "it cannot bind", func() bool { return strings.Contains(l.Stats().LastError, "bind: ") })
+	l := listen(t, taken, replay.endpoint, func(c *kvsource.Config, _ *consumer) { c.Bind = true })
+	testkit.Eventually(t, "it cannot bind", func() bool { return strings.Contains(l.Stats().LastError, "bind: ") })
 	stop()
-	until(t, "a mute peer is there", func() bool {
+	testkit.Eventually(t, "a mute peer is there", func() bool {
 		mute, err := net.Dial("tcp", strings.TrimPrefix(taken, "tcp://"))
 		if err == nil {
 			t.Cleanup(func() { mute.Close() })
@@ -206,22 +210,23 @@ func TestBindWaits(t *testing.T) {
 		return err == nil
 	})
 	engine := connect(t, taken, replay)
-	until(t, "the engine is heard", func() bool { return l.Stats().Connects == 1 })
-	engine.say(1)
-	until(t, "it has spoken", l.reached(1))
+	testkit.Eventually(t, "the engine is heard", func() bool { return l.Stats().Connects == 1 })
+	engine.publish(1)
+	testkit.Eventually(t, "it has spoken", l.reached(1))
 }
 
-func TestBindRefusals(t *testing.T) {
+// TestBindConfigIsValidated lists configurations that New refuses.
+func TestBindConfigIsValidated(t *testing.T) {
 	for _, tt := range []struct {
 		cfg  kvsource.Config
 		want string
 	}{
 		{kvsource.Config{Endpoint: "ipc://x", Bind: true}, `"ipc://x" is not an endpoint to bind such as tcp://*:5557`},
 		{kvsource.Config{Endpoint: "tcp://*", Bind: true}, `"tcp://*" is not an endpoint to bind such as tcp://*:5557`},
-		{kvsource.Config{Endpoint: "tcp://*:1"}, `"tcp://*:1" is where an engine binds: name its host instead of *`},
+		{kvsource.Config{Endpoint: "tcp://*:1"}, `"tcp://*:1" is an address to bind: name the engine's host instead of *`},
 		{kvsource.Config{Endpoint: "http://a:1/kv_cache_events"}, "in dialect vllm"},
-		{kvsource.Config{Endpoint: "http://a:1/kv_cache_events", Dialect: kvevent.TRTLLM, Replay: "tcp://a:1"}, "without replay"},
-		{kvsource.Config{Endpoint: "tcp://a:1", Dialect: kvevent.TRTLLM}, "in dialect trtllm: TensorRT-LLM, and no other, is asked over HTTP"},
+		{kvsource.Config{Endpoint: "http://a:1/kv_cache_events", Dialect: kvevent.TRTLLM, Replay: "tcp://a:1"}, "without a replay socket"},
+		{kvsource.Config{Endpoint: "tcp://a:1", Dialect: kvevent.TRTLLM}, "in dialect trtllm: only TensorRT-LLM is polled over HTTP"},
 	} {
 		if _, err := kvsource.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v: %v, want %s", tt.cfg, err, tt.want)
@@ -229,16 +234,16 @@ func TestBindRefusals(t *testing.T) {
 	}
 }
 
-// Frames that Dynamo's own runtime has sent on its event plane, of rank 1.
-func TestDynamo(t *testing.T) {
+// TestDynamoFrames reads frames that Dynamo's runtime has sent on its event plane for rank 1.
+func TestDynamoFrames(t *testing.T) {
 	endpoint := freePort(t)
-	l := listen(t, endpoint, "", func(c *kvsource.Config, _ *listener) {
+	l := listen(t, endpoint, "", func(c *kvsource.Config, _ *consumer) {
 		c.Bind, c.Dialect, c.Rank = true, kvevent.Dynamo, 1
 	})
 	socket := zmq4.NewPub(t.Context())
 	defer socket.Close()
-	until(t, "it can connect", func() bool { return socket.Dial(endpoint) == nil })
-	until(t, "it is subscribed to", func() bool { return len(socket.(zmq4.Topics).Topics()) > 0 })
+	testkit.Eventually(t, "it can connect", func() bool { return socket.Dial(endpoint) == nil })
+	testkit.Eventually(t, "it is subscribed to", func() bool { return len(socket.(zmq4.Topics).Topics()) > 0 })
 	raw, err := os.ReadFile("../kv/kvevent/testdata/made/dynamo-frames.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +264,7 @@ func TestDynamo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "all 4 are here", l.reached(4))
+	testkit.Eventually(t, "all 4 are here", l.reached(4))
 	l.read(func() {
 		if l.stored != 4 || l.unknown != 0 || len(l.ranks) != 1 || !l.ranks[1] {
 			t.Errorf("stored %d, unknown %d, ranks %v", l.stored, l.unknown, l.ranks)

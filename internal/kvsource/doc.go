@@ -1,36 +1,59 @@
-// Package kvsource listens to one rank's KV event socket and hands its messages on in order.
+// Package kvsource reads one rank's KV events from its engine and reports them to a [Consumer] in
+// order.
 //
-// Engines publish over ZMQ and forget: a subscriber that was away asks the engine's replay
-// socket for what it missed. A [Source] does both. It subscribes first, replays second and
-// lets live messages wait meanwhile, so that nothing falls between. What the messages mean,
-// and whether one is missing, is the business of the apply function it is given: where that
-// reports a gap, the source replays from where it says.
+// Engines publish over ZMQ to whoever is connected. A subscriber that was away asks the engine's
+// replay socket for the messages that it missed. A [Source] does both: it subscribes first and
+// replays second, and live messages wait meanwhile, so that none falls between the two. The source
+// decodes messages and does not interpret them: whether one is missing is decided by the consumer.
+// After a gap the source replays from the number that the consumer asks for.
 //
 // # Restarts
 //
-// An engine that starts anew counts from 0 again and says nothing of it. A new process means
-// a new connection, so after each the source asks for the last message it handed on: only
-// the same process can answer with the same bytes. If the answer differs, or there is none,
-// everything is replayed from 0, and apply sees the sequence number jump back. Counting
-// alone would not do: an engine that restarts quickly may be past the old number when we
-// are back, and its messages would look like the old one's.
+// An engine that restarts counts its messages from 0 again and does not announce it. A new process
+// implies a new connection. After each connection the source therefore asks for the last message
+// that the consumer accepted: only the same process can answer with the same bytes, because each
+// message contains its time. If the answer differs, or there is none, the source reports
+// Restarted and replays everything from 0. Comparing numbers alone would not suffice: a restarted
+// engine may have counted past the old number before the connection was back.
 //
-// TensorRT-LLM has no socket; a source polls it over HTTP instead, see [DialectOf].
+// TensorRT-LLM has no event socket; a source polls it over HTTP instead, see [DialectOf].
+//
+// # Events of a source
+//
+//	what happens                               the consumer's methods are called as follows
+//	-----------------------------------------  ---------------------------------------------
+//	a connection was made                      Connected(true)
+//	  the engine answers with the last         Batch for each later message, CaughtUp
+//	    message accepted
+//	  the engine answers with other bytes      Restarted, Batch from number 0, CaughtUp
+//	  the replay socket does not answer        retried for Config.Timeout, then live messages
+//	                                           continue; the next probe tries again
+//	a live message arrives                     Batch
+//	  Batch returns gap                        Batch from the number it returned
+//	  its number is not above the one before   Restarted, Batch
+//	nothing arrives for Config.Probe           Batch for missed messages, CaughtUp
+//	the connection was lost                    Connected(false)
+//
+// Without a replay socket, and over HTTP, nothing can be asked again. CaughtUp is then never
+// reported.
 //
 // # Finding the sockets
 //
-// [Discover] asks vLLM for the sockets of all its ranks. An engine whose endpoint names a host
-// connects to it instead of binding; Config.Bind is for those.
+// [Discover] asks vLLM for the sockets of all its ranks. [ConfiguredSocket] computes them from a
+// worker's configuration. An engine whose endpoint names a host connects to it instead of binding;
+// Config.Bind is for those.
 //
 // # Bounds
 //
-// A message is refused above Config.MaxMessage before any memory is set aside for it. Live
-// messages that wait are bounded by Config.Buffer; beyond that the connection is not read, the
-// engine's own queue fills, and what it then drops is found as a gap. Nothing is retried
-// without a pause. While the stream is silent, the source asks every Config.Probe whether it
-// missed something: a publisher does not tell a slow subscriber that it dropped the tail.
+// A message above Config.MaxMessage is refused before memory is allocated for it. The live messages
+// that wait are bounded by Config.Buffer. Beyond that the source stops reading the connection, the
+// engine's queue fills, and the messages that the engine then drops are found as a gap. Every retry
+// is preceded by a pause. A publisher does not notify a slow subscriber of dropped messages, and a
+// drop at the end of a stream leaves no gap. A source therefore asks the replay socket whenever the
+// stream was silent for Config.Probe.
 //
 // # Concurrency
 //
-// [Source.Run] owns two goroutines, three where it binds, and is called once. apply is called from one goroutine.
+// [Source.Run] owns two goroutines, three if it binds, and is called once. It calls the consumer's
+// methods one at a time, except Connected: that may be called during another.
 package kvsource

@@ -20,13 +20,14 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-// The library's PUB socket, which plays an odd engine here, leaves its writer behind when
-// it is closed.
+// TestMain ignores a goroutine of the library's PUB socket, which these tests use as an engine: Close
+// does not end it.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
+	testkit.Main(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }
 
 // letters is a model whose tokens are bytes.
@@ -78,7 +79,7 @@ func startSim(t *testing.T, events, replay string, change func(*enginesim.Config
 		}
 	})
 	t.Cleanup(stop)
-	until(t, "the simulated engine is ready", func() bool {
+	testkit.Eventually(t, "the simulated engine is ready", func() bool {
 		resp, err := http.Get("http://" + sim.Addr() + "/health")
 		if err != nil {
 			return false
@@ -89,13 +90,13 @@ func startSim(t *testing.T, events, replay string, change func(*enginesim.Config
 	return sim, stop
 }
 
-// ask makes the engine compute a prompt, which makes at least one event where it is new.
+// ask sends a prompt to the engine. A new prompt causes at least one event.
 func ask(t *testing.T, sim *enginesim.Sim, text string) {
 	t.Helper()
 	cachedTokens(t, sim, text)
 }
 
-// cachedTokens asks, and returns how much of the prompt the engine had cached.
+// cachedTokens sends a prompt and returns how many of its tokens the engine had cached.
 func cachedTokens(t *testing.T, sim *enginesim.Sim, text string) int {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"max_tokens":1}`, text)
@@ -117,19 +118,12 @@ func cachedTokens(t *testing.T, sim *enginesim.Sim, text string) int {
 	return answer.Usage.Details.Cached
 }
 
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
-// listener is the apply side: it wants every number from 0 on, and says so.
-type listener struct {
+// consumer accepts every number from 0 on, in order, and records what the source reports.
+type consumer struct {
 	*kvsource.Source
 	t *testing.T
+	// ups receives the reports of connections; nil drops them.
+	ups chan bool
 
 	mu       sync.Mutex
 	next     uint64
@@ -139,11 +133,23 @@ type listener struct {
 	gaps     int
 	unknown  int
 	ranks    map[int]bool
-	giveUp   time.Time       // gaps are taken from here on
-	block    <-chan struct{} // apply waits for it
+	reported int             // restarts that the source reported
+	caughtUp []uint64        // the numbers that the source reported
+	giveUp   time.Time       // gaps are accepted from then on
+	block    <-chan struct{} // Batch waits for it
 }
 
-func (l *listener) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
+func (l *consumer) Restarted() { l.read(func() { l.reported++ }) }
+
+func (l *consumer) CaughtUp(next uint64) { l.read(func() { l.caughtUp = append(l.caughtUp, next) }) }
+
+func (l *consumer) Connected(up bool) {
+	if l.ups != nil {
+		l.ups <- up
+	}
+}
+
+func (l *consumer) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	l.mu.Lock()
 	block := l.block
 	l.mu.Unlock()
@@ -153,7 +159,7 @@ func (l *listener) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if seq < l.next {
-		if seq == l.next-1 { // what it asked for to see that the engine is the same
+		if seq == l.next-1 { // the replay begins at the last message, to identify the engine
 			return 0, false
 		}
 		l.restarts++
@@ -173,13 +179,13 @@ func (l *listener) apply(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)
 	return 0, false
 }
 
-func (l *listener) read(f func()) {
+func (l *consumer) read(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f()
 }
 
-func (l *listener) reached(next uint64) func() bool {
+func (l *consumer) reached(next uint64) func() bool {
 	return func() (ok bool) {
 		l.read(func() { ok = l.next == next })
 		return ok
@@ -187,10 +193,10 @@ func (l *listener) reached(next uint64) func() bool {
 }
 
 // listen runs a source until the test ends.
-func listen(t *testing.T, events, replay string, change func(*kvsource.Config, *listener)) *listener {
+func listen(t *testing.T, events, replay string, change func(*kvsource.Config, *consumer)) *consumer {
 	t.Helper()
 	cfg := kvsource.Config{Endpoint: events, Replay: replay, RetryMin: 5 * time.Millisecond, RetryMax: 20 * time.Millisecond, Timeout: 2 * time.Second, Probe: 50 * time.Millisecond}
-	l := &listener{t: t, ranks: map[int]bool{}}
+	l := &consumer{t: t, ranks: map[int]bool{}}
 	if change != nil {
 		change(&cfg, l)
 	}
@@ -200,7 +206,7 @@ func listen(t *testing.T, events, replay string, change func(*kvsource.Config, *
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- l.Run(ctx, l.apply) }()
+	go func() { done <- l.Run(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -210,7 +216,7 @@ func listen(t *testing.T, events, replay string, change func(*kvsource.Config, *
 	return l
 }
 
-// forwarder is a network that can be cut.
+// forwarder is a network connection that a test can break.
 type forwarder struct {
 	l     net.Listener
 	to    string
@@ -252,7 +258,7 @@ func (f *forwarder) accept() {
 	}
 }
 
-// cut breaks every connection there is.
+// cut breaks all open connections.
 func (f *forwarder) cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,21 +12,21 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
-// The whole life of an event: an engine evicts under pressure, connections break, and at the
-// end the index knows of each prompt exactly what the engine then finds in its cache.
-func TestIndexKnowsTheCache(t *testing.T) {
+// TestIndexEqualsTheCache: an engine evicts under pressure and connections break. At the end the index
+// stores exactly the blocks that the engine finds in its cache.
+func TestIndexEqualsTheCache(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, nil)
 	events := forward(t, sim.EventsEndpoint())
 
 	index := kvindex.New(kvindex.Config{})
-	var said *feed.Feed
-	members := fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { said.RankGone(id) }})
-	said = feed.New(feed.Config{}, members, index)
+	var blocks *feed.Feed
+	members := fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { blocks.RankGone(id) }})
+	blocks = feed.New(feed.Config{}, members, index)
 	if _, err := members.Put(fleet.Worker{Name: "a", Model: "tiny", Address: sim.Addr(), Engine: "sim", Ranks: 1, BlockSize: 4, State: fleet.Ready}); err != nil {
 		t.Fatal(err)
 	}
@@ -34,15 +34,13 @@ func TestIndexKnowsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream := &feed.Stream{Feed: said, Worker: "a", Now: time.Now}
+	stream := &feed.Stream{Feed: blocks, Worker: "a", Now: time.Now}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		_ = source.Run(ctx, func(seq uint64, b *kvevent.Batch) (uint64, bool) {
-			return stream.Batch(seq, b)
-		})
+		_ = source.Run(ctx, stream)
 	})
 
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -55,8 +53,8 @@ func TestIndexKnowsTheCache(t *testing.T) {
 			events.cut()
 		}
 	}
-	until(t, "the index is up to date", func() bool {
-		s := said.States()
+	testkit.Eventually(t, "the index is up to date", func() bool {
+		s := blocks.States()
 		return len(s) == 1 && s[0].State == feed.Exact && s[0].Blocks == sim.CachedBlocks()
 	})
 	rank := members.Snapshot().Ranks[0].ID
@@ -72,7 +70,7 @@ func TestIndexKnowsTheCache(t *testing.T) {
 			want -= 4 // an engine computes at least one token
 		}
 		if got := cachedTokens(t, sim, text); got != want {
-			t.Errorf("%q: the engine finds %d tokens, the index says %d", text, got, want)
+			t.Errorf("%q: the engine finds %d tokens, the index %d", text, got, want)
 		}
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
-// replayOnly is a replay socket of the library's that says what it is told to. Its answers
-// are those of older engines, without a topic.
+// replayOnly is a replay socket of the ZMQ library with the test's messages. Its answers have no
+// topic, as those of older engines.
 type replayOnly struct {
 	endpoint string
 	mu       sync.Mutex
@@ -62,7 +63,8 @@ func newReplayOnly(t *testing.T) *replayOnly {
 	return r
 }
 
-// A library's PUB socket that skips numbers, and its ROUTER that has them.
+// TestGapFromLibrarySockets: a PUB socket of the ZMQ library skips numbers, and its ROUTER socket replays
+// them.
 func TestGapFromLibrarySockets(t *testing.T) {
 	replay := newReplayOnly(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -72,8 +74,8 @@ func TestGapFromLibrarySockets(t *testing.T) {
 	if err := pub.Listen(anyPort); err != nil {
 		t.Fatal(err)
 	}
-	l := listen(t, "tcp://"+pub.Addr().String(), replay.endpoint, func(c *kvsource.Config, _ *listener) { c.Topic, c.Probe = "kv", -1 })
-	until(t, "it is subscribed", func() bool { return len(pub.(zmq4.Topics).Topics()) == 1 })
+	l := listen(t, "tcp://"+pub.Addr().String(), replay.endpoint, func(c *kvsource.Config, _ *consumer) { c.Topic, c.Probe = "kv", -1 })
+	testkit.Eventually(t, "it is subscribed", func() bool { return len(pub.(zmq4.Topics).Topics()) == 1 })
 	all := payloads(10)
 	for seq, payload := range all {
 		replay.set(all[:seq]) // the newest is not yet to be replayed
@@ -85,7 +87,7 @@ func TestGapFromLibrarySockets(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		until(t, "the message is here", l.reached(uint64(seq)+1))
+		testkit.Eventually(t, "the message is here", l.reached(uint64(seq)+1))
 	}
 	l.read(func() {
 		if len(l.accepted) != 10 || l.restarts != 0 || l.gaps != 1 {

@@ -4,66 +4,70 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// liveMessage is one message of the event socket, or the news that a connection was made;
-// those that follow came over it.
+// liveMessage is one message of the event socket. If connection is not 0 it is no message but the
+// number of a new connection, over which the messages after it came.
 type liveMessage struct {
-	connected bool
-	seq       uint64
-	payload   []byte
+	connection uint64
+	seq        uint64
+	payload    []byte
 }
 
 // subscribe keeps a connection to the event socket until ctx ends.
 func (s *Source) subscribe(ctx context.Context) {
-	p := pause{min: s.cfg.RetryMin, max: s.cfg.RetryMax}
-	quiet := false // after the first of a row of attempts in vain
-	once := s.listen
+	open := s.dialEvents
 	if s.cfg.Bind {
-		once = s.accept
+		open = s.accept
 	}
+
+	pauses := s.cfg.backoff()
+	failedBefore := false
 	for ctx.Err() == nil {
-		err := once(ctx, p.reset)
+		err := open(ctx, pauses.Reset)
 		if ctx.Err() != nil {
 			return
 		}
-		up := s.connected()
-		s.lost(err, quiet && !up)
-		if up {
-			s.cfg.Connected(false)
+
+		wasUp := s.connected()
+		s.lost(err, failedBefore && !wasUp)
+		if wasUp {
+			s.consumer.Connected(false)
 		}
-		quiet = true
-		p.wait(ctx)
+		failedBefore = true
+		_ = pauses.Wait(ctx)
 	}
 }
 
-// listen makes one connection and passes its messages on until it breaks.
-func (s *Source) listen(ctx context.Context, connected func()) error {
+// dialEvents makes one connection and reads its messages until it breaks. It calls succeeded once
+// the connection is made.
+func (s *Source) dialEvents(ctx context.Context, succeeded func()) error {
 	z, conn, err := dial(ctx, s.cfg.Endpoint, zmq4.Sub, &s.cfg)
 	if err != nil {
 		return err
 	}
-	return s.hear(ctx, z, conn, connected)
+	return s.readEvents(ctx, z, conn, succeeded)
 }
 
-// hear subscribes over a connection and passes its messages on until it breaks.
-func (s *Source) hear(ctx context.Context, z *zmq4.Conn, conn *boundedConn, connected func()) error {
+// readEvents subscribes over a connection and passes its messages to Run until it breaks.
+func (s *Source) readEvents(ctx context.Context, z *zmq4.Conn, conn *boundedConn, succeeded func()) error {
 	defer conn.Close()
-	if err := z.SendMsg(zmq4.NewMsg(append([]byte{1}, s.cfg.Topic...))); err != nil {
+	if err := z.SendMsg(zmq4.NewMsg(append([]byte{subscribeTopic}, s.cfg.Topic...))); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	connected()
-	s.count(func(st *Stats) { st.Connected = true; st.Connects++ })
-	s.cfg.Connected(true)
+
+	succeeded()
+	number := s.countConnection()
+	s.consumer.Connected(true)
 	s.cfg.Logger.Debug("event source connected", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
-	if !s.push(ctx, liveMessage{connected: true}) {
+	if !s.pass(ctx, liveMessage{connection: number}) {
 		return ctx.Err()
 	}
+
 	for {
 		msg, err := z.RecvMsg()
 		if err != nil {
@@ -72,20 +76,25 @@ func (s *Source) hear(ctx context.Context, z *zmq4.Conn, conn *boundedConn, conn
 		if msg.Type == zmq4.CmdMsg { // a heartbeat
 			continue
 		}
+
 		m, ok := parseLive(msg.Frames, s.cfg.Dialect)
 		if !ok {
-			s.failed("event message not understood", fmt.Errorf("%d frames: want topic, sequence number, payload", len(msg.Frames)),
+			s.failed("read event message", fmt.Errorf("%d frames: want topic, sequence number, payload", len(msg.Frames)),
 				func(st *Stats) { st.Malformed++ })
 			continue
 		}
 		s.count(func(st *Stats) { st.Received++; st.Bytes += uint64(len(m.payload)) })
-		if !s.push(ctx, m) {
+		if !s.pass(ctx, m) {
 			return ctx.Err()
 		}
 	}
 }
 
-func (s *Source) push(ctx context.Context, m liveMessage) bool {
+// subscribeTopic begins the message by which a ZMQ subscriber names a topic.
+const subscribeTopic = 1
+
+// pass hands m to Run. It waits while the buffer is full, and returns false when ctx ends.
+func (s *Source) pass(ctx context.Context, m liveMessage) bool {
 	select {
 	case s.live <- m:
 		return true
@@ -100,36 +109,11 @@ func parseLive(frames [][]byte, d kvevent.Dialect) (liveMessage, bool) {
 	if d == kvevent.Dynamo && len(frames) == 4 {
 		frames = frames[1:]
 	}
-	if len(frames) != 3 || len(frames[1]) != 8 {
+	if len(frames) != 3 || len(frames[1]) != seqBytes {
 		return liveMessage{}, false
 	}
 	return liveMessage{seq: binary.BigEndian.Uint64(frames[1]), payload: frames[2]}, true
 }
 
-// pause doubles from min to max. The zero position is no pause at all.
-type pause struct {
-	min, max time.Duration
-	next     time.Duration
-	until    time.Time
-}
-
-func (p *pause) reset() { p.next, p.until = 0, time.Time{} }
-
-// start begins the next pause.
-func (p *pause) start() {
-	p.next = min(max(p.min, 2*p.next), p.max)
-	p.until = time.Now().Add(p.next)
-}
-
-func (p *pause) over() bool { return !time.Now().Before(p.until) }
-
-// wait sits the next pause out, or until ctx ends.
-func (p *pause) wait(ctx context.Context) {
-	p.start()
-	t := time.NewTimer(p.next)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
+// seqBytes is the size of a sequence number in a frame: a big-endian integer.
+const seqBytes = 8

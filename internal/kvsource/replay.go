@@ -12,14 +12,14 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// errGapStays says that the engine's buffer no longer holds what is missing.
+// errGapStays means that the consumer still misses messages after a replay.
 var errGapStays = errors.New("the engine no longer has the missing messages")
 
-// errStop ends a replay early, without blame.
-var errStop = errors.New("stop")
+// errOtherProcess ends a replay whose first message is not the one asked for.
+var errOtherProcess = errors.New("the engine is another process")
 
-// replay hands on everything from number from on. Where apply wants something earlier still,
-// as it does when it notices a restart, it starts again from there, once.
+// replay delivers every message from number from on. If the consumer asks for an earlier number, as
+// it does when it notices a restart, the replay starts again from there, once.
 func (s *Source) replay(ctx context.Context, from uint64) error {
 	for range 2 {
 		earlier, again := uint64(0), false
@@ -30,7 +30,7 @@ func (s *Source) replay(ctx context.Context, from uint64) error {
 				earlier, again = resume, resume < from
 				return errGapStays
 			}
-			s.onConn.replayed = seq + 1
+			s.progress.replayed = seq + 1
 			return nil
 		})
 		if !again {
@@ -41,38 +41,41 @@ func (s *Source) replay(ctx context.Context, from uint64) error {
 	return errGapStays
 }
 
-// replayAfterLast hands on everything after the last message, if the engine is the process
-// that sent that.
+// replayAfterLast delivers every message after the last one accepted if the engine is the process
+// that sent it. It returns same false, and delivers nothing, if the engine is another process.
 func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
-	before := s.last
-	err = s.fetch(ctx, before.seq, func(seq uint64, payload []byte) error {
+	last := s.last
+	err = s.fetch(ctx, last.seq, func(seq uint64, payload []byte) error {
 		if !same {
-			if same = seq == before.seq && xxh3.Hash(payload) == before.sum; !same {
-				return errStop
+			same = seq == last.seq && xxh3.Hash(payload) == last.sum
+			if !same {
+				return errOtherProcess
 			}
-			s.onConn.replayed = max(s.onConn.replayed, before.seq+1)
+			s.progress.replayed = max(s.progress.replayed, last.seq+1)
 			return nil
 		}
+
 		s.count(func(st *Stats) { st.Replayed++ })
 		if _, gap := s.deliver(seq, payload); gap {
 			return errGapStays
 		}
-		s.onConn.replayed = seq + 1
+		s.progress.replayed = seq + 1
 		return nil
 	})
-	if errors.Is(err, errStop) {
+	if errors.Is(err, errOtherProcess) {
 		err = nil
 	}
 	return same, err
 }
 
-// fetch asks the replay socket for everything from number from on and calls each for it, until
+// fetch asks the replay socket for every message from number from on, and calls each for it until
 // the engine has no more or each returns an error.
 func (s *Source) fetch(ctx context.Context, from uint64, each func(seq uint64, payload []byte) error) error {
 	s.count(func(st *Stats) { st.Replays++ })
+
 	err := s.fetchAll(ctx, from, each)
-	if err != nil && !errors.Is(err, errStop) && ctx.Err() == nil {
-		s.failed("replay ended early", err, func(st *Stats) { st.ReplayErrors++ })
+	if err != nil && !errors.Is(err, errOtherProcess) && ctx.Err() == nil {
+		s.failed("read replay", err, func(st *Stats) { st.ReplayErrors++ })
 	}
 	return err
 }
@@ -83,19 +86,22 @@ func (s *Source) fetchAll(ctx context.Context, from uint64, each func(seq uint64
 		return err
 	}
 	defer conn.Close()
-	ask := binary.BigEndian.AppendUint64(nil, from)
-	if err := z.SendMsg(zmq4.NewMsgFrom(nil, ask)); err != nil {
-		return fmt.Errorf("ask for a replay: %w", err)
+
+	request := binary.BigEndian.AppendUint64(nil, from)
+	if err := z.SendMsg(zmq4.NewMsgFrom(nil, request)); err != nil {
+		return fmt.Errorf("send request: %w", err)
 	}
+
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(s.cfg.Timeout))
 		msg, err := z.RecvMsg()
 		if err != nil {
-			return fmt.Errorf("read replay: %w", err)
+			return err
 		}
 		if msg.Type == zmq4.CmdMsg {
 			continue
 		}
+
 		seq, payload, end, err := parseReplay(msg.Frames)
 		if err != nil || end {
 			return err
@@ -109,13 +115,16 @@ func (s *Source) fetchAll(ctx context.Context, from uint64, each func(seq uint64
 	}
 }
 
-// parseReplay reads ["", topic, sequence number, payload], or the same without a topic from
-// older engines. The last message is -1 with nothing.
+// endOfReplay is the sequence number of the message that ends a replay: -1.
+const endOfReplay = math.MaxUint64
+
+// parseReplay reads [delimiter, topic, sequence number, payload]. Older engines omit the topic, and
+// the delimiter may be missing.
 func parseReplay(frames [][]byte) (seq uint64, payload []byte, end bool, err error) {
 	n := len(frames)
-	if n < 2 || n > 4 || len(frames[n-2]) != 8 {
-		return 0, nil, false, fmt.Errorf("read replay: a message of %d frames: want delimiter, topic, sequence number, payload", n)
+	if n < 2 || n > 4 || len(frames[n-2]) != seqBytes {
+		return 0, nil, false, fmt.Errorf("a message of %d frames: want delimiter, topic, sequence number, payload", n)
 	}
 	seq, payload = binary.BigEndian.Uint64(frames[n-2]), frames[n-1]
-	return seq, payload, seq == math.MaxUint64, nil
+	return seq, payload, seq == endOfReplay, nil
 }

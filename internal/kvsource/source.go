@@ -8,10 +8,11 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Source listens to one rank. Create it with [New].
+// Source reads the events of one rank. Create it with [New].
 type Source struct {
 	cfg  Config
 	live chan liveMessage
@@ -19,26 +20,34 @@ type Source struct {
 	mu    sync.Mutex
 	stats Stats // guarded by mu
 
-	// Run's own.
-	apply    func(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)
+	// All fields below belong to the goroutine of Run.
+	consumer Consumer
 	batch    kvevent.Batch
-	last     mark // what apply accepted last, of the engine process we believe in
-	onConn   position
-	retry    pause // between replays that did not help
-	resynced bool  // since the connection was made
+	// last is the message that the consumer accepted last from the present engine process.
+	last lastMessage
+	// connection is the number of the connection that Run reads messages of, as Stats.Connects
+	// counts them. The subscriber may be on a later one already.
+	connection uint64
+	// progress is how far that connection has come.
+	progress progress
+	// identified means that the engine behind the connection has answered a replay, so that its
+	// process is known to be the one of last.
+	identified bool
+	// Replays that did not close a gap are spaced: none begins before retryAt.
+	retry   backoff.Backoff
+	retryAt time.Time
 }
 
-// mark names one message of one engine process: two processes never say the same bytes, for
-// each message begins with its time.
-type mark struct {
+// lastMessage identifies one message of one engine process. Two processes never publish the same
+// bytes, because each message contains its time.
+type lastMessage struct {
 	known bool
 	seq   uint64
-	sum   uint64
+	sum   uint64 // hash of the payload
 }
 
-// position is how far the connection at hand has come, as numbers of messages plus one, so
-// that 0 means nothing.
-type position struct {
+// progress holds the next number of the live messages and of the replayed ones; 0 before the first.
+type progress struct {
 	live, replayed uint64
 }
 
@@ -47,55 +56,48 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure event source: %w", err)
 	}
+
 	cfg = cfg.withDefaults()
-	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: pause{min: cfg.RetryMin, max: cfg.RetryMax}}
+	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: cfg.backoff()}
 	s.batch.BlockSize = cfg.BlockSize
-	if cfg.Dialect == kvevent.Dynamo { // its messages name the ranks of all that publish there
+	if cfg.Dialect == kvevent.Dynamo { // one endpoint carries the messages of several ranks
 		s.batch.Only = func(_ uint64, rank int) bool { return rank == cfg.Rank }
 	}
 	return s, nil
 }
 
-// Run hands messages to apply until ctx ends, and returns nil then. It must be called once.
-//
-// apply says with gap that messages are missing before this one, which it then has not
-// applied, and with resume where a replay should begin. The source replays from there, and
-// comes back with the same message, for Config.Timeout at most, until apply takes it: that the
-// engine no longer has what is missing only apply can decide. A seq that is not above the
-// last one is of a restarted engine, or was asked for with resume. b is valid during the call
-// only.
-func (s *Source) Run(ctx context.Context, apply func(seq uint64, b *kvevent.Batch) (resume uint64, gap bool)) error {
+// Run reports events to c until ctx ends, and returns nil then. It must be called once.
+func (s *Source) Run(ctx context.Context, c Consumer) error {
+	s.consumer = c
 	if overHTTP(s.cfg.Endpoint) {
-		s.apply = apply
-		return s.drain(ctx)
+		return s.poll(ctx)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { s.subscribe(ctx) })
 
-	s.apply = apply
+	ctx, cancel := context.WithCancel(ctx)
+	var subscriber sync.WaitGroup
+	defer subscriber.Wait()
+	defer cancel()
+	subscriber.Go(func() { s.subscribe(ctx) })
+
 	probe := time.NewTicker(s.probeInterval())
 	defer probe.Stop()
-	quiet := true
-	for {
+
+	for silent := true; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case m := <-s.live:
-			quiet = false
-			if m.connected {
-				s.onConn, s.resynced = position{}, false
-				s.hold(ctx)
+			silent = false
+			if m.connection != 0 {
+				s.onConnection(ctx, m.connection)
 			} else {
 				s.onLive(ctx, m)
 			}
 		case <-probe.C:
-			if quiet && s.connected() {
-				_ = s.resync(ctx)
+			if silent && s.connected() {
+				_ = s.catchUp(ctx) // logged; the next probe tries again
 			}
-			quiet = true
+			silent = true
 		}
 	}
 }
@@ -110,119 +112,158 @@ func (s *Source) probeInterval() time.Duration {
 func (s *Source) connected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.stats.Connected
 }
 
-// hold brings us up to date after a connection was made, while live messages wait. An engine
-// opens its two sockets one after the other, so a replay that does not answer is tried again;
-// but only for so long: then live messages go on, and the probe tries later.
-func (s *Source) hold(ctx context.Context) {
-	if s.cfg.Replay == "" {
-		return
+// onConnection catches up after a connection was made, while live messages wait. An engine opens its
+// two sockets one after the other, so a replay without an answer is tried again for Config.Timeout.
+// Then live messages continue, and a probe tries again later.
+func (s *Source) onConnection(ctx context.Context, number uint64) {
+	s.connection = number
+	s.progress = progress{}
+	s.identified = false
+
+	if s.cfg.Replay != "" {
+		_ = s.persist(ctx, func() error { return s.catchUp(ctx) }) // logged by each attempt
 	}
-	_ = s.persist(ctx, func() error { return s.resync(ctx) })
 }
 
-// persist tries until try succeeds, with growing pauses, for at most Config.Timeout.
+// persist calls try until it succeeds, with growing pauses, for at most Config.Timeout.
 func (s *Source) persist(ctx context.Context, try func() error) error {
-	p := pause{min: s.cfg.RetryMin, max: s.cfg.RetryMax}
+	pauses := s.cfg.backoff()
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for {
 		err := try()
 		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
 			return err
 		}
-		p.wait(ctx)
+		_ = pauses.Wait(ctx)
 	}
 }
 
-// resync fetches what came after the last message, if the engine is still the process that
-// sent it, and everything otherwise.
+// catchUp delivers every message that the engine has and reports that nothing is missing.
+func (s *Source) catchUp(ctx context.Context) error {
+	if err := s.resync(ctx); err != nil {
+		return err
+	}
+	s.reportCaughtUp()
+	return nil
+}
+
+// resync replays the messages after the last one accepted if the engine is the process that sent
+// it, and all messages otherwise.
 func (s *Source) resync(ctx context.Context) error {
 	if s.last.known {
 		same, err := s.replayAfterLast(ctx)
 		if err != nil || same {
-			s.resynced = s.resynced || same
+			s.identified = s.identified || same
 			return err
 		}
-		s.forgetProcess()
+		s.processChanged()
 	}
+
 	err := s.replay(ctx, 0)
-	s.resynced = s.resynced || err == nil
+	s.identified = s.identified || err == nil
 	return err
 }
 
-// forgetProcess says that the engine is a new process, or that its buffer no longer goes back
-// to where we were: then there is no telling.
-func (s *Source) forgetProcess() {
-	s.last = mark{}
-	s.onConn.replayed = 0
+// reportCaughtUp reports that nothing is missing, unless a message has arrived or the connection
+// was lost since. The mutex is held during the report: a loss of the connection also needs it, so
+// the consumer cannot receive CaughtUp after the Connected(false) that voids it.
+func (s *Source) reportCaughtUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if !s.stats.Connected || s.stats.Connects != s.connection || len(s.live) > 0 {
+		return
+	}
+	next := uint64(0)
+	if s.last.known {
+		next = s.last.seq + 1
+	}
+	s.consumer.CaughtUp(next)
+}
+
+// processChanged reports a new engine process. An engine whose replay buffer no longer contains the
+// last message accepted cannot be told from a new one, and is treated as one.
+func (s *Source) processChanged() {
+	s.last = lastMessage{}
+	s.progress.replayed = 0
 	s.count(func(st *Stats) { st.Restarts++ })
 	s.cfg.Logger.Info("engine restarted", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
+
+	s.consumer.Restarted()
 }
 
 func (s *Source) onLive(ctx context.Context, m liveMessage) {
 	switch {
-	case m.seq+1 <= s.onConn.live:
-		// Numbers rise on one connection, unless something in between forwards a new process.
-		s.forgetProcess()
-	case m.seq+1 <= s.onConn.replayed:
-		s.onConn.live = m.seq + 1
+	case m.seq < s.progress.live:
+		// Numbers rise on one connection. A proxy may have reconnected to a new process.
+		s.processChanged()
+	case m.seq < s.progress.replayed:
+		s.progress.live = m.seq + 1
 		s.count(func(st *Stats) { st.Duplicates++ })
 		return
 	}
-	s.onConn.live = m.seq + 1
+
+	s.progress.live = m.seq + 1
 	resume, gap := s.deliver(m.seq, m.payload)
 	if !gap {
 		return
 	}
-	if s.cfg.Replay == "" || !s.retry.over() {
+	if s.cfg.Replay == "" || time.Now().Before(s.retryAt) {
 		s.count(func(st *Stats) { st.Unrecovered++ })
 		return
 	}
 	s.closeGap(ctx, m, resume)
 }
 
-// closeGap replays from resume on, again and again while apply still misses something: only
-// apply can say that it gives up on what the engine no longer has. The engine answers a
-// replay between two messages and may not have kept the newest yet, so m is handed on again
-// where the replay ended before it.
+// closeGap replays from resume until the consumer accepts m, for at most Config.Timeout. The
+// engine answers a replay between two messages and may not have stored the newest one yet. So m is
+// delivered again if the replay ended before it.
 func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
 	err := s.persist(ctx, func() (err error) {
-		if s.resynced {
+		if s.identified {
 			err = s.replay(ctx, resume)
-		} else { // first make sure that the engine is the same process
+		} else {
 			err = s.resync(ctx)
 		}
-		if err == nil && s.onConn.replayed < m.seq+1 {
-			var gap bool
-			if resume, gap = s.deliver(m.seq, m.payload); gap {
-				return errGapStays
-			}
+		if err != nil || s.progress.replayed > m.seq {
+			return err
 		}
-		return err
+
+		var gap bool
+		if resume, gap = s.deliver(m.seq, m.payload); gap {
+			return errGapStays
+		}
+		return nil
 	})
 	if err == nil {
-		s.retry.reset()
+		s.retry.Reset()
+		s.retryAt = time.Time{}
 		return
 	}
-	s.retry.start()
+
+	s.retryAt = time.Now().Add(s.retry.Next())
 	s.count(func(st *Stats) { st.Unrecovered++ })
 }
 
-// deliver decodes one message and hands it on.
+// deliver decodes one message and hands it to the consumer. A message that cannot be decoded is
+// delivered as an empty batch with one unknown event, so that the numbers stay without a hole.
 func (s *Source) deliver(seq uint64, payload []byte) (resume uint64, gap bool) {
 	if err := s.cfg.Dialect.Decode(payload, s.cfg.Limits, &s.batch); err != nil {
 		s.batch.Unknown = 1
-		s.failed("event message not understood", err, func(st *Stats) { st.Malformed++ })
+		s.failed("decode event message", err, func(st *Stats) { st.Malformed++ })
 	}
 	s.batch.Rank = s.cfg.Rank
-	resume, gap = s.apply(seq, &s.batch)
+
+	resume, gap = s.consumer.Batch(seq, &s.batch)
 	if gap {
 		s.count(func(st *Stats) { st.Gaps++ })
 		return resume, true
 	}
-	s.last = mark{true, seq, xxh3.Hash(payload)}
+	s.last = lastMessage{known: true, seq: seq, sum: xxh3.Hash(payload)}
 	s.count(func(st *Stats) { st.LastSeq, st.LastAt = seq, time.Now() })
 	return 0, false
 }

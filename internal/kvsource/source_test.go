@@ -10,24 +10,25 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
 const anyPort = "tcp://127.0.0.1:0"
 
-// A source that comes late reads what was said before and goes on live, each message once and
-// in order, also those said while it replays.
-func TestFromTheBeginning(t *testing.T) {
+// TestLateSourceReplays: a source that starts late replays the messages of before and continues live.
+// Each message arrives once and in order, also those published during the replay.
+func TestLateSourceReplays(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, nil)
 	for i := range 20 {
 		ask(t, sim, fmt.Sprintf("%d is a prompt", i))
 	}
-	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(c *kvsource.Config, _ *listener) { c.Rank = 3 })
+	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(c *kvsource.Config, _ *consumer) { c.Rank = 3 })
 	for i := range 40 {
 		ask(t, sim, fmt.Sprintf("+%d is another prompt", i))
 	}
-	until(t, "all 60 are here", l.reached(60))
+	testkit.Eventually(t, "all 60 are here", l.reached(60))
 	l.read(func() {
 		for i, seq := range l.accepted {
 			if seq != uint64(i) {
@@ -43,26 +44,26 @@ func TestFromTheBeginning(t *testing.T) {
 	}
 }
 
-// The source may be there before the engine.
-func TestBeforeTheEngine(t *testing.T) {
+// TestSourceWaitsForItsEngine starts the source before the engine.
+func TestSourceWaitsForItsEngine(t *testing.T) {
 	events, replay := freePort(t), freePort(t)
 	l := listen(t, events, replay, nil)
-	until(t, "it has tried", func() bool { return l.Stats().LastError != "" })
+	testkit.Eventually(t, "it has tried", func() bool { return l.Stats().LastError != "" })
 	sim, _ := startSim(t, events, replay, nil)
 	ask(t, sim, "hello engine")
-	until(t, "the message is here", l.reached(1))
+	testkit.Eventually(t, "the message is here", l.reached(1))
 }
 
-// Connections that break lose nothing, and are not taken for a restart.
-func TestConnectionsBreak(t *testing.T) {
+// TestBrokenConnectionsLoseNothing: no message is lost, and the source reports no restart.
+func TestBrokenConnectionsLoseNothing(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, nil)
 	events, replay := forward(t, sim.EventsEndpoint()), forward(t, sim.ReplayEndpoint())
 	ups := make(chan bool, 100)
-	l := listen(t, events.endpoint(), replay.endpoint(), func(c *kvsource.Config, _ *listener) { c.Connected = func(up bool) { ups <- up } })
+	l := listen(t, events.endpoint(), replay.endpoint(), func(_ *kvsource.Config, l *consumer) { l.ups = ups })
 	connects := uint64(1)
 	for i := range 60 {
 		if i%20 == 10 {
-			until(t, "it is connected", func() bool { return l.Stats().Connects == connects })
+			testkit.Eventually(t, "it is connected", func() bool { return l.Stats().Connects == connects })
 		}
 		ask(t, sim, fmt.Sprintf("%d is a prompt", i))
 		switch i {
@@ -75,8 +76,8 @@ func TestConnectionsBreak(t *testing.T) {
 			connects++
 		}
 	}
-	until(t, "all 60 are here", l.reached(60))
-	until(t, "it has connected three times", func() bool { return l.Stats().Connects == 3 })
+	testkit.Eventually(t, "all 60 are here", l.reached(60))
+	testkit.Eventually(t, "it has connected three times", func() bool { return l.Stats().Connects == 3 })
 	if s := l.Stats(); s.Restarts != 0 {
 		t.Errorf("%v", s)
 	}
@@ -85,13 +86,13 @@ func TestConnectionsBreak(t *testing.T) {
 	}
 	for _, want := range []bool{true, false, true, false, true} {
 		if up := <-ups; up != want {
-			t.Errorf("the connection is said to be up: %v, want %v", up, want)
+			t.Errorf("Connected(%v), want %v", up, want)
 		}
 	}
 }
 
-// A new engine process counts from 0 again. Whether it is behind the old one or past it when
-// the source is back, everything it said is handed on from its first message.
+// TestEngineRestarts: a new engine process counts from 0 again. The source delivers everything from
+// its first message, whether it has counted past the old process or not when the source is back.
 func TestEngineRestarts(t *testing.T) {
 	for name, messages := range map[string]int{"behind": 2, "past": 20} {
 		t.Run(name, func(t *testing.T) {
@@ -102,9 +103,9 @@ func TestEngineRestarts(t *testing.T) {
 			for i := range 8 {
 				ask(t, sim, fmt.Sprintf("%d of the first life", i))
 			}
-			until(t, "the first life is here", l.reached(8))
+			testkit.Eventually(t, "the first life is here", l.reached(8))
 
-			// The network comes back only when the new process has said much already.
+			// The network is back only after the new process has published all its messages.
 			stop()
 			eventsNet.l.Close()
 			sim, _ = startSim(t, events, replay, nil)
@@ -119,9 +120,9 @@ func TestEngineRestarts(t *testing.T) {
 			eventsNet2.wg.Go(eventsNet2.accept)
 			t.Cleanup(func() { back.Close(); eventsNet2.cut(); eventsNet2.wg.Wait() })
 
-			until(t, "the second life is here", l.reached(uint64(messages)))
+			testkit.Eventually(t, "the second life is here", l.reached(uint64(messages)))
 			l.read(func() {
-				if l.restarts != 1 || len(l.accepted) != 8+messages || l.accepted[8] != 0 {
+				if l.restarts != 1 || l.reported != 1 || len(l.accepted) != 8+messages || l.accepted[8] != 0 {
 					t.Errorf("%d restarts, accepted %d", l.restarts, l.accepted)
 				}
 			})
@@ -132,30 +133,30 @@ func TestEngineRestarts(t *testing.T) {
 	}
 }
 
-// The last messages before silence may be lost, and nothing shows it: the source asks.
-func TestSilentTail(t *testing.T) {
+// TestProbeFindsLostTail: the last messages before a silence are lost, which no later message shows.
+func TestProbeFindsLostTail(t *testing.T) {
 	replay := newReplayOnly(t)
 	sim, _ := startSim(t, anyPort, "", nil)
 	l := listen(t, sim.EventsEndpoint(), replay.endpoint, nil)
-	until(t, "it is connected", func() bool { return l.Stats().Connected })
+	testkit.Eventually(t, "it is connected", func() bool { return l.Stats().Connected })
 	replay.set(payloads(3))
-	until(t, "the messages nobody sent are here", l.reached(3))
+	testkit.Eventually(t, "the messages that were never live are here", l.reached(3))
 	replay.set(payloads(5))
-	until(t, "and the later ones", l.reached(5))
+	testkit.Eventually(t, "and the later ones", l.reached(5))
 	if l.restarts != 0 {
 		t.Errorf("%d restarts", l.restarts)
 	}
 }
 
-// What lies beyond the engine's buffer is gone. The source asks until apply gives up, and then
-// begins with the oldest message there is.
-func TestBufferRolledOver(t *testing.T) {
+// TestReplayBufferOverflow: messages beyond the engine's buffer are gone. The source replays until the
+// consumer gives the gap up, and then begins with the oldest message.
+func TestReplayBufferOverflow(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, func(c *enginesim.Config) { c.ReplayBuffer = 10 })
 	for i := range 25 {
 		ask(t, sim, fmt.Sprintf("%d is a prompt", i))
 	}
-	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(_ *kvsource.Config, l *listener) { l.giveUp = time.Now().Add(100 * time.Millisecond) })
-	until(t, "the end is here", l.reached(25))
+	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(_ *kvsource.Config, l *consumer) { l.giveUp = time.Now().Add(100 * time.Millisecond) })
+	testkit.Eventually(t, "the end is here", l.reached(25))
 	l.read(func() {
 		if len(l.accepted) != 10 || l.accepted[0] != 15 || l.gaps == 0 {
 			t.Errorf("gaps %d, accepted %d", l.gaps, l.accepted)
@@ -163,13 +164,13 @@ func TestBufferRolledOver(t *testing.T) {
 	})
 }
 
-// While apply is slow, only so many messages wait here; the engine keeps the rest, drops
-// some, and they are replayed.
-func TestSlowApply(t *testing.T) {
+// TestSlowConsumer: while the consumer is slow a bounded number of messages waits in the source. The
+// engine queues the rest, drops some, and they are replayed.
+func TestSlowConsumer(t *testing.T) {
 	sim, _ := startSim(t, anyPort, anyPort, func(c *enginesim.Config) { c.SubscriberQueue = 4 })
 	block := make(chan struct{})
-	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(c *kvsource.Config, l *listener) { c.Buffer = 4; l.block = block })
-	until(t, "it is connected", func() bool { return l.Stats().Connected })
+	l := listen(t, sim.EventsEndpoint(), sim.ReplayEndpoint(), func(c *kvsource.Config, l *consumer) { c.Buffer = 4; l.block = block })
+	testkit.Eventually(t, "it is connected", func() bool { return l.Stats().Connected })
 	for i := range 100 {
 		ask(t, sim, fmt.Sprintf("%d %s", i, strings.Repeat("x", 20)))
 		if w := l.Stats().Waiting; w > 4 {
@@ -177,7 +178,7 @@ func TestSlowApply(t *testing.T) {
 		}
 	}
 	close(block)
-	until(t, "all 100 are here", l.reached(100))
+	testkit.Eventually(t, "all 100 are here", l.reached(100))
 	l.read(func() {
 		if len(l.accepted) != 100 || l.restarts != 0 {
 			t.Errorf("accepted %d, restarts %d", l.accepted, l.restarts)
@@ -185,22 +186,22 @@ func TestSlowApply(t *testing.T) {
 	})
 }
 
-// A message that cannot be understood does not stop those behind it, and is seen.
-func TestMalformed(t *testing.T) {
+// TestMalformedMessage: a message that cannot be decoded is counted and does not stop the others.
+func TestMalformedMessage(t *testing.T) {
 	replay := newReplayOnly(t)
 	sim, _ := startSim(t, anyPort, "", nil)
 	all := payloads(3)
 	all[1] = []byte("no msgpack")
 	replay.set(all)
 	l := listen(t, sim.EventsEndpoint(), replay.endpoint, nil)
-	until(t, "all are here", l.reached(3))
+	testkit.Eventually(t, "all are here", l.reached(3))
 	if s := l.Stats(); s.Malformed != 1 || !strings.Contains(s.LastError, "decode vllm events") || l.unknown != 1 {
 		t.Errorf("%v, %s, unknown %d", s, s.LastError, l.unknown)
 	}
 }
 
-// A peer that announces a frame of 4 exabytes is refused before memory is set aside for it.
-func TestOversized(t *testing.T) {
+// TestOversizedFrame: a frame of 4 exabytes is refused before memory is allocated for it.
+func TestOversizedFrame(t *testing.T) {
 	hostile, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -224,12 +225,13 @@ func TestOversized(t *testing.T) {
 		}
 	}()
 	l := listen(t, "tcp://"+hostile.Addr().String(), "", nil)
-	until(t, "it is refused", func() bool { return strings.Contains(l.Stats().LastError, "a message of more than") })
+	testkit.Eventually(t, "it is refused", func() bool { return strings.Contains(l.Stats().LastError, "a message of more than") })
 	hostile.Close()
 	<-done
 }
 
-func TestConfig(t *testing.T) {
+// TestConfigIsValidated lists configurations that New refuses.
+func TestConfigIsValidated(t *testing.T) {
 	for _, cfg := range []kvsource.Config{{}, {Endpoint: "tcp://*:5557"}, {Endpoint: "http://a"}, {Endpoint: "tcp://a:1", Replay: "x"}, {Endpoint: "ipc:///a", Rank: -1}} {
 		if _, err := kvsource.New(cfg); err == nil || !strings.HasPrefix(err.Error(), "configure event source: ") {
 			t.Errorf("%+v: %v", cfg, err)
@@ -253,4 +255,38 @@ func freePort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return "tcp://" + address
+}
+
+// TestSourceReportsThatItHasCaughtUp: after each replay that was answered to its end the source reports
+// the engine's next number. Without a replay socket it never does.
+func TestSourceReportsThatItHasCaughtUp(t *testing.T) {
+	sim, _ := startSim(t, anyPort, anyPort, nil)
+	events := forward(t, sim.EventsEndpoint())
+	l := listen(t, events.endpoint(), sim.ReplayEndpoint(), nil)
+	blind := listen(t, sim.EventsEndpoint(), "", nil)
+	reports := func(next uint64) func() bool {
+		return func() (ok bool) {
+			l.read(func() { ok = len(l.caughtUp) > 0 && l.caughtUp[len(l.caughtUp)-1] == next })
+			return ok
+		}
+	}
+
+	testkit.Eventually(t, "an idle engine's next number is 0", reports(0))
+	testkit.Eventually(t, "both are connected", func() bool { return blind.Stats().Connected })
+	ask(t, sim, "hello engine")
+	testkit.Eventually(t, "the next number is 1", reports(1))
+
+	before := 0
+	l.read(func() { before = len(l.caughtUp) })
+	events.cut()
+	testkit.Eventually(t, "it is connected again", func() bool { return l.Stats().Connects == 2 })
+	testkit.Eventually(t, "the next number is reported again", func() (again bool) {
+		l.read(func() { again = len(l.caughtUp) > before })
+		return again
+	})
+
+	testkit.Eventually(t, "the message is there without a replay socket too", blind.reached(1))
+	if len(blind.caughtUp) != 0 {
+		t.Errorf("without a replay socket it reports %d", blind.caughtUp)
+	}
 }

@@ -11,18 +11,19 @@ import (
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
-// drained is a TensorRT-LLM as its clients see it: what it has to say it says once.
-type drained struct {
+// polledEngine is a TensorRT-LLM engine: it answers with each event once.
+type polledEngine struct {
 	*httptest.Server
 	mu     sync.Mutex
 	answer []string
 	status int
 }
 
-func newDrained(t *testing.T) *drained {
-	d := &drained{}
+func newPolledEngine(t *testing.T) *polledEngine {
+	d := &polledEngine{}
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -44,13 +45,13 @@ func newDrained(t *testing.T) *drained {
 	return d
 }
 
-func (d *drained) say(answers ...string) {
+func (d *polledEngine) publish(answers ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answer = append(d.answer, answers...)
 }
 
-func (d *drained) fail(status int) {
+func (d *polledEngine) fail(status int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status = status
@@ -69,8 +70,8 @@ func events(from, to int) string {
 	return "[" + strings.Join(all, ",") + "]"
 }
 
-func listenHTTP(t *testing.T, d *drained, giveUp bool) *listener {
-	return listen(t, d.URL+"/kv_cache_events", "", func(c *kvsource.Config, l *listener) {
+func listenHTTP(t *testing.T, d *polledEngine, giveUp bool) *consumer {
+	return listen(t, d.URL+"/kv_cache_events", "", func(c *kvsource.Config, l *consumer) {
 		c.Dialect, c.Rank, c.Timeout = kvevent.TRTLLM, 2, 10*time.Second
 		if giveUp {
 			l.giveUp = time.Now()
@@ -78,20 +79,21 @@ func listenHTTP(t *testing.T, d *drained, giveUp bool) *listener {
 	})
 }
 
-func TestDrain(t *testing.T) {
-	d := newDrained(t)
-	d.say(events(0, 3), events(4, 4))
+// TestPolledEngine polls an engine that fails for a while and then restarts.
+func TestPolledEngine(t *testing.T) {
+	d := newPolledEngine(t)
+	d.publish(events(0, 3), events(4, 4))
 	l := listenHTTP(t, d, false)
-	until(t, "both answers are here", l.reached(2))
+	testkit.Eventually(t, "both answers are here", l.reached(2))
 	d.fail(503)
-	until(t, "it is lost", func() bool { return !l.Stats().Connected })
-	d.say(events(5, 9))
+	testkit.Eventually(t, "it is lost", func() bool { return !l.Stats().Connected })
+	d.publish(events(5, 9))
 	d.fail(0)
-	until(t, "the third is here", l.reached(3))
+	testkit.Eventually(t, "the third is here", l.reached(3))
 	// A new process numbers from 0 again.
-	d.say(events(0, 1))
-	until(t, "the restart is seen", func() bool { return l.Stats().Restarts == 1 })
-	until(t, "it is here", l.reached(1))
+	d.publish(events(0, 1))
+	testkit.Eventually(t, "the restart is seen", func() bool { return l.Stats().Restarts == 1 })
+	testkit.Eventually(t, "it is here", l.reached(1))
 	l.read(func() {
 		if fmt.Sprint(l.accepted) != "[0 1 2 0]" || l.stored != 10 || l.gaps != 0 || !l.ranks[2] {
 			t.Errorf("accepted %v, stored %d, gaps %d, ranks %v", l.accepted, l.stored, l.gaps, l.ranks)
@@ -102,13 +104,13 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// What is missing shows as a gap: at the beginning, where another took some, and where an
-// answer could not be read.
-func TestDrainHoles(t *testing.T) {
-	d := newDrained(t)
-	d.say(events(7, 8), events(9, 9), events(20, 20), "not JSON", events(21, 21))
+// TestPolledEngineLosesEvents: lost events are gaps, at the beginning, where another client took some,
+// and where an answer could not be decoded.
+func TestPolledEngineLosesEvents(t *testing.T) {
+	d := newPolledEngine(t)
+	d.publish(events(7, 8), events(9, 9), events(20, 20), "not JSON", events(21, 21))
 	l := listenHTTP(t, d, true)
-	until(t, "all are here", l.reached(7))
+	testkit.Eventually(t, "all are here", l.reached(7))
 	l.read(func() {
 		if fmt.Sprint(l.accepted) != "[1 2 4 6]" {
 			t.Errorf("accepted %v", l.accepted)
@@ -119,12 +121,13 @@ func TestDrainHoles(t *testing.T) {
 	}
 }
 
-// While apply misses something the engine is not asked for more, for Timeout at most.
-func TestDrainWaitsForApply(t *testing.T) {
-	d := newDrained(t)
-	d.say(events(3, 3), events(4, 4))
+// TestPollWaitsForConsumer: while the consumer misses an answer the engine is not polled, for
+// Config.Timeout at most.
+func TestPollWaitsForConsumer(t *testing.T) {
+	d := newPolledEngine(t)
+	d.publish(events(3, 3), events(4, 4))
 	l := listenHTTP(t, d, false)
-	until(t, "apply has refused", func() (refused bool) {
+	testkit.Eventually(t, "apply has refused", func() (refused bool) {
 		l.read(func() { refused = l.gaps > 2 })
 		return refused
 	})
@@ -135,9 +138,10 @@ func TestDrainWaitsForApply(t *testing.T) {
 		t.Errorf("%d answers are left", left)
 	}
 	l.read(func() { l.giveUp = time.Now() })
-	until(t, "both are here", l.reached(3))
+	testkit.Eventually(t, "both are here", l.reached(3))
 }
 
+// TestDialectOf covers each engine, and both transports of TensorRT-LLM.
 func TestDialectOf(t *testing.T) {
 	for _, tt := range []struct {
 		engine, endpoint string

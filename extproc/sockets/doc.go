@@ -1,0 +1,13 @@
+// Package sockets reads the KV events of workers that have no agent, directly from their engines.
+//
+// The router uses it for the workers of its configuration. Without an agent the engine's own replay
+// buffer is the only copy of past events, and a restarted engine has no new epoch: the source finds
+// the restart by the engine's answers, see package kvsource.
+//
+// A worker's kvEvents is an endpoint, "bind:" and an endpoint, or "auto". With "auto" the package
+// asks the engine for its sockets, and asks again regularly: after a restart they may have moved.
+//
+// # Concurrency
+//
+// [Run] owns every goroutine that it starts, and returns after all of them.
+package sockets

@@ -1,0 +1,252 @@
+package sockets_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/workeragent/engine/enginesim"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// bytesModel is a model whose tokens are the bytes of its prompts.
+type bytesModel struct{}
+
+func (bytesModel) ContextLength() int { return 4096 }
+func (bytesModel) VocabSize() int     { return 256 }
+
+func (bytesModel) AppendDecode(dst []byte, ids ...uint32) []byte {
+	for _, id := range ids {
+		dst = append(dst, 'a'+byte(id%26))
+	}
+	return dst
+}
+
+func (bytesModel) Prepare(req *openai.Request, dst *prompt.Prompt) error {
+	dst.Tokens = dst.Tokens[:0]
+	for _, c := range []byte(req.Prompts[0].Text) {
+		dst.Tokens = append(dst.Tokens, uint32(c))
+	}
+	return nil
+}
+
+// ports are those of one simulated engine.
+type ports struct{ http, events, replay string }
+
+func freePorts(t *testing.T) ports {
+	t.Helper()
+	var all [3]string
+	for i := range all {
+		address, err := loopback.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[i] = address
+	}
+	return ports{all[0], all[1], all[2]}
+}
+
+// startEngine runs a simulated engine until stop is called or the test ends.
+func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
+	t.Helper()
+	e, err := enginesim.New(enginesim.Config{
+		Listen: at.http, Events: "tcp://" + at.events, Replay: "tcp://" + at.replay,
+		ModelName: "tiny", Model: bytesModel{}, Vocabulary: bytesModel{},
+		Engine: engine.Config{Blocks: 64, BlockSize: 4, Timing: perfmodel.Fixed{}},
+	})
+	if err == nil {
+		err = e.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = e.Run(ctx) })
+	stop = sync.OnceFunc(func() {
+		http.DefaultClient.CloseIdleConnections()
+		cancel()
+		running.Wait()
+	})
+	t.Cleanup(stop)
+	return e, stop
+}
+
+// ask sends a prompt to the engine, which caches its blocks.
+func ask(t *testing.T, at ports, text string) {
+	t.Helper()
+	body := fmt.Sprintf(`{"model": "tiny", "prompt": %q, "max_tokens": 1}`, text)
+	resp, err := http.Post("http://"+at.http+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if answer, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", resp.Status, answer)
+	}
+}
+
+// network forwards connections to an engine until they are cut.
+type network struct {
+	ln    net.Listener
+	mu    sync.Mutex
+	conns []net.Conn // guarded by mu
+	all   sync.WaitGroup
+}
+
+func newNetwork(t *testing.T, to string) *network {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{ln: ln}
+	n.all.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			n.mu.Lock()
+			n.conns = append(n.conns, in, out)
+			n.mu.Unlock()
+			n.all.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
+			n.all.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); n.cut(); n.all.Wait() })
+	return n
+}
+
+// cut breaks all connections. New ones can be made.
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns {
+		_ = c.Close()
+	}
+	n.conns = nil
+}
+
+// reader is a fleet of one worker w0, whose sockets are read into a feed.
+type reader struct {
+	t     *testing.T
+	feed  *feed.Feed
+	index *kvindex.Index
+	log   testkit.Log
+}
+
+func read(t *testing.T, w fleet.Worker) *reader {
+	t.Helper()
+	r := &reader{t: t, index: kvindex.New(kvindex.Config{})}
+	r.log.PrintOnFailure(t)
+	members := fleet.New(fleet.Hooks{})
+	r.feed = feed.New(feed.Config{}, members, r.index)
+	w.Name, w.Model, w.Ranks, w.BlockSize, w.State = "w0", "tiny", 1, 4, fleet.Ready
+	if _, err := members.Put(w); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := sockets.Run(ctx, sockets.Config{Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return r
+}
+
+// exact waits until the worker's state is exact, with all the blocks of the engine.
+func (r *reader) exact(e *enginesim.Sim, when string) {
+	r.t.Helper()
+	testkit.Eventually(r.t, when+": exact", func() bool {
+		s := r.feed.States()
+		return s[0].State == feed.Exact && s[0].Blocks == e.CachedBlocks()
+	})
+}
+
+// TestSocketsRecover: the connection breaks while the engine is idle, and while it is not, and the
+// engine restarts and stays idle. Each time the worker becomes exact again without a further event.
+func TestSocketsRecover(t *testing.T) {
+	at := freePorts(t)
+	first, stop := startEngine(t, at)
+	events := newNetwork(t, at.events)
+	r := read(t, fleet.Worker{Address: at.http, KVEvents: "tcp://" + events.ln.Addr().String(), KVReplay: "tcp://" + at.replay})
+
+	r.exact(first, "an engine that has published nothing")
+	ask(t, at, "a prompt of several blocks")
+	r.exact(first, "after the first prompt")
+
+	events.cut()
+	r.exact(first, "the connection broke while the engine was idle")
+	events.cut()
+	ask(t, at, "another prompt of several blocks")
+	r.exact(first, "the connection broke before a prompt")
+	if first.CachedBlocks() == 0 {
+		t.Fatal("the engine cached nothing")
+	}
+
+	stop()
+	events.cut()
+	second, _ := startEngine(t, at)
+	r.exact(second, "the engine restarted and is idle")
+	if n := r.index.Stats().Pairs; n != 0 {
+		t.Errorf("%d blocks of the old process are in the index", n)
+	}
+	ask(t, at, "a prompt of several blocks")
+	r.exact(second, "the new process published")
+}
+
+// TestSocketsAreDiscovered: with kvEvents "auto" the engine reports its sockets itself. The router
+// may start first.
+func TestSocketsAreDiscovered(t *testing.T) {
+	at := freePorts(t)
+	r := read(t, fleet.Worker{Address: at.http, KVEvents: "auto"})
+	testkit.Eventually(t, "the missing engine is logged", func() bool { return r.log.Contains("event sockets not found") })
+
+	e, _ := startEngine(t, at)
+	ask(t, at, "a prompt of several blocks")
+	r.exact(e, "the sockets were found")
+	if !r.log.Contains("event socket found") {
+		t.Error("the log does not contain the socket")
+	}
+}
+
+// TestWrongAddressesAreRefused: Run reports them before it reads anything.
+func TestWrongAddressesAreRefused(t *testing.T) {
+	for events, want := range map[string]string{
+		"ipc:///run/kv":   "worker w: kvEvents: ",
+		"tcp://*:5557":    "worker w: configure event source: ",
+		"bind:tcp://host": "worker w: ",
+	} {
+		workers := []fleet.Worker{{Name: "none", Ranks: 1}, {Name: "w", Ranks: 2, KVEvents: events}}
+		err := sockets.Run(t.Context(), sockets.Config{}, workers)
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s…", events, err, want)
+		}
+	}
+}

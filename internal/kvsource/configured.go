@@ -1,0 +1,35 @@
+package kvsource
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The forms of a worker's kvEvents in the configuration, besides an endpoint to connect to.
+const (
+	// auto asks the engine for its sockets.
+	auto = "auto"
+	// bindPrefix begins an endpoint that the source binds, and that the engine connects to. It is
+	// explicit because an engine's own tcp://*:port is easily copied by mistake.
+	bindPrefix = "bind:"
+)
+
+// Discovered reports whether a worker's kvEvents means that its engine is asked with [Discover].
+func Discovered(kvEvents string) bool { return kvEvents == auto }
+
+// Bound reports whether a worker's kvEvents means that the engine connects to the source.
+func Bound(kvEvents string) bool { return strings.HasPrefix(kvEvents, bindPrefix) }
+
+// ConfiguredSocket returns the socket of one rank of a worker with these kvEvents and kvReplay: the
+// ports are those of rank 0, raised by the rank.
+func ConfiguredSocket(kvEvents, kvReplay string, rank int) (Found, error) {
+	f := Found{Rank: rank, Bind: Bound(kvEvents)}
+	var err error
+	if f.Endpoint, err = RaisePort(strings.TrimPrefix(kvEvents, bindPrefix), rank); err != nil {
+		return Found{}, fmt.Errorf("kvEvents: %w", err)
+	}
+	if f.Replay, err = RaisePort(kvReplay, rank); err != nil {
+		return Found{}, fmt.Errorf("kvReplay: %w", err)
+	}
+	return f, nil
+}

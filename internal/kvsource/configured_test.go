@@ -1,0 +1,39 @@
+package kvsource_test
+
+import (
+	"testing"
+
+	"github.com/stator-project/stator/internal/kvsource"
+)
+
+// TestConfiguredSocketRaisesPorts: rank n publishes at the ports of rank 0 plus n.
+func TestConfiguredSocketRaisesPorts(t *testing.T) {
+	for _, tt := range []struct {
+		events, replay string
+		rank           int
+		want           kvsource.Found
+		err            string
+	}{
+		{"tcp://a:5557", "tcp://a:6000", 0, kvsource.Found{Endpoint: "tcp://a:5557", Replay: "tcp://a:6000"}, ""},
+		{"tcp://a:5557", "tcp://a:6000", 3, kvsource.Found{Rank: 3, Endpoint: "tcp://a:5560", Replay: "tcp://a:6003"}, ""},
+		{"bind:tcp://*:5557", "", 1, kvsource.Found{Rank: 1, Endpoint: "tcp://*:5558", Bind: true}, ""},
+		{"http://a:8000/kv_cache_events", "", 0, kvsource.Found{Endpoint: "http://a:8000/kv_cache_events"}, ""},
+		{"ipc:///run/kv", "", 1, kvsource.Found{}, `kvEvents: "ipc:///run/kv" has no port to raise for rank 1: use tcp://host:port`},
+		{"tcp://a:1", "tcp://a", 1, kvsource.Found{}, `kvReplay: "tcp://a" has no port to raise for rank 1: use tcp://host:port`},
+	} {
+		got, err := kvsource.ConfiguredSocket(tt.events, tt.replay, tt.rank)
+		if err != nil || tt.err != "" {
+			if err == nil || err.Error() != tt.err {
+				t.Errorf("%s rank %d: error %v, want %s", tt.events, tt.rank, err, tt.err)
+			}
+			continue
+		}
+		if got != tt.want {
+			t.Errorf("%s rank %d: %+v", tt.events, tt.rank, got)
+		}
+	}
+
+	if !kvsource.Discovered("auto") || kvsource.Discovered("tcp://auto:1") {
+		t.Error("only auto means that the engine is asked")
+	}
+}
