@@ -21,6 +21,8 @@ const module = "github.com/stator-project/stator/"
 var allowed = map[string][]string{
 	// Pure packages, lowest first.
 	"internal/perfmodel": {"internal/fleet"},
+	// The table of routing hints names the header of each.
+	"internal/prompt/openai": {"internal/envoynames"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.
 	"internal/prompt":      {"internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/chattemplate", "internal/prompt/tokenizer"},
 	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},

@@ -19,8 +19,8 @@ type head struct {
 	contentEncoding string
 	contentLength   string
 	session         string
-	said            []messages.Header // hints
-	noBody          bool              // the request ends with its headers
+	hintHeaders     []messages.Header
+	noBody          bool // the request ends with its headers
 }
 
 // reply is what to tell Envoy. The zero value lets the request go on unchanged.
@@ -131,7 +131,7 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
 		Session: x.head.session, Source: x.source,
 	}
-	if a := x.hear(&req); a != nil {
+	if a := x.applyHints(&req); a != nil {
 		return x.say(a)
 	}
 	if !x.target.known {

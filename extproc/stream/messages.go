@@ -19,7 +19,7 @@ const headerRank = "x-data-parallel-rank"
 // headOf is what a first message says of a request.
 func headOf(m *messages.Request) head {
 	return head{
-		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength, session: m.Session, said: m.Said,
+		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength, session: m.Session, hintHeaders: m.Said,
 		noBody: m.EndOfStream,
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 func hinted(nvext string) string { return `{"model":"m","prompt":"x","nvext":` + nvext + `}` }
@@ -101,4 +103,41 @@ func FuzzHints(f *testing.F) {
 			t.Errorf("%+v", h)
 		}
 	})
+}
+
+// TestHintHeaders: each header that carries a hint has the bounds of its member in the body.
+func TestHintHeaders(t *testing.T) {
+	for _, name := range envoynames.Hints() {
+		if hintByHeader[name] == nil {
+			t.Errorf("Envoy sends the header %s, and no hint has it", name)
+		}
+	}
+	h := &Hints{Rank: -1}
+	for name, value := range map[string]string{
+		"x-stator-worker": "b", "x-stator-rank": "3", "x-stator-class": "batch", "x-stator-tenant": "t", "x-stator-deadline": "1500ms",
+		"x-stator-priority": "2.5", "x-stator-strict-priority": "4", "x-stator-model": "no hint",
+	} {
+		if err := h.SetHeader(name, value); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	want := Hints{Worker: "b", Rank: 3, Class: "batch", Tenant: "t", Deadline: 1500 * time.Millisecond, Priority: 2500 * time.Millisecond, Strict: 4}
+	if got, want := fmt.Sprintf("%+v", *h), fmt.Sprintf("%+v", want); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	for _, c := range []struct{ name, value, says string }{
+		{"x-stator-worker", strings.Repeat("a", 257), "at most 256 bytes"},
+		{"x-stator-rank", "65536", "must lie between 0 and 65535"},
+		{"x-stator-rank", "one", "must be a whole number"},
+		{"x-stator-deadline", "0s", "must lie between 1 and 86400000"},
+		{"x-stator-deadline", "soon", "must be a duration such as 1500ms"},
+		{"x-stator-priority", "NaN", "must be a number of seconds"},
+		{"x-stator-strict-priority", "1.5", "must be a whole number"},
+	} {
+		err := h.SetHeader(c.name, c.value)
+		if err == nil || err.Status != 400 || err.Param != c.name || !strings.Contains(err.Message, c.says) {
+			t.Errorf("%s %s: %+v, want %s", c.name, c.value, err, c.says)
+		}
+	}
 }

@@ -90,7 +90,7 @@ func (p *parser) field(key string) {
 		v, _ := p.integer(key)
 		r.Priority = int(v)
 	case "nvext":
-		p.extension(key)
+		p.nvext(key)
 	default:
 		p.templateField(key)
 	}

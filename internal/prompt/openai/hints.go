@@ -1,0 +1,220 @@
+package openai
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/stator-project/stator/internal/envoynames"
+)
+
+// Hints is how a request asks to be routed, in its member nvext or in headers. The names in nvext are
+// NVIDIA Dynamo's where it has one; workers go by name here. Strings alias the body. The table hints has
+// the member, the header and the bounds of each.
+type Hints struct {
+	// OverlapWeight, PrefillLoadScale and Temperature replace the model's settings.
+	OverlapWeight, PrefillLoadScale, Temperature Override
+	// Workers are the only ones that may take the request, where there are any.
+	Workers []string
+	// Worker is the only one that may take the request, and Rank the only rank; -1 for any.
+	Worker string
+	Rank   int
+	// Class is the class of the queue.
+	Class string
+	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
+	Tenant string
+	// Deadline is how long the first token may take; 0 is no deadline.
+	Deadline time.Duration
+	// Priority is a head start in the queue. A negative one counts as none, and one of more than a day as
+	// a day, because Dynamo's clients send both.
+	Priority time.Duration
+	// Strict goes before every other order of the queue: the higher one first.
+	Strict int
+	// OutputTokens is the expected length of the answer; 0 is unknown.
+	OutputTokens int
+	// Required are the taints that a worker must have. Preferred ones make a worker cheaper or, with a
+	// negative weight, dearer.
+	Required  []string
+	Preferred []Preference
+}
+
+// Preference is a taint and its weight, -100 to 100.
+type Preference struct {
+	Taint  string
+	Weight float64
+}
+
+// Override is a number that a request may give. Value is 0 where Set is false.
+type Override struct {
+	Value float64
+	Set   bool
+}
+
+// The bounds of hints.
+const (
+	maxWeight      = 1e6
+	maxTemperature = 1e3
+	maxHeadStart   = 86_400 // a day, in seconds
+	maxStrict      = 1 << 20
+	maxWorkers     = 256
+	maxName        = 256 // no name of a worker or class is longer
+	maxTaint       = 317 // as fleet.MaxTaintBytes
+	maxTaints      = 64
+	maxPreference  = 100
+)
+
+// hintKind is how a hint's value is written, in JSON and in a header.
+type hintKind uint8
+
+const (
+	textHint     hintKind = iota // a string of at most maxName bytes
+	numberHint                   // a number
+	wholeHint                    // a whole number
+	secondsHint                  // a number of seconds; beyond the bounds it counts as the bound
+	deadlineHint                 // JSON: a whole number of milliseconds; header: a duration such as 1500ms
+	workersHint                  // JSON: an array of names
+	taintsHint                   // JSON: an array of taints
+	weightsHint                  // JSON: an object with a weight for each taint
+)
+
+// hint is one routing hint. Kinds that only JSON can write have no set: see the parser.
+type hint struct {
+	path   string // of the member in the body; empty for a hint that only a header carries
+	header string // empty for a hint that only the body carries
+	kind   hintKind
+	// least and most are the bounds of a number, in the unit of its kind.
+	least, most float64
+	// text and number store a value that lies within the bounds.
+	text   func(h *Hints, v string)
+	number func(h *Hints, v float64)
+}
+
+// hints lists the routing hints.
+var hints = []hint{
+	{path: "nvext.router.overlap_score_weight", kind: numberHint, most: maxWeight,
+		number: func(h *Hints, v float64) { h.OverlapWeight = Override{v, true} }},
+	{path: "nvext.router.prefill_load_scale", kind: numberHint, most: maxWeight,
+		number: func(h *Hints, v float64) { h.PrefillLoadScale = Override{v, true} }},
+	{path: "nvext.router.temperature", kind: numberHint, most: maxTemperature,
+		number: func(h *Hints, v float64) { h.Temperature = Override{v, true} }},
+	{path: "nvext.router.allowed_workers", kind: workersHint},
+	{path: "nvext.router.worker", header: envoynames.HeaderWorker, kind: textHint,
+		text: func(h *Hints, v string) { h.Worker = v }},
+	{path: "nvext.router.dp_rank", header: envoynames.HeaderRank, kind: wholeHint, most: math.MaxUint16,
+		number: func(h *Hints, v float64) { h.Rank = int(v) }},
+	{path: "nvext.router.class", header: envoynames.HeaderClass, kind: textHint,
+		text: func(h *Hints, v string) { h.Class = v }},
+	{header: envoynames.HeaderTenant, kind: textHint,
+		text: func(h *Hints, v string) { h.Tenant = v }},
+	{path: "nvext.router.ttft_deadline_ms", header: envoynames.HeaderDeadline, kind: deadlineHint, least: 1, most: maxHeadStart * 1000,
+		number: func(h *Hints, v float64) { h.Deadline = time.Duration(v * float64(time.Millisecond)) }},
+	{path: "nvext.agent_hints.priority", header: envoynames.HeaderPriority, kind: secondsHint, most: maxHeadStart,
+		number: (*Hints).raisePriority},
+	{path: "nvext.agent_hints.latency_sensitivity", kind: secondsHint, most: maxHeadStart,
+		number: (*Hints).raisePriority},
+	{path: "nvext.agent_hints.strict_priority", header: envoynames.HeaderStrict, kind: wholeHint, most: maxStrict,
+		number: func(h *Hints, v float64) { h.Strict = int(v) }},
+	{path: "nvext.agent_hints.osl", kind: wholeHint, least: 1, most: math.MaxInt32,
+		number: func(h *Hints, v float64) { h.OutputTokens = int(v) }},
+	{path: "nvext.routing_constraints.required_taints", kind: taintsHint},
+	{path: "nvext.routing_constraints.preferred_taints", kind: weightsHint},
+}
+
+// hintByPath and hintByHeader index hints. They never change.
+var hintByPath, hintByHeader = indexHints()
+
+func indexHints() (byPath, byHeader map[string]*hint) {
+	byPath, byHeader = map[string]*hint{}, map[string]*hint{}
+	for i := range hints {
+		k := &hints[i]
+		if k.path != "" {
+			byPath[k.path] = k
+		}
+		if k.header != "" {
+			byHeader[k.header] = k
+		}
+	}
+	return byPath, byHeader
+}
+
+// raisePriority sets the priority to a number of seconds if that is larger: Dynamo has two members for
+// it.
+func (h *Hints) raisePriority(seconds float64) {
+	h.Priority = max(h.Priority, time.Duration(seconds*float64(time.Second)))
+}
+
+// storeText stores a text, or returns what it must be.
+func (k *hint) storeText(h *Hints, v string) (must string) {
+	if len(v) > maxName {
+		return fmt.Sprintf("must have at most %d bytes", maxName)
+	}
+	k.text(h, v)
+	return ""
+}
+
+// storeNumber stores a number, or returns what it must be.
+func (k *hint) storeNumber(h *Hints, v float64) (must string) {
+	if k.kind == secondsHint {
+		v = min(max(v, k.least), k.most)
+	}
+	if v < k.least || v > k.most {
+		unit := ""
+		if k.kind == deadlineHint {
+			unit = " milliseconds"
+		}
+		return "must lie between " + formatBound(k.least) + " and " + formatBound(k.most) + unit
+	}
+	k.number(h, v)
+	return ""
+}
+
+// formatBound prints a bound without an exponent.
+func formatBound(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// SetHeader sets the hint that a header carries. A header that carries none is ignored. The error names
+// the header and what its value must be.
+func (h *Hints) SetHeader(name, value string) *Error {
+	k := hintByHeader[name]
+	if k == nil {
+		return nil
+	}
+	if must := k.parseHeader(h, value); must != "" {
+		return Invalid(name, "invalid_header", "The header %s is %q: it %s.", name, clipped(value), must)
+	}
+	return nil
+}
+
+// parseHeader stores a header's value, or returns what it must be.
+func (k *hint) parseHeader(h *Hints, value string) (must string) {
+	switch k.kind {
+	case wholeHint:
+		v, err := strconv.Atoi(value)
+		if err != nil {
+			return "must be a whole number"
+		}
+		return k.storeNumber(h, float64(v))
+	case deadlineHint:
+		v, err := time.ParseDuration(value)
+		if err != nil {
+			return "must be a duration such as 1500ms"
+		}
+		return k.storeNumber(h, float64(v)/float64(time.Millisecond))
+	case secondsHint:
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			return "must be a number of seconds"
+		}
+		return k.storeNumber(h, v)
+	}
+	return k.storeText(h, value)
+}
+
+// clipped bounds what an error repeats of a header.
+func clipped(value string) string {
+	const most = 128
+	if len(value) > most {
+		return value[:most] + "…"
+	}
+	return value
+}
