@@ -15,9 +15,9 @@ import (
 // maxFile bounds each file of a folder; the largest vocabularies are some 35 MB.
 const maxFile = 256 << 20
 
-// Load reads a model folder as Hugging Face lays it out: tokenizer.json, and where they are
-// there tokenizer_config.json, special_tokens_map.json, chat_template.jinja and config.json.
-// An error names the file at fault and says what to do.
+// Load reads a model folder in the layout of Hugging Face. tokenizer.json is required;
+// tokenizer_config.json, special_tokens_map.json, chat_template.jinja and config.json are optional.
+// An error names the file at fault and what to do.
 func Load(fsys fs.FS) (*Model, error) {
 	m, err := load(folder{fsys})
 	if err != nil {
@@ -35,9 +35,12 @@ func load(f folder) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.tokenizer, err = tokenizer.Load(vocabulary); err != nil {
+
+	m.tokenizer, err = tokenizer.Load(vocabulary)
+	if err != nil {
 		return nil, err
 	}
+
 	var tc tokenizerConfig
 	if err = f.json("tokenizer_config.json", &tc); err != nil {
 		return nil, err
@@ -45,6 +48,7 @@ func load(f folder) (*Model, error) {
 	if err = m.loadTokens(f, &tc); err != nil {
 		return nil, err
 	}
+
 	m.loadSurroundings(&tc)
 	if err = m.loadTemplates(f, &tc); err != nil {
 		return nil, err
@@ -52,7 +56,7 @@ func load(f folder) (*Model, error) {
 	return m, m.loadConfig(f, &tc)
 }
 
-// folder reads files and says which one is at fault.
+// folder reads files. Its errors name the file.
 type folder struct{ fs.FS }
 
 func (f folder) read(name string) ([]byte, error) {
@@ -136,6 +140,7 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 	if err := f.json("special_tokens_map.json", &old); err != nil {
 		return err
 	}
+
 	for _, t := range []struct {
 		name     string
 		new, old specialToken
@@ -153,6 +158,7 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 		}
 		m.tokens = append(m.tokens, namedToken{t.name, text})
 	}
+
 	return nil
 }
 
@@ -165,6 +171,7 @@ func (m *Model) loadSurroundings(tc *tokenizerConfig) {
 	default:
 		return
 	}
+
 	m.before, m.after = nil, nil
 	if id, ok := m.tokenizer.ID(string(tc.BOS)); ok && (tc.AddBOS == nil || *tc.AddBOS) {
 		m.before = []uint32{id}
@@ -182,6 +189,7 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 	if err := namedTemplates(tc.ChatTemplate, sources); err != nil {
 		return fmt.Errorf("read %s: chat_template: %w", file, err)
 	}
+
 	switch raw, err := f.read("chat_template.jinja"); {
 	case err == nil:
 		file = "chat_template.jinja"
@@ -203,6 +211,7 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 	}
+
 	for name, into := range map[string]**chattemplate.Template{"default": &m.template, "tool_use": &m.withTools} {
 		source, ok := sources[name]
 		if !ok {
@@ -214,6 +223,7 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 		}
 		*into = t
 	}
+
 	if m.withTools == nil {
 		m.withTools = m.template
 	}
@@ -231,8 +241,10 @@ func namedTemplates(raw json.RawMessage, into map[string]string) error {
 		into["default"] = one
 		return err
 	}
+
 	var list []struct{ Name, Template string }
 	err := json.Unmarshal(raw, &list)
+
 	for _, t := range list {
 		into[t.Name] = t.Template
 	}
@@ -260,10 +272,12 @@ func textOnly(f folder, c *modelConfig) (bool, error) {
 	if !causal || f.has("preprocessor_config.json") || f.has("processor_config.json") {
 		return false, nil
 	}
+
 	var keys map[string]json.RawMessage
 	if err := f.json("config.json", &keys); err != nil {
 		return false, err
 	}
+
 	for _, key := range seesMedia {
 		if _, ok := keys[key]; ok {
 			return false, nil
@@ -298,6 +312,7 @@ func (l *lengths) contextLength() float64 {
 			length = min(length, n)
 		}
 	}
+
 	if s := l.RopeScaling; s != nil && s.Factor > 0 {
 		switch kind := s.RopeType + s.Type; kind {
 		case "su", "longrope", "llama3", "llama3llama3", "mrope", "default", "longropelongrope":
@@ -308,6 +323,7 @@ func (l *lengths) contextLength() float64 {
 			length *= s.Factor
 		}
 	}
+
 	return length
 }
 
@@ -317,12 +333,15 @@ func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	if err != nil {
 		return err
 	}
-	if m.textOnly, err = textOnly(f, &c); err != nil {
+
+	m.textOnly, err = textOnly(f, &c)
+	if err != nil {
 		return err
 	}
 	if c.TextConfig != nil && c.VocabSize == 0 {
 		c = *c.TextConfig
 	}
+
 	length := c.contextLength()
 	if tc.ModelMaxLength >= 1 {
 		length = min(length, tc.ModelMaxLength)
@@ -330,6 +349,7 @@ func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	if length < math.MaxInt32 {
 		m.context = int(length)
 	}
+
 	m.vocabulary = max(c.VocabSize, m.tokenizer.VocabSize())
 	if c.VocabSize > 0 && c.VocabSize < m.tokenizer.VocabSize() {
 		return fmt.Errorf("config.json says vocab_size %d, but tokenizer.json has ids up to %d: the files are of different models",

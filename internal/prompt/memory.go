@@ -8,36 +8,35 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Memory remembers what texts became, so that the next turn of a conversation costs only what
-// is new in it. It is shared by the models that are given it with [Model.WithMemory].
+// Memory keeps the tokens and block hashes of texts, so that the next turn of a conversation costs only
+// its new text. Several models may share one, by [Model.WithMemory].
 //
-// # What is remembered
+// # What is kept
 //
-// A rendered text is cut where special tokens begin, as [tokenizer.Tokenizer.Segment] says; the
-// segments are encoded independently of each other, and so may be remembered one by one. A
-// segment is found by the 128-bit hash of its text and holds its token ids: it is found again
-// in every conversation and at every place. Block hashes depend on where a block begins, and
-// hence on all text before. They are found by the hash of a chain of segments, together with
-// block size and seed, and each entry holds those of one stretch of at least blocksAtLeast
-// blocks. Hashing a block takes about as long as copying its tokens: shorter stretches would
-// cost more than they save, and whole chains would be kept once for each turn.
+// [tokenizer.Tokenizer.Segment] cuts a rendered text where special tokens begin. The segments are
+// encoded independently of each other, so each is kept with its token ids, under the 128-bit hash of
+// its text. It is found again in every conversation, at every place.
 //
-// Answers are those of the plain path, bit by bit: only ids and hashes are remembered that it
-// gave for the same text, and no text is cut where that could matter. This holds for tokenizers
-// too that treat the beginning of a text apart, because all segments but the first begin with a
-// token. Two texts with one hash would be mixed up; at 128 bits under a seed that nobody knows
-// that is not to be expected, and would lead a request to a worker that does not hold its
-// prompt, and no further.
+// Block hashes depend on all text before the block. They are kept under the hash of a chain of segments,
+// together with block size and seed. An entry holds the hashes of blocksAtLeast blocks or more: hashing
+// a block costs about as much as copying its tokens, so shorter entries would cost more than they
+// save, and whole chains would be kept once for each turn.
+//
+// Results equal those without a memory, bit by bit: the memory holds only what was computed for the
+// same text, and no text is cut where a cut could change its tokens. That includes tokenizers that
+// treat the beginning of a text differently, because every segment but the first begins with a special
+// token. Two texts with one hash would be confused. With 128 bits and a secret seed that does not
+// happen in practice, and its effect would be a request that goes to a worker without its prompt.
 //
 // # Bounds
 //
-// Entries lie in memory that the garbage collector need not search, in shards with a lock each.
-// A shard has two generations: new entries go to the young one, and an entry that is found in
-// the old one moves there. When the young one is full the old one is emptied and becomes the
-// young one. So what was used since is kept, without a list to be kept in order. An entry of
-// more than an eighth of its shard is not remembered.
+// Entries lie in memory without pointers, which the garbage collector does not search, in shards with
+// a lock each. A shard has two generations. New entries go to the young one, and an entry that is found
+// in the old one moves to the young one. When the young one is full, the old one is emptied and becomes
+// the young one. So entries in use stay, without a list in order of use. An entry larger than an eighth
+// of its shard is not kept.
 //
-// A nil *Memory remembers nothing and is how it is turned off. All methods are safe for
+// A nil *Memory keeps nothing. All methods are safe for
 // concurrent use.
 type Memory struct {
 	seed   uint64
@@ -49,8 +48,8 @@ type Memory struct {
 type MemoryConfig struct {
 	// MaxBytes bounds the memory, entries and their index together. 0, or less, turns it off.
 	MaxBytes int64
-	// Seed is that of the hashes. It should be random, so that nobody can make two texts with
-	// the same one.
+	// Seed starts the hashes of texts. It should be random: a client that knew it could make two
+	// texts with one hash.
 	Seed uint64
 }
 
@@ -71,6 +70,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 	for n > 1 && cfg.MaxBytes/(2*n) < minGeneration {
 		n /= 2
 	}
+
 	m := &Memory{seed: cfg.Seed, shards: make([]shard, n)}
 	for i := range m.shards {
 		m.shards[i].limit = cfg.MaxBytes / (2 * n)
@@ -153,12 +153,14 @@ func (g *generation) bytes() int64 { return 4*int64(len(g.words)) + entryBytes*i
 func (s *shard) findLocked(k key) ([]uint32, bool) {
 	at, ok := s.young.at[k]
 	if !ok {
-		if at, ok = s.old.at[k]; !ok {
+		at, ok = s.old.at[k]
+		if !ok {
 			return nil, false
 		}
 		delete(s.old.at, k)
 		at = s.addLocked(k, s.old.words[at.from:][:at.n])
 	}
+
 	return s.young.words[at.from:][:at.n], true
 }
 
@@ -178,10 +180,12 @@ func (s *shard) addLocked(k key, words []uint32) span {
 		clear(s.old.at)
 		s.young, s.old = generation{s.old.at, s.old.words[:0]}, s.young
 	}
+
 	g := &s.young
 	if g.at == nil {
 		g.at, g.words = map[key]span{}, make([]uint32, 0, s.limit/4)
 	}
+
 	at := span{uint32(len(g.words)), uint32(len(words))}
 	g.at[k], g.words = at, append(g.words, words...)
 	return at

@@ -14,6 +14,7 @@ import (
 func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
 	parts := t.WantsParts()
 	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
+
 	for i := range req.Messages {
 		m := &req.Messages[i]
 		d := &p.dicts[i]
@@ -29,6 +30,7 @@ func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.
 		}
 		p.items[i] = chattemplate.DictValue(d)
 	}
+
 	if !t.KnowsDeveloper() {
 		p.items = withoutDevelopers(p.items)
 	}
@@ -42,6 +44,7 @@ func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.
 		final.Set("content", content)
 		p.final = text
 	}
+
 	return chattemplate.ListValue(p.items), nil
 }
 
@@ -79,22 +82,26 @@ func addMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
 			d.Set("tool_call_id", chattemplate.StringValue(m.ToolCallID))
 		}
 	}
+
 	if m.Has&openai.NameMember != 0 {
 		d.Set("name", chattemplate.StringValue(m.Name))
 	}
 	if m.Has&openai.TaskMember != 0 {
 		d.Set("task", chattemplate.StringValue(m.Task))
 	}
+
 	if m.Role == "developer" {
 		own := chattemplate.NoneValue()
 		if m.Tools != nil {
 			var err error
-			if own, err = decode("messages["+strconv.Itoa(i)+"].tools", m.Tools); err != nil {
+			own, err = decode("messages["+strconv.Itoa(i)+"].tools", m.Tools)
+			if err != nil {
 				return err
 			}
 		}
 		d.Set("tools", own)
 	}
+
 	return nil
 }
 
@@ -106,6 +113,7 @@ func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, err
 		d.Set("text", chattemplate.StringValue(s))
 		return chattemplate.DictValue(d)
 	}
+
 	if m.Kind != openai.PartsContent {
 		content, left := m.Content, true
 		if m.Role == "system" {
@@ -119,6 +127,7 @@ func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, err
 		}
 		return chattemplate.ListValue([]chattemplate.Value{text(content)}), nil
 	}
+
 	return p.parts(m, parts)
 }
 
@@ -143,7 +152,9 @@ func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, erro
 			}
 			kind, field := "text", "text"
 			if part.Type == openai.ReferencePart {
-				kind, field, onlyText = "tool_reference", "name", false
+				kind = "tool_reference"
+				field = "name"
+				onlyText = false
 			}
 			d.Set("type", chattemplate.StringValue(kind))
 			d.Set(field, chattemplate.StringValue(content))
@@ -163,6 +174,7 @@ func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, erro
 		}
 		values = append(values, chattemplate.DictValue(d))
 	}
+
 	if wanted && (m.Role != "tool" || !onlyText) {
 		return chattemplate.ListValue(values), nil
 	}
@@ -178,6 +190,7 @@ func addExtra(d *chattemplate.Dict, raw []byte) error {
 	if err != nil {
 		return err
 	}
+
 	v.Dict().Each(func(key string, v chattemplate.Value) {
 		if !openai.PartField(key) {
 			d.Set(key, v)
@@ -186,8 +199,8 @@ func addExtra(d *chattemplate.Dict, raw []byte) error {
 	return nil
 }
 
-// billing begins a line of Claude Code's that is another one in each request. vLLM drops it from
-// what a system says, so that it does not spoil the cache.
+// billing begins a line that Claude Code puts into system messages and that differs in every request.
+// vLLM drops the line, because it would make every prompt a new one.
 const billing = "x-anthropic-billing-header"
 
 // withoutBilling is text without that line, and whether anything is left.
@@ -220,6 +233,7 @@ func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 			says = append(says, text)
 		}
 	}
+
 	switch {
 	case !found:
 		return messages
@@ -234,6 +248,7 @@ func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 		messages[0] = chattemplate.DictValue(first)
 		return messages
 	}
+
 	system := chattemplate.NewDict(2)
 	system.Set("role", chattemplate.StringValue("system"))
 	system.Set("content", chattemplate.StringValue(strings.Join(says, "\n\n")))
@@ -247,6 +262,7 @@ func joined(m *chattemplate.Dict) string {
 	if content.Kind() == chattemplate.String {
 		return content.Text()
 	}
+
 	var texts []string
 	for _, part := range content.Items() {
 		if text, ok := part.Dict().Get("text"); ok {
@@ -281,6 +297,7 @@ func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 	if err != nil {
 		return calls, err
 	}
+
 	items := calls.Items()
 	for k, c := range items {
 		fn, _ := c.Dict().Get("function")
@@ -303,6 +320,7 @@ func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 		call.Set("function", chattemplate.DictValue(function))
 		items[k] = chattemplate.DictValue(call)
 	}
+
 	return calls, nil
 }
 
@@ -318,10 +336,12 @@ func tools(raw []byte) (chattemplate.Value, error) {
 	if err != nil {
 		return list, err
 	}
+
 	items := list.Items()
 	if len(items) == 0 {
 		return list, openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool or omit the field entirely.")
 	}
+
 	for i, t := range items {
 		if t.Kind() != chattemplate.DictKind {
 			return list, badTool(i, "it is not an object")
@@ -332,6 +352,7 @@ func tools(raw []byte) (chattemplate.Value, error) {
 		}
 		items[i] = chattemplate.DictValue(tool)
 	}
+
 	return list, nil
 }
 
@@ -349,6 +370,7 @@ func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 	if kind, ok := t.Get("type"); ok && (kind.Kind() != chattemplate.String || kind.Text() != "function") {
 		return nil, "its type is not function"
 	}
+
 	later, _ := t.Get("defer_loading")
 	tool, function := chattemplate.NewDict(3), chattemplate.NewDict(5)
 	for _, m := range []struct {
@@ -372,6 +394,7 @@ func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 			function.Set(m.name, v)
 		}
 	}
+
 	tool.Set("type", chattemplate.StringValue("function"))
 	tool.Set("function", chattemplate.DictValue(function))
 	if later.Kind() == chattemplate.Bool {
@@ -390,6 +413,7 @@ func ordered(d *chattemplate.Dict, first ...string) *chattemplate.Dict {
 		}
 		out.Set(key, v)
 	}
+
 	d.Each(func(key string, v chattemplate.Value) { out.Set(key, v) })
 	return out
 }

@@ -12,6 +12,7 @@ import (
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	dst.Reset()
 	dst.memory = m.memory
+
 	if m.context > 0 && req.Truncate > m.context {
 		return openai.Invalid("truncate_prompt_tokens", "invalid_value",
 			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.", req.Truncate, m.context)
@@ -25,6 +26,7 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 		}
 		return m.add(req, dst, openai.Prompt{Text: unsafe.String(unsafe.SliceData(dst.Text), len(dst.Text))})
 	}
+
 	for i, p := range req.Prompts {
 		if i == 0 && p.Tokens == nil {
 			dst.Text = append(dst.Text, p.Text...)
@@ -33,6 +35,7 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -42,10 +45,13 @@ func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
 	if dst.Prompts > 0 {
 		ids, marks = &dst.other, &dst.otherMarks
 	}
+
 	var err error
-	if *ids, err = m.tokenize(req, (*ids)[:0], p, marks); err != nil {
+	*ids, err = m.tokenize(req, (*ids)[:0], p, marks)
+	if err != nil {
 		return err
 	}
+
 	dst.Prompts++
 	dst.Total += len(*ids)
 	return m.checkLength(req, len(*ids))
@@ -62,6 +68,7 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]m
 		}
 		return truncate(append(dst, p.Tokens...), m.keep(req), req.TruncateRight), nil
 	}
+
 	var before, after []uint32
 	text := p.Text
 	switch {
@@ -71,6 +78,7 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]m
 	case req.AddSpecialTokens:
 		before, after = m.before, m.after
 	}
+
 	// Special tokens that are put around the text count, and are never cut off.
 	dst = m.encode(append(dst, before...), text, marks)
 	if keep := m.keep(req); keep >= 0 {
@@ -81,6 +89,7 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]m
 		}
 		dst = dst[:len(before)+copy(own, kept)]
 	}
+
 	return append(dst, after...), nil
 }
 
@@ -131,6 +140,7 @@ func (m *Model) checkLength(req *Request, n int) error {
 	if req.Endpoint != Embeddings {
 		most--
 	}
+
 	switch {
 	case m.context == 0:
 	case n > most:
@@ -141,6 +151,7 @@ func (m *Model) checkLength(req *Request, n int) error {
 		return openai.Invalid("max_tokens", "invalid_value",
 			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxTokens, m.context)
 	}
+
 	return nil
 }
 

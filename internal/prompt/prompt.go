@@ -1,6 +1,6 @@
-// Package prompt turns a request into the tokens its engine would see.
+// Package prompt turns a request into the tokens that its engine will see.
 //
-// A [Model] is what a Hugging Face folder says of a model's input: vocabulary, chat template,
+// A [Model] is the part of a model folder that describes the input: vocabulary, chat template and
 // context length. [Model.Prepare] renders and tokenizes one parsed request as vLLM does. The
 // package does not know pools, workers or which model a request should go to, and it does no
 // I/O and reads no clock: folders come as fs.FS, the time in [Prompt.Now].
@@ -69,8 +69,8 @@ type Prompt struct {
 	Tokens []uint32
 	// Total counts the tokens of all prompts; Prompts counts the prompts.
 	Total, Prompts int
-	// Media are the hashes of the images, audio and video that a chat refers to, in order. A
-	// prompt's tokens do not tell them apart.
+	// Media are the hashes of the images, audio and video that a chat refers to, in order. The
+	// tokens of two prompts with different images are equal.
 	Media [][16]byte
 
 	// marks say where the segments of Tokens end that memory knows of, in order.
@@ -86,16 +86,20 @@ type Prompt struct {
 
 // Reset empties p and keeps its buffers.
 func (p *Prompt) Reset() {
-	p.Text, p.Tokens, p.Media, p.marks = p.Text[:0], p.Tokens[:0], p.Media[:0], p.marks[:0]
-	p.Total, p.Prompts, p.memory = 0, 0, nil
+	p.Text = p.Text[:0]
+	p.Tokens = p.Tokens[:0]
+	p.Media = p.Media[:0]
+	p.marks = p.marks[:0]
+	p.Total = 0
+	p.Prompts = 0
+	p.memory = nil
 }
 
-// ContextLength is the longest prompt and answer together, in tokens; 0 where the folder
-// does not say.
+// ContextLength returns the most tokens of a prompt and its answer together; 0 is unknown.
 func (m *Model) ContextLength() int { return m.context }
 
 // Tokenizer is the model's vocabulary.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
 
-// HasTemplate says whether the folder has a chat template; without one chats are refused.
+// HasTemplate reports whether the model has a chat template. Chats for a model without one are refused.
 func (m *Model) HasTemplate() bool { return m.template != nil }

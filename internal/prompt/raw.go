@@ -19,9 +19,10 @@ func (m *Model) WithTemplate(source string) (*Model, error) {
 	return &other, nil
 }
 
-// RenderRaw appends to dst what the model's chat template makes of a context: a JSON object with
-// the variables themselves, as apply_chat_template passes them. Special tokens that it does not
-// name are the model's. An error is the template's, or says what is wrong with the context.
+// RenderRaw renders the model's chat template and appends the text to dst. context is a JSON object with
+// the variables of the template, as apply_chat_template passes them. The model's special tokens stand in
+// for those that the context does not define. The error is the template's, or names the mistake in the
+// context.
 func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
 	v, err := chattemplate.FromJSON(context)
 	if err != nil {
@@ -30,12 +31,14 @@ func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
 	if v.Kind() != chattemplate.DictKind {
 		return dst, openai.Invalid("", "invalid_type", "The context must be a JSON object of template variables.")
 	}
+
 	vars := v.Dict()
 	for _, t := range m.tokens {
 		if _, said := vars.Get(t.name); !said {
 			vars.Set(t.name, chattemplate.StringValue(t.text))
 		}
 	}
+
 	t := m.template
 	if tools, ok := vars.Get("tools"); ok && tools.Kind() != chattemplate.None {
 		t = m.withTools
@@ -43,6 +46,7 @@ func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
 	if t == nil {
 		return dst, openai.Invalid("", "invalid_value", "This model has no chat template. Name one with --template.")
 	}
+
 	out, err := t.Render(dst, chattemplate.Context{Vars: vars, Now: now}, chattemplate.Limits{})
 	if err != nil {
 		return dst, openai.Invalid("messages", "template_error", "%v", err)

@@ -31,12 +31,14 @@ func (m *Model) encode(dst []uint32, text string, marks *[]mark) []uint32 {
 	if m.memory == nil {
 		return m.tokenizer.Encode(dst, text)
 	}
+
 	chain := key{Hi: m.id, Lo: uint64(len(dst))}
 	for len(text) > 0 {
 		n := m.tokenizer.Segment(text, segmentAtLeast)
 		k := m.memory.segment(text[:n], m.id)
 		known := false
-		if dst, known = m.memory.appendIDs(dst, k, n); !known {
+		dst, known = m.memory.appendIDs(dst, k, n)
+		if !known {
 			from := len(dst)
 			dst = m.tokenizer.Encode(dst, text[:n])
 			m.memory.putIDs(k, dst[from:])
@@ -45,6 +47,7 @@ func (m *Model) encode(dst []uint32, text string, marks *[]mark) []uint32 {
 		*marks = append(*marks, mark{chain, len(dst)})
 		text = text[n:]
 	}
+
 	return dst
 }
 
@@ -60,13 +63,15 @@ func (p *Prompt) AppendBlocks(dst []blockhash.Block, size int, seed uint64) []bl
 		}
 		k := at.chain.blocks(size, seed)
 		known := false
-		if dst, known = p.memory.appendBlocks(dst, k, n-done); !known {
+		dst, known = p.memory.appendBlocks(dst, k, n-done)
+		if !known {
 			from := len(dst)
 			dst = blockhash.Append(dst, p.Tokens[done*size:n*size], size, seed)
 			p.memory.putBlocks(k, dst[from:])
 		}
 		done = n
 	}
+
 	return blockhash.Append(dst, p.Tokens[done*size:], size, seed)
 }
 
@@ -75,12 +80,14 @@ func (m *Memory) appendIDs(dst []uint32, k key, text int) ([]uint32, bool) {
 	s := m.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	ids, known := s.findLocked(k)
 	if !known {
 		s.misses++
 		s.missText += uint64(text)
 		return dst, false
 	}
+
 	s.hits++
 	s.hitText += uint64(text)
 	return append(dst, ids...), true
@@ -102,6 +109,7 @@ func (m *Memory) appendBlocks(dst []blockhash.Block, k key, n int) ([]blockhash.
 	if !known || len(words) != 2*n {
 		return dst, false
 	}
+
 	from := len(dst)
 	dst = slices.Grow(dst, n)[:from+n]
 	copy(wordsOf(dst[from:]), words)

@@ -18,14 +18,17 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 	if t == nil {
 		return openai.Invalid("messages", "invalid_value", "This model has no chat template. Use /v1/completions, or add chat_template.jinja to the model's folder.")
 	}
+
 	vars, err := m.variables(req, dst, t)
 	if err != nil {
 		return err
 	}
+
 	text, err := t.Render(dst.Text, chattemplate.Context{Vars: vars, Now: dst.Now}, chattemplate.Limits{})
 	if err != nil {
 		return openai.Invalid("messages", "invalid_value", "The model's chat template refuses this conversation: %v", err)
 	}
+
 	dst.Text = text
 	if req.ContinueFinalMessage {
 		if !t.ReadsContent() {
@@ -47,6 +50,7 @@ func (p *Prompt) cutAtTag() error {
 	if at < 0 || !bytes.Contains(p.Text, []byte(strings.TrimFunc(p.final, isSpace))) {
 		return notContinued()
 	}
+
 	if bytes.HasPrefix(p.Text[at:], []byte(continueTag)) {
 		p.Text = p.Text[:at]
 	} else {
@@ -75,6 +79,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 	if err != nil {
 		return nil, err
 	}
+
 	if req.ReasoningEffort != "" {
 		vars.Set("reasoning_effort", chattemplate.StringValue(req.ReasoningEffort))
 		// Who asks for reasoning need not know the name of the switch.
@@ -82,6 +87,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 			vars.Set("enable_thinking", chattemplate.BoolValue(req.ReasoningEffort != "none"))
 		}
 	}
+
 	if req.Documents != nil {
 		v, err := decode("documents", req.Documents)
 		if err != nil {
@@ -94,6 +100,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 		}
 		vars.Set("documents", v)
 	}
+
 	if req.Tools != nil {
 		v, err := tools(req.Tools)
 		if err != nil {
@@ -101,11 +108,13 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 		}
 		vars.Set("tools", v)
 	}
+
 	vars.Set("add_generation_prompt", chattemplate.BoolValue(req.AddGenerationPrompt))
 	messages, err := dst.messages(req, t)
 	if err != nil {
 		return nil, err
 	}
+
 	vars.Set("messages", messages)
 	return vars, nil
 }
@@ -129,6 +138,7 @@ func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var bad error
 	args.Dict().Each(func(key string, v chattemplate.Value) {
 		switch key {
@@ -144,6 +154,7 @@ func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 			vars.Set(key, v)
 		}
 	})
+
 	return args.Dict(), bad
 }
 

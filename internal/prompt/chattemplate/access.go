@@ -63,6 +63,7 @@ func (r *run) item(v, index Value) Value {
 			return charAt(v.str, index)
 		}
 	}
+
 	if index.kind == String {
 		return r.attr(v, index.str)
 	}
@@ -89,6 +90,7 @@ func charAt(s string, index Value) Value {
 	if isASCII(s) {
 		return StringValue(s[i : i+1])
 	}
+
 	for at := range s {
 		if i == 0 {
 			_, n := utf8.DecodeRuneInString(s[at:])
@@ -112,6 +114,7 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	default:
 		return missing("slice")
 	}
+
 	start, stop, step, ok := r.bounds(at, n)
 	if !ok {
 		return undefined
@@ -119,6 +122,7 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	if v.kind == String {
 		return r.substring(v.str, start, stop, step)
 	}
+
 	l := v.list()
 	if step == 1 {
 		if stop < start {
@@ -126,6 +130,7 @@ func (r *run) slice(v Value, at [3]Value) Value {
 		}
 		return sequenceOf(l.seq, l.Items[start:stop:stop])
 	}
+
 	var items []Value
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		items = append(items, l.Items[i])
@@ -150,23 +155,28 @@ func (r *run) bounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 			return 0, 0, 0, false
 		}
 	}
+
 	step = 1
 	if at[2].kind != None {
-		if step = given[2]; step == 0 {
+		step = given[2]
+		if step == 0 {
 			r.failf("slice step cannot be zero")
 			return 0, 0, 0, false
 		}
 	}
+
 	low, high := 0, n
 	if step < 0 {
 		low, high = -1, n-1
 	}
+
 	clamp := func(i int) int {
 		if i < 0 {
 			i += n
 		}
 		return max(low, min(high, i))
 	}
+
 	start, stop = low, high
 	if step < 0 {
 		start, stop = high, low
@@ -190,10 +200,12 @@ func (r *run) substring(s string, start, stop, step int) Value {
 		}
 		return StringValue(s[offset(s, start):offset(s, stop)])
 	}
+
 	runes := []rune(s)
 	if !r.made(len(s)) {
 		return undefined
 	}
+
 	var b strings.Builder
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		b.WriteRune(runes[i])
@@ -237,6 +249,7 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 	case Undefined:
 		return nil, true
 	}
+
 	r.failf("'%s' object is not iterable", v.typeName())
 	return nil, false
 }
@@ -259,6 +272,7 @@ func (r *run) size(v Value) (int, bool) {
 			return len(l.items), true
 		}
 	}
+
 	r.failf("object of type '%s' has no len()", v.typeName())
 	return 0, false
 }

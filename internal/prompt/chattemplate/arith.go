@@ -30,6 +30,7 @@ func (r *run) concat(values []Value) Value {
 	if r.err != nil || !r.made(n) {
 		return undefined
 	}
+
 	b := make([]byte, 0, n)
 	for _, v := range values {
 		b = appendStr(b, v)
@@ -66,6 +67,7 @@ func (r *run) addMarkup(a, b Value) Value {
 		}
 		return htmlEscape(v.str)
 	}
+
 	s := escaped(a) + escaped(b)
 	r.made(len(s))
 	return Value{kind: String, str: s, markup: true}
@@ -122,6 +124,7 @@ func smallArith(op string, a, b int64) (v Value, ok bool) {
 	if a < -safe || a > safe || b < -safe || b > safe {
 		return undefined, false
 	}
+
 	switch op {
 	case "+":
 		return IntValue(int(a + b)), true
@@ -130,6 +133,7 @@ func smallArith(op string, a, b int64) (v Value, ok bool) {
 	case "*":
 		return IntValue(int(a * b)), true
 	}
+
 	return undefined, false
 }
 
@@ -161,6 +165,7 @@ func (r *run) bigArith(op string, a, b *big.Int) Value {
 	case "**":
 		return r.power(a, b)
 	}
+
 	if out.BitLen() > maxBits {
 		return r.failf("integer is too large")
 	}
@@ -195,6 +200,7 @@ func (r *run) floatArith(op string, a, b Value) Value {
 		}
 		return FloatValue(math.Pow(x, y))
 	}
+
 	if y == 0 {
 		return r.failf("division by zero")
 	}
@@ -205,10 +211,12 @@ func (r *run) floatArith(op string, a, b Value) Value {
 		}
 		return FloatValue(x / y)
 	}
+
 	mod := math.Mod(x, y)
 	if mod != 0 && (mod < 0) != (y < 0) {
 		mod += y
 	}
+
 	if op == "%" {
 		if mod == 0 {
 			mod = math.Copysign(0, y)
@@ -226,6 +234,7 @@ func (r *run) repeat(a, b Value) Value {
 	if !b.isSmallInt() {
 		return r.badOperands("*", a, b)
 	}
+
 	n := max(0, b.int())
 	switch {
 	case a.kind == String:
@@ -247,5 +256,6 @@ func (r *run) repeat(a, b Value) Value {
 		}
 		return sequenceOf(a.list().seq, out)
 	}
+
 	return r.badOperands("*", a, b)
 }

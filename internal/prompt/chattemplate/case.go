@@ -43,6 +43,7 @@ func lower(s string) string {
 			b.WriteRune(unicode.ToLower(c))
 		}
 	}
+
 	return b.String()
 }
 
@@ -57,6 +58,7 @@ func finalSigma(before, after string) bool {
 	if len(last) == 0 || !isCased(last[len(last)-1]) {
 		return false
 	}
+
 	for _, c := range after {
 		return !isCased(c)
 	}
@@ -99,6 +101,7 @@ func title(s string) string {
 		}
 		after = isCased(c)
 	}
+
 	return b.String()
 }
 
@@ -114,5 +117,6 @@ func swapCase(s string) string {
 			b.WriteRune(c)
 		}
 	}
+
 	return b.String()
 }

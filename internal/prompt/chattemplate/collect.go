@@ -35,6 +35,7 @@ func (r *run) sorted(items, keys []Value, descending bool) []Value {
 		}
 		return c % 2
 	})
+
 	out := make([]Value, len(items))
 	for i, k := range at {
 		out[i] = items[k]
@@ -56,6 +57,7 @@ func (r *run) keysOf(items []Value, attr Value, caseSensitive bool) []Value {
 		}
 		keys[i] = tuple(parts...)
 	}
+
 	return keys
 }
 
@@ -81,6 +83,7 @@ func dictSort(r *run, v Value, a *arguments) Value {
 	default:
 		return r.failf("You can only sort by either \"key\" or \"value\"")
 	}
+
 	keys := r.keysOf(by, none, a.take(0, "case_sensitive", falseV).truth())
 	return ListValue(r.sorted(d.items(), keys, a.take(2, "reverse", falseV).truth()))
 }
@@ -94,6 +97,7 @@ func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
 	for i := range at {
 		at[i] = IntValue(i)
 	}
+
 	out := make([]int, len(at))
 	for i, v := range r.sorted(at, d.keys, false) {
 		out[i] = int(v.int())
@@ -106,6 +110,7 @@ func unique(r *run, v Value, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
+
 	attr := a.take(1, "attribute", none)
 	seen := &Dict{}
 	var out []Value
@@ -121,6 +126,7 @@ func unique(r *run, v Value, a *arguments) Value {
 			out = append(out, items[i])
 		}
 	}
+
 	return sequenceOf(generatorSeq, out)
 }
 
@@ -129,15 +135,18 @@ func sumFilter(r *run, v Value, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
+
 	sum := a.take(1, "start", IntValue(0))
 	for _, item := range items {
 		if attr := a.take(0, "attribute", none); attr.kind != None {
 			item = r.path(item, attr, none)
 		}
-		if sum = r.arith("+", sum, item); !r.charge(1) {
+		sum = r.arith("+", sum, item)
+		if !r.charge(1) {
 			return undefined
 		}
 	}
+
 	return sum
 }
 
@@ -169,6 +178,7 @@ func batch(r *run, v Value, a *arguments) Value {
 	if !ok || n < 1 || !r.charge(len(items)) {
 		return undefined
 	}
+
 	var out []Value
 	for len(items) > 0 {
 		k := min(n, len(items))
@@ -180,6 +190,7 @@ func batch(r *run, v Value, a *arguments) Value {
 		}
 		out, items = append(out, ListValue(row)), items[k:]
 	}
+
 	return sequenceOf(generatorSeq, out)
 }
 
@@ -188,12 +199,14 @@ func groupBy(r *run, v Value, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
+
 	absent := a.take(1, "default", none)
 	attr := a.take(0, "attribute", undefined)
 	keys := make([]Value, len(items))
 	for i, item := range items {
 		keys[i] = sortKey(r.path(item, attr, absent), a.take(2, "case_sensitive", falseV).truth())
 	}
+
 	var out []Value
 	var last Value
 	for i, item := range r.sorted(items, keys, false) {
@@ -208,6 +221,7 @@ func groupBy(r *run, v Value, a *arguments) Value {
 		group := out[len(out)-1].list().Items[1].list()
 		group.Items = append(group.Items, item)
 	}
+
 	return ListValue(out)
 }
 
@@ -229,6 +243,7 @@ func intFilter(r *run, v Value, a *arguments) Value {
 			return truncate(f, absent)
 		}
 	}
+
 	return absent
 }
 
@@ -262,6 +277,7 @@ func floatFilter(r *run, v Value, a *arguments) Value {
 			return FloatValue(f)
 		}
 	}
+
 	return absent
 }
 
@@ -270,6 +286,7 @@ func roundFilter(r *run, v Value, a *arguments) Value {
 	if !v.isNumber() || precision < -300 || precision > 300 {
 		return r.badOperands("round", v, v)
 	}
+
 	method := text(a.take(1, "method", StringValue("common")))
 	if method == "common" {
 		if v.kind != Float {
@@ -281,6 +298,7 @@ func roundFilter(r *run, v Value, a *arguments) Value {
 		}
 		return FloatValue(roundTo(v.float(), precision))
 	}
+
 	scale := math.Pow(10, float64(precision))
 	switch method {
 	case "ceil":
@@ -300,6 +318,7 @@ func roundTo(f float64, precision int) float64 {
 		out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
 		return out
 	}
+
 	scale := math.Pow(10, float64(-precision))
 	return math.RoundToEven(f/scale) * scale
 }
@@ -317,11 +336,13 @@ func indent(r *run, v Value, a *arguments) Value {
 	if in.kind != String {
 		prefix = strings.Repeat(" ", max(0, min(1<<16, r.intArg(a, 0, "width", 4))))
 	}
+
 	first, blank := a.take(1, "first", falseV).truth(), a.take(2, "blank", falseV).truth()
 	lines := r.splitLines(text(v)+"\n", false).list().Items
 	if !r.made((len(prefix) + 1) * len(lines)) {
 		return undefined
 	}
+
 	var b strings.Builder
 	for i, line := range lines {
 		if i > 0 {
@@ -332,6 +353,7 @@ func indent(r *run, v Value, a *arguments) Value {
 		}
 		b.WriteString(line.str)
 	}
+
 	return r.newString(b.String())
 }
 

@@ -13,6 +13,7 @@ func equal(a, b Value) bool {
 	if a.kind != b.kind {
 		return false
 	}
+
 	switch a.kind {
 	case Undefined, None:
 		return true
@@ -47,6 +48,7 @@ func equal(a, b Value) bool {
 		}
 		return true
 	}
+
 	return a.ref == b.ref
 }
 
@@ -58,6 +60,7 @@ func compareNumbers(a, b Value) int {
 	if a.kind != Float && b.kind != Float {
 		return a.big().Cmp(b.big())
 	}
+
 	x, y := a.number(), b.number()
 	switch {
 	case x < y:
@@ -67,6 +70,7 @@ func compareNumbers(a, b Value) int {
 	case x == y:
 		return 0
 	}
+
 	return 2
 }
 
@@ -105,14 +109,17 @@ func (r *run) compare(op string, a, b Value) bool {
 	case "not in":
 		return !r.contains(b, a)
 	}
+
 	if r.undefinedOperand(a) || r.undefinedOperand(b) {
 		return false
 	}
+
 	c, ok := order(a, b)
 	if !ok {
 		r.failf("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
 		return false
 	}
+
 	switch op {
 	case "<":
 		return c == -1
@@ -121,6 +128,7 @@ func (r *run) compare(op string, a, b Value) bool {
 	case ">":
 		return c == 1
 	}
+
 	return c == 1 || c == 0
 }
 
@@ -154,6 +162,7 @@ func (r *run) contains(container, item Value) bool {
 	case Undefined:
 		return false
 	}
+
 	r.failf("argument of type '%s' is not iterable", container.typeName())
 	return false
 }

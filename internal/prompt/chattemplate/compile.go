@@ -36,6 +36,7 @@ func compileTemplate(body []statement) (*Template, error) {
 	c := &compiler{}
 	root := &funcScope{}
 	c.scope = &scope{fn: root, slots: map[string]int{}}
+
 	t := &Template{}
 	for _, n := range storedIn(body) {
 		t.stored = append(t.stored, storedName{n, c.define(n)})
@@ -76,12 +77,14 @@ func (c *compiler) enterFunc(body []statement, params ...string) {
 func (c *compiler) push(fn *funcScope, body []statement, params []string) {
 	s := &scope{fn: fn, parent: c.scope, slots: map[string]int{}, soft: c.soft}
 	c.soft = false
+
 	var outside []eval
 	names := storedIn(body)
 	for _, n := range names {
 		outside = append(outside, c.loadFrom(n, fn))
 	}
 	c.scope = s
+
 	for _, p := range params {
 		c.define(p)
 	}
@@ -133,6 +136,7 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 			return f.slots[slot]
 		}
 	}
+
 	i := slices.Index(c.free, name)
 	if i < 0 {
 		i = len(c.free)
@@ -148,6 +152,7 @@ func storedIn(body []statement) (names []string) {
 			names = append(names, n)
 		}
 	}
+
 	for _, s := range body {
 		switch s := s.(type) {
 		case setStmt:
@@ -164,6 +169,7 @@ func storedIn(body []statement) (names []string) {
 			}
 		}
 	}
+
 	return names
 }
 
@@ -243,6 +249,7 @@ func (c *compiler) statement(s statement) exec {
 	case jump:
 		return func(r *run, f *frame) signal { return s.signal }
 	}
+
 	c.fail(0, "unknown statement")
 	return nil
 }
@@ -264,6 +271,7 @@ func (c *compiler) output(s output) exec {
 			return r.written()
 		}
 	}
+
 	if joined, ok := s.of.(concat); ok {
 		evals := c.exprs(joined.parts)
 		return func(r *run, f *frame) signal {
@@ -277,6 +285,7 @@ func (c *compiler) output(s output) exec {
 			return r.written()
 		}
 	}
+
 	if parts := sumParts(s.of); len(parts) > 1 {
 		evals := c.exprs(parts)
 		return func(r *run, f *frame) signal {
@@ -293,6 +302,7 @@ func (c *compiler) output(s output) exec {
 			return r.written()
 		}
 	}
+
 	of := c.expr(s.of)
 	return func(r *run, f *frame) signal {
 		r.line = s.line
@@ -307,6 +317,7 @@ func (c *compiler) ifStatement(s ifStmt) exec {
 	outer := c.soft
 	c.soft = true
 	tests := c.exprs(s.tests)
+
 	bodies := make([][]exec, len(s.bodies))
 	for i, b := range s.bodies {
 		bodies[i] = c.statements(b)
@@ -371,6 +382,7 @@ func (c *compiler) with(s withStmt) exec {
 		t.each(func(n string) { params = append(params, n) })
 	}
 	c.enter(s.body, params...)
+
 	stores := make([]func(*run, *frame, Value), len(s.targets))
 	for i, t := range s.targets {
 		stores[i] = c.store(t)
@@ -427,6 +439,7 @@ func (c *compiler) store(t target) func(*run, *frame, Value) {
 			ns.attrs.Set(t.attr, v)
 		}
 	}
+
 	slot := c.define(t.name)
 	return func(r *run, f *frame, v Value) { f.slots[slot] = v }
 }

@@ -37,6 +37,7 @@ func (a *analysis) messages() bool {
 			}
 		})
 	}
+
 	each(a.body, func(s statement) {
 		if loop, is := s.(forStmt); is && slices.ContainsFunc(lists, func(l string) bool { return accesses(loop.iter, l, "") }) {
 			ok = ok && loop.target.tuple == nil
@@ -54,6 +55,7 @@ func (a *analysis) content() bool {
 			macros = append(macros, m)
 		}
 	})
+
 	walk(a.body, func(e expression) {
 		c, is := e.(call)
 		if !is {
@@ -65,6 +67,7 @@ func (a *analysis) content() bool {
 			}
 		}
 	})
+
 	return a.loop(a.body, nil, false)
 }
 
@@ -103,6 +106,7 @@ func (a *analysis) loop(body []statement, params []string, macro bool) bool {
 			found = found || a.loop(b, params, macro)
 		}
 	}
+
 	return found
 }
 
@@ -123,6 +127,7 @@ func accesses(e expression, variable, key string) bool {
 		c, ok := e.index.(constant)
 		return key != "" && ok && c.value.kind == String && c.value.str == key && is(e.of)
 	}
+
 	return key == "" && is(e)
 }
 

@@ -20,7 +20,9 @@ func (d *Dict) Len() int { return len(d.keys) }
 // Reset empties the dict and keeps its memory.
 func (d *Dict) Reset() {
 	clear(d.values)
-	d.keys, d.values, d.byName = d.keys[:0], d.values[:0], nil
+	d.keys = d.keys[:0]
+	d.values = d.values[:0]
+	d.byName = nil
 }
 
 // Each calls visit for each string key and its value, in order.
@@ -50,6 +52,7 @@ func (d *Dict) findName(key string) int {
 		}
 		return -1
 	}
+
 	for i := range d.keys {
 		if k := &d.keys[i]; k.kind == String && k.str == key {
 			return i
@@ -93,6 +96,7 @@ func (d *Dict) set(key, v Value) {
 		}
 		d.byName[key.str] = len(d.keys)
 	}
+
 	d.keys, d.values = append(d.keys, key), append(d.values, v)
 }
 

@@ -1,9 +1,10 @@
-// Package chattemplate renders chat templates: Jinja as they use it, with Python's answers.
+// Package chattemplate renders chat templates: the part of Jinja that they use, with the results that
+// Python would give.
 //
-// A template is parsed once into closures ([Parse]) and rendered often ([Template.Render]).
-// Values are Python's where a template can tell: dicts keep their order, integers are not
-// floats, missing things are undefined. It is not a general Jinja: there is no autoescape, no
-// inheritance and no include, because chat templates have none.
+// [Parse] compiles a template into closures once, and [Template.Render] renders it often. Values behave
+// like Python's where a template can see the difference: dicts keep their order, integers are not
+// floats, and missing values are undefined. The package has no autoescape, no inheritance and no
+// include, because chat templates have none.
 //
 // Templates and contexts come from outside: steps, output and depth are bounded, nothing
 // panics. A [Template] is immutable and safe for concurrent use.

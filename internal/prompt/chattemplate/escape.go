@@ -34,6 +34,7 @@ func unescape(s string) (string, error) {
 		}
 		s = s[i+n:]
 	}
+
 	return string(out), nil
 }
 
@@ -70,5 +71,6 @@ func oneEscape(s string) (n int, r rune, err error) {
 	case 'N':
 		return 0, 0, errors.New(`\N{…} escapes are not supported in strings`)
 	}
+
 	return 0, 0, nil
 }

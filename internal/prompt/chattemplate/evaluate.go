@@ -77,6 +77,7 @@ func (c *compiler) attribute(e attribute) eval {
 	if _, method := dictMethods[e.name]; method {
 		return func(r *run, f *frame) Value { return r.attr(of(r, f), e.name) }
 	}
+
 	// No dict has a method of this name, so that most accesses are one look-up.
 	return func(r *run, f *frame) Value {
 		v := of(r, f)
@@ -102,7 +103,8 @@ func (c *compiler) slice(e slice) eval {
 		v := of(r, f)
 		var at [3]Value
 		for i, b := range bounds {
-			if at[i] = none; b != nil {
+			at[i] = none
+			if b != nil {
 				at[i] = b(r, f)
 			}
 		}
@@ -145,6 +147,7 @@ func (c *compiler) binary(e binary) eval {
 			return r.sum(values)
 		}
 	}
+
 	left, right := c.expr(e.left), c.expr(e.right)
 	switch e.op {
 	case "and":
@@ -162,6 +165,7 @@ func (c *compiler) binary(e binary) eval {
 			return right(r, f)
 		}
 	}
+
 	return func(r *run, f *frame) Value {
 		a, b := left(r, f), right(r, f)
 		if r.err != nil {
@@ -223,6 +227,7 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 	if a.dict != nil {
 		dict = c.expr(a.dict)
 	}
+
 	return func(r *run, f *frame) *arguments {
 		out := &arguments{}
 		if len(positional) > 0 {
@@ -276,6 +281,7 @@ func (c *compiler) callExpr(e call) eval {
 			}
 		}
 	}
+
 	of := c.expr(e.of)
 	return func(r *run, f *frame) Value {
 		fn, given := of(r, f), args(r, f)

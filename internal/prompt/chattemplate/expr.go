@@ -14,6 +14,7 @@ func (p *parser) expr() expression {
 		return nil
 	}
 	defer p.leave()
+
 	e := p.or()
 	for p.err == nil && p.acceptName("if") {
 		c := conditional{test: p.or(), then: e}
@@ -73,6 +74,7 @@ func (p *parser) comparison() expression {
 		p.advance()
 		c.ops, c.rest = append(c.ops, op), append(c.rest, p.sum())
 	}
+
 	if len(c.ops) == 0 {
 		return c.first
 	}
@@ -113,6 +115,7 @@ func (p *parser) unary(filters bool) expression {
 		return nil
 	}
 	defer p.leave()
+
 	var e expression
 	switch {
 	case p.acceptOp("-"):
@@ -122,6 +125,7 @@ func (p *parser) unary(filters bool) expression {
 	default:
 		e = p.primary()
 	}
+
 	e = p.postfix(e)
 	if filters {
 		e = p.filtered(e)
@@ -160,6 +164,7 @@ func (p *parser) primary() expression {
 	case p.acceptOp("{"):
 		return p.dict()
 	}
+
 	p.unexpected("")
 	return nil
 }
@@ -188,10 +193,12 @@ func (p *parser) tupleOf(conditionals bool, ends ...string) expression {
 	if !conditionals {
 		one = p.or
 	}
+
 	first := one()
 	if !p.isOp(",") {
 		return first
 	}
+
 	items := []expression{first}
 	for p.err == nil && p.acceptOp(",") {
 		if t := p.cur(); t.kind == endVariable || t.kind == endBlock || p.isOp(")") || t.kind == nameToken && slices.Contains(ends, t.text) {
@@ -212,6 +219,7 @@ func (p *parser) items(end string) (items []expression) {
 		}
 		items = append(items, p.expr())
 	}
+
 	p.expectOp(end)
 	return items
 }
@@ -229,6 +237,7 @@ func (p *parser) dict() expression {
 		p.expectOp(":")
 		d.values = append(d.values, p.expr())
 	}
+
 	p.expectOp("}")
 	return d
 }
@@ -284,6 +293,7 @@ func (p *parser) member(e expression) expression {
 			return nil
 		}
 	}
+
 	p.expectOp("[")
 	var items []expression
 	for p.err == nil && !p.isOp("]") {
@@ -292,6 +302,7 @@ func (p *parser) member(e expression) expression {
 		}
 		items = append(items, p.indexOrSlice(e))
 	}
+
 	p.expectOp("]")
 	switch {
 	case len(items) == 0:
@@ -300,6 +311,7 @@ func (p *parser) member(e expression) expression {
 	case len(items) > 1:
 		return subscript{e, tupleLit{items}}
 	}
+
 	if s, ok := items[0].(slice); ok {
 		return s
 	}
@@ -317,6 +329,7 @@ func (p *parser) indexOrSlice(of expression) expression {
 			break
 		}
 	}
+
 	if n == 0 {
 		return parts[0]
 	}
@@ -355,6 +368,7 @@ func (p *parser) test(of expression) expression {
 		}
 		e.args.positional = []expression{p.postfix(p.primary())}
 	}
+
 	if negated {
 		return unary{"not", e}
 	}
@@ -385,6 +399,7 @@ func (p *parser) arguments() (a callArgs) {
 			a.positional = append(a.positional, p.expr())
 		}
 	}
+
 	p.expectOp(")")
 	return a
 }

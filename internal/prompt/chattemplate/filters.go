@@ -74,6 +74,7 @@ func titleFilter(s string) string {
 		}
 		start = false
 	}
+
 	return b.String()
 }
 
@@ -83,22 +84,28 @@ func tojson(r *run, v Value, a *arguments) Value {
 	style := plainStyle
 	style.ascii = a.take(0, "ensure_ascii", falseV).truth()
 	style.sortKeys = a.take(3, "sort_keys", falseV).truth()
+
 	switch in := a.take(1, "indent", none); {
 	case in.isSmallInt():
 		style.lines, style.item = true, ","
 		style.indent = strings.Repeat(" ", int(max(0, min(64, in.int()))))
 	case in.kind == String:
-		style.lines, style.item, style.indent = true, ",", in.str
+		style.lines = true
+		style.item = ","
+		style.indent = in.str
 	}
+
 	if sep := a.take(2, "separators", none); sep.kind == ListKind {
 		if l := sep.list(); len(l.Items) == 2 {
 			style.item, style.colon = text(l.Items[0]), text(l.Items[1])
 		}
 	}
+
 	b, err := appendJSON(nil, v, &style, 0)
 	if err != nil {
 		return r.failf("%v", err)
 	}
+
 	r.made(len(b))
 	return makeString(b)
 }
@@ -139,6 +146,7 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
+
 	sep := text(a.take(0, "d", StringValue("")))
 	attr := a.take(1, "attribute", none)
 	var b []byte
@@ -154,6 +162,7 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 			return r.failf("template makes a string of more than %d bytes", r.lim.Output)
 		}
 	}
+
 	r.made(len(b))
 	return makeString(b)
 }
@@ -184,6 +193,7 @@ func firstFilter(r *run, v Value, _ *arguments) Value {
 		l.next++
 		return l.Items[l.next-1]
 	}
+
 	items, ok := r.iterate(v)
 	if !ok || len(items) == 0 {
 		return missing("No first item, sequence was empty: first")
@@ -210,6 +220,7 @@ func reverseFilter(r *run, v Value, _ *arguments) Value {
 	if !ok || !r.charge(len(items)) {
 		return undefined
 	}
+
 	out := append([]Value{}, items...)
 	reverse(out)
 	return sequenceOf(generatorSeq, out)
@@ -230,6 +241,7 @@ func (r *run) path(v, attr, absent Value) Value {
 			return absent
 		}
 	}
+
 	return v
 }
 
@@ -251,6 +263,7 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 	if !ok || !r.charge(len(items)) {
 		return undefined
 	}
+
 	out := make([]Value, len(items))
 	if attr, ok := a.keyword("attribute"); ok && len(a.positional) == 0 {
 		absent, given := a.keyword("default")
@@ -262,16 +275,20 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 		}
 		return sequenceOf(generatorSeq, out)
 	}
+
 	if len(a.positional) == 0 {
 		return r.failf("map requires a filter argument")
 	}
+
 	f, known := filters[text(a.positional[0])]
 	if !known {
 		return r.failf("No filter named '%s'.", text(a.positional[0]))
 	}
+
 	rest := &arguments{positional: a.positional[1:], names: a.names, named: a.named}
 	for i, item := range items {
-		if out[i] = f(r, item, rest); r.err != nil {
+		out[i] = f(r, item, rest)
+		if r.err != nil {
 			return undefined
 		}
 	}
@@ -299,7 +316,8 @@ func pick(want, byAttr bool) filter {
 		test := func(_ *run, v Value, _ *arguments) bool { return v.truth() }
 		if len(args.positional) > 0 {
 			name := text(args.positional[0])
-			if test, ok = testers[name]; !ok {
+			test, ok = testers[name]
+			if !ok {
 				return r.failf("No test named '%s'.", name)
 			}
 			args.positional = args.positional[1:]
@@ -332,6 +350,7 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 		}
 		return func(r *run, _ *frame) Value { return r.failf("No filter named '%s'.", e.name) }
 	}
+
 	if len(e.args.positional)+len(e.args.names) == 0 && e.args.star == nil && e.args.dict == nil {
 		return func(r *run, fr *frame) Value {
 			v := of(r, fr)
@@ -341,6 +360,7 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 			return f(r, v, &noArguments)
 		}
 	}
+
 	return func(r *run, fr *frame) Value {
 		v, given := of(r, fr), args(r, fr)
 		if r.err != nil {

@@ -21,6 +21,7 @@ func (r *run) percent(s string, v Value) Value {
 	if l := v.list(); l != nil && l.seq == tupleSeq {
 		args, single = l.Items, false
 	}
+
 	used := 0
 	var b []byte
 	for s != "" && r.err == nil {
@@ -45,7 +46,9 @@ func (r *run) percent(s string, v Value) Value {
 			if !ok {
 				return r.failf("'%s'", key)
 			}
-			args, used, single = []Value{item}, 0, true
+			args = []Value{item}
+			used = 0
+			single = true
 		}
 		f, rest := percentSpec(s)
 		s = rest
@@ -60,10 +63,12 @@ func (r *run) percent(s string, v Value) Value {
 			return r.failf("not enough arguments for format string")
 		}
 		b = r.percentValue(b, f, args[used])
-		if used++; !r.made(len(b)) {
+		used++
+		if !r.made(len(b)) {
 			return undefined
 		}
 	}
+
 	if used < len(args) && !(single && (v.kind == DictKind || v.kind == ListKind)) && r.err == nil {
 		return r.failf("not all arguments converted during string formatting")
 	}
@@ -86,10 +91,12 @@ func percentSpec(s string) (f spec, rest string) {
 		}
 		s = s[1:]
 	}
+
 	f.width, s = number(s)
 	if strings.HasPrefix(s, ".") {
 		f.precision, s = number(s[1:])
 	}
+
 	s = strings.TrimLeft(s, "hlL")
 	if s != "" {
 		f.verb, s = s[0], s[1:]
@@ -139,9 +146,11 @@ func (r *run) percentValue(b []byte, f spec, v Value) []byte {
 		r.failf("unsupported format character '%c'", f.verb)
 		return b
 	}
+
 	if f.precision >= 0 && f.precision < length(body) {
 		body = body[:offset(body, f.precision)]
 	}
+
 	f.zero = false
 	return r.pad2(b, f, body)
 }
@@ -152,16 +161,19 @@ func formatInt(f spec, v Value) string {
 	if base == 0 {
 		base = 10
 	}
+
 	i := v.big()
 	digits := new(big.Int).Abs(i).Text(base)
 	if f.verb == 'X' {
 		digits = strings.ToUpper(digits)
 	}
+
 	if f.comma {
 		digits = group(digits, ',')
 	} else if f.grouped {
 		digits = group(digits, '_')
 	}
+
 	if f.alternate && base != 10 {
 		digits = "0" + string(f.verb) + digits
 	}
@@ -173,14 +185,17 @@ func formatFloat(f spec, x float64) string {
 	if precision < 0 {
 		precision = 6
 	}
+
 	verb := f.verb
 	if verb == 'F' {
 		verb = 'f'
 	}
+
 	digits := strconv.FormatFloat(x, verb, precision, 64)
 	if verb == 'g' || verb == 'G' {
 		digits = formatGeneral(x, max(1, precision), f.verb)
 	}
+
 	negative := strings.HasPrefix(digits, "-")
 	digits = strings.TrimPrefix(strings.TrimPrefix(digits, "-"), "+")
 	digits = strings.NewReplacer("Inf", "inf", "NaN", "nan").Replace(digits)
@@ -201,6 +216,7 @@ func formatGeneral(x float64, precision int, verb byte) string {
 	if at < 0 {
 		return e
 	}
+
 	exp, _ := strconv.Atoi(e[at+1:])
 	trim := func(s string) string {
 		if strings.Contains(s, ".") {
@@ -208,6 +224,7 @@ func formatGeneral(x float64, precision int, verb byte) string {
 		}
 		return s
 	}
+
 	out := trim(e[:at]) + e[at:]
 	if exp >= -4 && exp < precision {
 		out = trim(strconv.FormatFloat(x, 'f', precision-1-exp, 64))
@@ -248,6 +265,7 @@ func (r *run) pad2(b []byte, f spec, body string) []byte {
 	if !r.made(n * 4) {
 		return b
 	}
+
 	fill := strings.Repeat(string(f.fill), n)
 	switch {
 	case f.zero && f.align != '<' || f.align == '=':
@@ -265,5 +283,6 @@ func (r *run) pad2(b []byte, f spec, body string) []byte {
 		half := len(string(f.fill)) * (n / 2)
 		return append(append(append(b, fill[:half]...), body...), fill[half:]...)
 	}
+
 	return append(append(b, fill...), body...)
 }

@@ -25,7 +25,9 @@ func raiseException(r *run, a *arguments) Value {
 }
 
 func rangeGlobal(r *run, a *arguments) Value {
-	start, stop, step := 0, 0, 1
+	start := 0
+	stop := 0
+	step := 1
 	switch len(a.positional) {
 	case 1:
 		stop = r.intArg(a, 0, "stop", 0)
@@ -37,21 +39,25 @@ func rangeGlobal(r *run, a *arguments) Value {
 	default:
 		return r.failf("range expected 1 to 3 arguments, got %d", len(a.positional))
 	}
+
 	if step == 0 {
 		return r.failf("range() arg 3 must not be zero")
 	}
+
 	n := 0
 	if step > 0 && stop > start {
 		n = (stop - start + step - 1) / step
 	} else if step < 0 && stop < start {
 		n = (start - stop - step - 1) / -step
 	}
+
 	if n > maxRange {
 		return r.failf("range too big; the sandbox blocks ranges larger than %d", maxRange)
 	}
 	if !r.charge(n) {
 		return undefined
 	}
+
 	items := make([]Value, n)
 	for i := range items {
 		items[i] = IntValue(start + i*step)
@@ -111,6 +117,7 @@ func cyclerGlobal(r *run, a *arguments) Value {
 		show()
 		return v
 	}))
+
 	ns.attrs.Set("reset", function("reset", func(*run, *arguments) Value {
 		at = 0
 		show()

@@ -45,6 +45,7 @@ func appendJSON(dst []byte, v Value, style *jsonStyle, depth int) ([]byte, error
 	case DictKind:
 		return appendJSONDict(dst, v.dict(), style, depth)
 	}
+
 	return dst, fmt.Errorf("object of type %s is not JSON serializable", v.typeName())
 }
 
@@ -80,10 +81,12 @@ func appendJSONList(dst []byte, l *List, style *jsonStyle, depth int) (_ []byte,
 		if i > 0 {
 			dst = append(dst, style.item...)
 		}
-		if dst, err = appendJSON(style.newline(dst, depth+1), item, style, depth+1); err != nil {
+		dst, err = appendJSON(style.newline(dst, depth+1), item, style, depth+1)
+		if err != nil {
 			return dst, err
 		}
 	}
+
 	return append(style.newline(dst, depth), ']'), nil
 }
 
@@ -95,6 +98,7 @@ func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte,
 	if err != nil {
 		return dst, err
 	}
+
 	dst = append(dst, '{')
 	for n := range d.keys {
 		i := n
@@ -109,10 +113,12 @@ func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte,
 			return dst, err
 		}
 		dst = append(appendJSONString(style.newline(dst, depth+1), key, style.ascii), style.colon...)
-		if dst, err = appendJSON(dst, d.values[i], style, depth+1); err != nil {
+		dst, err = appendJSON(dst, d.values[i], style, depth+1)
+		if err != nil {
 			return dst, err
 		}
 	}
+
 	return append(style.newline(dst, depth), '}'), nil
 }
 
@@ -175,6 +181,7 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 		i++
 		start = i
 	}
+
 	return append(append(dst, s[start:]...), '"')
 }
 
@@ -188,7 +195,8 @@ func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src:
 
 func fromJSON(p jsonParser) (Value, error) {
 	v := p.value(0)
-	if p.space(); p.err == nil && p.at != len(p.src) {
+	p.space()
+	if p.err == nil && p.at != len(p.src) {
 		p.fail()
 	}
 	if p.err != nil {
@@ -248,6 +256,7 @@ func (p *jsonParser) value(depth int) Value {
 	case c == '-' || c >= '0' && c <= '9':
 		return p.number()
 	}
+
 	for _, w := range []struct {
 		word string
 		v    Value
@@ -257,12 +266,14 @@ func (p *jsonParser) value(depth int) Value {
 			return w.v
 		}
 	}
+
 	return p.fail()
 }
 
 func (p *jsonParser) object(depth int) Value {
 	d := &Dict{}
 	p.at++
+
 	for first := true; ; first = false {
 		switch c := p.space(); {
 		case c == '}':
@@ -290,6 +301,7 @@ func (p *jsonParser) object(depth int) Value {
 func (p *jsonParser) array(depth int) Value {
 	var items []Value
 	p.at++
+
 	for first := true; ; first = false {
 		switch c := p.space(); {
 		case c == ']':
@@ -324,14 +336,17 @@ func (p *jsonParser) string() string {
 			return ""
 		}
 	}
+
 	if p.at >= len(p.src) {
 		p.fail()
 		return ""
 	}
+
 	p.at++
 	if !escaped {
 		return string(p.src[start+1 : p.at-1])
 	}
+
 	var s string
 	if json.Unmarshal(p.src[start:p.at], &s) != nil {
 		p.fail()
@@ -351,11 +366,13 @@ func (p *jsonParser) number() Value {
 		}
 		break
 	}
+
 	s := string(p.src[start:p.at])
 	if !json.Valid([]byte(s)) {
 		p.at = start
 		return p.fail()
 	}
+
 	if !whole {
 		f, _ := strconv.ParseFloat(s, 64) // out of range is infinite, as in Python
 		return FloatValue(f)
@@ -366,6 +383,7 @@ func (p *jsonParser) number() Value {
 	if len(s) > 4300 { // Python's own bound on digits
 		return p.fail()
 	}
+
 	i, _ := new(big.Int).SetString(s, 10)
 	return bigValue(i)
 }

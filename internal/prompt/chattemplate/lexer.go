@@ -76,6 +76,7 @@ func lex(source string) ([]token, error) {
 			return nil, err
 		}
 	}
+
 	l.emit(endOfSource, "")
 	return l.tokens, nil
 }
@@ -117,6 +118,7 @@ func (l *lexer) outside() error {
 		l.advance(len(l.src))
 		return nil
 	}
+
 	tag := rest[i : i+2]
 	sign := byte(0)
 	if i+2 < len(rest) && (rest[i+2] == '-' || rest[i+2] == '+') {
@@ -125,14 +127,17 @@ func (l *lexer) outside() error {
 	if data := l.before(rest[:i], sign, tag != "{{"); data != "" {
 		l.emit(dataToken, data)
 	}
+
 	l.advance(l.at + i)
 	if m := rawTag.FindString(rest[i:]); m != "" {
 		return l.raw(len(m))
 	}
+
 	skip := 2
 	if sign != 0 {
 		skip = 3
 	}
+
 	switch tag {
 	case "{#":
 		return l.comment()
@@ -141,6 +146,7 @@ func (l *lexer) outside() error {
 	default:
 		l.emit(beginBlock, tag)
 	}
+
 	l.advance(l.at + skip)
 	return l.inside(tag == "{%")
 }
@@ -152,7 +158,8 @@ func nextTag(s string) int {
 		if k < 0 || i+k+1 >= len(s) {
 			return -1
 		}
-		if i += k; s[i+1] == '{' || s[i+1] == '%' || s[i+1] == '#' {
+		i += k
+		if s[i+1] == '{' || s[i+1] == '%' || s[i+1] == '#' {
 			return i
 		}
 	}
@@ -166,6 +173,7 @@ func (l *lexer) before(data string, sign byte, strips bool) string {
 	if sign == '+' || !strips {
 		return data
 	}
+
 	line := strings.LastIndexByte(data, '\n') + 1
 	if line == 0 && !l.lineStart {
 		return data
@@ -181,6 +189,7 @@ func (l *lexer) comment() error {
 	if end < 0 {
 		return l.errorf("missing end of comment tag")
 	}
+
 	end += l.at + 2
 	to := end + 2
 	switch l.src[end-1] {
@@ -190,6 +199,7 @@ func (l *lexer) comment() error {
 	default:
 		to = l.skipNewline(to)
 	}
+
 	l.advance(to)
 	return nil
 }
@@ -212,6 +222,7 @@ func (l *lexer) raw(opening int) error {
 	if m == nil {
 		return l.errorf("missing end of raw directive")
 	}
+
 	tag := l.src[l.at+m[0] : l.at+m[1]]
 	sign := byte(0)
 	if tag[2] == '-' || tag[2] == '+' {
@@ -220,6 +231,7 @@ func (l *lexer) raw(opening int) error {
 	if data := l.before(l.src[l.at:l.at+m[0]], sign, true); data != "" {
 		l.emit(dataToken, data)
 	}
+
 	l.advance(l.at + m[1])
 	return nil
 }
@@ -252,6 +264,7 @@ func (l *lexer) tagEnd(block bool) bool {
 	if block {
 		kind, end = endBlock, "%}"
 	}
+
 	rest := l.src[l.at:]
 	switch {
 	case strings.HasPrefix(rest, end):
@@ -270,6 +283,7 @@ func (l *lexer) tagEnd(block bool) bool {
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -300,11 +314,13 @@ func (l *lexer) expression(open *[]byte) error {
 		l.advance(l.at + n)
 		return nil
 	}
+
 	for _, op := range operators {
 		if strings.HasPrefix(rest, op) {
 			return l.operator(op, open)
 		}
 	}
+
 	r, _ := utf8.DecodeRuneInString(rest)
 	return l.errorf("unexpected char %q", r)
 }
@@ -342,6 +358,7 @@ func (l *lexer) operator(op string, open *[]byte) error {
 		}
 		*open = (*open)[:n-1]
 	}
+
 	l.emit(operator, op)
 	l.advance(l.at + len(op))
 	return nil

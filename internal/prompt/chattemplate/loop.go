@@ -31,18 +31,22 @@ func (c *compiler) forStatement(s forStmt) exec {
 	code := &loopCode{line: s.line, iter: c.expr(s.iter), recursive: s.recursive}
 	var params []string
 	s.target.each(func(n string) { params = append(params, n) })
+
 	if s.filter != nil {
 		c.enter(nil, params...)
 		code.filterStore, code.filter = c.store(s.target), c.expr(s.filter)
 		code.filterScope = c.leave()
 	}
+
 	params = append(params, "loop")
+
 	// A recursive loop calls itself, so that each call needs a frame of its own.
 	if s.recursive {
 		c.enterFunc(s.body, params...)
 	} else {
 		c.enter(s.body, params...)
 	}
+
 	code.loopSlot = c.scope.slots["loop"]
 	code.store = c.store(s.target)
 	code.body = c.statements(s.body)
@@ -66,19 +70,24 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 	if !ok {
 		return stop
 	}
+
 	if c.filter != nil {
-		if items, ok = c.pick(r, f, items); !ok {
+		items, ok = c.pick(r, f, items)
+		if !ok {
 			return stop
 		}
 	}
+
 	if len(items) == 0 {
 		c.elseScope.init(r, f)
 		return r.body(f, c.els)
 	}
+
 	l := &loop{items: items, depth: depth, code: c, around: f}
 	if c.recursive {
 		f = &frame{slots: make([]Value, c.scope.fn.slots), parent: f}
 	}
+
 	self := Value{kind: object, ref: l}
 	for i, item := range items {
 		l.index = i
@@ -95,6 +104,7 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 			return next
 		}
 	}
+
 	return next
 }
 
@@ -118,9 +128,11 @@ func (l *loop) again(r *run, args *arguments) Value {
 	if !l.code.recursive || len(args.positional) != 1 {
 		return r.failf("loop() needs a recursive loop and the elements to go on with")
 	}
-	if r.calls++; r.calls > r.lim.Calls {
+	r.calls++
+	if r.calls > r.lim.Calls {
 		return r.failf("maximum recursion depth exceeded")
 	}
+
 	start := len(r.out)
 	l.code.run(r, l.around, args.positional[0], l.depth+1)
 	text := string(r.out[start:])
@@ -176,5 +188,6 @@ func (l *loop) attr(name string) (Value, bool) {
 			return BoolValue(!same)
 		}), true
 	}
+
 	return undefined, false
 }

@@ -9,6 +9,7 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	for _, d := range m.defaults {
 		body = append(body, doStmt{d})
 	}
+
 	special := map[string]bool{}
 	params := m.params
 	for _, n := range []string{"caller", "kwargs", "varargs"} {
@@ -17,11 +18,13 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 			params = append(params[:len(params):len(params)], n)
 		}
 	}
+
 	c.enterFunc(m.body, params...)
 	slots := make([]int, len(m.params))
 	for i, p := range m.params {
 		slots[i] = c.scope.slots[p]
 	}
+
 	defaults := make([]eval, len(m.params))
 	for i, d := range m.defaults {
 		defaults[len(m.params)-len(m.defaults)+i] = c.expr(d)
@@ -49,6 +52,7 @@ func (m *macroCode) call(r *run, around *frame, args *arguments) Value {
 	if !m.bind(r, f, args) {
 		return undefined
 	}
+
 	m.scope.init(r, f)
 	line := r.line
 	text, sig := r.capture(f, m.body)
@@ -67,6 +71,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 	for i, v := range args.positional[:n] {
 		f.slots[m.slots[i]], given[i] = v, true
 	}
+
 	rest := &Dict{}
 	caller := missing("caller")
 	for i, name := range args.names {
@@ -85,9 +90,11 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 			rest.Set(name, args.named[i])
 		}
 	}
+
 	if !m.bindSpecial(r, f, args.positional[n:], rest, caller) {
 		return false
 	}
+
 	for i, ok := range given {
 		switch {
 		case ok:
@@ -97,6 +104,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 			f.slots[m.slots[i]] = missing("parameter '" + m.params[i] + "' was not provided and")
 		}
 	}
+
 	return r.err == nil
 }
 
@@ -106,11 +114,13 @@ func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, cal
 	} else if len(extra) > 0 {
 		r.failf("macro '%s' takes not more than %d argument(s)", m.name, len(m.params))
 	}
+
 	if m.special["kwargs"] {
 		f.slots[m.scope.slots["kwargs"]] = DictValue(rest)
 	} else if rest.Len() > 0 {
 		r.failf("macro '%s' takes no keyword argument '%s'", m.name, rest.keys[0].str)
 	}
+
 	if m.special["caller"] {
 		f.slots[m.scope.slots["caller"]] = caller
 	}
@@ -120,7 +130,9 @@ func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, cal
 // callBlock calls a macro that is given the block's body as its caller.
 func (c *compiler) callBlock(s callBlock) exec {
 	of, _ := s.call.(call)
-	fn, args, macro := c.expr(of.of), c.args(of.args), c.macro(s.macro)
+	fn := c.expr(of.of)
+	args := c.args(of.args)
+	macro := c.macro(s.macro)
 	return func(r *run, f *frame) signal {
 		r.line = s.line
 		a := args(r, f)

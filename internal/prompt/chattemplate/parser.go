@@ -22,6 +22,7 @@ func parse(source string) ([]statement, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	p := &parser{tokens: tokens}
 	body := p.statements()
 	if p.err == nil && p.cur().kind != endOfSource {
@@ -97,7 +98,8 @@ func (p *parser) expect(kind tokenKind, what string) token {
 
 // nest guards recursion; leave must follow.
 func (p *parser) nest() bool {
-	if p.depth++; p.depth > maxDepth {
+	p.depth++
+	if p.depth > maxDepth {
 		p.errorf(p.cur().line, "template is nested too deeply")
 		return false
 	}
@@ -113,6 +115,7 @@ func (p *parser) statements(ends ...string) []statement {
 	if !p.nest() {
 		return nil
 	}
+
 	defer p.leave()
 	for p.err == nil {
 		switch t := p.cur(); t.kind {
@@ -143,6 +146,7 @@ func (p *parser) statements(ends ...string) []statement {
 			return body
 		}
 	}
+
 	return body
 }
 
@@ -197,6 +201,7 @@ func (p *parser) statement(word token) []statement {
 	case "print":
 		return p.print(word.line)
 	}
+
 	p.errorf(word.line, "encountered unknown tag '%s'", word.text)
 	return nil
 }
@@ -208,6 +213,7 @@ func (p *parser) print(line int) (out []statement) {
 		}
 		out = append(out, output{of: p.expr(), line: line})
 	}
+
 	p.close()
 	return out
 }
@@ -226,6 +232,7 @@ func (p *parser) ifStatement(line int) statement {
 		}
 		break
 	}
+
 	p.close()
 	return s
 }
@@ -235,10 +242,12 @@ func (p *parser) forStatement(line int) statement {
 	if !p.acceptName("in") {
 		p.unexpected("'in'")
 	}
+
 	s.iter = p.tupleOf(false, "recursive")
 	if p.acceptName("if") {
 		s.filter = p.expr()
 	}
+
 	s.recursive = p.acceptName("recursive")
 	p.loops++
 	body, end := p.block("endfor", "else")
@@ -247,6 +256,7 @@ func (p *parser) forStatement(line int) statement {
 	if end == "else" {
 		s.els, _ = p.block("endfor")
 	}
+
 	p.close()
 	return s
 }
@@ -258,10 +268,12 @@ func (p *parser) setStatement(line int) statement {
 		p.close()
 		return setStmt{t, value, line}
 	}
+
 	var filters []filterExpr
 	if p.isOp("|") {
 		filters = p.filters()
 	}
+
 	body, _ := p.block("endset")
 	p.close()
 	return setBlock{t, filters, body, line}
@@ -294,6 +306,7 @@ func (p *parser) target(end string, attrs bool) target {
 		}
 		comma = true
 	}
+
 	if len(parts) == 1 && !comma {
 		return parts[0]
 	}
@@ -305,15 +318,18 @@ func (p *parser) oneTarget(end string, attrs bool) target {
 		return target{}
 	}
 	defer p.leave()
+
 	if p.acceptOp("(") {
 		t := p.target(end, false)
 		p.expectOp(")")
 		return t
 	}
+
 	t := p.expect(nameToken, "name")
 	if slices.Contains([]string{"true", "false", "none", "True", "False", "None"}, t.text) {
 		p.errorf(t.line, "can't assign to '%s'", t.text)
 	}
+
 	out := target{name: t.text, line: t.line}
 	if attrs && p.acceptOp(".") {
 		out.attr = p.expect(nameToken, "name").text
@@ -359,10 +375,12 @@ func (p *parser) callBlock(line int) statement {
 	if p.acceptOp("(") {
 		p.signature(m)
 	}
+
 	of := p.expr()
 	if _, ok := of.(call); !ok {
 		p.errorf(line, "expected call")
 	}
+
 	p.body(m, "endcall")
 	return callBlock{of, m, line}
 }
@@ -377,6 +395,7 @@ func (p *parser) with() statement {
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
+
 	s.body, _ = p.block("endwith")
 	p.close()
 	return s

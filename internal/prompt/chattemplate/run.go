@@ -41,6 +41,7 @@ func (r *run) resolve(name string) Value {
 			return v
 		}
 	}
+
 	if v, ok := globals[name]; ok {
 		return v
 	}
@@ -56,7 +57,8 @@ func (r *run) failf(format string, args ...any) Value {
 
 // charge counts n steps of work.
 func (r *run) charge(n int) bool {
-	if r.steps -= n; r.steps < 0 {
+	r.steps -= n
+	if r.steps < 0 {
 		r.failf("template takes too many steps")
 		return false
 	}
@@ -165,6 +167,7 @@ func (r *run) call(v Value, args *arguments) Value {
 	if l, ok := v.ref.(*loop); ok {
 		return l.again(r, args)
 	}
+
 	c, ok := v.ref.(*callable)
 	if !ok {
 		return r.failf("'%s' object is not callable", v.typeName())
@@ -172,10 +175,13 @@ func (r *run) call(v Value, args *arguments) Value {
 	if !r.charge(1) {
 		return undefined
 	}
-	if r.calls++; r.calls > r.lim.Calls {
+
+	r.calls++
+	if r.calls > r.lim.Calls {
 		r.failf("maximum recursion depth exceeded")
 		return undefined
 	}
+
 	out := c.call(r, args)
 	r.calls--
 	return out

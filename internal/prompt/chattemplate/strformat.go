@@ -31,6 +31,7 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 			return undefined
 		}
 	}
+
 	return makeString(b)
 }
 
@@ -48,11 +49,13 @@ func closing(s string) int {
 		case '{':
 			depth++
 		case '}':
-			if depth--; depth < 0 {
+			depth--
+			if depth < 0 {
 				return i
 			}
 		}
 	}
+
 	return -1
 }
 
@@ -70,6 +73,7 @@ func fieldName(s string) int {
 			return i
 		}
 	}
+
 	return len(s)
 }
 
@@ -89,6 +93,7 @@ func (r *run) nested(format string, a *arguments, auto *numbering) string {
 		b = r.field(append(b, format[:i]...), format[i+1:i+end], a, auto, false)
 		format = format[i+end+1:]
 	}
+
 	return string(append(b, format...))
 }
 
@@ -101,10 +106,12 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 		r.failf("unexpected '{' in field name")
 		return b
 	}
+
 	first := len(name)
 	if k := strings.IndexAny(name, ".["); k >= 0 {
 		first = k
 	}
+
 	v, ok := undefined, false
 	if n, isNumber := digits(name[:first]); isNumber || first == 0 {
 		if first == 0 {
@@ -116,16 +123,19 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 			r.failf("cannot switch between automatic field numbering and manual field specification")
 			return b
 		}
-		if ok = n < len(a.positional); ok {
+		ok = n < len(a.positional)
+		if ok {
 			v = a.positional[n]
 		}
 	} else {
 		v, ok = a.keyword(name[:first])
 	}
+
 	if !ok {
 		r.failf("replacement field '%s' has no argument", name)
 		return b
 	}
+
 	v = r.fieldPath(v, name[first:])
 	switch conversion {
 	case "r":
@@ -133,6 +143,7 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 	case "s":
 		v = StringValue(text(v))
 	}
+
 	if strings.Contains(format, "{") {
 		if !outer {
 			r.failf("Max string recursion exceeded")
@@ -140,6 +151,7 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 		}
 		format = r.nested(format, a, auto)
 	}
+
 	if r.err != nil || format == "" {
 		return appendStr(b, v)
 	}
@@ -174,10 +186,13 @@ func (r *run) fieldPath(v Value, path string) Value {
 func (r *run) formatValue(b []byte, v Value, s string) []byte {
 	f := spec{fill: ' ', precision: -1}
 	if c, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
-		f.fill, f.align, s = c, s[n], s[n+1:]
+		f.fill = c
+		f.align = s[n]
+		s = s[n+1:]
 	} else if strings.IndexByte("<>=^", s[0]) >= 0 {
 		f.align, s = s[0], s[1:]
 	}
+
 	if s != "" && strings.IndexByte("+- ", s[0]) >= 0 {
 		f.sign, s = s[0], s[1:]
 	}
@@ -187,10 +202,14 @@ func (r *run) formatValue(b []byte, v Value, s string) []byte {
 	if strings.HasPrefix(s, "0") {
 		f.zero, s = f.align == 0, s[1:]
 	}
+
 	f.width, s = number(s)
 	if s != "" && (s[0] == ',' || s[0] == '_') {
-		f.comma, f.grouped, s = s[0] == ',', s[0] == '_', s[1:]
+		f.comma = s[0] == ','
+		f.grouped = s[0] == '_'
+		s = s[1:]
 	}
+
 	if strings.HasPrefix(s, ".") {
 		f.precision, s = number(s[1:])
 	}
@@ -208,7 +227,8 @@ func (r *run) formatted(b []byte, v Value, f spec) []byte {
 	body := ""
 	switch {
 	case v.kind == String && (f.verb == 0 || f.verb == 's'):
-		if body = v.str; f.precision >= 0 && f.precision < length(body) {
+		body = v.str
+		if f.precision >= 0 && f.precision < length(body) {
 			body = body[:offset(body, f.precision)]
 		}
 		if f.align == 0 {
@@ -230,6 +250,7 @@ func (r *run) formatted(b []byte, v Value, f spec) []byte {
 		r.failf("unsupported format specification for '%s'", v.typeName())
 		return b
 	}
+
 	if f.align == 0 {
 		f.align = '>'
 	}

@@ -30,6 +30,7 @@ func strftime(t time.Time, format string) string {
 		b.WriteByte('%')
 		b.WriteByte(format[i])
 	}
+
 	return b.String()
 }
 
@@ -83,5 +84,6 @@ func directive(t time.Time, c byte) (string, bool) {
 	case 'z', 'Z': // the time is naive
 		return "", true
 	}
+
 	return "", false
 }

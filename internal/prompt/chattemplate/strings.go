@@ -99,6 +99,7 @@ func (r *run) strip(s string, a *arguments, left, right bool) Value {
 	} else if v.kind != None {
 		return r.failf("strip arg must be None or str")
 	}
+
 	if left {
 		s = strings.TrimLeftFunc(s, in)
 	}
@@ -116,6 +117,7 @@ func (r *run) split(s string, a *arguments, right bool) Value {
 	if sep.kind == String && sep.str == "" {
 		return r.failf("empty separator")
 	}
+
 	var parts []string
 	switch {
 	case sep.kind == None && right:
@@ -129,6 +131,7 @@ func (r *run) split(s string, a *arguments, right bool) Value {
 	default:
 		parts = strings.SplitN(s, sep.str, limit+1)
 	}
+
 	items := make([]Value, len(parts))
 	for i, p := range parts {
 		items[i] = StringValue(p)
@@ -148,6 +151,7 @@ func splitSpace(s string, limit int) (parts []string) {
 		s = strings.TrimLeftFunc(s[end:], isSpace)
 		limit--
 	}
+
 	return parts
 }
 
@@ -164,6 +168,7 @@ func splitSpaceRight(s string, limit int) (parts []string) {
 		s = strings.TrimRightFunc(s[:at], isSpace)
 		limit--
 	}
+
 	reverse(parts)
 	return parts
 }
@@ -178,6 +183,7 @@ func splitRight(s, sep string, limit int) (parts []string) {
 		s = s[:at]
 		limit--
 	}
+
 	parts = append(parts, s)
 	reverse(parts)
 	return parts
@@ -209,6 +215,7 @@ func (r *run) splitLines(s string, keep bool) Value {
 		}
 		items, s = append(items, StringValue(line)), s[end+n:]
 	}
+
 	return ListValue(items)
 }
 
@@ -223,6 +230,7 @@ func (r *run) affix(s string, a *arguments, has func(s, affix string) bool) Valu
 	if l := want.list(); l != nil && l.seq == tupleSeq {
 		options = l.Items
 	}
+
 	for _, o := range options {
 		if o.kind != String {
 			return r.failf("first arg must be str or a tuple of str, not %s", want.typeName())
@@ -231,6 +239,7 @@ func (r *run) affix(s string, a *arguments, has func(s, affix string) bool) Valu
 			return trueV
 		}
 	}
+
 	return falseV
 }
 
@@ -258,6 +267,7 @@ func (r *run) joinMethod(s string, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
+
 	parts := make([]string, len(items))
 	n := 0
 	for i, v := range items {
@@ -267,6 +277,7 @@ func (r *run) joinMethod(s string, a *arguments) Value {
 		parts[i] = v.str
 		n += len(v.str) + len(s)
 	}
+
 	if !r.made(n) {
 		return undefined
 	}
@@ -279,6 +290,7 @@ func (r *run) find(s string, a *arguments, search func(s, sub string) int, must 
 	if !ok || start > stop {
 		return IntValue(-1)
 	}
+
 	from, to := offset(s, start), offset(s, stop)
 	if at := search(s[from:to], sub); at >= 0 {
 		return IntValue(length(s[:from+at]))
@@ -345,6 +357,7 @@ func (r *run) pad(s string, a *arguments, left, right bool) Value {
 	if n <= 0 || !r.made(n*len(fill.str)+len(s)) {
 		return StringValue(s)
 	}
+
 	before := 0
 	switch {
 	case left && right:
@@ -360,10 +373,12 @@ func (r *run) partition(s string, a *arguments, right bool) Value {
 	if sep == "" {
 		return r.failf("empty separator")
 	}
+
 	at := strings.Index(s, sep)
 	if right {
 		at = strings.LastIndex(s, sep)
 	}
+
 	switch {
 	case at >= 0:
 		return tuple(StringValue(s[:at]), StringValue(sep), StringValue(s[at+len(sep):]))
@@ -390,5 +405,6 @@ func expandTabs(s string, size int) string {
 		b.WriteRune(c)
 		column++
 	}
+
 	return b.String()
 }

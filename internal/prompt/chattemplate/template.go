@@ -20,16 +20,16 @@ type Template struct {
 	developer, content bool
 }
 
-// KnowsDeveloper says whether the template names the role of the developer; else developers are
-// made systems. It is vLLM's rule: a literal anywhere in the source.
+// KnowsDeveloper reports whether the template handles the role "developer". If not, messages of that
+// role get the role "system". The rule is vLLM's: the literal occurs anywhere in the source.
 func (t *Template) KnowsDeveloper() bool { return t.developer }
 
-// ReadsContent says whether the template's source speaks of content, without which nothing can
-// be continued.
+// ReadsContent reports whether the word "content" occurs in the template's source. Without it no final
+// message can be continued.
 func (t *Template) ReadsContent() bool { return t.content }
 
-// WantsParts says whether the template goes through the parts of a message's content, so that
-// it must be given lists; else it must be given strings.
+// WantsParts reports whether the template iterates over the parts of a message's content. Such a
+// template must get lists of parts; any other must get strings.
 func (t *Template) WantsParts() bool { return t.parts }
 
 type storedName struct {
@@ -41,7 +41,7 @@ type storedName struct {
 type Context struct {
 	// Vars are the variables. The template reads them and never changes them.
 	Vars *Dict
-	// Now is what strftime_now tells.
+	// Now is the time that strftime_now formats.
 	Now time.Time
 }
 
@@ -78,10 +78,12 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	t, err := compileTemplate(body)
 	if err != nil {
 		return nil, err
 	}
+
 	t.parts = wantsParts(body)
 	t.developer = strings.Contains(source, `"developer"`) || strings.Contains(source, `'developer'`)
 	t.content = strings.Contains(source, "content")
@@ -94,6 +96,7 @@ func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	lim = lim.withDefaults()
 	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars}
 	r.free = make([]Value, len(t.free))
+
 	for i, name := range t.free {
 		r.free[i] = r.resolve(name)
 	}

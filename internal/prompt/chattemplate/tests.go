@@ -39,6 +39,7 @@ func init() {
 		"test":   func(_ *run, v Value, _ *arguments) bool { _, ok := testers[v.str]; return ok && v.kind == String },
 		"in":     operator("in"),
 	}
+
 	for op, names := range map[string]string{"==": "== eq equalto", "!=": "!= ne", "<": "< lt lessthan", "<=": "<= le", ">": "> gt greaterthan", ">=": ">= ge"} {
 		for _, name := range strings.Fields(names) {
 			testers[name] = operator(op)
@@ -74,6 +75,7 @@ func isSame(_ *run, v Value, a *arguments) bool {
 	if v.kind != o.kind {
 		return false
 	}
+
 	switch v.kind {
 	case Undefined, None:
 		return true
@@ -86,6 +88,7 @@ func isSame(_ *run, v Value, a *arguments) bool {
 	case String:
 		return v.str == o.str
 	}
+
 	return v.ref == o.ref
 }
 
@@ -100,6 +103,7 @@ func (c *compiler) test(e testExpr) eval {
 		}
 		return func(r *run, f *frame) Value { return r.failf("No test named '%s'.", e.name) }
 	}
+
 	switch e.name {
 	case "defined":
 		return func(r *run, f *frame) Value { return BoolValue(of(r, f).kind != Undefined) }
@@ -108,6 +112,7 @@ func (c *compiler) test(e testExpr) eval {
 	case "none":
 		return func(r *run, f *frame) Value { return BoolValue(of(r, f).kind == None) }
 	}
+
 	return func(r *run, f *frame) Value {
 		v, given := of(r, f), args(r, f)
 		if r.err != nil {

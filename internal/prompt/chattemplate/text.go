@@ -58,6 +58,7 @@ func appendRepr(dst []byte, v Value, depth int) []byte {
 		c, _ := v.ref.(*callable)
 		return append(append(append(dst, "<function "...), c.name...), '>')
 	}
+
 	if ns, ok := v.ref.(*namespace); ok {
 		dst = append(dst, "<Namespace "...)
 		return append(appendDict(dst, &ns.attrs, depth+1), '>')
@@ -81,6 +82,7 @@ func appendList(dst []byte, l *List, depth int) []byte {
 	default:
 		open, end = sequenceNames[l.seq]+"([", "])"
 	}
+
 	dst = append(dst, open...)
 	for i, item := range l.Items {
 		if i > 0 {
@@ -114,9 +116,11 @@ func appendFloat(dst []byte, f float64) []byte {
 	case math.IsInf(f, -1):
 		return append(dst, "-inf"...)
 	}
+
 	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
 		return strconv.AppendFloat(dst, f, 'e', -1, 64)
 	}
+
 	start := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
 	if !strings.Contains(string(dst[start:]), ".") {
@@ -132,6 +136,7 @@ func appendQuoted(dst []byte, s string) []byte {
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		quote = '"'
 	}
+
 	dst = append(dst, quote)
 	for _, r := range s {
 		switch {
@@ -156,6 +161,7 @@ func appendQuoted(dst []byte, s string) []byte {
 			}
 		}
 	}
+
 	return append(dst, quote)
 }
 

@@ -13,6 +13,7 @@ func truncateFilter(r *run, v Value, a *arguments) Value {
 	if a.take(3, "leeway", none).kind != None {
 		leeway = r.intArg(a, 3, "leeway", 5)
 	}
+
 	n, ok := r.size(v)
 	keep := length - utf8.RuneCountInString(end)
 	switch {
@@ -27,6 +28,7 @@ func truncateFilter(r *run, v Value, a *arguments) Value {
 	case v.kind != String:
 		return r.failf("'%s' object cannot be truncated", v.typeName())
 	}
+
 	s := v.str[:offset(v.str, keep)]
 	if !a.take(1, "killwords", falseV).truth() {
 		if i := strings.LastIndexByte(s, ' '); i >= 0 {
@@ -50,6 +52,7 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 	if !r.charge(len(items) + max(0, n)) {
 		return undefined
 	}
+
 	fill := a.take(1, "fill_with", none)
 	var out []Value
 	for i := range max(0, n) {
@@ -64,6 +67,7 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 		}
 		out, items = append(out, ListValue(row)), items[k:]
 	}
+
 	return sequenceOf(generatorSeq, out)
 }
 
@@ -78,6 +82,7 @@ func urlEncode(r *run, v Value, _ *arguments) Value {
 	default:
 		return r.newString(string(appendPercent(nil, text(v), false)))
 	}
+
 	var b []byte
 	for i, p := range pairs {
 		if p.kind != ListKind || len(p.list().Items) != 2 {
@@ -89,6 +94,7 @@ func urlEncode(r *run, v Value, _ *arguments) Value {
 		b = appendPercent(b, text(p.list().Items[0]), true)
 		b = appendPercent(append(b, '='), text(p.list().Items[1]), true)
 	}
+
 	return r.newString(string(b))
 }
 
@@ -106,6 +112,7 @@ func appendPercent(b []byte, s string, query bool) []byte {
 			b = append(b, '%', hex[c>>4], hex[c&15])
 		}
 	}
+
 	return b
 }
 
@@ -128,6 +135,7 @@ func xmlAttr(r *run, v Value, a *arguments) Value {
 		}
 		parts = append(parts, text(escapeFilter(r, key, a))+`="`+text(escapeFilter(r, value, a))+`"`)
 	}
+
 	s := strings.Join(parts, " ")
 	if s != "" && a.take(0, "autospace", trueV).truth() {
 		s = " " + s

@@ -5,7 +5,7 @@ import (
 	"math/big"
 )
 
-// Kind is the Python type of a Value, as far as templates can tell.
+// Kind is the Python type of a Value, as far as templates can distinguish it.
 type Kind uint8
 
 // The kinds. The zero Value is undefined.
@@ -38,7 +38,7 @@ type Value struct {
 	ref any
 }
 
-// List is a sequence; seq says of which Python type.
+// List is a sequence. seq is its Python type.
 type List struct {
 	seq   sequence
 	Items []Value
@@ -125,7 +125,7 @@ func (v Value) Text() string {
 	return ""
 }
 
-// Dict is the dict of a DictKind; for anything else an empty one that nobody else has.
+// Dict returns the dict of a DictKind, and a new empty one for any other kind.
 func (v Value) Dict() *Dict {
 	if d := v.dict(); d != nil {
 		return d

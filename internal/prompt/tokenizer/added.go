@@ -57,9 +57,11 @@ func (m *matcher) add(token addedToken, pattern string) error {
 		}
 		at = m.nodes[at].edges[k].node
 	}
+
 	if m.nodes[at].token >= 0 {
 		return fmt.Errorf("added tokens %q and %q are the same text", m.tokens[m.nodes[at].token].Content, token.Content)
 	}
+
 	m.nodes[at].token = len(m.tokens)
 	m.tokens = append(m.tokens, token)
 	m.first[pattern[0]] = true
@@ -100,10 +102,12 @@ func (m *matcher) longest(s string) (n int, token *addedToken) {
 		if next < 0 {
 			break
 		}
-		if at = &m.nodes[next]; at.token >= 0 {
+		at = &m.nodes[next]
+		if at.token >= 0 {
 			n, token = i+1, &m.tokens[at.token]
 		}
 	}
+
 	return n, token
 }
 
@@ -111,7 +115,9 @@ func (m *matcher) longest(s string) (n int, token *addedToken) {
 // order. A token that strips takes the white space beside it; a token that must be a word of
 // its own and is not is text, and the search goes on behind it, as in the reference.
 func (m *matcher) split(s string, gap func(string), found func(uint32)) {
-	done, spaceFrom, spaceTo := 0, 0, -1
+	done := 0
+	spaceFrom := 0
+	spaceTo := -1
 	for i := 0; i < len(s); {
 		start, end, token := m.find(s, i)
 		if token == nil {
@@ -138,6 +144,7 @@ func (m *matcher) split(s string, gap func(string), found func(uint32)) {
 		}
 		done = end
 	}
+
 	if done < len(s) {
 		gap(s[done:])
 	}
@@ -167,6 +174,7 @@ func (m *matcher) splitLongest(s string, matches []match, gap func(string), foun
 		matches = append(matches, match{start, end, token})
 		i = end
 	}
+
 	done := 0
 	for _, f := range matches {
 		if done < f.start {
@@ -175,6 +183,7 @@ func (m *matcher) splitLongest(s string, matches []match, gap func(string), foun
 		found(f.token.ID)
 		done = f.end
 	}
+
 	if done < len(s) {
 		gap(s[done:])
 	}
@@ -201,6 +210,7 @@ func (m *matcher) byLength(s string) (matches []match) {
 		lengths = append(lengths, len(m.tokens[i].Content))
 	}
 	slices.Sort(lengths)
+
 	lengths = slices.Compact(lengths)
 	free := slices.Repeat([]bool{true}, len(s))
 	for _, n := range slices.Backward(lengths) {
@@ -217,6 +227,7 @@ func (m *matcher) byLength(s string) (matches []match) {
 			}
 		}
 	}
+
 	slices.SortFunc(matches, func(a, b match) int { return a.start - b.start })
 	return matches
 }
@@ -231,6 +242,7 @@ func (m *matcher) exactly(s string) *addedToken {
 		}
 		at = m.nodes[at].edges[k].node
 	}
+
 	if m.nodes[at].token < 0 {
 		return nil
 	}

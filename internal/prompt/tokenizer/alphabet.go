@@ -46,6 +46,7 @@ func newByteLevel() *alphabet {
 		a.char[b] = r
 		a.byte[r] = byte(b)
 	}
+
 	return a
 }
 
@@ -65,12 +66,14 @@ func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 			if bytes.IndexByte(part, ' ') >= 0 {
 				return dst, false
 			}
-			if dst = append(dst, part...); i < 0 {
+			dst = append(dst, part...)
+			if i < 0 {
 				return dst, true
 			}
 			dst, token = append(dst, ' '), token[i+len(lowerBlock):]
 		}
 	}
+
 	for len(token) > 0 {
 		r, n := rune(token[0]), 1
 		if r >= utf8.RuneSelf {
@@ -85,6 +88,7 @@ func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 		}
 		dst, token = append(dst, b), token[n:]
 	}
+
 	return dst, true
 }
 
@@ -96,6 +100,7 @@ func (a *alphabet) encode(dst []byte, text string) []byte {
 	case kindMarked:
 		return appendMarked(dst, text)
 	}
+
 	for i := range len(text) {
 		dst = utf8.AppendRune(dst, a.char[text[i]])
 	}

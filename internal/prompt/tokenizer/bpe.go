@@ -91,10 +91,12 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	}
 	n := len(symbols)
 	var buf [few]uint32
+
 	turns := buf[:n]
 	for i := 0; i+1 < n; i++ {
 		turns[i] = m.turn(m.rank(symbols[i], symbols[i+1]))
 	}
+
 	for n > 1 {
 		best, at := uint32(noRank), 0
 		for i, turn := range turns[:n-1] {
@@ -119,6 +121,7 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 			turns[at-1] = m.turn(m.rank(symbols[at-1], symbols[at]))
 		}
 	}
+
 	return symbols[:n]
 }
 
@@ -129,9 +132,13 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 	n := len(symbols)
 	g.next, g.prev = slices.Grow(g.next[:0], n)[:n], slices.Grow(g.prev[:0], n)[:n]
 	g.ranks, g.heap = slices.Grow(g.ranks[:0], n)[:n], g.heap[:0]
+
 	for i := range symbols {
-		g.next[i], g.prev[i], g.ranks[i] = int32(i+1), int32(i-1), noRank
+		g.next[i] = int32(i + 1)
+		g.prev[i] = int32(i - 1)
+		g.ranks[i] = noRank
 	}
+
 	for i := 0; i+1 < n; i++ {
 		g.join(m, symbols, i)
 	}
@@ -154,6 +161,7 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 			g.join(m, symbols, before)
 		}
 	}
+
 	kept := 0
 	for i := 0; i < n; i = int(g.next[i]) {
 		symbols[kept] = symbols[i]
@@ -191,6 +199,7 @@ func (g *merger) push(v uint64) {
 		h[i] = h[parent]
 		i = parent
 	}
+
 	h[i] = v
 	g.heap = h
 }
@@ -200,6 +209,7 @@ func (g *merger) pop() uint64 {
 	top, v := h[0], h[len(h)-1]
 	h = h[:len(h)-1]
 	g.heap = h
+
 	for i := 0; len(h) > 0; {
 		child := 4*i + 1
 		if child >= len(h) {
@@ -219,6 +229,7 @@ func (g *merger) pop() uint64 {
 		h[i] = h[least]
 		i = least
 	}
+
 	return top
 }
 
@@ -237,16 +248,19 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right
 	if err := t.array(func() error { n++; _, err := t.value(); return err }); err != nil {
 		return nil, err
 	}
+
 	m, err := newMerges(n)
 	if err != nil {
 		return nil, err
 	}
+
 	t = text{src: src}
 	var line, left, right, both []byte
 	err = t.array(func() (err error) {
 		l, r := left[:0], right[:0]
 		if t.space() == '"' {
-			if line, err = t.string(line[:0]); err != nil || strings.HasPrefix(string(line), "#version") {
+			line, err = t.string(line[:0])
+			if err != nil || strings.HasPrefix(string(line), "#version") {
 				return err
 			}
 			l, r, err = cutPair(line)
@@ -258,7 +272,8 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right
 			return fmt.Errorf("merge %d: %w", len(m.becomes), err)
 		}
 		both = append(append(both[:0], l...), r...)
-		a, b, joined := v.id(spell, l), v.id(spell, r), v.id(spell, both)
+		a, b := v.id(spell, l), v.id(spell, r)
+		joined := v.id(spell, both)
 		if a == none || b == none || joined == none {
 			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", len(m.becomes), l, r)
 		}
@@ -268,6 +283,7 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right
 		}
 		return nil
 	})
+
 	return m, err
 }
 
@@ -294,6 +310,7 @@ func (t *text) pair(left, right []byte) (l, r []byte, err error) {
 		}
 		return err
 	})
+
 	if err == nil && i != 2 {
 		err = t.fail()
 	}

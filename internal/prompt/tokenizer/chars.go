@@ -50,6 +50,7 @@ func newChars() *chars {
 	for i := range c.pages {
 		c.pages[i] = noPage
 	}
+
 	for i := range c.bytes {
 		c.bytes[i] = none
 	}
@@ -63,6 +64,7 @@ func (c *chars) set(r rune, symbol uint32) {
 		p := *noPage
 		*page = &p
 	}
+
 	(*page)[r&255] = symbol
 	if r < utf8.RuneSelf {
 		c.ascii[r] = symbol
@@ -116,7 +118,9 @@ func (c *chars) mayJoin(a, b rune) bool {
 // cut encodes s piece by piece.
 func (e *encoder) cut(s string) {
 	c := e.t.chars
-	start, i, last := 0, 0, rune(-1)
+	start := 0
+	i := 0
+	last := rune(-1)
 	for i < len(s) {
 		r, n := rune(s[i]), 1
 		if r >= utf8.RuneSelf {
@@ -130,6 +134,7 @@ func (e *encoder) cut(s string) {
 		last = r
 		i += n
 	}
+
 	e.piece(s[start:])
 }
 
@@ -137,15 +142,18 @@ func (e *encoder) cut(s string) {
 func (e *encoder) mergeChars(key []byte) {
 	c := e.t.chars
 	e.symbols = e.symbols[:0]
+
 	unknown := false // one is waiting, to be fused with the next
 	for i := 0; i < len(key); {
-		r, n := rune(key[i]), 1
+		r, n := utf8.DecodeRune(key[i:])
 		symbol := none
-		if r < utf8.RuneSelf {
+		switch {
+		case r < utf8.RuneSelf:
 			symbol = c.ascii[r]
-		} else if r, n = utf8.DecodeRune(key[i:]); r != utf8.RuneError || n > 1 {
+		case r != utf8.RuneError || n > 1:
 			symbol = c.symbol(r)
 		}
+
 		switch {
 		case symbol != none:
 			if unknown {
@@ -171,9 +179,11 @@ func (e *encoder) mergeChars(key []byte) {
 		}
 		i += n
 	}
+
 	if unknown {
 		e.symbols = append(e.symbols, c.unknown)
 	}
+
 	e.flushChars()
 }
 
@@ -200,5 +210,6 @@ func (e *encoder) flushChars() {
 			e.out = append(e.out, c.spelled[id-c.first]...)
 		}
 	}
+
 	e.symbols = e.symbols[:0]
 }

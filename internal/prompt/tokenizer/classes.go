@@ -104,11 +104,13 @@ func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 		}
 		table[r>>8][r&255] |= c
 	}
+
 	for _, run := range categoryRuns {
 		for r := run.lo; r <= run.hi; r++ {
 			set(r, classesOf(run.at(r)))
 		}
 	}
+
 	for _, r := range spaces {
 		set(r, space)
 	}

@@ -55,6 +55,7 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 		d.space = true
 		return d, nil
 	}
+
 	fused := false
 	var read func(c *decoderConfig) error
 	read = func(c *decoderConfig) error {
@@ -97,6 +98,7 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 		}
 		return nil
 	}
+
 	return d, read(c)
 }
 
@@ -147,6 +149,7 @@ func (st *decodeStep) do(token []byte, first bool) []byte {
 	case decodeMarkAll:
 		return bytes.ReplaceAll(token, []byte(st.from), []byte{' '})
 	}
+
 	if !bytes.Contains(token, []byte(st.from)) {
 		return token
 	}
@@ -161,6 +164,7 @@ func (t *Tokenizer) appendToken(dst []byte, id uint32) (out []byte, ok bool) {
 	if !t.vocab.has(id) {
 		return dst, false
 	}
+
 	b := t.vocab.bytes(id)
 	if t.spell == markedText && !t.vocab.isOdd(id) {
 		return markedText.encode(dst, string(b)), true
@@ -235,21 +239,27 @@ func (d *Decoder) Append(dst []byte, id uint32) []byte {
 		d.pending, dst = d.drain(d.pending, dst)
 		return dst
 	}
+
 	if b, ok := d.t.byteTokens[id]; ok && how.fallback {
 		d.begun = true
-		if d.pending = append(d.pending, b); d.complete {
+		d.pending = append(d.pending, b)
+		if d.complete {
 			return dst
 		}
 		return d.text(dst, d.run(false))
 	}
+
 	token, ok := d.t.appendToken(d.token[:0], id)
-	if d.token = token; !ok {
+	d.token = token
+	if !ok {
 		return dst
 	}
+
 	dst = d.text(dst, d.run(true))
 	if how.space && d.begun {
 		dst = append(dst, ' ')
 	}
+
 	for i := range how.each {
 		token = how.each[i].do(token, !d.begun)
 	}
@@ -264,12 +274,14 @@ func (d *Decoder) drain(b, dst []byte) (rest, out []byte) {
 	for len(rest) > 0 {
 		r, n := utf8.DecodeRune(rest)
 		if r == utf8.RuneError && n == 1 {
-			if n = broken(rest); n == len(rest) && beginsRune(rest) {
+			n = broken(rest)
+			if n == len(rest) && beginsRune(rest) {
 				break
 			}
 		}
 		dst, rest = utf8.AppendRune(dst, r), rest[n:]
 	}
+
 	return b[:copy(b, rest)], dst
 }
 
@@ -298,6 +310,7 @@ func (d *Decoder) run(end bool) []byte {
 		d.pending = d.pending[:0]
 		return out
 	}
+
 	rest := d.pending
 	for len(rest) > 0 && (end || utf8.FullRune(rest)) {
 		r, n := utf8.DecodeRune(rest)
@@ -320,7 +333,8 @@ func (d *Decoder) text(dst, text []byte) []byte {
 		}
 		for len(text) > 0 && d.stripped[i] >= 0 {
 			rest, ok := bytes.CutPrefix(text, []byte(st.from))
-			if d.stripped[i]++; !ok || d.stripped[i] > st.strip {
+			d.stripped[i]++
+			if !ok || d.stripped[i] > st.strip {
 				d.stripped[i] = -1
 				break
 			}
@@ -338,6 +352,9 @@ func (d *Decoder) Flush(dst []byte) []byte {
 	} else {
 		dst = d.text(dst, d.run(true))
 	}
-	d.pending, d.stripped, d.begun = d.pending[:0], d.stripped[:0], false
+
+	d.pending = d.pending[:0]
+	d.stripped = d.stripped[:0]
+	d.begun = false
 	return dst
 }

@@ -29,6 +29,7 @@ func cjk(s string, i int) int {
 		_, n := utf8.DecodeRuneInString(s[i:])
 		i += n
 	}
+
 	return i
 }
 
@@ -47,7 +48,8 @@ func deepseek(s string, i int) int {
 	}
 	for {
 		_, n := classAt(s, i)
-		if i += n; i == len(s) || deepseekMatch(s, i) > 0 {
+		i += n
+		if i == len(s) || deepseekMatch(s, i) > 0 {
 			return i
 		}
 	}
@@ -61,6 +63,7 @@ func deepseekMatch(s string, i int) int {
 		}
 		return i
 	}
+
 	if c&letter != 0 {
 		return while(s, i+n, letter|mark)
 	}
@@ -69,9 +72,11 @@ func deepseekMatch(s string, i int) int {
 			return while(s, i+n+size, letter|mark)
 		}
 	}
+
 	if c&mark != 0 {
 		return while(s, i+n, letter|mark)
 	}
+
 	start := i
 	if s[i] == ' ' {
 		start++

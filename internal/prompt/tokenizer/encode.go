@@ -17,6 +17,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	if e == nil {
 		e = newEncoder(t)
 	}
+
 	e.out, e.first = dst, true
 	if t.longestFirst {
 		e.afterSpecial = true
@@ -24,6 +25,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	} else {
 		t.added.split(text, e.onText, e.onToken)
 	}
+
 	dst, e.out = e.out, nil
 	e.shrink()
 	t.encoders.give(e)
@@ -101,6 +103,7 @@ func newEncoder(t *Tokenizer) *encoder {
 	if t.spm != nil {
 		e.onText = e.spmText
 	}
+
 	e.onToken = func(id uint32) {
 		e.out = append(e.out, id)
 		e.afterSpecial, e.first = true, false
@@ -118,6 +121,7 @@ func (e *encoder) text(s string) {
 	default:
 		e.t.normalized.split(s, e.onPieces, e.onToken)
 	}
+
 	e.first = false
 }
 
@@ -154,6 +158,7 @@ func (e *encoder) piece(s string) {
 		}
 		return
 	}
+
 	h := hash(key)
 	var c *cached
 	if len(key) <= len(c.key) {
@@ -167,6 +172,7 @@ func (e *encoder) piece(s string) {
 			return
 		}
 	}
+
 	start := len(e.out)
 	if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
 		e.out = append(e.out, id)
@@ -175,8 +181,11 @@ func (e *encoder) piece(s string) {
 	} else {
 		e.out = append(e.out, e.merge(key)...)
 	}
+
 	if n := len(e.out) - start; c != nil && n <= len(c.ids) {
-		c.hash, c.n, c.size = h, uint8(n), uint8(len(key))
+		c.hash = h
+		c.n = uint8(n)
+		c.size = uint8(len(key))
 		copy(c.key[:], key)
 		copy(c.ids[:], e.out[start:])
 	}
@@ -207,8 +216,11 @@ func (e *encoder) shrink() {
 	for _, b := range e.rewritten {
 		large = large || cap(b) > most
 	}
+
 	if large {
-		e.rewritten, e.normals, e.spaced = nil, [2][]byte{}, nil
+		e.rewritten = nil
+		e.normals = [2][]byte{}
+		e.spaced = nil
 	}
 }
 

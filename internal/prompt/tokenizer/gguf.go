@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// GGUF is what a .gguf file says of a model's input.
+// GGUF is the part of a .gguf file that describes a model's input.
 type GGUF struct {
 	Tokenizer *Tokenizer
-	// ContextLength is what the model was trained for; 0 where the file does not say.
+	// ContextLength is the length that the model was trained for, in tokens; 0 is unknown.
 	ContextLength int
 	// ChatTemplate is empty for a base model.
 	ChatTemplate string
@@ -30,7 +30,8 @@ func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {
 		var g *GGUF
-		if g, err = m.load(); err == nil {
+		g, err = m.load()
+		if err == nil {
 			return g, nil
 		}
 	}
@@ -61,11 +62,13 @@ func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
 	if v := g.u32(); g.err == nil && (v < 2 || v > 3) {
 		return nil, fmt.Errorf("version %d is not supported; 2 and 3 are", v)
 	}
+
 	g.u64() // tensors
 	pairs := g.u64()
 	if pairs > maxPairs {
 		return nil, fmt.Errorf("it claims %d key-value pairs", pairs)
 	}
+
 	m := &metadata{values: map[string]any{}}
 	for range pairs {
 		m.read(g)
@@ -86,6 +89,7 @@ func (m *metadata) read(g *ggufReader) {
 		}
 		return
 	}
+
 	element, n := g.u32(), g.u64()
 	var into func()
 	switch {
@@ -100,9 +104,11 @@ func (m *metadata) read(g *ggufReader) {
 	default:
 		into = func() { g.value(element) }
 	}
+
 	if n > 8*maxTokens {
 		g.fail(fmt.Errorf("%s claims %d elements", key, n))
 	}
+
 	for i := uint64(0); i < n && g.err == nil; i++ {
 		into()
 	}
@@ -138,6 +144,7 @@ func (g *ggufReader) fail(err error) {
 func (g *ggufReader) bytes(n int) []byte {
 	b := g.buf[:n]
 	clear(b)
+
 	if g.err == nil {
 		if _, err := io.ReadFull(g.r, b); err != nil {
 			g.fail(errors.New("it ends in the middle of its metadata"))
@@ -156,10 +163,12 @@ func (g *ggufReader) text() string {
 		g.fail(fmt.Errorf("it claims a text of %d bytes", n))
 		return ""
 	}
+
 	b := make([]byte, n)
 	if _, err := io.ReadFull(g.r, b); err != nil {
 		g.fail(errors.New("it ends in the middle of its metadata"))
 	}
+
 	g.left -= int64(n)
 	return string(b)
 }
@@ -192,6 +201,7 @@ func (g *ggufReader) value(kind uint32) any {
 	case 12:
 		return math.Float64frombits(g.u64())
 	}
+
 	g.fail(fmt.Errorf("it has a value of unknown type %d", kind))
 	return nil
 }
@@ -227,6 +237,7 @@ func (m *metadata) load() (*GGUF, error) {
 	}
 	var t *Tokenizer
 	var err error
+
 	around := surroundings{bos: 1, addBOS: true}
 	switch model := m.text("tokenizer.ggml.model"); model {
 	case "llama":
@@ -236,21 +247,24 @@ func (m *metadata) load() (*GGUF, error) {
 	default:
 		err = fmt.Errorf("a vocabulary of type %q is not supported; SentencePiece (\"llama\") and byte-pair encoding (\"gpt2\") are", model)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	g := &GGUF{Tokenizer: t, Tokens: map[string]string{}, ChatTemplate: m.text("tokenizer.chat_template")}
 	for name, key := range map[string]string{"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"} {
 		if id := m.number("tokenizer.ggml." + key + "_token_id"); id >= 0 && id < len(m.tokens) {
 			g.Tokens[name] = m.tokens[id]
 		}
 	}
+
 	g.ContextLength = max(0, m.number(m.text("general.architecture")+".context_length"))
 	return g, m.surround(t, around)
 }
 
-// surroundings are what llama.cpp takes where a file does not say: the id of the token that
-// begins a text, -1 for none, and whether it is put before one.
+// surroundings are llama.cpp's defaults for a file that does not set them: the id of the token that
+// begins a text, -1 for none, and whether to put it before a text.
 type surroundings struct {
 	bos    int
 	addBOS bool

@@ -25,6 +25,7 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 	case m.merges == nil:
 		return nil, around, errors.New("it has no merges")
 	}
+
 	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spell: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
 	t.decoding = decoding{bytes: true}
 	around.addBOS = pre.addBOS
@@ -37,6 +38,7 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 	if err := t.loadMerges(m.merges); err != nil {
 		return nil, around, err
 	}
+
 	t.markWhole(pre.ignoreMerges)
 	return t, around, t.loadSpecials(m)
 }
@@ -51,7 +53,8 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 			token = fmt.Sprintf("[EMPTY_%d]", i) // llama.cpp's name for it
 		}
 		b, ok := byteLevel.decode(buf[:0], []byte(token))
-		if buf = b; !ok {
+		buf = b
+		if !ok {
 			t.vocab.odd[token] = id
 			b = []byte(token)
 		}
@@ -59,10 +62,13 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 			return err
 		}
 	}
+
 	t.vocab.arena = slices.Clip(t.vocab.arena)
 	t.vocab.index()
+
 	for b := range t.byteIDs {
-		if t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)}); t.byteIDs[b] == none && inUTF8(byte(b)) {
+		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
+		if t.byteIDs[b] == none && inUTF8(byte(b)) {
 			return fmt.Errorf("there is no token for byte %#02x", b)
 		}
 	}
@@ -72,9 +78,11 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 // loadMerges reads "left right", the first of them first. Of a pair that comes twice the
 // earlier counts.
 func (t *Tokenizer) loadMerges(lines []string) (err error) {
-	if t.merges, err = newMerges(len(lines)); err != nil {
+	t.merges, err = newMerges(len(lines))
+	if err != nil {
 		return err
 	}
+
 	for i, line := range lines {
 		at := strings.IndexByte(line[min(1, len(line)):], ' ') + 1
 		if at == 0 {
@@ -90,5 +98,6 @@ func (t *Tokenizer) loadMerges(lines []string) (err error) {
 			t.merges.add(a, b, joined)
 		}
 	}
+
 	return nil
 }

@@ -65,7 +65,8 @@ func (t *text) object(field func(key []byte) error) error {
 		if err != nil || !more {
 			return err
 		}
-		if buf, err = t.string(buf[:0]); err != nil {
+		buf, err = t.string(buf[:0])
+		if err != nil {
 			return err
 		}
 		if err = t.expect(':'); err != nil {
@@ -109,6 +110,7 @@ func (t *text) string(dst []byte) ([]byte, error) {
 			return dst, t.fail()
 		}
 	}
+
 	return dst, t.fail()
 }
 
@@ -119,9 +121,11 @@ func (t *text) escaped(dst []byte, start int) ([]byte, error) {
 			t.at++
 		}
 	}
+
 	if t.at >= len(t.src) {
 		return dst, t.fail()
 	}
+
 	t.at++
 	var s string
 	if err := json.Unmarshal(t.src[start-1:t.at], &s); err != nil {
@@ -158,7 +162,8 @@ func (t *text) value() ([]byte, error) {
 		case '{', '[':
 			depth++
 		case '}', ']':
-			if depth--; depth < 0 {
+			depth--
+			if depth < 0 {
 				return t.src[start:t.at], nil
 			}
 			if depth == 0 {
@@ -172,6 +177,7 @@ func (t *text) value() ([]byte, error) {
 		}
 		t.at++
 	}
+
 	return nil, t.fail()
 }
 

@@ -85,16 +85,19 @@ func llamaWord(s string, i int, c class, n int) int {
 		}
 		i += n
 	}
+
 	j, both := i, 0 // the end of the letters but a to z, and of the last of them that is not A to Z
 	for j < len(s) && (s[j] < 'a' || s[j] > 'z') {
 		c, n := classAt(s, j)
 		if c&letter == 0 {
 			break
 		}
-		if j += n; n > 1 {
+		j += n
+		if n > 1 {
 			both = j
 		}
 	}
+
 	end := j
 	for end < len(s) && (s[end] < 'A' || s[end] > 'Z') {
 		c, n := classAt(s, end)
@@ -103,6 +106,7 @@ func llamaWord(s string, i int, c class, n int) int {
 		}
 		end += n
 	}
+
 	switch {
 	case end > j:
 		return end
@@ -111,6 +115,7 @@ func llamaWord(s string, i int, c class, n int) int {
 	case j > i:
 		return j
 	}
+
 	return 0
 }
 

@@ -61,6 +61,7 @@ func readFile(src []byte) (*file, error) {
 		}
 		return nil
 	})
+
 	if err == nil && !t.done() {
 		err = t.fail()
 	}
@@ -87,6 +88,7 @@ func (m *modelConfig) read(t *text) error {
 		}
 		return nil
 	})
+
 	if err != nil {
 		return err
 	}
@@ -110,6 +112,7 @@ func (m *modelConfig) check() error {
 	case set(m.ContinuingSubwordPrefix) || set(m.EndOfWordSuffix):
 		return errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
 	}
+
 	return nil
 }
 
@@ -131,26 +134,36 @@ func load(src []byte) (*Tokenizer, error) {
 	if err = f.Model.check(); err != nil {
 		return nil, err
 	}
+
 	t := &Tokenizer{encoders: newEncoders(), ignoreMerges: f.Model.IgnoreMerges}
-	if t.steps, err = readNormalizer(nil, f.Normalizer); err != nil {
+	t.steps, err = readNormalizer(nil, f.Normalizer)
+	if err != nil {
 		return nil, err
 	}
+
 	ofBytes := false
-	if t.stages, ofBytes, err = readPreTokenizer(f.PreTokenizer); err != nil {
+	t.stages, ofBytes, err = readPreTokenizer(f.PreTokenizer)
+	if err != nil {
 		return nil, err
 	}
-	if t.decoding, err = readDecoder(f.Decoder); err != nil {
+
+	t.decoding, err = readDecoder(f.Decoder)
+	if err != nil {
 		return nil, err
 	}
+
 	for i := range t.stages {
 		if t.stages[i].scheme == prependFirst && !keepsBeginning(t.steps) {
 			return nil, errors.New("pre_tokenizer Metaspace with prepend_scheme first, after a normalizer that may change where a text begins, is not supported")
 		}
 	}
+
 	if ofBytes != t.decoding.bytes {
 		return nil, errors.New("one of pre_tokenizer and decoder is ByteLevel and the other is not, which is not supported")
 	}
-	if t.spell = byteLevel; !ofBytes {
+
+	t.spell = byteLevel
+	if !ofBytes {
 		t.spell = plainText
 		t.fold(f)
 	}
@@ -160,7 +173,9 @@ func load(src []byte) (*Tokenizer, error) {
 	if err = t.loadAdded(f.AddedTokens); err != nil {
 		return nil, err
 	}
-	if t.before, t.after, err = readPostProcessor(f.PostProcessor); err != nil {
+
+	t.before, t.after, err = readPostProcessor(f.PostProcessor)
+	if err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -176,30 +191,38 @@ func (t *Tokenizer) fold(f *file) {
 		t.spell = markedText
 		return
 	}
+
 	for _, a := range f.AddedTokens {
 		if a.Normalized {
 			return // is found in what the normalizer writes
 		}
 	}
+
 	for i := range t.stages {
 		if st := &t.stages[i]; st.kind != stageMatch || st.find != literal(" ") || st.invert {
 			return
 		}
 	}
+
 	if steps, ok := foldable(t.steps); ok {
-		t.steps, t.stages, t.spell = steps, nil, markedText
+		t.steps = steps
+		t.stages = nil
+		t.spell = markedText
 	}
 }
 
 func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
-	if t.vocab, err = readVocabulary(m.vocab, t.spell); err != nil {
+	t.vocab, err = readVocabulary(m.vocab, t.spell)
+	if err != nil {
 		return fmt.Errorf("model.vocab: %w", err)
 	}
+
 	if t.spell == byteLevel {
 		err = t.loadBytesModel(m)
 	} else {
 		err = t.loadCharsModel(m)
 	}
+
 	if err == nil {
 		t.markWhole(m.IgnoreMerges && t.chars == nil)
 	}
@@ -207,9 +230,11 @@ func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
 }
 
 func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
-	if t.merges, err = readMerges(m.merges, t.spell, t.vocab, nil); err != nil {
+	t.merges, err = readMerges(m.merges, t.spell, t.vocab, nil)
+	if err != nil {
 		return fmt.Errorf("model.merges: %w", err)
 	}
+
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
 		if t.byteIDs[b] == none && (m.UnkToken != nil || m.ByteFallback) && inUTF8(byte(b)) {
@@ -223,9 +248,12 @@ func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
 func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 	c := newChars()
 	t.chars = c
-	c.marked, c.fallback, c.fused = t.spell == markedText, m.ByteFallback, m.FuseUnk
+	c.marked = t.spell == markedText
+	c.fallback = m.ByteFallback
+	c.fused = m.FuseUnk
 	c.loose = !m.ByteFallback
 	t.byteTokens = map[uint32]byte{}
+
 	for i := range t.vocab.spans {
 		id := uint32(i)
 		if !t.vocab.has(id) {
@@ -239,21 +267,25 @@ func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 			c.set(r, id)
 		}
 	}
+
 	for b := range c.bytes {
 		c.bytes[b] = t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
 		c.loose = c.loose || c.bytes[b] == none && inUTF8(byte(b))
 	}
 	if m.UnkToken != nil {
-		if c.unknown = t.vocab.id(t.spell, []byte(*m.UnkToken)); c.unknown == none {
+		c.unknown = t.vocab.id(t.spell, []byte(*m.UnkToken))
+		if c.unknown == none {
 			return fmt.Errorf("model.unk_token %q is not in the vocabulary", *m.UnkToken)
 		}
 	}
+
 	t.merges, err = readMerges(m.merges, t.spell, t.vocab, func(l, r []byte, left, right uint32) {
 		a, _ := utf8.DecodeLastRune(l)
 		b, _ := utf8.DecodeRune(r)
 		c.join(a, b)
 		c.loose = c.loose || left == c.unknown || right == c.unknown || slices.Contains(c.bytes[:], left) || slices.Contains(c.bytes[:], right)
 	})
+
 	if err != nil {
 		return fmt.Errorf("model.merges: %w", err)
 	}
@@ -304,11 +336,14 @@ func (t *Tokenizer) mergesToItself(e *encoder, id uint32) bool {
 // keeps its own, the others count on from its size. What the file says must agree.
 func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 	t.added, t.normalized = newMatcher(), newMatcher()
-	t.addedIDs, t.addedBytes, t.special = map[string]uint32{}, map[uint32][]byte{}, map[uint32]bool{}
+	t.addedIDs = map[string]uint32{}
+	t.addedBytes = map[uint32][]byte{}
+	t.special = map[uint32]bool{}
 	t.skipped = map[uint32]bool{}
 	scratch := encoder{t: t}
 	specials, shown := map[string]bool{}, map[uint32]string{}
 	next := uint32(t.vocab.count)
+
 	last := map[string]addedToken{}
 	var order []string
 	for _, a := range tokens {
@@ -320,6 +355,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		}
 		last[a.Content] = a
 	}
+
 	for _, content := range order {
 		a := last[content]
 		id := t.vocab.id(t.spell, []byte(content))
@@ -333,7 +369,8 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		where, pattern := t.added, content
 		if a.Normalized {
 			where = t.normalized
-			if pattern = strings.Clone(scratch.normalized(content, t.steps)); pattern == "" {
+			pattern = strings.Clone(scratch.normalized(content, t.steps))
+			if pattern == "" {
 				return fmt.Errorf("added token %q is nothing once it is normalized", content)
 			}
 		}
@@ -351,6 +388,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		t.special[id] = a.Special
 		shown[id] = pattern
 	}
+
 	// The reference leaves out what is spelled like a special token, and so not one that is
 	// spelled otherwise once it is normalized.
 	for id, text := range shown {

@@ -33,17 +33,20 @@ func buildNFC() *nfcTables {
 			t.mark(r)
 		}
 	}
+
 	for _, s := range onlyDecompositions {
 		r, n := utf8.DecodeRuneInString(s)
 		t.decompose[r] = s[n:]
 		t.mark(r)
 	}
+
 	first := make(map[rune][2]rune, len(compositions))
 	for _, c := range compositions {
 		t.compose[[2]rune{c[0], c[1]}] = c[2]
 		first[c[2]] = [2]rune{c[0], c[1]}
 		t.mark(c[1])
 	}
+
 	var full func(r rune) string
 	full = func(r rune) string {
 		if pair, ok := first[r]; ok {
@@ -54,12 +57,14 @@ func buildNFC() *nfcTables {
 		}
 		return string(r)
 	}
+
 	for r := range first {
 		t.decompose[r] = full(r)
 	}
 	for r := rune(hangulV); r < hangulV+countV; r++ {
 		t.mark(r)
 	}
+
 	for r := rune(hangulT + 1); r < hangulT+countT; r++ {
 		t.mark(r)
 	}
@@ -100,7 +105,10 @@ const runeBits = 24
 // nfc returns s in NFC; the result is valid until the next call. Bytes that are not UTF-8
 // become U+FFFD.
 func (n *normalizer) nfc(s string) []byte {
-	n.pending, n.sorted, n.out = n.pending[:0], 0, n.out[:0]
+	n.pending = n.pending[:0]
+	n.sorted = 0
+	n.out = n.out[:0]
+
 	for _, r := range s {
 		// What can be passed over never changes with what stands before it.
 		if nfc.unsafe[r>>6]&(1<<(r&63)) == 0 {
@@ -108,6 +116,7 @@ func (n *normalizer) nfc(s string) []byte {
 		}
 		n.decompose(r)
 	}
+
 	n.flush()
 	return n.out
 }
@@ -154,7 +163,9 @@ func (n *normalizer) sort() {
 // flush composes what is pending and writes it out.
 func (n *normalizer) flush() {
 	n.sort()
-	marks, starter, kept := uint32(0), -1, 0 // marks: class of the mark kept last after the starter
+	marks := uint32(0)
+	starter := -1
+	kept := 0 // marks: class of the mark kept last after the starter
 	for _, p := range n.pending {
 		r, class := rune(p&(1<<runeBits-1)), p>>runeBits
 		if starter >= 0 && (kept == starter+1 || marks < class) {
@@ -170,6 +181,7 @@ func (n *normalizer) flush() {
 		n.pending[kept] = p
 		kept++
 	}
+
 	for _, p := range n.pending[:kept] {
 		n.out = utf8.AppendRune(n.out, rune(p&(1<<runeBits-1)))
 	}
@@ -183,6 +195,7 @@ func composePair(a, b rune) (rune, bool) {
 	if a >= hangulS && a < hangulS+countS && (a-hangulS)%countT == 0 && b > hangulT && b < hangulT+countT {
 		return a + (b - hangulT), true
 	}
+
 	r, ok := nfc.compose[[2]rune{a, b}]
 	return r, ok
 }

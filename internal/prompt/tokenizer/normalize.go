@@ -70,12 +70,14 @@ func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, erro
 	case "Sequence":
 		var err error
 		for i := range c.Normalizers {
-			if steps, err = readNormalizer(steps, &c.Normalizers[i]); err != nil {
+			steps, err = readNormalizer(steps, &c.Normalizers[i])
+			if err != nil {
 				return nil, err
 			}
 		}
 		return steps, nil
 	}
+
 	return nil, fmt.Errorf("normalizer %q is not supported; NFC, Prepend, Replace and Strip are", c.Type)
 }
 
@@ -138,6 +140,7 @@ func (e *encoder) replaced(dst []byte, s string, st *normalStep) []byte {
 		}
 		i = end
 	}
+
 	e.giveSearch(m)
 	return dst
 }
@@ -149,6 +152,7 @@ func foldable(steps []normalStep) (folded []normalStep, ok bool) {
 	if n < 0 || !steps[n].marksSpaces() {
 		return nil, false
 	}
+
 	for _, st := range steps[:n] {
 		if st.kind != normalPrepend {
 			return nil, false

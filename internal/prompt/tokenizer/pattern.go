@@ -111,6 +111,7 @@ func parsePattern(source string) (*pattern, error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("the expression %.80s… is not supported: it is too long", source)
 	}
+
 	root, err := r.choice(0)
 	if err == nil && r.at < len(r.src) {
 		err = errors.New("unmatched )")
@@ -118,6 +119,7 @@ func parsePattern(source string) (*pattern, error) {
 	if err == nil && root.shortest() == 0 {
 		err = errors.New("it may match nothing at all")
 	}
+
 	if err == nil {
 		p := &pattern{}
 		p.emit(root)
@@ -127,6 +129,7 @@ func parsePattern(source string) (*pattern, error) {
 		}
 		err = errors.New("it is too long")
 	}
+
 	return nil, fmt.Errorf("the expression %s is not supported: %w", source, err)
 }
 
@@ -143,6 +146,7 @@ func (p *pattern) charset(s runs) *charset {
 	for _, r := range s {
 		key = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(key, uint32(r[0])), uint32(r[1]))
 	}
+
 	set, ok := p.sets[string(key)]
 	if !ok {
 		if p.sets == nil {
@@ -206,6 +210,7 @@ func (p *pattern) emitChoice(subs []*expr) {
 		ends = append(ends, p.add(inst{op: opJump}))
 		p.prog[at].y = p.here()
 	}
+
 	for _, e := range ends {
 		p.prog[e].x = p.here()
 	}
@@ -224,12 +229,14 @@ func (p *pattern) emitRepeat(n *expr) {
 		p.add(inst{op: opLoop, mode: n.mode, set: p.charset(body.chars), min: int32(n.min), max: int32(n.max)})
 		return
 	}
+
 	if n.mode == possessive {
 		once := *n
 		once.mode = greedy
 		p.emitInside(inst{op: opAtomic}, &once)
 		return
 	}
+
 	for range n.min {
 		p.emit(body)
 	}
@@ -242,12 +249,14 @@ func (p *pattern) emitRepeat(n *expr) {
 		}
 		ends = append(ends, at)
 	}
+
 	if n.max < 0 {
 		at := p.split()
 		leave(at)
 		p.emit(body)
 		p.add(inst{op: opJump, x: at})
 	}
+
 	for range n.max - n.min {
 		leave(p.split())
 		p.emit(body)

@@ -13,6 +13,7 @@ func (r *patternReader) class(depth int) (runs, error) {
 	if depth > maxNested {
 		return nil, errors.New("it is nested too deeply")
 	}
+
 	negated := r.take("^")
 	var s, sofar runs
 	intersect := false
@@ -34,9 +35,12 @@ func (r *patternReader) class(depth int) (runs, error) {
 			if intersect {
 				s = sofar.and(s)
 			}
-			sofar, s, intersect = s, nil, true
+			sofar = s
+			s = nil
+			intersect = true
 			continue
 		}
+
 		more, err := r.member(depth)
 		if err != nil {
 			return nil, err
@@ -53,6 +57,7 @@ func (r *patternReader) member(depth int) (runs, error) {
 	if r.take("[") {
 		return r.class(depth + 1)
 	}
+
 	s, single, err := r.element()
 	if err != nil || r.peek() != '-' || strings.HasPrefix(r.src[r.at:], "-]") {
 		return s, err
@@ -63,10 +68,12 @@ func (r *patternReader) member(depth int) (runs, error) {
 	if s[0][0] == '-' {
 		return nil, errors.New("a - beside a -")
 	}
+
 	r.at++
 	if r.peek() == '[' {
 		return nil, errors.New("a range that ends with a class")
 	}
+
 	t, single, err := r.element()
 	if err != nil {
 		return nil, err
@@ -96,6 +103,7 @@ func (r *patternReader) escape() (s runs, single bool, err error) {
 		r.at++
 		return runs{{control, control}}, true, nil
 	}
+
 	switch c {
 	case 'p', 'P':
 		s, err = r.property()
@@ -112,9 +120,11 @@ func (r *patternReader) escape() (s runs, single bool, err error) {
 		char, err := r.hex(c)
 		return runs{{char, char}}, true, err
 	}
+
 	if c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c >= utf8.RuneSelf || c == 0 {
 		return nil, false, fmt.Errorf("\\%c is not supported", c)
 	}
+
 	r.at++
 	return runs{{rune(c), rune(c)}}, true, nil
 }
@@ -130,6 +140,7 @@ func shorthand(c byte) (s runs) {
 	case 'd':
 		return categoryRunsOf("Nd")
 	}
+
 	s = categoryRunsOf("L").or(categoryRunsOf("M")).or(categoryRunsOf("Nd")).or(categoryRunsOf("Pc"))
 	return s.xor(oniguWord[:])
 }
@@ -144,9 +155,11 @@ func (r *patternReader) hex(kind byte) (rune, error) {
 			digits = strings.IndexByte(r.src[r.at:], '}')
 		}
 	}
+
 	if digits < 1 || digits > 8 || r.at+digits > len(r.src) {
 		return 0, errors.New("an unfinished \\x or \\u")
 	}
+
 	v, err := strconv.ParseUint(r.src[r.at:r.at+digits], 16, 32)
 	r.at += digits
 	braces := kind == 'x' && r.take("}")
@@ -164,6 +177,7 @@ func (r *patternReader) property() (runs, error) {
 	if r.peek() != '{' || end < 0 {
 		return nil, errors.New("a \\p without braces")
 	}
+
 	name := r.src[r.at+1 : r.at+end]
 	r.at += end + 1
 	name, caret := strings.CutPrefix(name, "^")
@@ -195,11 +209,13 @@ func propertyRuns(name string) (s runs, ok bool) {
 	case "l", "m", "n", "p", "s", "z":
 		return categoryRunsOf(strings.ToUpper(name)), true
 	}
+
 	for i := 0; i < len(categoryNames); i += 2 {
 		if strings.EqualFold(name, categoryNames[i:i+2]) {
 			return categoryRunsOf(categoryNames[i : i+2]), true
 		}
 	}
+
 	script, ok := scriptRuns[name]
 	return script, ok
 }
@@ -217,11 +233,13 @@ func (r *patternReader) foldRune(c rune) (runs, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, pair := range manyFolds {
 		if rune(pair[0]) == r.last|0x20 && rune(pair[1]) == c|0x20 {
 			return nil, errFold
 		}
 	}
+
 	r.last = c
 	return s, nil
 }
@@ -244,5 +262,6 @@ func foldClass(s runs) (runs, error) {
 			}
 		}
 	}
+
 	return out.tidy(), nil
 }

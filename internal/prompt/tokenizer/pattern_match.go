@@ -42,10 +42,13 @@ const (
 
 // begin makes ready to search s.
 func (m *search) begin(p *pattern, s string) {
-	m.p, m.s, m.steps = p, s, 0
+	m.p = p
+	m.s = s
+	m.steps = 0
 	if cap(m.failed) < len(p.prog) {
 		m.failed = make([][2]int32, len(p.prog))
 	}
+
 	m.failed = m.failed[:len(p.prog)]
 	for i := range m.failed {
 		m.failed[i] = [2]int32{0, -1}
@@ -82,11 +85,13 @@ func (m *search) run(pc, pos int32) int32 {
 			ok = n > 0
 			pos, pc = pos+int32(n), pc+1
 		case opLoop:
-			if pos, ok = m.loop(i, pc, pos); ok {
+			pos, ok = m.loop(i, pc, pos)
+			if ok {
 				pc++
 			}
 		case opSplit:
-			if ok = !m.isDead(i, pos); ok {
+			ok = !m.isDead(i, pos)
+			if ok {
 				m.split(i, pc, pos)
 				pc = i.x
 			}
@@ -107,7 +112,8 @@ func (m *search) run(pc, pos int32) int32 {
 			return pos
 		}
 		if !ok {
-			if pc, pos = m.back(base); pc < 0 {
+			pc, pos = m.back(base)
+			if pc < 0 {
 				return -1
 			}
 		}
@@ -124,19 +130,24 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 		}
 		at += int32(n)
 	}
+
 	failed := [2]int32{0, -1}
 	if i.max < 0 {
-		if failed = m.failed[pc]; failed[0] <= at && at <= failed[1] && i.mode != possessive {
+		failed = m.failed[pc]
+		if failed[0] <= at && at <= failed[1] && i.mode != possessive {
 			return pos, false
 		}
 	}
+
 	if i.mode == lazy {
 		m.stack = append(m.stack, choice{pc: pc, lo: at, hi: at, count: count, kind: wayLonger})
 		return at, true
 	}
+
 	least, known := at, false
 	for ; i.max < 0 || count < i.max; count++ {
-		if known = at == failed[0] && failed[1] >= 0 && i.mode == greedy; known {
+		known = at == failed[0] && failed[1] >= 0 && i.mode == greedy
+		if known {
 			break
 		}
 		n := i.set.at(m.s, int(at))
@@ -145,6 +156,7 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 		}
 		at += int32(n)
 	}
+
 	m.steps += int(count) / 8
 	if i.mode == greedy {
 		if i.max < 0 {
@@ -158,6 +170,7 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 			m.stack = append(m.stack, choice{pc: pc + 1, lo: least, hi: at, kind: wayShorter})
 		}
 	}
+
 	return at, !known
 }
 
@@ -207,6 +220,7 @@ func (m *search) longer(c *choice) bool {
 		c.count++
 		return n > 0 && c.count <= i.max
 	}
+
 	f := m.failed[c.pc]
 	if next := c.hi + n; n > 0 && (next < f[0] || next > f[1]) {
 		c.hi = next
@@ -214,6 +228,7 @@ func (m *search) longer(c *choice) bool {
 	} else if n > 0 {
 		c.hi = f[1]
 	}
+
 	m.failed[c.pc] = [2]int32{c.lo, c.hi}
 	return false
 }
@@ -245,6 +260,7 @@ func (m *search) keepsDead() bool {
 	if m.steps < 64*(len(m.s)+16) {
 		return false
 	}
+
 	m.dead = append(m.dead, make([]uint64, (m.p.splits*(len(m.s)+1)+63)/64)...)
 	return true
 }
@@ -267,6 +283,7 @@ func (m *search) place(what, i int) bool {
 	case textLastEnd:
 		return i == len(s) || i == len(s)-1 && s[i] == '\n'
 	}
+
 	r, n := utf8.DecodeLastRuneInString(s[:i])
 	before := n > 0 && onigWord().has(r)
 	after := onigWord().at(s, i) > 0

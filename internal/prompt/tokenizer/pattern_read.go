@@ -60,6 +60,7 @@ func (r *patternReader) choice(depth int) (*expr, error) {
 			break
 		}
 	}
+
 	if len(n.subs) == 1 {
 		return n.subs[0], nil
 	}
@@ -69,6 +70,7 @@ func (r *patternReader) choice(depth int) (*expr, error) {
 func (r *patternReader) sequence(depth int) (*expr, error) {
 	n := &expr{kind: nodeSequence}
 	r.last = 0
+
 	for r.at < len(r.src) && r.peek() != '|' && r.peek() != ')' {
 		if r.at == 0 && r.take("(?i)") {
 			r.fold = true
@@ -79,12 +81,14 @@ func (r *patternReader) sequence(depth int) (*expr, error) {
 			return nil, err
 		}
 		for more := true; more; {
-			if s, more, err = r.quantified(s); err != nil {
+			s, more, err = r.quantified(s)
+			if err != nil {
 				return nil, err
 			}
 		}
 		n.subs = append(n.subs, s)
 	}
+
 	if len(n.subs) == 1 {
 		return n.subs[0], nil
 	}
@@ -126,10 +130,12 @@ func (r *patternReader) atom(depth int) (*expr, error) {
 		}
 		return &expr{kind: nodeSet, chars: s}, err
 	}
+
 	c, err := r.rune()
 	if err != nil {
 		return nil, err
 	}
+
 	s := runs{{c, c}}
 	if r.fold {
 		s, err = r.foldRune(c)
@@ -156,6 +162,7 @@ func (r *patternReader) group(depth int) (*expr, error) {
 	default:
 		r.at++
 	}
+
 	n, err := r.choice(depth + 1)
 	if err != nil {
 		return nil, err
@@ -163,6 +170,7 @@ func (r *patternReader) group(depth int) (*expr, error) {
 	if !r.take(")") {
 		return nil, errors.New("unmatched (")
 	}
+
 	r.fold, r.last = fold, 0
 	return &expr{kind: kind, subs: []*expr{n}}, nil
 }
@@ -179,16 +187,19 @@ func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
 		q.max = 1
 	case '{':
 		var ok bool
-		if q.min, q.max, ok = r.counts(); !ok {
+		q.min, q.max, ok = r.counts()
+		if !ok {
 			return nil, false, errors.New("a { that is no quantifier")
 		}
 		counted = true
 	default:
 		return n, false, nil
 	}
+
 	if !counted {
 		r.at++
 	}
+
 	switch {
 	case counted && q.min == q.max && r.peek() == '?':
 		// Here {n}? is not lazy but {n}, or nothing.
@@ -197,6 +208,7 @@ func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
 	case !counted && r.take("+"):
 		q.mode = possessive
 	}
+
 	if n.kind == nodeLook || n.kind == nodeLookNot || n.kind == nodeAssert {
 		return nil, false, errors.New("a look-ahead or a place that is repeated")
 	}
@@ -212,6 +224,7 @@ func (r *patternReader) counts() (least, most int, ok bool) {
 	if end < 0 {
 		return 0, 0, false
 	}
+
 	low, high, comma := strings.Cut(r.src[r.at+1:r.at+end], ",")
 	number := func(s string) int {
 		n := 0
@@ -223,14 +236,18 @@ func (r *patternReader) counts() (least, most int, ok bool) {
 		}
 		return n
 	}
-	if least, most = number(low), number(high); !comma {
+
+	least, most = number(low), number(high)
+	if !comma {
 		most = least
 	} else if high == "" {
 		most = -1
 	}
+
 	if low == "" && high == "" || least < 0 || comma && high != "" && most < least || least > maxInst || most > maxInst {
 		return 0, 0, false
 	}
+
 	r.at += end + 1
 	return least, most, true
 }

@@ -2,7 +2,7 @@ package tokenizer
 
 import "fmt"
 
-// postProcessorConfig says what an engine puts around a text when it adds special tokens.
+// postProcessorConfig describes the special tokens that an engine puts before and after a text.
 type postProcessorConfig struct {
 	Type       string                `json:"type"`
 	Processors []postProcessorConfig `json:"processors"`
@@ -34,6 +34,7 @@ func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err erro
 		}
 		return before, after, nil
 	}
+
 	return nil, nil, fmt.Errorf("post_processor %q is not supported; ByteLevel and TemplateProcessing are", c.Type)
 }
 
@@ -57,6 +58,7 @@ func (c *postProcessorConfig) template() (before, after []uint32, err error) {
 			return nil, nil, fmt.Errorf("post_processor template for one text holds something else")
 		}
 	}
+
 	if seen != 1 {
 		return nil, nil, fmt.Errorf("post_processor template holds the text %d times", seen)
 	}

@@ -71,6 +71,7 @@ func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err er
 			flatten(&c.PreTokenizers[i])
 		}
 	}
+
 	flatten(c)
 	spelled := false
 	for i, c := range flat {
@@ -90,6 +91,7 @@ func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err er
 		stages = append(stages, more...)
 		bytes = bytes || c.Type == "ByteLevel"
 	}
+
 	if spelled {
 		stages = append(stages, stage{kind: stageUnspell})
 	}
@@ -116,7 +118,8 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 		how := isolated
 		if c.Behavior != nil {
 			var ok bool
-			if how, ok = behaviors[*c.Behavior]; !ok {
+			how, ok = behaviors[*c.Behavior]
+			if !ok {
 				return nil, fmt.Errorf("pre_tokenizer Punctuation with behavior %s is not supported", *c.Behavior)
 			}
 		}
@@ -141,7 +144,8 @@ func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
 	st := stage{kind: stageMatch, behavior: removed}
 	switch c.Type {
 	case "Digits":
-		if st.find, st.behavior = numeric(), contiguous; c.IndividualDigits {
+		st.find, st.behavior = numeric(), contiguous
+		if c.IndividualDigits {
 			st.behavior = isolated
 		}
 	case "Whitespace":
@@ -165,6 +169,7 @@ func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
 	default:
 		return nil, fmt.Errorf("pre_tokenizer %q is not supported", c.Type)
 	}
+
 	return []stage{st}, nil
 }
 
@@ -176,6 +181,7 @@ func (c *preTokenizerConfig) splitStage() ([]stage, error) {
 	if !ok {
 		return nil, fmt.Errorf("pre_tokenizer Split with behavior %s is not supported", *c.Behavior)
 	}
+
 	if regex := c.Pattern.Regex; regex != nil {
 		// Where an expression leaves nothing over, to remove what it does not match is to keep
 		// each match apart.
@@ -185,6 +191,7 @@ func (c *preTokenizerConfig) splitStage() ([]stage, error) {
 			return []stage{{kind: stageSplit, split: split}}, nil
 		}
 	}
+
 	find, err := c.Pattern.finder()
 	if err != nil {
 		return nil, fmt.Errorf("pre_tokenizer Split: %w", err)
@@ -199,10 +206,12 @@ func readScheme(name *string, prefix *bool) (prependScheme, error) {
 	scheme := prependAlways
 	if name != nil {
 		var ok bool
-		if scheme, ok = map[string]prependScheme{"always": prependAlways, "first": prependFirst, "never": prependNever}[*name]; !ok {
+		scheme, ok = map[string]prependScheme{"always": prependAlways, "first": prependFirst, "never": prependNever}[*name]
+		if !ok {
 			return 0, errScheme
 		}
 	}
+
 	if prefix != nil && !*prefix {
 		if name != nil && scheme != prependNever {
 			return 0, errScheme

@@ -52,6 +52,7 @@ func (s runs) not() runs {
 			out = append(out, [2]rune{from, all[1]})
 		}
 	}
+
 	return out
 }
 
@@ -71,6 +72,7 @@ func categoryRunsOf(name string) runs {
 			}
 		}
 	}
+
 	return out.tidy()
 }
 
@@ -91,6 +93,7 @@ func newCharset(s runs) *charset {
 	for i := range c.pages {
 		c.pages[i] = emptyPage
 	}
+
 	for _, r := range s {
 		for lo := r[0]; lo <= r[1]; {
 			page := lo >> 8
@@ -108,6 +111,7 @@ func newCharset(s runs) *charset {
 			lo = hi + 1
 		}
 	}
+
 	c.ascii = [2]uint64(c.pages[0][:2])
 	return c
 }
@@ -122,6 +126,7 @@ func (c *charset) at(s string, i int) int {
 	if b := s[i]; b < utf8.RuneSelf {
 		return int(c.ascii[b>>6] >> (b & 63) & 1)
 	}
+
 	r, n := utf8.DecodeRuneInString(s[i:])
 	if !c.has(r) {
 		return 0

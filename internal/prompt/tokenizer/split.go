@@ -15,13 +15,17 @@ func gpt2(s string, i int) int {
 			return i + n
 		}
 	}
+
 	j := i
 	c, n := classAt(s, i)
 	if s[i] == ' ' && i+1 < len(s) {
 		if next, size := classAt(s, i+1); next&space == 0 {
-			j, c, n = i+1, next, size
+			j = i + 1
+			c = next
+			n = size
 		}
 	}
+
 	switch {
 	case c&letter != 0:
 		return while(s, j+n, letter)
@@ -30,6 +34,7 @@ func gpt2(s string, i int) int {
 	case c&space != 0:
 		return spaceRun(s, i)
 	}
+
 	return until(s, j+n, space|letter|number)
 }
 
@@ -48,11 +53,13 @@ func cl100k(s string, i, digits int, word class) int {
 	if c&word != 0 {
 		return while(s, i+n, word)
 	}
+
 	if s[i] == '\'' {
 		if k := contraction(s[i:], true); k > 0 {
 			return i + k
 		}
 	}
+
 	if c&number != 0 {
 		return atMost(s, i+n, digits-1, number)
 	}
@@ -65,6 +72,7 @@ func cl100k(s string, i, digits int, word class) int {
 			return whileNewline(s, until(s, i+n, space|number|word))
 		}
 	}
+
 	if c&space != 0 {
 		return newlineRun(s, i)
 	}
@@ -105,9 +113,11 @@ func notWord200k(s string, i int, c class, n, digits int) int {
 			start = i + 1
 		}
 	}
+
 	if start == i && c&space != 0 {
 		return newlineRun(s, i)
 	}
+
 	end := until(s, start, space|letter|number)
 	for end < len(s) && (s[end] == '\n' || s[end] == '\r' || s[end] == '/') {
 		end++
@@ -124,17 +134,20 @@ func o200kWord(s string, i int, c class, n int) int {
 		}
 		return upperOnly(s, i)
 	}
+
 	if c&(newline|number) != 0 {
 		return 0
 	}
 	if end := upperLower(s, i+n); end > 0 {
 		return end
 	}
+
 	if c&mark != 0 {
 		if end := upperLower(s, i); end > 0 {
 			return end
 		}
 	}
+
 	if end := upperOnly(s, i+n); end > 0 {
 		return end
 	}
@@ -158,6 +171,7 @@ func upperLower(s string, i int) int {
 			both = j
 		}
 	}
+
 	if end := while(s, j, lower); end > j {
 		return end
 	}
@@ -190,6 +204,7 @@ func contraction(s string, fold bool) int {
 	if fold {
 		bit = 0x20
 	}
+
 	switch s[1] | bit {
 	case 's', 't', 'm', 'd':
 		return 2
@@ -202,6 +217,7 @@ func contraction(s string, fold bool) int {
 			return 3
 		}
 	}
+
 	if fold && len(s) > 2 && s[1:3] == "ſ" {
 		return 3
 	}
@@ -227,6 +243,7 @@ func spaceRun(s string, i int) int {
 		last = j
 		j += n
 	}
+
 	if j == len(s) || last == i {
 		return j
 	}
@@ -236,7 +253,9 @@ func spaceRun(s string, i int) int {
 // newlineRun matches \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], which is space: a run with a newline
 // ends after its last newline.
 func newlineRun(s string, i int) int {
-	j, last, line := i, i, 0
+	j := i
+	last := i
+	line := 0
 	for j < len(s) {
 		c, n := classAt(s, j)
 		if c&space == 0 {
@@ -248,6 +267,7 @@ func newlineRun(s string, i int) int {
 			line = j
 		}
 	}
+
 	switch {
 	case line > 0:
 		return line

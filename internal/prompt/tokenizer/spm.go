@@ -52,10 +52,12 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	case len(m.scores) != n || len(m.types) != n:
 		return nil, fmt.Errorf("it has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
+
 	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)}, spell: plainText}
 	t.chars = newChars()
 	t.chars.first, t.chars.apart = uint32(n), true
 	t.vocab = &vocabulary{}
+
 	for id, token := range m.tokens {
 		if token == "" || !utf8.ValidString(token) {
 			return nil, fmt.Errorf("token %d is empty or not UTF-8", id)
@@ -64,6 +66,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 			return nil, err
 		}
 	}
+
 	t.vocab.index()
 	t.whole = make(idSet, n/64+1)
 	t.decoding = decoding{each: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}, fallback: true}
@@ -91,6 +94,7 @@ func (t *Tokenizer) loadBytes() error {
 		}
 		t.chars.bytes[b] = id
 	}
+
 	t.byteIDs = t.chars.bytes
 	return nil
 }
@@ -117,6 +121,7 @@ func (t *Tokenizer) loadChars(tokens []string) error {
 			c.set(r, id)
 		}
 	}
+
 	if int(c.first)+len(c.spelled) > maxTokens {
 		return errors.New("it has too many tokens and characters")
 	}
@@ -150,6 +155,7 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 			}
 		}
 	}
+
 	slices.SortStableFunc(pairs, func(a, b pair) int {
 		switch x, y := scores[a.to], scores[b.to]; {
 		case x > y:
@@ -159,10 +165,13 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 		}
 		return int(a.to) - int(b.to)
 	})
+
 	var err error
-	if t.merges, err = newMerges(len(pairs)); err != nil {
+	t.merges, err = newMerges(len(pairs))
+	if err != nil {
 		return err
 	}
+
 	m := t.merges
 	turn, tied := uint32(0), false
 	for i, p := range pairs {
@@ -177,6 +186,7 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 		}
 		m.put(p.left, p.right, uint64(len(m.becomes)-1))
 	}
+
 	if !tied {
 		m.turns = nil
 	}
@@ -201,6 +211,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			types[id] = typeControl
 		}
 	}
+
 	for _, group := range firstControlLike {
 		var found []uint32
 		marked := true
@@ -220,9 +231,13 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			}
 		}
 	}
+
 	t.added, t.normalized = newMatcher(), newMatcher()
-	t.addedIDs, t.addedBytes, t.special = map[string]uint32{}, map[uint32][]byte{}, map[uint32]bool{}
+	t.addedIDs = map[string]uint32{}
+	t.addedBytes = map[uint32][]byte{}
+	t.special = map[uint32]bool{}
 	t.skipped, t.byteTokens = t.special, map[uint32]byte{}
+
 	for id, kind := range types {
 		token := m.tokens[id]
 		switch kind {
@@ -241,6 +256,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -250,6 +266,7 @@ func (e *encoder) spmText(text string) {
 	if e.t.spm.spacePrefix && e.afterSpecial {
 		buf = append(buf, lowerBlock...)
 	}
+
 	e.afterSpecial = false
 	buf = appendMarked(buf, text)
 	e.spaced = buf

@@ -115,6 +115,7 @@ func (e *encoder) stage(s string, stages []stage) {
 		e.word(s)
 		return
 	}
+
 	st, rest := &stages[0], stages[1:]
 	switch st.kind {
 	case stageSplit:
@@ -165,7 +166,9 @@ func (e *encoder) rewrite(left int, write func([]byte) []byte) string {
 // change places. Held is a part that waits for its neighbour.
 func (e *encoder) matched(s string, st *stage, rest []stage) {
 	m := e.takeSearch()
-	heldFrom, heldTo, held := 0, 0, false
+	heldFrom := 0
+	heldTo := 0
+	held := false
 	previous := false // whether the last part was a match
 	flush := func() {
 		if held {
@@ -173,6 +176,7 @@ func (e *encoder) matched(s string, st *stage, rest []stage) {
 		}
 		held = false
 	}
+
 	part := func(from, to int, match bool) {
 		match = match != st.invert
 		join := false
@@ -195,6 +199,7 @@ func (e *encoder) matched(s string, st *stage, rest []stage) {
 		}
 		heldTo = to
 	}
+
 	for i := 0; i < len(s); {
 		start, end := st.find.find(m, s, i)
 		if start > i {
@@ -205,6 +210,7 @@ func (e *encoder) matched(s string, st *stage, rest []stage) {
 		}
 		i = end
 	}
+
 	flush()
 	e.giveSearch(m)
 }
@@ -230,6 +236,7 @@ func (e *encoder) metaspace(s string, st *stage, rest []stage) {
 	marked := s[0] == ' ' || strings.HasPrefix(s, lowerBlock)
 	prepend := !marked && (st.scheme == prependAlways || st.scheme == prependFirst && e.first)
 	e.first = false
+
 	if folded := e.t.spell == markedText; prepend || !folded {
 		s = e.rewrite(len(rest), func(dst []byte) []byte {
 			if folded {
@@ -241,10 +248,12 @@ func (e *encoder) metaspace(s string, st *stage, rest []stage) {
 			return appendMarked(dst, s)
 		})
 	}
+
 	if !st.cut {
 		e.stage(s, rest)
 		return
 	}
+
 	start := 0
 	for i := 1; i < len(s); i++ {
 		if s[i] == ' ' || s[i] == lowerBlock[0] && strings.HasPrefix(s[i:], lowerBlock) {
@@ -252,5 +261,6 @@ func (e *encoder) metaspace(s string, st *stage, rest []stage) {
 			start = i
 		}
 	}
+
 	e.stage(s[start:], rest)
 }

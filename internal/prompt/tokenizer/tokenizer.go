@@ -46,19 +46,20 @@ func (t *Tokenizer) VocabSize() int {
 // ID is the id of a token as its file spells it: "<|im_end|>", or "Ġthe" (SentencePiece:
 // "▁the") for " the".
 func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
-	if id, ok = t.addedIDs[token]; ok {
+	id, ok = t.addedIDs[token]
+	if ok {
 		return id, true
 	}
 	id = t.vocab.id(t.spell, []byte(token))
 	return id, id != none
 }
 
-// Special says whether id is of a special token, which decoding for people leaves out.
+// Special reports whether id is a special token, which decoding for people leaves out.
 func (t *Tokenizer) Special(id uint32) bool { return t.special[id] }
 
-// Before and After are the special tokens that engines put around a text of their own accord
-// (not around a rendered chat, which has them). The caller must not change them.
+// Before returns the special tokens that engines put before a text. A rendered chat has them already.
+// The caller must not change the slice.
 func (t *Tokenizer) Before() []uint32 { return t.before }
 
-// After is Before's counterpart at the end.
+// After returns the special tokens that engines put after a text; see Before.
 func (t *Tokenizer) After() []uint32 { return t.after }

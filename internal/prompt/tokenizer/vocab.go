@@ -49,6 +49,7 @@ func (v *vocabulary) add(token []byte, id uint32) error {
 	if v.spans[id].size > 0 {
 		return fmt.Errorf("id %d has two tokens", id)
 	}
+
 	v.spans[id] = span{uint32(len(v.arena)), uint32(len(token))}
 	v.arena = append(v.arena, token...)
 	v.count++
@@ -59,6 +60,7 @@ func (v *vocabulary) add(token []byte, id uint32) error {
 func (v *vocabulary) index() {
 	size := 1 << bits.Len(uint(2*v.count))
 	v.slots = make([]slot, size)
+
 	for i := range v.slots {
 		v.slots[i].id = none
 	}
@@ -119,15 +121,18 @@ func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
 			return err
 		}
 		b, ok := spell.decode(buf[:0], key)
-		if buf = b; !ok {
+		buf = b
+		if !ok {
 			v.odd[string(key)] = id
 			b = key
 		}
 		return v.add(b, id)
 	})
+
 	if err != nil {
 		return nil, err
 	}
+
 	v.arena = slices.Clip(v.arena)
 	v.index()
 	return v, nil
@@ -145,6 +150,7 @@ func hash(b []byte) uint64 {
 		h = hi ^ lo
 		b = b[16:]
 	}
+
 	var x, y uint64
 	switch n := len(b); {
 	case n >= 8:
@@ -154,6 +160,7 @@ func hash(b []byte) uint64 {
 	case n > 0:
 		x = uint64(b[0])<<16 | uint64(b[n>>1])<<8 | uint64(b[n-1])
 	}
+
 	hi, lo := bits.Mul64(x^h^k0, y^k1)
 	return hi ^ lo
 }
