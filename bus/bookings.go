@@ -43,6 +43,7 @@ func bookingsMessage(u *peers.Update) *busv1.Bookings {
 			DecodeBlocks: a.Amount.DecodeBlocks, PrefillNanoseconds: int64(a.Amount.PrefillTime),
 		})
 	}
+
 	return m
 }
 
@@ -57,5 +58,6 @@ func readBookings(m *busv1.Bookings) *peers.Update {
 			},
 		})
 	}
+
 	return u
 }

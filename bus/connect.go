@@ -66,18 +66,22 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { cfg.Log.Debug("bus error", "err", err) }),
 	}
+
 	if cfg.Embedded != nil {
 		opts = append(opts, nats.InProcessServer(cfg.Embedded.srv))
 	}
+
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to bus %s: %w", cfg.URL, err)
 	}
+
 	js, err := jetstream.New(nc)
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("connect to bus %s: %w", cfg.URL, err)
 	}
+
 	b.nc, b.js = nc, js
 	if err := b.await(ctx); err != nil {
 		nc.Close()
@@ -138,6 +142,7 @@ func (b *Bus) subscribe(ctx context.Context, subject string, handle func(*nats.M
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
+
 	defer func() { _ = sub.Unsubscribe() }()
 
 	for {
@@ -160,6 +165,7 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 	if ttl > 0 {
 		cfg.LimitMarkerTTL = max(time.Second, ttl) // with it watchers receive expiries
 	}
+
 	kv, err := b.js.CreateOrUpdateKeyValue(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", cfg.Bucket, err)

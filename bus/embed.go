@@ -33,9 +33,11 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		JetStream: true, StoreDir: cfg.Dir, JetStreamMaxMemory: cfg.MaxMemory, JetStreamMaxStore: 1 << 20,
 		NoSigs: true, NoLog: true,
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("start bus: %w", err)
 	}
+
 	srv.Start()
 	if !srv.ReadyForConnections(10 * time.Second) {
 		srv.Shutdown()

@@ -69,6 +69,7 @@ func fillEvents(m *busv1.Events, e *feed.Message) {
 
 	m.Seconds = e.Batch.Seconds
 	m.Unknown = uint32(e.Batch.Unknown)
+
 	for i := range e.Batch.Events {
 		fillEvent(nextEvent(m), &e.Batch.Events[i])
 	}
@@ -86,6 +87,7 @@ func nextEvent(m *busv1.Events) *busv1.Event {
 		m.Events[n] = &busv1.Event{}
 		return m.Events[n]
 	}
+
 	m.Events = append(m.Events, &busv1.Event{})
 	return m.Events[n]
 }
@@ -97,6 +99,7 @@ func fillEvent(m *busv1.Event, e *kvevent.Event) {
 	if e.HasParent {
 		m.Parent = uint64(e.Parent)
 	}
+
 	m.BlockSize = uint32(e.BlockSize)
 	m.Window = uint32(e.Window)
 	m.Group = uint32(e.Group)
@@ -152,6 +155,7 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 	e.Batch.Rank = e.Rank
 	e.Batch.Seconds = m.Seconds
 	e.Batch.Unknown = int(m.Unknown)
+
 	hashes := make([]kvevent.Engine, 0, engineHashes)
 	blocks := make([]blockhash.Block, 0, contentHashes)
 	for _, event := range m.Events {
@@ -164,6 +168,7 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 		blocks, out.Blocks = appendPart(blocks, event.Blocks)
 		e.Batch.Events = append(e.Batch.Events, out)
 	}
+
 	return nil
 }
 
@@ -175,6 +180,7 @@ func appendPart[T ~uint64](all []T, numbers []uint64) (extended, part []T) {
 	}
 
 	from := len(all)
+
 	for _, n := range numbers {
 		all = append(all, T(n))
 	}

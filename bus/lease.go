@@ -129,6 +129,7 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 
 	name := entry.Key()
 	delete(m.missing, name)
+
 	if entry.Operation() != jetstream.KeyValuePut {
 		delete(m.known, name)
 		m.apply(name, nil)
@@ -140,10 +141,12 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 	if err == nil && w.Name != name {
 		err = fmt.Errorf("the lease is of worker %q", w.Name)
 	}
+
 	if err != nil {
 		m.bus.reader.refuse(kindWorker, name, err)
 		return
 	}
+
 	m.bus.reader.observe(kindWorker, name, &received)
 
 	m.known[name] = true

@@ -55,11 +55,13 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	}
 
 	var received busv1.Plan
+
 	p, err := decodePlan(&received, entry.Value())
 	if err != nil {
 		w.bus.reader.refuse(kindPlan, planBucket, err)
 		return
 	}
+
 	w.bus.reader.observe(kindPlan, planBucket, &received)
 	w.apply(p)
 }
@@ -92,5 +94,6 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 			Model: pool.Model, Role: fleet.Role(pool.Role), Replicas: int(pool.Replicas), Ready: int(pool.Ready), Reason: pool.Reason,
 		})
 	}
+
 	return p, nil
 }

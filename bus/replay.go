@@ -84,6 +84,7 @@ func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, 
 	if err != nil {
 		return end, err
 	}
+
 	defer func() { _ = sub.Unsubscribe() }()
 
 	request := busv1.ReplayRequest{Rank: uint32(rank), From: from}

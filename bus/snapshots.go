@@ -84,20 +84,24 @@ func (b *Bus) pullSnapshot(
 	if err != nil {
 		return nil, err
 	}
+
 	s, size, err := readSnapshot(reply)
 	if err != nil {
 		return nil, err
 	}
+
 	s.Worker = worker
 	s.Rank = rank
 
 	if err := admit(ctx, size); err != nil {
 		return nil, err
 	}
+
 	first := s.Dump
 	if len(first) == size {
 		return s, nil
 	}
+
 	s.Dump = make([]byte, size)
 	return s, b.pullPages(ctx, s, copy(s.Dump, first))
 }
@@ -109,6 +113,7 @@ func (b *Bus) requestSnapshot(ctx context.Context, worker string, rank int) (*bu
 
 	subject := b.snapshotSubject(worker)
 	m, err := b.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
+
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, feed.ErrNoSnapshot
@@ -120,6 +125,7 @@ func (b *Bus) requestSnapshot(ctx context.Context, worker string, rank int) (*bu
 	if err := decode(reply, m.Data); err != nil {
 		return nil, err
 	}
+
 	b.reader.observe(kindSnapshot, subject, reply)
 	if reply.Snapshot == nil {
 		return nil, feed.ErrNoSnapshot
@@ -136,6 +142,7 @@ func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = sub.Unsubscribe() }()
 
 	requested := from
@@ -154,6 +161,7 @@ func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 		}
 		pulled += n
 	}
+
 	return nil
 }
 
@@ -168,6 +176,7 @@ func receivePage(ctx context.Context, in <-chan *nats.Msg, rest []byte) (int, er
 	if err := decode(&reply, data); err != nil {
 		return 0, err
 	}
+
 	want := min(pageBytes, len(rest))
 	switch len(reply.Page) {
 	case 0: // the agent has no such snapshot, or there is no agent any more

@@ -43,15 +43,18 @@ func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Durati
 	if err != nil {
 		return err
 	}
+
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", bucket, err)
 	}
+
 	defer func() { _ = w.Stop() }()
 
 	to.started()
 	grace := time.NewTimer(lifetime)
 	defer grace.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():

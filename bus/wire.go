@@ -80,6 +80,7 @@ func newReader(cfg *Config) *reader {
 	if registry == nil {
 		registry = prometheus.NewRegistry() // which nothing reads
 	}
+
 	part := metric.For(registry, "bus")
 
 	return &reader{
@@ -99,6 +100,7 @@ func (r *reader) observe(k kind, subject string, m message) {
 	}
 
 	r.unknownFields.WithLabelValues(string(k)).Inc()
+
 	if r.logIsDue(logKey{k, false}) {
 		r.cfg.Log.Warn("bus message has fields of a newer release, which were skipped; run the same release everywhere",
 			"kind", string(k), "subject", subject)
@@ -122,6 +124,7 @@ func (r *reader) logIsDue(key logKey) bool {
 	if logged && now.Sub(last) < logEvery {
 		return false
 	}
+
 	r.logged[key] = now
 	return true
 }

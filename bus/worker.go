@@ -41,6 +41,7 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		KVEvents: m.KvEvents, KVReplay: m.KvReplay,
 		Blocks: int(m.Blocks), BlockSize: int(m.BlockSize), Taints: fleet.Taints(m.Taints),
 	}
+
 	if err := w.Validate(); err != nil {
 		return fleet.Worker{}, err
 	}

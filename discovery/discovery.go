@@ -1,7 +1,15 @@
-// Package discovery says who the workers are: it takes them from the configuration file or
-// from the bus and puts them into a fleet.
+// Package discovery puts the workers of a cluster into a fleet: those of the configuration file, and
+// those that have a lease on the bus.
 //
-// It does not judge workers and does not look at their load.
+// It does not probe workers and does not read their load.
+//
+// # A worker on the bus
+//
+//	event                                    worker in the fleet
+//	lease written, state other than ready    added or updated, with that state
+//	lease written, ready, at the start       added as ready
+//	lease written, ready, later              added as starting; ready after Config.Settle
+//	lease removed or expired                 removed
 //
 // # Concurrency
 //
@@ -19,8 +27,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// File makes the fleet hold exactly these workers, all ready: nobody watches them, so Envoy's
-// retries are what finds the dead.
+// File makes the fleet consist of these workers, all of them ready. Nothing probes workers of the file, so
+// only the retries of Envoy find out that one is dead.
 func File(workers []fleet.Worker, f *fleet.Fleet) error {
 	keep := map[string]bool{}
 	for _, w := range workers {
@@ -30,6 +38,7 @@ func File(workers []fleet.Worker, f *fleet.Fleet) error {
 		}
 		keep[w.Name] = true
 	}
+
 	for _, w := range f.Snapshot().Workers {
 		if !keep[w.Name] {
 			f.Remove(w.Name)
@@ -38,19 +47,19 @@ func File(workers []fleet.Worker, f *fleet.Fleet) error {
 	return nil
 }
 
-// Config says how Bus follows the bus.
+// Config is read by Bus and not changed later.
 type Config struct {
 	Bus   *bus.Bus
 	Fleet *fleet.Fleet
 	Log   *slog.Logger
-	// Keep names workers that stay even when no lease has them.
+	// Keep holds the names of workers that stay without a lease: those of the configuration file.
 	Keep map[string]bool
-	// Settle is how long a worker that has become ready waits until it is put into the fleet as
-	// ready, if others are ready already. A router waits until every Envoy has heard of the
-	// worker: a pick that Envoy does not know is ignored.
-	// Workers that are there from the beginning do not wait.
+	// Settle is how long a worker that became ready stays in state starting while others of its model
+	// are ready. Meanwhile every Envoy receives its endpoint: Envoy ignores a pick of an endpoint that
+	// it does not have. Workers that are there at the start do not wait. 0 waits for none.
 	Settle time.Duration
-	// Synced is called once, when the workers that are there now are in the fleet. It may be nil.
+	// Synced is called once, when the workers that were there at the start are in the fleet. Nil is
+	// not called.
 	Synced func()
 }
 
@@ -61,51 +70,58 @@ func Bus(ctx context.Context, cfg Config) error {
 	return cfg.Bus.WatchWorkers(ctx, w.apply, w.sync)
 }
 
-// watcher applies leases. apply is called from one goroutine; timers have theirs.
+// watcher applies leases to the fleet. The bus calls apply and sync from one goroutine; timers call
+// settled from theirs.
 type watcher struct {
 	Config
 
 	mu      sync.Mutex
-	due     map[string]*settling // guarded by mu; workers that settle
-	synced  bool                 // guarded by mu
-	stopped bool                 // guarded by mu
+	due     map[string]*settling // guarded by mu; workers that wait for Settle, by name
+	synced  bool                 // guarded by mu; the workers of the start were applied
+	stopped bool                 // guarded by mu; timers change nothing any more
 }
 
-// settling is a worker that will be ready when its timer fires.
+// settling is a worker that becomes ready in the fleet when its timer fires.
 type settling struct {
 	worker fleet.Worker
 	timer  *time.Timer
 }
 
+// apply applies one change of a lease; a nil worker has none any more.
 func (w *watcher) apply(name string, worker *fleet.Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.Keep[name] || w.stopped {
 		return
 	}
+
 	if d := w.due[name]; d != nil {
 		if worker != nil && d.worker == *worker {
-			return // its lease was asserted again: that puts nothing off
+			return // its lease was renewed without a change, so the timer runs on
 		}
 		d.timer.Stop()
 		delete(w.due, name)
 	}
+
 	if worker == nil {
 		if w.Fleet.Remove(name) {
 			w.Log.Info("worker gone", "worker", name)
 		}
 		return
 	}
+
 	if w.mustSettle(worker) {
 		d := &settling{worker: *worker}
 		d.timer = time.AfterFunc(w.Settle, func() { w.settled(d) })
 		w.due[name] = d
 		worker.State = fleet.Starting
 	}
+
 	w.put(*worker)
 }
 
-// sync is called when all that are there have been applied, again after each reconnection.
+// sync is called when the leases that are there have been applied: at the start and after each
+// reconnection. Config.Synced is called the first time.
 func (w *watcher) sync() {
 	w.mu.Lock()
 	first := !w.synced
@@ -116,7 +132,8 @@ func (w *watcher) sync() {
 	}
 }
 
-// mustSettle says whether a worker is ready in a place that is new, while others can serve.
+// mustSettle reports whether a worker must wait for Settle: it is ready at an address that the fleet does
+// not have as ready, and other workers of its model can serve meanwhile. w.mu is held.
 func (w *watcher) mustSettle(worker *fleet.Worker) bool {
 	if !w.synced || w.Settle == 0 || worker.State != fleet.Ready {
 		return false
@@ -131,16 +148,18 @@ func (w *watcher) mustSettle(worker *fleet.Worker) bool {
 	return others
 }
 
+// settled puts a worker into the fleet as ready, unless its lease has changed since its timer started.
 func (w *watcher) settled(d *settling) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.due[d.worker.Name] != d || w.stopped {
-		return // it has changed again meanwhile
+		return
 	}
 	delete(w.due, d.worker.Name)
 	w.put(d.worker)
 }
 
+// put adds or updates a worker, and logs the change. w.mu is held.
 func (w *watcher) put(worker fleet.Worker) {
 	old := w.Fleet.Snapshot().Worker(worker.Name)
 	changed, err := w.Fleet.Put(worker)
@@ -148,10 +167,11 @@ func (w *watcher) put(worker fleet.Worker) {
 	case err != nil:
 		w.Log.Warn("worker ignored", "worker", worker.Name, "err", err)
 	case changed:
-		say(w.Log, old, &worker)
+		logChange(w.Log, old, &worker)
 	}
 }
 
+// stop stops all timers. A timer that has fired already finds stopped set.
 func (w *watcher) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,8 +181,9 @@ func (w *watcher) stop() {
 	}
 }
 
-// say logs what a person would put into an incident timeline.
-func say(log *slog.Logger, old, w *fleet.Worker) {
+// logChange logs a change of a worker: its state as information for a timeline of incidents, anything
+// else for debugging.
+func logChange(log *slog.Logger, old, w *fleet.Worker) {
 	switch {
 	case old != nil && old.State == w.State && old.Epoch == w.Epoch:
 		log.Debug("worker changed", "worker", w.Name)

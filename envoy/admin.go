@@ -17,7 +17,8 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// AdminAddress is where Envoy's admin server listens; it is known shortly after the start.
+// AdminAddress returns host:port of Envoy's admin server. Envoy writes it shortly after its start; before
+// that there is an error.
 func (p *Process) AdminAddress() (string, error) {
 	b, err := os.ReadFile(filepath.Join(p.dir, adminFile))
 	if err != nil {
@@ -26,7 +27,8 @@ func (p *Process) AdminAddress() (string, error) {
 	return string(b), nil
 }
 
-// WaitReady returns when Envoy has a listener and serves.
+// WaitReady waits until Envoy has a listener and serves requests. It returns an error when Envoy or ctx
+// ends first.
 func (p *Process) WaitReady(ctx context.Context) error {
 	for !p.ready(ctx) {
 		if err := p.pause(ctx, 20*time.Millisecond); err != nil {
@@ -36,23 +38,25 @@ func (p *Process) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// ready asks the admin server whether Envoy is live and has been given a listener: an Envoy
-// whose control plane is late is live without one.
+// ready reports whether Envoy is live and has a listener. An Envoy that waits for its control plane is live
+// without one.
 func (p *Process) ready(ctx context.Context) bool {
 	admin, err := p.AdminAddress()
 	if err != nil {
 		return false
 	}
+
 	live, err := call(ctx, http.MethodGet, "http://"+admin+"/ready")
 	if err != nil || !strings.HasPrefix(live, "LIVE") {
 		return false
 	}
+
 	listeners, err := call(ctx, http.MethodGet, "http://"+admin+"/listeners")
 	return err == nil && strings.TrimSpace(listeners) != ""
 }
 
-// Drain asks Envoy to accept nothing new and returns when nothing is in flight, when Envoy is
-// gone or when ctx ends.
+// Drain makes Envoy refuse new connections. It returns when no request is in flight, when Envoy has ended,
+// or when ctx ends.
 func (p *Process) Drain(ctx context.Context) {
 	admin, err := p.AdminAddress()
 	if err != nil {
@@ -61,6 +65,7 @@ func (p *Process) Drain(ctx context.Context) {
 	if _, err := call(ctx, http.MethodPost, "http://"+admin+"/drain_listeners"); err != nil {
 		return
 	}
+
 	for {
 		if n, err := p.InFlight(ctx); err != nil || n == 0 {
 			return
@@ -71,22 +76,24 @@ func (p *Process) Drain(ctx context.Context) {
 	}
 }
 
-// InFlight is the number of requests that clients wait for.
+// InFlight returns the number of requests that clients wait for.
 func (p *Process) InFlight(ctx context.Context) (int, error) {
 	return p.Stat(ctx, "http."+envoynames.ConnectionManager+".downstream_rq_active")
 }
 
-// Stat reads one of Envoy's counters or gauges; 0 where it has none of that name yet.
+// Stat returns the value of one of Envoy's counters or gauges; 0 if there is none of that name yet.
 func (p *Process) Stat(ctx context.Context, name string) (int, error) {
 	admin, err := p.AdminAddress()
 	if err != nil {
 		return 0, err
 	}
-	name = strings.ReplaceAll(name, ":", "_") // as Envoy spells it
+
+	name = strings.ReplaceAll(name, ":", "_") // Envoy replaces colons in names of statistics
 	text, err := call(ctx, http.MethodGet, "http://"+admin+"/stats?filter="+url.QueryEscape("^"+regexp.QuoteMeta(name)+"$"))
 	if err != nil {
 		return 0, fmt.Errorf("read stat %s: %w", name, err)
 	}
+
 	_, n, ok := strings.Cut(strings.TrimSpace(text), ": ")
 	if !ok {
 		return 0, nil
@@ -94,9 +101,11 @@ func (p *Process) Stat(ctx context.Context, name string) (int, error) {
 	return strconv.Atoi(n)
 }
 
+// pause waits for d. It returns an error when Envoy or ctx ends first.
 func (p *Process) pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil
@@ -107,10 +116,10 @@ func (p *Process) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// adminClient keeps no connection open: questions are rare, and a drained Envoy should be idle.
+// adminClient closes its connections: requests are rare, and a drained Envoy must have none open.
 var adminClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// call asks the admin server, which answers within a second or is not asked further.
+// call sends one request to the admin server, with a time-out of one second, and returns the body.
 func call(ctx context.Context, method, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -118,10 +127,12 @@ func call(ctx context.Context, method, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	resp, err := adminClient.Do(req)
 	if err != nil {
 		return "", err
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err == nil && resp.StatusCode != http.StatusOK {

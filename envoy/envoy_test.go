@@ -100,16 +100,16 @@ func TestRelay(t *testing.T) {
 	}
 	p.stopping.Store(true)
 	p.relay(log, "error\tconfig\tstream closed: it complains of its own end")
-	want := `level=WARN msg="envoy said" logger=config line="gRPC config stream closed: 14, connection refused"
-level=ERROR msg="envoy said" logger=main line="error initializing configuration"
-level=ERROR msg="envoy said" logger=backtrace line="Caught Segmentation fault"
-level=DEBUG msg="envoy said" logger=main line="There is no configured limit to the number of allowed active downstream connections. Configure a limit"
-level=DEBUG msg="envoy said" logger=main line="caught ENVOY_SIGTERM"
-level=WARN msg="envoy said" logger=main line="tabs\tare\tkept"
-level=WARN msg="envoy said" logger="" line="a line of its own, as of a sanitizer"
-level=WARN msg="envoy said" logger="" line="half\ta line"
-level=WARN msg="envoy said" logger="" line=""
-level=DEBUG msg="envoy said" logger=config line="stream closed: it complains of its own end"
+	want := `level=WARN msg="envoy log" logger=config line="gRPC config stream closed: 14, connection refused"
+level=ERROR msg="envoy log" logger=main line="error initializing configuration"
+level=ERROR msg="envoy log" logger=backtrace line="Caught Segmentation fault"
+level=DEBUG msg="envoy log" logger=main line="There is no configured limit to the number of allowed active downstream connections. Configure a limit"
+level=DEBUG msg="envoy log" logger=main line="caught ENVOY_SIGTERM"
+level=WARN msg="envoy log" logger=main line="tabs\tare\tkept"
+level=WARN msg="envoy log" logger="" line="a line of its own, as of a sanitizer"
+level=WARN msg="envoy log" logger="" line="half\ta line"
+level=WARN msg="envoy log" logger="" line=""
+level=DEBUG msg="envoy log" logger=config line="stream closed: it complains of its own end"
 `
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -281,7 +281,7 @@ func TestBadBootstrap(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "envoy: exit status 1") {
 		t.Errorf("got %v", err)
 	}
-	if !strings.Contains(out.String(), `level=ERROR msg="envoy said" logger=main`) || !strings.Contains(out.String(), "no-address") {
+	if !strings.Contains(out.String(), `level=ERROR msg="envoy log" logger=main`) || !strings.Contains(out.String(), "no-address") {
 		t.Errorf("its reason is not in the log:\n%s", out)
 	}
 }

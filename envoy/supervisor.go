@@ -59,6 +59,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if s.stopping {
 		cancel()
 	}
+
 	s.mu.Unlock()
 
 	restarts := child.Supervisor{
@@ -67,6 +68,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			s.cfg.Log.Warn("envoy ended; starting it again", "err", err, "wait", pause)
 		},
 	}
+
 	if err := restarts.Run(ctx, s.runOnce); err != nil {
 		return fmt.Errorf("keep envoy running: %w", err)
 	}
@@ -102,10 +104,12 @@ func (s *Supervisor) start() (*Process, error) {
 	if s.stopping {
 		return nil, errors.New("envoy is being stopped")
 	}
+
 	p, err := Start(s.cfg.Config)
 	if err != nil {
 		return nil, err
 	}
+
 	s.proc = p
 	s.started = time.Now()
 	s.ready = time.Time{}
@@ -127,6 +131,7 @@ func (s *Supervisor) ended() (ready time.Duration) {
 	if !s.ready.IsZero() {
 		ready = max(1, time.Since(s.ready))
 	}
+
 	s.proc = nil
 	s.ready = time.Time{}
 	return ready

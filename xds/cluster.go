@@ -27,8 +27,8 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	var p packer
 	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
 	override := &overridev3.OverrideHost{
-		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(envoynames.Picked)}},
-		SelectedHostKey:     metadataKey(envoynames.Served),
+		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(envoynames.HeaderDestination)}},
+		SelectedHostKey:     metadataKey(envoynames.HeaderDestinationServed),
 		FallbackPolicy:      fallback,
 	}
 	c := &clusterv3.Cluster{

@@ -13,7 +13,7 @@ import (
 func TestHintHeaders(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		text := prototext.Format(buildExtProc(Settings{HintHeaders: trusted}))
-		for _, h := range envoynames.Hints() {
+		for _, h := range envoynames.HintHeaders() {
 			if strings.Contains(text, `"`+h+`"`) != trusted {
 				t.Errorf("trusted %v: %s", trusted, h)
 			}

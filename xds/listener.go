@@ -77,7 +77,7 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 // then a forged header would still be there.
 func forgedHeaders() []*mutationv3.HeaderMutation {
 	var out []*mutationv3.HeaderMutation
-	for _, h := range []string{envoynames.Picked, envoynames.Served, envoynames.Subset, envoynames.HeaderModel, envoynames.HeaderDecision} {
+	for _, h := range []string{envoynames.HeaderDestination, envoynames.HeaderDestinationServed, envoynames.HeaderDestinationSubset, envoynames.HeaderModel, envoynames.HeaderDecision} {
 		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
 	}
 	return out
@@ -88,7 +88,7 @@ func forgedHeaders() []*mutationv3.HeaderMutation {
 func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
 	if s.HintHeaders {
-		forwarded = append(forwarded, envoynames.Hints()...)
+		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
 	return &extprocv3.ExternalProcessor{
 		GrpcService:      extProcService(),

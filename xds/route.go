@@ -32,7 +32,7 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 			Match:                  match,
 			Action:                 &routev3.Route_Route{Route: buildAction(s, s.Models[i], retry)},
 			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
-			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.Picked},
+			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.HeaderDestination},
 			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
 				Header:       &corev3.HeaderValue{Key: envoynames.HeaderDecision, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
 				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,

@@ -163,9 +163,9 @@ func (e *Entry) readFacts(ours bool, message []byte) error {
 			into = &e.Booking
 		case ours && k == envoynames.Decision:
 			into = &e.Decision
-		case !ours && k == envoynames.Picked:
+		case !ours && k == envoynames.HeaderDestination:
 			into = &e.Picked
-		case !ours && k == envoynames.Served:
+		case !ours && k == envoynames.HeaderDestinationServed:
 			into = &e.Served
 		default:
 			continue

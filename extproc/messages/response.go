@@ -87,7 +87,7 @@ func (r *Response) appendCommon(dst []byte) []byte {
 // appendFacts appends the Struct of the metadata.
 func (r *Response) appendFacts(dst []byte) []byte {
 	dst = appendFact(dst, envoynames.Namespace, envoynames.Booking, r.Booking)
-	dst = appendFact(dst, envoynames.NamespaceLB, envoynames.Picked, r.Picked)
+	dst = appendFact(dst, envoynames.NamespaceLB, envoynames.HeaderDestination, r.Picked)
 	return appendFact(dst, envoynames.Namespace, envoynames.Decision, r.Decision)
 }
 

@@ -136,7 +136,7 @@ func TestResponse(t *testing.T) {
 		{To: Headers, Booking: "0123456789abcdef"},
 		{To: Body, Decision: "d", Picked: long},
 		{To: Headers},
-		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []Header{{envoynames.Picked, "10.0.0.1:8000"}, {"content-length", "3"}}, Remove: []string{"content-encoding"},
+		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []Header{{envoynames.HeaderDestination, "10.0.0.1:8000"}, {"content-length", "3"}}, Remove: []string{"content-encoding"},
 			NewBody: []byte("new"), ClearRoute: true},
 		{To: Body, NewBody: []byte{}},
 	} {
@@ -155,7 +155,7 @@ func TestResponse(t *testing.T) {
 			return m.GetDynamicMetadata().GetFields()[namespace].GetStructValue().GetFields()[key].GetStringValue()
 		}
 		got := Response{To: r.To, Booking: facts(envoynames.Namespace, envoynames.Booking), Decision: facts(envoynames.Namespace, envoynames.Decision),
-			Picked: facts(envoynames.NamespaceLB, envoynames.Picked), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
+			Picked: facts(envoynames.NamespaceLB, envoynames.HeaderDestination), ClearRoute: common.GetClearRouteCache(), Remove: common.GetHeaderMutation().GetRemoveHeaders()}
 		for _, h := range common.GetHeaderMutation().GetSetHeaders() {
 			if h.GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
 				t.Errorf("header %s: %s", h.GetHeader().GetKey(), h.GetAppendAction())
@@ -196,7 +196,7 @@ var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCom
 	TimeToFirstUpstreamRxByte: durationpb.New(1500 * time.Millisecond), TimeToLastUpstreamRxByte: durationpb.New(3 * time.Second), CustomTags: map[string]string{"a": "b"},
 	Metadata: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		envoynames.Namespace:   texts(envoynames.Booking, "b1", envoynames.Decision, "d1", "other", "x"),
-		envoynames.NamespaceLB: texts(envoynames.Picked, "a,b", envoynames.Served, "a"),
+		envoynames.NamespaceLB: texts(envoynames.HeaderDestination, "a,b", envoynames.HeaderDestinationServed, "a"),
 		"envoy.other":          texts(envoynames.Booking, "no"),
 	}},
 }, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345}}
@@ -209,7 +209,7 @@ func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 	}
 	return Entry{
 		Booking: fact(envoynames.Namespace, envoynames.Booking), Decision: fact(envoynames.Namespace, envoynames.Decision),
-		Picked: fact(envoynames.NamespaceLB, envoynames.Picked), Served: fact(envoynames.NamespaceLB, envoynames.Served),
+		Picked: fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: fact(envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
 		ResponseBytes: m.GetResponse().GetResponseBodyBytes(),
@@ -325,7 +325,7 @@ func BenchmarkWire(b *testing.B) {
 			marshal(b, &extprocv3.ProcessingResponse{
 				Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}},
 				DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-					envoynames.Namespace: struct1(envoynames.Decision, "0123456789abcdef"), envoynames.NamespaceLB: struct1(envoynames.Picked, "10.0.0.1:8000,10.0.0.2:8000"),
+					envoynames.Namespace: struct1(envoynames.Decision, "0123456789abcdef"), envoynames.NamespaceLB: struct1(envoynames.HeaderDestination, "10.0.0.1:8000,10.0.0.2:8000"),
 				}},
 			})
 		}

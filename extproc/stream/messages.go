@@ -55,7 +55,7 @@ func destinations(d *route.Decision) string {
 func (s *Server) mutate(m *messages.Response, r reply) {
 	set := func(key, value string) { m.Set = append(m.Set, messages.Header{Key: key, Value: value}) }
 	if r.header {
-		set(envoynames.Picked, m.Picked)
+		set(envoynames.HeaderDestination, m.Picked)
 	}
 	if pool, other := s.otherPool(r.pick.Model); other {
 		set(envoynames.HeaderModel, pool)

@@ -5,14 +5,14 @@ import (
 	"syscall"
 )
 
-// attr gives the child a process group of its own, so that a Ctrl-C at the terminal reaches
-// only us and we stop it in order, and ties its life to ours.
+// attr makes the child the leader of a new process group, so that a Ctrl-C at the terminal does not reach
+// it, and has the kernel kill it when this process dies.
 func attr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// lockThread keeps the calling goroutine on its thread: Pdeathsig watches the thread that
-// started the child, not the process.
+// lockThread keeps the calling goroutine on its thread. The kernel sends Pdeathsig when the thread that
+// started the child ends, even if the process lives on.
 func lockThread() (unlock func()) {
 	runtime.LockOSThread()
 	return runtime.UnlockOSThread

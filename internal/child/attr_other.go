@@ -4,8 +4,8 @@ package child
 
 import "syscall"
 
-// attr gives the child a process group of its own. Only Linux can tie a child's life to its
-// parent's.
+// attr makes the child the leader of a new process group. Only Linux can kill a child when its parent
+// dies.
 func attr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func lockThread() (unlock func()) { return func() {} }

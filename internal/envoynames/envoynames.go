@@ -1,31 +1,30 @@
-// Package envoynames holds the words that Envoy's configuration and those who answer Envoy must
-// spell alike: metadata namespaces and keys, header names.
-//
-// It holds nothing else.
+// Package envoynames holds the names that Envoy's configuration and the services behind Envoy share:
+// metadata namespaces, metadata keys and headers.
 package envoynames
 
-// The Gateway API endpoint picker's words. The namespace is of untyped dynamic metadata; the
-// picked key is also a header, because the protocol asks for both.
+// Names of the Gateway API endpoint picker protocol. NamespaceLB is a namespace of dynamic metadata. The
+// destination is a metadata key and a header, because the protocol requires both.
 const (
-	NamespaceLB = "envoy.lb"
-	Picked      = "x-gateway-destination-endpoint"
-	Served      = "x-gateway-destination-endpoint-served"
-	Subset      = "x-gateway-destination-endpoint-subset"
+	NamespaceLB             = "envoy.lb"
+	HeaderDestination       = "x-gateway-destination-endpoint"
+	HeaderDestinationServed = "x-gateway-destination-endpoint-served"
+	HeaderDestinationSubset = "x-gateway-destination-endpoint-subset"
 )
 
-// Our own words. Booking is set before a pick and joins access-log entries; Decision is set
-// with the pick and is shown to clients.
+// Stator's own names.
 const (
+	// Namespace is the namespace of dynamic metadata. Booking is set in it before the pick, and the
+	// access-log entry carries it. Decision is set with the pick.
 	Namespace = "stator"
 	Booking   = "booking"
 	Decision  = "decision"
 
-	// HeaderModel chooses the pool where there are several models; HeaderDecision carries the
-	// decision's id on responses.
+	// HeaderModel selects the pool when there are several models. HeaderDecision carries the id of the
+	// decision to the client.
 	HeaderModel    = "x-stator-model"
 	HeaderDecision = "x-stator-decision"
 
-	// HintPrefix begins the headers by which trusted clients say how a request is to be routed.
+	// HintPrefix begins the headers by which trusted clients influence routing.
 	HintPrefix     = "x-stator-"
 	HeaderPriority = "x-stator-priority"
 	HeaderStrict   = "x-stator-strict-priority"
@@ -35,18 +34,18 @@ const (
 	HeaderWorker   = "x-stator-worker"
 	HeaderRank     = "x-stator-rank"
 
-	// DetailPrefix begins the response code details of answers that extproc gave instead of a
-	// worker: they are in OpenAI's shape already.
+	// DetailPrefix begins the response code details of answers that the router gave itself. They have
+	// OpenAI's shape already, so Envoy must not replace them.
 	DetailPrefix = "stator_"
 
-	// Authority is what an Envoy that we configured calls the server of its decisions.
+	// Authority is the :authority that an Envoy uses for the router if xds configured it.
 	Authority = "stator"
 
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"
 )
 
-// Hints lists the headers of hints.
-func Hints() []string {
+// HintHeaders returns the headers of all hints.
+func HintHeaders() []string {
 	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank}
 }

@@ -62,6 +62,7 @@ func withoutComments(r io.Reader) (io.Reader, error) {
 		page.Write(line)
 		page.WriteByte('\n')
 	}
+
 	return &page, lines.Err()
 }
 

@@ -50,13 +50,15 @@ func build(ctx context.Context, dir, baseTree string, p pair) (b binaries, err e
 		now: filepath.Join(dir, name+"-now.test"), base: filepath.Join(dir, name+"-base.test"),
 		baseDir: filepath.Join(baseTree, p.base),
 	}
-	if b.nowDir, err = filepath.Abs(p.now); err != nil {
+	b.nowDir, err = filepath.Abs(p.now)
+	if err != nil {
 		return b, err
 	}
 
 	if _, err := command(ctx, ".", "go", "test", "-c", "-o", b.now, "./"+p.now); err != nil {
 		return b, err
 	}
+
 	_, err = command(ctx, baseTree, "go", "test", "-c", "-o", b.base, "./"+p.base)
 	return b, err
 }
@@ -67,6 +69,7 @@ func (b binaries) common(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	base, err := benchmarks(ctx, b.baseDir, b.base)
 	if err != nil {
 		return nil, err
@@ -80,6 +83,7 @@ func benchmarks(ctx context.Context, dir, binary string) (names []string, err er
 	if err != nil {
 		return nil, err
 	}
+
 	for line := range strings.Lines(out) {
 		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[0], "Benchmark") {
 			names = append(names, fields[0])
@@ -92,7 +96,9 @@ func benchmarks(ctx context.Context, dir, binary string) (names []string, err er
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	cmd.Dir = dir
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("run %s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, stderr.String())
 	}

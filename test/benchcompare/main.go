@@ -58,6 +58,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--only: %w", err)
 	}
+
 	skipped, err := regexp.Compile(*skip)
 	if err != nil {
 		return fmt.Errorf("--skip: %w", err)
@@ -67,15 +68,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = os.RemoveAll(dir) }()
 	tree, err := checkOut(ctx, dir, *base)
 	if err != nil {
 		return err
 	}
+
 	defer tree.remove()
 
 	m := measurement{rounds: *rounds, target: *target, progress: os.Stderr}
 	fmt.Fprintf(out, "base %s; %d rounds; load average %s before\n\n", tree.revision, *rounds, loadAverage())
+
 	var results []result
 	for _, p := range pairs(*packages, *moved, tree.dir) {
 		binaries, err := build(ctx, dir, tree.dir, p)
@@ -129,6 +133,7 @@ func pairs(packages, moved, baseDir string) []pair {
 		}
 		list = append(list, pair{now, base})
 	}
+
 	return list
 }
 
@@ -136,6 +141,7 @@ func pairs(packages, moved, baseDir string) []pair {
 func printResults(out io.Writer, results []result) (slower int) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "package\tbenchmark\tbase CPU/op\tnow CPU/op\tratio\t95 % interval\t")
+
 	for _, r := range results {
 		verdict := ""
 		if r.low > slowerBound {
@@ -144,6 +150,7 @@ func printResults(out io.Writer, results []result) (slower int) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.3f\t%.3f to %.3f\t%s\n", r.pkg, r.name, duration(r.base), duration(r.now), r.ratio, r.low, r.high, verdict)
 	}
+
 	_ = w.Flush()
 	return slower
 }

@@ -79,6 +79,7 @@ func cpuPerOp(ctx context.Context, dir, binary, name string, n int) (float64, er
 	if err != nil {
 		return 0, err
 	}
+
 	total, err := cpuTime(ctx, dir, binary, name, n+1)
 	if err != nil {
 		return 0, err

@@ -1,5 +1,5 @@
-// Package loopback hands out TCP ports on 127.0.0.1 for servers that must be told where to
-// listen before they run, and hands out none twice.
+// Package loopback reserves TCP ports on 127.0.0.1 for servers that get their address before they start.
+// It reserves no port twice.
 package loopback
 
 import (
@@ -10,39 +10,39 @@ import (
 	"sync"
 )
 
-// Ports come from below those that Linux and macOS give to outgoing connections and to
-// servers that listen on port 0, so that neither can take one before its server starts.
+// The range lies below the ports that Linux and macOS give to outgoing connections and to servers on
+// port 0, so that neither can take a port between its reservation and the start of its server.
 const (
 	first = 12_000
 	ports = 20_000
 )
 
-// held keeps the UDP socket of every port handed out, for as long as the process lives. What
-// we start speaks TCP, so the socket is in nobody's way but that of another test, in this
-// process or beside it, that would choose the same port.
+// held keeps the UDP socket of every reserved port open until the process ends. Servers of tests use TCP,
+// so the socket disturbs none of them; it keeps this and other test processes from reserving the port.
 var held struct {
 	sync.Mutex
 	sockets []net.PacketConn
 }
 
-// Address returns an address that nobody listens on and that nobody else is given.
+// Address reserves an address that no server uses, and returns it.
 func Address() (string, error) {
 	at := rand.IntN(ports)
 	for i := range ports {
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+(at+i)%ports))
-		if free(address) {
+		if reserve(address) {
 			return address, nil
 		}
 	}
 	return "", errors.New("find a free port on loopback: all are taken")
 }
 
-// Port is Address for those who want its number alone.
+// Port reserves an address and returns its port.
 func Port() (int, error) {
 	address, err := Address()
 	if err != nil {
 		return 0, err
 	}
+
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return 0, err
@@ -50,17 +50,19 @@ func Port() (int, error) {
 	return strconv.Atoi(port)
 }
 
-// free reserves an address, if it can be had.
-func free(address string) bool {
+// reserve reserves an address, and reports whether it was free.
+func reserve(address string) bool {
 	reserved, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return false
 	}
+
 	server, err := net.Listen("tcp", address)
 	if err != nil {
 		_ = reserved.Close()
 		return false
 	}
+
 	_ = server.Close()
 	held.Lock()
 	defer held.Unlock()

@@ -1,8 +1,6 @@
-// Package engine knows how each kind of engine is launched, probed and read.
+// Package engine launches and probes each kind of engine.
 //
-// A [Launch] says which engine is wanted; [Launch.Build] turns it into a command line with
-// the addresses it will serve on, and a [Probe] reads its health and load over HTTP. The
-// package does not keep anything alive: package workeragent does.
-//
-// All values are safe for concurrent use once made.
+// A [Launch] describes an engine to start. [Launch.Build] turns it into a command line and the addresses
+// that the engine will serve on, and a [Probe] reads the health and load of a running engine over HTTP.
+// The package starts no process: package workeragent does, and keeps it alive.
 package engine

@@ -10,15 +10,16 @@ import (
 	"strings"
 )
 
-// simulated runs this program's own simulated engine.
+// simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, ports []int, c *Command) error {
-	if err := l.only("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup", "tokenScale"); err != nil {
+	if err := l.refuseUnknownArgs("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup", "tokenScale"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
 	if err != nil {
 		return err
 	}
+
 	c.Worker.Blocks = blocks
 	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
 	c.Path = l.Self
@@ -27,6 +28,7 @@ func simulated(l Launch, ports []int, c *Command) error {
 		"--block-size", strconv.Itoa(l.BlockSize), "--blocks", strconv.Itoa(blocks),
 		"--kv-events", c.Worker.KVEvents, "--kv-replay", c.Worker.KVReplay, "--log-level", "warn",
 	}
+
 	for _, a := range l.Aliases {
 		c.Args = append(c.Args, "--alias", a)
 	}
@@ -39,13 +41,14 @@ func simulated(l Launch, ports []int, c *Command) error {
 	return nil
 }
 
-// llamaScript serves a GGUF file by llama.cpp's own HTTP server, from the xllamacpp wheel.
+// llamaScript runs the HTTP server of llama.cpp, from the xllamacpp wheel, for a GGUF file.
 //
 //go:embed llamacpp.py
 var llamaScript string
 
+// llamaCPP runs a llama.cpp server, which publishes no KV events.
 func llamaCPP(l Launch, ports []int, c *Command) error {
-	if err := l.only("ctx", "slots", "threads"); err != nil {
+	if err := l.refuseUnknownArgs("ctx", "slots", "threads"); err != nil {
 		return err
 	}
 	settings := map[string]any{"model": l.ModelPath, "alias": l.Model, "host": host, "port": ports[0]}
@@ -56,52 +59,61 @@ func llamaCPP(l Launch, ports []int, c *Command) error {
 		}
 		settings[key] = n
 	}
-	c.Worker.Blocks = settings["ctx"].(int) / max(1, l.BlockSize) // the context is shared by the slots
+
+	c.Worker.Blocks = settings["ctx"].(int) / max(1, l.BlockSize) // all slots share the context
 	text, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("launch %s: %w", l.Name, err)
 	}
+
 	c.Path, c.Args = l.Python, []string{"-c", llamaScript, string(text)}
 	return nil
 }
 
-// vllm runs `vllm serve` of the interpreter's environment. Every arg becomes an option.
+// vllm runs the vLLM that is installed in the interpreter's environment. Every argument becomes an option
+// of its command line.
 func vllm(l Launch, ports []int, c *Command) error {
 	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
 	events, err := json.Marshal(map[string]any{
 		"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events",
-		// Only an endpoint with a star is bound; any other is connected to.
+		// vLLM binds an endpoint with a star, and connects to any other.
 		"endpoint": "tcp://*:" + strconv.Itoa(ports[1]), "replay_endpoint": "tcp://*:" + strconv.Itoa(ports[2]),
 	})
+
 	if err != nil {
 		return fmt.Errorf("launch %s: %w", l.Name, err)
 	}
+
 	c.Path = l.Python
 	c.Args = append([]string{
 		"-m", "vllm.entrypoints.openai.api_server", "--model", l.ModelPath, "--served-model-name", l.Model,
 	}, l.Aliases...)
 	c.Args = append(c.Args, "--host", host, "--port", strconv.Itoa(ports[0]), "--block-size", strconv.Itoa(l.BlockSize),
 		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", string(events))
+
 	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
 		c.Args = append(c.Args, "--"+strings.TrimPrefix(key, "--"))
 		if v := l.Args[key]; v != "" && v != "true" {
 			c.Args = append(c.Args, v)
 		}
 	}
+
 	c.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}
 	return nil
 }
 
-// other runs any command; {port}, {name} and {model} are filled in.
-func other(l Launch, ports []int, c *Command) error {
-	if err := l.only(); err != nil {
+// anyCommand runs a command of the user's. It replaces {port}, {name} and {model} in it.
+func anyCommand(l Launch, ports []int, c *Command) error {
+	if err := l.refuseUnknownArgs(); err != nil {
 		return err
 	}
 	if len(l.Command) == 0 {
 		return fmt.Errorf("launch %s: engine exec needs a command", l.Name)
 	}
+
 	fill := strings.NewReplacer("{port}", strconv.Itoa(ports[0]), "{name}", l.Name, "{model}", l.Model)
 	c.Path = fill.Replace(l.Command[0])
+
 	for _, a := range l.Command[1:] {
 		c.Args = append(c.Args, fill.Replace(a))
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Launch is one engine process that is wanted.
+// Launch describes one engine process to start.
 type Launch struct {
 	// Kind is sim, llamacpp, vllm or exec.
 	Kind string
-	// Name is the worker's.
+	// Name is the worker's name.
 	Name string
-	// Model is the name it serves, ModelPath its files, Aliases further names.
+	// Model is the name that the engine serves, Aliases are further names, and ModelPath is the folder
+	// or file of the model.
 	Model, ModelPath string
 	Aliases          []string
 	Role             fleet.Role
@@ -24,28 +25,29 @@ type Launch struct {
 	BlockSize int
 	// Command is the command line of kind exec.
 	Command []string
-	// Args are the engine's own settings, by name.
+	// Args are the settings of this kind of engine, by name.
 	Args map[string]string
-	// Taints are the worker's.
+	// Taints are the worker's taints.
 	Taints fleet.Taints
-	// Self is the path of this program, for sim; Python an interpreter, for llamacpp and vllm.
+	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
+	// llamacpp and vllm.
 	Self, Python string
 }
 
-// Command is how to run a process and where it will serve.
+// Command is the command line of an engine, and the worker that it will be.
 type Command struct {
 	Path string
 	Args []string
 	Env  []string
-	// Worker is what to say of it; state and epoch are the agent's to fill in.
+	// Worker has the addresses that the engine will serve on. The agent fills in state and epoch.
 	Worker fleet.Worker
 }
 
-// host is where launched engines serve: their node's loopback.
+// host is the address that launched engines serve on: loopback.
 const host = "127.0.0.1"
 
-// Build chooses free ports and builds the command line. A port may be taken before the
-// engine binds it; then the engine ends and is started again with another.
+// Build chooses free ports and builds the command line. Another program may take a port before the engine
+// binds it; then the engine ends, and the next Build chooses others.
 func (l Launch) Build() (Command, error) {
 	ports, err := freePorts(3)
 	if err != nil {
@@ -54,8 +56,7 @@ func (l Launch) Build() (Command, error) {
 	return l.command(ports)
 }
 
-// command builds the command line of an engine that serves HTTP, events and their replay on
-// these ports, in this order.
+// command builds the command line for three ports: of HTTP, of KV events, and of their replay.
 func (l Launch) command(ports []int) (Command, error) {
 	c := Command{Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
@@ -71,20 +72,21 @@ func (l Launch) command(ports []int) (Command, error) {
 	return c, nil
 }
 
-// Validate says what is wrong with the launch without starting anything.
+// Validate reports what is wrong with the launch.
 func (l Launch) Validate() error {
 	_, err := l.command([]int{1, 2, 3})
 	return err
 }
 
+// kinds holds, for each kind of engine, the function that builds its command line.
 var kinds = map[string]func(Launch, []int, *Command) error{
 	"sim":      simulated,
 	"llamacpp": llamaCPP,
 	"vllm":     vllm,
-	"exec":     other,
+	"exec":     anyCommand,
 }
 
-// freePorts asks the kernel for n different ports that are free now.
+// freePorts returns n different ports that are free at the moment.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
@@ -92,20 +94,22 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = l.Close() }() // all at the end, so that they differ
+		defer func() { _ = l.Close() }() // at the end: an open listener keeps its port from being chosen twice
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
+
 	return ports, nil
 }
 
 func endpoint(port int) string { return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// number reads a whole number among the launch's args; def where it is absent.
+// number returns the argument key as a whole number, or def if it is absent.
 func (l Launch) number(key string, def int) (int, error) {
 	text, ok := l.Args[key]
 	if !ok {
 		return def, nil
 	}
+
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
 		return 0, fmt.Errorf("args.%s of %s is %q: it must be a whole number", key, l.Name, text)
@@ -113,8 +117,9 @@ func (l Launch) number(key string, def int) (int, error) {
 	return n, nil
 }
 
-// only refuses args that the kind does not know: a setting without effect is a trap.
-func (l Launch) only(known ...string) error {
+// refuseUnknownArgs returns an error for an argument that is not in the list: a setting without effect
+// would mislead its user.
+func (l Launch) refuseUnknownArgs(known ...string) error {
 	for key := range l.Args {
 		if len(known) == 0 {
 			return fmt.Errorf("args.%s of %s is unknown to engine %s: it takes none", key, l.Name, l.Kind)

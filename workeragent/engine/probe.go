@@ -95,10 +95,12 @@ func (p *Probe) read(ctx context.Context, path string, use func(io.Reader) error
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", path, err)
 	}
+
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", path, err)
 	}
+
 	defer func() {
 		// Only a connection whose body was read to its end is used again.
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
@@ -131,6 +133,7 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 		found = found || s.Name == n.running
 		l.add(n, s)
 	}
+
 	if !found {
 		return Load{}, fmt.Errorf("the page has no %s", n.running)
 	}

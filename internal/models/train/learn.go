@@ -25,6 +25,7 @@ func learn(counts map[string]int, size int) *vocabulary {
 	for b := range 256 {
 		v.tokens = append(v.tokens, string([]byte{byte(b)}))
 	}
+
 	words := make([]word, 0, len(counts))
 	for text, n := range counts {
 		w := word{count: n}
@@ -33,12 +34,14 @@ func learn(counts map[string]int, size int) *vocabulary {
 		}
 		words = append(words, w)
 	}
+
 	seen := map[string]bool{}
 	pairs := map[[2]int]int{}
 	where := map[[2]int]map[int]bool{} // the words that may hold a pair
 	for i := range words {
 		words[i].note(pairs, where, i, 1)
 	}
+
 	for len(v.tokens) < size {
 		best := mostFrequent(pairs)
 		if pairs[best] < 2 {
@@ -60,6 +63,7 @@ func learn(counts map[string]int, size int) *vocabulary {
 		delete(pairs, best)
 		delete(where, best)
 	}
+
 	return v
 }
 
@@ -76,7 +80,8 @@ func mostFrequent(pairs map[[2]int]int) (best [2]int) {
 func (w *word) note(pairs map[[2]int]int, where map[[2]int]map[int]bool, i, sign int) {
 	for k := 0; k+1 < len(w.symbols); k++ {
 		p := [2]int{w.symbols[k], w.symbols[k+1]}
-		if pairs[p] += sign * w.count; pairs[p] == 0 {
+		pairs[p] += sign * w.count
+		if pairs[p] == 0 {
 			delete(pairs, p)
 		}
 		if sign > 0 {
@@ -99,5 +104,6 @@ func (w *word) join(pair [2]int, id int) {
 		}
 		out = append(out, w.symbols[k])
 	}
+
 	w.symbols = out
 }

@@ -47,10 +47,12 @@ func encode(v *vocabulary) ([]byte, error) {
 	for id, token := range v.tokens {
 		vocab[id] = spell(token)
 	}
+
 	merges := make([][2]string, len(v.merges))
 	for i, m := range v.merges {
 		merges[i] = [2]string{spell(v.tokens[m[0]]), spell(v.tokens[m[1]])}
 	}
+
 	var tokens []map[string]any
 	for i, content := range append(append([]string{}, specials...), added...) {
 		tokens = append(tokens, map[string]any{"id": len(v.tokens) + i, "content": content, "single_word": false,
@@ -70,6 +72,7 @@ func encode(v *vocabulary) ([]byte, error) {
 			"end_of_word_suffix": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
 			"vocab": vocab, "merges": merges},
 	})
+
 	return b.Bytes(), err
 }
 
@@ -104,7 +107,8 @@ func spell(token string) string {
 var letters = func() (l [256]rune) {
 	other := rune(0x100)
 	for b := range l {
-		if l[b] = rune(b); b < '!' || b > '~' && b < 0xa1 || b == 0xad {
+		l[b] = rune(b)
+		if b < '!' || b > '~' && b < 0xa1 || b == 0xad {
 			l[b] = other
 			other++
 		}

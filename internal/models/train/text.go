@@ -19,6 +19,7 @@ func generate() string {
 	for _, line := range strings.Split(strings.TrimSpace(wordList), "\n") {
 		g.topics = append(g.topics, strings.Fields(line))
 	}
+
 	var b strings.Builder
 	for range 12_000 {
 		b.WriteString(g.paragraph())
@@ -100,6 +101,7 @@ func (g *generator) sentence() string {
 			b.WriteString([]string{",", ";", ":", " -", ","}[g.IntN(5)])
 		}
 	}
+
 	return b.String() + []string{".", ".", ".", "!", "?", ":"}[g.IntN(6)]
 }
 
@@ -146,6 +148,7 @@ func (g *generator) paragraph() string {
 	case 6:
 		return g.markup()
 	}
+
 	var b strings.Builder
 	for range 2 + g.IntN(5) {
 		b.WriteString(g.sentence())
@@ -157,6 +160,7 @@ func (g *generator) paragraph() string {
 func (g *generator) python() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "from %s import %s\n\n\nclass %s(%s):\n    \"\"\"%s\"\"\"\n\n", g.identifier(), g.identifier(), title(g.name()), title(g.name()), g.sentence())
+
 	for range 1 + g.IntN(3) {
 		fmt.Fprintf(&b, "    def %s(self, %s, %s=%s):\n", g.identifier(), g.identifier(), g.identifier(), g.value())
 		fmt.Fprintf(&b, "        # %s\n        if %s is not %s:\n            return %s\n", g.sentence(), g.identifier(), g.value(), g.value())
@@ -180,9 +184,11 @@ func (g *generator) json(depth int) string {
 		key := `"` + strings.ToLower(g.identifier()) + `"`
 		parts = append(parts, key+": "+v)
 	}
+
 	if g.IntN(2) == 0 {
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
+
 	in := strings.Repeat("  ", depth+1)
 	return "{\n" + in + strings.Join(parts, ",\n"+in) + "\n" + in[2:] + "}"
 }
@@ -199,6 +205,7 @@ func (g *generator) shell() string {
 func (g *generator) trace() string {
 	var b strings.Builder
 	b.WriteString("Traceback (most recent call last):\n")
+
 	for range 2 + g.IntN(4) {
 		fmt.Fprintf(&b, "  File \"%s\", line %d, in %s\n    %s(%s, %s=%s)\n", g.path(), g.number(), g.identifier(), g.identifier(), g.identifier(), g.name(), g.value())
 	}
@@ -239,5 +246,6 @@ func pieces(text string) map[string]int {
 		counts[text[:end]]++
 		text = text[end:]
 	}
+
 	return counts
 }

@@ -107,7 +107,7 @@ func FuzzHints(f *testing.F) {
 
 // TestHintHeaders: each header that carries a hint has the bounds of its member in the body.
 func TestHintHeaders(t *testing.T) {
-	for _, name := range envoynames.Hints() {
+	for _, name := range envoynames.HintHeaders() {
 		if hintByHeader[name] == nil {
 			t.Errorf("Envoy sends the header %s, and no hint has it", name)
 		}

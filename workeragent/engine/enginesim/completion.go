@@ -43,10 +43,12 @@ func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 	} else {
 		m.interToken.Observe(now.Sub(c.last).Seconds())
 	}
+
 	c.last = now
 	if o.Done != engine.NotDone {
 		m.finished(o.Done, age)
 	}
+
 	c.state.Store(uint64(o.Index+1)<<8 | uint64(o.Done))
 	select {
 	case c.notify <- struct{}{}:
@@ -67,8 +69,10 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 	if answers := prompts * req.N; answers > s.cfg.MaxAnswers || req.N < 1 {
 		return nil, openai.Invalid("n", "", "This engine gives at most %d answers to a request: ask for fewer, or in several requests.", s.cfg.MaxAnswers)
 	}
+
 	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1)}
 	c.choices = make([]choice, prompts*req.N)
+
 	var scratch prompt.Prompt
 	for p := range prompts {
 		one := *req
@@ -85,12 +89,14 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 			c.add(s, p*req.N+i, i, tokens, now)
 		}
 	}
+
 	return c, nil
 }
 
 func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	ch := &c.choices[at]
 	ch.notify, ch.arrived = c.notify, now
+
 	limit := c.req.MaxTokens
 	switch {
 	case c.req.Endpoint == openai.Embeddings:
@@ -98,16 +104,19 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	case c.req.Endpoint == openai.Completions && limit == 0:
 		limit = 16 // OpenAI's default, and vLLM's
 	}
+
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, limit > 0)
 	r := &engine.Request{
 		Prompt: tokens, MaxTokens: limit, Next: ch.answer.next, Owner: ch,
 		Salt: c.req.CacheSalt, Session: c.req.SessionID,
 	}
+
 	for n, name := range s.cfg.Adapters {
 		if name == c.req.Model {
 			r.LoRA, r.LoRAID = name, n+1
 		}
 	}
+
 	c.requests = append(c.requests, r)
 }
 

@@ -96,14 +96,17 @@ func (c Config) Validate() error {
 	if c.Model == nil || c.Vocabulary == nil {
 		errs = append(errs, errors.New("model and vocabulary are required"))
 	}
+
 	for _, e := range []string{c.Events, c.Replay} {
 		if _, err := tcpAddress(e); e != "" && err != nil {
 			errs = append(errs, err)
 		}
 	}
+
 	if c.Replay != "" && c.Events == "" {
 		errs = append(errs, errors.New("replay needs events: name an events endpoint too"))
 	}
+
 	for name, v := range map[string]int64{"answer tokens": int64(c.AnswerTokens), "drain": int64(c.Drain), "max body": c.MaxBody,
 		"max answers": int64(c.MaxAnswers), "replay buffer": int64(c.ReplayBuffer), "subscriber queue": int64(c.SubscriberQueue),
 		"start delay": int64(c.StartDelay), "rank": int64(c.Rank)} {

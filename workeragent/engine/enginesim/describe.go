@@ -30,6 +30,7 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range s.cfg.Aliases {
 		data = append(data, model(name, nil))
 	}
+
 	for _, name := range s.cfg.Adapters {
 		data = append(data, model(name, s.cfg.ModelName))
 	}
@@ -59,6 +60,7 @@ func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
 		source["max_queue_size"] = s.cfg.SubscriberQueue
 		source["topic"] = s.cfg.Topic
 	}
+
 	answerWith(w, map[string]any{strconv.Itoa(s.cfg.Rank): source})
 }
 
@@ -69,19 +71,23 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		writeError(w, s.refusal(err))
 		return
 	}
+
 	req, err := s.parseTokenize(body)
 	var p prompt.Prompt
 	if err == nil {
 		err = s.cfg.Model.Prepare(req, &p)
 	}
+
 	if err != nil {
 		writeError(w, s.refusal(err))
 		return
 	}
+
 	tokens := p.Tokens
 	if tokens == nil {
 		tokens = []uint32{}
 	}
+
 	answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
 }
 
@@ -94,6 +100,7 @@ func (s *Sim) parseTokenize(body []byte) (*openai.Request, error) {
 		fields["model"], _ = json.Marshal(s.cfg.ModelName)
 		body, _ = json.Marshal(fields)
 	}
+
 	ep := openai.Completions
 	if fields["messages"] != nil {
 		ep = openai.Chat

@@ -69,6 +69,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	if err != nil {
 		return nil, err
 	}
+
 	req, err := openai.Parse(ep, body, openai.Limits{})
 	if err != nil {
 		return nil, err
@@ -76,6 +77,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && !slices.Contains(s.cfg.Adapters, req.Model) {
 		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
 	}
+
 	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))
 	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-"}[ep]
 	return s.prepare(req, prefix+id, time.Now())
@@ -108,6 +110,7 @@ func (s *Sim) refusal(err error) *openai.Error {
 	case errors.Is(err, engine.ErrQueueFull):
 		return &openai.Error{Status: http.StatusServiceUnavailable, Message: "The engine's queue is full: try again later, or send less at once."}
 	}
+
 	return openai.Invalid("", "", "%v", err)
 }
 
@@ -120,10 +123,12 @@ func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+
 	if c.req.Endpoint == openai.Embeddings {
 		writeJSON(w, http.StatusOK, c.appendEmbeddings(nil))
 		return
 	}
+
 	writeJSON(w, http.StatusOK, c.appendWhole(nil))
 }
 
@@ -145,6 +150,7 @@ func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 	if flush() != nil {
 		return
 	}
+
 	head := c.appendHead(nil, true)
 	var b []byte
 	for !c.ended() {
@@ -210,6 +216,7 @@ func writeError(w http.ResponseWriter, e *openai.Error) {
 	} else {
 		b = openai.AppendString(b, e.Param)
 	}
+
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
 	writeJSON(w, e.Status, append(b, "}}"...))
 }

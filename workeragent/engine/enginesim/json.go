@@ -18,6 +18,7 @@ func (c *completion) appendHead(b []byte, chunk bool) []byte {
 			object = "chat.completion.chunk"
 		}
 	}
+
 	b = append(b, `{"id":`...)
 	b = openai.AppendString(b, c.id)
 	b = append(b, `,"object":"`...)
@@ -44,6 +45,7 @@ func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason 
 		b = append(b, `,"text":`...)
 		b = openai.AppendString(b, text)
 	}
+
 	b = appendFinish(b, reason)
 	return append(b, "}]}\n\n"...)
 }
@@ -63,6 +65,7 @@ func (c *completion) appendUsage(b []byte) []byte {
 	if c.req.Endpoint == openai.Embeddings {
 		answers = 0
 	}
+
 	b = append(b, `"usage":{"prompt_tokens":`...)
 	b = strconv.AppendInt(b, int64(prompts), 10)
 	b = append(b, `,"total_tokens":`...)
@@ -100,6 +103,7 @@ func (c *completion) appendWhole(b []byte) []byte {
 		}
 		b = append(appendFinish(b, finishReasons[done]), '}')
 	}
+
 	b = append(b, "],"...)
 	return append(c.appendUsage(b), '}')
 }
@@ -127,6 +131,7 @@ func (c *completion) appendEmbeddings(b []byte) []byte {
 		}
 		b = append(b, "]}"...)
 	}
+
 	b = append(b, `],"model":`...)
 	b = openai.AppendString(b, c.req.Model)
 	b = append(b, ',')

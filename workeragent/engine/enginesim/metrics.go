@@ -27,6 +27,7 @@ func newMetrics(s *Sim) *metrics {
 		m.registry.MustRegister(h)
 		return h
 	}
+
 	m.firstToken = histogram("vllm:time_to_first_token_seconds", "Time from arrival to the first token.",
 		0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
 	m.interToken = histogram("vllm:inter_token_latency_seconds", "Time between two tokens of an answer.",
@@ -35,6 +36,7 @@ func newMetrics(s *Sim) *metrics {
 		0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Answers by the reason they ended.", ConstLabels: labels},
 		[]string{"finished_reason"})
+
 	for _, r := range []engine.Reason{engine.Length, engine.Stop} {
 		m.success[r] = success.WithLabelValues(finishReasons[r])
 	}
@@ -89,6 +91,7 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	if e.NoPrefixCache {
 		caching = "False"
 	}
+
 	c.config = []string{size, strconv.Itoa(e.Blocks), strconv.Itoa(e.Blocks * e.BlockSize), caching, "xxh3", size}
 	return c
 }

@@ -56,6 +56,7 @@ func (p *publisher) publish(now time.Time, rank int, events ...kvevent.Raw) {
 	m := published{p.seq, payload}
 	p.ring[m.seq%uint64(len(p.ring))] = payload
 	p.seq++
+
 	for s := range p.subs {
 		if !s.wants(p.topic) {
 			continue
@@ -76,6 +77,7 @@ func (p *publisher) from(start uint64) []published {
 	if n := uint64(len(p.ring)); p.seq > n {
 		start = max(start, p.seq-n)
 	}
+
 	for s := start; s < p.seq; s++ {
 		all = append(all, published{s, p.ring[s%uint64(len(p.ring))]})
 	}
@@ -88,6 +90,7 @@ func (p *publisher) serve(ctx context.Context, l net.Listener, kind zmq4.SocketT
 	defer wg.Wait()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
+
 	for {
 		raw, err := l.Accept()
 		if err != nil {
@@ -114,6 +117,7 @@ func (p *publisher) talk(ctx context.Context, raw net.Conn, kind zmq4.SocketType
 	if err != nil {
 		return err
 	}
+
 	_ = raw.SetDeadline(time.Time{})
 	conn.w = bufio.NewWriterSize(raw, 16<<10)
 	if kind == zmq4.Router {
@@ -128,11 +132,13 @@ func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) e
 	p.mu.Lock()
 	p.subs[s] = struct{}{}
 	p.mu.Unlock()
+
 	defer func() {
 		p.mu.Lock()
 		delete(p.subs, s)
 		p.mu.Unlock()
 	}()
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -143,6 +149,7 @@ func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) e
 		for s.listen(z) == nil {
 		}
 	})
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -168,8 +175,10 @@ func (s *subscriber) listen(z *zmq4.Conn) error {
 	if len(msg.Frames) != 1 || len(msg.Frames[0]) == 0 {
 		return nil
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	switch prefix := string(msg.Frames[0][1:]); msg.Frames[0][0] {
 	case 0:
 		delete(s.prefixes, prefix)
@@ -182,6 +191,7 @@ func (s *subscriber) listen(z *zmq4.Conn) error {
 func (s *subscriber) wants(topic string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for prefix := range s.prefixes {
 		if strings.HasPrefix(topic, prefix) {
 			return true

@@ -39,14 +39,17 @@ func New(cfg Config) (*Sim, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure simulated engine: %w", err)
 	}
+
 	core, err := engine.New(cfg.Engine)
 	if err != nil {
 		return nil, err
 	}
+
 	s := &Sim{cfg: cfg, words: findWords(cfg.Vocabulary), engine: core, wake: make(chan struct{}, 1)}
 	if cfg.Events != "" {
 		s.pub = newPublisher(cfg.Topic, cfg.ReplayBuffer, cfg.SubscriberQueue, cfg.Logger)
 	}
+
 	s.metrics = newMetrics(s)
 	return s, nil
 }
@@ -62,9 +65,12 @@ func (s *Sim) Listen() (err error) {
 			s.closeListeners()
 		}
 	}()
-	if s.http, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+
+	s.http, err = net.Listen("tcp", s.cfg.Listen)
+	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
 	}
+
 	for _, z := range []struct {
 		endpoint string
 		to       *net.Listener
@@ -76,10 +82,12 @@ func (s *Sim) Listen() (err error) {
 		if err != nil {
 			return err
 		}
-		if *z.to, err = net.Listen("tcp", address); err != nil {
+		*z.to, err = net.Listen("tcp", address)
+		if err != nil {
 			return fmt.Errorf("listen for %s: %w", z.endpoint, err)
 		}
 	}
+
 	return nil
 }
 
@@ -89,7 +97,10 @@ func (s *Sim) closeListeners() {
 			l.Close()
 		}
 	}
-	s.http, s.events, s.replay = nil, nil, nil
+
+	s.http = nil
+	s.events = nil
+	s.replay = nil
 }
 
 // Addr is the bound host:port of the HTTP server; empty before Listen.
@@ -128,12 +139,14 @@ func (s *Sim) Run(ctx context.Context) error {
 			}
 		})
 	}
+
 	if s.events != nil {
 		start(func() error { return s.pub.serve(hard, s.events, zmq4.Pub) })
 	}
 	if s.replay != nil {
 		start(func() error { return s.pub.serve(hard, s.replay, zmq4.Router) })
 	}
+
 	start(func() error { s.passes(hard); return nil })
 
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return hard }}
@@ -143,15 +156,18 @@ func (s *Sim) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+
 	s.cfg.Logger.Info("simulated engine listening", "model", s.cfg.ModelName, "address", s.Addr())
 
 	var err error
+
 	if err = s.load(ctx, failed); err == nil {
 		select {
 		case <-ctx.Done():
 		case err = <-failed:
 		}
 	}
+
 	s.ready.Store(false)
 	return errors.Join(err, s.drain(server, cancel))
 }
@@ -169,6 +185,7 @@ func (s *Sim) load(ctx context.Context, failed <-chan error) error {
 		case <-t.C:
 		}
 	}
+
 	s.ready.Store(true)
 	return nil
 }
@@ -178,10 +195,12 @@ func (s *Sim) drain(server *http.Server, cancel func()) error {
 	left, done := context.WithTimeout(context.Background(), s.cfg.Drain)
 	defer done()
 	err := server.Shutdown(left)
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		cancel()
 		err = server.Close()
 	}
+
 	cancel()
 	s.cfg.Logger.Info("simulated engine stopped", "model", s.cfg.ModelName)
 	return err
@@ -191,6 +210,7 @@ func (s *Sim) drain(server *http.Server, cancel func()) error {
 func (s *Sim) passes(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+
 	now := time.Now()
 	for {
 		s.mu.Lock()
@@ -240,6 +260,7 @@ func (s *Sim) endPass(end time.Time) {
 	if s.pub != nil && len(result.Events) > 0 {
 		s.pub.publish(time.Now(), s.cfg.Rank, result.Events...)
 	}
+
 	for i := range result.Outputs {
 		o := &result.Outputs[i]
 		o.Request.Owner.(*choice).emit(o, end, s.metrics)
@@ -250,6 +271,7 @@ func (s *Sim) endPass(end time.Time) {
 func (s *Sim) submit(requests []*engine.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	now := time.Now()
 	for i, r := range requests {
 		if err := s.engine.Submit(r, now); err != nil {
@@ -259,6 +281,7 @@ func (s *Sim) submit(requests []*engine.Request) error {
 			return err
 		}
 	}
+
 	select {
 	case s.wake <- struct{}{}:
 	default:

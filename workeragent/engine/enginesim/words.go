@@ -21,7 +21,8 @@ func findWords(v Vocabulary) *words {
 		w := &words{}
 		var text []byte
 		for id := range uint32(v.VocabSize()) {
-			if text = v.AppendDecode(text[:0], id); fits(text) {
+			text = v.AppendDecode(text[:0], id)
+			if fits(text) {
 				w.ids, w.texts = append(w.ids, id), append(w.texts, string(text))
 			}
 		}
