@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
+// bookingsSubject returns the subject of a replica's bookings. "*" stands for any replica.
 func (b *Bus) bookingsSubject(replica string) string { return b.subject("book", replica) }
 
 // PublishBookings publishes what this replica of the router has booked. A message that is lost is made
@@ -33,6 +34,7 @@ func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) 
 	})
 }
 
+// bookingsMessage returns the message of an update.
 func bookingsMessage(u *peers.Update) *busv1.Bookings {
 	m := &busv1.Bookings{Replica: u.Replica, Seq: u.Seq, Full: u.Whole, Digest: u.Digest}
 	for i := range u.Ranks {
@@ -47,6 +49,7 @@ func bookingsMessage(u *peers.Update) *busv1.Bookings {
 	return m
 }
 
+// readBookings returns the update in a message. Its receiver checks the amounts.
 func readBookings(m *busv1.Bookings) *peers.Update {
 	u := &peers.Update{Replica: m.Replica, Seq: m.Seq, Whole: m.Full, Digest: m.Digest}
 	for _, a := range m.Ranks {

@@ -47,6 +47,8 @@ type Bus struct {
 
 // Connect joins the bus. It waits for a server that is not there yet until ctx ends.
 func Connect(ctx context.Context, cfg Config) (*Bus, error) {
+	// The client reconnects for ever. Jitter keeps the members of a cluster from all returning in one
+	// moment to a server that has just started.
 	b := &Bus{cfg: cfg, reader: newReader(&cfg), back: make(chan struct{})}
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
@@ -57,7 +59,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		nats.ReconnectHandler(func(*nats.Conn) { b.reconnected() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err == nil {
-				return // we closed it
+				return // Close was called
 			}
 			cfg.Log.Warn("bus lost; the last known fleet stays in force", "err", err)
 			if cfg.Lost != nil {
@@ -90,7 +92,8 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	return b, nil
 }
 
-// await waits until the connection is there.
+// await waits until the connection is there. The client connects in the background, because the server
+// may start after this process.
 func (b *Bus) await(ctx context.Context) error {
 	for !b.nc.IsConnected() {
 		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {

@@ -8,22 +8,27 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// EmbedConfig says how to run a NATS server in this process.
+// EmbedConfig is read by Embed and not changed later.
 type EmbedConfig struct {
-	// Listen is host and port for other processes; an empty host listens nowhere, and only this
-	// process can connect.
+	// Host and Port are the address for other processes; port -1 is any free port. With an empty host
+	// the server does not listen, and only this process can connect.
 	Host string
 	Port int
-	// Dir is a folder for the server's bookkeeping; its data stay in memory.
+	// Dir is a folder for files of the server. All data of the bus stay in memory, because the process
+	// that wrote a value can write it again.
 	Dir string
-	// MaxMemory bounds the buckets. Default 256 MiB.
+	// MaxMemory bounds the buckets in bytes; default 256 MiB. Leases and the plan need some hundred
+	// bytes for each worker and pool.
 	MaxMemory int64
 }
 
 // Embedded is a NATS server in this process.
 type Embedded struct{ srv *server.Server }
 
-// Embed starts a server and returns when it takes connections.
+// startTime is how long the server may need until it accepts connections.
+const startTime = 10 * time.Second
+
+// Embed starts a server and returns when it accepts connections.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if cfg.MaxMemory == 0 {
 		cfg.MaxMemory = 256 << 20
@@ -39,14 +44,14 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	}
 
 	srv.Start()
-	if !srv.ReadyForConnections(10 * time.Second) {
+	if !srv.ReadyForConnections(startTime) {
 		srv.Shutdown()
-		return nil, errors.New("start bus: the NATS server took no connections within 10 s; is its port free?")
+		return nil, errors.New("start bus: the NATS server accepted no connections within 10 s; is its port free?")
 	}
 	return &Embedded{srv}, nil
 }
 
-// URL is where other processes connect; empty when the server listens nowhere.
+// URL returns the address for other processes; empty if the server does not listen.
 func (e *Embedded) URL() string {
 	if e.srv.Addr() == nil {
 		return ""
@@ -54,7 +59,7 @@ func (e *Embedded) URL() string {
 	return e.srv.ClientURL()
 }
 
-// Close stops the server.
+// Close stops the server and waits until it has stopped. Connections of clients are closed.
 func (e *Embedded) Close() {
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()

@@ -14,6 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
+// eventSubject returns the subject of a rank's events. "*" stands for any worker or rank.
 func (b *Bus) eventSubject(worker, rank string) string {
 	return b.subject("kv", worker, rank)
 }
@@ -32,6 +33,7 @@ func (b *Bus) PublishEvents(e *feed.Message) error {
 // its batch are valid during the call; the hashes of its events may be kept. A subscriber that is too
 // slow loses batches, and finds that by their sequence numbers.
 func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) error {
+	// Both are used again for every message. Callbacks of one subscription run one at a time.
 	received := &busv1.Events{}
 	var batch kvevent.Batch
 
@@ -92,6 +94,7 @@ func nextEvent(m *busv1.Events) *busv1.Event {
 	return m.Events[n]
 }
 
+// fillEvent writes e into an empty event.
 func fillEvent(m *busv1.Event, e *kvevent.Event) {
 	m.Kind = uint32(e.Kind)
 	m.Tier = uint32(e.Tier)
@@ -107,6 +110,7 @@ func fillEvent(m *busv1.Event, e *kvevent.Event) {
 	m.Blocks = appendNumbers(m.Blocks, e.Blocks)
 }
 
+// appendNumbers appends hashes to dst as plain numbers.
 func appendNumbers[T ~uint64](dst []uint64, hashes []T) []uint64 {
 	for _, h := range hashes {
 		dst = append(dst, uint64(h))
@@ -134,6 +138,7 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 		return fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)
 	}
 
+	// A mark has no batch: Seq is the number of the batch that comes next.
 	e.Worker = m.Worker
 	e.Rank = int(m.Rank)
 	e.Epoch = m.Epoch
@@ -143,6 +148,8 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 		return nil
 	}
 
+	// First check everything, so that a bad event leaves no others behind, and count the hashes, so that
+	// one allocation has room for those of the whole batch.
 	engineHashes, contentHashes := 0, 0
 	for i, event := range m.Events {
 		if err := checkEvent(event); err != nil {
@@ -190,6 +197,8 @@ func appendPart[T ~uint64](all []T, numbers []uint64) (extended, part []T) {
 // maxGroupNumber bounds block sizes, windows and groups, which are numbers of tokens or groups.
 const maxGroupNumber = 1 << 30
 
+// checkEvent returns an error for values that no release sends. Tokens and groups are bounded because int
+// has 32 bits on some machines.
 func checkEvent(e *busv1.Event) error {
 	switch {
 	case e.Kind > uint32(kvevent.Cleared):

@@ -22,6 +22,7 @@ const retryLease = 250 * time.Millisecond
 // current for the worker's description.
 func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.Worker, changed <-chan struct{}) error {
 	for {
+		// Taken before the lease is written: a reconnection in between must not be missed.
 		reconnected := b.Back()
 		wait := b.cfg.LeaseTTL / 3
 		if err := b.writeLease(ctx, current()); err != nil && ctx.Err() == nil {
@@ -45,6 +46,8 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 	}
 }
 
+// writeLease writes a worker's lease, which then lives for LeaseTTL. It opens the bucket each time,
+// because a server that restarted has lost it.
 func (b *Bus) writeLease(ctx context.Context, w fleet.Worker) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LeaseTTL)
 	defer cancel()
@@ -59,6 +62,7 @@ func (b *Bus) writeLease(ctx context.Context, w fleet.Worker) error {
 	return nil
 }
 
+// removeLease removes a worker from the fleet at once. If it fails the lease expires by itself.
 func (b *Bus) removeLease(name string) error {
 	if !b.nc.IsConnected() {
 		return nil // the lease will expire
@@ -99,6 +103,7 @@ type membership struct {
 	apply  func(name string, w *fleet.Worker)
 	synced func()
 
+	// Invariant: missing is a subset of known.
 	known   map[string]bool // workers that were applied
 	missing map[string]bool // those of known whose lease has not been seen since the watch started
 }

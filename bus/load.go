@@ -30,6 +30,7 @@ type Load struct {
 	GapTime time.Duration
 }
 
+// loadSubject returns the subject of a worker's load. "*" stands for any worker.
 func (b *Bus) loadSubject(worker string) string { return b.subject("load", worker) }
 
 // PublishLoad publishes a sample to every subscriber. A sample that is lost is not repeated, because
@@ -52,6 +53,7 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 	})
 }
 
+// loadMessage returns the message of a sample.
 func loadMessage(l *Load) *busv1.Load {
 	return &busv1.Load{
 		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,

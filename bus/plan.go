@@ -46,9 +46,13 @@ type planWatch struct {
 	apply func(plan.Plan)
 }
 
+// started does nothing: a plan stays in force until another one comes.
 func (w *planWatch) started() {}
+
+// settled does nothing: a plan does not expire.
 func (w *planWatch) settled() {}
 
+// entry applies a new plan.
 func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	if entry == nil || entry.Operation() != jetstream.KeyValuePut {
 		return
@@ -66,6 +70,7 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	w.apply(p)
 }
 
+// planMessage returns the message of a plan.
 func planMessage(p plan.Plan) *busv1.Plan {
 	m := &busv1.Plan{}
 	for _, pool := range p.Pools {

@@ -21,8 +21,10 @@ const (
 	replayBuffer = 16384
 )
 
+// errNoAnswer is returned when an agent is silent for answerTime.
 var errNoAnswer = errors.New("its agent does not answer")
 
+// replaySubject returns the subject of requests for a worker's past batches.
 func (b *Bus) replaySubject(worker string) string { return b.subject("rpc", worker, "replay") }
 
 // ServeReplay answers requests for a worker's past batches until ctx ends. replay must call send for
@@ -40,6 +42,7 @@ func (b *Bus) ServeReplay(
 		b.reader.observe(kindReplay, m.Subject, &request)
 
 		end := replay(int(request.Rank), request.From, func(e *feed.Message) {
+			// A batch that is too large for a message was not published either.
 			if data := encodeReplayed(e); len(data) <= maxMessage {
 				_ = b.nc.Publish(m.Reply, data)
 			}
@@ -58,6 +61,7 @@ func decodeRequest(request message, m *nats.Msg) error {
 	return decode(request, m.Data)
 }
 
+// encodeReplayed returns the bytes of a reply with a batch.
 func encodeReplayed(e *feed.Message) []byte {
 	m := busv1.EventsFromVTPool()
 	defer m.ReturnToVTPool()
@@ -77,7 +81,9 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 	return end, nil
 }
 
+// replay is Replay without the context of its errors.
 func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (end feed.Position, err error) {
+	// The inbox is a subject for this answer alone. It must exist before the request is sent.
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, replayBuffer)
 	sub, err := b.nc.ChanSubscribe(inbox, in)

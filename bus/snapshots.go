@@ -27,6 +27,7 @@ const (
 // ErrSnapshotGone is returned when the agent drops a snapshot while a router pulls it.
 var ErrSnapshotGone = errors.New("the agent no longer keeps the snapshot")
 
+// snapshotSubject returns the subject of requests for snapshots of a worker's ranks.
 func (b *Bus) snapshotSubject(worker string) string { return b.subject("rpc", worker, "snapshot") }
 
 // ServeSnapshots answers requests for snapshots of a worker's ranks, page by page, until ctx ends. get
@@ -77,6 +78,8 @@ func (b *Bus) Snapshot(
 	return s, nil
 }
 
+// pullSnapshot is Snapshot without the context of its errors. A small dump comes whole with the first
+// answer; a larger one is pulled page by page.
 func (b *Bus) pullSnapshot(
 	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
@@ -145,6 +148,7 @@ func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 
 	defer func() { _ = sub.Unsubscribe() }()
 
+	// pulled ≤ requested: the pages between them are on their way.
 	requested := from
 	for pulled := from; pulled < len(s.Dump); {
 		for requested < len(s.Dump) && requested < pulled+pagesAhead*pageBytes {

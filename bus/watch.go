@@ -37,6 +37,7 @@ func (b *Bus) watch(ctx context.Context, bucket string, lifetime time.Duration, 
 	}
 }
 
+// watchOnce follows a bucket until ctx ends, the server is back after a loss, or the watch breaks.
 func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Duration, to watcher) error {
 	reconnected := b.Back()
 	kv, err := b.bucket(ctx, bucket, lifetime)
@@ -51,6 +52,7 @@ func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Durati
 
 	defer func() { _ = w.Stop() }()
 
+	// Entries that are there come first, so that a watcher can tell what has gone meanwhile.
 	to.started()
 	grace := time.NewTimer(lifetime)
 	defer grace.Stop()

@@ -23,6 +23,7 @@ type message interface {
 // kind names the messages of one sort in metrics and logs.
 type kind string
 
+// The kinds. They are the values of the label kind, so their number is bounded.
 const (
 	kindWorker   kind = "worker"
 	kindLoad     kind = "load"
@@ -76,9 +77,10 @@ type logKey struct {
 const logEvery = time.Minute
 
 func newReader(cfg *Config) *reader {
+	// Without a registry the counters still work, and nothing reads them.
 	registry := cfg.Metrics
 	if registry == nil {
-		registry = prometheus.NewRegistry() // which nothing reads
+		registry = prometheus.NewRegistry()
 	}
 
 	part := metric.For(registry, "bus")
@@ -115,6 +117,7 @@ func (r *reader) refuse(k kind, subject string, err error) {
 	}
 }
 
+// logIsDue reports whether a warning was not logged in the last minute, and notes that it is logged now.
 func (r *reader) logIsDue(key logKey) bool {
 	now := time.Now()
 	r.mu.Lock()
