@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	// The configuration's values are checked by the packages that use them.
 	"internal/config":      {"internal/fleet", "internal/route", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	"internal/plan":        {"internal/fleet", "internal/perfmodel"},
-	"internal/decisionlog": {"internal/route", "internal/kv/blockhash"},
+	"internal/decisionlog": {"internal/route", "internal/fleet", "internal/kv/blockhash"},
 	"internal/sim/engine":  {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
 	"internal/trace":       {"internal/decisionlog", "internal/kv/blockhash"},
 	// The simulation runs the real router on the real index, with the events of its engines.
@@ -55,7 +55,8 @@ var allowed = map[string][]string{
 	// What connects processes.
 	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/fleet", "bus"},
-	"admin": {"internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
+	// The page of decisions shows them as the decision log has them.
+	"admin": {"internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.

@@ -31,6 +31,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
@@ -140,7 +141,7 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("no decision %q is remembered: only the last few thousand are, by the replica that made them", id), http.StatusNotFound)
 		return
 	}
-	show(w, r, d.String, func() any { return viewDecision(d) })
+	show(w, r, d.String, func() any { return decisionlog.View(d) })
 }
 
 // find knows decisions by their id, and the newest as latest.

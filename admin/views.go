@@ -1,9 +1,9 @@
 package admin
 
 import (
-	"fmt"
 	"time"
 
+	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
@@ -13,7 +13,7 @@ import (
 
 // The JSON of the pages. Keys are snake_case and independent of the names of Go fields. Enumerations
 // are words, unknown values are null, and hashes are hexadecimal text, because many JSON parsers cannot
-// hold 64 bits. Lists are never null.
+// hold 64 bits. Lists are never null. Decisions are shown as the decision log has them.
 
 // rankView is one rank of /debug/fleet.
 type rankView struct {
@@ -139,28 +139,10 @@ func viewPeers(s peers.Stats) peersView {
 	}
 }
 
-// view of a decision.
-type decisionView struct {
-	*route.Decision
-	Outcome, RetryAfter string
-	First, Last         string
-}
-
-func viewDecision(d *route.Decision) decisionView {
-	v := decisionView{Decision: d, Outcome: d.Outcome.String()}
-	if d.RetryAfter > 0 {
-		v.RetryAfter = d.RetryAfter.String()
-	}
-	if d.Blocks > 0 {
-		v.First, v.Last = fmt.Sprintf("%016x", d.First), fmt.Sprintf("%016x", d.Last)
-	}
-	return v
-}
-
-func viewDecisions(list []*route.Decision) []decisionView {
-	out := []decisionView{}
+func viewDecisions(list []*route.Decision) []decisionlog.Decision {
+	out := []decisionlog.Decision{}
 	for _, d := range list {
-		out = append(out, viewDecision(d))
+		out = append(out, decisionlog.View(d))
 	}
 	return out
 }

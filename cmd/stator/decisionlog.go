@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -34,6 +33,8 @@ type decisionLog struct {
 	file   *os.File
 	size   int64
 	buffer []byte
+	opened bool      // the file was opened, and its version line is not written yet
+	cut    bool      // the file may end in the middle of a line
 	said   time.Time // when trouble was last logged
 }
 
@@ -59,7 +60,7 @@ func openDecisionLog(cfg *config.Config, log *slog.Logger, reg prometheus.Regist
 }
 
 func (l *decisionLog) open() error {
-	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open decision log (decisions.log, --decision-log): %w", err)
 	}
@@ -68,12 +69,24 @@ func (l *decisionLog) open() error {
 		return errors.Join(fmt.Errorf("open decision log: %w", err), f.Close())
 	}
 	l.file, l.size = f, info.Size()
+	l.opened, l.cut = true, endsInLine(f, info.Size())
 	return nil
+}
+
+// endsInLine reports whether a file does not end with a newline: a full disk or a killed process leaves
+// such a file.
+func endsInLine(f *os.File, size int64) bool {
+	if size == 0 {
+		return false
+	}
+	last := make([]byte, 1)
+	_, err := f.ReadAt(last, size-1)
+	return err != nil || last[0] != '\n'
 }
 
 // decided is route.Config.Decided.
 func (l *decisionLog) decided(d *route.Decision, chain []blockhash.Sequence) {
-	l.add(decisionlog.Line{Decision: d.Clone(), HashEvery: l.every, Hashes: decisionlog.Sample(nil, chain, l.every)})
+	l.add(decisionlog.Of(d, chain, l.every))
 }
 
 // ended is told of each request in Envoy's access log.
@@ -113,7 +126,9 @@ func (l *decisionLog) run(ctx context.Context) {
 
 // take writes a line with those that are queued behind it, as far as they fit in one write.
 func (l *decisionLog) take(line decisionlog.Line) {
-	l.buffer = l.buffer[:0]
+	if !l.begin() {
+		return
+	}
 	lines := 0
 	for {
 		if b, err := line.Append(l.buffer); err != nil {
@@ -143,14 +158,31 @@ func (l *decisionLog) trouble(lines int, err error) {
 	}
 }
 
-func (l *decisionLog) write() error {
+// begin starts the buffer of a write: it turns a full file, ends a line that was cut, and adds the
+// version line to a file that was just opened.
+func (l *decisionLog) begin() (ok bool) {
+	l.buffer = l.buffer[:0]
 	if l.size >= l.most {
 		if err := l.turn(); err != nil {
-			return err
+			l.trouble(1, err)
+			return false
 		}
 	}
+	if l.cut {
+		l.buffer = append(l.buffer, '\n')
+	}
+	if l.opened {
+		header := decisionlog.Header()
+		l.buffer, _ = header.Append(l.buffer) // a header has no error
+	}
+	return true
+}
+
+func (l *decisionLog) write() error {
 	n, err := l.file.Write(l.buffer)
 	l.size += int64(n)
+	l.cut = err != nil
+	l.opened = l.opened && err != nil
 	return err
 }
 
@@ -166,6 +198,6 @@ func (l *decisionLog) turn() error {
 	return full.Close()
 }
 
-func addDecisionLogFlag(f *flag.FlagSet, path *string) {
+func addDecisionLogFlag(f *flagSet, path *string) {
 	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the file")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route"
 )
@@ -52,8 +53,11 @@ func TestDecisionLogTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.SplitAfter(string(b), "\n")
-		for _, line := range lines[:len(lines)-1] {
-			if !strings.HasPrefix(line, `{"decision":{"ID":"x"`) || !strings.HasSuffix(line, `"hashEvery":2,"hashes":["0000000000000002","0000000000000003"]}`+"\n") {
+		for i, line := range lines[:len(lines)-1] {
+			if i == 0 && line == `{"version":1,"format":"stator-decisions"}`+"\n" {
+				continue
+			}
+			if !strings.HasPrefix(line, `{"decision":{"id":"x"`) || !strings.HasSuffix(line, `"hash_every":2,"hashes":["0000000000000002","0000000000000003"]}`+"\n") {
 				t.Errorf("%s: %q", path, line)
 			}
 		}
@@ -94,5 +98,32 @@ func TestDecisionLogMustBeWritable(t *testing.T) {
 	_, err := openDecisionLog(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err == nil || !strings.Contains(err.Error(), "--decision-log") {
 		t.Errorf("%v should say which setting is wrong", err)
+	}
+}
+
+// TestDecisionLogContinuesCutFile opens a file that ends in the middle of a line: the cut line stays
+// alone, and everything after it can be read.
+func TestDecisionLogContinuesCutFile(t *testing.T) {
+	l := newTestLog(t, 1<<30)
+	if err := os.WriteFile(l.path, []byte(`{"version":1,"format":"stator-decisions"}`+"\n"+`{"end":{"id":"a","outc`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.open(); err != nil {
+		t.Fatal(err)
+	}
+	l.decided(&route.Decision{ID: "x"}, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	l.run(ctx)
+
+	f, err := os.Open(l.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	r := decisionlog.NewReader(f)
+	line, err := r.Next()
+	if err != nil || line.Decision == nil || line.Decision.ID != "x" || r.Skipped() != 1 {
+		t.Errorf("%+v, %v, %d lines skipped", line, err, r.Skipped())
 	}
 }

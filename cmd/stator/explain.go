@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,23 +19,15 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	f := flags(env, "explain [ID]", explainAbout)
 	admin := f.String("admin", "127.0.0.1:8081", "admin `address` of the router")
 	asJSON := f.Bool("json", false, "print JSON")
-	id := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		id, args = args[0], args[1:]
-	}
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return errUsage
-	}
-	rest := f.Args()
-	if id == "" && len(rest) > 0 { // behind the flags is as good
-		id, rest = rest[0], rest[1:]
-	}
-	if err := noMore(f, rest); err != nil {
+	words, err := parseMixed(f, args)
+	if err != nil {
 		return err
 	}
+	if len(words) > 1 {
+		return refuseArguments(f, words[1:])
+	}
+
+	id := strings.TrimSpace(strings.Join(words, ""))
 	if id == "" {
 		id = "latest"
 	}
@@ -44,7 +35,7 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	if *asJSON {
 		query = "?format=json"
 	}
-	text, err := ask(ctx, *admin, "/debug/decisions/"+url.PathEscape(strings.TrimSpace(id))+query)
+	text, err := ask(ctx, *admin, "/debug/decisions/"+url.PathEscape(id)+query)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +9,7 @@ import (
 // logFlags are the flags of every command that logs.
 type logFlags struct{ level, format string }
 
-func addLogFlags(f *flag.FlagSet) *logFlags {
+func addLogFlags(f *flagSet) *logFlags {
 	l := &logFlags{}
 	f.StringVar(&l.level, "log-level", "info", "debug (one line per request), info, warn or error")
 	f.StringVar(&l.format, "log-format", "text", "text or json")

@@ -10,8 +10,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
+
+	"github.com/stator-project/stator/internal/config"
 )
 
 // command is one subcommand. Its run gets the arguments after its name.
@@ -79,26 +80,49 @@ func signals() (soft, hard context.Context) {
 	return soft, hard
 }
 
-// errUsage says that the arguments were wrong and that this has been said.
-var errUsage = errors.New("usage")
-
-// Main is main without the process: tests call it with arguments of their own.
+// Main runs a command line. Tests call it with arguments of their choice.
 func Main(ctx context.Context, env environment, args []string) error {
-	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+	if len(args) == 0 {
 		usage(env.out)
 		return nil
 	}
-	if args[0] == "--version" {
-		args[0] = "version"
-	}
-	for _, c := range commands() {
-		if c.name == args[0] {
-			return c.run(ctx, env, args[1:])
+
+	name, rest := args[0], args[1:]
+	switch name {
+	case "help", "-h", "--help":
+		if len(rest) == 0 {
+			usage(env.out)
+			return nil
 		}
+		name, rest = rest[0], []string{"-h"}
+	case "-v", "--version":
+		name = "version"
 	}
-	fmt.Fprintf(env.err, "stator: there is no command %q\n\n", args[0])
+
+	c, err := findCommand(env, name)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, env, rest)
+}
+
+// findCommand returns the command of that name, or prints that there is none.
+func findCommand(env environment, name string) (command, error) {
+	var names []string
+	for _, c := range commands() {
+		if c.name == name {
+			return c, nil
+		}
+		names = append(names, c.name)
+	}
+
+	text := fmt.Sprintf("stator: there is no command %q", name)
+	if near := config.Nearest(name, names); near != "" {
+		text += "; did you mean " + near + "?"
+	}
+	fmt.Fprint(env.err, text+"\n\n")
 	usage(env.err)
-	return errUsage
+	return command{}, errUsage
 }
 
 func usage(w io.Writer) {
@@ -106,74 +130,5 @@ func usage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.summary)
 	}
-	fmt.Fprint(w, "\n`stator COMMAND -h` lists a command's flags. Start with `stator up`.\n")
-}
-
-// flags returns a flag set for a command, whose name may end with the arguments it takes in
-// brackets. Asked for help it prints what the command is for above its flags; about a wrong
-// flag it says what is wrong, and where to look.
-func flags(env environment, name, about string) *flag.FlagSet {
-	command, arguments, _ := strings.Cut(name, " [")
-	if arguments != "" {
-		arguments = " [" + arguments
-	}
-	f := flag.NewFlagSet(command, flag.ContinueOnError)
-	complaints := &watchedWriter{Writer: env.err}
-	f.SetOutput(complaints)
-	f.Usage = func() { // called after a complaint, or for help
-		if complaints.written {
-			fmt.Fprintf(env.err, "`stator %s -h` lists the flags.\n", command)
-			return
-		}
-		fmt.Fprintf(env.out, "Usage: stator %s%s [flags]\n\n%s\n\n", command, arguments, strings.TrimSpace(about))
-		f.VisitAll(func(o *flag.Flag) { printFlag(env.out, o) })
-	}
-	return f
-}
-
-// watchedWriter knows whether anything was written.
-type watchedWriter struct {
-	io.Writer
-	written bool
-}
-
-func (w *watchedWriter) Write(p []byte) (int, error) {
-	w.written = true
-	return w.Writer.Write(p)
-}
-
-// printFlag writes a flag with two dashes, as Envoy and Kubernetes do.
-func printFlag(w io.Writer, o *flag.Flag) {
-	kind, text := flag.UnquoteUsage(o)
-	head := "  --" + o.Name
-	if len(o.Name) == 1 {
-		head = "  -" + o.Name
-	}
-	if kind != "" {
-		head += " " + strings.ToUpper(kind)
-	}
-	if o.DefValue != "" && o.DefValue != "false" && o.DefValue != "0" {
-		text += fmt.Sprintf(" (default %s)", o.DefValue)
-	}
-	fmt.Fprintf(w, "%-30s %s\n", head, text)
-}
-
-// parse reads flags and refuses stray arguments.
-func parse(f *flag.FlagSet, args []string) error {
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return errUsage // the flag set has said why
-	}
-	return noMore(f, f.Args())
-}
-
-// noMore refuses what is left of the arguments.
-func noMore(f *flag.FlagSet, args []string) error {
-	if len(args) > 0 {
-		fmt.Fprintf(f.Output(), "stator %s: unexpected argument %q\n", f.Name(), args[0])
-		return errUsage
-	}
-	return nil
+	fmt.Fprint(w, "\n`stator help COMMAND` describes a command and its flags. Start with `stator up`.\n")
 }

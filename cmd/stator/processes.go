@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,7 +43,7 @@ type process struct {
 }
 
 // newProcess adds the common flags to f.
-func newProcess(env environment, f *flag.FlagSet, name, adminAt string) *process {
+func newProcess(env environment, f *flagSet, name, adminAt string) *process {
 	p := &process{name: name, env: env, reg: newRegistry()}
 	f.StringVar(&p.file, "f", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")

@@ -5,19 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 
+	"github.com/stator-project/stator/internal/replay"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/trace"
 )
 
-const replayAbout = `Plays a trace against a simulated fleet, in virtual time, with the real router and the real
-index of caches before it, and says what came of it: time to first token, time between tokens,
-how much of the prompts was found in caches, how evenly the load lay. The same input and seed
-give the same bytes. Ctrl-C ends it with what there is.
+const replayAbout = `Plays a trace against a simulated fleet, in virtual time, with the real router and its real
+index of caches in front of it. It prints the time to first token, the time between tokens,
+how much of the prompts was found in caches, and how evenly the work was spread. The same
+input and seed give the same output. Ctrl-C ends it early with the figures so far.
 
 A trace is Mooncake's JSON lines, Azure's CSV, or a file or folder of agents' sessions in JSON
-lines; --decisions plays what a router's decision log has; or arrivals are made by rule with
---format generate. docs/replay.md tells more.
+lines; --decisions plays a router's decision log; --format generate makes arrivals by rule.
+See docs/replay.md.
 
 ` + "`stator replay compare`" + ` puts runs side by side.`
 
@@ -25,12 +26,14 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 	if len(args) > 0 && args[0] == "compare" {
 		return runReplayCompare(ctx, env, args[1:])
 	}
+
 	f := flags(env, "replay", replayAbout)
 	spec := addReplayFlags(f)
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := parse(f, args); err != nil {
 		return err
 	}
+
 	bar := noBar
 	if !*asJSON {
 		bar = newBar(env.err)
@@ -39,8 +42,9 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	if *asJSON {
-		return printResult(env.out, result)
+		return printJSON(env.out, result)
 	}
 	if result.Interrupted {
 		fmt.Fprintln(env.err, "stator: interrupted: these are the figures so far")
@@ -49,14 +53,8 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 	return err
 }
 
-// replayed is a result and what it is of.
-type replayed struct {
-	sim.Result
-	// Settings are the flags that were given, as one would give them again.
-	Settings string `json:"settings"`
-}
-
-func printResult(w io.Writer, v any) error {
+// printJSON writes v as one line of JSON.
+func printJSON(w io.Writer, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("print result: %w", err)
@@ -65,8 +63,8 @@ func printResult(w io.Writer, v any) error {
 	return err
 }
 
-// play runs one simulation from its flags.
-func (s *replaySpec) play(ctx context.Context, bar *bar) (*replayed, error) {
+// play runs the simulation that the flags describe.
+func (s *replaySpec) play(ctx context.Context, bar *progressBar) (*replay.Result, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
@@ -76,34 +74,26 @@ func (s *replaySpec) play(ctx context.Context, bar *bar) (*replayed, error) {
 		return nil, err
 	}
 	defer src.close()
+
 	next := src.next
 	if s.rows > 0 {
-		next = sim.Take(s.rows, next)
+		next = trace.Take(s.rows, next)
 		if src.total == 0 || s.rows < src.total {
 			src.total = s.rows
 		}
 	}
 	if s.jitter > 0 {
-		next = sim.Jitter(s.jitter, s.seed, next)
+		next = trace.Jitter(s.jitter, s.seed, next)
 	}
 	cfg.Stopped = func() bool {
 		bar.show(src.done())
 		return ctx.Err() != nil
 	}
+
 	result, err := sim.Run(cfg, src.count(next))
 	bar.clear()
 	if err != nil {
 		return nil, err
 	}
-	return &replayed{*result, s.settings()}, nil
-}
-
-// isTerminal says whether someone looks at w.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+	return &replay.Result{Result: *result, Settings: s.settings()}, nil
 }

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Asked to stop, a replay says what there is, and that it is not all.
-func TestReplayIsInterrupted(t *testing.T) {
+// TestInterruptedReplayPrintsFigures stops a replay: it prints the figures so far, and that they are not
+// complete.
+func TestInterruptedReplayPrintsFigures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, complaints bytes.Buffer
@@ -29,15 +30,16 @@ func TestReplayIsInterrupted(t *testing.T) {
 	}
 }
 
-// A bar is drawn on terminals alone, not oftener than one sees, and leaves nothing behind.
-func TestBar(t *testing.T) {
+// TestProgressBar checks that a bar is drawn on terminals alone, at most every 100 ms, and is removed at
+// the end.
+func TestProgressBar(t *testing.T) {
 	var w bytes.Buffer
 	if newBar(&w) != nil {
 		t.Error("a buffer is not a terminal")
 	}
 	noBar.show(0.5)
 	noBar.clear()
-	b := &bar{w: &w, began: time.Now().Add(-10 * time.Second)}
+	b := &progressBar{w: &w, began: time.Now().Add(-10 * time.Second)}
 	b.show(0.5)
 	b.show(0.6) // too soon
 	if got := w.String(); got != "\r"+strings.Repeat("█", 20)+strings.Repeat("░", 20)+"  50 %  10s left \x1b[K" {
@@ -47,20 +49,5 @@ func TestBar(t *testing.T) {
 	b.clear()
 	if w.String() != "\r\x1b[K" {
 		t.Errorf("%q", w.String())
-	}
-}
-
-// A page takes what runs are called and set to for text, and shows every run, also one of which
-// nothing was measured.
-func TestPageIsSafe(t *testing.T) {
-	runs := []namedRun{{Name: `<script>alert("x")</script>`}, {Name: "b"}}
-	runs[1].Settings = `"></code><img src=x onerror=y>`
-	path := t.TempDir() + "/page.html"
-	if err := writePage(path, runs); err != nil {
-		t.Fatal(err)
-	}
-	page, err := readBounded(path, 1<<20)
-	if err != nil || bytes.Contains(page, []byte("<script")) || bytes.Contains(page, []byte("<img")) || !bytes.Contains(page, []byte("&lt;script&gt;")) {
-		t.Errorf("%v\n%s", err, page)
 	}
 }

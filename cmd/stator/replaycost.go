@@ -9,41 +9,44 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// replayCost is a cost function as flags choose it and weigh it.
+// replayCost is the cost function that the flags choose, and its weights.
 type replayCost struct {
 	name   string
 	delay  *cost.Delay
 	dynamo *cost.Weights
 }
 
-// Weights belong to one function or the other, and their flags begin their help with its name.
+// The help of each weight begins with the function that has it.
 const (
-	ofDelay  = "default cost: "
-	ofDynamo = "dynamo's cost: "
+	ofDelay  = "delay: "
+	ofDynamo = "dynamo: "
 )
 
-func (c *replayCost) addFlags(f *flag.FlagSet) {
-	c.delay, c.dynamo = cost.Default(), cost.Dynamo()
-	f.StringVar(&c.name, "cost", "default", "cost function of the kv policy: default or dynamo")
+func (c *replayCost) addFlags(f *flagSet) {
+	c.delay = cost.Default()
+	c.dynamo = cost.Dynamo()
+	f.StringVar(&c.name, "cost", cost.NameDelay, "cost function of the kv policy: delay or dynamo")
 	weight := func(v *float64, name, of, usage string) { f.Var(&weightFlag{v: v}, name, of+usage) }
-	weight(&c.delay.PrefillWeight, "delay-work", ofDelay, "how often the time of a request's own prefill counts")
-	weight(&c.delay.Interference, "delay-neighbour", ofDelay, "how much more it counts for each request that is there")
-	weight(&c.delay.Decode, "delay-decode", ofDelay, "what a token weighs that is occupied, against one to compute")
-	weight(&c.delay.Untracked, "delay-foreign", ofDelay, "tokens to compute that a request of others stands for")
+
+	weight(&c.delay.PrefillWeight, "delay-prefill-weight", ofDelay, "weight of the time to compute the request's own prompt")
+	weight(&c.delay.Interference, "delay-interference", ofDelay, "how much more that time weighs for each request on the rank")
+	weight(&c.delay.Decode, "delay-decode", ofDelay, "weight of an occupied token, relative to a token to compute")
+	weight(&c.delay.Untracked, "delay-untracked", ofDelay, "tokens to compute that stand for a request that no router booked")
+
 	weight(&c.dynamo.PrefillLoadScale, "prefill-load-scale", ofDynamo, "blocks of decode that a block of prefill weighs")
 	weight(&c.dynamo.Overlap, "overlap-score-credit", ofDynamo, "blocks of prefill that a cached block saves")
-	weight(&c.dynamo.OverlapDecay, "overlap-decay", ofDynamo, "how fast that shrinks with the prefill that is booked before")
-	weight(&c.dynamo.Decode, "decode-weight", ofDynamo, "what an occupied block weighs")
-	weight(&c.dynamo.Requests, "request-weight", ofDynamo, "what a running request weighs, in blocks")
+	weight(&c.dynamo.OverlapDecay, "overlap-decay", ofDynamo, "how fast that credit shrinks with the prefill booked before")
+	weight(&c.dynamo.Decode, "decode-weight", ofDynamo, "weight of an occupied block")
+	weight(&c.dynamo.Requests, "request-weight", ofDynamo, "weight of a running request, in blocks")
 }
 
-// weightFlag is a weight. Its default is the function's own business: flags do not repeat it.
+// weightFlag is a weight. Its default belongs to the cost function, so help does not show it.
 type weightFlag struct {
 	v   *float64
 	set bool
 }
 
-// String is the weight that was set.
+// String returns the weight, or "" where it was not given.
 func (w *weightFlag) String() string {
 	if !w.set {
 		return ""
@@ -51,26 +54,26 @@ func (w *weightFlag) String() string {
 	return strconv.FormatFloat(*w.v, 'g', -1, 64)
 }
 
-// Set takes a weight.
+// Set parses a weight.
 func (w *weightFlag) Set(text string) (err error) {
 	w.set = true
 	*w.v, err = strconv.ParseFloat(text, 64)
 	return err
 }
 
-// function is the function that was chosen. A weight of another is refused: it would do nothing.
-func (c *replayCost) function(f *flag.FlagSet) (cost.Function, error) {
+// function returns the chosen function. Weights of the other one are refused, because they have no effect.
+func (c *replayCost) function(f *flagSet) (cost.Function, error) {
 	switch c.name {
 	case cost.NameDynamo:
-		return c.dynamo, idle(f, ofDelay, c.name)
-	case "default", cost.NameDelay:
-		return c.delay, idle(f, ofDynamo, c.name)
+		return c.dynamo, refuseWeights(f, ofDelay, c.name)
+	case cost.NameDelay:
+		return c.delay, refuseWeights(f, ofDynamo, c.name)
 	}
-	return nil, fmt.Errorf("--cost is %q: use default or dynamo", c.name)
+	return nil, fmt.Errorf("--cost is %q: use delay or dynamo", c.name)
 }
 
-// idle refuses flags of a function that was not chosen.
-func idle(f *flag.FlagSet, of, chosen string) error {
+// refuseWeights reports given weights of a function that was not chosen.
+func refuseWeights(f *flagSet, of, chosen string) error {
 	var words []string
 	f.Visit(func(o *flag.Flag) {
 		if strings.HasPrefix(o.Usage, of) {
@@ -80,5 +83,6 @@ func idle(f *flag.FlagSet, of, chosen string) error {
 	if len(words) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: of %sthis does nothing with --cost %s", strings.Join(words, ", "), strings.Replace(of, ":", ",", 1), chosen)
+	return fmt.Errorf("%s: these weights are of --cost %s and have no effect with --cost %s",
+		strings.Join(words, ", "), strings.TrimSuffix(of, ": "), chosen)
 }

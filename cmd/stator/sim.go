@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/modelfile"
@@ -23,15 +22,15 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	cfg := enginesim.Config{}
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8000", "`address` of the HTTP server")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
-	var aliases manyTexts
+	var aliases textList
 	f.Var(&aliases, "alias", "further `name` for the model; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of their replay")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
-	f.IntVar(&cfg.Engine.MaxSeqs, "max-seqs", 256, "requests that run at once")
-	f.IntVar(&cfg.Engine.MaxBatchedTokens, "max-batched-tokens", 8192, "tokens of one pass")
+	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-seqs", 256, "requests that run at once")
+	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-batched-tokens", 8192, "tokens of one pass")
 	speed := f.Float64("speed", 1, "divides the time of every pass; 10 is ten times as fast")
 	scale := f.Int("token-scale", 1, "each token takes the time of this many, for traces whose prompts and outputs were shortened")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "chooses the answers")
@@ -64,15 +63,4 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		return fmt.Errorf("start engine %s: %w", *name, err)
 	}
 	return s.Run(ctx)
-}
-
-// manyTexts is a flag that may be given more than once.
-type manyTexts []string
-
-func (t *manyTexts) String() string { return strings.Join(*t, ",") }
-
-// Set adds one.
-func (t *manyTexts) Set(v string) error {
-	*t = append(*t, v)
-	return nil
 }

@@ -131,16 +131,27 @@ func fieldsOf(t reflect.Type) map[string]int {
 
 // suggest names the known key that is nearest to a mistyped one, if one is near.
 func suggest(key string, keys map[string]int) string {
-	best, distance := "", 3
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		if n := editDistance(strings.ToLower(key), strings.ToLower(k)); n < distance {
-			best, distance = k, n
-		}
-	}
+	best := Nearest(key, slices.Sorted(maps.Keys(keys)))
 	if best == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %s?", best)
+}
+
+// maxTypos is how many letters a word may have wrong to be recognized.
+const maxTypos = 2
+
+// Nearest returns the known word that is nearest to a mistyped one, or "" where none is near.
+func Nearest(word string, known []string) string {
+	best := ""
+	distance := maxTypos + 1
+	for _, k := range known {
+		if n := editDistance(strings.ToLower(word), strings.ToLower(k)); n < distance {
+			best = k
+			distance = n
+		}
+	}
+	return best
 }
 
 func editDistance(a, b string) int {

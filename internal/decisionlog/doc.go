@@ -1,15 +1,21 @@
-// Package decisionlog is the decisions of a router as lines of JSON: what was asked, what was known
-// of each candidate, what was chosen, and what came of it.
+// Package decisionlog defines the decision log: a router's decisions and the ends of their requests,
+// as lines of JSON.
 //
-// A line has one of two things. A decision is a [route.Decision], as /debug/decisions has it, with the
-// names of its prompt: the sequence hashes of every HashEvery-th complete block and of the last one,
-// 16 hexadecimal digits each. Two prompts with one of them in common were equal up to there; what
-// they said cannot be read from it. An end tells of a decision's request when it is over: whether
-// the pick was obeyed, how long it took and how many bytes its answer had.
+// The first line that a router writes to a file has the version of the format. Every other line is one
+// of two things. A decision is a [Decision], which /debug/decisions shows too, with hashes of its prompt:
+// the sequence hashes of every HashEvery-th complete block and of the last one, 16 hexadecimal digits
+// each. Two prompts with a hash in common are equal up to that block. The hashes do not reveal the text.
+// An end is written when the request of a decision is over: whether the pick was obeyed, how long the
+// request took and how many bytes its answer had.
 //
-//	{"decision":{"ID":"x1","Worker":"w0",…},"hashEvery":32,"hashes":["a63f17518eae442b",…]}
-//	{"end":{"id":"x1","at":"2026-01-02T03:04:05Z","outcome":"as_picked","firstByteMs":41.2,"lastByteMs":812.5,"responseBytes":5120}}
+//	{"version":1,"format":"stator-decisions"}
+//	{"decision":{"id":"x1","worker":"w0",…},"hash_every":32,"hashes":["a63f17518eae442b",…]}
+//	{"end":{"id":"x1","at":"2026-01-02T03:04:05Z","outcome":"as_picked","first_byte_ms":41.2,"last_byte_ms":812.5,"response_bytes":5120}}
 //
-// Lines come in the order in which decisions were made, or requests ended. The package does no I/O
-// of its own and holds nothing; its functions are safe for concurrent use.
+// Decisions are in the order in which they were made, and ends in the order in which requests ended. A
+// router that opens an existing file appends a version line before it appends more.
+//
+// The same types are written and read, so a reader of this package understands every line that a writer
+// of the same version wrote. The package does no I/O. Its functions are safe for concurrent use; a
+// [Reader] belongs to one goroutine.
 package decisionlog

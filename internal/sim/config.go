@@ -79,7 +79,7 @@ type Config struct {
 	// times; 0 is an open loop.
 	Concurrency int
 	// Speed divides the times between arrivals; default 1.
-	Speed float64
+	ArrivalSpeedup float64
 	// Seed makes ids, random choices and the order of ties.
 	Seed uint64
 	// Progress is called now and then with how many requests have ended; nil is not.
@@ -122,8 +122,8 @@ func (c Config) withDefaults() Config {
 			c.PredictFor = 120 * time.Second
 		}
 	}
-	if c.Speed == 0 {
-		c.Speed = 1
+	if c.ArrivalSpeedup == 0 {
+		c.ArrivalSpeedup = 1
 	}
 	if c.Engine.Timing == nil {
 		c.Engine.Timing = perfmodel.Polynomial{}
@@ -166,7 +166,7 @@ func (c Config) Validate() error {
 	bad(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
 	bad(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
 	bad(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
-	bad(!(c.Speed > 0 && c.Speed < 1e9), "speed %v: it must be positive", c.Speed)
+	bad(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
 	bad(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
 	for w, factor := range c.Slow {
 		bad(w < 0 || w >= c.engines(), "slow worker %d: there are %d", w, c.engines())

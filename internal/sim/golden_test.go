@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // TestEqualsDynamo plays the first rows of the Mooncake trace in turns on four of vLLM's engines,
@@ -26,7 +27,7 @@ func TestEqualsDynamo(t *testing.T) {
 		{"closed loop", 600, 24, 0.07653569488163199, 366.7164334849939, 216.90353300026618, 14.56940897655308, 5555.222922911661},
 	} {
 		cfg := Config{Policy: "round-robin", Concurrency: run.concurrency, Engine: engine.Config{BlockSize: 64}}
-		r, err := Run(cfg, Take(run.rows, Mooncake(mooncake(t), 512)))
+		r, err := Run(cfg, trace.Take(run.rows, trace.Mooncake(mooncake(t), 512)))
 		if err != nil {
 			t.Fatal(err)
 		}

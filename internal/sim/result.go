@@ -25,10 +25,10 @@ type Result struct {
 	E2E  Quantiles `json:"e2e_ms"`
 	// OutputRate is tokens per second over the whole run.
 	OutputRate float64 `json:"output_tokens_per_s"`
-	// PrefixReuse is cached prompt tokens over prompt tokens, as engines count them; Promised is the
+	// PrefixReuse is cached prompt tokens over prompt tokens, as engines count them; Predicted is the
 	// same as the router expected.
 	PrefixReuse float64       `json:"prefix_reuse"`
-	Promised    float64       `json:"promised_reuse"`
+	Predicted   float64       `json:"predicted_reuse"`
 	PerWorker   []WorkerShare `json:"per_worker"`
 	// Curves are what the quantiles are points of.
 	Curves Curves `json:"curves"`
@@ -75,7 +75,7 @@ type tally struct {
 	ttft, e2e                  []float64
 	gaps                       histogram
 	prompt, cached             int
-	promptDecided, promised    int
+	promptDecided, predicted   int
 	output                     int
 	workers                    []WorkerShare
 	lastEnd                    time.Duration
@@ -90,7 +90,7 @@ func (t *tally) decided(worker int, role fleet.Role, d *route.Decision) {
 		return // its prompt was counted where it was computed
 	}
 	t.promptDecided += d.PromptTokens
-	t.promised += d.Cached
+	t.predicted += d.Cached
 }
 
 func (t *tally) first(j *job, now time.Duration) {
@@ -123,7 +123,7 @@ func (r *run) result() *Result {
 	out := &Result{
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
-		PrefixReuse: ratio(t.cached, t.prompt), Promised: ratio(t.promised, t.promptDecided), PerWorker: t.workers,
+		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
 	out.Curves, out.Interrupted = Curves{curve(t.ttft), t.gaps.curve(), curve(t.e2e)}, t.interrupted
 	if out.Duration > 0 {
@@ -173,7 +173,7 @@ func (r *Result) String() string {
 	if r.Queued > 0 {
 		fmt.Fprintf(&b, "%d waited in a router's queue\n", r.Queued)
 	}
-	fmt.Fprintf(&b, "prefix reuse %.4f (the router expected %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Promised, r.Imbalance())
+	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted, r.Imbalance())
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {
 		name string

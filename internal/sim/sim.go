@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // epoch is the moment 0 of every run.
@@ -17,7 +18,7 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 // Run plays arrivals, which must be in order, and returns what came of them. An error says what
 // is wrong with the configuration, or with an arrival; it is what next returned, where next
 // failed.
-func Run(cfg Config, next func() (a Arrival, ok bool, err error)) (*Result, error) {
+func Run(cfg Config, next trace.Source) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure simulation: %w", err)
 	}
@@ -31,21 +32,10 @@ func Run(cfg Config, next func() (a Arrival, ok bool, err error)) (*Result, erro
 	return r.result(), nil
 }
 
-// From is a source of arrivals that are in memory.
-func From(list []Arrival) func() (Arrival, bool, error) {
-	return func() (a Arrival, ok bool, err error) {
-		if len(list) == 0 {
-			return a, false, nil
-		}
-		a, list = list[0], list[1:]
-		return a, true, nil
-	}
-}
-
 // run is one simulation at work.
 type run struct {
 	cfg      Config
-	next     func() (Arrival, bool, error)
+	next     trace.Source
 	now      time.Duration
 	agenda   agenda
 	workers  []*worker
@@ -55,8 +45,8 @@ type run struct {
 
 	first    time.Duration // of the first arrival, as the trace counts
 	began    bool
-	waiting  *Arrival // read, and not yet due
-	dry      bool     // there are no more arrivals
+	waiting  *trace.Arrival // read, and not yet due
+	dry      bool           // there are no more arrivals
 	inFlight int
 	prompts  [][]uint32 // of requests that are done
 	batches  []*message
@@ -65,7 +55,7 @@ type run struct {
 	tally    tally
 }
 
-func newRun(cfg Config, next func() (Arrival, bool, error)) (*run, error) {
+func newRun(cfg Config, next trace.Source) (*run, error) {
 	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	for i := range cfg.engines() {
 		w, err := newWorker(i, cfg)
@@ -140,7 +130,7 @@ func (r *run) read() error {
 	if !r.began {
 		r.first, r.began = a.At, true
 	}
-	a.At = time.Duration(float64(a.At-r.first) / r.cfg.Speed)
+	a.At = time.Duration(float64(a.At-r.first) / r.cfg.ArrivalSpeedup)
 	r.waiting = &a
 	return nil
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // sessions are conversations that grow: in each turn the prompt so far and a few blocks more.
-func sessions(n, turns int, rng *rand.Rand) []Arrival {
-	var out []Arrival
+func sessions(n, turns int, rng *rand.Rand) []trace.Arrival {
+	var out []trace.Arrival
 	for turn := range turns {
 		for s := range n {
 			ids := make([]uint64, 0, 4+2*turn)
@@ -27,16 +28,16 @@ func sessions(n, turns int, rng *rand.Rand) []Arrival {
 				ids = append(ids, uint64(s)<<16|uint64(b))
 			}
 			at := time.Duration(turn)*4*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond
-			out = append(out, Arrival{At: at, Prompt: Blocks{IDs: ids, Size: 64, Length: 64 * len(ids)}, Output: 1 + rng.IntN(40)})
+			out = append(out, trace.Arrival{At: at, Prompt: trace.Blocks{IDs: ids, Size: 64, Length: 64 * len(ids)}, Output: 1 + rng.IntN(40)})
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Arrival) int { return int(a.At - b.At) })
+	slices.SortStableFunc(out, func(a, b trace.Arrival) int { return int(a.At - b.At) })
 	return out
 }
 
-func mustRun(t testing.TB, cfg Config, list []Arrival) *Result {
+func mustRun(t testing.TB, cfg Config, list []trace.Arrival) *Result {
 	t.Helper()
-	r, err := Run(cfg, From(list))
+	r, err := Run(cfg, trace.List(list))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func TestFirstTokensAreGathered(t *testing.T) {
 func TestPrefillAndDecodeWorkers(t *testing.T) {
 	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
 	one := mustRun(t, Config{Workers: 1, Prefill: 1, TransferBase: 7 * time.Millisecond, TransferToken: 10 * time.Microsecond, Engine: engine.Config{Timing: timing}},
-		[]Arrival{{Prompt: stretches{{1, 100}}, Output: 4}})
+		[]trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 100}}, Output: 4}})
 	// 10 + 100 ms of prefill, 7 + 1 ms on the way, and a step; then three more.
 	if one.TTFT.Mean != 123 || one.E2E.Mean != 138 || one.ITL.Mean != 5 {
 		t.Errorf("TTFT %v, e2e %v, ITL %v; want 123, 138 and 5 ms", one.TTFT.Mean, one.E2E.Mean, one.ITL.Mean)
@@ -156,14 +157,14 @@ func TestPrefillAndDecodeWorkers(t *testing.T) {
 // and how long steps do, from reports. Requests have the engines for themselves here, where a line
 // can be right.
 func TestSpeedsAreLearned(t *testing.T) {
-	var list []Arrival
+	var list []trace.Arrival
 	rng := rand.New(rand.NewPCG(5, 5))
 	for i := range 600 {
 		n := 200 + rng.IntN(3000)
-		list = append(list, Arrival{At: time.Duration(i) * 1500 * time.Millisecond, Prompt: stretches{{uint64(i), n}}, Output: 40})
+		list = append(list, trace.Arrival{At: time.Duration(i) * 1500 * time.Millisecond, Prompt: trace.Segments{{ID: uint64(i), Length: n}}, Output: 40})
 	}
 	truth := perfmodel.Linear{PrefillBase: 8 * time.Millisecond, PrefillToken: 50 * time.Microsecond, DecodeBase: 12 * time.Millisecond}
-	r, err := newRun(Config{Workers: 2, Engine: engine.Config{Timing: truth, BlockSize: 16}}.withDefaults(), From(list))
+	r, err := newRun(Config{Workers: 2, Engine: engine.Config{Timing: truth, BlockSize: 16}}.withDefaults(), trace.List(list))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,22 +189,22 @@ func TestSpeedsAreLearned(t *testing.T) {
 // What is expected is what comes, where news is immediate and nothing is evicted meanwhile.
 func TestPromisesAreKept(t *testing.T) {
 	r := mustRun(t, Config{Engine: engine.Config{Blocks: 1 << 14, BlockSize: 16}, PredictFor: -1}, sessions(20, 6, rand.New(rand.NewPCG(3, 3))))
-	if math.Abs(r.Promised-r.PrefixReuse) > 0.01 || r.PrefixReuse < 0.5 {
-		t.Errorf("promised %.4f, reused %.4f", r.Promised, r.PrefixReuse)
+	if math.Abs(r.Predicted-r.PrefixReuse) > 0.01 || r.PrefixReuse < 0.5 {
+		t.Errorf("promised %.4f, reused %.4f", r.Predicted, r.PrefixReuse)
 	}
 }
 
 func TestConfigIsValidated(t *testing.T) {
-	_, err := Run(Config{Workers: -1, Speed: -2, Replicas: 1000, Slow: map[int]float64{9: 0}, Restarts: []Restart{{Worker: 4}}}, From(nil))
-	for _, want := range []string{"-1 workers", "speed -2", "1000 replicas", "slow worker 9: there are", "factor 0", "restart of worker 4"} {
+	_, err := Run(Config{Workers: -1, ArrivalSpeedup: -2, Replicas: 1000, Slow: map[int]float64{9: 0}, Restarts: []Restart{{Worker: 4}}}, trace.List(nil))
+	for _, want := range []string{"-1 workers", "arrival speedup -2", "1000 replicas", "slow worker 9: there are", "factor 0", "restart of worker 4"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if _, err := Run(Config{}, From([]Arrival{{Prompt: IDs(nil), Output: 1}})); err == nil || !strings.Contains(err.Error(), "needs one of each") {
+	if _, err := Run(Config{}, trace.List([]trace.Arrival{{Prompt: trace.IDs(nil), Output: 1}})); err == nil || !strings.Contains(err.Error(), "needs one of each") {
 		t.Errorf("%v", err)
 	}
-	if r, err := Run(Config{}, From(nil)); err != nil || r.Requests != 0 || r.TTFT.Mean != 0 {
+	if r, err := Run(Config{}, trace.List(nil)); err != nil || r.Requests != 0 || r.TTFT.Mean != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -226,18 +227,6 @@ func TestAgenda(t *testing.T) {
 				t.Fatalf("%v came before %v", e, other)
 			}
 		}
-	}
-}
-
-// A prompt of block ids has its length, and shares with another what they begin with alike.
-func TestBlocksAreTokens(t *testing.T) {
-	a := Blocks{IDs: []uint64{1, 2, 3}, Size: 512, Length: 1100}.Append(nil)
-	b := Blocks{IDs: []uint64{1, 2, 4}, Size: 512, Length: 1600}.Append(nil)
-	if len(a) != 1100 || len(b) != 1600 || !slices.Equal(a[:1024], b[:1024]) || slices.Equal(a[1024:1030], b[1024:1030]) {
-		t.Errorf("%d and %d tokens", len(a), len(b))
-	}
-	if slices.Equal(a[:512], a[512:1024]) {
-		t.Error("two blocks are equal")
 	}
 }
 
@@ -269,16 +258,6 @@ func mooncake(t testing.TB) *os.File {
 	return f
 }
 
-// first is the beginning of a source.
-func first(n int, next func() (Arrival, bool, error)) func() (Arrival, bool, error) {
-	return func() (Arrival, bool, error) {
-		if n--; n < 0 {
-			return Arrival{}, false, nil
-		}
-		return next()
-	}
-}
-
 // TestAgreesWithDynamo plays the first 1,000 rows of the Mooncake trace as Dynamo's own replay was
 // seen to: vLLM's engine with 16,384 blocks of 64, 4 workers. make replay-golden compares all.
 func TestAgreesWithDynamo(t *testing.T) {
@@ -291,7 +270,7 @@ func TestAgreesWithDynamo(t *testing.T) {
 		reuse, ttft float64
 		within      float64
 	}{{"round-robin", cost.Default(), 0.0808, 539.0, 0.02}, {"kv", cost.Dynamo(), 0.1164, 495.2, 0.05}} {
-		r, err := Run(Config{Policy: c.policy, Cost: c.cost, PredictFor: -1, Engine: engine.Config{BlockSize: 64}}, first(1000, Mooncake(mooncake(t), 512)))
+		r, err := Run(Config{Policy: c.policy, Cost: c.cost, PredictFor: -1, Engine: engine.Config{BlockSize: 64}}, trace.Take(1000, trace.Mooncake(mooncake(t), 512)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +286,7 @@ func TestAgreesWithDynamo(t *testing.T) {
 //	GOMAXPROCS=1 go test ./internal/sim -run '^$' -bench Replay -benchtime 1x
 func BenchmarkReplay(b *testing.B) {
 	for b.Loop() {
-		r, err := Run(Config{Workers: 8, Engine: engine.Config{BlockSize: 64}}, Mooncake(mooncake(b), 512))
+		r, err := Run(Config{Workers: 8, Engine: engine.Config{BlockSize: 64}}, trace.Mooncake(mooncake(b), 512))
 		if err != nil || r.Completed != 12031 {
 			b.Fatal(r, err)
 		}
@@ -317,10 +296,10 @@ func BenchmarkReplay(b *testing.B) {
 // Replicas that hear of each other spread a burst as one would, also when messages are lost; those
 // that do not, pile up.
 func TestReplicasHearOfEachOther(t *testing.T) {
-	var burst []Arrival
+	var burst []trace.Arrival
 	for i := range 240 {
 		at := time.Duration(i/24)*10*time.Second + time.Duration(i%24)*20*time.Millisecond
-		burst = append(burst, Arrival{At: at, Prompt: Blocks{IDs: []uint64{uint64(i)}, Size: 4000, Length: 4000}, Output: 20})
+		burst = append(burst, trace.Arrival{At: at, Prompt: trace.Blocks{IDs: []uint64{uint64(i)}, Size: 4000, Length: 4000}, Output: 20})
 	}
 	ttft := func(replicas int, lag time.Duration, loss float64) float64 {
 		return mustRun(t, Config{Replicas: replicas, BookLag: lag, BookLoss: loss, Seed: 3}, burst).TTFT.Mean
@@ -336,13 +315,13 @@ func TestReplicasHearOfEachOther(t *testing.T) {
 // smaller mean, as it must.
 func TestQueueIsPlayed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
-	var list []Arrival
+	var list []trace.Arrival
 	for i := range 300 {
 		n := 200
 		if rng.IntN(5) == 0 {
 			n = 6000
 		}
-		list = append(list, Arrival{At: time.Duration(i) * 40 * time.Millisecond, Prompt: stretches{{uint64(i), n}}, Output: 2})
+		list = append(list, trace.Arrival{At: time.Duration(i) * 40 * time.Millisecond, Prompt: trace.Segments{{ID: uint64(i), Length: n}}, Output: 2})
 	}
 	play := func(order queue.Order) *Result {
 		return mustRun(t, Config{

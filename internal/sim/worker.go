@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // worker is one engine and what runs on it.
@@ -45,7 +46,7 @@ type job struct {
 }
 
 // answer gives the tokens of an answer, equal to no other's.
-func (j *job) answer(i int) (uint32, bool) { return token(j.seed<<32|0xa5a5, i) | 1<<31, false }
+func (j *job) answer(i int) (uint32, bool) { return trace.Token(j.seed<<32|0xa5a5, i) | 1<<31, false }
 
 // slow makes all passes longer.
 type slow struct {

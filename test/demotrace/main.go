@@ -49,11 +49,11 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	rows, name, err := load(o.trace, o.rows)
+	rows, name, err := load([]string{o.trace}, o.rows)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d rows of %s over %.0f s of trace time, %d blocks of prompt\n", len(rows), name, span(rows), promptBlocks(rows))
+	fmt.Fprintf(out, "%d rows of %s over %.0f s of trace time, %d blocks of prompt\n", len(rows), name, seconds(rows), promptBlocks(rows))
 	fmt.Fprintf(out, "%d simulated engines of %d blocks; a block of 512 tokens is played as 16; times divided by %g\n\n", o.workers, o.blocks, o.speed)
 	var results []result
 	for policy := range strings.SplitSeq(o.policies, ",") {
@@ -63,6 +63,6 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 		}
 		results = append(results, r)
 	}
-	printTable(out, results, bound(rows), o.speed)
+	printTable(out, results, infiniteReuse(rows), o.speed)
 	return nil
 }

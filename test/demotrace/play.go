@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/stator-project/stator/internal/trace"
 	"github.com/stator-project/stator/test/loopback"
 )
 
@@ -46,7 +47,7 @@ type result struct {
 }
 
 // play starts everything afresh, replays the rows at their times, and stops everything.
-func play(ctx context.Context, o options, policy string, rows []row, progress io.Writer) (result, error) {
+func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRow, progress io.Writer) (result, error) {
 	f, err := start(ctx, o, policy)
 	if err != nil {
 		return result{}, err
@@ -182,7 +183,7 @@ type answer struct {
 }
 
 // ask sends a row as a streamed completion of token ids and reads the stream to its end.
-func (f *fleet) ask(ctx context.Context, r row) (answer, error) {
+func (f *fleet) ask(ctx context.Context, r trace.MooncakeRow) (answer, error) {
 	began := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", bytes.NewReader(bodyOf(r)))
 	if err != nil {
@@ -239,9 +240,9 @@ func readStream(body io.Reader, began time.Time) (a answer, err error) {
 }
 
 // bodyOf makes 16 token ids of each block's id: equal ids, equal tokens.
-func bodyOf(r row) []byte {
+func bodyOf(r trace.MooncakeRow) []byte {
 	b := []byte(`{"model":"sim","stream":true,"stream_options":{"include_usage":true},"prompt":[`)
-	for i, block := range r.Blocks {
+	for i, block := range r.HashIDs {
 		x := block*0x9e3779b97f4a7c15 + 1
 		for j := range playBlock {
 			if i+j > 0 {

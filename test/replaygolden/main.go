@@ -20,6 +20,7 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // row is one run of Dynamo's replay, and how to repeat it.
@@ -84,14 +85,14 @@ func (r *row) name() string {
 }
 
 // play repeats a row; ours takes our own cost function instead.
-func (r *row) play(trace string, ours bool) (*sim.Result, error) {
-	f, err := os.Open(trace)
+func (r *row) play(path string, ours bool) (*sim.Result, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	cfg := sim.Config{
-		Workers: r.workers, Policy: r.mode, Speed: r.speed, Seed: 1,
+		Workers: r.workers, Policy: r.mode, ArrivalSpeedup: r.speed, Seed: 1,
 		Engine: engine.Config{BlockSize: 64, Blocks: r.blocks},
 	}
 	if !ours {
@@ -99,7 +100,7 @@ func (r *row) play(trace string, ours bool) (*sim.Result, error) {
 		w.PrefillLoadScale = r.scale
 		cfg.Cost, cfg.PredictFor, cfg.FirstTokens = w, -1, true // its router knows what events and answers say
 	}
-	return sim.Run(cfg, sim.Mooncake(f, 512))
+	return sim.Run(cfg, trace.Mooncake(f, 512))
 }
 
 // pair is what came of a row: with Dynamo's cost function, and with ours where that is of interest.

@@ -1,18 +1,23 @@
 package scenario
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/internal/decisionlog"
 )
 
-// What a gateway decided is in its log, with how each request ended and without a word of what was
-// said, and `stator replay --decisions` plays it: as many requests, with as many prompt tokens, of
-// which the simulated fleet reuses what the real one did.
+// TestDecisionLogIsReplayed reads the decision log of a gateway. It has every decision and every end, and
+// nothing of the prompts' text. `stator replay --decisions` plays it: as many requests with as many prompt
+// tokens, of which the simulated fleet reuses as many as the real one.
 func TestDecisionLogIsReplayed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	g := up(t, "--workers", "2", "--decision-log", file)
@@ -35,28 +40,25 @@ func TestDecisionLogIsReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(text), "harbour") {
-		t.Error("the log has what was said")
+		t.Error("the log has text of a prompt")
 	}
 	ends := 0
-	for line := range strings.Lines(string(text)) {
-		var v struct {
-			Decision *decision
-			End      *struct {
-				Outcome                 string
-				FirstByteMs, LastByteMs float64
-				ResponseBytes           int
-			}
+	log := decisionlog.NewReader(bytes.NewReader(text))
+	for {
+		line, err := log.Next()
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Fatalf("%s: %v", line, err)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if v.Decision != nil {
-			prompt += v.Decision.PromptTokens
+		if line.Decision != nil {
+			prompt += line.Decision.PromptTokens
 			continue
 		}
 		ends++
-		if v.End.Outcome != "as_picked" || v.End.FirstByteMs <= 0 || v.End.LastByteMs < v.End.FirstByteMs || v.End.ResponseBytes < 100 {
-			t.Errorf("an end says %s", line)
+		if e := line.End; e.Outcome != "as_picked" || e.FirstByte <= 0 || e.LastByte < e.FirstByte || e.ResponseBytes < 100 {
+			t.Errorf("end %+v", e)
 		}
 	}
 	if ends != asked {
@@ -81,7 +83,7 @@ func TestDecisionLogIsReplayed(t *testing.T) {
 	for _, w := range r.PerWorker {
 		played += w.Prompt
 	}
-	// A hash stands for 32 blocks of 16 tokens: so much of a prompt may be taken for new.
+	// A hash covers 32 blocks of 16 tokens, so up to 512 tokens of a prompt may count as not cached.
 	found := float64(cached) / float64(prompt)
 	if r.Completed != asked || played != prompt || r.PrefixReuse > found+0.01 || r.PrefixReuse < found-512*float64(asked)/float64(prompt) {
 		t.Errorf("played %d requests of %d tokens with a reuse of %.3f; the gateway had %d of %d with %.3f", r.Completed, played, r.PrefixReuse, asked, prompt, found)

@@ -299,8 +299,12 @@ func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int
 
 // decision is what the router says of one request.
 type decision struct {
-	ID, Worker, Address           string
-	PromptTokens, Blocks, Overlap int
+	ID           string
+	Worker       string
+	Address      string
+	PromptTokens int `json:"prompt_tokens"`
+	Blocks       int
+	Overlap      int `json:"overlap_blocks"`
 }
 
 func (g *gateway) decision(id string) decision {

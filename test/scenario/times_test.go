@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/sim/engine"
+	"github.com/stator-project/stator/internal/trace"
 )
 
 // One engine core serves in real time, in `stator sim`, and in virtual time, in `stator replay`. The
@@ -46,7 +47,7 @@ func TestRealAndVirtualTimeAgree(t *testing.T) {
 			Workers: 1,
 			Engine:  engine.Config{Blocks: blocks, BlockSize: blockSize, Timing: perfmodel.Polynomial{Speedup: speed}},
 			Ended:   func(o sim.Outcome) { virtual[o.Number] = o },
-		}, sim.From(list))
+		}, trace.List(list))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,12 +62,12 @@ func TestRealAndVirtualTimeAgree(t *testing.T) {
 // playReal lets six clients talk, each of whose prompts are the ones before and some tokens more:
 // they find what was computed before, and are together more than the cache can keep. It returns
 // what was sent, in order, and what came of it by the clients' clock.
-func playReal(t *testing.T, address string, rng *rand.Rand) ([]sim.Arrival, []sim.Outcome) {
+func playReal(t *testing.T, address string, rng *rand.Rand) ([]trace.Arrival, []sim.Outcome) {
 	const clients, turns = 6, 3
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// The first request of a process is late: it finds nothing ready.
-	if err := stream(ctx, address, &play{arrival: sim.Arrival{Prompt: sim.IDs{300}, Output: 1}}, time.Now()); err != nil {
+	if err := stream(ctx, address, &play{arrival: trace.Arrival{Prompt: trace.IDs{300}, Output: 1}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -76,13 +77,13 @@ func playReal(t *testing.T, address string, rng *rand.Rand) ([]sim.Arrival, []si
 		seed := rng.Uint64()
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			var prompt sim.IDs
+			var prompt trace.IDs
 			for turn := range turns {
 				for range 60 + rng.IntN(60) {
 					prompt = append(prompt, 300+rng.Uint32N(700))
 				}
 				p := &plays[i*turns+turn]
-				p.arrival = sim.Arrival{Prompt: slices.Clone(prompt), Output: 2 + rng.IntN(5)}
+				p.arrival = trace.Arrival{Prompt: slices.Clone(prompt), Output: 2 + rng.IntN(5)}
 				if errs[i] = stream(ctx, address, p, began); errs[i] != nil {
 					return
 				}
@@ -103,7 +104,7 @@ func playReal(t *testing.T, address string, rng *rand.Rand) ([]sim.Arrival, []si
 		t.Fatal(err)
 	}
 	slices.SortFunc(plays, func(a, b play) int { return cmp.Compare(a.arrival.At, b.arrival.At) })
-	var list []sim.Arrival
+	var list []trace.Arrival
 	var out []sim.Outcome
 	first := plays[0].arrival.At
 	for _, p := range plays {
@@ -115,7 +116,7 @@ func playReal(t *testing.T, address string, rng *rand.Rand) ([]sim.Arrival, []si
 
 // play is a request and what came of it.
 type play struct {
-	arrival sim.Arrival
+	arrival trace.Arrival
 	outcome sim.Outcome
 }
 

@@ -14,11 +14,11 @@ type Config struct {
 	Blocks int
 	// BlockSize is tokens per block; default 16.
 	BlockSize int
-	// MaxSeqs bounds the requests that run at once; default 256.
-	MaxSeqs int
-	// MaxBatchedTokens bounds the tokens of one pass; default 8,192. Raising it shortens the
+	// MaxNumSeqs bounds the requests that run at once; default 256.
+	MaxNumSeqs int
+	// MaxNumBatchedTokens bounds the tokens of one pass; default 8,192. Raising it shortens the
 	// prefill of long prompts and makes those who decode beside them wait longer.
-	MaxBatchedTokens int
+	MaxNumBatchedTokens int
 	// MaxModelLen bounds prompt and answer together, in tokens; default 131,072. The KV cache
 	// bounds them too.
 	MaxModelLen int
@@ -26,7 +26,7 @@ type Config struct {
 	// have no bound; a simulated one shares its machine with what is measured.
 	MaxWaiting int
 	// WholePrompts turns chunked prefill off: a prompt is computed in one pass or waits for
-	// one with room. MaxBatchedTokens then bounds prompt and answer together.
+	// one with room. MaxNumBatchedTokens then bounds prompt and answer together.
 	WholePrompts bool
 	// NoPrefixCache turns the prefix cache off, and with it all events.
 	NoPrefixCache bool
@@ -48,8 +48,8 @@ func (c Config) withDefaults() Config {
 	}
 	set(&c.Blocks, 16384)
 	set(&c.BlockSize, 16)
-	set(&c.MaxSeqs, 256)
-	set(&c.MaxBatchedTokens, 8192)
+	set(&c.MaxNumSeqs, 256)
+	set(&c.MaxNumBatchedTokens, 8192)
 	set(&c.MaxModelLen, 131072)
 	set(&c.MaxWaiting, 16384)
 	if c.Timing == nil {
@@ -69,8 +69,8 @@ func (c Config) Validate() error {
 	}{
 		{"blocks", c.Blocks, 2, 1 << 26},
 		{"block size", c.BlockSize, 1, 1 << 16},
-		{"max seqs", c.MaxSeqs, 1, 1 << 20},
-		{"max batched tokens", c.MaxBatchedTokens, 1, 1 << 30},
+		{"max seqs", c.MaxNumSeqs, 1, 1 << 20},
+		{"max batched tokens", c.MaxNumBatchedTokens, 1, 1 << 30},
 		{"max model len", c.MaxModelLen, 2, 1 << 30},
 		{"max waiting", c.MaxWaiting, 1, 1 << 30},
 	} {
@@ -78,8 +78,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %d: it must lie between %d and %d", f.name, f.value, f.from, f.to))
 		}
 	}
-	if c.MaxBatchedTokens < c.MaxSeqs {
-		errs = append(errs, fmt.Errorf("max batched tokens is %d: it must be at least max seqs, %d", c.MaxBatchedTokens, c.MaxSeqs))
+	if c.MaxNumBatchedTokens < c.MaxNumSeqs {
+		errs = append(errs, fmt.Errorf("max batched tokens is %d: it must be at least max seqs, %d", c.MaxNumBatchedTokens, c.MaxNumSeqs))
 	}
 	return errors.Join(errs...)
 }

@@ -11,7 +11,7 @@
 //
 // [Engine.Begin] plans a pass: first every running request, in order, gets its decode step or
 // the next chunk of its prompt; then, if nobody had to be preempted, waiting requests are
-// admitted first come, first served, up to MaxSeqs and the token budget. A request at the head
+// admitted first come, first served, up to MaxNumSeqs and the token budget. A request at the head
 // of the queue that does not fit holds up those behind it. Blocks are taken, and old ones
 // evicted, while planning, and the blocks that the pass will fill enter the prefix cache, so that a
 // request which is admitted in the same pass finds those of one before it, as in vLLM.

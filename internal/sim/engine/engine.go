@@ -48,7 +48,7 @@ func New(cfg Config) (*Engine, error) {
 	limit := min(cfg.MaxModelLen, cfg.Blocks*cfg.BlockSize)
 	if cfg.WholePrompts {
 		// A preempted request is a prompt again, with its answer: that must fit a pass too.
-		limit = min(limit, cfg.MaxBatchedTokens)
+		limit = min(limit, cfg.MaxNumBatchedTokens)
 	}
 	return &Engine{
 		cfg:     cfg,
@@ -136,10 +136,10 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 	e.hashes, e.tokens = e.hashes[:0], e.tokens[:0]
 	e.result.Outputs, e.result.Events = e.result.Outputs[:0], e.result.Events[:0]
 
-	budget, preempted := e.planRunning(e.cfg.MaxBatchedTokens)
+	budget, preempted := e.planRunning(e.cfg.MaxNumBatchedTokens)
 	for preempted && !e.planned() {
 		// The victim was the only one with work: plan again, now with its blocks.
-		budget, preempted = e.planRunning(e.cfg.MaxBatchedTokens)
+		budget, preempted = e.planRunning(e.cfg.MaxNumBatchedTokens)
 	}
 	if !preempted {
 		e.admit(budget)
@@ -202,7 +202,7 @@ func (e *Engine) preempt(r *Request) (refund int) {
 
 // admit moves requests from the queue into the batch, in order, until one does not fit.
 func (e *Engine) admit(budget int) {
-	for len(e.waiting) > 0 && len(e.running) < e.cfg.MaxSeqs && budget > 0 {
+	for len(e.waiting) > 0 && len(e.running) < e.cfg.MaxNumSeqs && budget > 0 {
 		r := e.waiting[0]
 		size := e.cfg.BlockSize
 		// At least one token must be computed, or there would be nothing to emit from.

@@ -44,7 +44,7 @@ type life struct {
 
 func newLife(t *testing.T, rng *rand.Rand) *life {
 	e, err := New(Config{
-		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxSeqs: 1 + rng.IntN(6), MaxBatchedTokens: 6 + rng.IntN(30),
+		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxNumSeqs: 1 + rng.IntN(6), MaxNumBatchedTokens: 6 + rng.IntN(30),
 		WholePrompts: rng.IntN(4) == 0, PreemptOldest: rng.IntN(2) == 0, HashSeed: rng.Uint64(),
 		Timing: perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
 	})
@@ -215,7 +215,7 @@ func (l *life) check() {
 func BenchmarkPass(b *testing.B) {
 	for _, seqs := range []int{16, 256} {
 		b.Run(fmt.Sprintf("seqs=%d", seqs), func(b *testing.B) {
-			e, err := New(Config{MaxSeqs: seqs, Timing: perfmodel.Fixed{DecodeTime: 1}})
+			e, err := New(Config{MaxNumSeqs: seqs, Timing: perfmodel.Fixed{DecodeTime: 1}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -87,9 +87,9 @@ func (s *scenario) start(d *datadriven.TestData, w *strings.Builder) {
 		WholePrompts: d.HasArg("whole"), PreemptOldest: d.HasArg("oldest"),
 		Timing: perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond},
 	}
-	cfg.MaxSeqs = 4
-	for key, field := range map[string]*int{"blocks": &cfg.Blocks, "block": &cfg.BlockSize, "seqs": &cfg.MaxSeqs,
-		"tokens": &cfg.MaxBatchedTokens, "len": &cfg.MaxModelLen, "queue": &cfg.MaxWaiting} {
+	cfg.MaxNumSeqs = 4
+	for key, field := range map[string]*int{"blocks": &cfg.Blocks, "block": &cfg.BlockSize, "seqs": &cfg.MaxNumSeqs,
+		"tokens": &cfg.MaxNumBatchedTokens, "len": &cfg.MaxModelLen, "queue": &cfg.MaxWaiting} {
 		d.MaybeScanArgs(s.t, key, field)
 	}
 	var err error

@@ -1,4 +1,4 @@
-package sim
+package trace
 
 import (
 	"errors"
@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Rounded arrivals are spread: all come, in order, each within its span.
-func TestJitter(t *testing.T) {
+// TestJitterSpreadsRoundedArrivals checks that all arrivals come, in order and within their spans, and
+// that those before an error are not lost.
+func TestJitterSpreadsRoundedArrivals(t *testing.T) {
 	var list []Arrival
 	for i := range 300 {
 		list = append(list, Arrival{At: time.Duration(i/10) * 3 * time.Second, Output: i})
 	}
-	next := Jitter(3*time.Second, 1, From(list))
+	next := Jitter(3*time.Second, 1, List(list))
 	seen, last, moments := map[int]bool{}, time.Duration(0), map[time.Duration]bool{}
 	for a, ok, err := next(); ok; a, ok, err = next() {
 		was := list[a.Output].At
@@ -34,7 +35,7 @@ func TestJitter(t *testing.T) {
 	})
 	for range 3 {
 		if _, ok, err := next(); !ok || err != nil {
-			t.Fatal("what was read before the error is lost")
+			t.Fatal("an arrival before the error is lost")
 		}
 	}
 	if _, ok, err := next(); ok || !errors.Is(err, broken) {

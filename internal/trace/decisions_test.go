@@ -1,4 +1,4 @@
-package sim
+package trace
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// logged is a log of decisions and ends.
+// logged is a decision log that a test writes.
 type logged struct {
 	t *testing.T
 	b []byte
@@ -27,22 +27,23 @@ func (l *logged) add(line decisionlog.Line) {
 	}
 }
 
-// decision logs a prompt of so many tokens, in blocks of 4, with a hash every 2.
+// decision logs a prompt of so many tokens, in blocks of 4, with a hash every 2 blocks.
 func (l *logged) decision(id string, at time.Time, tokens int, chain []blockhash.Sequence, change func(*route.Decision)) {
 	d := &route.Decision{ID: id, At: at, Model: "m", PromptTokens: tokens, Blocks: tokens / 4, BlockSize: 4, Session: "s-" + id}
 	if change != nil {
 		change(d)
 	}
-	l.add(decisionlog.Line{Decision: d, HashEvery: 2, Hashes: decisionlog.Sample(nil, chain[:tokens/4], 2)})
+	l.add(decisionlog.Of(d, chain[:tokens/4], 2))
 }
 
-// What was decided comes again as what was asked: in order of arrival, alike up to the hash at which
-// prompts part, and with answers as long as their bytes say.
-func TestDecisions(t *testing.T) {
+// TestDecisionsAsTrace reads a log as the requests that were made: in order of arrival, equal up to the
+// last common hash, and with answers whose length follows from their bytes.
+func TestDecisionsAsTrace(t *testing.T) {
 	chain := []blockhash.Sequence{1, 2, 3, 4, 5}
 	other := []blockhash.Sequence{1, 2, 3, 44, 55}
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	l := &logged{t: t}
+	l.add(decisionlog.Header())
 	l.decision("first", begin, 22, chain, func(d *route.Decision) { d.Stream = true })
 	l.decision("waited", begin.Add(9*time.Second), 16, other, func(d *route.Decision) {
 		d.Wait, d.MaxTokens = &route.Wait{Since: begin.Add(time.Second), Took: 8 * time.Second}, 77
@@ -57,7 +58,7 @@ func TestDecisions(t *testing.T) {
 	l.decision("too busy", begin.Add(3*time.Second), 8, chain, func(d *route.Decision) {
 		d.Outcome, d.Err = route.Refused, &prompt.Error{Status: 503}
 	})
-	l.b = append(l.b, `{"decision":{"ID":"torn`...)
+	l.b = append(l.b, `{"decision":{"id":"torn`...)
 
 	next, n, err := Decisions(bytes.NewReader(l.b))
 	if err != nil {
@@ -69,7 +70,7 @@ func TestDecisions(t *testing.T) {
 		got, prompts = append(got, a), append(prompts, a.Prompt.Append(nil))
 	}
 	if len(got) != 4 || n != 4 {
-		t.Fatalf("%d arrivals, %d promised", len(got), n)
+		t.Fatalf("%d arrivals, %d announced", len(got), n)
 	}
 	for i, want := range []struct {
 		at             time.Duration
@@ -90,40 +91,45 @@ func TestDecisions(t *testing.T) {
 		return min(len(a), len(b))
 	}
 	if n := common(prompts[0], prompts[2]); n != 20 {
-		t.Errorf("%d tokens of equal prompts are equal, want 20: only what is no block is their own", n)
+		t.Errorf("%d tokens of equal prompts are equal, want 20: the tokens after the last block differ", n)
 	}
 	if n := common(prompts[0], prompts[1]); n != 8 {
-		t.Errorf("%d tokens are equal of prompts that part in the fourth block, want 8: they share a hash of two", n)
+		t.Errorf("%d tokens are equal of prompts that differ from the fourth block on, want 8: they share the hash of two blocks", n)
 	}
 }
 
-// A log that makes no sense is refused with its line.
-func TestDecisionsAreChecked(t *testing.T) {
-	good := `{"decision":{"ID":"x","At":"2026-01-02T03:04:05Z","PromptTokens":9,"Blocks":2,"BlockSize":4},"hashEvery":2,"hashes":["00000000000000aa"]}` + "\n"
+// TestDecisionErrors reads logs with contradictions.
+func TestDecisionErrors(t *testing.T) {
+	const version = `{"version":1,"format":"stator-decisions"}` + "\n"
+	good := `{"decision":{"id":"x","at":"2026-01-02T03:04:05Z","prompt_tokens":9,"blocks":2,"block_size":4},"hash_every":2,"hashes":["00000000000000aa"]}` + "\n"
 	for _, c := range []struct{ log, want string }{
-		{"", "there is none"},
-		{`{"end":{"id":"x"}}`, "there is none"},
-		{good + "{}\n", "line 2: it has neither"},
-		{strings.Replace(good, `"Blocks":2`, `"Blocks":3`, 1), "line 1: 9 prompt tokens in 3 blocks of 4"},
-		{strings.Replace(good, `"BlockSize":4`, `"BlockSize":0`, 1), "do not agree"},
-		{strings.Replace(good, `"PromptTokens":9`, `"PromptTokens":99999999999`, 1), "do not agree"},
-		{strings.Replace(good, `"hashEvery":2`, `"hashEvery":1`, 1), "do not name 2 blocks"},
-		{strings.Replace(good, `"hashEvery":2`, `"hashEvery":0`, 1), "do not name 2 blocks"},
-		{strings.Replace(good, `00aa`, `00a`, 1) + good, "line 1: hash \"00000000000000a\""},
-		{"nonsense\n" + good, "line 1: "},
+		{"", "it has no decision"},
+		{`{"end":{"id":"x"}}`, "it has no decision"},
+		{good + "{}\n", "line 3: it has neither"},
+		{strings.Replace(good, `"blocks":2`, `"blocks":3`, 1), "line 2: 9 prompt tokens in 3 blocks of 4"},
+		{strings.Replace(good, `"block_size":4`, `"block_size":0`, 1), "do not agree"},
+		{strings.Replace(good, `"prompt_tokens":9`, `"prompt_tokens":99999999999`, 1), "do not agree"},
+		{strings.Replace(good, `"hash_every":2`, `"hash_every":1`, 1), "do not name 2 blocks"},
+		{strings.Replace(good, `"hash_every":2`, `"hash_every":0`, 1), "do not name 2 blocks"},
+		{strings.Replace(good, `00aa`, `00a`, 1) + good, "line 2: hash \"00000000000000a\""},
+		{"nonsense\n" + good, "line 2: "},
 		{good + strings.Replace(good, "2026", "2226", 1), "100 years"},
 	} {
-		_, _, err := Decisions(strings.NewReader(c.log))
+		_, _, err := Decisions(strings.NewReader(version + c.log))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.log, err, c.want)
 		}
 	}
+	if _, _, err := Decisions(strings.NewReader(strings.Replace(version, "1", "2", 1) + good)); err == nil || !strings.Contains(err.Error(), "version 2") {
+		t.Errorf("a log of another version: %v", err)
+	}
 }
 
-// FuzzDecisions: whatever a log holds is refused or played, in bounds.
+// FuzzDecisions checks that any log is refused, or read as arrivals within their bounds.
 func FuzzDecisions(f *testing.F) {
-	f.Add([]byte(`{"decision":{"ID":"x","At":"2026-01-02T03:04:05Z","PromptTokens":9,"Blocks":2,"BlockSize":4},"hashEvery":2,"hashes":["00000000000000aa"]}`))
-	f.Add([]byte(`{"end":{"id":"x","responseBytes":5}}`))
+	const version = `{"version":1,"format":"stator-decisions"}` + "\n"
+	f.Add([]byte(version + `{"decision":{"id":"x","at":"2026-01-02T03:04:05Z","prompt_tokens":9,"blocks":2,"block_size":4},"hash_every":2,"hashes":["00000000000000aa"]}`))
+	f.Add([]byte(version + `{"end":{"id":"x","response_bytes":5}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		next, n, err := Decisions(bytes.NewReader(data))
 		if err != nil {
@@ -131,7 +137,7 @@ func FuzzDecisions(f *testing.F) {
 		}
 		var at []time.Duration
 		for a, ok, _ := next(); ok; a, ok, _ = next() {
-			if a.At < 0 || a.Output < 1 || a.Output > maxTraceTokens {
+			if a.At < 0 || a.Output < 1 || a.Output > maxRowTokens {
 				t.Fatalf("%q: %+v", data, a)
 			}
 			at = append(at, a.At)

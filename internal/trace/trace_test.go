@@ -1,4 +1,4 @@
-package sim
+package trace
 
 import (
 	"math"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// all reads a source to its end.
+// all returns all arrivals of a source.
 func all(t testing.TB, next Source, err error) []Arrival {
 	t.Helper()
 	if err != nil {
@@ -28,7 +28,7 @@ func all(t testing.TB, next Source, err error) []Arrival {
 	}
 }
 
-// shared is how many tokens two prompts begin with alike.
+// shared returns the length of the common prefix of two prompts, in tokens.
 func shared(a, b Arrival) int {
 	x, y := a.Prompt.Append(nil), b.Prompt.Append(nil)
 	n := 0
@@ -46,6 +46,7 @@ func TestDetectFormat(t *testing.T) {
 		"\xef\xbb\xbftimestamp,a,b":                                     FormatAzure,
 		`{"timestamp": 1760428436442742, "input": "<pr_description>\nC`: FormatAgent,
 		`{"meta": {"input_lengths": [1]}, "x": [[{}]], "input": "a"}`:   FormatAgent,
+		`{"version":1,"format":"stator-decisions"}`:                     FormatDecisions, `{"decision":{"id"`: FormatDecisions,
 		`{"meta": {`: "", "": "", "[1]": "", "a,b": "", `{"a": 1}`: "",
 	} {
 		if got, err := DetectFormat([]byte(head)); got != want || (err == nil) != (want != "") {
@@ -54,11 +55,11 @@ func TestDetectFormat(t *testing.T) {
 	}
 }
 
-func TestAzure(t *testing.T) {
+func TestAzureRowsAndGuessedSessions(t *testing.T) {
 	const trace = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n" +
 		"2023-11-16 18:15:46.6805900,374,44\r\n" +
-		"2023-11-16 18:15:50.9951690,500,0\r\n\r\n" + // long enough to hold the first and its answer
-		"2023-11-16 18:15:51.1000000,510,9\r\n" + // too soon after it
+		"2023-11-16 18:15:50.9951690,500,0\r\n\r\n" + // long enough to contain the first row and its answer
+		"2023-11-16 18:15:51.1000000,510,9\r\n" + // too soon after the second row
 		"2024-05-10 00:00:00+00:00,9000,9" // another day
 	plain := all(t, Azure(strings.NewReader(trace), false), nil)
 	if len(plain) != 4 || plain[1].At.Truncate(time.Millisecond) != 4314*time.Millisecond || plain[1].Output != 1 || plain[0].Output != 44 {
@@ -79,7 +80,7 @@ func TestAzure(t *testing.T) {
 	}
 }
 
-// words encodes each byte as a token.
+// words encodes each byte of a text as a token.
 func words(dst []uint32, text string) []uint32 {
 	for _, c := range []byte(text) {
 		dst = append(dst, uint32(c))
@@ -87,24 +88,24 @@ func words(dst []uint32, text string) []uint32 {
 	return dst
 }
 
-func TestAgent(t *testing.T) {
+func TestSessionsOfAFolder(t *testing.T) {
 	folder := fstest.MapFS{
 		"a/one.jsonl": {Data: []byte(`{"timestamp": 3000000, "input": "hello and more", "output": "ok", "session_id": "1"}
 {"timestamp": 1000000, "input": "hello", "output": "", "session_id": "1"}
 `)},
 		"two.jsonl":  {Data: []byte(`{"timestamp": 2000000, "input": "bye", "output": "so", "session_id": "2"}`)},
-		"other.json": {Data: []byte(`nothing of ours`)},
+		"other.json": {Data: []byte(`not a session`)},
 	}
-	read := func(cfg AgentConfig) []Arrival {
+	read := func(cfg SessionConfig) []Arrival {
 		cfg.Encode = words
-		next, n, err := Agent(folder, cfg)
+		next, n, err := Sessions(folder, cfg)
 		list := all(t, next, err)
 		if n != len(list) {
 			t.Errorf("%d rows, %d arrivals", n, len(list))
 		}
 		return list
 	}
-	list := read(AgentConfig{})
+	list := read(SessionConfig{})
 	var at []time.Duration
 	for _, a := range list {
 		at = append(at, a.At/time.Second)
@@ -112,18 +113,18 @@ func TestAgent(t *testing.T) {
 	if !slices.Equal(at, []time.Duration{1, 2, 3}) || shared(list[0], list[2]) != 5 || list[0].Output != 1 || list[2].Output != 2 {
 		t.Errorf("%+v", list)
 	}
-	// The input that goes on brings only what is new; the answers come between.
-	joined := read(AgentConfig{Join: true})
+	// An input that continues an earlier one adds its new part, after the answer.
+	joined := read(SessionConfig{Join: true})
 	if got := joined[2].Prompt.(text).text; got != "hello\n\n and more" {
 		t.Errorf("%q", got)
 	}
-	// One at a time: the second session begins when the first has ended, a second later.
-	if got := read(AgentConfig{AtOnce: 1}); got[2].Session != "2" || got[2].At != 3*time.Second {
+	// One at a time: the second session begins a second after the first one ends.
+	if got := read(SessionConfig{Concurrent: 1}); got[2].Session != "2" || got[2].At != 3*time.Second {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestGenerated(t *testing.T) {
+func TestGeneratedArrivals(t *testing.T) {
 	for _, arrivals := range []string{"constant", "poisson", "sinusoid", "bursts"} {
 		g := Generated{Requests: 4000, Rate: 20, Arrivals: arrivals, Input: 500, Output: 20, Spread: 0.5, PrefixShare: 0.4, Prefixes: 1, Seed: 3}
 		next, err := g.Source()
@@ -156,10 +157,10 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// Traces that are wrong are refused with the line at fault.
-func TestHostileTraces(t *testing.T) {
+// TestErrorsNameTheLine reads broken traces of each format.
+func TestErrorsNameTheLine(t *testing.T) {
 	agent := func(s string) Source {
-		next, _, err := AgentFile(strings.NewReader(s), AgentConfig{Encode: words})
+		next, _, err := SessionFile(strings.NewReader(s), SessionConfig{Encode: words})
 		if err != nil {
 			return func() (Arrival, bool, error) { return Arrival{}, false, err }
 		}
@@ -181,7 +182,7 @@ func TestHostileTraces(t *testing.T) {
 		{azure("2023-11-16,1,1"), "line 2: timestamp"},
 		{azure("2023-11-16 18:15:46,1"), "line 2: 2 columns"},
 		{azure("2023-11-16 18:15:46,0,1"), `line 2: ContextTokens "0"`},
-		{azure("2023-11-16 18:15:46,1,1\n2020-11-16 18:15:46,1,1"), "line 3: timestamp 2020-11-16 18:15:46: it lies before"},
+		{azure("2023-11-16 18:15:46,1,1\n2020-11-16 18:15:46,1,1"), "line 3: timestamp 2020-11-16 18:15:46: it is before"},
 		{agent(`{"timestamp": 0, "input": ""}`), "line 1: there is no input"},
 		{agent(`{"timestamp": "x", "input": "a"}`), "line 1: json"},
 	} {
@@ -193,13 +194,13 @@ func TestHostileTraces(t *testing.T) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
-	if _, _, err := Agent(fstest.MapFS{"a.json": {}}, AgentConfig{}); err == nil || !strings.Contains(err.Error(), "there is no row") {
+	if _, _, err := Sessions(fstest.MapFS{"a.json": {}}, SessionConfig{}); err == nil || !strings.Contains(err.Error(), "there is no row") {
 		t.Errorf("%v", err)
 	}
 }
 
-// FuzzTrace: whatever a trace is, each of its rows is refused, or has a prompt and an answer of
-// bounded size, at a time that a run can reach.
+// FuzzTrace checks that each row of any trace is refused, or has a prompt and an answer of bounded size
+// at a time that a simulation can reach.
 func FuzzTrace(f *testing.F) {
 	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"))
 	f.Add([]byte(`{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]}`))
@@ -208,7 +209,7 @@ func FuzzTrace(f *testing.F) {
 		_, _ = DetectFormat(data)
 		read := func() *strings.Reader { return strings.NewReader(string(data)) }
 		sources := []Source{Mooncake(read(), 512), Azure(read(), false), Azure(read(), true)}
-		if next, _, err := AgentFile(read(), AgentConfig{Encode: words, Join: true, AtOnce: 2}); err == nil {
+		if next, _, err := SessionFile(read(), SessionConfig{Encode: words, Join: true, Concurrent: 2}); err == nil {
 			sources = append(sources, next)
 		}
 		for _, next := range sources {
@@ -217,10 +218,65 @@ func FuzzTrace(f *testing.F) {
 				if !ok || err != nil {
 					break
 				}
-				if a.Prompt == nil || a.Output < 1 || a.Output > maxTraceTokens || a.At < 0 || a.At > 2*maxTraceTime {
+				if a.Prompt == nil || a.Output < 1 || a.Output > maxRowTokens || a.At < 0 || a.At > 2*maxTraceTime {
 					t.Fatalf("%+v", a)
 				}
 			}
 		}
 	})
+}
+
+// TestConversations checks that a generated trace is the same for the same seed, and that about two fifths of
+// its blocks could be reused.
+func TestConversations(t *testing.T) {
+	rows := Conversations(2000, 2)
+	seen := map[uint64]bool{}
+	reused, blocks := 0, 0
+	for i, row := range rows {
+		if row.Input != MooncakeBlock*len(row.HashIDs) || row.Output < 1 || i > 0 && row.Timestamp <= rows[i-1].Timestamp {
+			t.Fatalf("row %d: %+v", i, row)
+		}
+		for _, id := range row.HashIDs {
+			blocks++
+			if seen[id] {
+				reused++
+			}
+			seen[id] = true
+		}
+	}
+	if share := float64(reused) / float64(blocks); share < 0.3 || share > 0.5 {
+		t.Errorf("%.3f of the blocks could be reused", share)
+	}
+	if again := Conversations(2000, 2); !slices.EqualFunc(rows, again, func(a, b MooncakeRow) bool { return slices.Equal(a.HashIDs, b.HashIDs) }) {
+		t.Error("two traces of one seed differ")
+	}
+
+	list := all(t, MooncakeList(rows), nil)
+	if len(list) != 2000 || len(list[1].Prompt.Append(nil)) != rows[1].Input {
+		t.Errorf("%d arrivals", len(list))
+	}
+}
+
+// TestPromptsOfBlocks checks that a prompt of block ids has its length, and shares with another one the
+// tokens of their common blocks.
+func TestPromptsOfBlocks(t *testing.T) {
+	a := Blocks{IDs: []uint64{1, 2, 3}, Size: 512, Length: 1100}.Append(nil)
+	b := Blocks{IDs: []uint64{1, 2, 4}, Size: 512, Length: 1600}.Append(nil)
+	if len(a) != 1100 || len(b) != 1600 || !slices.Equal(a[:1024], b[:1024]) || slices.Equal(a[1024:1030], b[1024:1030]) {
+		t.Errorf("%d and %d tokens", len(a), len(b))
+	}
+	if slices.Equal(a[:512], a[512:1024]) {
+		t.Error("two blocks are equal")
+	}
+}
+
+// TestTakeAndList reads the first arrivals of a list.
+func TestTakeAndList(t *testing.T) {
+	list := []Arrival{{At: 1, Prompt: IDs{7}}, {At: 2}, {At: 3}}
+	if got := all(t, Take(2, List(list)), nil); len(got) != 2 || got[1].At != 2 || got[0].Prompt.Append(nil)[0] != 7 {
+		t.Errorf("%+v", got)
+	}
+	if got := all(t, Take(5, List(list)), nil); len(got) != 3 {
+		t.Errorf("%+v", got)
+	}
 }

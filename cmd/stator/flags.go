@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/config"
+)
+
+// errUsage reports that the arguments were wrong. The message is already printed; the exit code is 2.
+var errUsage = errors.New("usage")
+
+// flagSet is the flags of one command, with its help. Help prints groups under headings, in the order
+// in which they were made; flags outside of a group come last.
+type flagSet struct {
+	*flag.FlagSet
+	env       environment
+	arguments string // such as " [ID]"
+	about     string
+	groups    []flagGroup
+}
+
+// flagGroup is flags under one heading.
+type flagGroup struct {
+	title string
+	names []string
+}
+
+// flags returns a flag set for a command. name may end with the arguments of the command in brackets.
+func flags(env environment, name, about string) *flagSet {
+	command, arguments, found := strings.Cut(name, " [")
+	if found {
+		arguments = " [" + arguments
+	}
+
+	f := &flagSet{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), env: env, arguments: arguments, about: about}
+	f.SetOutput(io.Discard) // this type writes errors and help
+	f.Usage = func() {}
+	return f
+}
+
+// group adds the flags that define defines, under a heading.
+func (f *flagSet) group(title string, define func()) {
+	before := f.names()
+	define()
+	added := slices.DeleteFunc(f.names(), func(name string) bool { return slices.Contains(before, name) })
+	f.groups = append(f.groups, flagGroup{title, added})
+}
+
+// names returns the names of all flags, sorted.
+func (f *flagSet) names() []string {
+	var all []string
+	f.VisitAll(func(o *flag.Flag) { all = append(all, o.Name) })
+	return all
+}
+
+// given reports whether a flag was on the command line.
+func (f *flagSet) given(name string) bool {
+	found := false
+	f.Visit(func(o *flag.Flag) { found = found || o.Name == name })
+	return found
+}
+
+// parse reads flags and refuses other arguments.
+func parse(f *flagSet, args []string) error {
+	if err := parseFlags(f, args); err != nil {
+		return err
+	}
+	return refuseArguments(f, f.Args())
+}
+
+// parseFlags reads flags up to the first argument that is none. It prints help where that is asked for,
+// and otherwise what is wrong.
+func parseFlags(f *flagSet, args []string) error {
+	err := f.Parse(args)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, flag.ErrHelp):
+		f.printHelp(f.env.out)
+		return err
+	}
+	return f.usageError("%s", f.explain(err))
+}
+
+// refuseArguments reports arguments of a command that accepts none.
+func refuseArguments(f *flagSet, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return f.usageError("unexpected argument %q", args[0])
+}
+
+// usageError prints what is wrong with the arguments and how to get help.
+func (f *flagSet) usageError(format string, args ...any) error {
+	fmt.Fprintf(f.env.err, "stator %s: %s\n`stator %s -h` lists the flags.\n", f.Name(), fmt.Sprintf(format, args...), f.Name())
+	return errUsage
+}
+
+// singleDash finds the flag in an error of package flag, which writes it with one dash.
+var singleDash = regexp.MustCompile(`( for flag|argument:|defined:) -([a-z0-9-]+)`)
+
+// explain returns an error of package flag in the form of this program: two dashes, and a suggestion for
+// an unknown flag.
+func (f *flagSet) explain(err error) string {
+	const unknown = "flag provided but not defined: -"
+	if name, ok := strings.CutPrefix(err.Error(), unknown); ok {
+		text := "unknown flag --" + name
+		if near := config.Nearest(name, f.names()); near != "" {
+			text += "; did you mean --" + near + "?"
+		}
+		return text
+	}
+	return singleDash.ReplaceAllString(err.Error(), "$1 --$2")
+}
+
+// printHelp writes what the command is for, and its flags.
+func (f *flagSet) printHelp(w io.Writer) {
+	fmt.Fprintf(w, "Usage: stator %s%s [flags]\n\n%s\n", f.Name(), f.arguments, strings.TrimSpace(f.about))
+
+	grouped := map[string]bool{}
+	for _, g := range f.groups {
+		fmt.Fprintf(w, "\n%s:\n", g.title)
+		for _, name := range g.names {
+			printFlag(w, f.Lookup(name))
+			grouped[name] = true
+		}
+	}
+
+	rest := slices.DeleteFunc(f.names(), func(name string) bool { return grouped[name] })
+	if len(rest) > 0 {
+		fmt.Fprintln(w)
+	}
+	if len(rest) > 0 && len(f.groups) > 0 {
+		fmt.Fprintln(w, "Other:")
+	}
+	for _, name := range rest {
+		printFlag(w, f.Lookup(name))
+	}
+}
+
+// printFlag writes a flag with two dashes, as Envoy and Kubernetes do.
+func printFlag(w io.Writer, o *flag.Flag) {
+	kind, text := flag.UnquoteUsage(o)
+	head := "  --" + o.Name
+	if kind != "" {
+		head += " " + strings.ToUpper(kind)
+	}
+	if o.DefValue != "" && o.DefValue != "false" && o.DefValue != "0" && o.DefValue != "0s" && !strings.Contains(text, "(default") {
+		text += fmt.Sprintf(" (default %s)", o.DefValue)
+	}
+	fmt.Fprintf(w, "%-30s %s\n", head, text)
+}
+
+// textList is a flag that may be given more than once.
+type textList []string
+
+// String returns the values, separated by commas.
+func (t *textList) String() string { return strings.Join(*t, ",") }
+
+// Set adds a value.
+func (t *textList) Set(v string) error {
+	*t = append(*t, v)
+	return nil
+}
+
+// parseMixed reads flags that may stand before, between and after other arguments, which it returns.
+func parseMixed(f *flagSet, args []string) (others []string, err error) {
+	for {
+		if err := parseFlags(f, args); err != nil {
+			return nil, err
+		}
+		if f.NArg() == 0 {
+			return others, nil
+		}
+		others = append(others, f.Arg(0))
+		args = f.Args()[1:]
+	}
+}

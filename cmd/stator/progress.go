@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// progressBar shows on a terminal how much of something is done. A nil bar shows nothing.
+type progressBar struct {
+	w     io.Writer
+	began time.Time
+	last  time.Time // when it was drawn
+}
+
+var noBar *progressBar
+
+// newBar returns a bar, or nil where w is no terminal.
+func newBar(w io.Writer) *progressBar {
+	if !isTerminal(w) {
+		return nil
+	}
+	return &progressBar{w: w, began: time.Now()}
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}
+
+const (
+	// drawEvery is the time between two drawings.
+	drawEvery = 100 * time.Millisecond
+	barWidth  = 40
+	eraseLine = "\r\x1b[K"
+)
+
+// show draws the bar at a share from 0 to 1, with an estimate of the time that is left.
+func (b *progressBar) show(share float64) {
+	if b == nil {
+		return
+	}
+	now := time.Now()
+	if now.Sub(b.last) < drawEvery {
+		return
+	}
+	b.last = now
+
+	full := min(barWidth, max(0, int(share*barWidth)))
+	text := fmt.Sprintf("\r%s%s %3.0f %%", strings.Repeat("█", full), strings.Repeat("░", barWidth-full), 100*min(1, max(0, share)))
+	if took := now.Sub(b.began); share > 0.02 && took > time.Second {
+		text += fmt.Sprintf("  %s left ", (time.Duration(float64(took)*(1/share-1)) + time.Second/2).Truncate(time.Second))
+	}
+	fmt.Fprint(b.w, text+"\x1b[K")
+}
+
+// clear removes the bar.
+func (b *progressBar) clear() {
+	if b != nil && !b.last.IsZero() {
+		fmt.Fprint(b.w, eraseLine)
+	}
+}

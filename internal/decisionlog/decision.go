@@ -1,0 +1,172 @@
+package decisionlog
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// Decision is a route.Decision as JSON. Its keys do not depend on the names of Go fields.
+type Decision struct {
+	ID      string    `json:"id"`
+	At      time.Time `json:"at"`
+	Outcome string    `json:"outcome"` // picked, refused and so on
+
+	// Of refused requests: the kind of refusal, the answer, and the advised wait.
+	Reason            string  `json:"reason,omitempty"`
+	Error             *Error  `json:"error,omitempty"`
+	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty"`
+
+	// Queue is set for requests that waited in the queue.
+	Queue *Queue `json:"queue,omitempty"`
+
+	Model  string `json:"model"`
+	Policy string `json:"policy"`
+	Cost   string `json:"cost"` // the cost function of the candidates
+
+	// The picked rank. Ranks is how many the worker has. Others are the addresses of other workers, in
+	// the order in which Envoy tries them.
+	Worker  string   `json:"worker"`
+	Rank    int      `json:"rank"`
+	Ranks   int      `json:"ranks"`
+	Address string   `json:"address"`
+	Others  []string `json:"others,omitempty"`
+
+	// The prompt. Blocks is the number of its complete blocks, OverlapBlocks how many of them the picked
+	// rank has on any tier, and CachedTokens how many tokens it need not compute.
+	PromptTokens  int `json:"prompt_tokens"`
+	Blocks        int `json:"blocks"`
+	OverlapBlocks int `json:"overlap_blocks"`
+	CachedTokens  int `json:"cached_tokens"`
+	BlockSize     int `json:"block_size"`
+
+	// FirstHash and LastHash are the sequence hashes of the first and the last complete block.
+	FirstHash *Hash `json:"first_hash,omitempty"`
+	LastHash  *Hash `json:"last_hash,omitempty"`
+
+	// What the client asked for. MaxTokens is 0 where the client set no bound.
+	Stream       bool   `json:"stream"`
+	IncludeUsage bool   `json:"include_usage"`
+	MaxTokens    int    `json:"max_tokens,omitempty"`
+	Session      string `json:"session,omitempty"`
+	Source       string `json:"source,omitempty"`
+
+	// Candidates are the best ranks that were considered, best first, the picked one always among them.
+	// Considered is how many ranks there were.
+	Candidates []Candidate `json:"candidates"`
+	Considered int         `json:"considered"`
+}
+
+// Error is the answer to a refused request.
+type Error struct {
+	Status  int    `json:"status"`
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Param   string `json:"param,omitempty"`
+	Code    string `json:"code,omitempty"`
+}
+
+// Queue is a request's time in the queue.
+type Queue struct {
+	Since         time.Time `json:"since"` // when the request arrived
+	WaitedSeconds float64   `json:"waited_seconds"`
+	Class         string    `json:"class,omitempty"`
+	Tenant        string    `json:"tenant,omitempty"`
+	// Ahead is how many requests were queued on arrival. BusyRanks is how many ranks were busy; 0 with
+	// FreeRanks set, where ranks were free and other requests were first.
+	Ahead     int  `json:"ahead"`
+	BusyRanks int  `json:"busy_ranks"`
+	FreeRanks bool `json:"free_ranks"`
+}
+
+// Candidate is one rank that was considered.
+type Candidate struct {
+	Worker  string `json:"worker"`
+	Rank    int    `json:"rank"`
+	Address string `json:"address"`
+	Picked  bool   `json:"picked"`
+
+	// Overlap counts blocks of the prompt: on the device from the first one, and on each slower tier
+	// beyond those of the faster ones.
+	Overlap Overlap `json:"overlap_blocks"`
+
+	// Booked by all routers, and the requests on the engine that no router booked.
+	BookedRequests      int64 `json:"booked_requests"`
+	BookedPrefillTokens int64 `json:"booked_prefill_tokens"`
+	BookedDecodeBlocks  int64 `json:"booked_decode_blocks"`
+	UntrackedRequests   int64 `json:"untracked_requests"`
+
+	Score Score `json:"score"`
+}
+
+// Overlap is blocks by tier.
+type Overlap struct {
+	Device   int `json:"device"`
+	Host     int `json:"host"`
+	Disk     int `json:"disk"`
+	External int `json:"external"`
+}
+
+// Score is the cost of a candidate and its terms: milliseconds with the cost function delay, and blocks
+// with dynamo. Terms that a function does not have are 0.
+type Score struct {
+	Total          float64 `json:"total"`
+	Wait           float64 `json:"wait"`
+	Prefill        float64 `json:"prefill"`
+	Decode         float64 `json:"decode"`
+	Requests       float64 `json:"requests"`
+	Untracked      float64 `json:"untracked"`
+	Own            float64 `json:"own"`
+	Credit         float64 `json:"credit"`
+	Ahead          float64 `json:"ahead"`
+	UncachedTokens int     `json:"uncached_tokens"`
+	Preference     float64 `json:"preference,omitempty"`
+}
+
+// View returns a decision as it is written. It does not keep d.
+func View(d *route.Decision) Decision {
+	v := Decision{
+		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds(),
+		Model: d.Model, Policy: d.Policy, Cost: d.Cost,
+		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, Others: append([]string(nil), d.Others...),
+		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
+		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source,
+		Considered: d.Considered,
+	}
+	if d.Err != nil {
+		v.Error = &Error{Status: d.Err.Status, Message: d.Err.Message, Type: d.Err.Type, Param: d.Err.Param, Code: d.Err.Code}
+	}
+	if w := d.Wait; w != nil {
+		v.Queue = &Queue{
+			Since: w.Since, WaitedSeconds: w.Took.Seconds(), Class: w.Class, Tenant: w.Tenant,
+			Ahead: w.Ahead, BusyRanks: w.Busy, FreeRanks: w.Free,
+		}
+	}
+	if d.Blocks > 0 {
+		first, last := Hash(d.First), Hash(d.Last)
+		v.FirstHash, v.LastHash = &first, &last
+	}
+
+	v.Candidates = make([]Candidate, len(d.Candidates))
+	for i := range d.Candidates {
+		v.Candidates[i] = viewCandidate(&d.Candidates[i])
+	}
+	return v
+}
+
+func viewCandidate(c *route.Candidate) Candidate {
+	s := &c.Score
+	return Candidate{
+		Worker: c.Worker, Rank: c.Rank, Address: c.Address, Picked: c.Picked,
+		Overlap: Overlap{
+			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
+		},
+		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
+		UntrackedRequests: c.Untracked,
+		Score: Score{
+			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Untracked: s.Untracked, Own: s.Own,
+			Credit: s.Credit, Ahead: s.Ahead, UncachedTokens: s.Uncached, Preference: s.Preference,
+		},
+	}
+}

@@ -1,0 +1,124 @@
+package replay
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/stator-project/stator/internal/sim"
+)
+
+// MaxRuns is how many runs can be compared: more do not fit on a page.
+const MaxRuns = 64
+
+// Result is the result of a simulation and the settings of the run.
+type Result struct {
+	sim.Result
+	// Settings are the flags that were given, in the form in which they can be given again.
+	Settings string `json:"settings"`
+}
+
+// Run is one of the runs that are compared.
+type Run struct {
+	Name string `json:"name"`
+	Result
+}
+
+// Parse reads a result that `stator replay --json` printed.
+func Parse(data []byte) (Result, error) {
+	var r Result
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, err
+	}
+	if r.Requests == 0 && r.PerWorker == nil {
+		return r, errors.New("it is not the output of `stator replay --json`")
+	}
+	return r, nil
+}
+
+// measure is a figure by which runs are compared.
+type measure struct {
+	name   string
+	format string // of fmt
+	of     func(*sim.Result) float64
+	better int // 1: more is better, -1: less is better, 0: neither
+}
+
+var measures = []measure{
+	{"completed", "%.0f", func(r *sim.Result) float64 { return float64(r.Completed) }, 1},
+	{"errors", "%.0f", func(r *sim.Result) float64 { return float64(r.Errors) }, -1},
+	{"duration s", "%.1f", func(r *sim.Result) float64 { return r.Duration }, 0},
+	{"TTFT mean ms", "%.1f", func(r *sim.Result) float64 { return r.TTFT.Mean }, -1},
+	{"TTFT p50", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P50 }, -1},
+	{"TTFT p90", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P90 }, -1},
+	{"TTFT p99", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P99 }, -1},
+	{"ITL mean ms", "%.2f", func(r *sim.Result) float64 { return r.ITL.Mean }, -1},
+	{"ITL p99", "%.2f", func(r *sim.Result) float64 { return r.ITL.P99 }, -1},
+	{"E2E mean ms", "%.1f", func(r *sim.Result) float64 { return r.E2E.Mean }, -1},
+	{"E2E p99", "%.1f", func(r *sim.Result) float64 { return r.E2E.P99 }, -1},
+	{"output tokens/s", "%.1f", func(r *sim.Result) float64 { return r.OutputRate }, 1},
+	{"prefix reuse", "%.4f", func(r *sim.Result) float64 { return r.PrefixReuse }, 1},
+	{"most loaded / mean", "%.2f", func(r *sim.Result) float64 { return r.Imbalance() }, -1},
+}
+
+// leastDifference is the smallest difference that is shown, as a share.
+const leastDifference = 0.0005
+
+// difference writes by how much v differs from the first run's value, or "" where it hardly does.
+func difference(v, first float64) string {
+	if first == 0 || math.Abs(v/first-1) < leastDifference {
+		return ""
+	}
+	return fmt.Sprintf("%+.1f %%", 100*(v/first-1))
+}
+
+// Widths of the table's columns, in characters.
+const (
+	titleWidth      = 18
+	firstWidth      = 10
+	runWidth        = 20
+	differenceWidth = 9
+)
+
+// Table returns the comparison as text, with a column for each run and the settings below.
+func Table(runs []Run) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-*s", titleWidth, "")
+	for i := range runs {
+		fmt.Fprintf(&b, " %*s", columnWidth(i, runs), runs[i].Name)
+	}
+	b.WriteByte('\n')
+
+	for _, m := range measures {
+		fmt.Fprintf(&b, "%-*s", titleWidth, m.name)
+		for i := range runs {
+			v := m.of(&runs[i].Result.Result)
+			text := fmt.Sprintf(m.format, v)
+			if i > 0 {
+				text += fmt.Sprintf(" %*s", differenceWidth, difference(v, m.of(&runs[0].Result.Result)))
+			}
+			fmt.Fprintf(&b, " %*s", columnWidth(i, runs), text)
+		}
+		b.WriteByte('\n')
+	}
+
+	for i := range runs {
+		fmt.Fprintf(&b, "\n%s: %s", runs[i].Name, runs[i].Settings)
+		if runs[i].Interrupted {
+			b.WriteString(" (interrupted)")
+		}
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// columnWidth returns the width of a run's column: its name's, and at least that of its figures.
+func columnWidth(i int, runs []Run) int {
+	least := runWidth
+	if i == 0 {
+		least = firstWidth
+	}
+	return max(least, len([]rune(runs[i].Name)))
+}
