@@ -33,8 +33,9 @@ var allowed = map[string][]string{
 	"internal/route/peers": {"internal/fleet"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
-	// The configuration's values are checked by the packages that use them.
-	"internal/config":      {"internal/fleet", "internal/route", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
+	// The configuration's defaults and checks are those of the packages that use the values.
+	"internal/config": {"internal/fleet", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
+		"internal/route/pick", "internal/route/queue"},
 	"internal/plan":        {"internal/fleet", "internal/perfmodel"},
 	"internal/decisionlog": {"internal/route", "internal/fleet", "internal/kv/blockhash"},
 	"internal/sim/engine":  {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},

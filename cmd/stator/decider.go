@@ -135,7 +135,7 @@ func (d *decider) setModels(cfg *config.Config) error {
 			routed[name] = &route.ModelConfig{
 				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
 				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: by,
-				Busy: busyOf(&m.Router), Queue: queueOf(&m.Router), MaxWait: m.Router.Queue.MaxWait.Std(),
+				Busy: m.Router.Busy.Route(), Queue: queueOf(&m.Router), MaxWait: m.Router.Queue.MaxWait.Std(),
 			}
 		}
 	}

@@ -2,18 +2,8 @@ package main
 
 import (
 	"github.com/stator-project/stator/internal/config"
-	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/queue"
 )
-
-// busyOf says when ranks are busy.
-func busyOf(r *config.Router) route.Busy {
-	b := &r.Busy
-	return route.Busy{
-		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, MaxNumBatchedTokens: b.MaxNumBatchedTokens,
-		KVUsage: b.KVUsage, KVRelease: b.KVRelease, Status: b.Status,
-	}
-}
 
 // queueOf says how requests wait; nil where none does. Names of orders have been validated.
 func queueOf(r *config.Router) *queue.Config {

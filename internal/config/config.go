@@ -1,14 +1,11 @@
-// Package config is Stator's one YAML file: strict, explained, reloadable.
-//
-// [Parse] reads the bytes, fills in defaults and reports everything that is wrong with them
-// at once, each problem with its path, such as models[0].launch[1].count. The package
-// neither opens files nor watches them, and knows nothing of what the values do beyond the
-// ranges in which they make sense.
-//
-// A *Config is read-only once parsed and may be shared.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
+)
 
 // The apiVersion and kind every file must carry.
 const (
@@ -16,287 +13,277 @@ const (
 	Kind       = "Stator"
 )
 
-// MaxBodyBytes is the most that gateway.maxBodyBytes may be.
+// MaxBodyBytes is the largest value of gateway.maxBodyBytes.
 const MaxBodyBytes = 1 << 30
 
 // Config is the whole file.
+//
+// The comments of its fields, and of those below, are the cells of docs/configuration.md. Their tags mean:
+// yaml is the key; reload is "restart" for a value that is read only at a start; default is shown instead
+// of the value that setDefaults gives, and "required" means that there is none.
 type Config struct {
-	// apiVersion must be stator.dev/v1alpha1.
-	APIVersion string `yaml:"apiVersion"`
-	// kind must be Stator.
-	Kind string `yaml:"kind"`
-	// gateway is what clients meet: the listener and its limits.
+	// APIVersion is the version of the file's format: "stator.dev/v1alpha1".
+	APIVersion string `yaml:"apiVersion" default:"required" reload:"restart"`
+	// Kind is the kind of the file: "Stator".
+	Kind string `yaml:"kind" default:"required" reload:"restart"`
+	// Gateway configures the listener for clients and its limits.
 	Gateway Gateway `yaml:"gateway"`
-	// models are what clients may name. The first one also serves requests that name no model
-	// on paths that are passed through.
-	Models []Model `yaml:"models"`
-	// index bounds the memory of the KV cache index.
+	// Models are the models that clients may name. Requests that name no model, on paths that are passed
+	// through, go to the first one.
+	Models []Model `yaml:"models" default:"required"`
+	// Index bounds the memory of the KV cache index, and sets when its content is checked.
 	Index Index `yaml:"index"`
-	// prompts bounds the memory of prompts.
+	// Prompts bounds the memory of prompts.
 	Prompts Prompts `yaml:"prompts"`
-	// decisions says where the router's decisions are kept.
+	// Decisions configures the log of the router's decisions. The newest decisions are always in memory.
 	Decisions Decisions `yaml:"decisions"`
-	// planner holds the targets of the planner.
-	Planner Planner `yaml:"planner"`
-	// bus says how the parts of one cluster find each other.
+	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
 }
 
-// Gateway is what clients meet.
+// Gateway configures the listener for clients.
 type Gateway struct {
-	// listen is the address on which Envoy serves clients. Default "127.0.0.1:8080"; use
-	// "0.0.0.0:8080" to serve other machines. Needs a restart.
-	Listen string `yaml:"listen"`
-	// maxBodyBytes bounds a request body, as received and after decoding gzip. Default 67108864
-	// (64 MiB). A larger one is answered with 413. Raising it costs that much memory in Envoy and
-	// in extproc for each request of that size in flight.
+	// Listen is the IP and port on which Envoy serves clients. Use "0.0.0.0:8080" to serve other machines.
+	Listen string `yaml:"listen" reload:"restart"`
+	// MaxBodyBytes bounds a request body, as received and after decoding gzip. A larger one is answered with
+	// 413. Each request of that size in flight needs as much memory in Envoy and in the router.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
-	// unknownPaths says what happens to paths that are not parsed: "route" (default) sends them
-	// to the least loaded worker of the first model, "reject" answers 404.
+	// UnknownPaths is the treatment of requests on paths that are not parsed. "route" sends them to the least
+	// loaded worker of the first model, and "reject" answers 404.
 	UnknownPaths string `yaml:"unknownPaths"`
-	// decisionTimeout is how long Envoy waits for a decision before it sends the request on
-	// unpicked. Default "5s". Lower it and a busy extproc costs cache hits; raise it and a hung
-	// one costs time.
+	// DecisionTimeout is how long Envoy waits for a decision before it routes a request itself. A short one
+	// costs cache hits while the router is busy. A long one costs time while the router hangs.
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
-	// idleTimeout ends a stream on which no byte moved in either direction. Default "10m".
+	// IdleTimeout ends a stream on which no byte has moved in either direction.
 	IdleTimeout Duration `yaml:"idleTimeout"`
-	// affinityHeader is the request header by which Envoy keeps a client on one worker when
-	// nobody picks. Default "x-session-id".
+	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
+	// worker where the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
-	// hints says what clients are trusted with, of what they say about the routing of their requests:
-	// "nvext" (default) hears nvext.router and nvext.agent_hints in the body, "headers" hears the
-	// headers x-stator-priority, -strict-priority, -deadline, -class, -tenant, -worker and -rank too,
-	// which go before the body, and "off" hears nothing. Whoever is heard can go before others.
+	// Hints is which routing hints of clients count. "nvext" means nvext in the body. "headers" means the
+	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
+	// x-stator-tenant, x-stator-worker and x-stator-rank too, which take precedence. "off" means none. A
+	// client whose hints count can go before others.
 	Hints string `yaml:"hints"`
 }
 
-// Model is a name clients use, the files that describe it, and its workers.
+// Model is a model: its names, the files that describe it, and its workers.
 type Model struct {
-	// name is what clients put into "model". Required.
-	Name string `yaml:"name"`
-	// path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf
-	// file; a relative path starts at the configuration file's folder. "builtin:sim" is the small
-	// vocabulary that comes with Stator. Required.
-	Path string `yaml:"path"`
-	// aliases are further names for the same model.
+	// Name is the value of "model" in requests.
+	Name string `yaml:"name" default:"required"`
+	// Path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf file. A
+	// relative path starts at the configuration file's folder. "builtin:sim" is a small vocabulary that is
+	// part of Stator.
+	Path string `yaml:"path" default:"required"`
+	// Aliases are further names for the same model.
 	Aliases []string `yaml:"aliases"`
-	// blockSize is the number of tokens in a KV block, 1 to 4096. Default 16. It must equal the
-	// engines' own, or no prompt is ever found in their caches.
+	// BlockSize is the number of tokens in a KV block, 1 to 4096. It must equal the engines' setting, or no
+	// prompt is ever found in their caches.
 	BlockSize int `yaml:"blockSize"`
-	// profile is a folder with what Dynamo's profiler measured of these workers (prefill_raw_data and
-	// decode_raw_data, .npz or .json): a router believes it until it has learned how long prompts and
-	// steps take. A relative path starts at the configuration file's folder. Default: a mid-sized
-	// model on one data-centre GPU. Needs a restart.
-	Profile string `yaml:"profile"`
-	// router says how a worker is chosen.
+	// Profile is a folder with the measurements of Dynamo's profiler for these workers (prefill_raw_data and
+	// decode_raw_data, .npz or .json). They are the first estimates of how long prompts and decode steps
+	// last. A relative path starts at the configuration file's folder.
+	Profile string `yaml:"profile" default:"a mid-sized model on one data-centre GPU" reload:"restart"`
+	// Router configures how a worker is chosen.
 	Router Router `yaml:"router"`
-	// launch lists the engines an agent starts and keeps alive.
-	Launch []Launch `yaml:"launch"`
-	// workers lists engines that someone else runs.
-	Workers []Worker `yaml:"workers"`
+	// Launch lists the engines that an agent starts and keeps alive.
+	Launch []Launch `yaml:"launch" reload:"restart"`
+	// Workers lists engines that are started elsewhere.
+	Workers []Worker `yaml:"workers" reload:"restart"`
 }
 
-// Router says how a worker is chosen.
+// Router configures how a worker is chosen.
 type Router struct {
-	// policy is kv (default), round-robin, random, power-of-two (the less loaded of two that are
-	// drawn), least-loaded, direct (the worker that the request names) or session (rendezvous hashing
-	// of gateway.affinityHeader).
+	// Policy is the rule of choice: kv (lowest cost), round-robin, random, power-of-two (the less loaded of two that are drawn),
+	// least-loaded, direct (the worker that the request names) or session (rendezvous hashing of
+	// gateway.affinityHeader).
 	Policy string `yaml:"policy"`
-	// temperature spreads choices: 0 (default) always takes the cheapest worker, 1 chooses with
+	// Temperature spreads the choices of the policy kv. 0 always takes the cheapest worker. 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
 	Temperature float64 `yaml:"temperature"`
-	// cost is how the kv policy judges workers: delay (default), by how long a request would wait
-	// and be computed there and hold up others, as learned; or dynamo, NVIDIA Dynamo's function.
+	// Cost is the function by which the policy kv judges workers. "delay" estimates how long a request would
+	// wait and be computed there, and how much it would hold up others. "dynamo" is NVIDIA Dynamo's function.
 	Cost string `yaml:"cost"`
-	// weights replaces weights of the cost by name: of delay prefillWeight, interference, decode, untracked; of
-	// dynamo prefillLoadScale, overlap, overlapDecay, decode, requests; of both tier.device, tier.host,
-	// tier.disk, tier.external. Default: what the function has by itself, for dynamo what Dynamo has;
-	// its prefillLoadScale of 1 is better raised to 16, for more cache hits and shorter queues.
-	// "stator replay" shows what weights do to a trace.
-	Weights map[string]float64 `yaml:"weights"`
-	// busy says when a rank takes no more requests. Default: never.
+	// Weights replaces weights of the cost by name. "delay" has prefillWeight, interference, decode and
+	// untracked; "dynamo" has prefillLoadScale, overlap, overlapDecay, decode and requests; both have
+	// tier.device, tier.host, tier.disk and tier.external. Dynamo's prefillLoadScale of 1 is better raised to
+	// 16, for more cache hits and shorter queues. "stator replay" shows what weights do to a trace.
+	Weights map[string]float64 `yaml:"weights" default:"the function's"`
+	// Busy sets when a rank takes no more requests. A bound that is not set is no bound.
 	Busy Busy `yaml:"busy"`
-	// queue says how requests wait while all ranks that may take them are busy.
+	// Queue sets how requests wait while all ranks that may take them are busy.
 	Queue Queue `yaml:"queue"`
 }
 
-// Busy says when a rank takes no more requests. What is not set is no bound. All of it takes effect
-// at once when the file changes.
+// CostFunction returns the function that cost and weights name.
+func (r *Router) CostFunction() (cost.Function, error) { return cost.New(r.Cost, r.Weights) }
+
+// Busy sets when a rank takes no more requests.
 type Busy struct {
-	// prefillTokens is how many tokens of prompts that are not computed yet a rank may have: with
-	// more it is busy. Raising it fills engines' own queues, where nobody can be overtaken.
+	// PrefillTokens bounds the prompt tokens of a rank that are not computed yet: with more it is busy. A
+	// higher bound fills the engines' own queues, in which no request can overtake another. 0 is no bound.
 	PrefillTokens int64 `yaml:"prefillTokens"`
-	// prefillShare bounds the same as a share of maxNumBatchedTokens, such as 0.8.
+	// PrefillShare sets the same bound as a share of maxNumBatchedTokens, such as 0.8. 0 is no bound.
 	PrefillShare float64 `yaml:"prefillShare"`
-	// maxNumBatchedTokens is the engines' max_num_batched_tokens, which prefillShare needs.
+	// MaxNumBatchedTokens is the engines' setting max_num_batched_tokens, which prefillShare needs.
 	MaxNumBatchedTokens int64 `yaml:"maxNumBatchedTokens"`
-	// kvUsage is the share of its KV cache that a rank may have in use, 0 to 1, by its own report or
-	// by what is booked there: with more it is busy, until both are below kvRelease.
+	// KVUsage bounds the share of a rank's KV cache that is in use, 0 to 1, by the engine's report or by what
+	// is booked there. A rank above it is busy until both are below kvRelease. 0 is no bound.
 	KVUsage float64 `yaml:"kvUsage"`
-	// kvRelease ends what kvUsage began. Default: nine tenths of kvUsage.
-	KVRelease float64 `yaml:"kvRelease"`
-	// status is that of a refusal because all ranks are busy: 429, 503 (default) or 529.
+	// KVRelease is the share of the KV cache below which a rank that is busy by kvUsage is free again.
+	KVRelease float64 `yaml:"kvRelease" default:"0.9 × kvUsage"`
+	// Status is the HTTP status of a refusal because all ranks are busy: 429, 503 or 529.
 	Status int `yaml:"status"`
 }
 
-// Queue says how requests wait while all ranks that may take them are busy. All of it takes effect
-// at once when the file changes, and who waits keeps their place.
+// Route returns the thresholds as the router takes them.
+func (b *Busy) Route() route.Busy {
+	return route.Busy{
+		PrefillTokens: b.PrefillTokens, PrefillShare: b.PrefillShare, MaxNumBatchedTokens: b.MaxNumBatchedTokens,
+		KVUsage: b.KVUsage, KVRelease: b.KVRelease, Status: b.Status,
+	}
+}
+
+// Queue sets how requests wait while all ranks that may take them are busy. When it changes, requests that
+// wait keep their place.
 type Queue struct {
-	// maxWait is how long a request may wait. Default "0s": none waits, and a request that finds all
-	// ranks busy is refused. At most gateway.idleTimeout less 10s, because Envoy's patience ends there.
+	// MaxWait is how long a request may wait. 0s means that no request waits: one that finds all ranks busy is
+	// refused. It must be at least 10s less than gateway.idleTimeout, because Envoy ends the request there.
 	MaxWait Duration `yaml:"maxWait"`
-	// requests bounds how many may wait. Default 16384. The request that crosses a limit is taken, the
-	// next one is refused.
+	// Requests bounds how many requests may wait, at least 1. The request that reaches a limit is accepted, and
+	// the next one is refused.
 	Requests int `yaml:"requests"`
-	// tokens bounds the prompt tokens of what waits. Default 0: no bound.
+	// Tokens bounds the prompt tokens of waiting requests. 0 is no bound.
 	Tokens int `yaml:"tokens"`
-	// cachedTokens bounds those of them that were cached when their requests came. Default 0: no bound.
+	// CachedTokens bounds the cached prompt tokens of waiting requests, as counted when they came. 0 is no
+	// bound.
 	CachedTokens int `yaml:"cachedTokens"`
-	// order is fcfs (default: first come, first served; a priority is a head start in seconds) or
-	// wspt (the fewest tokens to compute first, weighed by priority).
+	// Order is the order within the queue. "fcfs" serves first the request that came first; a priority is a
+	// head start in seconds. "wspt" serves first the request with the fewest tokens to compute, weighed by
+	// priority.
 	Order string `yaml:"order"`
-	// fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant where
-	// gateway.hints trusts it, else "user" in the body.
+	// Fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant where
+	// gateway.hints is "headers", else "user" in the body.
 	Fair bool `yaml:"fair"`
-	// classes share ranks by deficit round robin. The first is for requests that name none. Default:
-	// one for all.
-	Classes []Class `yaml:"classes"`
+	// Classes share ranks by deficit round robin. Requests that name no class go to the first one.
+	Classes []Class `yaml:"classes" default:"one class"`
 }
 
 // Class is a share of the ranks, for requests that wait.
 type Class struct {
-	// name is what requests name, in nvext.router.class or the header x-stator-class. Required.
-	Name string `yaml:"name"`
-	// quantum is the class's share against others', in prompt tokens to compute at each of its
-	// turns. Default 512.
+	// Name is the name that requests give in nvext.router.class or the header x-stator-class.
+	Name string `yaml:"name" default:"required"`
+	// Quantum is the class's share against others', in prompt tokens to compute at each of its turns.
 	Quantum int `yaml:"quantum"`
-	// order is fcfs or wspt. Default: the queue's.
-	Order string `yaml:"order"`
-	// requests bounds how many of this class may wait. Default 0: no bound but the queue's.
+	// Order is the order within the class: "fcfs" or "wspt".
+	Order string `yaml:"order" default:"the queue's"`
+	// Requests bounds how many requests of this class may wait. 0 is no bound but the queue's.
 	Requests int `yaml:"requests"`
-	// tokens bounds those of them that wait. Default 0: no bound but the queue's.
+	// Tokens bounds the prompt tokens of waiting requests of this class. 0 is no bound but the queue's.
 	Tokens int `yaml:"tokens"`
-	// cachedTokens bounds what of that was cached. Default 0: no bound but the queue's.
+	// CachedTokens bounds the cached prompt tokens of waiting requests of this class. 0 is no bound but the
+	// queue's.
 	CachedTokens int `yaml:"cachedTokens"`
 }
 
-// Launch is a kind of engine an agent starts, and how many of it.
+// Launch is a kind of engine that an agent starts, and how many of it.
 type Launch struct {
-	// engine is sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm
-	// or exec (any command). Required.
-	Engine string `yaml:"engine"`
-	// count is the number of processes, 1 to 256. Default 1.
+	// Engine is the kind of engine: sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm or exec (any
+	// command).
+	Engine string `yaml:"engine" default:"required"`
+	// Count is the number of processes, 1 to 256.
 	Count int `yaml:"count"`
-	// role is aggregated (default), prefill, decode or encode.
+	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
 	Role string `yaml:"role"`
-	// node is the node agent that starts them. Default: every agent that has no name, and
-	// stator up.
-	Node string `yaml:"node"`
-	// command is the command line for exec; {port} and {name} are filled in.
+	// Node is the node agent that starts them.
+	Node string `yaml:"node" default:"agents without a name, and stator up"`
+	// Command is the command line for exec. {port} and {name} are filled in.
 	Command []string `yaml:"command"`
-	// args are the engine's own settings. For sim: blocks (KV capacity, default 16384), speed
-	// (time is divided by it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration), tokenScale (each token takes the
-	// time of this many).
-	// For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm: extra
+	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), speed (time is divided by
+	// it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration), tokenScale (each token lasts as
+	// long as this many). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm:
 	// command-line options by name.
 	Args map[string]any `yaml:"args"`
-	// taints are marks of these workers, such as "zone=a", that requests may require or prefer; see
-	// docs/routing.md. Default: none.
+	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
+	// docs/routing.md.
 	Taints []string `yaml:"taints"`
 }
 
-// Worker is an engine that someone else runs.
+// Worker is an engine that is started elsewhere.
 type Worker struct {
-	// name is unique in the file and matches [a-z0-9-]+. Required.
-	Name string `yaml:"name"`
-	// address is ip:port of the engine's HTTP server. Required.
-	Address string `yaml:"address"`
-	// role is aggregated (default), prefill, decode or encode.
+	// Name is unique in the file and matches [a-z0-9-]+.
+	Name string `yaml:"name" default:"required"`
+	// Address is the IP and port of the engine's HTTP server.
+	Address string `yaml:"address" default:"required"`
+	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
 	Role string `yaml:"role"`
-	// engine is vllm (default), sglang, trtllm, llamacpp or sim.
+	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
 	Engine string `yaml:"engine"`
-	// kvEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as
-	// "tcp://10.0.0.1:5557". "auto" asks the engine for those of all ranks, which vLLM answers.
-	// "bind:tcp://*:5557" waits there for an engine that connects. TensorRT-LLM is asked at
-	// "http://10.0.0.1:8000/kv_cache_events", by nobody else. Empty: overlap is predicted from
-	// what was sent there.
+	// KVEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as "tcp://10.0.0.1:5557". "auto"
+	// asks the engine for the endpoints of all ranks, which vLLM answers. "bind:tcp://*:5557" waits for an
+	// engine that connects. TensorRT-LLM's is "http://10.0.0.1:8000/kv_cache_events", which only one reader
+	// may use. Without it, the cache's content is predicted from the requests that were sent there.
 	KVEvents string `yaml:"kvEvents"`
-	// kvReplay is the ZMQ endpoint of their replay. Empty: a gap leaves the rank stale until the
-	// engine restarts.
+	// KVReplay is the ZMQ endpoint on which rank 0 replays its KV events. Without it, a gap leaves the rank
+	// stale until the engine restarts.
 	KVReplay string `yaml:"kvReplay"`
-	// ranks is the number of data-parallel ranks, 1 to 1024. Default 1.
+	// Ranks is the number of data-parallel ranks, 1 to 1024.
 	Ranks int `yaml:"ranks"`
-	// weight is the worker's share of traffic while nobody picks, 1 to 1000. Default 1.
+	// Weight is the worker's share of the traffic that Envoy routes without a decision, 1 to 1000.
 	Weight int `yaml:"weight"`
-	// blocks is the KV capacity of a rank in blocks. Default 0, unknown.
+	// Blocks is the KV capacity of a rank in blocks. 0 is unknown.
 	Blocks int `yaml:"blocks"`
-	// taints are marks of the worker, such as "zone=a", that requests may require or prefer; see
-	// docs/routing.md. Default: none.
+	// Taints are marks of the worker, such as "zone=a", that requests may require or prefer: see
+	// docs/routing.md.
 	Taints []string `yaml:"taints"`
 }
 
-// Index bounds the memory of the KV cache index.
+// Index bounds the memory of the KV cache index, and sets when its content is checked.
 type Index struct {
-	// maxBytes is the bound. Default 268435456 (256 MiB). At the bound the blocks that were used
-	// least recently are forgotten, which lowers the hit rate and never names a wrong worker.
-	MaxBytes int64 `yaml:"maxBytes"`
-	// agentBytes bounds what an agent remembers of the caches of its own engines, so that a router
-	// that starts late can be told. Default 268435456 (256 MiB). At the bound such a router learns
-	// less. Snapshots on their way take as much again at most. Needs a restart.
-	AgentBytes int64 `yaml:"agentBytes"`
-	// driftRatio is how far the cached tokens that decisions promised and those that an engine
-	// reports may lie apart, in shares of the prompt tokens, until what is known of the worker is
-	// built up anew. Default 0.25. Lowering it finds smaller errors, and takes the moments between
-	// a decision and its execution for errors. Needs a restart.
-	DriftRatio float64 `yaml:"driftRatio"`
-	// driftTokens is how many prompt tokens are compared at a time. Default 1000000. Needs a
-	// restart.
-	DriftTokens int64 `yaml:"driftTokens"`
+	// MaxBytes bounds the router's index. At the bound the blocks that were used least recently are dropped,
+	// which lowers the hit rate and never names a wrong worker.
+	MaxBytes int64 `yaml:"maxBytes" reload:"restart"`
+	// AgentBytes bounds an agent's index of its engines' caches, from which a router that starts late gets a
+	// snapshot. At the bound that snapshot lacks blocks. Snapshots in transfer need at most as much again.
+	AgentBytes int64 `yaml:"agentBytes" reload:"restart"`
+	// DriftRatio is the largest difference between the cached tokens that decisions promised and those that an
+	// engine reports, as a share of the prompt tokens. Beyond it the worker's cache state is rebuilt. A lower
+	// ratio finds smaller errors, and mistakes the delay between a decision and its execution for errors.
+	DriftRatio float64 `yaml:"driftRatio" reload:"restart"`
+	// DriftTokens is how many prompt tokens are compared at a time, at least 1000.
+	DriftTokens int64 `yaml:"driftTokens" reload:"restart"`
 }
 
 // Prompts bounds the memory of prompts.
 type Prompts struct {
-	// memoryBytes bounds what is remembered of rendered prompts, so that the next turn of a
-	// conversation costs only what is new in it. Default 67108864 (64 MiB), some 10 million tokens;
-	// -1 turns it off. At the bound what was used least recently is forgotten, and costs its
-	// tokenizing again. Needs a restart.
-	MemoryBytes int64 `yaml:"memoryBytes"`
+	// MemoryBytes bounds the memory of rendered prompts, which makes the next turn of a conversation cost only
+	// its new text. 64 MiB hold some 10 million tokens; -1 turns it off. At the bound the prompts that were
+	// used least recently are dropped, and are tokenized again when they come again.
+	MemoryBytes int64 `yaml:"memoryBytes" reload:"restart"`
 }
 
-// Decisions says where the router's decisions are kept. The newest are always in memory.
+// Decisions configures the log of the router's decisions.
 type Decisions struct {
-	// log is a file to which every decision is appended, and the end of its request, as a line of
-	// JSON: "stator replay --decisions" plays it. It has hashes of prompts, no text and no token ids.
-	// Default "": none. Needs a restart.
-	Log string `yaml:"log"`
-	// logBytes bounds the file. Default 268435456 (256 MiB). A full one is renamed, with ".1" after
-	// its name, in the place of the one before. Needs a restart.
-	LogBytes int64 `yaml:"logBytes"`
-	// hashEvery is how many blocks of a prompt get one hash. Default 32. Lowering it tells more
-	// exactly where prompts part, in longer lines. Needs a restart.
-	HashEvery int `yaml:"hashEvery"`
+	// Log is a file to which every decision, and the end of its request, is appended as a line of JSON. "stator
+	// replay --decisions" plays it. It holds hashes of prompts, no text and no token ids.
+	Log string `yaml:"log" default:"none" reload:"restart"`
+	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last
+	// file of that name.
+	LogBytes int64 `yaml:"logBytes" reload:"restart"`
+	// HashEvery is how many blocks of a prompt share one hash, 1 to 65536. Fewer show more exactly where
+	// prompts part, in longer lines.
+	HashEvery int `yaml:"hashEvery" reload:"restart"`
 }
 
-// Planner holds targets.
-type Planner struct {
-	// ttft is the target for the time to first token. Default "0s": none.
-	TTFT Duration `yaml:"ttft"`
-	// itl is the target for the time between tokens. Default "0s": none.
-	ITL Duration `yaml:"itl"`
-	// maxGPUs bounds what the planner may ask for. Default 0: no bound.
-	MaxGPUs int `yaml:"maxGPUs"`
-}
-
-// Bus says how the parts of one cluster find each other.
+// Bus configures how the processes of one cluster find each other.
 type Bus struct {
-	// cluster names the fleet on the bus; it matches [a-z0-9-]+. Default "default".
-	Cluster string `yaml:"cluster"`
-	// url is the NATS server, such as "nats://127.0.0.1:4222". Empty: stator up embeds one, and
-	// stator extproc takes its workers from this file.
-	URL string `yaml:"url"`
-	// leaseTTL is how long a worker stays in the fleet after its agent was last heard of.
-	// Default "10s", at least "1s". Agents re-assert their leases every third of it.
-	LeaseTTL Duration `yaml:"leaseTTL"`
+	// Cluster is the name of the cluster on the bus, and matches [a-z0-9-]+.
+	Cluster string `yaml:"cluster" reload:"restart"`
+	// URL is the NATS server, such as "nats://127.0.0.1:4222". Without it, stator up embeds one, and stator
+	// extproc reads its workers from this file.
+	URL string `yaml:"url" reload:"restart"`
+	// LeaseTTL is how long a worker stays in the fleet after its agent's last sign of life, at least "1s".
+	// Agents renew their leases every third of it.
+	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`
 }
 
 // Duration is a time.Duration written as "250ms".

@@ -11,14 +11,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode fills the struct that into points to from n and returns every problem with its
-// path. It is our own walk, because the YAML library's strict mode names the Go type and the
-// line where a person needs the path of the key.
-func decode(n *yaml.Node, into any) []error {
+// decode sets the defaults of the struct that into points to, fills it from the document root, and returns
+// every problem with its path. docs/adr/0008 tells why it is not the YAML library's strict mode.
+func decode(root *yaml.Node, into any) []error {
 	d := decoder{}
-	d.value(n, reflect.ValueOf(into).Elem(), "")
+	v := reflect.ValueOf(into).Elem()
+	applyDefaults(v)
+	if len(root.Content) > 0 {
+		d.value(root.Content[0], v, "")
+	}
 	return d.errs
 }
+
+// inert are keys that earlier files may have and that have no effect yet, with all keys below them.
+var inert = []string{"planner"}
 
 type decoder struct{ errs []error }
 
@@ -41,8 +47,9 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		n = n.Alias
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return
+		return // a key without a value is an absent one
 	}
+
 	switch {
 	case v.Type() == reflect.TypeFor[Duration]():
 		d.duration(n, v, path)
@@ -69,6 +76,8 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case seen[key]:
 			d.failf(n.Content[i], at, "is there twice")
+		case slices.Contains(inert, at):
+			d.refuseInert(n.Content[i], child, at)
 		case !known:
 			d.failf(n.Content[i], at, "is not a known key%s", suggest(key, keys))
 		default:
@@ -85,9 +94,24 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, child := range n.Content {
+		applyDefaults(v.Index(i))
 		d.value(child, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
 	}
 }
+
+// refuseInert reports each key below one that has no effect, or that key alone if there is none.
+func (d *decoder) refuseInert(key, value *yaml.Node, path string) {
+	if value.Kind != yaml.MappingNode || len(value.Content) == 0 {
+		d.failf(key, path, "%s", noEffect)
+		return
+	}
+	for i := 0; i+1 < len(value.Content); i += 2 {
+		d.failf(value.Content[i], path+"."+value.Content[i].Value, "%s", noEffect)
+	}
+}
+
+// noEffect is the text about a key or value that would do nothing.
+const noEffect = "has no effect yet; remove it"
 
 func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	t, err := time.ParseDuration(n.Value)

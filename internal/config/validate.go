@@ -4,21 +4,52 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/queue"
 )
 
+// The values of gateway.unknownPaths and gateway.hints.
+const (
+	unknownRoute  = "route"
+	unknownReject = "reject"
+
+	hintsOff     = "off"
+	hintsBody    = "nvext"
+	hintsHeaders = "headers"
+)
+
+// The engines that an agent can start, and those that a worker can be.
 var (
-	policies = []string{"kv", "round-robin", "random", "power-of-two", "least-loaded", "direct", "session"}
-	roles    = []string{"aggregated", "prefill", "decode", "encode"}
 	launched = []string{"sim", "llamacpp", "vllm", "exec"}
 	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "sim", "exec"}
+)
 
-	nameRE = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+// Bounds of values whose packages have none.
+const (
+	minIndexBytes   = 1 << 20
+	minDriftTokens  = 1000
+	minMemoryBytes  = 1 << 20
+	noMemory        = -1 // prompts.memoryBytes: off
+	minLogBytes     = 1 << 16
+	maxHashEvery    = 1 << 16
+	minLease        = Duration(time.Second)
+	minBodyBytes    = 1 << 10
+	minDecision     = Duration(10 * time.Millisecond)
+	minIdle         = Duration(time.Second)
+	minWait         = Duration(10 * time.Millisecond)
+	maxModelName    = 256
+	maxBlockSize    = 4096
+	maxPrefillShare = 1000
+	maxCount        = 256
+
+	// waitMargin is how much longer than the longest wait Envoy must keep a request: the answer that ends
+	// the wait has to reach it before.
+	waitMargin = Duration(10 * time.Second)
 )
 
 // Validate reports everything that is wrong, each problem with its path.
@@ -28,22 +59,24 @@ func (c *Config) Validate() error {
 	v.is(c.Kind == Kind, "kind", "must be %q", Kind)
 	v.gateway(&c.Gateway)
 	v.is(len(c.Models) > 0, "models", "must name at least one model")
-	v.is(c.Index.MaxBytes >= 1<<20, "index.maxBytes", "must be at least 1048576")
-	v.is(c.Index.AgentBytes >= 1<<20, "index.agentBytes", "must be at least 1048576")
+	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
+	v.is(c.Index.AgentBytes >= minIndexBytes, "index.agentBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
-	v.is(c.Index.DriftTokens >= 1000, "index.driftTokens", "must be at least 1000")
-	v.is(c.Prompts.MemoryBytes >= 1<<20 || c.Prompts.MemoryBytes == -1, "prompts.memoryBytes", "must be at least 1048576, or -1 for none")
-	v.is(c.Decisions.LogBytes >= 1<<16, "decisions.logBytes", "must be at least 65536")
-	v.is(c.Decisions.HashEvery >= 1 && c.Decisions.HashEvery <= 1<<16, "decisions.hashEvery", "must lie between 1 and 65536")
-	v.is(nameRE.MatchString(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
-	v.is(c.Bus.LeaseTTL >= 1e9, "bus.leaseTTL", "must be at least 1s")
-	v.is(c.Planner.TTFT >= 0 && c.Planner.ITL >= 0 && c.Planner.MaxGPUs >= 0, "planner", "must not have negative values")
+	v.is(c.Index.DriftTokens >= minDriftTokens, "index.driftTokens", "must be at least %d", minDriftTokens)
+	v.is(c.Prompts.MemoryBytes >= minMemoryBytes || c.Prompts.MemoryBytes == noMemory, "prompts.memoryBytes",
+		"must be at least %d, or %d for none", minMemoryBytes, noMemory)
+	v.is(c.Decisions.LogBytes >= minLogBytes, "decisions.logBytes", "must be at least %d", minLogBytes)
+	v.is(c.Decisions.HashEvery >= 1 && c.Decisions.HashEvery <= maxHashEvery, "decisions.hashEvery",
+		"must lie between 1 and %d", maxHashEvery)
+	v.is(fleet.ValidName(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
+	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
+
 	names, workers := map[string]string{}, map[string]string{}
 	for i := range c.Models {
 		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers)
 		wait := c.Models[i].Router.Queue.MaxWait
 		v.is(wait == 0 || wait+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.maxWait", i),
-			"is %s: it must be at least 10s less than gateway.idleTimeout, which is %s", wait, c.Gateway.IdleTimeout)
+			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", wait, waitMargin, c.Gateway.IdleTimeout)
 	}
 	return errors.Join(v.errs...)
 }
@@ -63,22 +96,25 @@ func (v *validator) oneOf(s string, of []string, path string) {
 func (v *validator) gateway(g *Gateway) {
 	_, err := netip.ParseAddrPort(g.Listen)
 	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
-	v.is(g.MaxBodyBytes >= 1<<10 && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes", "must lie between 1024 and 1073741824")
-	v.oneOf(g.UnknownPaths, []string{"route", "reject"}, "gateway.unknownPaths")
-	v.oneOf(g.Hints, []string{"off", "nvext", "headers"}, "gateway.hints")
-	v.is(g.DecisionTimeout >= 1e7, "gateway.decisionTimeout", "must be at least 10ms")
-	v.is(g.IdleTimeout >= 1e9, "gateway.idleTimeout", "must be at least 1s")
+	v.is(g.MaxBodyBytes >= minBodyBytes && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes",
+		"must lie between %d and %d", minBodyBytes, MaxBodyBytes)
+	v.oneOf(g.UnknownPaths, []string{unknownRoute, unknownReject}, "gateway.unknownPaths")
+	v.is(g.AffinityHeader != "", "gateway.affinityHeader", "must not be empty")
+	v.oneOf(g.Hints, []string{hintsOff, hintsBody, hintsHeaders}, "gateway.hints")
+	v.is(g.DecisionTimeout >= minDecision, "gateway.decisionTimeout", "must be at least %s", minDecision)
+	v.is(g.IdleTimeout >= minIdle, "gateway.idleTimeout", "must be at least %s", minIdle)
 }
 
 func (v *validator) model(m *Model, path string, names, workers map[string]string) {
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
-	v.is(len(m.Name) <= 256, path+".name", "must have at most 256 characters")
+	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
 	v.is(m.Path != "", path+".path", "is required: a folder with tokenizer.json, a .gguf file, or builtin:sim")
-	v.is(m.BlockSize >= 1 && m.BlockSize <= 4096, path+".blockSize", "must lie between 1 and 4096")
-	v.oneOf(m.Router.Policy, policies, path+".router.policy")
+	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
+	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
 	_, err := m.Router.CostFunction()
 	v.is(err == nil, path+".router.cost and weights", "%v", err)
+
 	v.busy(&m.Router.Busy, path+".router.busy")
 	v.queue(&m.Router, path+".router.queue")
 	for _, n := range append([]string{m.Name}, m.Aliases...) {
@@ -96,46 +132,71 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 	}
 }
 
-// CostFunction is the function that the router's cost and weights name.
-func (r *Router) CostFunction() (cost.Function, error) { return cost.New(r.Cost, r.Weights) }
-
-// waitMargin is what Envoy's patience needs beyond a wait.
-const waitMargin = Duration(10e9)
-
+// busy checks what only the file can get wrong, and leaves the rest to the owner of the thresholds.
 func (v *validator) busy(b *Busy, path string) {
-	v.is(b.PrefillTokens >= 0, path+".prefillTokens", "must not be negative")
-	v.is(b.MaxNumBatchedTokens >= 0, path+".maxNumBatchedTokens", "must not be negative")
-	v.is(b.PrefillShare >= 0 && b.PrefillShare <= 1000, path+".prefillShare", "must lie between 0 and 1000")
-	v.is(b.PrefillShare == 0 || b.MaxNumBatchedTokens > 0, path+".maxNumBatchedTokens", "is required with prefillShare: the engines' max_num_batched_tokens")
-	v.is(b.KVUsage >= 0 && b.KVUsage <= 1, path+".kvUsage", "must lie between 0 and 1")
-	v.is(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage, path+".kvRelease", "must lie between 0 and kvUsage")
-	v.is(b.Status == 429 || b.Status == 503 || b.Status == 529, path+".status", "is %d: use 429, 503 or 529", b.Status)
+	v.is(b.PrefillShare <= maxPrefillShare, path+".prefillShare", "must be at most %d", maxPrefillShare)
+	v.is(b.KVUsage == 0 || b.KVRelease > 0, path+".kvRelease", "must be more than 0, or a rank that is busy stays so")
+	v.is(b.Status != 0, path+".status", "is 0: use 429, 503 or 529")
+	owned := b.Route()
+	v.owned(owned.Validate(), path)
+}
+
+// owned adds the problems that the owner of some values found, which begin with the key below path.
+func (v *validator) owned(err error, path string) {
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		v.errs = append(v.errs, errors.New(path+"."+strings.TrimSuffix(line, "\n")))
+	}
 }
 
 func (v *validator) queue(r *Router, path string) {
 	q := &r.Queue
-	bounded := r.Busy.PrefillTokens > 0 || r.Busy.PrefillShare > 0 || r.Busy.KVUsage > 0
-	v.is(q.MaxWait >= 0 && (q.MaxWait == 0 || q.MaxWait >= 1e7), path+".maxWait", "must be 0s, or at least 10ms")
-	v.is(q.MaxWait == 0 || bounded, path+".maxWait", "has no effect until router.busy says when a rank is busy")
-	v.oneOf(q.Order, []string{"fcfs", "wspt"}, path+".order")
-	v.is(q.Requests > 0 && q.Tokens >= 0 && q.CachedTokens >= 0, path, "must not have negative limits")
+	isBounded := r.Busy.PrefillTokens > 0 || r.Busy.PrefillShare > 0 || r.Busy.KVUsage > 0
+	v.is(q.MaxWait == 0 || q.MaxWait >= minWait, path+".maxWait", "must be 0s, or at least %s", minWait)
+	v.is(q.MaxWait == 0 || isBounded, path+".maxWait", "has no effect until router.busy sets when a rank is busy")
+	v.order(q.Order, path)
+	v.is(q.Requests >= 1, path+".requests", "must be at least 1")
+	v.is(q.Tokens >= 0 && q.CachedTokens >= 0, path, "must not have negative limits")
+
 	seen := map[string]bool{}
 	for i := range q.Classes {
 		c, at := &q.Classes[i], fmt.Sprintf("%s.classes[%d]", path, i)
-		v.is(nameRE.MatchString(c.Name), at+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", c.Name)
+		v.name(c.Name, at)
 		v.is(!seen[c.Name], at+".name", "is there twice")
 		seen[c.Name] = true
-		v.is(c.Quantum >= 1 && c.Quantum <= 1<<30, at+".quantum", "must lie between 1 and 1073741824")
-		v.oneOf(c.Order, []string{"fcfs", "wspt"}, at+".order")
+		v.is(c.Quantum >= 1 && c.Quantum <= queue.MaxQuantum, at+".quantum", "must lie between 1 and %d", queue.MaxQuantum)
+		v.order(c.Order, at)
 		v.is(c.Requests >= 0 && c.Tokens >= 0 && c.CachedTokens >= 0, at, "must not have negative limits")
+	}
+}
+
+func (v *validator) order(name, path string) {
+	_, err := queue.ParseOrder(name)
+	v.is(err == nil && name != "", path+".order", "is %q: use fcfs or wspt", name)
+}
+
+func (v *validator) name(name, path string) {
+	v.is(fleet.ValidName(name), path+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", name)
+}
+
+// role accepts only aggregated: no part of Stator sends requests to other roles yet.
+func (v *validator) role(name, path string) {
+	role, err := fleet.ParseRole(name)
+	switch {
+	case err != nil || name == "":
+		v.is(false, path+".role", "is %q: use %s", name, fleet.Aggregated)
+	case role != fleet.Aggregated:
+		v.is(false, path+".role", "%s %s", name, noEffect)
 	}
 }
 
 func (v *validator) launch(l *Launch, path string) {
 	v.taints(l.Taints, path+".taints")
 	v.oneOf(l.Engine, launched, path+".engine")
-	v.oneOf(l.Role, roles, path+".role")
-	v.is(l.Count >= 1 && l.Count <= 256, path+".count", "must lie between 1 and 256")
+	v.role(l.Role, path)
+	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
 }
 
@@ -145,13 +206,13 @@ func (v *validator) taints(names []string, path string) {
 }
 
 func (v *validator) worker(w *Worker, path string) {
-	v.is(nameRE.MatchString(w.Name), path+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", w.Name)
+	v.name(w.Name, path)
 	_, err := netip.ParseAddrPort(w.Address)
 	v.is(err == nil, path+".address", "is %q: use an IP and a port, such as 10.0.0.1:8000", w.Address)
-	v.oneOf(w.Role, roles, path+".role")
+	v.role(w.Role, path)
 	v.oneOf(w.Engine, engines, path+".engine")
-	v.is(w.Ranks >= 1 && w.Ranks <= 1024, path+".ranks", "must lie between 1 and 1024")
+	v.is(w.Ranks >= 1 && w.Ranks <= fleet.MaxRanks, path+".ranks", "must lie between 1 and %d", fleet.MaxRanks)
 	v.taints(w.Taints, path+".taints")
-	v.is(w.Weight >= 1 && w.Weight <= 1000, path+".weight", "must lie between 1 and 1000")
+	v.is(w.Weight >= 1 && w.Weight <= fleet.MaxWeight, path+".weight", "must lie between 1 and %d", fleet.MaxWeight)
 	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
 }

@@ -119,7 +119,7 @@ func (f *Fleet) Changed() <-chan struct{} {
 // anything. A new epoch, or another number of ranks, gives it new ranks and empty loads.
 func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	if w.Weight == 0 {
-		w.Weight = 1
+		w.Weight = DefaultWeight
 	}
 	if err := w.Validate(); err != nil {
 		return false, err

@@ -64,8 +64,12 @@ func (w *Worker) Validate() error {
 
 var errTaints = errors.New("they must be sorted and no two equal")
 
-// MaxWeight bounds a worker's share of unpicked traffic.
-const MaxWeight = 1000
+// MaxWeight bounds a worker's share of unpicked traffic, and DefaultWeight is the share of one that sets
+// none.
+const (
+	MaxWeight     = 1000
+	DefaultWeight = 1
+)
 
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024

@@ -36,7 +36,7 @@ func (q *asked) reset() { *q = asked{blocks: q.blocks[:0], chain: q.chain[:0]} }
 
 // anyModel serves requests that name no model on a path that is not parsed.
 var anyModel = &model{
-	ModelConfig: ModelConfig{BlockSize: defaultBlockSize},
+	ModelConfig: ModelConfig{BlockSize: DefaultBlockSize},
 	all:         choice{Choice{Policy: pick.LeastLoaded, Cost: cost.Default()}, must(pick.New(pick.LeastLoaded, 0))},
 }
 

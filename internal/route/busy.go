@@ -37,30 +37,30 @@ const DefaultKVRelease = 0.9
 // DefaultBusyStatus is the status of a refusal because all ranks are busy.
 const DefaultBusyStatus = 503
 
-// Validate reports every field that is wrong, each by its name in the configuration.
+// Validate reports every field that is wrong, one to a line, each after its key in the configuration.
 func (b *Busy) Validate() error {
 	var errs []error
 	if b.PrefillTokens < 0 {
-		errs = append(errs, fmt.Errorf("busy.prefillTokens is %d: it must be at least 0", b.PrefillTokens))
+		errs = append(errs, fmt.Errorf("prefillTokens: is %d, and must be at least 0", b.PrefillTokens))
 	}
 	if b.MaxNumBatchedTokens < 0 {
-		errs = append(errs, fmt.Errorf("busy.maxNumBatchedTokens is %d: it must be at least 0", b.MaxNumBatchedTokens))
+		errs = append(errs, fmt.Errorf("maxNumBatchedTokens: is %d, and must be at least 0", b.MaxNumBatchedTokens))
 	}
 	if !(b.PrefillShare >= 0) {
-		errs = append(errs, fmt.Errorf("busy.prefillShare is %v: it must be at least 0", b.PrefillShare))
+		errs = append(errs, fmt.Errorf("prefillShare: is %v, and must be at least 0", b.PrefillShare))
 	}
 	if b.PrefillShare > 0 && b.MaxNumBatchedTokens == 0 {
-		errs = append(errs, errors.New("busy.prefillShare needs busy.maxNumBatchedTokens"))
+		errs = append(errs, errors.New("maxNumBatchedTokens: is required with prefillShare: the engines' max_num_batched_tokens"))
 	}
 	if !(b.KVUsage >= 0 && b.KVUsage <= 1) {
-		errs = append(errs, fmt.Errorf("busy.kvUsage is %v: it must lie between 0 and 1", b.KVUsage))
+		errs = append(errs, fmt.Errorf("kvUsage: is %v, and must lie between 0 and 1", b.KVUsage))
 	} else if !(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage) {
-		errs = append(errs, fmt.Errorf("busy.kvRelease is %v: it must lie between 0 and kvUsage, which is %v", b.KVRelease, b.KVUsage))
+		errs = append(errs, fmt.Errorf("kvRelease: is %v, and must lie between 0 and kvUsage, which is %v", b.KVRelease, b.KVUsage))
 	}
 	switch b.Status {
 	case 0, 429, DefaultBusyStatus, 529:
 	default:
-		errs = append(errs, fmt.Errorf("busy.status is %d: use 429, 503 or 529", b.Status))
+		errs = append(errs, fmt.Errorf("status: is %d: use 429, 503 or 529", b.Status))
 	}
 	return errors.Join(errs...)
 }

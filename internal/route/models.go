@@ -22,11 +22,10 @@ type Preparer interface {
 	Prepare(req *prompt.Request, dst *prompt.Prompt) error
 }
 
-// The block size of a model that sets none, and the largest one, in tokens.
-const (
-	defaultBlockSize = 16
-	maxBlockSize     = 1 << 16
-)
+// DefaultBlockSize is the block size of a model that sets none, in tokens: vLLM's default.
+const DefaultBlockSize = 16
+
+const maxBlockSize = 1 << 16 // tokens
 
 // ModelConfig is how requests for one model are routed. It must not change once it is set.
 type ModelConfig struct {
@@ -147,7 +146,7 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 		m.Pool = name
 	}
 	if m.BlockSize == 0 {
-		m.BlockSize = defaultBlockSize
+		m.BlockSize = DefaultBlockSize
 	}
 
 	all, err := newChoice(Choice{cfg.Policy, cfg.Temperature, cfg.Cost})
@@ -169,7 +168,10 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	if m.Queue != nil {
 		errs = append(errs, m.Queue.Validate())
 	}
-	return m, errors.Join(append(errs, m.Busy.Validate())...)
+	if err := m.Busy.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("busy: %w", err))
+	}
+	return m, errors.Join(errs...)
 }
 
 // seed is the seed of a request's block hashes. Two images have the same tokens, so a prompt with media

@@ -19,12 +19,18 @@ type Config struct {
 	Rest time.Duration
 }
 
+// The defaults of Config.Bound and Config.Tokens.
+const (
+	DefaultBound  = 0.25
+	DefaultTokens = 1_000_000
+)
+
 func (c Config) withDefaults() Config {
 	if c.Bound <= 0 {
-		c.Bound = 0.25
+		c.Bound = DefaultBound
 	}
 	if c.Tokens <= 0 {
-		c.Tokens = 1_000_000
+		c.Tokens = DefaultTokens
 	}
 	if c.Rest <= 0 {
 		c.Rest = 5 * time.Minute

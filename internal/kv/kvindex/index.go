@@ -7,6 +7,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// DefaultMaxBytes is the bound of an index that sets none.
+const DefaultMaxBytes = 256 << 20
+
 // Config bounds an index. It is read by New and not changed later.
 type Config struct {
 	// MaxBytes bounds everything the index holds; default 256 MiB, which is room for about
@@ -22,7 +25,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	if c.MaxBytes <= 0 {
-		c.MaxBytes = 256 << 20
+		c.MaxBytes = DefaultMaxBytes
 	}
 	if c.MaxOrphans <= 0 {
 		c.MaxOrphans = 1 << 14

@@ -69,11 +69,12 @@ type Config struct {
 	Limit Limit
 }
 
-// DefaultRequests is how many may wait where no limit is set; DefaultQuantum is a class's share
-// where none is given.
+// DefaultRequests is how many requests may wait where no limit is set. DefaultQuantum is the quantum of a
+// class that sets none, and MaxQuantum the largest one.
 const (
 	DefaultRequests = 16_384
 	DefaultQuantum  = 512
+	MaxQuantum      = 1 << 30
 )
 
 // MaxLanes bounds the lanes of a queue: each is asked about whenever a rank may have become free, and
@@ -109,8 +110,8 @@ func (c Config) Validate() error {
 	for i := range c.Classes {
 		k := &c.Classes[i]
 		errs = append(errs, k.Limit.validate("class "+k.Name))
-		if k.Quantum < 0 || k.Quantum > 1<<30 {
-			errs = append(errs, fmt.Errorf("class %s: the quantum is %d: it must lie between 1 and 1073741824", k.Name, k.Quantum))
+		if k.Quantum < 0 || k.Quantum > MaxQuantum {
+			errs = append(errs, fmt.Errorf("class %s: the quantum is %d: it must lie between 1 and %d", k.Name, k.Quantum, MaxQuantum))
 		}
 		if seen[k.Name] {
 			errs = append(errs, fmt.Errorf("class %s is there twice", k.Name))

@@ -1,0 +1,115 @@
+package config
+
+import (
+	"math"
+	"reflect"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/queue"
+)
+
+// Defaults are set before a file is decoded, in every struct that the file fills: the file's own values
+// replace them. So a 0 in the file is a 0, and not an absent value. A default belongs to the package that
+// uses the value; it stands here where that package does I/O.
+
+// defaulter is a struct with defaults.
+type defaulter interface{ setDefaults() }
+
+// applyDefaults sets the defaults of a struct and of the structs in it.
+func applyDefaults(v reflect.Value) {
+	if v.Kind() != reflect.Struct {
+		return
+	}
+	if d, ok := v.Addr().Interface().(defaulter); ok {
+		d.setDefaults()
+	}
+	for i := range v.NumField() {
+		applyDefaults(v.Field(i))
+	}
+}
+
+func (g *Gateway) setDefaults() {
+	*g = Gateway{
+		Listen:          "127.0.0.1:8080",
+		MaxBodyBytes:    64 << 20,
+		UnknownPaths:    unknownRoute,
+		DecisionTimeout: Duration(5 * time.Second),
+		IdleTimeout:     Duration(10 * time.Minute),
+		AffinityHeader:  "x-session-id",
+		Hints:           hintsBody,
+	}
+}
+
+func (m *Model) setDefaults() { m.BlockSize = route.DefaultBlockSize }
+
+func (r *Router) setDefaults() {
+	r.Policy = pick.KV
+	r.Cost = cost.NameDelay
+}
+
+// notSet stands for a number whose default depends on another value of the file. A file can only spell it
+// as .nan, which is not worth telling apart.
+var notSet = math.NaN()
+
+func (b *Busy) setDefaults() {
+	b.KVRelease = notSet
+	b.Status = route.DefaultBusyStatus
+}
+
+func (q *Queue) setDefaults() {
+	q.Requests = queue.DefaultRequests
+	q.Order = queue.FCFS.String()
+}
+
+func (c *Class) setDefaults() { c.Quantum = queue.DefaultQuantum }
+
+func (l *Launch) setDefaults() {
+	l.Count = 1
+	l.Role = fleet.Aggregated.String()
+}
+
+func (w *Worker) setDefaults() {
+	w.Role = fleet.Aggregated.String()
+	w.Engine = "vllm"
+	w.Ranks = 1
+	w.Weight = fleet.DefaultWeight
+}
+
+func (x *Index) setDefaults() {
+	*x = Index{
+		MaxBytes:    kvindex.DefaultMaxBytes,
+		AgentBytes:  kvindex.DefaultMaxBytes,
+		DriftRatio:  drift.DefaultBound,
+		DriftTokens: drift.DefaultTokens,
+	}
+}
+
+func (p *Prompts) setDefaults() { p.MemoryBytes = 64 << 20 }
+
+func (d *Decisions) setDefaults() {
+	d.LogBytes = 256 << 20
+	d.HashEvery = 32
+}
+
+func (b *Bus) setDefaults() {
+	b.Cluster = "default"
+	b.LeaseTTL = Duration(10 * time.Second)
+}
+
+// inherit fills what depends on other values of the file, after decoding.
+func (r *Router) inherit() {
+	if math.IsNaN(r.Busy.KVRelease) {
+		r.Busy.KVRelease = route.DefaultKVRelease * r.Busy.KVUsage
+	}
+	for i := range r.Queue.Classes {
+		if r.Queue.Classes[i].Order == "" {
+			r.Queue.Classes[i].Order = r.Queue.Order
+		}
+	}
+}
