@@ -1,12 +1,11 @@
 // Package blockhash turns token ids into block hashes and sequence hashes.
 //
-// A block is a fixed number of tokens; only complete blocks are hashed. A block hash
-// covers the tokens of one block; a sequence hash covers the whole chain up to it. Both
-// are byte-compatible with NVIDIA Dynamo's (xxh3-64, seed 1337), so that its workers and
-// tools name the same blocks as we do. Engines have hashes of their own; of those vLLM's are
-// made here ([VLLM]), to verify what it says. It knows nothing of events or of who holds what.
+// A block is a fixed number of tokens; only complete blocks are hashed. A block hash covers the tokens of
+// one block. A sequence hash covers all blocks from the root up to it, so equal sequence hashes mean equal
+// prefixes. Both are byte-compatible with NVIDIA Dynamo's (xxh3-64, seed 1337), so that Dynamo's workers
+// and tools use the same names. Engines name blocks by hashes of other kinds, which package kvevent reads.
 //
-// All functions are pure and safe for concurrent use; types with a buffer say so.
+// All functions are pure and safe for concurrent use.
 package blockhash
 
 import (
@@ -23,7 +22,7 @@ type Block uint64
 // Sequence is the hash of a chain of blocks. The first block's sequence hash is its block hash.
 type Sequence uint64
 
-// seed is Dynamo's: lib/kv-router/src/protocols.rs, XXH3_SEED.
+// seed is the seed without adapter and salt. It is Dynamo's: lib/kv-router/src/protocols.rs, XXH3_SEED.
 const seed = 1337
 
 // Seed returns the seed of block hashes under a LoRA adapter and a cache salt; both may be
@@ -49,17 +48,26 @@ func Append(dst []Block, tokens []uint32, size int, seed uint64) []Block {
 	return dst
 }
 
-// Hash is the block hash of tokens, read as little-endian 32-bit numbers.
+// Hash is the block hash of tokens. They are hashed as little-endian 32-bit numbers: on a little-endian
+// machine in place, without a copy.
 func Hash(tokens []uint32, seed uint64) Block {
 	if littleEndian && len(tokens) > 0 {
 		raw := unsafe.Slice((*byte)(unsafe.Pointer(&tokens[0])), 4*len(tokens))
 		return Block(xxh3.HashSeed(raw, seed))
 	}
-	raw := make([]byte, 0, 4*len(tokens))
+	return hashCopied(tokens, seed)
+}
+
+// hashCopied is Hash on a machine of any byte order.
+func hashCopied(tokens []uint32, seed uint64) Block {
+	return Block(xxh3.HashSeed(appendTokens(make([]byte, 0, 4*len(tokens)), tokens), seed))
+}
+
+func appendTokens(dst []byte, tokens []uint32) []byte {
 	for _, t := range tokens {
-		raw = binary.LittleEndian.AppendUint32(raw, t)
+		dst = binary.LittleEndian.AppendUint32(dst, t)
 	}
-	return Block(xxh3.HashSeed(raw, seed))
+	return dst
 }
 
 // Chain appends the sequence hashes of blocks to dst.
@@ -76,10 +84,9 @@ func Chain(dst []Sequence, blocks []Block) []Sequence {
 	return dst
 }
 
-// Next is the sequence hash of the chain parent followed by block b: xxh3 of both, little
-// endian, with the seed. It is written out for these 16 bytes and this seed, because a chain
-// can only be hashed one block after the other: through the library a block took 7.5 ns, of
-// which 4 are the multiplications that nobody can avoid.
+// Next is the sequence hash of the chain parent followed by block b: xxh3 of both, little endian, with
+// the seed. It is written out for these 16 bytes and this seed, because a chain can only be hashed one
+// block after the other. Through the library a block took 7.5 ns, of which the multiplications are 4.
 func Next(parent Sequence, b Block) Sequence {
 	lo, hi := uint64(parent)^flipParent, uint64(b)^flipBlock
 	high, low := bits.Mul64(lo, hi)
@@ -88,7 +95,8 @@ func Next(parent Sequence, b Block) Sequence {
 	return Sequence(sum ^ sum>>32)
 }
 
-// Words of xxh3's secret, from byte 24 and from byte 40, with the seed worked in.
+// flipParent and flipBlock are words of xxh3's secret, from byte 24 and from byte 40, combined with the
+// seed as xxh3 does for inputs of 9 to 16 bytes.
 const (
 	flipParent = 0x6782737bea423ef2
 	flipBlock  = 0xaf56bc3b09964d01

@@ -1,0 +1,13 @@
+package blockhash
+
+import "testing"
+
+// TestHashCopied compares the hash of tokens in place with that of a copy in little endian.
+func TestHashCopied(t *testing.T) {
+	tokens := []uint32{1, 1 << 31, 0xdeadbeef, 0}
+	for n := range len(tokens) + 1 {
+		if got, want := Hash(tokens[:n], seed), hashCopied(tokens[:n], seed); got != want {
+			t.Errorf("%d tokens: %x in place, %x copied", n, got, want)
+		}
+	}
+}
