@@ -229,7 +229,7 @@ func TestHardStop(t *testing.T) {
 // TestNewReportsEveryWrongLaunch before any engine is started.
 func TestNewReportsEveryWrongLaunch(t *testing.T) {
 	bad := exec("c", "serve")
-	bad.Args = map[string]string{"speed": "10"}
+	bad.Args = map[string]string{"engineSpeedup": "10"}
 	_, err := New(Config{
 		Launches: []engine.Launch{exec("a", "x"), exec("a", "x"), exec("B", "x"), {Kind: "steam", Name: "d"}, bad},
 		Metrics:  prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
@@ -237,7 +237,7 @@ func TestNewReportsEveryWrongLaunch(t *testing.T) {
 	want := `worker name "a" is not valid or is there twice
 worker name "B" is not valid or is there twice
 engine "steam" cannot be launched: use sim, llamacpp, vllm or exec
-args.speed of c is unknown to engine exec: it takes none`
+args.engineSpeedup of c is unknown to engine exec: it takes none`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

@@ -83,7 +83,7 @@ func simulate(args []string) error {
 	}
 	cfg := enginesim.Config{Model: m, Vocabulary: m.Tokenizer()}
 	f := flag.NewFlagSet("sim", flag.ContinueOnError)
-	f.StringVar(&cfg.Listen, "listen", "", "")
+	f.StringVar(&cfg.Listen, "listen-address", "", "")
 	f.StringVar(&cfg.ModelName, "model", "", "")
 	f.StringVar(&cfg.Events, "kv-events", "", "")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "")

@@ -27,8 +27,8 @@ const (
 type Settings struct {
 	// Listen is ip:port of the gateway.
 	Listen string
-	// ExtProc is where extproc serves: ip:port, or unix:///path.
-	ExtProc string
+	// ExtProc lists the addresses of routers, at least one: ip:port, or unix:///path.
+	ExtProc []string
 	// Models are the names with pools of their own; the first serves what names no model.
 	Models []string
 	// MaxBodyBytes bounds a request body.

@@ -76,7 +76,7 @@ func stateOf(t *testing.T, d *datadriven.TestData) fleet.State {
 
 func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xds.Leaving) string {
 	s := xds.Settings{
-		Listen: "127.0.0.1:8080", ExtProc: "unix:///run/extproc.sock", Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
+		Listen: "127.0.0.1:8080", ExtProc: []string{"unix:///run/extproc.sock"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
 		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AffinityHeader: "x-session-id",
 	}
 	for _, a := range d.CmdArgs {
@@ -84,7 +84,7 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 		case "models":
 			s.Models = a.Vals
 		case "extproc":
-			s.ExtProc = a.Vals[0]
+			s.ExtProc = a.Vals
 		}
 	}
 	r, err := xds.Build(s, snap, left...)
@@ -163,7 +163,7 @@ func whole(v any) any {
 }
 
 func TestBuildIsDeterministic(t *testing.T) {
-	s := xds.Settings{Listen: "127.0.0.1:8080", ExtProc: "127.0.0.1:9002", Models: []string{"a", "b"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id", IdleTimeout: time.Minute, DecisionTimeout: time.Second}
+	s := xds.Settings{Listen: "127.0.0.1:8080", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"a", "b"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id", IdleTimeout: time.Minute, DecisionTimeout: time.Second}
 	f := fleet.New(fleet.Hooks{})
 	for i := range 20 {
 		if _, err := f.Put(fleet.Worker{Name: fmt.Sprintf("w%d", i), Model: "a", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready}); err != nil {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"errors"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -70,20 +71,29 @@ func wideOpen() *clusterv3.CircuitBreakers {
 	}}}
 }
 
-// buildExtProcCluster is where decisions are asked for and access-log entries go.
+// buildExtProcCluster builds the cluster of routers: they decide, and receive access-log entries. Envoy
+// balances over all of them.
 func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	var p packer
-	address, err := grpcAddress(s.ExtProc)
-	if err != nil {
-		return nil, err
+	if len(s.ExtProc) == 0 {
+		return nil, errors.New("no address of a router is configured")
 	}
+	var routers []*endpointv3.LbEndpoint
+	for _, text := range s.ExtProc {
+		address, err := grpcAddress(text)
+		if err != nil {
+			return nil, err
+		}
+		routers = append(routers, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
+	}
+
 	c := &clusterv3.Cluster{
 		Name:                 extProcCluster,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       seconds(1e9),
 		CircuitBreakers:      wideOpen(),
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			LbEndpoints: []*endpointv3.LbEndpoint{endpoint(address, 1, corev3.HealthStatus_UNKNOWN)},
+			LbEndpoints: routers,
 		}}},
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -97,7 +107,13 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
-// grpcAddress reads ip:port or unix:///path.
+// CheckRouterAddress reports what is wrong with the address of a router.
+func CheckRouterAddress(address string) error {
+	_, err := grpcAddress(address)
+	return err
+}
+
+// grpcAddress parses ip:port or unix:///path.
 func grpcAddress(s string) (*corev3.Address, error) {
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}, nil

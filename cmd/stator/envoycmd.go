@@ -9,15 +9,15 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-const envoyAbout = `Prints the bootstrap of an Envoy that someone else runs: node, admin and the xds cluster;
-everything else comes from ` + "`stator xds`" + `.`
+const envoyAbout = `Prints the bootstrap of an Envoy that you run: node, admin server and the xds cluster. Everything
+else comes from ` + "`stator xds`" + `.`
 
 func runEnvoy(_ context.Context, env environment, args []string) error {
 	f := flags(env, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
 	f.StringVar(&b.NodeID, "node-id", "gateway-0", "the Envoy's `name`")
-	f.StringVar(&b.Admin, "admin", "127.0.0.1:9901", "`address` of Envoy's admin server")
-	f.StringVar(&b.XDS, "xds", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
+	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server")
+	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	if len(args) == 0 || args[0] != "bootstrap" {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {
 			return parse(f, args)

@@ -132,7 +132,7 @@ func (c *clinic) startAgent(pastBatches, engines int) {
 	for i := range engines {
 		cfg.Launches = append(cfg.Launches, engine.Launch{
 			Kind: "sim", Name: fmt.Sprintf("w%d", i), Model: "sim", ModelPath: "builtin:sim", BlockSize: 16, Self: self,
-			Args: map[string]string{"speed": "100"},
+			Args: map[string]string{"engineSpeedup": "100"},
 		})
 	}
 	if c.agent, err = workeragent.New(cfg); err != nil {

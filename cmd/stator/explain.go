@@ -17,7 +17,7 @@ decision is explained.`
 
 func runExplain(ctx context.Context, env environment, args []string) error {
 	f := flags(env, "explain [ID]", explainAbout)
-	admin := f.String("admin", "127.0.0.1:8081", "admin `address` of the router")
+	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
 	asJSON := f.Bool("json", false, "print JSON")
 	words, err := parseMixed(f, args)
 	if err != nil {
@@ -53,7 +53,7 @@ func ask(ctx context.Context, admin, path string) (string, error) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin address?", err, admin)
+		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin-address?", err, admin)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))

@@ -1,5 +1,5 @@
-// Command stator makes a fleet of stock LLM engines behind Envoy behave as one cache-aware
-// engine. Run it without arguments for the list of its subcommands.
+// Command stator makes a fleet of LLM engines behind Envoy behave as one cache-aware engine. Without
+// arguments it prints its subcommands.
 package main
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/stator-project/stator/internal/config"
 )
 
-// command is one subcommand. Its run gets the arguments after its name.
+// command is one subcommand. run receives the arguments after the name.
 type command struct {
 	name, summary string
 	run           func(ctx context.Context, env environment, args []string) error
 }
 
-// environment is what a command may touch of the process it runs in.
+// environment is the part of its process that a command may use.
 type environment struct {
 	in       io.Reader
 	out, err io.Writer
-	// hard ends when the user asks a second time to stop: then nothing is drained.
+	// hard ends with the second request to stop. Then nothing is drained.
 	hard context.Context
 }
 
@@ -33,20 +33,20 @@ type environment struct {
 func commands() []command {
 	return []command{
 		{"up", "run everything on this machine: bus, router, control plane, engines and Envoy", runUp},
-		{"extproc", "run the router: Envoy's external processor and the receiver of its access log", runExtProc},
+		{"extproc", "run a router: Envoy's external processor, and the receiver of its access log", runExtProc},
 		{"xds", "run the control plane: listeners, routes, clusters and endpoints for Envoys", runXDS},
 		{"planner", "run the planner", runPlanner},
-		{"agent", "run a node agent: start engines and keep them alive", runAgent},
+		{"agent", "run a node agent, which starts engines and restarts them when they fail", runAgent},
 		{"bus", "run the message bus, an embedded NATS server", runBus},
-		{"sim", "run one simulated engine that speaks as vLLM does", runSim},
-		{"tokenize", "turn text or requests into token ids, a JSON line each", runTokenize},
-		{"render", "render chats by a model's template, a JSON line each", runRender},
-		{"hash", "hash token ids into blocks, a JSON line each", runHash},
-		{"replay", "play a trace against a simulated fleet, and say what came of it", runReplay},
-		{"explain", "say why a request went where it went", runExplain},
+		{"sim", "run one simulated engine with the interfaces of vLLM", runSim},
+		{"tokenize", "print the token ids of texts or requests, in JSON lines", runTokenize},
+		{"render", "print the prompts that a model's template makes of chats, in JSON lines", runRender},
+		{"hash", "print the block hashes of token ids, in JSON lines", runHash},
+		{"replay", "play a trace against a simulated fleet and print the figures", runReplay},
+		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
-		{"doctor", "say what is wrong with a running fleet, and what to do", runDoctor},
-		{"envoy", "print a bootstrap for an Envoy that someone else runs", runEnvoy},
+		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
+		{"envoy", "print the bootstrap of an Envoy that you run", runEnvoy},
 		{"version", "print the version", runVersion},
 	}
 }

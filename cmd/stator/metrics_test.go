@@ -72,7 +72,7 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	compare(d)
-	xds.NewServer(xdsSettings(cfg, "127.0.0.1:9002"), members, log, control)
+	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	planner.New(nil, members, nil, log, plans)
 	if _, err := workeragent.New(workeragent.Config{Log: log, Metrics: agent}); err != nil {
 		t.Fatal(err)

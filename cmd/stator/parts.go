@@ -183,9 +183,9 @@ func python(self string) string {
 	return "python3"
 }
 
-func xdsSettings(cfg *config.Config, extproc string) xds.Settings {
+func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 	s := xds.Settings{
-		Listen: cfg.Gateway.Listen, ExtProc: extproc, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
+		Listen: cfg.Gateway.Listen, ExtProc: routers, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
 		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(), AffinityHeader: cfg.Gateway.AffinityHeader,
 		HintHeaders: cfg.Gateway.Hints == "headers",
 	}

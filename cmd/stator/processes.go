@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,6 +28,7 @@ import (
 type process struct {
 	name     string
 	env      environment
+	flags    *flagSet
 	file     string
 	busURL   string
 	adminAt  string
@@ -44,10 +44,10 @@ type process struct {
 
 // newProcess adds the common flags to f.
 func newProcess(env environment, f *flagSet, name, adminAt string) *process {
-	p := &process{name: name, env: env, reg: newRegistry()}
-	f.StringVar(&p.file, "f", "", "configuration `file`; see docs/configuration.md")
+	p := &process{name: name, env: env, flags: f, reg: newRegistry()}
+	f.StringVar(&p.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")
-	f.StringVar(&p.adminAt, "admin", adminAt, "`address` of the admin port")
+	f.StringVar(&p.adminAt, "admin-address", adminAt, "`address` of the admin port")
 	p.logFlags = addLogFlags(f)
 	return p
 }
@@ -58,7 +58,7 @@ func (p *process) open() (err error) {
 		return err
 	}
 	if p.file == "" {
-		return errors.New("name the configuration file with -f")
+		return p.flags.usageError("name the configuration file with --config")
 	}
 	if p.cfg, err = readConfig(p.file); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *process) open() (err error) {
 	if p.busURL != "" {
 		p.cfg.Bus.URL = p.busURL
 	}
-	if p.admin, err = listen(p.adminAt, "--admin"); err != nil {
+	if p.admin, err = listen(p.adminAt, "--admin-address"); err != nil {
 		return err
 	}
 	return nil
@@ -172,9 +172,18 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	f := flags(env, "xds", xdsAbout)
 	p := newProcess(env, f, "xds", "127.0.0.1:8082")
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
-	extproc := f.String("extproc", "127.0.0.1:9002", "`address` at which Envoys find the router")
+	var routers textList
+	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router; may be given more than once (default 127.0.0.1:9002)")
 	if err := parse(f, args); err != nil {
 		return err
+	}
+	if len(routers) == 0 {
+		routers = textList{"127.0.0.1:9002"}
+	}
+	for _, address := range routers {
+		if err := xds.CheckRouterAddress(address); err != nil {
+			return f.usageError("--extproc-address %s: %v", address, err)
+		}
 	}
 	if err := p.open(); err != nil {
 		return err
@@ -194,7 +203,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	srv, g := xds.NewServer(xdsSettings(p.cfg, *extproc), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
+	srv, g := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
 	p.part(func(ctx context.Context) error {
 		srv.Register(ctx, g)
 		return serveGRPC(ctx, g, ln, srv.Run)
@@ -206,7 +215,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	}
 	p.part(func(ctx context.Context) error {
 		return watchConfig(ctx, p.file, p.log, func(cfg *config.Config) error {
-			srv.Reload(xdsSettings(cfg, *extproc))
+			srv.Reload(xdsSettings(cfg, routers))
 			return nil
 		})
 	})

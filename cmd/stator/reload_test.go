@@ -38,7 +38,7 @@ func TestReloadReachesAll(t *testing.T) {
 	if u.decider, err = newDecider(cfg, log, reg); err != nil {
 		t.Fatal(err)
 	}
-	u.xds = xds.NewServer(xdsSettings(cfg, u.socket("extproc")), u.decider.fleet, log, reg)
+	u.xds = xds.NewServer(xdsSettings(cfg, []string{u.socket("extproc")}), u.decider.fleet, log, reg)
 	wanted, err := pools(cfg)
 	if err != nil {
 		t.Fatal(err)

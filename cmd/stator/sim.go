@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -12,30 +11,30 @@ import (
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-const simAbout = `Runs one simulated engine. It speaks as vLLM does: OpenAI's HTTP API with server-sent
-events, vllm:* metrics, and KV events over ZMQ with a replay socket. It batches, caches and
-evicts as vLLM's scheduler does; its answers are words drawn by a seed, and mean nothing.`
+const simAbout = `Runs one simulated engine with the interfaces of vLLM: OpenAI's HTTP API with server-sent events,
+vllm:* metrics, and KV events over ZMQ with a replay socket. It batches, caches and evicts as
+vLLM's scheduler does. Its answers are random words.`
 
 func runSim(ctx context.Context, env environment, args []string) error {
 	f := flags(env, "sim", simAbout)
 	name := f.String("name", "sim", "the engine's `name` in its log")
 	cfg := enginesim.Config{}
-	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8000", "`address` of the HTTP server")
+	f.StringVar(&cfg.Listen, "listen-address", "127.0.0.1:8000", "`address` of the HTTP server")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
 	var aliases textList
 	f.Var(&aliases, "alias", "further `name` for the model; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
-	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of their replay")
+	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
-	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-seqs", 256, "requests that run at once")
-	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-batched-tokens", 8192, "tokens of one pass")
-	speed := f.Float64("speed", 1, "divides the time of every pass; 10 is ten times as fast")
-	scale := f.Int("token-scale", 1, "each token takes the time of this many, for traces whose prompts and outputs were shortened")
-	f.Uint64Var(&cfg.Seed, "seed", 0, "chooses the answers")
-	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long it is loading after its start")
-	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long requests in flight may go on when it stops")
+	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")
+	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass")
+	speed := f.Float64("engine-speedup", 1, "divides the time of every pass; 10 is ten times as fast")
+	scale := f.Int("token-scale", 1, "compute each token in the time of this many, for traces whose prompts and answers were shortened")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers")
+	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
+	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
 	lf := addLogFlags(f)
 	if err := parse(f, args); err != nil {
 		return err
@@ -45,7 +44,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	if *speed <= 0 || *scale < 1 {
-		return errors.New("--speed must be positive, --token-scale at least 1")
+		return f.usageError("--engine-speedup must be positive, and --token-scale at least 1")
 	}
 	model, err := modelfile.Load(*dir)
 	if err != nil {

@@ -64,7 +64,7 @@ func (t *teller) invite(cfg *config.Config, admin string) {
 	url, model := "http://"+strings.Replace(cfg.Gateway.Listen, "0.0.0.0", "127.0.0.1", 1), cfg.Models[0].Name
 	explain := "bin/stator explain"
 	if admin != "127.0.0.1:8081" {
-		explain += " --admin " + admin
+		explain += " --admin-address " + admin
 	}
 	t.printf(`
 Ready after %.1f s. Try, from another terminal:

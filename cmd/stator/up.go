@@ -93,10 +93,10 @@ func (u *up) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := free(u.cfg.Gateway.Listen, "--http"); err != nil {
+	if err := free(u.cfg.Gateway.Listen, "--listen-address"); err != nil {
 		return err
 	}
-	if u.adminLn, err = listen(u.flags.admin, "--admin"); err != nil {
+	if u.adminLn, err = listen(u.flags.admin, "--admin-address"); err != nil {
 		return err
 	}
 	u.say.title(u.cfg)
@@ -155,7 +155,7 @@ func (u *up) makeControl() (err error) {
 	if err := discovery.File(u.file, u.members); err != nil {
 		return err
 	}
-	u.xds = xds.NewServer(xdsSettings(u.cfg, u.socket("extproc")), u.members, u.log, u.reg)
+	u.xds = xds.NewServer(xdsSettings(u.cfg, []string{u.socket("extproc")}), u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer(xds.Options()...)
 	plans, err := pools(u.cfg)
 	if err != nil {
@@ -240,7 +240,7 @@ func (u *up) reload(cfg *config.Config) error {
 		u.log.Warn("launch or workers have changed, which needs a restart; the engines stay as they are")
 	}
 	u.planner.Reload(wanted)
-	u.xds.Reload(xdsSettings(cfg, u.socket("extproc")))
+	u.xds.Reload(xdsSettings(cfg, []string{u.socket("extproc")}))
 	return nil
 }
 

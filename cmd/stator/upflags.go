@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 //go:embed default.yaml
 var defaultConfig []byte
 
 const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and
-Envoy. Without -f that is two simulated engines. Ctrl-C drains and stops; a second Ctrl-C
+Envoy. Without --config that is two simulated engines. Ctrl-C drains and stops; a second Ctrl-C
 stops at once.`
 
 type upFlags struct {
@@ -29,23 +31,26 @@ type upFlags struct {
 func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o := &upFlags{set: map[string]bool{}}
 	f := flags(env, "up", upAbout)
-	f.StringVar(&o.file, "f", "", "configuration `file`; see docs/configuration.md")
-	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: sim, llamacpp or vllm")
-	f.IntVar(&o.workers, "workers", 2, "how many of it")
-	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`address` of the gateway")
-	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`address` of the admin port; port 0 takes a free one")
+	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
+	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
+	f.IntVar(&o.workers, "workers", 2, "number of these engines")
+	f.StringVar(&o.http, "listen-address", "127.0.0.1:8080", "`address` of the gateway")
+	f.StringVar(&o.admin, "admin-address", "127.0.0.1:8081", "`address` of the admin port; port 0 chooses a free one")
 	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
 	f.StringVar(&o.modelDir, "model-dir", "", "model folder or .gguf `file` of the first model (default builtin:sim)")
-	f.StringVar(&o.policy, "policy", "kv", "routing policy of the first model: kv, round-robin, random or least-loaded")
+	f.StringVar(&o.policy, "policy", pick.KV, "routing policy of the first model: "+strings.Join(pick.Names(), ", "))
 	addDecisionLogFlag(f, &o.decisions)
-	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
-	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads; 0 takes one per core")
-	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for requests in flight when stopping")
+	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
+	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads (default: one per core)")
+	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for running requests when stopping")
 	o.log = addLogFlags(f)
 	if err := parse(f, args); err != nil {
 		return nil, err
 	}
 	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
+	if o.set["workers"] && o.workers < 1 {
+		return nil, f.usageError("--workers is %d: it must be at least 1", o.workers)
+	}
 	return o, nil
 }
 
@@ -64,7 +69,7 @@ func (o *upFlags) config() (cfg *config.Config, err error) {
 
 func (o *upFlags) overlay(cfg *config.Config) error {
 	first := &cfg.Models[0]
-	if o.set["http"] {
+	if o.set["listen-address"] {
 		cfg.Gateway.Listen = o.http
 	}
 	if o.set["decision-log"] {

@@ -16,12 +16,12 @@ everything that is wrong.`
 
 func runValidate(_ context.Context, env environment, args []string) error {
 	f := flags(env, "validate", validateAbout)
-	file := f.String("f", "", "configuration `file`")
+	file := f.String("config", "", "configuration `file`")
 	if err := parse(f, args); err != nil {
 		return err
 	}
 	if *file == "" {
-		return errors.New("name the file with -f")
+		return f.usageError("name the configuration file with --config")
 	}
 	cfg, err := readConfig(*file)
 	if err != nil {

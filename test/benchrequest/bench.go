@@ -141,7 +141,7 @@ func (b *bench) startOurs() error {
 		return err
 	}
 	socket := b.socket("ours")
-	pid, err := b.start("stator extproc", b.stator, "extproc", "-f", file, "--listen-address", socket, "--admin", admin)
+	pid, err := b.start("stator extproc", b.stator, "extproc", "--config", file, "--listen-address", socket, "--admin-address", admin)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (b *bench) startGateway(name, file, extproc string) (pid int, err error) {
 		return 0, err
 	}
 	socket := b.socket(name + "-xds")
-	_, err = b.start("stator xds", b.stator, "xds", "-f", file, "--listen-address", socket, "--extproc", extproc, "--admin", admin)
+	_, err = b.start("stator xds", b.stator, "xds", "--config", file, "--listen-address", socket, "--extproc-address", extproc, "--admin-address", admin)
 	if err != nil {
 		return 0, err
 	}

@@ -61,7 +61,7 @@ func resources(cfg *config.Config) (xds.Resources, error) {
 	}
 	g := &cfg.Gateway
 	return xds.Build(xds.Settings{
-		Listen: g.Listen, ExtProc: "unix:///nowhere", Models: []string{m.Name}, MaxBodyBytes: g.MaxBodyBytes,
+		Listen: g.Listen, ExtProc: []string{"unix:///nowhere"}, Models: []string{m.Name}, MaxBodyBytes: g.MaxBodyBytes,
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(), AffinityHeader: g.AffinityHeader,
 	}, f.Snapshot())
 }

@@ -130,12 +130,12 @@ models:
   path: "builtin:sim"
   blockSize: %d
   router: {policy: %s, cost: %s, weights: %s}
-  launch: [{engine: sim, count: %d, args: {blocks: %d, speed: %g, tokenScale: %d, maxBatchedTokens: %d}}]
+  launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
 `, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	args := []string{"up", "-f", file, "--http", gateway, "--admin", admin, "--log-level", "warn"}
+	args := []string{"up", "--config", file, "--listen-address", gateway, "--admin-address", admin, "--log-level", "warn"}
 	if o.envoy != "" {
 		args = append(args, "--envoy", o.envoy)
 	}

@@ -43,7 +43,7 @@ var routers = []router{
 	{"true", "--first-tokens"},
 	{"late, 1 router", "--event-lag 1s --signal-lag 20ms"},
 	{"late, 3 routers", "--event-lag 1s --signal-lag 20ms --replicas 3"},
-	{"round-robin", "--router round-robin"},
+	{"round-robin", "--policy round-robin"},
 	{"Dynamo's, 16", "--cost dynamo --prefill-load-scale 16 --first-tokens"},
 }
 

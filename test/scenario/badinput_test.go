@@ -14,7 +14,7 @@ const chatPath = "/v1/chat/completions"
 // Every bad request is answered in OpenAI's shape, with a message that says what to change,
 // before an engine is bothered.
 func TestBadRequests(t *testing.T) {
-	g := up(t, "-f", configFile(t, `
+	g := up(t, "--config", configFile(t, `
 gateway: {maxBodyBytes: 2097152}
 models:
 - name: sim
@@ -130,7 +130,7 @@ func TestForgedHeaders(t *testing.T) {
 
 // Where unknown paths are refused, they are refused in OpenAI's shape.
 func TestUnknownPathsRejected(t *testing.T) {
-	g := up(t, "-f", configFile(t, `
+	g := up(t, "--config", configFile(t, `
 gateway: {unknownPaths: reject}
 models:
 - name: sim

@@ -26,7 +26,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 		"othermodel": {"--model-dir", otherModel(t)},
 	} {
 		at, events, replay := freeAddress(t), "tcp://"+freeAddress(t), "tcp://"+freeAddress(t)
-		start(t, append([]string{"sim", "--name", name, "--listen", at, "--kv-events", events, "--kv-replay", replay}, args...)...)
+		start(t, append([]string{"sim", "--name", name, "--listen-address", at, "--kv-events", events, "--kv-replay", replay}, args...)...)
 		switch name {
 		case "noevents":
 			events, replay = "tcp://"+freeAddress(t), ""
@@ -40,7 +40,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 		eventually(t, "the engine is ready", func() error { _, err := get("http://" + at + "/health"); return err })
 	}
 	file := configFile(t, "models:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n"+config)
-	g := up(t, "-f", file)
+	g := up(t, "--config", file)
 	for _, at := range sims { // each engine computes a prompt and publishes its blocks
 		prompt := strings.Repeat("The same words again and again. ", 40)
 		body, _ := json.Marshal(map[string]any{"model": "sim", "prompt": prompt, "max_tokens": 1})
@@ -61,7 +61,7 @@ func TestDoctorFindsEachFault(t *testing.T) {
 // TestDoctorFindsNothing looks at a fleet that `stator up` started: it has no fault.
 func TestDoctorFindsNothing(t *testing.T) {
 	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim, count: 2}]}]\n")
-	g := up(t, "-f", file)
+	g := up(t, "--config", file)
 	for range 3 {
 		g.chat([]message{{"user", strings.Repeat("Say it again, please. ", 30)}}, 4)
 	}

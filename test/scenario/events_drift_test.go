@@ -10,9 +10,9 @@ import (
 // Under honest load, with conversations that grow, share a beginning and overlap in time, what was
 // promised is what was found: no drift, and nothing is built up anew.
 func TestHonestLoadDoesNotDrift(t *testing.T) {
-	g := up(t, "-f", configFile(t, `
+	g := up(t, "--config", configFile(t, `
 index: {driftTokens: 8000}
-models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2, args: {speed: 4, blocks: 2048}}]}]
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2, args: {engineSpeedup: 4, blocks: 2048}}]}]
 `))
 	system := message{"system", strings.Repeat("You keep what you promise, and promise what you have. ", 20)}
 	var clients sync.WaitGroup

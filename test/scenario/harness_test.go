@@ -155,7 +155,7 @@ func up(t *testing.T, args ...string) *gateway {
 	g := &gateway{t: t, admin: freeAddress(t)}
 	http := freeAddress(t)
 	g.url = "http://" + http
-	g.up = start(t, append([]string{"up", "--http", http, "--admin", g.admin, "--envoy", envoyPath(t)}, args...)...)
+	g.up = start(t, append([]string{"up", "--listen-address", http, "--admin-address", g.admin, "--envoy", envoyPath(t)}, args...)...)
 	g.await()
 	return g
 }

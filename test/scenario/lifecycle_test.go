@@ -137,17 +137,15 @@ func TestStartErrors(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"up", "--http", busy}, []string{busy + " is taken", "--http"}},
-		{[]string{"up", "--http", freeAddress(t), "--admin", busy}, []string{busy + " is taken", "--admin"}},
+		{[]string{"up", "--listen-address", busy}, []string{busy + " is taken", "--listen-address"}},
+		{[]string{"up", "--listen-address", freeAddress(t), "--admin-address", busy}, []string{busy + " is taken", "--admin-address"}},
 		{[]string{"up", "--envoy", "/nowhere/envoy"}, []string{"no Envoy found at /nowhere/envoy"}},
-		{[]string{"up", "-f", "/nowhere.yaml"}, []string{"/nowhere.yaml"}},
-		{[]string{"up", "--workers", "0"}, []string{"launch[0].count"}},
+		{[]string{"up", "--config", "/nowhere.yaml"}, []string{"/nowhere.yaml"}},
 		{[]string{"up", "--engine", "steam"}, []string{"steam", "use sim"}},
-		{[]string{"up", "--http", freeAddress(t), "--admin", freeAddress(t), "--model-dir", "/nowhere"}, []string{"/nowhere", "does not exist"}},
+		{[]string{"up", "--listen-address", freeAddress(t), "--admin-address", freeAddress(t), "--model-dir", "/nowhere"}, []string{"/nowhere", "does not exist"}},
 		{[]string{"up", "--log-level", "loud"}, []string{"--log-level", "debug"}},
-		{[]string{"agent", "-f", configFile(t, "models: [{name: m, path: 'builtin:sim'}]")}, []string{"needs a bus", "--bus"}},
-		{[]string{"xds"}, []string{"-f"}},
-		{[]string{"explain", "--admin", busy + "1"}, []string{"admin"}},
+		{[]string{"agent", "--config", configFile(t, "models: [{name: m, path: 'builtin:sim'}]")}, []string{"needs a bus", "--bus"}},
+		{[]string{"explain", "--admin-address", busy + "1"}, []string{"admin"}},
 	} {
 		args := c.args
 		if args[0] == "up" && args[1] != "--envoy" {
@@ -160,7 +158,7 @@ func TestStartErrors(t *testing.T) {
 		}
 		for _, want := range c.want {
 			if !strings.Contains(string(out), want) {
-				t.Errorf("%v says nothing of %q:\n%s", c.args, want, out)
+				t.Errorf("%v does not mention %q:\n%s", c.args, want, out)
 			}
 		}
 	}
@@ -170,18 +168,18 @@ func TestStartErrors(t *testing.T) {
 func TestExplain(t *testing.T) {
 	g := up(t)
 	r := g.chat([]message{{"user", strings.Repeat("Explain the tides. ", 30)}}, 4)
-	for _, args := range [][]string{{"explain", r.decision, "--admin", g.admin}, {"explain", "--admin", g.admin}} {
+	for _, args := range [][]string{{"explain", r.decision, "--admin-address", g.admin}, {"explain", "--admin-address", g.admin}} {
 		out, err := exec.Command(binary, args...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 		for _, want := range []string{r.decision, "sim-0", "sim-1"} {
 			if !strings.Contains(string(out), want) {
-				t.Errorf("%v says nothing of %q:\n%s", args, want, out)
+				t.Errorf("%v does not mention %q:\n%s", args, want, out)
 			}
 		}
 	}
-	out, err := exec.Command(binary, "explain", "nothing", "--admin", g.admin).CombinedOutput()
+	out, err := exec.Command(binary, "explain", "nothing", "--admin-address", g.admin).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "no decision") {
 		t.Errorf("an unknown id: %v\n%s", err, out)
 	}
@@ -191,7 +189,7 @@ func TestExplain(t *testing.T) {
 func TestReload(t *testing.T) {
 	text := "gateway: {maxBodyBytes: 4096}\nmodels: [{name: sim, path: 'builtin:sim', launch: [{engine: sim}]}]\n"
 	file := configFile(t, text)
-	g := up(t, "-f", file)
+	g := up(t, "--config", file)
 	long := []byte(`{"model":"sim","max_tokens":1,"prompt":"` + strings.Repeat("x", 5000) + `"}`)
 	if r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", long); err != nil || r.status != 413 {
 		t.Fatalf("status %d, %v", r.status, err)

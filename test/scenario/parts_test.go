@@ -46,7 +46,7 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
 `, listen, p.busURL, workers))
 
 	// Envoy first: its control plane is late.
-	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin", "127.0.0.1:0", "--xds", p.xdsAt).Output()
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", p.xdsAt).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +57,8 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
 	t.Cleanup(func() { p.envoy.Stop(context.Background()) })
 
 	p.bus = start(t, "bus", "--listen-address", busAt)
-	p.agent = start(t, "agent", "-f", p.file, "--admin", "127.0.0.1:0")
-	p.planner = start(t, "planner", "-f", p.file, "--admin", p.plannerAdmin)
+	p.agent = start(t, "agent", "--config", p.file, "--admin-address", "127.0.0.1:0")
+	p.planner = start(t, "planner", "--config", p.file, "--admin-address", p.plannerAdmin)
 	p.startExtProc()
 	p.startXDS()
 	p.await()
@@ -67,12 +67,12 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
 
 func (p *parts) startExtProc() {
 	p.t.Helper()
-	p.extproc = start(p.t, "extproc", "-f", p.file, "--listen-address", p.extprocAt, "--admin", p.extprocAdmin)
+	p.extproc = start(p.t, "extproc", "--config", p.file, "--listen-address", p.extprocAt, "--admin-address", p.extprocAdmin)
 }
 
 func (p *parts) startXDS() {
 	p.t.Helper()
-	p.xds = start(p.t, "xds", "-f", p.file, "--listen-address", p.xdsAt, "--extproc", p.extprocAt, "--admin", "127.0.0.1:0")
+	p.xds = start(p.t, "xds", "--config", p.file, "--listen-address", p.xdsAt, "--extproc-address", p.extprocAt, "--admin-address", "127.0.0.1:0")
 }
 
 func (p *parts) await() {

@@ -49,7 +49,7 @@ func (g *gateway) waiting(n float64) {
 // still served by the pick. Requests whose clients leave meanwhile leave nothing; one whose deadline
 // passes is answered, with the status that is configured.
 func TestWaitsLongerThanEnvoyWould(t *testing.T) {
-	g := up(t, "-f", configFile(t, `
+	g := up(t, "--config", configFile(t, `
 gateway: {decisionTimeout: 1s}
 models:
 - name: sim
@@ -123,7 +123,7 @@ models:
   launch: [{engine: sim, count: 2}]
 `
 	body := []byte(`{"model": "sim", "max_tokens": 1, "prompt": "hello"}`)
-	g := up(t, "-f", configFile(t, "gateway: {hints: headers}"+models))
+	g := up(t, "--config", configFile(t, "gateway: {hints: headers}"+models))
 	for i := range 6 {
 		want := fmt.Sprintf("sim-%d", i%2)
 		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-worker", want)
@@ -140,7 +140,7 @@ models:
 	}
 	g.assertServed(6)
 
-	g = up(t, "-f", configFile(t, strings.TrimPrefix(models, "\n")))
+	g = up(t, "--config", configFile(t, strings.TrimPrefix(models, "\n")))
 	r, err = g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-worker", "nobody", "x-stator-deadline", "soon")
 	if err != nil || r.status != 200 {
 		t.Errorf("status %d, %v: %s", r.status, err, r.body)

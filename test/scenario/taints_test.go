@@ -17,7 +17,7 @@ func TestTaintsHoldRequests(t *testing.T) {
   - {engine: sim, count: 3}
   - {engine: sim, taints: ["zone=b", large]}
 `)
-	g := up(t, "-f", file)
+	g := up(t, "--config", file)
 	ask := func(i int, constraints string) reply {
 		t.Helper()
 		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions",

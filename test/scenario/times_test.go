@@ -38,7 +38,7 @@ func TestRealAndVirtualTimeAgree(t *testing.T) {
 	var disagreement error
 	for attempt := range uint64(3) {
 		address := freeAddress(t)
-		c := start(t, "sim", "--listen", address, "--blocks", fmt.Sprint(blocks), "--block-size", fmt.Sprint(blockSize), "--speed", fmt.Sprint(speed))
+		c := start(t, "sim", "--listen-address", address, "--blocks", fmt.Sprint(blocks), "--block-size", fmt.Sprint(blockSize), "--engine-speedup", fmt.Sprint(speed))
 		eventually(t, "the engine is ready", func() error { _, err := get("http://" + address + "/health"); return err })
 		list, live := playReal(t, address, rand.New(rand.NewPCG(attempt, 1)))
 		c.stop()

@@ -12,7 +12,7 @@ import (
 
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, ports []int, c *Command) error {
-	if err := l.refuseUnknownArgs("blocks", "speed", "seed", "maxSeqs", "maxBatchedTokens", "startup", "tokenScale"); err != nil {
+	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup", "tokenScale"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -24,7 +24,7 @@ func simulated(l Launch, ports []int, c *Command) error {
 	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
 	c.Path = l.Self
 	c.Args = []string{
-		"sim", "--name", l.Name, "--listen", c.Worker.Address, "--model", l.Model, "--model-dir", l.ModelPath,
+		"sim", "--name", l.Name, "--listen-address", c.Worker.Address, "--model", l.Model, "--model-dir", l.ModelPath,
 		"--block-size", strconv.Itoa(l.BlockSize), "--blocks", strconv.Itoa(blocks),
 		"--kv-events", c.Worker.KVEvents, "--kv-replay", c.Worker.KVReplay, "--log-level", "warn",
 	}
@@ -32,7 +32,10 @@ func simulated(l Launch, ports []int, c *Command) error {
 	for _, a := range l.Aliases {
 		c.Args = append(c.Args, "--alias", a)
 	}
-	flags := map[string]string{"speed": "--speed", "seed": "--seed", "maxSeqs": "--max-seqs", "maxBatchedTokens": "--max-batched-tokens", "startup": "--startup", "tokenScale": "--token-scale"}
+	flags := map[string]string{
+		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs", "maxNumBatchedTokens": "--max-num-batched-tokens",
+		"startup": "--startup", "tokenScale": "--token-scale",
+	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {
 			c.Args = append(c.Args, flags[key], v)

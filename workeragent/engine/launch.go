@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -85,6 +86,9 @@ var kinds = map[string]func(Launch, []int, *Command) error{
 	"vllm":     vllm,
 	"exec":     anyCommand,
 }
+
+// Kinds returns the kinds of engines that can be launched, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 // freePorts returns n different ports that are free at the moment.
 func freePorts(n int) ([]int, error) {
