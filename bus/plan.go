@@ -93,7 +93,8 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 			return plan.Plan{}, fmt.Errorf("pool %d: role is %d: it must be at most %d", i, pool.Role, fleet.Encode)
 		}
 		if pool.Replicas > math.MaxInt32 || pool.Ready > math.MaxInt32 {
-			return plan.Plan{}, fmt.Errorf("pool %d: %d replicas, %d ready: there must be at most %d", i, pool.Replicas, pool.Ready, math.MaxInt32)
+			return plan.Plan{}, fmt.Errorf("pool %d: %d replicas, %d ready: there must be at most %d", i, pool.Replicas, pool.Ready,
+				math.MaxInt32)
 		}
 		p.Pools = append(p.Pools, plan.Pool{
 			Model: pool.Model, Role: fleet.Role(pool.Role), Replicas: int(pool.Replicas), Ready: int(pool.Ready), Reason: pool.Reason,

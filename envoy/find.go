@@ -21,7 +21,8 @@ func Find(named string) (string, error) {
 	if named != "" {
 		path, err := exec.LookPath(named)
 		if err != nil {
-			return "", fmt.Errorf("%w at %s: %w; leave --envoy away to use the one that `make build` installs", ErrNotFound, named, cause(err))
+			return "", fmt.Errorf("%w at %s: %w; leave --envoy away to use the one that `make build` installs", ErrNotFound, named,
+				cause(err))
 		}
 		return path, nil
 	}

@@ -130,6 +130,7 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 	return &metrics{
 		starts: part.Counters("engine_starts_total", "Starts of an engine process, the first one included.", "worker"),
 		events: part.Counters("event_batches_total", "Batches of KV events relayed from an engine to the bus.", "worker"),
-		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and request a replay."),
+		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and "+
+			"request a replay."),
 	}
 }

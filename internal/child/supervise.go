@@ -39,10 +39,12 @@ const (
 func (s *Supervisor) Run(ctx context.Context, run func(ctx context.Context) (ready time.Duration, err error)) error {
 	pauses := backoff.Backoff{Min: firstPause, Max: longestPause}
 
-	for failures := 0; ; {
+	for failures := 0; ctx.Err() == nil; {
 		ready, err := run(ctx)
-		if ctx.Err() != nil {
-			return nil
+		select {
+		case <-ctx.Done():
+			return nil // run ended because of the context
+		default:
 		}
 
 		if ready > 0 {
@@ -61,8 +63,7 @@ func (s *Supervisor) Run(ctx context.Context, run func(ctx context.Context) (rea
 		if s.Restarting != nil {
 			s.Restarting(err, pause)
 		}
-		if backoff.Sleep(ctx, pause) != nil {
-			return nil
-		}
+		_ = backoff.Sleep(ctx, pause) // the loop sees that ctx has ended
 	}
+	return nil
 }

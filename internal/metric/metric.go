@@ -25,7 +25,8 @@ func (p Part) Counter(name, help string) prometheus.Counter {
 
 // Counters returns a counter for every combination of values of the labels.
 func (p Part) Counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return register(p, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help}, labels))
+	return register(p, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},
+		labels))
 }
 
 // CounterFunc exports what read returns as a counter.
@@ -45,7 +46,8 @@ func (p Part) GaugeFunc(name, help string, read func() float64) {
 
 // Gauges returns a gauge for every combination of values of the labels.
 func (p Part) Gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return register(p, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help}, labels))
+	return register(p, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},
+		labels))
 }
 
 // Histogram returns a histogram with these bucket bounds, in ascending order.

@@ -92,9 +92,11 @@ func (f folder) json(name string, v any) error {
 
 // withoutTokenizer says what to do about a folder that has no tokenizer.json.
 func (f folder) withoutTokenizer() error {
-	for name, what := range map[string]string{"tokenizer.model": "SentencePiece", "tekken.json": "tekken", "vocab.json": "slow", "tiktoken.model": "tiktoken"} {
+	for name, what := range map[string]string{"tokenizer.model": "SentencePiece", "tekken.json": "tekken", "vocab.json": "slow",
+		"tiktoken.model": "tiktoken"} {
 		if f.has(name) {
-			return fmt.Errorf("tokenizer.json is missing, and a %s vocabulary (%s) is not supported: save the fast tokenizer beside it", what, name)
+			return fmt.Errorf("tokenizer.json is missing, and a %s vocabulary (%s) is not supported: save the fast tokenizer beside it",
+				what, name)
 		}
 	}
 	return errors.New("tokenizer.json is missing: copy it from the model's folder")
@@ -154,7 +156,8 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 			continue
 		}
 		if _, ok := m.tokenizer.ID(text); !ok {
-			return fmt.Errorf("%s names %q as %s, but tokenizer.json has no such token: the files are of different models", file, text, t.name)
+			return fmt.Errorf("%s names %q as %s, but tokenizer.json has no such token: the files are of different models", file, text,
+				t.name)
 		}
 		m.tokens = append(m.tokens, namedToken{t.name, text})
 	}
@@ -259,7 +262,8 @@ type modelConfig struct {
 }
 
 // seesMedia are the keys of a config.json by which models that take more than text are known.
-var seesMedia = []string{"vision_config", "audio_config", "visual", "vision_encoder", "mm_vision_tower", "image_token_id", "image_token_index",
+var seesMedia = []string{"vision_config", "audio_config", "visual", "vision_encoder", "mm_vision_tower", "image_token_id",
+	"image_token_index",
 	"audio_token_id", "video_token_id", "img_processor", "embd_layer", "thinker_config"}
 
 // textOnly says whether a folder is certainly of a model that takes nothing but text: it
@@ -307,7 +311,8 @@ type lengths struct {
 // stretched by the rotary scaling where that is not part of it already.
 func (l *lengths) contextLength() float64 {
 	length := math.Inf(1)
-	for _, n := range []float64{l.MaxPositionEmbeddings, l.NPositions, l.MaxSeqLen, l.SeqLength, l.ModelMaxLength, l.MaxSequenceLength, l.MaxSeqLength} {
+	for _, n := range []float64{l.MaxPositionEmbeddings, l.NPositions, l.MaxSeqLen, l.SeqLength, l.ModelMaxLength, l.MaxSequenceLength,
+		l.MaxSeqLength} {
 		if n >= 1 {
 			length = min(length, n)
 		}

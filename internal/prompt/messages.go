@@ -307,7 +307,8 @@ func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 				"Send {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}, the arguments as a string.", param)
 		}
 		if kind, _ := c.Dict().Get("type"); kind.Text() != "function" {
-			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant tool_calls of type 'function'.", param)
+			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant tool_calls of "+
+				"type 'function'.", param)
 		}
 		function := ordered(fn.Dict(), "arguments", "name")
 		text, _ := function.Get("arguments")
@@ -339,7 +340,8 @@ func tools(raw []byte) (chattemplate.Value, error) {
 
 	items := list.Items()
 	if len(items) == 0 {
-		return list, openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool or omit the field entirely.")
+		return list, openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool or omit "+
+			"the field entirely.")
 	}
 
 	for i, t := range items {

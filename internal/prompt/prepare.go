@@ -15,7 +15,8 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 
 	if m.context > 0 && req.Truncate > m.context {
 		return openai.Invalid("truncate_prompt_tokens", "invalid_value",
-			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.", req.Truncate, m.context)
+			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.",
+			req.Truncate, m.context)
 	}
 	if req.Endpoint == Chat {
 		if err := m.render(req, dst); err != nil {
@@ -145,7 +146,8 @@ func (m *Model) checkLength(req *Request, n int) error {
 	case m.context == 0:
 	case n > most:
 		return openai.Invalid("input_tokens", "context_length_exceeded",
-			"This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this limit or leaves "+
+			"This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this "+
+				"limit or leaves "+
 				"no room for output tokens. Please reduce the length of the input prompt.", m.context, n)
 	case req.Endpoint != Embeddings && req.MaxTokens > m.context:
 		return openai.Invalid("max_tokens", "invalid_value",

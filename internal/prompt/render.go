@@ -16,7 +16,8 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 		t = m.withTools
 	}
 	if t == nil {
-		return openai.Invalid("messages", "invalid_value", "This model has no chat template. Use /v1/completions, or add chat_template.jinja to the model's folder.")
+		return openai.Invalid("messages", "invalid_value", "This model has no chat template. Use /v1/completions, or add "+
+			"chat_template.jinja to the model's folder.")
 	}
 
 	vars, err := m.variables(req, dst, t)
@@ -61,7 +62,8 @@ func (p *Prompt) cutAtTag() error {
 
 func notContinued() error {
 	return openai.Invalid("continue_final_message", "invalid_value",
-		"continue_final_message is set, but the final message does not appear in the chat after applying the chat template. Set it to false.")
+		"continue_final_message is set, but the final message does not appear in the chat after applying the chat template. Set it to "+
+			"false.")
 }
 
 // isSpace is Python's str.isspace.
@@ -95,7 +97,8 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 		}
 		for i, document := range v.Items() {
 			if !allStrings(document) {
-				return nil, openai.Invalid("documents", "invalid_type", "Invalid 'documents[%d]': expected an object of strings. Send {\"title\", \"text\"}.", i)
+				return nil, openai.Invalid("documents", "invalid_type", "Invalid 'documents[%d]': expected an object of strings. Send "+
+					"{\"title\", \"text\"}.", i)
 			}
 		}
 		vars.Set("documents", v)
@@ -142,10 +145,12 @@ func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 	var bad error
 	args.Dict().Each(func(key string, v chattemplate.Value) {
 		switch key {
-		case "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs", "continue_final_message", "tokenize":
+		case "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs", "continue_final_message",
+			"tokenize":
 			// apply_chat_template's own parameters: they do not reach the template.
 		case "messages", "tools", "conversation", "chat_template", "return_assistant_tokens_mask":
-			bad = openai.Invalid("chat_template_kwargs", "invalid_value", "Found unexpected chat template kwargs from request: '%s'. Remove it.", key)
+			bad = openai.Invalid("chat_template_kwargs", "invalid_value",
+				"Found unexpected chat template kwargs from request: '%s'. Remove it.", key)
 		default:
 			// To vLLM these two say nothing, as if the key were absent.
 			if v.Kind() == chattemplate.None || v.Kind() == chattemplate.String && v.Text() == "auto" {

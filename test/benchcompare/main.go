@@ -148,7 +148,8 @@ func printResults(out io.Writer, results []result) (slower int) {
 			verdict = "slower"
 			slower++
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.3f\t%.3f to %.3f\t%s\n", r.pkg, r.name, duration(r.base), duration(r.now), r.ratio, r.low, r.high, verdict)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.3f\t%.3f to %.3f\t%s\n", r.pkg, r.name, duration(r.base), duration(r.now), r.ratio, r.low,
+			r.high, verdict)
 	}
 
 	_ = w.Flush()

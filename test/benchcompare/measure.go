@@ -89,7 +89,8 @@ func cpuPerOp(ctx context.Context, dir, binary, name string, n int) (float64, er
 
 // cpuTime runs a benchmark for n operations on one processor and returns the CPU time of the process.
 func cpuTime(ctx context.Context, dir, binary, name string, n int) (time.Duration, error) {
-	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", exactly(name), "-test.benchtime", fmt.Sprintf("%dx", n), "-test.cpu", "1")
+	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", exactly(name), "-test.benchtime", fmt.Sprintf("%dx", n),
+		"-test.cpu", "1")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%w\n%s", err, out)

@@ -66,7 +66,8 @@ func encode(v *vocabulary) ([]byte, error) {
 	err := e.Encode(map[string]any{
 		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": tokens, "normalizer": nil,
 		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []any{
-			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": pattern}, "behavior": "Isolated", "invert": false}, byteLevel}},
+			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": pattern}, "behavior": "Isolated", "invert": false},
+			byteLevel}},
 		"post_processor": byteLevel, "decoder": byteLevel,
 		"model": map[string]any{"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil,
 			"end_of_word_suffix": nil, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,

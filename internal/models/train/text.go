@@ -116,7 +116,8 @@ func (g *generator) name() string {
 // identifier is a name as code has them: snake_case, camelCase, CamelCase, dotted.
 func (g *generator) identifier() string {
 	a, b := strings.ToLower(g.name()), strings.ToLower(g.name())
-	return []string{a, a + "_" + b, a + title(b), title(a) + title(b), a + "." + b, a, "_" + a, a + "_" + b, a + "/" + b, "__" + a + "__"}[g.IntN(10)]
+	return []string{a, a + "_" + b, a + title(b), title(a) + title(b), a + "." + b, a, "_" + a, a + "_" + b, a + "/" + b,
+		"__" + a + "__"}[g.IntN(10)]
 }
 
 func (g *generator) value() string {
@@ -127,7 +128,8 @@ func (g *generator) value() string {
 
 func (g *generator) path() string {
 	root := []string{"/usr/lib/", "/home/user/", "./", "src/", "tests/", "/tmp/", "https://example.com/", "/testbed/"}[g.IntN(8)]
-	return root + g.name() + "/" + g.identifier() + []string{".py", ".go", ".json", ".md", ".txt", ".yaml", ".js", ".html", ".ts", ".c", "/"}[g.IntN(11)]
+	return root + g.name() + "/" + g.identifier() + []string{".py", ".go", ".json", ".md", ".txt", ".yaml", ".js", ".html", ".ts", ".c",
+		"/"}[g.IntN(11)]
 }
 
 // paragraph is one of the kinds of text that prompts are made of.
@@ -159,19 +161,24 @@ func (g *generator) paragraph() string {
 
 func (g *generator) python() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "from %s import %s\n\n\nclass %s(%s):\n    \"\"\"%s\"\"\"\n\n", g.identifier(), g.identifier(), title(g.name()), title(g.name()), g.sentence())
+	fmt.Fprintf(&b, "from %s import %s\n\n\nclass %s(%s):\n    \"\"\"%s\"\"\"\n\n", g.identifier(), g.identifier(), title(g.name()),
+		title(g.name()), g.sentence())
 
 	for range 1 + g.IntN(3) {
 		fmt.Fprintf(&b, "    def %s(self, %s, %s=%s):\n", g.identifier(), g.identifier(), g.identifier(), g.value())
-		fmt.Fprintf(&b, "        # %s\n        if %s is not %s:\n            return %s\n", g.sentence(), g.identifier(), g.value(), g.value())
-		fmt.Fprintf(&b, "        for %s in %s:\n            self.%s = %s\n        raise %s('%s')\n\n", g.identifier(), g.identifier(), g.identifier(), g.value(), "ValueError", g.sentence())
+		fmt.Fprintf(&b, "        # %s\n        if %s is not %s:\n            return %s\n", g.sentence(), g.identifier(), g.value(),
+			g.value())
+		fmt.Fprintf(&b, "        for %s in %s:\n            self.%s = %s\n        raise %s('%s')\n\n", g.identifier(), g.identifier(),
+			g.identifier(), g.value(), "ValueError", g.sentence())
 	}
 	return b.String()
 }
 
 func (g *generator) golang() string {
-	return fmt.Sprintf("// %s %s\nfunc (%s *%s) %s(ctx context.Context, %s string) (*%s, error) {\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"%s: %%w\", err)\n\t}\n\t%s := %s\n\tfor i, %s := range %s {\n\t\t%s[i] += %s\n\t}\n\treturn %s, nil\n}\n\n",
-		title(g.name()), g.sentence(), g.name()[:1], title(g.name()), title(g.name()), g.name(), title(g.name()), g.name(), g.identifier(), g.value(), g.name(), g.identifier(), g.name(), g.value(), g.name())
+	return fmt.Sprintf("// %s %s\nfunc (%s *%s) %s(ctx context.Context, %s string) (*%s, error) {\n\tif err != nil {\n\t\treturn nil, "+
+		"fmt.Errorf(\"%s: %%w\", err)\n\t}\n\t%s := %s\n\tfor i, %s := range %s {\n\t\t%s[i] += %s\n\t}\n\treturn %s, nil\n}\n\n",
+		title(g.name()), g.sentence(), g.name()[:1], title(g.name()), title(g.name()), g.name(), title(g.name()), g.name(),
+		g.identifier(), g.value(), g.name(), g.identifier(), g.name(), g.value(), g.name())
 }
 
 func (g *generator) json(depth int) string {
@@ -197,7 +204,8 @@ func (g *generator) shell() string {
 	return []string{
 		fmt.Sprintf("$ grep -rn \"%s\" %s\n%s:%d:    %s = %s\n", g.identifier(), g.path(), g.path(), g.number(), g.identifier(), g.value()),
 		fmt.Sprintf("```bash\ncd %s && python %s --%s %s\n```\n\n", g.path(), g.path(), g.name(), g.value()),
-		fmt.Sprintf("$ git diff %s\n--- a/%s\n+++ b/%s\n@@ -%d,%d +%d,%d @@\n-    %s = %s\n+    %s = %s\n", g.name(), g.path(), g.path(), g.number(), g.number(), g.number(), g.number(), g.identifier(), g.value(), g.identifier(), g.value()),
+		fmt.Sprintf("$ git diff %s\n--- a/%s\n+++ b/%s\n@@ -%d,%d +%d,%d @@\n-    %s = %s\n+    %s = %s\n", g.name(), g.path(), g.path(),
+			g.number(), g.number(), g.number(), g.number(), g.identifier(), g.value(), g.identifier(), g.value()),
 		fmt.Sprintf("```console\n$ sed -n '%d,%dp' %s\n$ ls -la %s\n```\n", g.number(), g.number(), g.path(), g.path()),
 	}[g.IntN(4)]
 }
@@ -207,7 +215,8 @@ func (g *generator) trace() string {
 	b.WriteString("Traceback (most recent call last):\n")
 
 	for range 2 + g.IntN(4) {
-		fmt.Fprintf(&b, "  File \"%s\", line %d, in %s\n    %s(%s, %s=%s)\n", g.path(), g.number(), g.identifier(), g.identifier(), g.identifier(), g.name(), g.value())
+		fmt.Fprintf(&b, "  File \"%s\", line %d, in %s\n    %s(%s, %s=%s)\n", g.path(), g.number(), g.identifier(), g.identifier(),
+			g.identifier(), g.name(), g.value())
 	}
 	fmt.Fprintf(&b, "%sError: %s\n\n2024-%02d-%02d %02d:%02d:%02d,%03d INFO [%s] %s\n", title(g.name()), g.sentence(),
 		1+g.IntN(12), 1+g.IntN(28), g.IntN(24), g.IntN(60), g.IntN(60), g.IntN(1000), g.identifier(), g.sentence())
@@ -226,7 +235,8 @@ func (g *generator) list() string {
 
 func (g *generator) markup() string {
 	tag := g.name()
-	return fmt.Sprintf("<%s>\n%s %s\n</%s>\n<div class=\"%s\"><a href=\"%s\">%s</a></div>\n\n| %s | %s |\n| --- | --- |\n| %s | %s |\n\n", tag, g.sentence(), g.sentence(), tag,
+	return fmt.Sprintf("<%s>\n%s %s\n</%s>\n<div class=\"%s\"><a href=\"%s\">%s</a></div>\n\n| %s | %s |\n| --- | --- |\n| %s | %s |\n\n",
+		tag, g.sentence(), g.sentence(), tag,
 		g.identifier(), g.path(), g.any(), g.name(), g.name(), g.value(), g.value())
 }
 

@@ -201,7 +201,8 @@ func (p *parser) tupleOf(conditionals bool, ends ...string) expression {
 
 	items := []expression{first}
 	for p.err == nil && p.acceptOp(",") {
-		if t := p.cur(); t.kind == endVariable || t.kind == endBlock || p.isOp(")") || t.kind == nameToken && slices.Contains(ends, t.text) {
+		if t := p.cur(); t.kind == endVariable || t.kind == endBlock || p.isOp(")") || t.kind == nameToken &&
+			slices.Contains(ends, t.text) {
 			break
 		}
 		items = append(items, one())

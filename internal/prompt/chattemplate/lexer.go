@@ -237,7 +237,8 @@ func (l *lexer) raw(opening int) error {
 }
 
 // operators, longest first.
-var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"}
+var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=",
+	".", ":", "|", ",", ";"}
 
 // inside reads the tokens of a tag up to its end.
 func (l *lexer) inside(block bool) error {

@@ -40,7 +40,8 @@ func init() {
 		"in":     operator("in"),
 	}
 
-	for op, names := range map[string]string{"==": "== eq equalto", "!=": "!= ne", "<": "< lt lessthan", "<=": "<= le", ">": "> gt greaterthan", ">=": ">= ge"} {
+	for op, names := range map[string]string{"==": "== eq equalto", "!=": "!= ne", "<": "< lt lessthan", "<=": "<= le",
+		">": "> gt greaterthan", ">=": ">= ge"} {
 		for _, name := range strings.Fields(names) {
 			testers[name] = operator(op)
 		}

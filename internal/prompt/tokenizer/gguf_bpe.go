@@ -15,7 +15,8 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 	n := len(m.tokens)
 	switch {
 	case name == "" || name == "default":
-		return nil, around, errors.New("it does not say its pre-tokenizer (tokenizer.ggml.pre), so that engines guess: convert the model again")
+		return nil, around, errors.New("it does not say its pre-tokenizer (tokenizer.ggml.pre), so that engines guess: convert the " +
+			"model again")
 	case !ok:
 		return nil, around, fmt.Errorf("pre-tokenizer %q is not supported", name)
 	case n == 0 || n > maxTokens:

@@ -154,7 +154,8 @@ func load(src []byte) (*Tokenizer, error) {
 
 	for i := range t.stages {
 		if t.stages[i].scheme == prependFirst && !keepsBeginning(t.steps) {
-			return nil, errors.New("pre_tokenizer Metaspace with prepend_scheme first, after a normalizer that may change where a text begins, is not supported")
+			return nil, errors.New("pre_tokenizer Metaspace with prepend_scheme first, after a normalizer that may change where a " +
+				"text begins, is not supported")
 		}
 	}
 
@@ -238,7 +239,8 @@ func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
 		if t.byteIDs[b] == none && (m.UnkToken != nil || m.ByteFallback) && inUTF8(byte(b)) {
-			return fmt.Errorf("the vocabulary has no token for byte %#02x, and an unk_token or byte_fallback for it, which is not supported", b)
+			return fmt.Errorf("the vocabulary has no token for byte %#02x, and an unk_token or byte_fallback for it, which is not "+
+				"supported", b)
 		}
 	}
 	return nil
@@ -283,7 +285,8 @@ func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 		a, _ := utf8.DecodeLastRune(l)
 		b, _ := utf8.DecodeRune(r)
 		c.join(a, b)
-		c.loose = c.loose || left == c.unknown || right == c.unknown || slices.Contains(c.bytes[:], left) || slices.Contains(c.bytes[:], right)
+		c.loose = c.loose || left == c.unknown || right == c.unknown || slices.Contains(c.bytes[:], left) ||
+			slices.Contains(c.bytes[:], right)
 	})
 
 	if err != nil {

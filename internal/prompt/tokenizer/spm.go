@@ -28,8 +28,10 @@ const (
 )
 
 // controlLike are the tokens that llama.cpp takes for special whatever their type.
-var controlLike = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
-	"</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+var controlLike = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+	"<|endoftext|>",
+	"</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
+	"<|tool_response>",
 	"<｜end▁of▁sentence｜>", "[e~[", "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"}
 
 // firstControlLike are groups of tokens of which llama.cpp takes one for special, whichever it
@@ -53,7 +55,8 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 		return nil, fmt.Errorf("it has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
 
-	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)}, spell: plainText}
+	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)},
+		spell: plainText}
 	t.chars = newChars()
 	t.chars.first, t.chars.apart = uint32(n), true
 	t.vocab = &vocabulary{}

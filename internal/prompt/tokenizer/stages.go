@@ -53,7 +53,8 @@ const (
 )
 
 var behaviors = map[string]behavior{
-	"Isolated": isolated, "Removed": removed, "Contiguous": contiguous, "MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext,
+	"Isolated": isolated, "Removed": removed, "Contiguous": contiguous, "MergedWithPrevious": mergedWithPrevious,
+	"MergedWithNext": mergedWithNext,
 }
 
 type prependScheme uint8
