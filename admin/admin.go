@@ -1,23 +1,11 @@
-// Package admin is the operators' HTTP port: metrics, health, and the answers to why.
+// Package admin serves the HTTP pages for operators: metrics, health, and the state behind decisions.
 //
-// It prints what others know and changes nothing. It is meant for a trusted network: it has
-// no authentication.
-//
-//	/metrics               Prometheus
-//	/healthz  /readyz      the process lives; requests are served
-//	/debug/fleet           workers, ranks and their load
-//	/debug/decisions       the last decisions; /debug/decisions/ID explains one
-//	/debug/plan            the plan
-//	/debug/feed            what is known of each rank's cache, and how well
-//	/debug/peers           the router's other replicas and what they have booked
-//	/debug/speeds          how long prompts take, as learned, per kind of worker
-//	/debug/pprof/          Go's profiles
-//
-// Pages are tables for people, or JSON with ?format=json.
+// The pages only read. The port has no authentication and is meant for a trusted network. [Pages] lists
+// the pages; each one is text for people, or JSON with ?format=json.
 //
 // # Concurrency
 //
-// Handlers only read; all of Sources may be called from any goroutine.
+// Handlers run concurrently, so all functions of [Sources] must be safe for concurrent use.
 package admin
 
 import (
@@ -26,7 +14,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -39,11 +26,11 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// Sources are what the pages print. A nil source has no page.
+// Sources are the parts of a process whose state the pages show. A part that is nil has no page.
 type Sources struct {
 	Metrics prometheus.Gatherer
-	// Ready returns nil when requests are served, else says what is missing. Where it is nil
-	// itself they always are.
+	// Ready returns nil when the process serves requests, and otherwise the reason why it does not. A
+	// process without Ready always serves.
 	Ready  func() error
 	Fleet  func() *fleet.Snapshot
 	Plan   func() plan.Plan
@@ -52,66 +39,124 @@ type Sources struct {
 	Peers  *peers.Receiver
 }
 
-// Handler serves the pages.
+// Page is one page of the admin port.
+type Page struct {
+	Path  string
+	Shows string
+	// JSON reports whether the page has a form for programs.
+	JSON bool
+}
+
+// The pages.
+const (
+	pathMetrics   = "/metrics"
+	pathHealth    = "/healthz"
+	pathReady     = "/readyz"
+	pathFleet     = "/debug/fleet"
+	pathDecisions = "/debug/decisions"
+	pathDecision  = "/debug/decisions/{id}"
+	pathSpeeds    = "/debug/speeds"
+	pathPeers     = "/debug/peers"
+	pathPlan      = "/debug/plan"
+	pathFeed      = "/debug/feed"
+	pathProfiles  = "/debug/pprof/"
+)
+
+// Pages returns all pages. A process has those whose parts it runs.
+func Pages() []Page {
+	return []Page{
+		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
+		{pathHealth, "200 while the process runs", false},
+		{pathReady, "200 while the process serves requests, and otherwise 503 with the reason", false},
+		{pathFleet, "workers and their ranks, with booked and reported load", true},
+		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
+		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
+		{pathSpeeds, "the learned speed of each kind of worker", true},
+		{pathPeers, "the other replicas of the router and their bookings", true},
+		{pathPlan, "the planner's plan: replicas of each pool", true},
+		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
+		{pathProfiles, "profiles of the Go runtime", false},
+	}
+}
+
+// Handler returns the handler of the pages.
 func Handler(s Sources) http.Handler {
-	p := &pages{mux: http.NewServeMux()}
+	p := &pages{mux: http.NewServeMux(), served: map[string]bool{}}
+	p.add(pathHealth, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	p.add(pathReady, s.readyz)
 	if s.Metrics != nil {
-		p.add("/metrics", promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
+		p.add(pathMetrics, promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP)
 	}
-	p.add("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	p.add("/readyz", s.readyz)
-	if s.Fleet != nil {
-		p.add("/debug/fleet", func(w http.ResponseWriter, r *http.Request) {
-			snap := s.Fleet()
-			show(w, r, snap.String, func() any { return viewFleet(snap) })
-		})
-	}
-	if s.Router != nil {
-		p.add("/debug/decisions", s.decisions)
-		p.mux.HandleFunc("GET /debug/decisions/{id}", s.decision)
-	}
-	if s.Router != nil {
-		p.add("/debug/speeds", func(w http.ResponseWriter, r *http.Request) {
-			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
-		})
-	}
-	if s.Peers != nil {
-		p.add("/debug/peers", func(w http.ResponseWriter, r *http.Request) {
-			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
-		})
-	}
-	if s.Plan != nil {
-		p.add("/debug/plan", func(w http.ResponseWriter, r *http.Request) {
-			made := s.Plan()
-			show(w, r, made.String, func() any { return viewPlan(made) })
-		})
-	}
-	if s.Feed != nil {
-		p.add("/debug/feed", func(w http.ResponseWriter, r *http.Request) {
-			states := s.Feed.States()
-			show(w, r, func() string { return feedTable(states) }, func() any { return viewCaches(states) })
-		})
-	}
-	p.add("/debug/pprof/", pprof.Index)
+	s.addFleet(p)
+	s.addRouter(p)
+
+	p.add(pathProfiles, pprof.Index)
 	p.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	p.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	p.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	p.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	p.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "stator admin:", strings.Join(p.paths, " "))
-	})
+	p.mux.HandleFunc("GET /{$}", p.index)
 	return p.mux
 }
 
-// pages collects what there is, for the index.
+// addFleet adds the pages about workers and the plan.
+func (s Sources) addFleet(p *pages) {
+	if s.Fleet != nil {
+		p.add(pathFleet, func(w http.ResponseWriter, r *http.Request) {
+			snapshot := s.Fleet()
+			show(w, r, snapshot.String, func() any { return viewFleet(snapshot) })
+		})
+	}
+	if s.Plan != nil {
+		p.add(pathPlan, func(w http.ResponseWriter, r *http.Request) {
+			made := s.Plan()
+			show(w, r, made.String, func() any { return viewPlan(made) })
+		})
+	}
+}
+
+// addRouter adds the pages about decisions and caches.
+func (s Sources) addRouter(p *pages) {
+	if s.Router != nil {
+		p.add(pathDecisions, s.decisions)
+		p.add(pathDecision, s.decision)
+		p.add(pathSpeeds, func(w http.ResponseWriter, r *http.Request) {
+			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
+		})
+	}
+	if s.Peers != nil {
+		p.add(pathPeers, func(w http.ResponseWriter, r *http.Request) {
+			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
+		})
+	}
+	if s.Feed != nil {
+		p.add(pathFeed, func(w http.ResponseWriter, r *http.Request) {
+			states := s.Feed.States()
+			show(w, r, func() string { return feedTable(states) }, func() any { return viewCaches(states) })
+		})
+	}
+}
+
+// pages registers pages and lists them.
 type pages struct {
-	mux   *http.ServeMux
-	paths []string
+	mux    *http.ServeMux
+	served map[string]bool // by path
 }
 
 func (p *pages) add(path string, h http.HandlerFunc) {
 	p.mux.HandleFunc("GET "+path, h)
-	p.paths = append(p.paths, path)
+	p.served[path] = true
+}
+
+// index lists the pages of this process.
+func (p *pages) index(w http.ResponseWriter, _ *http.Request) {
+	fmt.Fprint(w, table("PAGE\tSHOWS", func(row func(...any)) {
+		for _, page := range Pages() {
+			if p.served[page.Path] {
+				row(page.Path, page.Shows)
+			}
+		}
+	}))
 }
 
 func (s Sources) readyz(w http.ResponseWriter, _ *http.Request) {
@@ -124,28 +169,34 @@ func (s Sources) readyz(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// decisions lists the newest, 50 or as many as ?n= says.
+const (
+	defaultDecisions = 50
+	maxDecisions     = 4096
+)
+
+// decisions shows the newest decisions.
 func (s Sources) decisions(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.Atoi(r.URL.Query().Get("n"))
 	if err != nil || n < 1 {
-		n = 50
+		n = defaultDecisions
 	}
-	list := s.Router.Recent(min(n, 4096))
+	list := s.Router.Recent(min(n, maxDecisions))
 	show(w, r, func() string { return decisionTable(list) }, func() any { return viewDecisions(list) })
 }
 
+// decision shows one decision.
 func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	d, ok := s.find(id)
+	d, ok := s.findDecision(id)
 	if !ok {
-		http.Error(w, fmt.Sprintf("no decision %q is remembered: only the last few thousand are, by the replica that made them", id), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("there is no decision %q: a replica keeps its own last few thousand decisions", id), http.StatusNotFound)
 		return
 	}
 	show(w, r, d.String, func() any { return decisionlog.View(d) })
 }
 
-// find knows decisions by their id, and the newest as latest.
-func (s Sources) find(id string) (*route.Decision, bool) {
+// findDecision returns the decision of that id, or the newest one for the id latest.
+func (s Sources) findDecision(id string) (*route.Decision, bool) {
 	if id != "latest" {
 		return s.Router.Explain(id)
 	}
@@ -155,15 +206,16 @@ func (s Sources) find(id string) (*route.Decision, bool) {
 	return nil, false
 }
 
-// show writes text for people, or JSON where ?format=json asks for it.
+// show writes text, or JSON where ?format=json is given.
 func show(w http.ResponseWriter, r *http.Request, text func() string, value func() any) {
 	if r.URL.Query().Get("format") != "json" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprint(w, text())
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(value()) // the client has gone: nothing to do
+	_ = enc.Encode(value()) // an error means that the client is gone
 }

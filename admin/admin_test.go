@@ -2,9 +2,12 @@ package admin_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +28,15 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// TestPages runs testdata/*.txt: what an operator reads. Verbs:
+// TestPages runs testdata/*.txt, which show the pages as operators see them. Verbs:
 //
-//	worker NAME [state=S]       10.0.0.1:8000 for a, and so on
+//	worker NAME [state=S]       its address is 10.0.0.1:8000 for a, and so on
 //	report NAME RUNNING WAITING KV-USAGE
-//	event NAME SEQ              text: the worker has stored these blocks, a token a byte
-//	decide [id=ID] [model=M]    text: a prompt; made at 12:00:00 and a second later each
-//	METHOD PATH                 the page; GET and so on
+//	event NAME SEQ              the input is text whose blocks the worker stored, one token a byte
+//	decide [id=ID] [model=M]    the input is a prompt; decisions are made at 12:00:00 and a second later each
+//	missing                     the input is the reason why the process is not ready
+//	ready                       the process is ready again
+//	METHOD PATH                 print a page; METHOD is GET and so on
 func TestPages(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := newWorld(t)
@@ -150,7 +155,7 @@ func (w *world) decide(value map[string]string, text string) {
 	w.now = w.now.Add(time.Second)
 }
 
-// page asks for a path; datadriven takes the "=" of a query for its own.
+// page requests a path. datadriven splits the query of a path at "=", so it is joined again.
 func (w *world) page(method string, words []string, value map[string]string) string {
 	path := words[0]
 	if v := value[path]; v != "" {
@@ -161,8 +166,8 @@ func (w *world) page(method string, words []string, value map[string]string) str
 	return fmt.Sprintf("%d %s\n%s", rec.Code, rec.Header().Get("Content-Type"), rec.Body)
 }
 
-// What has no source has no page; the rest is there.
-func TestMissingSources(t *testing.T) {
+// TestPartsWithoutPages serves a process without parts: it has the pages of every process alone.
+func TestPartsWithoutPages(t *testing.T) {
 	h := admin.Handler(admin.Sources{})
 	for path, want := range map[string]int{
 		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200, "/debug/pprof/cmdline": 200,
@@ -176,7 +181,66 @@ func TestMissingSources(t *testing.T) {
 	}
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
-	if want := "stator admin: /healthz /readyz /debug/pprof/\n"; rec.Body.String() != want {
+	if want := []string{"/healthz", "/readyz", "/debug/pprof/"}; !slices.Equal(paths(rec.Body.String()), want) {
 		t.Errorf("the index is %q", rec.Body)
+	}
+}
+
+// paths returns the paths in the index of pages.
+func paths(index string) (all []string) {
+	for line := range strings.Lines(index) {
+		if path := strings.Fields(line)[0]; strings.HasPrefix(path, "/") {
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+// TestAdminDocs compares docs/admin.md with the pages. Run it with -rewrite to write the file.
+func TestAdminDocs(t *testing.T) {
+	w := newWorld(t)
+	for _, step := range []string{"worker a", "report a 3 1 0.25", "event a 0", "decide id=5b1d9c70b2f0a4e1"} {
+		cmd, args, _ := strings.Cut(step, " ")
+		d := &datadriven.TestData{Cmd: cmd, Input: "one two three four"}
+		for _, word := range strings.Fields(args) {
+			key, value, found := strings.Cut(word, "=")
+			arg := datadriven.CmdArg{Key: key}
+			if found {
+				arg.Vals = []string{value}
+			}
+			d.CmdArgs = append(d.CmdArgs, arg)
+		}
+		w.act(t, d)
+	}
+
+	var b strings.Builder
+	b.WriteString("# Admin pages\n\nEvery process serves these pages on its admin port (`--admin-address`), as far as it runs the part that a page is\n" +
+		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. The port has no authentication:\n" +
+		"keep it on a trusted network.\n\n| Page | Shows |\n|---|---|\n")
+	for _, p := range admin.Pages() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", p.Path, p.Shows)
+	}
+	for _, p := range admin.Pages() {
+		if !p.JSON {
+			continue
+		}
+		rec := httptest.NewRecorder()
+		path := strings.Replace(p.Path, "{id}", "latest", 1)
+		w.handler.ServeHTTP(rec, httptest.NewRequest("GET", path+"?format=json", nil))
+		if rec.Code != http.StatusOK {
+			t.Fatalf("%s: %d", path, rec.Code)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\nShows %s.\n\n```json\n%s```\n", p.Path, p.Shows, rec.Body)
+	}
+
+	const file = "../docs/admin.md"
+	if flag.Lookup("rewrite").Value.String() == "true" {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil || string(got) != b.String() {
+		t.Errorf("%s differs from the pages (%v): run go test ./admin -args -rewrite", file, err)
 	}
 }

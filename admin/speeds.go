@@ -11,15 +11,16 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// speed is what has been learned of one kind of worker, as JSON.
-type speed struct {
+// speedView is the learned speed of one kind of worker, for /debug/speeds.
+type speedView struct {
 	Model   string   `json:"model"`
 	Engine  string   `json:"engine"`
 	Prefill lineView `json:"prefill"`
 	Decode  lineView `json:"decode"`
 }
 
-// lineView is a time that grows with a number of tokens.
+// lineView is a duration that grows linearly with a number of tokens. Error is the mean relative error
+// of its estimates.
 type lineView struct {
 	BaseMS   float64 `json:"base_ms"`
 	TokenUS  float64 `json:"token_us"`
@@ -28,15 +29,18 @@ type lineView struct {
 }
 
 func viewLine(l perfmodel.Line) lineView {
-	return lineView{float64(l.Base) / float64(time.Millisecond), l.Token / 1e3, l.Observed, l.Error}
+	return lineView{
+		BaseMS: float64(l.Base) / float64(time.Millisecond), TokenUS: l.Token / float64(time.Microsecond),
+		Observed: l.Observed, Error: l.Error,
+	}
 }
 
-func viewSpeeds(r *route.Router) []speed {
-	list := []speed{}
+func viewSpeeds(r *route.Router) []speedView {
+	list := []speedView{}
 	for kind, s := range r.Speeds() {
-		list = append(list, speed{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode)})
+		list = append(list, speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode)})
 	}
-	slices.SortFunc(list, func(a, b speed) int {
+	slices.SortFunc(list, func(a, b speedView) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(a.Engine, b.Engine))
 	})
 	return list
@@ -45,8 +49,9 @@ func viewSpeeds(r *route.Router) []speed {
 func speedsText(r *route.Router) string {
 	var b strings.Builder
 	for _, s := range viewSpeeds(r) {
-		fmt.Fprintf(&b, "%s on %s: %.1f ms a prompt and %.2f µs a token to compute, from %d prompts, %.0f %% off; %.1f ms a decode step and %.4f µs a token in the cache, from %d reports, %.0f %% off\n",
-			s.Model, cmp.Or(s.Engine, "an engine of no name"), s.Prefill.BaseMS, s.Prefill.TokenUS, s.Prefill.Observed, 100*s.Prefill.Error,
+		fmt.Fprintf(&b, "%s on %s: %.1f ms a prompt and %.2f µs a token to compute, from %d prompts, %.0f %% off; "+
+			"%.1f ms a decode step and %.4f µs a token in the cache, from %d reports, %.0f %% off\n",
+			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS, s.Prefill.Observed, 100*s.Prefill.Error,
 			s.Decode.BaseMS, s.Decode.TokenUS, s.Decode.Observed, 100*s.Decode.Error)
 	}
 	return b.String()

@@ -30,7 +30,7 @@ func feedTable(states []feed.RankState) string {
 	})
 }
 
-// table aligns rows under a header.
+// table returns rows in aligned columns under a header. Cells of the header are separated by tabs.
 func table(header string, rows func(row func(cells ...any))) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -44,6 +44,6 @@ func table(header string, rows func(row func(cells ...any))) string {
 		}
 		fmt.Fprintln(w)
 	})
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writes to a strings.Builder do not fail
 	return b.String()
 }

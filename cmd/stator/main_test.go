@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,19 +18,19 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stator": main})
 }
 
-// TestScripts runs testdata/script/*.txtar: the program as people call it. Beside testscript's
-// own commands there is
+// TestScripts runs testdata/script/*.txtar, which call the program as people do. Besides the commands of
+// testscript there is
 //
 //	exits CODE PROGRAM ARGS...
 //
-// which demands an exit code. Run with -rewrite to update what "cmp" compares with.
+// which checks an exit code. Run it with -rewrite to update the files that "cmp" compares with.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		UpdateScripts:       rewrite(),
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // a race-enabled program ends at once too
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // so that a program with the race detector ends at once
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
@@ -52,16 +53,37 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// No command is left out of the script that shows their flags.
-func TestHelpIsShownOfAll(t *testing.T) {
-	script, err := os.ReadFile("testdata/script/help.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range commands() {
-		if !strings.Contains(string(script), "exec stator "+c.name+" -h\n") {
-			t.Errorf("testdata/script/help.txtar does not show `stator %s -h`", c.name)
+// TestCommandLineDocs compares docs/cli.md with the help of all commands. Run it with -rewrite to write the
+// file.
+func TestCommandLineDocs(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Command line\n\nThe help of every command, as `stator help COMMAND` prints it. Exit status: 0 success, 1 failure, 2 wrong arguments.\n")
+	section := func(title string, args ...string) {
+		var out, errs strings.Builder
+		err := Main(t.Context(), environment{out: &out, err: &errs, hard: t.Context()}, args)
+		if err != nil && !errors.Is(err, flag.ErrHelp) || errs.Len() > 0 {
+			t.Fatalf("%v: %v, %s", args, err, &errs)
 		}
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s```\n", title, &out)
+	}
+
+	section("stator", "help")
+	for _, c := range commands() {
+		section("stator "+c.name, "help", c.name)
+		if c.name == "replay" {
+			section("stator replay compare", "replay", "compare", "-h")
+		}
+	}
+
+	const file = "../../docs/cli.md"
+	if rewrite() {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil || string(got) != b.String() {
+		t.Errorf("%s differs from the help of the commands (%v): run go test ./cmd/stator -args -rewrite", file, err)
 	}
 }
 
