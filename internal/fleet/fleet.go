@@ -66,13 +66,13 @@ func (s *Snapshot) Rank(worker string, number int) (Rank, bool) {
 	return s.Ranks[i], true
 }
 
-// Hooks are told of changes, in order, while the fleet's lock is held: they must not call
-// back into the fleet, but they may read its snapshot.
+// Hooks are functions that the fleet calls at changes, in order, while its lock is held. They must not call
+// methods that change the fleet, but they may read its snapshot.
 type Hooks struct {
-	// RankGone says that nothing known of id is true any more; the ID will be used again. It is
-	// called after the snapshot without the rank was published, so whoever checks the snapshot
-	// under a lock that the hook takes too cannot speak of a dead rank. It is called once more
-	// before the ID is used again, for those who spoke of it without such a check.
+	// RankGone means that all state of id is void and that the id will be used again. It is called after
+	// the snapshot without the rank was published. So code that checks the snapshot under a lock that the
+	// hook takes too never stores state of a dead rank. It is called once more before the id is used again,
+	// to clear the state that other code may have stored meanwhile. May be nil.
 	RankGone func(id RankID)
 }
 
@@ -88,6 +88,7 @@ type Fleet struct {
 	changed chan struct{}      // guarded by mu; closed and replaced at each change
 }
 
+// member is a worker with the id and the load of each of its ranks, by rank number.
 type member struct {
 	worker Worker
 	ids    []RankID
@@ -115,8 +116,14 @@ func (f *Fleet) Changed() <-chan struct{} {
 	return f.changed
 }
 
-// Put adds the worker or replaces the one of its name, and says whether that changed
-// anything. A new epoch, or another number of ranks, gives it new ranks and empty loads.
+// Put adds the worker or replaces the one of its name, and reports whether that changed anything. The
+// ranks keep their ids and loads if the epoch, the number of ranks and the model are the same:
+//
+//	worker of that name        ids and loads
+//	none                       new
+//	equal in all               kept, and nothing changes
+//	same epoch, ranks, model   kept
+//	otherwise                  new; RankGone is called for the old ones
 func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	if w.Weight == 0 {
 		w.Weight = DefaultWeight
@@ -124,19 +131,21 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	if err := w.Validate(); err != nil {
 		return false, err
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.members[w.Name]
 	if old != nil && old.worker == w {
 		return false, nil
 	}
+
 	m := &member{worker: w}
 	if old != nil && old.worker.Epoch == w.Epoch && old.worker.Ranks == w.Ranks && old.worker.Model == w.Model {
 		m.ids, m.loads = old.ids, old.loads
-		old = nil
+		old = nil // nothing to release
 	} else {
 		for range w.Ranks {
-			m.ids = append(m.ids, f.takeLocked())
+			m.ids = append(m.ids, f.allocateLocked())
 			m.loads = append(m.loads, &Load{})
 		}
 	}
@@ -174,6 +183,7 @@ func (f *Fleet) Remove(name string) bool {
 	return true
 }
 
+// releaseLocked returns the ids of a member that is gone; nil for none.
 func (f *Fleet) releaseLocked(m *member) {
 	if m == nil {
 		return
@@ -184,7 +194,9 @@ func (f *Fleet) releaseLocked(m *member) {
 	}
 }
 
-func (f *Fleet) takeLocked() RankID {
+// allocateLocked returns the id that has been free for the longest time, or a new one. Late messages about
+// its former rank are then least likely.
+func (f *Fleet) allocateLocked() RankID {
 	if len(f.free) > 0 {
 		id := f.free[0]
 		f.free = f.free[1:]
@@ -195,12 +207,14 @@ func (f *Fleet) takeLocked() RankID {
 	return f.next - 1
 }
 
+// publishLocked makes the snapshot of the members, and ends the waits on Changed.
 func (f *Fleet) publishLocked() {
 	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}}
 	for _, m := range f.members {
 		w := m.worker
 		s.Workers = append(s.Workers, &w)
 	}
+
 	slices.SortFunc(s.Workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
 	for _, w := range s.Workers {
 		m := f.members[w.Name]
@@ -212,6 +226,7 @@ func (f *Fleet) publishLocked() {
 			s.MaxRank = max(s.MaxRank, int(id)+1)
 		}
 	}
+
 	f.snap.Store(s)
 	close(f.changed)
 	f.changed = make(chan struct{})

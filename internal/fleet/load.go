@@ -5,28 +5,38 @@ import (
 	"time"
 )
 
-// Load is what one rank is doing. Booked figures are what the replicas of the router have placed
-// there and not yet seen end, this one's own and its peers'; reported figures are the engine's own
-// words. All methods are safe for concurrent use.
+// Load is the load of one rank. Booked figures count the requests that routers have placed there and whose
+// end they have not seen. Reported figures come from the engine. All methods are safe for concurrent use.
 //
-// Invariant: own is the sum over this replica's bookings that have not ended, so it is all zero
-// when there are none; peers is the sum of what other replicas last said.
+// The rank is expected to compute its prefills one after the other. Load keeps when it began with the first
+// of them, to know how much of their time is left:
+//
+//	event                               since      mixed   shared
+//	first prefill is booked             now        false   false
+//	another prefill is booked           -          -       true
+//	a prefill ends                      now        -       -
+//	another replica's prefill begins
+//	  on an idle rank, or ends          now        true    -
+//	another replica's prefills change   -          true    -
 type Load struct {
+	// own is the sum over this replica's bookings that have not ended. peers is the sum of the other
+	// replicas' bookings, as last published. Invariant: own is zero when this replica has no booking.
 	own, peers sums
-	// since is when the rank began with the prefill that is at the front, in nanoseconds since
-	// 1970; it means nothing while none is booked.
+	// since is when the rank began with the prefill that it computes now, in nanoseconds since 1970. It has
+	// no meaning while no prefill is booked.
 	since atomic.Int64
-	// mixed says that other replicas' prefills ran there too since then, or may have; shared, that
-	// more than one of ours did.
-	mixed    atomic.Bool
-	shared   atomic.Bool
-	proven   atomic.Int64 // when the last prefill ended whose end is known, in nanoseconds since 1970
-	lag      atomic.Int64 // how old the rank's events are when they come, in nanoseconds
+	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
+	// true if more than one prefill of this replica has.
+	mixed, shared atomic.Bool
+	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
+	lastEnd atomic.Int64
+	// lag is the mean age of the rank's events when they are received, in nanoseconds.
+	lag      atomic.Int64
 	pace     pace
-	reported atomic.Pointer[sample]
+	reported atomic.Pointer[sample] // nil until the first report
 }
 
-// sums is an Amount that many add to.
+// sums is an Amount to which many goroutines add.
 type sums struct{ requests, prefillTokens, decodeBlocks, prefillTime atomic.Int64 }
 
 func (s *sums) add(a Amount) {
@@ -49,17 +59,17 @@ type Report struct {
 	Running int     // requests in the batch
 	Waiting int     // requests in the engine's queue
 	KVUsage float64 // share of the KV cache in use, 0 to 1
-	// Gaps counts the gaps between two tokens of an answer since the engine started, and GapTime is
-	// their sum; both 0 where it does not say.
+	// Gaps counts the gaps between two tokens of an answer since the engine started, and GapTime is their
+	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
 }
 
-// sample is a report beside what was booked when it came.
+// sample is a report, compared with the bookings at the time when it was received.
 type sample struct {
 	Report
-	unbooked int64 // requests beyond those booked
-	foreign  int64 // the smaller of unbooked here and in the sample before
+	unbooked  int64 // requests beyond the booked ones
+	untracked int64 // the smaller of unbooked here and in the sample before
 }
 
 // Amount is one booking's weight on a rank.
@@ -71,12 +81,12 @@ type Amount struct {
 	PrefillTime time.Duration
 }
 
-// Negative is what takes a back.
+// Negative is the amount that takes a back.
 func (a Amount) Negative() Amount {
 	return Amount{Requests: -a.Requests, PrefillTokens: -a.PrefillTokens, DecodeBlocks: -a.DecodeBlocks, PrefillTime: -a.PrefillTime}
 }
 
-// Prefill is the part of a that the first token takes away.
+// Prefill is the part of a that ends with the first token.
 func (a Amount) Prefill() Amount {
 	return Amount{PrefillTokens: a.PrefillTokens, PrefillTime: a.PrefillTime}
 }
@@ -89,10 +99,11 @@ func (a Amount) plus(b Amount) Amount {
 // Add adds a to what this replica has booked; negative amounts take a booking back.
 func (l *Load) Add(a Amount) { l.own.add(a) }
 
-// SetPeer replaces what one other replica had booked. Where that takes prefill away the rank has
-// got on with its work.
+// SetPeer replaces the amount that one other replica had booked, was, with the amount that it has booked
+// now. If its prefill time has become less, the rank has finished a prefill and begun the next.
 func (l *Load) SetPeer(was, is Amount, now time.Time) {
-	if l.prefillTime() <= 0 && is.PrefillTime > 0 || is.PrefillTime < was.PrefillTime {
+	beginsIdle := l.prefillTime() <= 0 && is.PrefillTime > 0
+	if beginsIdle || is.PrefillTime < was.PrefillTime {
 		l.since.Store(now.UnixNano())
 	}
 	if is.PrefillTime != was.PrefillTime {
@@ -104,16 +115,16 @@ func (l *Load) SetPeer(was, is Amount, now time.Time) {
 // Own is what this replica has booked.
 func (l *Load) Own() Amount { return l.own.amount() }
 
-// Booked is what all replicas have booked, as far as this one knows. Its figures are read one
-// after another: a reader beside a writer may see a booking in one and not yet in the next.
+// Booked is what all replicas have booked, by what they last published. Its figures are read one after
+// another, so beside a writer a booking may be in one figure and not yet in the next.
 func (l *Load) Booked() Amount { return l.own.amount().plus(l.peers.amount()) }
 
+// prefillTime is the estimated time of all prefills that are booked.
 func (l *Load) prefillTime() time.Duration {
 	return time.Duration(l.own.prefillTime.Load() + l.peers.prefillTime.Load())
 }
 
-// PrefillBegins is told, before Add, of a booking with prefill: where the rank has none it begins
-// with this one.
+// PrefillBegins records that a prefill is booked. Call it before Add. An idle rank begins with it at once.
 func (l *Load) PrefillBegins(now time.Time) {
 	idle := l.prefillTime() <= 0
 	if idle {
@@ -123,69 +134,75 @@ func (l *Load) PrefillBegins(now time.Time) {
 	l.shared.Store(!idle)
 }
 
-// PrefillEnds is told, after its Amount was taken back, that a prefill is done or should be.
+// PrefillEnds records that a prefill is done, or should be. Call it after its Amount was taken back.
 func (l *Load) PrefillEnds(now time.Time) { l.since.Store(now.UnixNano()) }
 
-// Ended is what is known of a prefill that ended.
+// Ended is the observation of a prefill that ended.
 type Ended struct {
-	// Took is how long the rank worked on it: since the one before, or since it was booked after
-	// that. Of several that an engine computed in one pass the first has the time of all.
+	// Took is how long the rank worked on it: since the end of the prefill before, or since it was booked if
+	// that was later. Of several prefills in one pass the first gets the time of all, and the others none.
 	Took time.Duration
-	// Sure is false where another replica's may have run in that time: its end is heard of later
-	// than ours, and both would be taken for the work of all of it. Alone says that no other of
-	// ours was there either, from its beginning to its end.
-	Sure, Alone bool
+	// Sure is false if another replica's prefill may have run in that time. Its end is received later than
+	// ours, so the same time would be counted for both.
+	Sure bool
+	// Alone is true if Sure is, and no other prefill of this replica was booked there meanwhile.
+	Alone bool
 }
 
-// Proved is told when a prefill ended that was booked at a time.
-func (l *Load) Proved(booked, end time.Time) Ended {
-	began := max(booked.UnixNano(), l.proven.Swap(end.UnixNano()))
+// PrefillObserved records the end of a prefill as events show it, and returns how long it took.
+func (l *Load) PrefillObserved(booked, end time.Time) Ended {
+	began := max(booked.UnixNano(), l.lastEnd.Swap(end.UnixNano()))
 	sure := !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
 	return Ended{Took: max(0, time.Duration(end.UnixNano()-began)), Sure: sure, Alone: sure && !l.shared.Load()}
 }
 
-// Lag is how long the rank's events have been under way of late, by its clock and ours; 0 where
-// nobody can tell.
+// Lag is the mean age of the rank's latest events when they were received, by the rank's clock and ours. It
+// is 0 before the first event.
 func (l *Load) Lag() time.Duration { return time.Duration(l.lag.Load()) }
 
-// ObserveLag is told how old a batch of events was when it came. What clocks that differ make of it is
-// not believed: less than nothing, or more than 30 s. It is for one goroutine at a time.
+// ObserveLag adds the age that a batch of events had when it was received. Negative ages and ages over
+// maxLag count as 0: they come from clock skew. It is for one goroutine at a time.
 func (l *Load) ObserveLag(age time.Duration) {
-	if age < 0 || age > 30*time.Second {
+	if age < 0 || age > maxLag {
 		age = 0
 	}
-	before := l.lag.Load()
-	if before == 0 { // the first counts whole: what is learned until a mean is right would be wrong
-		before = int64(age)
+	mean := l.lag.Load()
+	if mean == 0 { // begin with the first age: a mean that grows from 0 would be too small for a while
+		mean = int64(age)
 	}
-	l.lag.Store(before + (int64(age)-before)/8)
+	l.lag.Store(mean + (int64(age)-mean)/lagShare)
 }
 
-// Wait is how long a prompt that is booked now waits for the prefills before it, by estimate: their
-// time, less what has gone by since the rank began with the first of them. A rank that takes
-// longer than estimated is not believed to be nearly done.
+const (
+	maxLag   = 30 * time.Second
+	lagShare = 8 // a new age counts for an eighth of the mean
+)
+
+// Wait estimates how long a prompt that is booked now waits for the prefills before it: their time, less
+// the time since the rank began with the first of them. At least an eighth of their time is left, because
+// a rank that needs longer than estimated need not be nearly done.
 func (l *Load) Wait(now time.Time) time.Duration {
 	booked := l.prefillTime()
 	if booked <= 0 {
 		return 0
 	}
-	return max(booked-max(0, time.Duration(now.UnixNano()-l.since.Load())), booked/8)
+	elapsed := max(0, time.Duration(now.UnixNano()-l.since.Load()))
+	return max(booked-elapsed, booked/8)
 }
 
-// Pace is how much longer prefills take on this rank than they are estimated to: 1 where nothing is
-// known, 2 for a rank half as fast as others of its kind.
+// Pace is the ratio of the time that prefills take on this rank to their estimate: 1 where nothing was
+// observed, 2 for a rank that is half as fast as others of its class.
 func (l *Load) Pace() float64 { return l.pace.now() }
 
-// ObservePace is told of a prefill that ended: what it took, and what had been estimated without
-// this rank's pace.
+// ObservePace adds a prefill that ended: the time that it took, and the estimate without this rank's pace.
 func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
 
-// SetReport keeps the engine's newest sample, and returns how many gaps between tokens there were
-// since the one before and how long they were in sum.
+// SetReport stores the engine's newest report. It returns how many gaps between tokens there were since the
+// report before, and their sum; both 0 for the first report and after a restart.
 func (l *Load) SetReport(r Report) (gaps uint64, took time.Duration) {
 	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-l.Booked().Requests)}
 	if last := l.reported.Load(); last != nil {
-		next.foreign = min(next.unbooked, last.unbooked)
+		next.untracked = min(next.unbooked, last.unbooked)
 		if r.Gaps > last.Gaps && r.GapTime > last.GapTime {
 			gaps, took = r.Gaps-last.Gaps, r.GapTime-last.GapTime
 		}
@@ -194,19 +211,19 @@ func (l *Load) SetReport(r Report) (gaps uint64, took time.Duration) {
 	return gaps, took
 }
 
-// Untracked is how many requests the rank has that no router booked: those of clients that go to it
-// directly, or of a router that has forgotten them. A request that ended while its engine's report
-// was on the way seems to be one too, so it takes two reports in a row to be counted. A report that
-// is older than age is worth nothing.
-func (l *Load) Untracked(now time.Time, age time.Duration) int64 {
+// Untracked is how many requests run or wait on the rank that no router has booked. Clients have sent them
+// to the engine directly, or a router has restarted. A request that ended while the engine's report was in
+// transit looks like one. So a request counts only once two reports in a row have it. A report that is
+// older than maxAge does not count.
+func (l *Load) Untracked(now time.Time, maxAge time.Duration) int64 {
 	last := l.reported.Load()
-	if last == nil || now.Sub(last.At) > age {
+	if last == nil || now.Sub(last.At) > maxAge {
 		return 0
 	}
-	return last.foreign
+	return last.untracked
 }
 
-// LastReport returns the newest sample; ok is false while there is none.
+// LastReport returns the newest report; ok is false while there is none.
 func (l *Load) LastReport() (r Report, ok bool) {
 	p := l.reported.Load()
 	if p == nil {

@@ -34,7 +34,7 @@ func TestWait(t *testing.T) {
 	done := func(ms, takes int) time.Duration {
 		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
 		l.PrefillEnds(at(ms))
-		p := l.Proved(booked[0], at(ms))
+		p := l.PrefillObserved(booked[0], at(ms))
 		booked = booked[1:]
 		if !p.Sure || p.Alone != (ms == 1080) {
 			t.Errorf("at %d ms: %+v", ms, p)
@@ -66,7 +66,7 @@ func TestWait(t *testing.T) {
 	l.PrefillBegins(at(2000))
 	l.Add(fleet.Amount{PrefillTime: time.Millisecond})
 	l.SetPeer(fleet.Amount{}, fleet.Amount{PrefillTime: time.Millisecond}, at(2001))
-	if p := l.Proved(at(2000), at(2010)); p.Sure || p.Alone {
+	if p := l.PrefillObserved(at(2000), at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
 	}
 	if l.Pace() != 1 {

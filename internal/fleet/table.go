@@ -12,7 +12,9 @@ func (s *Snapshot) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WORKER\tRANK\tMODEL\tROLE\tSTATE\tADDRESS\tENGINE\tBOOKED\tPREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED")
 	for _, r := range s.Ranks {
-		booked, running, waiting, usage := r.Load.Booked(), "-", "-", "-"
+		booked := r.Load.Booked()
+		running, waiting := "-", "-"
+		usage := "-"
 		if rep, ok := r.Load.LastReport(); ok {
 			running, waiting = fmt.Sprint(rep.Running), fmt.Sprint(rep.Waiting)
 			usage = fmt.Sprintf("%.1f%%", 100*rep.KVUsage)
@@ -21,6 +23,6 @@ func (s *Snapshot) String() string {
 			r.Worker.Name, r.Number, r.Worker.Model, r.Worker.Role, r.Worker.State, r.Worker.Address, r.Worker.Engine,
 			booked.Requests, booked.PrefillTokens, booked.DecodeBlocks, running, waiting, usage)
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writing to a strings.Builder never fails
 	return b.String()
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Taints are marks of a worker that requests may require or prefer, such as "zone=a" or "long-context":
-// the worker says what it is, the request what it wants. It is a string so that workers can be
-// compared: the marks, sorted, each with a comma behind it.
+// Taints are marks of a worker that requests may require or prefer, such as "zone=a" or "long-context".
+// They are one string so that workers can be compared with ==: the marks, sorted, each with a comma behind
+// it.
 type Taints string
 
 // Bounds of a worker's taints. The name is what Kubernetes allows for a label and its value.
@@ -17,7 +17,7 @@ const (
 	MaxTaintBytes = 317
 )
 
-// NewTaints makes taints of their names.
+// NewTaints makes taints of names, in any order. Repeated names count once.
 func NewTaints(names []string) (Taints, error) {
 	if len(names) > MaxTaints {
 		return "", fmt.Errorf("%d taints: there may be %d", len(names), MaxTaints)
@@ -37,7 +37,8 @@ func NewTaints(names []string) (Taints, error) {
 	return Taints(b.String()), nil
 }
 
-// ValidTaint says whether name can be one: visible ASCII characters, no comma, at most 317 of them.
+// ValidTaint reports whether name is a valid taint: visible ASCII characters, no comma, at most
+// MaxTaintBytes of them.
 func ValidTaint(name string) bool {
 	if name == "" || len(name) > MaxTaintBytes {
 		return false
@@ -50,18 +51,19 @@ func ValidTaint(name string) bool {
 	return true
 }
 
-// Has says whether name is one of them.
+// Has reports whether name is one of the taints.
 func (t Taints) Has(name string) bool {
 	for rest := string(t); rest != ""; {
-		var this string
-		if this, rest, _ = strings.Cut(rest, ","); this == name {
+		taint, more, _ := strings.Cut(rest, ",")
+		if taint == name {
 			return true
 		}
+		rest = more
 	}
 	return false
 }
 
-// Names lists them, sorted.
+// Names lists the taints, sorted.
 func (t Taints) Names() []string {
 	if t == "" {
 		return nil

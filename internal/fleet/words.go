@@ -2,7 +2,7 @@ package fleet
 
 import "fmt"
 
-// Role says which part of a request a worker serves.
+// Role is the part of a request that a worker serves.
 type Role uint8
 
 // The roles of the field. Aggregated workers prefill and decode.
@@ -30,7 +30,7 @@ func ParseRole(s string) (Role, error) {
 	return 0, fmt.Errorf("role %q is unknown: use aggregated, prefill, decode or encode", s)
 }
 
-// State says what may be sent to a worker now.
+// State is whether requests may be sent to a worker.
 type State uint8
 
 // A worker starts, is ready, and ends by draining or by being down. Only a ready worker
@@ -49,7 +49,7 @@ var stateNames = [States]string{"starting", "ready", "draining", "down"}
 
 func (s State) String() string { return name(stateNames[:], uint8(s)) }
 
-// Tier is where a KV block lies.
+// Tier is the kind of memory in which a KV block lies.
 type Tier uint8
 
 // The tiers, fastest first: G1 to G4.

@@ -14,27 +14,27 @@ type Worker struct {
 	// Model is the base model the worker serves.
 	Model string
 	Role  Role
-	// Address is host:port of the engine's HTTP server, the host an IP literal: it is what
-	// Envoy's endpoint and the pick must spell alike.
+	// Address is host:port of the engine's HTTP server, the host an IP literal. Envoy's endpoint and the
+	// pick must spell it alike.
 	Address string
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
 	Engine string
-	// Epoch is new at each start of the engine process; 0 where nobody can tell.
+	// Epoch is new at each start of the engine process; 0 if the source of workers cannot distinguish starts.
 	Epoch uint64
 	// Ranks is the number of data-parallel ranks, each with its own KV cache. At least 1.
 	Ranks int
-	// Weight is the share of traffic that Envoy gives the worker when nobody picks: 1 to 1000.
+	// Weight is the worker's share of the traffic that Envoy routes without a pick: 1 to MaxWeight.
 	Weight uint32
 	State  State
-	// KVEvents is the ZMQ endpoint of rank 0's events, KVReplay of their replay. Rank r has
-	// the same with its port raised by r. Empty: the engine says nothing of its cache.
+	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay that of their replay. Rank r has the
+	// same with its port raised by r. Empty for an engine that publishes no events.
 	KVEvents string
 	KVReplay string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
 	Blocks int
 	// BlockSize is the engine's own block size in tokens; 0 is unknown.
 	BlockSize int
-	// Taints are its marks for requests that require or prefer some.
+	// Taints are marks that requests may require or prefer.
 	Taints Taints
 }
 
@@ -74,7 +74,7 @@ const (
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024
 
-// ValidName says whether s can name a worker: [a-z0-9-]+, at most 63 characters.
+// ValidName reports whether s can name a worker: [a-z0-9-]+, at most 63 characters.
 func ValidName(s string) bool {
 	if s == "" || len(s) > 63 {
 		return false

@@ -77,7 +77,8 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	q.policyInput = q.hints.policyInput(d.Session)
 	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
 		// Embeddings leave nothing in a cache that a later request could use.
-		q.policyName, q.policy, q.parsed = pick.LeastLoaded, anyModel.all.policy, nil
+		q.policyName, q.policy = pick.LeastLoaded, anyModel.all.policy
+		q.parsed = nil
 	}
 	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.mayWait = q.model.waiting != nil && req.Ready != nil
@@ -177,5 +178,5 @@ func clip(name string) string {
 	return string([]byte(name))
 }
 
-// computedElsewhere says whether the prompt comes computed, from a prefill worker.
+// computedElsewhere reports whether the prompt comes computed, from a prefill worker.
 func (q *asked) computedElsewhere() bool { return q.role == fleet.Decode }

@@ -52,11 +52,13 @@ func (b *Busy) Validate() error {
 	if b.PrefillShare > 0 && b.MaxNumBatchedTokens == 0 {
 		errs = append(errs, errors.New("maxNumBatchedTokens: is required with prefillShare: the engines' max_num_batched_tokens"))
 	}
+
 	if !(b.KVUsage >= 0 && b.KVUsage <= 1) {
 		errs = append(errs, fmt.Errorf("kvUsage: is %v, and must lie between 0 and 1", b.KVUsage))
 	} else if !(b.KVRelease >= 0 && b.KVRelease <= b.KVUsage) {
 		errs = append(errs, fmt.Errorf("kvRelease: is %v, and must lie between 0 and kvUsage, which is %v", b.KVRelease, b.KVUsage))
 	}
+
 	switch b.Status {
 	case 0, 429, DefaultBusyStatus, 529:
 	default:
@@ -74,7 +76,7 @@ func (b *Busy) prefillBound() int64 {
 	return bound
 }
 
-// isSet says whether any bound is set.
+// isSet reports whether any bound is set.
 func (b *Busy) isSet() bool { return b.prefillBound() > 0 || b.KVUsage > 0 }
 
 func (b *Busy) status() int { return cmp.Or(b.Status, DefaultBusyStatus) }
@@ -82,7 +84,7 @@ func (b *Busy) status() int { return cmp.Or(b.Status, DefaultBusyStatus) }
 // maxReportAge is how old an engine's report of its load may be and still count.
 const maxReportAge = 5 * time.Second
 
-// isBusy says whether a rank is busy now.
+// isBusy reports whether a rank is busy now.
 func (r *Router) isBusy(b *Busy, rank *fleet.Rank, now time.Time) bool {
 	if !b.isSet() {
 		return false
@@ -91,7 +93,7 @@ func (r *Router) isBusy(b *Busy, rank *fleet.Rank, now time.Time) bool {
 	return r.isBusyWith(b, rank, &booked, now)
 }
 
-// isBusyWith says whether a rank is busy with this booked load.
+// isBusyWith reports whether a rank is busy with this booked load.
 func (r *Router) isBusyWith(b *Busy, rank *fleet.Rank, booked *fleet.Amount, now time.Time) bool {
 	if bound := b.prefillBound(); bound > 0 && booked.PrefillTokens > bound {
 		return true

@@ -1,20 +1,36 @@
 // Package route decides which rank takes a request.
 //
-// [Router.Decide] is one sentence: the prompt's tokens become blocks, the blocks an overlap
-// with every rank's cache, overlap and load a cost, and the costs a pick that is booked in
-// the same step. The [Decision] carries its reasons and prints them. The package does not
-// talk to Envoy or engines, does not log or count for Prometheus ([Router.Stats] is for
-// those who do), never waits, and is told the time.
+// [Router.Decide] is one sentence: the prompt's tokens become blocks; the blocks overlap with every rank's
+// cache; overlap and load make a cost; and the costs make a pick, which is booked in the same step. Three
+// values are handed on between the steps: the request as it was asked, the field of ranks that may take
+// it, and the judged candidates. The [Decision] carries its reasons and prints them.
+//
+// The package does not talk to Envoy or engines. It does not log; [Router.Stats] has counters. It never
+// waits, and the caller passes the time.
+//
+// # Outcomes
+//
+// A request is Picked, Refused with a [Reason], or Queued. A queued request gets its final decision when
+// a booking ends, or when its wait does: see [Ticket].
+//
+// # Races between decisions
+//
+// Decisions run in parallel and take no common lock. A decision judges a rank by its load, and books only
+// if that load is still the same; else it judges again. So two prompts that come at once see each other,
+// and the second one is not sent to the rank that the first one has just filled. Of several decisions at
+// least one succeeds in each round.
+//
+// A queue is different: its requests are decided one after the other under the queue's lock, because the
+// order among them is what it is for.
 //
 // # Concurrency
 //
-// A Router is safe for concurrent use. Models are reloaded by swapping one pointer: a
-// decision uses the models and the fleet that it found at its start. Decisions are
-// immutable once returned.
+// A Router is safe for concurrent use. Models are reloaded by swapping one pointer: a decision uses the
+// models and the fleet that it found at its start. Decisions are immutable once returned.
 //
 // # Predictions
 //
-// After a pick the prompt's blocks are predicted on the picked rank, so that a burst with
-// one prefix sticks together before the engine's first event. [Config.PredictFor] says for
-// how long; without it, 5 s where the worker's events are read and 120 s where it has none.
+// After a pick the index predicts the prompt's blocks on the picked rank, so that a burst with one prefix
+// goes to one rank before the engine's first event. [Config.PredictFor] sets how long a prediction lasts:
+// by default 5 s on workers that publish events, and 120 s on others.
 package route

@@ -84,7 +84,7 @@ func (h *hints) policyInput(session string) pick.Request {
 	return pick.Request{Session: session, Temperature: h.temperature.Value, HasTemperature: h.temperature.Set}
 }
 
-// isRestricted says whether some ready ranks of the pool may be closed to the request.
+// isRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *hints) isRestricted() bool {
 	return len(h.allowed) > 0 || h.worker != "" || h.rank >= 0 || len(h.required) > 0
 }

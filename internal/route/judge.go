@@ -45,7 +45,9 @@ const passTokens = 8192
 // the next call with the same workspace.
 func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged {
 	j := &w.judged
-	j.asked, j.speeds, j.lines = q, &r.speeds, j.lines[:0]
+	j.asked = q
+	j.speeds = &r.speeds
+	j.lines = j.lines[:0]
 	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.computedElsewhere()}
 	j.loadFacts(f, &w.overlap, now)
 
@@ -180,8 +182,8 @@ func (j *judged) cheapest(won, n int) []int {
 func (j *judged) explain(d *Decision, won, shown int) {
 	winner := &j.candidates[won]
 	worker := winner.Rank.Worker
-	d.Worker, d.Address, d.Ranks = worker.Name, worker.Address, worker.Ranks
-	d.Rank = winner.Rank.Number
+	d.Worker, d.Address = worker.Name, worker.Address
+	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
 	for _, n := range winner.Facts.Overlap {
 		d.Overlap += n
 	}

@@ -72,6 +72,7 @@ type choice struct {
 	policy pick.Policy
 }
 
+// newChoice fills in the defaults of a choice and makes its policy.
 func newChoice(c Choice) (*choice, error) {
 	if c.Policy == "" {
 		c.Policy = pick.KV
@@ -111,6 +112,8 @@ func (m *model) keepPolicies(old *model) {
 	}
 }
 
+// keepPolicy takes over the policy of the role's old choice where both would make the same policy. The
+// policy holds the state: the counter of round-robin.
 func (c *choice) keepPolicy(old *choice) {
 	if c.Policy == old.Policy && c.Temperature == old.Temperature {
 		c.policy = old.policy
@@ -140,6 +143,8 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	return nil
 }
 
+// newModel fills in the defaults of a configuration. It returns a model also where the configuration is
+// wrong, so that all problems are found.
 func newModel(name string, cfg ModelConfig) (*model, error) {
 	m := &model{ModelConfig: cfg, name: name}
 	if m.Pool == "" {

@@ -50,7 +50,7 @@ type refusal struct {
 // never reaches a client.
 var queueOccupied = &refusal{}
 
-// isBusy says whether the request could go if a rank were less busy. Such a request may wait.
+// isBusy reports whether the request could go if a rank were less busy. Such a request may wait.
 func (w *refusal) isBusy() bool { return w.reason == ReasonBusy || w.reason == ReasonPinnedBusy }
 
 // busyStatus stands for the status that the model's Busy sets.

@@ -14,12 +14,14 @@ type ring struct {
 	next  atomic.Uint64
 }
 
+// slot holds one decision. Its Candidates and Others keep their memory from one decision to the next.
 type slot struct {
 	mu   sync.Mutex
 	used bool
 	d    Decision
 }
 
+// add copies a decision over the oldest one.
 func (g *ring) add(d *Decision) {
 	s := &g.slots[(g.next.Add(1)-1)%uint64(len(g.slots))]
 	s.mu.Lock()
@@ -44,6 +46,7 @@ func (g *ring) find(id string) (found *Decision, ok bool) {
 	return found, found != nil
 }
 
+// newest returns copies of up to n decisions, newest first.
 func (g *ring) newest(n int) []*Decision {
 	var list []*Decision
 	if n > 0 {
@@ -65,6 +68,7 @@ func (g *ring) walk(visit func(*Decision) bool) {
 	}
 }
 
+// visit calls visit with the slot's decision, if it has one, while the slot is locked.
 func (s *slot) visit(visit func(*Decision) bool) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

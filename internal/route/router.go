@@ -157,7 +157,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 // maxEventLag is how late events may come and still show when a prompt was computed.
 const maxEventLag = 50 * time.Millisecond
 
-// hasNoEvents says whether predictions stand for a rank's cache, because it publishes no events.
+// hasNoEvents reports whether predictions stand for a rank's cache, because it publishes no events.
 func (r *Router) hasNoEvents(rank fleet.Rank) bool { return r.cfg.PredictFor(rank) > shortPrediction }
 
 // EndBefore ends the bookings of one Envoy that began before t, and returns how many: for

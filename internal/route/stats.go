@@ -14,6 +14,8 @@ type counts struct {
 	queued, cancelled                     atomic.Uint64
 }
 
+// add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
+// refused when it goes.
 func (c *counts) add(d *Decision) {
 	switch d.Outcome {
 	case Picked:

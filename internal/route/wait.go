@@ -165,6 +165,7 @@ func (r *Router) Wake(now time.Time) {
 	}
 }
 
+// wakeQueue is Wake for one queue. Expired requests leave first, so that they do not hold up others.
 func (r *Router) wakeQueue(wt *waiting, now time.Time) {
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
@@ -203,12 +204,13 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 	}
 }
 
+// countGone counts one request less that waits. The caller has just taken it out of wt.queue.
 func (r *Router) countGone(wt *waiting) {
 	wt.len.Add(-1)
 	r.queued.Add(-1)
 }
 
-// canGo says whether a decision for the request would be final: a rank is free, or the pool has no rank
+// canGo reports whether a decision for the request would be final: a rank is free, or the pool has no rank
 // for it any more, so that it will be refused. It is cheaper than resume, and is called for the head of
 // each lane at each Wake.
 func (r *Router) canGo(t *Ticket, now time.Time) bool {
@@ -271,8 +273,11 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 
 	q := &w.asked
 	q.reset()
-	q.hints, q.model, q.tokens = t.hints, m, d.PromptTokens
-	q.policy, q.policyInput = t.policy, t.hints.policyInput(d.Session)
+	q.hints = t.hints
+	q.model = m
+	q.tokens = d.PromptTokens
+	q.policy = t.policy
+	q.policyInput = t.hints.policyInput(d.Session)
 	q.deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	if m.BlockSize == d.BlockSize {
 		q.blocks = append(q.blocks, t.blocks...)
@@ -321,8 +326,8 @@ func (r *Router) deliver(t *Ticket, d *Decision) {
 	t.ready(d)
 }
 
-// Cancel takes a request whose client has gone out of the queue, and says whether it was there still. If
-// not, its final decision was passed to Request.Ready before Cancel returns.
+// Cancel takes a request whose client has gone out of the queue, and reports whether it was still there.
+// If not, its final decision was passed to Request.Ready before Cancel returns.
 func (r *Router) Cancel(t *Ticket) bool {
 	t.waiting.mu.Lock()
 	defer t.waiting.mu.Unlock()
@@ -359,7 +364,7 @@ func (r *Router) refuseWaited(t *Ticket, now time.Time) *Decision {
 	return d
 }
 
-// QueueEnabled says whether any model has had a queue: if not, no Request needs a Ready.
+// QueueEnabled reports whether any model has had a queue. If not, no Request needs a Ready.
 func (r *Router) QueueEnabled() bool { return len(*r.queues.Load()) > 0 }
 
 // QueueStats counts the waiting requests in one class of one pool's queue.

@@ -29,7 +29,7 @@ type Request struct {
 	BlockSize int
 	// PromptTokens is the length of the prompt.
 	PromptTokens int
-	// Computed says that the prompt comes computed from a prefill worker. It then occupies blocks and
+	// Computed means that the prompt comes computed from a prefill worker. It then occupies blocks and
 	// needs no time.
 	Computed bool
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
@@ -107,11 +107,12 @@ type Score struct {
 // Dynamo counts a block that several running requests share once, and lets the blocks of an answer of
 // known length shrink. Here each request counts with the blocks of its booking.
 func (w *Weights) Score(r *Request, f *Facts) (s Score) {
-	bs := float64(max(1, r.BlockSize))
+	blockSize := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
+
 	decay := 1.0
 	if w.OverlapDecay > 0 && blocks > 0 {
-		ahead := float64(f.Booked.PrefillTokens-r.MinPrefillTokens) / bs
+		ahead := float64(f.Booked.PrefillTokens-r.MinPrefillTokens) / blockSize
 		decay = 1 / (1 + w.OverlapDecay*max(0, ahead)/blocks)
 	}
 	for t, n := range f.Overlap {
@@ -121,11 +122,13 @@ func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 		}
 		s.Credit += w.Overlap * credit
 	}
-	s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / bs
-	s.Prefill = w.PrefillLoadScale * max(0, s.Ahead+float64(r.PromptTokens)/bs-s.Credit)
-	s.Uncached = r.PromptTokens - f.Cached(r)
-	if r.Computed {
-		s.Credit, s.Ahead, s.Prefill, s.Uncached = 0, 0, 0, 0
+
+	if !r.Computed {
+		s.Ahead = float64(max(0, f.Booked.PrefillTokens)) / blockSize
+		s.Prefill = w.PrefillLoadScale * max(0, s.Ahead+float64(r.PromptTokens)/blockSize-s.Credit)
+		s.Uncached = r.PromptTokens - f.Cached(r)
+	} else {
+		s.Credit = 0
 	}
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))

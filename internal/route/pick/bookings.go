@@ -12,16 +12,16 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Reason says why a booking ended.
+// Reason is why a booking ended.
 type Reason uint8
 
-// The reasons. There is no expiry by age: a request may legitimately run for hours.
+// The reasons. A booking does not expire by age, because a request may run for hours.
 const (
 	Finished   Reason = iota // its end was reported: an access-log entry
-	Replaced                 // a new booking came under the same id
-	SourceGone               // the Envoy that carried it fell silent
-	Reconciled               // the engine reported an empty batch and queue since
-	RankGone                 // its rank's epoch ended
+	Replaced                 // a new booking was made under the same id
+	SourceGone               // the access log of the Envoy that carried it has stayed closed
+	Reconciled               // its engine has reported an empty batch and queue since
+	RankGone                 // its rank's epoch has ended
 
 	// Reasons is how many there are.
 	Reasons = 5
@@ -36,20 +36,29 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Booking is the load that one request puts on one rank. It has 128 bytes, the most that a map
-// keeps without a memory of its own for each.
+// Booking is the load that one request puts on one rank.
+//
+// Its size is 128 bytes, the largest element that a map stores in place. A larger one would be allocated
+// for each request.
+//
+//	event                           state before      state after       effect on the rank's load
+//	Start, Force                    -                 prefill           its Amount is added
+//	prefill seen to be computed     prefill           decode            the prefill part is taken off; Prefilled
+//	prefill supposed to be done     prefill           decode, unproven  the prefill part is taken off
+//	prefill seen to be computed     decode, unproven  decode            none; Prefilled
+//	End and its like                any               -                 the rest is taken off; Served if Finished
 type Booking struct {
 	Rank fleet.Rank
-	// Amount is what the booking weighs now: PrefillDone takes the prefill out of it.
+	// Amount is the booking's load now. The end of its prefill takes the prefill part out of it.
 	Amount fleet.Amount
-	// Last is the sequence hash of the prompt's last complete block, which tells when the
-	// rank has computed the prompt; 0 where there is none, or it held that block before, or once
-	// it has told.
+	// Last is the sequence hash of the prompt's last complete block. When the rank's events report it, the
+	// prompt is computed. It is 0 where there is no such block, where the rank had it before, and once it
+	// was reported.
 	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
 	At     time.Time
-	// Prompt is the prompt's tokens, and Cached those that the choice took for cached.
+	// Prompt is the prompt's tokens, and Cached how many of them the choice took for cached.
 	Prompt, Cached int32
 	// FirstToken is how long after At the first token was expected.
 	FirstToken time.Duration
@@ -72,25 +81,27 @@ type BookingsConfig struct {
 
 // Bookings is the table of all bookings that have not ended. Create it with [NewBookings].
 //
-// Invariant: the booked figures of every rank's Load are the sums over this table, except
-// between two lines of one method.
+// Invariant: the booked figures of every rank's Load are the sums over this table, except within a method.
+//
+// Locks, in the order in which they are taken: the lock of the rank's stripe (ranks), then that of the
+// booking's shard. Only Start and Force hold both.
 type Bookings struct {
 	cfg    BookingsConfig
 	seed   maphash.Seed
 	count  atomic.Int64
 	ended  [Reasons]atomic.Uint64
-	lost   atomic.Uint64 // races
-	full   atomic.Uint64
+	lost   atomic.Uint64 // bookings that Start refused
+	full   atomic.Uint64 // requests that found the table full
 	shards [shards]shard
-	// ranks serialises bookings on one rank, by RankID: the check of the load and the
-	// addition to it must be one step.
+	// ranks has a lock for each stripe of RankIDs. It makes the check of a rank's load and the addition to it
+	// one step.
 	ranks [shards]sync.Mutex
 }
 
 type shard struct {
 	mu   sync.Mutex
 	byID map[string]Booking // guarded by mu
-	_    [40]byte           // keep neighbours off this cache line
+	_    [40]byte           // keeps two shards off one cache line
 }
 
 // NewBookings returns an empty table.
@@ -109,11 +120,11 @@ func (b *Bookings) shard(id string) *shard {
 	return &b.shards[maphash.String(b.seed, id)%shards]
 }
 
-// Start books k under id if the rank's load is still seen, and reports whether it did. A
-// caller that gets false reads the loads again and chooses again.
+// Start books k under id if the load of its rank still equals seen, and reports whether it did. After
+// false the caller reads the loads again and chooses again.
 //
-// Only the chosen rank is checked: load that others have gained meanwhile makes this choice
-// better, not worse, and load they have lost was not there to be seen.
+// Only the chosen rank's load is checked. Load that other ranks have gained since then makes this choice
+// better. Load that they have lost was still there when the choice was made.
 func (b *Bookings) Start(id string, k Booking, seen fleet.Amount) bool {
 	mu := &b.ranks[int(k.Rank.ID)%shards]
 	mu.Lock()
@@ -126,7 +137,7 @@ func (b *Bookings) Start(id string, k Booking, seen fleet.Amount) bool {
 	return true
 }
 
-// Force books k under id whatever the load. For callers that lost too many races.
+// Force books k under id whatever the load, for a caller that Start has refused too often.
 func (b *Bookings) Force(id string, k Booking) {
 	mu := &b.ranks[int(k.Rank.ID)%shards]
 	mu.Lock()
@@ -134,8 +145,8 @@ func (b *Bookings) Force(id string, k Booking) {
 	b.insert(id, k)
 }
 
-// insert adds the booking to the table and to the load. A full table books nothing: the
-// request goes on, uncounted.
+// insert adds the booking to the table and to the load. A full table books nothing; the request goes on
+// without being counted. The lock of the rank's stripe is held.
 func (b *Bookings) insert(id string, k Booking) {
 	s := b.shard(id)
 	s.mu.Lock()
@@ -155,7 +166,7 @@ func (b *Bookings) insert(id string, k Booking) {
 	k.Rank.Load.Add(k.Amount)
 }
 
-// endLocked takes k out of the table and off its rank. s.mu is held, so no booking ends twice.
+// endLocked takes k out of the table and its load off the rank. s.mu is held, so no booking ends twice.
 func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	delete(s.byID, id)
 	k.Rank.Load.Add(k.Amount.Negative())
@@ -178,15 +189,15 @@ func (b *Bookings) End(id string, why Reason) bool {
 	return ok
 }
 
-// PrefillDone takes the booking's prefill tokens off its rank: the request has begun to
-// answer. False means that there is no booking under id, or its prefill was done already.
+// PrefillDone ends a booking's prefill, because its answer has begun. False means that there is no booking
+// under id, or that its prefill had ended already.
 func (b *Bookings) PrefillDone(id string, now time.Time) bool {
-	return b.prefillDone(id, Computed, now, now)
+	return b.endPrefill(id, Computed, now, now)
 }
 
-// prefillDone takes the prefill off a booking that has some, and learns from one that was computed,
-// which ended at a time.
-func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bool {
+// endPrefill takes the prefill off a booking that has some. If it was computed, at ended, the time that it
+// took is passed to Prefilled.
+func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time) bool {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,16 +205,18 @@ func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bo
 	if !ok {
 		return false
 	}
+
 	load, had := k.Rank.Load, k.Amount.PrefillTokens > 0
 	if had {
 		load.Add(k.Amount.Prefill().Negative())
 		load.PrefillEnds(now)
 		k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	}
-	if how == Computed && (had || k.Last != 0) {
+	if progress == Computed && (had || k.Last != 0) {
 		k.Last = 0
-		if ended.After(k.At) { // or somebody else computed it
-			if p := load.Proved(k.At, ended); b.cfg.Prefilled != nil && p.Sure {
+		if ended.After(k.At) { // else another request computed the same prompt before this one came
+			p := load.PrefillObserved(k.At, ended)
+			if b.cfg.Prefilled != nil && p.Sure {
 				b.cfg.Prefilled(&k, p)
 			}
 		}
@@ -212,20 +225,20 @@ func (b *Bookings) prefillDone(id string, how Progress, ended, now time.Time) bo
 	return had
 }
 
-// Progress says what is known of a prefill.
+// Progress is how far a prefill is.
 type Progress uint8
 
-// The three there are.
+// The three kinds of progress.
 const (
 	Pending  Progress = iota // it waits or runs
-	Computed                 // it is done, and was seen to be
-	Supposed                 // it should be done: nothing is learned from it, unless it is seen later
+	Computed                 // it is done, as events show
+	Supposed                 // it should be done; nothing is learned from it, unless events show its end later
 )
 
-// Settle looks at every booking whose prefill is not known to be done, takes it off those where it
-// is, in the order in which they were made, and returns how many there were. look says when one that
-// was computed ended; it must not call back into the table.
-func (b *Bookings) Settle(look func(k *Booking) (how Progress, ended time.Time), now time.Time) int {
+// Settle ends the prefills that are done by now, in the order of their bookings, and returns how many there
+// were. progress is called for every booking whose prefill no event has shown to be done. It returns also
+// when a computed one ended, and must not call back into the table.
+func (b *Bookings) Settle(progress func(k *Booking) (p Progress, ended time.Time), now time.Time) int {
 	var done []settled
 	for i := range b.shards {
 		s := &b.shards[i]
@@ -234,16 +247,19 @@ func (b *Bookings) Settle(look func(k *Booking) (how Progress, ended time.Time),
 			if k.Amount.PrefillTokens == 0 && k.Last == 0 {
 				continue
 			}
-			if how, ended := look(&k); how == Computed || how == Supposed && k.Amount.PrefillTokens > 0 {
-				done = append(done, settled{id, how, k.At, ended})
+			p, ended := progress(&k)
+			if p == Computed || p == Supposed && k.Amount.PrefillTokens > 0 {
+				done = append(done, settled{id, p, k.At, ended})
 			}
 		}
 		s.mu.Unlock()
 	}
+
+	// Shards are walked in no particular order, and what a prefill took counts from the end of the one before.
 	slices.SortFunc(done, func(a, b settled) int { return cmp.Or(a.at.Compare(b.at), strings.Compare(a.id, b.id)) })
 	n := 0
 	for _, d := range done {
-		if b.prefillDone(d.id, d.how, d.ended, now) {
+		if b.endPrefill(d.id, d.progress, d.ended, now) {
 			n++
 		}
 	}
@@ -253,12 +269,12 @@ func (b *Bookings) Settle(look func(k *Booking) (how Progress, ended time.Time),
 // settled is a booking whose prefill is done.
 type settled struct {
 	id        string
-	how       Progress
+	progress  Progress
 	at, ended time.Time
 }
 
-// EndIf ends every booking that match accepts and returns how many there were. match must
-// not call back into the table.
+// EndIf ends every booking that match accepts, and returns how many there were. match must not call back
+// into the table.
 func (b *Bookings) EndIf(why Reason, match func(id string, k *Booking) bool) int {
 	n := 0
 	for i := range b.shards {
@@ -281,9 +297,9 @@ func (b *Bookings) EndBefore(match func(k *Booking) bool, t time.Time) int {
 	return b.EndIf(SourceGone, func(_ string, k *Booking) bool { return k.At.Before(t) && match(k) })
 }
 
-// Reconcile is told what the engine itself reports, at a time. When it reports nothing
-// running and nothing waiting, every booking there that is older than grace has been
-// missed, and ends. A busy engine tells nothing of any one booking.
+// Reconcile ends bookings by an engine's report that requests run or wait there. If there are none, every
+// booking on the rank that is older than grace ends: its end was missed. A busy engine's report shows
+// nothing about single bookings.
 func (b *Bookings) Reconcile(rank fleet.RankID, reported int, at time.Time, grace time.Duration) int {
 	if reported > 0 {
 		return 0

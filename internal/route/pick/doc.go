@@ -1,7 +1,7 @@
 // Package pick chooses one rank from scored candidates and books the request there in the
 // same step.
 //
-// A [Policy] chooses; [Bookings] remembers what was placed where until it ends. A booking
+// A [Policy] chooses; [Bookings] holds each request's load until the request ends. A booking
 // starts with the pick, is part of the rank's load for every later pick, and ends exactly
 // once, with a reason. The package does not score (package cost does), does not know
 // prompts, and reads neither clock nor global randomness.

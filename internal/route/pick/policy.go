@@ -11,30 +11,30 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// Candidate is a rank that may take the request. There may be a thousand, written at each decision,
-// so it has what policies compare and no more.
+// Candidate is a rank that may take the request. Each decision writes as many as there are ranks, perhaps
+// a thousand, so a Candidate holds only what policies compare.
 type Candidate struct {
 	Rank  *fleet.Rank
 	Facts cost.Facts
-	// Total is its cost; the lowest is the best.
+	// Total is its cost; the lowest is best.
 	Total float64
-	// Uncached is the prompt tokens that it would have to compute.
+	// Uncached is how many prompt tokens it would have to compute.
 	Uncached int
 }
 
-// Request is what a policy knows of the request.
+// Request is what a policy compares of the request.
 type Request struct {
 	// Session names the client's session; empty for none.
 	Session string
-	// Temperature takes the place of the policy's own where HasTemperature is true.
+	// Temperature replaces the policy's temperature where HasTemperature is true.
 	Temperature    float64
 	HasTemperature bool
 }
 
 // Policy chooses a rank.
 type Policy interface {
-	// Choose returns the index of one of the candidates, of which there is at least one. It
-	// may be asked again for the same request when the choice lost a race.
+	// Choose returns the index of one of the candidates, of which there is at least one. It is called
+	// again for the same request when another booking came first. It must be safe for concurrent use.
 	Choose(candidates []Candidate, asked *Request, rng *rand.Rand) int
 }
 
@@ -45,8 +45,8 @@ const (
 	Random      = "random"
 	PowerOfTwo  = "power-of-two"
 	LeastLoaded = "least-loaded"
-	// Direct takes the worker that the request names, and no other: whoever uses it demands that
-	// requests name one. Between the ranks of that worker it chooses as LeastLoaded does.
+	// Direct takes the worker that the request names. A request that names none is refused. Among the
+	// ranks of that worker it chooses as LeastLoaded does.
 	Direct = "direct"
 	// Session keeps a session on one rank by rendezvous hashing.
 	Session = "session"
@@ -81,9 +81,9 @@ func New(name string, temperature float64) (Policy, error) {
 	return nil, fmt.Errorf("policy %q is unknown: use %s or %s", name, strings.Join(list[:last], ", "), list[last])
 }
 
-// leastCost takes the lowest total. With a temperature it draws: the probability of a
-// candidate is proportional to exp(−(cost − min) / ((max − min) · temperature)), so that
-// the temperature means the same at every scale of cost.
+// leastCost takes the lowest total. With a temperature it draws: the probability of a candidate is
+// proportional to exp(−(cost − min) / ((max − min) · temperature)). Costs are scaled by their range, so a
+// temperature has the same effect in milliseconds and in blocks.
 type leastCost struct{ temperature float64 }
 
 func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
@@ -93,6 +93,7 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	if p.temperature == 0 {
 		return argmin(cs, rng, func(a, b *Candidate) float64 { return a.Total - b.Total })
 	}
+
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for i := range cs {
 		lo, hi = min(lo, cs[i].Total), max(hi, cs[i].Total)
@@ -100,7 +101,8 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	if hi == lo {
 		return rng.IntN(len(cs))
 	}
-	// Two passes over the exponentials, instead of a buffer for them.
+
+	// Two passes compute the exponentials twice, and need no buffer for them.
 	weight := func(i int) float64 {
 		return math.Exp(-(cs[i].Total - lo) / ((hi - lo) * p.temperature))
 	}
@@ -108,17 +110,18 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	for i := range cs {
 		sum += weight(i)
 	}
-	at := rng.Float64() * sum
+	left := rng.Float64() * sum
 	for i := range cs {
-		if at -= weight(i); at < 0 {
+		left -= weight(i)
+		if left < 0 {
 			return i
 		}
 	}
-	return len(cs) - 1
+	return len(cs) - 1 // by rounding
 }
 
-// roundRobin gives every candidate its turn. Its counter is shared by all requests of the
-// model, so a change of membership shifts the turns but never skews them.
+// roundRobin takes the candidates in turn. Its counter is shared by all requests of the model, so a change
+// of membership shifts the turns and gives no candidate more of them.
 type roundRobin struct{ next atomic.Uint64 }
 
 func (p *roundRobin) Choose(cs []Candidate, _ *Request, _ *rand.Rand) int {
@@ -129,8 +132,8 @@ type random struct{}
 
 func (random) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int { return rng.IntN(len(cs)) }
 
-// leastLoaded takes the rank with the fewest requests that anyone knows of; among equals
-// the one with the least booked work.
+// leastLoaded takes the rank with the fewest requests, booked or untracked, and among equals the one with
+// the least booked work.
 type leastLoaded struct{}
 
 func (leastLoaded) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
@@ -148,17 +151,18 @@ func byLoad(a, b *Candidate) float64 {
 	return float64(a.Facts.Booked.DecodeBlocks - b.Facts.Booked.DecodeBlocks)
 }
 
-// powerOfTwo draws two and takes the one with less load: nearly as even as looking at all, and
-// it does not herd where several routers see the same load.
+// powerOfTwo draws two candidates and takes the one with less load. That is nearly as even as comparing
+// all of them, and several routers that see the same load do not all choose the same rank.
 type powerOfTwo struct{}
 
 func (powerOfTwo) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 	if len(cs) == 1 {
 		return 0
 	}
+
 	a, b := rng.IntN(len(cs)), rng.IntN(len(cs)-1)
 	if b >= a {
-		b++
+		b++ // so that the two differ
 	}
 	if byLoad(&cs[b], &cs[a]) < 0 {
 		return b
@@ -166,10 +170,11 @@ func (powerOfTwo) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 	return a
 }
 
+// requests counts all requests on a candidate, with those that no router has booked.
 func requests(c *Candidate) int64 { return c.Facts.Booked.Requests + c.Facts.Untracked }
 
-// argmin returns the least candidate; ties are broken uniformly at random (reservoir of
-// one), so that a burst of equal choices does not herd onto the first name.
+// argmin returns the least candidate. Ties are broken uniformly at random by a reservoir of one, so that
+// a burst of equal choices does not go to the first name.
 func argmin(cs []Candidate, rng *rand.Rand, diff func(a, b *Candidate) float64) int {
 	best, ties := 0, 1
 	for i := 1; i < len(cs); i++ {
@@ -177,7 +182,8 @@ func argmin(cs []Candidate, rng *rand.Rand, diff func(a, b *Candidate) float64) 
 		case d < 0:
 			best, ties = i, 1
 		case d == 0:
-			if ties++; rng.IntN(ties) == 0 {
+			ties++
+			if rng.IntN(ties) == 0 {
 				best = i
 			}
 		}

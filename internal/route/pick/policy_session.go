@@ -6,10 +6,10 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// session takes for each session the rank whose hash with it is the highest (rendezvous hashing).
-// Nothing is remembered, so every router takes the same rank, before a restart and after it; and
-// when a worker comes or goes, only the sessions that move to it or from it move. Load does not
-// matter. Requests without a session go to the least loaded rank.
+// session takes for each session the rank with the highest hash of both names (rendezvous hashing). It
+// keeps no state, so every router takes the same rank, before and after a restart. When a worker comes
+// or goes, only sessions on that worker move. Load does not count. Requests without a session go to the
+// least loaded rank.
 type session struct{}
 
 func (session) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
@@ -26,8 +26,8 @@ func (session) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 	return best
 }
 
-// rendezvous is a rank's claim to a session. It is made of names and numbers alone: ids and addresses
-// differ between routers and between starts.
+// rendezvous is the hash of a session and a rank. It is made of names and rank numbers alone, because ids
+// and addresses differ between routers and between starts.
 func rendezvous(key uint64, c *Candidate) uint64 {
 	return xxh3.HashStringSeed(c.Rank.Worker.Name, key+uint64(c.Rank.Number)*0x9e3779b97f4a7c15)
 }

@@ -1,21 +1,26 @@
 package queue
 
-// class is one class and all who wait in it. A lane has an entry for each of its tenants, and
-// an entry has the tenant's requests: a class that is not fair has one tenant, without a name.
+// class is one class and the requests that wait in it.
+//
+// It has a lane for each set of ranks that requests wait for. A lane has an entry for each tenant that
+// waits there, and an entry has the tenant's requests. A class that is not fair has one tenant, without a
+// name. Invariant: no lane, entry or heap is empty, except within a method.
 type class struct {
 	Class
 	sum     amount
 	lanes   map[string]*lane
-	order   []*lane // the same in the order of their making, so that a queue repeats itself
+	order   []*lane // the lanes in a fixed order, so that equal queues give equal answers
 	tenants map[string]*tenant
-	// clock is fair queueing's virtual time, in tokens: what the tenant served last had been
-	// served before.
-	clock   int64
+	// clock is the virtual time of start-time fair queueing, in tokens: the start of the tenant that was
+	// served last, before it was served.
+	clock int64
+	// deficit is how many tokens the class may spend at its turn, by deficit round robin. It is below 0 after
+	// a request that cost more than there was.
 	deficit int64
-	next    *entry // the head that could go at this round of Queue.Next
+	next    *entry // the head that can go in this round of Queue.Next; nil for none
 }
 
-// lane is all who may go to one set of ranks. Its heap has one entry per tenant.
+// lane is the requests that may go to one set of ranks. Its heap has one entry for each tenant.
 type lane struct {
 	name    string
 	gate    *gate
@@ -23,15 +28,15 @@ type lane struct {
 	number  int // in class.order
 }
 
-// gate says whether a lane can go, for the lanes of that name in all classes.
+// gate is whether a rank is free for the lanes of one name, in all classes.
 type gate struct {
-	lanes int
-	round uint64
+	lanes int    // how many classes have the lane; the gate goes with the last one
+	round uint64 // of Queue.Next in which open was found out
 	open  bool
 }
 
-// tenant is who is served alike with others. start is what it had been served before the request
-// that is its next, in tokens.
+// tenant is a client of a fair class. start is its virtual time: the tokens that it has been served, or
+// the clock if that was larger when it came. The tenant with the smallest start is served next.
 type tenant struct {
 	name    string
 	start   int64
@@ -50,6 +55,7 @@ func newClass(cfg *Class) *class {
 	return &class{Class: *cfg, lanes: map[string]*lane{}, tenants: map[string]*tenant{}}
 }
 
+// gate returns the gate of a lane's name, and makes it where it is missing.
 func (q *Queue) gate(name string) *gate {
 	g := q.gates[name]
 	if g == nil {
@@ -59,15 +65,18 @@ func (q *Queue) gate(name string) *gate {
 	return g
 }
 
+// insert adds an item to its lane and tenant.
 func (c *class) insert(it *Item, g *gate) {
 	l := c.lanes[it.Lane]
 	if l == nil {
 		l = &lane{name: it.Lane, gate: g, number: len(c.order)}
-		c.lanes[it.Lane], c.order = l, append(c.order, l)
+		c.lanes[it.Lane] = l
+		c.order = append(c.order, l)
 		g.lanes++
 	}
+
 	t := c.tenant(it)
-	e := t.in(l)
+	e := t.entryIn(l)
 	if e == nil {
 		e = &entry{lane: l, tenant: t}
 		t.entries = append(t.entries, e)
@@ -81,8 +90,8 @@ func (c *class) insert(it *Item, g *gate) {
 	l.entries.moved(e)
 }
 
-// tenant finds the tenant of an item. One that comes anew begins where the clock is: who was away
-// has saved nothing.
+// tenant returns the tenant of an item. A tenant for which nothing waits begins at the clock, so that it
+// has saved up no service while it was away.
 func (c *class) tenant(it *Item) *tenant {
 	name := it.Tenant
 	if !c.Fair {
@@ -90,7 +99,7 @@ func (c *class) tenant(it *Item) *tenant {
 	}
 	t := c.tenants[name]
 	if t == nil {
-		c.sweep()
+		c.forgetIdle()
 		t = &tenant{name: name}
 		c.tenants[name] = t
 	}
@@ -100,11 +109,12 @@ func (c *class) tenant(it *Item) *tenant {
 	return t
 }
 
-// maxIdle is how many tenants are remembered that wait for nothing: those that have been served
-// more than the clock says, and would be served too much if they were forgotten.
+// maxIdle bounds the tenants that are kept although nothing of them waits. They have been served beyond the
+// clock, and would be served too much if they were forgotten and came again.
 const maxIdle = 1024
 
-func (c *class) sweep() {
+// forgetIdle drops the idle tenants where there are too many.
+func (c *class) forgetIdle() {
 	if len(c.tenants) < maxIdle {
 		return
 	}
@@ -115,8 +125,8 @@ func (c *class) sweep() {
 	}
 }
 
-// in returns the tenant's entry in a lane. There are few: sets of ranks that one tenant waits for.
-func (t *tenant) in(l *lane) *entry {
+// entryIn returns the tenant's entry in a lane, or nil. A tenant waits for few sets of ranks.
+func (t *tenant) entryIn(l *lane) *entry {
 	for _, e := range t.entries {
 		if e.lane == l {
 			return e
@@ -125,7 +135,7 @@ func (t *tenant) in(l *lane) *entry {
 	return nil
 }
 
-// remove takes an item out and forgets what nobody needs any more.
+// remove takes an item out, and drops the entry, lane and tenant that are empty then.
 func (c *class) remove(it *Item) {
 	e := it.entry
 	e.items.remove(it)
@@ -135,17 +145,19 @@ func (c *class) remove(it *Item) {
 		return
 	}
 	e.lane.entries.remove(e)
-	c.leave(e)
+	c.dropEntry(e)
 	if len(e.lane.entries.list) == 0 {
-		c.close(e.lane)
+		c.dropLane(e.lane)
 	}
-	if len(c.lanes) == 0 {
+	if len(c.lanes) == 0 { // an empty class saves up nothing
 		c.deficit, c.clock = 0, 0
 		clear(c.tenants)
 	}
 }
 
-func (c *class) leave(e *entry) {
+// dropEntry takes an empty entry off its tenant. A tenant that has none left is dropped, unless it has been
+// served beyond the clock.
+func (c *class) dropEntry(e *entry) {
 	t := e.tenant
 	for i := range t.entries {
 		if t.entries[i] == e {
@@ -160,7 +172,8 @@ func (c *class) leave(e *entry) {
 	}
 }
 
-func (c *class) close(l *lane) {
+// dropLane drops an empty lane. The last lane takes its place in order.
+func (c *class) dropLane(l *lane) {
 	delete(c.lanes, l.name)
 	l.gate.lanes--
 	last := len(c.order) - 1
@@ -170,7 +183,7 @@ func (c *class) close(l *lane) {
 	c.order = c.order[:last]
 }
 
-// charge makes the class and the tenant pay for an item that goes.
+// charge takes the cost of an item that goes off its class's deficit, and adds it to its tenant's start.
 func (c *class) charge(it *Item) {
 	cost := it.cost()
 	c.deficit -= cost
@@ -184,10 +197,11 @@ func (c *class) charge(it *Item) {
 
 func (e *entry) place() *int { return &e.index }
 
-// first is the request that goes first.
+// first is the entry's request that goes first.
 func (e *entry) first() *Item { return e.items.list[0] }
 
-// before says whether its first request goes before that of another.
+// before reports whether the entry's first request goes before that of another: by strict priority, then
+// by the tenants' starts, then by the class's order.
 func (e *entry) before(b *entry) bool {
 	x, y := e.first(), b.first()
 	if x.Strict != y.Strict {
@@ -199,7 +213,8 @@ func (e *entry) before(b *entry) bool {
 	return x.before(y)
 }
 
-// before says whether the item goes before another, tenants aside.
+// before reports whether the item goes before another of the same tenant: by strict priority, then by the
+// class's order, then by arrival.
 func (it *Item) before(b *Item) bool {
 	if it.Strict != b.Strict {
 		return it.Strict > b.Strict

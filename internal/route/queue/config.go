@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Order is who goes first among equals of a class.
+// Order is the order of a class's requests that have the same strict priority and tenant.
 type Order uint8
 
 // The orders.
 const (
-	// FCFS: first come, first served; a request with a jump counts as come that much earlier.
+	// FCFS serves first the request that came first. A head start counts as an earlier arrival.
 	FCFS Order = iota
-	// WSPT: weighted shortest processing time first, by (1 + jump in seconds) / tokens to compute.
-	// It has the least mean wait; long prompts wait longest, and FCFS's promise that everyone's
-	// turn comes is not made.
+	// WSPT serves first the weighted shortest processing time: the largest (1 + head start in seconds) /
+	// tokens to compute. It has the least mean wait. But long prompts wait longest, and as long as short
+	// ones come, perhaps until their wait ends.
 	WSPT
 )
 
@@ -40,32 +40,32 @@ func ParseOrder(s string) (Order, error) {
 
 // Limit bounds what waits. A zero field is no bound.
 type Limit struct {
-	// Requests, Tokens and CachedTokens are sums over waiting requests: of prompts, and of what
-	// of prompts was cached when they came.
+	// Requests, Tokens and CachedTokens are sums over waiting requests: their number, the tokens of their
+	// prompts, and how many of these were cached when the requests came.
 	Requests, Tokens, CachedTokens int
 }
 
 // Class is a share of the fleet.
 type Class struct {
-	// Name is what requests name; unique.
+	// Name is the name that requests give; unique.
 	Name string
-	// Quantum is what the class may spend at its turn, in prompt tokens that must be computed.
-	// Only the ratio between classes matters. Default 512.
+	// Quantum is how many prompt tokens to compute the class may spend at its turn. Only the ratio between
+	// classes matters. Default DefaultQuantum.
 	Quantum int
-	// Order is who goes first within the class.
+	// Order is the order within the class.
 	Order Order
-	// Fair serves its tenants alike, by tokens to compute.
+	// Fair serves the tenants of the class alike, by tokens to compute.
 	Fair bool
-	// Limit bounds what waits in the class.
+	// Limit bounds the waiting requests of the class.
 	Limit Limit
 }
 
-// Config says how waiting requests are ordered. The zero Config is one class without a name,
-// first come first served.
+// Config sets how waiting requests are ordered. The zero Config is one class without a name, first come
+// first served.
 type Config struct {
-	// Classes are the classes; the first takes requests that name none, or one that there is not.
+	// Classes are the classes. Requests that name none, or an unknown one, go to the first.
 	Classes []Class
-	// Limit bounds the queue. Default: 16,384 requests.
+	// Limit bounds the whole queue. Default: DefaultRequests requests.
 	Limit Limit
 }
 
@@ -77,12 +77,11 @@ const (
 	MaxQuantum      = 1 << 30
 )
 
-// MaxLanes bounds the lanes of a queue: each is asked about whenever a rank may have become free, and
-// clients can name as many sets of workers as they like.
+// MaxLanes bounds the lanes of a queue. Each costs a check whenever a rank may have become free, and
+// clients can name any number of sets of workers.
 const MaxLanes = 1024
 
-// MaxHeadStart bounds the head start that a priority gives, MaxStrict the strict priorities: 0 to
-// MaxStrict.
+// MaxHeadStart bounds the head start that a priority gives, and MaxStrict the strict priority.
 const (
 	MaxHeadStart = 24 * time.Hour
 	MaxStrict    = 1 << 20
@@ -128,11 +127,12 @@ func (l Limit) validate(where string) error {
 	return nil
 }
 
-// Full says that a request cannot wait, and which limit stands in its way.
+// Full is the error of a request that cannot wait because a limit is reached.
 type Full struct {
 	// Class is empty for the limit of the whole queue.
 	Class string
-	// What is "requests", "tokens" or "cached tokens", and Limit how many of them may wait.
+	// What is "requests", "tokens", "cached tokens" or "different sets of workers", and Limit how many of
+	// them may wait.
 	What  string
 	Limit int
 }
@@ -144,7 +144,7 @@ func (f *Full) Error() string {
 	return fmt.Sprintf("the queue of class %s is full: its limit is %d %s", f.Class, f.Limit, f.What)
 }
 
-// reached says which limit the amount has reached; nil for none.
+// reached returns the limit that the amount has reached; nil for none.
 func (l *Limit) reached(class string, a *amount) *Full {
 	for _, b := range [...]struct {
 		what        string

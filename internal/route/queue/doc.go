@@ -1,27 +1,26 @@
-// Package queue says which waiting request goes next when every rank that may take it is busy.
+// Package queue orders the requests that wait because every rank that may take them is busy.
 //
-// A [Queue] is told who came, who left and which lanes can go now, and answers with one request
-// at a time. It does not wait, does not choose ranks, and starts nothing: package route asks
-// [Queue.Next] when a rank may have become free, decides, and says so with [Queue.Take].
+// A [Queue] is a data structure: it does not wait, does not choose ranks, and starts no goroutine. Package
+// route adds requests with [Queue.Push]. When a rank may have become free it calls [Queue.Next], decides,
+// and confirms the decision with [Queue.Take].
 //
-// # Who goes next
+// # Order
 //
-// Requests stand in classes. Classes share what there is by deficit round robin: a class may
-// spend its quantum, in prompt tokens that must be computed, at each turn, and what it could
-// not spend is kept. Within a class the higher strict priority goes first; then, where the
-// class is fair, the tenant that has been served least; then the class's order: FCFS (first come,
-// first served, with a head start that a priority may give) or WSPT (the shortest first, weighed
-// by priority).
+// Requests wait in classes. Classes share the ranks by deficit round robin: at each turn a class may spend
+// its quantum, in prompt tokens to compute, and keeps what it could not spend. Within a class the higher
+// strict priority goes first. Then, in a fair class, comes the tenant that has been served least. Then
+// comes the class's order: FCFS (first come, first served, with a head start by priority) or WSPT (the
+// shortest first, weighed by priority).
 //
-// # Nobody stands in the way
+// # Lanes
 //
-// Within a class every set of ranks has a lane of its own: a request that only one busy worker
-// may take never blocks those behind it that can go elsewhere. Within a lane all can go to the
-// same ranks, so its head is the only one that needs to be asked about.
+// Within a class each set of ranks has its own lane. So a request that only one busy worker may take does
+// not block requests behind it that can go elsewhere. All requests of a lane may go to the same ranks, so
+// only its head needs to be checked.
 //
 // # Concurrency and memory
 //
-// A Queue is not safe for concurrent use; its owner has a lock. It keeps nothing of a request that
-// has gone or left. [Config.Limit] and the limits of classes bound it: the request that crosses
-// a limit is still taken, the next one is not.
+// A Queue is not safe for concurrent use; its owner has a lock. It keeps nothing of a request that is out
+// of it. [Config.Limit] and the limits of classes bound it: the request that reaches a limit is accepted,
+// and the next one is refused.
 package queue

@@ -2,25 +2,28 @@ package queue
 
 import "time"
 
-// Next returns the request whose turn it is among those that can go, and leaves it in the
-// queue: Take it when it goes. It returns nil where nobody can go. can is asked once for each
-// lane, by one of its requests, whether a rank is free for it.
+// Next returns the request whose turn it is among those that can go, or nil where none can. The request
+// stays in the queue: call Take when it goes. canGo is called once for each lane, with one of its
+// requests, and reports whether a rank is free for it.
 //
-// Asked again before the item is taken, Next returns the same one, unless one that goes before it
-// has come, or lanes have closed.
-func (q *Queue) Next(can func(*Item) bool) *Item {
+// A second call before Take returns the same item, unless an item that goes before it has come, or its
+// lane has closed.
+//
+// The classes take turns by deficit round robin. At its turn a class is granted its quantum once, and
+// keeps its turn as long as its deficit pays for its next request.
+func (q *Queue) Next(canGo func(*Item) bool) *Item {
 	q.round++
-	waiting := 0
+	canAny := false
 	for _, c := range q.classes {
-		if c.next = c.head(q.round, can); c.next != nil {
-			waiting++
-		}
+		c.next = c.head(q.round, canGo)
+		canAny = canAny || c.next != nil
 	}
-	if waiting == 0 {
+	if !canAny {
 		return nil
 	}
+
 	for {
-		for range len(q.classes) + 1 {
+		for range len(q.classes) + 1 { // the class at the cursor may have had its quantum before
 			c := q.classes[q.cursor]
 			if c.next != nil {
 				if !q.granted {
@@ -37,8 +40,8 @@ func (q *Queue) Next(can func(*Item) bool) *Item {
 	}
 }
 
-// skipRounds gives every class that can go the quanta of all rounds but the last that pass until
-// one of them can pay: a prompt of a million tokens is not a thousand turns of the ring.
+// skipRounds grants at once the quanta of all rounds in which no class can pay for its next request. A
+// prompt of a million tokens would otherwise need two thousand rounds of the ring.
 func (q *Queue) skipRounds() {
 	rounds := int64(-1)
 	for _, c := range q.classes {
@@ -58,12 +61,13 @@ func (q *Queue) skipRounds() {
 	}
 }
 
-// head returns the entry whose head goes first among the lanes that can go.
-func (c *class) head(round uint64, can func(*Item) bool) *entry {
+// head returns the entry that goes first among the lanes that can go. All requests of a lane may go to the
+// same ranks, so its head decides for all of it.
+func (c *class) head(round uint64, canGo func(*Item) bool) *entry {
 	var best *entry
 	for _, l := range c.order {
 		if l.gate.round != round {
-			l.gate.round, l.gate.open = round, can(l.entries.list[0].first())
+			l.gate.round, l.gate.open = round, canGo(l.entries.list[0].first())
 		}
 		if e := l.entries.list[0]; l.gate.open && (best == nil || e.before(best)) {
 			best = e
@@ -72,47 +76,51 @@ func (c *class) head(round uint64, can func(*Item) bool) *entry {
 	return best
 }
 
-// Ahead is how much work is expected to be done before a request that would come now: of its
-// class all that goes before it, and of the others what their quanta take meanwhile. In a fair
-// class it counts with its tenant's requests, and as many of each other tenant.
+// Ahead is how much work is expected to be done before a request that would come now: the work that goes
+// before it in its class, and what the quanta of the other classes take meanwhile. In a fair class the
+// tenant's own work counts, and as much for each other tenant.
 //
-// It walks the class, so it is for requests that must know: those with a deadline.
+// It walks the whole queue, so it is only for requests with a deadline.
 func (q *Queue) Ahead(r Request) time.Duration {
-	c := q.class(r.Class)
 	if q.zero.IsZero() {
-		return 0
+		return 0 // nothing has ever waited
 	}
+	c := q.class(r.Class)
 	me := &Item{Request: r, seq: q.seq + 1, key: q.key(c, &r)}
-	var before, mine, everyone time.Duration
-	for _, l := range c.order {
-		for _, e := range l.entries.list {
-			for _, it := range e.items.list {
-				if it.before(me) {
-					before += it.Work
-					if e.tenant.name == r.Tenant {
-						mine += it.Work
-					}
-				}
-			}
-		}
-	}
-	if c.Fair {
-		before = min(before, mine*time.Duration(max(1, len(c.tenants))))
-	}
+
+	var inClass, ofTenant, inAll time.Duration
 	quanta := 0
 	for _, other := range q.classes {
 		if other == c || other.sum.requests > 0 {
 			quanta += other.Quantum
 		}
-		for _, l := range other.order {
-			for _, e := range l.entries.list {
-				for _, it := range e.items.list {
-					if other != c || it.before(me) {
-						everyone += it.Work
-					}
+		other.eachItem(func(tenant string, it *Item) {
+			if other == c && !it.before(me) {
+				return
+			}
+			inAll += it.Work
+			if other == c {
+				inClass += it.Work
+				if tenant == r.Tenant {
+					ofTenant += it.Work
 				}
+			}
+		})
+	}
+
+	if c.Fair {
+		inClass = min(inClass, ofTenant*time.Duration(max(1, len(c.tenants))))
+	}
+	return min(inAll, time.Duration(float64(inClass)*float64(quanta)/float64(c.Quantum)))
+}
+
+// eachItem calls visit with every waiting item of the class and its tenant's name.
+func (c *class) eachItem(visit func(tenant string, it *Item)) {
+	for _, l := range c.order {
+		for _, e := range l.entries.list {
+			for _, it := range e.items.list {
+				visit(e.tenant.name, it)
 			}
 		}
 	}
-	return min(everyone, time.Duration(float64(before)*float64(quanta)/float64(c.Quantum)))
 }

@@ -4,27 +4,28 @@ import (
 	"time"
 )
 
-// Request is one that has to wait.
+// Request is a request that has to wait.
 type Request struct {
-	// Class names its class, and Tenant who is served alike in a fair one.
+	// Class names its class. Tenant names its tenant: a fair class serves its tenants alike.
 	Class, Tenant string
-	// Lane names the set of ranks that may take it: requests of one lane can go to the same ranks.
+	// Lane names the set of ranks that may take it. Requests of one lane may go to the same ranks.
 	Lane string
-	// Strict is its strict priority, 0 to MaxStrict: the higher one goes first, whatever the order.
+	// Strict is its strict priority, 0 to MaxStrict. A higher one goes first in its class, whatever the order.
 	Strict int
 	// HeadStart is the head start that its priority gives, 0 to MaxHeadStart.
 	HeadStart time.Duration
-	// Tokens is its prompt's length and Cached what of it was cached when it came.
+	// Tokens is its prompt's length, and Cached how many of them were cached when it came.
 	Tokens, Cached int
 	// Work is how long its prefill is expected to take: see Ahead.
 	Work time.Duration
 	// At is when it came, and Until when its wait ends: see PopExpired.
 	At, Until time.Time
-	// Value is the caller's.
+	// Value belongs to the caller; the queue does not read it.
 	Value any
 }
 
-// cost is what a request's turn takes, in tokens to compute.
+// cost is what a request's turn costs its class and tenant, in tokens to compute. It is at least 1, so that
+// cached prompts are not free.
 func (r *Request) cost() int64 { return int64(max(1, r.Tokens-r.Cached)) }
 
 // Item is a place in the queue.
@@ -40,13 +41,13 @@ type Item struct {
 
 func (it *Item) place() *int { return &it.index }
 
-// Waiting says whether the item is in the queue.
+// Waiting reports whether the item is in the queue.
 func (it *Item) Waiting() bool { return it.entry != nil }
 
-// ClassName is the class where it stands, or stood last.
+// ClassName is the class in which it waits, or waited last.
 func (it *Item) ClassName() string { return it.class.Name }
 
-// amount is what waits in a class or in all.
+// amount counts the waiting requests of a class or of the whole queue.
 type amount struct{ requests, tokens, cached int }
 
 func (a *amount) add(r *Request, sign int) {
@@ -55,19 +56,25 @@ func (a *amount) add(r *Request, sign int) {
 	a.cached += sign * r.Cached
 }
 
-// Queue is who waits. Create it with [New].
+// Queue is the waiting requests of one pool. Create it with [New].
+//
+// An item is in the queue from Push until it leaves it once, by one of these:
+//
+//	Take        it goes: its class and its tenant are charged
+//	Remove      its client has gone
+//	PopExpired  its time is up
 type Queue struct {
 	cfg     Config
 	classes []*class
 	byName  map[string]*class
-	gates   map[string]*gate
-	due     heapOf[*dueItem]
+	gates   map[string]*gate // by lane
+	due     heapOf[*dueItem] // all items, by Until
 	all     amount
-	seq     uint64
-	zero    time.Time // arrivals are counted from here
-	round   uint64    // of Next, so that a gate is asked once in each
+	seq     uint64    // of the item that came last
+	zero    time.Time // the first arrival; keys are relative to it
+	round   uint64    // counts calls of Next, so that each gate is checked once in a call
 
-	// cursor is the class whose turn it is; granted says that it has been given its quantum.
+	// cursor is the class whose turn it is. granted is true once it has got the quantum of this turn.
 	cursor  int
 	granted bool
 }
@@ -79,26 +86,28 @@ func New(cfg Config) *Queue {
 	return q
 }
 
-// Configure replaces the configuration at once. Everyone keeps their place: who stands in a
-// class that there is no more goes to the first one, and nobody is sent away, even where more wait
-// than now may.
+// Configure replaces the configuration at once. Every request keeps its place. Requests of a class that no
+// longer exists move to the first one. None is refused, even if more wait than the new limits allow.
 func (q *Queue) Configure(cfg Config) {
-	old := q.due.list
-	q.cfg = cfg.withDefaults()
-	q.classes, q.byName, q.gates, q.all = nil, map[string]*class{}, map[string]*gate{}, amount{}
-	q.cursor, q.granted, q.due = 0, false, heapOf[*dueItem]{}
+	waiting := q.due.list
+	*q = Queue{
+		cfg: cfg.withDefaults(), byName: map[string]*class{}, gates: map[string]*gate{},
+		seq: q.seq, zero: q.zero, round: q.round,
+	}
 	for i := range q.cfg.Classes {
 		c := newClass(&q.cfg.Classes[i])
 		q.classes = append(q.classes, c)
 		q.byName[c.Name] = c
 	}
-	for _, waiting := range old {
-		it := (*Item)(waiting)
+
+	for _, due := range waiting {
+		it := (*Item)(due)
 		it.class = q.class(it.Class)
 		q.insert(it)
 	}
 }
 
+// class returns the class of that name, or the first one.
 func (q *Queue) class(name string) *class {
 	if c := q.byName[name]; c != nil {
 		return c
@@ -118,6 +127,7 @@ func (q *Queue) Push(r Request) (*Item, *Full) {
 	if q.gates[r.Lane] == nil && len(q.gates) >= MaxLanes {
 		return nil, &Full{What: "different sets of workers", Limit: MaxLanes}
 	}
+
 	if q.zero.IsZero() {
 		q.zero = r.At
 	}
@@ -136,16 +146,16 @@ func (q *Queue) insert(it *Item) {
 	q.due.push((*dueItem)(it))
 }
 
-// key is where a request stands by its class's order.
+// key is the position of a request by its class's order; the lower one goes first.
 func (q *Queue) key(c *class, r *Request) float64 {
-	jump := min(max(0, r.HeadStart), MaxHeadStart)
+	headStart := min(max(0, r.HeadStart), MaxHeadStart)
 	if c.Order == WSPT {
-		return -(1 + jump.Seconds()) / float64(r.cost())
+		return -(1 + headStart.Seconds()) / float64(r.cost())
 	}
-	return float64(r.At.Sub(q.zero) - jump)
+	return float64(r.At.Sub(q.zero) - headStart)
 }
 
-// Remove takes an item out, wherever it stands; false means that it was not waiting any more.
+// Remove takes an item out of the queue. False means that it was not in the queue any more.
 func (q *Queue) Remove(it *Item) bool {
 	if !it.Waiting() {
 		return false
@@ -170,7 +180,7 @@ func (q *Queue) Take(it *Item) {
 	q.Remove(it)
 }
 
-// Len is how many wait.
+// Len is how many requests wait.
 func (q *Queue) Len() int { return q.all.requests }
 
 // PopExpired removes and returns one item whose wait ended before or at now; nil for none.
@@ -183,13 +193,13 @@ func (q *Queue) PopExpired(now time.Time) *Item {
 	return it
 }
 
-// ClassStats is what waits in one class now.
+// ClassStats counts the waiting requests of one class.
 type ClassStats struct {
 	Name                           string
 	Requests, Tokens, CachedTokens int
 }
 
-// Stats returns what waits, by class, in the configuration's order.
+// Stats returns the counts of all classes, in the configuration's order.
 func (q *Queue) Stats() []ClassStats {
 	list := make([]ClassStats, len(q.classes))
 	for i, c := range q.classes {
@@ -198,7 +208,7 @@ func (q *Queue) Stats() []ClassStats {
 	return list
 }
 
-// dueItem is an item by the end of its wait.
+// dueItem is an item in the heap by Until. The type is apart because an item is in two heaps.
 type dueItem Item
 
 func (it *dueItem) before(b *dueItem) bool { return it.Until.Before(b.Until) }
