@@ -105,6 +105,7 @@ func (b *Bus) await(ctx context.Context) error {
 
 // Close leaves the bus. What was published is sent first.
 func (b *Bus) Close() {
+	// Publish only fills a buffer. Without a flush the last messages would be lost.
 	_ = b.nc.FlushTimeout(time.Second)
 	b.nc.Close()
 }
@@ -148,6 +149,7 @@ func (b *Bus) subscribe(ctx context.Context, subject string, handle func(*nats.M
 
 	defer func() { _ = sub.Unsubscribe() }()
 
+	// NATS fills the channel from a goroutine of its client, and drops what finds it full.
 	for {
 		select {
 		case m := <-in:
@@ -169,6 +171,7 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 		cfg.LimitMarkerTTL = max(time.Second, ttl) // with it watchers receive expiries
 	}
 
+	// The bucket is created by the first member that needs it, and again after the server lost it.
 	kv, err := b.js.CreateOrUpdateKeyValue(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", cfg.Bucket, err)

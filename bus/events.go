@@ -20,7 +20,8 @@ func (b *Bus) eventSubject(worker, rank string) string {
 }
 
 // PublishEvents publishes a batch, or a mark, to every subscriber. A batch that is too large for one
-// message is an error: subscribers will find the gap and request a replay.
+// message is an error: subscribers will find the gap and request a replay, which lacks that batch too, and
+// then pull a snapshot. The batch is only read during the call.
 func (b *Bus) PublishEvents(e *feed.Message) error {
 	data := encodeEvents(e)
 	if len(data) > maxMessage {

@@ -19,7 +19,15 @@ const retryLease = 250 * time.Millisecond
 
 // HoldWorker keeps a worker in the fleet until ctx ends, then removes it. It writes the lease every
 // third of its lifetime, after every reconnection, and whenever changed receives; each time it calls
-// current for the worker's description.
+// current for the worker's description. Errors are logged and the lease is written again, so a holder
+// outlives the loss of the server. It returns nil.
+//
+//	event                         effect
+//	third of the lifetime passed  lease written
+//	changed receives              lease written
+//	server back after a loss      lease written
+//	write failed                  written again after 250 ms
+//	ctx ends                      lease removed
 func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.Worker, changed <-chan struct{}) error {
 	for {
 		// Taken before the lease is written: a reconnection in between must not be missed.
@@ -49,6 +57,7 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 // writeLease writes a worker's lease, which then lives for LeaseTTL. It opens the bucket each time,
 // because a server that restarted has lost it.
 func (b *Bus) writeLease(ctx context.Context, w fleet.Worker) error {
+	// A write that takes longer than the lease lives is of no use.
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.LeaseTTL)
 	defer cancel()
 
@@ -68,6 +77,7 @@ func (b *Bus) removeLease(name string) error {
 		return nil // the lease will expire
 	}
 
+	// The context of the holder has ended, which is why the lease is removed.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	kv, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL)
@@ -141,6 +151,7 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 		return
 	}
 
+	// The key is the name that NATS permissions can confine, so the value must agree with it.
 	var received busv1.Worker
 	w, err := decodeWorker(&received, entry.Value())
 	if err == nil && w.Name != name {

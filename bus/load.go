@@ -34,12 +34,14 @@ type Load struct {
 func (b *Bus) loadSubject(worker string) string { return b.subject("load", worker) }
 
 // PublishLoad publishes a sample to every subscriber. A sample that is lost is not repeated, because
-// the next one replaces it.
+// the next one replaces it. The error is not nil when the bus was closed or its buffer for messages that
+// wait for a reconnection is full.
 func (b *Bus) PublishLoad(l Load) error {
 	return b.nc.Publish(b.loadSubject(l.Worker), encode(loadMessage(&l)))
 }
 
-// SubscribeLoad calls apply for every sample until ctx ends.
+// SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that
+// come faster than apply returns are dropped.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 	return b.subscribe(ctx, b.loadSubject("*"), func(m *nats.Msg) {
 		var received busv1.Load
@@ -72,6 +74,7 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 		return Load{}, err
 	}
 
+	// The router adds these figures up, so one value out of range would distort every decision.
 	switch {
 	case m.Rank >= fleet.MaxRanks:
 		return Load{}, fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)

@@ -19,14 +19,18 @@ const (
 	planKey    = "current"
 )
 
-// PublishPlan replaces the cluster's plan.
+// publishTime is how long writing the plan may take.
+const publishTime = 5 * time.Second
+
+// PublishPlan replaces the cluster's plan. It waits until the server has stored it. Nothing orders the plans
+// of two planners, so a cluster runs one.
 func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 	kv, err := b.bucket(ctx, planBucket, 0)
 	if err != nil {
 		return err
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	if _, err := kv.Put(ctx, planKey, encode(planMessage(p))); err != nil {
 		return fmt.Errorf("publish plan: %w", err)
@@ -34,7 +38,8 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 	return nil
 }
 
-// WatchPlan calls apply with the plan now and at every change, until ctx ends.
+// WatchPlan calls apply with the plan now and at every change, until ctx ends. After the server was away
+// apply gets the plan again, if it is still there.
 func (b *Bus) WatchPlan(ctx context.Context, apply func(plan.Plan)) error {
 	b.watch(ctx, planBucket, 0, &planWatch{b, apply})
 	return nil

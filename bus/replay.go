@@ -29,7 +29,8 @@ func (b *Bus) replaySubject(worker string) string { return b.subject("rpc", work
 
 // ServeReplay answers requests for a worker's past batches until ctx ends. replay must call send for
 // each batch of the rank that it still has from the number from on, in order, and return the end of
-// the rank's events.
+// the rank's events. Requests of one worker are answered one after the other; a request that waits for
+// too long is given up by its router, and answered in vain.
 func (b *Bus) ServeReplay(
 	ctx context.Context, worker string, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position,
 ) error {
@@ -41,6 +42,8 @@ func (b *Bus) ServeReplay(
 		}
 		b.reader.observe(kindReplay, m.Subject, &request)
 
+		// The batches go straight to the inbox of the router that requested them. The end follows them
+		// on the same subject, so NATS keeps the order.
 		end := replay(int(request.Rank), request.From, func(e *feed.Message) {
 			// A batch that is too large for a message was not published either.
 			if data := encodeReplayed(e); len(data) <= maxMessage {
@@ -104,6 +107,7 @@ func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, 
 		if err != nil {
 			return end, err
 		}
+		// An empty message comes from the server itself.
 		if len(data) == 0 { // NATS answers for a subject without subscribers
 			return end, errors.New("it has no agent")
 		}

@@ -42,6 +42,8 @@ func (b *Bus) ServeSnapshots(ctx context.Context, worker string, get func(rank i
 		}
 		b.reader.observe(kindSnapshot, m.Subject, &request)
 
+		// The answer to an unknown snapshot is an empty reply, so that the router need not wait for a
+		// time-out.
 		s := get(int(request.Rank), request.Id)
 		_ = b.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
 	})
@@ -67,7 +69,9 @@ func snapshotReply(s *feed.Snapshot, request *busv1.SnapshotRequest) *busv1.Snap
 }
 
 // Snapshot pulls a snapshot of a rank from its worker's agent. admit gets the size of the dump in bytes
-// before the pages are pulled. It may wait, or return an error, which Snapshot then returns.
+// before the pages are pulled. It may wait, or return an error, which Snapshot then returns. Other errors
+// wrap feed.ErrNoSnapshot when the agent has none or there is no agent, and ErrSnapshotGone when the agent
+// dropped it meanwhile.
 func (b *Bus) Snapshot(
 	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
@@ -96,6 +100,8 @@ func (b *Bus) pullSnapshot(
 	s.Worker = worker
 	s.Rank = rank
 
+	// The dump may be large, and other ranks are pulled at the same time: the caller decides when there
+	// is room for it.
 	if err := admit(ctx, size); err != nil {
 		return nil, err
 	}

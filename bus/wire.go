@@ -46,6 +46,7 @@ func encode(m message) []byte {
 
 // decode fills m from data. m must be empty.
 func decode(m message, data []byte) error {
+	// Unmarshalling adds to the values that are there, so lists of a message that is not empty would grow.
 	if err := m.UnmarshalVT(data); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
@@ -76,6 +77,7 @@ type logKey struct {
 // logEvery is the least time between two equal warnings about messages of one kind.
 const logEvery = time.Minute
 
+// newReader returns a reader that has counted nothing. Its counters are registered in cfg.Metrics.
 func newReader(cfg *Config) *reader {
 	// Without a registry the counters still work, and nothing reads them.
 	registry := cfg.Metrics

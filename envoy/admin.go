@@ -46,6 +46,7 @@ func (p *Process) ready(ctx context.Context) bool {
 		return false
 	}
 
+	// /ready is LIVE before the first listener, so both are asked.
 	live, err := call(ctx, http.MethodGet, "http://"+admin+"/ready")
 	if err != nil || !strings.HasPrefix(live, "LIVE") {
 		return false
@@ -66,6 +67,7 @@ func (p *Process) Drain(ctx context.Context) {
 		return
 	}
 
+	// Existing connections stay open until their requests end.
 	for {
 		if n, err := p.InFlight(ctx); err != nil || n == 0 {
 			return
@@ -94,6 +96,7 @@ func (p *Process) Stat(ctx context.Context, name string) (int, error) {
 		return 0, fmt.Errorf("read stat %s: %w", name, err)
 	}
 
+	// The answer is "name: value", or empty while Envoy has no such statistic.
 	_, n, ok := strings.Cut(strings.TrimSpace(text), ": ")
 	if !ok {
 		return 0, nil

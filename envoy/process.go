@@ -31,7 +31,7 @@ type Config struct {
 // adminFile is the file to which Envoy writes the address of its admin server.
 const adminFile = "admin"
 
-// Process is a running Envoy.
+// Process is one Envoy process, from its start to its end.
 type Process struct {
 	dir      string
 	child    *child.Process
@@ -45,6 +45,7 @@ func Start(cfg Config) (*Process, error) {
 		return nil, fmt.Errorf("write bootstrap: %w", err)
 	}
 
+	// An address of an earlier Envoy must not be used: another program may have its port by now.
 	admin := filepath.Join(cfg.Dir, adminFile)
 	if err := os.Remove(admin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove an earlier Envoy's admin address: %w", err)
@@ -73,6 +74,7 @@ func Start(cfg Config) (*Process, error) {
 
 // relay logs one line of Envoy's output: level, logger and text, separated by tabs.
 func (p *Process) relay(log *slog.Logger, line string) {
+	// A line without tabs is not of Envoy's logger: a sanitizer wrote it, or the dynamic loader.
 	level, rest, ok := strings.Cut(line, "\t")
 	name, text, ok2 := strings.Cut(rest, "\t")
 	if !ok || !ok2 {

@@ -49,14 +49,14 @@ func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	return &Supervisor{cfg: cfg, cancel: func() {}}
 }
 
-// Run keeps Envoy running until ctx ends or Stop is called. It returns an error when Envoy does not
-// become ready.
+// Run keeps Envoy running until ctx ends or Stop is called. It returns an error when Envoy does not become
+// ready. The end of ctx alone does not end Envoy: call Stop, which drains it. Run may be called once.
 func (s *Supervisor) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.mu.Lock()
 	s.cancel = cancel
-	if s.stopping {
+	if s.stopping { // Stop came first, and had nothing to cancel
 		cancel()
 	}
 
@@ -82,6 +82,7 @@ func (s *Supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		return 0, err
 	}
 
+	// WaitReady must not end with ctx: after Stop, Envoy still drains, and is ready while it does.
 	waitCtx, stopWaiting := context.WithCancel(context.WithoutCancel(ctx))
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
@@ -97,6 +98,7 @@ func (s *Supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	return s.ended(), err
 }
 
+// start starts a process, unless Stop was called.
 func (s *Supervisor) start() (*Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,6 +118,7 @@ func (s *Supervisor) start() (*Process, error) {
 	return p, nil
 }
 
+// setReady records that the process serves requests.
 func (s *Supervisor) setReady() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +132,7 @@ func (s *Supervisor) ended() (ready time.Duration) {
 	defer s.mu.Unlock()
 
 	if !s.ready.IsZero() {
-		ready = max(1, time.Since(s.ready))
+		ready = max(1, time.Since(s.ready)) // 0 would count as never ready
 	}
 
 	s.proc = nil

@@ -56,6 +56,7 @@ func New(cfg Config) (*Agent, error) {
 	a := &Agent{cfg: cfg, probing: usualProbing, mirror: newCacheMirror(cfg.IndexBytes)}
 	a.metrics = newMetrics(cfg.Metrics, a.mirror)
 
+	// All mistakes are reported together, before anything is started.
 	names := map[string]bool{}
 	var errs []error
 	for _, l := range cfg.Launches {
@@ -110,6 +111,7 @@ type metrics struct {
 	unsent prometheus.Counter
 }
 
+// newMetrics registers the agent's metrics. Those of the mirror are read when they are collected.
 func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 	part := metric.For(reg, "agent")
 

@@ -1,13 +1,23 @@
-// Package workeragent is the node agent: it starts engines, keeps them alive, and says on the
-// bus what they are, hold and do.
+// Package workeragent is the node agent. It starts engines, keeps them running, and publishes their
+// state, load and KV events on the bus.
 //
-// Each engine has a keeper. It launches the process, waits for its health, holds its lease,
-// relays its KV events with epoch and sequence, reports its load, and starts it again when it
-// dies, later each time. The package does not decide how many engines there should be and
-// does not route.
+// Each engine has a supervisor: it starts the process, holds the worker's lease, probes health and load,
+// and starts the engine again when it ends, after growing pauses. A relay reads the engine's KV events
+// and publishes them with the epoch and a sequence number. A mirror applies the same events to an index, so
+// that a router that starts late can pull a snapshot. The package does not decide how many engines there
+// should be, and it does not route.
+//
+// # What routers get
+//
+//	lease, every third of its lifetime      the worker's address, state and epoch
+//	load, twice a second                    running and waiting requests, use of the KV cache
+//	batch, when the engine publishes one    its events, numbered
+//	mark, at regular intervals              the number of the next batch
+//	replay, on request                      the newest batches, up to Config.PastBatches
+//	snapshot, on request                    a rank's cache at one position
 //
 // # Concurrency
 //
-// Agent.Run owns every goroutine and every child, and returns when all have ended. A keeper's
-// worker is guarded by its mutex; everything else of a keeper belongs to its goroutine.
+// Agent.Run owns every goroutine and every child process, and returns when all have ended. A mutex
+// guards the worker of each supervisor, because the holder of its lease reads it.
 package workeragent

@@ -33,6 +33,7 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch
 	close(ready)
 	s.setState(fleet.Ready)
 
+	// From here on the worker's state follows the probes, and its load is published while they pass.
 	failures := 0
 	for n := 1; backoff.Sleep(ctx, every.load) == nil; n++ {
 		if n%every.healthEvery == 0 {

@@ -34,6 +34,7 @@ type supervisor struct {
 	ready  time.Time    // guarded by mu; when the engine became ready; zero before that
 }
 
+// newSupervisor returns a supervisor that has started nothing yet.
 func newSupervisor(l engine.Launch, a *Agent) *supervisor {
 	return &supervisor{launch: l, agent: a, changed: make(chan struct{}, 1)}
 }
@@ -62,6 +63,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		return 0, err
 	}
 
+	// The start time is a good epoch: no later process of this worker has the same, on any node.
 	w := cmd.Worker
 	w.Epoch, w.State = uint64(time.Now().UnixNano()), fleet.Starting
 	s.started(w, proc.PID())
@@ -70,6 +72,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	}
 	defer s.agent.mirror.forget(w.Name)
 
+	// The companions outlive the process by a moment: the holder must still write the last state.
 	inner, stop := context.WithCancel(ctx)
 	var companions sync.WaitGroup
 	s.startCompanions(inner, w, &companions)
@@ -87,6 +90,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		err = ctx.Err()
 	}
 
+	// The lease is removed before runOnce returns, so that it cannot replace that of the next process.
 	stop()
 	companions.Wait()
 	return s.ended(), err
@@ -139,6 +143,7 @@ func (s *supervisor) current() fleet.Worker {
 	return s.worker
 }
 
+// processID returns the id of the running process; 0 while none runs.
 func (s *supervisor) processID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,6 +207,7 @@ type lastLine struct {
 // maxLastLine bounds the bytes of a line that are kept.
 const maxLastLine = 500
 
+// set replaces the line.
 func (l *lastLine) set(text string) {
 	if len(text) > maxLastLine {
 		text = text[:maxLastLine] + "…"
@@ -212,6 +218,7 @@ func (l *lastLine) set(text string) {
 	l.text = text
 }
 
+// last returns the line; empty before the first.
 func (l *lastLine) last() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
