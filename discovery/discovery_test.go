@@ -37,8 +37,8 @@ func members(f *fleet.Fleet) string {
 	return strings.Join(words, ", ")
 }
 
-// The fleet becomes what the file says, and ready: nobody watches those workers.
-func TestFile(t *testing.T) {
+// TestFileWorkersAreReady: the fleet consists of the file's workers, all ready, because nothing probes them.
+func TestFileWorkersAreReady(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	starting := worker("b")
 	starting.State = fleet.Starting
@@ -60,8 +60,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A worker that is wrong is an error that names it, and takes nobody out of the fleet.
-func TestFileRefuses(t *testing.T) {
+// TestFileRefusesAWrongWorker: the error names the worker, and no worker leaves the fleet.
+func TestFileRefusesAWrongWorker(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	if err := discovery.File([]fleet.Worker{worker("a")}, f); err != nil {
 		t.Fatal(err)
@@ -178,9 +178,8 @@ func (c *cluster) wantLog(lines ...string) {
 	}
 }
 
-// The fleet follows the leases: workers come, change and go, and the log tells it as a person
-// would.
-func TestBus(t *testing.T) {
+// TestFleetFollowsLeases: workers come, change state and go, and the log has a line for each.
+func TestFleetFollowsLeases(t *testing.T) {
 	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{})
 	starting := worker("a")
 	starting.State = fleet.Starting
@@ -210,8 +209,8 @@ func TestBus(t *testing.T) {
 	)
 }
 
-// A change that is no news, such as of the weight, is applied and not told.
-func TestBusSmallChange(t *testing.T) {
+// TestSmallChangesAreLoggedForDebugging: a change of the weight is applied, and logged at level debug only.
+func TestSmallChangesAreLoggedForDebugging(t *testing.T) {
 	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{})
 	a := c.hold(worker("a"))
 	c.await("a ready")
@@ -226,8 +225,8 @@ func TestBusSmallChange(t *testing.T) {
 	}
 }
 
-// Workers that the configuration names are its own: no lease changes or removes them.
-func TestBusKeeps(t *testing.T) {
+// TestConfiguredWorkersIgnoreLeases: no lease changes or removes a worker that the configuration names.
+func TestConfiguredWorkersIgnoreLeases(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
 	if err := discovery.File([]fleet.Worker{worker("mine")}, f); err != nil {
 		t.Fatal(err)
@@ -243,9 +242,9 @@ func TestBusKeeps(t *testing.T) {
 	c.await("mine ready")
 }
 
-// A worker that becomes ready beside others settles first: until then Envoys may not know it.
-// Asserting its lease again meanwhile does not put that off.
-func TestBusSettles(t *testing.T) {
+// TestReadyWorkerSettlesFirst: a worker that becomes ready beside others stays in state starting until Envoys have its endpoint. A
+// renewal of its lease does not extend that time.
+func TestReadyWorkerSettlesFirst(t *testing.T) {
 	// Longer than the lease's assertions are apart, which come every third of a second.
 	const settle = 600 * time.Millisecond
 	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{Settle: settle})
@@ -265,8 +264,8 @@ func TestBusSettles(t *testing.T) {
 	c.await("first ready")
 }
 
-// One that goes or changes while it settles does not come back as what it was.
-func TestBusSettlesForNothing(t *testing.T) {
+// TestSettlingWorkerThatChanges: a worker that goes or changes while it settles does not come back with its old state.
+func TestSettlingWorkerThatChanges(t *testing.T) {
 	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{Settle: 50 * time.Millisecond})
 	c.hold(worker("first"))
 	c.await("first ready")

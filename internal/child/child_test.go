@@ -155,7 +155,8 @@ func gone(pid int) bool {
 	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-func TestExits(t *testing.T) {
+// TestWaitReturnsTheExitCode: the error has the exit code, and is nil for 0.
+func TestWaitReturnsTheExitCode(t *testing.T) {
 	p, _ := start(t, child.Config{}, "exit", "0")
 	if err := p.Wait(); err != nil {
 		t.Errorf("exit code 0: %v", err)
@@ -179,14 +180,16 @@ func TestExits(t *testing.T) {
 	}
 }
 
-func TestNothingToStart(t *testing.T) {
+// TestStartWithoutAProgram: the error names the program.
+func TestStartWithoutAProgram(t *testing.T) {
 	p, err := child.Start(child.Config{Path: "/no/such/program"})
 	if p != nil || err == nil || err.Error() != "start /no/such/program: fork/exec /no/such/program: no such file or directory" {
 		t.Errorf("%v, %v", p, err)
 	}
 }
 
-func TestLines(t *testing.T) {
+// TestOutputIsSplitIntoLines: standard output and standard error arrive line by line.
+func TestOutputIsSplitIntoLines(t *testing.T) {
 	p, l := start(t, child.Config{}, "say", "one\n", "\n", "two\r\nthree ", "is long\n", "no end\n")
 	if err := p.Wait(); err != nil {
 		t.Fatal(err)
@@ -208,8 +211,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A line over the limit is cut off; what comes after it is not.
-func TestLongLines(t *testing.T) {
+// TestLongLinesAreCut: a line over the limit is cut, and the next line is complete.
+func TestLongLinesAreCut(t *testing.T) {
 	const limit = 1 << 20
 	for _, n := range []int{limit - 1, limit, limit + 1, 3*limit + 17} {
 		p, l := start(t, child.Config{}, "long", strconv.Itoa(n))
@@ -223,7 +226,8 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-func TestStop(t *testing.T) {
+// TestStopSendsSIGTERM: a process that handles SIGTERM ends before Stop returns.
+func TestStopSendsSIGTERM(t *testing.T) {
 	p, l := start(t, child.Config{StopTime: time.Minute}, "gentle")
 	l.await(t, "up")
 	p.Stop(t.Context())
@@ -233,7 +237,8 @@ func TestStop(t *testing.T) {
 	p.Stop(t.Context()) // again, and after its end, is no harm
 }
 
-func TestStopEscalates(t *testing.T) {
+// TestStopKillsAfterItsTime: a process that ignores SIGTERM is killed after the stop time, or when the context ends.
+func TestStopKillsAfterItsTime(t *testing.T) {
 	p, l := start(t, child.Config{StopTime: 50 * time.Millisecond}, "stubborn")
 	l.await(t, "up")
 	p.Stop(t.Context())
@@ -248,8 +253,8 @@ func TestStopEscalates(t *testing.T) {
 	}
 }
 
-// Many may wait for and stop one process.
-func TestStopFromManySides(t *testing.T) {
+// TestConcurrentStopAndWait: several goroutines may wait for and stop one process.
+func TestConcurrentStopAndWait(t *testing.T) {
 	p, l := start(t, child.Config{StopTime: time.Minute}, "gentle")
 	l.await(t, "up")
 	var all sync.WaitGroup
@@ -264,9 +269,9 @@ func TestStopFromManySides(t *testing.T) {
 	all.Wait()
 }
 
-// A Ctrl-C at the terminal goes to the terminal's process group, and must not reach children:
-// their parent stops them in order.
-func TestOwnProcessGroup(t *testing.T) {
+// TestChildLeadsAProcessGroup: a Ctrl-C at the terminal goes to the terminal's process group, and must not reach
+// children: their parent stops them in order.
+func TestChildLeadsAProcessGroup(t *testing.T) {
 	p, _ := start(t, child.Config{}, "stubborn")
 	group, err := syscall.Getpgid(p.PID())
 	if err != nil || group != p.PID() {
@@ -274,9 +279,9 @@ func TestOwnProcessGroup(t *testing.T) {
 	}
 }
 
-// What a process leaves behind of its group ends with it: it would hold the output, a port or
-// an accelerator's memory against the next start.
-func TestNothingIsLeftBehind(t *testing.T) {
+// TestDescendantsAreKilled: when a process ends, the rest of its group ends too. It would hold the output, a port
+// or an accelerator's memory.
+func TestDescendantsAreKilled(t *testing.T) {
 	for _, how := range []string{"leave", "stay"} {
 		p, l := start(t, child.Config{StopTime: time.Minute}, "mother", how)
 		var pid int
@@ -295,8 +300,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Whoever dies, however that happens, takes its children along.
-func TestParentDies(t *testing.T) {
+// TestChildDiesWithItsParent: a killed parent takes its children with it.
+func TestChildDiesWithItsParent(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("only Linux ties a child's life to its parent's")
 	}

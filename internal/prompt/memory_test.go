@@ -137,9 +137,8 @@ func TestMemoryIsShared(t *testing.T) {
 	group.Wait()
 }
 
-// TestNextTurn: of a conversation that is known only the end is encoded, and nothing is
-// allocated for it.
-func TestNextTurn(t *testing.T) {
+// TestNextTurnEncodesOnlyItsEnd: only the end of a known conversation is encoded, without an allocation.
+func TestNextTurnEncodesOnlyItsEnd(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 4 << 20, Seed: 1})
 	m := sim(t).WithMemory(mem)
 	var s stage
@@ -162,8 +161,8 @@ func TestNextTurn(t *testing.T) {
 	}
 }
 
-// TestMemoryForgets: what is used again and again outlives what is not.
-func TestMemoryForgets(t *testing.T) {
+// TestMemoryKeepsWhatIsUsed: an entry that is used again and again outlives one that is not.
+func TestMemoryKeepsWhatIsUsed(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 256 << 10, Seed: 1})
 	m := sim(t).WithMemory(mem)
 	var s stage
@@ -183,8 +182,8 @@ func TestMemoryForgets(t *testing.T) {
 	}
 }
 
-// TestMemoryOff: without bytes there is no memory, and no figure.
-func TestMemoryOff(t *testing.T) {
+// TestMemoryOfNoBytesIsOff: without bytes there is no memory, and no metric of it.
+func TestMemoryOfNoBytesIsOff(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{})
 	if mem != nil || mem.Stats() != (prompt.MemoryStats{}) {
 		t.Errorf("%+v", mem.Stats())

@@ -33,6 +33,7 @@ func parse(t testing.TB, ep prompt.Endpoint, body string) *prompt.Request {
 	return req
 }
 
+// TestPrepareChat: chats become the tokens of their rendered text.
 func TestPrepareChat(t *testing.T) {
 	m := sim(t)
 	var p prompt.Prompt
@@ -59,6 +60,7 @@ func TestPrepareChat(t *testing.T) {
 	}
 }
 
+// TestPreparePrompts: completions of text, of ids and of several prompts become tokens.
 func TestPreparePrompts(t *testing.T) {
 	m := sim(t)
 	var p prompt.Prompt
@@ -78,6 +80,7 @@ func TestPreparePrompts(t *testing.T) {
 	}
 }
 
+// TestContinueFinalMessage: the prompt ends inside the last message.
 func TestContinueFinalMessage(t *testing.T) {
 	var p prompt.Prompt
 	req := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer "}],
@@ -90,8 +93,8 @@ func TestContinueFinalMessage(t *testing.T) {
 	}
 }
 
-// TestRefused shows what a client is told of a request that parses but cannot be prepared.
-func TestRefused(t *testing.T) {
+// TestUnpreparableRequests: the client gets an error for a request that parses but cannot be prepared.
+func TestUnpreparableRequests(t *testing.T) {
 	m := sim(t)
 	for _, c := range []struct {
 		ep                prompt.Endpoint
@@ -114,8 +117,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLoadRefuses shows the sentence for each folder that cannot be served.
-func TestLoadRefuses(t *testing.T) {
+// TestLoadErrors: each folder that cannot be served has an error that names the part.
+func TestLoadErrors(t *testing.T) {
 	good, err := models.Sim().Open("tokenizer.json")
 	if err != nil {
 		t.Fatal(err)

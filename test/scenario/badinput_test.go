@@ -11,9 +11,8 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// Every bad request is answered in OpenAI's shape, with a message that says what to change,
-// before an engine is bothered.
-func TestBadRequests(t *testing.T) {
+// TestBadRequestsGetOpenAIErrors: the answer has OpenAI's shape and names what to change, and no engine gets the request.
+func TestBadRequestsGetOpenAIErrors(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
 gateway: {maxBodyBytes: 2097152}
 models:
@@ -78,8 +77,8 @@ func zip(t *testing.T, text string) []byte {
 	return b.Bytes()
 }
 
-// What we answer ourselves needs no engine, and what we do not know goes to one.
-func TestPathsThatNeedNoParsing(t *testing.T) {
+// TestLocalAndUnknownPaths: the router answers some paths itself, and sends unknown ones to an engine.
+func TestLocalAndUnknownPaths(t *testing.T) {
 	g := up(t)
 	for path, want := range map[string]string{
 		"/v1/models":     `"id":"sim"`,
@@ -117,8 +116,8 @@ func TestPathsThatNeedNoParsing(t *testing.T) {
 	g.assertServed(4)
 }
 
-// A client cannot choose its worker by forging our headers.
-func TestForgedHeaders(t *testing.T) {
+// TestForgedHeadersAreRemoved: a client cannot choose its worker by sending the router's headers.
+func TestForgedHeadersAreRemoved(t *testing.T) {
 	g := up(t)
 	r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(`{"model":"sim","max_tokens":1,"prompt":"hi"}`),
 		"x-gateway-destination-endpoint", "127.0.0.1:1", "x-stator-model", "other", "x-stator-decision", "forged")
@@ -128,7 +127,7 @@ func TestForgedHeaders(t *testing.T) {
 	g.assertServed(1)
 }
 
-// Where unknown paths are refused, they are refused in OpenAI's shape.
+// TestUnknownPathsRejected: where unknown paths are refused, the answer has OpenAI's shape.
 func TestUnknownPathsRejected(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
 gateway: {unknownPaths: reject}

@@ -37,9 +37,9 @@ func (c *talk) turn(g *gateway, i int) error {
 	return nil
 }
 
-// A conversation of ten turns, many thousand tokens of instructions behind it, stays on its worker
-// while forty short ones spread over the fleet. (A short one would not be held: what its cache saves
-// is less than the wait for a few prompts, and on a loaded machine those take long.)
+// TestConversationStaysWhileOthersSpread: a conversation of ten turns with many thousand tokens of instructions stays on its worker,
+// while forty short ones spread over the fleet. A short one would not stay: its cache saves less than the wait
+// for a few prompts, and on a loaded machine those take long.
 func TestConversationStaysWhileOthersSpread(t *testing.T) {
 	g := up(t, "--workers", "4")
 	stays := newTalk("the lighthouse of Ushant", 400)
@@ -116,9 +116,9 @@ func (g *gateway) stream(ctx context.Context, maxTokens int) (*http.Response, er
 	return client.Do(req)
 }
 
-// A stream arrives token by token and ends as OpenAI's do; a stream that its client leaves ends
-// in the engine too, and nothing stays booked.
-func TestStreamAndCancel(t *testing.T) {
+// TestStreamsEndAndCancel: a stream arrives token by token and ends like OpenAI's. A stream that its client leaves ends in the
+// engine too, and its booking ends.
+func TestStreamsEndAndCancel(t *testing.T) {
 	g := up(t)
 	resp, err := g.stream(t.Context(), 20)
 	if err != nil {
@@ -182,8 +182,8 @@ func TestStreamAndCancel(t *testing.T) {
 	g.assertServed(2)
 }
 
-// A body of 16 MiB passes untouched, and the tokens in it are counted.
-func TestLargeBody(t *testing.T) {
+// TestLargeBodyPassesUntouched: a body of 16 MiB passes untouched, and its tokens are counted.
+func TestLargeBodyPassesUntouched(t *testing.T) {
 	g := up(t)
 	filler := strings.Repeat("0123456789abcdef", 1<<20) // an unknown field: it must pass
 	body := fmt.Sprintf(`{"model":"sim","max_tokens":4,"prompt":"The quick brown fox","x_filler":%q}`, filler)
@@ -197,9 +197,8 @@ func TestLargeBody(t *testing.T) {
 	g.assertServed(1)
 }
 
-// The router and the engine see the same tokens: for chats, completions of text, of ids, and of
-// several prompts.
-func TestSameTokens(t *testing.T) {
+// TestRouterAndEngineCountTheSameTokens: for chats, and for completions of text, of ids and of several prompts.
+func TestRouterAndEngineCountTheSameTokens(t *testing.T) {
 	g := up(t)
 	for path, bodies := range map[string][]string{
 		"/v1/chat/completions": {
@@ -228,7 +227,7 @@ func TestSameTokens(t *testing.T) {
 	g.assertServed(7)
 }
 
-// Ten thousand requests that are cancelled, reset or timed out leave no booking behind.
+// TestNoBookingLeaks: ten thousand requests that are cancelled, reset or timed out leave no booking behind.
 func TestNoBookingLeaks(t *testing.T) {
 	const total = 10_000
 	g := up(t, "--workers", "2", "--log-level", "warn")

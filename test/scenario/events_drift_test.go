@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Under honest load, with conversations that grow, share a beginning and overlap in time, what was
-// promised is what was found: no drift, and nothing is built up anew.
+// TestHonestLoadDoesNotDrift: conversations grow, share a beginning and overlap in time. Engines find what decisions promised: there
+// is no drift, and no cache state is rebuilt.
 func TestHonestLoadDoesNotDrift(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
 index: {driftTokens: 8000}

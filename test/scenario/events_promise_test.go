@@ -24,10 +24,10 @@ func (p *parts) promises(t *testing.T, what string, chats [][]message) (blocks i
 	return blocks
 }
 
-// Routers and engines are killed; what decisions promise is what engines find, from the first
-// request after each is back. A router that starts anew knows at once what the engines hold:
-// from their agent's snapshots, and not by predictions, for it has made none.
-func TestPromisesHold(t *testing.T) {
+// TestPromisesHoldAcrossRestarts: routers and engines are killed. From the first request after each is back, engines find what
+// decisions promise. A router that starts learns the caches from snapshots of the agent, and not from predictions,
+// because it has made none.
+func TestPromisesHoldAcrossRestarts(t *testing.T) {
 	p := startParts(t, 2)
 	eventually(t, "both workers take requests", func() error {
 		ready := 0

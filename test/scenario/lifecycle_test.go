@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// Ctrl-C ends everything: requests in flight get their answers, no process and no file is left,
-// and the exit code is 0.
+// TestStopLeavesNothing: after Ctrl-C requests in flight get their answers, no process and no file is left, and the exit code is 0.
 func TestStopLeavesNothing(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -65,7 +64,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	}
 }
 
-// A second Ctrl-C stops at once, although a request would go on for long.
+// TestSecondInterruptStopsAtOnce: a second Ctrl-C does not wait for requests in flight.
 func TestSecondInterruptStopsAtOnce(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -110,7 +109,7 @@ func TestSecondInterruptStopsAtOnce(t *testing.T) {
 	}
 }
 
-// When the program itself is killed, its children die with it.
+// TestKilledParentTakesItsChildren: when the program is killed, its child processes end.
 func TestKilledParentTakesItsChildren(t *testing.T) {
 	g := up(t)
 	family := children(t, g.up.cmd.Process.Pid)
@@ -125,8 +124,8 @@ func TestKilledParentTakesItsChildren(t *testing.T) {
 	})
 }
 
-// What cannot work is said in one sentence, with the remedy, before anything starts.
-func TestStartErrors(t *testing.T) {
+// TestStartErrorsNameTheRemedy: a start that cannot work ends with one sentence, before anything runs.
+func TestStartErrorsNameTheRemedy(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +163,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// The command explains a decision by its id, and the newest without one.
-func TestExplain(t *testing.T) {
+// TestExplainFindsDecisions: the command explains a decision by its id, and the newest one without an id.
+func TestExplainFindsDecisions(t *testing.T) {
 	g := up(t)
 	r := g.chat([]message{{"user", strings.Repeat("Explain the tides. ", 30)}}, 4)
 	for _, args := range [][]string{{"explain", r.decision, "--admin-address", g.admin}, {"explain", "--admin-address", g.admin}} {
@@ -185,8 +184,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A configuration that changes is taken over without a restart; a wrong one is not.
-func TestReload(t *testing.T) {
+// TestConfigurationReload: a changed configuration takes effect without a restart; a wrong one does not.
+func TestConfigurationReload(t *testing.T) {
 	text := "gateway: {maxBodyBytes: 4096}\nmodels: [{name: sim, path: 'builtin:sim', launch: [{engine: sim}]}]\n"
 	file := configFile(t, text)
 	g := up(t, "--config", file)

@@ -136,8 +136,7 @@ func (l *load) more(t *testing.T, n int64) {
 	})
 }
 
-// The router is killed and started again under load: no request fails, and those that went on
-// unpicked are counted by the router that is back.
+// TestExtProcKilledAndRestarted: under load no request fails, and the restarted router counts those that went on unpicked.
 func TestExtProcKilledAndRestarted(t *testing.T) {
 	p := startParts(t, 2)
 	l := p.load(8)
@@ -172,8 +171,8 @@ func TestExtProcKilledAndRestarted(t *testing.T) {
 	p.assertNothingBooked()
 }
 
-// Without a control plane traffic goes on, decisions included; when it is back, so are changes.
-func TestXDSKilled(t *testing.T) {
+// TestControlPlaneKilledAndRestarted: without a control plane traffic and decisions go on; when it is back, changes reach Envoy again.
+func TestControlPlaneKilledAndRestarted(t *testing.T) {
 	p := startParts(t, 2)
 	l := p.load(4)
 	l.more(t, 50)
@@ -191,8 +190,8 @@ func TestXDSKilled(t *testing.T) {
 	p.assertNothingBooked()
 }
 
-// The bus dies: nothing happens to requests, and knowledge of caches is stale. It comes back
-// empty: workers are there again, and knowledge is exact.
+// TestBusKilledAndRestarted: while the bus is gone requests are served and caches are stale. It comes back empty: workers return, and
+// caches are exact.
 func TestBusKilledAndRestarted(t *testing.T) {
 	p := startParts(t, 2)
 	eventually(t, "caches are known exactly", p.knowledge("exact", 2))
@@ -220,9 +219,8 @@ func (p *parts) knowledge(state string, ranks float64) func() error {
 	}
 }
 
-// An agent that pauses for longer than its leases last loses its workers, and gets them back
-// without anybody's help.
-func TestAgentPauses(t *testing.T) {
+// TestAgentPausesLongerThanItsLeases: its workers leave the fleet and come back without help.
+func TestAgentPausesLongerThanItsLeases(t *testing.T) {
 	p := startParts(t, 2)
 	if err := p.agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -246,7 +244,7 @@ func TestAgentPauses(t *testing.T) {
 	})
 }
 
-// The planner says how many replicas there should be, and why.
+// TestPlanIsPublished: the planner publishes how many replicas there should be, with the reason.
 func TestPlanIsPublished(t *testing.T) {
 	p := startParts(t, 2)
 	eventually(t, "the plan counts the ready workers", func() error {
@@ -261,8 +259,8 @@ func TestPlanIsPublished(t *testing.T) {
 	})
 }
 
-// A worker that dies before it has answered costs the client nothing: Envoy asks the next one.
-// It is started again, as a new epoch.
+// TestWorkerKilledBeforeItsHeaders: the client notices nothing, because Envoy retries the next worker. The engine is started again in
+// a new epoch.
 func TestWorkerKilledBeforeItsHeaders(t *testing.T) {
 	g := up(t, "--workers", "2")
 	before := g.fleet()

@@ -45,10 +45,10 @@ func (g *gateway) waiting(n float64) {
 	})
 }
 
-// Envoy waits one second for a decision, and a request waits two and a half for its worker: it is
-// still served by the pick. Requests whose clients leave meanwhile leave nothing; one whose deadline
-// passes is answered, with the status that is configured.
-func TestWaitsLongerThanEnvoyWould(t *testing.T) {
+// TestQueuedRequestOutlivesEnvoysTimeout: Envoy waits one second for a decision, and a request waits two and a half for its worker: the
+// pick still serves it. A request whose client leaves meanwhile leaves nothing behind. One whose deadline passes gets
+// the configured status.
+func TestQueuedRequestOutlivesEnvoysTimeout(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
 gateway: {decisionTimeout: 1s}
 models:
@@ -113,9 +113,9 @@ models:
 	g.assertServed(2) // the one that held the worker, and the one that waited
 }
 
-// A trusted client's headers choose the worker; where nobody is trusted with them they do not even
-// leave Envoy.
-func TestHintHeaders(t *testing.T) {
+// TestHintHeadersOfTrustedClients: a trusted client's headers choose the worker. For other clients Envoy does not send these headers
+// to the router.
+func TestHintHeadersOfTrustedClients(t *testing.T) {
 	const models = `
 models:
 - name: sim

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// What workers are marked with in the file travels with them over the bus, and requests that require
-// it go nowhere else, whatever the cost; one that nobody can serve is told so.
-func TestTaintsHoldRequests(t *testing.T) {
+// TestRequiredTaintsRestrictWorkers: taints from the file reach the router over the bus. A request that requires one goes to no other worker,
+// whatever the cost, and is refused when no worker has it.
+func TestRequiredTaintsRestrictWorkers(t *testing.T) {
 	file := configFile(t, `models:
 - name: sim
   path: "builtin:sim"

@@ -22,14 +22,13 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// One engine core serves in real time, in `stator sim`, and in virtual time, in `stator replay`. The
-// same arrivals must come to the same: the same tokens found in the cache, requests ending in the
-// same order, at times that differ by no more than a shared machine's clock and HTTP take.
+// TestRealAndVirtualTimeAgree: one engine core serves in real time, in `stator sim`, and in virtual time, in `stator replay`. The same
+// arrivals must have the same results: the same tokens found in the cache, requests that end in the same order, at
+// times that differ by no more than a shared machine's clock and HTTP need.
 //
-// The arrivals are those of the real engine: each is entered when its request was sent. Clients
-// send when an answer has ended, so just after a pass has begun: an arrival at a pass's end would
-// be in the next pass there or not, by chance. A machine may still stall for longer than a pass, so
-// a disagreement counts when it comes three times in a row.
+// The arrivals are those of the real engine, each at the time when its request was sent. Clients send when an answer
+// has ended, which is just after a pass has begun. An arrival at the end of a pass would be in the next pass or not,
+// by chance. The machine may stall for longer than a pass, so only three disagreements in a row count.
 func TestRealAndVirtualTimeAgree(t *testing.T) {
 	const (
 		blocks, blockSize = 96, 16

@@ -2,8 +2,8 @@ package blockhash
 
 import "testing"
 
-// TestHashCopied compares the hash of tokens in place with that of a copy in little endian.
-func TestHashCopied(t *testing.T) {
+// TestHashInPlaceAndCopied: the hash of tokens in place equals that of a copy in little endian.
+func TestHashInPlaceAndCopied(t *testing.T) {
 	tokens := []uint32{1, 1 << 31, 0xdeadbeef, 0}
 	for n := range len(tokens) + 1 {
 		if got, want := Hash(tokens[:n], seed), hashCopied(tokens[:n], seed); got != want {

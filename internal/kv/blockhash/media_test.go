@@ -9,9 +9,9 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// TestMedia checks Dynamo's rule: a medium's hash is 64 bits of its identifier, and a block's media follow
-// its tokens, sorted, in little endian.
-func TestMedia(t *testing.T) {
+// TestMediaHashesFollowDynamo: a medium's hash is 64 bits of its identifier, and a block's media follow its tokens, sorted, in little
+// endian.
+func TestMediaHashesFollowDynamo(t *testing.T) {
 	for _, tt := range []struct {
 		identifier string
 		want       uint64

@@ -47,8 +47,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// TestRealTemplates renders the templates in the folder beside the repository. That they give
-// what Python gives is for the oracle to say; here, that they parse and render at all.
+// TestRealTemplates: templates of real models parse and render. `make oracle-template` compares the text with Python's.
 func TestRealTemplates(t *testing.T) {
 	files, _ := filepath.Glob("../../../../shared/templates/*.jinja")
 	if len(files) == 0 {
@@ -71,8 +70,8 @@ func TestRealTemplates(t *testing.T) {
 	}
 }
 
-// TestBounds: a template that would not end, or would fill the memory, is stopped.
-func TestBounds(t *testing.T) {
+// TestRenderIsBounded: a template that would not end, or would fill the memory, is stopped.
+func TestRenderIsBounded(t *testing.T) {
 	for _, src := range []string{
 		`{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}`,
 		`{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}`,
@@ -95,7 +94,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestRenderKeepsOutputOnError: what was in dst stays, and nothing is added.
+// TestRenderKeepsOutputOnError: after an error dst has its old content, and no more.
 func TestRenderKeepsOutputOnError(t *testing.T) {
 	tmpl, err := Parse("text {{ raise_exception('no') }}")
 	if err != nil {
@@ -107,7 +106,8 @@ func TestRenderKeepsOutputOnError(t *testing.T) {
 	}
 }
 
-func TestWantsParts(t *testing.T) {
+// TestTemplatesThatWantParts: templates that iterate over the parts of a message's content are found.
+func TestTemplatesThatWantParts(t *testing.T) {
 	for src, want := range map[string]bool{
 		`{% for m in messages %}{{ m.content }}{% endfor %}`:                                                                            false,
 		`{% for m in messages %}{% for c in m.content %}{% endfor %}{% endfor %}`:                                                       true,

@@ -113,8 +113,8 @@ func (m *charsModel) plain(word string) (ids []int) {
 	}
 }
 
-// TestCharsTwin compares cutting, caching and folding with the plain rule, on random models.
-func TestCharsTwin(t *testing.T) {
+// TestCharsAgreeWithPlainRule: cutting, caching and folding give the result of the plain rule, on random models.
+func TestCharsAgreeWithPlainRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	letters := []rune("abbcé▁ 你<xß\n")
 	for range 300 {

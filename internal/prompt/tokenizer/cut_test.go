@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// TestSegments: a text that is encoded segment by segment has the ids of the whole, whatever the
-// added tokens take of the text beside them; and a longer text is cut as its beginning is, but
-// for the last segment.
-func TestSegments(t *testing.T) {
+// TestSegmentsEncodeLikeTheWhole: a text that is encoded segment by segment has the ids of the whole, whatever spaces the
+// added tokens remove. A longer text is cut like its beginning, apart from the last segment.
+func TestSegmentsEncodeLikeTheWhole(t *testing.T) {
 	v := newSPMVocabulary()
 	for _, special := range []string{"<a>", "<a><b>", "a><b><", "<l>", "><"} {
 		v.add(special, 0, typeControl)

@@ -145,9 +145,8 @@ func (v *spmVocabulary) plainSPM(text string) (ids []uint32) {
 	return ids
 }
 
-// TestSPMTwin compares the encoder with the plain rule on random vocabularies, with scores
-// that tie.
-func TestSPMTwin(t *testing.T) {
+// TestSPMAgreesWithPlainRule: the encoder gives the result of the plain rule, on random vocabularies with equal scores.
+func TestSPMAgreesWithPlainRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	letters := []string{"a", "b", "c", "é", lowerBlock, "你", "z"}
 	for range 60 {
@@ -196,7 +195,8 @@ func TestSpecialsLongestFirst(t *testing.T) {
 	}
 }
 
-func TestGGUF(t *testing.T) {
+// TestLoadGGUFReadsTheInputSide: vocabulary, template, context length and special tokens come from the file.
+func TestLoadGGUFReadsTheInputSide(t *testing.T) {
 	v := newSPMVocabulary()
 	v.add(lowerBlock+"a", 1, typeNormal)
 	g := loadGGUF(t, v.file(true))

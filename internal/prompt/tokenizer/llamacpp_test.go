@@ -42,9 +42,9 @@ func TestLlamaSplitters(t *testing.T) {
 	}
 }
 
-// TestAsLlamaSees: a text is replaced character by character, by others as long, and only where
-// it must be.
-func TestAsLlamaSees(t *testing.T) {
+// TestLlamaCharacterReplacement: a text is replaced character by character, by characters of the same length, and only where
+// llama.cpp does it.
+func TestLlamaCharacterReplacement(t *testing.T) {
 	e := newEncoder(sim(t))
 	for s, want := range map[string]string{
 		"don't ſ\xff\xc5": "don't ß\xff\xc5", "\u1c89\u0301\U000105c0x": "\uffff\u0301\U0001ffffx", "中文 \u0377 é": "中文 \u0377 é", "": "",
@@ -86,7 +86,8 @@ func bpeFile(pre string, merges ...string) *ggufFile {
 	return f
 }
 
-func TestGGUFBytes(t *testing.T) {
+// TestGGUFByteTokens: the tokens of single bytes are found by their names.
+func TestGGUFByteTokens(t *testing.T) {
 	merges := []string{"h e", "Ġ he", "l l", "he l", "1 2", "12 3"}
 	g := loadGGUF(t, bpeFile("llama-bpe", merges...).file())
 	tok := g.Tokenizer
@@ -111,7 +112,8 @@ func TestGGUFBytes(t *testing.T) {
 	}
 }
 
-func TestGGUFBytesRefused(t *testing.T) {
+// TestGGUFByteTokensMissing: a vocabulary without a token for each byte is refused.
+func TestGGUFByteTokensMissing(t *testing.T) {
 	bad := bpeFile("qwen2", "h e")
 	bad.pair("tokenizer.ggml.merges", []string{"h i"})
 	unmerged := bpeFile("qwen2")

@@ -22,9 +22,9 @@ func matches(p *pattern, s string) (found []string) {
 	return found
 }
 
-// TestPattern: what sets these expressions apart from others. The matches are what Oniguruma
-// in Hugging Face tokenizers 0.23.3 finds.
-func TestPattern(t *testing.T) {
+// TestPatternMatches: the matches are those of Oniguruma in Hugging Face tokenizers 0.23.3, for expressions that other engines
+// treat differently.
+func TestPatternMatches(t *testing.T) {
 	for _, c := range []struct {
 		pattern, text string
 		want          []string
@@ -58,8 +58,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestPatternRefuses: what has not the exact meaning is refused by name.
-func TestPatternRefuses(t *testing.T) {
+// TestPatternErrors: an expression whose exact meaning is not implemented is refused by name.
+func TestPatternErrors(t *testing.T) {
 	for pattern, says := range map[string]string{
 		`a*`: "nothing at all", `(?<=a)b`: "the group", `(a)\1`: `\1`, `(a`: "unmatched (", `a)`: "unmatched )", `[a`: "unmatched [",
 		`a{1`: "no quantifier", `+a`: "nothing before it", `(?i:é)`: "more than ASCII", `(?i:ss)`: "more than ASCII", `(?i:\p{L})`: "a class",
@@ -74,9 +74,8 @@ func TestPatternRefuses(t *testing.T) {
 	}
 }
 
-// TestPatternTwin compares with package regexp, which finds the same match where an expression
-// has nothing that only a backtracking engine knows.
-func TestPatternTwin(t *testing.T) {
+// TestPatternAgreesWithRegexp: package regexp finds the same match, where an expression needs no backtracking.
+func TestPatternAgreesWithRegexp(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	var random func(depth int) string
 	random = func(depth int) string {

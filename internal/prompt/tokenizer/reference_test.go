@@ -45,8 +45,8 @@ func referenceCases(t testing.TB) (cases []referenceCase) {
 	return cases
 }
 
-// TestReference repeats what the oracle said, on vocabularies with settings of all kinds.
-func TestReference(t *testing.T) {
+// TestRecordedReference: vocabularies with settings of all kinds give the ids that Hugging Face gave for them.
+func TestRecordedReference(t *testing.T) {
 	for _, c := range referenceCases(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			tok, err := Load(c.Model)

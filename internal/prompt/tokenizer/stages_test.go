@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBehaviors: what becomes of matches, as Hugging Face documents it, and inverted.
-func TestBehaviors(t *testing.T) {
+// TestSplitBehaviors: each behaviour, plain and inverted, does to a match what Hugging Face documents.
+func TestSplitBehaviors(t *testing.T) {
 	const text = "the-final--countdown-"
 	for _, c := range []struct {
 		behavior string

@@ -43,8 +43,8 @@ func TestAddedTokens(t *testing.T) {
 	}
 }
 
-// TestLoadRefuses: what cannot be done exactly is refused, and the sentence names it.
-func TestLoadRefuses(t *testing.T) {
+// TestLoadErrors: what cannot be followed exactly is refused, and the error names it.
+func TestLoadErrors(t *testing.T) {
 	model := func(key string, value any) func(map[string]any) {
 		return func(f map[string]any) { f["model"].(map[string]any)[key] = value }
 	}
@@ -101,7 +101,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// pairs of merges may come as two strings, and the vocabulary may ask for whole pieces first.
+// TestMergesAsPairs: merges may be pairs of strings, and the vocabulary may match whole pieces first.
 func TestMergesAsPairs(t *testing.T) {
 	edit := func(f map[string]any) {
 		f["model"].(map[string]any)["merges"] = [][]string{{"Ġ", "h"}, {"Ġh", "i"}, {"l", "l"}, {"e", "ll"}, {"Ã", "©"}}
@@ -141,8 +141,8 @@ func naive(pattern string) splitter {
 	}
 }
 
-// TestSplitters compares the hand-written scanners with the expressions they stand for.
-func TestSplitters(t *testing.T) {
+// TestScannersMatchTheirExpressions: the hand-written scanners cut like the expressions that they replace.
+func TestScannersMatchTheirExpressions(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f")
 	for pattern, split := range patterns {
@@ -167,9 +167,8 @@ func TestSplitters(t *testing.T) {
 	}
 }
 
-// TestSplitterTwins compares the hand-written scanners with the expressions themselves, run as
-// they are.
-func TestSplitterTwins(t *testing.T) {
+// TestScannersAgreeWithPatternEngine: the hand-written scanners cut like the expressions do when this package runs them.
+func TestScannersAgreeWithPatternEngine(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f\u0378")
 	for source, split := range patterns {
@@ -198,8 +197,8 @@ func TestSplitterTwins(t *testing.T) {
 	}
 }
 
-// TestMergeTwins: rescanning, the heap and the plainest loop give the same.
-func TestMergeTwins(t *testing.T) {
+// TestMergeStrategiesAgree: rescanning, the heap and the plain loop give the same ids.
+func TestMergeStrategiesAgree(t *testing.T) {
 	tok := sim(t)
 	r := rand.New(rand.NewPCG(1, 1))
 	var g merger
@@ -235,7 +234,8 @@ func plainMerge(m *merges, s []uint32) []uint32 {
 	}
 }
 
-func TestNFC(t *testing.T) {
+// TestNormalizationNFC: composition follows Unicode 9.0.
+func TestNormalizationNFC(t *testing.T) {
 	var n normalizer
 	for in, want := range map[string]string{
 		"e\u0301": "é", "a\u0323\u0302": "ậ", "a\u0302\u0323": "ậ", "\u1112\u1161\u11ab": "한", "\ud55c": "한", "\u212b": "Å",
@@ -270,9 +270,8 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDecoder: whatever the ids, what has come out at any time is whole characters, and all of
-// it together is the text.
-func TestDecoder(t *testing.T) {
+// TestDecoderEmitsWholeCharacters: for any ids, each part is whole characters, and all parts together are the text.
+func TestDecoderEmitsWholeCharacters(t *testing.T) {
 	tok := sim(t)
 	const text = "naïve 你好 👩‍👩‍👧 <|im_end|>\n"
 	var b []byte
