@@ -61,13 +61,13 @@ var allowed = map[string][]string{
 		"internal/metric"},
 
 	// The router process.
-	"extproc": {"extproc/...", "bus", "discovery", "internal/config", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+	"extproc": {"extproc/...", "bus", "discovery", "internal/config", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
-		"internal/prompt/openai", "internal/route", "internal/route/...", "internal/kv/..."},
+		"internal/prompt/openai", "internal/route"},
 	"extproc/accesslog": {"extproc/messages", "internal/metric"},
 	"extproc/messages":  {"internal/envoynames"},
-	"extproc/cachesync": {"internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
+	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
 	"extproc/sockets":   {"internal/backoff", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
@@ -89,7 +89,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/backoff", "internal/child", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/backoff", "internal/child", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

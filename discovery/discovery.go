@@ -63,6 +63,15 @@ type Config struct {
 	Synced func()
 }
 
+// Names returns the names of workers, for Config.Keep.
+func Names(workers []fleet.Worker) map[string]bool {
+	names := map[string]bool{}
+	for _, w := range workers {
+		names[w.Name] = true
+	}
+	return names
+}
+
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
 func Bus(ctx context.Context, cfg Config) error {
 	w := &watcher{Config: cfg, due: map[string]*settling{}}

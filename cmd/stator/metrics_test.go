@@ -15,8 +15,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
@@ -67,11 +69,10 @@ func metricParts(t *testing.T) []metricPart {
 	every, router, control, plans, agent, onBus := newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder(), newRecorder()
 	testkit.JoinBus(t, bus.Config{Embedded: testkit.Server(t), Metrics: onBus})
 	every.Registry = newRegistry()
-	d, err := newDecider(cfg, log, router)
-	if err != nil {
+	if _, err := extproc.New(extproc.Config{Settings: cfg, Log: log, Metrics: router}); err != nil {
 		t.Fatal(err)
 	}
-	compare(d)
+	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	planner.New(nil, members, nil, log, plans)
 	if _, err := workeragent.New(workeragent.Config{Log: log, Metrics: agent}); err != nil {
@@ -87,13 +88,15 @@ func metricParts(t *testing.T) []metricPart {
 	}
 }
 
-// compare lets a worker have a whole window of promises and reports: before, it has no figures.
-func compare(d *decider) {
-	d.drift.Counted("", 0, 0, 0, time.Unix(1, 0))
-	d.drift.Served("", 0, time.Unix(1, 0), 2_000_000, 0, 16)
+// comparedWorker returns a detector with a whole window of one worker: without one it has no metrics.
+func comparedWorker() *drift.Detector {
+	d := drift.New(drift.Config{})
+	d.Counted("", 0, 0, 0, time.Unix(1, 0))
+	d.Served("", 0, time.Unix(1, 0), 2_000_000, 0, 16)
 	for range 2 {
-		d.drift.Counted("", 0, 2_000_000, 0, time.Unix(2, 0))
+		d.Counted("", 0, 2_000_000, 0, time.Unix(2, 0))
 	}
+	return d
 }
 
 // recorder is a registry that knows what was registered.

@@ -16,8 +16,10 @@ import (
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/xds"
@@ -140,29 +142,35 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
-	d, err := newDecider(p.cfg, p.log, p.reg)
+	router, err := extproc.New(extproc.Config{Settings: p.cfg, Log: p.log, Metrics: p.reg})
 	if err != nil {
 		return err
 	}
-	if err := p.join(ctx, d.busLost); err != nil {
+	if err := p.join(ctx, router.BusLost); err != nil {
 		return err
 	}
 	ln, err := listen(*at, "--listen-address")
+	if err == nil {
+		err = ln.Close() // the address is free; the router listens when it knows its fleet
+	}
 	if err != nil {
 		return err
 	}
-	workers, err := fileWorkers(p.cfg)
-	if err != nil {
-		return err
-	}
-	p.part(func(ctx context.Context) error { return d.followFile(ctx, workers) })
-	if p.bus == nil {
-		p.part(func(ctx context.Context) error { return d.run(ctx, ln) })
-	} else {
-		p.part(func(ctx context.Context) error { return d.runInformed(ctx, p.bus, ln, *at, namesOf(workers)) })
-	}
-	p.part(func(ctx context.Context) error { return watchConfig(ctx, p.file, p.log, d.reload) })
-	return p.run(ctx, admin.Sources{Ready: d.readyModels, Fleet: d.fleet.Snapshot, Router: d.router, Feed: d.feed, Peers: d.peers})
+
+	p.part(func(ctx context.Context) error {
+		return router.Run(ctx, extproc.RunConfig{
+			Listen: func() (net.Listener, error) { return listen(*at, "--listen-address") },
+			Bus:    p.bus, AwaitFleet: true,
+		})
+	})
+	p.part(func(ctx context.Context) error { return watchConfig(ctx, p.file, p.log, router.Reload) })
+	return p.run(ctx, admin.Sources{
+		Ready: router.ReadyModels, Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
+	})
+}
+
+func addDecisionLogFlag(f *flagSet, path *string) {
+	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the file")
 }
 
 const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of
@@ -192,7 +200,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	members := fleet.New(fleet.Hooks{})
-	workers, err := fileWorkers(p.cfg)
+	workers, err := p.cfg.FleetWorkers()
 	if err != nil {
 		return err
 	}
@@ -206,11 +214,11 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	srv, g := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
 	p.part(func(ctx context.Context) error {
 		srv.Register(ctx, g)
-		return serveGRPC(ctx, g, ln, srv.Run)
+		return grpcserve.Run(ctx, g, ln, srv.Run)
 	})
 	if p.bus != nil {
 		p.part(func(ctx context.Context) error {
-			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: namesOf(workers)})
+			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: discovery.Names(workers)})
 		})
 	}
 	p.part(func(ctx context.Context) error {

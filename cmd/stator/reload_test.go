@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
@@ -35,15 +36,15 @@ func TestReloadReachesAll(t *testing.T) {
 	cfg := parsed(t, "models: [{name: sim, path: 'builtin:sim', launch: [{engine: sim, count: 2}]}]")
 	u := &up{flags: &upFlags{set: map[string]bool{}}, cfg: cfg, log: log, reg: reg, dir: t.TempDir()}
 	var err error
-	if u.decider, err = newDecider(cfg, log, reg); err != nil {
+	if u.router, err = extproc.New(extproc.Config{Settings: cfg, Log: log, Metrics: reg}); err != nil {
 		t.Fatal(err)
 	}
-	u.xds = xds.NewServer(xdsSettings(cfg, []string{u.socket("extproc")}), u.decider.fleet, log, reg)
+	u.xds = xds.NewServer(xdsSettings(cfg, []string{u.socket("extproc")}), u.router.Fleet(), log, reg)
 	wanted, err := pools(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.planner = planner.New(wanted, u.decider.fleet, drawer{}, log, reg)
+	u.planner = planner.New(wanted, u.router.Fleet(), drawer{}, log, reg)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = u.planner.Run(ctx) })
@@ -78,7 +79,7 @@ func replicas(p plan.Plan) (n int) {
 
 func modelNames(u *up) []string {
 	var names []string
-	for _, m := range u.decider.router.Models() {
+	for _, m := range u.router.Routes().Models() {
 		names = append(names, m.Name)
 	}
 	return names

@@ -19,8 +19,10 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/envoy"
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/grpcserve"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/xds"
@@ -66,7 +68,7 @@ type up struct {
 
 	embedded *bus.Embedded
 	bus      *bus.Bus
-	decider  *decider
+	router   *extproc.Router
 	xds      *xds.Server
 	xdsGRPC  *grpc.Server
 	planner  *planner.Planner
@@ -100,13 +102,13 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 	u.say.title(u.cfg)
-	if u.decider, err = newDecider(u.cfg, u.log, u.reg); err != nil {
+	if u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Log: u.log, Metrics: u.reg}); err != nil {
 		return err
 	}
 	if err := u.joinBus(ctx); err != nil {
 		return err
 	}
-	if u.file, err = fileWorkers(u.cfg); err != nil {
+	if u.file, err = u.cfg.FleetWorkers(); err != nil {
 		return err
 	}
 	if err := u.makeControl(); err != nil {
@@ -120,7 +122,7 @@ func (u *up) prepare(ctx context.Context) error {
 		Config:    envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency, Log: u.log},
 		DrainTime: u.flags.drain, Hard: u.env.hard,
 		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
-		Ended: func() { u.decider.router.EndBefore("unix", time.Now()) },
+		Ended: func() { u.router.Routes().EndBefore("unix", time.Now()) },
 	})
 	return nil
 }
@@ -136,7 +138,7 @@ func (u *up) joinBus(ctx context.Context) (err error) {
 		}
 		what = "NATS, in this process"
 	}
-	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.reg, u.decider.busLost); err != nil {
+	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.reg, u.router.BusLost); err != nil {
 		return err
 	}
 	u.say.ready("bus", what)
@@ -182,16 +184,16 @@ func (u *up) run(ctx context.Context) error {
 		g.Add(func() error { return f(ctx) }, func(error) { stop() })
 	}
 	part(func(inner context.Context) error { return u.announce(ctx, inner) })
-	part(func(ctx context.Context) error { return u.decider.run(ctx, u.extprocLn) })
-	part(func(ctx context.Context) error { return u.decider.followBus(ctx, u.bus, namesOf(u.file), nil) })
-	part(func(ctx context.Context) error { return u.decider.followFile(ctx, u.file) })
+	part(func(ctx context.Context) error {
+		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
+	})
 	part(func(ctx context.Context) error {
 		quiet := slog.New(slog.DiscardHandler) // the router's fleet has said it
-		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: namesOf(u.file)})
+		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: discovery.Names(u.file)})
 	})
 	part(func(ctx context.Context) error {
 		u.xds.Register(ctx, u.xdsGRPC)
-		return serveGRPC(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
+		return grpcserve.Run(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
 	})
 	part(u.planner.Run)
 	part(u.agent.Run)
@@ -209,10 +211,10 @@ func (u *up) run(ctx context.Context) error {
 
 func (u *up) sources() admin.Sources {
 	return admin.Sources{
-		Metrics: u.reg, Router: u.decider.router, Feed: u.decider.feed, Peers: u.decider.peers, Plan: u.planner.Current,
-		Fleet: u.decider.fleet.Snapshot,
+		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
+		Fleet: u.router.Fleet().Snapshot,
 		Ready: func() error {
-			if err := u.decider.readyModels(); err != nil {
+			if err := u.router.ReadyModels(); err != nil {
 				return err
 			}
 			_, err := u.envoyReady()
@@ -233,7 +235,7 @@ func (u *up) reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := u.decider.reload(cfg); err != nil {
+	if err := u.router.Reload(cfg); err != nil {
 		return err
 	}
 	if !reflect.DeepEqual(engines(cfg), engines(u.cfg)) {
@@ -308,7 +310,7 @@ func (u *up) envoyReady() (string, error) {
 
 func (u *up) workersReady() (string, error) {
 	ready, total := 0, 0
-	for _, w := range u.decider.fleet.Snapshot().Workers {
+	for _, w := range u.router.Fleet().Snapshot().Workers {
 		if w.State == fleet.Ready {
 			ready++
 		}

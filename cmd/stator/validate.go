@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/modelfile"
 )
@@ -33,7 +34,7 @@ func runValidate(_ context.Context, env environment, args []string) error {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}
-	_, err = profiled(cfg)
+	_, err = extproc.ProfiledSpeeds(cfg)
 	errs = append(errs, err, checkLaunches(cfg))
 	if err := errors.Join(errs...); err != nil {
 		return err

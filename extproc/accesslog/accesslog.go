@@ -1,14 +1,14 @@
-// Package accesslog receives Envoy's access log over gRPC and ends the bookings it names.
+// Package accesslog receives Envoy's access log over gRPC and ends the bookings of finished requests.
 //
-// Every request that Envoy has finished, however it ended, is one entry: with the id of its
-// booking where there was one, the worker that was picked and the one that served. Entries
-// are joined on our own id, never on a client's request id. The package does not see bodies
-// and does not decide anything; what it counts is the proof that decisions are obeyed.
+// Every request that Envoy has finished is one entry, however it ended. An entry contains the id of its
+// booking if there was one, the worker that was picked and the one that served. Entries are matched
+// by the router's own id and never by a client's request id. The package sees no bodies and decides
+// nothing. Its counters show whether Envoy obeys the decisions.
 //
 // # Concurrency
 //
-// Each Envoy worker thread has a stream, served by a goroutine of the gRPC server. Run owns
-// the watch over closed streams.
+// Each Envoy worker thread has a stream, which a goroutine of the gRPC server reads. [Server.Run] watches
+// for closed streams.
 package accesslog
 
 import (
@@ -25,43 +25,56 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/metric"
 )
 
-// Bookings are what entries end. *route.Router is one.
+// Bookings are ended by entries. *route.Router implements it.
 type Bookings interface {
 	End(id string, now time.Time) bool
 	EndBefore(source string, t time.Time) int
 }
 
-// patience is how long after an Envoy's log was closed its bookings of before end: nobody else
-// will say how they ended. It is there for entries that are still on their way.
-const patience = 5 * time.Second
+// lateEntries is how long after the end of an Envoy's log the entries may still arrive that were on their
+// way. Then the bookings of before end, because no entry will end them.
+const lateEntries = 5 * time.Second
+
+// Config is read by NewServer and not changed later.
+type Config struct {
+	Bookings Bookings
+	// Ended receives each entry with the outcome of its request. It must not keep the entry. May be
+	// nil.
+	Ended   func(e *messages.Entry, outcome string, now time.Time)
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
 
 // Server implements Envoy's AccessLogService. Give it to [Register].
 type Server struct {
-	// Ended is told of each entry, with how its request was served; it must keep nothing of it. Nil
-	// is not told. Set it before the server serves.
-	Ended func(e *messages.Entry, how string, now time.Time)
-
-	bookings Bookings
-	log      *slog.Logger
-	metrics  *metrics
+	cfg     Config
+	metrics *metrics
 
 	mu      sync.Mutex
-	sources map[string]*source // guarded by mu
+	sources map[string]*source // guarded by mu; by name
 }
 
-// source is one Envoy.
+// source is one Envoy. Its bookings end as follows:
+//
+//	streams                      bookings made before   end
+//	---------------------------  ---------------------  -----------------------------------------
+//	all closed for lateEntries   now                    at once; the source is dropped
+//	closed and open again        the last close         lateEntries after the first close
+//	open                         -                      by their entries
 type source struct {
 	open int // streams
-	// closed is when the last open stream was closed last; zero if that never was. What was
-	// booked before it is unsettled until the time due; zero when nothing is.
-	closed, due time.Time
+	// closed is when the last open stream was closed most recently; zero before the first time.
+	closed time.Time
+	// due is when the bookings from before closed end; zero if none have to.
+	due time.Time
 }
 
 // NewServer returns a server that ends bookings.
-func NewServer(b Bookings, log *slog.Logger, reg prometheus.Registerer) *Server {
-	return &Server{bookings: b, log: log, metrics: newMetrics(reg), sources: map[string]*source{}}
+func NewServer(cfg Config) *Server {
+	return &Server{cfg: cfg, metrics: newMetrics(cfg.Metrics), sources: map[string]*source{}}
 }
 
 // Register serves s on a gRPC server whose codec is that of package messages.
@@ -85,8 +98,9 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 	var msg messages.Log
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
-			return nil // Envoy went away, or its worker thread ended: both are its affair
+			return nil // Envoy, or one of its worker threads, has ended: that is no error here
 		}
+
 		now := time.Now()
 		for i := range msg.Entries {
 			s.entry(&msg.Entries[i], now)
@@ -94,46 +108,51 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 	}
 }
 
-// entry ends the booking of one request and counts how it was served.
+// entry ends the booking of one request and counts its outcome.
 func (s *Server) entry(e *messages.Entry, now time.Time) {
 	if e.Booking != "" {
-		s.bookings.End(e.Booking, now)
+		s.cfg.Bookings.End(e.Booking, now)
 	}
-	how := outcome(e.Decision != "", e.Upstream, e.Attempts, e.Picked, e.Served)
-	s.metrics.served.WithLabelValues(how).Inc()
-	if s.Ended != nil {
-		s.Ended(e, how, now)
+
+	outcome := outcomeOf(e)
+	s.metrics.requests.WithLabelValues(outcome).Inc()
+	if s.cfg.Ended != nil {
+		s.cfg.Ended(e, outcome, now)
 	}
-	if how == Misdirected || how == Unpicked {
-		s.log.Debug("request not served as picked", "outcome", how, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
+	if outcome == Misdirected || outcome == Unpicked {
+		s.cfg.Log.Debug("request not served as picked",
+			"outcome", outcome, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
 	}
-	if e.FirstByte > 0 && how == AsPicked {
+	if e.FirstByte > 0 && outcome == AsPicked {
 		s.metrics.firstByte.Observe(e.FirstByte.Seconds())
 	}
 }
 
-// How a request was served.
+// The outcomes of requests.
 const (
-	AsPicked    = "as_picked"   // by the worker that was picked
-	Retried     = "retried"     // by another, after an attempt failed
-	Misdirected = "misdirected" // by another, although no attempt failed: the pick was ignored
-	Unpicked    = "unpicked"    // by Envoy's own choice: nobody decided
+	AsPicked    = "as_picked"   // served by the picked worker
+	Retried     = "retried"     // served by another worker after a failed attempt
+	Misdirected = "misdirected" // served by another worker without a failed attempt: the pick was ignored
+	Unpicked    = "unpicked"    // served by a worker that Envoy chose without a decision
 	Unserved    = "unserved"    // picked, but no worker was reached
-	Answered    = "answered"    // by the gateway itself
+	Answered    = "answered"    // answered by the gateway without a worker
 )
 
-func outcome(decided, upstream bool, attempts uint32, picked, served string) string {
-	first, _, _ := strings.Cut(picked, ",")
+// outcomeOf returns how a request was served.
+func outcomeOf(e *messages.Entry) string {
+	decided := e.Decision != ""
+	first, _, _ := strings.Cut(e.Picked, ",") // the others are for retries
+
 	switch {
-	case !decided && !upstream:
+	case !decided && !e.Upstream:
 		return Answered
 	case !decided:
 		return Unpicked
-	case !upstream:
+	case !e.Upstream:
 		return Unserved
-	case served == first:
+	case e.Served == first:
 		return AsPicked
-	case attempts > 1:
+	case e.Attempts > 1:
 		return Retried
 	default:
 		return Misdirected
@@ -154,17 +173,19 @@ func (s *Server) closed(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.streams.Dec()
+
 	src := s.sources[name]
-	if src.open--; src.open > 0 {
+	src.open--
+	if src.open > 0 {
 		return
 	}
 	src.closed = time.Now()
 	if src.due.IsZero() {
-		src.due = src.closed.Add(patience)
+		src.due = src.closed.Add(lateEntries)
 	}
 }
 
-// Run ends the bookings of Envoys whose log was closed, until ctx ends.
+// Run ends the bookings of Envoys that closed their log, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -179,29 +200,29 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) sweep(now time.Time) {
-	for name, before := range s.unsettled(now) {
-		n := s.bookings.EndBefore(name, before)
+	for name, before := range s.overdue(now) {
+		n := s.cfg.Bookings.EndBefore(name, before)
 		if n == 0 {
 			continue
 		}
 		s.metrics.abandoned.Add(float64(n))
-		s.log.Warn("access log was closed; the bookings of before were ended", "source", name, "bookings", n)
+		s.cfg.Log.Warn("access log closed; earlier bookings ended", "source", name, "bookings", n)
 	}
 }
 
-// unsettled returns the Envoys that have gone, with the time before which their bookings are
-// over, and forgets those that are still away.
+// overdue returns the Envoys whose bookings have to end, with the time before which these were made. It
+// drops the Envoys that are still away.
 //
-// An Envoy that has come back is not asked to have stayed away: it may be a new process, which
-// will not report what the old one carried. If it is the old one, then what it still carries is
-// counted by the engine's own word alone from now on. A booking that never ends would be worse.
-func (s *Server) unsettled(now time.Time) map[string]time.Time {
+// Bookings also end for an Envoy that has connected again. It may be a new process, which does not
+// report the requests of the old one. If it is the old process, the requests that it still serves are
+// counted from the engine's reports only. The alternative is worse: bookings that never end.
+func (s *Server) overdue(now time.Time) map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := map[string]time.Time{}
 	for name, src := range s.sources {
 		switch {
-		case src.open == 0 && now.Sub(src.closed) > patience:
+		case src.open == 0 && now.Sub(src.closed) > lateEntries:
 			before[name] = now
 			delete(s.sources, name)
 		case !src.due.IsZero() && now.After(src.due):
@@ -212,8 +233,8 @@ func (s *Server) unsettled(now time.Time) map[string]time.Time {
 	return before
 }
 
-// Source names the Envoy at the other end of a stream: by its host, because its decisions and
-// its access log come by different connections.
+// Source returns the name of the Envoy at the other end of a stream: its host. The port is left out,
+// because decisions and access log arrive by different connections.
 func Source(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -228,34 +249,26 @@ func Source(ctx context.Context) string {
 
 type metrics struct {
 	streams   prometheus.Gauge
-	served    *prometheus.CounterVec
+	requests  *prometheus.CounterVec
 	firstByte prometheus.Histogram
 	abandoned prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	part := metric.For(reg, "accesslog")
 	m := &metrics{
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "stator", Subsystem: "accesslog", Name: "streams",
-			Help: "Access log streams open now: one per Envoy worker thread that has had something to say.",
-		}),
-		served: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "accesslog", Name: "requests_total",
-			Help: "Finished requests: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.",
-		}, []string{"outcome"}),
-		firstByte: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "stator", Subsystem: "accesslog", Name: "first_byte_seconds",
-			Help:    "Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
-			Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16),
-		}),
-		abandoned: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "accesslog", Name: "abandoned_bookings_total",
-			Help: "Bookings ended because their Envoy's access log was closed before it told of them.",
-		}),
+		streams: part.Gauge("streams", "Open access log streams: one per Envoy worker thread that has logged a request."),
+		requests: part.Counters("requests_total",
+			"Finished requests by outcome: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.", "outcome"),
+		firstByte: part.Histogram("first_byte_duration_seconds",
+			"Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
+			prometheus.ExponentialBuckets(1e-3, 2, 16)),
+		abandoned: part.Counter("abandoned_bookings_total",
+			"Bookings ended because their Envoy closed its access log without an entry for them."),
 	}
-	for _, how := range []string{AsPicked, Retried, Misdirected, Unpicked, Unserved, Answered} {
-		m.served.WithLabelValues(how)
+
+	for _, outcome := range []string{AsPicked, Retried, Misdirected, Unpicked, Unserved, Answered} {
+		m.requests.WithLabelValues(outcome)
 	}
-	reg.MustRegister(m.streams, m.served, m.firstByte, m.abandoned)
 	return m
 }

@@ -75,10 +75,11 @@ func (b *table) String() string {
 
 func newServer(b Bookings) (*Server, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
-	return NewServer(b, slog.New(slog.DiscardHandler), reg), reg
+	return NewServer(Config{Bookings: b, Log: slog.New(slog.DiscardHandler), Metrics: reg}), reg
 }
 
-func TestOutcome(t *testing.T) {
+// TestOutcomeOfEntries covers each outcome.
+func TestOutcomeOfEntries(t *testing.T) {
 	for _, c := range []struct {
 		name              string
 		decided, upstream bool
@@ -92,14 +93,18 @@ func TestOutcome(t *testing.T) {
 		{"the second after a failure", true, true, 2, "a,b", "b", Retried},
 		{"another after all of the list failed", true, true, 3, "a,b", "c", Retried},
 		{"another although nothing failed", true, true, 1, "a,b", "b", Misdirected},
-		{"a name that only begins alike", true, true, 1, "10.0.0.1:80,x", "10.0.0.1:8", Misdirected},
-		{"somebody, and Envoy does not say who", true, true, 1, "a,b", "", Misdirected},
-		{"nobody: all were down", true, false, 1, "a,b", "", Unserved},
-		{"nobody, after attempts", true, false, 3, "a,b", "", Unserved},
-		{"somebody without a decision", false, true, 1, "", "a", Unpicked},
+		{"a name with the same beginning", true, true, 1, "10.0.0.1:80,x", "10.0.0.1:8", Misdirected},
+		{"a worker that Envoy does not name", true, true, 1, "a,b", "", Misdirected},
+		{"none: all were down", true, false, 1, "a,b", "", Unserved},
+		{"none, after attempts", true, false, 3, "a,b", "", Unserved},
+		{"a worker without a decision", false, true, 1, "", "a", Unpicked},
 		{"the gateway", false, false, 0, "", "", Answered},
 	} {
-		if got := outcome(c.decided, c.upstream, c.attempts, c.picked, c.served); got != c.want {
+		e := messages.Entry{Upstream: c.upstream, Attempts: c.attempts, Picked: c.picked, Served: c.served}
+		if c.decided {
+			e.Decision = "x"
+		}
+		if got := outcomeOf(&e); got != c.want {
 			t.Errorf("served by %s: %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -137,7 +142,7 @@ func TestEntriesEndBookings(t *testing.T) {
 		t.Errorf("left: %s", b)
 	}
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP stator_accesslog_requests_total Finished requests: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.
+# HELP stator_accesslog_requests_total Finished requests by outcome: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.
 # TYPE stator_accesslog_requests_total counter
 stator_accesslog_requests_total{outcome="answered"} 2
 stator_accesslog_requests_total{outcome="as_picked"} 3
@@ -149,7 +154,7 @@ stator_accesslog_requests_total{outcome="unserved"} 1
 	if err != nil {
 		t.Error(err)
 	}
-	if n := samples(t, reg, "stator_accesslog_first_byte_seconds"); n != 3 {
+	if n := samples(t, reg, "stator_accesslog_first_byte_duration_seconds"); n != 3 {
 		t.Errorf("%d times to the first byte: only those of picked workers count", n)
 	}
 }

@@ -9,5 +9,5 @@
 //
 // # Concurrency
 //
-// [Run] owns every goroutine that it starts, and returns after all of them.
+// [Reader.Run] owns every goroutine that it starts, and returns after all of them.
 package sockets

@@ -15,38 +15,48 @@ import (
 // probe is how soon a silent engine is asked for messages that its socket dropped.
 const probe = time.Second
 
-// Config says where events go.
+// Config is read by New and not changed later.
 type Config struct {
+	// Feed receives the events. Its fleet must have the workers.
 	Feed *feed.Feed
 	Log  *slog.Logger
 }
 
-// Run reads the event sockets of the workers until ctx ends. Workers without kvEvents are left out.
-// It returns an error, before it reads anything, if a socket's address is wrong.
-func Run(ctx context.Context, cfg Config, workers []fleet.Worker) error {
-	var sources []*source
-	var discovered []fleet.Worker
+// Reader reads the event sockets of some workers. Create it with [New].
+type Reader struct {
+	cfg        Config
+	configured []*source      // the sockets whose addresses are configured
+	discovered []fleet.Worker // the workers whose engines are asked for their sockets
+}
+
+// New returns a reader of the workers' sockets that does nothing until it is run. Workers without
+// kvEvents are left out. An address that is wrong is an error.
+func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
+	r := &Reader{cfg: cfg}
 	for _, w := range workers {
 		if kvsource.Discovered(w.KVEvents) {
-			discovered = append(discovered, w)
+			r.discovered = append(r.discovered, w)
 			continue
 		}
-		configured, err := cfg.configured(w)
+		sources, err := cfg.configured(w)
 		if err != nil {
-			return fmt.Errorf("worker %s: %w", w.Name, err)
+			return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 		}
-		sources = append(sources, configured...)
+		r.configured = append(r.configured, sources...)
 	}
+	return r, nil
+}
 
+// Run reads the sockets until ctx ends. It must be called once.
+func (r *Reader) Run(ctx context.Context) {
 	var all sync.WaitGroup
-	for _, s := range sources {
+	for _, s := range r.configured {
 		all.Go(func() { s.run(ctx) })
 	}
-	for _, w := range discovered {
-		all.Go(func() { cfg.discover(ctx, w) })
+	for _, w := range r.discovered {
+		all.Go(func() { r.cfg.discover(ctx, w) })
 	}
 	all.Wait()
-	return nil
 }
 
 // configured returns the sources of a worker whose kvEvents is an endpoint, one per rank.
@@ -77,6 +87,7 @@ type source struct {
 	log    *slog.Logger
 }
 
+// source returns the source of one rank's socket.
 func (c Config) source(w fleet.Worker, at kvsource.Found) (*source, error) {
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Bind: at.Bind, Rank: at.Rank,

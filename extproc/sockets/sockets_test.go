@@ -169,13 +169,13 @@ func read(t *testing.T, w fleet.Worker) *reader {
 		t.Fatal(err)
 	}
 
+	read, err := sockets.New(sockets.Config{Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := sockets.Run(ctx, sockets.Config{Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w}); err != nil {
-			t.Error(err)
-		}
-	})
+	running.Go(func() { read.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return r
 }
@@ -236,7 +236,7 @@ func TestSocketsAreDiscovered(t *testing.T) {
 	}
 }
 
-// TestWrongAddressesAreRefused: Run reports them before it reads anything.
+// TestWrongAddressesAreRefused: New reports them.
 func TestWrongAddressesAreRefused(t *testing.T) {
 	for events, want := range map[string]string{
 		"ipc:///run/kv":   "worker w: kvEvents: ",
@@ -244,7 +244,7 @@ func TestWrongAddressesAreRefused(t *testing.T) {
 		"bind:tcp://host": "worker w: ",
 	} {
 		workers := []fleet.Worker{{Name: "none", Ranks: 1}, {Name: "w", Ranks: 2, KVEvents: events}}
-		err := sockets.Run(t.Context(), sockets.Config{}, workers)
+		_, err := sockets.New(sockets.Config{}, workers)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s…", events, err, want)
 		}

@@ -104,7 +104,7 @@ models:
 	if err != nil || !strings.Contains(text, "waited ") || !strings.Contains(text, "class interactive") {
 		t.Errorf("%v: %s", err, text)
 	}
-	if n := g.metric("stator_route_queue_left_total"); n != leavers {
+	if n := g.metric("stator_route_queue_cancelled_total"); n != leavers {
 		t.Errorf("%g have left, want %d", n, leavers)
 	}
 	if n := g.metric("stator_extproc_requests_total", `outcome="waited_too_long"`); n != 1 {

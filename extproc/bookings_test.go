@@ -1,4 +1,4 @@
-package main
+package extproc
 
 import (
 	"fmt"
@@ -13,19 +13,19 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// book has a replica decide about a prompt, and returns the decision's id.
-func (r router) book(t *testing.T, text string) string {
+// book lets a replica decide about a prompt, and returns the decision's id.
+func (r replica) book(t *testing.T, text string) string {
 	t.Helper()
-	d := r.decider.router.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
+	d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: completion(text)}, time.Now())
 	if d.Outcome != route.Picked {
 		t.Fatalf("%s", d)
 	}
 	return d.ID
 }
 
-// agree is nil when replicas believe of every rank that all have booked what the others say of
-// themselves: of each, its own.
-func agree(replicas ...router) error {
+// agree returns nil if every replica counts, on every rank, the sum of what all replicas have booked
+// themselves.
+func agree(replicas ...replica) error {
 	sum := map[string]fleet.Amount{}
 	for _, r := range replicas {
 		for _, rank := range r.fleet.Snapshot().Ranks {
@@ -44,15 +44,15 @@ func agree(replicas ...router) error {
 	return nil
 }
 
-// Replicas see each other's bookings, also when one message in ten is lost on its way; and one
-// that is killed leaves nothing behind, nor does it when it starts again.
+// TestReplicasShareBookings: replicas count each other's bookings, also when one message in ten is lost. A
+// replica that is killed leaves no bookings behind, nor does it when it starts again.
 func TestReplicasShareBookings(t *testing.T) {
-	c := newClinic(t, 0, 3)
+	c := newCluster(t, 0, 3)
 	c.ready("w0", "w1", "w2")
-	a := c.router
-	defer a.end()
+	a := c.replica
+	defer a.stop()
 	c.startRouter()
-	b := c.router
+	b := c.replica
 	c.ready("w0", "w1", "w2")
 
 	// One message in ten of b's, and of a's, does not reach the other.
@@ -66,23 +66,23 @@ func TestReplicasShareBookings(t *testing.T) {
 	})
 	var open [2][]string
 	for i := range 400 {
-		for k, r := range []router{a, b} {
+		for k, r := range []replica{a, b} {
 			open[k] = append(open[k], r.book(t, fmt.Sprintf("request %d of replica %d, which is somewhat long", i, k)))
 			if i%3 == 2 {
-				r.decider.router.End(open[k][0], time.Now())
+				r.routes.End(open[k][0], time.Now())
 				open[k] = open[k][1:]
 			}
 		}
 		time.Sleep(2 * time.Millisecond) // a load of a thousand requests a second
 	}
-	c.within(heals, "bookings agree although messages are lost", func() error { return agree(a, b) })
+	c.within(recovery, "bookings agree although messages are lost", func() error { return agree(a, b) })
 	if lost.Load() == 0 {
 		t.Error("no message was lost")
 	}
 	c.proxy.set(nil)
 
-	b.end() // without a word
-	c.within(heals, "nothing is left of a dead replica", func() error {
+	b.stop() // it publishes nothing more
+	c.within(recovery, "no booking of the stopped replica is left", func() error {
 		for _, rank := range a.fleet.Snapshot().Ranks {
 			if rank.Load.Booked() != rank.Load.Own() {
 				return fmt.Errorf("%s has %+v of others", rank.Worker.Name, rank.Load.Booked())
@@ -92,12 +92,12 @@ func TestReplicasShareBookings(t *testing.T) {
 	})
 	c.startRouter()
 	c.ready("w0", "w1", "w2")
-	c.within(heals, "a replica that starts knows what the other has booked", func() error { return agree(a, c.router) })
+	c.within(recovery, "a new replica has received the bookings of the other", func() error { return agree(a, c.replica) })
 	for _, id := range open[0] {
-		a.decider.router.End(id, time.Now())
+		a.routes.End(id, time.Now())
 	}
-	c.within(heals, "and that it has ended", func() error {
-		for _, r := range []router{a, c.router} {
+	c.within(recovery, "and their ends", func() error {
+		for _, r := range []replica{a, c.replica} {
 			for _, rank := range r.fleet.Snapshot().Ranks {
 				if rank.Load.Booked() != (fleet.Amount{}) {
 					return fmt.Errorf("%s has %+v", rank.Worker.Name, rank.Load.Booked())

@@ -1,4 +1,4 @@
-package main
+package extproc
 
 import (
 	"bufio"
@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// busProxy stands between a NATS client and its server and does to the messages that the client
-// is sent what a fault says.
+// busProxy forwards between a NATS client and its server. A fault function can drop, repeat or delay the
+// messages that the client receives.
 type busProxy struct {
 	t      *testing.T
 	ln     net.Listener
@@ -24,7 +24,7 @@ type busProxy struct {
 	conns []net.Conn                                                  // guarded by mu
 }
 
-// newBusProxy returns a proxy that does nothing yet.
+// newBusProxy returns a proxy without a fault.
 func newBusProxy(t *testing.T, server string) *busProxy {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,8 +43,8 @@ func newBusProxy(t *testing.T, server string) *busProxy {
 
 func (p *busProxy) url() string { return "nats://" + p.ln.Addr().String() }
 
-// set says what happens to each message from now on: how often it is passed on, and whether only
-// after the next one. Nil passes all on.
+// set replaces the fault function. It returns how often a message is forwarded, and whether only after
+// the next one. Nil forwards every message once.
 func (p *busProxy) set(fault func(subject string, payload []byte) (times int, late bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *busProxy) serve() {
 	}
 }
 
-// pass copies what the server says, message by message.
+// pass forwards the server's messages one by one.
 func (p *busProxy) pass(from *bufio.Reader, to io.Writer) {
 	var waiting []byte
 	for {

@@ -1,0 +1,57 @@
+// Package cachesync keeps a router's cache states exact: it applies the KV events that agents publish,
+// and recovers the ranks that miss some.
+//
+// A [Syncer] compares the state of every rank with Exact a few times a second. It recovers each rank
+// that is not exact from the rank's agent: by a replay of the missing batches if the agent remembers
+// them, else by a snapshot of the cache and a replay of the batches after it. A lost message, a new
+// worker, a bus that was away and a router that has just started all look the same to it: as a rank
+// that is not exact. Package feed has the states of a rank; this package decides what to request, when,
+// and how much at a time.
+//
+// # Events and states
+//
+// Each rank is idle or in recovery.
+//
+//	event                                   idle                     in recovery
+//	--------------------------------------  -----------------------  --------------------------
+//	message in order                        applied                  batch queued, mark dropped
+//	message after a gap                     recovery starts unless   batch queued, mark dropped
+//	                                        the pause is not over;
+//	                                        a batch is then dropped
+//	the rank is not exact (checked every    recovery starts unless   –
+//	  reconcileEvery)                       the pause is not over
+//	no message for silenceLimit             stale, then recovery     –
+//	new epoch                               no pause any more        no pause any more
+//	first message after half the silence    no pause any more        no pause any more
+//	the bus is back                         no pause any more        no pause any more
+//	recovery ended, exact                   –                        idle, short pause
+//	recovery ended, not exact               –                        idle, pause doubled
+//
+// When a recovery ends the queued batches are applied in order. Those that the recovery has applied
+// already are duplicates.
+//
+// # One recovery
+//
+//	the router has     the agent answers the replay       next
+//	-----------------  ---------------------------------  ----------------------------------------
+//	some batches       with all that is missing           exact
+//	some batches       without the oldest missing ones    snapshot
+//	some batches       not, or has lost its engine        failed
+//	no batch           –                                  snapshot
+//
+//	the snapshot is    next
+//	-----------------  ----------------------------------------------------------------------------
+//	restored           replay from its position: exact, or failed
+//	not available      replay from the router's own position: exact, or failed
+//	too old            the same: live batches were faster
+//	not readable       failed
+//
+// # Bounds
+//
+// At most maxRecoveries run at a time, and the dumps of their snapshots share maxDumpBytes. Queued
+// batches are bounded per rank and in total; a batch beyond the bound is dropped and replayed later.
+//
+// # Concurrency
+//
+// [Syncer.Run] owns every goroutine that it starts. All other methods are safe for concurrent use.
+package cachesync

@@ -1,0 +1,206 @@
+package extproc
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/metric"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// collector publishes the statistics of packages that import no metrics library.
+type collector struct {
+	routes *route.Router
+	feed   *feed.Feed
+	index  *kvindex.Index
+	memory *prompt.Memory
+}
+
+var (
+	promptTokens  = metric.Desc("route", "prompt_tokens_total", "Tokens in the prompts of picked requests.")
+	cachedTokens  = metric.Desc("route", "cached_tokens_total", "Those of the prompt tokens that the picked rank had cached, as far as the index stored or predicted.")
+	promptBlocks  = metric.Desc("route", "prompt_blocks_total", "Complete blocks in the prompts of picked requests.")
+	overlapBlocks = metric.Desc("route", "overlap_blocks_total", "Those of the prompt blocks that the picked rank had cached, as far as the index stored or predicted. Divided by prompt_blocks_total: the hit rate.")
+	bookingsOpen  = metric.Desc("route", "bookings", "Booked requests that have not ended.")
+	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")
+	unbooked      = metric.Desc("route", "unbooked_requests_total", "Picked requests that were not booked because the table of bookings was full.")
+	queueRequests = metric.Desc("route", "queue_requests", "Requests in the queue: every rank that may serve them is busy.", "model", "class")
+	queueTokens   = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
+	queuedTotal   = metric.Desc("route", "queued_requests_total", "Requests that were queued.")
+	cancelled     = metric.Desc("route", "queue_cancelled_total", "Queued requests that their clients cancelled.")
+	lostRaces     = metric.Desc("route", "lost_races_total", "Picks that were repeated because a request decided at the same time was booked first.")
+
+	indexBytes     = metric.Desc("index", "bytes", "Memory of the index.")
+	indexMaxBytes  = metric.Desc("index", "max_bytes", "Limit of the memory of the index.")
+	indexBlocks    = metric.Desc("index", "blocks", "Different blocks in the index.")
+	indexPairs     = metric.Desc("index", "block_holders", "Pairs of a block and a rank that has it cached.")
+	indexPredicted = metric.Desc("index", "predicted_blocks", "Predicted blocks that are neither reported nor expired yet.")
+	indexOrphans   = metric.Desc("index", "orphan_blocks", "Blocks whose parent block is not in the index yet.")
+	indexEvictions = metric.Desc("index", "evictions_total", "Pairs of a block and a rank dropped because the index reached its limit.")
+
+	memoryBytes     = metric.Desc("prompt", "memory_bytes", "Memory of tokenized prompt segments.")
+	memoryMaxBytes  = metric.Desc("prompt", "memory_max_bytes", "Limit of that memory; 0 disables it.")
+	memoryEntries   = metric.Desc("prompt", "memory_entries", "Entries in that memory: prompt segments, and ranges of their block hashes.")
+	memoryEvictions = metric.Desc("prompt", "memory_evictions_total", "Entries dropped because the memory reached its limit.")
+	memoryLookups   = metric.Desc("prompt", "memory_lookups_total", "Prompt segments found in the memory (hit), or tokenized (miss).", "result")
+	memoryText      = metric.Desc("prompt", "memory_text_bytes_total", "Text of the prompt segments found in the memory (hit), or tokenized (miss).", "result")
+
+	feedRanks      = metric.Desc("feed", "ranks", "Ranks by the state of their caches in the index.", "state")
+	feedBatches    = metric.Desc("feed", "batches_total", "Batches of events applied.")
+	feedBlocks     = metric.Desc("feed", "blocks_total", "Blocks that events stored or removed.", "kind")
+	feedDuplicates = metric.Desc("feed", "duplicates_total", "Batches ignored because they had been applied before.")
+	feedGaps       = metric.Desc("feed", "gaps_total", "Batches refused because an earlier sequence number was missing.")
+	feedLost       = metric.Desc("feed", "unrecovered_gaps_total", "Gaps in the sequence numbers that no replay filled.")
+	feedRestarts   = metric.Desc("feed", "restarts_total", "Engine restarts found by sequence numbers or by the engine's answers.")
+	feedIgnored    = metric.Desc("feed", "ignored_total", "Events or batches that were not applied, by reason.", "reason")
+)
+
+// Describe sends nothing: the collector is unchecked, because its labels depend on the configuration.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all statistics.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	samples := samples{out}
+	c.collectRoutes(samples)
+	c.collectIndex(samples)
+	c.collectMemory(samples)
+	c.collectFeed(samples)
+}
+
+// samples receives the values of a collection.
+type samples struct{ out chan<- prometheus.Metric }
+
+func (s samples) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s samples) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (c *collector) collectRoutes(out samples) {
+	s := c.routes.Stats()
+	out.counter(promptTokens, s.PromptTokens)
+	out.counter(cachedTokens, s.CachedTokens)
+	out.counter(promptBlocks, s.Blocks)
+	out.counter(overlapBlocks, s.OverlapBlocks)
+
+	out.gauge(bookingsOpen, float64(s.Bookings.Open))
+	for reason, n := range s.Bookings.Ended {
+		out.counter(bookingsEnded, n, pick.Reason(reason).String())
+	}
+	out.counter(unbooked, s.Bookings.Unbooked)
+	out.counter(lostRaces, s.Bookings.LostRaces)
+
+	out.counter(queuedTotal, s.Queued)
+	out.counter(cancelled, s.Cancelled)
+	for _, q := range c.routes.Queues() {
+		out.gauge(queueRequests, float64(q.Requests), q.Pool, q.Class)
+		out.gauge(queueTokens, float64(q.Tokens), q.Pool, q.Class)
+	}
+}
+
+func (c *collector) collectIndex(out samples) {
+	s := c.index.Stats()
+	out.gauge(indexBytes, float64(s.Bytes))
+	out.gauge(indexMaxBytes, float64(s.MaxBytes))
+	out.gauge(indexBlocks, float64(s.Nodes))
+	out.gauge(indexPairs, float64(s.Pairs))
+	out.gauge(indexPredicted, float64(s.Predicted))
+	out.gauge(indexOrphans, float64(s.Orphans))
+	out.counter(indexEvictions, s.Evicted)
+}
+
+func (c *collector) collectMemory(out samples) {
+	s := c.memory.Stats()
+	out.gauge(memoryBytes, float64(s.Bytes))
+	out.gauge(memoryMaxBytes, float64(s.MaxBytes))
+	out.gauge(memoryEntries, float64(s.Entries))
+	out.counter(memoryEvictions, s.Evicted)
+	out.counter(memoryLookups, s.Hits, "hit")
+	out.counter(memoryLookups, s.Misses, "miss")
+	out.counter(memoryText, s.HitText, "hit")
+	out.counter(memoryText, s.MissText, "miss")
+}
+
+func (c *collector) collectFeed(out samples) {
+	s := c.feed.Stats()
+	for state, n := range s.Ranks {
+		out.gauge(feedRanks, float64(n), feed.State(state).String())
+	}
+	out.counter(feedBatches, s.Batches)
+	out.counter(feedBlocks, s.Stored, "stored")
+	out.counter(feedBlocks, s.Removed, "removed")
+	out.counter(feedDuplicates, s.Duplicates)
+	out.counter(feedGaps, s.Gaps)
+	out.counter(feedLost, s.GivenUp)
+	out.counter(feedRestarts, s.Restarts)
+
+	out.counter(feedIgnored, s.WrongBlockSize, "block_size")
+	out.counter(feedIgnored, s.Unknown, "unknown_kind")
+	out.counter(feedIgnored, s.NoTokens, "no_tokens")
+	out.counter(feedIgnored, s.UnknownWorker, "unknown_worker")
+	out.counter(feedIgnored, s.WrongEpoch, "wrong_epoch")
+}
+
+var (
+	driftPromised = metric.Desc("feed", "promised_cached_tokens_total", "Cached tokens that decisions predicted, of the requests that the engine's counters certainly include.", "worker")
+	driftFound    = metric.Desc("feed", "reported_cached_tokens_total", "Cached tokens that the worker's engine reported in the same time, for all its clients.", "worker")
+	driftRatio    = metric.Desc("feed", "drift_ratio", "Predicted cached tokens that the engine cannot have found, as a share of the prompt tokens of the last window. Negative: found and not predicted.", "worker")
+	driftWindows  = metric.Desc("feed", "drift_windows_total", "Windows in which predictions and reports were compared.", "worker")
+	driftResyncs  = metric.Desc("feed", "drift_resyncs_total", "Rebuilds of a worker's cache state because of drift.", "worker")
+)
+
+// driftCollector publishes the comparison of predicted and reported cached tokens. Its label is the name
+// of a worker of the fleet.
+type driftCollector struct{ drift *drift.Detector }
+
+// NewDriftCollector returns a collector of d's statistics.
+func NewDriftCollector(d *drift.Detector) prometheus.Collector { return driftCollector{d} }
+
+// Describe sends nothing: the workers are not known yet.
+func (c driftCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all statistics.
+func (c driftCollector) Collect(metrics chan<- prometheus.Metric) {
+	out := samples{metrics}
+	for _, w := range c.drift.Stats() {
+		out.counter(driftPromised, w.Promised, w.Worker)
+		out.counter(driftFound, w.Found, w.Worker)
+		out.gauge(driftRatio, w.Ratio, w.Worker)
+		out.counter(driftWindows, w.Windows, w.Worker)
+		out.counter(driftResyncs, w.Resyncs, w.Worker)
+	}
+}
+
+var (
+	peersLive       = metric.Desc("peers", "replicas", "Other replicas of the router that publish their bookings.")
+	peersBooked     = metric.Desc("peers", "bookings", "Requests that other replicas have booked.")
+	peersMessages   = metric.Desc("peers", "messages_total", "Booking updates of other replicas: applied, old (late or repeated), or lost (missing by their numbers).", "result")
+	peersMismatches = metric.Desc("peers", "digest_mismatches_total", "Updates after which a replica's bookings did not match its digest. A full update within two seconds corrects them.")
+	peersExpired    = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
+)
+
+// peersCollector publishes the exchange of bookings with other replicas.
+type peersCollector struct{ peers *peers.Receiver }
+
+// Describe sends nothing, like the other collectors.
+func (c peersCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all statistics.
+func (c peersCollector) Collect(metrics chan<- prometheus.Metric) {
+	out := samples{metrics}
+	s := c.peers.Stats()
+	out.gauge(peersLive, float64(s.Live))
+	out.gauge(peersBooked, float64(s.Booked))
+	out.counter(peersMessages, s.Messages, "applied")
+	out.counter(peersMessages, s.Old, "old")
+	out.counter(peersMessages, s.Lost, "lost")
+	out.counter(peersMismatches, s.Differed)
+	out.counter(peersExpired, s.Expired)
+}

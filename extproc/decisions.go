@@ -1,0 +1,76 @@
+package extproc
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// newDecisionLog opens the configured decision log. It returns a nil writer if none is configured.
+func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Registerer) (*decisionlog.Writer, *decisionFile, error) {
+	if cfg.Log == "" {
+		return nil, nil, nil
+	}
+	file, err := openDecisionFile(cfg.Log, cfg.LogBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	part := metric.For(reg, "decision_log")
+	written := part.Counter("lines_total", "Lines written to the decision log: decisions, and ends of their requests.")
+	lost := part.Counter("lost_total", "Lines lost because they came faster than the disk could write, or because a write failed.")
+	errors := &rareErrors{log: log, path: cfg.Log}
+
+	return decisionlog.NewWriter(decisionlog.WriterConfig{
+		HashEvery: cfg.HashEvery,
+		Append:    file.append,
+		Written:   func(lines int) { written.Add(float64(lines)) },
+		Lost: func(lines int, err error) {
+			lost.Add(float64(lines))
+			errors.add(err)
+		},
+	}), file, nil
+}
+
+// rareErrors logs errors of the decision log, at most once a minute: a full disk would otherwise fill the
+// log with them.
+type rareErrors struct {
+	log  *slog.Logger
+	path string
+
+	mu   sync.Mutex
+	last time.Time // guarded by mu
+}
+
+const logErrorsEvery = time.Minute
+
+// add logs err, unless it is nil or another was logged less than a minute ago.
+func (r *rareErrors) add(err error) {
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if now := time.Now(); now.Sub(r.last) >= logErrorsEvery {
+		r.last = now
+		r.log.Error("decision log: lines are lost", "path", r.path, "err", err)
+	}
+}
+
+// endOf returns the end of the request of an access log entry. The entry must have a decision.
+func endOf(e *messages.Entry, outcome string, now time.Time) *decisionlog.End {
+	return &decisionlog.End{
+		ID: e.Decision, At: now, Outcome: outcome,
+		FirstByte: milliseconds(e.FirstByte), LastByte: milliseconds(e.LastByte), ResponseBytes: e.ResponseBytes,
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }

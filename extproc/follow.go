@@ -1,0 +1,112 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// settleTime is how long a worker that has become ready waits for its first pick. Within a second every
+// Envoy knows the worker; a pick that Envoy does not know is ignored.
+const settleTime = 1500 * time.Millisecond
+
+// addListedWorkers puts the workers of the configuration into the fleet, and opens their event sockets.
+func (r *Router) addListedWorkers(settings *config.Config) error {
+	workers, err := settings.FleetWorkers()
+	if err != nil {
+		return err
+	}
+
+	r.listed = discovery.Names(workers)
+	for _, w := range workers {
+		if _, err := r.fleet.Put(w); err != nil {
+			return fmt.Errorf("add worker of the configuration: %w", err)
+		}
+	}
+	r.sockets, err = sockets.New(sockets.Config{Feed: r.feed, Log: r.log}, workers)
+	return err
+}
+
+// followBus keeps the fleet, its loads and the cache states as published on the bus, until ctx ends. It
+// calls synced when the workers that are on the bus now are in the fleet.
+func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
+	workers := discovery.Config{
+		Bus: b, Fleet: r.fleet, Log: r.log, Keep: r.listed, Settle: settleTime, Synced: synced,
+	}
+
+	var all sync.WaitGroup
+	subscribe := func(of string, run func() error) {
+		all.Go(func() {
+			if err := run(); err != nil {
+				r.log.Error("bus subscription ended", "of", of, "err", err)
+			}
+		})
+	}
+	subscribe("fleet", func() error { return discovery.Bus(ctx, workers) })
+	subscribe("load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
+	subscribe("bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
+	subscribe("events", func() error { return r.caches.Run(ctx, b) })
+	all.Go(func() { r.publishBookings(ctx, b) })
+	all.Go(func() { r.pruneDrift(ctx) })
+	all.Wait()
+}
+
+// applyLoad applies an engine's report of its load, unless it is from another epoch of the worker.
+func (r *Router) applyLoad(l bus.Load) {
+	now := time.Now()
+	rank, ok := r.fleet.Snapshot().Rank(l.Worker, l.Rank)
+	if !ok || rank.Worker.Epoch != l.Epoch {
+		return
+	}
+
+	report := fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime}
+	if n := r.routes.ObserveReport(rank, report); n > 0 {
+		r.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
+	}
+
+	// The counters are those of all ranks of the engine.
+	if l.PrefixQueries > 0 && r.drift.Counted(l.Worker, l.Epoch, l.PrefixQueries, l.PrefixHits, now) {
+		r.rebuild(rank.Worker)
+	}
+}
+
+// requestServed records the cached tokens that a decision predicted, when its request has ended.
+func (r *Router) requestServed(rank fleet.Rank, decided time.Time, prompt, cached int) {
+	r.drift.Served(rank.Worker.Name, rank.Worker.Epoch, decided, prompt, cached, r.blockSize(rank.Worker))
+}
+
+// rebuild empties the ranks of a worker whose engine does not find the predicted tokens. They are not
+// exact then, so that cachesync recovers them.
+func (r *Router) rebuild(w *fleet.Worker) {
+	for _, s := range r.drift.Stats() {
+		if s.Worker == w.Name {
+			r.log.Warn("engine and router disagree on cached tokens; the worker's cache state is rebuilt",
+				"worker", w.Name, "ratio", s.Ratio, "predicted", s.Promised, "reported", s.Found)
+		}
+	}
+	for rank := range w.Ranks {
+		r.feed.Forget(w.Name, rank)
+	}
+}
+
+// pruneDrift drops the figures of workers that leave the fleet, until ctx ends.
+func (r *Router) pruneDrift(ctx context.Context) {
+	for {
+		changed := r.fleet.Changed()
+		snap := r.fleet.Snapshot()
+		r.drift.Keep(func(worker string) bool { return snap.Worker(worker) != nil })
+
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

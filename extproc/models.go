@@ -1,0 +1,128 @@
+package extproc
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/stator-project/stator/extproc/stream"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/modelfile"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/queue"
+)
+
+// ProfiledSpeeds returns the speeds of the models that have a measured profile, by model.
+func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error) {
+	speeds := map[string]perfmodel.Speed{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		if m.Profile == "" {
+			continue
+		}
+		p, err := perfmodel.LoadProfile(os.DirFS(m.Profile))
+		if err != nil {
+			return nil, fmt.Errorf("models[%d].profile %s: %w", i, m.Profile, err)
+		}
+		speeds[m.Name] = p.Speed()
+	}
+	return speeds, nil
+}
+
+// setModels replaces the models of the router, under their names and aliases.
+func (r *Router) setModels(settings *config.Config) error {
+	models := map[string]*route.ModelConfig{}
+	blockSizes := map[string]int{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		p, err := r.prepare(m.Path)
+		if err != nil {
+			return fmt.Errorf("models[%d].path: %w", i, err)
+		}
+		cost, err := m.Router.CostFunction()
+		if err != nil {
+			return fmt.Errorf("models[%d].router: %w", i, err)
+		}
+
+		blockSizes[m.Name] = m.BlockSize
+		for _, name := range append([]string{m.Name}, m.Aliases...) {
+			models[name] = &route.ModelConfig{
+				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
+				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
+				Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
+			}
+		}
+	}
+
+	if err := r.routes.SetModels(models); err != nil {
+		return err
+	}
+	r.blockSizes.Store(&blockSizes)
+	return nil
+}
+
+// prepare returns the model at a path, which it loads at the first call.
+func (r *Router) prepare(path string) (*prompt.Model, error) {
+	if p := r.prepared[path]; p != nil {
+		return p, nil
+	}
+	p, err := modelfile.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	r.prepared[path] = p.WithMemory(r.memory)
+	return r.prepared[path], nil
+}
+
+// blockSize returns the tokens per block of prompts for a worker.
+func (r *Router) blockSize(w *fleet.Worker) int {
+	if sizes := r.blockSizes.Load(); sizes != nil {
+		return (*sizes)[w.Model]
+	}
+	return w.BlockSize
+}
+
+// queueConfig returns the queue of a model; nil if its requests do not wait.
+func queueConfig(q *config.Queue) *queue.Config {
+	if q.MaxWait == 0 {
+		return nil
+	}
+
+	cfg := &queue.Config{Limit: queue.Limit{Requests: q.Requests, Tokens: q.Tokens, CachedTokens: q.CachedTokens}}
+	for i := range q.Classes {
+		c := &q.Classes[i]
+		cfg.Classes = append(cfg.Classes, queue.Class{
+			Name: c.Name, Quantum: c.Quantum, Order: orderOf(c.Order), Fair: q.Fair,
+			Limit: queue.Limit{Requests: c.Requests, Tokens: c.Tokens, CachedTokens: c.CachedTokens},
+		})
+	}
+	if len(cfg.Classes) == 0 {
+		cfg.Classes = []queue.Class{{Order: orderOf(q.Order), Fair: q.Fair}}
+	}
+	return cfg
+}
+
+// orderOf returns the order of that name, which the configuration has validated.
+func orderOf(name string) queue.Order {
+	order, _ := queue.ParseOrder(name)
+	return order
+}
+
+func streamSettings(settings *config.Config) stream.Settings {
+	pools := map[string]string{}
+	for i := range settings.Models {
+		for _, alias := range settings.Models[i].Aliases {
+			pools[alias] = settings.Models[i].Name
+		}
+	}
+	return stream.Settings{
+		BodyBytes:      settings.Gateway.MaxBodyBytes,
+		RejectUnknown:  settings.Gateway.UnknownPaths == "reject",
+		DefaultModel:   settings.Models[0].Name,
+		Pools:          pools,
+		AffinityHeader: settings.Gateway.AffinityHeader,
+		Hints:          stream.Hints(settings.Gateway.Hints),
+	}
+}

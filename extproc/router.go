@@ -1,0 +1,257 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/cachesync"
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/extproc/stream"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/grpcserve"
+	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/peers"
+)
+
+// Config is read by New and not changed later.
+type Config struct {
+	// Settings is the configuration file. The parts of it that need no restart can be replaced with
+	// Router.Reload.
+	Settings *config.Config
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Router is the router process. Create it with [New].
+type Router struct {
+	log *slog.Logger
+
+	// What is known, lowest first.
+	fleet  *fleet.Fleet
+	index  *kvindex.Index
+	feed   *feed.Feed
+	drift  *drift.Detector
+	peers  *peers.Receiver // bookings of the other replicas
+	memory *prompt.Memory
+	routes *route.Router
+
+	// How it is kept up to date.
+	replica string // the name of this process among the replicas; every start has a new one
+	listed  map[string]bool
+	sockets *sockets.Reader
+	caches  *cachesync.Syncer
+
+	// What Envoy talks to.
+	decisions    *stream.Server
+	accessLog    *accesslog.Server
+	grpc         *grpc.Server
+	decisionLog  *decisionlog.Writer // nil without a decision log
+	decisionFile *decisionFile       // nil without a decision log
+
+	// prepared holds the loaded models by path: a model's files are read once. It is used by New and
+	// Reload only, which are not called at the same time.
+	prepared map[string]*prompt.Model
+	// blockSizes holds the tokens per block by model. The map is never changed once stored.
+	blockSizes atomic.Pointer[map[string]int]
+}
+
+// New returns a router with the models and workers of its configuration. It opens the decision log.
+func New(cfg Config) (*Router, error) {
+	settings := cfg.Settings
+	r := &Router{log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}}
+
+	r.index = kvindex.New(kvindex.Config{MaxBytes: settings.Index.MaxBytes})
+	r.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
+		r.routes.RankGone(id)
+		r.feed.RankGone(id)
+	}})
+	r.feed = feed.New(feed.Config{BlockSize: r.blockSize}, r.fleet, r.index)
+	r.drift = drift.New(drift.Config{Bound: settings.Index.DriftRatio, Tokens: int(settings.Index.DriftTokens)})
+	r.peers = peers.NewReceiver(r.replica, r.fleet)
+	r.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
+
+	var err error
+	if r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics); err != nil {
+		return nil, err
+	}
+	if r.routes, err = r.newRoutes(settings); err != nil {
+		return nil, err
+	}
+	if err := r.setModels(settings); err != nil {
+		return nil, err
+	}
+	if err := r.addListedWorkers(settings); err != nil {
+		return nil, err
+	}
+
+	r.caches = cachesync.New(cachesync.Config{
+		Fleet: r.fleet, Feed: r.feed, Excluded: r.listed, Log: cfg.Log, Metrics: cfg.Metrics,
+	})
+	r.newServers(cfg)
+	cfg.Metrics.MustRegister(
+		&collector{r.routes, r.feed, r.index, r.memory}, NewDriftCollector(r.drift), peersCollector{r.peers},
+	)
+	return r, nil
+}
+
+// newRoutes returns the part that decides, without models.
+func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
+	speeds, err := ProfiledSpeeds(settings)
+	if err != nil {
+		return nil, err
+	}
+
+	cfg := route.Config{Seed: rand.Uint64(), PredictFor: r.feed.Lifetime, Served: r.requestServed, Speeds: speeds}
+	if r.decisionLog != nil {
+		cfg.Decided = r.decisionLog.Decided
+	}
+	return route.New(cfg, r.fleet, r.index), nil
+}
+
+// newServers makes the gRPC server with both of Envoy's services.
+func (r *Router) newServers(cfg Config) {
+	r.decisions = stream.NewServer(streamSettings(cfg.Settings), r.routes, cfg.Log, cfg.Metrics)
+	r.accessLog = accesslog.NewServer(accesslog.Config{
+		Bookings: r.routes, Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
+	})
+
+	r.grpc = grpc.NewServer(stream.Options(config.MaxBodyBytes)...)
+	stream.Register(r.grpc, r.decisions)
+	accesslog.Register(r.grpc, r.accessLog)
+	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
+}
+
+// requestEnded writes the end of a request to the decision log.
+func (r *Router) requestEnded(e *messages.Entry, outcome string, now time.Time) {
+	if r.decisionLog != nil && e.Decision != "" {
+		r.decisionLog.Ended(endOf(e, outcome, now))
+	}
+}
+
+// Fleet returns the workers that the router knows.
+func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
+
+// Feed returns the cache states.
+func (r *Router) Feed() *feed.Feed { return r.feed }
+
+// Peers returns the bookings of the other replicas.
+func (r *Router) Peers() *peers.Receiver { return r.peers }
+
+// Routes returns the part that decides.
+func (r *Router) Routes() *route.Router { return r.routes }
+
+// BusLost marks the cache states that depend on the bus as stale. It is made for bus.Config.Lost.
+func (r *Router) BusLost() { r.caches.Disconnected() }
+
+// ReadyModels returns an error unless every model has a ready worker.
+func (r *Router) ReadyModels() error {
+	for _, m := range r.routes.Models() {
+		if m.Ready == 0 {
+			return fmt.Errorf("model %s has no ready worker", m.Name)
+		}
+	}
+	return nil
+}
+
+// Reload replaces the models and settings that need no restart.
+func (r *Router) Reload(settings *config.Config) error {
+	if err := r.setModels(settings); err != nil {
+		return err
+	}
+	r.decisions.Reload(streamSettings(settings))
+	r.routes.Wake(time.Now()) // queued requests may fit the new limits
+	return nil
+}
+
+// RunConfig says where a router serves.
+type RunConfig struct {
+	// Listen opens the listener for Envoy. It is called once.
+	Listen func() (net.Listener, error)
+	// Bus is the bus to follow; nil for none.
+	Bus *bus.Bus
+	// AwaitFleet delays Listen until the workers on the bus are in the fleet.
+	AwaitFleet bool
+}
+
+// Run follows the bus and the listed workers, and serves Envoy, until ctx ends or serving fails. It must
+// be called once.
+func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
+	ctx, stop := context.WithCancel(ctx)
+	var followers sync.WaitGroup
+	defer followers.Wait()
+	defer stop()
+
+	synced := make(chan struct{})
+	followers.Go(func() { r.sockets.Run(ctx) })
+	if cfg.Bus != nil {
+		followers.Go(func() { r.followBus(ctx, cfg.Bus, func() { close(synced) }) })
+	}
+	if cfg.Bus != nil && cfg.AwaitFleet {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+
+	ln, err := cfg.Listen()
+	if err != nil {
+		return err
+	}
+	return grpcserve.Run(ctx, r.grpc, ln, r.runBesideServer)
+}
+
+// runBesideServer runs what belongs to the serving of Envoy, until ctx ends.
+func (r *Router) runBesideServer(ctx context.Context) error {
+	var all sync.WaitGroup
+	all.Go(func() { r.settlePrefills(ctx) })
+	if r.decisionLog != nil {
+		all.Go(func() {
+			r.decisionLog.Run(ctx)
+			r.decisionFile.close()
+		})
+	}
+
+	err := r.accessLog.Run(ctx)
+	all.Wait()
+	return err
+}
+
+// settleEvery is short compared with a prefill, because the measured prefill times are as exact as this.
+// A round over a thousand bookings takes some ten microseconds.
+const settleEvery = 20 * time.Millisecond
+
+// settlePrefills moves bookings from prefill to decode when events report their prompts' blocks.
+func (r *Router) settlePrefills(ctx context.Context) {
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+
+	for {
+		select {
+		case now := <-tick.C:
+			r.routes.SettlePrefills(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}

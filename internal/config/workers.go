@@ -1,0 +1,33 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// FleetWorkers returns the workers that the configuration lists, all ready: they have no agent that
+// could report their state.
+func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
+	var workers []fleet.Worker
+	for i := range c.Models {
+		m := &c.Models[i]
+		for _, w := range m.Workers {
+			role, err := fleet.ParseRole(w.Role)
+			if err != nil {
+				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
+			}
+			taints, err := fleet.NewTaints(w.Taints)
+			if err != nil {
+				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
+			}
+
+			workers = append(workers, fleet.Worker{
+				Name: w.Name, Model: m.Name, Role: role, Address: w.Address, Engine: w.Engine,
+				Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
+				Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
+			})
+		}
+	}
+	return workers, nil
+}

@@ -1,0 +1,32 @@
+// Package grpcserve runs a gRPC server together with the task that feeds it.
+//
+// It keeps no state, and its functions are safe for concurrent use.
+package grpcserve
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc"
+)
+
+// Run serves on ln, and runs task beside it, until ctx ends or one of the two fails. The context of task
+// ends with the server. Run returns when both have ended.
+func Run(ctx context.Context, srv *grpc.Server, ln net.Listener, task func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+
+	done := make(chan error, 1)
+	go func() {
+		err := task(ctx)
+		srv.Stop() // and not GracefulStop: Envoy's streams do not end by themselves
+		done <- err
+	}()
+
+	err := srv.Serve(ln)
+	stop()
+	if taskErr := <-done; err == nil {
+		err = taskErr
+	}
+	return err
+}
