@@ -37,7 +37,7 @@ func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) 
 
 // bookingsMessage returns the message of an update.
 func bookingsMessage(u *peers.Update) *busv1.Bookings {
-	m := &busv1.Bookings{Replica: u.Replica, Seq: u.Seq, Full: u.Whole, Digest: u.Digest}
+	m := &busv1.Bookings{Replica: u.Replica, Seq: u.Seq, Full: u.Full, Digest: u.Digest}
 	for i := range u.Ranks {
 		a := &u.Ranks[i]
 		m.Ranks = append(m.Ranks, &busv1.RankAmount{
@@ -52,7 +52,7 @@ func bookingsMessage(u *peers.Update) *busv1.Bookings {
 
 // readBookings returns the update in a message. Its receiver checks the amounts.
 func readBookings(m *busv1.Bookings) *peers.Update {
-	u := &peers.Update{Replica: m.Replica, Seq: m.Seq, Whole: m.Full, Digest: m.Digest}
+	u := &peers.Update{Replica: m.Replica, Seq: m.Seq, Full: m.Full, Digest: m.Digest}
 	for _, a := range m.Ranks {
 		u.Ranks = append(u.Ranks, peers.RankAmount{
 			Worker: a.Worker, Epoch: a.Epoch, Rank: int(a.Rank),

@@ -32,7 +32,7 @@ var (
 	sampleEvents   = feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: &sampleBatch}
 	sampleMark     = feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
 	sampleSnapshot = feed.Snapshot{ID: 1, Epoch: 2, Next: 3, Seconds: 1.5, Complete: true, BlockSize: 16, Dump: []byte("dump")}
-	sampleUpdate   = peers.Update{Replica: "r", Seq: 7, Whole: true, Digest: 9, Ranks: []peers.RankAmount{
+	sampleUpdate   = peers.Update{Replica: "r", Seq: 7, Full: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}
 	samplePlan = plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}

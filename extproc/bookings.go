@@ -32,12 +32,14 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 			if n := r.peers.Expire(now); n > 0 {
 				r.log.Warn("replicas of the router stopped publishing; their bookings were dropped", "replicas", n)
 			}
+
+			// A lost update needs no retry: amounts are absolute, and a full update follows.
 			update, ok := publisher.Next(now)
 			if !ok {
 				continue
 			}
 			if err := b.PublishBookings(&update); err != nil {
-				r.log.Debug("bookings not published", "err", err) // a later update repeats them
+				r.log.Debug("bookings not published", "err", err)
 			}
 		case <-ctx.Done():
 			return

@@ -13,7 +13,8 @@ import (
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
-// collector publishes the statistics of packages that import no metrics library.
+// collector publishes the statistics of packages that import no metrics library: the pure packages count, and
+// this process exports their counters.
 type collector struct {
 	routes *route.Router
 	feed   *feed.Feed
@@ -21,20 +22,31 @@ type collector struct {
 	memory *prompt.Memory
 }
 
+// Decisions, bookings and the queue. Tokens and blocks are counted when a request is picked, so they include
+// requests that end without an answer.
 var (
-	promptTokens  = metric.Desc("route", "prompt_tokens_total", "Tokens in the prompts of picked requests.")
-	cachedTokens  = metric.Desc("route", "cached_tokens_total", "Those of the prompt tokens that the picked rank had cached, as far as the index stored or predicted.")
+	promptTokens = metric.Desc("route", "prompt_tokens_total", "Tokens in the prompts of picked requests.")
+	cachedTokens = metric.Desc("route", "cached_tokens_total",
+		"Those of the prompt tokens that the picked rank had cached, as far as the index stored or predicted.")
 	promptBlocks  = metric.Desc("route", "prompt_blocks_total", "Complete blocks in the prompts of picked requests.")
-	overlapBlocks = metric.Desc("route", "overlap_blocks_total", "Those of the prompt blocks that the picked rank had cached, as far as the index stored or predicted. Divided by prompt_blocks_total: the hit rate.")
+	overlapBlocks = metric.Desc("route", "overlap_blocks_total",
+		"Those of the prompt blocks that the picked rank had cached, as far as the index stored or predicted. "+
+			"Divided by prompt_blocks_total: the hit rate.")
 	bookingsOpen  = metric.Desc("route", "bookings", "Booked requests that have not ended.")
 	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")
-	unbooked      = metric.Desc("route", "unbooked_requests_total", "Picked requests that were not booked because the table of bookings was full.")
-	queueRequests = metric.Desc("route", "queue_requests", "Requests in the queue: every rank that may serve them is busy.", "model", "class")
-	queueTokens   = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
-	queuedTotal   = metric.Desc("route", "queued_requests_total", "Requests that were queued.")
-	cancelled     = metric.Desc("route", "queue_cancelled_total", "Queued requests that their clients cancelled.")
-	lostRaces     = metric.Desc("route", "lost_races_total", "Picks that were repeated because a request decided at the same time was booked first.")
+	unbooked      = metric.Desc("route", "unbooked_requests_total",
+		"Picked requests that were not booked because the table of bookings was full.")
+	queueRequests = metric.Desc("route", "queue_requests",
+		"Requests in the queue: every rank that may serve them is busy.", "model", "class")
+	queueTokens = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
+	queuedTotal = metric.Desc("route", "queued_requests_total", "Requests that were queued.")
+	cancelled   = metric.Desc("route", "queue_cancelled_total", "Queued requests that their clients cancelled.")
+	lostRaces   = metric.Desc("route", "lost_races_total",
+		"Picks that were repeated because a request decided at the same time was booked first.")
+)
 
+// The index. Its memory is bounded: at the limit the blocks go first that were stored longest ago.
+var (
 	indexBytes     = metric.Desc("index", "bytes", "Memory of the index.")
 	indexMaxBytes  = metric.Desc("index", "max_bytes", "Limit of the memory of the index.")
 	indexBlocks    = metric.Desc("index", "blocks", "Different blocks in the index.")
@@ -42,14 +54,24 @@ var (
 	indexPredicted = metric.Desc("index", "predicted_blocks", "Predicted blocks that are neither reported nor expired yet.")
 	indexOrphans   = metric.Desc("index", "orphan_blocks", "Blocks whose parent block is not in the index yet.")
 	indexEvictions = metric.Desc("index", "evictions_total", "Pairs of a block and a rank dropped because the index reached its limit.")
+)
 
-	memoryBytes     = metric.Desc("prompt", "memory_bytes", "Memory of tokenized prompt segments.")
-	memoryMaxBytes  = metric.Desc("prompt", "memory_max_bytes", "Limit of that memory; 0 disables it.")
-	memoryEntries   = metric.Desc("prompt", "memory_entries", "Entries in that memory: prompt segments, and ranges of their block hashes.")
+// The memory of tokenized prompts. A conversation's next prompt begins with the one before, so most of its
+// segments are found.
+var (
+	memoryBytes    = metric.Desc("prompt", "memory_bytes", "Memory of tokenized prompt segments.")
+	memoryMaxBytes = metric.Desc("prompt", "memory_max_bytes", "Limit of that memory; 0 disables it.")
+	memoryEntries  = metric.Desc("prompt", "memory_entries",
+		"Entries in that memory: prompt segments, and ranges of their block hashes.")
 	memoryEvictions = metric.Desc("prompt", "memory_evictions_total", "Entries dropped because the memory reached its limit.")
-	memoryLookups   = metric.Desc("prompt", "memory_lookups_total", "Prompt segments found in the memory (hit), or tokenized (miss).", "result")
-	memoryText      = metric.Desc("prompt", "memory_text_bytes_total", "Text of the prompt segments found in the memory (hit), or tokenized (miss).", "result")
+	memoryLookups   = metric.Desc("prompt", "memory_lookups_total",
+		"Prompt segments found in the memory (hit), or tokenized (miss).", "result")
+	memoryText = metric.Desc("prompt", "memory_text_bytes_total",
+		"Text of the prompt segments found in the memory (hit), or tokenized (miss).", "result")
+)
 
+// The cache states. Duplicates and gaps are normal after a lost message; unrecovered gaps are not.
+var (
 	feedRanks      = metric.Desc("feed", "ranks", "Ranks by the state of their caches in the index.", "state")
 	feedBatches    = metric.Desc("feed", "batches_total", "Batches of events applied.")
 	feedBlocks     = metric.Desc("feed", "blocks_total", "Blocks that events stored or removed.", "kind")
@@ -72,17 +94,20 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectFeed(samples)
 }
 
-// samples receives the values of a collection.
+// samples sends the values of one collection.
 type samples struct{ out chan<- prometheus.Metric }
 
+// counter sends the value of a counter with these label values.
 func (s samples) counter(d *prometheus.Desc, v uint64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
+// gauge sends the value of a gauge with these label values.
 func (s samples) gauge(d *prometheus.Desc, v float64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 }
 
+// collectRoutes reads decisions, bookings and queues.
 func (c *collector) collectRoutes(out samples) {
 	s := c.routes.Stats()
 	out.counter(promptTokens, s.PromptTokens)
@@ -105,6 +130,7 @@ func (c *collector) collectRoutes(out samples) {
 	}
 }
 
+// collectIndex reads the index.
 func (c *collector) collectIndex(out samples) {
 	s := c.index.Stats()
 	out.gauge(indexBytes, float64(s.Bytes))
@@ -116,6 +142,7 @@ func (c *collector) collectIndex(out samples) {
 	out.counter(indexEvictions, s.Evicted)
 }
 
+// collectMemory reads the memory of tokenized prompts.
 func (c *collector) collectMemory(out samples) {
 	s := c.memory.Stats()
 	out.gauge(memoryBytes, float64(s.Bytes))
@@ -128,6 +155,8 @@ func (c *collector) collectMemory(out samples) {
 	out.counter(memoryText, s.MissText, "miss")
 }
 
+// collectFeed reads the cache states. Ignored events are one metric with a label, so that an alert covers
+// all reasons.
 func (c *collector) collectFeed(out samples) {
 	s := c.feed.Stats()
 	for state, n := range s.Ranks {
@@ -148,12 +177,18 @@ func (c *collector) collectFeed(out samples) {
 	out.counter(feedIgnored, s.WrongEpoch, "wrong_epoch")
 }
 
+// The comparison of promised and reported cached tokens, per worker. A worker appears with its first whole
+// window.
 var (
-	driftPromised = metric.Desc("feed", "promised_cached_tokens_total", "Cached tokens that decisions predicted, of the requests that the engine's counters certainly include.", "worker")
-	driftFound    = metric.Desc("feed", "reported_cached_tokens_total", "Cached tokens that the worker's engine reported in the same time, for all its clients.", "worker")
-	driftRatio    = metric.Desc("feed", "drift_ratio", "Predicted cached tokens that the engine cannot have found, as a share of the prompt tokens of the last window. Negative: found and not predicted.", "worker")
-	driftWindows  = metric.Desc("feed", "drift_windows_total", "Windows in which predictions and reports were compared.", "worker")
-	driftResyncs  = metric.Desc("feed", "drift_resyncs_total", "Rebuilds of a worker's cache state because of drift.", "worker")
+	driftPromised = metric.Desc("feed", "promised_cached_tokens_total",
+		"Cached tokens that decisions predicted, of the requests that the engine's counters certainly include.", "worker")
+	driftFound = metric.Desc("feed", "reported_cached_tokens_total",
+		"Cached tokens that the worker's engine reported in the same time, for all its clients.", "worker")
+	driftRatio = metric.Desc("feed", "drift_ratio",
+		"Predicted cached tokens that the engine cannot have found, as a share of the prompt tokens of the last "+
+			"window. Negative: found and not predicted.", "worker")
+	driftWindows = metric.Desc("feed", "drift_windows_total", "Windows in which predictions and reports were compared.", "worker")
+	driftResyncs = metric.Desc("feed", "drift_resyncs_total", "Rebuilds of a worker's cache state because of drift.", "worker")
 )
 
 // driftCollector publishes the comparison of predicted and reported cached tokens. Its label is the name
@@ -178,12 +213,15 @@ func (c driftCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
+// The exchange of bookings between the replicas of the router.
 var (
-	peersLive       = metric.Desc("peers", "replicas", "Other replicas of the router that publish their bookings.")
-	peersBooked     = metric.Desc("peers", "bookings", "Requests that other replicas have booked.")
-	peersMessages   = metric.Desc("peers", "messages_total", "Booking updates of other replicas: applied, old (late or repeated), or lost (missing by their numbers).", "result")
-	peersMismatches = metric.Desc("peers", "digest_mismatches_total", "Updates after which a replica's bookings did not match its digest. A full update within two seconds corrects them.")
-	peersExpired    = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
+	peersLive     = metric.Desc("peers", "replicas", "Other replicas of the router that publish their bookings.")
+	peersBooked   = metric.Desc("peers", "bookings", "Requests that other replicas have booked.")
+	peersMessages = metric.Desc("peers", "messages_total",
+		"Booking updates of other replicas: applied, old (late or repeated), or lost (missing by their numbers).", "result")
+	peersMismatches = metric.Desc("peers", "digest_mismatches_total",
+		"Updates after which a replica's bookings did not match its digest. A full update within two seconds corrects them.")
+	peersExpired = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
 )
 
 // peersCollector publishes the exchange of bookings with other replicas.

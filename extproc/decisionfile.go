@@ -27,6 +27,7 @@ func openDecisionFile(path string, limit int64) (*decisionFile, error) {
 	return f, f.open()
 }
 
+// open opens the file under path. After an error the old file stays open.
 func (f *decisionFile) open() error {
 	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
@@ -73,6 +74,7 @@ func (f *decisionFile) append(lines []byte) error {
 		prefix, _ = header.Append(prefix) // a header has no error
 	}
 
+	// One write, so that the version line and the lines after it are in the file together or not at all.
 	n, err := f.file.Write(append(prefix, lines...))
 	f.size += int64(n)
 	f.cut = err != nil

@@ -13,7 +13,9 @@ import (
 	"github.com/stator-project/stator/internal/metric"
 )
 
-// newDecisionLog opens the configured decision log. It returns a nil writer if none is configured.
+// newDecisionLog opens the configured decision log. It returns a nil writer and a nil file if none is
+// configured. A log that cannot be opened is an error, so that a wrong path is found at the start; later
+// errors are counted and logged, and requests are served without a log.
 func newDecisionLog(cfg *config.Decisions, log *slog.Logger, reg prometheus.Registerer) (*decisionlog.Writer, *decisionFile, error) {
 	if cfg.Log == "" {
 		return nil, nil, nil
@@ -73,4 +75,5 @@ func endOf(e *messages.Entry, outcome string, now time.Time) *decisionlog.End {
 	}
 }
 
+// milliseconds returns d with three decimals.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }

@@ -21,7 +21,27 @@
 // stale. A router that has just started does not listen until it has received the workers on the bus:
 // without any it would refuse requests that Envoy, without a router, would serve.
 //
+// # Reload
+//
+//	part of the configuration     effect of Router.Reload
+//	----------------------------  ----------------------------------------------------------------
+//	models, aliases, block sizes  used by the next decision; bookings and cache states stay
+//	busy limits, queues, policies used by the next decision; queued requests are checked again
+//	gateway: bodies, hints        used by the next request
+//	listed workers                none: their sockets are opened once
+//	index, prompts, decision log  none: their memory and file are set up once
+//
+// A configuration that is wrong in one model changes nothing.
+//
+// # Drift
+//
+// Engines report how many prompt tokens they found in their caches. Package drift compares that with what
+// decisions promised. If the two differ by too much, the cause may be a bug here or in the engine, or a
+// block size that does not match. The router then empties the worker's part of the index, and cachesync
+// rebuilds it from the worker's agent. That is cheap compared with decisions on a wrong index.
+//
 // # Concurrency
 //
-// [Router.Run] owns every goroutine. All other methods are safe for concurrent use.
+// [Router.Run] owns every goroutine. [New] and [Router.Reload] must not be called at the same time. All
+// other methods are safe for concurrent use.
 package extproc

@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/drift"
 )
 
 // settleTime is how long a worker that has become ready waits for its first pick. Within a second every
@@ -41,7 +42,10 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 		Bus: b, Fleet: r.fleet, Log: r.log, Keep: r.listed, Settle: settleTime, Synced: synced,
 	}
 
+	// Each part has its own subscription and goroutine, so that a slow one does not delay the others:
+	// events can be late by a recovery, load and bookings must not be.
 	var all sync.WaitGroup
+	// A subscription ends early only if the bus refuses it. The others are still useful then.
 	subscribe := func(of string, run func() error) {
 		all.Go(func() {
 			if err := run(); err != nil {
@@ -58,7 +62,8 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 	all.Wait()
 }
 
-// applyLoad applies an engine's report of its load, unless it is from another epoch of the worker.
+// applyLoad applies an engine's report of its load, unless it is from another epoch of the worker: a report
+// of the old process would end bookings of the new one.
 func (r *Router) applyLoad(l bus.Load) {
 	now := time.Now()
 	rank, ok := r.fleet.Snapshot().Rank(l.Worker, l.Rank)
@@ -71,15 +76,19 @@ func (r *Router) applyLoad(l bus.Load) {
 		r.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}
 
-	// The counters are those of all ranks of the engine.
-	if l.PrefixQueries > 0 && r.drift.Counted(l.Worker, l.Epoch, l.PrefixQueries, l.PrefixHits, now) {
+	// An engine reports one counter for all its ranks, so drift is found per worker and not per rank.
+	counters := drift.Counters{Worker: l.Worker, Epoch: l.Epoch, Queries: l.PrefixQueries, Hits: l.PrefixHits}
+	if l.PrefixQueries > 0 && r.drift.Counted(counters, now) {
 		r.rebuild(rank.Worker)
 	}
 }
 
 // requestServed records the cached tokens that a decision predicted, when its request has ended.
 func (r *Router) requestServed(rank fleet.Rank, decided time.Time, prompt, cached int) {
-	r.drift.Served(rank.Worker.Name, rank.Worker.Epoch, decided, prompt, cached, r.blockSize(rank.Worker))
+	r.drift.Served(drift.Request{
+		Worker: rank.Worker.Name, Epoch: rank.Worker.Epoch, Decided: decided,
+		PromptTokens: prompt, CachedTokens: cached, BlockSize: r.blockSize(rank.Worker),
+	})
 }
 
 // rebuild empties the ranks of a worker whose engine does not find the predicted tokens. They are not
@@ -88,7 +97,7 @@ func (r *Router) rebuild(w *fleet.Worker) {
 	for _, s := range r.drift.Stats() {
 		if s.Worker == w.Name {
 			r.log.Warn("engine and router disagree on cached tokens; the worker's cache state is rebuilt",
-				"worker", w.Name, "ratio", s.Ratio, "predicted", s.Promised, "reported", s.Found)
+				"worker", w.Name, "ratio", s.Ratio, "promised", s.Promised, "found", s.Found)
 		}
 	}
 	for rank := range w.Ranks {
@@ -96,7 +105,8 @@ func (r *Router) rebuild(w *fleet.Worker) {
 	}
 }
 
-// pruneDrift drops the figures of workers that leave the fleet, until ctx ends.
+// pruneDrift drops the figures of workers that leave the fleet, until ctx ends. Without this the metrics
+// would keep a label for every worker that ever was.
 func (r *Router) pruneDrift(ctx context.Context) {
 	for {
 		changed := r.fleet.Changed()

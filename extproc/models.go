@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
-// ProfiledSpeeds returns the speeds of the models that have a measured profile, by model.
+// ProfiledSpeeds reads the configured profiles and returns the speeds of the models that have a measured profile, by model.
 func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error) {
 	speeds := map[string]perfmodel.Speed{}
 	for i := range settings.Models {
@@ -31,7 +31,8 @@ func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error)
 	return speeds, nil
 }
 
-// setModels replaces the models of the router, under their names and aliases.
+// setModels replaces the models of the router, under their names and aliases. After an error the old models
+// stay in use.
 func (r *Router) setModels(settings *config.Config) error {
 	models := map[string]*route.ModelConfig{}
 	blockSizes := map[string]int{}
@@ -59,11 +60,12 @@ func (r *Router) setModels(settings *config.Config) error {
 	if err := r.routes.SetModels(models); err != nil {
 		return err
 	}
-	r.blockSizes.Store(&blockSizes)
+	r.blockSizes.Store(&blockSizes) // after SetModels: a failed reload must not change it
 	return nil
 }
 
-// prepare returns the model at a path, which it loads at the first call.
+// prepare returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to
+// load and hundreds of megabytes, so a reload must not load it again, nor two names of one model.
 func (r *Router) prepare(path string) (*prompt.Model, error) {
 	if p := r.prepared[path]; p != nil {
 		return p, nil
@@ -84,7 +86,8 @@ func (r *Router) blockSize(w *fleet.Worker) int {
 	return w.BlockSize
 }
 
-// queueConfig returns the queue of a model; nil if its requests do not wait.
+// queueConfig returns the queue of a model; nil if its requests do not wait. Without configured classes there
+// is one class without a name.
 func queueConfig(q *config.Queue) *queue.Config {
 	if q.MaxWait == 0 {
 		return nil
@@ -110,6 +113,8 @@ func orderOf(name string) queue.Order {
 	return order
 }
 
+// streamSettings returns the settings that the stream's server needs. The first model serves requests that
+// name no model.
 func streamSettings(settings *config.Config) stream.Settings {
 	pools := map[string]string{}
 	for i := range settings.Models {

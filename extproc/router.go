@@ -39,32 +39,33 @@ type Config struct {
 	// Router.Reload.
 	Settings *config.Config
 	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Metrics registers the metrics of all parts. Two routers must not share one.
+	Metrics prometheus.Registerer
 }
 
 // Router is the router process. Create it with [New].
 type Router struct {
 	log *slog.Logger
 
-	// What is known, lowest first.
+	// The state that decisions are made from.
 	fleet  *fleet.Fleet
 	index  *kvindex.Index
 	feed   *feed.Feed
 	drift  *drift.Detector
-	peers  *peers.Receiver // bookings of the other replicas
+	peers  *peers.Receiver // the bookings of the other replicas
 	memory *prompt.Memory
 	routes *route.Router
 
-	// How it is kept up to date.
-	replica string // the name of this process among the replicas; every start has a new one
-	listed  map[string]bool
+	// The parts that keep it up to date.
+	replica string          // the name of this process among the replicas; every start has a new one
+	listed  map[string]bool // the workers of the configuration; a lease on the bus does not replace them
 	sockets *sockets.Reader
 	caches  *cachesync.Syncer
 
-	// What Envoy talks to.
+	// The parts that Envoy connects to.
 	decisions    *stream.Server
 	accessLog    *accesslog.Server
-	grpc         *grpc.Server
+	grpc         *grpc.Server        // serves both
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
 
@@ -81,6 +82,8 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}}
 
 	r.index = kvindex.New(kvindex.Config{MaxBytes: settings.Index.MaxBytes})
+	// A rank of an ended epoch must leave bookings, states and index together, before its ID is used
+	// again. The fields are set before the first worker is added.
 	r.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
 		r.routes.RankGone(id)
 		r.feed.RankGone(id)
@@ -91,12 +94,15 @@ func New(cfg Config) (*Router, error) {
 	r.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
 
 	var err error
-	if r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics); err != nil {
+	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)
+	if err != nil {
 		return nil, err
 	}
-	if r.routes, err = r.newRoutes(settings); err != nil {
+	r.routes, err = r.newRoutes(settings)
+	if err != nil {
 		return nil, err
 	}
+
 	if err := r.setModels(settings); err != nil {
 		return nil, err
 	}
@@ -108,6 +114,7 @@ func New(cfg Config) (*Router, error) {
 		Fleet: r.fleet, Feed: r.feed, Excluded: r.listed, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
 	r.newServers(cfg)
+	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
 		&collector{r.routes, r.feed, r.index, r.memory}, NewDriftCollector(r.drift), peersCollector{r.peers},
 	)
@@ -121,6 +128,7 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 		return nil, err
 	}
 
+	// The seed differs between replicas and starts, so that decision ids never repeat.
 	cfg := route.Config{Seed: rand.Uint64(), PredictFor: r.feed.Lifetime, Served: r.requestServed, Speeds: speeds}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
@@ -128,7 +136,8 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 	return route.New(cfg, r.fleet, r.index), nil
 }
 
-// newServers makes the gRPC server with both of Envoy's services.
+// newServers makes the gRPC server with both of Envoy's services. They share one listener, so that an Envoy has
+// one address to configure and one health check.
 func (r *Router) newServers(cfg Config) {
 	r.decisions = stream.NewServer(streamSettings(cfg.Settings), r.routes, cfg.Log, cfg.Metrics)
 	r.accessLog = accesslog.NewServer(accesslog.Config{
@@ -141,14 +150,15 @@ func (r *Router) newServers(cfg Config) {
 	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
 }
 
-// requestEnded writes the end of a request to the decision log.
+// requestEnded writes the end of a request to the decision log. Entries without a decision are left out:
+// their requests went past the router.
 func (r *Router) requestEnded(e *messages.Entry, outcome string, now time.Time) {
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))
 	}
 }
 
-// Fleet returns the workers that the router knows.
+// Fleet returns the router's workers.
 func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 
 // Feed returns the cache states.
@@ -183,7 +193,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	return nil
 }
 
-// RunConfig says where a router serves.
+// RunConfig is read by Run.
 type RunConfig struct {
 	// Listen opens the listener for Envoy. It is called once.
 	Listen func() (net.Listener, error)
@@ -201,11 +211,13 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	defer followers.Wait()
 	defer stop()
 
-	synced := make(chan struct{})
+	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
 	if cfg.Bus != nil {
 		followers.Go(func() { r.followBus(ctx, cfg.Bus, func() { close(synced) }) })
 	}
+
+	// An empty fleet would refuse every request, so the router waits for the workers that there are.
 	if cfg.Bus != nil && cfg.AwaitFleet {
 		select {
 		case <-synced:
@@ -214,6 +226,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		}
 	}
 
+	// Envoy serves by itself while it cannot connect. Listening ends that, so it comes last.
 	ln, err := cfg.Listen()
 	if err != nil {
 		return err
@@ -221,7 +234,8 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	return grpcserve.Run(ctx, r.grpc, ln, r.runBesideServer)
 }
 
-// runBesideServer runs what belongs to the serving of Envoy, until ctx ends.
+// runBesideServer runs what belongs to the serving of Envoy, until ctx ends: the settling of prefills, the
+// decision log, and the watch for closed access logs. It closes the decision log after its last line.
 func (r *Router) runBesideServer(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })

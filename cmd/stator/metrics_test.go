@@ -91,10 +91,10 @@ func metricParts(t *testing.T) []metricPart {
 // comparedWorker returns a detector with a whole window of one worker: without one it has no metrics.
 func comparedWorker() *drift.Detector {
 	d := drift.New(drift.Config{})
-	d.Counted("", 0, 0, 0, time.Unix(1, 0))
-	d.Served("", 0, time.Unix(1, 0), 2_000_000, 0, 16)
+	d.Counted(drift.Counters{}, time.Unix(1, 0))
+	d.Served(drift.Request{Decided: time.Unix(1, 0), PromptTokens: 2_000_000, BlockSize: 16})
 	for range 2 {
-		d.Counted("", 0, 2_000_000, 0, time.Unix(2, 0))
+		d.Counted(drift.Counters{Queries: 2_000_000}, time.Unix(2, 0))
 	}
 	return d
 }

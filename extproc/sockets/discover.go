@@ -30,7 +30,7 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 	client := &http.Client{Timeout: discoverTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
 
-	stop := func() {}
+	stop := func() {} // closes the sockets that are read now
 	defer func() { stop() }()
 
 	var current []kvsource.Found
@@ -50,6 +50,7 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 			current = found
 		}
 
+		// The pause is short only before the first answer: a new engine starts to listen soon.
 		pause := discoverAgain
 		if current == nil {
 			pause = discoverSoon
@@ -74,6 +75,7 @@ func (c Config) start(ctx context.Context, w fleet.Worker, found []kvsource.Foun
 	var running sync.WaitGroup
 
 	for _, at := range found {
+		// Events of a rank that the fleet does not have would be ignored one by one.
 		if at.Rank >= w.Ranks {
 			c.Log.Warn("the engine has more ranks than the configuration", "worker", w.Name, "rank", at.Rank)
 			continue

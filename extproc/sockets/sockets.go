@@ -59,7 +59,8 @@ func (r *Reader) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// configured returns the sources of a worker whose kvEvents is an endpoint, one per rank.
+// configured returns the sources of a worker whose kvEvents is an endpoint, one per rank: the ranks of one
+// engine publish at consecutive ports.
 func (c Config) configured(w fleet.Worker) ([]*source, error) {
 	if w.KVEvents == "" {
 		return nil, nil
@@ -83,6 +84,8 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 // source reads one rank's socket and applies its events to the feed.
 type source struct {
 	*kvsource.Source
+	// stream is the source's consumer. Its epoch is 0: without an agent epochs are unknown, and
+	// restarts are found by the engine's answers.
 	stream feed.Stream
 	log    *slog.Logger
 }
@@ -100,6 +103,7 @@ func (c Config) source(w fleet.Worker, at kvsource.Found) (*source, error) {
 	return &source{src, feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}, c.Log}, nil
 }
 
+// run reads the socket until ctx ends.
 func (s *source) run(ctx context.Context) {
 	if err := s.Run(ctx, &s.stream); err != nil {
 		s.log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)

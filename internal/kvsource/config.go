@@ -86,9 +86,11 @@ func (c Config) backoff() backoff.Backoff { return backoff.Backoff{Min: c.RetryM
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
+
 	if web := overHTTP(c.Endpoint); web || c.Dialect == kvevent.TRTLLM {
 		if !web || c.Dialect != kvevent.TRTLLM || c.Bind || c.Replay != "" {
-			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: only TensorRT-LLM is polled over HTTP, without a replay socket", c.Endpoint, c.Dialect))
+			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: only TensorRT-LLM is polled over HTTP, without a replay socket",
+				c.Endpoint, c.Dialect))
 		}
 	} else if c.Bind {
 		if _, err := bindAddress(c.Endpoint); err != nil {
@@ -97,6 +99,7 @@ func (c Config) Validate() error {
 	} else if _, _, err := splitEndpoint(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("event endpoint: %w", err))
 	}
+
 	if c.Replay != "" {
 		if _, _, err := splitEndpoint(c.Replay); err != nil {
 			errs = append(errs, fmt.Errorf("replay endpoint: %w", err))

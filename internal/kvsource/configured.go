@@ -25,10 +25,12 @@ func Bound(kvEvents string) bool { return strings.HasPrefix(kvEvents, bindPrefix
 func ConfiguredSocket(kvEvents, kvReplay string, rank int) (Found, error) {
 	f := Found{Rank: rank, Bind: Bound(kvEvents)}
 	var err error
-	if f.Endpoint, err = RaisePort(strings.TrimPrefix(kvEvents, bindPrefix), rank); err != nil {
+	f.Endpoint, err = RaisePort(strings.TrimPrefix(kvEvents, bindPrefix), rank)
+	if err != nil {
 		return Found{}, fmt.Errorf("kvEvents: %w", err)
 	}
-	if f.Replay, err = RaisePort(kvReplay, rank); err != nil {
+	f.Replay, err = RaisePort(kvReplay, rank)
+	if err != nil {
 		return Found{}, fmt.Errorf("kvReplay: %w", err)
 	}
 	return f, nil

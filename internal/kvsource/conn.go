@@ -70,11 +70,13 @@ type boundedConn struct {
 	stop     func() bool
 }
 
+// Close closes the connection, and ends the watch of its context.
 func (c *boundedConn) Close() error {
 	c.stop()
 	return c.Conn.Close()
 }
 
+// Read returns bytes of the present frame only, so that each frame's header passes nextFrame first.
 func (c *boundedConn) Read(p []byte) (int, error) {
 	if c.greeting > 0 {
 		n, err := c.r.Read(p[:min(len(p), c.greeting)])
@@ -91,6 +93,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// nextFrame reads the header of the next frame without consuming it, and checks the message's size.
 func (c *boundedConn) nextFrame() error {
 	header, err := c.r.Peek(2)
 	if err != nil {
@@ -98,7 +101,8 @@ func (c *boundedConn) nextFrame() error {
 	}
 	flags, size := header[0], uint64(header[1])
 	if flags&flagLong != 0 {
-		if header, err = c.r.Peek(9); err != nil {
+		header, err = c.r.Peek(9)
+		if err != nil {
 			return err
 		}
 		size = binary.BigEndian.Uint64(header[1:])

@@ -59,6 +59,7 @@ func Discover(ctx context.Context, client *http.Client, base string) ([]Found, e
 	return found, nil
 }
 
+// get reads one page of an engine, of maxSources bytes at most.
 func get(ctx context.Context, client *http.Client, target string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
@@ -96,6 +97,7 @@ type sourceAnswer struct {
 // parseSources reads {"0": {...}, "1": {...}}, by rank, or a list of entries that contain their rank.
 func parseSources(body []byte, host string) ([]Found, error) {
 	byRank := map[int]sourceAnswer{}
+
 	if b := bytes.TrimSpace(body); len(b) > 0 && b[0] == '[' {
 		var list []sourceAnswer
 		if err := json.Unmarshal(b, &list); err != nil {
@@ -123,6 +125,8 @@ func parseSources(body []byte, host string) ([]Found, error) {
 	return collect(byRank, host)
 }
 
+// collect returns the sockets of the ranks that publish over ZMQ. An engine with data-parallel ranks may
+// publish for some of them only.
 func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 	if len(byRank) > maxSourcesRanks {
 		return nil, fmt.Errorf("%d ranks: the limit is %d", len(byRank), maxSourcesRanks)
@@ -139,11 +143,13 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 
 		f := Found{Rank: rank, Topic: a.Topic}
 		var err error
-		if f.Endpoint, f.NamesHost, err = reachable(a.Endpoint, host); err != nil {
+		f.Endpoint, f.NamesHost, err = reachable(a.Endpoint, host)
+		if err != nil {
 			return nil, fmt.Errorf("rank %d: %w", rank, err)
 		}
 		if a.Replay != nil && *a.Replay != "" {
-			if f.Replay, _, err = reachable(*a.Replay, host); err != nil {
+			f.Replay, _, err = reachable(*a.Replay, host)
+			if err != nil {
 				return nil, fmt.Errorf("rank %d: replay: %w", rank, err)
 			}
 		}
@@ -185,10 +191,12 @@ func raisePorts(all []Found) error {
 	for i := range all {
 		f := &all[i]
 		var err error
-		if f.Endpoint, err = RaisePort(f.Endpoint, f.Rank); err != nil {
+		f.Endpoint, err = RaisePort(f.Endpoint, f.Rank)
+		if err != nil {
 			return err
 		}
-		if f.Replay, err = RaisePort(f.Replay, f.Rank); err != nil {
+		f.Replay, err = RaisePort(f.Replay, f.Rank)
+		if err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,7 @@
 // Package kvsource reads one rank's KV events from its engine and reports them to a [Consumer] in
 // order.
 //
-// Engines publish over ZMQ to whoever is connected. A subscriber that was away asks the engine's
+// Engines publish over ZMQ to all connected subscribers. A subscriber that was away asks the engine's
 // replay socket for the messages that it missed. A [Source] does both: it subscribes first and
 // replays second, and live messages wait meanwhile, so that none falls between the two. The source
 // decodes messages and does not interpret them: whether one is missing is decided by the consumer.

@@ -93,7 +93,7 @@ func (s *Source) post(ctx context.Context, client *http.Client) ([]byte, error) 
 func (s *Source) deliverAnswer(ctx context.Context, payload []byte, order *numbering) bool {
 	if err := s.cfg.Dialect.Decode(payload, s.cfg.Limits, &s.batch); err != nil {
 		s.failed("decode events", err, func(st *Stats) { st.Malformed++ })
-		order.hole = true
+		order.hole = true // the engine does not repeat the lost events
 		return true
 	}
 	b := &s.batch
@@ -113,6 +113,7 @@ func (s *Source) deliverAnswer(ctx context.Context, payload []byte, order *numbe
 		s.consumer.Restarted()
 	}
 
+	// The answer cannot be asked for again, so it is offered until the consumer accepts it.
 	err := s.persist(ctx, func() error {
 		if _, gap := s.consumer.Batch(seq, b); gap {
 			return errGapStays

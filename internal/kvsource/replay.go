@@ -80,6 +80,8 @@ func (s *Source) fetch(ctx context.Context, from uint64, each func(seq uint64, p
 	return err
 }
 
+// fetchAll is fetch without the counters. Each wait for a message is bounded by Config.Timeout, so an engine
+// that stops in the middle of a replay is an error.
 func (s *Source) fetchAll(ctx context.Context, from uint64, each func(seq uint64, payload []byte) error) error {
 	z, conn, err := dial(ctx, s.cfg.Replay, zmq4.Dealer, &s.cfg)
 	if err != nil {

@@ -102,6 +102,7 @@ func (s *Source) Run(ctx context.Context, c Consumer) error {
 	}
 }
 
+// probeInterval is infinite without probes: a ticker cannot be off.
 func (s *Source) probeInterval() time.Duration {
 	if s.cfg.Probe < 0 || s.cfg.Replay == "" {
 		return 1 << 62
@@ -196,6 +197,8 @@ func (s *Source) processChanged() {
 	s.consumer.Restarted()
 }
 
+// onLive delivers one live message. After a gap it replays, unless the last replay did not help and its pause
+// is not over: without the pause every message after an unrecoverable gap would cause a replay.
 func (s *Source) onLive(ctx context.Context, m liveMessage) {
 	switch {
 	case m.seq < s.progress.live:
@@ -234,7 +237,8 @@ func (s *Source) closeGap(ctx context.Context, m liveMessage, resume uint64) {
 		}
 
 		var gap bool
-		if resume, gap = s.deliver(m.seq, m.payload); gap {
+		resume, gap = s.deliver(m.seq, m.payload)
+		if gap {
 			return errGapStays
 		}
 		return nil

@@ -1,6 +1,31 @@
 // Package drift compares the cached tokens that routing decisions promised with those that engines
 // report to have found, and reports workers whose cache state must be rebuilt.
 //
-// It does not know how promises are made or how a cache state is rebuilt, and it takes the time as
-// an argument.
+// An engine counts the prompt tokens that it looked up in its cache (queries), and those that it found
+// there (hits), for all its clients. A decision promises the tokens that the index has for the picked
+// rank. If the index is wrong, engines find fewer tokens than promised, or more.
+//
+// # Windows
+//
+// A window lies between two reports of one engine. Its promises are those of requests that were decided
+// and ended within it, so the engine's counters include them for certain. The counters may include
+// other clients' requests too, which were found or not. Therefore only a difference that no other
+// requests can explain counts as drift.
+//
+// An example: in a window the engine looked up 10,000 tokens and found 6,000. The window's requests had
+// 8,000 prompt tokens, so 2,000 tokens are other clients'. Of the 8,000, between 4,000 and 6,000 were
+// found. Promises in that range are no drift. Promises of 7,000 have a ratio of (7,000-6,000)/8,000 =
+// 0.125, and promises of 3,000 one of -(4,000-3,000)/8,000 = -0.125.
+//
+//	event                                        effect
+//	-------------------------------------------  ----------------------------------------------
+//	a request ends                               added to the requests of the next report
+//	a report                                     these requests are part of the window for certain
+//	a report, the window has Config.Tokens       judged; a new window begins
+//	the ratio exceeds Config.Bound               rebuild, unless the last was within Config.Rest
+//	a report of another epoch, or with smaller   the window is discarded, and a new one begins
+//	  counters
+//
+// The package does not know how promises are made or how a cache state is rebuilt, and it takes the
+// time as an argument.
 package drift

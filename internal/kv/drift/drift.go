@@ -9,20 +9,21 @@ import (
 
 // Config is read by New and not changed later.
 type Config struct {
-	// Bound is the share of a window's prompt tokens by which promise and report may differ;
-	// default 0.25. Lowering it finds smaller errors, and takes the moments between a decision
-	// and its execution for errors.
+	// Bound is the largest difference of promised and found tokens, as a share of a window's prompt
+	// tokens; default 0.25. Lowering it finds smaller errors, and also reports the normal changes
+	// of a cache between a decision and its execution.
 	Bound float64
 	// Tokens is how many prompt tokens a window must have; default 1,000,000.
 	Tokens int
-	// Rest is the least time between two resyncs of one worker; default 5 min.
+	// Rest is the least time between two rebuilds of one worker; default 5 min.
 	Rest time.Duration
 }
 
-// The defaults of Config.Bound and Config.Tokens.
+// The defaults of Config.
 const (
 	DefaultBound  = 0.25
 	DefaultTokens = 1_000_000
+	defaultRest   = 5 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -33,44 +34,40 @@ func (c Config) withDefaults() Config {
 		c.Tokens = DefaultTokens
 	}
 	if c.Rest <= 0 {
-		c.Rest = 5 * time.Minute
+		c.Rest = defaultRest
 	}
 	return c
 }
 
-// Detector compares what decisions promised to find in workers' caches with what their engines say
-// they found. Create it with [New]. It is safe for concurrent use.
-//
-// An engine counts for everybody who asks it, and at another moment than we do. So only what
-// cannot be otherwise is called an error. A window lies between two of the engine's counts, and
-// the promises in it are those of requests that began and ended between the two: they are in the
-// engine's figures for certain. Whatever else is in these figures is someone else's (or ours,
-// from before), and may have been found or not. Promised without error is then anything between
-// the engine's hits, and its hits less everything else that was asked.
+// Detector compares promises with reports, per worker. Create it with [New]. It is safe for concurrent
+// use.
 type Detector struct {
 	cfg Config
 
 	mu      sync.Mutex
-	workers map[string]*drifting // guarded by mu
+	workers map[string]*window // guarded by mu
 }
 
-// drifting is one worker's window.
-type drifting struct {
+// window is one worker's present window, and its totals.
+type window struct {
 	WorkerStats
-	epoch         uint64
-	opened        time.Time // when its first count came
-	queries, hits uint64    // at that time
-	// done are requests that ended before the last count came, and so are in it; late those that
-	// ended since.
-	done, late tally
-	resynced   time.Time
+	epoch  uint64
+	opened time.Time // when the report arrived that opened it
+	// queries and hits are the engine's counters in that report.
+	queries, hits uint64
+	// counted are the requests that ended before the last report: its counters include them.
+	counted tally
+	// ended are the requests that have ended since.
+	ended tally
+	// rebuilt is when the worker's cache state was rebuilt last; zero before the first time.
+	rebuilt time.Time
 }
 
-// tally sums requests, in tokens.
+// tally is a sum of requests, in tokens.
 type tally struct {
 	prompt, cached int
-	// slack is a block for each request: engines compute the last token of a prompt that they
-	// hold whole, and so its last block.
+	// slack has one block per request. An engine that has a whole prompt cached still computes its
+	// last token, and so does not count the last block as found.
 	slack int
 }
 
@@ -80,80 +77,113 @@ func (t *tally) add(o tally) {
 	t.slack += o.slack
 }
 
-// WorkerStats holds the totals of a worker's windows.
+// WorkerStats are the totals of a worker's windows.
 type WorkerStats struct {
 	Worker string
-	// Promised and Found are sums of tokens over all windows: what decisions promised for
-	// certain, and what the engine found, whoever asked.
+	// Promised and Found are tokens of all windows: promised by decisions, less what the engine may
+	// not count, and found by the engine for all its clients.
 	Promised, Found uint64
-	// Ratio is the error in the last window, in shares of its prompt tokens: above 0 where more
-	// was promised than can have been found, below where more was found than promised.
+	// Ratio is the drift of the last window as a share of its prompt tokens: above 0 if more was
+	// promised than can have been found, below 0 if more was found than promised.
 	Ratio float64
-	// Windows and Resyncs count.
+	// Windows and Resyncs count judged windows and rebuilds.
 	Windows, Resyncs uint64
 }
 
-// New returns a comparison that has seen nothing.
+// New returns a detector without any window.
 func New(cfg Config) *Detector {
-	return &Detector{cfg: cfg.withDefaults(), workers: map[string]*drifting{}}
+	return &Detector{cfg: cfg.withDefaults(), workers: map[string]*window{}}
 }
 
-// Served is told of a request that has ended: when it was decided, its prompt's tokens and those
-// that the decision took for cached, and the block size.
-func (d *Detector) Served(worker string, epoch uint64, decided time.Time, prompt, cached, blockSize int) {
+// Request is a request that has ended regularly.
+type Request struct {
+	Worker  string
+	Epoch   uint64
+	Decided time.Time
+	// PromptTokens is the length of its prompt, CachedTokens the promised part of it.
+	PromptTokens, CachedTokens int
+	// BlockSize is in tokens.
+	BlockSize int
+}
+
+// Served adds a request to its worker's window, unless it was decided before the window opened.
+func (d *Detector) Served(r Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.workers[worker]
-	if w == nil || w.epoch != epoch || decided.Before(w.opened) || prompt <= 0 {
+
+	w := d.workers[r.Worker]
+	if w == nil || w.epoch != r.Epoch || r.Decided.Before(w.opened) || r.PromptTokens <= 0 {
 		return
 	}
-	w.late.add(tally{prompt, min(max(cached, 0), prompt), blockSize})
+	cached := min(max(r.CachedTokens, 0), r.PromptTokens)
+	w.ended.add(tally{prompt: r.PromptTokens, cached: cached, slack: r.BlockSize})
 }
 
-// Counted is told an engine's own counts since it started: prompt tokens that it looked up, and
-// those it found. It returns true where what is known of the worker should be built up anew.
-func (d *Detector) Counted(worker string, epoch uint64, queries, hits uint64, now time.Time) (resync bool) {
+// Counters are an engine's counters since it started, of all its ranks together.
+type Counters struct {
+	Worker string
+	Epoch  uint64
+	// Queries are the prompt tokens that the engine looked up in its cache, Hits those it found.
+	Queries, Hits uint64
+}
+
+// Counted compares a report of an engine with the promises. It returns true if the worker's cache state
+// should be rebuilt.
+func (d *Detector) Counted(c Counters, now time.Time) (rebuild bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.workers[worker]
+
+	w := d.workers[c.Worker]
 	if w == nil {
-		w = &drifting{WorkerStats: WorkerStats{Worker: worker}}
-		d.workers[worker] = w
+		w = &window{WorkerStats: WorkerStats{Worker: c.Worker}}
+		d.workers[c.Worker] = w
 	}
+
 	switch {
-	case w.opened.IsZero() || w.epoch != epoch || queries < w.queries || hits < w.hits:
-		w.open(epoch, queries, hits, now)
-	case w.done.prompt >= d.cfg.Tokens:
-		w.judge(int(queries-w.queries), int(hits-w.hits))
-		over := w.Ratio > d.cfg.Bound || w.Ratio < -d.cfg.Bound
-		resync = over && (w.resynced.IsZero() || now.Sub(w.resynced) >= d.cfg.Rest)
-		w.open(epoch, queries, hits, now)
-	default:
-		w.done.add(w.late)
-		w.late = tally{}
+	case w.opened.IsZero() || w.epoch != c.Epoch || c.Queries < w.queries || c.Hits < w.hits:
+		w.open(c, now)
+		return false
+	case w.counted.prompt < d.cfg.Tokens:
+		w.counted.add(w.ended)
+		w.ended = tally{}
+		return false
 	}
-	if resync {
-		w.resynced = now
-		w.Resyncs++
+
+	w.judge(int(c.Queries-w.queries), int(c.Hits-w.hits))
+	w.open(c, now)
+
+	drifts := w.Ratio > d.cfg.Bound || w.Ratio < -d.cfg.Bound
+	if !drifts || !w.rebuilt.IsZero() && now.Sub(w.rebuilt) < d.cfg.Rest {
+		return false
 	}
-	return resync
+	w.rebuilt = now
+	w.Resyncs++
+	return true
 }
 
-func (w *drifting) open(epoch, queries, hits uint64, now time.Time) {
-	w.epoch, w.opened, w.queries, w.hits = epoch, now, queries, hits
-	w.done, w.late = tally{}, tally{}
+// open begins a window with a report.
+func (w *window) open(c Counters, now time.Time) {
+	w.epoch = c.Epoch
+	w.opened = now
+	w.queries = c.Queries
+	w.hits = c.Hits
+	w.counted = tally{}
+	w.ended = tally{}
 }
 
-// judge closes the window with what the engine looked up and found in it.
-func (w *drifting) judge(queries, hits int) {
-	t := w.done
-	others := max(0, queries-t.prompt)  // asked by someone else
-	missing := max(0, t.prompt-queries) // of ours, never arrived
+// judge computes the ratio of a window in which the engine looked up and found so many tokens. The
+// package comment has an example.
+func (w *window) judge(queries, hits int) {
+	t := w.counted
+	others := max(0, queries-t.prompt)  // tokens of other clients' requests
+	missing := max(0, t.prompt-queries) // promised, but never looked up: the request did not arrive
 	promised := max(0, t.cached-missing-t.slack)
+	certain := hits - others // found for the window's requests at the least
+
 	w.Promised += uint64(promised)
 	w.Found += uint64(hits)
 	w.Windows++
-	switch certain := hits - others; {
+	switch {
 	case promised > hits:
 		w.Ratio = float64(promised-hits) / float64(t.prompt)
 	case t.cached < certain:
@@ -163,21 +193,23 @@ func (w *drifting) judge(queries, hits int) {
 	}
 }
 
-// Keep forgets the workers for which there is false.
-func (d *Detector) Keep(there func(worker string) bool) {
+// Keep drops the workers for which keep returns false.
+func (d *Detector) Keep(keep func(worker string) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	for name := range d.workers {
-		if !there(name) {
+		if !keep(name) {
 			delete(d.workers, name)
 		}
 	}
 }
 
-// Stats lists what is known, by worker name; those without a whole window are not in it.
+// Stats returns the totals of every worker that has had a whole window, sorted by name.
 func (d *Detector) Stats() []WorkerStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	var list []WorkerStats
 	for _, w := range d.workers {
 		if w.Windows > 0 {

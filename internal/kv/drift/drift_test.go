@@ -11,16 +11,16 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 )
 
-// TestDrift runs testdata/*.txt: windows of 10,000 tokens, a bound of a quarter, a rest of
-// a minute. Verbs:
+// TestScenarios runs testdata/*.txt with windows of 10,000 tokens, a bound of a quarter and a rest of
+// one minute. Verbs:
 //
 //	counted NAME queries=N hits=N [epoch=E]
-//	                   the engine's own counts; prints "resync" where one is due
-//	decided            remembers the time, for requests that end later
+//	                   a report of the engine's counters; prints "rebuild" if Counted returns true
+//	decided            stores the time for requests that end later
 //	served NAME prompt=N cached=N [n=TIMES] [epoch=E] [before]
-//	                   requests that have ended, decided now, or at the time remembered
+//	                   requests that have ended, decided now or at the stored time
 //	wait SECONDS | keep NAME | stats
-func TestDrift(t *testing.T) {
+func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		detector := drift.New(drift.Config{Bound: 0.25, Tokens: 10_000, Rest: time.Minute})
 		now, decided := time.Unix(1000, 0), time.Time{}
@@ -36,8 +36,11 @@ func TestDrift(t *testing.T) {
 			}
 			switch td.Cmd {
 			case "counted":
-				if detector.Counted(name, uint64(args["epoch"]), uint64(args["queries"]), uint64(args["hits"]), now) {
-					return "resync\n"
+				counters := drift.Counters{
+					Worker: name, Epoch: uint64(args["epoch"]), Queries: uint64(args["queries"]), Hits: uint64(args["hits"]),
+				}
+				if detector.Counted(counters, now) {
+					return "rebuild\n"
 				}
 			case "decided":
 				decided = now
@@ -47,7 +50,10 @@ func TestDrift(t *testing.T) {
 					at = decided
 				}
 				for range args["n"] {
-					detector.Served(name, uint64(args["epoch"]), at, args["prompt"], args["cached"], 16)
+					detector.Served(drift.Request{
+						Worker: name, Epoch: uint64(args["epoch"]), Decided: at,
+						PromptTokens: args["prompt"], CachedTokens: args["cached"], BlockSize: 16,
+					})
 				}
 			case "wait":
 				n, _ := strconv.Atoi(name)
@@ -57,7 +63,7 @@ func TestDrift(t *testing.T) {
 			case "stats":
 				text := ""
 				for _, w := range detector.Stats() {
-					text += fmt.Sprintf("%s promised %d, found %d, ratio %+.2f, %d windows, %d resyncs\n", w.Worker, w.Promised, w.Found, w.Ratio, w.Windows, w.Resyncs)
+					text += fmt.Sprintf("%s promised %d, found %d, ratio %+.2f, %d windows, %d rebuilds\n", w.Worker, w.Promised, w.Found, w.Ratio, w.Windows, w.Resyncs)
 				}
 				return text
 			default:

@@ -53,7 +53,9 @@ func (f *Feed) States() []RankState {
 		s := RankState{Worker: m.Worker.Name, Rank: m.Number, Epoch: m.Worker.Epoch, Blocks: f.Blocks(m)}
 		if r := f.existing(m); r != nil {
 			r.mu.Lock()
-			s.State, s.LastEvent, s.Counts = r.currentState(), r.lastApplied, r.counts
+			s.State = r.currentState()
+			s.LastEvent = r.lastApplied
+			s.Counts = r.counts
 			if r.next > 0 {
 				s.Seq = r.next - 1
 			}

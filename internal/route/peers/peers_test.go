@@ -10,12 +10,12 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// replicaView is one replica: its fleet, what it says and what it hears.
-type replicaView struct {
-	fleet *fleet.Fleet
-	share *Publisher
-	peers *Receiver
-	open  []opened
+// testReplica is one replica: its fleet, its publisher and its receiver.
+type testReplica struct {
+	fleet     *fleet.Fleet
+	publisher *Publisher
+	receiver  *Receiver
+	open      []opened
 }
 
 type opened struct {
@@ -24,23 +24,23 @@ type opened struct {
 	amount fleet.Amount
 }
 
-func newReplicaView(t *testing.T, name string, workers int) *replicaView {
-	v := &replicaView{fleet: fleet.New(fleet.Hooks{})}
+func newTestReplica(t *testing.T, name string, workers int) *testReplica {
+	v := &testReplica{fleet: fleet.New(fleet.Hooks{})}
 	for w := range workers {
 		v.put(t, w, 1)
 	}
-	v.share, v.peers = NewPublisher(name, v.fleet), NewReceiver(name, v.fleet)
+	v.publisher, v.receiver = NewPublisher(name, v.fleet), NewReceiver(name, v.fleet)
 	return v
 }
 
-func (v *replicaView) put(t *testing.T, w int, epoch uint64) {
+func (v *testReplica) put(t *testing.T, w int, epoch uint64) {
 	if _, err := v.fleet.Put(fleet.Worker{Name: fmt.Sprintf("w%d", w), Model: "m", Address: fmt.Sprintf("10.0.0.%d:80", w+1), Ranks: 2, State: fleet.Ready, Epoch: epoch}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// work books or ends something at random.
-func (v *replicaView) work(rng *rand.Rand) {
+// work books or ends a request at random.
+func (v *testReplica) work(rng *rand.Rand) {
 	if len(v.open) > 0 && rng.IntN(2) == 0 {
 		i := rng.IntN(len(v.open))
 		v.open[i].load.Add(v.open[i].amount.Negative())
@@ -58,13 +58,13 @@ func (v *replicaView) work(rng *rand.Rand) {
 	v.open = append(v.open, opened{rank.Worker.Name, rank.Load, a})
 }
 
-// TestPeersHeal: three replicas, a third of all messages lost, some doubled, some late, workers that
-// restart, and one replica that dies. Two seconds after the losses end everyone knows what the
-// others have booked, and nothing is left of the dead one.
-func TestPeersHeal(t *testing.T) {
+// TestReplicasAgreeAfterLosses: of three replicas' updates a third is lost, and some are repeated or late.
+// Workers restart, and one replica ends. Two seconds after the last loss every replica counts the
+// bookings of the others, and none of the one that ended.
+func TestReplicasAgreeAfterLosses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	now := time.Unix(1000, 0)
-	views := []*replicaView{newReplicaView(t, "a", 5), newReplicaView(t, "b", 5), newReplicaView(t, "c", 5)}
+	views := []*testReplica{newTestReplica(t, "a", 5), newTestReplica(t, "b", 5), newTestReplica(t, "c", 5)}
 	late := make([][]Update, 3)
 	alive := func(i int, step int) bool { return i != 2 || step < 4000 }
 	turn := func(step int, loss float64) {
@@ -73,24 +73,24 @@ func TestPeersHeal(t *testing.T) {
 			if !alive(i, step) {
 				continue
 			}
-			m, ok := v.share.Next(now)
+			m, ok := v.publisher.Next(now)
 			for k, other := range views {
 				if k == i || !alive(k, step) {
 					continue
 				}
 				if len(late[k]) > 0 && rng.IntN(3) == 0 {
-					other.peers.Apply(&late[k][0], now)
+					other.receiver.Apply(&late[k][0], now)
 					late[k] = late[k][1:]
 				}
 				if !ok || rng.Float64() < loss {
 					continue
 				}
-				other.peers.Apply(&m, now)
+				other.receiver.Apply(&m, now)
 				if loss > 0 && rng.IntN(5) == 0 {
 					late[k] = append(late[k], m)
 				}
 			}
-			v.peers.Expire(now)
+			v.receiver.Expire(now)
 		}
 	}
 	epoch := uint64(1)
@@ -100,7 +100,7 @@ func TestPeersHeal(t *testing.T) {
 				v.work(rng)
 			}
 		}
-		if step%500 == 499 { // a worker starts again: what was booked there is gone
+		if step%500 == 499 { // a worker restarts, which ends its bookings
 			epoch++
 			w := rng.IntN(5)
 			for _, v := range views {
@@ -130,58 +130,60 @@ func TestPeersHeal(t *testing.T) {
 			}
 		}
 	}
-	s := views[0].peers.Stats()
-	if s.Live != 1 || s.Expired != 1 || s.Lost == 0 || s.Old == 0 || s.Differed == 0 || strings.Contains(views[0].peers.String(), "differs") {
-		t.Errorf("%+v\n%s", s, views[0].peers)
+	s := views[0].receiver.Stats()
+	if s.Live != 1 || s.Expired != 1 || s.Lost == 0 || s.Old == 0 || s.Differed == 0 || strings.Contains(views[0].receiver.String(), "differs") {
+		t.Errorf("%+v\n%s", s, views[0].receiver)
 	}
-	// The other one dies too: nothing is left of it within its silence.
+	// The other one ends too: its bookings are dropped after Silence.
 	now = now.Add(Silence)
-	views[0].peers.Expire(now)
+	views[0].receiver.Expire(now)
 	for _, rank := range views[0].fleet.Snapshot().Ranks {
 		if rank.Load.Booked() != rank.Load.Own() {
-			t.Errorf("%s/%d: %+v of a dead replica", rank.Worker.Name, rank.Number, rank.Load.Booked())
+			t.Errorf("%s/%d: %+v of a replica that ended", rank.Worker.Name, rank.Number, rank.Load.Booked())
 		}
 	}
 }
 
-// An idle replica says that it lives, and everything every two seconds; a busy one no more often
-// than it is asked.
-func TestShareIsQuiet(t *testing.T) {
-	v := newReplicaView(t, "a", 3)
-	now, said, whole := time.Unix(1000, 0), 0, 0
+// TestIdleReplicaPublishesRarely: an idle replica publishes heartbeats, and a full update every two
+// seconds.
+func TestIdleReplicaPublishesRarely(t *testing.T) {
+	v := newTestReplica(t, "a", 3)
+	now := time.Unix(1000, 0)
+	updates, full := 0, 0
 	for range 1000 {
 		now = now.Add(10 * time.Millisecond)
-		if m, ok := v.share.Next(now); ok {
-			said++
-			if m.Whole {
-				whole++
+		if m, ok := v.publisher.Next(now); ok {
+			updates++
+			if m.Full {
+				full++
 			}
 		}
 	}
-	if said > 11 || whole != 5 {
-		t.Errorf("%d messages in ten idle seconds, %d of them whole", said, whole)
+	if updates > 11 || full != 5 {
+		t.Errorf("%d updates in ten idle seconds, %d of them full", updates, full)
 	}
 }
 
-// Strangers cannot make a replica keep more than its bounds, nor believe itself.
-func TestPeersAreBounded(t *testing.T) {
-	v := newReplicaView(t, "a", 1)
+// TestReceiverIsBounded: updates of unknown clients cannot exceed the bounds, and a replica's own updates
+// are ignored.
+func TestReceiverIsBounded(t *testing.T) {
+	v := newTestReplica(t, "a", 1)
 	now := time.Unix(1000, 0)
-	for i := range 2 * maxPeers {
-		v.peers.Apply(&Update{Replica: fmt.Sprint(i), Seq: 1}, now)
+	for i := range 2 * maxReplicas {
+		v.receiver.Apply(&Update{Replica: fmt.Sprint(i), Seq: 1}, now)
 	}
-	v.peers.Apply(&Update{Replica: "a", Seq: 1, Ranks: []RankAmount{{"w0", 1, 0, fleet.Amount{Requests: 5}}}}, now)
-	v.peers.Apply(&Update{Replica: "0", Seq: 2, Ranks: make([]RankAmount, maxPeerRanks+1)}, now)
-	if s := v.peers.Stats(); s.Live != maxPeers || s.Booked != 0 {
+	v.receiver.Apply(&Update{Replica: "a", Seq: 1, Ranks: []RankAmount{{"w0", 1, 0, fleet.Amount{Requests: 5}}}}, now)
+	v.receiver.Apply(&Update{Replica: "0", Seq: 2, Ranks: make([]RankAmount, maxRanks+1)}, now)
+	if s := v.receiver.Stats(); s.Live != maxReplicas || s.Booked != 0 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// BenchmarkShare asks what it costs to look for changes in the bookings of a fleet, of whose ranks
-// one in a hundred has changed.
+// BenchmarkPublisher: how long does a search for changed bookings take in a fleet of 1,000 ranks, of which
+// one in a hundred has changed?
 //
-//	go test ./internal/kv/feed -run '^$' -bench Publisher
-func BenchmarkShare(b *testing.B) {
+//	go test ./internal/route/peers -run '^$' -bench Publisher
+func BenchmarkPublisher(b *testing.B) {
 	f := fleet.New(fleet.Hooks{})
 	for w := range 1000 {
 		if _, err := f.Put(fleet.Worker{Name: fmt.Sprintf("w%d", w), Model: "m", Address: "10.0.0.1:80", Ranks: 1, State: fleet.Ready}); err != nil {
@@ -200,7 +202,7 @@ func BenchmarkShare(b *testing.B) {
 		}
 		now = now.Add(time.Microsecond)
 		if _, ok := s.Next(now); !ok {
-			b.Fatal("nothing to say")
+			b.Fatal("no update")
 		}
 	}
 }
