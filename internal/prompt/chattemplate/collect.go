@@ -236,7 +236,7 @@ func intFilter(r *run, v Value, a *arguments) Value {
 		return truncate(v.float(), absent)
 	case String:
 		s := strings.TrimFunc(v.str, isSpace)
-		if i, ok := new(big.Int).SetString(strings.TrimPrefix(s, "+"), base); ok && len(s) < 4300 && base >= 2 && base <= 36 {
+		if i, ok := parseInt(s, base); ok {
 			return bigValue(i)
 		}
 		if f, ok := parseFloat(s); ok {
@@ -255,14 +255,65 @@ func truncate(f float64, absent Value) Value {
 	return bigValue(i)
 }
 
+// maxDigits is the length from which Python refuses to convert a decimal text.
+const maxDigits = 4300
+
+// basePrefixes are the prefixes that Python accepts before digits of a base.
+var basePrefixes = map[int]string{2: "0b", 8: "0o", 16: "0x"}
+
+// parseInt is Python's int(s, base) for bases from 2 to 36: a sign, a prefix of the base, and digits with
+// single underscores between them.
+func parseInt(s string, base int) (*big.Int, bool) {
+	if len(s) >= maxDigits || base < 2 || base > 36 {
+		return nil, false
+	}
+
+	digits := strings.TrimLeft(s, "+-")
+	if len(s)-len(digits) > 1 {
+		return nil, false
+	}
+	sign := s[:len(s)-len(digits)]
+	prefix := basePrefixes[base]
+	if prefix != "" && len(digits) > len(prefix) && strings.EqualFold(digits[:len(prefix)], prefix) {
+		digits = strings.TrimPrefix(digits[len(prefix):], "_")
+	}
+	digits, ok := withoutUnderscores(digits)
+	if !ok {
+		return nil, false
+	}
+
+	i, ok := new(big.Int).SetString(digits, base)
+	if ok && sign == "-" {
+		i.Neg(i)
+	}
+	return i, ok
+}
+
 // parseFloat is Python's float(s).
 func parseFloat(s string) (float64, bool) {
 	s = strings.TrimFunc(s, isSpace)
 	if strings.ContainsAny(s, "xXpP") {
 		return 0, false
 	}
-	f, err := strconv.ParseFloat(strings.ReplaceAll(s, "_", ""), 64)
+	s, ok := withoutUnderscores(s)
+	if !ok {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(s, 64)
 	return f, err == nil || math.IsInf(f, 0)
+}
+
+// withoutUnderscores removes the underscores of a number. It returns false for one that is not between two
+// digits, which Python refuses.
+func withoutUnderscores(s string) (string, bool) {
+	if !strings.Contains(s, "_") {
+		return s, true
+	}
+	if strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") ||
+		strings.Contains(s, "_.") || strings.Contains(s, "._") {
+		return "", false
+	}
+	return strings.ReplaceAll(s, "_", ""), true
 }
 
 func floatFilter(r *run, v Value, a *arguments) Value {

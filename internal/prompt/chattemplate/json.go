@@ -139,13 +139,16 @@ func jsonKey(k Value) (string, error) {
 	return "", fmt.Errorf("keys must be str, int, float, bool or None, not %s", k.typeName())
 }
 
+// appendJSONString appends s as Python's json.dumps writes it. With ascii set (ensure_ascii) every character
+// that is not printable ASCII is escaped, DEL included.
 func appendJSONString(dst []byte, s string, ascii bool) []byte {
 	const hex = "0123456789abcdef"
+	const lastPrintable = '~'
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && (c < utf8.RuneSelf || !ascii) {
+		if c >= ' ' && c != '"' && c != '\\' && (c <= lastPrintable || !ascii) {
 			i++
 			continue
 		}

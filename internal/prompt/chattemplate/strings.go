@@ -61,7 +61,7 @@ func makeStringMethods() map[string]stringMethod {
 		"removesuffix": func(r *run, s string, a *arguments) Value {
 			return StringValue(strings.TrimSuffix(s, r.stringArg(a, 0, "suffix")))
 		},
-		"expandtabs": func(r *run, s string, a *arguments) Value { return r.newString(expandTabs(s, 8)) },
+		"expandtabs": expandTabsMethod,
 		"format":     func(r *run, s string, a *arguments) Value { return r.formatMethod(s, a) },
 	}
 }
@@ -388,7 +388,25 @@ func (r *run) partition(s string, a *arguments, right bool) Value {
 	return tuple(StringValue(s), StringValue(""), StringValue(""))
 }
 
+// maxTab bounds the columns of a tab, so that one character cannot become a text of any length.
+const maxTab = 1 << 16
+
+// expandTabsMethod is Python's str.expandtabs(tabsize=8).
+func expandTabsMethod(r *run, s string, a *arguments) Value {
+	size := min(r.intArg(a, 0, "tabsize", 8), maxTab)
+	if !r.made(len(s) + strings.Count(s, "\t")*max(0, size)) {
+		return undefined
+	}
+	return r.newString(expandTabs(s, size))
+}
+
+// expandTabs replaces each tab by spaces up to the next column that is a multiple of size. Like Python it
+// removes tabs when size is not positive.
 func expandTabs(s string, size int) string {
+	if size <= 0 {
+		return strings.ReplaceAll(s, "\t", "")
+	}
+
 	var b strings.Builder
 	column := 0
 	for _, c := range s {
