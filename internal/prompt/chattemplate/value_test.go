@@ -68,8 +68,8 @@ func TestJSONErrors(t *testing.T) {
 func TestTemplateTraits(t *testing.T) {
 	for src, want := range map[string][2]bool{
 		`{{ messages[0].content }}{% if role == "developer" %}{% endif %}`: {true, true},
-		`{{ messages[0].content }}`: {false, true},
-		`fixed`:                     {false, false},
+		`{{ messages[0].content }}`:                                        {false, true},
+		`fixed`:                                                            {false, false},
 	} {
 		tmpl, err := Parse(src)
 		if err != nil {
