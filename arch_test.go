@@ -50,8 +50,13 @@ var allowed = map[string][]string{
 	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
 	"internal/child":    {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
-	"internal/modelfile": {"internal/models", "internal/prompt"},
-	"internal/testkit":   {"bus"}, // for tests alone
+	// The command line names the nearest flag with the edit distance of the configuration.
+	"internal/cli":         {"internal/config"},
+	"internal/promptlines": {"internal/kv/blockhash", "internal/prompt", "internal/prompt/openai"},
+	"internal/configfile":  {"internal/config", "internal/modelfile"},
+	"internal/tracefile":   {"internal/modelfile", "internal/trace"},
+	"internal/modelfile":   {"internal/models", "internal/prompt"},
+	"internal/testkit":     {"bus"}, // for tests alone
 
 	// What connects processes.
 	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
@@ -77,7 +82,7 @@ var allowed = map[string][]string{
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
-	"workeragent/engine":           {"internal/child", "internal/fleet", "internal/metric"},
+	"workeragent/engine":           {"internal/child", "internal/config", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, and reads the metrics of engines and routers.
 	"doctor": {"internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
@@ -89,7 +94,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/backoff", "internal/child", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

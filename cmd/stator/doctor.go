@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/doctor"
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 )
 
 const doctorAbout = `Looks at a running fleet and reports what is wrong, why it matters and what to do. It asks the
@@ -15,22 +17,22 @@ router's admin port, and of each worker the HTTP server and the event sockets. I
 nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findings.`
 
 func runDoctor(ctx context.Context, env environment, args []string) error {
-	f := flags(env, "doctor", doctorAbout)
+	f := cli.New(env.out, env.err, "doctor", doctorAbout)
 	file := f.String("config", "", "configuration `file` of the router (default: that of a plain `stator up`)")
 	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
 	asJSON := f.Bool("json", false, "print JSON")
-	if err := parse(f, args); err != nil {
+	if err := f.Read(args); err != nil {
 		return err
 	}
 	if *wait <= 0 {
 		fmt.Fprintln(env.err, "stator doctor: --wait must be positive")
-		return errUsage
+		return cli.ErrUsage
 	}
 
 	cfg, err := config.Parse(defaultConfig)
 	if *file != "" {
-		cfg, err = readConfig(*file)
+		cfg, err = configfile.Read(*file)
 	}
 	if err != nil {
 		return err

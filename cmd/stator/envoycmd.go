@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -13,19 +14,19 @@ const envoyAbout = `Prints the bootstrap of an Envoy that you run: node, admin s
 else comes from ` + "`stator xds`" + `.`
 
 func runEnvoy(_ context.Context, env environment, args []string) error {
-	f := flags(env, "envoy bootstrap", envoyAbout)
+	f := cli.New(env.out, env.err, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
 	f.StringVar(&b.NodeID, "node-id", "gateway-0", "the Envoy's `name`")
 	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	if len(args) == 0 || args[0] != "bootstrap" {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {
-			return parse(f, args)
+			return f.Read(args)
 		}
 		fmt.Fprintln(env.err, "stator envoy: use `stator envoy bootstrap`")
-		return errUsage
+		return cli.ErrUsage
 	}
-	if err := parse(f, args[1:]); err != nil {
+	if err := f.Read(args[1:]); err != nil {
 		return err
 	}
 	text, err := xds.Bootstrap(b)

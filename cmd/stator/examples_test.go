@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 )
 
 // Every configuration that a reader may copy is right: the examples' and those in the documents.
@@ -16,7 +17,7 @@ func TestDocumentedConfigurations(t *testing.T) {
 		t.Fatalf("no examples: %v", err)
 	}
 	for _, f := range files {
-		if _, err := readConfig(f); err != nil {
+		if _, err := configfile.Read(f); err != nil {
 			t.Error(err)
 		}
 	}

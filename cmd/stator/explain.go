@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/stator-project/stator/internal/cli"
 	"io"
 	"net/http"
 	"net/url"
@@ -16,15 +17,15 @@ its load and its cost. ID is the response header x-stator-decision; without one,
 decision is explained.`
 
 func runExplain(ctx context.Context, env environment, args []string) error {
-	f := flags(env, "explain [ID]", explainAbout)
+	f := cli.New(env.out, env.err, "explain [ID]", explainAbout)
 	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
 	asJSON := f.Bool("json", false, "print JSON")
-	words, err := parseMixed(f, args)
+	words, err := f.ReadMixed(args)
 	if err != nil {
 		return err
 	}
 	if len(words) > 1 {
-		return refuseArguments(f, words[1:])
+		return f.Refuse(words[1:])
 	}
 
 	id := strings.TrimSpace(strings.Join(words, ""))

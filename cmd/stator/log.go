@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"github.com/stator-project/stator/internal/cli"
 	"io"
 	"log/slog"
 )
@@ -9,7 +10,7 @@ import (
 // logFlags are the flags of every command that logs.
 type logFlags struct{ level, format string }
 
-func addLogFlags(f *flagSet) *logFlags {
+func addLogFlags(f *cli.Flags) *logFlags {
 	l := &logFlags{}
 	f.StringVar(&l.level, "log-level", "info", "debug (one line per request), info, warn or error")
 	f.StringVar(&l.format, "log-format", "text", "text or json")

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 )
 
@@ -56,7 +57,7 @@ func main() {
 	err := Main(ctx, environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, hard: hard}, os.Args[1:])
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
-	case errors.Is(err, errUsage):
+	case errors.Is(err, cli.ErrUsage):
 		os.Exit(2)
 	default:
 		fmt.Fprintln(os.Stderr, "stator:", err)
@@ -122,7 +123,7 @@ func findCommand(env environment, name string) (command, error) {
 	}
 	fmt.Fprint(env.err, text+"\n\n")
 	usage(env.err)
-	return command{}, errUsage
+	return command{}, cli.ErrUsage
 }
 
 func usage(w io.Writer) {

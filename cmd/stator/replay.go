@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/replay"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/internal/tracefile"
 )
 
 const replayAbout = `Plays a trace against a simulated fleet, in virtual time, with the real router and its real
@@ -27,16 +29,16 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 		return runReplayCompare(ctx, env, args[1:])
 	}
 
-	f := flags(env, "replay", replayAbout)
+	f := cli.New(env.out, env.err, "replay", replayAbout)
 	spec := addReplayFlags(f)
 	asJSON := f.Bool("json", false, "print JSON")
-	if err := parse(f, args); err != nil {
+	if err := f.Read(args); err != nil {
 		return err
 	}
 
-	bar := noBar
+	var bar *cli.ProgressBar
 	if !*asJSON {
-		bar = newBar(env.err)
+		bar = cli.NewProgressBar(env.err)
 	}
 	result, err := spec.play(ctx, bar)
 	if err != nil {
@@ -64,36 +66,40 @@ func printJSON(w io.Writer, v any) error {
 }
 
 // play runs the simulation that the flags describe.
-func (s *replaySpec) play(ctx context.Context, bar *progressBar) (*replay.Result, error) {
+func (s *replaySpec) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Result, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
 	}
-	src, err := s.open()
+	opened, err := tracefile.Open(s.trace)
 	if err != nil {
 		return nil, err
 	}
-	defer src.close()
+	defer opened.Close()
 
-	next := src.next
-	if s.rows > 0 {
-		next = trace.Take(s.rows, next)
-		if src.total == 0 || s.rows < src.total {
-			src.total = s.rows
-		}
-	}
-	if s.jitter > 0 {
-		next = trace.Jitter(s.jitter, s.seed, next)
+	if s.rows > 0 && (opened.Total == 0 || s.rows < opened.Total) {
+		opened.Total = s.rows
 	}
 	cfg.Stopped = func() bool {
-		bar.show(src.done())
+		bar.Show(opened.Done())
 		return ctx.Err() != nil
 	}
 
-	result, err := sim.Run(cfg, src.count(next))
-	bar.clear()
+	result, err := sim.Run(cfg, opened.Source(s.change))
+	bar.Clear()
 	if err != nil {
 		return nil, err
 	}
 	return &replay.Result{Result: *result, Settings: s.settings()}, nil
+}
+
+// change returns the arrivals that are played: the first rows, and with jitter.
+func (s *replaySpec) change(next trace.Source) trace.Source {
+	if s.rows > 0 {
+		next = trace.Take(s.rows, next)
+	}
+	if s.jitter > 0 {
+		next = trace.Jitter(s.jitter, s.seed, next)
+	}
+	return next
 }

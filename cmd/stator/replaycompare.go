@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/replay"
 )
 
@@ -22,19 +23,19 @@ plots, which is one file and loads nothing.
   stator replay compare --trace FILE --workers 8 --run "turns: --policy round-robin" --run "kv:" --html page.html`
 
 func runReplayCompare(ctx context.Context, env environment, args []string) error {
-	f := flags(env, "replay compare [RESULT.json…]", replayCompareAbout)
-	var specs textList
+	f := cli.New(env.out, env.err, "replay compare [RESULT.json…]", replayCompareAbout)
+	var specs cli.List
 	var page *string
 	var asJSON *bool
 	var jobs *int
-	f.group("Runs", func() {
+	f.Group("Runs", func() {
 		f.Var(&specs, "run", "`name: flags` of a run; may be given more than once")
 		page = f.String("html", "", "write a page with plots to this `file`")
 		asJSON = f.Bool("json", false, "print JSON: a list of the results")
 		jobs = f.Int("jobs", 1, "runs at a time; each needs a core and the memory of its fleet")
 	})
 	base := addReplayFlags(f)
-	files, err := parseMixed(f, args)
+	files, err := f.ReadMixed(args)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func runReplayCompare(ctx context.Context, env environment, args []string) error
 	}
 	runs = append(runs, played...)
 	if len(runs) == 0 {
-		return f.usageError("name results of `stator replay --json`, or runs with --run")
+		return f.UsageError("name results of `stator replay --json`, or runs with --run")
 	}
 
 	if *page != "" {
@@ -141,9 +142,9 @@ func (s *replaySpec) playAll(ctx context.Context, env environment, specs []strin
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			bar := noBar
+			var bar *cli.ProgressBar
 			if jobs == 1 {
-				bar = newBar(env.err)
+				bar = cli.NewProgressBar(env.err)
 			}
 			result, err := parsed[i].play(ctx, bar)
 			if err != nil {
@@ -159,7 +160,7 @@ func (s *replaySpec) playAll(ctx context.Context, env environment, specs []strin
 
 // with returns a spec of the flags that s was given, and others after them.
 func (s *replaySpec) with(args []string) (*replaySpec, error) {
-	f := flags(environment{out: io.Discard, err: io.Discard}, "replay", "")
+	f := cli.New(io.Discard, io.Discard, "replay", "")
 	spec := addReplayFlags(f)
 	var errs []error
 	s.flags.Visit(func(o *flag.Flag) {
@@ -172,7 +173,7 @@ func (s *replaySpec) with(args []string) (*replaySpec, error) {
 	}
 
 	if err := f.Parse(args); err != nil {
-		return nil, errors.New(f.explain(err))
+		return nil, errors.New(f.Explain(err))
 	}
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
@@ -22,7 +23,7 @@ const (
 	ofDynamo = "dynamo: "
 )
 
-func (c *replayCost) addFlags(f *flagSet) {
+func (c *replayCost) addFlags(f *cli.Flags) {
 	c.delay = cost.Default()
 	c.dynamo = cost.Dynamo()
 	f.StringVar(&c.name, "cost", cost.NameDelay, "cost function of the kv policy: delay or dynamo")
@@ -62,7 +63,7 @@ func (w *weightFlag) Set(text string) (err error) {
 }
 
 // function returns the chosen function. Weights of the other one are refused, because they have no effect.
-func (c *replayCost) function(f *flagSet) (cost.Function, error) {
+func (c *replayCost) function(f *cli.Flags) (cost.Function, error) {
 	switch c.name {
 	case cost.NameDynamo:
 		return c.dynamo, refuseWeights(f, ofDelay, c.name)
@@ -73,7 +74,7 @@ func (c *replayCost) function(f *flagSet) (cost.Function, error) {
 }
 
 // refuseWeights reports given weights of a function that was not chosen.
-func refuseWeights(f *flagSet, of, chosen string) error {
+func refuseWeights(f *cli.Flags, of, chosen string) error {
 	var words []string
 	f.Visit(func(o *flag.Flag) {
 		if strings.HasPrefix(o.Usage, of) {

@@ -11,24 +11,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/internal/tracefile"
 )
 
 // replaySpec is one simulation, as its flags describe it.
 type replaySpec struct {
-	flags *flagSet
+	flags *cli.Flags
 
-	trace, decisions, format, model string
-	rows, traceBlock                int
-	azureSessions                   bool
-	jitter                          time.Duration
-	agentJoin                       bool
-	agentSessions                   int
-	generated                       trace.Generated
+	trace  tracefile.Options
+	rows   int
+	jitter time.Duration
 
 	policy, timing, order string
 	queue                 int
@@ -39,37 +37,37 @@ type replaySpec struct {
 	slow                  slowdowns
 }
 
-func addReplayFlags(f *flagSet) *replaySpec {
+func addReplayFlags(f *cli.Flags) *replaySpec {
 	s := &replaySpec{flags: f, slow: slowdowns{}}
-	f.group("Trace", func() { s.addTraceFlags(f) })
-	f.group("Arrivals by rule, with --format generate", func() { s.addGenerateFlags(f) })
-	f.group("Engines", func() { s.addEngineFlags(f) })
-	f.group("Workers that only prefill or only decode", func() { s.addRoleFlags(f) })
-	f.group("Router", func() { s.addRouterFlags(f) })
-	f.group("Cost function", func() { s.cost.addFlags(f) })
-	f.group("Queue of the router", func() { s.addQueueFlags(f) })
-	f.group("What routers receive", func() { s.addEventFlags(f) })
+	f.Group("Trace", func() { s.addTraceFlags(f) })
+	f.Group("Arrivals by rule, with --format generate", func() { s.addGenerateFlags(f) })
+	f.Group("Engines", func() { s.addEngineFlags(f) })
+	f.Group("Workers that only prefill or only decode", func() { s.addRoleFlags(f) })
+	f.Group("Router", func() { s.addRouterFlags(f) })
+	f.Group("Cost function", func() { s.cost.addFlags(f) })
+	f.Group("Queue of the router", func() { s.addQueueFlags(f) })
+	f.Group("What routers receive", func() { s.addEventFlags(f) })
 	return s
 }
 
-func (s *replaySpec) addTraceFlags(f *flagSet) {
-	f.StringVar(&s.trace, "trace", "", "trace `file`, or folder of agents' sessions")
-	f.StringVar(&s.decisions, "decisions", "", "decision log `file` of a router, instead of a trace")
-	f.StringVar(&s.format, "format", "", strings.Join(trace.Formats(), ", ")+" (default: detected)")
+func (s *replaySpec) addTraceFlags(f *cli.Flags) {
+	f.StringVar(&s.trace.Path, "trace", "", "trace `file`, or folder of agents' sessions")
+	f.StringVar(&s.trace.Decisions, "decisions", "", "decision log `file` of a router, instead of a trace")
+	f.StringVar(&s.trace.Format, "format", "", strings.Join(trace.Formats(), ", ")+" (default: detected)")
 	f.IntVar(&s.rows, "rows", 0, "play only the first `n` rows")
 	f.Float64Var(&s.cfg.ArrivalSpeedup, "arrival-speedup", 1, "divides the times between arrivals; 3 is three times as many requests a second")
 	f.IntVar(&s.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
 	f.DurationVar(&s.jitter, "jitter", 0, "delay each arrival by a random time up to this, for traces whose times were rounded")
 	f.Uint64Var(&s.seed, "seed", 0, "determines all random choices: ties, random policies, generated arrivals")
-	f.IntVar(&s.traceBlock, "trace-block-size", trace.MooncakeBlock, "tokens of a block of a Mooncake trace")
-	f.BoolVar(&s.azureSessions, "azure-sessions", false, "guess which rows of an Azure trace continue a conversation; without it prompts share nothing")
-	f.StringVar(&s.model, "model", "builtin:sim", "model folder or .gguf `file` whose tokenizer encodes agents' text")
-	f.BoolVar(&s.agentJoin, "agent-join", false, "make the prompt of each row of an agent's session the whole conversation so far")
-	f.IntVar(&s.agentSessions, "agent-sessions", 0, "run agents' sessions concurrently, `n` at a time (default: at their recorded times)")
+	f.IntVar(&s.trace.MooncakeBlock, "trace-block-size", trace.MooncakeBlock, "tokens of a block of a Mooncake trace")
+	f.BoolVar(&s.trace.AzureSessions, "azure-sessions", false, "guess which rows of an Azure trace continue a conversation; without it prompts share nothing")
+	f.StringVar(&s.trace.AgentModel, "model", "builtin:sim", "model folder or .gguf `file` whose tokenizer encodes agents' text")
+	f.BoolVar(&s.trace.AgentJoin, "agent-join", false, "make the prompt of each row of an agent's session the whole conversation so far")
+	f.IntVar(&s.trace.AgentSessions, "agent-sessions", 0, "run agents' sessions concurrently, `n` at a time (default: at their recorded times)")
 }
 
-func (s *replaySpec) addGenerateFlags(f *flagSet) {
-	g := &s.generated
+func (s *replaySpec) addGenerateFlags(f *cli.Flags) {
+	g := &s.trace.Generated
 	f.IntVar(&g.Requests, "requests", 1000, "number of requests")
 	f.Float64Var(&g.Rate, "rate", 10, "requests per second")
 	f.StringVar(&g.Arrivals, "arrivals", "poisson", "constant, poisson, sinusoid or bursts")
@@ -84,7 +82,7 @@ func (s *replaySpec) addGenerateFlags(f *flagSet) {
 	f.IntVar(&g.Prefixes, "prefixes", 10, "number of shared prefixes")
 }
 
-func (s *replaySpec) addEngineFlags(f *flagSet) {
+func (s *replaySpec) addEngineFlags(f *cli.Flags) {
 	c := &s.cfg
 	f.IntVar(&c.Workers, "workers", 4, "number of engines; they schedule as vLLM does")
 	f.IntVar(&c.Engine.BlockSize, "block-size", 64, "tokens of a block")
@@ -96,7 +94,7 @@ func (s *replaySpec) addEngineFlags(f *flagSet) {
 	f.Var(&s.slow, "slow", "`worker=factor`: the engine's passes take this many times as long; 0=3. May be given more than once")
 }
 
-func (s *replaySpec) addRoleFlags(f *flagSet) {
+func (s *replaySpec) addRoleFlags(f *cli.Flags) {
 	c := &s.cfg
 	f.IntVar(&c.Prefill, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
 	f.StringVar(&c.DecodePolicy, "decode-policy", "", "routing policy for workers that only decode (default: --policy)")
@@ -104,7 +102,7 @@ func (s *replaySpec) addRoleFlags(f *flagSet) {
 	f.DurationVar(&c.TransferToken, "transfer-token", 0, "further time for each of its tokens (default 3µs: 128 KiB at 43 GB/s)")
 }
 
-func (s *replaySpec) addRouterFlags(f *flagSet) {
+func (s *replaySpec) addRouterFlags(f *cli.Flags) {
 	c := &s.cfg
 	f.StringVar(&s.policy, "policy", pick.KV, "routing policy: "+strings.Join(pick.Names(), ", "))
 	f.Float64Var(&c.Temperature, "temperature", 0, "randomness of the kv policy's picks")
@@ -113,7 +111,7 @@ func (s *replaySpec) addRouterFlags(f *flagSet) {
 		"how long a pick counts as cached before events confirm it; negative: not at all (default 5s, or 2m with --no-events)")
 }
 
-func (s *replaySpec) addQueueFlags(f *flagSet) {
+func (s *replaySpec) addQueueFlags(f *cli.Flags) {
 	c := &s.cfg
 	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0, "an engine with more prompt tokens to compute is busy and gets no request (default: never)")
 	f.IntVar(&s.queue, "queue", 0, "requests that may wait in a router while all engines are busy (default: they are refused)")
@@ -121,7 +119,7 @@ func (s *replaySpec) addQueueFlags(f *flagSet) {
 	f.DurationVar(&c.MaxWait, "max-wait", 0, "longest wait in the queue (default 30s)")
 }
 
-func (s *replaySpec) addEventFlags(f *flagSet) {
+func (s *replaySpec) addEventFlags(f *cli.Flags) {
 	c := &s.cfg
 	f.DurationVar(&c.EventLag, "event-lag", 0, "delay of KV events")
 	f.DurationVar(&c.SignalLag, "signal-lag", 0, "delay until a router sees first and last tokens")
@@ -132,15 +130,17 @@ func (s *replaySpec) addEventFlags(f *flagSet) {
 // config returns the simulation that the flags describe.
 func (s *replaySpec) config() (sim.Config, error) {
 	cfg := s.cfg
-	if s.rows < 0 || s.jitter < 0 || s.traceBlock < 1 || s.traceBlock > 1<<20 || s.agentSessions < 0 {
+	if s.rows < 0 || s.jitter < 0 || s.trace.MooncakeBlock < 1 || s.trace.MooncakeBlock > 1<<20 || s.trace.AgentSessions < 0 {
 		return cfg, fmt.Errorf("--rows, --jitter, --trace-block-size and --agent-sessions must be at least 0, 0, 1 and 0")
 	}
 
 	var err error
-	if cfg.Engine.Timing, err = parseTiming(s.timing); err != nil {
+	cfg.Engine.Timing, err = parseTiming(s.timing)
+	if err != nil {
 		return cfg, fmt.Errorf("--timing: %w", err)
 	}
-	if cfg.Cost, err = s.cost.function(s.flags); err != nil {
+	cfg.Cost, err = s.cost.function(s.flags)
+	if err != nil {
 		return cfg, err
 	}
 	if s.queue > 0 {
@@ -152,6 +152,7 @@ func (s *replaySpec) config() (sim.Config, error) {
 	}
 	cfg.Policy = s.policy
 	cfg.Seed = s.seed
+	s.trace.Generated.Seed = s.seed
 	cfg.Restarts = s.restarts
 	cfg.Slow = s.slow
 	return cfg, nil

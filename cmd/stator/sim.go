@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
@@ -16,12 +17,12 @@ vllm:* metrics, and KV events over ZMQ with a replay socket. It batches, caches 
 vLLM's scheduler does. Its answers are random words.`
 
 func runSim(ctx context.Context, env environment, args []string) error {
-	f := flags(env, "sim", simAbout)
+	f := cli.New(env.out, env.err, "sim", simAbout)
 	name := f.String("name", "sim", "the engine's `name` in its log")
 	cfg := enginesim.Config{}
 	f.StringVar(&cfg.Listen, "listen-address", "127.0.0.1:8000", "`address` of the HTTP server")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
-	var aliases textList
+	var aliases cli.List
 	f.Var(&aliases, "alias", "further `name` for the model; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
@@ -36,7 +37,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
 	lf := addLogFlags(f)
-	if err := parse(f, args); err != nil {
+	if err := f.Read(args); err != nil {
 		return err
 	}
 	log, err := lf.logger(env.err)
@@ -44,7 +45,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	if *speed <= 0 || *scale < 1 {
-		return f.usageError("--engine-speedup must be positive, and --token-scale at least 1")
+		return f.UsageError("--engine-speedup must be positive, and --token-scale at least 1")
 	}
 	model, err := modelfile.Load(*dir)
 	if err != nil {

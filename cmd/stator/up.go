@@ -21,10 +21,13 @@ import (
 	"github.com/stator-project/stator/envoy"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
+	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/workeragent/engine"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -95,10 +98,10 @@ func (u *up) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := free(u.cfg.Gateway.Listen, "--listen-address"); err != nil {
+	if err := listen.Check(u.cfg.Gateway.Listen, "--listen-address"); err != nil {
 		return err
 	}
-	if u.adminLn, err = listen(u.flags.admin, "--admin-address"); err != nil {
+	if u.adminLn, err = listen.On(u.flags.admin, "--admin-address"); err != nil {
 		return err
 	}
 	u.say.title(u.cfg)
@@ -146,10 +149,10 @@ func (u *up) joinBus(ctx context.Context) (err error) {
 }
 
 func (u *up) makeControl() (err error) {
-	if u.extprocLn, err = listen(u.socket("extproc"), "extproc"); err != nil {
+	if u.extprocLn, err = listen.On(u.socket("extproc"), "extproc"); err != nil {
 		return err
 	}
-	if u.xdsLn, err = listen(u.socket("xds"), "xds"); err != nil {
+	if u.xdsLn, err = listen.On(u.socket("xds"), "xds"); err != nil {
 		return err
 	}
 	// The control plane has a fleet of its own: the router's waits until Envoy knows a worker.
@@ -164,7 +167,7 @@ func (u *up) makeControl() (err error) {
 		return err
 	}
 	u.planner = planner.New(plans, u.members, u.bus, u.log, u.reg)
-	wanted, err := launches(u.cfg, "")
+	wanted, err := engine.Configured(u.cfg, "")
 	if err != nil {
 		return err
 	}
@@ -199,7 +202,7 @@ func (u *up) run(ctx context.Context) error {
 	part(u.agent.Run)
 	part(func(ctx context.Context) error { return serveAdmin(ctx, u.adminLn, u.sources()) })
 	if u.flags.file != "" {
-		part(func(ctx context.Context) error { return watchConfig(ctx, u.flags.file, u.log, u.reload) })
+		part(func(ctx context.Context) error { return configfile.Watch(ctx, u.flags.file, u.log, u.reload) })
 	}
 	err := g.Run()
 	if ctx.Err() != nil {

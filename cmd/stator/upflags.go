@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -30,7 +32,7 @@ type upFlags struct {
 
 func readUpFlags(env environment, args []string) (*upFlags, error) {
 	o := &upFlags{set: map[string]bool{}}
-	f := flags(env, "up", upAbout)
+	f := cli.New(env.out, env.err, "up", upAbout)
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
@@ -44,12 +46,12 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads (default: one per core)")
 	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for running requests when stopping")
 	o.log = addLogFlags(f)
-	if err := parse(f, args); err != nil {
+	if err := f.Read(args); err != nil {
 		return nil, err
 	}
 	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
 	if o.set["workers"] && o.workers < 1 {
-		return nil, f.usageError("--workers is %d: it must be at least 1", o.workers)
+		return nil, f.UsageError("--workers is %d: it must be at least 1", o.workers)
 	}
 	return o, nil
 }
@@ -57,7 +59,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 // config reads the file, or the built-in one, and lays the flags over it.
 func (o *upFlags) config() (cfg *config.Config, err error) {
 	if o.file != "" {
-		cfg, err = readConfig(o.file)
+		cfg, err = configfile.Read(o.file)
 	} else {
 		cfg, err = config.Parse(defaultConfig)
 	}

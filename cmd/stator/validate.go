@@ -8,23 +8,26 @@ import (
 	"slices"
 
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/modelfile"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 const validateAbout = `Checks a configuration file, the model files it names and the engines it launches, and says
 everything that is wrong.`
 
 func runValidate(_ context.Context, env environment, args []string) error {
-	f := flags(env, "validate", validateAbout)
+	f := cli.New(env.out, env.err, "validate", validateAbout)
 	file := f.String("config", "", "configuration `file`")
-	if err := parse(f, args); err != nil {
+	if err := f.Read(args); err != nil {
 		return err
 	}
 	if *file == "" {
-		return f.usageError("name the configuration file with --config")
+		return f.UsageError("name the configuration file with --config")
 	}
-	cfg, err := readConfig(*file)
+	cfg, err := configfile.Read(*file)
 	if err != nil {
 		return err
 	}
@@ -53,7 +56,7 @@ func checkLaunches(cfg *config.Config) error {
 	}
 	var errs []error
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		wanted, err := launches(cfg, node)
+		wanted, err := engine.Configured(cfg, node)
 		errs = append(errs, err)
 		for _, l := range wanted {
 			errs = append(errs, l.Validate())

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"github.com/stator-project/stator/internal/cli"
 	"runtime/debug"
 )
 
@@ -25,7 +26,7 @@ func revision() string {
 }
 
 func runVersion(_ context.Context, env environment, args []string) error {
-	if err := parse(flags(env, "version", "Prints the version of this program."), args); err != nil {
+	if err := cli.New(env.out, env.err, "version", "Prints the version of this program.").Read(args); err != nil {
 		return err
 	}
 	fmt.Fprintf(env.out, "stator %s (revision %s)\n", version(), revision())

@@ -1,4 +1,4 @@
-package main
+package promptlines
 
 import (
 	"bufio"
@@ -11,14 +11,18 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// maxLine bounds an input line of the commands that read lines.
+// bufferBytes is the size of the buffers of input and output.
+const bufferBytes = 64 << 10
+
+// maxLine bounds an input line.
 const maxLine = 64 << 20
 
-// eachLine answers every line of in with one line of out, in order, until in or ctx ends. A
-// line that answer cannot serve gets the error that a client would see, and the next one is
-// served. Lines are flushed when no more input waits, so that a pipe can be talked to.
-func eachLine(ctx context.Context, in io.Reader, out io.Writer, answer func(dst, line []byte) ([]byte, error)) error {
-	lines, w := bufio.NewReaderSize(in, 64<<10), bufio.NewWriterSize(out, 64<<10)
+// Each answers every line of in with one line of out, in order, until in or ctx ends. A line for which answer
+// returns an error gets that error as its answer. Answers are flushed when no more input is there, so that a
+// program can send a line and wait for the answer.
+func Each(ctx context.Context, in io.Reader, out io.Writer, answer func(dst, line []byte) ([]byte, error)) error {
+	lines := bufio.NewReaderSize(in, bufferBytes)
+	w := bufio.NewWriterSize(out, bufferBytes)
 	var line, reply []byte
 	for ctx.Err() == nil {
 		var err error
@@ -30,6 +34,7 @@ func eachLine(ctx context.Context, in io.Reader, out io.Writer, answer func(dst,
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read standard input: %w", err)
 		}
+
 		reply = replyTo(reply[:0], line, tooLong, answer)
 		if _, err := w.Write(append(reply, '\n')); err != nil {
 			return fmt.Errorf("write standard output: %w", err)
@@ -46,11 +51,13 @@ func eachLine(ctx context.Context, in io.Reader, out io.Writer, answer func(dst,
 func replyTo(dst, line []byte, tooLong bool, answer func(dst, line []byte) ([]byte, error)) []byte {
 	err := error(openai.Invalid("", "line_too_long", "The line is longer than the %d bytes a line may have. Send a shorter one.", maxLine))
 	if !tooLong {
-		var reply []byte
-		if reply, err = answer(dst, line); err == nil {
+		reply, answerErr := answer(dst, line)
+		if answerErr == nil {
 			return reply
 		}
+		err = answerErr
 	}
+
 	var e *openai.Error
 	if !errors.As(err, &e) {
 		e = &openai.Error{Status: 500, Type: openai.ServerError, Message: err.Error()}
@@ -58,7 +65,7 @@ func replyTo(dst, line []byte, tooLong bool, answer func(dst, line []byte) ([]by
 	return append(dst[:0], e.JSON()...)
 }
 
-// readLine appends the next line without its end. Of one that is too long the rest is skipped.
+// readLine appends the next line without its end. The rest of a line that is too long is skipped.
 func readLine(r *bufio.Reader, dst []byte) (line []byte, tooLong bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

@@ -1,4 +1,9 @@
-package main
+// Package cli has what the commands of a program share on the command line: flags in groups with help and
+// suggestions, flags that repeat, and a progress bar.
+//
+// Help goes to standard output and errors of usage to standard error, both passed in. The package reads no
+// environment and ends no process. Values belong to one goroutine.
+package cli
 
 import (
 	"errors"
@@ -12,14 +17,14 @@ import (
 	"github.com/stator-project/stator/internal/config"
 )
 
-// errUsage reports that the arguments were wrong. The message is already printed; the exit code is 2.
-var errUsage = errors.New("usage")
+// ErrUsage reports that the arguments were wrong. The message is already printed; the exit code is 2.
+var ErrUsage = errors.New("usage")
 
-// flagSet is the flags of one command, with its help. Help prints groups under headings, in the order
+// Flags is the flags of one command, with its help. Help prints groups under headings, in the order
 // in which they were made; flags outside of a group come last.
-type flagSet struct {
+type Flags struct {
 	*flag.FlagSet
-	env       environment
+	out, err  io.Writer
 	arguments string // such as " [ID]"
 	about     string
 	groups    []flagGroup
@@ -31,21 +36,21 @@ type flagGroup struct {
 	names []string
 }
 
-// flags returns a flag set for a command. name may end with the arguments of the command in brackets.
-func flags(env environment, name, about string) *flagSet {
+// New returns the flags of a command. Help is written to out, and errors of usage to err. name may end with the arguments of the command in brackets.
+func New(out, err io.Writer, name, about string) *Flags {
 	command, arguments, found := strings.Cut(name, " [")
 	if found {
 		arguments = " [" + arguments
 	}
 
-	f := &flagSet{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), env: env, arguments: arguments, about: about}
+	f := &Flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), out: out, err: err, arguments: arguments, about: about}
 	f.SetOutput(io.Discard) // this type writes errors and help
 	f.Usage = func() {}
 	return f
 }
 
-// group adds the flags that define defines, under a heading.
-func (f *flagSet) group(title string, define func()) {
+// Group adds the flags that define defines, under a heading.
+func (f *Flags) Group(title string, define func()) {
 	before := f.names()
 	define()
 	added := slices.DeleteFunc(f.names(), func(name string) bool { return slices.Contains(before, name) })
@@ -53,61 +58,62 @@ func (f *flagSet) group(title string, define func()) {
 }
 
 // names returns the names of all flags, sorted.
-func (f *flagSet) names() []string {
+func (f *Flags) names() []string {
 	var all []string
 	f.VisitAll(func(o *flag.Flag) { all = append(all, o.Name) })
 	return all
 }
 
-// given reports whether a flag was on the command line.
-func (f *flagSet) given(name string) bool {
+// Given reports whether a flag was on the command line.
+func (f *Flags) Given(name string) bool {
 	found := false
 	f.Visit(func(o *flag.Flag) { found = found || o.Name == name })
 	return found
 }
 
-// parse reads flags and refuses other arguments.
-func parse(f *flagSet, args []string) error {
-	if err := parseFlags(f, args); err != nil {
+// Read reads flags and refuses other arguments. It prints help where that is asked for and returns
+// flag.ErrHelp; it prints errors and returns ErrUsage.
+func (f *Flags) Read(args []string) error {
+	if err := f.readFlags(args); err != nil {
 		return err
 	}
-	return refuseArguments(f, f.Args())
+	return f.Refuse(f.Args())
 }
 
-// parseFlags reads flags up to the first argument that is none. It prints help where that is asked for,
+// readFlags reads flags up to the first argument that is none. It prints help where that is asked for,
 // and otherwise what is wrong.
-func parseFlags(f *flagSet, args []string) error {
+func (f *Flags) readFlags(args []string) error {
 	err := f.Parse(args)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, flag.ErrHelp):
-		f.printHelp(f.env.out)
+		f.printHelp(f.out)
 		return err
 	}
-	return f.usageError("%s", f.explain(err))
+	return f.UsageError("%s", f.Explain(err))
 }
 
-// refuseArguments reports arguments of a command that accepts none.
-func refuseArguments(f *flagSet, args []string) error {
+// Refuse reports arguments of a command that accepts none.
+func (f *Flags) Refuse(args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return f.usageError("unexpected argument %q", args[0])
+	return f.UsageError("unexpected argument %q", args[0])
 }
 
-// usageError prints what is wrong with the arguments and how to get help.
-func (f *flagSet) usageError(format string, args ...any) error {
-	fmt.Fprintf(f.env.err, "stator %s: %s\n`stator %s -h` lists the flags.\n", f.Name(), fmt.Sprintf(format, args...), f.Name())
-	return errUsage
+// UsageError prints what is wrong with the arguments and how to get help.
+func (f *Flags) UsageError(format string, args ...any) error {
+	fmt.Fprintf(f.err, "stator %s: %s\n`stator %s -h` lists the flags.\n", f.Name(), fmt.Sprintf(format, args...), f.Name())
+	return ErrUsage
 }
 
 // singleDash finds the flag in an error of package flag, which writes it with one dash.
 var singleDash = regexp.MustCompile(`( for flag|argument:|defined:) -([a-z0-9-]+)`)
 
-// explain returns an error of package flag in the form of this program: two dashes, and a suggestion for
+// Explain returns an error of package flag in the form of this program: two dashes, and a suggestion for
 // an unknown flag.
-func (f *flagSet) explain(err error) string {
+func (f *Flags) Explain(err error) string {
 	const unknown = "flag provided but not defined: -"
 	if name, ok := strings.CutPrefix(err.Error(), unknown); ok {
 		text := "unknown flag --" + name
@@ -120,7 +126,7 @@ func (f *flagSet) explain(err error) string {
 }
 
 // printHelp writes what the command is for, and its flags.
-func (f *flagSet) printHelp(w io.Writer) {
+func (f *Flags) printHelp(w io.Writer) {
 	fmt.Fprintf(w, "Usage: stator %s%s [flags]\n\n%s\n", f.Name(), f.arguments, strings.TrimSpace(f.about))
 
 	grouped := map[string]bool{}
@@ -157,22 +163,22 @@ func printFlag(w io.Writer, o *flag.Flag) {
 	fmt.Fprintf(w, "%-30s %s\n", head, text)
 }
 
-// textList is a flag that may be given more than once.
-type textList []string
+// List is a flag that may be given more than once.
+type List []string
 
 // String returns the values, separated by commas.
-func (t *textList) String() string { return strings.Join(*t, ",") }
+func (t *List) String() string { return strings.Join(*t, ",") }
 
 // Set adds a value.
-func (t *textList) Set(v string) error {
+func (t *List) Set(v string) error {
 	*t = append(*t, v)
 	return nil
 }
 
-// parseMixed reads flags that may stand before, between and after other arguments, which it returns.
-func parseMixed(f *flagSet, args []string) (others []string, err error) {
+// ReadMixed reads flags that may stand before, between and after other arguments, which it returns.
+func (f *Flags) ReadMixed(args []string) (others []string, err error) {
 	for {
-		if err := parseFlags(f, args); err != nil {
+		if err := f.readFlags(args); err != nil {
 			return nil, err
 		}
 		if f.NArg() == 0 {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -8,21 +8,19 @@ import (
 	"time"
 )
 
-// progressBar shows on a terminal how much of something is done. A nil bar shows nothing.
-type progressBar struct {
+// ProgressBar shows on a terminal how much of something is done. A nil bar shows nothing.
+type ProgressBar struct {
 	w     io.Writer
 	began time.Time
 	last  time.Time // when it was drawn
 }
 
-var noBar *progressBar
-
-// newBar returns a bar, or nil where w is no terminal.
-func newBar(w io.Writer) *progressBar {
+// NewProgressBar returns a bar, or nil where w is no terminal.
+func NewProgressBar(w io.Writer) *ProgressBar {
 	if !isTerminal(w) {
 		return nil
 	}
-	return &progressBar{w: w, began: time.Now()}
+	return &ProgressBar{w: w, began: time.Now()}
 }
 
 // isTerminal reports whether w is a terminal.
@@ -42,8 +40,8 @@ const (
 	eraseLine = "\r\x1b[K"
 )
 
-// show draws the bar at a share from 0 to 1, with an estimate of the time that is left.
-func (b *progressBar) show(share float64) {
+// Show draws the bar at a share from 0 to 1, with an estimate of the time that is left.
+func (b *ProgressBar) Show(share float64) {
 	if b == nil {
 		return
 	}
@@ -61,8 +59,8 @@ func (b *progressBar) show(share float64) {
 	fmt.Fprint(b.w, text+"\x1b[K")
 }
 
-// clear removes the bar.
-func (b *progressBar) clear() {
+// Clear removes the bar.
+func (b *ProgressBar) Clear() {
 	if b != nil && !b.last.IsZero() {
 		fmt.Fprint(b.w, eraseLine)
 	}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/listen"
+)
+
+const busAbout = `Runs the message bus: an embedded NATS server whose data stay in memory. Any NATS server
+with JetStream does as well.`
+
+func runBus(ctx context.Context, env environment, args []string) error {
+	f := cli.New(env.out, env.err, "bus", busAbout)
+	at := f.String("listen-address", "127.0.0.1:4222", "`address` for the other parts")
+	lf := addLogFlags(f)
+	if err := f.Read(args); err != nil {
+		return err
+	}
+	log, err := lf.logger(env.err)
+	if err != nil {
+		return err
+	}
+	if err := listen.Check(*at, "--listen-address"); err != nil {
+		return err
+	}
+	address, err := net.ResolveTCPAddr("tcp", *at)
+	if err != nil {
+		return fmt.Errorf("--listen-address: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "stator-bus-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the bus: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	e, err := bus.Embed(bus.EmbedConfig{Host: address.IP.String(), Port: address.Port, Dir: filepath.Join(dir, "nats")})
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "part", "bus", "url", e.URL())
+	<-ctx.Done()
+	e.Close()
+	log.Info("stopped", "part", "bus")
+	return nil
+}

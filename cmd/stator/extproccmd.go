@@ -1,0 +1,61 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"net"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/listen"
+)
+
+const extProcAbout = `Runs the router: Envoy's external processor, and the receiver of its access log on the same
+port. With a bus it takes its workers from there; without one, from the file, and reads
+their event sockets itself: that is how it joins an Envoy that is already there.`
+
+func runExtProc(ctx context.Context, env environment, args []string) error {
+	f := cli.New(env.out, env.err, "extproc", extProcAbout)
+	p := newProcess(env, f, "extproc", "127.0.0.1:8081")
+	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
+	decisions := ""
+	addDecisionLogFlag(f, &decisions)
+	if err := f.Read(args); err != nil {
+		return err
+	}
+	if err := p.open(); err != nil {
+		return err
+	}
+	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
+	router, err := extproc.New(extproc.Config{Settings: p.cfg, Log: p.log, Metrics: p.reg})
+	if err != nil {
+		return err
+	}
+	if err := p.join(ctx, router.BusLost); err != nil {
+		return err
+	}
+	ln, err := listen.On(*at, "--listen-address")
+	if err == nil {
+		err = ln.Close() // the address is free; the router listens when it knows its fleet
+	}
+	if err != nil {
+		return err
+	}
+
+	p.part(func(ctx context.Context) error {
+		return router.Run(ctx, extproc.RunConfig{
+			Listen: func() (net.Listener, error) { return listen.On(*at, "--listen-address") },
+			Bus:    p.bus, AwaitFleet: true,
+		})
+	})
+	p.part(func(ctx context.Context) error { return configfile.Watch(ctx, p.file, p.log, router.Reload) })
+	return p.run(ctx, admin.Sources{
+		Ready: router.ReadyModels, Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
+	})
+}
+
+func addDecisionLogFlag(f *cli.Flags, path *string) {
+	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the file")
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/planner"
+)
+
+const plannerAbout = `Runs the planner: watches the fleet on the bus and publishes a plan there. Today a plan is
+the replicas that the configuration names, and says so.`
+
+func runPlanner(ctx context.Context, env environment, args []string) error {
+	f := cli.New(env.out, env.err, "planner", plannerAbout)
+	p := newProcess(env, f, "planner", "127.0.0.1:8083")
+	if err := f.Read(args); err != nil {
+		return err
+	}
+	if err := p.openOnBus(ctx); err != nil {
+		return err
+	}
+	members := fleet.New(fleet.Hooks{})
+	wanted, err := pools(p.cfg)
+	if err != nil {
+		return err
+	}
+	pl := planner.New(wanted, members, p.bus, p.log, p.reg)
+	p.part(pl.Run)
+	p.part(func(ctx context.Context) error {
+		return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log})
+	})
+	p.part(func(ctx context.Context) error {
+		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
+			next, err := pools(cfg)
+			if err == nil {
+				pl.Reload(next)
+			}
+			return err
+		})
+	})
+	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
+}
+
+// pools are what the planner plans: launched and listed workers by model and role.
+func pools(cfg *config.Config) ([]plan.Configured, error) {
+	var out []plan.Configured
+	for _, m := range cfg.Models {
+		count := map[fleet.Role]int{}
+		for _, l := range m.Launch {
+			role, err := fleet.ParseRole(l.Role)
+			if err != nil {
+				return nil, err
+			}
+			count[role] += l.Count
+		}
+		for _, w := range m.Workers {
+			role, err := fleet.ParseRole(w.Role)
+			if err != nil {
+				return nil, err
+			}
+			count[role]++
+		}
+		for role, n := range count {
+			out = append(out, plan.Configured{Model: m.Name, Role: role, Replicas: n})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/listen"
+)
+
+// process is what the commands that run one part have in common: a configuration file, a bus,
+// an admin port, a log, and an end.
+type process struct {
+	name     string
+	env      environment
+	flags    *cli.Flags
+	file     string
+	busURL   string
+	adminAt  string
+	logFlags *logFlags
+
+	cfg   *config.Config
+	log   *slog.Logger
+	reg   *prometheus.Registry
+	bus   *bus.Bus // nil where no bus is configured
+	admin net.Listener
+	group run.Group
+}
+
+// newProcess adds the common flags to f.
+func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
+	p := &process{name: name, env: env, flags: f, reg: newRegistry()}
+	f.StringVar(&p.file, "config", "", "configuration `file`; see docs/configuration.md")
+	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")
+	f.StringVar(&p.adminAt, "admin-address", adminAt, "`address` of the admin port")
+	p.logFlags = addLogFlags(f)
+	return p
+}
+
+// open reads the configuration and opens the admin port.
+func (p *process) open() (err error) {
+	if p.log, err = p.logFlags.logger(p.env.err); err != nil {
+		return err
+	}
+	if p.file == "" {
+		return p.flags.UsageError("name the configuration file with --config")
+	}
+	if p.cfg, err = configfile.Read(p.file); err != nil {
+		return err
+	}
+	if p.busURL != "" {
+		p.cfg.Bus.URL = p.busURL
+	}
+	if p.admin, err = listen.On(p.adminAt, "--admin-address"); err != nil {
+		return err
+	}
+	return nil
+}
+
+// join joins the bus, where one is configured. lost is called when it breaks, and may be nil.
+func (p *process) join(ctx context.Context, lost func()) (err error) {
+	if p.cfg.Bus.URL != "" {
+		p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
+	}
+	return err
+}
+
+// openOnBus opens a part that can do nothing without a bus, and joins that.
+func (p *process) openOnBus(ctx context.Context) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	if p.cfg.Bus.URL == "" {
+		return fmt.Errorf("stator %s needs a bus: set bus.url in %s, or pass --bus URL; `stator bus` runs one", p.name, p.file)
+	}
+	return p.join(ctx, nil)
+}
+
+// part adds something that runs until its context ends.
+func (p *process) part(f func(context.Context) error) {
+	ctx, stop := context.WithCancel(context.Background())
+	p.group.Add(func() error { return f(ctx) }, func(error) { stop() })
+}
+
+// run serves until ctx ends or a part fails.
+func (p *process) run(ctx context.Context, s admin.Sources) error {
+	s.Metrics = p.reg
+	if s.Ready == nil {
+		s.Ready = func() error { return nil }
+	}
+	p.part(func(inner context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-inner.Done():
+		}
+		return nil
+	})
+	p.part(func(ctx context.Context) error { return serveAdmin(ctx, p.admin, s) })
+	p.log.Info("serving", "part", p.name, "admin", p.admin.Addr().String())
+	err := p.group.Run()
+	if p.bus != nil {
+		p.bus.Close()
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	p.log.Info("stopped", "part", p.name)
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/discovery"
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/grpcserve"
+	"github.com/stator-project/stator/internal/listen"
+	"github.com/stator-project/stator/xds"
+)
+
+const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of
+Envoys over delta ADS. ` + "`stator envoy bootstrap`" + ` prints what such an Envoy starts with.`
+
+func runXDS(ctx context.Context, env environment, args []string) error {
+	f := cli.New(env.out, env.err, "xds", xdsAbout)
+	p := newProcess(env, f, "xds", "127.0.0.1:8082")
+	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
+	var routers cli.List
+	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router; may be given more than once (default 127.0.0.1:9002)")
+	if err := f.Read(args); err != nil {
+		return err
+	}
+	if len(routers) == 0 {
+		routers = cli.List{"127.0.0.1:9002"}
+	}
+	for _, address := range routers {
+		if err := xds.CheckRouterAddress(address); err != nil {
+			return f.UsageError("--extproc-address %s: %v", address, err)
+		}
+	}
+	if err := p.open(); err != nil {
+		return err
+	}
+	if err := p.join(ctx, nil); err != nil {
+		return err
+	}
+	members := fleet.New(fleet.Hooks{})
+	workers, err := p.cfg.FleetWorkers()
+	if err != nil {
+		return err
+	}
+	if err := discovery.File(workers, members); err != nil {
+		return err
+	}
+	ln, err := listen.On(*at, "--listen-address")
+	if err != nil {
+		return err
+	}
+	srv, g := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
+	p.part(func(ctx context.Context) error {
+		srv.Register(ctx, g)
+		return grpcserve.Run(ctx, g, ln, srv.Run)
+	})
+	if p.bus != nil {
+		p.part(func(ctx context.Context) error {
+			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: discovery.Names(workers)})
+		})
+	}
+	p.part(func(ctx context.Context) error {
+		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
+			srv.Reload(xdsSettings(cfg, routers))
+			return nil
+		})
+	})
+	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})
+}
+
+func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
+	s := xds.Settings{
+		Listen: cfg.Gateway.Listen, ExtProc: routers, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
+		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(), AffinityHeader: cfg.Gateway.AffinityHeader,
+		HintHeaders: cfg.Gateway.Hints == "headers",
+	}
+	for _, m := range cfg.Models {
+		s.Models = append(s.Models, m.Name)
+	}
+	return s
+}

@@ -1,0 +1,75 @@
+// Package configfile reads the configuration from a file, and follows its changes.
+package configfile
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/modelfile"
+)
+
+// Read reads and checks a configuration file. Relative paths in it start at the file's folder.
+func Read(path string) (*config.Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, err := config.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s:\n%w", path, err)
+	}
+
+	folder := filepath.Dir(path)
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		m.Path = modelfile.Resolve(m.Path, folder)
+		if m.Profile != "" && !filepath.IsAbs(m.Profile) {
+			m.Profile = filepath.Join(folder, m.Profile)
+		}
+	}
+	return cfg, nil
+}
+
+// watchEvery is how often the file is read. Polling works with every file system and every way of
+// replacing a file.
+const watchEvery = time.Second
+
+// Watch calls apply with every new valid content of the file, until ctx ends. Content that is not valid, or
+// that apply refuses, is logged, and the last configuration stays in force.
+func Watch(ctx context.Context, path string, log *slog.Logger, apply func(*config.Config) error) error {
+	last, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("watch configuration: %w", err)
+	}
+
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+
+		now, err := os.ReadFile(path)
+		if err != nil || bytes.Equal(now, last) {
+			continue // a file that is being replaced may be missing for a moment
+		}
+		last = now
+		cfg, err := Read(path)
+		if err == nil {
+			err = apply(cfg)
+		}
+		if err != nil {
+			log.Error("configuration not changed; the last one stays in force", "err", err)
+			continue
+		}
+		log.Info("configuration changed")
+	}
+}

@@ -1,0 +1,83 @@
+package configfile
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/testkit"
+)
+
+const header = "apiVersion: stator.dev/v1alpha1\nkind: Stator\n"
+
+// TestReadResolvesPaths resolves paths from the folder of the file.
+func TestReadResolvesPaths(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stator.yaml")
+	text := header + "models: [{name: a, path: m, profile: p}, {name: b, path: 'builtin:sim', profile: /p}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	cfg, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(path)
+	a, b := cfg.Models[0], cfg.Models[1]
+	if a.Path != filepath.Join(dir, "m") || a.Profile != filepath.Join(dir, "p") || b.Path != "builtin:sim" || b.Profile != "/p" {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	if _, err := Read(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "read configuration: open") {
+		t.Error(err)
+	}
+}
+
+// TestWatchAppliesValidChanges applies a change, and logs content that is not valid or is refused.
+func TestWatchAppliesValidChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stator.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(header + "models: [{name: a, path: m}]\n")
+
+	ctx, stop := context.WithCancel(t.Context())
+	var log testkit.Log
+	applied := make(chan string, 10)
+	done := make(chan error, 1)
+	go func() {
+		done <- Watch(ctx, path, log.Logger(), func(cfg *config.Config) error {
+			applied <- cfg.Models[0].Name
+			if cfg.Models[0].Name == "refused" {
+				return errors.New("no such model")
+			}
+			return nil
+		})
+	}()
+
+	// Watch reads the file once before it waits; the first change is written after that.
+	testkit.Eventually(t, "the change is applied", func() bool {
+		write(header + "models: [{name: b, path: m}]\n")
+		return log.Contains("configuration changed")
+	})
+	if name := <-applied; name != "b" {
+		t.Errorf("applied %s", name)
+	}
+	write("nonsense")
+	testkit.Eventually(t, "the error is logged", func() bool { return log.Contains("configuration not changed") })
+	write(header + "models: [{name: refused, path: m}]\n")
+	testkit.Eventually(t, "the refusal is logged", func() bool { return log.Contains("no such model") })
+
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := Watch(t.Context(), path+".absent", log.Logger(), nil); err == nil {
+		t.Error("a missing file is watched")
+	}
+}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// Configured returns the engines that the agent of a node starts. Workers are named after their node and
+// model, with a number that counts the model's engines on all nodes.
+func Configured(cfg *config.Config, node string) ([]Launch, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+
+	var all []Launch
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		number := 0
+		for k := range m.Launch {
+			l := &m.Launch[k]
+			launch, err := newLaunch(m, l, self)
+			if err != nil {
+				return nil, fmt.Errorf("models[%d]: %w", i, err)
+			}
+			for range l.Count {
+				launch.Name = workerName(node, m.Name, number)
+				number++
+				if l.Node == node {
+					all = append(all, launch)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// newLaunch returns a launch without its name.
+func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
+	role, err := fleet.ParseRole(l.Role)
+	if err != nil {
+		return Launch{}, err
+	}
+	taints, err := fleet.NewTaints(l.Taints)
+	if err != nil {
+		return Launch{}, err
+	}
+
+	args := map[string]string{}
+	for key, value := range l.Args {
+		args[key] = fmt.Sprint(value)
+	}
+	return Launch{
+		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Role: role, BlockSize: m.BlockSize,
+		Command: l.Command, Args: args, Taints: taints, Self: self, Python: python(self),
+	}, nil
+}
+
+// maxModelInName bounds the part of a worker's name that is the model's name.
+const maxModelInName = 40
+
+// workerName returns a name of [a-z0-9-], such as sim-0 or n1-meta-llama-llama-3-1-8b-0.
+func workerName(node, model string, number int) string {
+	clean := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + ('a' - 'A')
+		}
+		return '-'
+	}, model)
+
+	name := strings.Trim(clean, "-")
+	if len(name) > maxModelInName {
+		name = name[:maxModelInName]
+	}
+	if node != "" {
+		name = node + "-" + name
+	}
+	return name + "-" + strconv.Itoa(number)
+}
+
+// python returns the interpreter of the virtual environment beside this program, or the first python3 in
+// PATH.
+func python(self string) string {
+	venv := filepath.Join(filepath.Dir(filepath.Dir(self)), ".venv", "bin", "python")
+	if _, err := os.Stat(venv); err == nil {
+		return venv
+	}
+	return "python3"
+}
