@@ -9,13 +9,13 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-const agentAbout = `Runs a node agent: launches the engines that the configuration names for its node, keeps
-them alive, and says on the bus what they are, hold and do.`
+const agentAbout = `Runs a node agent. It starts the engines that the configuration names for its node, restarts them
+when they fail, and publishes their state, load and KV events on the bus.`
 
 func runAgent(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "agent", agentAbout)
 	p := newProcess(env, f, "agent", "127.0.0.1:8084")
-	node := f.String("node", "", "this agent's `name`: it starts the launches with this node (default: those with none)")
+	node := f.String("node", "", "`name` of this node: the agent starts launches with this node (default: launches without a node)")
 	if err := f.Read(args); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/listen"
 )
 
-const busAbout = `Runs the message bus: an embedded NATS server whose data stay in memory. Any NATS server
-with JetStream does as well.`
+const busAbout = `Runs the message bus, an embedded NATS server that keeps its data in memory. Any NATS server with
+JetStream can be used instead.`
 
 func runBus(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "bus", busAbout)
@@ -29,6 +29,7 @@ func runBus(ctx context.Context, env environment, args []string) error {
 	if err := listen.Check(*at, "--listen-address"); err != nil {
 		return err
 	}
+
 	address, err := net.ResolveTCPAddr("tcp", *at)
 	if err != nil {
 		return fmt.Errorf("--listen-address: %w", err)
@@ -42,6 +43,7 @@ func runBus(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	log.Info("serving", "part", "bus", "url", e.URL())
 	<-ctx.Done()
 	e.Close()

@@ -16,7 +16,7 @@ else comes from ` + "`stator xds`" + `.`
 func runEnvoy(_ context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
-	f.StringVar(&b.NodeID, "node-id", "gateway-0", "the Envoy's `name`")
+	f.StringVar(&b.NodeID, "node-id", "gateway-0", "`name` of the Envoy")
 	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	if len(args) == 0 || args[0] != "bootstrap" {
@@ -29,15 +29,17 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	if err := f.Read(args[1:]); err != nil {
 		return err
 	}
+
 	text, err := xds.Bootstrap(b)
 	if err != nil {
 		return err
 	}
-	// Again, because the protobuf library spaces JSON as it likes, in each build differently.
-	var even bytes.Buffer
-	if err := json.Indent(&even, text, "", "  "); err != nil {
+
+	// The protobuf library varies the white space of JSON between builds, so it is indented again.
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, text, "", "  "); err != nil {
 		return fmt.Errorf("format bootstrap: %w", err)
 	}
-	_, err = fmt.Fprintf(env.out, "%s\n", &even)
+	_, err = fmt.Fprintf(env.out, "%s\n", &indented)
 	return err
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/stator-project/stator/internal/configfile"
 )
 
-// Every configuration that a reader may copy is right: the examples' and those in the documents.
+// TestDocumentedConfigurations checks every configuration that a reader may copy: those of examples/ and of the
+// documents.
 func TestDocumentedConfigurations(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) == 0 {

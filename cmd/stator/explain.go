@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-const explainAbout = `Says why a request went where it went: for each worker the blocks of the prompt it held,
-its load and its cost. ID is the response header x-stator-decision; without one, the newest
-decision is explained.`
+const explainAbout = `Prints why a request went to its worker: for each worker the cached blocks of the prompt, the load
+and the cost. ID is the response header x-stator-decision. Without an ID it explains the newest
+decision.`
 
 func runExplain(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "explain [ID]", explainAbout)
@@ -32,10 +32,12 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	if id == "" {
 		id = "latest"
 	}
+
 	query := ""
 	if *asJSON {
 		query = "?format=json"
 	}
+
 	text, err := ask(ctx, *admin, "/debug/decisions/"+url.PathEscape(id)+query)
 	if err != nil {
 		return err
@@ -44,7 +46,7 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	return nil
 }
 
-// ask fetches one of the admin port's pages.
+// ask fetches a page of the router's admin port.
 func ask(ctx context.Context, admin, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

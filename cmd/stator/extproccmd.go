@@ -12,9 +12,9 @@ import (
 	"github.com/stator-project/stator/internal/listen"
 )
 
-const extProcAbout = `Runs the router: Envoy's external processor, and the receiver of its access log on the same
-port. With a bus it takes its workers from there; without one, from the file, and reads
-their event sockets itself: that is how it joins an Envoy that is already there.`
+const extProcAbout = `Runs a router: Envoy's external processor, and the receiver of its access log on the same port.
+With a bus it gets its workers and their KV events from the bus. Without one it has the workers of
+the configuration and reads their event sockets.`
 
 func runExtProc(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "extproc", extProcAbout)
@@ -57,5 +57,5 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 }
 
 func addDecisionLogFlag(f *cli.Flags, path *string) {
-	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the file")
+	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the configuration")
 }

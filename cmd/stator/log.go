@@ -17,7 +17,7 @@ func addLogFlags(f *cli.Flags) *logFlags {
 	return l
 }
 
-// logger returns what the flags ask for.
+// logger returns the logger that the flags describe.
 func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {

@@ -65,8 +65,7 @@ func main() {
 	}
 }
 
-// signals returns a context that ends with the first SIGINT or SIGTERM and one that ends with
-// the second.
+// signals returns a context that ends with the first SIGINT or SIGTERM, and one that ends with the second.
 func signals() (soft, hard context.Context) {
 	soft, stopSoft := context.WithCancel(context.Background())
 	hard, stopHard := context.WithCancel(context.Background())

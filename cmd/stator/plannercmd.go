@@ -13,8 +13,8 @@ import (
 	"github.com/stator-project/stator/planner"
 )
 
-const plannerAbout = `Runs the planner: watches the fleet on the bus and publishes a plan there. Today a plan is
-the replicas that the configuration names, and says so.`
+const plannerAbout = `Runs the planner, which watches the fleet on the bus and publishes a plan there. A plan has the
+replicas that the configuration names.`
 
 func runPlanner(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "planner", plannerAbout)
@@ -25,11 +25,13 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
+
 	members := fleet.New(fleet.Hooks{})
 	wanted, err := pools(p.cfg)
 	if err != nil {
 		return err
 	}
+
 	pl := planner.New(wanted, members, p.bus, p.log, p.reg)
 	p.part(pl.Run)
 	p.part(func(ctx context.Context) error {
@@ -47,7 +49,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
 }
 
-// pools are what the planner plans: launched and listed workers by model and role.
+// pools returns the number of configured workers by model and role.
 func pools(cfg *config.Config) ([]plan.Configured, error) {
 	var out []plan.Configured
 	for _, m := range cfg.Models {

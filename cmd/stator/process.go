@@ -17,8 +17,8 @@ import (
 	"github.com/stator-project/stator/internal/listen"
 )
 
-// process is what the commands that run one part have in common: a configuration file, a bus,
-// an admin port, a log, and an end.
+// process is the common part of the commands that run one part: a configuration file, a bus, an admin
+// port, a log, and a group of tasks that end together.
 type process struct {
 	name     string
 	env      environment
@@ -48,25 +48,26 @@ func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
 
 // open reads the configuration and opens the admin port.
 func (p *process) open() (err error) {
-	if p.log, err = p.logFlags.logger(p.env.err); err != nil {
+	p.log, err = p.logFlags.logger(p.env.err)
+	if err != nil {
 		return err
 	}
 	if p.file == "" {
 		return p.flags.UsageError("name the configuration file with --config")
 	}
-	if p.cfg, err = configfile.Read(p.file); err != nil {
+	p.cfg, err = configfile.Read(p.file)
+	if err != nil {
 		return err
 	}
 	if p.busURL != "" {
 		p.cfg.Bus.URL = p.busURL
 	}
-	if p.admin, err = listen.On(p.adminAt, "--admin-address"); err != nil {
-		return err
-	}
-	return nil
+	p.admin, err = listen.On(p.adminAt, "--admin-address")
+	return err
 }
 
-// join joins the bus, where one is configured. lost is called when it breaks, and may be nil.
+// join connects to the bus where one is configured. lost is called when the connection breaks; it may be
+// nil.
 func (p *process) join(ctx context.Context, lost func()) (err error) {
 	if p.cfg.Bus.URL != "" {
 		p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
@@ -74,7 +75,7 @@ func (p *process) join(ctx context.Context, lost func()) (err error) {
 	return err
 }
 
-// openOnBus opens a part that can do nothing without a bus, and joins that.
+// openOnBus opens a part that needs a bus, and connects to the bus.
 func (p *process) openOnBus(ctx context.Context) error {
 	if err := p.open(); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (p *process) openOnBus(ctx context.Context) error {
 	return p.join(ctx, nil)
 }
 
-// part adds something that runs until its context ends.
+// part adds a task that runs until its context ends.
 func (p *process) part(f func(context.Context) error) {
 	ctx, stop := context.WithCancel(context.Background())
 	p.group.Add(func() error { return f(ctx) }, func(error) { stop() })

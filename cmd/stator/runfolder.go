@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// runFolder begins the names of folders for sockets; a process id follows.
+// runFolder begins the names of folders for sockets. A process id follows.
 const runFolder = "stator-"
 
-// sweepRunFolders removes what processes left that were killed.
-func sweepRunFolders(log *slog.Logger) {
+// removeStaleFolders removes the folders of processes that were killed.
+func removeStaleFolders(log *slog.Logger) {
 	found, err := filepath.Glob(filepath.Join(os.TempDir(), runFolder+"[0-9]*-[0-9]*"))
 	if err != nil {
-		return // the pattern is right
+		return // the pattern is valid
 	}
 	for _, dir := range found {
 		var pid, unique int

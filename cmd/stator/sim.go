@@ -18,12 +18,12 @@ vLLM's scheduler does. Its answers are random words.`
 
 func runSim(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "sim", simAbout)
-	name := f.String("name", "sim", "the engine's `name` in its log")
+	name := f.String("name", "sim", "`name` of the engine in its log")
 	cfg := enginesim.Config{}
 	f.StringVar(&cfg.Listen, "listen-address", "127.0.0.1:8000", "`address` of the HTTP server")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
 	var aliases cli.List
-	f.Var(&aliases, "alias", "further `name` for the model; may be given more than once")
+	f.Var(&aliases, "alias", "further `name` of the model; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
@@ -40,6 +40,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err := f.Read(args); err != nil {
 		return err
 	}
+
 	log, err := lf.logger(env.err)
 	if err != nil {
 		return err
@@ -51,10 +52,14 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	cfg.Model, cfg.Vocabulary, cfg.Aliases = model, model.Tokenizer(), aliases
+
+	cfg.Model = model
+	cfg.Vocabulary = model.Tokenizer()
+	cfg.Aliases = aliases
 	cfg.Logger = log.With("worker", *name)
 	cfg.Engine.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: *speed}, Tokens: *scale}
-	cfg.Engine.HashSeed = rand.Uint64() // as engines that draw their seed anew at each start
+	cfg.Engine.HashSeed = rand.Uint64() // real engines draw a new seed at each start, too
+
 	s, err := enginesim.New(cfg)
 	if err != nil {
 		return err

@@ -44,13 +44,15 @@ func runUp(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	sweepRunFolders(log)
+
+	removeStaleFolders(log)
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", runFolder, os.Getpid()))
 	if err != nil {
 		return fmt.Errorf("make a folder for sockets: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	u := &up{flags: o, cfg: cfg, env: env, log: log, dir: dir, reg: newRegistry(), say: newTeller(env.out)}
+
+	u := &up{flags: o, cfg: cfg, env: env, log: log, dir: dir, reg: newRegistry(), console: newConsole(env.out)}
 	defer u.close()
 	if err := u.prepare(ctx); err != nil {
 		return err
@@ -58,16 +60,15 @@ func runUp(ctx context.Context, env environment, args []string) error {
 	return u.run(ctx)
 }
 
-// up is everything on one machine. Parts talk through the same sockets and the same bus as
-// they would across machines.
+// up is all parts on one machine. They use the same sockets and the same bus as on several machines.
 type up struct {
-	flags *upFlags
-	cfg   *config.Config
-	env   environment
-	log   *slog.Logger
-	dir   string
-	reg   *prometheus.Registry
-	say   *teller
+	flags   *upFlags
+	cfg     *config.Config
+	env     environment
+	log     *slog.Logger
+	dir     string
+	reg     *prometheus.Registry
+	console *console
 
 	embedded *bus.Embedded
 	bus      *bus.Bus
@@ -78,7 +79,7 @@ type up struct {
 	agent    *workeragent.Agent
 	envoy    *envoy.Supervisor
 	file     []fleet.Worker
-	members  *fleet.Fleet // the control plane's
+	members  *fleet.Fleet // of the control plane; see makeControl
 
 	adminLn, extprocLn, xdsLn net.Listener
 }
@@ -92,7 +93,7 @@ func (u *up) close() {
 	}
 }
 
-// prepare makes every part, so that whatever is wrong is said before anything runs.
+// prepare creates every part, so that errors are reported before anything runs.
 func (u *up) prepare(ctx context.Context) error {
 	path, err := envoy.Find(u.flags.envoy)
 	if err != nil {
@@ -101,22 +102,27 @@ func (u *up) prepare(ctx context.Context) error {
 	if err := listen.Check(u.cfg.Gateway.Listen, "--listen-address"); err != nil {
 		return err
 	}
-	if u.adminLn, err = listen.On(u.flags.admin, "--admin-address"); err != nil {
+	u.adminLn, err = listen.On(u.flags.admin, "--admin-address")
+	if err != nil {
 		return err
 	}
-	u.say.title(u.cfg)
-	if u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Log: u.log, Metrics: u.reg}); err != nil {
+
+	u.console.title(u.cfg)
+	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Log: u.log, Metrics: u.reg})
+	if err != nil {
 		return err
 	}
 	if err := u.joinBus(ctx); err != nil {
 		return err
 	}
-	if u.file, err = u.cfg.FleetWorkers(); err != nil {
+	u.file, err = u.cfg.FleetWorkers()
+	if err != nil {
 		return err
 	}
 	if err := u.makeControl(); err != nil {
 		return err
 	}
+
 	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: "gateway-0", Admin: "127.0.0.1:0", XDS: u.socket("xds")})
 	if err != nil {
 		return err
@@ -132,41 +138,51 @@ func (u *up) prepare(ctx context.Context) error {
 
 func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir, name+".sock") }
 
-// joinBus joins the configured bus, or embeds one that only this process can reach.
+// joinBus connects to the configured bus, or embeds one that only this process can reach.
 func (u *up) joinBus(ctx context.Context) (err error) {
-	what := u.cfg.Bus.URL
-	if what == "" {
-		if u.embedded, err = bus.Embed(bus.EmbedConfig{Dir: filepath.Join(u.dir, "nats")}); err != nil {
+	name := u.cfg.Bus.URL
+	if name == "" {
+		name = "NATS, in this process"
+		u.embedded, err = bus.Embed(bus.EmbedConfig{Dir: filepath.Join(u.dir, "nats")})
+		if err != nil {
 			return err
 		}
-		what = "NATS, in this process"
 	}
-	if u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.reg, u.router.BusLost); err != nil {
+
+	u.bus, err = joinBus(ctx, u.cfg, "up", u.embedded, u.log, u.reg, u.router.BusLost)
+	if err != nil {
 		return err
 	}
-	u.say.ready("bus", what)
+	u.console.ready("bus", name)
 	return nil
 }
 
+// makeControl creates the control plane, the planner and the agent.
 func (u *up) makeControl() (err error) {
-	if u.extprocLn, err = listen.On(u.socket("extproc"), "extproc"); err != nil {
+	u.extprocLn, err = listen.On(u.socket("extproc"), "extproc")
+	if err != nil {
 		return err
 	}
-	if u.xdsLn, err = listen.On(u.socket("xds"), "xds"); err != nil {
+	u.xdsLn, err = listen.On(u.socket("xds"), "xds")
+	if err != nil {
 		return err
 	}
-	// The control plane has a fleet of its own: the router's waits until Envoy knows a worker.
+
+	// The control plane and the router have separate fleets: the router adds a worker only when Envoy has
+	// it.
 	u.members = fleet.New(fleet.Hooks{})
 	if err := discovery.File(u.file, u.members); err != nil {
 		return err
 	}
 	u.xds = xds.NewServer(xdsSettings(u.cfg, []string{u.socket("extproc")}), u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer(xds.Options()...)
+
 	plans, err := pools(u.cfg)
 	if err != nil {
 		return err
 	}
 	u.planner = planner.New(plans, u.members, u.bus, u.log, u.reg)
+
 	wanted, err := engine.Configured(u.cfg, "")
 	if err != nil {
 		return err
@@ -175,23 +191,24 @@ func (u *up) makeControl() (err error) {
 	return err
 }
 
-// run runs all parts until ctx ends or one of them fails. Envoy comes first, because parts
-// are stopped in this order: it drains while all others still serve.
+// run runs all parts until ctx ends or one of them fails. Parts are stopped in the order in which they are
+// added. Envoy is the first, so that it drains while all others still serve.
 func (u *up) run(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var g run.Group
-	g.Add(func() error { return u.envoy.Run(base) }, func(error) { u.say.stopping(u.env.hard); u.envoy.Stop() })
+	g.Add(func() error { return u.envoy.Run(base) }, func(error) { u.console.stopping(u.env.hard); u.envoy.Stop() })
 	part := func(f func(context.Context) error) {
 		ctx, stop := context.WithCancel(base)
 		g.Add(func() error { return f(ctx) }, func(error) { stop() })
 	}
+
 	part(func(inner context.Context) error { return u.announce(ctx, inner) })
 	part(func(ctx context.Context) error {
 		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
 	})
 	part(func(ctx context.Context) error {
-		quiet := slog.New(slog.DiscardHandler) // the router's fleet has said it
+		quiet := slog.New(slog.DiscardHandler) // the router logs the same changes
 		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: discovery.Names(u.file)})
 	})
 	part(func(ctx context.Context) error {
@@ -204,9 +221,10 @@ func (u *up) run(ctx context.Context) error {
 	if u.flags.file != "" {
 		part(func(ctx context.Context) error { return configfile.Watch(ctx, u.flags.file, u.log, u.reload) })
 	}
+
 	err := g.Run()
 	if ctx.Err() != nil {
-		u.say.stopped()
+		u.console.stopped()
 		return nil
 	}
 	return err
@@ -226,7 +244,7 @@ func (u *up) sources() admin.Sources {
 	}
 }
 
-// reload takes over what may change while everything runs.
+// reload applies the settings that may change while the parts run.
 func (u *up) reload(cfg *config.Config) error {
 	if err := u.flags.overlay(cfg); err != nil {
 		return err
@@ -249,7 +267,7 @@ func (u *up) reload(cfg *config.Config) error {
 	return nil
 }
 
-// engines are the parts of a configuration that say what runs where.
+// engines returns the settings of a configuration that start engines.
 func engines(cfg *config.Config) (out []any) {
 	for _, m := range cfg.Models {
 		out = append(out, m.Launch, m.Workers)
@@ -257,25 +275,25 @@ func engines(cfg *config.Config) (out []any) {
 	return out
 }
 
-// announce says when each part is ready and at the end what to try. It returns when the user
-// wants to stop: that is what ends everything.
+// announce prints when each part is ready, and then requests to try. It returns when the user stops the
+// program, which ends all other parts.
 func (u *up) announce(user, part context.Context) error {
 	ctx, cancel := context.WithCancel(user)
 	defer cancel()
 	defer context.AfterFunc(part, cancel)()
-	u.say.ready("extproc", u.socket("extproc"))
-	u.say.ready("xds", u.socket("xds"))
-	u.say.ready("planner", "publishes the configured replicas")
-	u.say.ready("admin", "http://"+u.adminLn.Addr().String())
+	u.console.ready("extproc", u.socket("extproc"))
+	u.console.ready("xds", u.socket("xds"))
+	u.console.ready("planner", "publishes the configured replicas")
+	u.console.ready("admin", "http://"+u.adminLn.Addr().String())
 	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
-		u.say.invite(u.cfg, u.adminLn.Addr().String())
+		u.console.invite(u.cfg, u.adminLn.Addr().String())
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// await waits until done has no error and says so; false means that ctx ended first. It says
-// what it waits for when that takes long.
+// await polls done until it returns no error, and prints that the part is ready. It prints the error after ten
+// seconds. It returns false when ctx ends first.
 func (u *up) await(ctx context.Context, part string, done func() (string, error)) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -284,20 +302,20 @@ func (u *up) await(ctx context.Context, part string, done func() (string, error)
 	for {
 		text, err := done()
 		if err == nil {
-			u.say.ready(part, text)
+			u.console.ready(part, text)
 			return true
 		}
 		select {
 		case <-tick.C:
 		case <-patience.C:
-			u.say.waiting(part, err)
+			u.console.waiting(part, err)
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// envoyReady says that Envoy serves, and knows a worker of every model.
+// envoyReady returns an error until Envoy serves and has a healthy worker of every model.
 func (u *up) envoyReady() (string, error) {
 	text, err := u.envoy.Ready()
 	if err != nil {
@@ -305,12 +323,13 @@ func (u *up) envoyReady() (string, error) {
 	}
 	for _, m := range u.cfg.Models {
 		if n := u.envoy.HealthyMembers(xds.PoolName(m.Name)); n == 0 {
-			return "", fmt.Errorf("it has not heard of a worker of model %s yet", m.Name)
+			return "", fmt.Errorf("it has no worker of model %s yet", m.Name)
 		}
 	}
 	return text, nil
 }
 
+// workersReady returns an error until all configured workers are ready.
 func (u *up) workersReady() (string, error) {
 	ready, total := 0, 0
 	for _, w := range u.router.Fleet().Snapshot().Workers {

@@ -18,9 +18,9 @@ import (
 //go:embed default.yaml
 var defaultConfig []byte
 
-const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and
-Envoy. Without --config that is two simulated engines. Ctrl-C drains and stops; a second Ctrl-C
-stops at once.`
+const upAbout = `Runs everything on this machine: message bus, router, control plane, planner, engines and Envoy.
+Without --config there are two simulated engines. Ctrl-C drains and stops; a second Ctrl-C stops at
+once.`
 
 type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
@@ -56,7 +56,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	return o, nil
 }
 
-// config reads the file, or the built-in one, and lays the flags over it.
+// config returns the configuration of the file, or the default one, changed by the flags.
 func (o *upFlags) config() (cfg *config.Config, err error) {
 	if o.file != "" {
 		cfg, err = configfile.Read(o.file)
@@ -69,6 +69,7 @@ func (o *upFlags) config() (cfg *config.Config, err error) {
 	return cfg, o.overlay(cfg)
 }
 
+// overlay applies the flags that were given. Flags of the first model override its settings.
 func (o *upFlags) overlay(cfg *config.Config) error {
 	first := &cfg.Models[0]
 	if o.set["listen-address"] {
@@ -93,15 +94,17 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 	if o.set["model"] {
 		first.Name = o.model
 	}
+
 	if (o.set["engine"] || o.set["workers"]) && len(first.Launch) == 0 {
 		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
 	}
 	if o.set["engine"] && first.Launch[0].Engine != o.engine {
-		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // the args were another engine's
+		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // args are those of the other engine
 	}
 	if o.set["workers"] {
 		first.Launch[0].Count = o.workers
 	}
+
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("with these flags: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-const validateAbout = `Checks a configuration file, the model files it names and the engines it launches, and says
-everything that is wrong.`
+const validateAbout = `Checks a configuration file, the model files that it names and the engines that it launches, and
+prints everything that is wrong.`
 
 func runValidate(_ context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "validate", validateAbout)
@@ -31,6 +31,7 @@ func runValidate(_ context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	for i := range cfg.Models {
 		if _, err := modelfile.Load(cfg.Models[i].Path); err != nil {
@@ -42,11 +43,11 @@ func runValidate(_ context.Context, env environment, args []string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Fprintf(env.out, "%s is right\n", *file)
+	fmt.Fprintf(env.out, "%s is valid\n", *file)
 	return nil
 }
 
-// checkLaunches says what is wrong with the engines that agents would start, on any node.
+// checkLaunches reports what is wrong with the engines that agents start, on any node.
 func checkLaunches(cfg *config.Config) error {
 	nodes := map[string]bool{}
 	for _, m := range cfg.Models {

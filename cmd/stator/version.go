@@ -12,7 +12,7 @@ var release = "dev"
 
 func version() string { return release }
 
-// revision is the commit the program was built from, where the build recorded one.
+// revision returns the commit that the program was built from, or unknown.
 func revision() string {
 	info, ok := debug.ReadBuildInfo()
 	if ok {

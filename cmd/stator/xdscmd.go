@@ -16,8 +16,8 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of
-Envoys over delta ADS. ` + "`stator envoy bootstrap`" + ` prints what such an Envoy starts with.`
+const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of Envoys
+over delta ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such an Envoy.`
 
 func runXDS(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "xds", xdsAbout)
@@ -28,13 +28,8 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if len(routers) == 0 {
-		routers = cli.List{"127.0.0.1:9002"}
-	}
-	for _, address := range routers {
-		if err := xds.CheckRouterAddress(address); err != nil {
-			return f.UsageError("--extproc-address %s: %v", address, err)
-		}
+	if err := checkRouters(f, &routers); err != nil {
+		return err
 	}
 	if err := p.open(); err != nil {
 		return err
@@ -42,6 +37,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err := p.join(ctx, nil); err != nil {
 		return err
 	}
+
 	members := fleet.New(fleet.Hooks{})
 	workers, err := p.cfg.FleetWorkers()
 	if err != nil {
@@ -54,7 +50,9 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	srv, g := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg), grpc.NewServer(xds.Options()...)
+
+	srv := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg)
+	g := grpc.NewServer(xds.Options()...)
 	p.part(func(ctx context.Context) error {
 		srv.Register(ctx, g)
 		return grpcserve.Run(ctx, g, ln, srv.Run)
@@ -71,6 +69,19 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		})
 	})
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})
+}
+
+// checkRouters sets the default address of routers and refuses addresses that Envoy cannot use.
+func checkRouters(f *cli.Flags, routers *cli.List) error {
+	if len(*routers) == 0 {
+		*routers = cli.List{"127.0.0.1:9002"}
+	}
+	for _, address := range *routers {
+		if err := xds.CheckRouterAddress(address); err != nil {
+			return f.UsageError("--extproc-address %s: %v", address, err)
+		}
+	}
+	return nil
 }
 
 func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
