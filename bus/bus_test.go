@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
 )
@@ -343,5 +346,53 @@ func TestLoadAndPlan(t *testing.T) {
 	running(t, func(ctx context.Context) error { return b.WatchPlan(ctx, func(p plan.Plan) { plans <- p }) })
 	if got := <-plans; fmt.Sprint(got) != fmt.Sprint(p) {
 		t.Errorf("published %v, got %v", p, got)
+	}
+}
+
+// TestBookingsArrive sends one update in this process, over a server that listens nowhere.
+func TestBookingsArrive(t *testing.T) {
+	b := testkit.Bus(t)
+	got := make(chan *peers.Update, 100)
+	running(t, func(ctx context.Context) error {
+		return b.SubscribeBookings(ctx, func(u *peers.Update) { got <- u })
+	})
+	sent := &peers.Update{Replica: "r", Seq: 7, Full: true, Digest: 9, Ranks: []peers.RankAmount{
+		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
+	}}
+
+	testkit.Eventually(t, "the update arrives", func() bool {
+		if err := b.PublishBookings(sent); err != nil {
+			t.Fatal(err)
+		}
+		return len(got) > 0
+	})
+
+	if u := <-got; !reflect.DeepEqual(u, sent) {
+		t.Errorf("sent %+v, got %+v", sent, u)
+	}
+}
+
+// TestConnectWaitsForItsServer ends with the context, because the server may start later.
+func TestConnectWaitsForItsServer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	url := fmt.Sprintf("nats://127.0.0.1:%d", freePort(t))
+
+	_, err := bus.Connect(ctx, bus.Config{URL: url, Cluster: "test", LeaseTTL: testkit.LeaseTTL, Log: slog.New(slog.DiscardHandler)})
+
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestLargeBatchIsRefused: NATS would close the connection for a message that is too large.
+func TestLargeBatchIsRefused(t *testing.T) {
+	b := testkit.Bus(t)
+	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, 1<<18)}}}
+
+	err := b.PublishEvents(&feed.Message{Worker: "w", Batch: large})
+
+	if err == nil || !strings.Contains(err.Error(), "exceeds the 1048576 of a message") {
+		t.Errorf("error %v", err)
 	}
 }

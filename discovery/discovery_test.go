@@ -283,3 +283,12 @@ func TestSettlingWorkerThatChanges(t *testing.T) {
 		}
 	}
 }
+
+// TestNames returns the set of the workers' names.
+func TestNames(t *testing.T) {
+	names := discovery.Names([]fleet.Worker{{Name: "a"}, {Name: "b"}})
+
+	if len(names) != 2 || !names["a"] || !names["b"] {
+		t.Errorf("names %v", names)
+	}
+}

@@ -64,12 +64,9 @@ func llamaCPP(l Launch, ports []int, c *Command) error {
 	}
 
 	c.Worker.Blocks = settings["ctx"].(int) / max(1, l.BlockSize) // all slots share the context
-	text, err := json.Marshal(settings)
-	if err != nil {
-		return fmt.Errorf("launch %s: %w", l.Name, err)
-	}
+	text := toJSON(settings)
 
-	c.Path, c.Args = l.Python, []string{"-c", llamaScript, string(text)}
+	c.Path, c.Args = l.Python, []string{"-c", llamaScript, text}
 	return nil
 }
 
@@ -77,22 +74,18 @@ func llamaCPP(l Launch, ports []int, c *Command) error {
 // of its command line.
 func vllm(l Launch, ports []int, c *Command) error {
 	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
-	events, err := json.Marshal(map[string]any{
+	events := toJSON(map[string]any{
 		"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events",
 		// vLLM binds an endpoint with a star, and connects to any other.
 		"endpoint": "tcp://*:" + strconv.Itoa(ports[1]), "replay_endpoint": "tcp://*:" + strconv.Itoa(ports[2]),
 	})
-
-	if err != nil {
-		return fmt.Errorf("launch %s: %w", l.Name, err)
-	}
 
 	c.Path = l.Python
 	c.Args = append([]string{
 		"-m", "vllm.entrypoints.openai.api_server", "--model", l.ModelPath, "--served-model-name", l.Model,
 	}, l.Aliases...)
 	c.Args = append(c.Args, "--host", host, "--port", strconv.Itoa(ports[0]), "--block-size", strconv.Itoa(l.BlockSize),
-		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", string(events))
+		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", events)
 
 	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
 		c.Args = append(c.Args, "--"+strings.TrimPrefix(key, "--"))
@@ -121,4 +114,13 @@ func anyCommand(l Launch, ports []int, c *Command) error {
 		c.Args = append(c.Args, fill.Replace(a))
 	}
 	return nil
+}
+
+// toJSON returns settings of numbers, booleans and texts as JSON, which cannot fail.
+func toJSON(settings map[string]any) string {
+	text, err := json.Marshal(settings)
+	if err != nil {
+		panic(err) // a type that JSON does not have, in this file
+	}
+	return string(text)
 }

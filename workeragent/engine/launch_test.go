@@ -105,3 +105,10 @@ func TestBuildRefuses(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// TestKindsAreSorted lists every kind of engine that an agent can start.
+func TestKindsAreSorted(t *testing.T) {
+	if got, want := strings.Join(Kinds(), " "), "exec llamacpp sim vllm"; got != want {
+		t.Errorf("kinds %s, want %s", got, want)
+	}
+}

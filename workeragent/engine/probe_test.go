@@ -183,3 +183,13 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestProbeOfAWrongAddress returns an error and sends nothing.
+func TestProbeOfAWrongAddress(t *testing.T) {
+	probe := NewProbe("sim", "not an address")
+	defer probe.Close()
+
+	if err := probe.Healthy(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "probe /health: ") {
+		t.Errorf("error %v", err)
+	}
+}

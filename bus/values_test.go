@@ -1,0 +1,74 @@
+package bus
+
+import (
+	"math"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// editedWorker returns a valid worker's message after an edit.
+func editedWorker(edit func(*busv1.Worker)) *busv1.Worker {
+	m := workerMessage(&sampleWorker)
+	edit(m)
+	return m
+}
+
+// editedSnapshot returns a valid snapshot's reply after an edit.
+func editedSnapshot(edit func(*busv1.SnapshotReply)) *busv1.SnapshotReply {
+	m := snapshotReply(&sampleSnapshot, &busv1.SnapshotRequest{})
+	edit(m)
+	return m
+}
+
+// TestValuesOutOfRange: each message with one value out of range is refused, with an error that names the
+// value and what is accepted.
+func TestValuesOutOfRange(t *testing.T) {
+	worker := func(m *busv1.Worker) error { _, err := decodeWorker(&busv1.Worker{}, encode(m)); return err }
+	load := func(m *busv1.Load) error { _, err := decodeLoad(&busv1.Load{}, encode(m)); return err }
+	plan := func(m *busv1.Plan) error { _, err := decodePlan(&busv1.Plan{}, encode(m)); return err }
+	snapshot := func(m *busv1.SnapshotReply) error { _, _, err := readSnapshot(m); return err }
+
+	for want, err := range map[string]error{
+		"role is 9: it must be at most 3":                     worker(editedWorker(func(m *busv1.Worker) { m.Role = 9 })),
+		"state is 9: it must be at most 3":                    worker(editedWorker(func(m *busv1.Worker) { m.State = 9 })),
+		"blocks is 2147483648: it must be at most 2147483647": worker(editedWorker(func(m *busv1.Worker) { m.Blocks = 1 << 31 })),
+		"block size is 65537: it must be at most 65536":       worker(editedWorker(func(m *busv1.Worker) { m.BlockSize = 1<<16 + 1 })),
+
+		"rank is 1024: it must be less than 1024":                                     load(&busv1.Load{Rank: fleet.MaxRanks}),
+		"KV usage is 1.5: it must lie between 0 and 1":                                load(&busv1.Load{KvUsage: 1.5}),
+		"KV usage is NaN: it must lie between 0 and 1":                                load(&busv1.Load{KvUsage: math.NaN()}),
+		"2147483648 running and 0 waiting requests: there must be at most 1073741824": load(&busv1.Load{Running: 1 << 31}),
+
+		"pool 0: role is 9: it must be at most 3":                                plan(&busv1.Plan{Pools: []*busv1.Pool{{Role: 9}}}),
+		"pool 0: 0 replicas, 2147483648 ready: there must be at most 2147483647": plan(&busv1.Plan{Pools: []*busv1.Pool{{Ready: 1 << 31}}}),
+
+		"a snapshot without an id": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.Id = 0 })),
+		"a dump of 1073741825 bytes: it must have at most 1073741824": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) {
+			m.Snapshot.Size = maxDump + 1
+		})),
+		"a first page of 4 bytes of a dump of 5": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.Size = 5 })),
+		"the engine's clock is +Inf":             snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.Seconds = math.Inf(1) })),
+	} {
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if err := snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.BlockSize = 1<<16 + 1 })); err == nil {
+		t.Error("a snapshot of blocks of 65,537 tokens is accepted")
+	}
+}
+
+// TestRequestsNeedAReplySubject: there is nowhere to send the answer to any other.
+func TestRequestsNeedAReplySubject(t *testing.T) {
+	var request busv1.ReplayRequest
+	if err := decodeRequest(&request, &nats.Msg{}); err == nil || err.Error() != "a request must name a reply subject" {
+		t.Errorf("error %v", err)
+	}
+	if err := decodeRequest(&request, &nats.Msg{Reply: "inbox", Data: []byte{1, 0x9f}}); err == nil {
+		t.Error("bytes that are no message are accepted")
+	}
+}
