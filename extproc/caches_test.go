@@ -513,7 +513,7 @@ func TestDriftRebuildsCacheState(t *testing.T) {
 	for i := range blocks {
 		names = append(names, uint64(1000+i))
 	}
-	c.index.Store(m.ID, fleet.Device, 0, false, names, blocks)
+	c.index.Store(m.ID, fleet.Device, kvindex.Chain{Hashes: names, Blocks: blocks})
 	if stored, all := c.overlap("w0", wrong); stored != all {
 		t.Fatalf("%d of %d", stored, all)
 	}

@@ -239,7 +239,7 @@ func (w *world) holds(m fleet.Rank, tier fleet.Tier, text string) {
 	for i, s := range blockhash.Chain(nil, blocks) {
 		hashes[i] = uint64(s)
 	}
-	w.index.Store(m.ID, tier, 0, false, hashes, blocks)
+	w.index.Store(m.ID, tier, kvindex.Chain{Hashes: hashes, Blocks: blocks})
 }
 
 func (w *world) decide(a args, input string) string {

@@ -66,7 +66,7 @@ func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 		f.storeWindow(r, w, e, blocks)
 		return
 	}
-	f.index.Store(r.id, e.Tier, uint64(e.Parent), e.HasParent, r.hashes, blocks)
+	f.index.Store(r.id, e.Tier, kvindex.Chain{Parent: uint64(e.Parent), HasParent: e.HasParent, Hashes: r.hashes, Blocks: blocks})
 }
 
 // storeWindow stores blocks of a sliding-window attention group. The index has windows of the
@@ -80,7 +80,7 @@ func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []
 	if size == 0 {
 		size = f.cfg.BlockSize(w)
 	}
-	f.index.StoreWindow(r.id, e.Group, kvindex.WindowBlocks(e.Window, size), uint64(e.Parent), e.HasParent, r.hashes, blocks)
+	f.index.StoreWindow(r.id, kvindex.Window{Group: e.Group, Blocks: kvindex.WindowBlocks(e.Window, size)}, kvindex.Chain{Parent: uint64(e.Parent), HasParent: e.HasParent, Hashes: r.hashes, Blocks: blocks})
 }
 
 func (f *Feed) remove(r *rank, e *kvevent.Event) {

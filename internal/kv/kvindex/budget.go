@@ -2,13 +2,14 @@ package kvindex
 
 import "sync/atomic"
 
-// budget counts bytes against the bound.
+// budget counts the index's bytes against its bound. Invariant: used is the sum of what is reserved and not
+// released, and never above max after reserve has returned.
 type budget struct {
 	max  int64
 	used atomic.Int64
 }
 
-// reserve takes n bytes, or none and returns false.
+// reserve adds n bytes. If they would exceed the bound it adds none and returns false.
 func (b *budget) reserve(n int64) bool {
 	if b.used.Add(n) <= b.max {
 		return true
@@ -19,15 +20,15 @@ func (b *budget) reserve(n int64) bool {
 
 func (b *budget) release(n int64) { b.used.Add(-n) }
 
-// pressed says whether blocks should be forgotten to make room.
+// pressed reports whether blocks should be evicted to make room: above seven eighths of the bound.
 func (b *budget) pressed() bool { return b.used.Load() > b.max-b.max/8 }
 
-// ages is a coarse clock that advances with the blocks stored, so that "least recently" has
-// a meaning without time: about 64 ticks to a full index. A node has 8 bits of it, so one that
-// is four full indexes old looks young again; under pressure none is.
+// ages is a coarse clock that advances with the blocks that are stored, because the package reads no time.
+// About 64 ticks pass while as many blocks are stored as the index has room for. Chunks keep 8 bits of it.
+// So one that is four full indexes old would look young again; eviction does not let it get that old.
 type ages struct {
-	stored  atomic.Uint64
-	granule uint64
+	stored  atomic.Uint64 // blocks
+	granule uint64        // blocks to a tick
 }
 
 func (a *ages) now() uint8    { return uint8(a.stored.Load() / a.granule) }

@@ -37,7 +37,7 @@ func churn(tb testing.TB, maxBytes int64, times int) {
 			blocks, hashes := prompt(uint64(rng.IntN(3*capacity/500)), length)
 			for at := 0; at < length; {
 				n := min(length-at, 1+rng.IntN(64))
-				x.Store(id, fleet.Device, hashes[max(at-1, 0)], at > 0, hashes[at:at+n], blocks[at:at+n])
+				x.Store(id, fleet.Device, Chain{Parent: hashes[max(at-1, 0)], HasParent: at > 0, Hashes: hashes[at : at+n], Blocks: blocks[at : at+n]})
 				at += n
 				if used := x.budget.used.Load(); used > maxBytes {
 					tb.Fatalf("%d bytes of %d", used, maxBytes)

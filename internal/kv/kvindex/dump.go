@@ -11,21 +11,22 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// A dump is what one rank's engine reported, in bytes:
+// A dump is all that one rank's engine reported, in bytes:
 //
 //	version   1 byte
 //	groups    of sliding windows: a byte, then each: number, window in blocks
-//	sections  kind and class of age, a byte each, and pieces; kind 0 ends them
-//	orphans   their number, then each: flags|tiers, groups, hash, parent unless it is the hash
+//	sections  kind and class of age, a byte each, then pieces; kind 0 ends the sections
+//	orphans   their number, then each: flags|tiers, groups, hash, parent unless that is the hash
 //	          before, block
 //	checksum  xxh3 of all before, 8 bytes
 //
-// Numbers are unsigned varints, hashes 8 bytes, little endian. A piece is blocks that follow each
-// other in a chain and are held alike: how many (and two flags), a mask of tiers or of groups
-// (a bit each, in the order above), then for each block its sequence hash and the engine's hash.
-// That is 16.1 bytes a block for whole prompts. Neither hash follows from the other or from the
-// block before. Sorted by one of them, 14.2 bytes would do, but what follows what would be lost:
-// the loaded index would need a [stretch] for every block, and lookups would not skip.
+// Numbers are unsigned varints; hashes have 8 bytes, little endian. A piece is blocks that follow each other
+// in a chain and are held alike: how many (and two flags), a mask of tiers or of groups (a bit each, in the
+// order above), then for each block its sequence hash and the engine's hash. That is 16.1 bytes a block for
+// whole prompts, because neither hash follows from the other or from the block before.
+//
+// Sorted by one of the hashes, 14.2 bytes would do. But the order of the chain would be lost: the loaded
+// index would need a [chunk] for every block, and lookups could not skip.
 const dumpVersion = 1
 
 // Kinds of sections.
@@ -35,33 +36,32 @@ const (
 	sectionGroup = 2
 )
 
-// Flags in the number of a piece; a piece of no blocks ends a section.
+// Flags in the lowest bits of a piece's number of blocks. A piece without blocks ends a section.
 const (
 	pieceContinues = 1 << 0 // its first block follows the last of the piece before
 	pieceLoose     = 1 << 1 // its blocks do not follow each other
 	pieceFlags     = 2
 )
 
-// ageLimits are where the classes of age end, in ticks, of which 64 pass while a full index is
-// replaced once. A load stores the youngest class first: where there is too little room, the
-// oldest are missing.
+// ageLimits are where the classes of age end, in ticks: see ticksPerIndex. A load stores the youngest class
+// first, so that the oldest blocks are missing if there is too little room.
 var ageLimits = [...]uint8{1, 8, 32}
 
 const ageClasses = len(ageLimits) + 1
 
+// orphanSameParent is a flag beside an orphan's tiers: its parent is the orphan before it.
 const orphanSameParent = 0x80
 
-// AppendDump appends to dst everything that the rank's engine has reported and not taken back:
-// tiers, engine hashes, content, the blocks that wait for a parent, and how recently each was
-// used. Predictions are left out: they are the router's own. Of a rank that is not known it
-// appends a dump of nothing. The rank waits while its entries are copied, not while they are
-// sorted; meanwhile 32 bytes a block are needed beside dst.
+// AppendDump appends to dst all that the rank's engine has reported and not removed: tiers, engine hashes,
+// content, the orphans, and how recently each was used. Predictions are left out, because they belong to
+// this router. For an unknown rank it appends an empty dump. The rank is locked while its entries are
+// copied, not while they are sorted. The copy needs 32 bytes a block beside dst.
 func (x *Index) AppendDump(dst []byte, id fleet.RankID) []byte {
 	start := len(dst)
 	dst = append(dst, dumpVersion)
 	var blocks []dumped
 	waiting := []byte{0}
-	if r := x.known(id); r != nil {
+	if r := x.lookupRank(id); r != nil {
 		r.mu.Lock()
 		dst = appendGroups(dst, r.windows)
 		blocks = x.dumped(r)
@@ -70,12 +70,14 @@ func (x *Index) AppendDump(dst []byte, id fleet.RankID) []byte {
 	} else {
 		dst = append(dst, 0)
 	}
+
 	dst = appendSections(dst, blocks)
 	dst = append(dst, sectionEnd)
 	dst = append(dst, waiting...)
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
+// appendGroups writes the sliding-window groups; nil for none.
 func appendGroups(dst []byte, w *windows) []byte {
 	if w == nil {
 		return append(dst, 0)
@@ -88,15 +90,15 @@ func appendGroups(dst []byte, w *windows) []byte {
 	return dst
 }
 
-// dumped is one entry of a rank's tables.
+// dumped is one entry of a rank's tables, with its place in the dump.
 type dumped struct {
 	entry
-	stretch           uintptr // 0 where nobody holds the node: a window's, not held by all groups
+	chunk             uintptr // 0 for an entry without a node: one that not all groups of its class hold
 	pos               uint8
 	kind, class, mask uint8
 }
 
-// dumped copies a rank's entries.
+// dumped copies a rank's entries. The rank is locked.
 func (x *Index) dumped(r *rank) []dumped {
 	now := x.clock.now()
 	n := 0
@@ -123,15 +125,16 @@ func (x *Index) dumped(r *rank) []dumped {
 	return blocks
 }
 
-// locate finds a block's stretch and how old it is.
+// locate finds a block's chunk, and the class of its age.
 func (x *Index) locate(b *dumped, now uint8) {
 	b.class = uint8(ageClasses - 1)
 	r, pos := x.nodes.find(key(b.seq))
 	if r == nil {
 		return
 	}
-	b.stretch, b.pos, b.class = uintptr(unsafe.Pointer(r.stretch)), pos, 0
-	for int(b.class) < len(ageLimits) && now-r.stretch.used() >= ageLimits[b.class] {
+	b.chunk = uintptr(unsafe.Pointer(r.chunk)) // only to compare and to sort
+	b.pos, b.class = pos, 0
+	for int(b.class) < len(ageLimits) && now-r.chunk.used() >= ageLimits[b.class] {
 		b.class++
 	}
 }
@@ -150,10 +153,11 @@ func appendSections(dst []byte, blocks []dumped) []byte {
 	return dst
 }
 
-// before is the order of a dump. By far most blocks differ in what is compared first.
+// before is the order of a dump: by age, kind, chunk and position. The first comparison decides for nearly
+// all pairs.
 func before(a, b dumped) int {
-	if a.stretch != b.stretch && a.class == b.class && a.kind == b.kind {
-		return cmp.Compare(a.stretch, b.stretch)
+	if a.chunk != b.chunk && a.class == b.class && a.kind == b.kind {
+		return cmp.Compare(a.chunk, b.chunk)
 	}
 	if a.class != b.class {
 		return cmp.Compare(a.class, b.class)
@@ -170,8 +174,10 @@ func before(a, b dumped) int {
 	return cmp.Compare(a.hash, b.hash)
 }
 
+// appendPieces writes the blocks of one section as pieces.
 func appendPieces(dst []byte, blocks []dumped) []byte {
 	for i, n := 0, 0; i < len(blocks); i += n {
+		// Blocks that follow each other make a piece, and so do blocks that all follow none.
 		flags := uint64(0)
 		if i > 0 && follows(blocks[i-1], blocks[i]) {
 			flags = pieceContinues
@@ -196,13 +202,13 @@ func appendPieces(dst []byte, blocks []dumped) []byte {
 	return dst
 }
 
-// follows says whether b's content is a's and one block more.
-func follows(a, b dumped) bool { return a.stretch != 0 && a.stretch == b.stretch && b.pos == a.pos+1 }
+// follows reports whether b's content is a's and one block more.
+func follows(a, b dumped) bool { return a.chunk != 0 && a.chunk == b.chunk && b.pos == a.pos+1 }
 
-// alone says whether nothing continues the first of blocks.
+// alone reports whether no block follows the first of blocks.
 func alone(blocks []dumped) bool { return len(blocks) == 1 || !follows(blocks[0], blocks[1]) }
 
-// appendOrphans writes those that wait, oldest first.
+// appendOrphans writes the orphans, oldest first.
 func appendOrphans(dst []byte, q *orphans) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(q.byHash)))
 	last := uint64(0)

@@ -125,7 +125,7 @@ func TestLoadLargerThanTheIndex(t *testing.T) {
 func TestLoadRefusesAndChangesNothing(t *testing.T) {
 	x := New(Config{})
 	blocks, hashes := prompt(1, 100)
-	x.Store(0, fleet.Device, 0, false, hashes, blocks)
+	x.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: blocks})
 	dump := x.AppendDump(nil, 0)
 	signed := func(body ...byte) []byte { return binary.LittleEndian.AppendUint64(body, xxh3.Hash(body)) }
 	for _, c := range []struct {
@@ -135,7 +135,7 @@ func TestLoadRefusesAndChangesNothing(t *testing.T) {
 	}{
 		{"empty", nil, "it ends too early"},
 		{"cut", dump[:len(dump)-9], "checksum"},
-		{"version", signed(9, 0, 0, 0), "version 9 is not known here"},
+		{"version", signed(9, 0, 0, 0), "version 9 is not supported"},
 		{"no end", signed(dumpVersion, 0), "too early"},
 		{"kind", signed(dumpVersion, 0, 7, 0, 1, 0), "a section of kind 7"},
 		{"class", signed(dumpVersion, 0, 1, 4, 0, 0, 0), "class 4"},
@@ -161,7 +161,7 @@ func TestLoadRefusesAndChangesNothing(t *testing.T) {
 func TestConcurrentLoads(t *testing.T) {
 	source := New(Config{})
 	blocks, hashes := prompt(1, 2000)
-	source.Store(0, fleet.Device, 0, false, hashes, blocks)
+	source.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: blocks})
 	dump := source.AppendDump(nil, 0)
 	x := New(Config{})
 	for r := range fleet.RankID(3) {
@@ -198,13 +198,13 @@ func TestConcurrentLoads(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	x := New(Config{})
 	blocks, hashes := prompt(1, 12)
-	x.Store(0, fleet.Device, 0, false, hashes, blocks)
+	x.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: blocks})
 	f.Add(x.AppendDump(nil, 0))
-	x.Store(0, fleet.Host, 0, false, hashes[:4], blocks[:4])
-	x.Store(0, fleet.Disk, 12345, true, hashes[9:], blocks[:3])
+	x.Store(0, fleet.Host, Chain{Hashes: hashes[:4], Blocks: blocks[:4]})
+	x.Store(0, fleet.Disk, Chain{Parent: 12345, HasParent: true, Hashes: hashes[9:], Blocks: blocks[:3]})
 	f.Add(x.AppendDump(nil, 0))
-	x.StoreWindow(0, 3, 2, 0, false, hashes[:5], blocks[:5])
-	x.StoreWindow(0, 4, 7, 12345, true, hashes[7:], blocks[:5])
+	x.StoreWindow(0, Window{Group: 3, Blocks: 2}, Chain{Hashes: hashes[:5], Blocks: blocks[:5]})
+	x.StoreWindow(0, Window{Group: 4, Blocks: 7}, Chain{Parent: 12345, HasParent: true, Hashes: hashes[7:], Blocks: blocks[:5]})
 	f.Add(x.AppendDump(nil, 0))
 	f.Fuzz(func(t *testing.T, dump []byte) {
 		// The checksum is put right: else no changed input would get past it.
@@ -214,7 +214,7 @@ func FuzzLoad(f *testing.F) {
 		}
 		x := New(Config{MaxBytes: 64 << 10, MaxOrphans: 16})
 		b, h := prompt(9, 3)
-		x.Store(0, fleet.Device, 0, false, h, b)
+		x.Store(0, fleet.Device, Chain{Hashes: h, Blocks: b})
 		err := x.Load(0, dump)
 		if used := x.budget.used.Load(); used > 64<<10 || used != count(x) {
 			t.Fatalf("%d bytes, counting says %d", used, count(x))
@@ -251,7 +251,7 @@ func BenchmarkLoad(b *testing.B) {
 						number |= uint64(r) << 32
 					}
 					blocks, hashes := prompt(number, 500)
-					x.Store(r, fleet.Device, 0, false, hashes, blocks)
+					x.Store(r, fleet.Device, Chain{Hashes: hashes, Blocks: blocks})
 				}
 			}
 			start := time.Now()

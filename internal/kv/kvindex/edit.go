@@ -2,39 +2,43 @@ package kvindex
 
 import "github.com/stator-project/stator/internal/kv/blockhash"
 
-// edit is one writer's change of many nodes: it remembers the last transition from set to
-// set, because neighbours in a prompt have the same holders, and the last node, because the
-// next continues it. The writer calls done at its end.
+// edit is one writer's change of one holder's bits on many nodes.
+//
+// It keeps the last transition from one set to another, because neighbours in a prompt have the same holders.
+// It keeps the last node, because the next one mostly continues it. It reserves positions in a chunk for the
+// blocks that are expected to follow, and clears the bits of nodes that leave a run together. So the writer
+// must call done at its end. An edit belongs to one goroutine, which holds the rank's lock.
 type edit struct {
 	n        *nodes
 	holder   uint32
-	set      uint8    // bits to set
-	clear    uint8    // bits to clear
-	unless   uint8    // where the holder has one of these, nothing changes
-	where    *stretch // unless nil, only a node there, at wherePos, changes
+	set      uint8  // bits to set
+	clear    uint8  // bits to clear
+	unless   uint8  // if the holder has one of these bits, nothing changes
+	where    *chunk // if not nil, only a node there, at wherePos, changes
 	wherePos uint8
 	now      uint8
-	age      uint8 // of the nodes that get bits, unless they are younger
-	from, to *set  // the last transition; to has a reference of ours
-	had, has uint8 // the holder's tiers in from and to
+	age      uint8 // for nodes that get bits, unless they are younger
+	from, to *set  // the last transition; the edit has a reference to to
+	had, has uint8 // the holder's bits in from and to
 	cached   bool
 
-	// parent is the block before the next one that is applied, where chained says that it has
-	// one and that the writer knows it.
-	parent  blockhash.Sequence
-	chained bool
-	left    int                // the next one and those that are expected to follow it
-	last    blockhash.Sequence // applied, at stretch and pos; nil is none
-	stretch *stretch
-	pos     uint8
-	claim   claim
+	// parent is the block before the next one that is applied, if chained is true: a root has none, and the
+	// writer may not know it.
+	parent   blockhash.Sequence
+	chained  bool
+	left     int                // how many blocks are expected, the next one included
+	last     blockhash.Sequence // the last block applied, at chunk and pos; chunk nil means that it has no node
+	chunk    *chunk
+	pos      uint8
+	reserved reservation
 
-	quitting *run // that nodes have left whose bits, gone, are still to be cleared
-	gone     uint64
+	leaving *holderRun // whose bits gone are still to be cleared: nodes have left it
+	gone    uint64
 }
 
+// done gives back what the edit holds. The edit can be used again afterwards only if it is made anew.
 func (e *edit) done() {
-	e.unclaim()
+	e.unreserve()
 	e.flush()
 	if e.cached {
 		e.n.sets.release(e.to, 1)
@@ -42,17 +46,25 @@ func (e *edit) done() {
 	*e = edit{}
 }
 
-// only says where the next node lies that is applied: one that left and came back is another.
-func (e *edit) only(at *stretch, pos uint8) { e.where, e.wherePos = at, pos }
+// restrictTo makes apply change the next node only if it lies at a position of a chunk. A block that was
+// evicted and stored again lies elsewhere, and is another block to predictions.
+func (e *edit) restrictTo(at *chunk, pos uint8) { e.where, e.wherePos = at, pos }
 
-// after says what block the next one follows, and how many are likely to come, itself among them.
-func (e *edit) after(parent blockhash.Sequence, chained bool, left int) {
-	e.parent, e.chained, e.left = parent, chained, left
+// expect sets which block the next one follows, and how many blocks are likely to come, the next included.
+func (e *edit) expect(parent blockhash.Sequence, chained bool, left int) {
+	e.parent, e.chained = parent, chained
+	e.left = left
 }
 
-// apply changes the holder's tiers on one node. It returns the tiers that the holder had
-// before; ok is false where there was no room, and then nothing changed. Afterwards the edit's
-// stretch and pos are where the node is, or was; stretch is nil where it never had holders.
+// apply changes the holder's bits on one node, and returns its bits before. ok is false if there was no room,
+// and then nothing changed. Afterwards the edit's chunk and pos are where the node is, or was; chunk is nil
+// if it had no node.
+//
+//	node            bits afterwards   effect
+//	none            none              none
+//	none            some              a node is added, at a reserved position
+//	some            none              the node's holder goes; without holders, so does the node
+//	some            others            the node moves to the run of the other set
 func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
 	k := key(seq)
 	shard := &e.n.shards[k>>56]
@@ -62,6 +74,7 @@ func (e *edit) apply(seq blockhash.Sequence) (before uint8, ok bool) {
 	return before, ok
 }
 
+// applyLocked is apply while the node's shard is locked.
 func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (before uint8, ok bool) {
 	var at *slot
 	found := false
@@ -70,72 +83,78 @@ func (e *edit) applyLocked(shard *nodeShard, seq blockhash.Sequence, k uint64) (
 	}
 	if !found {
 		if e.set == 0 {
-			e.last, e.stretch = seq, nil
+			e.last, e.chunk = seq, nil
 			return 0, true
 		}
 		return 0, e.add(shard, at, seq, k)
 	}
 	old, pos := at.run.Load(), uint8(at.word.Load())
-	if e.where != nil && (old.stretch != e.where || pos != e.wherePos) {
+	if e.where != nil && (old.chunk != e.where || pos != e.wherePos) {
 		return 0, true
 	}
+
 	before = e.tiers(old.set)
 	if before&e.unless == 0 {
 		switch after := before&^e.clear | e.set; {
 		case after == before:
 		case after == 0 && len(old.set.members) == 1:
-			e.quit(shard, at, old, pos)
+			e.leave(shard, at, old, pos)
 		case !e.change(shard, at, after):
 			return before, false
 		}
 	}
-	e.last, e.stretch, e.pos = seq, old.stretch, pos
-	if e.set != 0 && e.now-e.age < e.now-old.stretch.used() {
-		old.stretch.use(e.age)
+	e.last = seq
+	e.chunk, e.pos = old.chunk, pos
+	if e.set != 0 && e.now-e.age < e.now-old.chunk.used() {
+		old.chunk.use(e.age)
 	}
 	return before, true
 }
 
-// quit gives up a node that nobody else holds. Its bit goes with those of the next ones that leave
-// the same run: until then a lookup that is under way may still count the block.
-func (e *edit) quit(shard *nodeShard, at *slot, r *run, pos uint8) {
-	if e.quitting != r {
+// leave removes a node that has no other holder. Its bit in the run is cleared later, with those of the next
+// nodes that leave the same run. Until then a lookup that runs at the same time may still count the block.
+func (e *edit) leave(shard *nodeShard, at *slot, r *holderRun, pos uint8) {
+	if e.leaving != r {
 		e.flush()
-		e.quitting = r
+		e.leaving = r
 	}
 	e.gone |= 1 << pos
 	e.n.leftLocked(shard, at)
 }
 
+// flush clears the bits of the nodes that have left a run.
 func (e *edit) flush() {
-	if r := e.quitting; r != nil {
-		r.stretch.mu.Lock()
-		e.n.leaveLocked(r.stretch, r, e.gone)
-		r.stretch.mu.Unlock()
+	if r := e.leaving; r != nil {
+		r.chunk.mu.Lock()
+		e.n.leaveLocked(r.chunk, r, e.gone)
+		r.chunk.mu.Unlock()
 	}
-	e.quitting, e.gone = nil, 0
+	e.leaving, e.gone = nil, 0
 }
 
-// add gives a node that nobody holds its first holder.
+// add makes the node of a block that has no holder yet. False means that there is no room.
 func (e *edit) add(shard *nodeShard, at *slot, seq blockhash.Sequence, k uint64) bool {
-	if at = e.n.roomLocked(shard, at, k); at == nil {
+	at = e.n.roomLocked(shard, at, k)
+	if at == nil {
 		return false
 	}
 	to, ok := e.transition(nil, e.set)
-	if !ok || !e.position(to) {
+	if !ok || !e.reserve(to) {
 		return false
 	}
-	r, pos := e.claim.run, e.claim.next
-	e.claim.next++
-	at.word.Store(word(k, pos))
+
+	r, pos := e.reserved.run, e.reserved.next
+	e.reserved.next++
+	at.word.Store(word(k, pos)) // before run: readers ignore a slot without a run
 	at.run.Store(r)
 	shard.live++
-	e.last, e.stretch, e.pos = seq, r.stretch, pos
+	e.last = seq
+	e.chunk, e.pos = r.chunk, pos
 	return true
 }
 
-// change moves a node to the run that has the holder with other tiers. False means that there
-// is no room. Without room for a smaller set the node is forgotten: fewer holders is true.
+// change moves a node to the run in which the holder has other bits. False means that there is no room. If
+// there is no room even for a smaller set, the node is removed: fewer holders than there are is allowed.
 func (e *edit) change(shard *nodeShard, at *slot, tiers uint8) bool {
 	to, ok := e.transition(at.run.Load().set, tiers)
 	if !ok || !e.n.move(at, to) {
@@ -151,8 +170,7 @@ func (e *edit) change(shard *nodeShard, at *slot, tiers uint8) bool {
 	return true
 }
 
-// transition returns a set with the holder's tiers replaced. It lives at least until the next
-// transition.
+// transition returns a set with the holder's bits replaced. The set lives at least until the next transition.
 func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
 	if e.cached && e.from == old && e.has == tiers {
 		return e.to, true
@@ -164,11 +182,13 @@ func (e *edit) transition(old *set, tiers uint8) (*set, bool) {
 	if e.cached {
 		e.n.sets.release(e.to, 1)
 	}
-	e.from, e.to, e.cached, e.had, e.has = old, now, true, old.tiers(e.holder), tiers
+	e.from, e.to = old, now
+	e.had, e.has = old.tiers(e.holder), tiers
+	e.cached = true
 	return now, true
 }
 
-// tiers are the holder's in a set.
+// tiers are the holder's bits in a set.
 func (e *edit) tiers(s *set) uint8 {
 	if e.cached && e.from == s {
 		return e.had

@@ -7,55 +7,65 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// engineTable maps one rank's engine hashes to content. The rank's lock guards it. It is cut
-// into segments so that growing copies a part of it, and it deletes by shifting back, so it
-// holds no dead entries.
+// engineTable maps one rank's engine hashes to content. The rank's lock guards it.
+//
+// It is an open-addressing hash table in 16 segments, so that growing copies only a part of it. A removal
+// shifts later entries back, so there are no dead entries, however much comes and goes.
 type engineTable struct{ segments [16]segment }
 
-// segment probes along marks, of which 64 are a cache line: it may be nearly full and a search
-// still reads two lines. A mark has the tiers in its low half, 0 in an empty slot, and in its
-// high half four bits of the hash, so that few entries are looked at in vain.
+// segment is one part of an engineTable. A search probes along marks, of which 64 are a cache line, so it
+// reads two lines even in a nearly full segment. The low half of a mark has the tiers, 0 in an empty slot.
+// The high half has four bits of the hash, so that few entries are compared in vain. In a sliding-window
+// table the whole mark has groups: see wide.
 type segment struct {
 	entries []entry
 	marks   []uint8
-	n       int
-	wide    uint8 // 0xff where all of a mark is tiers
+	n       int   // entries in use
+	wide    uint8 // 0xff where a whole mark has groups, else 0
 }
 
+// entry is an engine's hash and the content that it stands for.
 type entry struct {
 	hash uint64
 	seq  blockhash.Sequence
 }
 
 const (
-	entryBytes = 17
-	marked     = 0xf0 // of a mark, the bits of the hash
+	entryBytes = 17   // with its mark
+	marked     = 0xf0 // the bits of a mark that come from the hash
 
-	engineFull = 0.82 // when a segment grows; at 0.88 it is 1.3 bytes a block less, and half as much again of the time
+	// engineFull is the fill at which a segment grows. 0.88 would save 1.3 bytes a block, and cost half as
+	// much time again.
+	engineFull = 0.82
+	// minSegment is the smallest number of slots.
+	minSegment = 8
 )
 
-// engineNew is a segment's fill after a resize; not all of a table grow at the same time.
+// engineNew is a segment's fill after a resize. It differs by segment, so that those of a table do not all
+// grow at the same time.
 func engineNew(number int) float64 { return 0.68 + 0.08*float64(number)/16 }
 
-// spread makes the bits of an engine's hash even: some engines count.
+// spread mixes the bits of an engine's hash, because some engines count instead of hashing.
 func spread(hash uint64) uint64 {
 	hash *= 0x9e3779b97f4a7c15
 	return (hash ^ hash>>32) * 0xd6e8feb86659fd93
 }
 
+// segment returns the segment of a hash: the first 4 bits of its spread.
 func (t *engineTable) segment(hash uint64) (s *segment, number int) {
 	number = int(spread(hash) >> 60)
 	return &t.segments[number], number
 }
 
-// home is where to look for a hash first, and bits of it that its home and segment say little of.
+// home is the slot where a search for a hash begins, and the bits of the hash that its mark keeps. The
+// latter are low bits, of which the home and the segment depend little.
 func (s *segment) home(hash uint64) (i int, bits4 uint8) {
 	spread := spread(hash)
 	hi, _ := bits.Mul64(spread<<4, uint64(len(s.entries)))
 	return int(hi), uint8(spread) & marked &^ s.wide
 }
 
-// tiers of a mark, 0 in an empty slot.
+// tiers returns the tiers or groups of a slot; 0 for an empty one.
 func (s *segment) tiers(i int) uint8 { return s.marks[i] & (^uint8(marked) | s.wide) }
 
 // find returns the position of hash, or of the empty slot that ends its run.
@@ -68,7 +78,8 @@ func (s *segment) find(hash uint64) (i int, found bool) {
 		if s.marks[i]&marked&^s.wide == want && s.entries[i].hash == hash {
 			return i, true
 		}
-		if i++; i == len(s.marks) {
+		i++
+		if i == len(s.marks) {
 			i = 0
 		}
 	}
@@ -84,8 +95,9 @@ func (t *engineTable) get(hash uint64) (seq blockhash.Sequence, tiers uint8) {
 	return 0, 0
 }
 
-// fetch asks for the first cache lines of the first 16 hashes, of which there is at least one.
-func (t *engineTable) fetch(hashes []uint64) {
+// prefetch loads the first cache lines of the first 16 hashes, of which there is at least one. Entries and
+// marks of a hash are in different lines, and the memory latency of all of them overlaps.
+func (t *engineTable) prefetch(hashes []uint64) {
 	var entries, marks [prefetches]uintptr
 	n := min(len(hashes), prefetches)
 	for j := range n {
@@ -98,8 +110,8 @@ func (t *engineTable) fetch(hashes []uint64) {
 	prefetch(&entries, n)
 }
 
-// add adds tiers to hash, which stands for seq, and returns what it was before. Where it stood
-// for something else nothing changes; ok is false where there is no room.
+// add adds tiers to hash, which stands for seq, and returns its content and tiers before. If it stood for
+// another content nothing changes. ok is false if there is no room.
 func (t *engineTable) add(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) (was blockhash.Sequence, had uint8, ok bool) {
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
@@ -113,7 +125,7 @@ func (t *engineTable) add(hash uint64, seq blockhash.Sequence, tiers uint8, b *b
 	return was, had, true
 }
 
-// set writes hash's content and tiers, which are not 0; false means that there is no room.
+// set writes the content and the tiers of hash, which are not 0. False means that there is no room.
 func (t *engineTable) set(hash uint64, seq blockhash.Sequence, tiers uint8, b *budget) bool {
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
@@ -128,7 +140,7 @@ func (t *engineTable) set(hash uint64, seq blockhash.Sequence, tiers uint8, b *b
 // insert adds an entry that find did not find; i is the slot that ends its run.
 func (t *engineTable) insert(s *segment, number, i int, e entry, tiers uint8, b *budget) bool {
 	if float64(s.n+1) > engineFull*float64(len(s.entries)) {
-		if !s.resize(max(8, int(float64(s.n+1)/engineNew(number))+1), b) {
+		if !s.resize(max(minSegment, int(float64(s.n+1)/engineNew(number))+1), b) {
 			return false
 		}
 		i, _ = s.find(e.hash)
@@ -139,7 +151,7 @@ func (t *engineTable) insert(s *segment, number, i int, e entry, tiers uint8, b 
 	return true
 }
 
-// remove forgets hash and gives memory back when the segment has become sparse.
+// remove removes hash, and frees memory when the segment has become sparse.
 func (t *engineTable) remove(hash uint64, b *budget) {
 	s, number := t.segment(hash)
 	i, found := s.find(hash)
@@ -147,22 +159,24 @@ func (t *engineTable) remove(hash uint64, b *budget) {
 		return
 	}
 	s.removeAt(i)
-	if len(s.entries) > 8 && float64(s.n) < minFull*float64(len(s.entries)) {
-		s.resize(max(8, int(float64(s.n)/engineNew(number))+1), b)
+	if len(s.entries) > minSegment && float64(s.n) < minFull*float64(len(s.entries)) {
+		s.resize(max(minSegment, int(float64(s.n)/engineNew(number))+1), b)
 	}
 }
 
-// removeAt empties slot i and moves back what probed past it.
+// removeAt empties slot i, and moves entries back that a search would not find behind the hole.
 func (s *segment) removeAt(i int) {
 	s.n--
 	size := len(s.entries)
 	for j := i; ; {
-		if j++; j == size {
+		j++
+		if j == size {
 			j = 0
 		}
 		if s.marks[j] == 0 {
 			break
 		}
+
 		// The entry at j may move to i unless its home lies cyclically within (i, j].
 		home, _ := s.home(s.entries[j].hash)
 		fromHome, fromHole := j-home, j-i
@@ -180,21 +194,23 @@ func (s *segment) removeAt(i int) {
 	s.entries[i], s.marks[i] = entry{}, 0
 }
 
+// resize copies the entries into new memory of size slots. False means that there is no room for both.
 func (s *segment) resize(size int, b *budget) bool {
 	if !b.reserve(int64(size) * entryBytes) {
 		return false
 	}
 	old := *s
 	*s = segment{entries: make([]entry, size), marks: make([]uint8, size), n: old.n, wide: old.wide}
-	// Homes are in the order of hashes, whatever the size: so both tables are gone through once,
-	// from one end to the other.
+
+	// Homes are ordered by hash, whatever the size. So the copy walks both tables once, in order.
 	for i, mark := range old.marks {
 		if mark == 0 {
 			continue
 		}
 		at, _ := s.home(old.entries[i].hash)
 		for s.marks[at] != 0 {
-			if at++; at == size {
+			at++
+			if at == size {
 				at = 0
 			}
 		}
@@ -204,16 +220,19 @@ func (s *segment) resize(size int, b *budget) bool {
 	return true
 }
 
-// grow makes room for n more entries at once, as far as the budget has it.
+// grow makes room for n more entries at once, as far as the budget allows. A few entries grow the table by
+// themselves.
 func (t *engineTable) grow(n int, b *budget) {
 	for i := range t.segments {
 		s := &t.segments[i]
-		if size := int(float64(s.n+n/len(t.segments))/engineNew(i)) + 1; size > len(s.entries) && n >= 1<<12 {
+		size := int(float64(s.n+n/len(t.segments))/engineNew(i)) + 1
+		if size > len(s.entries) && n >= 1<<12 {
 			s.resize(size, b)
 		}
 	}
 }
 
+// drop frees the memory of an empty segment.
 func (s *segment) drop(b *budget) {
 	b.release(int64(len(s.entries)) * entryBytes)
 	*s = segment{wide: s.wide}

@@ -12,14 +12,14 @@ const DefaultMaxBytes = 256 << 20
 
 // Config bounds an index. It is read by New and not changed later.
 type Config struct {
-	// MaxBytes bounds everything the index holds; default 256 MiB, which is room for about
-	// 5 million (block, rank) pairs. Raising it remembers more.
+	// MaxBytes bounds all memory of the index; default DefaultMaxBytes, which is room for about 5 million
+	// (block, rank) pairs. A higher bound evicts less.
 	MaxBytes int64
-	// MaxOrphans bounds the blocks of one rank that wait for their parent; default 16,384.
-	// The oldest give way.
+	// MaxOrphans bounds the blocks of one rank that wait for their parent; default 16,384. Beyond it the
+	// oldest are dropped.
 	MaxOrphans int
-	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Those that expire
-	// first give way.
+	// MaxPredicted bounds the predicted blocks of one rank; default 65,536. Beyond it those that expire first
+	// are dropped.
 	MaxPredicted int
 }
 
@@ -44,27 +44,37 @@ type Index struct {
 	sets   sets
 	clock  ages
 
-	holders atomic.Pointer[[]*rank] // by holder number; nil where dead
-	byID    atomic.Pointer[[]*rank] // by RankID; nil where unknown
+	// holders and byID find ranks. The slices never change once stored, so that lookups need no lock. A rank
+	// that is being loaded has a holder number and is in neither.
+	holders atomic.Pointer[[]*rank] // by holder number; nil for a dropped rank
+	byID    atomic.Pointer[[]*rank] // by RankID; nil for an unknown rank
 
-	mu    sync.Mutex // guards writes to holders and byID, and below
-	free  []uint32   // holder numbers that may be used again, oldest first
-	grave []*rank    // dropped and not yet reaped
+	mu      sync.Mutex // guards writes to holders and byID, and the two fields below
+	free    []uint32   // holder numbers that may be used again, oldest first
+	dropped []*rank    // not yet reaped: their blocks are still in nodes; oldest first
 
-	reaping sync.Mutex // one reaper at a time
-	hand    hand
+	reaping sync.Mutex // held by the one goroutine that reaps
+	sweeper sweeper
 
-	nextExpiry atomic.Int64
-	evicted    atomic.Uint64
+	nextExpiry atomic.Int64  // no prediction ends before it; unix nanoseconds
+	evicted    atomic.Uint64 // see Stats
 	unknown    atomic.Uint64
 }
+
+// A full index has about a (block, rank) pair for each pairBytes, and ages by ticksPerIndex ticks while it is
+// replaced once.
+const (
+	pairBytes     = 48
+	ticksPerIndex = 64
+)
 
 // New returns an empty index.
 func New(cfg Config) *Index {
 	cfg = cfg.withDefaults()
 	x := &Index{cfg: cfg, budget: budget{max: cfg.MaxBytes}}
-	x.clock.granule = max(16, uint64(cfg.MaxBytes)/48/64)
-	x.nodes.budget, x.nodes.sets, x.sets.budget = &x.budget, &x.sets, &x.budget
+	x.clock.granule = max(16, uint64(cfg.MaxBytes)/pairBytes/ticksPerIndex)
+	x.nodes.budget, x.nodes.sets = &x.budget, &x.sets
+	x.sets.budget = &x.budget
 	for i := range x.sets.shards {
 		x.sets.shards[i].byHash = map[uint64]*set{}
 	}
@@ -74,22 +84,22 @@ func New(cfg Config) *Index {
 	return x
 }
 
-// known returns the living state of a rank, or nil.
-func (x *Index) known(id fleet.RankID) *rank {
+// lookupRank returns the state of a rank that is known and not dropped, or nil.
+func (x *Index) lookupRank(id fleet.RankID) *rank {
 	if byID := *x.byID.Load(); int(id) < len(byID) {
 		return byID[id]
 	}
 	return nil
 }
 
-// rank returns the living state of a rank; it makes one where there is none.
+// rank returns the state of a rank, and makes it where there is none.
 func (x *Index) rank(id fleet.RankID) *rank {
-	if r := x.known(id); r != nil {
+	if r := x.lookupRank(id); r != nil {
 		return r
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if r := x.known(id); r != nil {
+	if r := x.lookupRank(id); r != nil {
 		return r
 	}
 	r := x.newRankLocked(id)
@@ -98,18 +108,21 @@ func (x *Index) rank(id fleet.RankID) *rank {
 	return r
 }
 
-// newRankLocked makes a rank with a holder number of its own.
+// newRankLocked makes a rank with a holder number that no other rank has.
 func (x *Index) newRankLocked(id fleet.RankID) *rank {
 	r := &rank{id: id}
-	// A holder number waits long before it is used again: a lookup that began before the drop
-	// still takes it for the old rank.
-	if len(x.free) > 1024 {
+	// A free number is used again only after many others. A lookup that began before the drop may still map
+	// it to the old rank, and would attribute the new rank's blocks to it.
+	if len(x.free) > minFreeHolders {
 		r.holder, x.free = x.free[0], x.free[1:]
 	} else {
 		r.holder = uint32(len(*x.holders.Load()))
 	}
 	return r
 }
+
+// minFreeHolders is how many holder numbers stay free before the oldest is used again.
+const minFreeHolders = 1024
 
 // with returns a copy of list with r at i.
 func with(list []*rank, i int, r *rank) *[]*rank {
@@ -119,29 +132,32 @@ func with(list []*rank, i int, r *rank) *[]*rank {
 	return &grown
 }
 
-// Drop forgets everything about a rank, predictions included. It takes the time of a
-// pointer swap, whatever the rank held; the memory comes back with the next writes.
+// Drop drops all state of a rank, predictions included. It costs two pointer swaps, whatever the rank held.
+// Its memory is freed by reap during the next writes.
 func (x *Index) Drop(id fleet.RankID) {
 	x.mu.Lock()
-	r := x.known(id)
+	r := x.lookupRank(id)
 	if r != nil {
 		x.holders.Store(with(*x.holders.Load(), int(r.holder), nil))
 		x.byID.Store(with(*x.byID.Load(), int(id), nil))
-		x.grave = append(x.grave, r)
+		x.dropped = append(x.dropped, r)
 	}
 	x.mu.Unlock()
 	if r != nil {
-		// A store that holds the lock finishes first: its blocks are dead already.
+		// A store that holds the lock finishes first. Lookups do not see its blocks any more.
 		r.mu.Lock()
 		r.dead = true
 		r.mu.Unlock()
 	}
 }
 
-// Clear is told that the rank's engine forgot everything on all tiers. Predictions go too.
+// Clear drops all state of a rank because its engine has cleared its cache on all tiers. Predictions are
+// dropped too.
 func (x *Index) Clear(id fleet.RankID) { x.Drop(id) }
 
-// reap takes up to n blocks of dropped ranks out of their nodes.
+// reap takes up to n blocks of dropped ranks out of their nodes. Writers call it with a few blocks for each
+// block that they write, so that no writer pays for a whole rank. Only one goroutine reaps at a time; the
+// others go on.
 func (x *Index) reap(n int) {
 	if !x.reaping.TryLock() {
 		return
@@ -150,23 +166,25 @@ func (x *Index) reap(n int) {
 	for n > 0 {
 		x.mu.Lock()
 		var r *rank
-		if len(x.grave) > 0 {
-			r = x.grave[0]
+		if len(x.dropped) > 0 {
+			r = x.dropped[0]
 		}
 		x.mu.Unlock()
 		if r == nil {
 			return
 		}
+
 		r.mu.Lock()
-		r.dead = true // Drop says so too, but we may be here before it
-		n = x.bury(r, n)
-		buried := r.interred
+		r.dead = true // Drop sets it too, but may not have come so far
+		n = x.reapRank(r, n)
+		isEmpty := r.reaped
 		r.mu.Unlock()
-		if !buried {
+		if !isEmpty {
 			return
 		}
+
 		x.mu.Lock()
-		x.grave = x.grave[1:]
+		x.dropped = x.dropped[1:]
 		x.free = append(x.free, r.holder)
 		x.mu.Unlock()
 	}

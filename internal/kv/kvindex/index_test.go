@@ -29,7 +29,7 @@ func fill(x *Index, ranks, blocks int) {
 	for at := 0; at < blocks; at += 512 {
 		b, h := prompt(uint64(at), min(512, blocks-at))
 		for r := range fleet.RankID(ranks) {
-			x.Store(r, fleet.Device, 0, false, h, b)
+			x.Store(r, fleet.Device, Chain{Hashes: h, Blocks: b})
 		}
 	}
 }
@@ -38,7 +38,7 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	x := New(Config{})
 	b, h := prompt(1, 100)
 	for r := range fleet.RankID(64) {
-		x.Store(r, fleet.Device, 0, false, h[:int(r)+1], b[:int(r)+1])
+		x.Store(r, fleet.Device, Chain{Hashes: h[:int(r)+1], Blocks: b[:int(r)+1]})
 	}
 	var out Overlap
 	if n := testing.AllocsPerRun(100, func() { x.Lookup(b, &out) }); n != 0 {
@@ -50,12 +50,12 @@ func TestLookupAllocatesNothing(t *testing.T) {
 }
 
 // TestPredictAllocatesStretchesAlone: where what is new drives out what is oldest, a prediction
-// allocates one stretch, which belongs to lookups too and so to the garbage collector, and nothing
+// allocates one chunk, which belongs to lookups too and so to the garbage collector, and nothing
 // else but a table now and then.
 func TestPredictAllocatesStretchesAlone(t *testing.T) {
 	x := New(Config{})
 	number, at := uint64(0), time.Unix(1000, 0)
-	chain := make([]blockhash.Sequence, stretchBlocks)
+	chain := make([]blockhash.Sequence, chunkBlocks)
 	predict := func() {
 		for i := range chain {
 			number++
@@ -81,11 +81,11 @@ func TestPredictAllocatesStretchesAlone(t *testing.T) {
 func TestHotPrefixSurvivesPressure(t *testing.T) {
 	x := New(Config{MaxBytes: 1 << 20})
 	hot, hashes := prompt(1<<40, 64)
-	x.Store(0, fleet.Device, 0, false, hashes, hot)
+	x.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: hot})
 	var out Overlap
 	for i := range uint64(4000) {
 		b, h := prompt(i, 64)
-		x.Store(1, fleet.Device, 0, false, h, b)
+		x.Store(1, fleet.Device, Chain{Hashes: h, Blocks: b})
 		x.Lookup(hot, &out)
 	}
 	if got := out.Of(0)[fleet.Device]; got != 64 {
@@ -106,7 +106,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for i := range uint64(300) {
 				b, h := prompt(i%40, 50)
-				x.Store(r, fleet.Tier(i%2), 0, false, h, b)
+				x.Store(r, fleet.Tier(i%2), Chain{Hashes: h, Blocks: b})
 				x.Predict(r, blockhash.Chain(nil, b), 0, time.Unix(int64(i), 0), 0)
 				x.Remove(r, fleet.Tier(i%2), h[25:])
 				if i%100 == 99 {
@@ -133,9 +133,9 @@ func TestLookupMissesNothing(t *testing.T) {
 	x := New(Config{})
 	kept, hashes := prompt(1<<40, 700)
 	for i := range kept { // every second one on two tiers, so that a lookup reads every node
-		x.Store(0, fleet.Device, hashes[max(i-1, 0)], i > 0, hashes[i:i+1], kept[i:i+1])
+		x.Store(0, fleet.Device, Chain{Parent: hashes[max(i-1, 0)], HasParent: i > 0, Hashes: hashes[i : i+1], Blocks: kept[i : i+1]})
 		if i%2 == 0 {
-			x.Store(0, fleet.Host, 0, false, hashes[i:i+1], nil)
+			x.Store(0, fleet.Host, Chain{Hashes: hashes[i : i+1]})
 		}
 	}
 	var wg sync.WaitGroup
@@ -150,7 +150,7 @@ func TestLookupMissesNothing(t *testing.T) {
 				}
 				b, h := prompt(number, 60)
 				x.Predict(2+r, blockhash.Chain(nil, b), 0, time.Unix(int64(number&0xffff), 0), 3000)
-				x.Store(2+r, fleet.Device, 0, false, h[:30], b[:30])
+				x.Store(2+r, fleet.Device, Chain{Hashes: h[:30], Blocks: b[:30]})
 				if number&0xffff >= 50 {
 					_, old := prompt(number-50, 60)
 					x.Remove(2+r, fleet.Device, old[:30])
@@ -197,7 +197,7 @@ func BenchmarkStore(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				e := &events[i%len(events)]
-				x.Store(1, fleet.Device, 0, false, e.hashes, e.blocks)
+				x.Store(1, fleet.Device, Chain{Hashes: e.hashes, Blocks: e.blocks})
 				x.Remove(1, fleet.Device, events[(i+2048)%len(events)].hashes)
 				i++
 			}
@@ -221,7 +221,7 @@ func BenchmarkFill(b *testing.B) {
 	for b.Loop() {
 		x := New(Config{MaxBytes: 1 << 30})
 		for i := range prompts {
-			x.Store(1, fleet.Device, 0, false, hashes[i], blocks[i])
+			x.Store(1, fleet.Device, Chain{Hashes: hashes[i], Blocks: blocks[i]})
 		}
 	}
 	b.ReportMetric(float64(b.N)*prompts*length/(cpuSeconds()-start)/1e6, "Mblockops/cpu-s")

@@ -14,13 +14,12 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// Load replaces what is known of a rank, predictions included, by a dump of [Index.AppendDump].
-// Where the dump is not whole or not one of ours it says why, and nothing changes. Lookups see
-// the old rank or the new one, nothing between. A dump larger than the index has room for
-// is loaded as far as it goes, what was used last first.
+// Load replaces the state of a rank, predictions included, by a dump of [Index.AppendDump]. On an error
+// nothing changes. Lookups see either the old state or all of the new one. If there is no room for the whole
+// dump, the blocks that were used most recently are loaded.
 //
-// Several ranks may be loaded at once. Calls for one rank must not overlap with other writes to
-// that rank: what they write is lost.
+// Several ranks may be loaded at the same time. Other writes to the same rank must not overlap with Load,
+// because they would be lost.
 func (x *Index) Load(id fleet.RankID, dump []byte) error {
 	d, err := parseDump(dump)
 	if err != nil {
@@ -28,16 +27,17 @@ func (x *Index) Load(id fleet.RankID, dump []byte) error {
 	}
 	need := int64(d.entries) * (entryBytes + slotBytes) * 3 / 2
 	if x.budget.used.Load()+need > x.budget.max-x.budget.max/8 {
-		x.Drop(id) // no room for two
+		x.Drop(id) // there is no room for the old state beside the new one
 	}
-	r := x.unlisted(id) // and so ours alone, without its lock
+
+	r := x.newUnlisted(id) // no other goroutine sees it, so its lock is not needed
 	x.restore(r, d)
 	x.enlist(r)
 	return nil
 }
 
-// unlisted returns a new rank that no reader sees yet.
-func (x *Index) unlisted(id fleet.RankID) *rank {
+// newUnlisted returns a new rank that lookups do not see yet. It has a holder number.
+func (x *Index) newUnlisted(id fleet.RankID) *rank {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r := x.newRankLocked(id)
@@ -45,14 +45,14 @@ func (x *Index) unlisted(id fleet.RankID) *rank {
 	return r
 }
 
-// enlist puts r in the place of the rank of its number, if there is one.
+// enlist makes r the rank of its id, and drops the one before, if there is one.
 func (x *Index) enlist(r *rank) {
 	x.mu.Lock()
 	holders := with(*x.holders.Load(), int(r.holder), r)
-	old := x.known(r.id)
+	old := x.lookupRank(r.id)
 	if old != nil {
 		(*holders)[old.holder] = nil
-		x.grave = append(x.grave, old)
+		x.dropped = append(x.dropped, old)
 	}
 	x.holders.Store(holders)
 	x.byID.Store(with(*x.byID.Load(), int(r.id), r))
@@ -64,17 +64,18 @@ func (x *Index) enlist(r *rank) {
 	}
 }
 
-// loadStep is how many blocks are stored between two looks at the budget.
+// loadStep is how many blocks are stored between two checks of the budget.
 const loadStep = 1024
 
 // restore stores a parsed dump in an unlisted rank.
 func (x *Index) restore(r *rank, d *dump) {
-	// At once what there is room for with the nodes, so that no table is copied as it grows.
+	// The table grows at once to the size that there is room for, so that it is not copied again and again.
 	room := (x.budget.max - x.budget.used.Load()) / (2 * (entryBytes + slotBytes))
 	r.engine.grow(min(d.entries, int(max(room, 0))), &x.budget)
 	for _, g := range d.groups {
 		x.windowGroup(r, g.number, g.window)
 	}
+
 	now := x.clock.now()
 	for class := range ageClasses {
 		for i := range d.sections {
@@ -85,11 +86,11 @@ func (x *Index) restore(r *rank, d *dump) {
 	}
 	for o := d.orphans; o.more(); {
 		p := o.next()
-		x.park(r, p.hash, p.parent, p.block, place{p.tiers, p.groups})
+		x.addOrphan(r, p.hash, p.parent, p.block, place{p.tiers, p.groups})
 	}
 }
 
-// restoreSection stores one section; false means that there is no room.
+// restoreSection stores one section. False means that there is no room.
 func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	age := now
 	if s.class > 0 {
@@ -99,8 +100,10 @@ func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	stored := 0
 	for at := s.pieces(); at.more(); {
 		p := at.next()
-		if stored += p.count; stored > loadStep {
-			if stored = 0; !x.makeRoom(loadStep) {
+		stored += p.count
+		if stored > loadStep {
+			stored = 0
+			if !x.makeRoom(loadStep) {
 				return false
 			}
 		}
@@ -114,6 +117,8 @@ func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	return true
 }
 
+// restorePiece stores a piece on one tier or in one group, whose bit it is. parent is the block before it in
+// the section.
 func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent blockhash.Sequence) bool {
 	where, sets := place{tier: bit}, bit
 	if kind == sectionGroup {
@@ -122,17 +127,20 @@ func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent bloc
 	e := x.edit(r, sets, 0)
 	e.age = age
 	defer e.done()
+
 	loose := p.flags&pieceLoose != 0
 	for i := range p.count {
 		left := p.count - i
 		if loose {
 			left = 1
 		}
-		if e.after(parent, i == 0 && p.flags&pieceContinues != 0 || i > 0 && !loose, left); i%prefetches == 0 {
-			x.fetchPiece(r, p, i)
+		chained := i == 0 && p.flags&pieceContinues != 0 || i > 0 && !loose
+		e.expect(parent, chained, left)
+		if i%prefetches == 0 {
+			x.prefetchPiece(r, p, i)
 		}
 		entry := p.at(i)
-		if !x.hold(r, &e, entry.hash, entry.seq, where) {
+		if !x.storeBlock(r, &e, entry.hash, entry.seq, where) {
 			return false
 		}
 		parent = entry.seq
@@ -140,8 +148,8 @@ func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent bloc
 	return true
 }
 
-// fetchPiece has the memory fetched that the next 16 blocks of a piece will need.
-func (x *Index) fetchPiece(r *rank, p piece, from int) {
+// prefetchPiece loads the nodes and entries of the next 16 blocks of a piece.
+func (x *Index) prefetchPiece(r *rank, p piece, from int) {
 	var hashes [prefetches]uint64
 	var lines [prefetches]uintptr
 	n := min(prefetches, p.count-from)
@@ -149,37 +157,39 @@ func (x *Index) fetchPiece(r *rank, p piece, from int) {
 		entry := p.at(from + i)
 		hashes[i], lines[i] = entry.hash, uintptr(unsafe.Pointer(x.nodes.line(key(entry.seq))))
 	}
-	r.engine.fetch(hashes[:n])
+	r.engine.prefetch(hashes[:n])
 	prefetch(&lines, n)
 }
 
-// dump is a parsed dump. Everything in it lies in the dump's own bytes.
+// dump is a parsed dump. Its slices alias the bytes of the dump.
 type dump struct {
 	groups   []windowGroup
 	sections []section
 	entries  int
-	orphans  waiting
+	orphans  orphanReader
 }
 
 var errDumpShort = errors.New("it ends too early")
 
-// parseDump checks a dump from end to end, so that loading it cannot fail.
+// parseDump checks a whole dump, so that loading it cannot fail halfway.
 func parseDump(raw []byte) (*dump, error) {
 	if len(raw) < 1+8 {
 		return nil, errDumpShort
 	}
 	if raw[0] != dumpVersion {
-		return nil, fmt.Errorf("version %d is not known here, only %d", raw[0], dumpVersion)
+		return nil, fmt.Errorf("version %d is not supported, only %d is", raw[0], dumpVersion)
 	}
 	body, sum := raw[:len(raw)-8], binary.LittleEndian.Uint64(raw[len(raw)-8:])
 	if xxh3.Hash(body) != sum {
 		return nil, errors.New("the checksum does not match")
 	}
+
 	d := &dump{}
 	body, err := d.parseGroups(body[1:])
 	if err != nil {
 		return nil, err
 	}
+
 	for {
 		if len(body) == 0 {
 			return nil, errDumpShort
@@ -192,9 +202,11 @@ func parseDump(raw []byte) (*dump, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.sections, body = append(d.sections, s), rest
+		d.sections = append(d.sections, s)
 		d.entries += blocks
+		body = rest
 	}
+
 	d.orphans, err = parseOrphans(body, len(d.groups))
 	return d, err
 }
@@ -218,17 +230,19 @@ func (d *dump) parseGroups(body []byte) (rest []byte, err error) {
 		if m <= 0 || number > math.MaxInt32 || window == 0 || window > math.MaxInt32 {
 			return nil, errors.New("a sliding-window group is out of bounds")
 		}
+
 		g := windowGroup{number: int(number), window: int(window)}
 		if slices.ContainsFunc(d.groups, func(o windowGroup) bool { return o.number == g.number }) {
 			return nil, fmt.Errorf("it has sliding-window group %d twice", number)
 		}
-		d.groups, body = append(d.groups, g), body[n+m:]
+		d.groups = append(d.groups, g)
+		body = body[n+m:]
 	}
 	return body, nil
 }
 
-// possible says whether a mask may be of a kind of section.
-func possible(kind, mask uint8, groups int) bool {
+// isPossible reports whether a mask is valid in a kind of section.
+func isPossible(kind, mask uint8, groups int) bool {
 	switch kind {
 	case sectionTiers:
 		return mask != 0 && mask < 1<<fleet.Tiers
@@ -238,29 +252,31 @@ func possible(kind, mask uint8, groups int) bool {
 	return false
 }
 
-// section is blocks of one kind and age. It has been checked.
+// section is the blocks of one kind and class of age. It has been checked.
 type section struct {
 	kind, class uint8
-	body        []byte // of its pieces, without the end
+	body        []byte // its pieces, without the end of the section
 }
 
-// piece is blocks that are held alike.
+// piece is blocks of a section that have the same mask.
 type piece struct {
 	count       int
 	flags, mask uint8
 	body        []byte
 }
 
-const pieceEntry = 16
+const pieceEntry = 16 // bytes: a sequence hash and an engine's hash
 
+// parseSection checks the section at the beginning of body, and returns how many blocks it has.
 func parseSection(body []byte, groups int) (s section, blocks int, rest []byte, err error) {
 	if len(body) < 2 {
 		return s, 0, nil, errDumpShort
 	}
 	s.kind, s.class = body[0], body[1]
 	if s.kind > sectionGroup || int(s.class) >= ageClasses {
-		return s, 0, nil, fmt.Errorf("a section of kind %d and class %d is not known here", s.kind, s.class)
+		return s, 0, nil, fmt.Errorf("a section of kind %d and class %d is not supported", s.kind, s.class)
 	}
+
 	body = body[2:]
 	for at := 0; ; {
 		head, n := binary.Uvarint(body[at:])
@@ -275,7 +291,7 @@ func parseSection(body []byte, groups int) (s section, blocks int, rest []byte, 
 		if left := len(body) - at - n - 1; left < 0 || count > uint64(left)/pieceEntry {
 			return s, 0, nil, errDumpShort
 		}
-		if mask := body[at+n]; !possible(s.kind, mask, groups) {
+		if mask := body[at+n]; !isPossible(s.kind, mask, groups) {
 			return s, 0, nil, fmt.Errorf("a piece's mask is %#x", mask)
 		}
 		blocks += int(count)
@@ -283,9 +299,10 @@ func parseSection(body []byte, groups int) (s section, blocks int, rest []byte, 
 	}
 }
 
-// pieces walks a section's.
+// pieces returns an iterator over the section's pieces.
 func (s *section) pieces() pieces { return pieces{s.body} }
 
+// pieces is an iterator over pieces: call next as long as more is true.
 type pieces struct{ body []byte }
 
 func (a *pieces) more() bool { return len(a.body) > 0 }
@@ -298,53 +315,59 @@ func (a *pieces) next() piece {
 	return p
 }
 
+// at returns the i-th block of the piece.
 func (p *piece) at(i int) entry {
 	raw := p.body[i*pieceEntry:]
 	return entry{hash: binary.LittleEndian.Uint64(raw[8:]), seq: blockhash.Sequence(binary.LittleEndian.Uint64(raw))}
 }
 
-// waiting walks the orphans of a dump.
-type waiting struct {
+// orphanReader is an iterator over the orphans of a dump: call next as long as more is true.
+type orphanReader struct {
 	body []byte
-	left int
-	last uint64
+	left int    // orphans
+	last uint64 // the hash of the orphan before
 }
 
-func parseOrphans(body []byte, groups int) (waiting, error) {
+// parseOrphans checks the orphans, which end the body.
+func parseOrphans(body []byte, groups int) (orphanReader, error) {
 	count, n := binary.Uvarint(body)
 	if n <= 0 || count > uint64(len(body)) {
-		return waiting{}, errDumpShort
+		return orphanReader{}, errDumpShort
 	}
-	w := waiting{body: body[n:], left: int(count)}
+	w := orphanReader{body: body[n:], left: int(count)}
 	at := 0
 	for range w.left {
 		if len(w.body)-at < 2 {
-			return waiting{}, errDumpShort
+			return orphanReader{}, errDumpShort
 		}
 		flags, mask := w.body[at], w.body[at+1]
 		if tiers := flags &^ orphanSameParent; tiers|mask == 0 || tiers >= 1<<fleet.Tiers || int(mask) >= 1<<groups {
-			return waiting{}, fmt.Errorf("a waiting block's tiers are %#x, its groups %#x", tiers, mask)
+			return orphanReader{}, fmt.Errorf("a waiting block's tiers are %#x, its groups %#x", tiers, mask)
 		}
-		if at += 2 + 24; flags&orphanSameParent != 0 {
+		at += 2 + 3*8
+		if flags&orphanSameParent != 0 {
 			at -= 8
 		}
 	}
 	if at != len(w.body) {
-		return waiting{}, errors.New("it does not end where it should")
+		return orphanReader{}, errors.New("it does not end where it should")
 	}
 	return w, nil
 }
 
-func (w *waiting) more() bool { return w.left > 0 }
+func (w *orphanReader) more() bool { return w.left > 0 }
 
-func (w *waiting) next() (o orphan) {
-	word := func() (v uint64) {
-		v, w.body = binary.LittleEndian.Uint64(w.body), w.body[8:]
+func (w *orphanReader) next() (o orphan) {
+	word := func() uint64 {
+		v := binary.LittleEndian.Uint64(w.body)
+		w.body = w.body[8:]
 		return v
 	}
 	flags := w.body[0]
-	o.groups, w.body = w.body[1], w.body[2:]
-	o.tiers, o.hash, o.parent = flags&^orphanSameParent, word(), w.last
+	o.tiers, o.groups = flags&^orphanSameParent, w.body[1]
+	w.body = w.body[2:]
+	o.hash = word()
+	o.parent = w.last
 	if flags&orphanSameParent == 0 {
 		o.parent = word()
 	}

@@ -5,22 +5,24 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// progress is how far one holder has followed the prompt.
+// progress is how far one holder holds the prompt.
 type progress struct {
 	held   Held
 	holder uint32
-	tier   uint8  // the tier it is on now: it never goes back to a faster one
-	window uint16 // one more than its place in Overlap.windows; 0 is none
+	tier   uint8  // of the last block; it never goes back to a faster one
+	window uint16 // one more than its index in Overlap.windows; 0 for a rank without windows
 }
 
-// Lookup finds how much of the prompt every rank holds, contiguous from the root: on the
-// device first, then how far each slower tier goes on from there. It stops where nobody
-// continues. out is overwritten. In steady state nothing is allocated.
+// Lookup finds how much of the prompt every rank holds, contiguous from the root: first on the device, then
+// on each slower tier from where the faster ones end. It stops where no rank continues. It overwrites out,
+// and in steady state allocates nothing.
 func (x *Index) Lookup(blocks []blockhash.Block, out *Overlap) {
 	out.reset()
 	w := walk{nodes: &x.nodes, blocks: blocks, now: x.clock.now()}
+
+	// The active holders change only where the set of holders does, so blocks are added to them in rows.
 	var holders *set
-	run := 0 // blocks since the holders last changed
+	run := 0 // blocks since the set last changed
 walk:
 	for i, n := 0, 0; i < len(blocks); i += n {
 		var s *set
@@ -44,13 +46,14 @@ walk:
 		}
 		holders, run = s, n
 	}
+
 	out.extend(run)
 	for i := range out.active {
 		out.retire(&out.active[i])
 	}
 }
 
-// begin starts with the holders of the first block, in the set's order.
+// begin makes the holders of the first block active, in the set's order.
 func (x *Index) begin(s *set, out *Overlap) {
 	ranks := *x.holders.Load()
 	for _, m := range s.members {
@@ -68,7 +71,8 @@ func (x *Index) begin(s *set, out *Overlap) {
 	}
 }
 
-// step moves to the tier on which the next block continues; false where none does.
+// step moves to the tier on which the holder has the next block; false if there is none. A predicted block
+// counts as one on the device.
 func (p *progress) step(tiers uint8) bool {
 	if tiers&predicted != 0 {
 		tiers |= 1 << fleet.Device
@@ -82,8 +86,8 @@ func (p *progress) step(tiers uint8) bool {
 	return false
 }
 
-// follow keeps the active holders that continue in s, and retires the others. Both lists are
-// sorted by holder.
+// follow keeps the active holders that are in s too, and retires the others. Both lists are sorted by
+// holder, so one pass over each suffices.
 func (o *Overlap) follow(s *set) {
 	kept, at := o.active[:0], 0
 	for i := range o.active {
@@ -107,7 +111,7 @@ func (o *Overlap) follow(s *set) {
 	o.active = kept
 }
 
-// extend gives every active holder n more blocks on its tier.
+// extend adds n blocks to every active holder, on its tier.
 func (o *Overlap) extend(n int) {
 	for i := range o.active {
 		p := &o.active[i]
@@ -118,13 +122,14 @@ func (o *Overlap) extend(n int) {
 	}
 }
 
-// retire notes what a holder holds in the end.
+// retire adds a holder that does not continue to the result. One whose windows allow no prefix is left out.
 func (o *Overlap) retire(p *progress) {
 	if p.window != 0 {
 		w := &o.windows[p.window-1]
-		if w.cut(&p.held.Blocks); w.best == 0 {
+		if w.best == 0 {
 			return
 		}
+		w.cut(&p.held.Blocks)
 	}
 	o.add(p.held)
 }

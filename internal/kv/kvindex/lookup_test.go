@@ -30,7 +30,7 @@ func BenchmarkLookup(b *testing.B) {
 			for at := 0; at < depth; at += 512 {
 				end := min(at+512, depth)
 				for r := range fleet.RankID(holders) {
-					x.Store(r, fleet.Device, hashes[max(at-1, 0)], at > 0, hashes[at:end], blocks[at:end])
+					x.Store(r, fleet.Device, Chain{Parent: hashes[max(at-1, 0)], HasParent: at > 0, Hashes: hashes[at:end], Blocks: blocks[at:end]})
 				}
 			}
 		}
@@ -89,7 +89,7 @@ func background(x *Index, ops int) (done func() float64) {
 			for float64(n) > time.Since(start).Seconds()*float64(ops) && !stop.Load() {
 				time.Sleep(100 * time.Microsecond)
 			}
-			x.Store(100, fleet.Device, 0, false, hashes[i%512], blocks[i%512])
+			x.Store(100, fleet.Device, Chain{Hashes: hashes[i%512], Blocks: blocks[i%512]})
 			x.Remove(100, fleet.Device, hashes[(i+256)%512])
 			n += 128
 		}

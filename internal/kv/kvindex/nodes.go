@@ -11,19 +11,24 @@ import (
 
 // nodes maps sequence hashes to runs, and so to sets of holders. Readers take no lock.
 //
-// A node without holders gives its slot up at once, and one that probed past it moves there: so
-// a table holds no dead slots, however much comes and goes, and is rebuilt only when it grows or
-// shrinks. A reader that found its key sees by the word, before and after it loads the run, that
-// the slot was not given to another meanwhile. One that does not find its key looks again from
-// the end of the row of slots back to the key's home: what moves is copied towards its home
-// before it is taken away, so that way it cannot be missed. An old table is still true but for
-// what changed since the swap; the garbage collector frees it after its last reader.
+// It is an open-addressing hash table in 256 shards. A removal closes its gap at once: a later node that
+// probed past the slot moves there. So a table has no dead slots, and is rebuilt only when it grows or
+// shrinks. Dead slots until a rebuild would be simpler. But predictions come and go all the time, and made
+// tables of two million nodes be rebuilt for nothing else: 150 bytes and 50 ns a block.
 //
-// Dead slots that stay until the table is rebuilt are simpler. Then predictions, which come and
-// go, had tables of two million nodes rebuilt for nothing else: 150 bytes and 50 ns a block.
+// Nodes therefore move while readers search. Two rules keep searches right:
 //
-// Four slots are a cache line, and a key's home is the beginning of one: most nodes are found in
-// the first line that is read.
+//   - A reader loads the slot's word before and after its run. If the word is the same, the run is that of
+//     the word's key: the word changes only while run is nil.
+//   - A reader that does not find its key searches once more, from the end of the row of slots back to the
+//     key's home. A node that moves is copied towards its home before it is removed, so a search in that
+//     direction meets at least one copy.
+//
+// A reader of a table that was just replaced misses only the changes since then. The garbage collector frees
+// the old table after its last reader.
+//
+// Four slots are a cache line, and a key's home is the beginning of a line. So most nodes are found in the
+// first line that is read.
 type nodes struct {
 	budget *budget
 	sets   *sets
@@ -32,6 +37,7 @@ type nodes struct {
 
 const nodeShards = 256
 
+// nodeShard is the nodes whose keys begin with its number. Its position is also a part of the key.
 type nodeShard struct {
 	table atomic.Pointer[table]
 
@@ -39,13 +45,16 @@ type nodeShard struct {
 	live int // guarded by mu: slots in use
 }
 
-type table struct{ slots []slot } // a multiple of lineSlots
+// table is the nodes of a shard. Its size is a multiple of lineSlots and never changes; a shard that grows
+// or shrinks gets another table.
+type table struct{ slots []slot }
 
+// slot is a node, or empty.
 type slot struct {
-	// word is the key, whose first 8 bits chose the shard, and in their place at the end the
-	// node's position in its stretch; 0 is an empty slot. It changes only while run is nil.
+	// word has the key without its first 8 bits, which chose the shard, and below them the node's position in
+	// its chunk. 0 is an empty slot. It changes only while run is nil.
 	word atomic.Uint64
-	run  atomic.Pointer[run]
+	run  atomic.Pointer[holderRun]
 }
 
 const (
@@ -54,27 +63,27 @@ const (
 	posBits   = 8
 )
 
+// word is the word of a slot.
 func word(key uint64, pos uint8) uint64 { return key<<posBits | uint64(pos) }
 
-// where returns the run and the position there of the node of key; false where the slot is not
-// the key's, or not any more.
-func (s *slot) where(key uint64) (r *run, pos uint8, ok bool) {
+// where returns the run and the position of the node of key. False means that the slot is of another key, or
+// has become so meanwhile.
+func (s *slot) where(key uint64) (r *holderRun, pos uint8, ok bool) {
 	w := s.word.Load()
 	r = s.run.Load()
 	return r, uint8(w), r != nil && w>>posBits == key<<posBits>>posBits && s.word.Load() == w
 }
 
-// Tables are rebuilt when they are fuller than maxFull and when they are emptier than
-// minFull, to a fill between: 16 bytes a slot are 21 to 26 a node. A node that was stored last
-// is found in its first cache line, in a table that is about to be rebuilt, nearly four times in
-// five at 0.78, and less than every second time at 0.85.
+// Tables are rebuilt when they are fuller than maxFull or emptier than minFull, to a fill between. So 16
+// bytes a slot are 21 to 26 bytes a node. In a table that is about to grow, the node stored last is in its
+// first cache line nearly four times in five at 0.78, and less than every second time at 0.85.
 const (
 	maxFull = 0.78
 	minFull = 0.50
 )
 
-// newFull is the fill after a rebuild. It differs from shard to shard, or all shards, being
-// equally full, would grow at the same time.
+// newFull is the fill after a rebuild. It differs by shard: equally full shards would all grow at the same
+// time.
 func newFull(i int) float64 { return 0.62 + 0.08*float64(i%16)/16 }
 
 // newSize is the size of a rebuilt table of nodes.
@@ -83,9 +92,10 @@ func newSize(live, shard int) int {
 	return (max(2*lineSlots, size) + lineSlots - 1) / lineSlots * lineSlots
 }
 
+// smallTable is the size below which tables shrink later, because little is gained.
 const smallTable = 1024
 
-// sparse says whether a table should shrink.
+// sparse reports whether a table should shrink.
 func sparse(live, size int) bool {
 	if size < 2*smallTable {
 		return size > 8 && float64(live) < minFull/2*float64(size)
@@ -93,6 +103,7 @@ func sparse(live, size int) bool {
 	return float64(live) < minFull*float64(size)
 }
 
+// key is a sequence hash as tables use it.
 func key(seq blockhash.Sequence) uint64 {
 	if uint64(seq)<<posBits == 0 {
 		return uint64(seq) | 1 // 0 marks an empty slot; sharing is no likelier than any collision
@@ -100,16 +111,16 @@ func key(seq blockhash.Sequence) uint64 {
 	return uint64(seq)
 }
 
+// home is the slot where a search for a key begins: the first of a cache line.
 func (t *table) home(key uint64) int { return t.homeOf(key << posBits) }
 
-// homeOf is the home of a key of which the bits are gone that chose the shard.
+// homeOf is home for a key that has lost the bits that chose the shard, as in a word.
 func (t *table) homeOf(rest uint64) int {
 	hi, _ := bits.Mul64(rest, uint64(len(t.slots)))
 	return int(hi) &^ (lineSlots - 1)
 }
 
-// at returns the slot of key, or where it would go: the empty slot that ends its row. The shard
-// is locked.
+// at returns the slot of key, or the empty slot that ends its row. The shard is locked.
 func (t *table) at(key uint64) (s *slot, found bool) {
 	tag := key << posBits >> posBits
 	for i := t.home(key); ; {
@@ -120,29 +131,33 @@ func (t *table) at(key uint64) (s *slot, found bool) {
 		case w == 0:
 			return s, false
 		}
-		if i++; i == len(t.slots) {
+		i++
+		if i == len(t.slots) {
 			i = 0
 		}
 	}
 }
 
-// search is at for readers.
-func (t *table) search(key uint64) (r *run, pos uint8) {
+// search is at for readers, which hold no lock: forward, then back. See nodes.
+func (t *table) search(key uint64) (r *holderRun, pos uint8) {
 	home := t.home(key)
 	end := home
 	for t.slots[end].word.Load() != 0 {
 		if r, pos, ok := t.slots[end].where(key); ok {
 			return r, pos
 		}
-		if end++; end == len(t.slots) {
+		end++
+		if end == len(t.slots) {
 			end = 0
 		}
 		if end == home {
 			break
 		}
 	}
+
 	for end != home {
-		if end--; end < 0 {
+		end--
+		if end < 0 {
 			end = len(t.slots) - 1
 		}
 		if r, pos, ok := t.slots[end].where(key); ok {
@@ -152,9 +167,9 @@ func (t *table) search(key uint64) (r *run, pos uint8) {
 	return nil, 0
 }
 
-// fill copies the slots in use into an empty table that nobody sees yet, and so without the
-// barriers of atomic stores, which are two thirds of the time else. Homes are in the order of
-// keys, whatever the size: both tables are gone through once, from one end to the other.
+// fill copies the slots in use into an empty table that no reader has seen. So it needs no atomic stores,
+// whose barriers would be two thirds of its time. Homes are ordered by key, whatever the size, so it walks
+// both tables once, in order.
 func (t *table) fill(from []slot) {
 	to := unsafe.Slice((*plainSlot)(unsafe.Pointer(&t.slots[0])), len(t.slots))
 	for i := range from {
@@ -164,7 +179,8 @@ func (t *table) fill(from []slot) {
 		}
 		at := t.homeOf(w >> posBits << posBits)
 		for to[at].word != 0 {
-			if at++; at == len(to) {
+			at++
+			if at == len(to) {
 				at = 0
 			}
 		}
@@ -172,14 +188,17 @@ func (t *table) fill(from []slot) {
 	}
 }
 
-// plainSlot is a slot by shape.
+// plainSlot has the memory layout of a slot, without atomic operations.
 type plainSlot struct {
 	word uint64
-	run  *run
+	run  *holderRun
 }
 
-// remove empties a slot and closes the gap: with the last of those behind it that may lie
-// there, then the gap that this leaves. The shard is locked.
+// remove empties a slot and closes the gap. The last node behind it that may lie there moves into it, and
+// then the gap that this leaves is closed in the same way. The shard is locked.
+//
+// The order of stores is what readers rely on: run is nil while word changes, and the copy in the gap is
+// complete before the original slot is emptied.
 func (t *table) remove(at *slot) {
 	size := len(t.slots)
 	hole := int((uintptr(unsafe.Pointer(at)) - uintptr(unsafe.Pointer(&t.slots[0]))) / unsafe.Sizeof(*at))
@@ -201,6 +220,7 @@ func (t *table) remove(at *slot) {
 				last = i
 			}
 		}
+
 		gap := &t.slots[hole]
 		gap.run.Store(nil)
 		if last < 0 {
@@ -213,22 +233,23 @@ func (t *table) remove(at *slot) {
 	}
 }
 
-// line is the cache line in which a node is looked for first.
+// line is the cache line in which a search begins.
 type line [lineSlots]slot
 
-// nowhere is the line of a node in a shard that has no table.
-var nowhere line
+// emptyLine is the line of every key in a shard that has no table yet.
+var emptyLine line
 
+// line returns the cache line in which a search for a key begins.
 func (n *nodes) line(key uint64) *line {
 	t := n.shards[key>>56].table.Load()
 	if t == nil {
-		return &nowhere
+		return &emptyLine
 	}
 	return (*line)(t.slots[t.home(key):])
 }
 
-// fetch asks for the first cache lines of the first 16 nodes.
-func (n *nodes) fetch(seqs []blockhash.Sequence) {
+// prefetch loads the first cache lines of the first 16 nodes, so that their latencies overlap.
+func (n *nodes) prefetch(seqs []blockhash.Sequence) {
 	if len(seqs) == 0 {
 		return
 	}
@@ -240,9 +261,8 @@ func (n *nodes) fetch(seqs []blockhash.Sequence) {
 	prefetch(&lines, count)
 }
 
-// find returns where the node of a key is: its run and its position there; nil where nobody
-// holds it.
-func (n *nodes) find(key uint64) (r *run, pos uint8) {
+// find returns the run of the node of a key, and its position there; nil if the node has no holders.
+func (n *nodes) find(key uint64) (r *holderRun, pos uint8) {
 	t := n.shards[key>>56].table.Load()
 	if t == nil {
 		return nil, 0
@@ -254,36 +274,36 @@ func (n *nodes) find(key uint64) (r *run, pos uint8) {
 	return t.search(key)
 }
 
-// find finds a key in the line. It looks at all slots and does not branch: where in the line a
-// node lies is random, and the branches that a loop takes wrong cost as much as all the rest.
+// find returns the slot of a key in the line. It compares all slots and does not branch. The node's place in
+// the line is random, and mispredicted branches of a loop would cost as much as all the rest.
 func (l *line) find(key uint64) (s *slot, found bool) {
 	tag := key << posBits >> posBits
 	d1 := l[1].word.Load()>>posBits ^ tag
 	d2 := l[2].word.Load()>>posBits ^ tag
 	d3 := l[3].word.Load()>>posBits ^ tag
-	// Of these only 0 borrows, so at is 0 unless one of them is the key's.
+	// Subtracting 1 sets the highest bit of 0 only. So at is the slot whose difference is 0, else 0.
 	at := (d1-1)>>63 | (d2-1)>>63*2 | (d3-1)>>63*3
 	s = &l[at&(lineSlots-1)]
 	return s, s.word.Load()>>posBits == tag
 }
 
-// holders returns the holders of a node, nil where there are none.
+// holders returns the holders of a node; nil, the empty set, if there is no node.
 func (n *nodes) holders(seq blockhash.Sequence) *set {
 	r, _ := n.find(key(seq))
 	return r.holders()
 }
 
-// age returns when the node's stretch was last used; false where the node has no holders.
+// age returns the tick at which the node's chunk was last used; false if there is no node.
 func (n *nodes) age(seq blockhash.Sequence) (uint8, bool) {
 	r, _ := n.find(key(seq))
 	if r == nil {
 		return 0, false
 	}
-	return r.stretch.used(), true
+	return r.chunk.used(), true
 }
 
-// roomLocked makes sure that the shard has room for one more node, of a key, and returns its
-// slot, which is empty; nil where there is none in the budget. at is where it would go now.
+// roomLocked makes room for one more node, of a key, and returns its empty slot; nil if the budget has no
+// room. at is the empty slot where it would go in the present table.
 func (n *nodes) roomLocked(s *nodeShard, at *slot, key uint64) *slot {
 	if t := s.table.Load(); t != nil && float64(s.live+1) <= maxFull*float64(len(t.slots)) {
 		return at
@@ -295,20 +315,21 @@ func (n *nodes) roomLocked(s *nodeShard, at *slot, key uint64) *slot {
 	return at
 }
 
-// leftLocked gives up the slot of a node that has no holders any more.
+// leftLocked removes the slot of a node that has no holders any more.
 func (n *nodes) leftLocked(s *nodeShard, at *slot) {
 	t := s.table.Load()
 	t.remove(at)
-	if s.live--; sparse(s.live, len(t.slots)) {
+	s.live--
+	if sparse(s.live, len(t.slots)) {
 		n.rebuildLocked(s, 0)
 	}
 }
 
-// rebuildLocked copies the nodes into a table with room for extra more. False means that the
-// budget has none for it.
+// rebuildLocked copies the nodes into a table with room for extra more. False means that the budget has no
+// room for both tables.
 func (n *nodes) rebuildLocked(s *nodeShard, extra int) bool {
 	old := s.table.Load()
-	shard := n.number(s)
+	shard := n.shardNumber(s)
 	size := newSize(s.live+extra, shard)
 	was := 0
 	if old != nil {
@@ -317,6 +338,7 @@ func (n *nodes) rebuildLocked(s *nodeShard, extra int) bool {
 	if !n.budget.reserve(int64(size) * slotBytes) {
 		return false
 	}
+
 	t := &table{slots: make([]slot, size)}
 	if was > 0 {
 		t.fill(old.slots)
@@ -326,6 +348,7 @@ func (n *nodes) rebuildLocked(s *nodeShard, extra int) bool {
 	return true
 }
 
-func (n *nodes) number(s *nodeShard) int {
+// shardNumber is the position of a shard.
+func (n *nodes) shardNumber(s *nodeShard) int {
 	return int((uintptr(unsafe.Pointer(s)) - uintptr(unsafe.Pointer(&n.shards[0]))) / unsafe.Sizeof(*s))
 }

@@ -4,16 +4,16 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Overlap is the answer of a lookup. It is reused from lookup to lookup and keeps its
-// buffers; it belongs to one goroutine at a time. The zero value is ready.
+// Overlap is the result of a lookup. It can be used again, and keeps its buffers. It belongs to one goroutine
+// at a time. The zero value is empty and ready.
 type Overlap struct {
-	// Ranks that hold, and could reuse, at least the first block, in no order.
+	// ranks hold, and can reuse, at least the first block. They are in no order.
 	ranks []Held
-	// at finds a rank in ranks: one more than its position; 0 is absent. By RankID.
+	// at has for each RankID one more than its index in ranks; 0 for an absent rank.
 	at []uint32
 
-	active  []progress
-	windows []windowWalk
+	active  []progress   // during a lookup: the holders that have all blocks so far
+	windows []windowWalk // of those with sliding windows
 }
 
 // Held is how much of a prompt one rank holds.
@@ -36,11 +36,14 @@ func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int {
 // valid until the next lookup.
 func (o *Overlap) Ranks() []Held { return o.ranks }
 
+// reset empties o. It clears only what the last lookup set in at, which is as long as the fleet.
 func (o *Overlap) reset() {
 	for i := range o.ranks {
 		o.at[o.ranks[i].Rank] = 0
 	}
-	o.ranks, o.active, o.windows = o.ranks[:0], o.active[:0], o.windows[:0]
+	o.ranks = o.ranks[:0]
+	o.active = o.active[:0]
+	o.windows = o.windows[:0]
 }
 
 func (o *Overlap) add(h Held) {

@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// tick is how finely expiry works: a prediction ends at the first multiple of it that is
-	// not before its time, so that the request path need not look for every one alone.
+	// tick is the resolution of expiry. A prediction ends at the first multiple of it that is not before its
+	// time, so that few calls of Expire have something to do.
 	tick  = int64(100 * time.Millisecond)
 	never = int64(math.MaxInt64)
 )
 
-// Predict takes rank to hold the blocks of a chain from the root on its device until a time;
-// blocks that it reports there already are left out. A later call prolongs. The first from
-// blocks are left as they are: a caller that has just looked them up, and knows that they will
-// last, saves a search for each. limit bounds the rank's predicted blocks, beside
-// Config.MaxPredicted; 0 is no limit of its own. What expires first gives way.
+// Predict makes lookups count the blocks of a chain, which begins at the root, for a rank's device until a
+// time. Blocks that the rank reports there already need no prediction. A later call prolongs an earlier one.
+//
+// The first from blocks are skipped: a caller that has just looked them up, and found that they will last,
+// saves a search for each. limit bounds the rank's predicted blocks, as Config.MaxPredicted does; 0 is no
+// further limit. Beyond the limit the predictions that end first are dropped.
 func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, until time.Time, limit int) {
 	if from >= len(chain) {
 		return
@@ -29,44 +30,46 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	}
 	chain = chain[:from+min(len(chain)-from, limit)]
 	x.makeRoom(len(chain) - from)
+
 	r := x.rank(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead {
 		return
 	}
-	p := promising{x: x, r: r, e: x.edit(r, predicted, 0), end: (until.UnixNano() + tick - 1) / tick * tick, limit: limit}
+	end := (until.UnixNano() + tick - 1) / tick * tick
+	p := predicting{x: x, r: r, e: x.edit(r, predicted, 0), end: end, limit: limit}
 	p.e.unless = 1<<fleet.Device | predicted
 	p.all(chain, from)
 	p.e.done()
 	if p.first != nil {
-		r.predictions.push(promise{p.end, p.first})
+		r.predictions.push(prediction{p.end, p.first})
 		x.lowerNext(p.end)
 	}
 }
 
-// promising is one call of Predict.
-type promising struct {
+// predicting is one call of Predict.
+type predicting struct {
 	x     *Index
 	r     *rank
 	e     edit
 	end   int64
 	limit int
-	first *share // of the promise
-	share *share // at hand
-	old   *share // the one that had the last block that is prolonged
+	first *predictionPart // of the prediction; nil until a block needs one
+	part  *predictionPart // the one that got the last block
+	old   *predictionPart // the owner of the last block that was prolonged
 }
 
-// all predicts the blocks of a chain but the first from.
-func (p *promising) all(chain []blockhash.Sequence, from int) {
-	p.x.nodes.fetch(chain[from:])
+// all predicts the blocks of a chain except the first from.
+func (p *predicting) all(chain []blockhash.Sequence, from int) {
+	p.x.nodes.prefetch(chain[from:])
 	for i := from; i < len(chain); i++ {
 		if (i-from)%prefetches == 0 {
-			p.x.nodes.fetch(chain[min(i+prefetches, len(chain)):])
+			p.x.nodes.prefetch(chain[min(i+prefetches, len(chain)):])
 		}
-		p.e.after(0, false, len(chain)-i)
+		p.e.expect(0, false, len(chain)-i)
 		if i > 0 {
-			p.e.after(chain[i-1], true, len(chain)-i)
+			p.e.expect(chain[i-1], true, len(chain)-i)
 		}
 		if !p.block(chain[i], len(chain)-i) {
 			return
@@ -74,20 +77,26 @@ func (p *promising) all(chain []blockhash.Sequence, from int) {
 	}
 }
 
-// block predicts one block, unless it is reported, or prolongs it. left is how many blocks of
-// the chain there are from here on. False means that there is no room.
-func (p *promising) block(seq blockhash.Sequence, left int) bool {
+// block predicts one block, or prolongs its prediction, unless it is reported. left is how many blocks of the
+// chain are left, this one included. False means that there is no room.
+//
+//	bits before     effect
+//	predicted       moves to this prediction if it ends later
+//	device          none
+//	neither         predicted
+func (p *predicting) block(seq blockhash.Sequence, left int) bool {
 	held := &p.r.predictions
-	for held.size >= 2*p.limit && p.giveWay() {
+	for held.size >= 2*p.limit && p.evictFirst() {
 	}
 	before, ok := p.e.apply(seq)
 	if !ok {
 		return false
 	}
+
 	bit := uint64(1) << p.e.pos
 	if before&predicted != 0 {
-		if p.old == nil || p.old.stretch != p.e.stretch || p.old.owned&bit == 0 {
-			p.old = held.owner(p.e.stretch, bit)
+		if p.old == nil || p.old.chunk != p.e.chunk || p.old.owned&bit == 0 {
+			p.old = held.owner(p.e.chunk, bit)
 		}
 		if p.old == nil || p.old.at >= p.end {
 			return true
@@ -95,13 +104,14 @@ func (p *promising) block(seq blockhash.Sequence, left int) bool {
 	} else if before&(1<<fleet.Device) != 0 {
 		return true
 	} else {
-		for held.n >= p.limit && p.giveWay() {
+		for held.n >= p.limit && p.evictFirst() {
 		}
 	}
-	to := p.into(left)
+
+	to := p.partFor(left)
 	if to == nil {
 		if before&predicted == 0 {
-			p.x.unmark(p.r, seq)
+			p.x.clearPredicted(p.r, seq)
 		}
 		return false
 	}
@@ -110,7 +120,7 @@ func (p *promising) block(seq blockhash.Sequence, left int) bool {
 	}
 	had := len(to.seqs)
 	for to.after() < int(p.e.pos) {
-		to.seqs = append(to.seqs, 0) // not ours
+		to.seqs = append(to.seqs, 0) // a block of the chunk that this part does not own
 	}
 	to.seqs = append(to.seqs, seq)
 	held.size += len(to.seqs) - had
@@ -118,38 +128,40 @@ func (p *promising) block(seq blockhash.Sequence, left int) bool {
 	return true
 }
 
-// giveWay ends the promise that is due first; false where there is none but this.
-func (p *promising) giveWay() bool {
+// evictFirst ends the rank's prediction that ends first; false if there is none beside this one.
+func (p *predicting) evictFirst() bool {
 	held := &p.r.predictions
 	if len(held.heap) == 0 {
 		return false
 	}
-	p.old = nil // it may be of that promise
+	p.old = nil // it may be a part of that prediction
 	p.x.end(p.r, held.pop())
 	return true
 }
 
-// into returns the share that the block at hand goes to, a new one unless it lies behind the
-// last in its stretch; nil where there is no room.
-func (p *promising) into(left int) *share {
-	to := p.share
-	if to != nil && to.stretch == p.e.stretch && int(p.e.pos) >= to.after() && int(p.e.pos-to.start) < cap(to.seqs) {
+// partFor returns the part for the block that was just applied: the last one if the block lies behind its
+// last block in the same chunk, else a new one. It returns nil if there is no room.
+func (p *predicting) partFor(left int) *predictionPart {
+	to := p.part
+	if to != nil && to.chunk == p.e.chunk && int(p.e.pos) >= to.after() && int(p.e.pos-to.start) < cap(to.seqs) {
 		return to
 	}
-	to = p.r.predictions.take(min(left, stretchBlocks-int(p.e.pos)), &p.x.budget)
+	to = p.r.predictions.allocate(min(left, chunkBlocks-int(p.e.pos)), &p.x.budget)
 	if to == nil {
 		return nil
 	}
-	to.at, to.stretch, to.start = p.end, p.e.stretch, p.e.pos
-	to.next, p.first, p.share = p.first, to, to
+	to.at = p.end
+	to.chunk, to.start = p.e.chunk, p.e.pos
+	to.next = p.first
+	p.first, p.part = to, to
 	return to
 }
 
-// PredictedUntil is when the prediction of a chain's last block ends; false means that the
-// rank reports the block itself, or that nothing is said of it. Blocks nearer to the root last
-// at least as long, because every prediction begins there.
+// PredictedUntil returns when the prediction of a block ends, by the sequence hash of the block. False means
+// that it is not predicted. Blocks nearer to the root last at least as long, because every prediction begins
+// there.
 func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until time.Time, ok bool) {
-	r := x.known(id)
+	r := x.lookupRank(id)
 	if r == nil {
 		return time.Time{}, false
 	}
@@ -159,29 +171,29 @@ func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until 
 	if at == nil {
 		return time.Time{}, false
 	}
-	p := r.predictions.owner(at.stretch, 1<<pos)
+	p := r.predictions.owner(at.chunk, 1<<pos)
 	if p == nil {
 		return time.Time{}, false
 	}
 	return time.Unix(0, p.at), true
 }
 
+// lowerNext makes Expire look at the predictions no later than at a time.
 func (x *Index) lowerNext(at int64) {
 	for next := x.nextExpiry.Load(); at < next && !x.nextExpiry.CompareAndSwap(next, at); {
 		next = x.nextExpiry.Load()
 	}
 }
 
-// Expire ends the predictions whose time has come. Between two ticks of 100 ms it costs one
-// comparison, so every decision can afford to call it; no call ends more than about 4,096,
-// the next goes on.
+// Expire ends the predictions whose time has come. Between two ticks of 100 ms it costs one comparison, so
+// every decision calls it. One call ends about expireBlocks at most, and the next one goes on.
 func (x *Index) Expire(now time.Time) {
 	at := now.UnixNano()
 	if at < x.nextExpiry.Load() {
 		return
 	}
 	x.nextExpiry.Store(never) // before the scan: a prediction made meanwhile lowers it again
-	left := 4096
+	left := expireBlocks
 	for _, r := range *x.byID.Load() {
 		if r == nil {
 			continue
@@ -198,47 +210,51 @@ func (x *Index) Expire(now time.Time) {
 	}
 }
 
-// end ends what a promise still owns and returns how many blocks it had.
-func (x *Index) end(r *rank, ended promise) (blocks int) {
+// expireBlocks bounds the blocks of one call of Expire, for the sake of the decision that calls it.
+const expireBlocks = 4096
+
+// end ends the blocks that a prediction still owns, and returns how many blocks it had.
+func (x *Index) end(r *rank, ended prediction) (blocks int) {
 	e := x.edit(r, 0, predicted)
-	for p := ended.shares; p != nil; {
+	for p := ended.parts; p != nil; {
 		next := p.next
 		blocks += len(p.seqs)
-		x.endShare(r, &e, p)
-		r.predictions.give(p, &x.budget)
+		x.endPart(r, &e, p)
+		r.predictions.recycle(p, &x.budget)
 		p = next
 	}
 	e.done()
 	return blocks
 }
 
-func (x *Index) endShare(r *rank, e *edit, p *share) {
+// endPart clears the bits that a part owns.
+func (x *Index) endPart(r *rank, e *edit, p *predictionPart) {
 	if p.owned == 0 {
 		return
 	}
-	x.nodes.fetch(p.seqs)
+	x.nodes.prefetch(p.seqs)
 	owned := p.owned
 	r.predictions.disown(p, owned)
 	for i, seq := range p.seqs {
 		if i%prefetches == 0 {
-			x.nodes.fetch(p.seqs[min(i+prefetches, len(p.seqs)):])
+			x.nodes.prefetch(p.seqs[min(i+prefetches, len(p.seqs)):])
 		}
 		if pos := p.start + uint8(i); owned>>pos&1 != 0 {
-			e.only(p.stretch, pos)
+			e.restrictTo(p.chunk, pos)
 			e.apply(seq)
 		}
 	}
 }
 
-// unmark takes back a bit that no promise owns.
-func (x *Index) unmark(r *rank, seq blockhash.Sequence) {
+// clearPredicted clears a predicted bit that no part owns.
+func (x *Index) clearPredicted(r *rank, seq blockhash.Sequence) {
 	e := x.edit(r, 0, predicted)
 	e.apply(seq)
 	e.done()
 }
 
-// unpredict forgets a prediction whose bit has been cleared.
-func (x *Index) unpredict(r *rank, at *stretch, pos uint8) {
+// disownPredicted takes a block from the part that owns it, after its bit has been cleared.
+func (x *Index) disownPredicted(r *rank, at *chunk, pos uint8) {
 	if p := r.predictions.owner(at, 1<<pos); p != nil {
 		r.predictions.disown(p, 1<<pos)
 	}

@@ -64,7 +64,7 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 	}
 	switch d.Cmd {
 	case "window":
-		x.StoreWindow(id, number(t, d, "group"), number(t, d, "blocks"), parent, d.HasArg("after"), hashes, blocks)
+		x.StoreWindow(id, Window{Group: number(t, d, "group"), Blocks: number(t, d, "blocks")}, Chain{Parent: parent, HasParent: d.HasArg("after"), Hashes: hashes, Blocks: blocks})
 	case "unwindow":
 		x.RemoveWindow(id, number(t, d, "group"), hashes)
 	case "reload":
@@ -72,7 +72,7 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 			d.Fatalf(t, "%v", err)
 		}
 	case "store":
-		x.Store(id, tier, parent, d.HasArg("after"), hashes, blocks)
+		x.Store(id, tier, Chain{Parent: parent, HasParent: d.HasArg("after"), Hashes: hashes, Blocks: blocks})
 	case "remove":
 		x.Remove(id, tier, hashes)
 	case "clear":

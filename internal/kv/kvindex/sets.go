@@ -9,19 +9,22 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// member is one holder of a node: the holder's number and the tiers it holds the node on.
+// member is one holder of a node: the holder's number, above 8 bits of how it holds the node. These are a bit
+// for each tier, one for a prediction, and one for each class of sliding windows that holds it.
 type member uint32
 
 const (
 	tierBits  = 8
 	tierMask  = 1<<tierBits - 1
-	predicted = uint8(1 << fleet.Tiers) // after the bits of the tiers
+	predicted = uint8(1 << fleet.Tiers) // the bit after those of the tiers
 )
 
 func (m member) holder() uint32 { return uint32(m) >> tierBits }
 func (m member) tiers() uint8   { return uint8(m & tierMask) }
 
-// set is an immutable, interned set of members.
+// set is an immutable, interned set of members: two sets with equal members are the same pointer. So a change
+// of holders along a prompt is a change of pointers. A set lives as long as it has references: one for each
+// holderRun, and one for each edit that may use it again.
 type set struct {
 	members []member // sorted; no holder twice; no member without tiers
 	hash    uint64   // sum of mix(member), so that a change of one member updates it
@@ -29,8 +32,12 @@ type set struct {
 	refs    atomic.Int64
 }
 
-func (s *set) bytes() int64 { return 112 + 4*int64(cap(s.members)) } // the map's share included
+// bytes is what the set counts in the budget, with its entry in the map.
+func (s *set) bytes() int64 { return setBytes + 4*int64(cap(s.members)) }
 
+const setBytes = 112
+
+// all returns the members; none of the empty set, which is nil.
 func (s *set) all() []member {
 	if s == nil {
 		return nil
@@ -46,16 +53,18 @@ func (s *set) tiers(holder uint32) uint8 {
 	return 0
 }
 
+// find returns the position of a holder, or where it would be.
 func (s *set) find(holder uint32) (int, bool) {
 	return slices.BinarySearchFunc(s.all(), holder, func(m member, h uint32) int { return int(m.holder()) - int(h) })
 }
 
+// mix is the hash of a member. Hashes are added up, so a bad mix would make different sets collide.
 func mix(m member) uint64 {
 	hi, lo := bits.Mul64(uint64(m)+0x9e3779b97f4a7c15, 0xe7037ed1a0b428db)
 	return hi ^ lo
 }
 
-// sets interns.
+// sets interns sets. The first 4 bits of a set's hash choose its shard.
 type sets struct {
 	budget *budget
 	shards [16]setShard
@@ -64,12 +73,11 @@ type sets struct {
 type setShard struct {
 	mu      sync.Mutex
 	byHash  map[uint64]*set // guarded by mu
-	scratch []member        // guarded by mu
+	scratch []member        // guarded by mu; the new members while they are compared
 }
 
-// change returns old with the holder's tiers replaced, with one reference for the caller,
-// who still owns its reference to old. The empty set is nil. ok is false where there is no
-// room for a new set.
+// change returns old with the holder's bits replaced, and one reference for the caller. The caller's
+// reference to old stays. The empty set is nil. ok is false if there is no room for a new set.
 func (x *sets) change(old *set, holder uint32, tiers uint8) (s *set, ok bool) {
 	at, had := old.find(holder)
 	sum := uint64(0)
@@ -83,6 +91,7 @@ func (x *sets) change(old *set, holder uint32, tiers uint8) (s *set, ok bool) {
 	if tiers != 0 {
 		sum += mix(now)
 	}
+
 	shard := &x.shards[sum>>60]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -98,6 +107,7 @@ func (x *sets) change(old *set, holder uint32, tiers uint8) (s *set, ok bool) {
 	if len(list) == 0 {
 		return nil, true
 	}
+
 	for s := shard.byHash[sum]; s != nil; s = s.next {
 		if slices.Equal(s.members, list) {
 			s.refs.Add(1)
@@ -115,7 +125,7 @@ func (x *sets) change(old *set, holder uint32, tiers uint8) (s *set, ok bool) {
 	return s, true
 }
 
-// release gives n references back.
+// release gives back n references. A set without references leaves its shard.
 func (x *sets) release(s *set, n int64) {
 	if s == nil || s.refs.Add(-n) > 0 {
 		return
@@ -124,8 +134,9 @@ func (x *sets) release(s *set, n int64) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if s.refs.Load() > 0 {
-		return // found and referenced again before we had the lock
+		return // change has found it, and referenced it, before this had the lock
 	}
+
 	for at, prev := shard.byHash[s.hash], (*set)(nil); at != nil; at, prev = at.next, at {
 		if at != s {
 			continue

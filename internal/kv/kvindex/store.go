@@ -9,27 +9,27 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// rank is what is known of one rank since it was last dropped or cleared.
+// rank is the state of one rank since it was last dropped.
 type rank struct {
 	id     fleet.RankID
-	holder uint32
+	holder uint32 // its number in members of sets; another one after each drop
 
-	pairs atomic.Int64                // engine hashes known
-	needs atomic.Pointer[windowNeeds] // nil where the rank has no sliding-window groups
+	pairs atomic.Int64                // engine hashes in its table; written under mu
+	needs atomic.Pointer[windowNeeds] // nil for a rank without sliding-window groups; written under mu
 
 	mu          sync.Mutex // guards all below
-	dead        bool
-	buried      int  // the reaper's place in a segment
-	interred    bool // the reaper is done
+	dead        bool       // dropped: writers ignore it
+	reapedTo    int        // the reaper's position in a segment
+	reaped      bool       // the reaper is done
 	engine      engineTable
 	twins       map[twin]int32
-	windows     *windows // nil where the rank has none
+	windows     *windows // nil for a rank without sliding-window groups
 	orphans     orphans
 	predictions predictions
 }
 
-// twin counts the engine hashes beyond the first that stand for the same content on the same
-// tier: the content is held until the last of them is removed.
+// twin counts the engine hashes beyond the first that stand for one content on one tier. An engine may hold
+// the same content twice. The node loses the tier with the last of them.
 type twin struct {
 	seq  blockhash.Sequence
 	tier uint8 // its bit
@@ -37,93 +37,126 @@ type twin struct {
 
 const twinBytes = 48
 
-// Store is told that rank holds blocks on tier: a chain of content hashes, named by the
-// engine's hashes, that continues parent, or begins a prompt where there is none. Blocks
-// whose parent is unknown wait for it. Where blocks is empty the engine did not say the
-// tokens: the hashes it has named before are found by name, the others are counted as
-// unknown. Both slices are only read during the call.
-func (x *Index) Store(id fleet.RankID, tier fleet.Tier, parent uint64, hasParent bool, hashes []uint64, blocks []blockhash.Block) {
-	if tier >= fleet.Tiers || len(hashes) == 0 {
+// Chain is blocks that follow each other, as an engine names them.
+type Chain struct {
+	// Parent is the engine's hash of the block before the first one. HasParent is false for a chain that
+	// begins a prompt.
+	Parent    uint64
+	HasParent bool
+	// Hashes are the engine's hashes of the blocks, and Blocks the hashes of their tokens. Blocks is empty
+	// where the engine does not report tokens: then only hashes that it has named before are found. Both
+	// are only read during the call.
+	Hashes []uint64
+	Blocks []blockhash.Block
+}
+
+// Store records that a rank holds a chain of blocks on a tier. Blocks whose parent is not known become
+// orphans, which wait for it. Hashes without tokens that were never named before are counted as unknown.
+func (x *Index) Store(id fleet.RankID, tier fleet.Tier, c Chain) {
+	if tier >= fleet.Tiers {
 		return
 	}
-	x.makeRoom(len(hashes))
-	r := x.rank(id)
-	r.mu.Lock()
+	r := x.lockForStore(id, c)
+	if r == nil {
+		return
+	}
 	defer r.mu.Unlock()
-	if r.dead {
-		return
-	}
+
 	bit := uint8(1) << tier
-	x.clock.advance(len(hashes))
 	e := x.edit(r, bit, 0)
-	x.store(r, &e, place{tier: bit}, parent, hasParent, hashes, blocks)
+	x.store(r, &e, place{tier: bit}, c)
 	e.done()
 }
 
-// place is where a rank holds a block: a tier's bit, or a sliding-window group's.
+// lockForStore makes room for a chain and returns its rank, locked; nil where there is nothing to store.
+func (x *Index) lockForStore(id fleet.RankID, c Chain) *rank {
+	if len(c.Hashes) == 0 {
+		return nil
+	}
+	x.makeRoom(len(c.Hashes))
+	r := x.rank(id)
+	r.mu.Lock()
+	if r.dead { // dropped since
+		r.mu.Unlock()
+		return nil
+	}
+	x.clock.advance(len(c.Hashes))
+	return r
+}
+
+// place is where a rank holds a block: the bit of a tier, or that of a sliding-window group.
 type place struct{ tier, group uint8 }
 
-// store is Store and StoreWindow; e sets the bits of the place.
-func (x *Index) store(r *rank, e *edit, p place, parent uint64, hasParent bool, hashes []uint64, blocks []blockhash.Block) {
-	if len(blocks) == 0 {
-		x.join(r, e, p, hashes)
+// store is Store and StoreWindow; e sets the bits of the place. Where a block finds no room the rest of the
+// chain is not stored: no lookup could reach it.
+func (x *Index) store(r *rank, e *edit, p place, c Chain) {
+	if len(c.Blocks) == 0 {
+		x.storeNamed(r, e, p, c.Hashes)
 		return
 	}
-	n := min(len(hashes), len(blocks))
-	hashes, blocks = hashes[:n], blocks[:n]
-	if !hasParent {
-		x.chain(r, e, p, 0, true, hashes, blocks)
+	n := min(len(c.Hashes), len(c.Blocks))
+	hashes, blocks := c.Hashes[:n], c.Blocks[:n]
+	if !c.HasParent {
+		x.storeChain(r, e, p, 0, true, hashes, blocks)
 		return
 	}
+
+	parent := c.Parent
 	seq, known := r.content(parent)
 	for i, h := range hashes {
 		if known {
-			x.chain(r, e, p, seq, false, hashes[i:], blocks[i:])
+			x.storeChain(r, e, p, seq, false, hashes[i:], blocks[i:])
 			return
 		}
-		// An engine may name again what it named before, under a parent we lost.
-		if seq, known = r.content(h); !known {
-			x.park(r, h, parent, blocks[i], p)
+		// The parent is not known. But the engine may have named this block before, under a parent that was
+		// evicted since.
+		seq, known = r.content(h)
+		if !known {
+			x.addOrphan(r, h, parent, blocks[i], p)
 		} else {
-			e.after(0, false, 1)
-			if !x.hold(r, e, h, seq, p) {
-				return // no room: the rest would hang in the air
+			e.expect(0, false, 1)
+			if !x.storeBlock(r, e, h, seq, p) {
+				return
 			}
-			x.adopt(r, h, seq)
+			x.storeOrphansOf(r, h, seq)
 		}
 		parent = h
 	}
 }
 
-// chain stores blocks that continue content seq, or begin a prompt.
-func (x *Index) chain(r *rank, e *edit, p place, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
-	var seqs [2 * prefetches]blockhash.Sequence // by number of the block modulo their number
+// storeChain stores blocks that continue content seq, or begin a prompt. It hashes two groups of 16 blocks
+// ahead, and prefetches their nodes and entries, so that memory latencies overlap with the work on the
+// blocks before.
+func (x *Index) storeChain(r *rank, e *edit, p place, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
+	var seqs [2 * prefetches]blockhash.Sequence // a ring, by the number of the block
 	hashed := 0
 	ahead := seq
 	for i, h := range hashes {
 		for hashed < len(hashes) && hashed < i/prefetches*prefetches+len(seqs) {
 			group := seqs[hashed%len(seqs):][:min(prefetches, len(hashes)-hashed)]
 			for j := range group {
-				if ahead = blockhash.Next(ahead, blocks[hashed+j]); root && hashed+j == 0 {
+				ahead = blockhash.Next(ahead, blocks[hashed+j])
+				if root && hashed+j == 0 {
 					ahead = blockhash.Sequence(blocks[0])
 				}
 				group[j] = ahead
 			}
-			x.nodes.fetch(group)
-			r.engine.fetch(hashes[hashed:])
+			x.nodes.prefetch(group)
+			r.engine.prefetch(hashes[hashed:])
 			hashed += len(group)
 		}
-		e.after(seq, !root || i > 0, len(hashes)-i)
+
+		e.expect(seq, !root || i > 0, len(hashes)-i)
 		seq = seqs[i%len(seqs)]
-		if !x.hold(r, e, h, seq, p) {
-			return // no room: the rest would hang in the air
+		if !x.storeBlock(r, e, h, seq, p) {
+			return
 		}
-		x.adopt(r, h, seq)
+		x.storeOrphansOf(r, h, seq)
 	}
 }
 
-// fetchKnown has the nodes fetched of the first 16 engine hashes whose content is known.
-func (x *Index) fetchKnown(r *rank, hashes []uint64) {
+// prefetchKnown loads the nodes of those of the first 16 engine hashes whose content is known.
+func (x *Index) prefetchKnown(r *rank, hashes []uint64) {
 	var lines [prefetches]uintptr
 	n := min(len(hashes), prefetches)
 	for i := range n {
@@ -134,7 +167,7 @@ func (x *Index) fetchKnown(r *rank, hashes []uint64) {
 	prefetch(&lines, n)
 }
 
-// content is what an engine's hash stands for.
+// content returns the content that an engine's hash stands for, in any of the rank's tables.
 func (r *rank) content(hash uint64) (seq blockhash.Sequence, known bool) {
 	seq, tiers := r.engine.get(hash)
 	if tiers == 0 && r.windows != nil {
@@ -143,24 +176,26 @@ func (r *rank) content(hash uint64) (seq blockhash.Sequence, known bool) {
 	return seq, tiers != 0
 }
 
-// hold records that the rank holds content seq at a place. False means that there is no room.
-func (x *Index) hold(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p place) bool {
+// storeBlock records that the rank holds content seq at a place. False means that there is no room.
+func (x *Index) storeBlock(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p place) bool {
 	if p.group != 0 {
-		return x.putWindow(r, e, hash, seq, p.group)
+		return x.storeGroup(r, e, hash, seq, p.group)
 	}
-	return x.put(r, e, hash, seq, p.tier)
+	return x.storeTier(r, e, hash, seq, p.tier)
 }
 
+// edit begins a change of a rank's bits. The rank is locked until the edit is done.
 func (x *Index) edit(r *rank, set, unset uint8) edit {
 	now := x.clock.now()
 	return edit{n: &x.nodes, holder: r.holder, set: set, clear: unset, now: now, age: now}
 }
 
-// join adds a place to blocks that the engine names without saying their tokens.
-func (x *Index) join(r *rank, e *edit, p place, hashes []uint64) {
+// storeNamed adds a place to blocks that the engine names without their tokens: for example when it copies
+// them to another tier.
+func (x *Index) storeNamed(r *rank, e *edit, p place, hashes []uint64) {
 	for _, h := range hashes {
 		if seq, known := r.content(h); known {
-			x.hold(r, e, h, seq, p)
+			x.storeBlock(r, e, h, seq, p)
 		} else if o := r.orphans.byHash[h]; o != nil {
 			o.tiers |= p.tier
 			o.groups |= p.group
@@ -170,17 +205,18 @@ func (x *Index) join(r *rank, e *edit, p place, hashes []uint64) {
 	}
 }
 
-// put records that the rank holds content seq under the engine's hash on the tier of bit,
-// which is e's. False means that there is no room.
-func (x *Index) put(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
+// storeTier records that the rank holds content seq under the engine's hash on the tier of bit, which is e's.
+// False means that there is no room, and then nothing has changed.
+func (x *Index) storeTier(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
 	was, tiers, ok := r.engine.add(hash, seq, bit, &x.budget)
 	if tiers != 0 && was != seq {
-		x.forget(r, hash, was, tiers) // the engine's hash now stands for something else
+		x.forget(r, hash, was, tiers) // the engine uses the hash for another content now
 		_, tiers, ok = r.engine.add(hash, seq, bit, &x.budget)
 	}
 	if !ok {
 		return false
 	}
+
 	before, ok := e.apply(seq)
 	if ok && tiers&bit == 0 && before&bit != 0 {
 		ok = x.countTwin(r, twin{seq, bit})
@@ -196,6 +232,7 @@ func (x *Index) put(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit u
 	return ok
 }
 
+// countTwin counts one engine hash more for a content and tier. False means that there is no room.
 func (x *Index) countTwin(r *rank, t twin) bool {
 	if _, ok := r.twins[t]; !ok && !x.budget.reserve(twinBytes) {
 		return false
@@ -207,10 +244,10 @@ func (x *Index) countTwin(r *rank, t twin) bool {
 	return true
 }
 
-// Remove is told that rank no longer holds blocks on tier. Hashes it never named, or that
-// were forgotten under pressure, are ignored.
+// Remove records that a rank no longer holds blocks on a tier. Hashes that the engine never named, or that
+// were evicted, are ignored.
 func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
-	r := x.known(id)
+	r := x.lookupRank(id)
 	if r == nil || tier >= fleet.Tiers {
 		return
 	}
@@ -220,32 +257,34 @@ func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
 	if r.dead {
 		return
 	}
+
 	bit := uint8(1) << tier
 	e := x.edit(r, 0, clears(bit))
 	defer e.done()
 	for i, h := range hashes {
 		if i%prefetches == 0 {
 			if i == 0 {
-				r.engine.fetch(hashes)
+				r.engine.prefetch(hashes)
 			}
-			x.fetchKnown(r, hashes[i:])
+			x.prefetchKnown(r, hashes[i:])
 			if i+prefetches < len(hashes) {
-				r.engine.fetch(hashes[i+prefetches:])
+				r.engine.prefetch(hashes[i+prefetches:])
 			}
 		}
 		if o := r.orphans.byHash[h]; o != nil {
-			if o.tiers &^= bit; o.tiers|o.groups == 0 {
-				x.unpark(r, o)
+			o.tiers &^= bit
+			if o.tiers|o.groups == 0 {
+				x.removeOrphan(r, o)
 			}
 		}
 		if seq, tiers := r.engine.get(h); tiers&bit != 0 {
-			x.take(r, &e, h, seq, tiers, bit)
+			x.removeTier(r, &e, h, seq, tiers, bit)
 		}
 	}
 }
 
-// clears returns the bits that a removal takes: what the engine says of its device overrules
-// what was predicted of it.
+// clears returns the bits that a removal clears. A block that the engine has removed from its device is not
+// predicted there any more.
 func clears(bit uint8) uint8 {
 	if bit == 1<<fleet.Device {
 		bit |= predicted
@@ -253,19 +292,21 @@ func clears(bit uint8) uint8 {
 	return bit
 }
 
-// take removes one tier of one engine hash; e clears that tier.
-func (x *Index) take(r *rank, e *edit, hash uint64, seq blockhash.Sequence, tiers, bit uint8) {
+// removeTier removes one tier of one engine hash; e clears that tier.
+func (x *Index) removeTier(r *rank, e *edit, hash uint64, seq blockhash.Sequence, tiers, bit uint8) {
 	t := twin{seq, bit}
 	if n := r.twins[t]; n > 0 {
-		if r.twins[t] = n - 1; n == 1 {
+		r.twins[t] = n - 1
+		if n == 1 {
 			delete(r.twins, t)
 			x.budget.release(twinBytes)
 		}
 	} else if before, _ := e.apply(seq); before&e.clear&predicted != 0 {
-		x.unpredict(r, e.stretch, e.pos)
+		x.disownPredicted(r, e.chunk, e.pos)
 	}
-	if tiers &^= bit; tiers != 0 {
-		r.engine.set(hash, seq, tiers, &x.budget) // its slot exists
+	tiers &^= bit
+	if tiers != 0 {
+		r.engine.set(hash, seq, tiers, &x.budget) // needs no room: its slot exists
 		return
 	}
 	r.engine.remove(hash, &x.budget)
@@ -277,7 +318,7 @@ func (x *Index) forget(r *rank, hash uint64, seq blockhash.Sequence, tiers uint8
 	for bit := uint8(1); bit < 1<<fleet.Tiers; bit <<= 1 {
 		if tiers&bit != 0 {
 			e := x.edit(r, 0, bit)
-			x.take(r, &e, hash, seq, tiers, bit)
+			x.removeTier(r, &e, hash, seq, tiers, bit)
 			e.done()
 			tiers &^= bit
 		}

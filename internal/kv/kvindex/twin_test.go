@@ -202,7 +202,7 @@ func (w *world) step() {
 		if from > 0 {
 			parent = hashes[from-1]
 		}
-		w.x.Store(id, tier, parent, from > 0, hashes[from:], chain[from:])
+		w.x.Store(id, tier, Chain{Parent: parent, HasParent: from > 0, Hashes: hashes[from:], Blocks: chain[from:]})
 		for i := from; i < len(chain); i++ {
 			r.names[hashes[i]] = name{root: i == 0, block: chain[i]}
 			if i > 0 {
@@ -212,7 +212,7 @@ func (w *world) step() {
 		}
 		r.resolve()
 	case dice < 600: // a tier event without tokens
-		w.x.Store(id, tier, 0, false, hashes[from:], nil)
+		w.x.Store(id, tier, Chain{Hashes: hashes[from:]})
 		for _, h := range hashes[from:] {
 			if r.tiers[h] != 0 || len(r.groups[h]) > 0 {
 				r.tiers[h] |= 1 << tier
@@ -278,7 +278,7 @@ func (w *world) windowStep(id fleet.RankID, r *naiveRank, chain []blockhash.Bloc
 		if dice < 10 {
 			blocks = nil
 		}
-		w.x.StoreWindow(id, group+3, w.windows[group], parent, from > 0, hashes[from:], blocks)
+		w.x.StoreWindow(id, Window{Group: group + 3, Blocks: w.windows[group]}, Chain{Parent: parent, HasParent: from > 0, Hashes: hashes[from:], Blocks: blocks})
 		r.windows[group] = w.windows[group]
 		for i := from; i < len(chain); i++ {
 			h := hashes[i]
@@ -492,7 +492,7 @@ func audit(t *testing.T, x *Index) {
 	}
 }
 
-func sharesBytes(p *share) (n int64) {
+func sharesBytes(p *predictionPart) (n int64) {
 	for ; p != nil; p = p.next {
 		n += p.bytes()
 	}
@@ -500,7 +500,7 @@ func sharesBytes(p *share) (n int64) {
 }
 
 func count(x *Index) (n int64) {
-	seen := map[*stretch]bool{}
+	seen := map[*chunk]bool{}
 	for i := range x.nodes.shards {
 		t := x.nodes.shards[i].table.Load()
 		if t == nil {
@@ -509,12 +509,12 @@ func count(x *Index) (n int64) {
 		n += int64(len(t.slots)) * slotBytes
 		for j := range t.slots {
 			r := t.slots[j].run.Load()
-			if r == nil || seen[r.stretch] {
+			if r == nil || seen[r.chunk] {
 				continue
 			}
-			g := r.stretch
+			g := r.chunk
 			seen[g] = true
-			n += stretchBytes
+			n += chunkBytes
 			for r := g.runs; r != nil; r = r.next {
 				if r != &g.first {
 					n += runBytes
@@ -529,7 +529,7 @@ func count(x *Index) (n int64) {
 			}
 		}
 	}
-	ranks := append([]*rank(nil), x.grave...)
+	ranks := append([]*rank(nil), x.dropped...)
 	for _, r := range append(ranks, *x.byID.Load()...) {
 		if r == nil {
 			continue
@@ -538,7 +538,7 @@ func count(x *Index) (n int64) {
 			n += int64(len(r.engine.segments[i].entries)) * entryBytes
 		}
 		for i := range r.predictions.heap {
-			n += sharesBytes(r.predictions.heap[i].shares)
+			n += sharesBytes(r.predictions.heap[i].parts)
 		}
 		for i := range r.predictions.spare {
 			n += sharesBytes(r.predictions.spare[i].first)

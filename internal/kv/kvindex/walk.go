@@ -7,52 +7,51 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// walk follows a prompt through the nodes. It looks at the first node of each run of equal
-// holders and at the last that lies in the same stretch: where both are what they should be, so
-// is all between, because a sequence hash names everything before it and a position in a
-// stretch names a content. Where the last is not, the prompt leaves the stretch between them,
-// and the walk finds where by halving. So what is skipped is exact, holes and all.
+// walk finds the nodes of a prompt's blocks. It reads the first node of each row of set bits in a run, and the
+// last one. If both lie where they should, so do all between: a sequence hash names all blocks before it, and
+// a position in a chunk names one content. If the last one does not, the prompt leaves the chunk between
+// them, and the walk bisects to find where. So the result is exact, although most nodes are not read.
 //
-// A prompt of 6,250 blocks then takes about 200 reads in place of 6,250. Block by block, however
-// well the memory was fetched ahead, it took 9 to 14 ns a block in the caches and 30 to 60 out
-// of them, of which 4 are the chain of hashes: that alone is left.
+// A prompt of 6,250 blocks then needs about 200 reads instead of 6,250. Reading each block cost 9 to 14 ns in
+// the caches and 30 to 60 ns out of them, however well memory was prefetched. 4 of these are the chain of
+// hashes, which is all that is left per block.
 type walk struct {
 	nodes  *nodes
 	blocks []blockhash.Block
 	now    uint8
 
-	hashed int
-	last   blockhash.Sequence
-	chain  [walkAhead]blockhash.Sequence // by number of the block modulo walkAhead
+	hashed int                           // blocks whose sequence hashes are made
+	last   blockhash.Sequence            // that of block hashed-1
+	chain  [walkAhead]blockhash.Sequence // a ring, by the number of the block
 }
 
-// walkAhead is a power of two and leaves room for two stretches beyond the one at hand.
-const walkAhead = 4 * stretchBlocks
+// walkAhead is a power of two, and leaves room for two chunks beyond the present one.
+const walkAhead = 4 * chunkBlocks
 
-// next returns the holders of block i and how many blocks from i on have them, at least as far
-// as a stretch tells; nil and 0 where there are none.
+// next returns the holders of block i, and how many blocks from i on have the same holders, within one chunk.
+// It returns nil and 0 if block i has no holders. It marks the chunk as used now.
 func (w *walk) next(i int) (holders *set, n int) {
-	w.hash(i + 3*stretchBlocks)
+	w.hash(i + 3*chunkBlocks)
 	r, pos := w.nodes.find(w.key(i))
 	if r == nil {
 		return nil, 0
 	}
-	if r.stretch.used() != w.now {
-		r.stretch.use(w.now)
+	if r.chunk.used() != w.now {
+		r.chunk.use(w.now)
 	}
 	n = min(bits.TrailingZeros64(^(r.bits.Load() >> pos)), len(w.blocks)-i)
-	w.ahead(i + n)
-	if n > 1 && !w.is(i+n-1, r, pos+uint8(n-1)) {
-		n = w.halve(i, n, r, pos)
+	w.prefetchAhead(i + n)
+	if n > 1 && !w.isAt(i+n-1, r, pos+uint8(n-1)) {
+		n = w.bisect(i, n, r, pos)
 	}
 	return r.set, max(n, 1)
 }
 
-// halve returns how many of n blocks from i on are in the run; the first is, the last is not.
-func (w *walk) halve(i, n int, r *run, pos uint8) int {
+// bisect returns how many of n blocks from i on are in the run. The first is, the last is not.
+func (w *walk) bisect(i, n int, r *holderRun, pos uint8) int {
 	in, out := 0, n-1
 	for out-in > 1 {
-		if middle := (in + out) / 2; w.is(i+middle, r, pos+uint8(middle)) {
+		if middle := (in + out) / 2; w.isAt(i+middle, r, pos+uint8(middle)) {
 			in = middle
 		} else {
 			out = middle
@@ -61,19 +60,21 @@ func (w *walk) halve(i, n int, r *run, pos uint8) int {
 	return in + 1
 }
 
-// is says whether block i's node is in a run at a position.
-func (w *walk) is(i int, r *run, pos uint8) bool {
+// isAt reports whether block i's node is in a run, at a position.
+func (w *walk) isAt(i int, r *holderRun, pos uint8) bool {
 	have, p := w.nodes.find(w.key(i))
 	return have == r && p == pos
 }
 
+// key is the key of block i, whose sequence hash has been made.
 func (w *walk) key(i int) uint64 { return key(w.chain[i%walkAhead]) }
 
-// hash goes on with the chain up to block end.
+// hash makes the sequence hashes of the blocks before end.
 func (w *walk) hash(end int) {
 	end = min(end, len(w.blocks))
 	for i := w.hashed; i < end; i++ {
-		if w.last = blockhash.Next(w.last, w.blocks[i]); i == 0 {
+		w.last = blockhash.Next(w.last, w.blocks[i])
+		if i == 0 {
 			w.last = blockhash.Sequence(w.blocks[0])
 		}
 		w.chain[i%walkAhead] = w.last
@@ -81,12 +82,12 @@ func (w *walk) hash(end int) {
 	w.hashed = max(w.hashed, end)
 }
 
-// ahead asks for what the walk looks at if the stretch that begins at block i is full, and the
-// one after it too.
-func (w *walk) ahead(i int) {
+// prefetchAhead loads the lines that the walk will read if the chunk that begins at block i is full, and the
+// one after it too: the first and the last node of each.
+func (w *walk) prefetchAhead(i int) {
 	var lines [prefetches]uintptr
 	n := 0
-	for _, j := range [...]int{i, i + stretchBlocks - 1, i + stretchBlocks, i + 2*stretchBlocks - 1} {
+	for _, j := range [...]int{i, i + chunkBlocks - 1, i + chunkBlocks, i + 2*chunkBlocks - 1} {
 		if j < w.hashed {
 			lines[n] = uintptr(unsafe.Pointer(w.nodes.line(w.key(j))))
 			n++
@@ -95,7 +96,8 @@ func (w *walk) ahead(i int) {
 	if n == 0 {
 		return
 	}
-	// The first was asked for a stretch ago, if that was full: then its run can be fetched now.
+
+	// The first of them was prefetched a chunk ago, if that was full. Then its run can be prefetched now.
 	if at, found := w.nodes.line(w.key(i)).find(w.key(i)); found {
 		lines[n] = uintptr(unsafe.Pointer(at.run.Load()))
 		n++

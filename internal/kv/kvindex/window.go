@@ -7,79 +7,91 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// A hybrid model has sliding-window attention groups beside its full-attention group, each with
-// blocks of its own under the same engine hashes. Such a prefix is reusable up to a block only
-// if, besides the full-attention group holding it whole, every window group holds the blocks
-// that lie in its window before that point. This is how vLLM's HybridKVCacheCoordinator decides
-// (vllm/v1/core/kv_cache_coordinator.py, find_longest_cache_hit): the groups in turn shorten the
-// hit until none does; SlidingWindowManager.find_longest_cache_hit asks for
-// cdiv(window-1, block_size) blocks in a row, or all from the root where those are fewer. The
-// longest length that suits every group is what its rounds end at.
+// A hybrid model has sliding-window attention groups beside its full-attention group. Each group has blocks
+// under the same engine hashes. A prefix can be reused up to a block only if the full-attention group holds
+// all of it, and every window group holds the blocks that lie in its window before that point.
 //
-// A node says in its set which windows the rank has whole there, a bit beside those of the tiers
-// for each size of window: so a lookup counts runs as it goes, lock-free, and a rank without
-// such groups pays for none of it.
+// vLLM decides this in HybridKVCacheCoordinator (vllm/v1/core/kv_cache_coordinator.py,
+// find_longest_cache_hit): the groups in turn shorten the hit until none does. A group needs
+// cdiv(window-1, block_size) blocks in a row, or all from the root if those are fewer
+// (SlidingWindowManager.find_longest_cache_hit). The result is the longest length that suits every group.
+//
+// Example: a window of 3 blocks, and a prompt of 8 blocks.
+//
+//	block               0 1 2 3 4 5 6 7
+//	full attention      x x x x x x x x
+//	window group        . . . x x x . x
+//	blocks in a row     0 0 0 1 2 3 0 1
+//	reusable up to                ^        6 blocks: 3 in a row at block 5
+//
+// A node's set has a bit for each size of window, beside those of the tiers: all of the rank's groups of that
+// size hold the block. So a lookup counts rows as it walks, without a lock, and ranks without such groups
+// cost nothing.
 
-// windows is what a rank's sliding-window groups hold. The rank's lock guards it.
+// windows is the content of a rank's sliding-window groups. The rank's lock guards it.
 type windows struct {
-	table  engineTable // the tiers of an entry are the groups that hold it, a bit each
+	table  engineTable // an entry's mark has a bit for each group that holds it
 	groups []windowGroup
 	needs  windowNeeds
-	masks  [windowClasses]uint8 // the groups of each size of window
+	masks  [windowClasses]uint8 // the bits of the groups of each class
 }
 
-// windowGroup is one group; its bit is its place in the list.
+// windowGroup is one group. Its bit is its position in windows.groups.
 type windowGroup struct {
-	number, window int
-	class          uint8
+	number int   // the engine's
+	window int   // blocks in a row that it needs
+	class  uint8 // of groups with the same window
 }
 
-// windowNeeds is the blocks in a row that each size of window needs. Lookups read it: a
-// published one does not change.
+// windowNeeds is how many blocks in a row each class needs. Lookups read it without a lock, so a published
+// one does not change.
 type windowNeeds struct {
 	n      int
 	blocks [windowClasses]int
 }
 
 const (
-	windowClasses = 3 // the bits of a member that tiers and prediction leave
+	windowClasses = 3 // as many bits of a member are left by tiers and prediction
 	windowGroups  = 8
 	firstWindow   = fleet.Tiers + 1 // the bit of the first class in a member
 )
 
-// windowBits are those of all classes.
+// windowBits are the bits of all classes.
 const windowBits = uint8((1<<windowClasses - 1) << firstWindow)
 
-// StoreWindow is [Index.Store] for a sliding-window attention group of the rank, on its device:
-// that group holds the blocks, whatever the full-attention group holds. group is the engine's
-// number of the group (0 where it does not say), window how many blocks the group needs at the
-// end of a reused prefix ([WindowBlocks]); of a window of no blocks nothing is kept.
+// Window is a sliding-window attention group of a rank.
+type Window struct {
+	// Group is the engine's number of the group; 0 if it reports none.
+	Group int
+	// Blocks is how many blocks in a row the group needs at the end of a reused prefix: see [WindowBlocks].
+	Blocks int
+}
+
+// StoreWindow is [Index.Store] for a sliding-window group, on the rank's device. The group's blocks are
+// independent of those of the full-attention group. Blocks of a group that needs none are not stored.
 //
-// A rank that has one such group has its overlap cut, tier by tier from the slowest, to the
-// longest prefix that its groups allow. Of more than 8 groups, or 3 sizes of windows, the last
-// stand for the rest: that may shorten the overlap.
-func (x *Index) StoreWindow(id fleet.RankID, group, window int, parent uint64, hasParent bool, hashes []uint64, blocks []blockhash.Block) {
-	if window <= 0 || len(hashes) == 0 {
+// The overlap of a rank that has such a group is cut to the longest prefix that its groups allow, on the
+// slowest tier first. Beyond 8 groups, or 3 sizes of windows, the last one stands for the rest. That may
+// make the overlap shorter than it is.
+func (x *Index) StoreWindow(id fleet.RankID, w Window, c Chain) {
+	if w.Blocks <= 0 {
 		return
 	}
-	x.makeRoom(len(hashes))
-	r := x.rank(id)
-	r.mu.Lock()
+	r := x.lockForStore(id, c)
+	if r == nil {
+		return
+	}
 	defer r.mu.Unlock()
-	if r.dead {
-		return
-	}
-	bit := x.windowGroup(r, group, window)
-	p := place{group: bit}
-	x.clock.advance(len(hashes))
+
+	bit := x.windowGroup(r, w.Group, w.Blocks)
 	e := x.edit(r, 1<<(firstWindow+r.windows.class(bit)), 0)
-	x.store(r, &e, p, parent, hasParent, hashes, blocks)
+	x.store(r, &e, place{group: bit}, c)
 	e.done()
 }
 
-// RemoveWindow is told that the group no longer holds the blocks.
+// RemoveWindow records that a group no longer holds blocks.
 func (x *Index) RemoveWindow(id fleet.RankID, group int, hashes []uint64) {
-	r := x.known(id)
+	r := x.lookupRank(id)
 	if r == nil {
 		return
 	}
@@ -93,20 +105,22 @@ func (x *Index) RemoveWindow(id fleet.RankID, group int, hashes []uint64) {
 	if bit == 0 {
 		return
 	}
+
 	for _, h := range hashes {
 		if o := r.orphans.byHash[h]; o != nil {
-			if o.groups &^= bit; o.tiers|o.groups == 0 {
-				x.unpark(r, o)
+			o.groups &^= bit
+			if o.tiers|o.groups == 0 {
+				x.removeOrphan(r, o)
 			}
 		}
 		if seq, groups := r.windows.table.get(h); groups&bit != 0 {
-			x.takeWindow(r, h, seq, groups, bit)
+			x.removeGroups(r, h, seq, groups, bit)
 		}
 	}
 }
 
-// WindowBlocks is the blocks that a sliding window of tokens needs in a row: a token attends to
-// itself and to the tokens-1 before it.
+// WindowBlocks is how many blocks in a row a sliding window of tokens needs. A token attends to itself and to
+// the tokens-1 before it, so a window of 1 needs none.
 func WindowBlocks(tokens, blockSize int) int {
 	if tokens <= 1 || blockSize <= 0 {
 		return 0
@@ -114,6 +128,7 @@ func WindowBlocks(tokens, blockSize int) int {
 	return (tokens-2)/blockSize + 1
 }
 
+// bit returns the bit of a group by its number; 0 for an unknown one, if there is a bit left for it.
 func (w *windows) bit(group int) uint8 {
 	for i, g := range w.groups {
 		if g.number == group {
@@ -126,7 +141,7 @@ func (w *windows) bit(group int) uint8 {
 	return 0
 }
 
-// class is the size of window of the group of a bit.
+// class is the class of the group that has a bit.
 func (w *windows) class(bit uint8) uint8 {
 	for i, g := range w.groups {
 		if bit == 1<<i {
@@ -136,8 +151,8 @@ func (w *windows) class(bit uint8) uint8 {
 	return 0
 }
 
-// windowGroup returns the bit of a group; it makes the group where it is new. Like the rank
-// itself this is not charged: that a rank has windows must be known whatever room there is.
+// windowGroup returns the bit of a group, and makes a new group. Like the rank itself, groups are not charged
+// to the budget: without them overlaps would be too long.
 func (x *Index) windowGroup(r *rank, number, window int) (bit uint8) {
 	if r.windows == nil {
 		r.windows = &windows{}
@@ -145,8 +160,10 @@ func (x *Index) windowGroup(r *rank, number, window int) (bit uint8) {
 			r.windows.table.segments[i].wide = 0xff // there are more groups than tiers
 		}
 	}
+
 	w := r.windows
-	if bit = w.bit(number); bit != 0 {
+	bit = w.bit(number)
+	if bit != 0 {
 		return bit
 	}
 	class := slices.Index(w.needs.blocks[:w.needs.n], window)
@@ -155,18 +172,19 @@ func (x *Index) windowGroup(r *rank, number, window int) (bit uint8) {
 		w.needs.n = class + 1
 		w.needs.blocks[class] = max(w.needs.blocks[class], window)
 	}
-	w.groups = append(w.groups, windowGroup{number, window, uint8(class)})
+	w.groups = append(w.groups, windowGroup{number: number, window: window, class: uint8(class)})
 	bit = 1 << (len(w.groups) - 1)
 	if w.masks[class] != 0 {
 		x.unsetWindows(r, class) // the new group holds nothing yet
 	}
 	w.masks[class] |= bit
-	needs := w.needs
+
+	needs := w.needs // a copy: lookups may read the one before
 	r.needs.Store(&needs)
 	return bit
 }
 
-// unsetWindows takes a class's bit out of all of the rank's nodes.
+// unsetWindows clears a class's bit in all of the rank's nodes.
 func (x *Index) unsetWindows(r *rank, class int) {
 	e := x.edit(r, 0, 1<<(firstWindow+class))
 	defer e.done()
@@ -180,9 +198,9 @@ func (x *Index) unsetWindows(r *rank, class int) {
 	}
 }
 
-// putWindow records that a group holds content seq under the engine's hash; e sets the bit of
-// the group's class. False means that there is no room.
-func (x *Index) putWindow(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
+// storeGroup records that a group holds content seq under the engine's hash. The node gets the bit of the
+// class, which e sets, once all groups of the class hold it. False means that there is no room.
+func (x *Index) storeGroup(r *rank, e *edit, hash uint64, seq blockhash.Sequence, bit uint8) bool {
 	w := r.windows
 	was, groups := w.table.get(hash)
 	if groups != 0 && was != seq {
@@ -192,6 +210,7 @@ func (x *Index) putWindow(r *rank, e *edit, hash uint64, seq blockhash.Sequence,
 	if !w.table.set(hash, seq, groups|bit, &x.budget) {
 		return false
 	}
+
 	mask := w.masks[w.class(bit)]
 	if (groups|bit)&mask != mask {
 		return true
@@ -200,16 +219,16 @@ func (x *Index) putWindow(r *rank, e *edit, hash uint64, seq blockhash.Sequence,
 		return true
 	}
 	if groups != 0 {
-		w.table.set(hash, seq, groups, &x.budget) // its slot exists
+		w.table.set(hash, seq, groups, &x.budget) // needs no room: its slot exists
 	} else {
 		w.table.remove(hash, &x.budget)
 	}
 	return false
 }
 
-// takeWindow removes groups, which hold it, from one engine hash. Where two hashes stand for the
-// same content the second does not keep the node's bit: the overlap is shorter then, not wrong.
-func (x *Index) takeWindow(r *rank, hash uint64, seq blockhash.Sequence, groups, gone uint8) {
+// removeGroups removes groups from one engine hash that they hold. If a second hash stands for the same
+// content, it does not keep the node's bit. Then the overlap is shorter than it could be, and not wrong.
+func (x *Index) removeGroups(r *rank, hash uint64, seq blockhash.Sequence, groups, gone uint8) {
 	w := r.windows
 	var unset uint8
 	for class, mask := range w.masks {
@@ -222,8 +241,10 @@ func (x *Index) takeWindow(r *rank, hash uint64, seq blockhash.Sequence, groups,
 		e.apply(seq)
 		e.done()
 	}
-	if groups &^= gone; groups != 0 {
-		w.table.set(hash, seq, groups, &x.budget) // its slot exists
+
+	groups &^= gone
+	if groups != 0 {
+		w.table.set(hash, seq, groups, &x.budget) // needs no room: its slot exists
 		return
 	}
 	w.table.remove(hash, &x.budget)
@@ -231,25 +252,25 @@ func (x *Index) takeWindow(r *rank, hash uint64, seq blockhash.Sequence, groups,
 
 // forgetWindow removes an engine hash from all groups.
 func (x *Index) forgetWindow(r *rank, hash uint64, seq blockhash.Sequence, groups uint8) {
-	x.takeWindow(r, hash, seq, groups, groups)
+	x.removeGroups(r, hash, seq, groups, groups)
 }
 
-// windowWalk follows one rank's windows along a prompt.
+// windowWalk counts one rank's blocks in a row along a prompt.
 type windowWalk struct {
 	needs *windowNeeds
-	bits  uint8              // of the node that the walk is at
+	bits  uint8              // of the blocks that pass is called for
 	at    int                // blocks passed
 	runs  [windowClasses]int // blocks in a row, up to here, of each class
 	best  int                // the longest prefix that every class allows
 }
 
-// pass goes on by n blocks that all have the walk's bits. Within them a prefix that is allowed
-// stays so one block later, so the last alone decides.
+// pass walks on by n blocks that all have the walk's bits. If a prefix that ends within them is allowed, so
+// is one that ends a block later. So only the last one needs a check.
 func (w *windowWalk) pass(n int) {
 	w.at += n
 	bits := w.bits
 	if bits&predicted != 0 {
-		bits = windowBits // what is predicted of a rank is that it can reuse the blocks
+		bits = windowBits // a prediction means that the rank can reuse the blocks
 	}
 	allowed := true
 	for c := range w.needs.n {
@@ -266,7 +287,7 @@ func (w *windowWalk) pass(n int) {
 	}
 }
 
-// cut takes off what is beyond the longest allowed prefix, the slowest tier first.
+// cut takes off the blocks beyond the longest allowed prefix, on the slowest tier first.
 func (w *windowWalk) cut(blocks *[fleet.Tiers]int) {
 	over := w.at - w.best
 	for tier := fleet.Tiers - 1; tier >= 0 && over > 0; tier-- {

@@ -74,7 +74,7 @@ func apply(x *kvindex.Index, o *operation) {
 	if o.Parent != nil {
 		parent = *o.Parent
 	}
-	x.Store(o.Rank, fleet.Device, parent, o.Parent != nil, o.Hashes, o.Blocks)
+	x.Store(o.Rank, fleet.Device, kvindex.Chain{Parent: parent, HasParent: o.Parent != nil, Hashes: o.Hashes, Blocks: o.Blocks})
 }
 
 type measured struct {
