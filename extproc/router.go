@@ -170,7 +170,8 @@ func (r *Router) Peers() *peers.Receiver { return r.peers }
 // Routes returns the part that decides.
 func (r *Router) Routes() *route.Router { return r.routes }
 
-// BusLost marks the cache states that depend on the bus as stale. It is made for bus.Config.Lost.
+// BusLost marks the cache states that depend on the bus as stale. It is made for bus.Config.Lost. The blocks
+// stay in the index: most of them are still right when the bus is back.
 func (r *Router) BusLost() { r.caches.Disconnected() }
 
 // ReadyModels returns an error unless every model has a ready worker.

@@ -162,7 +162,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 				ContentType: "application/json",
 			}},
 			{Filter: status(413), BodyFormatOverride: openAIError("invalid_request_error", "request_too_large",
-				fmt.Sprintf("The request body is larger than the %d bytes this gateway takes. Send a shorter one.", s.MaxBodyBytes))},
+				fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", s.MaxBodyBytes))},
 			{Filter: status(503), BodyFormatOverride: openAIError("server_error", "no_worker",
 				"No worker could take the request (%RESPONSE_CODE_DETAILS%). Try again in a moment.")},
 			{Filter: status(504), BodyFormatOverride: openAIError("server_error", "timeout",

@@ -1,17 +1,17 @@
-// Package messages reads and writes the protobuf messages that every request costs: Envoy's
-// two of the external-processing stream, our two answers, and the entry of the access log.
+// Package messages reads and writes the protobuf messages of every request: the two of Envoy's
+// external-processing stream, the two responses to them, and the entry of the access log.
 //
-// The generated messages build a tree of the whole message, every header of the client
-// in it, of which we read five fields: half of what ext_proc costs beyond gRPC itself. Here a
-// message is walked once and what we read is kept. All other messages of a server (health,
-// answers of our own) go through the generated code, because [Codec] hands on what it does not
-// know. The package decides nothing and knows no router.
+// The generated code builds a tree of the whole message with every header of the client, although the
+// router needs five fields of it. That was half of the cost of ext_proc beyond gRPC itself. This package
+// reads a message once and keeps those fields. All other messages (health, immediate responses) go
+// through the generated code, because [Codec] passes on the types that it does not handle. The package
+// decides nothing.
 //
-// What is read is what proto.Unmarshal would read, but for two things that Envoy never sends:
-// a field that is a message and comes twice is refused, where protobuf would merge both, and
-// text that is not UTF-8 is passed on in fields that we read and not looked at in others.
+// The fields have the values that proto.Unmarshal would read, with two exceptions that Envoy never
+// sends. A message field that occurs twice is refused, where protobuf would merge both. Text that is not
+// UTF-8 is accepted, where protobuf would refuse it.
 //
 // # Concurrency
 //
-// A Request, Response or Log belongs to one stream. Functions share nothing.
+// A Request, Response or Log belongs to one goroutine. Functions share no state.
 package messages

@@ -7,23 +7,29 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// tag names a field as the wire does: its number, and the type of its value.
+// tag identifies a field in the encoded message: its number, shifted by three bits, and the type of its value.
 type tag uint64
 
 const (
-	varint = tag(protowire.VarintType) // numbers
-	length = tag(protowire.BytesType)  // text, bytes and messages
+	varint  = tag(protowire.VarintType)  // integers and booleans
+	fixed64 = tag(protowire.Fixed64Type) // doubles
+	length  = tag(protowire.BytesType)   // text, bytes and messages
 )
 
-var errTwice = errors.New("read a protobuf message: a field that may come once came twice")
+var errTwice = errors.New("read a protobuf message: a message field occurs twice")
 
-// walk goes over the fields of a message:
+// walk iterates over the fields of an encoded message:
 //
-//	for w := over(message); w.next(); {
-//		switch w.tag { case 2<<3 | length: use(w.bytes) … }
+//	w := over(message)
+//	for w.next() {
+//		switch w.tag {
+//		case requestRequestBody<<3 | length:
+//			use(w.bytes)
+//		}
 //	}
+//	return w.err
 //
-// Its error is to be asked for at the end.
+// The loop body may set err, which ends the loop.
 type walk struct {
 	rest   []byte
 	tag    tag
@@ -34,10 +40,12 @@ type walk struct {
 
 func over(message []byte) walk { return walk{rest: message} }
 
+// next reads the next field. It returns false at the end and after an error.
 func (w *walk) next() bool {
 	if len(w.rest) == 0 || w.err != nil {
 		return false
 	}
+
 	field, kind, n := protowire.ConsumeTag(w.rest)
 	if w.advance(n) {
 		w.tag = tag(field)<<3 | tag(kind)
@@ -54,7 +62,7 @@ func (w *walk) next() bool {
 	return w.err == nil
 }
 
-// advance takes n bytes; a negative n is protowire's error.
+// advance skips n bytes; a negative n is an error of protowire.
 func (w *walk) advance(n int) bool {
 	if n < 0 {
 		w.err = fmt.Errorf("read a protobuf message: %w", protowire.ParseError(n))
@@ -64,7 +72,7 @@ func (w *walk) advance(n int) bool {
 	return true
 }
 
-// once notes that a field that is a message has come; twice is an error.
+// once records that a message field has occurred. A second time is an error.
 func (w *walk) once(seen *bool) bool {
 	if *seen {
 		w.err = errTwice

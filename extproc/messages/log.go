@@ -6,43 +6,42 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Log is what we read of a StreamAccessLogsMessage. Its entries are valid until it is read into
-// again.
+// Log holds the entries of a StreamAccessLogsMessage. They are valid until the next Read.
 type Log struct{ Entries []Entry }
 
-// Entry is what we read of one finished request.
+// Entry holds the fields of a finished request that the router needs.
 type Entry struct {
-	// Booking, Decision, Picked and Served are metadata under the names of package wire; empty
-	// where nothing was said.
+	// Booking, Decision, Picked and Served are dynamic metadata, under the names of package envoynames.
+	// They are empty if the metadata is missing.
 	Booking, Decision, Picked, Served string
-	// Upstream says that a worker was reached, and Attempts how often one was tried.
+	// Upstream means that a worker was reached. Attempts is how many times one was tried.
 	Upstream bool
 	Attempts uint32
-	// FirstByte is the time to the first byte of the worker's answer; 0 where there was none.
-	FirstByte time.Duration
-	// LastByte is the same of the last byte.
-	LastByte time.Duration
-	// ResponseBytes is the length of the answer's body, as the client got it.
+	// FirstByte and LastByte are the times from the request to the first and the last byte of the
+	// worker's response; 0 without a response.
+	FirstByte, LastByte time.Duration
+	// ResponseBytes is the size of the response's body, as the client received it.
 	ResponseBytes uint64
 }
 
-// Read reads a StreamAccessLogsMessage.
+// Read decodes a StreamAccessLogsMessage.
 func (l *Log) Read(message []byte) error {
 	l.Entries = l.Entries[:0]
 	seen := false
 	w := over(message)
 	for w.next() {
-		if w.tag == 2<<3|length && w.once(&seen) { // http_logs
+		if w.tag == streamHTTPLogs<<3|length && w.once(&seen) {
 			w.err = l.readEntries(w.bytes)
 		}
 	}
 	return w.err
 }
 
+// readEntries decodes an HTTPAccessLogEntries.
 func (l *Log) readEntries(message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag == 1<<3|length { // log_entry
+		if w.tag == entriesLogEntry<<3|length {
 			l.Entries = append(l.Entries, Entry{})
 			w.err = l.Entries[len(l.Entries)-1].read(w.bytes)
 		}
@@ -50,17 +49,17 @@ func (l *Log) readEntries(message []byte) error {
 	return w.err
 }
 
-// read reads an HTTPAccessLogEntry.
+// read decodes an HTTPAccessLogEntry.
 func (e *Entry) read(message []byte) error {
 	var common, response bool
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | length: // common_properties
+		case logCommonProperties<<3 | length:
 			if w.once(&common) {
 				w.err = e.readCommon(w.bytes)
 			}
-		case 4<<3 | length: // response
+		case logResponse<<3 | length:
 			if w.once(&response) {
 				w.err = e.readResponse(w.bytes)
 			}
@@ -69,65 +68,67 @@ func (e *Entry) read(message []byte) error {
 	return w.err
 }
 
-// readResponse reads an HTTPResponseProperties.
+// readResponse decodes an HTTPResponseProperties.
 func (e *Entry) readResponse(message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag == 3<<3|varint { // response_body_bytes
+		if w.tag == responseBodyBytes<<3|varint {
 			e.ResponseBytes = w.number
 		}
 	}
 	return w.err
 }
 
-// readCommon reads an AccessLogCommon.
+// readCommon decodes an AccessLogCommon.
 func (e *Entry) readCommon(message []byte) error {
 	var first, last, meta bool
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 9<<3 | length: // time_to_first_upstream_rx_byte
+		case commonTimeToFirstUpstreamByte<<3 | length:
 			if w.once(&first) {
 				e.FirstByte, w.err = readDuration(w.bytes)
 			}
-		case 10<<3 | length: // time_to_last_upstream_rx_byte
+		case commonTimeToLastUpstreamByte<<3 | length:
 			if w.once(&last) {
 				e.LastByte, w.err = readDuration(w.bytes)
 			}
-		case 13<<3 | length: // upstream_remote_address
+		case commonUpstreamRemoteAddress<<3 | length:
 			e.Upstream = true
-		case 17<<3 | length: // metadata
+		case commonMetadata<<3 | length:
 			if w.once(&meta) {
 				w.err = e.readMetadata(w.bytes)
 			}
-		case 24<<3 | varint: // upstream_request_attempt_count
+		case commonUpstreamRequestAttempts<<3 | varint:
 			e.Attempts = uint32(w.number)
 		}
 	}
 	return w.err
 }
 
-// readDuration reads a Duration.
+// readDuration decodes a Duration. Negative seconds are 0, and seconds beyond the range of time.Duration are its
+// maximum.
 func readDuration(message []byte) (time.Duration, error) {
 	var seconds, nanos int64
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | varint:
+		case durationSeconds<<3 | varint:
 			seconds = int64(w.number)
-		case 2<<3 | varint:
+		case durationNanos<<3 | varint:
 			nanos = int64(int32(w.number))
 		}
 	}
-	const most = int64(1<<63-1) / int64(time.Second)
-	return time.Duration(min(max(seconds, 0), most-1))*time.Second + time.Duration(nanos), w.err
+
+	const maxSeconds = int64(1<<63-1)/int64(time.Second) - 1
+	return time.Duration(min(max(seconds, 0), maxSeconds))*time.Second + time.Duration(nanos), w.err
 }
 
-// readMetadata reads a Metadata.
+// readMetadata decodes a Metadata. The last value of a repeated key counts, as in every map.
 func (e *Entry) readMetadata(message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag != 1<<3|length { // filter_metadata
+		if w.tag != metadataFilterMetadata<<3|length {
 			continue
 		}
 		namespace, value, err := readEntry(w.bytes)
@@ -136,36 +137,37 @@ func (e *Entry) readMetadata(message []byte) error {
 		}
 		switch string(namespace) {
 		case envoynames.Namespace:
-			e.Booking, e.Decision = "", "" // of a key that comes more than once the last counts
-			w.err = e.readFacts(true, value)
+			e.Booking, e.Decision = "", ""
+			w.err = e.readNamespace(true, value)
 		case envoynames.NamespaceLB:
 			e.Picked, e.Served = "", ""
-			w.err = e.readFacts(false, value)
+			w.err = e.readNamespace(false, value)
 		}
 	}
 	return w.err
 }
 
-// readFacts reads a Struct, of our namespace or of the load balancer's.
-func (e *Entry) readFacts(ours bool, message []byte) error {
+// readNamespace decodes the Struct of a namespace: Stator's own, or the load balancer's.
+func (e *Entry) readNamespace(own bool, message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag != 1<<3|length { // fields
+		if w.tag != structFields<<3|length {
 			continue
 		}
 		key, value, err := readEntry(w.bytes)
 		if err != nil {
 			return err
 		}
+
 		var into *string
 		switch k := string(key); {
-		case ours && k == envoynames.Booking:
+		case own && k == envoynames.Booking:
 			into = &e.Booking
-		case ours && k == envoynames.Decision:
+		case own && k == envoynames.Decision:
 			into = &e.Decision
-		case !ours && k == envoynames.HeaderDestination:
+		case !own && k == envoynames.HeaderDestination:
 			into = &e.Picked
-		case !ours && k == envoynames.HeaderDestinationServed:
+		case !own && k == envoynames.HeaderDestinationServed:
 			into = &e.Served
 		default:
 			continue
@@ -175,15 +177,15 @@ func (e *Entry) readFacts(ours bool, message []byte) error {
 	return w.err
 }
 
-// readEntry reads an entry of a map from text to messages.
+// readEntry decodes an entry of a map from text to messages.
 func readEntry(message []byte) (key, value []byte, err error) {
 	seen := false
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | length:
+		case entryKey<<3 | length:
 			key = w.bytes
-		case 2<<3 | length:
+		case entryValue<<3 | length:
 			if w.once(&seen) {
 				value = w.bytes
 			}
@@ -192,14 +194,14 @@ func readEntry(message []byte) (key, value []byte, err error) {
 	return key, value, w.err
 }
 
-// readText reads a Value: its text, empty for a value of another kind.
+// readText decodes a Value and returns its text; empty for a value of another kind. The last kind counts.
 func readText(message []byte) (text string, err error) {
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 3<<3 | length:
+		case valueString<<3 | length:
 			text = string(w.bytes)
-		case 1<<3 | varint, 2<<3 | 1, 4<<3 | varint, 5<<3 | length, 6<<3 | length:
+		case valueNull<<3 | varint, valueNumber<<3 | fixed64, valueBool<<3 | varint, valueStruct<<3 | length, valueList<<3 | length:
 			text = ""
 		}
 	}

@@ -2,6 +2,7 @@ package messages
 
 import (
 	"fmt"
+	"net/http"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -9,53 +10,61 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Kind says what a Request carries.
+// Kind is the kind of a message on the external-processing stream.
 type Kind uint8
 
-// The messages that Envoy sends of a request; the others are of responses, or of modes that we
-// do not ask for.
+// The kinds. Other messages belong to responses, or to processing modes that the router does not use.
 const (
-	Other Kind = iota
-	Headers
-	Body
+	Other   Kind = iota
+	Headers      // the request's headers
+	Body         // the request's body
 )
 
-// Request is what we read of a ProcessingRequest. What is read belongs to the Request, and not
-// to the message it came in.
+// Request holds the fields of a ProcessingRequest that the router needs. It owns them: they do not alias
+// the encoded message.
 type Request struct {
-	// Affinity names the header that is read into Session, in lower case; set it before reading.
+	// Affinity is the name of the header that is read into Session, in lower case. It is set before
+	// Read.
 	Affinity string
 
 	Kind Kind
-	// Field is the number of what came, for messages of Kind Other; 0 is none.
+	// Field is the field number of the message's content; 0 for a message without content.
 	Field int
-	// EndOfStream says that nothing follows.
+	// EndOfStream means that nothing of the request follows.
 	EndOfStream bool
-	// Buffered says that bodies come in one piece; it comes with the first message.
+	// Buffered means that Envoy sends bodies in one piece. It is set in the first message of a stream
+	// only.
 	Buffered bool
 
-	// Of Headers.
+	// These fields are set for Kind Headers.
 	Method, Path, ContentEncoding, ContentLength, Session string
-	// Said are the headers whose names begin with envoynames.HintPrefix, at most maxSaid of them.
-	Said []Header
-	// Of Body. It is a fresh slice: decisions outlive the buffers of a connection.
+	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
+	Hints []Header
+
+	// Body is set for Kind Body. It is newly allocated, because decisions outlive the buffers of a
+	// connection.
 	Body []byte
 }
 
-// Read reads a ProcessingRequest. On an error r is as it was, in part.
+// Read decodes a ProcessingRequest. After an error some fields of r are set.
 func (r *Request) Read(message []byte) error {
 	*r = Request{Affinity: r.Affinity}
-	var config, config1 bool
-	part := []byte(nil)
+	var content []byte
+	var hasContent, hasConfig bool
+
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 2<<3 | length, 3<<3 | length, 4<<3 | length, 5<<3 | length, 6<<3 | length, 7<<3 | length, 12<<3 | length, 13<<3 | length:
-			if w.once(&config1) {
-				r.Field, part = int(w.tag>>3), w.bytes
+		case requestRequestHeaders<<3 | length, requestResponseHeaders<<3 | length,
+			requestRequestBody<<3 | length, requestResponseBody<<3 | length,
+			requestRequestTrailers<<3 | length, requestResponseTrailers<<3 | length,
+			requestFlowControlInit<<3 | length, requestClientWindowUpdate<<3 | length:
+			if w.once(&hasContent) {
+				r.Field = int(w.tag >> 3)
+				content = w.bytes
 			}
-		case 11<<3 | length: // protocol_config
-			if w.once(&config) {
+		case requestProtocolConfig<<3 | length:
+			if w.once(&hasConfig) {
 				w.err = r.readConfig(w.bytes)
 			}
 		}
@@ -63,95 +72,96 @@ func (r *Request) Read(message []byte) error {
 	if w.err != nil {
 		return w.err
 	}
+
 	switch r.Field {
-	case 2:
+	case requestRequestHeaders:
 		r.Kind = Headers
-		return r.readHeaders(part)
-	case 4:
+		return r.readHeaders(content)
+	case requestRequestBody:
 		r.Kind = Body
-		return r.readBody(part)
+		return r.readBody(content)
 	}
 	return nil
 }
 
-// readConfig reads a ProtocolConfiguration.
+// readConfig decodes a ProtocolConfiguration.
 func (r *Request) readConfig(message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag == 1<<3|varint {
+		if w.tag == configRequestBodyMode<<3|varint {
 			r.Buffered = int32(w.number) == int32(filterv3.ProcessingMode_BUFFERED)
 		}
 	}
 	return w.err
 }
 
-// maxSaid is more than there are headers with a meaning.
-const maxSaid = 16
+// maxHints exceeds the number of hint headers that exist. Further ones are dropped, because a client could
+// send thousands.
+const maxHints = 16
 
-// readBody reads an HttpBody.
+// readBody decodes an HttpBody.
 func (r *Request) readBody(message []byte) error {
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | length:
+		case bodyBody<<3 | length:
 			r.Body = append(r.Body[:0:0], w.bytes...)
-		case 2<<3 | varint:
+		case bodyEndOfStream<<3 | varint:
 			r.EndOfStream = protowire.DecodeBool(w.number)
 		}
 	}
 	return w.err
 }
 
-// readHeaders reads an HttpHeaders.
+// readHeaders decodes an HttpHeaders.
 func (r *Request) readHeaders(message []byte) error {
-	seen := false
+	hasHeaders := false
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | length:
-			if w.once(&seen) {
+		case headersHeaders<<3 | length:
+			if w.once(&hasHeaders) {
 				w.err = r.readMap(w.bytes)
 			}
-		case 3<<3 | varint:
+		case headersEndOfStream<<3 | varint:
 			r.EndOfStream = protowire.DecodeBool(w.number)
 		}
 	}
 	return w.err
 }
 
-// readMap reads a HeaderMap.
+// readMap decodes a HeaderMap.
 func (r *Request) readMap(message []byte) error {
 	w := over(message)
 	for w.next() {
-		if w.tag == 1<<3|length {
+		if w.tag == headerMapHeaders<<3|length {
 			w.err = r.readHeader(w.bytes)
 		}
 	}
 	return w.err
 }
 
-// readHeader reads a HeaderValue. Of a header that comes more than once the last counts.
+// readHeader decodes a HeaderValue. The last value of a repeated header counts.
 func (r *Request) readHeader(message []byte) error {
 	var key, value, raw []byte
 	w := over(message)
 	for w.next() {
 		switch w.tag {
-		case 1<<3 | length:
+		case headerKey<<3 | length:
 			key = w.bytes
-		case 2<<3 | length:
+		case headerValue<<3 | length:
 			value = w.bytes
-		case 3<<3 | length:
+		case headerRawValue<<3 | length:
 			raw = w.bytes
 		}
 	}
 	if len(raw) == 0 {
 		raw = value
 	}
+
 	switch string(key) {
 	case ":method":
-		if r.Method = "POST"; string(raw) != r.Method { // nearly always, and a constant needs no memory
-			r.Method = string(raw)
-		}
+		r.Method = methodOf(raw)
 	case ":path":
 		r.Path = string(raw)
 	case "content-encoding":
@@ -161,16 +171,33 @@ func (r *Request) readHeader(message []byte) error {
 	case r.Affinity:
 		r.Session = string(raw)
 	default:
-		if len(key) > len(envoynames.HintPrefix) && string(key[:len(envoynames.HintPrefix)]) == envoynames.HintPrefix && len(r.Said) < maxSaid {
-			r.Said = append(r.Said, Header{Key: string(key), Value: string(raw)})
+		if isHint(key) && len(r.Hints) < maxHints {
+			r.Hints = append(r.Hints, Header{Key: string(key), Value: string(raw)})
 		}
 	}
 	return w.err
 }
 
-// String names what came, for errors.
+// methodOf avoids an allocation for the most common method.
+func methodOf(raw []byte) string {
+	if string(raw) == http.MethodPost {
+		return http.MethodPost
+	}
+	return string(raw)
+}
+
+// isHint reports whether a header's name begins with envoynames.HintPrefix and is longer.
+func isHint(key []byte) bool {
+	return len(key) > len(envoynames.HintPrefix) && string(key[:len(envoynames.HintPrefix)]) == envoynames.HintPrefix
+}
+
+// String returns the name of the message's content, for errors.
 func (r *Request) String() string {
-	names := [...]string{2: "request_headers", 3: "response_headers", 4: "request_body", 5: "response_body", 6: "request_trailers", 7: "response_trailers"}
+	names := [...]string{
+		requestRequestHeaders: "request_headers", requestResponseHeaders: "response_headers",
+		requestRequestBody: "request_body", requestResponseBody: "response_body",
+		requestRequestTrailers: "request_trailers", requestResponseTrailers: "response_trailers",
+	}
 	if r.Field < len(names) && names[r.Field] != "" {
 		return names[r.Field]
 	}

@@ -9,52 +9,55 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Response is a ProcessingResponse that lets a request go on, or says that it has to wait.
+// Response is a ProcessingResponse that lets a request continue, or extends Envoy's timeout for it.
 type Response struct {
-	// Wait has Envoy wait for so long from now, instead of what its configuration says, for the
-	// answer that is to come. Where it is not 0 nothing else is said. Envoy takes one such message for
-	// each of its own, and none that is longer than its max_message_timeout.
+	// Wait replaces Envoy's timeout for the response to its last message: it waits for this long from
+	// now. If Wait is not 0 all other fields are ignored. Envoy accepts one such response for each of
+	// its messages, and ignores one above its max_message_timeout.
 	Wait time.Duration
-	// To says which message is answered: Headers or Body.
+	// To is the kind of the message that is answered: Headers or Body.
 	To Kind
-	// Booking, Decision and Picked are told as dynamic metadata, under the names of package
-	// wire. Empty ones are not.
+	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. Empty
+	// ones are left out.
 	Booking, Decision, Picked string
-	// Set are headers to set, whatever was there; Remove are names to remove.
+	// Set are headers to set or replace, Remove the names of headers to remove.
 	Set    []Header
 	Remove []string
-	// NewBody replaces the body; nil leaves it.
+	// NewBody replaces the body; nil keeps it.
 	NewBody []byte
-	// ClearRoute has the route chosen again, by the headers that were set.
+	// ClearRoute makes Envoy choose the route again, by the headers that were set.
 	ClearRoute bool
 }
 
-// Header is one header.
+// Header is one header. Its key is in lower case.
 type Header struct{ Key, Value string }
 
 // Append appends the message to dst.
 func (r *Response) Append(dst []byte) []byte {
 	if r.Wait > 0 {
-		var room [24]byte
-		wait := appendVarint(room[:0], 1, uint64(r.Wait/time.Second))
-		wait = appendVarint(wait, 2, uint64(r.Wait%time.Second))
-		return appendBytes(dst, 10, wait) // override_message_timeout
+		var buf [24]byte
+		wait := appendVarint(buf[:0], durationSeconds, uint64(r.Wait/time.Second))
+		wait = appendVarint(wait, durationNanos, uint64(r.Wait%time.Second))
+		return appendBytes(dst, responseOverrideMessageTimeout, wait)
 	}
-	// Messages within messages are written from the inside out; all but a new body are small.
+
+	// A nested message is written before the message around it, because its length comes first. All of
+	// them except a new body fit into these buffers.
 	var buf [3][192]byte
 	common := r.appendCommon(buf[0][:0])
 	answer := buf[1][:0]
 	if len(common) > 0 {
-		answer = appendBytes(answer, 1, common)
+		answer = appendBytes(answer, answerCommon, common)
 	}
-	field := protowire.Number(1) // request_headers
+	field := protowire.Number(responseRequestHeaders)
 	if r.To == Body {
-		field = 3 // request_body
+		field = responseRequestBody
 	}
 	dst = appendBytes(dst, field, answer)
-	facts := r.appendFacts(buf[2][:0])
-	if len(facts) > 0 {
-		dst = appendBytes(dst, 8, facts) // dynamic_metadata
+
+	metadata := r.appendMetadata(buf[2][:0])
+	if len(metadata) > 0 {
+		dst = appendBytes(dst, responseDynamicMetadata, metadata)
 	}
 	return dst
 }
@@ -64,51 +67,54 @@ func (r *Response) appendCommon(dst []byte) []byte {
 	if len(r.Set)+len(r.Remove) > 0 {
 		var mutation, option, header []byte
 		for _, h := range r.Set {
-			header = appendBytes(header[:0], 1, []byte(h.Key))
-			header = appendBytes(header, 3, []byte(h.Value)) // raw_value
-			option = appendBytes(option[:0], 1, header)
-			option = appendVarint(option, 3, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
-			mutation = appendBytes(mutation, 1, option)
+			header = appendBytes(header[:0], headerKey, []byte(h.Key))
+			header = appendBytes(header, headerRawValue, []byte(h.Value))
+			option = appendBytes(option[:0], optionHeader, header)
+			option = appendVarint(option, optionAppendAction, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
+			mutation = appendBytes(mutation, headerMutationSet, option)
 		}
 		for _, name := range r.Remove {
-			mutation = appendBytes(mutation, 2, []byte(name))
+			mutation = appendBytes(mutation, headerMutationRemove, []byte(name))
 		}
-		dst = appendBytes(dst, 2, mutation)
+		dst = appendBytes(dst, commonHeaderMutation, mutation)
 	}
 	if r.NewBody != nil {
-		dst = appendBytes(dst, 3, appendBytes(make([]byte, 0, len(r.NewBody)+16), 1, r.NewBody))
+		const overhead = 16 // of the nested message
+		body := appendBytes(make([]byte, 0, len(r.NewBody)+overhead), bodyMutationBody, r.NewBody)
+		dst = appendBytes(dst, commonBodyMutation, body)
 	}
 	if r.ClearRoute {
-		dst = appendVarint(dst, 5, 1)
+		dst = appendVarint(dst, commonClearRouteCache, 1)
 	}
 	return dst
 }
 
-// appendFacts appends the Struct of the metadata.
-func (r *Response) appendFacts(dst []byte) []byte {
-	dst = appendFact(dst, envoynames.Namespace, envoynames.Booking, r.Booking)
-	dst = appendFact(dst, envoynames.NamespaceLB, envoynames.HeaderDestination, r.Picked)
-	return appendFact(dst, envoynames.Namespace, envoynames.Decision, r.Decision)
+// appendMetadata appends the Struct of the dynamic metadata. A response has a booking, or a pick with a
+// decision, so no namespace occurs twice.
+func (r *Response) appendMetadata(dst []byte) []byte {
+	dst = appendText(dst, envoynames.Namespace, envoynames.Booking, r.Booking)
+	dst = appendText(dst, envoynames.NamespaceLB, envoynames.HeaderDestination, r.Picked)
+	return appendText(dst, envoynames.Namespace, envoynames.Decision, r.Decision)
 }
 
-// appendFact appends a field to a Struct: a Struct of one text.
-func appendFact(dst []byte, namespace, key, value string) []byte {
+// appendText appends a field to a Struct: a namespace, whose value is a Struct with one text.
+func appendText(dst []byte, namespace, key, value string) []byte {
 	if value == "" {
 		return dst
 	}
 	var buf [4][128]byte
-	text := appendString(buf[0][:0], 3, value) // Value.string_value
+	text := appendString(buf[0][:0], valueString, value)
 	inner := appendEntry(buf[1][:0], key, text)
-	outer := appendBytes(buf[2][:0], 5, inner) // Value.struct_value
+	outer := appendBytes(buf[2][:0], valueStruct, inner)
 	return appendEntry(dst, namespace, outer)
 }
 
-// appendEntry appends an entry of Struct.fields, a map: a message of a key and a Value.
+// appendEntry appends an entry of Struct.fields, which is a map from text to Value.
 func appendEntry(dst []byte, key string, value []byte) []byte {
 	var buf [192]byte
-	entry := appendString(buf[:0], 1, key)
-	entry = appendBytes(entry, 2, value)
-	return appendBytes(dst, 1, entry)
+	entry := appendString(buf[:0], entryKey, key)
+	entry = appendBytes(entry, entryValue, value)
+	return appendBytes(dst, structFields, entry)
 }
 
 func appendBytes(dst []byte, field protowire.Number, b []byte) []byte {

@@ -10,11 +10,11 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 )
 
-// turn hands an exchange both messages of one request and ends its booking.
+// turn passes both messages of one request to an exchange and ends its booking.
 func turn(w *world, headers, body *messages.Request) {
 	x := exchange{srv: w.server, source: "envoy-a"}
 	for _, m := range []*messages.Request{headers, body} {
-		answered, r, err := x.on(m)
+		answered, r, err := x.handle(m)
 		if err != nil {
 			panic(err)
 		}
@@ -23,8 +23,8 @@ func turn(w *world, headers, body *messages.Request) {
 	w.router.End(x.booking, start)
 }
 
-// The work of this package on a request is bounded by a count that does not grow with it: bodies
-// are never copied. What the count holds beyond that is the decision's.
+// TestAllocationsDoNotGrowWithThePrompt: the allocations of a request do not depend on its size, because bodies
+// are never copied. Most of them are the decision's.
 func TestAllocationsDoNotGrowWithThePrompt(t *testing.T) {
 	w, _ := served(t)
 	headers := w.read(completionHeaders(false))
@@ -39,7 +39,7 @@ func TestAllocationsDoNotGrowWithThePrompt(t *testing.T) {
 	}
 }
 
-// An answer to headers is what every request pays before anything is known of it.
+// TestAllocationsOfHeaders bounds the allocations that every request causes before its body arrives.
 func TestAllocationsOfHeaders(t *testing.T) {
 	w, _ := served(t)
 	raw, err := proto.Marshal(completionHeaders(false))
@@ -64,8 +64,8 @@ func completionOf(n int) string {
 	return fmt.Sprintf(`{"model": "sim", "prompt": %q}`, strings.Repeat("lorem ipsum ", n/12))
 }
 
-// BenchmarkExchange asks what a request costs inside ext_proc but for gRPC: both messages read,
-// decided and answered, with a token per byte.
+// BenchmarkExchange: how long does ext_proc take for a request, without gRPC? Both messages are decoded, decided
+// and answered, with one token per byte.
 //
 //	go test ./extproc -run '^$' -bench Exchange -count 10 | benchstat -col /prompt -
 func BenchmarkExchange(b *testing.B) {
@@ -82,8 +82,8 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// BenchmarkStream asks what the same costs with gRPC over an in-memory connection: the server's
-// share and a client's.
+// BenchmarkStream: how long does the same take with gRPC over an in-memory connection, the client's part
+// included?
 //
 //	go test ./extproc -run '^$' -bench Stream -count 10 | benchstat -col /prompt -
 func BenchmarkStream(b *testing.B) {

@@ -11,8 +11,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// decompress returns the body as its sender meant it, at most limit bytes, or the answer that
-// says why not. Without a content encoding that is the body itself.
+// decompress returns the body without its content encoding, at most limit bytes, or the answer that refuses it.
+// Without an encoding it returns the body itself.
 func decompress(body []byte, encoding string, limit int64) ([]byte, *answer) {
 	if int64(len(body)) > limit {
 		return nil, tooLarge(limit)
@@ -22,8 +22,9 @@ func decompress(body []byte, encoding string, limit int64) ([]byte, *answer) {
 	}
 	if !strings.EqualFold(strings.TrimSpace(encoding), "gzip") {
 		return nil, refusal(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
-			Message: fmt.Sprintf("The content-encoding %q is not supported: send gzip, or the body as it is.", clip(encoding))}, "content_encoding")
+			Message: fmt.Sprintf("The content-encoding %q is not supported: send gzip, or the body uncompressed.", clip(encoding))}, "content_encoding")
 	}
+
 	z, err := gzip.NewReader(bytes.NewReader(body))
 	if err != nil {
 		return nil, badGzip(err)
@@ -38,16 +39,18 @@ func decompress(body []byte, encoding string, limit int64) ([]byte, *answer) {
 	return plain, nil
 }
 
+// identity reports whether an encoding means that the body is not encoded.
 func identity(encoding string) bool {
 	return strings.EqualFold(strings.TrimSpace(encoding), "identity")
 }
 
 func badGzip(err error) *answer {
 	return refusal(&openai.Error{Status: http.StatusBadRequest, Type: openai.InvalidRequest,
-		Message: fmt.Sprintf("The body is not the gzip data that its content-encoding promises (%v). Compress it again, or send it as it is.", err)}, "content_encoding")
+		Message: fmt.Sprintf("The body is not valid gzip, as its content-encoding states (%v). Compress it again, or send it uncompressed.", err),
+	}, "content_encoding")
 }
 
 func tooLarge(limit int64) *answer {
 	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
-		Message: fmt.Sprintf("The request body is larger than the %d bytes this gateway takes. Send a shorter one.", limit)}, "body_too_large")
+		Message: fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", limit)}, "body_too_large")
 }

@@ -1,36 +1,47 @@
 // Package stream answers Envoy's external-processing stream with the router's decisions.
 //
-// One gRPC stream is one HTTP request: Envoy sends its headers, then its whole body (mode
-// BUFFERED), and waits for an answer to each. What to answer is [exchange]'s business, a
-// state machine that knows neither gRPC nor protobuf; [Server] receives, asks it, and
-// sends. The package does not choose workers (route does) and never sees a response: how
-// requests end is told by the access log, in the package below.
+// One gRPC stream is one HTTP request. Envoy sends its headers, then its whole body (mode BUFFERED), and
+// waits for a response to each. A state machine, exchange, computes the replies without gRPC or
+// protobuf; [Server] receives, calls it, and sends. The package does not choose workers, which is package
+// route's part. It never sees the workers' responses: the access log reports the end of a request.
 //
-// # Fail open, but never silently
+// # Events and phases
 //
-// Envoy sends a request on unpicked when this service is away, slow or returns an error.
-// Such requests are counted by package accesslog, because a dead service looks like a
-// healthy system otherwise. A request that we can tell is bad is answered at once, in
-// OpenAI's shape, before an engine is bothered.
+//	phase        event                           reply                                 next phase
+//	-----------  ------------------------------  ------------------------------------  -----------
+//	wantHeaders  headers, a local path           the local page                        finished
+//	wantHeaders  headers, wrong method or path,  a refusal                             finished
+//	               or a body that is too large
+//	wantHeaders  headers without a body          the decision, not booked              finished
+//	wantHeaders  headers                         continue, with the booking's id       wantBody
+//	wantBody     the whole body                  the decision: a pick or a refusal     finished
+//	wantBody     the whole body, all ranks busy  queued: a longer timeout, then the    finished
+//	                                             decision
+//	any          any other message               a gRPC error that names the setting   -
+//	any          Envoy ends the stream           none; a booking or ticket is ended    -
+//
+// # Fail open
+//
+// Envoy forwards a request without a pick if this service is away, is slow or returns an error. Package
+// accesslog counts such requests, because a dead service would otherwise look like a healthy one. A
+// request that is certainly wrong is answered at once, in OpenAI's format, and reaches no engine.
 //
 // # No booking is lost
 //
-// The answer to the headers carries the id that the booking will have; Envoy sends the body
-// only after it has taken that answer in, so a request that is picked always has its id in
-// Envoy's hands, and the access-log entry that ends the booking names it. Requests without
-// a body are picked in the first answer, which may be lost with a client that left; they
-// are not booked.
+// The reply to the headers contains the id of the future booking. Envoy sends the body after it has
+// processed that reply. So Envoy has the id of every picked request, and the access-log entry that ends
+// the booking contains it. A request without a body is picked in the first reply, which is lost if its
+// client has cancelled. It is therefore not booked.
 //
-// # Waiting
+// # Queue
 //
-// The router decides at once or says that the request has to wait. Then its stream is parked: Envoy
-// is told, once, to be patient for a little longer than the wait may last, and the wait always ends
-// with an answer: the pick, or a refusal that says when to come again. A client that leaves is
-// out of the queue at once.
+// The router decides at once, or queues the request. For a queued request the stream waits: Envoy
+// receives, once, a timeout slightly longer than the longest wait. The wait always ends with a decision:
+// a pick, or a refusal with a time to retry after. A client that cancels leaves the queue at once.
 //
 // # Concurrency
 //
-// Each stream has its own goroutine, owned by the gRPC server; streams share the Router,
-// which is safe for that. The handler returns as soon as nothing depends on it: a stream
-// held until the response ends would cost memory in both processes.
+// Each stream has a goroutine, owned by the gRPC server. The streams share the route.Router, which is safe
+// for concurrent use. The handler returns as soon as nothing depends on it: a stream that stays open
+// until the response ends would cost memory in both processes.
 package stream

@@ -12,8 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// head is what we ask Envoy for of a request's headers. The strings belong to the message
-// they came in.
+// head holds the headers of a request that matter here.
 type head struct {
 	method, path    string
 	contentEncoding string
@@ -23,36 +22,36 @@ type head struct {
 	noBody          bool // the request ends with its headers
 }
 
-// reply is what to tell Envoy. The zero value lets the request go on unchanged.
+// reply is the response to a message of Envoy. The zero value lets the request continue unchanged.
 type reply struct {
 	// booking is the id under which a later pick will be booked.
 	booking string
-	// pick is the decision, for a request that was picked.
+	// pick is the decision of a picked request.
 	pick *route.Decision
-	// header says the pick in a header too, as the endpoint picker protocol asks. An Envoy that
-	// we configured reads the metadata alone and would remove the header again.
+	// header sets the pick as a header too, which the endpoint picker protocol requires. An Envoy
+	// configured by package xds reads the metadata only, and would have to remove the header.
 	header bool
-	// body replaces the request's body, which was compressed; nil leaves it.
+	// body replaces the request's compressed body; nil keeps it.
 	body []byte
-	// answer goes to the client at once, instead of a worker's.
+	// answer is sent to the client, and the request reaches no worker.
 	answer *answer
-	// parked is the place in the queue of a request that has to wait. Nothing else is said of it yet.
-	parked *parked
-	// last says that nothing more depends on the stream.
+	// queued is set for a queued request. All other fields are empty then.
+	queued *queued
+	// last means that nothing more depends on the stream.
 	last bool
 }
 
-// answer is a response of ours.
+// answer is a response to the client that this package makes.
 type answer struct {
 	status     int
 	body       []byte
 	retryAfter time.Duration
 	allow      string // the methods of a 405
-	// detail names the reason in logs and metrics: one of a closed set.
+	// detail is the reason in logs and metrics: one of outcomes.
 	detail string
 }
 
-// phase says what Envoy sends next.
+// phase is the message that Envoy sends next. The package comment has a table.
 type phase uint8
 
 const (
@@ -61,49 +60,52 @@ const (
 	finished
 )
 
-// exchange is the state of one request. Its methods are the events; each returns the reply.
+// exchange is the state of one request. Each event is a method that returns the reply.
 type exchange struct {
-	srv     *Server
-	source  string // names the Envoy
-	ours    bool   // we configured it
-	phase   phase
-	head    head
-	target  target
-	booking string
-	whole   bool // Envoy has said that it sends bodies in one piece
+	srv        *Server
+	source     string // the name of the Envoy
+	configured bool   // the Envoy has its configuration from package xds
+	phase      phase
+	head       head
+	target     target
+	booking    string // empty for a request without a body, which is not booked
+	buffered   bool   // Envoy sends bodies in one piece
 }
 
-// onHeaders answers the first message.
+// onHeaders handles the first message.
 func (x *exchange) onHeaders(h head, now time.Time) reply {
 	x.head = h
 	x.target = classify(h.path)
 	x.phase = finished
+
 	if x.target.local != nil {
-		return x.say(x.target.local(x.srv, h))
+		return x.answerWith(x.target.local(x.srv, h))
 	}
 	if a := x.refuseEarly(); a != nil {
-		return x.say(a)
+		return x.answerWith(a)
 	}
 	if h.noBody {
-		return x.decide(nil, now)
+		return x.decide(nil, now) // its booking would have no id in Envoy's access log
 	}
+
 	x.phase = wantBody
 	x.booking = x.srv.router.NewID()
 	return reply{booking: x.booking}
 }
 
-// refuseEarly spares Envoy the body of a request that the headers already condemn.
+// refuseEarly returns the refusal of a request whose headers are wrong; nil if they are not. Envoy does not
+// send the body then.
 func (x *exchange) refuseEarly() *answer {
 	set := x.srv.settings.Load()
 	if x.target.known && x.head.method != http.MethodPost {
 		a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
-			Message: "This path takes POST, not " + clip(x.head.method) + "."}, "method")
+			Message: "This path accepts POST, not " + clip(x.head.method) + "."}, "method")
 		a.allow = http.MethodPost
 		return a
 	}
 	if !x.target.known && set.RejectUnknown {
 		return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
-			Message: "Unknown request URL: " + clip(x.head.method+" "+x.head.path) + ". See /openapi.json for what is served."}, "unknown_path")
+			Message: "Unknown request URL: " + clip(x.head.method+" "+x.head.path) + ". See /openapi.json for the paths."}, "unknown_path")
 	}
 	if n, err := strconv.ParseInt(x.head.contentLength, 10, 64); err == nil && n > set.BodyBytes {
 		return tooLarge(set.BodyBytes)
@@ -111,74 +113,83 @@ func (x *exchange) refuseEarly() *answer {
 	return nil
 }
 
-// onBody answers the message that carries the whole body.
+// onBody handles the whole body.
 func (x *exchange) onBody(body []byte, now time.Time) reply {
 	x.phase = finished
 	return x.decide(body, now)
 }
 
-// decide asks the router. The body is only read.
+// decide returns the router's decision. It does not change the body.
 func (x *exchange) decide(raw []byte, now time.Time) reply {
 	encoding := x.head.contentEncoding
 	if !x.target.known {
-		encoding = "" // a body that we do not read is not ours to open
+		encoding = "" // the body is not read, so it stays as it is
 	}
 	body, a := decompress(raw, encoding, x.srv.settings.Load().BodyBytes)
 	if a != nil {
-		return x.say(a)
+		return x.answerWith(a)
 	}
+
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
 		Session: x.head.session, Source: x.source,
 	}
 	if a := x.applyHints(&req); a != nil {
-		return x.say(a)
+		return x.answerWith(a)
 	}
 	if !x.target.known {
 		req.Model = x.srv.settings.Load().DefaultModel
 	}
+
+	// Engines do not decompress, so a body that was decompressed replaces the request's.
 	if encoding == "" || len(raw) == 0 || identity(encoding) {
-		body = nil // else it takes the place of the request's: engines do not decompress
+		body = nil
 	}
-	var told chan *route.Decision
+
+	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.
+	var decided chan *route.Decision
 	if x.srv.router.QueueEnabled() {
-		final := make(chan *route.Decision, 1)
-		told, req.Ready = final, func(d *route.Decision) { final <- d }
+		decided = make(chan *route.Decision, 1)
+		req.Ready = func(d *route.Decision) { decided <- d }
 	}
 	d := x.srv.router.Decide(&req, now)
 	if d.Outcome == route.Queued {
-		return reply{parked: &parked{ticket: d.Ticket, told: told, body: body}}
+		return reply{queued: &queued{ticket: d.Ticket, decided: decided, body: body}}
 	}
 	return x.conclude(d, body, now)
 }
 
-// conclude says a final decision. body takes the place of the request's where it is not nil.
+// conclude returns the reply of a final decision. A body that is not nil replaces the request's.
 func (x *exchange) conclude(d *route.Decision, body []byte, now time.Time) reply {
 	if d.Outcome != route.Picked {
 		a := refusal(d.Err, string(d.Reason))
 		a.retryAfter = d.RetryAfter
-		return x.say(a)
+		return x.answerWith(a)
 	}
 	if x.booking == "" {
-		x.srv.router.End(d.ID, now) // see "No booking is lost"
+		x.srv.router.End(d.ID, now) // see "No booking is lost" in the package comment
 	}
-	return reply{pick: d, header: !x.ours, body: body, last: true}
+	return reply{pick: d, header: !x.configured, body: body, last: true}
 }
 
-func (x *exchange) say(a *answer) reply {
+// answerWith ends the exchange with an answer to the client.
+func (x *exchange) answerWith(a *answer) reply {
 	x.phase = finished
 	return reply{answer: a, last: true}
 }
 
-// refusal puts an error into an answer.
+// refusal returns the answer for an error.
 func refusal(e *prompt.Error, detail string) *answer {
 	return &answer{status: e.Status, body: e.JSON(), detail: detail}
 }
 
-// clip bounds what of a request is said back.
+// maxQuoted bounds the text of a request that is repeated in an answer or a log.
+const maxQuoted = 128
+
+// clip shortens text of a request to maxQuoted bytes of valid UTF-8.
 func clip(s string) string {
-	if len(s) > 128 {
-		s = s[:128] + "…"
+	if len(s) > maxQuoted {
+		s = s[:maxQuoted] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
 }

@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// FuzzDecompress: a body is given back whole and within the limit, or refused with a reason,
-// never both; what comes back is what the standard library reads; and what we compress
-// ourselves is always taken.
+// FuzzDecompress: a body is returned complete and within the limit, or refused with a reason, and never both.
+// The result is that of the standard library, and every body compressed by the test is accepted.
 func FuzzDecompress(f *testing.F) {
 	f.Add([]byte(hello), "", uint16(100))
 	f.Add([]byte(hello), "identity", uint16(100))
@@ -70,8 +69,8 @@ func checkRefusal(t *testing.T, a *answer, statuses ...int) {
 	}
 }
 
-// FuzzClassify: neither a query nor a slash at the end changes what a path asks for, and what
-// is answered by ourselves is an answer for every method.
+// FuzzClassify: neither a query nor a slash at the end changes the target of a path, and local pages answer
+// every method.
 func FuzzClassify(f *testing.F) {
 	for path := range targets {
 		f.Add(path, "GET")

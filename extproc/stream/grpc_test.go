@@ -25,7 +25,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// serve runs a world's server over an in-memory connection and returns Envoy's end of it.
+// serve runs a world's server on an in-memory connection and returns Envoy's end of it.
 func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 	ln := bufconn.Listen(1 << 20)
 	srv := grpc.NewServer(Options(w.settings.BodyBytes)...)
@@ -48,7 +48,7 @@ func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 	return extprocv3.NewExternalProcessorClient(conn)
 }
 
-// served is a world with two workers and one model, and Envoy's end of a connection to it.
+// served returns a world with two workers and one model, and Envoy's end of a connection to it.
 func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
 	w := newWorld(t)
 	w.settings.DefaultModel = "sim"
@@ -94,7 +94,7 @@ func open(t testing.TB, c extprocv3.ExternalProcessorClient) extprocv3.ExternalP
 	return s
 }
 
-// idle waits until no handler runs: then whatever a stream did is done.
+// idle waits until no handler runs.
 func (w *world) idle(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); testutil.ToFloat64(w.server.metrics.streams) != 0; {
@@ -115,9 +115,8 @@ func completionHeaders(end bool) *extprocv3.ProcessingRequest {
 	return headersMessage(end, ":method", "POST", ":path", "/v1/completions", "x-session-id", "s1")
 }
 
-// The handler returns with its last answer, although Envoy has not closed its end: a stream
-// held until the response ends would cost memory in both processes.
-func TestStreamEndsWithItsLastAnswer(t *testing.T) {
+// TestStreamEndsWithLastReply: the handler returns with its last reply, although Envoy has not closed its end.
+func TestStreamEndsWithLastReply(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for name, messages := range map[string][]*extprocv3.ProcessingRequest{
 		"picked":  {completionHeaders(false), bodyMessage(true, hello)},
@@ -142,8 +141,8 @@ func TestStreamEndsWithItsLastAnswer(t *testing.T) {
 	}
 }
 
-// The decision carries what the headers said, and the id that was announced before it.
-func TestDecisionIsTheAnnouncedOne(t *testing.T) {
+// TestDecisionHasTheAnnouncedID: the decision has the session of the headers, and the id of the first reply.
+func TestDecisionHasTheAnnouncedID(t *testing.T) {
 	w, client := served(t)
 	s := open(t, client)
 	first := ask(t, s, completionHeaders(false))
@@ -158,8 +157,8 @@ func TestDecisionIsTheAnnouncedOne(t *testing.T) {
 	}
 }
 
-// Whoever speaks out of turn, or has another mode configured, is told so; Envoy then sends
-// the request on unpicked.
+// TestProtocolErrors: messages in the wrong order, or of another processing mode, are refused with the setting
+// to change. Envoy then forwards the request without a pick.
 func TestProtocolErrors(t *testing.T) {
 	headers, body := completionHeaders(false), bodyMessage(true, hello)
 	for name, messages := range map[string][]*extprocv3.ProcessingRequest{
@@ -191,8 +190,8 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
-// A client that leaves between its headers and the end of its body leaves nothing behind.
-func TestLeavingBeforeTheBody(t *testing.T) {
+// TestCancelledBeforeTheBody: a client that cancels between its headers and its body leaves no booking.
+func TestCancelledBeforeTheBody(t *testing.T) {
 	w, client := served(t)
 	const clients = 50
 	for range clients {
@@ -210,8 +209,8 @@ func TestLeavingBeforeTheBody(t *testing.T) {
 	}
 }
 
-// An Envoy that closes its end early, as after a timeout of its own, is no error.
-func TestEnvoyClosesItsEnd(t *testing.T) {
+// TestEnvoyClosesEarly: an Envoy that closes its end early, as after its timeout, is no error.
+func TestEnvoyClosesEarly(t *testing.T) {
 	w, client := served(t)
 	s := open(t, client)
 	ask(t, s, completionHeaders(false))
@@ -224,8 +223,8 @@ func TestEnvoyClosesItsEnd(t *testing.T) {
 	w.idle(t)
 }
 
-// A body as large as the configuration allows fits into a message.
-func TestLargestBody(t *testing.T) {
+// TestLargestBodyFits: a body of the configured limit fits into a message.
+func TestLargestBodyFits(t *testing.T) {
 	w, client := served(t)
 	body := make([]byte, w.settings.BodyBytes)
 	for i := range body {
@@ -246,8 +245,8 @@ func TestLargestBody(t *testing.T) {
 	}
 }
 
-// A request with trailers, as HTTP/2 clients may send, has a body that is whole but not last:
-// in mode BUFFERED it comes in one message whatever that says of the end of the stream.
+// TestBodyBeforeTrailers: a request with trailers, which HTTP/2 allows, has a complete body without the end of
+// the stream.
 func TestBodyBeforeTrailers(t *testing.T) {
 	w, client := served(t)
 	s := open(t, client)
@@ -265,8 +264,7 @@ func TestBodyBeforeTrailers(t *testing.T) {
 	}
 }
 
-// scripted is Envoy's end of a stream that says these messages and leaves at some moment: then
-// its context ends.
+// scripted is a stream with these messages of Envoy. Its context ends at a chosen moment.
 type scripted struct {
 	grpc.ServerStream
 	ctx      context.Context
@@ -298,10 +296,10 @@ func (s *scripted) RecvMsg(into any) error {
 	return into.(*messages.Request).Read(raw)
 }
 
-// An Envoy that leaves while its request is decided leaves no booking: its access-log entry may
-// have come before there was one to end. One that closes the stream upon the answer has taken
-// it, and the booking stays.
-func TestLeavingAroundTheDecision(t *testing.T) {
+// TestResetDuringTheDecision: an Envoy that resets the stream during the decision leaves no booking, because its
+// access-log entry may have arrived before the booking was made. If it closes the stream after the reply
+// it has read the pick, and the booking stays.
+func TestResetDuringTheDecision(t *testing.T) {
 	for _, c := range []struct {
 		name              string
 		atReceive, atSend bool
@@ -311,17 +309,17 @@ func TestLeavingAroundTheDecision(t *testing.T) {
 		{"upon the answer", false, true, 1, 1},
 	} {
 		w, _ := served(t)
-		ctx, leave := context.WithCancel(t.Context())
-		leaveIf := func(yes bool) func(int) {
+		ctx, reset := context.WithCancel(t.Context())
+		resetIf := func(yes bool) func(int) {
 			return func(left int) {
 				if yes && left == 0 {
-					leave()
+					reset()
 				}
 			}
 		}
 		s := &scripted{
 			ctx: ctx, messages: []*extprocv3.ProcessingRequest{completionHeaders(false), bodyMessage(true, hello)},
-			received: leaveIf(c.atReceive), sent: leaveIf(c.atSend),
+			received: resetIf(c.atReceive), sent: resetIf(c.atSend),
 		}
 		if err := w.server.Process(s); err != nil {
 			t.Errorf("leaving %s: %v", c.name, err)
@@ -329,6 +327,6 @@ func TestLeavingAroundTheDecision(t *testing.T) {
 		if n := int(w.router.Stats().Picked); n != c.picked || w.router.Bookings() != c.booked {
 			t.Errorf("leaving %s: %d picked, %d booked; want %d and %d", c.name, n, w.router.Bookings(), c.picked, c.booked)
 		}
-		leave()
+		reset()
 	}
 }

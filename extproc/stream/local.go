@@ -11,11 +11,12 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// openAPIDocument describes what the gateway serves.
+// openAPIDocument describes the paths of the gateway.
 //
 //go:embed openapi.json
 var openAPIDocument []byte
 
+// modelObject is OpenAI's object of a model, with vLLM's max_model_len.
 type modelObject struct {
 	ID          string `json:"id"`
 	Object      string `json:"object"`
@@ -28,6 +29,7 @@ func (s *Server) object(m route.ModelStatus) modelObject {
 	return modelObject{ID: m.Name, Object: "model", Created: s.started.Unix(), OwnedBy: "stator", MaxModelLen: m.ContextLength}
 }
 
+// listModels answers GET /v1/models, as OpenAI does.
 func (s *Server) listModels(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
@@ -39,9 +41,10 @@ func (s *Server) listModels(h head) *answer {
 	for _, m := range s.router.Models() {
 		list.Data = append(list.Data, s.object(m))
 	}
-	return say(http.StatusOK, list)
+	return answerJSON(http.StatusOK, list)
 }
 
+// oneModel answers GET /v1/models/NAME. A name may contain slashes, escaped or not.
 func (s *Server) oneModel(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
@@ -53,15 +56,14 @@ func (s *Server) oneModel(h head) *answer {
 	}
 	for _, m := range s.router.Models() {
 		if m.Name == name {
-			return say(http.StatusOK, s.object(m))
+			return answerJSON(http.StatusOK, s.object(m))
 		}
 	}
 	return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Param: "model", Code: "model_not_found",
 		Message: "The model `" + clip(name) + "` does not exist. GET /v1/models lists those that do."}, "model_not_found")
 }
 
-// health is 200 when every model has a worker that is ready, else 503; either way it says
-// how many there are.
+// health answers 200 if every model has a ready worker, else 503. The body has the number of workers.
 func (s *Server) health(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
@@ -78,19 +80,22 @@ func (s *Server) health(h head) *answer {
 	for _, m := range s.router.Models() {
 		out.Models[m.Name] = pool{m.Workers, m.Ready}
 		if m.Ready == 0 {
-			code, out.Status = http.StatusServiceUnavailable, "a model has no worker that is ready"
+			code = http.StatusServiceUnavailable
+			out.Status = "a model has no ready worker"
 		}
 	}
-	return say(code, out)
+	return answerJSON(code, out)
 }
 
+// live answers 200 as long as the process serves.
 func (s *Server) live(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
-	return say(http.StatusOK, map[string]string{"status": "ok"})
+	return answerJSON(http.StatusOK, map[string]string{"status": "ok"})
 }
 
+// openAPI answers with the document of the paths.
 func (s *Server) openAPI(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
@@ -98,19 +103,21 @@ func (s *Server) openAPI(h head) *answer {
 	return &answer{status: http.StatusOK, body: openAPIDocument, detail: "local"}
 }
 
+// getOnly returns the refusal of a method that is not GET or HEAD; nil for these.
 func getOnly(h head) *answer {
 	if h.method == http.MethodGet || h.method == http.MethodHead {
 		return nil
 	}
 	a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
-		Message: "This path takes GET, not " + clip(h.method) + "."}, "method")
+		Message: "This path accepts GET, not " + clip(h.method) + "."}, "method")
 	a.allow = "GET, HEAD"
 	return a
 }
 
-func say(status int, v any) *answer {
+// answerJSON returns an answer with v as its body.
+func answerJSON(status int, v any) *answer {
 	body, err := json.Marshal(v)
-	if err != nil { // none of our values can do that
+	if err != nil { // not with the values of this package
 		return refusal(&openai.Error{Status: http.StatusInternalServerError, Type: openai.ServerError, Message: err.Error()}, "internal")
 	}
 	return &answer{status: status, body: body, detail: "local"}

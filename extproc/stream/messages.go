@@ -13,18 +13,18 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// headerRank pins a data-parallel rank, as vLLM reads it.
+// headerRank is the header by which vLLM selects a data-parallel rank.
 const headerRank = "x-data-parallel-rank"
 
-// headOf is what a first message says of a request.
+// headOf returns the headers of a first message.
 func headOf(m *messages.Request) head {
 	return head{
-		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength, session: m.Session, hintHeaders: m.Said,
-		noBody: m.EndOfStream,
+		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength,
+		session: m.Session, hintHeaders: m.Hints, noBody: m.EndOfStream,
 	}
 }
 
-// toMessage puts a reply into Envoy's words, as the answer to the message of that phase.
+// toMessage returns a reply as a message to Envoy, in response to the message of that phase.
 func (s *Server) toMessage(r reply, answered phase) any {
 	if r.answer != nil {
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
@@ -35,15 +35,17 @@ func (s *Server) toMessage(r reply, answered phase) any {
 	if answered == wantHeaders {
 		m.To = messages.Headers
 	}
+
 	if r.pick != nil {
 		m.Picked, m.Decision = destinations(r.pick), r.pick.ID
-		s.mutate(m, r)
+		s.changeRequest(m, r)
 	}
 	return m
 }
 
-// destinations lists the picked address and those to try after it. A pick of one rank among
-// several names no other worker: the rank's number would be wrong there.
+// destinations returns the picked address, followed by those to try after a failure. They are left out for a
+// worker with several ranks: the request carries the number of the picked rank, which would be wrong at
+// another worker.
 func destinations(d *route.Decision) string {
 	if len(d.Others) == 0 || d.Ranks > 1 {
 		return d.Address
@@ -51,8 +53,8 @@ func destinations(d *route.Decision) string {
 	return d.Address + "," + strings.Join(d.Others, ",")
 }
 
-// mutate says what changes in the request itself.
-func (s *Server) mutate(m *messages.Response, r reply) {
+// changeRequest adds the changes of the request's headers and body to m.
+func (s *Server) changeRequest(m *messages.Response, r reply) {
 	set := func(key, value string) { m.Set = append(m.Set, messages.Header{Key: key, Value: value}) }
 	if r.header {
 		set(envoynames.HeaderDestination, m.Picked)
@@ -71,6 +73,7 @@ func (s *Server) mutate(m *messages.Response, r reply) {
 	}
 }
 
+// set returns a header that replaces an existing one.
 func set(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
 		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
@@ -78,6 +81,7 @@ func set(key, value string) *corev3.HeaderValueOption {
 	}
 }
 
+// immediate returns an answer to the client as a message to Envoy.
 func immediate(a *answer) *extprocv3.ImmediateResponse {
 	headers := []*corev3.HeaderValueOption{set("content-type", "application/json")}
 	if a.retryAfter > 0 {

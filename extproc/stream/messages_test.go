@@ -7,8 +7,9 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// An Envoy of ours is told the pick in metadata alone; what changes the request is said to all.
-func TestHeadersOnlyWhereTheyAreRead(t *testing.T) {
+// TestPickHeaderOnlyWhereItIsRead: an Envoy configured by package xds receives the pick in metadata only. Every
+// Envoy receives the changes of the request.
+func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 	s := &Server{}
 	s.settings.Store(&Settings{DefaultModel: "m"})
 	for _, c := range []struct {

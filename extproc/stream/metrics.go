@@ -3,6 +3,7 @@ package stream
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -14,11 +15,17 @@ type metrics struct {
 	waits    prometheus.Histogram
 }
 
-// outcomes are all that a request can come to: what a label may say is a closed set.
-var outcomes = closed()
+// The outcomes of this package, beside those of package route.
+const (
+	outcomePicked    = "picked"
+	outcomeCancelled = "cancelled"
+)
 
-func closed() []string {
-	list := []string{"picked", "left", "local", "method", "unknown_path", "body_too_large", "content_encoding", "protocol_error"}
+// outcomes are the possible outcomes of a request. The set is closed, because they are label values.
+func outcomes() []string {
+	list := []string{
+		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "protocol_error",
+	}
 	for _, r := range route.Reasons() {
 		list = append(list, string(r))
 	}
@@ -26,34 +33,23 @@ func closed() []string {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	part := metric.For(reg, "extproc")
 	m := &metrics{
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "stator", Subsystem: "extproc", Name: "streams",
-			Help: "Requests that wait for a decision now.",
-		}),
-		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "extproc", Name: "requests_total",
-			Help: "Requests by outcome: picked, local for what needs no engine, left for clients that left the queue, else the reason of the refusal.",
-		}, []string{"outcome"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "stator", Subsystem: "extproc", Name: "decision_duration_seconds",
-			Help:    "Time from the end of the request body to the pick.",
-			Buckets: prometheus.ExponentialBuckets(16e-6, 2, 16),
-		}),
-		blocks: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "stator", Subsystem: "extproc", Name: "prompt_blocks",
-			Help:    "Complete KV blocks in the prompts of picked requests.",
-			Buckets: prometheus.ExponentialBuckets(1, 4, 9),
-		}),
+		streams: part.Gauge("streams", "Requests that wait for a decision, queued ones included."),
+		outcomes: part.Counters("requests_total",
+			"Requests by outcome: picked, local for pages of the router, cancelled for queued requests whose clients cancelled, "+
+				"else the reason of the refusal.", "outcome"),
+		duration: part.Histogram("decision_duration_seconds",
+			"Time from the end of the request body to the decision, of requests that were not queued.",
+			prometheus.ExponentialBuckets(16e-6, 2, 16)),
+		blocks: part.Histogram("prompt_blocks", "Complete KV blocks in the prompts of picked requests.",
+			prometheus.ExponentialBuckets(1, 4, 9)),
+		waits: part.Histogram("wait_duration_seconds", "Time that requests were queued, whatever their outcome.",
+			prometheus.ExponentialBuckets(1e-3, 2, 16)),
 	}
-	m.waits = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Namespace: "stator", Subsystem: "extproc", Name: "wait_duration_seconds",
-		Help:    "Time that requests waited in the queue, whatever became of them.",
-		Buckets: prometheus.ExponentialBuckets(1e-3, 2, 16),
-	})
-	for _, o := range outcomes {
+
+	for _, o := range outcomes() {
 		m.outcomes.WithLabelValues(o)
 	}
-	reg.MustRegister(m.streams, m.outcomes, m.duration, m.blocks, m.waits)
 	return m
 }

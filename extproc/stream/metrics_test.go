@@ -35,15 +35,15 @@ func TestMetricsAreWellNamed(t *testing.T) {
 func TestOutcomesAreCounted(t *testing.T) {
 	w := registered(t)
 	err := testutil.GatherAndCompare(w.registry, strings.NewReader(`
-# HELP stator_extproc_requests_total Requests by outcome: picked, local for what needs no engine, left for clients that left the queue, else the reason of the refusal.
+# HELP stator_extproc_requests_total Requests by outcome: picked, local for pages of the router, cancelled for queued requests whose clients cancelled, else the reason of the refusal.
 # TYPE stator_extproc_requests_total counter
 stator_extproc_requests_total{outcome="bad_request"} 0
 stator_extproc_requests_total{outcome="body_too_large"} 0
 stator_extproc_requests_total{outcome="busy"} 0
+stator_extproc_requests_total{outcome="cancelled"} 0
 stator_extproc_requests_total{outcome="content_encoding"} 0
 stator_extproc_requests_total{outcome="deadline"} 0
 stator_extproc_requests_total{outcome="internal"} 0
-stator_extproc_requests_total{outcome="left"} 0
 stator_extproc_requests_total{outcome="local"} 0
 stator_extproc_requests_total{outcome="method"} 0
 stator_extproc_requests_total{outcome="model_not_found"} 1

@@ -6,12 +6,12 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 )
 
-// target is what a path asks for.
+// target is the handling of a path.
 type target struct {
-	// known says that we read the body of such requests, as endpoint.
+	// known means that the bodies of such requests are parsed, as those of endpoint.
 	known    bool
 	endpoint prompt.Endpoint
-	// local answers without any engine.
+	// local makes the answer, without an engine; nil for requests to workers.
 	local func(*Server, head) *answer
 }
 
@@ -25,7 +25,7 @@ var targets = map[string]target{
 	"/openapi.json":        {local: (*Server).openAPI},
 }
 
-// classify finds the target of a path; its query and a slash at its end do not matter.
+// classify returns the target of a path. Its query, and a slash at its end, are ignored.
 func classify(path string) target {
 	path, _, _ = strings.Cut(path, "?")
 	if t, ok := targets[path]; ok {

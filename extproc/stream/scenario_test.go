@@ -26,17 +26,17 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// TestExchange runs testdata/exchange/*.txt: what Envoy says, and what it is told. Models take
-// a token for each byte of a chat's contents or of a prompt, in blocks of four. Verbs:
+// TestExchange runs testdata/exchange/*.txt: Envoy's messages and the replies. Each byte of a chat's contents or
+// of a prompt is a token, and a block has four. Verbs:
 //
 //	settings [body=BYTES] [unknown=reject] [affinity=HEADER] [hints=off|nvext|headers]
 //	model NAME [pool=NAME] [policy=P] [limit=TOKENS]     the first is the default one
 //	worker NAME [model=POOL] [ranks=N] [state=S]         a, b, c are 10.0.0.1:8000, .2, .3
 //	request METHOD PATH [end] [HEADER=VALUE]...          headers; end: there is no body
 //	body [gzip] [repeat=N] [go]                          text: the whole body, N times; go: as a Go string has it
-//	end                                                  the access log names the booking
+//	end                                                  the access-log entry ends the booking
 //
-// A line in brackets says what the exchange waits for and how many bookings there are.
+// A line in brackets shows the phase of the exchange and the number of bookings.
 func TestExchange(t *testing.T) {
 	datadriven.Walk(t, "testdata/exchange", func(t *testing.T, file string) {
 		w := newWorld(t)
@@ -182,16 +182,17 @@ func (w *world) request(d *datadriven.TestData) string {
 	}
 	end := false
 	for _, a := range d.CmdArgs[2:] {
-		if end = end || a.Key == "end"; len(a.Vals) > 0 {
+		end = end || a.Key == "end"
+		if len(a.Vals) > 0 {
 			headers = append(headers, a.Key, a.Vals[0])
 		}
 	}
 	w.exchange = &exchange{srv: w.server, source: "envoy-a"}
 	m := w.read(headersMessage(end, headers...))
-	return w.told(wantHeaders, w.exchange.onHeaders(headOf(m), start))
+	return w.reply(wantHeaders, w.exchange.onHeaders(headOf(m), start))
 }
 
-// read is what the server reads of a message of Envoy's.
+// read decodes a message of Envoy as the server does.
 func (w *world) read(m *extprocv3.ProcessingRequest) *messages.Request {
 	raw, err := proto.Marshal(m)
 	r := &messages.Request{Affinity: w.settings.AffinityHeader}
@@ -224,7 +225,7 @@ func (w *world) body(t *testing.T, d *datadriven.TestData) string {
 	if d.HasArg("gzip") {
 		body = zip(t, body)
 	}
-	return w.told(wantBody, w.exchange.onBody(body, start))
+	return w.reply(wantBody, w.exchange.onBody(body, start))
 }
 
 func zip(t testing.TB, body []byte) []byte {
@@ -240,20 +241,20 @@ func zip(t testing.TB, body []byte) []byte {
 	return b.Bytes()
 }
 
-// told prints what Envoy is told in answer to a message of that phase.
-func (w *world) told(answered phase, r reply) string {
-	if r.answer != nil && !slices.Contains(outcomes, r.answer.detail) {
+// reply prints the reply to a message of that phase.
+func (w *world) reply(answered phase, r reply) string {
+	if r.answer != nil && !slices.Contains(outcomes(), r.answer.detail) {
 		return "the detail " + r.answer.detail + " is none of the outcomes"
 	}
 	return printResponse(sent(w.server.toMessage(r, answered))) + w.state()
 }
 
 func (w *world) state() string {
-	next := [...]string{"waits for the headers", "waits for the body", "done"}[w.exchange.phase]
+	next := [...]string{"wants headers", "wants body", "finished"}[w.exchange.phase]
 	return fmt.Sprintf("[%s; %d booked]\n", next, w.router.Bookings())
 }
 
-// sent is a message of ours as Envoy reads it.
+// sent decodes a message of the server as Envoy does.
 func sent(m any) *extprocv3.ProcessingResponse {
 	raw, err := messages.Codec().Marshal(m)
 	resp := &extprocv3.ProcessingResponse{}
@@ -266,7 +267,7 @@ func sent(m any) *extprocv3.ProcessingResponse {
 	return resp
 }
 
-// printResponse writes a response as people read it; everything that is set is shown.
+// printResponse prints every field of a response that is set.
 func printResponse(m *extprocv3.ProcessingResponse) string {
 	var b strings.Builder
 	switch r := m.GetResponse().(type) {
@@ -275,10 +276,10 @@ func printResponse(m *extprocv3.ProcessingResponse) string {
 		printMutation(&b, r.ImmediateResponse.GetHeaders())
 		fmt.Fprintf(&b, "  body %s\n", shorten(r.ImmediateResponse.GetBody()))
 	case *extprocv3.ProcessingResponse_RequestHeaders:
-		b.WriteString("headers: go on\n")
+		b.WriteString("headers: continue\n")
 		printCommon(&b, r.RequestHeaders.GetResponse())
 	case *extprocv3.ProcessingResponse_RequestBody:
-		b.WriteString("body: go on\n")
+		b.WriteString("body: continue\n")
 		printCommon(&b, r.RequestBody.GetResponse())
 	}
 	printMetadata(&b, m.GetDynamicMetadata())

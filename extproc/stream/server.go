@@ -21,19 +21,19 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Settings are what a reload may change.
+// Settings can be replaced while the server runs.
 type Settings struct {
 	// BodyBytes bounds a body, as received and after decompression.
 	BodyBytes int64
-	// RejectUnknown answers 404 on paths that are not parsed; else they are routed by load.
+	// RejectUnknown answers 404 for unknown paths. Otherwise their requests are routed by load.
 	RejectUnknown bool
-	// DefaultModel is the first model: it serves what names no model.
+	// DefaultModel serves the requests that name no model. It is the first one.
 	DefaultModel string
-	// Pools gives for each name the model whose workers serve it.
+	// Pools maps aliases to the model whose workers serve them.
 	Pools map[string]string
-	// AffinityHeader is the header that names a client's session, in lower case.
+	// AffinityHeader is the header with a client's session, in lower case.
 	AffinityHeader string
-	// Hints says what clients are trusted with: see the Hints values. Empty means HintsBody.
+	// Hints selects the routing hints of clients that count. Empty means HintsBody.
 	Hints Hints
 }
 
@@ -53,24 +53,34 @@ func NewServer(set Settings, router *route.Router, log *slog.Logger, reg prometh
 	return s
 }
 
-// Reload replaces the settings; requests that have begun keep a mixture of both.
+// Reload replaces the settings. A request that has begun may use old and new ones.
 func (s *Server) Reload(set Settings) { s.settings.Store(&set) }
 
-// Options are what a gRPC server for this service needs: the codec of its messages, room for
-// the largest body in one, windows that do not stall on it, and no bound of its own on
-// decisions in flight.
+const (
+	// headerRoom is the size of a message beside its body: the headers, and protobuf's own bytes.
+	headerRoom = 1 << 20
+	// streamWindow and connectionWindow are HTTP/2 flow-control windows. They hold several large
+	// bodies, so that one does not wait for window updates.
+	streamWindow     = 4 << 20
+	connectionWindow = 16 << 20
+	// maxStreams exceeds the requests that wait for a decision at one time. gRPC's default would make
+	// Envoy queue requests where the router cannot see them.
+	maxStreams = 100_000
+)
+
+// Options returns the options of a gRPC server for this service, with bodies of so many bytes.
 func Options(bodyBytes int64) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(messages.Codec()),
-		grpc.MaxRecvMsgSize(int(bodyBytes) + 1<<20),
-		grpc.InitialWindowSize(4 << 20),
-		grpc.InitialConnWindowSize(16 << 20),
-		grpc.MaxConcurrentStreams(100_000),
+		grpc.MaxRecvMsgSize(int(bodyBytes) + headerRoom),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connectionWindow),
+		grpc.MaxConcurrentStreams(maxStreams),
 	}
 }
 
-// Register serves s on a gRPC server that was made with [Options]. The generated registration
-// would not do: it knows the generated messages only (see package envoywire).
+// Register serves s on a gRPC server that was made with [Options]. The generated registration only
+// supports the generated messages; see package messages.
 func Register(g *grpc.Server, s *Server) {
 	g.RegisterService(&grpc.ServiceDesc{
 		ServiceName: extprocv3.ExternalProcessor_ServiceDesc.ServiceName,
@@ -87,33 +97,41 @@ func Register(g *grpc.Server, s *Server) {
 func (s *Server) Process(stream grpc.ServerStream) error {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
-	deepen()
-	x := exchange{srv: s, source: accesslog.Source(stream.Context()), ours: ours(stream.Context())}
+	growStack()
+
+	x := exchange{
+		srv: s, source: accesslog.Source(stream.Context()), configured: isConfiguredHere(stream.Context()),
+	}
 	msg := messages.Request{Affinity: s.settings.Load().AffinityHeader}
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
-			return ended(err)
+			return streamEnd(err)
 		}
-		answered, r, err := x.on(&msg)
+
+		answered, r, err := x.handle(&msg)
 		if err != nil {
 			s.metrics.outcomes.WithLabelValues("protocol_error").Inc()
 			return err
 		}
+
 		if r.pick != nil && stream.Context().Err() != nil {
-			// Envoy gave the request up while we decided. Its access-log entry may have come before
-			// the booking was made, and found none: entries follow a reset on one connection. Asked
-			// after the answer is sent, this would take an Envoy that has read it for one that left.
+			// Envoy reset the stream during the decision, because the client cancelled. On one connection
+			// the access-log entry follows the reset, so it may have arrived before the booking was made.
+			// The booking must end here then. After SendMsg the check would be wrong: an Envoy that has
+			// read the reply also ends the stream.
 			s.router.End(r.pick.ID, time.Now())
 			return nil
 		}
-		if r.parked != nil {
-			msg = messages.Request{Affinity: msg.Affinity} // a body is large, and a wait may be long
-			if r, err = x.park(stream, r.parked); !r.last {
+		if r.queued != nil {
+			msg = messages.Request{Affinity: msg.Affinity} // the body can be freed during the wait
+			r, err = x.wait(stream, r.queued)
+			if !r.last {
 				return err
 			}
 		}
+
 		if err := stream.SendMsg(s.toMessage(r, answered)); err != nil {
-			return ended(err)
+			return streamEnd(err)
 		}
 		if r.last {
 			return nil
@@ -121,76 +139,84 @@ func (s *Server) Process(stream grpc.ServerStream) error {
 	}
 }
 
-// on hands a message to the exchange and counts what became of it.
-func (x *exchange) on(m *messages.Request) (answered phase, r reply, err error) {
-	answered, began := x.phase, time.Now()
+// handle passes a message to the exchange and counts the outcome. It returns the phase that the message
+// belonged to.
+func (x *exchange) handle(m *messages.Request) (answered phase, r reply, err error) {
+	answered = x.phase
+	began := time.Now()
+
 	switch m.Kind {
 	case messages.Headers:
 		if x.phase != wantHeaders {
-			return answered, r, status.Error(codes.InvalidArgument, "request headers came twice")
+			return answered, r, status.Error(codes.InvalidArgument, "request headers arrived twice")
 		}
-		x.whole = m.Buffered
+		x.buffered = m.Buffered
 		r = x.onHeaders(headOf(m), began)
 	case messages.Body:
-		// In mode BUFFERED the body is whole even where it is not the end, because trailers follow.
-		if x.phase != wantBody || !x.whole && !m.EndOfStream {
+		// In mode BUFFERED the body is complete, even if trailers follow it.
+		if x.phase != wantBody || !x.buffered && !m.EndOfStream {
 			return answered, r, status.Error(codes.InvalidArgument,
-				"the body came in pieces or out of turn: set request_body_mode to BUFFERED and request_header_mode to SEND")
+				"the body arrived in pieces or before the headers: set request_body_mode to BUFFERED and request_header_mode to SEND")
 		}
 		r = x.onBody(m.Body, began)
 	case messages.Other:
 		return answered, r, status.Errorf(codes.InvalidArgument,
 			"message %s is not expected: set request_body_mode to BUFFERED and all other modes but request_header_mode to SKIP", m)
 	}
+
 	x.srv.observe(x, r, time.Since(began))
 	return answered, r, nil
 }
 
-// observe counts a reply that ends the exchange.
-func (s *Server) observe(x *exchange, r reply, took time.Duration) {
+// observe counts a reply that ends the exchange. Decisions after a wait are not part of the duration: their
+// time is the queue's.
+func (s *Server) observe(x *exchange, r reply, duration time.Duration) {
 	if !r.last {
 		return
 	}
-	outcome := "picked"
+	outcome := outcomePicked
 	if r.answer != nil {
 		outcome = r.answer.detail
 	}
 	s.metrics.outcomes.WithLabelValues(outcome).Inc()
 	if r.pick != nil {
 		if r.pick.Wait == nil {
-			s.metrics.duration.Observe(took.Seconds())
+			s.metrics.duration.Observe(duration.Seconds())
 		}
 		s.metrics.blocks.Observe(float64(r.pick.Blocks))
 	}
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
-		s.debug(x, r, outcome, took)
+		s.logReply(x, r, outcome, duration)
 	}
 }
 
-func (s *Server) debug(x *exchange, r reply, outcome string, took time.Duration) {
+// logReply logs one request at level debug.
+func (s *Server) logReply(x *exchange, r reply, outcome string, duration time.Duration) {
 	if r.pick == nil {
-		s.log.Debug("request answered", "outcome", outcome, "method", x.head.method, "path", clip(x.head.path), "status", r.answer.status, "duration", took)
+		s.log.Debug("request answered", "outcome", outcome, "method", x.head.method, "path", clip(x.head.path),
+			"status", r.answer.status, "duration", duration)
 		return
 	}
 	s.log.Debug("request picked", "decision", r.pick.ID, "model", r.pick.Model, "worker", r.pick.Worker, "rank", r.pick.Rank,
-		"blocks", r.pick.Blocks, "overlap", r.pick.Overlap, "duration", took)
+		"blocks", r.pick.Blocks, "overlap", r.pick.Overlap, "duration", duration)
 }
 
-// ended turns the end of a stream, by Envoy or by a client that left, into no error.
-func ended(err error) error {
+// streamEnd returns nil for the errors with which a stream ends regularly: Envoy closed it, or reset it because
+// the client cancelled.
+func streamEnd(err error) error {
 	if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
 		return nil
 	}
 	return err
 }
 
-// ours says whether the Envoy at the other end has its configuration from package xds.
-func ours(ctx context.Context) bool {
+// isConfiguredHere reports whether the Envoy at the other end has its configuration from package xds.
+func isConfiguredHere(ctx context.Context) bool {
 	authority := metadata.ValueFromIncomingContext(ctx, ":authority")
 	return len(authority) == 1 && authority[0] == envoynames.Authority
 }
 
-// otherPool says which pool serves a model, and whether that is not the default one.
+// otherPool returns the pool that serves a model, and whether it is another than the default one.
 func (s *Server) otherPool(model string) (pool string, other bool) {
 	set := s.settings.Load()
 	pool = set.Pools[model]

@@ -18,8 +18,8 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
-// queued is a world whose two workers are busy with one prompt each until it is computed.
-func queued(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcessorClient) {
+// withQueue returns a world whose two workers are busy while they compute one prompt each.
+func withQueue(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcessorClient) {
 	w, client := served(t)
 	err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {
 		Prompt: letters{}, BlockSize: 4, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: wait,
@@ -30,11 +30,11 @@ func queued(t testing.TB, wait time.Duration) (*world, extprocv3.ExternalProcess
 	return w, client
 }
 
-// fill makes both workers busy and returns the decisions that do.
+// fill makes both workers busy and returns the ids of the decisions.
 func (w *world) fill(t testing.TB, client extprocv3.ExternalProcessorClient) (ids []string) {
 	for range 2 {
 		s := open(t, client)
-		ids = append(ids, announced(ask(t, s, completionHeaders(false))))
+		ids = append(ids, bookingOf(ask(t, s, completionHeaders(false))))
 		if ask(t, s, bodyMessage(true, fresh())).GetRequestBody() == nil {
 			t.Fatal("not picked")
 		}
@@ -44,17 +44,17 @@ func (w *world) fill(t testing.TB, client extprocv3.ExternalProcessorClient) (id
 
 var prompts atomic.Int64
 
-// fresh is a body whose prompt shares nothing with another's.
+// fresh returns a body whose prompt shares no block with another's.
 func fresh() string {
 	return fmt.Sprintf(`{"model": "sim", "prompt": "%08d is the number of this prompt"}`, prompts.Add(1))
 }
 
-func announced(m *extprocv3.ProcessingResponse) string {
+func bookingOf(m *extprocv3.ProcessingResponse) string {
 	return m.GetDynamicMetadata().GetFields()["stator"].GetStructValue().GetFields()["booking"].GetStringValue()
 }
 
-// waits sends a request that must wait, and returns its stream.
-func waits(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context.Context, wait time.Duration) extprocv3.ExternalProcessor_ProcessClient {
+// enqueue sends a request that is queued, and returns its stream.
+func enqueue(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context.Context, wait time.Duration) extprocv3.ExternalProcessor_ProcessClient {
 	t.Helper()
 	s, err := client.Process(ctx)
 	if err != nil {
@@ -62,30 +62,31 @@ func waits(t testing.TB, client extprocv3.ExternalProcessorClient, ctx context.C
 	}
 	ask(t, s, completionHeaders(false))
 	m := ask(t, s, bodyMessage(true, fresh()))
-	if got := m.GetOverrideMessageTimeout().AsDuration(); m.GetResponse() != nil || got <= wait || got > wait+slack {
-		t.Fatalf("told %v, want patience for a little more than %v", m, wait)
+	if got := m.GetOverrideMessageTimeout().AsDuration(); m.GetResponse() != nil || got <= wait || got > wait+envoyPatience {
+		t.Fatalf("%v, want a timeout slightly longer than %v", m, wait)
 	}
 	return s
 }
 
-// waiting polls until so many wait.
+// waiting polls until n requests are queued.
 func (w *world) waiting(t testing.TB, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); w.router.Stats().Waiting != n; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d wait, want %d", w.router.Stats().Waiting, n)
+			t.Fatalf("%d are queued, want %d", w.router.Stats().Waiting, n)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// A request that finds all workers busy is told to be patient, once, and is picked when one is free.
-func TestParkedUntilItsTurn(t *testing.T) {
+// TestQueuedRequestIsPicked: if all workers are busy Envoy receives a longer timeout, once, and the pick when a
+// worker is free.
+func TestQueuedRequestIsPicked(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
-	w, client := queued(t, time.Minute)
+	w, client := withQueue(t, time.Minute)
 	ids := w.fill(t, client)
-	s := waits(t, client, t.Context(), time.Minute)
+	s := enqueue(t, client, t.Context(), time.Minute)
 	w.waiting(t, 1)
 	w.router.PrefillDone(ids[1], time.Now())
 	m, err := s.Recv()
@@ -108,11 +109,11 @@ func TestParkedUntilItsTurn(t *testing.T) {
 	w.idle(t)
 }
 
-// A wait that is over is answered, with when to come again.
-func TestParkedTooLong(t *testing.T) {
-	w, client := queued(t, 50*time.Millisecond)
+// TestQueuedTooLong: at the end of the longest wait the request is refused, with a time to retry after.
+func TestQueuedTooLong(t *testing.T) {
+	w, client := withQueue(t, 50*time.Millisecond)
 	ids := w.fill(t, client)
-	m, err := waits(t, client, t.Context(), 50*time.Millisecond).Recv()
+	m, err := enqueue(t, client, t.Context(), 50*time.Millisecond).Recv()
 	a := m.GetImmediateResponse()
 	if err != nil || a.GetStatus().GetCode() != 503 || a.GetDetails() != "stator_waited_too_long" {
 		t.Fatalf("%v, %v", m, err)
@@ -132,40 +133,40 @@ func TestParkedTooLong(t *testing.T) {
 	w.idle(t)
 }
 
-// Clients that leave while they wait, or in the moment when their turn has come, leave no place in the
-// queue and no booking.
-func TestLeavingTheQueue(t *testing.T) {
+// TestCancelledWhileQueued: clients cancel while their requests are queued, or at the moment of the decision.
+// No ticket and no booking is left.
+func TestCancelledWhileQueued(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after the server has stopped
-	w, client := queued(t, time.Minute)
+	w, client := withQueue(t, time.Minute)
 	const clients = 40
 	for round := range 5 {
 		ids := w.fill(t, client)
-		var leave []context.CancelFunc
+		var cancels []context.CancelFunc
 		for range clients {
 			ctx, cancel := context.WithCancel(t.Context())
-			waits(t, client, ctx, time.Minute)
-			leave = append(leave, cancel)
+			enqueue(t, client, ctx, time.Minute)
+			cancels = append(cancels, cancel)
 		}
 		w.waiting(t, clients)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			for _, id := range ids {
-				w.router.PrefillDone(id, time.Now()) // the turn of some comes while they leave
+				w.router.PrefillDone(id, time.Now()) // some are decided while they are cancelled
 				w.router.End(id, time.Now())
 			}
 		}()
-		for i := range leave {
-			leave[(i*7+round)%clients]()
+		for i := range cancels {
+			cancels[(i*7+round)%clients]()
 		}
 		<-done
 		w.idle(t)
 		if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
-			// Those that were answered before they left are Envoy's to report.
+			// The access log would end the bookings of those that were picked before they were cancelled.
 			w.router.EndBefore("bufconn", time.Now().Add(time.Hour))
 			if s := w.router.Stats(); s.Waiting != 0 || s.Bookings.Open != 0 {
-				t.Fatalf("%d wait, %d booked", s.Waiting, s.Bookings.Open)
+				t.Fatalf("%d queued, %d booked", s.Waiting, s.Bookings.Open)
 			}
 		}
 	}
@@ -174,7 +175,7 @@ func TestLeavingTheQueue(t *testing.T) {
 			t.Errorf("%s: %+v", r.Worker.Name, b)
 		}
 	}
-	if w.outcomes("left") == 0 {
-		t.Error("nobody was counted as having left")
+	if w.outcomes("cancelled") == 0 {
+		t.Error("no cancelled request was counted")
 	}
 }

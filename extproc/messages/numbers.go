@@ -1,0 +1,106 @@
+package messages
+
+// The numbers of the protobuf fields that the package reads and writes. They are those of Envoy's and
+// protobuf's .proto files, and never change.
+
+// envoy.service.ext_proc.v3.ProcessingRequest. Flow control has fields beside the oneof of the content. The
+// router does not use it, so a message with them counts as unexpected content.
+const (
+	requestRequestHeaders     = 2
+	requestResponseHeaders    = 3
+	requestRequestBody        = 4
+	requestResponseBody       = 5
+	requestRequestTrailers    = 6
+	requestResponseTrailers   = 7
+	requestProtocolConfig     = 11
+	requestFlowControlInit    = 12
+	requestClientWindowUpdate = 13
+)
+
+// envoy.service.ext_proc.v3.ProtocolConfiguration.
+const configRequestBodyMode = 1
+
+// envoy.service.ext_proc.v3.HttpHeaders and HttpBody.
+const (
+	headersHeaders     = 1
+	headersEndOfStream = 3
+
+	bodyBody        = 1
+	bodyEndOfStream = 2
+)
+
+// envoy.config.core.v3.HeaderMap, HeaderValue and HeaderValueOption.
+const (
+	headerMapHeaders = 1
+
+	headerKey      = 1
+	headerValue    = 2
+	headerRawValue = 3
+
+	optionHeader       = 1
+	optionAppendAction = 3
+)
+
+// envoy.service.ext_proc.v3.ProcessingResponse, HeadersResponse and BodyResponse.
+const (
+	responseRequestHeaders         = 1
+	responseRequestBody            = 3
+	responseDynamicMetadata        = 8
+	responseOverrideMessageTimeout = 10
+
+	answerCommon = 1
+)
+
+// envoy.service.ext_proc.v3.CommonResponse, HeaderMutation and BodyMutation.
+const (
+	commonHeaderMutation  = 2
+	commonBodyMutation    = 3
+	commonClearRouteCache = 5
+
+	headerMutationSet    = 1
+	headerMutationRemove = 2
+
+	bodyMutationBody = 1
+)
+
+// google.protobuf.Duration, Struct and Value, and the entries of every map.
+const (
+	durationSeconds = 1
+	durationNanos   = 2
+
+	structFields = 1
+
+	valueNull   = 1
+	valueNumber = 2
+	valueString = 3
+	valueBool   = 4
+	valueStruct = 5
+	valueList   = 6
+
+	entryKey   = 1
+	entryValue = 2
+)
+
+// envoy.service.accesslog.v3.StreamAccessLogsMessage and its HTTPAccessLogEntries.
+const (
+	streamHTTPLogs = 2
+
+	entriesLogEntry = 1
+)
+
+// envoy.data.accesslog.v3.HTTPAccessLogEntry, HTTPResponseProperties and AccessLogCommon.
+const (
+	logCommonProperties = 1
+	logResponse         = 4
+
+	responseBodyBytes = 3
+
+	commonTimeToFirstUpstreamByte = 9
+	commonTimeToLastUpstreamByte  = 10
+	commonUpstreamRemoteAddress   = 13
+	commonMetadata                = 17
+	commonUpstreamRequestAttempts = 24
+)
+
+// envoy.config.core.v3.Metadata.
+const metadataFilterMetadata = 1
