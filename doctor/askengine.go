@@ -181,7 +181,9 @@ func (w *workerSeen) endpoints() []kvsource.Found {
 
 // read reads one socket for a while, from as far back as its replay goes.
 func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Found, wait time.Duration) {
-	s.rank, s.endpoint, s.hadReplay = at.Rank, at.Endpoint, at.Replay != ""
+	s.rank = at.Rank
+	s.endpoint = at.Endpoint
+	s.hadReplay = at.Replay != ""
 	s.roots = map[root]kvevent.Engine{}
 	dialect := kvsource.DialectOf(kind, at.Endpoint)
 	if dialect == kvevent.TRTLLM {

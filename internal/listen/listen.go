@@ -1,4 +1,4 @@
-// Package listen opens listeners for flags, with errors that say what to do.
+// Package listen opens listeners for flags, with errors that name the flag and the remedy.
 package listen
 
 import (

@@ -6,84 +6,104 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// kind says what happens.
+// kind is a kind of event. The comment of each kind names the fields of event that it uses.
 type kind uint8
 
 const (
-	arrival      kind = iota
-	passBegins        // worker's, if it is idle, once all else of this moment has happened
-	passEnds          // worker's, of the process life
-	eventsCome        // message, to its replica
-	firstToken        // the router hears of job's
-	lastToken         // the same
-	transferred       // job's prompt has come to the workers that decode
-	reports           // of all engines
-	wakes             // a wait in job's router's queue has ended
-	settles           // all routers look which prompts are computed
-	workerDies        // worker, for span
-	workerStarts      // worker
-	bookingsCome      // bookings, to all replicas but the one that made them
+	arrival      kind = iota // a request arrives
+	passBegins               // worker begins a pass if it is idle; after all other events of its time
+	passEnds                 // worker ends the pass that it began in its life
+	eventsCome               // message reaches all replicas
+	firstToken               // job's replica sees its first token
+	lastToken                // job's replica sees its last token
+	transferred              // the prompt of job reaches the workers that decode
+	reports                  // all engines report their load
+	wakes                    // the wait of job in its replica's queue is over
+	settles                  // all replicas check which prompts are computed
+	workerDies               // worker dies, for span
+	workerStarts             // worker starts again
+	bookingsCome             // booked reaches all replicas but the one that published it
 )
 
-// event is one thing that will happen.
+// event is one thing that happens at a time.
 type event struct {
-	at      time.Duration
-	order   uint64 // of making: it breaks ties, so that runs repeat themselves
+	at time.Duration
+	// order is the number of the event in order of creation. It breaks ties of time, so that the same
+	// configuration gives the same run.
+	order   uint64
 	kind    kind
 	worker  int
-	life    uint64
+	life    uint64 // epoch of the worker when a pass began; the pass of a dead process has no effect
 	span    time.Duration
 	job     *job
-	id      string // of job's decision
+	id      string // of the job's decision
 	message *message
 	booked  *peers.Update
 }
 
-// agenda is what will happen, the next first: a binary heap.
+// afterOthers is set in the order of events that happen after all others of their time.
+const afterOthers = 1 << 63
+
+// agenda has all future events, as a binary heap with the next one first.
+//
+// Invariant: no event is before its parent, which is at half its index. container/heap is not used,
+// because its interface would allocate for every event.
 type agenda struct {
 	heap []event
-	made uint64
+	made uint64 // events so far
 }
 
+// add adds an event.
 func (a *agenda) add(e event) {
 	a.made++
 	e.order = a.made
 	if e.kind == passBegins {
-		e.order |= 1 << 63
+		e.order |= afterOthers
 	}
+
 	a.heap = append(a.heap, e)
 	i := len(a.heap) - 1
 	for i > 0 && a.before(i, (i-1)/2) {
-		a.heap[i], a.heap[(i-1)/2] = a.heap[(i-1)/2], a.heap[i]
-		i = (i - 1) / 2
+		parent := (i - 1) / 2
+		a.swap(i, parent)
+		i = parent
 	}
 }
 
-// take takes the next event; false where there is none.
-func (a *agenda) take() (e event, ok bool) {
+// next removes and returns the next event. ok is false when there is none.
+func (a *agenda) next() (e event, ok bool) {
 	if len(a.heap) == 0 {
 		return e, false
 	}
+
 	e = a.heap[0]
 	last := len(a.heap) - 1
 	a.heap[0] = a.heap[last]
-	a.heap[last] = event{}
+	a.heap[last] = event{} // drops the pointers
 	a.heap = a.heap[:last]
-	for i := 0; ; {
+	a.sink(0)
+	return e, true
+}
+
+// sink moves an event down until no child is before it.
+func (a *agenda) sink(i int) {
+	for {
 		child := 2*i + 1
-		if child >= last {
-			return e, true
+		if child >= len(a.heap) {
+			return
 		}
-		if child+1 < last && a.before(child+1, child) {
+		if child+1 < len(a.heap) && a.before(child+1, child) {
 			child++
 		}
 		if !a.before(child, i) {
-			return e, true
+			return
 		}
-		a.heap[i], a.heap[child] = a.heap[child], a.heap[i]
+		a.swap(i, child)
 		i = child
 	}
 }
+
+func (a *agenda) swap(i, j int) { a.heap[i], a.heap[j] = a.heap[j], a.heap[i] }
 
 func (a *agenda) before(i, j int) bool {
 	x, y := &a.heap[i], &a.heap[j]

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -13,118 +14,103 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// Config is a fleet and its router. The zero value is four engines of vLLM's defaults under
-// the default policy; see each field.
+// Config describes a fleet and its router. The zero value is four engines with vLLM's defaults and the
+// default policy. Zero fields have their defaults. A run only reads it.
 type Config struct {
-	// Workers is how many engines there are; default 4.
+	// Workers is the number of engines; default 4.
 	Workers int
-	// Prefill is how many more engines there are that only prefill: Workers then only decode. Default 0:
-	// all do both.
+	// Prefill is the number of further engines that only prefill. Workers then only decode. Default 0: all
+	// engines do both.
 	Prefill int
-	// TransferBase and TransferToken are how long a computed prompt is on its way from a prefill worker
-	// to the one that decodes: default 1 ms, and 3 µs a token, which is a 128 KiB a token at 43 GB/s.
+	// TransferBase and TransferToken are the time to transfer a computed prompt from a prefill worker to the
+	// worker that decodes: default 1 ms, and 3 µs a token, which is 128 KiB a token at 43 GB/s.
 	TransferBase, TransferToken time.Duration
-	// Engine is what each is started with. Its default Timing is perfmodel.Polynomial, its
-	// HashSeed is given by each worker's number.
+	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
+	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
 	Engine engine.Config
-	// Slow makes single workers slower: the factor by which all passes of a worker take longer, by
-	// its number. Raising it shows whether a router notices.
+	// Slow maps a worker's number to the factor by which all its passes take longer. It shows whether a
+	// router adapts to slow workers.
 	Slow map[int]float64
-	// Restarts are engines that die and start again, empty.
+	// Restarts lists engines that die and start again with empty caches.
 	Restarts []Restart
 
-	// Policy is the router's, as in route.ModelConfig; empty means kv.
+	// Policy is the routing policy, as in route.ModelConfig; empty means kv.
 	Policy string
-	// DecodePolicy is that of workers that only decode; empty means Policy.
+	// DecodePolicy is the policy for workers that only decode; empty means Policy.
 	DecodePolicy string
-	// Temperature spreads the kv policy's picks; default 0.
+	// Temperature is the randomness of the kv policy's picks; default 0.
 	Temperature float64
-	// Busy says when an engine takes no more requests; the zero Busy is never.
+	// Busy limits an engine's load: above it the engine gets no requests. The zero Busy has no limits.
 	Busy route.Busy
-	// Queue is how requests wait in a router while all engines are busy, MaxWait long at most (default
-	// 30 s); nil: they are refused.
+	// Queue configures the router's queue for requests that arrive while all engines are busy; nil means
+	// that they are refused. MaxWait bounds the wait; default 30 s.
 	Queue   *queue.Config
 	MaxWait time.Duration
-	// Cost judges candidates; nil means cost.Default().
+	// Cost is the cost function; nil means cost.Default().
 	Cost cost.Function
-	// Replicas is how many routers there are, which take requests in turn; default 1. Each sees the
-	// engines' events and reports, and what the others have booked.
+	// Replicas is the number of routers, which decide in turn; default 1. Each receives the engines' events
+	// and reports, and the bookings of the others.
 	Replicas int
-	// BookLag is how long replicas' bookings are under way; default 10 ms, negative: they do not hear
-	// of each other.
+	// BookLag is the delay of bookings between replicas; default 10 ms. A negative BookLag means that
+	// replicas do not share bookings.
 	BookLag time.Duration
-	// BookLoss is the share of messages about bookings that is lost, 0 to 1; default 0.
+	// BookLoss is the share of messages with bookings that are lost, 0 to 1; default 0.
 	BookLoss float64
-	// EventLag is how long an engine's cache events are under way; default 0. Raising it makes
-	// routers know less.
+	// EventLag is the delay of KV events; default 0. With a higher delay, routers predict more and see less.
 	EventLag time.Duration
-	// SignalLag is how long it takes until a router hears that a request has had its first or last
-	// token; default 0.
+	// SignalLag is the delay until a router sees the first and the last token of a request; default 0.
 	SignalLag time.Duration
-	// FirstTokens makes routers hear of first tokens, from answers, as Dynamo's does. The default is
-	// that of stator extproc, which reads no answers: a prompt is known to be computed when events
-	// say that its last block is stored, looked at every 20 ms.
+	// FirstTokens lets routers see first tokens in answers, as Dynamo's router does. By default they work
+	// as stator extproc does, which reads no answers: every 20 ms they check whether KV events have stored
+	// the last block of a prompt.
 	FirstTokens bool
-	// ReportEvery is how often engines' running and waiting counts reach the routers; default 1 s,
-	// negative never.
+	// ReportEvery is the time between reports of the engines' running and waiting requests; default 1 s. A
+	// negative ReportEvery means that there are no reports.
 	ReportEvery time.Duration
-	// PredictFor is how long a pick is believed to have filled its rank's cache until events say so;
-	// default 5 s, negative not at all.
+	// PredictFor is how long the blocks of a pick count as cached on its rank before events confirm them;
+	// default 5 s, and 120 s with NoEvents. A negative PredictFor means that there are no predictions.
 	PredictFor time.Duration
-	// NoEvents keeps the engines' events from the routers, which then have predictions of
-	// PredictFor alone; default 120 s here.
+	// NoEvents means that routers receive no KV events and have predictions alone.
 	NoEvents bool
 
-	// Concurrency makes the run a closed loop of so many requests at a time, whatever the arrivals'
-	// times; 0 is an open loop.
+	// Concurrency is the number of requests that run at a time in a closed loop, which ignores the times of
+	// arrivals. 0 means an open loop.
 	Concurrency int
-	// Speed divides the times between arrivals; default 1.
+	// ArrivalSpeedup divides the times between arrivals; default 1.
 	ArrivalSpeedup float64
-	// Seed makes ids, random choices and the order of ties.
+	// Seed determines ids, random choices and the order of ties.
 	Seed uint64
-	// Progress is called now and then with how many requests have ended; nil is not.
-	Progress func(done int)
-	// Ended is told of each request as it ends; nil is not.
+	// Ended is called with the outcome of each request when it ends. It may be nil.
 	Ended func(Outcome)
-	// Stopped is asked now and then; true ends the run with what has come of it so far. Nil is never.
+	// Stopped is called every 1,024 events. When it returns true, the run ends with the result so far. It may
+	// be nil.
 	Stopped func() bool
 }
 
-// Restart is an engine that dies At a time, counted from the first arrival, with all that it was
-// doing, and takes requests again, empty, After another.
+// The limits of Validate are far above useful values. They keep a wrong digit from using all memory.
+
+// Restart makes an engine die with all its requests At a time, counted from the first arrival. After another
+// time it accepts requests again, with an empty cache.
 type Restart struct {
 	Worker    int
 	At, After time.Duration
 }
 
 func (c Config) withDefaults() Config {
-	if c.Workers == 0 {
-		c.Workers = 4
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.TransferBase = cmp.Or(c.TransferBase, time.Millisecond)
+	c.TransferToken = cmp.Or(c.TransferToken, 3*time.Microsecond)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.BookLag = cmp.Or(c.BookLag, 10*time.Millisecond)
+	c.ReportEvery = cmp.Or(c.ReportEvery, time.Second)
+	c.ArrivalSpeedup = cmp.Or(c.ArrivalSpeedup, 1)
+
+	predictFor := 5 * time.Second
+	if c.NoEvents {
+		predictFor = 120 * time.Second
 	}
-	if c.TransferBase == 0 {
-		c.TransferBase = time.Millisecond
-	}
-	if c.TransferToken == 0 {
-		c.TransferToken = 3 * time.Microsecond
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.BookLag == 0 {
-		c.BookLag = 10 * time.Millisecond
-	}
-	if c.ReportEvery == 0 {
-		c.ReportEvery = time.Second
-	}
-	if c.PredictFor == 0 {
-		c.PredictFor = 5 * time.Second
-		if c.NoEvents {
-			c.PredictFor = 120 * time.Second
-		}
-	}
-	if c.ArrivalSpeedup == 0 {
-		c.ArrivalSpeedup = 1
-	}
+	c.PredictFor = cmp.Or(c.PredictFor, predictFor)
+
 	if c.Engine.Timing == nil {
 		c.Engine.Timing = perfmodel.Polynomial{}
 	}
@@ -134,10 +120,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// engines is how many there are in all: those that decode, then those that only prefill.
+// engines returns the number of all engines. Those that only prefill have the highest numbers.
 func (c *Config) engines() int { return c.Workers + c.Prefill }
 
-// role is what an engine does.
+// role returns the role of an engine.
 func (c *Config) role(number int) fleet.Role {
 	switch {
 	case c.Prefill == 0:
@@ -152,29 +138,31 @@ func (c *Config) role(number int) fleet.Role {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var errs []error
-	bad := func(wrong bool, format string, args ...any) {
+	refuse := func(wrong bool, format string, args ...any) {
 		if wrong {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	bad(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
-	bad(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
-	bad(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode: there are none")
-	bad(c.Queue != nil && c.Busy == (route.Busy{}), "a queue in which nobody waits: say when an engine is busy")
-	bad(c.MaxWait < 0, "the longest wait is negative")
-	bad(c.TransferBase < 0 || c.TransferToken < 0, "a time of transfer is negative")
-	bad(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
-	bad(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
-	bad(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
-	bad(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
-	bad(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
+
+	refuse(c.Workers < 1 || c.Workers > 4096, "%d workers: there must be 1 to 4096", c.Workers)
+	refuse(c.Prefill < 0 || c.Prefill > 4096, "%d prefill workers: there may be 0 to 4096", c.Prefill)
+	refuse(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode needs prefill workers")
+	refuse(c.Queue != nil && c.Busy == (route.Busy{}), "a queue without a limit of busy engines never has requests: set a limit")
+	refuse(c.MaxWait < 0, "the longest wait is negative")
+	refuse(c.TransferBase < 0 || c.TransferToken < 0, "a time of transfer is negative")
+	refuse(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
+	refuse(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
+	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
+	refuse(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
+	refuse(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
+
 	for w, factor := range c.Slow {
-		bad(w < 0 || w >= c.engines(), "slow worker %d: there are %d", w, c.engines())
-		bad(!(factor > 0 && factor < 1e6), "slow worker %d: factor %v must be positive", w, factor)
+		refuse(w < 0 || w >= c.engines(), "slow worker %d: there are %d", w, c.engines())
+		refuse(!(factor > 0 && factor < 1e6), "slow worker %d: factor %v must be positive", w, factor)
 	}
 	for _, r := range c.Restarts {
-		bad(r.Worker < 0 || r.Worker >= c.engines(), "restart of worker %d: there are %d", r.Worker, c.engines())
-		bad(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
+		refuse(r.Worker < 0 || r.Worker >= c.engines(), "restart of worker %d: there are %d", r.Worker, c.engines())
+		refuse(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
 	}
 	return errors.Join(append(errs, c.Engine.Validate(), c.Cost.Validate())...)
 }

@@ -1,34 +1,46 @@
-// Package sim is a fleet in virtual time: simulated engines, and before them the real router.
+// Package sim simulates a fleet in virtual time: simulated engines, and in front of them the real router.
 //
-// It is the judge of routing. [Run] plays arrivals against engines (package sim/engine) whose
-// passes take the time that a model of timing says; what engines say of their caches goes
-// through the real event decoding, feed and index, as late as [Config] wants, and every request
-// is decided by the real route.Router with its bookings and predictions. So a change of cost
-// function, policy or index is measured by running it, and the figures are of the fleet: time
-// to first token, time between tokens, how much of the prompts was reused, how evenly the load
-// lay. The package does no I/O, starts no goroutine and draws from no randomness but the seed's:
-// the same configuration and arrivals give the same result, to the byte.
+// It measures routing. [Run] plays the arrivals of a trace against engines (package sim/engine), whose passes
+// take the time that a model of timing gives. The KV events of the engines go through the real decoding, feed
+// and index, with the delay that [Config] sets. Every request is decided by the real route.Router, with its
+// bookings and predictions. So a change of the cost function, the policy or the index is measured by running
+// it. The figures are those of the fleet: time to first token, time between tokens, reuse of prompts, balance
+// of load.
 //
-// It does not simulate the network, Envoy, tokenization or HTTP: those cost the same whatever
-// is decided, and are measured by running them.
+// The package does no I/O and starts no goroutine. Its only randomness comes from the seed: equal
+// configurations and arrivals have equal results, to the byte. The network, Envoy, tokenization and HTTP are
+// not simulated, because their cost does not depend on decisions.
 //
-// # What happens when
+// # A request
 //
-// Events are worked off in the order of their times, and of their making where times are equal.
-// A request arrives, is decided at once by one of the router's replicas and joins its engine's
-// queue; an engine with work begins a pass, once all else of that moment has happened, and ends it
-// when the model of timing says. At the end of a pass tokens are emitted and the engine's events
-// leave for every replica, which has them EventLag later. Every 20 ms in which there was news the
-// routers look whose prompts are stored by now, and take their prefill off; a last token ends a
-// booking, SignalLag later; what replicas have booked the others hear
-// after BookLag. Every ReportEvery each engine's running and waiting counts reach all replicas, as
-// a scrape of its metrics would.
+// A request arrives, and one of the replicas decides at once. The request joins the queue of the picked engine,
+// or that of the router where all engines are busy. At the end of every pass the engine emits tokens and
+// publishes the changes of its cache. The last token ends the request.
 //
-// Where prefill workers are apart, a request is decided twice: its prompt is computed by one of them,
-// leaves when that is done, and TransferBase and TransferToken later is decided anew for a worker
-// that decodes.
+// With separate roles a request is decided twice. A worker that prefills computes the prompt, which is then
+// transferred and decided again for a worker that decodes.
+//
+// # Events
+//
+// Events are handled in order of time, and at equal times in order of creation. An idle engine begins its pass
+// after all other events of its time.
+//
+//	event         its effect                                        the next events
+//	arrival       a replica decides; the request joins a queue      arrival of the next request, passBegins
+//	passBegins    an idle engine plans a pass                       passEnds, after the pass's duration
+//	passEnds      tokens and cache events                           eventsCome, firstToken, lastToken, transferred, passBegins
+//	eventsCome    every replica applies the cache events            settles
+//	firstToken    the router books the prefill as done              bookingsCome
+//	lastToken     the router ends the booking                       bookingsCome
+//	settles       routers infer which prompts are computed          bookingsCome
+//	transferred   a replica decides again, for a decode worker      passBegins
+//	wakes         the longest wait in the router's queue is over
+//	reports       every replica receives the engines' own load      reports, after ReportEvery
+//	bookingsCome  the other replicas apply the bookings
+//	workerDies    an engine fails all its requests                  workerStarts
+//	workerStarts  an engine starts with an empty cache
 //
 // # Concurrency
 //
-// A run belongs to one goroutine; runs share nothing.
+// A run belongs to one goroutine. Runs share nothing.
 package sim

@@ -2,26 +2,30 @@ package sim
 
 import "time"
 
-// Outcome is what came of one request. Times count from the first arrival.
+// Outcome is the result of one request. Times count from the first arrival.
 type Outcome struct {
-	// Number is the request's in the order of arrivals, from 0.
+	// Number is the request's number in order of arrival, from 0.
 	Number int
-	// Worker is the engine that had it, or -1 where none was picked.
+	// Worker is the engine that computed it, or -1 where none was picked.
 	Worker int
-	// At is its arrival, First its first token, End its last one or its failure.
+	// At is its arrival, First its first token, End its last token or its failure.
 	At, First, End time.Duration
-	// Prompt and Output are tokens, Cached those of the prompt that were found in the cache.
+	// Prompt and Output are tokens. Cached is the tokens of the prompt that were found in the cache.
 	Prompt, Cached, Output int
-	// Failed says that no engine took it, or that the one that did died.
+	// Failed means that no engine accepted the request, or that its engine died.
 	Failed bool
 }
 
-// ended completes o by what its job tells and hands it on.
-func (r *run) ended(j *job, o Outcome) {
+// reportOutcome passes on the outcome of a job, with the fields that the job has.
+func (r *run) reportOutcome(j *job, o Outcome) {
 	if r.cfg.Ended == nil {
 		return
 	}
-	o.Number, o.At, o.Prompt, o.Worker = j.number, j.at, len(j.engine.Prompt), -1
+
+	o.Number = j.number
+	o.At = j.at
+	o.Prompt = len(j.engine.Prompt)
+	o.Worker = -1
 	if j.worker != nil {
 		o.Worker = j.worker.number
 	}

@@ -2,8 +2,9 @@ package sim
 
 import "github.com/stator-project/stator/internal/route/peers"
 
-// tell lets the other replicas hear what p has booked, in a while, unless the message is lost.
-func (r *run) tell(p *replica) {
+// publishBookings sends the changed bookings of a replica to the other replicas. The message arrives after
+// BookLag, or is lost with the probability BookLoss.
+func (r *run) publishBookings(p *replica) {
 	if len(r.replicas) == 1 || r.cfg.BookLag < 0 {
 		return
 	}
@@ -14,8 +15,8 @@ func (r *run) tell(p *replica) {
 	r.agenda.add(event{at: r.now + r.cfg.BookLag, kind: bookingsCome, booked: &m})
 }
 
-// hear gives a message to all replicas; the one that made it knows its own name.
-func (r *run) hear(m *peers.Update) {
+// receiveBookings delivers a message to all replicas. The replica that published it ignores it.
+func (r *run) receiveBookings(m *peers.Update) {
 	for _, p := range r.replicas {
 		p.peers.Apply(m, r.clock())
 	}

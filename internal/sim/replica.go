@@ -12,25 +12,27 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// model is the one that is served.
+// model is the name of the only model.
 const model = "sim"
 
-// replica is one router with what it knows.
+// replica is one router with its own fleet, index and feed. Replicas share nothing but the bookings that
+// they publish.
 type replica struct {
-	fleet  *fleet.Fleet
+	fleet  *fleet.Fleet // the same workers as in every replica
 	index  *kvindex.Index
 	feed   *feed.Feed
 	router *route.Router
 	share  *peers.Publisher
 	peers  *peers.Receiver
-	names  []string
+	names  []string // of workers, by number; fixed, so that reports need not build them
 	byName map[string]int
-	tokens []uint32 // of the request that is decided
-	parsed prompt.Request
+	tokens []uint32       // of the request that is being decided; see Prepare
+	parsed prompt.Request // the same for all requests: only tokens differ
 }
 
 func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	p := &replica{byName: map[string]int{}, parsed: prompt.Request{Model: model, Endpoint: prompt.Completions}}
+	// The index is large enough never to evict: what a router with a small index does is not simulated.
 	p.index = kvindex.New(kvindex.Config{MaxBytes: 4 << 30})
 	p.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
 		p.router.RankGone(id)
@@ -40,9 +42,11 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	p.share, p.peers = peers.NewPublisher(name, p.fleet), peers.NewReceiver(name, p.fleet)
 	p.feed = feed.New(feed.Config{}, p.fleet, p.index)
 	p.router = route.New(route.Config{
+		// Each replica breaks ties differently. Decisions are not explained, so one is kept.
 		Seed: cfg.Seed ^ uint64(number+1)<<48, Decisions: 1, Candidates: 1,
 		PredictFor: func(fleet.Rank) time.Duration { return cfg.PredictFor },
 	}, p.fleet, p.index)
+
 	for _, w := range workers {
 		m := w.member()
 		p.names = append(p.names, m.Name)
@@ -51,6 +55,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 			return nil, err
 		}
 	}
+
 	size := cfg.Engine.BlockSize
 	roles := map[fleet.Role]route.Choice{}
 	if cfg.DecodePolicy != "" {
@@ -66,20 +71,22 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	return p, nil
 }
 
-// Prepare gives the router the tokens of the request that is decided: those of an arrival are
-// known, and nothing is rendered.
+// Prepare returns the tokens of the request that is being decided. A trace has tokens, so nothing is rendered
+// or tokenized. With this method the replica is the model of its router.
 func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 	dst.Tokens = append(dst.Tokens[:0], p.tokens...)
 	dst.Total, dst.Prompts = len(p.tokens), 1
 	return nil
 }
 
-// decide decides for a job; ready is told the final decision where it has to wait.
+// decide chooses a rank for a job. Where the job must wait in the queue, ready is called with the final
+// decision.
 func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) *route.Decision {
-	p.tokens = j.engine.Prompt
+	p.tokens = j.engine.Prompt // Prepare returns them during Decide
 	return p.router.Decide(&route.Request{
 		Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Role: j.role, Ready: ready,
 	}, now)
 }
 
+// number returns the number of the worker of that name.
 func (p *replica) number(worker string) int { return p.byName[worker] }

@@ -11,44 +11,44 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Result is what came of a run.
+// Result is the result of a run. Its JSON keys are stable.
 type Result struct {
 	Requests  int `json:"requests"`
 	Completed int `json:"completed"`
 	Errors    int `json:"errors"`
-	// Queued is how many had to wait in a router, where engines are ever busy.
+	// Queued is the number of requests that waited in a router's queue.
 	Queued   int     `json:"queued,omitempty"`
 	Duration float64 `json:"duration_s"`
-	// TTFT is the time to the first token, ITL that between tokens, E2E that of whole requests.
+	// TTFT is the time to the first token, ITL the time between tokens, E2E the time of whole requests.
 	TTFT Quantiles `json:"ttft_ms"`
 	ITL  Quantiles `json:"itl_ms"`
 	E2E  Quantiles `json:"e2e_ms"`
 	// OutputRate is tokens per second over the whole run.
 	OutputRate float64 `json:"output_tokens_per_s"`
-	// PrefixReuse is cached prompt tokens over prompt tokens, as engines count them; Predicted is the
-	// same as the router expected.
+	// PrefixReuse is cached prompt tokens divided by prompt tokens, as engines count them. Predicted is the
+	// same as routers predicted it when they decided.
 	PrefixReuse float64       `json:"prefix_reuse"`
 	Predicted   float64       `json:"predicted_reuse"`
 	PerWorker   []WorkerShare `json:"per_worker"`
-	// Curves are what the quantiles are points of.
+	// Curves are the distributions of the times.
 	Curves Curves `json:"curves"`
-	// Interrupted says that the run was stopped before its end: requests that were under way are
-	// neither completed nor errors.
+	// Interrupted means that the run was stopped before its end. Requests that were running are neither
+	// completed nor errors.
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
-// Curves are whole distributions, in milliseconds: the quantiles 0, 0.02, …, 1; nothing where
-// nothing was measured.
+// Curves are distributions in milliseconds: the quantiles 0, 0.02, …, 1. A curve is empty where nothing was
+// measured.
 type Curves struct {
 	TTFT []float64 `json:"ttft_ms"`
 	ITL  []float64 `json:"itl_ms"`
 	E2E  []float64 `json:"e2e_ms"`
 }
 
-// curvePoints is how many quantiles a curve has.
+// curvePoints is the number of quantiles of a curve.
 const curvePoints = 51
 
-// Quantiles sums up durations, in milliseconds.
+// Quantiles summarizes durations, in milliseconds.
 type Quantiles struct {
 	Mean float64 `json:"mean"`
 	P50  float64 `json:"p50"`
@@ -56,9 +56,9 @@ type Quantiles struct {
 	P99  float64 `json:"p99"`
 }
 
-// WorkerShare is what one worker did.
+// WorkerShare is the work of one worker.
 type WorkerShare struct {
-	// Role is empty for a worker that does all.
+	// Role is empty for a worker that prefills and decodes.
 	Role         string  `json:"role,omitempty"`
 	Requests     int     `json:"requests"`
 	PromptTokens int     `json:"prompt_tokens"`
@@ -68,7 +68,7 @@ type WorkerShare struct {
 	PrefixReuse  float64 `json:"prefix_reuse"`
 }
 
-// tally counts while a run goes on.
+// tally has the counts of a run so far.
 type tally struct {
 	arrived, completed, errors int
 	queued                     int
@@ -84,21 +84,23 @@ type tally struct {
 
 func (t *tally) init(workers int) { t.workers = make([]WorkerShare, workers) }
 
+// decided counts a decision.
 func (t *tally) decided(worker int, role fleet.Role, d *route.Decision) {
 	t.workers[worker].Requests++
 	if role == fleet.Decode {
-		return // its prompt was counted where it was computed
+		return // the prompt was counted when its prefill was decided
 	}
 	t.promptDecided += d.PromptTokens
 	t.predicted += d.Cached
 }
 
+// first counts a first token.
 func (t *tally) first(j *job, now time.Duration) {
 	t.ttft = append(t.ttft, ms(now-j.at))
 	j.first = now
 }
 
-// found counts a prompt, and what of it was in the cache where it was computed.
+// found counts a prompt, and its cached tokens, on the worker that computed it.
 func (t *tally) found(j *job, cached int) {
 	n := len(j.engine.Prompt)
 	t.prompt += n
@@ -108,8 +110,10 @@ func (t *tally) found(j *job, cached int) {
 	w.CachedTokens += cached
 }
 
+// gap counts the time between two tokens.
 func (t *tally) gap(d time.Duration) { t.gaps.add(ms(d)) }
 
+// end counts a completed request.
 func (t *tally) end(j *job, now time.Duration, tokens int) {
 	t.completed++
 	t.e2e = append(t.e2e, ms(now-j.at))
@@ -118,6 +122,7 @@ func (t *tally) end(j *job, now time.Duration, tokens int) {
 	t.lastEnd = now
 }
 
+// result summarizes the run.
 func (r *run) result() *Result {
 	t := &r.tally
 	out := &Result{
@@ -125,7 +130,8 @@ func (r *run) result() *Result {
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
-	out.Curves, out.Interrupted = Curves{curve(t.ttft), t.gaps.curve(), curve(t.e2e)}, t.interrupted
+	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
+	out.Interrupted = t.interrupted
 	if out.Duration > 0 {
 		out.OutputRate = round(float64(t.output) / out.Duration)
 	}
@@ -139,8 +145,8 @@ func (r *run) result() *Result {
 	return out
 }
 
-// Imbalance is the most that any worker had to do over the mean of its role: prompt tokens computed and
-// tokens emitted.
+// Imbalance returns the highest load of a worker divided by the mean of its role. The load is the prompt tokens
+// that it computed and the tokens that it emitted.
 func (r *Result) Imbalance() float64 {
 	most := 0.0
 	for _, share := range r.Shares() {
@@ -149,24 +155,26 @@ func (r *Result) Imbalance() float64 {
 	return most
 }
 
-// Shares are what each worker had to do over the mean of its role, as [Result.Imbalance] reckons it; 0
-// where there was nothing to do.
+// Shares returns the load of each worker divided by the mean of its role, as for [Result.Imbalance]. It is 0
+// where there was no load.
 func (r *Result) Shares() []float64 {
-	out, sum, of := make([]float64, len(r.PerWorker)), map[string]float64{}, map[string]float64{}
+	out := make([]float64, len(r.PerWorker))
+	sum := map[string]float64{} // by role
+	workers := map[string]float64{}
 	for i, w := range r.PerWorker {
 		out[i] = float64(w.PromptTokens - w.CachedTokens + w.OutputTokens)
 		sum[w.Role] += out[i]
-		of[w.Role]++
+		workers[w.Role]++
 	}
 	for i, w := range r.PerWorker {
 		if sum[w.Role] > 0 {
-			out[i] /= sum[w.Role] / of[w.Role]
+			out[i] /= sum[w.Role] / workers[w.Role]
 		}
 	}
 	return out
 }
 
-// String is the table for people.
+// String returns the result as a table.
 func (r *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d requests, %d completed, %d errors in %.1f s; %.1f output tokens/s\n", r.Requests, r.Completed, r.Errors, r.Duration, r.OutputRate)
@@ -197,10 +205,10 @@ func ratio(part, whole int) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// round keeps microseconds: what is beyond them says nothing and makes output differ.
+// round keeps microseconds. Further digits have no meaning, and they differ between processors.
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// summary sorts values.
+// summary returns the quantiles of values, which it sorts.
 func summary(values []float64) Quantiles {
 	if len(values) == 0 {
 		return Quantiles{}
@@ -214,14 +222,20 @@ func summary(values []float64) Quantiles {
 	return Quantiles{round(sum / float64(len(values))), at(0.5), at(0.9), at(0.99)}
 }
 
-// histogram holds milliseconds in buckets of 1/64 of their size: there may be many millions.
+// histogram counts milliseconds in buckets whose width is 1/64 of their value. A run has many millions of
+// gaps between tokens, too many to keep them all.
 type histogram struct {
-	counts [64 * 64]uint64 // from 2^-20 ms
+	counts [64 * bucketsPerOctave]uint64 // from 2^smallest ms
 	n      uint64
 	sum    float64
 }
 
-const smallest = -20
+const (
+	// smallest is the exponent of the first bucket: 2^-20 ms.
+	smallest = -20
+	// bucketsPerOctave is the number of buckets between a value and its double.
+	bucketsPerOctave = 64
+)
 
 func (h *histogram) add(v float64) {
 	h.n++
@@ -229,23 +243,24 @@ func (h *histogram) add(v float64) {
 	frac, exp := math.Frexp(v) // v = frac · 2^exp, frac in [0.5, 1)
 	i := 0
 	if v > 0 {
-		i = (exp-smallest)*64 + int((frac-0.5)*128)
+		i = (exp-smallest)*bucketsPerOctave + int((frac-0.5)*2*bucketsPerOctave)
 	}
 	h.counts[min(max(i, 0), len(h.counts)-1)]++
 }
 
+// quantile returns the middle of the bucket that has the quantile q.
 func (h *histogram) quantile(q float64) float64 {
 	left := uint64(q * float64(h.n))
 	for i, n := range h.counts {
 		if left < n {
-			return round(math.Ldexp(0.5+(float64(i%64)+0.5)/128, i/64+smallest))
+			return round(math.Ldexp(0.5+(float64(i%bucketsPerOctave)+0.5)/(2*bucketsPerOctave), i/bucketsPerOctave+smallest))
 		}
 		left -= n
 	}
 	return 0
 }
 
-// curve is the quantiles of sorted values.
+// curve returns the curve of sorted values.
 func curve(sorted []float64) []float64 {
 	if len(sorted) == 0 {
 		return []float64{}

@@ -15,9 +15,8 @@ import (
 // epoch is the moment 0 of every run.
 var epoch = time.Unix(1_700_000_000, 0).UTC()
 
-// Run plays arrivals, which must be in order, and returns what came of them. An error says what
-// is wrong with the configuration, or with an arrival; it is what next returned, where next
-// failed.
+// Run plays arrivals, which must be in order of time, and returns the result. Errors of next are returned as
+// they are; other errors describe a configuration or an arrival that is not valid.
 func Run(cfg Config, next trace.Source) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure simulation: %w", err)
@@ -32,7 +31,11 @@ func Run(cfg Config, next trace.Source) (*Result, error) {
 	return r.result(), nil
 }
 
-// run is one simulation at work.
+// run is a simulation that is being played.
+//
+// Invariants: agenda has an arrival event exactly when pending is set and the loop is open. inFlight counts
+// the requests between their first decision and their end, also while they wait in a router's queue or are
+// transferred between workers.
 type run struct {
 	cfg      Config
 	next     trace.Source
@@ -40,21 +43,25 @@ type run struct {
 	agenda   agenda
 	workers  []*worker
 	replicas []*replica
-	turn     int // which replica takes the next request
+	turn     int // replica that decides the next request
 	rng      *rand.Rand
 
-	first    time.Duration // of the first arrival, as the trace counts
-	began    bool
-	waiting  *trace.Arrival // read, and not yet due
-	dry      bool           // there are no more arrivals
+	first    time.Duration  // time of the first arrival in the trace
+	began    bool           // first is set
+	pending  *trace.Arrival // read from the trace, and not yet arrived
+	ended    bool           // the trace has no more arrivals
 	inFlight int
-	prompts  [][]uint32 // of requests that are done
-	batches  []*message
-	settling bool // settles is on the agenda
-	readied  []readied
+
+	// Buffers that are used again: the tokens of requests that ended, and messages that were delivered.
+	prompts   [][]uint32
+	delivered []*message
+
+	settling bool          // the agenda has a settles event
+	dequeued []dequeuedJob // see resume
 	tally    tally
 }
 
+// newRun creates the engines first, because every replica lists them all.
 func newRun(cfg Config, next trace.Source) (*run, error) {
 	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	for i := range cfg.engines() {
@@ -75,11 +82,15 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 	return r, nil
 }
 
-// play works off the agenda until no request is left.
+// stopCheck is the number of events between two calls of Config.Stopped.
+const stopCheck = 1024
+
+// play handles events until no request is left.
 func (r *run) play() error {
 	if err := r.read(); err != nil {
 		return err
 	}
+
 	for _, x := range r.cfg.Restarts {
 		r.agenda.add(event{at: x.At, kind: workerDies, worker: x.Worker, span: x.After})
 	}
@@ -89,19 +100,21 @@ func (r *run) play() error {
 	if err := r.admit(); err != nil {
 		return err
 	}
+
 	for steps := 0; !r.done(); steps++ {
-		if steps%1024 == 0 && r.cfg.Stopped != nil && r.cfg.Stopped() {
+		if steps%stopCheck == 0 && r.cfg.Stopped != nil && r.cfg.Stopped() {
 			r.tally.interrupted = true
 			return nil
 		}
-		e, ok := r.agenda.take()
+		e, ok := r.agenda.next()
 		if !ok {
-			return errors.New("simulate: requests are left and nothing will happen")
+			return errors.New("simulate: requests are left, and no event will end them")
 		}
 		r.now = e.at
 		if err := r.handle(&e); err != nil {
 			return err
 		}
+		// The event may have freed an engine for which requests wait in a router's queue.
 		if err := r.resume(); err != nil {
 			return err
 		}
@@ -109,42 +122,43 @@ func (r *run) play() error {
 	return nil
 }
 
-// readied is a request that has waited for its decision.
-type readied struct {
+// dequeuedJob is a job whose wait in a router's queue is over, with its decision.
+type dequeuedJob struct {
 	job *job
 	d   *route.Decision
 }
 
-func (r *run) done() bool { return r.dry && r.waiting == nil && r.inFlight == 0 }
+// done reports whether all requests have ended.
+func (r *run) done() bool { return r.ended && r.pending == nil && r.inFlight == 0 }
 
-// read reads the next arrival, if there is one.
+// read reads the next arrival of the trace into pending. Times count from the first arrival.
 func (r *run) read() error {
-	if r.dry {
+	if r.ended {
 		return nil
 	}
 	a, ok, err := r.next()
 	if err != nil || !ok {
-		r.dry = true
+		r.ended = true
 		return err
 	}
 	if !r.began {
 		r.first, r.began = a.At, true
 	}
 	a.At = time.Duration(float64(a.At-r.first) / r.cfg.ArrivalSpeedup)
-	r.waiting = &a
+	r.pending = &a
 	return nil
 }
 
-// admit puts the next arrival on the agenda: when it is due, or, in a closed loop, as soon as
-// there is room.
+// admit lets pending arrive. In an open loop it adds an arrival event at its time. In a closed loop requests
+// arrive at once, while fewer than Concurrency are running.
 func (r *run) admit() error {
 	if r.cfg.Concurrency == 0 {
-		if r.waiting != nil {
-			r.agenda.add(event{at: max(r.now, r.waiting.At), kind: arrival})
+		if r.pending != nil {
+			r.agenda.add(event{at: max(r.now, r.pending.At), kind: arrival})
 		}
 		return nil
 	}
-	for r.waiting != nil && r.inFlight < r.cfg.Concurrency {
+	for r.pending != nil && r.inFlight < r.cfg.Concurrency {
 		if err := r.arrive(); err != nil {
 			return err
 		}
@@ -152,7 +166,7 @@ func (r *run) admit() error {
 	return nil
 }
 
-// handle lets one event happen.
+// handle handles one event.
 func (r *run) handle(e *event) error {
 	switch e.kind {
 	case arrival:
@@ -168,22 +182,22 @@ func (r *run) handle(e *event) error {
 		r.deliver(e.message)
 	case firstToken:
 		e.job.replica.router.PrefillDone(e.id, r.clock())
-		r.tell(e.job.replica)
+		r.publishBookings(e.job.replica)
 	case lastToken:
 		e.job.replica.router.End(e.id, r.clock())
-		r.tell(e.job.replica)
+		r.publishBookings(e.job.replica)
 	case transferred:
 		r.inFlight--
 		return r.decode(e.job)
 	case bookingsCome:
-		r.hear(e.booked)
+		r.receiveBookings(e.booked)
 	case wakes:
 		e.job.replica.router.Wake(r.clock())
 	case settles:
 		r.settle()
 	case reports:
 		for _, p := range r.replicas {
-			r.tell(p)
+			r.publishBookings(p)
 			p.peers.Expire(r.clock())
 		}
 		for _, w := range r.workers {
@@ -198,13 +212,15 @@ func (r *run) handle(e *event) error {
 	return nil
 }
 
+// clock returns the present moment for the parts that use time.Time.
 func (r *run) clock() time.Time { return epoch.Add(r.now) }
 
-// arrive takes the arrival that waits: one of the replicas decides, and the request joins its
-// engine's queue.
+// arrive makes a job of the pending arrival and submits it. Then it reads the next arrival.
 func (r *run) arrive() error {
-	a := *r.waiting
-	r.waiting = nil
+	a := *r.pending
+	r.pending = nil
+
+	// Replicas decide in turn, as behind a load balancer that does not see their load.
 	j := &job{at: r.now, number: r.tally.arrived, replica: r.replicas[r.turn]}
 	r.turn = (r.turn + 1) % len(r.replicas)
 	j.engine.Prompt = a.Prompt.Append(r.buffer())
@@ -212,8 +228,12 @@ func (r *run) arrive() error {
 		return fmt.Errorf("simulate: request %d has %d prompt tokens and %d of output: it needs one of each", r.tally.arrived, len(j.engine.Prompt), a.Output)
 	}
 	r.tally.arrived++
-	j.seed, j.session = uint64(r.tally.arrived), a.Session
-	j.engine.MaxTokens, j.engine.Next, j.engine.Owner = a.Output, j.answer, j
+	j.seed = uint64(r.tally.arrived)
+	j.session = a.Session
+	j.engine.MaxTokens = a.Output
+	j.engine.Next = j.answer
+	j.engine.Owner = j
+
 	if r.cfg.Prefill > 0 {
 		j.prefill = engine.Request{Prompt: j.engine.Prompt, MaxTokens: 1, Next: j.answer, Owner: j}
 		r.submit(j, fleet.Prefill, &j.prefill)
@@ -223,12 +243,13 @@ func (r *run) arrive() error {
 	return r.read()
 }
 
-// submit has the job's replica choose an engine of a role for a request.
+// submit lets the job's replica choose an engine of a role for a request. The decision may be delayed by the
+// replica's queue.
 func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
 	j.role, j.request = role, request
 	var ready func(*route.Decision)
 	if r.cfg.Queue != nil {
-		ready = func(d *route.Decision) { r.readied = append(r.readied, readied{j, d}) }
+		ready = func(d *route.Decision) { r.dequeued = append(r.dequeued, dequeuedJob{j, d}) }
 	}
 	d := j.replica.decide(j, ready, r.clock())
 	if d.Outcome == route.Queued {
@@ -240,16 +261,16 @@ func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
 	r.decided(j, d)
 }
 
-// resume goes on with those who have waited. A decision is told in the middle of what freed its
-// engine, and is carried out after it.
+// resume submits the jobs that left a router's queue. A router decides about them while it handles the event
+// that freed an engine, so they are collected and submitted after that event.
 func (r *run) resume() error {
-	for len(r.readied) > 0 {
-		next := r.readied[0]
-		r.readied = r.readied[1:]
+	for len(r.dequeued) > 0 {
+		next := r.dequeued[0]
+		r.dequeued = r.dequeued[1:]
 		r.inFlight--
 		r.decided(next.job, next.d)
 		if r.cfg.Concurrency > 0 {
-			if err := r.admit(); err != nil { // in case it was refused
+			if err := r.admit(); err != nil { // a refused request makes room for another
 				return err
 			}
 		}
@@ -257,9 +278,10 @@ func (r *run) resume() error {
 	return nil
 }
 
-// decided has a request join the queue of the engine that was chosen for it.
+// decided adds a request to the queue of the engine that was picked for it.
 func (r *run) decided(j *job, d *route.Decision) {
-	r.tell(j.replica)
+	// A decision books load, which the other replicas need, and may make a prompt ready to be settled.
+	r.publishBookings(j.replica)
 	r.settleSoon()
 	if d.Outcome != route.Picked {
 		r.fail(j)
@@ -277,7 +299,7 @@ func (r *run) decided(j *job, d *route.Decision) {
 	r.beginSoon(j.worker)
 }
 
-// handOver sends a computed prompt on its way to the workers that decode.
+// handOver starts the transfer of a computed prompt to the workers that decode.
 func (r *run) handOver(j *job, cached int) {
 	r.tally.found(j, cached)
 	if r.cfg.FirstTokens {
@@ -285,8 +307,9 @@ func (r *run) handOver(j *job, cached int) {
 	}
 	r.signal(event{kind: lastToken, job: j, id: j.id})
 	delete(j.worker.jobs, j)
+
 	took := r.cfg.TransferBase + time.Duration(len(j.engine.Prompt))*r.cfg.TransferToken
-	r.agenda.add(event{at: r.now + took, kind: transferred, job: j}) // it stays in flight
+	r.agenda.add(event{at: r.now + took, kind: transferred, job: j}) // the job stays in flight
 }
 
 // decode has a delivered prompt decoded.
@@ -294,27 +317,27 @@ func (r *run) decode(j *job) error {
 	j.engine.Delivered = len(j.engine.Prompt)
 	r.submit(j, fleet.Decode, &j.engine)
 	if r.cfg.Concurrency > 0 {
-		return r.admit() // in case it has failed
+		return r.admit() // a failed request makes room for another
 	}
 	return nil
 }
 
-// fail counts a request that no engine took.
+// fail counts a request that no engine accepted.
 func (r *run) fail(j *job) {
 	r.tally.errors++
-	r.ended(j, Outcome{End: r.now, Failed: true})
+	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
 }
 
-// beginSoon lets an idle engine begin a pass once all else of this moment has happened: requests
-// that come at one moment are admitted in one pass.
+// beginSoon lets an idle engine begin a pass after all other events of this time. So requests that arrive at the
+// same time are admitted in the same pass, as they are by an engine whose loop is busy for a moment.
 func (r *run) beginSoon(w *worker) {
 	if !w.inPass && !w.down {
 		r.agenda.add(event{at: r.now, kind: passBegins, worker: w.number})
 	}
 }
 
-// begin lets an idle engine begin a pass.
+// begin begins a pass of an idle engine.
 func (r *run) begin(w *worker) {
 	if w.inPass || w.down {
 		return
@@ -327,16 +350,19 @@ func (r *run) begin(w *worker) {
 	r.agenda.add(event{at: end.Sub(epoch), kind: passEnds, worker: w.number, life: w.epoch})
 }
 
-// endPass takes what a pass brought: tokens, and news of the cache.
+// endPass ends a pass: events of the cache are published, and tokens are emitted.
 func (r *run) endPass(w *worker, life uint64) error {
 	if life != w.epoch {
-		return nil // of a process that has died
+		return nil // a pass of a process that has died
 	}
 	w.inPass = false
 	result := w.engine.End()
+
+	// Events leave before tokens, as in vLLM: a client that has an answer finds its blocks in the index.
 	if len(result.Events) > 0 && !r.cfg.NoEvents {
 		r.publish(w, result)
 	}
+
 	ended := false
 	for i := range result.Outputs {
 		out := &result.Outputs[i]
@@ -348,6 +374,7 @@ func (r *run) endPass(w *worker, life uint64) error {
 		r.emit(j, out)
 		ended = ended || out.Done != engine.NotDone
 	}
+
 	r.beginSoon(w)
 	if ended && r.cfg.Concurrency > 0 {
 		return r.admit()
@@ -355,7 +382,7 @@ func (r *run) endPass(w *worker, life uint64) error {
 	return nil
 }
 
-// emit counts a token, and tells the router of a first and a last one.
+// emit counts a token. The router sees the first token and the last one.
 func (r *run) emit(j *job, out *engine.Output) {
 	if out.Index == 0 {
 		r.tally.first(j, r.now)
@@ -371,24 +398,23 @@ func (r *run) emit(j *job, out *engine.Output) {
 		j.worker.gapTime += r.now - j.last
 	}
 	j.last = r.now
+
 	if out.Done == engine.NotDone {
 		return
 	}
 	r.tally.end(j, r.now, out.Index+1)
-	r.ended(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
+	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.prompts = append(r.prompts, j.engine.Prompt)
 	r.signal(event{kind: lastToken, job: j, id: j.id})
-	if r.cfg.Progress != nil && r.tally.completed%64 == 0 {
-		r.cfg.Progress(r.tally.completed)
-	}
 }
 
-// settleEvery is how often stator extproc looks which prompts are computed.
+// settleEvery is how often stator extproc checks which prompts are computed.
 const settleEvery = 20 * time.Millisecond
 
-// settleSoon lets the routers look at their next tick: there is news.
+// settleSoon lets the routers check at their next tick. Ticks without a change are left out, which makes runs
+// faster and changes nothing.
 func (r *run) settleSoon() {
 	if r.settling || r.cfg.FirstTokens {
 		return
@@ -397,28 +423,30 @@ func (r *run) settleSoon() {
 	r.agenda.add(event{at: r.now.Truncate(settleEvery) + settleEvery, kind: settles})
 }
 
+// settle lets every router check which prompts are computed.
 func (r *run) settle() {
 	r.settling = false
 	for _, p := range r.replicas {
 		if p.router.SettlePrefills(r.clock()) > 0 {
-			r.tell(p)
+			r.publishBookings(p)
 		}
 	}
-	if r.cfg.NoEvents && r.inFlight > 0 { // nothing else will call
+	if r.cfg.NoEvents && r.inFlight > 0 { // without events nothing else starts the next check
 		r.settleSoon()
 	}
 }
 
-// signal lets the router hear of a token, later where there is a lag.
+// signal delivers the event of a first or last token to its router, after SignalLag.
 func (r *run) signal(e event) {
-	if e.at = r.now + r.cfg.SignalLag; r.cfg.SignalLag > 0 {
+	e.at = r.now + r.cfg.SignalLag
+	if r.cfg.SignalLag > 0 {
 		r.agenda.add(e)
 		return
 	}
-	_ = r.handle(&e) // cannot fail
+	_ = r.handle(&e) // events of tokens return no error
 }
 
-// buffer is room for a prompt's tokens.
+// buffer returns an empty buffer for the tokens of a prompt.
 func (r *run) buffer() []uint32 {
 	n := len(r.prompts)
 	if n == 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// sessions are conversations that grow: in each turn the prompt so far and a few blocks more.
+// sessions returns conversations: each turn has the prompt so far and two blocks more.
 func sessions(n, turns int, rng *rand.Rand) []trace.Arrival {
 	var out []trace.Arrival
 	for turn := range turns {
@@ -44,7 +44,7 @@ func mustRun(t testing.TB, cfg Config, list []trace.Arrival) *Result {
 	return r
 }
 
-// often restarts workers 0 to 3 in turn, one every span.
+// often restarts workers 0 to 3 in turn, one after each span.
 func often(every, after time.Duration) (list []Restart) {
 	for i := range 20 {
 		list = append(list, Restart{Worker: i % 4, At: time.Duration(i) * every, After: after})
@@ -52,22 +52,22 @@ func often(every, after time.Duration) (list []Restart) {
 	return list
 }
 
-// Everything at once, twice: the same seed gives the same bytes, and every request is accounted
-// for.
+// TestRunsRepeatThemselves runs many configurations twice: the same seed gives the same bytes, and every
+// request completes or fails.
 func TestRunsRepeatThemselves(t *testing.T) {
 	list := sessions(40, 6, rand.New(rand.NewPCG(1, 1)))
 	for name, cfg := range map[string]Config{
-		"plain":       {},
-		"round-robin": {Policy: "round-robin"},
-		"random":      {Policy: "random"},
-		"late":        {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
-		"guessing":    {NoEvents: true},
-		"told":        {FirstTokens: true},
-		"waiting":     {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: 30 * time.Second, Replicas: 2},
-		"parted":      {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
-		"closed loop": {Concurrency: 8},
-		"failing":     {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
-		"slow":        {Slow: map[int]float64{2: 3}},
+		"plain":          {},
+		"round-robin":    {Policy: "round-robin"},
+		"random":         {Policy: "random"},
+		"late":           {EventLag: time.Second, SignalLag: 100 * time.Millisecond, Replicas: 3, Temperature: 0.5},
+		"no events":      {NoEvents: true},
+		"first tokens":   {FirstTokens: true},
+		"waiting":        {Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: 30 * time.Second, Replicas: 2},
+		"separate roles": {Workers: 2, Prefill: 2, DecodePolicy: "least-loaded", SignalLag: 5 * time.Millisecond},
+		"closed loop":    {Concurrency: 8},
+		"failing":        {Restarts: often(time.Second, 200*time.Millisecond), EventLag: 50 * time.Millisecond, Replicas: 2},
+		"slow":           {Slow: map[int]float64{2: 3}},
 	} {
 		cfg.Seed, cfg.Engine = 7, engine.Config{Blocks: 400, BlockSize: 16}
 		first, err := json.Marshal(mustRun(t, cfg, list))
@@ -220,7 +220,7 @@ func TestAgenda(t *testing.T) {
 			left++
 			continue
 		}
-		e, ok := a.take()
+		e, ok := a.next()
 		left--
 		for _, other := range a.heap {
 			if !ok || other.at < e.at || other.at == e.at && other.order < e.order {

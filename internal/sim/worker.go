@@ -12,56 +12,70 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// worker is one engine and what runs on it.
+// worker is one engine with the requests that run on it.
+//
+// Invariants: while down, inPass is false and jobs is empty. epoch grows when the engine dies, so that the
+// end of the pass that it was in has no effect.
 type worker struct {
 	number int
 	role   fleet.Role
 	cfg    engine.Config
 	engine *engine.Engine
-	epoch  uint64 // grows with every start
-	seq    uint64 // of its messages of events
+	epoch  uint64 // of the engine process
+	seq    uint64 // of the next message of events; 0 after a start
 	inPass bool
 	down   bool
 	jobs   map[*job]struct{}
-	// Between tokens, since the engine started.
+	// Gaps between tokens since the engine started, as vLLM's metrics count them.
 	gaps    uint64
 	gapTime time.Duration
 }
 
-// job is one request from its arrival to its end.
+// job is one request from its arrival to its end. With separate roles it is routed twice: request, worker and
+// id are then those of the prefill first, and of the decode later.
 type job struct {
-	prefill engine.Request // for a worker that only does that
-	engine  engine.Request
-	id      string // of the decision, of the last one
+	prefill engine.Request // for a worker that only prefills
+	engine  engine.Request // for a worker that decodes
+	id      string         // of the newest decision
 	session string
-	role    fleet.Role      // of the worker that it is decided for
-	request *engine.Request // that goes there
+	role    fleet.Role      // for which it is decided
+	request *engine.Request // prefill or engine, which is submitted to worker
 	replica *replica
 	worker  *worker
 	number  int
 	seed    uint64
-	at      time.Duration // of its arrival
-	last    time.Duration // of its last token so far
-	first   time.Duration // of its first
+	at      time.Duration // of the arrival
+	last    time.Duration // of the newest token
+	first   time.Duration // of the first token
 }
 
-// answer gives the tokens of an answer, equal to no other's.
-func (j *job) answer(i int) (uint32, bool) { return trace.Token(j.seed<<32|0xa5a5, i) | 1<<31, false }
+// answerTag separates the tokens of answers from those of prompts.
+const answerTag = 0xa5a5
 
-// slow makes all passes longer.
+// answer returns the i-th token of the answer. Bit 31 is set in tokens of answers alone, so that an answer
+// never has blocks in common with another request by chance.
+func (j *job) answer(i int) (uint32, bool) {
+	return trace.Token(j.seed<<32|answerTag, i) | 1<<31, false
+}
+
+// slow multiplies the duration of all passes.
 type slow struct {
 	perfmodel.Timing
 	factor float64
 }
 
+// Prefill returns the duration of a prefill.
 func (s slow) Prefill(p perfmodel.Prefill) time.Duration {
 	return time.Duration(float64(s.Timing.Prefill(p)) * s.factor)
 }
 
+// Decode returns the duration of a decode step.
 func (s slow) Decode(d perfmodel.Decode) time.Duration {
 	return time.Duration(float64(s.Timing.Decode(d)) * s.factor)
 }
 
+// newWorker returns a worker whose engine hashes blocks with its own seed. The router must find equal blocks
+// on engines whose hashes differ.
 func newWorker(number int, cfg Config) (*worker, error) {
 	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
 	w.cfg.HashSeed = uint64(number)
@@ -73,7 +87,7 @@ func newWorker(number int, cfg Config) (*worker, error) {
 	return w, err
 }
 
-// member is the worker as the fleet lists it.
+// member returns the worker as it is listed in the fleets of routers.
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
 		Name: fmt.Sprintf("w%04d", w.number), Model: model, Address: fmt.Sprintf("10.0.%d.%d:8000", w.number>>8, w.number&255),
@@ -85,30 +99,27 @@ func (w *worker) member() fleet.Worker {
 	return m
 }
 
-// message is what one pass of an engine says to one replica.
+// message is the KV events of one pass, on its way to all replicas. Messages are reused after delivery.
 type message struct {
-	worker  *worker
-	epoch   uint64
-	seq     uint64
-	batch   kvevent.Batch
-	readers int // replicas that have not had it yet
+	worker *worker
+	epoch  uint64
+	seq    uint64
+	batch  kvevent.Batch
 }
 
 // publish sends the events of a pass to all replicas.
 func (r *run) publish(w *worker, result *engine.Result) {
-	var m *message
-	if n := len(r.batches); n > 0 {
-		m, r.batches = r.batches[n-1], r.batches[:n-1]
-	} else {
-		m = &message{}
-	}
-	m.worker, m.epoch, m.seq, m.readers = w, w.epoch, w.seq, 1
+	m := r.newMessage()
+	m.worker = w
+	m.epoch = w.epoch
+	m.seq = w.seq
 	w.seq++
 	m.batch.Reset()
 	m.batch.Seconds = float64(r.clock().UnixNano()) / 1e9
 	for i := range result.Events {
 		m.batch.Add(&result.Events[i])
 	}
+
 	if r.cfg.EventLag == 0 {
 		r.deliver(m)
 		return
@@ -116,16 +127,27 @@ func (r *run) publish(w *worker, result *engine.Result) {
 	r.agenda.add(event{at: r.now + r.cfg.EventLag, kind: eventsCome, message: m})
 }
 
-// deliver gives a message to every replica.
+// newMessage returns a message that was delivered, or a new one.
+func (r *run) newMessage() *message {
+	n := len(r.delivered)
+	if n == 0 {
+		return &message{}
+	}
+	m := r.delivered[n-1]
+	r.delivered = r.delivered[:n-1]
+	return m
+}
+
+// deliver applies the events of a message in every replica.
 func (r *run) deliver(m *message) {
 	for _, p := range r.replicas {
 		p.feed.Apply(&feed.Message{Worker: m.worker.member().Name, Epoch: m.epoch, Seq: m.seq, Batch: &m.batch}, r.clock())
 	}
-	r.batches = append(r.batches, m)
+	r.delivered = append(r.delivered, m)
 	r.settleSoon()
 }
 
-// report tells all replicas what an engine itself says of its load.
+// report sends an engine's own load to all replicas, as a scrape of its metrics does.
 func (r *run) report(w *worker) {
 	if w.down {
 		return
@@ -143,21 +165,25 @@ func (r *run) report(w *worker) {
 	}
 }
 
-// die ends an engine with all it was doing.
+// die stops an engine and fails all its requests. It starts again after span.
 func (r *run) die(w *worker, span time.Duration) error {
 	if w.down {
 		return nil
 	}
-	w.down, w.inPass = true, false
-	w.gaps, w.gapTime = 0, 0
+	w.down = true
+	w.inPass = false
+	w.gaps = 0
+	w.gapTime = 0
 	w.epoch++
 	for j := range w.jobs {
 		r.inFlight--
 		r.tally.errors++
-		r.ended(j, Outcome{End: r.now, Failed: true})
+		r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 		j.replica.router.End(j.id, r.clock())
 	}
 	clear(w.jobs)
+
+	// Routers see the failed engine at once, as they do when its lease ends or Envoy reports failures.
 	r.agenda.add(event{at: r.now + span, kind: workerStarts, worker: w.number})
 	for _, p := range r.replicas {
 		p.fleet.SetState(p.names[w.number], fleet.Down)
@@ -168,12 +194,14 @@ func (r *run) die(w *worker, span time.Duration) error {
 	return nil
 }
 
-// start starts an engine again, empty.
+// start starts an engine again, with an empty cache.
 func (r *run) start(w *worker) (err error) {
-	if w.engine, err = engine.New(w.cfg); err != nil {
+	w.engine, err = engine.New(w.cfg)
+	if err != nil {
 		return err
 	}
-	w.down, w.seq = false, 0
+	w.down = false
+	w.seq = 0 // with the new epoch, replicas discard the old cache state
 	for _, p := range r.replicas {
 		if _, err := p.fleet.Put(w.member()); err != nil {
 			return err

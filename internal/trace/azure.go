@@ -79,7 +79,8 @@ func parseAzureRow(line string) (row azureRow, err error) {
 	}
 
 	for _, layout := range azureTimes {
-		if row.at, err = time.Parse(layout, cells[0]); err == nil {
+		row.at, err = time.Parse(layout, cells[0])
+		if err == nil {
 			break
 		}
 	}

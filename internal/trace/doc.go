@@ -8,7 +8,7 @@
 //
 // Prompts are not token ids in a trace but references: equal block ids, segments or texts become equal
 // tokens when [Tokens.Append] writes them. So a long trace needs little memory, and prompts share
-// exactly the prefixes that the trace says they share.
+// exactly the prefixes of the trace.
 //
 // Input is untrusted. Every row is bounded, and an error names the line. The package does no I/O: readers
 // and folders are passed in. A source belongs to one goroutine.
