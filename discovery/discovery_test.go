@@ -1,34 +1,25 @@
 package discovery_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// The NATS server keeps these for the life of the process.
-		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*ipQueue[...]).unregister"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.init.0.func1"),
-	)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func worker(name string) fleet.Worker {
 	return fleet.Worker{Name: name, Model: "sim", Address: "10.0.0.1:8000", Ranks: 1, Epoch: 1, State: fleet.Ready}
 }
 
-// members are the names of a fleet's workers with their states.
+// members returns the names of a fleet's workers with their states.
 func members(f *fleet.Fleet) string {
 	var words []string
 	for _, w := range f.Snapshot().Workers {
@@ -77,49 +68,23 @@ func TestFileRefusesAWrongWorker(t *testing.T) {
 	}
 }
 
-// cluster is a bus, and a fleet that follows it.
+// cluster is a bus and a fleet that follows it.
 type cluster struct {
 	t     *testing.T
 	bus   *bus.Bus
 	fleet *fleet.Fleet
-	log   output
+	log   testkit.Log
 }
 
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-// follow lets f follow a bus of its own; cfg needs no more than what is special.
+// follow makes f follow a new bus until the test ends. The fields that every test needs are filled in.
 func follow(t *testing.T, f *fleet.Fleet, cfg discovery.Config) *cluster {
-	e, err := bus.Embed(bus.EmbedConfig{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	b, err := bus.Connect(t.Context(), bus.Config{Embedded: e, Cluster: "test", LeaseTTL: time.Second, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
+	b := testkit.Bus(t)
 	c := &cluster{t: t, bus: b, fleet: f}
 	ctx, stop := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
 		cfg.Bus, cfg.Fleet = b, f
-		cfg.Log = slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cfg.Log = c.log.Logger()
 		if err := discovery.Bus(ctx, cfg); err != nil {
 			t.Error(err)
 		}

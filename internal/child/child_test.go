@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // role is the variable that makes this test binary one of the children below.
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 		play(r, os.Args[1:])
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }
 
 // play is what a child does.
@@ -106,7 +105,7 @@ func (l *lines) all() []string {
 func (l *lines) await(t *testing.T, prefix string) string {
 	t.Helper()
 	var found string
-	eventually(t, "a line with "+prefix, func() bool {
+	testkit.Eventually(t, "a line with "+prefix, func() bool {
 		i := slices.IndexFunc(l.all(), func(s string) bool { return strings.HasPrefix(s, prefix) })
 		if i >= 0 {
 			found = l.all()[i]
@@ -114,16 +113,6 @@ func (l *lines) await(t *testing.T, prefix string) string {
 		return i >= 0
 	})
 	return found
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func start(t *testing.T, cfg child.Config, r string, args ...string) (*child.Process, *lines) {
@@ -296,7 +285,7 @@ func TestDescendantsAreKilled(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("the end of the process is not seen")
 		}
-		eventually(t, "the grandchild is gone", func() bool { return gone(pid) })
+		testkit.Eventually(t, "the grandchild is gone", func() bool { return gone(pid) })
 	}
 }
 
@@ -316,5 +305,5 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the grandchild is gone", func() bool { return gone(pid) })
+	testkit.Eventually(t, "the grandchild is gone", func() bool { return gone(pid) })
 }
