@@ -2,21 +2,22 @@ package engine
 
 import "github.com/stator-project/stator/internal/kv/kvevent"
 
-// pool is the KV cache: a fixed number of blocks, each active (held by requests), or free and
-// in the list of those to take next.
+// pool is the KV cache: a fixed number of blocks. Each is active, which means that requests use it, or it is in
+// the list of free blocks, in the order in which they are allocated.
 //
-// Invariants: a block is in the list exactly when refs is 0; hashed blocks and the values of
-// cached are the same set; free is the length of the list.
+// Invariants: a block is in the list exactly when refs is 0. Hashed blocks and the values of cached are the same
+// set. free is the length of the list.
 type pool struct {
-	blocks []block // the last one is the list's sentinel
+	blocks []block // the last one is the sentinel of the list
 	cached map[kvevent.Engine]int32
 	free   int
 }
 
+// block is one block. A free block keeps its hash, and can be found, until it is allocated again.
 type block struct {
 	hash       kvevent.Engine
 	hashed     bool
-	refs       int32
+	refs       int32 // requests that use it
 	prev, next int32
 }
 
@@ -31,8 +32,9 @@ func newPool(n int) *pool {
 
 func (p *pool) sentinel() int32 { return int32(len(p.blocks) - 1) }
 
-// take gives the next free block to one holder. Where it was cached, evicted is its hash.
-func (p *pool) take() (id int32, evicted kvevent.Engine, wasCached bool) {
+// allocate returns the next free block, for one request. If it was cached, it is evicted, and evicted is its
+// hash. There must be a free block.
+func (p *pool) allocate() (id int32, evicted kvevent.Engine, wasCached bool) {
 	id = p.blocks[p.sentinel()].next
 	p.remove(id)
 	b := &p.blocks[id]
@@ -45,7 +47,7 @@ func (p *pool) take() (id int32, evicted kvevent.Engine, wasCached bool) {
 	return id, evicted, wasCached
 }
 
-// hold adds a holder to a cached block.
+// hold adds a request to those that use a cached block.
 func (p *pool) hold(id int32) {
 	b := &p.blocks[id]
 	if b.refs == 0 {
@@ -54,8 +56,8 @@ func (p *pool) hold(id int32) {
 	b.refs++
 }
 
-// release takes a holder away. A cached block that nobody holds is taken again last, one
-// that holds nothing worth keeping first.
+// release removes a request from those that use a block. A cached block that no request uses is allocated
+// last. A block without useful content is allocated first.
 func (p *pool) release(id int32) {
 	b := &p.blocks[id]
 	b.refs--
@@ -68,29 +70,31 @@ func (p *pool) release(id int32) {
 	}
 }
 
-// commit caches the block under hash, unless an equal block is cached already.
+// commit caches the block under hash. It returns false where an equal block is cached already.
 func (p *pool) commit(id int32, hash kvevent.Engine) bool {
 	if _, taken := p.cached[hash]; taken {
 		return false
 	}
 	p.cached[hash] = id
-	p.blocks[id].hash, p.blocks[id].hashed = hash, true
+	b := &p.blocks[id]
+	b.hash = hash
+	b.hashed = true
 	return true
 }
 
-// holds says whether the block is what is cached under hash.
+// holds reports whether the block is cached under hash.
 func (p *pool) holds(id int32, hash kvevent.Engine) bool {
 	return p.blocks[id].hashed && p.blocks[id].hash == hash
 }
 
-// uncommit takes a block out of the cache.
+// uncommit removes a block from the cache.
 func (p *pool) uncommit(id int32) {
 	delete(p.cached, p.blocks[id].hash)
 	p.blocks[id].hashed = false
 }
 
-// match returns how many of the chain's first blocks are cached, and how many of those
-// nobody holds.
+// match returns how many of the first blocks of a chain are cached, and how many of these no request uses.
+// The latter count as free until they are used.
 func (p *pool) match(hashes []kvevent.Engine) (hits, inactive int) {
 	for _, h := range hashes {
 		id, ok := p.cached[h]
@@ -105,9 +109,11 @@ func (p *pool) match(hashes []kvevent.Engine) (hits, inactive int) {
 	return hits, inactive
 }
 
+// active returns the number of blocks in use.
 func (p *pool) active() int { return len(p.blocks) - 1 - p.free }
 
-func (p *pool) forget() {
+// clearCache removes all blocks from the cache.
+func (p *pool) clearCache() {
 	for _, id := range p.cached {
 		p.blocks[id].hashed = false
 	}

@@ -1,57 +1,50 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// Config is what an engine is started with. It is read only by [New].
+// Config configures an engine. Zero fields have their defaults. Only [New] reads it.
 type Config struct {
-	// Blocks is the size of the KV cache in blocks; default 16,384. Raising it lets more
-	// requests run at once and keeps more prefixes.
+	// Blocks is the size of the KV cache in blocks; default 16,384. With more blocks, more requests run at
+	// once and more prefixes stay cached.
 	Blocks int
-	// BlockSize is tokens per block; default 16.
+	// BlockSize is the number of tokens of a block; default 16.
 	BlockSize int
-	// MaxNumSeqs bounds the requests that run at once; default 256.
+	// MaxNumSeqs bounds the requests that run at once, as vLLM's max_num_seqs; default 256.
 	MaxNumSeqs int
-	// MaxNumBatchedTokens bounds the tokens of one pass; default 8,192. Raising it shortens the
-	// prefill of long prompts and makes those who decode beside them wait longer.
+	// MaxNumBatchedTokens bounds the tokens of one pass, as vLLM's max_num_batched_tokens; default 8,192. With
+	// more tokens, long prompts are computed sooner, and requests that decode in the same passes are slower.
 	MaxNumBatchedTokens int
-	// MaxModelLen bounds prompt and answer together, in tokens; default 131,072. The KV cache
-	// bounds them too.
+	// MaxModelLen bounds prompt and answer together, in tokens; default 131,072. The KV cache bounds them,
+	// too.
 	MaxModelLen int
-	// MaxWaiting bounds the queue of requests not yet running; default 16,384. Real engines
-	// have no bound; a simulated one shares its machine with what is measured.
+	// MaxWaiting bounds the queue of waiting requests; default 16,384. Real engines have no bound, but a
+	// simulated engine shares its machine with the measured processes.
 	MaxWaiting int
-	// WholePrompts turns chunked prefill off: a prompt is computed in one pass or waits for
-	// one with room. MaxNumBatchedTokens then bounds prompt and answer together.
+	// WholePrompts turns chunked prefill off: a prompt waits until it fits into one pass.
+	// MaxNumBatchedTokens then bounds prompt and answer together.
 	WholePrompts bool
 	// NoPrefixCache turns the prefix cache off, and with it all events.
 	NoPrefixCache bool
-	// PreemptOldest makes the longest running request the victim when the cache is full. The
-	// default victim is the newest, as in vLLM.
-	PreemptOldest bool
-	// HashSeed is where the engine's own block hashes start. Engines with different seeds
-	// give the same block different hashes, as real ones may.
+	// HashSeed is the seed of the engine's block hashes. Engines with different seeds have different hashes
+	// of the same block, as real ones may.
 	HashSeed uint64
-	// Timing says how long passes take; default perfmodel.Polynomial{}.
+	// Timing gives the duration of passes; default perfmodel.Polynomial{}.
 	Timing perfmodel.Timing
 }
 
 func (c Config) withDefaults() Config {
-	set := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&c.Blocks, 16384)
-	set(&c.BlockSize, 16)
-	set(&c.MaxNumSeqs, 256)
-	set(&c.MaxNumBatchedTokens, 8192)
-	set(&c.MaxModelLen, 131072)
-	set(&c.MaxWaiting, 16384)
+	c.Blocks = cmp.Or(c.Blocks, 16384)
+	c.BlockSize = cmp.Or(c.BlockSize, 16)
+	c.MaxNumSeqs = cmp.Or(c.MaxNumSeqs, 256)
+	c.MaxNumBatchedTokens = cmp.Or(c.MaxNumBatchedTokens, 8192)
+	c.MaxModelLen = cmp.Or(c.MaxModelLen, 131072)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 16384)
 	if c.Timing == nil {
 		c.Timing = perfmodel.Polynomial{}
 	}
@@ -69,17 +62,17 @@ func (c Config) Validate() error {
 	}{
 		{"blocks", c.Blocks, 2, 1 << 26},
 		{"block size", c.BlockSize, 1, 1 << 16},
-		{"max seqs", c.MaxNumSeqs, 1, 1 << 20},
-		{"max batched tokens", c.MaxNumBatchedTokens, 1, 1 << 30},
+		{"max num seqs", c.MaxNumSeqs, 1, 1 << 20},
+		{"max num batched tokens", c.MaxNumBatchedTokens, 1, 1 << 30},
 		{"max model len", c.MaxModelLen, 2, 1 << 30},
 		{"max waiting", c.MaxWaiting, 1, 1 << 30},
 	} {
 		if f.value < f.from || f.value > f.to {
-			errs = append(errs, fmt.Errorf("%s is %d: it must lie between %d and %d", f.name, f.value, f.from, f.to))
+			errs = append(errs, fmt.Errorf("%s is %d: it must be between %d and %d", f.name, f.value, f.from, f.to))
 		}
 	}
 	if c.MaxNumBatchedTokens < c.MaxNumSeqs {
-		errs = append(errs, fmt.Errorf("max batched tokens is %d: it must be at least max seqs, %d", c.MaxNumBatchedTokens, c.MaxNumSeqs))
+		errs = append(errs, fmt.Errorf("max num batched tokens is %d: it must be at least max num seqs, %d", c.MaxNumBatchedTokens, c.MaxNumSeqs))
 	}
 	return errors.Join(errs...)
 }

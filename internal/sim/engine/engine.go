@@ -11,10 +11,13 @@ import (
 )
 
 // Engine is one simulated engine with one KV cache. Create it with [New].
+//
+// Invariants: a request of state waiting is in waiting, one of state running is in running, and others are in
+// neither. A request has blocks exactly while it is running. plan and end are valid while inPass is set.
 type Engine struct {
 	cfg   Config
 	pool  *pool
-	limit int // tokens one request may have
+	limit int // tokens that one request may have
 
 	waiting []*Request // head first
 	running []*Request // oldest first
@@ -23,16 +26,16 @@ type Engine struct {
 	end    time.Time
 	plan   []work
 
-	// What the pass did to the cache and emitted, valid until the next Begin.
+	// The result of the pass, and the memory of its events: both are used again by the next Begin.
 	result  Result
 	hashes  []kvevent.Engine
 	tokens  []uint32
-	scratch []uint32
+	scratch []uint32 // tokens of a block that spans prompt and answer
 
 	stats Stats
 }
 
-// work is one request's part of the pass. A nil request was preempted or cancelled since.
+// work is the part of one request in the pass. r is nil where the request was preempted or cancelled since.
 type work struct {
 	r       *Request
 	tokens  int
@@ -47,7 +50,7 @@ func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	limit := min(cfg.MaxModelLen, cfg.Blocks*cfg.BlockSize)
 	if cfg.WholePrompts {
-		// A preempted request is a prompt again, with its answer: that must fit a pass too.
+		// The answer of a preempted request is computed again with its prompt, and must fit into one pass.
 		limit = min(limit, cfg.MaxNumBatchedTokens)
 	}
 	return &Engine{
@@ -85,7 +88,10 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 	if room := e.limit - len(r.Prompt); r.MaxTokens <= 0 || r.MaxTokens > room {
 		r.MaxTokens = room
 	}
-	r.state, r.arrived, r.work = waiting, now, -1
+
+	r.state = waiting
+	r.arrived = now
+	r.work = -1
 	if !e.cfg.NoPrefixCache {
 		r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	}
@@ -93,8 +99,8 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 	return nil
 }
 
-// Cancel takes r out of the engine at once, also in the middle of a pass; false means that it
-// was done already. What it computed stays cached, as does what the pass under way computes of it.
+// Cancel removes r from the engine at once, also during a pass. It returns false where r is done already. Its
+// computed blocks stay cached, and so do those that the running pass computes.
 func (e *Engine) Cancel(r *Request) bool {
 	switch r.state {
 	case waiting:
@@ -102,9 +108,10 @@ func (e *Engine) Cancel(r *Request) bool {
 	case running:
 		e.running = without(e.running, r)
 		if r.work >= 0 && !e.cfg.NoPrefixCache {
-			e.commit(r, r.computed+e.plan[r.work].tokens) // the pass goes on, and others may count on it
+			// Requests that were admitted in this pass may use these blocks.
+			e.announce(r, r.computed+e.plan[r.work].tokens)
 		}
-		e.drop(r)
+		e.unplan(r)
 		e.releaseAll(r)
 	default:
 		return false
@@ -114,31 +121,34 @@ func (e *Engine) Cancel(r *Request) bool {
 	return true
 }
 
-// Reset empties the prefix cache, as vLLM's /reset_prefix_cache does. It returns false, and
-// changes nothing, while requests run.
+// Reset empties the prefix cache, as vLLM's /reset_prefix_cache does. While requests run it changes nothing and
+// returns false.
 func (e *Engine) Reset() bool {
 	if e.pool.active() > 0 {
 		return false
 	}
-	e.pool.forget()
-	e.result.Events = e.result.Events[:0] // of a pass whose requests were all cancelled: they are void
+	e.pool.clearCache()
+
+	// A pass whose requests were all cancelled may have events, about blocks that are not cached any more.
+	e.result.Events = e.result.Events[:0]
 	return true
 }
 
-// Begin plans a pass that starts now and returns when it ends; ok is false when there is
-// nothing to do. A pass that has begun must end before the next begins: until then Begin
-// returns the same end.
+// Begin plans a pass that starts now and returns the time of its end. ok is false when there is no work. Until
+// the pass is ended, Begin returns the same time again.
 func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 	if e.inPass {
 		return e.end, true
 	}
 	e.plan = e.plan[:0]
-	e.hashes, e.tokens = e.hashes[:0], e.tokens[:0]
-	e.result.Outputs, e.result.Events = e.result.Outputs[:0], e.result.Events[:0]
+	e.hashes = e.hashes[:0]
+	e.tokens = e.tokens[:0]
+	e.result.Outputs = e.result.Outputs[:0]
+	e.result.Events = e.result.Events[:0]
 
 	budget, preempted := e.planRunning(e.cfg.MaxNumBatchedTokens)
 	for preempted && !e.planned() {
-		// The victim was the only one with work: plan again, now with its blocks.
+		// The victim was the only request with work. Plan again with its blocks.
 		budget, preempted = e.planRunning(e.cfg.MaxNumBatchedTokens)
 	}
 	if !preempted {
@@ -152,12 +162,13 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 	return e.end, true
 }
 
+// planned reports whether the pass has work.
 func (e *Engine) planned() bool {
 	return slices.ContainsFunc(e.plan, func(w work) bool { return w.r != nil })
 }
 
-// planRunning gives the running requests their decode steps and chunks, and returns what is
-// left of the budget.
+// planRunning plans the decode steps and chunks of running requests. When blocks are missing it preempts the
+// newest request, as vLLM does. It returns the remaining budget of tokens.
 func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		r := e.running[i]
@@ -166,46 +177,43 @@ func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 			break
 		}
 		want = min(want, budget)
+
 		for e.missing(r, want) > e.pool.free {
 			victim := e.running[len(e.running)-1]
-			if e.cfg.PreemptOldest {
-				victim = e.running[0]
-				i--
-			}
 			budget += e.preempt(victim)
 			preempted = true
 			if victim == r {
 				return budget, true
 			}
 		}
-		e.give(r, want)
+		e.planTokens(r, want)
 		budget -= want
 	}
 	return budget, preempted
 }
 
-// preempt sends r back to the head of the queue without its blocks, and returns the tokens
-// it had in this pass.
+// preempt moves r to the head of the queue and frees its blocks. It returns the tokens that r had in this pass.
 func (e *Engine) preempt(r *Request) (refund int) {
 	if r.work >= 0 && !e.cfg.NoPrefixCache {
-		e.disclaim(r, r.computed+e.plan[r.work].tokens)
+		e.unclaim(r, r.computed+e.plan[r.work].tokens)
 	}
-	refund = e.drop(r)
+	refund = e.unplan(r)
 	e.releaseAll(r)
 	e.running = without(e.running, r)
-	r.Delivered = 0 // gone with the blocks
+	r.Delivered = 0 // delivered tokens were in the blocks
 	e.waiting = slices.Insert(e.waiting, 0, r)
 	r.state = waiting
 	e.stats.Preemptions++
 	return refund
 }
 
-// admit moves requests from the queue into the batch, in order, until one does not fit.
+// admit moves requests from the queue to the running ones, in order, until one does not fit.
 func (e *Engine) admit(budget int) {
 	for len(e.waiting) > 0 && len(e.running) < e.cfg.MaxNumSeqs && budget > 0 {
 		r := e.waiting[0]
 		size := e.cfg.BlockSize
-		// At least one token must be computed, or there would be nothing to emit from.
+
+		// At least one token must be computed, because an answer is emitted from its result.
 		hits, inactive := 0, 0
 		if !e.cfg.NoPrefixCache {
 			hits, inactive = e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)])
@@ -213,43 +221,49 @@ func (e *Engine) admit(budget int) {
 		if ceil(r.known(), size)-hits > e.pool.free-inactive {
 			return
 		}
+
 		computed := max(hits*size, min(r.Delivered, r.known()-1))
 		want := r.known() - computed
 		if want > budget && e.cfg.WholePrompts {
 			return
 		}
 		want = min(want, budget)
+
 		for _, h := range r.hashes[:hits] {
 			id := e.pool.cached[h]
 			e.pool.hold(id)
 			r.blocks = append(r.blocks, id)
 		}
-		r.computed, r.committed = computed, hits
+
+		r.computed = computed
+		r.committed = hits
 		if !r.admitted {
-			r.admitted, r.cached = true, hits*size
+			r.admitted = true
+			r.cached = hits * size
 			e.stats.PrefixQueries += uint64(r.known())
 			e.stats.PrefixHits += uint64(hits * size)
 		}
+
 		e.waiting[0] = nil
 		e.waiting = e.waiting[1:]
 		e.running = append(e.running, r)
 		r.state = running
-		e.give(r, want)
+		e.planTokens(r, want)
 		budget -= want
 	}
 }
 
-// claim caches the blocks that this pass fills: who is admitted after r, in the same pass too, finds
-// them, as in vLLM. They are announced when the pass ends.
+// claim caches the blocks that this pass is going to fill. A request that is admitted later, also in the same
+// pass, finds them, as in vLLM. Their events follow when the pass ends.
 func (e *Engine) claim(r *Request, computed int) {
 	for i := r.committed; i < computed/e.cfg.BlockSize; i++ {
 		e.pool.commit(r.blocks[i], r.hashes[i])
 	}
 }
 
-// disclaim takes back what r claimed in this pass. Nobody has found it yet: a pass that preempts
-// admits no one.
-func (e *Engine) disclaim(r *Request, computed int) {
+// unclaim removes the blocks that r claimed in this pass. No other request has found them, because a pass that
+// preempts admits no request.
+func (e *Engine) unclaim(r *Request, computed int) {
 	for i := r.committed; i < computed/e.cfg.BlockSize; i++ {
 		if e.pool.holds(r.blocks[i], r.hashes[i]) {
 			e.pool.uncommit(r.blocks[i])
@@ -257,32 +271,34 @@ func (e *Engine) disclaim(r *Request, computed int) {
 	}
 }
 
-// missing is how many blocks r lacks to compute tokens more.
+// missing returns the number of blocks that r needs for further tokens.
 func (e *Engine) missing(r *Request, tokens int) int {
 	return ceil(r.computed+tokens, e.cfg.BlockSize) - len(r.blocks)
 }
 
-// give plans tokens of r and takes the blocks they need.
-func (e *Engine) give(r *Request, tokens int) {
+// planTokens adds tokens of r to the plan and allocates their blocks.
+func (e *Engine) planTokens(r *Request, tokens int) {
 	for range e.missing(r, tokens) {
-		id, evicted, wasCached := e.pool.take()
+		id, evicted, wasCached := e.pool.allocate()
 		if wasCached {
-			e.say(kvevent.Raw{Kind: kvevent.Removed, Hashes: e.keep(evicted)})
+			e.addEvent(kvevent.Raw{Kind: kvevent.Removed, Hashes: e.copyHashes(evicted)})
 		}
 		r.blocks = append(r.blocks, id)
 	}
+
 	r.work = len(e.plan)
 	if !e.cfg.NoPrefixCache {
 		e.claim(r, r.computed+tokens)
 	}
-	// What a preempted request must compute again is prefill too, answer or not. The last token of a
-	// prompt that was delivered is a step like any other.
+
+	// A preempted request computes prompt and answer again, as prefill. The last token of a delivered prompt
+	// is a decode step.
 	prefill := r.computed < len(r.Prompt) && r.Delivered == 0 || tokens > 1
 	e.plan = append(e.plan, work{r, tokens, prefill})
 }
 
-// drop takes r out of the plan and returns the tokens it had there.
-func (e *Engine) drop(r *Request) (tokens int) {
+// unplan removes r from the plan and returns the tokens that it had there.
+func (e *Engine) unplan(r *Request) (tokens int) {
 	if r.work < 0 {
 		return 0
 	}
@@ -292,15 +308,17 @@ func (e *Engine) drop(r *Request) (tokens int) {
 	return tokens
 }
 
-// releaseAll frees r's blocks, the last first.
+// releaseAll frees the blocks of r, from the last to the first.
 func (e *Engine) releaseAll(r *Request) {
 	for _, id := range slices.Backward(r.blocks) {
 		e.pool.release(id)
 	}
 	r.blocks = r.blocks[:0]
-	r.computed, r.committed = 0, 0
+	r.computed = 0
+	r.committed = 0
 }
 
+// duration returns the duration of the planned pass.
 func (e *Engine) duration() time.Duration {
 	var p perfmodel.Prefill
 	d := perfmodel.Decode{Capacity: e.cfg.Blocks * e.cfg.BlockSize}
@@ -312,7 +330,7 @@ func (e *Engine) duration() time.Duration {
 			p.Requests++
 			p.Prefix += w.r.computed
 			p.Input += w.r.computed + w.tokens
-			continue // its first token comes with the last chunk, at no further cost
+			continue // the first token is emitted with the last chunk, at no further cost
 		}
 		d.Requests++
 		d.Context += w.r.known()

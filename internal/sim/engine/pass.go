@@ -6,10 +6,10 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Reason says why an answer ended.
+// Reason is the reason for the end of an answer.
 type Reason uint8
 
-// The reasons. Not all outputs are last ones.
+// The reasons. Outputs before the last one are NotDone.
 const (
 	NotDone Reason = iota
 	Length         // MaxTokens were emitted
@@ -22,32 +22,32 @@ type Output struct {
 	Token   uint32
 	// Index counts the request's tokens from 0.
 	Index int
-	// Cached is how many tokens of the prompt were found in the cache when the request was
-	// first admitted.
+	// Cached is how many tokens of the prompt were found in the cache when the request was first admitted.
 	Cached int
-	// Done is why this is the request's last token, or NotDone.
+	// Done is the reason why this is the last token, or NotDone.
 	Done Reason
 }
 
-// Result is what a pass brought. It belongs to the engine and is valid until the next Begin.
+// Result is the result of a pass. It belongs to the engine and is valid until the next Begin.
 type Result struct {
 	Outputs []Output
 	// Events are the changes of the cache, in order.
 	Events []kvevent.Raw
 }
 
-// End ends the pass that [Engine.Begin] began and returns what it brought: nothing, where no
-// pass has begun.
+// End ends the pass that [Engine.Begin] began and returns its result. The result is empty where no pass has
+// begun.
 func (e *Engine) End() *Result {
 	if !e.inPass {
 		return &Result{}
 	}
 	e.inPass = false
 	e.stats.Passes++
+
 	for i := range e.plan {
 		w := e.plan[i]
 		if w.r == nil {
-			continue
+			continue // preempted or cancelled since
 		}
 		w.r.work = -1
 		if w.prefill {
@@ -55,7 +55,7 @@ func (e *Engine) End() *Result {
 		}
 		w.r.computed += w.tokens
 		if !e.cfg.NoPrefixCache {
-			e.commit(w.r, w.r.computed)
+			e.announce(w.r, w.r.computed)
 		}
 		if w.r.computed == w.r.known() {
 			e.emit(w.r)
@@ -64,36 +64,40 @@ func (e *Engine) End() *Result {
 	return &e.result
 }
 
-// commit says which of the blocks that the pass has filled the cache took when r claimed them: one
-// event for each run of neighbours.
-func (e *Engine) commit(r *Request, computed int) {
+// announce adds the events of blocks that the pass filled and that claim cached, with one event for each run of
+// neighbouring blocks. Blocks that equal a cached block are not announced.
+func (e *Engine) announce(r *Request, computed int) {
 	full := computed / e.cfg.BlockSize
 	from := r.committed
 	for i := r.committed; i < full; i++ {
 		if e.pool.holds(r.blocks[i], r.hashes[i]) {
 			continue
 		}
-		e.sayStored(r, from, i)
+		e.addStored(r, from, i)
 		from = i + 1
 	}
-	e.sayStored(r, from, full)
+	e.addStored(r, from, full)
 	r.committed = max(r.committed, full)
 }
 
-func (e *Engine) sayStored(r *Request, from, to int) {
+// addStored adds an event for the blocks [from, to) of a request.
+func (e *Engine) addStored(r *Request, from, to int) {
 	if from >= to {
 		return
 	}
 	raw := kvevent.Raw{
-		Kind: kvevent.Stored, Hashes: e.keep(r.hashes[from:to]...), BlockSize: e.cfg.BlockSize,
+		Kind: kvevent.Stored, Hashes: e.copyHashes(r.hashes[from:to]...), BlockSize: e.cfg.BlockSize,
 		LoRA: r.LoRA, LoRAID: r.LoRAID, Session: r.Session,
 	}
 	if from > 0 {
-		raw.Parent, raw.HasParent = r.hashes[from-1], true
+		raw.Parent = r.hashes[from-1]
+		raw.HasParent = true
 	} else {
 		raw.Salt = r.Salt
 	}
-	// Tokens of the prompt are not copied; those of the answer are, into the pass's buffer.
+
+	// Tokens of the prompt are not copied. Those of the answer are copied into the pass's buffer, because the
+	// answer grows.
 	n := len(e.tokens)
 	tokens := r.tokens(e.tokens, from*e.cfg.BlockSize, to*e.cfg.BlockSize)
 	if to*e.cfg.BlockSize > len(r.Prompt) {
@@ -101,15 +105,16 @@ func (e *Engine) sayStored(r *Request, from, to int) {
 		tokens = tokens[n:len(tokens):len(tokens)]
 	}
 	raw.Tokens = tokens
-	e.say(raw)
+	e.addEvent(raw)
 }
 
-// emit gives r its next token, and ends it where that was the last.
+// emit emits the next token of r, and ends r where that is the last one.
 func (e *Engine) emit(r *Request) {
 	i := len(r.answer)
 	token, stop := r.Next(i)
 	r.answer = append(r.answer, token)
 	e.stats.GenerationTokens++
+
 	out := Output{Request: r, Token: token, Index: i, Cached: r.cached}
 	switch {
 	case stop:
@@ -117,6 +122,7 @@ func (e *Engine) emit(r *Request) {
 	case len(r.answer) >= r.MaxTokens:
 		out.Done = Length
 	}
+
 	if out.Done != NotDone {
 		r.state = done
 		e.releaseAll(r)
@@ -128,20 +134,21 @@ func (e *Engine) emit(r *Request) {
 	e.result.Outputs = append(e.result.Outputs, out)
 }
 
-func (e *Engine) say(raw kvevent.Raw) { e.result.Events = append(e.result.Events, raw) }
+// addEvent adds a change of the cache to the result of the pass.
+func (e *Engine) addEvent(raw kvevent.Raw) { e.result.Events = append(e.result.Events, raw) }
 
-// keep copies hashes into the pass's buffer: requests and blocks change theirs.
-func (e *Engine) keep(hashes ...kvevent.Engine) []kvevent.Engine {
+// copyHashes copies hashes into the pass's buffer, because requests and blocks change theirs.
+func (e *Engine) copyHashes(hashes ...kvevent.Engine) []kvevent.Engine {
 	from := len(e.hashes)
 	e.hashes = append(e.hashes, hashes...)
 	return e.hashes[from:len(e.hashes):len(e.hashes)]
 }
 
-// Stats are an engine's figures: what it holds now, and what it did since it started.
+// Stats are an engine's figures: its present state, and counts since it started.
 type Stats struct {
 	Running, Waiting int
-	// Blocks is the cache's size; Active are held by requests; Cached can be found, held or
-	// not.
+	// Blocks is the size of the cache. Active blocks are used by requests. Cached blocks can be found, used
+	// or not.
 	Blocks, Active, Cached int
 	// PrefixQueries and PrefixHits count prompt tokens looked up and found.
 	PrefixQueries, PrefixHits      uint64
@@ -150,14 +157,18 @@ type Stats struct {
 	Finished, Cancelled            uint64
 }
 
-// Stats returns the figures now.
+// Stats returns the present figures.
 func (e *Engine) Stats() Stats {
 	s := e.stats
-	s.Running, s.Waiting = len(e.running), len(e.waiting)
-	s.Blocks, s.Active, s.Cached = e.cfg.Blocks, e.pool.active(), len(e.pool.cached)
+	s.Running = len(e.running)
+	s.Waiting = len(e.waiting)
+	s.Blocks = e.cfg.Blocks
+	s.Active = e.pool.active()
+	s.Cached = len(e.pool.cached)
 	return s
 }
 
+// String returns the present state in one line.
 func (s Stats) String() string {
 	return fmt.Sprintf("running %d, waiting %d, blocks %d: active %d, cached %d", s.Running, s.Waiting, s.Blocks, s.Active, s.Cached)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
-// Whatever happens to an engine: every block is held as often as requests hold it and is in
-// the free list exactly when nobody does; what the events say, replayed, is what is cached;
-// every request ends with the tokens it would have had alone; and at the end nothing is held.
-func TestRandomLives(t *testing.T) {
+// TestRandomOperations applies random operations to engines. After each one, the references of every block equal
+// the requests that use it, a block is in the free list exactly when no request uses it, and the replayed
+// events are the cached blocks. Every request ends with its own tokens, and at the end no block is in use.
+func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			l := newLife(t, rand.New(rand.NewPCG(seed, 1)))
@@ -45,7 +45,7 @@ type life struct {
 func newLife(t *testing.T, rng *rand.Rand) *life {
 	e, err := New(Config{
 		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxNumSeqs: 1 + rng.IntN(6), MaxNumBatchedTokens: 6 + rng.IntN(30),
-		WholePrompts: rng.IntN(4) == 0, PreemptOldest: rng.IntN(2) == 0, HashSeed: rng.Uint64(),
+		WholePrompts: rng.IntN(4) == 0, HashSeed: rng.Uint64(),
 		Timing: perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
 	})
 	if err != nil {

@@ -10,41 +10,41 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// Request is one sequence to compute. Fill the exported fields, hand it to [Engine.Submit]
-// and do not touch it until it is done; it cannot be used again.
+// Request is one sequence to compute. Set the exported fields and pass it to [Engine.Submit]. Do not change it
+// until it is done. It cannot be submitted again.
 type Request struct {
-	// Prompt must have a token. It may be shared between requests; nobody may change it.
+	// Prompt has at least one token. Requests may share it; it must not be changed.
 	Prompt []uint32
-	// MaxTokens is how many tokens to emit at most; 0 means as many as the model length has room
-	// for.
+	// MaxTokens bounds the tokens of the answer; 0 means that the model length bounds them.
 	MaxTokens int
-	// Next returns the i-th token of the answer and whether it ends it. It must depend on
-	// nothing that changes: an engine that preempts does not ask again.
+	// Next returns the i-th token of the answer, and whether the answer ends with it. It is called once for
+	// each token, also when the request is preempted in between.
 	Next func(i int) (token uint32, stop bool)
-	// Delivered is how many tokens of the prompt come computed, from a prefill worker: they take blocks
-	// here and no time. An engine that preempts the request computes them all the same.
+	// Delivered is how many tokens of the prompt were computed by a prefill worker and transferred. They use
+	// blocks here and no time. If the request is preempted, they must be computed.
 	Delivered int
-	// LoRA and Salt separate prefix caches; LoRAID is the engine's number of the adapter.
+	// LoRA and Salt separate prefix caches. LoRAID is the engine's number of the adapter.
 	LoRA   string
 	LoRAID int
 	Salt   string
-	// Session is echoed in events.
+	// Session is copied into events.
 	Session string
-	// Owner is the caller's.
+	// Owner is for the caller. The engine does not use it.
 	Owner any
 
 	state     state
 	arrived   time.Time
 	answer    []uint32
 	hashes    []kvevent.Engine // of the full blocks of known tokens
-	blocks    []int32          // that hold computed and planned tokens
-	computed  int              // tokens in blocks
+	blocks    []int32          // of computed and planned tokens, in order
+	computed  int              // tokens whose KV entries are in blocks
 	committed int              // blocks that were offered to the cache
 	cached    int              // tokens found in the cache at the first admission
-	work      int              // index in the pass's plan, or -1
-	admitted  bool             // at least once
+	work      int              // index in the plan of the pass, or -1
+	admitted  bool             // was running at least once; the hit rate counts the first time alone
 }
 
+// state is the state of a request; see doc.go.
 type state uint8
 
 const (
@@ -54,11 +54,11 @@ const (
 	done
 )
 
-// known is how many tokens the request has: its prompt and what it emitted.
+// known returns the number of tokens that the request has: prompt and answer so far.
 func (r *Request) known() int { return len(r.Prompt) + len(r.answer) }
 
-// tokens appends the known tokens [from, to) to dst, or returns them in place where the
-// prompt alone holds them.
+// tokens returns the known tokens [from, to). It appends them to dst, except where they are all in the prompt:
+// then it returns that part of the prompt, which must not be changed.
 func (r *Request) tokens(dst []uint32, from, to int) []uint32 {
 	p := len(r.Prompt)
 	if to <= p {
@@ -71,8 +71,8 @@ func (r *Request) tokens(dst []uint32, from, to int) []uint32 {
 	return append(dst, r.answer[from-p:to-p]...)
 }
 
-// extendHashes hashes the blocks that became full. Each block's hash is seeded with the one
-// before it: one call per block, and a chain like that of real engines.
+// extendHashes adds the hashes of blocks that became full. The hash of a block is seeded with the hash of the
+// block before it, which makes a chain like that of real engines with one call per block.
 func (r *Request) extendHashes(size int, seed uint64, scratch []uint32) {
 	full := r.known() / size
 	if cap(r.hashes) < full {
@@ -88,7 +88,7 @@ func (r *Request) extendHashes(size int, seed uint64, scratch []uint32) {
 	}
 }
 
-// root seeds the first block's hash.
+// root returns the seed of the first block's hash.
 func (r *Request) root(seed uint64) uint64 {
 	if r.LoRA != "" {
 		seed = xxh3.HashStringSeed(r.LoRA, seed+1)

@@ -14,9 +14,9 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// The files of testdata are scenarios. Their verbs:
+// TestScenarios runs the files of testdata. Their verbs:
 //
-//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole] [oldest]
+//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole]
 //	      a new engine; block is tokens per block, tokens the budget of a pass. A prefill takes
 //	      10 ms and 1 ms for each new token, a decode step 5 ms.
 //	submit NAME prompt=1-10,50 [max=N] [salt=X] [lora=X] [delivered=N]
@@ -84,8 +84,8 @@ func (s *scenario) run(d *datadriven.TestData, w *strings.Builder) {
 
 func (s *scenario) start(d *datadriven.TestData, w *strings.Builder) {
 	cfg := engine.Config{
-		WholePrompts: d.HasArg("whole"), PreemptOldest: d.HasArg("oldest"),
-		Timing: perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond},
+		WholePrompts: d.HasArg("whole"),
+		Timing:       perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond},
 	}
 	cfg.MaxNumSeqs = 4
 	for key, field := range map[string]*int{"blocks": &cfg.Blocks, "block": &cfg.BlockSize, "seqs": &cfg.MaxNumSeqs,
