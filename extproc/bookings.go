@@ -47,5 +47,6 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 	}
 }
 
-// applyBookings applies an update of another replica.
+// applyBookings applies an update of another replica. The receiver ignores this replica's own updates, which the
+// bus delivers too.
 func (r *Router) applyBookings(update *peers.Update) { r.peers.Apply(update, time.Now()) }

@@ -15,7 +15,7 @@ import (
 )
 
 // settleTime is how long a worker that has become ready waits for its first pick. Within a second every
-// Envoy knows the worker; a pick that Envoy does not know is ignored.
+// Envoy has the worker. An Envoy ignores a pick of an address that it does not have.
 const settleTime = 1500 * time.Millisecond
 
 // addListedWorkers puts the workers of the configuration into the fleet, and opens their event sockets.

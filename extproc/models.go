@@ -78,7 +78,8 @@ func (r *Router) prepare(path string) (*prompt.Model, error) {
 	return r.prepared[path], nil
 }
 
-// blockSize returns the tokens per block of prompts for a worker.
+// blockSize returns the tokens per block of prompts for a worker. It is the model's and not the worker's: events
+// with another block size cannot match a prompt, and are counted.
 func (r *Router) blockSize(w *fleet.Worker) int {
 	if sizes := r.blockSizes.Load(); sizes != nil {
 		return (*sizes)[w.Model]
@@ -107,7 +108,7 @@ func queueConfig(q *config.Queue) *queue.Config {
 	return cfg
 }
 
-// orderOf returns the order of that name, which the configuration has validated.
+// orderOf returns the order of that name. The configuration has validated it, so there is no error.
 func orderOf(name string) queue.Order {
 	order, _ := queue.ParseOrder(name)
 	return order

@@ -184,7 +184,8 @@ func (r *Router) ReadyModels() error {
 	return nil
 }
 
-// Reload replaces the models and settings that need no restart.
+// Reload replaces the models and settings that need no restart; see the package comment. After an error the old
+// ones stay in use.
 func (r *Router) Reload(settings *config.Config) error {
 	if err := r.setModels(settings); err != nil {
 		return err

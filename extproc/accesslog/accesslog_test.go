@@ -22,7 +22,7 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 )
 
-// table is a table of bookings: by id, who carries them and since when.
+// table is a table of bookings by id, with their Envoy and time.
 type table struct {
 	mu   sync.Mutex
 	open map[string]booking // guarded by mu
@@ -120,7 +120,7 @@ func entry(booking, decision, picked, served string) messages.Entry {
 
 func message(entries ...messages.Entry) *messages.Log { return &messages.Log{Entries: entries} }
 
-// Every end of a request ends its booking, whoever served it, and nobody else's.
+// TestEntriesEndBookings: each entry ends the booking of its request and no other, whatever its outcome.
 func TestEntriesEndBookings(t *testing.T) {
 	b := newTable("served", "retried", "cancelled", "refused", "open")
 	s, reg := newServer(b)
@@ -174,6 +174,7 @@ func samples(t *testing.T, reg *prometheus.Registry, name string) uint64 {
 	return 0
 }
 
+// TestMetricsAreWellNamed lints every metric of the package.
 func TestMetricsAreWellNamed(t *testing.T) {
 	_, reg := newServer(newTable())
 	problems, err := testutil.GatherAndLint(reg)
@@ -182,7 +183,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	}
 }
 
-// stream is Envoy's end of a stream; closing it ends the stream.
+// stream is a stream whose messages the test makes. Closing it ends the stream.
 type stream struct {
 	grpc.ServerStream
 	host string
@@ -202,8 +203,8 @@ func (s *stream) Context() context.Context {
 	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(s.host), Port: 4711}})
 }
 
-// watched runs test in a bubble of time, with a server whose Run is on and no bookings yet.
-// connect opens a stream and wait lets time pass.
+// watched runs test in fake time, with a running server and no bookings. connect opens a stream, and wait lets
+// time pass.
 func watched(t *testing.T, test func(s *Server, b *table, connect func(host string) *stream, wait func(time.Duration))) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTable()
@@ -234,9 +235,9 @@ func (b *table) wantOpen(t *testing.T, when, want string) {
 	}
 }
 
-// An Envoy whose log stays closed for more than five seconds has gone: nobody else will say how
-// its requests ended. Other Envoys' bookings stay.
-func TestSilentEnvoy(t *testing.T) {
+// TestBookingsOfClosedLogEnd: the bookings of an Envoy end five seconds after it has closed its log, because no
+// entry will end them. Other Envoys' bookings stay.
+func TestBookingsOfClosedLogEnd(t *testing.T) {
 	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
 		threads := []*stream{connect("10.0.0.1"), connect("10.0.0.1")}
 		other := connect("10.0.0.2")
@@ -254,9 +255,9 @@ func TestSilentEnvoy(t *testing.T) {
 	})
 }
 
-// An Envoy that is back before the five seconds are over may be another process, which knows
-// nothing of what the first one carried.
-func TestEnvoyThatComesBack(t *testing.T) {
+// TestReconnectedEnvoyEndsOldBookings: an Envoy that reconnects within five seconds may be another process,
+// which reports nothing of the first one's requests. Only the bookings of before end.
+func TestReconnectedEnvoyEndsOldBookings(t *testing.T) {
 	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
 		first := connect("10.0.0.1")
 		b.book("carried by the first", "10.0.0.1")
@@ -273,8 +274,8 @@ func TestEnvoyThatComesBack(t *testing.T) {
 	})
 }
 
-// An Envoy that comes and goes all the time does not put off the end of what it left behind.
-func TestEnvoyThatFlaps(t *testing.T) {
+// TestFlappingEnvoyEndsOldBookings: repeated reconnections do not delay the end of old bookings.
+func TestFlappingEnvoyEndsOldBookings(t *testing.T) {
 	watched(t, func(_ *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
 		b.book("0", "10.0.0.1")
 		wait(time.Millisecond)
@@ -294,8 +295,9 @@ func TestEnvoyThatFlaps(t *testing.T) {
 	})
 }
 
-// A message is worked off as it comes, and a stream may end at any time.
-func TestStream(t *testing.T) {
+// TestStreamMayEndAtAnyTime: the entries of a message are handled at once, and a stream may end after any
+// message.
+func TestStreamMayEndAtAnyTime(t *testing.T) {
 	watched(t, func(s *Server, b *table, connect func(string) *stream, wait func(time.Duration)) {
 		for i := range 4 {
 			b.book(fmt.Sprint(i), "10.0.0.1")
@@ -313,7 +315,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-func TestSource(t *testing.T) {
+// TestSourceIsTheHost: connections of one Envoy have one source.
+func TestSourceIsTheHost(t *testing.T) {
 	for want, addr := range map[string]net.Addr{
 		"10.0.0.1": &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1},
 		"fe80::1":  &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1},
@@ -324,6 +327,6 @@ func TestSource(t *testing.T) {
 		}
 	}
 	if got := Source(t.Context()); got != "" {
-		t.Errorf("nobody is %q", got)
+		t.Errorf("a stream without a peer has source %q", got)
 	}
 }

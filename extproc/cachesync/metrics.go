@@ -19,7 +19,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "feed")
 	m := &metrics{
 		recoveries: part.Counters("recoveries_total",
-			"Attempts to make a rank's cache state exact from its agent, by what the agent sent and by the state after it.", "by", "result"),
+			"Attempts to make a rank's cache state exact from its agent, by what the agent sent and by the state after it.",
+			"by", "result"),
 		duration: part.Histogram("recovery_duration_seconds",
 			"Duration of these attempts.", prometheus.ExponentialBuckets(1e-3, 4, 8)),
 		dumped: part.Counter("snapshot_bytes_total", "Size of the cache snapshots received from agents."),

@@ -31,7 +31,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// headers is the first message of a request, with pairs of keys and values.
+// headers returns the first message of a request, with pairs of keys and values.
 func headers(end bool, pairs ...string) *extprocv3.ProcessingRequest {
 	m := &extprocv3.HttpHeaders{EndOfStream: end, Headers: &corev3.HeaderMap{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -50,7 +50,7 @@ func body(end bool, b string) *extprocv3.ProcessingRequest {
 	}}
 }
 
-// generated is what the generated code makes of a request.
+// generated returns a request as the generated code decodes it.
 func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
 	r := Request{Affinity: affinity, Buffered: m.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED}
 	switch q := m.GetRequest().(type) {
@@ -106,8 +106,8 @@ var requests = []*extprocv3.ProcessingRequest{
 	}}}},
 }
 
-// FuzzRequest: what the generated code reads is read alike, and what is refused it refuses too,
-// or it holds a message twice.
+// FuzzRequest: both decoders return the same fields. A message that is refused is also refused by the generated
+// code, or has a message field twice.
 func FuzzRequest(f *testing.F) {
 	for _, m := range requests {
 		f.Add(marshal(f, m))
@@ -129,8 +129,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// An answer reads back as what was said.
-func TestResponse(t *testing.T) {
+// TestResponseIsReadByGeneratedCode: the generated code decodes each response to the same values.
+func TestResponseIsReadByGeneratedCode(t *testing.T) {
 	long := strings.Repeat("10.0.0.1:8000,", 40)
 	for _, r := range []Response{
 		{To: Headers, Booking: "0123456789abcdef"},
@@ -175,7 +175,7 @@ func TestResponse(t *testing.T) {
 	}
 }
 
-// logOf is a message of the access log.
+// logOf returns a message of the access log.
 func logOf(entries ...*datav3.HTTPAccessLogEntry) *alsv3.StreamAccessLogsMessage {
 	return &alsv3.StreamAccessLogsMessage{
 		Identifier: &alsv3.StreamAccessLogsMessage_Identifier{LogName: "gateway", Node: &corev3.Node{Id: "envoy-a"}},
@@ -201,7 +201,7 @@ var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCom
 	}},
 }, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345}}
 
-// theirs is what the generated code makes of an entry.
+// theirs returns an entry as the generated code decodes it.
 func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 	c := m.GetCommonProperties()
 	fact := func(namespace, key string) string {
@@ -216,7 +216,7 @@ func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 	}
 }
 
-// FuzzLog: entries are read as the generated code reads them.
+// FuzzLog: both decoders return the same entries.
 func FuzzLog(f *testing.F) {
 	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, finished)))
 	f.Add(marshal(f, logOf()))
@@ -247,8 +247,8 @@ func FuzzLog(f *testing.F) {
 	})
 }
 
-// The codec reads and writes what is ours and what is not.
-func TestCodec(t *testing.T) {
+// TestCodecHandlesBothKinds: the codec encodes and decodes the messages of this package and generated ones.
+func TestCodecHandlesBothKinds(t *testing.T) {
 	c := Codec()
 	data := marshal(t, headers(false, ":method", "POST", ":path", "/v1/completions"))
 	slices := mem.BufferSlice{mem.SliceBuffer(data[:7]), mem.SliceBuffer(data[7:])}
@@ -275,8 +275,8 @@ func TestCodec(t *testing.T) {
 	}
 }
 
-// BenchmarkWire asks what the messages of one request cost to read and write, beside the
-// generated code: the headers of a small client, a body of 1,000 bytes, two answers and an entry.
+// BenchmarkWire: how long do the messages of one request take, compared with the generated code? The headers are
+// those of a small client, with a body of 1,000 bytes, two responses and one entry.
 //
 //	go test ./extproc/envoywire -run '^$' -bench Wire -count 10 | benchstat -col /code -
 func BenchmarkWire(b *testing.B) {

@@ -21,8 +21,10 @@ func decompress(body []byte, encoding string, limit int64) ([]byte, *answer) {
 		return body, nil
 	}
 	if !strings.EqualFold(strings.TrimSpace(encoding), "gzip") {
-		return nil, refusal(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
-			Message: fmt.Sprintf("The content-encoding %q is not supported: send gzip, or the body uncompressed.", clip(encoding))}, "content_encoding")
+		return nil, refusal(&openai.Error{
+			Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
+			Message: fmt.Sprintf("The content-encoding %q is not supported: send gzip, or the body uncompressed.", clip(encoding)),
+		}, "content_encoding")
 	}
 
 	z, err := gzip.NewReader(bytes.NewReader(body))
@@ -44,12 +46,15 @@ func identity(encoding string) bool {
 	return strings.EqualFold(strings.TrimSpace(encoding), "identity")
 }
 
+// badGzip returns the refusal of a body that is not gzip.
 func badGzip(err error) *answer {
-	return refusal(&openai.Error{Status: http.StatusBadRequest, Type: openai.InvalidRequest,
-		Message: fmt.Sprintf("The body is not valid gzip, as its content-encoding states (%v). Compress it again, or send it uncompressed.", err),
+	const text = "The body is not valid gzip, as its content-encoding states (%v). Compress it again, or send it uncompressed."
+	return refusal(&openai.Error{
+		Status: http.StatusBadRequest, Type: openai.InvalidRequest, Message: fmt.Sprintf(text, err),
 	}, "content_encoding")
 }
 
+// tooLarge returns the refusal of a body above the limit.
 func tooLarge(limit int64) *answer {
 	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
 		Message: fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", limit)}, "body_too_large")

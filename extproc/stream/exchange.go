@@ -113,7 +113,7 @@ func (x *exchange) refuseEarly() *answer {
 	return nil
 }
 
-// onBody handles the whole body.
+// onBody handles the whole body. The stream may end while it decides; Process and wait handle that.
 func (x *exchange) onBody(body []byte, now time.Time) reply {
 	x.phase = finished
 	return x.decide(body, now)
@@ -159,7 +159,8 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 	return x.conclude(d, body, now)
 }
 
-// conclude returns the reply of a final decision. A body that is not nil replaces the request's.
+// conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry
+// after. A body that is not nil replaces the request's.
 func (x *exchange) conclude(d *route.Decision, body []byte, now time.Time) reply {
 	if d.Outcome != route.Picked {
 		a := refusal(d.Err, string(d.Reason))

@@ -63,7 +63,8 @@ func (s *Server) oneModel(h head) *answer {
 		Message: "The model `" + clip(name) + "` does not exist. GET /v1/models lists those that do."}, "model_not_found")
 }
 
-// health answers 200 if every model has a ready worker, else 503. The body has the number of workers.
+// health answers 200 if every model has a ready worker, else 503. The body has the number of workers of
+// each model.
 func (s *Server) health(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a

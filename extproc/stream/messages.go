@@ -53,12 +53,14 @@ func destinations(d *route.Decision) string {
 	return d.Address + "," + strings.Join(d.Others, ",")
 }
 
-// changeRequest adds the changes of the request's headers and body to m.
+// changeRequest adds the changes of the request's headers and body to m: the pick, the pool of another model, the
+// rank, and a decompressed body.
 func (s *Server) changeRequest(m *messages.Response, r reply) {
 	set := func(key, value string) { m.Set = append(m.Set, messages.Header{Key: key, Value: value}) }
 	if r.header {
 		set(envoynames.HeaderDestination, m.Picked)
 	}
+	// Envoy has chosen the default model's route already. The header selects another one.
 	if pool, other := s.otherPool(r.pick.Model); other {
 		set(envoynames.HeaderModel, pool)
 		m.ClearRoute = true

@@ -15,6 +15,7 @@ type target struct {
 	local func(*Server, head) *answer
 }
 
+// targets are the known paths. All others are unknown, except the pages of single models.
 var targets = map[string]target{
 	"/v1/chat/completions": {known: true, endpoint: prompt.Chat},
 	"/v1/completions":      {known: true, endpoint: prompt.Completions},

@@ -89,8 +89,8 @@ func (c Config) Validate() error {
 
 	if web := overHTTP(c.Endpoint); web || c.Dialect == kvevent.TRTLLM {
 		if !web || c.Dialect != kvevent.TRTLLM || c.Bind || c.Replay != "" {
-			errs = append(errs, fmt.Errorf("event endpoint: %q in dialect %v: only TensorRT-LLM is polled over HTTP, without a replay socket",
-				c.Endpoint, c.Dialect))
+			errs = append(errs, fmt.Errorf(
+				"event endpoint: %q in dialect %v: only TensorRT-LLM is polled over HTTP, without a replay socket", c.Endpoint, c.Dialect))
 		}
 	} else if c.Bind {
 		if _, err := bindAddress(c.Endpoint); err != nil {

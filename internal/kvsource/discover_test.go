@@ -70,7 +70,7 @@ func TestDiscover(t *testing.T) {
 			}))
 			defer engine.Close()
 			found, err := kvsource.Discover(t.Context(), engine.Client(), engine.URL)
-			if said := fmt.Sprint(err); err != nil && said != tt.err || err == nil && tt.err != "" {
+			if text := fmt.Sprint(err); err != nil && text != tt.err || err == nil && tt.err != "" {
 				t.Errorf("error %v, want %s", err, tt.err)
 			}
 			if !reflect.DeepEqual(found, tt.want) {
@@ -210,7 +210,7 @@ func TestBindIsRetried(t *testing.T) {
 		return err == nil
 	})
 	engine := connect(t, taken, replay)
-	testkit.Eventually(t, "the engine is heard", func() bool { return l.Stats().Connects == 1 })
+	testkit.Eventually(t, "the engine has connected", func() bool { return l.Stats().Connects == 1 })
 	engine.publish(1)
 	testkit.Eventually(t, "it has spoken", l.reached(1))
 }

@@ -187,7 +187,8 @@ func (s *Source) reportCaughtUp() {
 }
 
 // processChanged reports a new engine process. An engine whose replay buffer no longer contains the
-// last message accepted cannot be told from a new one, and is treated as one.
+// last message accepted cannot be distinguished from a new one, and is treated as one. The cost is a
+// rebuild of the rank, from the oldest message that the engine still has.
 func (s *Source) processChanged() {
 	s.last = lastMessage{}
 	s.progress.replayed = 0

@@ -26,6 +26,5 @@
 //	a report of another epoch, or with smaller   the window is discarded, and a new one begins
 //	  counters
 //
-// The package does not know how promises are made or how a cache state is rebuilt, and it takes the
-// time as an argument.
+// Promises are made, and cache states are rebuilt, by the callers. The time is an argument.
 package drift

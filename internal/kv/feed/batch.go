@@ -49,6 +49,8 @@ func (f *Feed) clear(r *rank) {
 	r.setState(Exact)
 }
 
+// store stores the blocks of an event. Without token ids the index only finds blocks that the engine has stored
+// with token ids before: for example when it copies them to another tier.
 func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 	if want := f.cfg.BlockSize(w); e.BlockSize != 0 && want != 0 && e.BlockSize != want {
 		r.counts.WrongBlockSize++
@@ -66,7 +68,12 @@ func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 		f.storeWindow(r, w, e, blocks)
 		return
 	}
-	f.index.Store(r.id, e.Tier, kvindex.Chain{Parent: uint64(e.Parent), HasParent: e.HasParent, Hashes: r.hashes, Blocks: blocks})
+	f.index.Store(r.id, e.Tier, r.chain(e, blocks))
+}
+
+// chain returns the blocks of a stored event. Its hashes are the rank's scratch space.
+func (r *rank) chain(e *kvevent.Event, blocks []blockhash.Block) kvindex.Chain {
+	return kvindex.Chain{Parent: uint64(e.Parent), HasParent: e.HasParent, Hashes: r.hashes, Blocks: blocks}
 }
 
 // storeWindow stores blocks of a sliding-window attention group. The index has windows of the
@@ -80,9 +87,11 @@ func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []
 	if size == 0 {
 		size = f.cfg.BlockSize(w)
 	}
-	f.index.StoreWindow(r.id, kvindex.Window{Group: e.Group, Blocks: kvindex.WindowBlocks(e.Window, size)}, kvindex.Chain{Parent: uint64(e.Parent), HasParent: e.HasParent, Hashes: r.hashes, Blocks: blocks})
+	window := kvindex.Window{Group: e.Group, Blocks: kvindex.WindowBlocks(e.Window, size)}
+	f.index.StoreWindow(r.id, window, r.chain(e, blocks))
 }
 
+// remove removes the blocks of an event, from the tier or from the window's group.
 func (f *Feed) remove(r *rank, e *kvevent.Event) {
 	r.counts.Removed += uint64(len(e.Hashes))
 

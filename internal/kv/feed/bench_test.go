@@ -103,7 +103,7 @@ func BenchmarkApplyVLLM(b *testing.B) {
 	}
 }
 
-// full returns a feed that knows of two million blocks of four ranks, and of a rank "new" that
+// full returns a feed with two million blocks of four ranks, and with a rank "new" that
 // holds none.
 func full(b *testing.B) (*feed.Feed, *kvindex.Index) {
 	b.Helper()

@@ -33,7 +33,7 @@ func (m *Message) Size() int {
 	return n
 }
 
-// Position is the end of one rank's events as its agent knows them.
+// Position is the end of one rank's events in its agent.
 type Position struct {
 	// Epoch identifies the engine process.
 	Epoch uint64

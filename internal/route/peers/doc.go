@@ -2,8 +2,8 @@
 // sees the load that all of them have placed.
 //
 // A [Publisher] makes the updates of one replica from its fleet. A [Receiver] adds the updates of the
-// other replicas to the loads of the receiving replica's fleet. The package does not know how updates
-// travel, and it takes the time as an argument.
+// other replicas to the loads of the receiving replica's fleet. Callers transport the
+// updates, and pass the time.
 //
 // # Updates
 //
