@@ -140,7 +140,7 @@ func (w *world) event(t *testing.T, words []string, text string) {
 	blocks := blockhash.Append(nil, tokens(nil, text), 4, blockhash.Seed("", ""))
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 4, Blocks: blocks}
 	for i := range blocks {
-		e.Hashes = append(e.Hashes, kvevent.Engine(i+1))
+		e.Hashes = append(e.Hashes, kvevent.EngineHash(i+1))
 	}
 	w.feed.Apply(&feed.Message{Worker: words[0], Epoch: 7, Seq: seq, Batch: &kvevent.Batch{Events: []kvevent.Event{e}}}, w.now)
 }

@@ -188,8 +188,8 @@ func freePort(t *testing.T) int {
 
 func batch() *kvevent.Batch {
 	return &kvevent.Batch{Rank: 1, Seconds: 12.5, Unknown: 2, Events: []kvevent.Event{
-		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128, Group: 2},
-		{Kind: kvevent.Removed, Hashes: []kvevent.Engine{7}},
+		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.EngineHash{1, 2}, Parent: 9, HasParent: true, Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128, Group: 2},
+		{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{7}},
 		{Kind: kvevent.Cleared},
 	}}
 }
@@ -388,7 +388,7 @@ func TestConnectWaitsForItsServer(t *testing.T) {
 // TestLargeBatchIsRefused: NATS would close the connection for a message that is too large.
 func TestLargeBatchIsRefused(t *testing.T) {
 	b := testkit.Bus(t)
-	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, 1<<18)}}}
+	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, 1<<18)}}}
 
 	err := b.PublishEvents(&feed.Message{Worker: "w", Batch: large})
 

@@ -24,9 +24,9 @@ var (
 		Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5, PrefixQueries: 1 << 40, PrefixHits: 7, Gaps: 9, GapTime: 5,
 	}
 	sampleBatch = kvevent.Batch{Rank: 1, Seconds: 12.5, Unknown: 2, Events: []kvevent.Event{
-		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.Engine{1, 2}, Parent: 9, HasParent: true,
+		{Kind: kvevent.Stored, Tier: fleet.Host, Hashes: []kvevent.EngineHash{1, 2}, Parent: 9, HasParent: true,
 			Blocks: []blockhash.Block{3, 1 << 63}, BlockSize: 16, Window: 128, Group: 2},
-		{Kind: kvevent.Removed, Hashes: []kvevent.Engine{7}},
+		{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{7}},
 		{Kind: kvevent.Cleared},
 	}}
 	sampleEvents   = feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: &sampleBatch}
@@ -149,8 +149,8 @@ func BenchmarkEvents(b *testing.B) {
 	var batch kvevent.Batch
 	for i := range 4 {
 		batch.Events = append(batch.Events, kvevent.Event{
-			Hashes: []kvevent.Engine{kvevent.Engine(i)}, Blocks: []blockhash.Block{blockhash.Block(i)}, BlockSize: 16,
-		}, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.Engine{kvevent.Engine(i)}})
+			Hashes: []kvevent.EngineHash{kvevent.EngineHash(i)}, Blocks: []blockhash.Block{blockhash.Block(i)}, BlockSize: 16,
+		}, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{kvevent.EngineHash(i)}})
 	}
 	e := feed.Message{Worker: "w", Epoch: 1, Batch: &batch}
 

@@ -164,12 +164,12 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 	e.Batch.Seconds = m.Seconds
 	e.Batch.Unknown = int(m.Unknown)
 
-	hashes := make([]kvevent.Engine, 0, engineHashes)
+	hashes := make([]kvevent.EngineHash, 0, engineHashes)
 	blocks := make([]blockhash.Block, 0, contentHashes)
 	for _, event := range m.Events {
 		out := kvevent.Event{
 			Kind: kvevent.Kind(event.Kind), Tier: fleet.Tier(event.Tier),
-			Parent: kvevent.Engine(event.Parent), HasParent: event.HasParent,
+			Parent: kvevent.EngineHash(event.Parent), HasParent: event.HasParent,
 			BlockSize: int(event.BlockSize), Window: int(event.Window), Group: int(event.Group),
 		}
 		hashes, out.Hashes = appendPart(hashes, event.Hashes)

@@ -121,7 +121,7 @@ func TestThisReleaseReadsTheNext(t *testing.T) {
 		publish("kv.w.0", &busv1.Events{Worker: "w", Seq: 3, Events: []*busv1.Event{{Hashes: []uint64{7}}}})
 		return len(events) > 0
 	})
-	want := show(&feed.Message{Worker: "w", Seq: 3, Batch: &kvevent.Batch{Events: []kvevent.Event{{Hashes: []kvevent.Engine{7}}}}})
+	want := show(&feed.Message{Worker: "w", Seq: 3, Batch: &kvevent.Batch{Events: []kvevent.Event{{Hashes: []kvevent.EngineHash{7}}}}})
 	if got := <-events; got != want {
 		t.Errorf("events %s, want %s", got, want)
 	}

@@ -184,7 +184,7 @@ func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Found, w
 	s.rank = at.Rank
 	s.endpoint = at.Endpoint
 	s.hadReplay = at.Replay != ""
-	s.roots = map[root]kvevent.Engine{}
+	s.roots = map[root]kvevent.EngineHash{}
 	dialect := kvsource.DialectOf(kind, at.Endpoint)
 	if dialect == kvevent.TRTLLM {
 		return // reading TensorRT-LLM's events removes them, and the router would miss them

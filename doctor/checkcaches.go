@@ -161,7 +161,7 @@ func checkEngineHashes(o *observation) []Finding {
 // rootHash is the hash of a first block, and the worker that was seen with it first.
 type rootHash struct {
 	worker string
-	hash   kvevent.Engine
+	hash   kvevent.EngineHash
 }
 
 // compareRoots adds a worker's first blocks to those of the workers before it. It returns a worker with

@@ -32,7 +32,7 @@ func healthyFleet() *observation {
 			},
 			sockets: []socketSeen{{
 				endpoint: at.Endpoint, hadReplay: true, messages: 100, blockSize: 16, stored: 500,
-				roots: map[root]kvevent.Engine{{1, 16}: 11}, sentAt: time.Unix(1000, 0), receivedAt: time.Unix(1060, 0),
+				roots: map[root]kvevent.EngineHash{{1, 16}: 11}, sentAt: time.Unix(1000, 0), receivedAt: time.Unix(1060, 0),
 			}},
 		})
 		o.router.ranks = append(o.router.ranks, fleetRank{Worker: name, Model: "m", State: "ready"})
@@ -117,7 +117,7 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			o.workers[0].engine.hashAlgo, o.workers[1].engine.hashAlgo = "xxhash", "xxhash"
 		}, []string{"worker b: it hashes by xxhash", "seeded at random"}},
 		{"engine-hashes", func(o *observation) { o.workers[1].sockets[0].roots[root{1, 16}] = 12 }, []string{"worker b: its hash of the same block differs from that of a (by sha256)", "PYTHONHASHSEED"}},
-		{"", func(o *observation) { o.workers[1].sockets[0].roots = map[root]kvevent.Engine{{2, 16}: 12} }, nil},
+		{"", func(o *observation) { o.workers[1].sockets[0].roots = map[root]kvevent.EngineHash{{2, 16}: 12} }, nil},
 	}
 	tested := map[string]bool{}
 	for i, tt := range tests {

@@ -115,7 +115,7 @@ type socketSeen struct {
 	noTokens   int    // blocks on the device whose events carry no tokens
 
 	// roots maps the first block of a prompt to the engine's hash of it.
-	roots map[root]kvevent.Engine
+	roots map[root]kvevent.EngineHash
 
 	// The engine's clock in the newest message, zero where messages carry none, and ours when it came.
 	sentAt, receivedAt time.Time

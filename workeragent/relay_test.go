@@ -106,7 +106,7 @@ func testRelay(t *testing.T) *relay {
 func stored(hashes ...uint64) *kvevent.Batch {
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
 	for _, h := range hashes {
-		e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(h)), append(e.Blocks, blockhash.Block(h))
+		e.Hashes, e.Blocks = append(e.Hashes, kvevent.EngineHash(h)), append(e.Blocks, blockhash.Block(h))
 	}
 	return &kvevent.Batch{Events: []kvevent.Event{e}}
 }
@@ -316,7 +316,7 @@ func TestRelayMemoryIsBounded(t *testing.T) {
 	if past, _ := r.since(1 << 60); len(past) != 0 {
 		t.Errorf("%d batches of the future", len(past))
 	}
-	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks/4)}}}
+	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, pastBlocks/4)}}}
 	for seq := range uint64(10) {
 		r.rememberLocked(feed.Message{Seq: pastBatches + 5 + seq, Batch: big})
 	}
@@ -328,7 +328,7 @@ func TestRelayMemoryIsBounded(t *testing.T) {
 	if len(past) != 3 || sum != r.blocks || sum > pastBlocks || past[2].Seq != pastBatches+14 {
 		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
 	}
-	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, pastBlocks+1)}}}
+	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, pastBlocks+1)}}}
 	r.rememberLocked(feed.Message{Seq: 1 << 20, Batch: huge})
 	if past, _ := r.since(0); len(past) != 0 || r.blocks != 0 {
 		t.Errorf("one that exceeds the bound alone: %d batches, %d hashes", len(past), r.blocks)

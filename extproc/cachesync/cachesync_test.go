@@ -69,7 +69,7 @@ func TestQueuedBatchesAreBounded(t *testing.T) {
 		t.Errorf("%d batches are queued", n)
 	}
 
-	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.Engine, maxQueuedHashes/2)}}}
+	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, maxQueuedHashes/2)}}}
 	for seq := range uint64(3) {
 		s.queueLocked(second, &feed.Message{Worker: "b", Seq: seq, Batch: large})
 	}

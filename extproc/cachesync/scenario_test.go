@@ -224,7 +224,7 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 		switch words[0] {
 		case "store":
 			if len(words) == 4 {
-				e.Parent, e.HasParent = kvevent.Engine(words[3][0]), true
+				e.Parent, e.HasParent = kvevent.EngineHash(words[3][0]), true
 			}
 		case "remove":
 			e.Kind = kvevent.Removed
@@ -232,7 +232,7 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 			d.Fatalf(t, "unknown event %s", words[0])
 		}
 		for _, c := range []byte(words[1]) {
-			e.Hashes = append(e.Hashes, kvevent.Engine(c))
+			e.Hashes = append(e.Hashes, kvevent.EngineHash(c))
 			if e.Kind == kvevent.Stored {
 				e.Blocks = append(e.Blocks, blockhash.Block(c))
 			}

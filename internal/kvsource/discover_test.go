@@ -148,7 +148,7 @@ func (c *connecting) publish(seconds float64) {
 	c.t.Helper()
 	seq := len(c.sent)
 	c.sent = append(c.sent, kvevent.AppendVLLM(nil, seconds, 0, []kvevent.Raw{{
-		Hashes: []kvevent.Engine{kvevent.Engine(seq)}, Tokens: []uint32{1, 2, 3, uint32(seq)}, BlockSize: 4,
+		Hashes: []kvevent.EngineHash{kvevent.EngineHash(seq)}, Tokens: []uint32{1, 2, 3, uint32(seq)}, BlockSize: 4,
 	}}))
 	c.replay.set(c.sent)
 	testkit.Eventually(c.t, "it is subscribed to", func() bool { return len(c.socket.(zmq4.Topics).Topics()) > 0 })

@@ -243,7 +243,7 @@ func TestConfigIsValidated(t *testing.T) {
 func payloads(n int) [][]byte {
 	var all [][]byte
 	for i := range n {
-		all = append(all, kvevent.AppendVLLM(nil, float64(1000+i), 0, []kvevent.Raw{{Hashes: []kvevent.Engine{kvevent.Engine(i)}, Tokens: []uint32{1, 2}, BlockSize: 2}}))
+		all = append(all, kvevent.AppendVLLM(nil, float64(1000+i), 0, []kvevent.Raw{{Hashes: []kvevent.EngineHash{kvevent.EngineHash(i)}, Tokens: []uint32{1, 2}, BlockSize: 2}}))
 	}
 	return all
 }

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// Line is a time that grows with a number of tokens. Of prefill that is how long a prompt takes to
-// compute, by its tokens that are not cached; of decode how long a step takes, by the tokens that
-// running requests have in the cache.
+// Line is a time that grows with a number of tokens. For prefill it is how long a prompt's computation lasts,
+// over its tokens that are not cached. For decode it is how long a step lasts, over the tokens that running
+// requests have in the cache.
 type Line struct {
-	Base  time.Duration
-	Token float64 // nanoseconds
-	// Observed counts what the line was learned from; 0 is a guess. Error is how far the
-	// observations of late lay from it, as a share of them (root mean square): an honest line of
-	// an engine that batches has 0.3 and more.
+	Base  time.Duration // for no tokens
+	Token float64       // nanoseconds for each token
+	// Observed counts the observations; 0 means that the line is a first estimate. Error is how far the latest
+	// observations lie from the line, as a share of them (root mean square). Engines that batch have 0.3 and
+	// more, because prompts share passes.
 	Observed int
 	Error    float64
 }
 
-// Speed is what is believed of a kind of engine.
+// Speed is the estimate for a class of workers: of prefills, and of decode steps.
 type Speed struct{ Prefill, Decode Line }
 
-// DefaultSpeed is believed of an engine of which nothing is known: what [Polynomial] takes for a
-// prompt of some thousand tokens beside a decode step, and for steps of a cache of a million tokens.
+// DefaultSpeed is the first estimate for an engine without a profile. It is that of [Polynomial] for a prompt
+// of some thousand tokens beside a decode step, and for steps with a cache of a million tokens.
 func DefaultSpeed() Speed {
 	return Speed{Prefill: Line{Base: 25 * time.Millisecond, Token: 16_500}, Decode: Line{Base: 6 * time.Millisecond, Token: 45}}
 }
 
-// Prefill is the time that tokens of one prompt take; none takes no time.
+// Prefill is how long the computation of a prompt's tokens lasts; 0 for none.
 func (l Line) Prefill(tokens int) time.Duration {
 	if tokens <= 0 {
 		return 0
@@ -41,6 +41,7 @@ func (l Line) Prefill(tokens int) time.Duration {
 // Step is the time of a decode step with so many tokens in the cache.
 func (l Line) Step(context int) time.Duration { return l.at(max(0, context)) }
 
+// at is the line's value.
 func (l Line) at(tokens int) time.Duration {
 	return l.Base + time.Duration(float64(tokens)*l.Token)
 }
@@ -49,19 +50,26 @@ func (l Line) String() string {
 	return fmt.Sprintf("%s and %.3g µs a token, from %d observations, %.0f %% off", l.Base.Round(time.Microsecond), l.Token/1e3, l.Observed, 100*l.Error)
 }
 
-// Learned is a line that follows what is observed: least squares that forget, so that the last
-// few hundred observations count, and a prior that is outvoted after some tens.
+// Learned is a line that follows observations, by least squares with forgetting: the last few hundred
+// observations count. It begins with an estimate, the prior, which some tens of observations outweigh.
 //
-// All methods are safe for concurrent use; Line is one atomic load.
+//	observations   line
+//	0              the prior
+//	1 to ~20       between the prior and the observations
+//	more           the observations; each new one counts 0.5 %
+//
+// All methods are safe for concurrent use. Line is one atomic load, because every decision reads it.
 type Learned struct {
 	line atomic.Pointer[Line]
 
-	mu                sync.Mutex
-	prior, seen       sums    // guarded by mu
-	residual, squares float64 // guarded by mu: of the error
+	mu          sync.Mutex
+	prior, seen sums // guarded by mu
+	// residual is the sum of squared errors, and squares that of squared times, both with forgetting. Guarded
+	// by mu.
+	residual, squares float64
 }
 
-// sums are what least squares need; x in tokens, y in nanoseconds.
+// sums are the weighted sums from which least squares are solved; x in tokens, y in nanoseconds.
 type sums struct{ weight, x, xx, y, xy float64 }
 
 func (s *sums) add(x, y, weight float64) {
@@ -72,6 +80,7 @@ func (s *sums) add(x, y, weight float64) {
 	s.xy += weight * x * y
 }
 
+// fade makes all observations so far count less.
 func (s *sums) fade(keep float64) {
 	for _, v := range []*float64{&s.weight, &s.x, &s.xx, &s.y, &s.xy} {
 		*v *= keep
@@ -82,19 +91,20 @@ func (s *sums) plus(o *sums) sums {
 	return sums{s.weight + o.weight, s.x + o.x, s.xx + o.xx, s.y + o.y, s.xy + o.xy}
 }
 
-// What an observation of before keeps at each new one; what the prior keeps, which must go sooner:
-// its points may lie far beyond all observations, where they would weigh most; how much it weighs at
-// first; how many times its estimate an observation may be, so that one stall does not rule for
-// minutes.
 const (
-	keep      = 0.995
+	// keep is the share of its weight that an observation keeps at each new one.
+	keep = 0.995
+	// keepPrior is that share for the prior, which must fade sooner. Its points may lie far beyond all
+	// observations, where they would pull the line most.
 	keepPrior = 0.9
-	prior     = 10
-	beyond    = 5
+	// prior is the weight of each of the prior's two points, in observations.
+	prior = 10
+	// beyond bounds an observation to this many times its estimate, so that one stall of the engine does not
+	// spoil the line for minutes.
+	beyond = 5
 )
 
-// NewLearned begins with a line that is believed until observations outvote it. It is believed as if
-// it had been observed at two numbers of tokens.
+// NewLearned begins with the line start, as if it had been observed at two numbers of tokens, short and long.
 func NewLearned(start Line, short, long int) *Learned {
 	l := &Learned{}
 	for _, tokens := range []int{short, long} {
@@ -105,15 +115,17 @@ func NewLearned(start Line, short, long int) *Learned {
 	return l
 }
 
-// Line is what is believed now.
+// Line returns the line now.
 func (l *Learned) Line() Line { return *l.line.Load() }
 
-// Observe is told that so many tokens took a time: of prefill, one in which an engine computed no
-// other prompt's, or together with one that it was told of with all the time.
+// Observe adds an observation: the time that some tokens took. For prefill the engine computed no other prompt
+// in that time, or that other prompt was observed with all of the time and this one with none. An
+// observation without tokens is ignored.
 func (l *Learned) Observe(tokens int, took time.Duration) {
 	if tokens <= 0 || took < 0 {
 		return
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.Line()
@@ -126,6 +138,7 @@ func (l *Learned) Observe(tokens int, took time.Duration) {
 	l.seen.add(float64(tokens), y, 1)
 	l.residual += (y - expected) * (y - expected)
 	l.squares += y * y
+
 	all := l.seen.plus(&l.prior)
 	next := all.solve()
 	next.Observed = now.Observed + 1
@@ -135,9 +148,9 @@ func (l *Learned) Observe(tokens int, took time.Duration) {
 	l.line.Store(&next)
 }
 
-// solve is the line of least squares that has no negative part: where the best one would, it runs
-// through the origin or is flat. Observations of one length alone leave, once the prior is
-// forgotten, the line through the origin.
+// solve returns the line of least squares without a negative part. If the best one has a negative base, the
+// line runs through the origin; if it falls, it is flat. Observations of one length alone do not define a
+// line: once the prior has faded, it runs through the origin.
 func (s *sums) solve() Line {
 	det := s.weight*s.xx - s.x*s.x
 	if det > 1e-9*s.weight*s.xx {

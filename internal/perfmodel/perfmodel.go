@@ -1,10 +1,11 @@
-// Package perfmodel says how long an engine's forward passes take.
+// Package perfmodel estimates how long an engine's forward passes last.
 //
-// A model of timing is a pure function from what a pass computes to a duration: that is what
-// simulated engines are made of. A [Line] is the same from outside, as a router can know it: how
-// long a prompt takes, [Learned] from what was observed. The package measures nothing itself.
+// A [Timing] is a pure function from the work of a pass to a duration; simulated engines use it. A [Line] is
+// an estimate from outside, for routers: how long a prompt's prefill or a decode step lasts. [Learned]
+// follows observations. A [Profile] is read from the measurements of Dynamo's profiler. The package measures
+// nothing itself.
 //
-// All types but Learned, which says so itself, are values, safe for concurrent use.
+// All types except Learned are values. All, Learned included, are safe for concurrent use.
 package perfmodel
 
 import (
@@ -31,25 +32,24 @@ type Decode struct {
 	Capacity int // tokens the KV cache can hold
 }
 
-// Timing says how long the two parts of a pass take; a pass takes their sum. A part without
-// requests takes no time.
+// Timing is how long the two parts of a pass last; a pass lasts their sum. A part without requests lasts no
+// time. Implementations are pure.
 type Timing interface {
 	Prefill(Prefill) time.Duration
 	Decode(Decode) time.Duration
 }
 
-// Polynomial is Dynamo's model of a mid-sized model on one data-centre GPU: a quadratic in
-// the new tokens of a pass, and one in the share of the KV cache that is read. It is a plausible
-// engine, not any particular one.
+// Polynomial is Dynamo's timing of a mid-sized model on one data-centre GPU: a quadratic in the new tokens of
+// a pass, and one in the share of the KV cache that is read. It is a plausible engine, and no particular one.
 type Polynomial struct {
-	// Speedup divides all durations; 0 means 1. Raising it makes a faster engine.
+	// Speedup divides all durations; 0 means 1.
 	Speedup float64
 	// DecodeSpeedup divides decode durations further; 0 means 1.
 	DecodeSpeedup float64
 }
 
-// Prefill is 4.21e-07 T² + 0.01518 T + 16.5 ms for T new tokens, where T is reckoned from
-// the requests' mean input and mean prefix, as whole numbers.
+// Prefill is 4.21e-07 T² + 0.01518 T + 16.5 ms for T new tokens. As in Dynamo, T is the number of requests
+// times the difference of their mean input and mean prefix, both rounded down.
 func (p Polynomial) Prefill(w Prefill) time.Duration {
 	if w.Requests <= 0 {
 		return 0
@@ -87,12 +87,12 @@ func speedup(name string, v float64) error {
 	return nil
 }
 
-// Fixed takes the same time for every pass that has a part at all.
+// Fixed is an engine whose prefill and decode parts each last the same time in every pass.
 type Fixed struct {
 	PrefillTime, DecodeTime time.Duration
 }
 
-// Prefill returns PrefillTime where any request prefills.
+// Prefill returns PrefillTime if any request prefills.
 func (f Fixed) Prefill(w Prefill) time.Duration {
 	if w.Requests <= 0 {
 		return 0
@@ -100,7 +100,7 @@ func (f Fixed) Prefill(w Prefill) time.Duration {
 	return f.PrefillTime
 }
 
-// Decode returns DecodeTime where any request decodes.
+// Decode returns DecodeTime if any request decodes.
 func (f Fixed) Decode(w Decode) time.Duration {
 	if w.Requests <= 0 {
 		return 0
@@ -108,8 +108,8 @@ func (f Fixed) Decode(w Decode) time.Duration {
 	return f.DecodeTime
 }
 
-// Linear is a fixed time per pass and a time per new token: the simplest engine on which a
-// cached prefix is worth what it saves.
+// Linear is an engine with a fixed time for each pass and a time for each new token: the simplest one on which
+// a cached prefix saves time. Simulations use it where a test computes the result by hand.
 type Linear struct {
 	PrefillBase, PrefillToken time.Duration
 	DecodeBase, DecodeRequest time.Duration

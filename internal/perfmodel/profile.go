@@ -119,7 +119,8 @@ func newProfile(prefill, decode arrays) (*Profile, error) {
 	}
 	p := &Profile{}
 	var err error
-	if p.prefill, err = newCurve("prefill", paired(isl, ttft, 1)); err != nil {
+	p.prefill, err = newCurve("prefill", paired(isl, ttft, 1))
+	if err != nil {
 		return nil, err
 	}
 	return p, p.readDecode(decode)

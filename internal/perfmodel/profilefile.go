@@ -155,7 +155,8 @@ func readNPY(data []byte) ([]float64, error) {
 	n := 1
 	if len(shape[1]) > 0 {
 		var err error
-		if n, err = strconv.Atoi(string(shape[1])); err != nil || n > maxProfileValues {
+		n, err = strconv.Atoi(string(shape[1]))
+		if err != nil || n > maxProfileValues {
 			return nil, fmt.Errorf("it may have %d values", maxProfileValues)
 		}
 	}
@@ -173,7 +174,8 @@ func readValues(data []byte, kind string, n int) ([]float64, error) {
 	}
 	out := make([]float64, n)
 	for i := range out {
-		if out[i] = read(data[i*width:]); !finite(out[i]) {
+		out[i] = read(data[i*width:])
+		if !finite(out[i]) {
 			return nil, fmt.Errorf("value %d is not a number", i)
 		}
 	}

@@ -3,8 +3,10 @@
 // [Next] is the whole decision, pure: from what was observed to a [Plan] with its reasons,
 // printable and comparable. It does not start or stop anything; connectors do.
 //
-// What it decides today: a pool has the replicas that the configuration names, and that is
-// the reason it gives. It knows nothing of demand or targets and says so.
+// Today a pool gets the replicas that the configuration names, and that is the reason of the plan. Demand
+// and targets do not count yet.
+//
+// All functions are pure; a Plan must not change once it is published.
 package plan
 
 import (
@@ -16,7 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Plan is what should be. Pools are sorted by model and role.
+// Plan is how many workers there should be. Pools are sorted by model and role.
 type Plan struct {
 	Pools []Pool
 }
@@ -25,14 +27,13 @@ type Plan struct {
 type Pool struct {
 	Model string
 	Role  fleet.Role
-	// Replicas is how many workers there should be; Ready how many there were when the plan
-	// was made.
+	// Replicas is how many workers there should be. Ready is how many were ready when the plan was made.
 	Replicas, Ready int
-	// Reason says why in one sentence.
+	// Reason is one sentence about why.
 	Reason string
 }
 
-// Observation is what a plan is made from.
+// Observation is the input of a plan: the configured pools, and the fleet as it is.
 type Observation struct {
 	Pools []Configured
 	Fleet *fleet.Snapshot
@@ -45,7 +46,7 @@ type Configured struct {
 	Replicas int
 }
 
-// Next returns the plan for what is observed.
+// Next returns the plan for an observation.
 func Next(o Observation) Plan {
 	var p Plan
 	for _, c := range o.Pools {
@@ -63,6 +64,7 @@ func Next(o Observation) Plan {
 	return p
 }
 
+// ready counts the ready workers of a pool. A worker is in the snapshot once for each of its ranks.
 func ready(s *fleet.Snapshot, c Configured) (n int) {
 	for _, r := range s.Pool(c.Model, c.Role) {
 		if r.Number == 0 && r.Worker.State == fleet.Ready {
@@ -80,6 +82,6 @@ func (p Plan) String() string {
 	for _, pool := range p.Pools {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", pool.Model, pool.Role, pool.Replicas, pool.Ready, pool.Reason)
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writing to a strings.Builder never fails
 	return b.String()
 }

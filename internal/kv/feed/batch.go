@@ -103,7 +103,7 @@ func (f *Feed) remove(r *rank, e *kvevent.Event) {
 	}
 }
 
-func appendHashes(dst []uint64, hashes []kvevent.Engine) []uint64 {
+func appendHashes(dst []uint64, hashes []kvevent.EngineHash) []uint64 {
 	for _, h := range hashes {
 		dst = append(dst, uint64(h))
 	}

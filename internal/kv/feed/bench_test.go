@@ -65,7 +65,7 @@ func BenchmarkApplyVLLM(b *testing.B) {
 	for i := range chains {
 		r := kvevent.Raw{Kind: kvevent.Stored, BlockSize: 16}
 		for range length {
-			r.Hashes = append(r.Hashes, kvevent.Engine(rng.Uint64()))
+			r.Hashes = append(r.Hashes, kvevent.EngineHash(rng.Uint64()))
 		}
 		for range length * r.BlockSize {
 			r.Tokens = append(r.Tokens, rng.Uint32N(150_000))
@@ -120,7 +120,7 @@ func full(b *testing.B) (*feed.Feed, *kvindex.Index) {
 		for seq := range 2 << 20 / 4 / 256 {
 			e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
 			for range 256 {
-				e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(rng.Uint64())), append(e.Blocks, blockhash.Block(rng.Uint64()))
+				e.Hashes, e.Blocks = append(e.Hashes, kvevent.EngineHash(rng.Uint64())), append(e.Blocks, blockhash.Block(rng.Uint64()))
 			}
 			apply(f, i, uint64(seq), e)
 		}
@@ -176,7 +176,7 @@ func filled(b *testing.B, ranks, blocks int) (all []feed.Snapshot, bytes int) {
 				if j < 32 && i%2 == 0 {
 					block = shared.Uint64()
 				}
-				e.Hashes, e.Blocks = append(e.Hashes, kvevent.Engine(rng.Uint64())), append(e.Blocks, blockhash.Block(block))
+				e.Hashes, e.Blocks = append(e.Hashes, kvevent.EngineHash(rng.Uint64())), append(e.Blocks, blockhash.Block(block))
 			}
 			apply(f, i, uint64(seq), e)
 		}

@@ -162,7 +162,7 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 		case "store":
 			e.Kind = kvevent.Stored
 			if len(words) == 4 {
-				e.Parent, e.HasParent = kvevent.Engine(words[3][0]), true
+				e.Parent, e.HasParent = kvevent.EngineHash(words[3][0]), true
 			}
 		case "remove":
 			e.Kind = kvevent.Removed
@@ -173,7 +173,7 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 			d.Fatalf(t, "unknown event %s", words[0])
 		}
 		for _, c := range []byte(words[1]) {
-			e.Hashes = append(e.Hashes, kvevent.Engine(c))
+			e.Hashes = append(e.Hashes, kvevent.EngineHash(c))
 			if e.Kind == kvevent.Stored {
 				e.Blocks = append(e.Blocks, blockhash.Block(c))
 			}
@@ -206,7 +206,7 @@ func TestEventsOfAnEndedEpochAreDropped(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	b := &kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{1}}}}
+	b := &kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Hashes: []kvevent.EngineHash{1}, Blocks: []blockhash.Block{1}}}}
 	put(1)
 	var wg sync.WaitGroup
 	wg.Go(func() {

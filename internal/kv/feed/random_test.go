@@ -19,16 +19,16 @@ type randomEngine struct {
 	rng   *rand.Rand
 	epoch uint64
 	clock float64
-	held  map[kvevent.Engine]bool
+	held  map[kvevent.EngineHash]bool
 	sent  []*kvevent.Batch // since the epoch began
 }
 
 // chain returns the four blocks of a prompt. The digits of name, base 4, are the blocks. A block's
 // hash consists of the digits up to it, so that each block has one parent.
-func chain(name uint64) (hashes []kvevent.Engine, blocks []blockhash.Block) {
+func chain(name uint64) (hashes []kvevent.EngineHash, blocks []blockhash.Block) {
 	for n := uint64(1); n <= 4; n++ {
 		part := name >> (2 * (4 - n)) & (1<<(2*n) - 1) // the first n digits
-		hashes = append(hashes, kvevent.Engine(n<<32|part))
+		hashes = append(hashes, kvevent.EngineHash(n<<32|part))
 		blocks = append(blocks, blockhash.Block(part&3+1))
 	}
 	return hashes, blocks
@@ -46,7 +46,7 @@ func (e *randomEngine) next() *kvevent.Batch {
 		case 1, 2, 3, 4, 5, 6, 7, 8:
 			h := hashes[e.rng.IntN(4)]
 			delete(e.held, h)
-			b.Events = append(b.Events, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.Engine{h}})
+			b.Events = append(b.Events, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{h}})
 		default:
 			for _, h := range hashes {
 				e.held[h] = true
@@ -66,7 +66,7 @@ func TestRandomDeliveries(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	fail := func(step int, text string) { t.Fatalf("seed %d, step %d: %s", seed, step, text) }
 	agent, router := newWorld(), newWorld()
-	e := &randomEngine{rng: rng, held: map[kvevent.Engine]bool{}}
+	e := &randomEngine{rng: rng, held: map[kvevent.EngineHash]bool{}}
 	restart := func() {
 		e.epoch++
 		e.sent = nil
@@ -145,7 +145,7 @@ func TestRandomDeliveries(t *testing.T) {
 }
 
 // differs compares the index with the engine's blocks for 32 random prompts. It returns "" if they agree.
-func differs(w *world, held map[kvevent.Engine]bool, rng *rand.Rand) string {
+func differs(w *world, held map[kvevent.EngineHash]bool, rng *rand.Rand) string {
 	m, _ := w.fleet.Snapshot().Rank("a", 0)
 	var out kvindex.Overlap
 	for range 32 {

@@ -21,7 +21,7 @@ func TestStreamFollowsItsSource(t *testing.T) {
 	s := &feed.Stream{Feed: w.feed, Worker: "a", Now: func() time.Time { return w.now }}
 	publish := func(seq uint64) func() {
 		return func() {
-			stored := kvevent.Event{Kind: kvevent.Stored, Hashes: []kvevent.Engine{1}, Blocks: []blockhash.Block{1}}
+			stored := kvevent.Event{Kind: kvevent.Stored, Hashes: []kvevent.EngineHash{1}, Blocks: []blockhash.Block{1}}
 			s.Batch(seq, &kvevent.Batch{Events: []kvevent.Event{stored}})
 		}
 	}
@@ -53,7 +53,7 @@ func TestStreamFollowsItsSource(t *testing.T) {
 
 // TestMessageSize: an empty batch counts as one hash.
 func TestMessageSize(t *testing.T) {
-	event := kvevent.Event{Hashes: make([]kvevent.Engine, 3), Blocks: make([]blockhash.Block, 3)}
+	event := kvevent.Event{Hashes: make([]kvevent.EngineHash, 3), Blocks: make([]blockhash.Block, 3)}
 	empty := feed.Message{Batch: &kvevent.Batch{}}
 	stored := feed.Message{Batch: &kvevent.Batch{Events: []kvevent.Event{event}}}
 

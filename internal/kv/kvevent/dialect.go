@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Dialect is how an engine says its events.
+// Dialect is the format of an engine's events.
 type Dialect uint8
 
 // The dialects. VLLM is the default.

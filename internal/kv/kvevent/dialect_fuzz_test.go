@@ -126,8 +126,8 @@ func FuzzJSON(f *testing.F) {
 		if err := kvevent.DecodeTRTLLM(raw, kvevent.Limits{}, &b); err != nil {
 			t.Fatalf("%s: %v", raw, err)
 		}
-		want.Add(&kvevent.Raw{Hashes: []kvevent.Engine{kvevent.Engine(hash)}, Tokens: []uint32{1, 2}, BlockSize: 2, Salt: read.Data.CacheSalt})
-		want.Events[0].Parent, want.Events[0].HasParent = kvevent.Engine(id), true
+		want.Add(&kvevent.Raw{Hashes: []kvevent.EngineHash{kvevent.EngineHash(hash)}, Tokens: []uint32{1, 2}, BlockSize: 2, Salt: read.Data.CacheSalt})
+		want.Events[0].Parent, want.Events[0].HasParent = kvevent.EngineHash(id), true
 		if !reflect.DeepEqual(clone(&b), clone(&want)) || b.First != hash {
 			t.Fatalf("%s:\n got %+v\nwant %+v", raw, clone(&b), clone(&want))
 		}

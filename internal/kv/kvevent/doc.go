@@ -1,27 +1,25 @@
-// Package kvevent is what engines say of their KV caches: every dialect in, one vocabulary out.
+// Package kvevent decodes engines' events about their KV caches: from every dialect into one vocabulary.
 //
-// An engine reports blocks it stored, removed or cleared. A [Dialect]'s decoder turns one
-// message into a [Batch]; the batch carries content hashes (package blockhash), not
-// token ids, so that it can leave the host. [AppendVLLM] is the other direction, for
-// simulated engines. The package does not order batches or detect gaps: that is package
-// feed's.
+// An engine reports blocks that it stored, removed or cleared. A [Dialect]'s decoder turns one message into a
+// [Batch]. The batch has content hashes (package blockhash) and no token ids, so that prompts do not leave
+// the host. [AppendVLLM] encodes, for simulated engines. The package does not order batches or detect gaps;
+// package feed does.
 //
-// # What a batch remembers
+// # Memory between messages
 //
-// Engines say two things once and rely on them later: a cache salt, which vLLM names only
-// with the first block of a prompt although it tells all later ones apart, and the kind of
-// an attention group, which it names when it stores and not when it removes. A Batch keeps
-// both between messages, in bounded memory, and forgets the salts when its rank is cleared.
-// Without that memory a salted prompt could be found only up to the end of its first
-// chunk, and a window that slid on would look like an eviction.
+// Engines report two things once that later events depend on. vLLM names a cache salt only with the first
+// block of a prompt, although it changes the hashes of all later blocks. And it names the kind of an
+// attention group when it stores blocks, not when it removes them. A Batch keeps both between messages, in
+// bounded memory, and drops the salts when its rank is cleared. Without this memory a salted prompt would be
+// found only up to the end of its first message, and a window that moves on would look like an eviction.
 //
 // # Concurrency
 //
-// A batch belongs to one goroutine. Functions share nothing.
+// A batch belongs to one goroutine. Functions share no state.
 //
 // # Safety
 //
-// The bytes come from outside. Decoders bound what they read (see [Limits]), never panic,
-// and return an error that says what is wrong with the message. Unknown fields are
-// skipped; unknown kinds of event are counted in [Batch.Unknown] and skipped.
+// The bytes come from outside. Decoders bound what they read (see [Limits]), never panic, and return an error
+// that describes what is wrong with the message. They skip unknown fields, and count unknown kinds of event
+// in [Batch.Unknown].
 package kvevent

@@ -43,22 +43,23 @@ type dynamoFields struct {
 	kind          string
 	tier          []byte
 	foreign       bool // the blocks are not the worker's own
-	parent        Engine
+	parent        EngineHash
 	hasParent     bool
 	hashes        int // where the event's begin in the batch's
 	blocks        int
 	contentKnown  int // blocks that named their content
 	hash, content uint64
-	said          uint8 // which of hash, content and id were said
+	present       uint8 // which of hash, content and id were there
 }
 
+// The bits of dynamoFields.present.
 const (
-	saidHash = 1 << iota
-	saidContent
-	saidID
+	hasHash = 1 << iota
+	hasContent
+	hasID
 )
 
-// The order of fields where they are told by position.
+// The order of fields in messages where fields go by position.
 var (
 	routerEventOrder = []string{"worker_id", "storage_tier", "residency_domain", "event", "state_source"}
 	cacheEventOrder  = []string{"event_id", "data", "dp_rank"}
@@ -155,7 +156,8 @@ func (d *dynamoDecoder) enter() error {
 // member finds the name of the next field of the structure that was entered. A field that has
 // no name has come behind those we know.
 func (d *dynamoDecoder) member(at int, order []string) (name string, more bool, err error) {
-	if more, err = d.r.more(); err != nil || !more {
+	more, err = d.r.more()
+	if err != nil || !more {
 		return "", false, err
 	}
 	if d.r.named() {
@@ -189,7 +191,8 @@ func (d *dynamoDecoder) rest(order []string, field func(d *dynamoDecoder, name s
 		}
 		read := d.r.kind() == kindNull && name != "residency_domain"
 		if !read {
-			if read, err = field(d, name); err != nil {
+			read, err = field(d, name)
+			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if read {
@@ -226,7 +229,8 @@ func (d *dynamoDecoder) begin() {
 }
 
 func (d *dynamoDecoder) event(entered bool) (err error) {
-	if d.events++; d.events > d.lim.Events {
+	d.events++
+	if d.events > d.lim.Events {
 		return fmt.Errorf("more than %d events", d.lim.Events)
 	}
 	if !entered {

@@ -26,10 +26,11 @@ func (d *dynamoDecoder) eventField(name string) (read bool, err error) {
 		err = d.each(cacheEventOrder, (*dynamoDecoder).eventField)
 	case "event_id":
 		d.f.id, _, err = d.r.integer()
-		d.f.said |= saidID
+		d.f.present |= hasID
 	case "dp_rank":
 		var n uint64
-		if n, _, err = d.r.integer(); err == nil && n > maxRank {
+		n, _, err = d.r.integer()
+		if err == nil && n > maxRank {
 			err = fmt.Errorf("%d is out of range", n)
 		}
 		d.f.rank = int(n)
@@ -97,7 +98,8 @@ func (d *dynamoDecoder) removeField(name string) (read bool, err error) {
 
 func (d *dynamoDecoder) eachOf(element func(d *dynamoDecoder) error) error {
 	return elements(d.r, d, func(d *dynamoDecoder) error {
-		if d.blocks++; d.blocks > d.lim.Blocks {
+		d.blocks++
+		if d.blocks > d.lim.Blocks {
 			return fmt.Errorf("more than %d blocks", d.lim.Blocks)
 		}
 		return element(d)
@@ -105,30 +107,30 @@ func (d *dynamoDecoder) eachOf(element func(d *dynamoDecoder) error) error {
 }
 
 func (d *dynamoDecoder) storedBlock() error {
-	d.f.said &^= saidHash | saidContent
+	d.f.present &^= hasHash | hasContent
 	if err := d.each(storedBlockOrder, (*dynamoDecoder).blockField); err != nil {
 		return err
 	}
-	if d.f.said&saidHash == 0 {
+	if d.f.present&hasHash == 0 {
 		return errors.New("a block without block_hash")
 	}
-	d.b.hashes = append(d.b.hashes, Engine(d.f.hash))
+	d.b.hashes = append(d.b.hashes, EngineHash(d.f.hash))
 	d.b.blocks = append(d.b.blocks, blockhash.Block(d.f.content))
-	if d.f.said&saidContent != 0 {
+	if d.f.present&hasContent != 0 {
 		d.f.contentKnown++
 	}
 	return nil
 }
 
 func (d *dynamoDecoder) blockField(name string) (read bool, err error) {
-	var h Engine
+	var h EngineHash
 	switch name {
 	case "block_hash":
 		h, err = hashOf(d.r)
-		d.f.hash, d.f.said = uint64(h), d.f.said|saidHash
+		d.f.hash, d.f.present = uint64(h), d.f.present|hasHash
 	case "tokens_hash":
 		h, err = hashOf(d.r)
-		d.f.content, d.f.said = uint64(h), d.f.said|saidContent
+		d.f.content, d.f.present = uint64(h), d.f.present|hasContent
 	default:
 		return false, nil
 	}
@@ -145,12 +147,12 @@ func (d *dynamoDecoder) removedHash() error {
 func (d *dynamoDecoder) finish() error {
 	b, f := d.b, &d.f
 	hashes, blocks := b.hashes[f.hashes:len(b.hashes):len(b.hashes)], b.blocks[f.blocks:len(b.blocks):len(b.blocks)]
-	mine, err := b.take(f.worker, f.rank)
+	mine, err := b.accepts(f.worker, f.rank)
 	if err != nil {
 		return err
 	}
-	if mine && f.said&saidID != 0 {
-		b.number(f.id)
+	if mine && f.present&hasID != 0 {
+		b.addNumber(f.id)
 	}
 	tier, known := dynamoTier(f.tier)
 	switch {

@@ -7,14 +7,14 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// Kind says what happened to the blocks of an event.
+// Kind is what happened to the blocks of an event.
 type Kind uint8
 
-// The vocabulary.
+// The kinds.
 const (
 	Stored  Kind = iota // blocks were added to a tier
 	Removed             // blocks were evicted from a tier
-	Cleared             // the rank forgot everything, on all tiers
+	Cleared             // the rank's cache was emptied, on all tiers
 )
 
 var kindNames = [...]string{"stored", "removed", "cleared"}
@@ -26,10 +26,9 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Engine is an engine's own hash of a block in its chain. It means something only together
-// with the rank and epoch that used it. A 32-byte hash is held as its last 8 bytes, big
-// endian, as vLLM itself shortens it.
-type Engine uint64
+// EngineHash is an engine's own hash of a block in its chain. Equal hashes mean equal blocks only
+// within one rank and epoch. Of a 32-byte hash these are the last 8 bytes, big endian, as vLLM shortens it.
+type EngineHash uint64
 
 // Event is one change of one rank's cache. Hashes and Blocks belong to the batch's buffers:
 // they are valid until the batch is decoded into again.
@@ -37,80 +36,91 @@ type Event struct {
 	Kind Kind
 	Tier fleet.Tier
 	// Hashes name the blocks, in chain order for Stored. Empty for Cleared.
-	Hashes []Engine
+	Hashes []EngineHash
 	// Parent is the engine's hash of the block before the first; only for Stored, and only
 	// where HasParent is true. Without a parent the first block begins a prompt.
-	Parent    Engine
+	Parent    EngineHash
 	HasParent bool
-	// Blocks are the content hashes of Hashes, one each, or empty where the engine did not
-	// say the tokens; then the blocks can only be known by joining Hashes.
+	// Blocks are the content hashes of Hashes, one each. They are empty if the engine did not report the
+	// tokens. Then a block's content is known only if an earlier event had the same hash.
 	Blocks []blockhash.Block
-	// BlockSize is the engine's, in tokens; 0 where it did not say.
+	// BlockSize is the engine's, in tokens; 0 if it did not report it.
 	BlockSize int
-	// Window is how many tokens back the attention group of these blocks looks; 0 is full
-	// attention. The same hash names a block in each group, and the engine says every change
-	// once for each: a prompt can use a block only while all have it.
+	// Window is how many tokens back the attention group of these blocks looks; 0 is full attention. One hash
+	// names a block in each group, and the engine reports each change once for each group. A prompt can use
+	// a block only while all groups hold it.
 	Window int
-	// Group is the engine's own number of the attention group, which tells groups of one window
-	// apart; only where Window is not 0. An engine that does not number its groups, like
-	// TensorRT-LLM, has one of each window: the window is its number.
+	// Group is the engine's number of the attention group, if Window is not 0. It distinguishes groups with
+	// the same window. An engine that does not number its groups, like TensorRT-LLM, has one group for each
+	// window, whose number is the window.
 	Group int
 }
 
-// Batch is one message: the events of one rank that were published together. Decode the
-// messages of one rank, in order, into one batch: it remembers, from one to the next, what
-// engines say only once (see the package comment).
+// Batch is one message: the events of one rank that were published together. Decode all messages of a rank,
+// in order, into one batch. It keeps what engines report only once from one message to the next: see the
+// package comment.
 type Batch struct {
-	// Only, where it is not nil, says whose events to take out of a message that may speak of
-	// several ranks (TensorRT-LLM) or workers (Dynamo). Without it such a message is an error.
+	// Only selects the events of one rank from a message of several ranks (TensorRT-LLM) or workers (Dynamo).
+	// If it is nil, such a message is an error.
 	Only func(worker uint64, rank int) bool
-	// BlockSize is the engine's, where it is known beforehand: TensorRT-LLM announces partial
-	// blocks like whole ones, and nothing else tells them apart. 0: the largest block seen.
+	// BlockSize is the engine's, if the caller knows it. TensorRT-LLM reports partial blocks like complete
+	// ones, and only their size distinguishes them. 0 means the size of the largest block so far.
 	BlockSize int
 
-	// Rank is the data-parallel rank, 0 where the engine has one; Worker is the number that
-	// Dynamo has given the worker.
+	// Rank is the data-parallel rank; 0 if the engine has one. Worker is the number that Dynamo gave the
+	// worker.
 	Rank   int
 	Worker uint64
 	// Seconds is the engine's clock when it published, in seconds since 1970; 0 is unknown.
 	Seconds float64
-	// First and Last are the numbers of the first and last event, from engines that number
-	// events and not messages (TensorRT-LLM, Dynamo). Numbered says that there are any.
+	// First and Last are the numbers of the first and last event, if Numbered is true: from engines that
+	// number events and not messages (TensorRT-LLM, Dynamo).
 	First, Last uint64
 	Numbered    bool
 	Events      []Event
-	// Unknown counts events of a kind that the decoder does not know.
+	// Unknown counts events of kinds that the decoder does not support.
 	Unknown int
-	// Skipped counts events that were understood and left out, because no index of this
-	// rank's prompts can use them: blocks of another host, of an unknown medium, or of an
-	// attention group whose blocks do not tell what a prompt finds (Mamba).
+	// Skipped counts events that were read and left out, because an index of this rank's prompts cannot use
+	// them: blocks on another host, on an unknown medium, or of an attention group whose blocks do not
+	// correspond to a prompt's (Mamba).
 	Skipped int
 	// Others counts events that Only has refused.
 	Others int
 
-	owned  bool // Rank and Worker are known
-	hashes []Engine
+	owned  bool // Rank and Worker are set, by the first event that has them
+	hashes []EngineHash
 	blocks []blockhash.Block
 	tokens []uint32
 	memory memory
 }
 
-// Reset empties the batch and keeps its buffers, and what it remembers of its rank.
+// Reset empties the batch. It keeps the settings, the buffers, and the memory of earlier messages.
 func (b *Batch) Reset() {
-	b.Rank, b.Worker, b.owned, b.Seconds = 0, 0, false, 0
-	b.First, b.Last, b.Numbered = 0, 0, false
-	b.Unknown, b.Skipped, b.Others = 0, 0, 0
-	b.Events, b.hashes, b.blocks, b.tokens = b.Events[:0], b.hashes[:0], b.blocks[:0], b.tokens[:0]
+	b.owned = false
+	b.Rank, b.Worker = 0, 0
+	b.Seconds = 0
+	b.Numbered = false
+	b.First, b.Last = 0, 0
+	b.Unknown = 0
+	b.Skipped = 0
+	b.Others = 0
+
+	b.Events = b.Events[:0]
+	b.hashes = b.hashes[:0]
+	b.blocks = b.blocks[:0]
+	b.tokens = b.tokens[:0]
 }
 
-// take says whether to take an event of the worker's rank, which is then the batch's.
-func (b *Batch) take(worker uint64, rank int) (bool, error) {
+// accepts reports whether an event of a worker's rank belongs to the batch. The first one that does sets the
+// batch's worker and rank.
+func (b *Batch) accepts(worker uint64, rank int) (bool, error) {
 	switch {
 	case b.Only != nil && !b.Only(worker, rank):
 		b.Others++
 		return false, nil
 	case !b.owned:
-		b.Worker, b.Rank, b.owned = worker, rank, true
+		b.Worker, b.Rank = worker, rank
+		b.owned = true
 	case worker != b.Worker || rank != b.Rank:
 		return false, fmt.Errorf("events of worker %d rank %d and of worker %d rank %d in one message: take them one by one, with Only",
 			b.Worker, b.Rank, worker, rank)
@@ -118,8 +128,8 @@ func (b *Batch) take(worker uint64, rank int) (bool, error) {
 	return true, nil
 }
 
-// number keeps the number of an event.
-func (b *Batch) number(id uint64) {
+// addNumber widens First and Last to the number of an event.
+func (b *Batch) addNumber(id uint64) {
 	if !b.Numbered {
 		b.First, b.Numbered = id, true
 	}
@@ -134,6 +144,6 @@ type Limits struct {
 	Tokens int // in the message, over all events
 }
 
-// DefaultLimits leave room for the largest messages seen from real engines (179 events) and
-// for one that announces a prompt of a million tokens.
+// DefaultLimits have room for the largest messages seen from real engines (179 events), and for one that
+// reports a prompt of a million tokens.
 var DefaultLimits = Limits{Bytes: 64 << 20, Events: 1 << 16, Blocks: 1 << 20, Tokens: 1 << 22}

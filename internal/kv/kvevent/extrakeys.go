@@ -77,12 +77,14 @@ func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
 		e := entry{block: i, lora: lora, mayBeSalt: first && i == 0}
 		keys := uint32(1) // a single key may stand without its list
 		if msgp.NextType(raw) == msgp.ArrayType {
-			if keys, raw, err = msgp.ReadArrayHeaderBytes(raw); err != nil {
+			keys, raw, err = msgp.ReadArrayHeaderBytes(raw)
+			if err != nil {
 				return err
 			}
 		}
 		for range keys {
-			if raw, err = x.decodeKey(raw, &e); err != nil {
+			raw, err = x.decodeKey(raw, &e)
+			if err != nil {
 				return err
 			}
 			if len(x.words) > maxKeys {
@@ -106,7 +108,8 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 	case msgp.NilType:
 		return raw[1:], nil
 	case msgp.StrType:
-		if key, rest, err = msgp.ReadStringZC(raw); err != nil {
+		key, rest, err = msgp.ReadStringZC(raw)
+		if err != nil {
 			return raw, err
 		}
 		switch {
@@ -119,7 +122,8 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		}
 		return rest, nil
 	case msgp.BinType:
-		if key, rest, err = msgp.ReadBytesZC(raw); err != nil {
+		key, rest, err = msgp.ReadBytesZC(raw)
+		if err != nil {
 			return raw, err
 		}
 		x.add(e.block, digestHash(key))
@@ -128,7 +132,8 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 		return x.decodePair(raw, e.block)
 	default:
 		// A key of a shape we do not know still tells contents apart: its bytes stand for it.
-		if rest, err = msgp.Skip(raw); err != nil {
+		rest, err = msgp.Skip(raw)
+		if err != nil {
 			return raw, err
 		}
 		x.add(e.block, xxh3.Hash(raw[:len(raw)-len(rest)]))
@@ -141,7 +146,8 @@ func (x *extraKeys) decodePair(raw []byte, block int) (rest []byte, err error) {
 	if err != nil {
 		return raw, err
 	}
-	if rest, err = msgp.Skip(raw); err != nil {
+	rest, err = msgp.Skip(raw)
+	if err != nil {
 		return raw, err
 	}
 	if n == 0 || msgp.NextType(inner) != msgp.StrType {
@@ -174,7 +180,8 @@ func (x *extraKeys) decodeInfos(raw []byte, blocks int) error {
 		return fmt.Errorf("%d entries for %d blocks", n, blocks)
 	}
 	for i := range int(n) {
-		if raw, err = x.decodeInfo(raw, i); err != nil {
+		raw, err = x.decodeInfo(raw, i)
+		if err != nil {
 			return err
 		}
 	}
@@ -192,7 +199,8 @@ func (x *extraKeys) decodeInfo(raw []byte, i int) ([]byte, error) {
 		}
 		n, raw, err := msgp.ReadArrayHeaderBytes(raw)
 		for j := uint32(0); j < n && err == nil; j++ { // n is only a promise
-			if raw, err = x.decodeObject(raw, i); len(x.words) > maxKeys {
+			raw, err = x.decodeObject(raw, i)
+			if len(x.words) > maxKeys {
 				return raw, fmt.Errorf("more than %d keys", maxKeys)
 			}
 		}
@@ -218,7 +226,8 @@ func eachKey(raw []byte, value func(name string, raw []byte) ([]byte, error)) ([
 	n, raw, err := msgp.ReadMapHeaderBytes(raw)
 	for i := uint32(0); i < n && err == nil; i++ {
 		var name []byte
-		if name, raw, err = msgp.ReadMapKeyZC(raw); err == nil {
+		name, raw, err = msgp.ReadMapKeyZC(raw)
+		if err == nil {
 			raw, err = value(text(name), raw)
 		}
 	}

@@ -63,7 +63,7 @@ func FuzzRoundTrip(f *testing.F) {
 		if got.Rank != 5 || got.Seconds != 7 || !reflect.DeepEqual(clone(&got), clone(&added)) {
 			t.Fatalf("published %+v\ndecoded %+v\nadded %+v", raws, clone(&got), clone(&added))
 		}
-		salts := map[kvevent.Engine]string{}
+		salts := map[kvevent.EngineHash]string{}
 		for i, r := range raws {
 			if want := naive(r, salts); !reflect.DeepEqual(clone(&got)[i], want) {
 				t.Fatalf("decoded %+v\nwant %+v", clone(&got)[i], want)
@@ -88,7 +88,7 @@ func rawsFrom(data []byte) []kvevent.Raw {
 		for range n {
 			var h [8]byte
 			data = data[copy(h[:], data):]
-			r.Hashes = append(r.Hashes, kvevent.Engine(binary.LittleEndian.Uint64(h[:])))
+			r.Hashes = append(r.Hashes, kvevent.EngineHash(binary.LittleEndian.Uint64(h[:])))
 		}
 		if kind == kvevent.Stored {
 			r.BlockSize = size

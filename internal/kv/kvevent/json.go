@@ -219,7 +219,8 @@ func unicodeEscape(s []byte) (c rune, n int) {
 		}
 		return rune(v)
 	}
-	if c = unit(s); c < 0 {
+	c = unit(s)
+	if c < 0 {
 		return 0, 0
 	}
 	if c >= 0xd800 && c < 0xdc00 {

@@ -1,22 +1,22 @@
 package kvevent
 
-// maxSalted bounds the salted blocks a rank's memory holds: about 2 MB when full. The
-// oldest go first; their continuations are then hashed as if they had no salt, so that a
-// salted prompt finds less of itself than there is, and nobody else finds more.
+// maxSalted bounds the salted blocks of a rank that are kept: about 2 MB when full. The oldest are dropped
+// first. Blocks after a dropped one are then hashed without the salt. So the salted prompt finds less than
+// there is, and no other prompt finds more.
 const maxSalted = 1 << 16
 
-// memory is what one rank's events say once and mean for ever after.
+// memory is what one rank's engine reports once and later events depend on.
 type memory struct {
-	seeds map[Engine]uint64 // salted block -> the seed of its chain; nil until a salt is seen
-	ring  []Engine          // the keys of seeds, oldest at next
+	seeds map[EngineHash]uint64 // salted block -> the seed of its chain; nil until a salt is seen
+	ring  []EngineHash          // the keys of seeds, oldest at next
 	next  int
-	// windows has the window of each attention group, 0 for full attention, unindexed for a
-	// group whose events are skipped. Groups beyond do not exist in practice and count as full.
+	// windows has the window of each attention group: 0 for full attention, unindexed for a group whose events
+	// are skipped. No engine has more groups; they would count as full attention.
 	windows [64]int32
 
 	trt trtMemory
 
-	// Scratch, kept so that it is not made for every message.
+	// The decoders' state, kept so that it is not allocated for each message.
 	extra  extraKeys
 	json   jsonReader
 	pack   packReader
@@ -24,15 +24,16 @@ type memory struct {
 	dynamo dynamoDecoder
 }
 
-// inherit returns the seed of the chain that parent belongs to, where it has a salt.
-func (m *memory) inherit(parent Engine) (seed uint64, ok bool) {
+// inherit returns the seed of the chain that parent belongs to; ok is false if that has no salt.
+func (m *memory) inherit(parent EngineHash) (seed uint64, ok bool) {
 	seed, ok = m.seeds[parent]
 	return seed, ok
 }
 
-func (m *memory) remember(hashes []Engine, seed uint64) {
+// remember keeps the seed of salted blocks, and drops the oldest ones beyond maxSalted.
+func (m *memory) remember(hashes []EngineHash, seed uint64) {
 	if m.seeds == nil {
-		m.seeds = make(map[Engine]uint64)
+		m.seeds = make(map[EngineHash]uint64)
 	}
 	for _, h := range hashes {
 		if _, known := m.seeds[h]; known {
@@ -55,18 +56,18 @@ func (m *memory) forgetSalts() {
 	m.ring, m.next = m.ring[:0], 0
 }
 
-// unindexed stands for a window where the group's blocks do not tell what a prompt finds.
+// unindexed is the window of a group whose blocks do not correspond to a prompt's.
 const unindexed = -1
 
-// groupOf is what an event says of its attention group's number.
-func groupOf(said int, window int32) int {
+// groupOf is the number of an attention group: the reported one, or the window if none was reported (-1).
+func groupOf(reported int, window int32) int {
 	switch {
 	case window <= 0:
 		return 0
-	case said < 0:
+	case reported < 0:
 		return int(window)
 	}
-	return said
+	return reported
 }
 
 func (m *memory) setGroup(group int, window int32) {

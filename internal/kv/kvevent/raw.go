@@ -5,15 +5,15 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// Raw is one event in an engine's own words: with token ids, before anything was hashed. It
-// is what a simulated engine says; slices belong to the engine and are valid for the call.
+// Raw is one event as a simulated engine reports it, with token ids instead of content hashes. Its slices
+// belong to the engine and are valid during the call.
 type Raw struct {
 	Kind Kind
 	Tier fleet.Tier
 	// Hashes are the engine's own, in chain order for Stored. Empty for Cleared.
-	Hashes []Engine
+	Hashes []EngineHash
 	// Parent precedes the first block, where HasParent is true.
-	Parent    Engine
+	Parent    EngineHash
 	HasParent bool
 	// Tokens are those of all Hashes, BlockSize each. Only for Stored.
 	Tokens    []uint32
@@ -21,7 +21,7 @@ type Raw struct {
 	// LoRA is the adapter's name, empty for the base model; LoRAID is the engine's number for it.
 	LoRA   string
 	LoRAID int
-	// Salt is the request's cache salt. It is said with the first block of a prompt only.
+	// Salt is the request's cache salt, only with the first block of a prompt.
 	Salt string
 	// Session echoes the request's session_id.
 	Session string
@@ -49,25 +49,26 @@ func (b *Batch) Add(r *Raw) {
 	}
 }
 
-// stored is what every dialect's stored event comes down to.
+// stored is a stored event of any dialect.
 type stored struct {
 	tier      fleet.Tier
-	hashes    []Engine
-	parent    Engine
+	hashes    []EngineHash
+	parent    EngineHash
 	hasParent bool
 	tokens    []uint32
 	blockSize int
 	window    int32
-	group     int // -1 where it is not said
+	group     int // -1 if it was not reported
 	lora      string
 	salt      string // empty: the parent's
-	// joined says that the tokens do not tell the content, so that the blocks can only be
-	// known by their engine hashes.
+	// joined means that the content does not follow from the tokens, so that the blocks are known only by
+	// their engine hashes.
 	joined bool
-	// extra are the keys that stand beside the tokens in a block's content; nil for most.
+	// extra are keys that are part of a block's content beside the tokens; nil for most.
 	extra *extraKeys
 }
 
+// addStored appends a stored event, with content hashes if the tokens fill the blocks.
 func (b *Batch) addStored(s stored) {
 	e := Event{Kind: Stored, Tier: s.tier, Hashes: s.hashes, Parent: s.parent, HasParent: s.hasParent, BlockSize: s.blockSize,
 		Window: int(s.window), Group: groupOf(s.group, s.window)}
@@ -81,6 +82,7 @@ func (b *Batch) addStored(s stored) {
 	if salted {
 		b.memory.remember(s.hashes, seed)
 	}
+
 	whole := s.blockSize > 0 && len(s.tokens)/s.blockSize == len(s.hashes) && len(s.tokens)%s.blockSize == 0
 	if whole && !s.joined {
 		e.Blocks = b.hashContent(s.tokens, s.blockSize, seed, s.extra)
@@ -88,6 +90,7 @@ func (b *Batch) addStored(s stored) {
 	b.Events = append(b.Events, e)
 }
 
+// hashContent appends the content hashes of blocks to the batch's buffer, and returns them.
 func (b *Batch) hashContent(tokens []uint32, size int, seed uint64, extra *extraKeys) []blockhash.Block {
 	from := len(b.blocks)
 	if extra == nil || len(extra.words) == 0 {
@@ -101,6 +104,7 @@ func (b *Batch) hashContent(tokens []uint32, size int, seed uint64, extra *extra
 	return b.blocks[from:len(b.blocks):len(b.blocks)]
 }
 
+// addCleared appends a cleared event. Salts of blocks that are gone are not needed any more.
 func (b *Batch) addCleared() {
 	b.memory.forgetSalts()
 	b.Events = append(b.Events, Event{Kind: Cleared})

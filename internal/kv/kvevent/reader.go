@@ -6,18 +6,17 @@ import (
 	"strconv"
 )
 
-// reader pulls one value after another out of a message, whatever its syntax. Dynamo says the
-// same structure in JSON and in msgpack; what reads it is written once. A method that does
-// not fit the next value returns an error; the bytes it returns are valid until the batch is
-// decoded into again.
+// reader reads one value after another from a message, whatever its syntax. Dynamo has the same structure in
+// JSON and in msgpack, so its decoder is written once. A method returns an error if the next value is of
+// another kind. The bytes that it returns are valid until the batch is decoded into again.
 type reader interface {
 	kind() kind // of the next value
-	// list and fields enter a container; more says whether another element follows and, where
-	// none does, leaves the container. key is a field's name, before its value.
+	// list and fields enter a container. more reports whether another element follows, and leaves the
+	// container if none does. key reads a field's name, before its value.
 	list() error
 	fields() error
 	more() (bool, error)
-	// named says whether the innermost container has named fields.
+	// named reports whether the innermost container has named fields.
 	named() bool
 	key() ([]byte, error)
 	// integer reads a whole number of 64 bits; a negative one is its two's complement.
@@ -27,7 +26,7 @@ type reader interface {
 	skip() error
 }
 
-// elements has a decoder read every element of a list that comes next.
+// elements calls a function for every element of the list that comes next.
 func elements[D any](r reader, d D, element func(d D) error) error {
 	if err := r.list(); err != nil {
 		return err
@@ -68,10 +67,10 @@ const maxNesting = 16
 
 // hashOf reads one engine hash: a number of either sign, or the hexadecimal digits of a
 // digest, of which the last 16 count.
-func hashOf(r reader) (Engine, error) {
+func hashOf(r reader) (EngineHash, error) {
 	if r.kind() != kindText {
 		h, _, err := r.integer()
-		return Engine(h), err
+		return EngineHash(h), err
 	}
 	s, err := r.text()
 	if err != nil {
@@ -84,5 +83,5 @@ func hashOf(r reader) (Engine, error) {
 	if err != nil {
 		return 0, errors.New("a digest that is not hexadecimal")
 	}
-	return Engine(h), nil
+	return EngineHash(h), nil
 }

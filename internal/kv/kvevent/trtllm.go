@@ -29,7 +29,7 @@ func DecodeTRTLLM(payload []byte, lim Limits, b *Batch) error {
 	return nil
 }
 
-// trtMemory is what TensorRT-LLM says once.
+// trtMemory is what TensorRT-LLM reports once and later events depend on.
 type trtMemory struct {
 	window    uint64 // the largest: that of full attention
 	created   bool   // the last event was "created"
@@ -40,7 +40,7 @@ type trtMemory struct {
 
 // trtBlock is one block of a stored event.
 type trtBlock struct {
-	hash   Engine
+	hash   EngineHash
 	tokens int
 	level  int
 }
@@ -63,7 +63,7 @@ type trtFields struct {
 	window    uint64
 	rank      int
 	hashes    int // where the event's hashes begin in the batch's
-	parent    Engine
+	parent    EngineHash
 	hasParent bool
 	lora      []byte
 	loraID    []byte
@@ -98,7 +98,8 @@ func (d *trtDecoder) list() error {
 
 func (d *trtDecoder) event() error {
 	b := d.b
-	if d.events++; d.events > d.lim.Events {
+	d.events++
+	if d.events > d.lim.Events {
 		return fmt.Errorf("more than %d events", d.lim.Events)
 	}
 	d.f = trtFields{hashes: len(b.hashes), from: -1, to: -1}
@@ -108,7 +109,7 @@ func (d *trtDecoder) event() error {
 	if err := d.each((*trtDecoder).eventField); err != nil {
 		return err
 	}
-	mine, err := b.take(0, d.f.rank)
+	mine, err := b.accepts(0, d.f.rank)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (d *trtDecoder) event() error {
 		return nil
 	}
 	if d.f.numbered {
-		b.number(d.f.id)
+		b.addNumber(d.f.id)
 	}
 	return d.finish()
 }
@@ -138,7 +139,8 @@ func (d *trtDecoder) each(field func(d *trtDecoder, name string) (read bool, err
 		}
 		read := d.r.kind() == kindNull
 		if !read {
-			if read, err = field(d, text(key)); err != nil {
+			read, err = field(d, text(key))
+			if err != nil {
 				return fmt.Errorf("%s: %w", key, err)
 			}
 			if read {

@@ -28,7 +28,8 @@ func (d *trtDecoder) identity(name string) (read bool, err error) {
 		d.f.lora, err = d.r.text()
 	case "lora_id":
 		raw, s := d.r.raw, d.r.scratch
-		if _, _, err = d.r.integer(); err == nil {
+		_, _, err = d.r.integer()
+		if err == nil {
 			d.r.scratch = append(append(s, 0), raw[:len(raw)-len(d.r.raw)]...)
 			d.f.loraID = d.r.scratch[len(s):]
 		}
@@ -41,7 +42,8 @@ func (d *trtDecoder) identity(name string) (read bool, err error) {
 }
 
 func (d *trtDecoder) block() error {
-	if d.blocks++; d.blocks > d.lim.Blocks {
+	d.blocks++
+	if d.blocks > d.lim.Blocks {
 		return fmt.Errorf("more than %d blocks", d.lim.Blocks)
 	}
 	m := &d.b.memory.trt
@@ -75,7 +77,8 @@ func (d *trtDecoder) level() (int, error) {
 }
 
 func (d *trtDecoder) token() error {
-	if d.tokens++; d.tokens > d.lim.Tokens {
+	d.tokens++
+	if d.tokens > d.lim.Tokens {
 		return fmt.Errorf("more than %d tokens", d.lim.Tokens)
 	}
 	m := &d.b.memory.trt
@@ -138,7 +141,8 @@ func (d *trtDecoder) removedHash() error {
 	if d.r.kind() == kindNull {
 		return d.r.skip()
 	}
-	if d.blocks++; d.blocks > d.lim.Blocks {
+	d.blocks++
+	if d.blocks > d.lim.Blocks {
 		return fmt.Errorf("more than %d blocks", d.lim.Blocks)
 	}
 	h, err := hashOf(d.r)
@@ -149,7 +153,7 @@ func (d *trtDecoder) removedHash() error {
 func (d *trtDecoder) updatedField(name string) (read bool, err error) {
 	switch name {
 	case "block_hash":
-		var h Engine
+		var h EngineHash
 		h, err = hashOf(d.r)
 		d.b.hashes = append(d.b.hashes[:d.f.hashes], h)
 	case "cache_level":

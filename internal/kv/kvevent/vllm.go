@@ -11,15 +11,15 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// DecodeVLLM reads one message of vLLM's event socket, or of one that speaks like it
-// (Dynamo's publishers), into b: [time, [event...], rank?] in msgpack, each event a
+// DecodeVLLM reads one message of vLLM's event socket, or of one with the same format (Dynamo's publishers),
+// into b: [time, [event...], rank?] in msgpack, each event a
 // map with "type" or, from older engines, an array that begins with it. Hashes may be
 // signed or unsigned numbers or byte strings.
 //
 // A block's content hash covers its LoRA's name and cache salt and, where it has any, its
-// media. Blocks stays empty where the content cannot be told: the engine's token ids do not
-// fill the blocks, or vLLM announces a slower tier, which it does without the keys that
-// keep tenants apart; those blocks are known by their engine hashes.
+// media. Blocks stays empty if the content cannot be computed: the engine's token ids do not fill the
+// blocks, or the event is of a slower tier, where vLLM does not report the keys that separate tenants. Such
+// blocks are known by their engine hashes.
 //
 // On an error the batch is empty. In a steady state nothing is allocated.
 func DecodeVLLM(payload []byte, lim Limits, b *Batch) error {
@@ -52,9 +52,9 @@ type vllmDecoder struct {
 	b      *Batch
 	lim    Limits
 	tokens int // seen in the message so far
-	// tiersTell says that events of slower tiers name the keys of their blocks, too.
-	tiersTell bool
-	f         vllmFields
+	// slowTiersHaveKeys means that events of slower tiers name the keys of their blocks too.
+	slowTiersHaveKeys bool
+	f                 vllmFields
 }
 
 func (d *vllmDecoder) message(raw []byte) error {
@@ -68,19 +68,23 @@ func (d *vllmDecoder) message(raw []byte) error {
 	if n < 2 {
 		return fmt.Errorf("an array of %d: want time, events, rank", n)
 	}
-	if d.b.Seconds, raw, err = readSeconds(raw); err != nil {
+	d.b.Seconds, raw, err = readSeconds(raw)
+	if err != nil {
 		return fmt.Errorf("time: %w", err)
 	}
-	if raw, err = d.events(raw); err != nil {
+	raw, err = d.events(raw)
+	if err != nil {
 		return err
 	}
 	if n > 2 {
-		if raw, err = d.rank(raw); err != nil {
+		raw, err = d.rank(raw)
+		if err != nil {
 			return fmt.Errorf("rank: %w", err)
 		}
 	}
 	for range max(n, 3) - 3 {
-		if raw, err = msgp.Skip(raw); err != nil {
+		raw, err = msgp.Skip(raw)
+		if err != nil {
 			return err
 		}
 	}
@@ -111,7 +115,8 @@ func (d *vllmDecoder) events(raw []byte) ([]byte, error) {
 		return raw, fmt.Errorf("%d events: the limit is %d", n, d.lim.Events)
 	}
 	for i := range n {
-		if raw, err = d.event(raw); err != nil {
+		raw, err = d.event(raw)
+		if err != nil {
 			return raw, fmt.Errorf("event %d: %w", i, err)
 		}
 	}
@@ -154,25 +159,29 @@ func (d *vllmDecoder) event(raw []byte) (rest []byte, err error) {
 func eventKind(raw []byte) (kind []byte, err error) {
 	var n uint32
 	if msgp.NextType(raw) == msgp.ArrayType {
-		if n, raw, err = msgp.ReadArrayHeaderBytes(raw); err == nil && n > 0 {
+		n, raw, err = msgp.ReadArrayHeaderBytes(raw)
+		if err == nil && n > 0 {
 			kind, _, err = msgp.ReadStringZC(raw)
 			return kind, err
 		}
 		return nil, errors.Join(err, errors.New("an event without a type"))
 	}
-	if n, raw, err = msgp.ReadMapHeaderBytes(raw); err != nil {
+	n, raw, err = msgp.ReadMapHeaderBytes(raw)
+	if err != nil {
 		return nil, err
 	}
 	for range n {
 		var key []byte
-		if key, raw, err = msgp.ReadMapKeyZC(raw); err != nil {
+		key, raw, err = msgp.ReadMapKeyZC(raw)
+		if err != nil {
 			return nil, err
 		}
 		if string(key) == "type" {
 			kind, _, err = msgp.ReadStringZC(raw)
 			return kind, err
 		}
-		if raw, err = msgp.Skip(raw); err != nil {
+		raw, err = msgp.Skip(raw)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -202,7 +211,7 @@ func (d *vllmDecoder) addStored() error {
 	d.b.addStored(stored{
 		tier: tier, hashes: d.hashes(), parent: f.parent, hasParent: f.hasParent,
 		tokens: d.b.tokens, blockSize: f.blockSize, window: window, group: f.group, lora: text(f.lora), salt: text(f.salt),
-		joined: tier != fleet.Device && len(f.extra) == 0 && !d.tiersTell,
+		joined: tier != fleet.Device && len(f.extra) == 0 && !d.slowTiersHaveKeys,
 		extra:  x,
 	})
 	return nil
@@ -227,7 +236,7 @@ func (d *vllmDecoder) skip() {
 }
 
 // hashes returns those of the event at hand, capped so that nobody appends into the next.
-func (d *vllmDecoder) hashes() []Engine {
+func (d *vllmDecoder) hashes() []EngineHash {
 	n := len(d.b.hashes)
 	return d.b.hashes[d.f.hashes:n:n]
 }
@@ -250,14 +259,14 @@ func readSeconds(raw []byte) (float64, []byte, error) {
 
 // readHash reads one engine hash: a number of either sign, or a digest of which the last 8
 // bytes count.
-func readHash(raw []byte) (Engine, []byte, error) {
+func readHash(raw []byte) (EngineHash, []byte, error) {
 	switch msgp.NextType(raw) {
 	case msgp.UintType:
 		u, rest, err := msgp.ReadUint64Bytes(raw)
-		return Engine(u), rest, err
+		return EngineHash(u), rest, err
 	case msgp.IntType:
 		i, rest, err := msgp.ReadInt64Bytes(raw)
-		return Engine(i), rest, err
+		return EngineHash(i), rest, err
 	case msgp.BinType:
 		digest, rest, err := msgp.ReadBytesZC(raw)
 		if err == nil && len(digest) < 8 {
@@ -266,7 +275,7 @@ func readHash(raw []byte) (Engine, []byte, error) {
 		if err != nil {
 			return 0, raw, err
 		}
-		return Engine(binary.BigEndian.Uint64(digest[len(digest)-8:])), rest, nil
+		return EngineHash(binary.BigEndian.Uint64(digest[len(digest)-8:])), rest, nil
 	default:
 		return 0, raw, fmt.Errorf("a %v: want a number or a digest", msgp.NextType(raw))
 	}

@@ -111,7 +111,7 @@ func appendExtraKeys(dst []byte, e *Raw) []byte {
 	return dst
 }
 
-func appendHashes(dst []byte, hashes []Engine) []byte {
+func appendHashes(dst []byte, hashes []EngineHash) []byte {
 	dst = msgp.AppendString(dst, "block_hashes")
 	dst = msgp.AppendArrayHeader(dst, uint32(len(hashes)))
 	for _, h := range hashes {

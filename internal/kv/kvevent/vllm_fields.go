@@ -15,7 +15,7 @@ import (
 // vllmFields are one event's fields as they stand in the message. Byte slices point into it.
 type vllmFields struct {
 	hashes    int // where the event's hashes begin in the batch's
-	parent    Engine
+	parent    EngineHash
 	hasParent bool
 	blockSize int
 	group     int // -1 where it is not said
@@ -47,10 +47,12 @@ func (d *vllmDecoder) mapForm(raw []byte) ([]byte, error) {
 	}
 	for range n {
 		var key []byte
-		if key, raw, err = msgp.ReadMapKeyZC(raw); err != nil {
+		key, raw, err = msgp.ReadMapKeyZC(raw)
+		if err != nil {
 			return raw, err
 		}
-		if raw, err = d.field(text(key), raw); err != nil {
+		raw, err = d.field(text(key), raw)
+		if err != nil {
 			return raw, fmt.Errorf("%s: %w", key, err)
 		}
 	}
@@ -69,7 +71,8 @@ func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
 	at := 0
 	for range n - 1 {
 		if at == len(order) {
-			if raw, err = msgp.Skip(raw); err != nil {
+			raw, err = msgp.Skip(raw)
+			if err != nil {
 				return raw, err
 			}
 			continue
@@ -78,7 +81,8 @@ func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
 		if order[at] == "block_mm_infos" && isNumber(raw) {
 			at++
 		}
-		if raw, err = d.field(order[at], raw); err != nil {
+		raw, err = d.field(order[at], raw)
+		if err != nil {
 			return raw, fmt.Errorf("%s: %w", order[at], err)
 		}
 		at++
@@ -135,7 +139,8 @@ func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
 		f.locality, rest, err = msgp.ReadStringZC(raw)
 		return rest, err
 	}
-	if rest, err = msgp.Skip(raw); err != nil {
+	rest, err = msgp.Skip(raw)
+	if err != nil {
 		return raw, err
 	}
 	switch value := raw[:len(raw)-len(rest)]; name {
@@ -159,8 +164,9 @@ func (d *vllmDecoder) readHashes(raw []byte) ([]byte, error) {
 		return raw, fmt.Errorf("%d blocks more: the limit is %d", n, d.lim.Blocks)
 	}
 	for range n {
-		var h Engine
-		if h, raw, err = readHash(raw); err != nil {
+		var h EngineHash
+		h, raw, err = readHash(raw)
+		if err != nil {
 			return raw, err
 		}
 		d.b.hashes = append(d.b.hashes, h)
@@ -190,7 +196,8 @@ func (d *vllmDecoder) readTokens(raw []byte) ([]byte, error) {
 			tokens, raw = append(tokens, binary.BigEndian.Uint32(raw[1:])), raw[5:]
 		default:
 			var t uint32
-			if t, raw, err = readToken(raw); err != nil {
+			t, raw, err = readToken(raw)
+			if err != nil {
 				return raw, err
 			}
 			tokens = append(tokens, t)

@@ -53,7 +53,7 @@ var captures = []string{"nixl-prefill-int-sha256.jsonl", "offload-tiers-bytes-sh
 func TestDecodeCaptured(t *testing.T) {
 	for _, file := range captures {
 		var b kvevent.Batch
-		salts := map[kvevent.Engine]string{}
+		salts := map[kvevent.EngineHash]string{}
 		for _, m := range captured(t, file) {
 			if err := kvevent.DecodeVLLM(m.Payload, kvevent.Limits{}, &b); err != nil {
 				t.Fatalf("%s %d: %v", file, m.Seq, err)
@@ -153,11 +153,11 @@ func rawOf(t testing.TB, m map[string]any) kvevent.Raw {
 	return r
 }
 
-func engineOf(v any) kvevent.Engine {
+func engineOf(v any) kvevent.EngineHash {
 	if digest, ok := v.([]byte); ok {
-		return kvevent.Engine(binary.BigEndian.Uint64(digest[24:]))
+		return kvevent.EngineHash(binary.BigEndian.Uint64(digest[24:]))
 	}
-	return kvevent.Engine(number(v))
+	return kvevent.EngineHash(number(v))
 }
 
 func number(v any) uint64 {
@@ -173,7 +173,7 @@ func number(v any) uint64 {
 
 // naive is the event that r means; salts are those of the chains seen so far. The capture has
 // one prompt that goes on from a salted one.
-func naive(r kvevent.Raw, salts map[kvevent.Engine]string) kvevent.Event {
+func naive(r kvevent.Raw, salts map[kvevent.EngineHash]string) kvevent.Event {
 	e := kvevent.Event{Kind: r.Kind, Tier: r.Tier, Hashes: r.Hashes}
 	if r.Kind == kvevent.Cleared {
 		clear(salts)
@@ -201,7 +201,7 @@ func naive(r kvevent.Raw, salts map[kvevent.Engine]string) kvevent.Event {
 func clone(b *kvevent.Batch) []kvevent.Event {
 	var all []kvevent.Event
 	for _, e := range b.Events {
-		e.Hashes = append([]kvevent.Engine(nil), e.Hashes...)
+		e.Hashes = append([]kvevent.EngineHash(nil), e.Hashes...)
 		e.Blocks = append([]blockhash.Block(nil), e.Blocks...)
 		all = append(all, e)
 	}
@@ -210,8 +210,8 @@ func clone(b *kvevent.Batch) []kvevent.Event {
 
 // vLLM names a salt with the first block only; the chain keeps it.
 func TestSaltIsRememberedAlongTheChain(t *testing.T) {
-	first := kvevent.Raw{Hashes: []kvevent.Engine{11, 12}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2, Salt: "tenant"}
-	next := kvevent.Raw{Hashes: []kvevent.Engine{13}, Parent: 12, HasParent: true, Tokens: []uint32{5, 6}, BlockSize: 2}
+	first := kvevent.Raw{Hashes: []kvevent.EngineHash{11, 12}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2, Salt: "tenant"}
+	next := kvevent.Raw{Hashes: []kvevent.EngineHash{13}, Parent: 12, HasParent: true, Tokens: []uint32{5, 6}, BlockSize: 2}
 	var b kvevent.Batch
 	decode := func(r ...kvevent.Raw) []kvevent.Event {
 		t.Helper()
@@ -350,7 +350,7 @@ func TestRefused(t *testing.T) {
 func sample(n int) kvevent.Raw {
 	r := kvevent.Raw{BlockSize: 16, Parent: 42, HasParent: true}
 	for i := range n {
-		r.Hashes = append(r.Hashes, kvevent.Engine(0x9e3779b97f4a7c15*uint64(i+1)))
+		r.Hashes = append(r.Hashes, kvevent.EngineHash(0x9e3779b97f4a7c15*uint64(i+1)))
 	}
 	for i := range 16 * n {
 		r.Tokens = append(r.Tokens, uint32(i*i*31%151000))

@@ -83,7 +83,8 @@ type seen struct {
 func (p *parser) marker(i int, m *Message, key string, seen *seen) {
 	switch key {
 	case "tool_call_id":
-		if m.Has |= ToolCallIDMember; p.peek() == nullValue {
+		m.Has |= ToolCallIDMember
+		if p.peek() == nullValue {
 			m.Has |= NullToolCallID
 		}
 		m.ToolCallID = p.member(i, ".tool_call_id")
@@ -107,7 +108,8 @@ func (p *parser) marker(i int, m *Message, key string, seen *seen) {
 
 // optional reads a string field of message i and notes whether it was one, not null.
 func (p *parser) optional(i int, m *Message, field string, which Members) string {
-	if m.Has &^= which; p.peek() == stringValue {
+	m.Has &^= which
+	if p.peek() == stringValue {
 		m.Has |= which
 	}
 	return p.member(i, field)
@@ -272,7 +274,8 @@ func (p *parser) part(i, j int) Part {
 	})
 	part := Part{Raw: p.src[start:p.at], Extra: extra}
 	known := false
-	if part.Type, known = partTypes[typ]; !known {
+	part.Type, known = partTypes[typ]
+	if !known {
 		part.Type = OtherPart
 	}
 	part.loose = typ == "input_text" || typ == "output_text"

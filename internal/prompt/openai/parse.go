@@ -20,7 +20,8 @@ func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.article())
 	}
 	p.object(p.field)
-	if p.space(); p.err == nil && p.at != len(body) {
+	p.space()
+	if p.err == nil && p.at != len(body) {
 		p.fail("unexpected data after the object")
 	}
 	if p.err == nil {
@@ -111,7 +112,8 @@ func (p *parser) templateField(key string) {
 	case "chat_template_kwargs":
 		r.TemplateArgs = p.rawOrNull(key, objectValue)
 	case "chat_template":
-		if p.text(key); p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
+		p.text(key)
+		if p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
 			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own template is used.")
 		}
 	case "reasoning_effort":
@@ -129,7 +131,8 @@ func (p *parser) templateField(key string) {
 		r.AddSpecialTokens = p.flag(key, r.Endpoint != Chat)
 	case "truncate_prompt_tokens":
 		v, ok := p.integer(key)
-		if r.Truncate = int(v); ok && (v == 0 || v < -1 || v > math.MaxInt32) {
+		r.Truncate = int(v)
+		if ok && (v == 0 || v < -1 || v > math.MaxInt32) {
 			p.invalid(key, "must be -1 (as many as the model takes) or at least 1")
 		}
 	case "truncation_side":
@@ -141,7 +144,8 @@ func (p *parser) templateField(key string) {
 
 func (p *parser) finish() {
 	r := p.req
-	if r.MaxTokens = p.maxCompletionTokens; r.MaxTokens == 0 {
+	r.MaxTokens = p.maxCompletionTokens
+	if r.MaxTokens == 0 {
 		r.MaxTokens = p.maxTokens
 	}
 	switch {

@@ -78,7 +78,8 @@ func (p *parser) token(param string, dst []uint32) []uint32 {
 		return dst
 	}
 	v, _ := p.integer(param)
-	if p.tokens++; p.tokens > p.lim.Tokens {
+	p.tokens++
+	if p.tokens > p.lim.Tokens {
 		p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Tokens)+" token ids")
 	}
 	if v < 0 || v > math.MaxInt32 {

@@ -49,7 +49,8 @@ func (s *scanner) unescape(text []byte) string {
 	case s.src[s.at] != '"':
 		s.fail("control character in a string (escape it)")
 	default:
-		if s.at++; lone {
+		s.at++
+		if lone {
 			s.fail("lone surrogate in the string that ends")
 		}
 	}
@@ -69,7 +70,8 @@ func (s *scanner) chunk(begun []byte, more int) []byte {
 
 // escape reads the escape that b begins with: its character and its length, 0 where it is none.
 func escape(b []byte) (r rune, n int, lone bool) {
-	if n = escapeLen(b); n != 6 {
+	n = escapeLen(b)
+	if n != 6 {
 		if n == 2 {
 			r = simpleEscape(b[1])
 		}

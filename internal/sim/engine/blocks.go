@@ -9,20 +9,20 @@ import "github.com/stator-project/stator/internal/kv/kvevent"
 // set. free is the length of the list.
 type pool struct {
 	blocks []block // the last one is the sentinel of the list
-	cached map[kvevent.Engine]int32
+	cached map[kvevent.EngineHash]int32
 	free   int
 }
 
 // block is one block. A free block keeps its hash, and can be found, until it is allocated again.
 type block struct {
-	hash       kvevent.Engine
+	hash       kvevent.EngineHash
 	hashed     bool
 	refs       int32 // requests that use it
 	prev, next int32
 }
 
 func newPool(n int) *pool {
-	p := &pool{blocks: make([]block, n+1), cached: make(map[kvevent.Engine]int32)}
+	p := &pool{blocks: make([]block, n+1), cached: make(map[kvevent.EngineHash]int32)}
 	p.link(int32(n), int32(n))
 	for i := range n {
 		p.pushBack(int32(i))
@@ -34,7 +34,7 @@ func (p *pool) sentinel() int32 { return int32(len(p.blocks) - 1) }
 
 // allocate returns the next free block, for one request. If it was cached, it is evicted, and evicted is its
 // hash. There must be a free block.
-func (p *pool) allocate() (id int32, evicted kvevent.Engine, wasCached bool) {
+func (p *pool) allocate() (id int32, evicted kvevent.EngineHash, wasCached bool) {
 	id = p.blocks[p.sentinel()].next
 	p.remove(id)
 	b := &p.blocks[id]
@@ -71,7 +71,7 @@ func (p *pool) release(id int32) {
 }
 
 // commit caches the block under hash. It returns false where an equal block is cached already.
-func (p *pool) commit(id int32, hash kvevent.Engine) bool {
+func (p *pool) commit(id int32, hash kvevent.EngineHash) bool {
 	if _, taken := p.cached[hash]; taken {
 		return false
 	}
@@ -83,7 +83,7 @@ func (p *pool) commit(id int32, hash kvevent.Engine) bool {
 }
 
 // holds reports whether the block is cached under hash.
-func (p *pool) holds(id int32, hash kvevent.Engine) bool {
+func (p *pool) holds(id int32, hash kvevent.EngineHash) bool {
 	return p.blocks[id].hashed && p.blocks[id].hash == hash
 }
 
@@ -95,7 +95,7 @@ func (p *pool) uncommit(id int32) {
 
 // match returns how many of the first blocks of a chain are cached, and how many of these no request uses.
 // The latter count as free until they are used.
-func (p *pool) match(hashes []kvevent.Engine) (hits, inactive int) {
+func (p *pool) match(hashes []kvevent.EngineHash) (hits, inactive int) {
 	for _, h := range hashes {
 		id, ok := p.cached[h]
 		if !ok {

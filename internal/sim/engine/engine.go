@@ -28,7 +28,7 @@ type Engine struct {
 
 	// The result of the pass, and the memory of its events: both are used again by the next Begin.
 	result  Result
-	hashes  []kvevent.Engine
+	hashes  []kvevent.EngineHash
 	tokens  []uint32
 	scratch []uint32 // tokens of a block that spans prompt and answer
 

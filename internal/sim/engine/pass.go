@@ -138,7 +138,7 @@ func (e *Engine) emit(r *Request) {
 func (e *Engine) addEvent(raw kvevent.Raw) { e.result.Events = append(e.result.Events, raw) }
 
 // copyHashes copies hashes into the pass's buffer, because requests and blocks change theirs.
-func (e *Engine) copyHashes(hashes ...kvevent.Engine) []kvevent.Engine {
+func (e *Engine) copyHashes(hashes ...kvevent.EngineHash) []kvevent.EngineHash {
 	from := len(e.hashes)
 	e.hashes = append(e.hashes, hashes...)
 	return e.hashes[from:len(e.hashes):len(e.hashes)]

@@ -36,7 +36,7 @@ type life struct {
 	rng       *rand.Rand
 	e         *Engine
 	now       time.Time
-	cached    map[kvevent.Engine]bool // by the events alone
+	cached    map[kvevent.EngineHash]bool // by the events alone
 	live      []*Request
 	answers   map[*Request][]uint32
 	submitted int
@@ -51,7 +51,7 @@ func newLife(t *testing.T, rng *rand.Rand) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &life{t: t, rng: rng, e: e, cached: map[kvevent.Engine]bool{}, answers: map[*Request][]uint32{}}
+	return &life{t: t, rng: rng, e: e, cached: map[kvevent.EngineHash]bool{}, answers: map[*Request][]uint32{}}
 }
 
 func (l *life) act() {

@@ -35,13 +35,13 @@ type Request struct {
 	state     state
 	arrived   time.Time
 	answer    []uint32
-	hashes    []kvevent.Engine // of the full blocks of known tokens
-	blocks    []int32          // of computed and planned tokens, in order
-	computed  int              // tokens whose KV entries are in blocks
-	committed int              // blocks that were offered to the cache
-	cached    int              // tokens found in the cache at the first admission
-	work      int              // index in the plan of the pass, or -1
-	admitted  bool             // was running at least once; the hit rate counts the first time alone
+	hashes    []kvevent.EngineHash // of the full blocks of known tokens
+	blocks    []int32              // of computed and planned tokens, in order
+	computed  int                  // tokens whose KV entries are in blocks
+	committed int                  // blocks that were offered to the cache
+	cached    int                  // tokens found in the cache at the first admission
+	work      int                  // index in the plan of the pass, or -1
+	admitted  bool                 // was running at least once; the hit rate counts the first time alone
 }
 
 // state is the state of a request; see doc.go.
@@ -84,7 +84,7 @@ func (r *Request) extendHashes(size int, seed uint64, scratch []uint32) {
 			parent = uint64(r.hashes[i-1])
 		}
 		tokens := r.tokens(scratch[:0], i*size, (i+1)*size)
-		r.hashes = append(r.hashes, kvevent.Engine(blockhash.Hash(tokens, parent)))
+		r.hashes = append(r.hashes, kvevent.EngineHash(blockhash.Hash(tokens, parent)))
 	}
 }
 

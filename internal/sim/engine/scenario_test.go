@@ -48,7 +48,7 @@ type scenario struct {
 	now    time.Time
 	end    time.Time
 	by     map[string]*engine.Request
-	labels map[kvevent.Engine]string
+	labels map[kvevent.EngineHash]string
 }
 
 func (s *scenario) run(d *datadriven.TestData, w *strings.Builder) {
@@ -96,7 +96,7 @@ func (s *scenario) start(d *datadriven.TestData, w *strings.Builder) {
 	if s.e, err = engine.New(cfg); err != nil {
 		fmt.Fprintln(w, err)
 	}
-	s.by, s.labels = map[string]*engine.Request{}, map[kvevent.Engine]string{}
+	s.by, s.labels = map[string]*engine.Request{}, map[kvevent.EngineHash]string{}
 }
 
 func (s *scenario) submit(d *datadriven.TestData, w *strings.Builder) {
