@@ -46,23 +46,31 @@ type bench struct {
 func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err error) {
 	b = &bench{options: o, progress: &lines{out: progress}}
 	b.broken, b.failed = context.WithCancelCause(ctx)
+
 	defer func() {
 		if err != nil {
 			b.end()
 		}
 	}()
-	if b.envoyPath, err = envoy.Find(o.envoy); err != nil {
+
+	b.envoyPath, err = envoy.Find(o.envoy)
+	if err != nil {
 		return b, err
 	}
 	if _, err := os.Stat(o.stator); err != nil {
 		return b, fmt.Errorf("%w: run `make build`, or name the program with --stator", err)
 	}
-	if b.dir, err = os.MkdirTemp("", "benchrequest-"); err != nil {
+
+	b.dir, err = os.MkdirTemp("", "benchrequest-")
+	if err != nil {
 		return b, fmt.Errorf("make a folder for sockets: %w", err)
 	}
-	if b.workers, err = startWorkers(4); err != nil {
+
+	b.workers, err = startWorkers(4)
+	if err != nil {
 		return b, fmt.Errorf("start workers: %w", err)
 	}
+
 	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs} {
 		if err := start(); err != nil {
 			return b, err
@@ -74,7 +82,8 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 // end stops everything, last started first.
 func (b *bench) end() {
 	b.failed(nil)
-	b.progress.close() // what parts say of each other's end is of no interest
+	b.progress.close() // from here on the parts log the ends of each other
+
 	for i := len(b.ends) - 1; i >= 0; i-- {
 		b.ends[i]()
 	}
@@ -91,14 +100,17 @@ func (b *bench) startPlain() error {
 	if err != nil {
 		return err
 	}
+
 	boot, err := plainBootstrap(cfg)
 	if err != nil {
 		return err
 	}
+
 	pid, err := b.startEnvoy("plain", boot)
 	if err != nil {
 		return err
 	}
+
 	b.setups = append(b.setups, &setup{name: plainName, gateway: cfg.Gateway.Listen, envoy: pid, witness: plainWitness{}})
 	return b.awaitAnswer(path, cfg.Gateway.Listen, plainWitness{})
 }
@@ -108,15 +120,18 @@ func (b *bench) startEmpty() error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+
 	admin, err := loopback.Address()
 	if err != nil {
 		return err
 	}
+
 	socket := b.socket("empty")
 	pid, err := b.start("the empty handler", self, emptyCommand, socket, admin)
 	if err != nil {
 		return err
 	}
+
 	w := emptyWitness{admin}
 	s := &setup{name: emptyName, extproc: pid, admin: admin, witness: w}
 	b.setups = append(b.setups, s)
@@ -124,9 +139,12 @@ func (b *bench) startEmpty() error {
 	if err != nil {
 		return err
 	}
-	if s.envoy, err = b.startGateway("empty", file, socket); err != nil {
+
+	s.envoy, err = b.startGateway("empty", file, socket)
+	if err != nil {
 		return err
 	}
+
 	s.gateway = cfg.Gateway.Listen
 	return b.awaitAnswer(file, s.gateway, w)
 }
@@ -136,20 +154,24 @@ func (b *bench) startOurs() error {
 	if err != nil {
 		return err
 	}
+
 	file, cfg, err := b.writeConfig("ours")
 	if err != nil {
 		return err
 	}
+
 	socket := b.socket("ours")
 	pid, err := b.start("stator extproc", b.stator, "extproc", "--config", file, "--listen-address", socket, "--admin-address", admin)
 	if err != nil {
 		return err
 	}
+
 	w := ourWitness{admin}
 	proxy, err := b.startGateway("ours", file, socket)
 	if err != nil {
 		return err
 	}
+
 	cold := &setup{name: coldName, gateway: cfg.Gateway.Listen, envoy: proxy, extproc: pid, admin: admin, witness: w}
 	warm := *cold
 	warm.name, warm.warm = warmName, true
@@ -163,11 +185,14 @@ func (b *bench) startGateway(name, file, extproc string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
+
 	socket := b.socket(name + "-xds")
-	_, err = b.start("stator xds", b.stator, "xds", "--config", file, "--listen-address", socket, "--extproc-address", extproc, "--admin-address", admin)
+	_, err = b.start("stator xds", b.stator, "xds", "--config", file, "--listen-address", socket, "--extproc-address", extproc,
+		"--admin-address", admin)
 	if err != nil {
 		return 0, err
 	}
+
 	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: name, Admin: "127.0.0.1:0", XDS: socket})
 	if err != nil {
 		return 0, err
@@ -180,11 +205,13 @@ func (b *bench) startEnvoy(name string, boot []byte) (pid int, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return 0, err
 	}
+
 	log := slog.New(slog.NewTextHandler(b.progress, nil))
 	p, err := envoy.Start(envoy.Config{Path: b.envoyPath, Bootstrap: boot, Dir: dir, Concurrency: b.threads, Log: log})
 	if err != nil {
 		return 0, err
 	}
+
 	b.watch("envoy of "+name, p.Run, p.Stop)
 	if err := p.WaitReady(b.broken); err != nil {
 		return 0, err
@@ -199,9 +226,11 @@ func (b *bench) start(what, path string, args ...string) (pid int, err error) {
 			_, _ = fmt.Fprintf(b.progress, "%s: %s\n", what, line)
 		}
 	}})
+
 	if err != nil {
 		return 0, err
 	}
+
 	b.watch(what, p.Wait, p.Stop)
 	return p.PID(), nil
 }
@@ -219,22 +248,26 @@ func (b *bench) watch(what string, wait func() error, stop func(context.Context)
 	})
 }
 
-// writeConfig writes the configuration of a gateway with a port of its own.
+// writeConfig writes the configuration of a gateway on a free port.
 func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err error) {
 	listen, err := loopback.Address()
 	if err != nil {
 		return "", nil, err
 	}
-	// The workers here answer at once and say nothing of caches, so that what prompts take cannot be
-	// learned, and a cost in time would send short ones away from their caches.
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {policy: kv}\n  workers:\n",
+
+	// The workers here answer at once and publish no KV events. The router cannot learn the time of their
+	// prefills, and a cost in time would send short prompts away from their caches.
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {policy: kv}\n  "+
+		"workers:\n",
 		config.APIVersion, config.Kind, listen, b.model)
 	for i, address := range b.workers.addresses {
 		text += fmt.Sprintf("  - {name: w%d, address: %q}\n", i, address)
 	}
-	if cfg, err = config.Parse([]byte(text)); err != nil {
+	cfg, err = config.Parse([]byte(text))
+	if err != nil {
 		return "", nil, err
 	}
+
 	path = filepath.Join(b.dir, name+".yaml")
 	return path, cfg, os.WriteFile(path, []byte(text), 0o600)
 }

@@ -71,12 +71,14 @@ func load(dir string) (*corpus, error) {
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("load traces: %s has no *.jsonl files", dir)
 	}
+
 	var text strings.Builder
 	for _, path := range files {
 		if err := addSession(&text, path); err != nil {
 			return nil, fmt.Errorf("load traces: %s: %w", path, err)
 		}
 	}
+
 	c := newCorpus(fmt.Sprintf("%d agent sessions of %s", len(files), dir), text.String())
 	if c.size() < least {
 		return nil, fmt.Errorf("load traces: %s holds %d characters, which is too little", dir, c.size())
@@ -84,17 +86,19 @@ func load(dir string) (*corpus, error) {
 	return c, nil
 }
 
-// addSession adds what is said in a session once: its longest prompt, which repeats most of
-// the others, and every answer.
+// addSession adds the text of a session once: its longest prompt, which contains most of the others, and
+// every answer.
 func addSession(text *strings.Builder, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = f.Close() }()
 	longest := ""
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 64<<20)
+
 	for n := 1; lines.Scan(); n++ {
 		var row struct{ Input, Output string }
 		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
@@ -105,6 +109,7 @@ func addSession(text *strings.Builder, path string) error {
 		}
 		text.WriteString(row.Output)
 	}
+
 	text.WriteString(longest)
 	return lines.Err()
 }
@@ -123,6 +128,7 @@ func generate() string {
 		}
 		return strings.Join(out, between)
 	}
+
 	var b strings.Builder
 	for b.Len() < 800_000 {
 		switch rng.IntN(5) {
@@ -133,10 +139,13 @@ func generate() string {
 		case 2:
 			fmt.Fprintf(&b, "./%s.py:%d:    def %s(self, %s):\n", phrase(4, "/"), rng.IntN(2000), phrase(2, "_"), phrase(2, ", "))
 		case 3:
-			fmt.Fprintf(&b, "        if %s.%s != %d:\n            raise %s(\"%s\")\n", word(), word(), rng.IntN(100), word(), phrase(5, " "))
+			fmt.Fprintf(&b, "        if %s.%s != %d:\n            raise %s(\"%s\")\n", word(), word(), rng.IntN(100), word(),
+				phrase(5, " "))
 		case 4:
-			fmt.Fprintf(&b, "-rw-r--r-- 1 root root %d Oct %d %02d:%02d %s.py\n", rng.IntN(90000), 1+rng.IntN(30), rng.IntN(24), rng.IntN(60), phrase(2, "_"))
+			fmt.Fprintf(&b, "-rw-r--r-- 1 root root %d Oct %d %02d:%02d %s.py\n", rng.IntN(90000), 1+rng.IntN(30), rng.IntN(24),
+				rng.IntN(60), phrase(2, "_"))
 		}
 	}
+
 	return b.String()
 }

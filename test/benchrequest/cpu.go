@@ -34,6 +34,7 @@ func parseStat(stat []byte) (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("read CPU time: %q has too few fields", stat)
 	}
+
 	var sum time.Duration
 	for _, f := range fields[11:13] {
 		n, err := strconv.ParseInt(f, 10, 64)
@@ -75,6 +76,7 @@ func cpuModel() string {
 	if err != nil {
 		return "unknown CPU"
 	}
+
 	for line := range strings.Lines(string(info)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
 			return strings.TrimSpace(value)

@@ -5,10 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// dialogue is a conversation with an agent, made anew from its seed whenever it is needed:
-// keeping the bodies of all would take gigabytes. Two dialogues differ from their first
-// words on, so that no prefix of theirs is shared; a dialogue's turns share all but their
-// ends.
+// dialogue is a conversation with an agent. Its bodies are generated from the seed whenever they are needed,
+// because the bodies of all dialogues would need gigabytes. Two dialogues differ from their first words
+// on, so they share no prefix. The turns of one dialogue share everything but their ends.
 type dialogue struct {
 	seed  uint64
 	chars int // in all messages of a turn that continues the known one
@@ -17,8 +16,8 @@ type dialogue struct {
 // fresh is the share of these characters that the known turn does not have.
 const fresh = 10 // per cent
 
-// appendBody adds the chat request of a turn. Turn 0 is the one that is known; any other
-// continues it, each with an end of its own.
+// appendBody appends the chat request of a turn. Turn 0 is the one that the router knows; every other turn
+// continues it with another end.
 func (d dialogue) appendBody(dst []byte, text *corpus, turn int) []byte {
 	rng := rand.New(rand.NewPCG(d.seed, 0))
 	news := d.chars * fresh / 100
@@ -29,6 +28,7 @@ func (d dialogue) appendBody(dst []byte, text *corpus, turn int) []byte {
 		dst = appendMessage(dst, text, rng, "assistant", news/2)
 		dst = appendMessage(dst, text, rng, "user", news-news/2)
 	}
+
 	dst[len(dst)-1] = ']' // was a comma
 	return append(dst, `,"temperature":0,"max_tokens":1}`...)
 }
@@ -38,6 +38,7 @@ func (d dialogue) appendBody(dst []byte, text *corpus, turn int) []byte {
 func (d dialogue) appendKnown(dst []byte, text *corpus, rng *rand.Rand, chars int) []byte {
 	name := fmt.Sprintf("You are agent %016x. ", d.seed)
 	system := min(800, chars/3)
+
 	dst = append(dst, `{"role":"system","content":"`...)
 	dst = append(dst, name...)
 	dst = text.append(dst, rng.IntN(text.size()), system-len(name))
@@ -53,6 +54,7 @@ func (d dialogue) appendKnown(dst []byte, text *corpus, rng *rand.Rand, chars in
 		dst = appendMessage(dst, text, rng, "assistant", assistant)
 		chars -= user + assistant
 	}
+
 	return dst
 }
 
@@ -70,6 +72,7 @@ func seedOf(round, size int, warm bool, i int) uint64 {
 	if warm {
 		x |= 1
 	}
+
 	// A bijection, so that near names become far seeds and none becomes another's.
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

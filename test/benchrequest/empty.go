@@ -44,7 +44,7 @@ func (h *emptyHandler) Process(stream extprocv3.ExternalProcessor_ProcessServer)
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
-			return err // Envoy is told nothing by it: the stream is gone
+			return err // the stream is gone, so Envoy does not receive the error
 		}
 		switch msg.GetRequest().(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
@@ -83,6 +83,7 @@ func serveEmpty(ctx context.Context, socket, admin string) error {
 	if err != nil {
 		return fmt.Errorf("listen for envoy: %w", err)
 	}
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /counts", func(w http.ResponseWriter, _ *http.Request) {
@@ -90,12 +91,14 @@ func serveEmpty(ctx context.Context, socket, admin string) error {
 			"headers": float64(h.headers.Load()), "bodies": float64(h.bodies.Load()), "entries": float64(h.entries.Load()),
 		})
 	})
+
 	pages := &http.Server{Addr: admin, Handler: mux}
 	go func() {
 		<-ctx.Done()
 		_ = pages.Close()
 		g.Stop()
 	}()
+
 	failed := make(chan error, 1)
 	go func() { failed <- pages.ListenAndServe() }()
 	if err := g.Serve(ln); err != nil {

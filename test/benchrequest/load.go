@@ -39,6 +39,7 @@ func dial(address string, n int) (*clients, error) {
 		}
 		c.streams = append(c.streams, &stream{conn: conn, in: bufio.NewReader(conn)})
 	}
+
 	return c, nil
 }
 
@@ -50,12 +51,14 @@ func (c *clients) close() {
 
 // run sends n requests and returns when all are answered: how long that took, and how long
 // each of them. appendBody makes the body of request i, which is not timed.
-func (c *clients) run(ctx context.Context, n int, appendBody func(dst []byte, i int) []byte) (wall time.Duration, took []time.Duration, err error) {
+func (c *clients) run(ctx context.Context, n int, appendBody func(dst []byte, i int) []byte) (wall time.Duration, took []time.Duration,
+	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
 	var all sync.WaitGroup
 	began := time.Now()
+
 	for _, s := range c.streams {
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -70,8 +73,10 @@ func (c *clients) run(ctx context.Context, n int, appendBody func(dst []byte, i 
 			}
 		})
 	}
+
 	all.Wait()
 	wall = time.Since(began)
+
 	for _, s := range c.streams {
 		took = append(took, s.took...)
 		s.took = s.took[:0]
@@ -82,24 +87,29 @@ func (c *clients) run(ctx context.Context, n int, appendBody func(dst []byte, i 
 // send sends the body and reads the answer, which must be a worker's.
 func (s *stream) send(host string) error {
 	s.head = fmt.Appendf(s.head[:0], "POST /v1/chat/completions HTTP/1.1\r\nhost: %s\r\ncontent-type: application/json\r\n"+
-		"accept: application/json\r\nauthorization: Bearer none\r\nuser-agent: benchrequest\r\ncontent-length: %d\r\n\r\n", host, len(s.body))
+		"accept: application/json\r\nauthorization: Bearer none\r\nuser-agent: benchrequest\r\ncontent-length: %d\r\n\r\n", host,
+		len(s.body))
 	began := time.Now()
 	if err := s.conn.SetDeadline(began.Add(time.Minute)); err != nil {
 		return err
 	}
+
 	out := net.Buffers{s.head, s.body}
 	if _, err := out.WriteTo(s.conn); err != nil {
 		return fmt.Errorf("send request: %w", err)
 	}
+
 	resp, err := http.ReadResponse(s.in, nil)
 	if err != nil {
 		return fmt.Errorf("read response: %w", err)
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return fmt.Errorf("read response: %w", err)
 	}
+
 	s.took = append(s.took, time.Since(began))
 	if resp.StatusCode != http.StatusOK || string(body) != answer {
 		return fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(body)))
@@ -127,6 +137,7 @@ func until(ctx context.Context, what string, patience time.Duration, ok func() e
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil

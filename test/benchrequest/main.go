@@ -86,9 +86,11 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&o.model, "model", "builtin:sim", "model `folder` whose vocabulary and template extproc uses")
-	f.StringVar(&o.traces, "traces", "../shared/traces/agent/miniswe", "`folder` of agent traces to take text from; where it is absent, text of like shape is generated")
+	f.StringVar(&o.traces, "traces", "../shared/traces/agent/miniswe",
+		"`folder` of agent traces to take text from; where it is absent, text of like shape is generated")
 	f.StringVar(&o.jsonFile, "json", "", "write the figures, every cell among them, to `file`")
-	f.StringVar(&o.profiles, "profile", "", "after the rounds, load the set-ups with ext_proc again and write its CPU profiles into `folder`")
+	f.StringVar(&o.profiles, "profile", "", "after the rounds, load the set-ups with ext_proc again and write its CPU profiles into "+
+		"`folder`")
 	f.BoolVar(&o.smoke, "smoke", false, "one tiny round, to see that everything works; its figures mean nothing")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -96,9 +98,14 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
+
 	if o.smoke {
-		o.requests, o.rounds, o.streams, o.sizes = 400, 1, 4, sizes{1000}
+		o.requests = 400
+		o.rounds = 1
+		o.streams = 4
+		o.sizes = sizes{1000}
 	}
+
 	if o.requests < 1 || o.rounds < 1 || o.streams < 1 || o.threads < 1 {
 		return nil, errors.New("--requests, --rounds, --streams and --concurrency must be at least 1")
 	}
@@ -114,26 +121,32 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	text, err := load(o.traces)
 	if err != nil {
 		return err
 	}
+
 	b, err := begin(ctx, o, progress)
 	if err != nil {
 		return err
 	}
+
 	defer b.end()
 	r := newReport(ctx, o, b.envoyPath, text)
 	if err := b.measure(ctx, text, r); err != nil {
 		return err
 	}
+
 	r.finish()
 	r.print(out)
+
 	if o.jsonFile != "" {
 		if err := r.writeJSON(o.jsonFile); err != nil {
 			return err
 		}
 	}
+
 	if o.profiles != "" {
 		return b.profile(ctx, text, o.profiles)
 	}

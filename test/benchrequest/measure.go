@@ -85,6 +85,7 @@ func (b *bench) cell(s *setup, text *corpus, round, chars, n int) (cell, error) 
 	if err != nil {
 		return cell{}, err
 	}
+
 	defer c.close()
 	sum := tally{seen: counts{}}
 	batch := b.batch(chars)
@@ -104,6 +105,7 @@ func (b *bench) cell(s *setup, text *corpus, round, chars, n int) (cell, error) 
 			return cell{}, err
 		}
 	}
+
 	return cell{Setup: s.name, Chars: chars, Round: round, Requests: n, figures: sum.figures(n)}, nil
 }
 
@@ -115,11 +117,13 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 	if err != nil {
 		return err
 	}
+
 	served := b.workers.served.Load()
 	envoy, extproc, err := s.cpu()
 	if err != nil {
 		return err
 	}
+
 	wall, took, err := c.run(ctx, k, body)
 	if err == nil {
 		err = pause(ctx, settle)
@@ -127,10 +131,12 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 	if err != nil {
 		return err
 	}
+
 	envoyAfter, extprocAfter, err := s.cpu()
 	if err != nil {
 		return err
 	}
+
 	sum.envoy += envoyAfter - envoy
 	sum.extproc += extprocAfter - extproc
 	sum.wall += wall
@@ -141,7 +147,8 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 	return b.prove(ctx, s, before, k, sum)
 }
 
-// prove waits until the witness has heard of all k requests and demands what it should say.
+// prove waits until the witness has counted all k requests, and returns an error unless each was served as
+// it was picked.
 func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *tally) error {
 	var seen counts
 	err := until(ctx, "prove that decisions were obeyed", 10*time.Second, func() error {
@@ -152,6 +159,7 @@ func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *
 		seen = now.since(before)
 		return s.prove(seen, k)
 	})
+
 	for what, n := range seen {
 		sum.seen[what] += n
 	}
@@ -160,7 +168,8 @@ func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *
 
 // cpu reads what the set-up's processes have used.
 func (s *setup) cpu() (envoy, extproc time.Duration, err error) {
-	if envoy, err = cpuTime(s.envoy); err != nil {
+	envoy, err = cpuTime(s.envoy)
+	if err != nil {
 		return 0, 0, err
 	}
 	extproc, err = cpuTime(s.extproc)

@@ -24,10 +24,12 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	listener := r.Listeners[0]
 	if err := strip(listener, r.Routes[0]); err != nil {
 		return nil, fmt.Errorf("strip listener: %w", err)
 	}
+
 	boot := &bootstrapv3.Bootstrap{
 		Node: &corev3.Node{Id: "plain", Cluster: "plain"},
 		Admin: &bootstrapv3.Admin{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
@@ -35,6 +37,7 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 		}}}},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Listeners: r.Listeners},
 	}
+
 	for _, c := range r.Clusters {
 		if c.GetType() != clusterv3.Cluster_EDS {
 			continue // extproc's own
@@ -44,6 +47,7 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 		c.LoadAssignment = r.Endpoints[0] // there is one model
 		boot.StaticResources.Clusters = append(boot.StaticResources.Clusters, c)
 	}
+
 	if err := boot.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("plain bootstrap is invalid: %w", err)
 	}
@@ -55,10 +59,12 @@ func resources(cfg *config.Config) (xds.Resources, error) {
 	m := &cfg.Models[0]
 	f := fleet.New(fleet.Hooks{})
 	for _, w := range m.Workers {
-		if _, err := f.Put(fleet.Worker{Name: w.Name, Model: m.Name, Address: w.Address, Ranks: 1, Weight: uint32(w.Weight), BlockSize: m.BlockSize, State: fleet.Ready}); err != nil {
+		if _, err := f.Put(fleet.Worker{Name: w.Name, Model: m.Name, Address: w.Address, Ranks: 1, Weight: uint32(w.Weight),
+			BlockSize: m.BlockSize, State: fleet.Ready}); err != nil {
 			return xds.Resources{}, fmt.Errorf("add worker: %w", err)
 		}
 	}
+
 	g := &cfg.Gateway
 	return xds.Build(xds.Settings{
 		Listen: g.Listen, ExtProc: []string{"unix:///nowhere"}, Models: []string{m.Name}, MaxBodyBytes: g.MaxBodyBytes,
@@ -73,6 +79,7 @@ func strip(l *listenerv3.Listener, routes *routev3.RouteConfiguration) error {
 	if err := filter.GetTypedConfig().UnmarshalTo(&manager); err != nil {
 		return err
 	}
+
 	manager.AccessLog = nil
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
@@ -80,6 +87,7 @@ func strip(l *listenerv3.Listener, routes *routev3.RouteConfiguration) error {
 	if err != nil {
 		return err
 	}
+
 	filter.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: packed}
 	return nil
 }

@@ -31,6 +31,7 @@ func (b *bench) profile(ctx context.Context, text *corpus, dir string) error {
 			_, _ = fmt.Fprintf(b.progress, "wrote %s\n", path)
 		}
 	}
+
 	return nil
 }
 
@@ -42,6 +43,7 @@ func (b *bench) profileOne(ctx context.Context, s *setup, text *corpus, round, c
 	if err != nil {
 		return err
 	}
+
 	defer c.close()
 	batch := b.batch(chars)
 	send := func(turn int) error {
@@ -52,9 +54,11 @@ func (b *bench) profileOne(ctx context.Context, s *setup, text *corpus, round, c
 			return dialogue{seedOf(round, chars, true, i), chars}.appendBody(dst, text, turn)
 		}, &tally{seen: counts{}})
 	}
+
 	if err := send(0); err != nil {
 		return err
 	}
+
 	type result struct {
 		data []byte
 		err  error
@@ -64,6 +68,7 @@ func (b *bench) profileOne(ctx context.Context, s *setup, text *corpus, round, c
 		data, err := get(ctx, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.admin, profileSeconds))
 		done <- result{data, err}
 	}()
+
 	for turn := 1; ; turn++ {
 		select {
 		case r := <-done:

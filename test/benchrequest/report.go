@@ -62,12 +62,14 @@ func newReport(ctx context.Context, o *options, envoyPath string, text *corpus) 
 func (r *report) finish() {
 	r.Machine.LoadAfter = loadAverage()
 	r.Cells = r.cells
+
 	var keys []cell // one of each set-up and size
 	for _, c := range r.cells {
 		if !slices.ContainsFunc(keys, func(k cell) bool { return k.Setup == c.Setup && k.Chars == c.Chars }) {
 			keys = append(keys, c)
 		}
 	}
+
 	order := []string{plainName, emptyName, coldName, warmName}
 	slices.SortStableFunc(keys, func(a, b cell) int {
 		if a.Chars != b.Chars {
@@ -75,6 +77,7 @@ func (r *report) finish() {
 		}
 		return slices.Index(order, a.Setup) - slices.Index(order, b.Setup)
 	})
+
 	for _, k := range keys {
 		row := r.row(k.Setup, k.Chars)
 		r.Rows = append(r.Rows, row)
@@ -87,12 +90,14 @@ func (r *report) finish() {
 func (r *report) row(setup string, chars int) row {
 	var mine []cell
 	var ratios []float64
+
 	empty := map[int]float64{} // total by round
 	for _, c := range r.cells {
 		if c.Setup == emptyName && c.Chars == chars {
 			empty[c.Round] = c.Total
 		}
 	}
+
 	for _, c := range r.cells {
 		if c.Setup == setup && c.Chars == chars {
 			mine = append(mine, c)
@@ -101,6 +106,7 @@ func (r *report) row(setup string, chars int) row {
 			}
 		}
 	}
+
 	of := func(get func(figures) float64) float64 {
 		var all []float64
 		for _, c := range mine {
@@ -108,14 +114,18 @@ func (r *report) row(setup string, chars int) row {
 		}
 		return median(all)
 	}
+
 	out := row{Setup: setup, Chars: chars, figures: figures{
 		Envoy: of(func(f figures) float64 { return f.Envoy }), ExtProc: of(func(f figures) float64 { return f.ExtProc }),
 		Total: of(func(f figures) float64 { return f.Total }), Rate: of(func(f figures) float64 { return f.Rate }),
 		P50: of(func(f figures) float64 { return f.P50 }), P99: of(func(f figures) float64 { return f.P99 }),
 		Reused: of(func(f figures) float64 { return f.Reused }),
 	}}
+
 	if len(ratios) > 0 {
-		out.Ratio, out.Lowest, out.Highest = median(ratios), slices.Min(ratios), slices.Max(ratios)
+		out.Ratio = median(ratios)
+		out.Lowest = slices.Min(ratios)
+		out.Highest = slices.Max(ratios)
 	}
 	return out
 }
@@ -139,9 +149,11 @@ func (r *report) print(w io.Writer) {
 	if r.Smoke {
 		fmt.Fprintln(w, "This was a smoke run: the figures mean nothing.")
 	}
+
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "chars\tset-up\tEnvoy µs\text_proc µs\ttotal µs\t× empty\t(min-max)\treq/s\tp50 ms\tp99 ms\treused\t")
+
 	for _, x := range r.Rows {
 		extproc, reused := "-", "-"
 		if x.Setup != plainName {
@@ -153,8 +165,10 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(t, "%d\t%s\t%.0f\t%s\t%.0f\t%.2f\t(%.2f-%.2f)\t%.0f\t%.2f\t%.2f\t%s\t\n",
 			x.Chars, x.Setup, x.Envoy, extproc, x.Total, x.Ratio, x.Lowest, x.Highest, x.Rate, x.P50, x.P99, reused)
 	}
+
 	_ = t.Flush()
 	fmt.Fprintln(w, "\nEvery request was served as its set-up demands: by the picked worker in ours, seen by the handler in the empty one.")
+
 	for _, g := range r.Goals {
 		verdict := "met"
 		if g.Stand > g.Limit {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// answer is what every worker says to every request: one token.
+// answer is the response of every worker to every request: one token.
 const answer = `{"id":"chatcmpl-0","object":"chat.completion","created":0,"model":"sim","choices":[{"index":0,` +
 	`"message":{"role":"assistant","content":"Yes"},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
 
@@ -39,6 +39,7 @@ func startWorkers(n int) (*workers, error) {
 			}
 		})
 	}
+
 	return w, nil
 }
 

@@ -21,7 +21,7 @@ func (c counts) since(before counts) counts {
 	return out
 }
 
-// witness tells what really became of requests.
+// witness counts how requests were really served.
 type witness interface {
 	// read asks the ext_proc process.
 	read(ctx context.Context) (counts, error)
@@ -29,7 +29,7 @@ type witness interface {
 	prove(seen counts, n int) error
 }
 
-// ourWitness asks stator extproc, which hears from Envoy's access log who served each request.
+// ourWitness reads the metrics of `stator extproc`, which receives Envoy's access log.
 type ourWitness struct{ admin string }
 
 // The counts of ourWitness: how requests were served, and blocks of their prompts.
@@ -47,6 +47,7 @@ func (w ourWitness) read(ctx context.Context) (counts, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := counts{}
 	for line := range strings.Lines(string(text)) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
@@ -68,6 +69,7 @@ func (w ourWitness) read(ctx context.Context) (counts, error) {
 			}
 		}
 	}
+
 	return c, nil
 }
 
@@ -115,10 +117,12 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {

@@ -52,6 +52,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 	if err != nil {
 		return result{}, err
 	}
+
 	defer f.stop()
 	r := result{policy: policy, perWorker: map[string]int{}}
 	began := time.Now()
@@ -74,6 +75,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 			fmt.Fprintf(progress, "\r%-12s %d of %d requests", policy, i+1, len(rows))
 		}
 	}
+
 	inFlight.Wait()
 	r.took = time.Since(began)
 	fmt.Fprintf(progress, "\r%-12s done after %.0f s            \n", policy, r.took.Seconds())
@@ -86,6 +88,7 @@ func (r *result) add(a answer, err error) {
 		r.lastError = err.Error()
 		return
 	}
+
 	r.completed++
 	r.prompt += a.prompt
 	r.cached += a.cached
@@ -108,18 +111,22 @@ func start(ctx context.Context, o options, policy string) (*fleet, error) {
 	if scaled {
 		weights = "{prefillLoadScale: " + scale + "}"
 	}
+
 	gateway, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
+
 	admin, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
+
 	dir, err := os.MkdirTemp("", "demotrace-")
 	if err != nil {
 		return nil, err
 	}
+
 	f := &fleet{dir: dir, log: &bytes.Buffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
 	f.url, f.admin = "http://"+gateway, "http://"+admin
 	file := filepath.Join(dir, "stator.yaml")
@@ -132,16 +139,20 @@ models:
   router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
 `, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
+
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
+
 	args := []string{"up", "--config", file, "--listen-address", gateway, "--admin-address", admin, "--log-level", "warn"}
 	if o.envoy != "" {
 		args = append(args, "--envoy", o.envoy)
 	}
+
 	f.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.stator, args...)
 	f.cmd.Stdout, f.cmd.Stderr = f.log, f.log
 	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is ours to pass on
+
 	if err := f.cmd.Start(); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("start %s: %w", o.stator, err)
@@ -189,11 +200,13 @@ func (f *fleet) ask(ctx context.Context, r trace.MooncakeRow) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+
 	req.Header.Set("content-type", "application/json")
 	resp, err := f.client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
@@ -207,6 +220,7 @@ var data = []byte("data: ")
 func readStream(body io.Reader, began time.Time) (a answer, err error) {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
+
 	ended := false
 	for lines.Scan() {
 		event, ok := bytes.CutPrefix(lines.Bytes(), data)
@@ -224,12 +238,14 @@ func readStream(body io.Reader, began time.Time) (a answer, err error) {
 				} `json:"prompt_tokens_details"`
 			}
 		}
-		if ended = string(event) == "[DONE]"; !ended && bytes.Contains(event, []byte(`"usage":{`)) {
+		ended = string(event) == "[DONE]"
+		if !ended && bytes.Contains(event, []byte(`"usage":{`)) {
 			if err := json.Unmarshal(event, &v); err == nil && v.Usage != nil {
 				a.prompt, a.cached = v.Usage.Prompt, v.Usage.Details.Cached
 			}
 		}
 	}
+
 	if err := lines.Err(); err != nil {
 		return a, err
 	}
@@ -252,20 +268,23 @@ func bodyOf(r trace.MooncakeRow) []byte {
 			b = strconv.AppendUint(b, 300+(x>>33)%2000, 10) // ordinary entries of every vocabulary here
 		}
 	}
+
 	return fmt.Appendf(b, `],"max_tokens":%d}`, max(1, r.Output/tokenScale))
 }
 
-// account asks the router where requests went, and whether they went where it said.
+// account reads from the router where requests went, and how many did not go where they were picked.
 func (f *fleet) account(r *result) error {
 	resp, err := f.client.Get(f.admin + "/debug/decisions?format=json&n=4096")
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = resp.Body.Close() }()
 	var decisions []struct{ Worker string }
 	if err := json.NewDecoder(resp.Body).Decode(&decisions); err != nil {
 		return fmt.Errorf("read decisions: %w", err)
 	}
+
 	for _, d := range decisions {
 		r.perWorker[d.Worker]++
 	}
@@ -273,9 +292,11 @@ func (f *fleet) account(r *result) error {
 	if err != nil {
 		return err
 	}
+
 	defer func() { _ = metrics.Body.Close() }()
 	lines := bufio.NewScanner(metrics.Body)
 	lines.Buffer(nil, 1<<20)
+
 	for lines.Scan() {
 		for _, outcome := range []string{"misdirected", "unpicked", "unserved", "retried"} {
 			if value, ok := bytes.CutPrefix(lines.Bytes(), []byte(`stator_accesslog_requests_total{outcome="`+outcome+`"} `)); ok {
@@ -284,5 +305,6 @@ func (f *fleet) account(r *result) error {
 			}
 		}
 	}
+
 	return lines.Err()
 }

@@ -15,17 +15,20 @@ import (
 func printTable(out io.Writer, results []result, bound, speed float64) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "POLICY\tBLOCK HIT RATE\tTTFT MEAN\tTTFT P99\tCOMPLETED\tFAILED\tREQUESTS PER WORKER\tNOT SERVED AS PICKED")
+
 	for _, r := range results {
 		fmt.Fprintf(w, "%s\t%.3f\t%s\t%s\t%d\t%d\t%s\t%d\n", r.policy, float64(r.cached)/float64(max(1, r.prompt)),
 			traceTime(mean(r.ttft), speed), traceTime(percentile(r.ttft, 0.99), speed), r.completed, r.failed, perWorker(r), r.unobeyed)
 	}
 	fmt.Fprintf(w, "one infinite cache\t%.3f\t\t\t\t\t\t\n", bound)
 	_ = w.Flush()
+
 	for _, r := range results {
 		if r.failed > 0 {
 			fmt.Fprintf(out, "%s: the last failure was: %s\n", r.policy, r.lastError)
 		}
 	}
+
 	fmt.Fprintf(out, "\nTTFT is on the trace's clock: what clients waited × %g.\n", speed)
 	compare(out, results)
 }

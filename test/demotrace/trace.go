@@ -44,6 +44,7 @@ func read(next func() (trace.MooncakeRow, bool, error), n int) (rows []trace.Moo
 		}
 		rows = append(rows, row)
 	}
+
 	if len(rows) == 0 {
 		return nil, errors.New("the trace has no rows")
 	}
@@ -64,6 +65,7 @@ func infiniteReuse(rows []trace.MooncakeRow) float64 {
 			seen[b] = true
 		}
 	}
+
 	return float64(hits) / float64(promptBlocks(rows))
 }
 

@@ -1,11 +1,11 @@
-// Command replaygolden plays the Mooncake conversation trace as NVIDIA Dynamo's own offline replay
-// was run on it, prints both results side by side with their relative differences, and exits with
-// status 1 where one is larger than allowed: 2 % for round-robin, 5 % for cost functions, whose
-// ties Dynamo breaks differently in each run.
+// Command replaygolden plays the Mooncake conversation trace with the settings of a run of NVIDIA Dynamo's
+// offline replay. It prints both results with their relative differences, and exits with status 1 when a
+// difference is larger than allowed: 2 % for round-robin, 5 % for cost functions, because Dynamo breaks
+// their ties differently in each run.
 //
-// Dynamo's figures are of its release 1.6.1: engine vllm, blocks of 64, 16,384 of them unless said,
-// polynomial timing, open loop. Below each of its rows stands what stator's own cost function
-// makes of the same, for which there is no bar. docs/replay.md says where the rest comes from.
+// Dynamo's figures are those of its release 1.6.1: engine vllm, 16,384 blocks of 64 tokens unless a row has
+// another number, polynomial timing, open loop. Each of its rows is followed by one with Stator's own cost
+// function, for which there is no bound. docs/replay.md lists the sources.
 package main
 
 import (
@@ -60,6 +60,7 @@ func main() {
 	only := flag.String("only", "", "play only the rows whose name has this in it")
 	flag.Parse()
 	bad, err := compare(os.Stdout, *trace, *only, *jobs)
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "replaygolden:", err)
 		os.Exit(2)
@@ -90,15 +91,19 @@ func (r *row) play(path string, ours bool) (*sim.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer func() { _ = f.Close() }()
 	cfg := sim.Config{
 		Workers: r.workers, Policy: r.mode, ArrivalSpeedup: r.speed, Seed: 1,
 		Engine: engine.Config{BlockSize: 64, Blocks: r.blocks},
 	}
+
 	if !ours {
 		w := cost.Dynamo()
 		w.PrefillLoadScale = r.scale
-		cfg.Cost, cfg.PredictFor, cfg.FirstTokens = w, -1, true // its router knows what events and answers say
+		cfg.Cost = w
+		cfg.PredictFor = -1
+		cfg.FirstTokens = true // its router learns of first tokens from events and responses
 	}
 	return sim.Run(cfg, trace.Mooncake(f, 512))
 }
@@ -125,10 +130,12 @@ func (r *row) both(trace, only string) (p pair) {
 func compare(w io.Writer, trace, only string, jobs int) (bad int, err error) {
 	fmt.Fprintf(w, "%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
 	slots := make(chan struct{}, max(1, jobs))
+
 	wait := make([]chan pair, len(golden))
 	for i := range wait {
 		wait[i] = make(chan pair, 1)
 	}
+
 	go func() {
 		for i := range golden { // the first rows are printed first
 			slots <- struct{}{}
@@ -138,6 +145,7 @@ func compare(w io.Writer, trace, only string, jobs int) (bad int, err error) {
 			}()
 		}
 	}()
+
 	for i := range golden {
 		p := <-wait[i]
 		if p.err != nil {
@@ -147,6 +155,7 @@ func compare(w io.Writer, trace, only string, jobs int) (bad int, err error) {
 			bad += golden[i].table(w, p.theirs, p.ours)
 		}
 	}
+
 	return bad, nil
 }
 
@@ -156,6 +165,7 @@ func (r *row) table(w io.Writer, got, ours *sim.Result) (bad int) {
 	if r.mode == "round-robin" {
 		bar = 0.02
 	}
+
 	line := func(name string, v []float64) {
 		fmt.Fprintf(w, "%-38s %8.4f %9.1f %9.1f %9.1f %8.2f %9.1f\n", name, v[0], v[1], v[2], v[3], v[4], v[5])
 	}
@@ -166,6 +176,7 @@ func (r *row) table(w io.Writer, got, ours *sim.Result) (bad int) {
 	line(r.name(), want)
 	line("  the same here", have)
 	fmt.Fprintf(w, "%-38s", "  difference")
+
 	for i := range want {
 		text := "-"
 		if want[i] > 0 {
@@ -178,6 +189,7 @@ func (r *row) table(w io.Writer, got, ours *sim.Result) (bad int) {
 		}
 		fmt.Fprintf(w, " %*s", []int{8, 9, 9, 9, 8, 9}[i], text)
 	}
+
 	fmt.Fprintln(w)
 	if ours != nil {
 		line("  our own cost", figures(ours))

@@ -26,7 +26,8 @@ type situation struct{ name, flags string }
 var situations = []situation{
 	{"agent sessions¹", "--trace TRACES/agent/miniswe --agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"},
 	{"Azure, guessed sessions²", "--trace TRACES/azure2023/AzureLLMInferenceTrace_conv.csv --azure-sessions --workers 4"},
-	{"bursts of 32 equal prompts", "--format generate --requests 4000 --arrivals bursts --burst 32 --identical --rate 4 --isl 4000 --osl 150 --workers 8"},
+	{"bursts of 32 equal prompts", "--format generate --requests 4000 --arrivals bursts --burst 32 --identical --rate 4 --isl 4000 " +
+		"--osl 150 --workers 8"},
 	{"Mooncake³, as it is", mooncake},
 	{"spread over its 3 s", mooncake + " --jitter 3s"},
 	{"and one worker at half speed", mooncake + " --jitter 3s --slow 3=2"},
@@ -53,6 +54,7 @@ func main() {
 	only := flag.String("only", "", "only situations whose names have this `text`")
 	jobs := flag.Int("jobs", 2, "how many replays run at a time")
 	flag.Parse()
+
 	if err := run(os.Stdout, *stator, *traces, *only, *jobs); err != nil {
 		fmt.Fprintln(os.Stderr, "replaytraces:", err)
 		os.Exit(1)
@@ -66,6 +68,7 @@ func run(w io.Writer, stator, traces, only string, jobs int) error {
 		head, rule = head+" "+r.name+" |", rule+"---|"
 	}
 	fmt.Fprintf(w, "%s\n%s\n", head, rule)
+
 	slots := make(chan struct{}, max(1, jobs))
 	for _, s := range situations {
 		if !strings.Contains(s.name, only) {
@@ -87,6 +90,7 @@ func run(w io.Writer, stator, traces, only string, jobs int) error {
 		}
 		rows(w, s.name, results)
 	}
+
 	return nil
 }
 
@@ -110,6 +114,7 @@ func rows(w io.Writer, name string, results []sim.Result) {
 		}
 		fmt.Fprintln(w)
 	}
+
 	line(name+": reuse", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.3f", r.PrefixReuse) })
 	line("TTFT", func(i int, r *sim.Result) string {
 		text := fmt.Sprintf("%.0f / %.0f / %.0f", r.TTFT.Mean, r.TTFT.P50, r.TTFT.P99)
@@ -118,6 +123,7 @@ func rows(w io.Writer, name string, results []sim.Result) {
 		}
 		return text
 	})
+
 	line("e2e, most loaded", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.0f, %.2f", r.E2E.Mean, r.Imbalance()) })
 	failed := 0
 	for i := range results {

@@ -1,13 +1,13 @@
-// Command index answers what test/oracle/index.py asks of the cache index.
+// Command index runs operations on the cache index for test/oracle/index.py.
 //
-// It reads a file of JSON lines, decodes all of them, and then does what they say in order:
+// It reads a file of JSON lines, decodes all of them, and then applies them in order:
 //
 //	{"op": "store", "rank": 0, "parent": 1 or null, "hashes": [...], "blocks": [...]}
 //	{"op": "remove", "rank": 0, "hashes": [...]}
 //	{"op": "query", "blocks": [...]}
 //
-// To a query it prints a line {"rank": blocks, ...} of the ranks that hold something. The last
-// line says how many block operations were applied in how much CPU time, without queries.
+// For a query it prints a line {"rank": blocks, ...} with the ranks that hold blocks of it. The last line has
+// the number of block operations and their CPU time, without queries.
 package main
 
 import (
@@ -44,6 +44,7 @@ func run(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	answers := json.NewEncoder(out)
 	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 30})
 	var overlap kvindex.Overlap
@@ -62,6 +63,7 @@ func run(file string, out io.Writer) error {
 			return err
 		}
 	}
+
 	return answers.Encode(measure(operations))
 }
 
@@ -74,6 +76,7 @@ func apply(x *kvindex.Index, o *operation) {
 	if o.Parent != nil {
 		parent = *o.Parent
 	}
+
 	x.Store(o.Rank, fleet.Device, kvindex.Chain{Parent: parent, HasParent: o.Parent != nil, Hashes: o.Hashes, Blocks: o.Blocks})
 }
 
@@ -120,6 +123,7 @@ func read(file string) (operations []operation, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
 	in := json.NewDecoder(bufio.NewReaderSize(f, 1<<20))
 	for {

@@ -34,6 +34,7 @@ func main() {
 	model := flag.String("model", "", "tokenizer.json")
 	bench := flag.Int("bench", 0, "encode the texts so many times and report the time")
 	flag.Parse()
+
 	if err := run(*model, *bench, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, errRefused) {
@@ -50,11 +51,13 @@ func run(model string, bench int, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	load := cpu()
 	t, err := tokenizer.Load(src)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
+
 	load = cpu() - load
 	w := bufio.NewWriterSize(out, 1<<20)
 	defer w.Flush()
@@ -64,6 +67,7 @@ func run(model string, bench int, in io.Reader, out io.Writer) error {
 	if bench > 0 {
 		return benchmark(t, model, load, bench, lines, answers)
 	}
+
 	for {
 		var q question
 		if err := lines.Decode(&q); err == io.EOF {
@@ -110,6 +114,7 @@ func benchmark(t *tokenizer.Tokenizer, model string, load time.Duration, times i
 		texts = append(texts, q.Text)
 		size += len(q.Text)
 	}
+
 	t.Forget()
 	debug.FreeOSMemory()
 	var memory runtime.MemStats
@@ -122,6 +127,7 @@ func benchmark(t *tokenizer.Tokenizer, model string, load time.Duration, times i
 		}
 		return cpu() - before
 	}
+
 	cold, warm := time.Duration(1<<62), time.Duration(1<<62)
 	for range times {
 		t.Forget()
