@@ -9,31 +9,35 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// completion is one HTTP request in the engine: a choice for each answer to each prompt.
+// completion is one HTTP request: a choice for each answer to each prompt, and its sequence in the core.
 type completion struct {
 	req      *openai.Request
 	id       string
 	created  int64
-	prompts  int // tokens over all prompts
-	choices  []choice
-	requests []*engine.Request
-	notify   chan struct{} // has a token when a choice has something new
+	prompts  int               // tokens of all prompts
+	choices  []choice          // of the first prompt, then of the second, and so on
+	requests []*engine.Request // one for each choice
+	notify   chan struct{}     // has a token when a choice has a new token
 }
 
-// choice is one answer. The engine's goroutine writes, the handler reads.
+// choice is one answer. The goroutine of passes writes it and the handler reads it.
 type choice struct {
 	answer answer
-	notify chan struct{}
+	notify chan struct{} // of the completion: one channel wakes the handler for all choices
 
-	// state is how many tokens were emitted and why the answer ended, in one word: whoever sees the
-	// last token sees that it is, and the other way round.
+	// state is the number of emitted tokens and the reason for the end, in one word. So a reader that sees
+	// the last token also sees that it is the last, and the other way round.
 	state  atomic.Uint64
-	cached atomic.Int32
+	cached atomic.Int32 // prompt tokens that were cached; set before the first token
 
-	arrived, last time.Time // the engine goroutine's
-	sent          int       // the handler's
+	arrived, last time.Time // used by the goroutine of passes
+	sent          int       // tokens that the handler has written; used by the handler
 }
 
+// reasonBits is the width of the reason in choice.state.
+const reasonBits = 8
+
+// emit adds a token of the core, and wakes the handler. The engine's lock is held.
 func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 	// Simulated time may be a little behind the clock that arrived was read from.
 	age := max(0, now.Sub(c.arrived).Seconds())
@@ -49,23 +53,24 @@ func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 		m.finished(o.Done, age)
 	}
 
-	c.state.Store(uint64(o.Index+1)<<8 | uint64(o.Done))
+	// The state is stored before the handler is woken, and after everything else that it reads.
+	c.state.Store(uint64(o.Index+1)<<reasonBits | uint64(o.Done))
 	select {
 	case c.notify <- struct{}{}:
 	default:
 	}
 }
 
-// progress is how many tokens were emitted, and why the answer ended, if it did.
+// progress returns the number of emitted tokens, and the reason for the end or NotDone.
 func (c *choice) progress() (emitted int, done engine.Reason) {
 	s := c.state.Load()
-	return int(s >> 8), engine.Reason(s & 0xff)
+	return int(s >> reasonBits), engine.Reason(s & (1<<reasonBits - 1))
 }
 
-// prepare tokenizes all prompts of req and makes its choices. req lives as long as the
-// completion.
+// prepare tokenizes all prompts of a request and adds its choices. The completion keeps req.
 func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completion, error) {
 	prompts := max(1, len(req.Prompts))
+	// The bound keeps one request from filling the queue of the engine.
 	if answers := prompts * req.N; answers > s.cfg.MaxAnswers || req.N < 1 {
 		return nil, openai.Invalid("n", "", "This engine gives at most %d answers to a request: ask for fewer, or in several requests.", s.cfg.MaxAnswers)
 	}
@@ -73,6 +78,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1)}
 	c.choices = make([]choice, prompts*req.N)
 
+	// Prompts are prepared one by one: an engine tokenizes each prompt of a batch separately.
 	var scratch prompt.Prompt
 	for p := range prompts {
 		one := *req
@@ -83,6 +89,8 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		if err := s.cfg.Model.Prepare(&one, &scratch); err != nil {
 			return nil, err
 		}
+
+		// The choices of a prompt share its tokens.
 		tokens := append([]uint32(nil), scratch.Tokens...)
 		c.prompts += len(tokens)
 		for i := range req.N {
@@ -93,16 +101,21 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 	return c, nil
 }
 
+// defaultCompletion is the bound of answers to completions without max_tokens, in OpenAI's API and in vLLM.
+const defaultCompletion = 16
+
+// add adds the choice at, the i-th answer to a prompt.
 func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	ch := &c.choices[at]
-	ch.notify, ch.arrived = c.notify, now
+	ch.notify = c.notify
+	ch.arrived = now
 
 	limit := c.req.MaxTokens
 	switch {
 	case c.req.Endpoint == openai.Embeddings:
-		limit = 1
+		limit = 1 // an embedding needs one pass over its prompt
 	case c.req.Endpoint == openai.Completions && limit == 0:
-		limit = 16 // OpenAI's default, and vLLM's
+		limit = defaultCompletion
 	}
 
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, limit > 0)
@@ -111,16 +124,18 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 		Salt: c.req.CacheSalt, Session: c.req.SessionID,
 	}
 
+	// Adapters have numbers from 1, as in vLLM. Their prefixes are separate from the model's.
 	for n, name := range s.cfg.Adapters {
 		if name == c.req.Model {
-			r.LoRA, r.LoRAID = name, n+1
+			r.LoRA = name
+			r.LoRAID = n + 1
 		}
 	}
 
 	c.requests = append(c.requests, r)
 }
 
-// ended says whether every choice has been sent whole.
+// ended reports whether every choice has ended and was written.
 func (c *completion) ended() bool {
 	for i := range c.choices {
 		if emitted, done := c.choices[i].progress(); done == engine.NotDone || c.choices[i].sent < emitted {
@@ -130,11 +145,12 @@ func (c *completion) ended() bool {
 	return true
 }
 
-// usage is what the request took: each prompt counts once, however many answers it has.
+// usage returns the token counts of the request. A prompt counts once, also with several answers.
 func (c *completion) usage() (promptTokens, answerTokens, cached int) {
 	for i := range c.choices {
 		emitted, _ := c.choices[i].progress()
 		answerTokens += emitted
+		// The first answer to a prompt finds the cached tokens; the others find its blocks.
 		if i%c.req.N == 0 {
 			cached += int(c.choices[i].cached.Load())
 		}
@@ -142,4 +158,5 @@ func (c *completion) usage() (promptTokens, answerTokens, cached int) {
 	return c.prompts, answerTokens, cached
 }
 
+// finishReasons are the reasons in the words of the API.
 var finishReasons = [...]string{engine.NotDone: "", engine.Length: "length", engine.Stop: "stop"}

@@ -11,61 +11,63 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// Model turns requests into tokens; a *prompt.Model does.
+// Model prepares the prompts of requests. *prompt.Model implements it.
 type Model interface {
+	// Prepare renders and tokenizes a request into dst.
 	Prepare(req *prompt.Request, dst *prompt.Prompt) error
+	// ContextLength returns the longest context in tokens, or 0 where the model has no bound.
 	ContextLength() int
 }
 
-// Vocabulary turns tokens into text; the tokenizer of a *prompt.Model does.
+// Vocabulary decodes tokens. The tokenizer of a *prompt.Model implements it.
 type Vocabulary interface {
+	// AppendDecode appends the text of tokens.
 	AppendDecode(dst []byte, ids ...uint32) []byte
+	// VocabSize returns the number of tokens.
 	VocabSize() int
 }
 
-// Config is what a simulated engine is started with. It is read only by [New].
+// Config configures a simulated engine. Zero fields have their defaults. Only [New] reads it.
 type Config struct {
-	// Listen is the HTTP address, host:port; port 0 takes a free one. Default 127.0.0.1:0.
+	// Listen is the HTTP address, host:port. Port 0 means a free port. Default 127.0.0.1:0.
 	Listen string
-	// Events and Replay are the ZMQ endpoints, tcp://host:port, to publish KV events and to replay
-	// them; port 0 takes a free one. Empty: none.
+	// Events and Replay are the ZMQ endpoints, tcp://host:port, of KV events and of their replay. Port 0 means
+	// a free port. An empty endpoint means that there is none.
 	Events, Replay string
-	// Topic is the first frame of every event; default empty, as vLLM's.
+	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
-	// Rank is the data-parallel rank that events name; default 0.
+	// Rank is the data-parallel rank in events; default 0.
 	Rank int
 
-	// ModelName is what clients name; it is required. Aliases are other names of the same
-	// model. Adapters are LoRA adapters served beside it, each under its own name and with
-	// prefixes of its own.
+	// ModelName is the name that clients use; it is required. Aliases are further names of the same model.
+	// Adapters are LoRA adapters, each with a name and with separate prefixes.
 	ModelName         string
 	Aliases, Adapters []string
 	// Model and Vocabulary are required.
 	Model      Model
 	Vocabulary Vocabulary
 
-	// Engine is the core: blocks, block size, batch, timing (with its speed-up), hash seed. Its
-	// MaxModelLen is lowered to the model's own.
+	// Engine configures the core: blocks, block size, batch, timing, hash seed. MaxModelLen is lowered to the
+	// model's context length.
 	Engine engine.Config
-	// Seed chooses the answers; requests with a seed of their own add theirs. Default 0.
+	// Seed determines the answers, together with the seed of a request. Default 0.
 	Seed uint64
-	// AnswerTokens is the mean length of an answer that the request does not bound; default 64.
+	// AnswerTokens is the mean length of answers that the request does not bound; default 64.
 	AnswerTokens int
 
-	// StartDelay is how long the engine is loading: until then everything answers 503. Default 0.
+	// StartDelay is how long the engine loads. Until then the answer to every request is 503. Default 0.
 	StartDelay time.Duration
-	// Drain bounds how long Run goes on for requests in flight when its context ends; default
-	// 10 s.
+	// Drain bounds how long running requests may continue when the context of Run ends; default 10 s.
 	Drain time.Duration
-	// MaxBody bounds a request's body in bytes; default 64 MiB.
+	// MaxBody bounds the body of a request, in bytes; default 64 MiB.
 	MaxBody int64
-	// MaxAnswers bounds n times the prompts of one request; default 128.
+	// MaxAnswers bounds the answers of one request: n times its prompts. Default 128.
 	MaxAnswers int
-	// ReplayBuffer is how many event messages are kept for replay, as vLLM's buffer_steps;
-	// default 10,000. SubscriberQueue is how many may wait for one subscriber before it loses
-	// some, as vLLM's hwm; default 10,000.
+	// ReplayBuffer is how many messages of events can be replayed, as vLLM's buffer_steps; default 10,000.
+	// SubscriberQueue is how many messages may wait for one subscriber before messages are dropped, as vLLM's
+	// hwm; default 10,000.
 	ReplayBuffer, SubscriberQueue int
-	// Logger hears when the engine starts and stops; nil discards.
+	// Logger logs the start and the stop of the engine; nil discards the log.
 	Logger *slog.Logger
 }
 
@@ -81,6 +83,7 @@ func (c Config) withDefaults() Config {
 	c.Engine.Blocks = cmp.Or(c.Engine.Blocks, 16384)
 	c.Engine.BlockSize = cmp.Or(c.Engine.BlockSize, 16)
 	c.Engine.MaxModelLen = cmp.Or(c.Engine.MaxModelLen, 131072)
+	// A model may have a shorter context than the engine, never a longer one.
 	if c.Model != nil && c.Model.ContextLength() > 0 {
 		c.Engine.MaxModelLen = min(c.Engine.MaxModelLen, c.Model.ContextLength())
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// The paths that describe the engine. They are rare, so they are written with maps.
+// The paths that describe the engine. They are rarely read, so they use encoding/json with maps.
 
+// answerWith writes v as JSON.
 func answerWith(w http.ResponseWriter, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -21,6 +22,7 @@ func answerWith(w http.ResponseWriter, v any) {
 	writeJSON(w, http.StatusOK, body)
 }
 
+// models serves /v1/models: the model with its aliases, and adapters with the model as their parent.
 func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	model := func(name string, parent any) map[string]any {
 		return map[string]any{"id": name, "object": "model", "created": time.Now().Unix(), "owned_by": "vllm", "root": s.cfg.ModelName,
@@ -37,15 +39,22 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	answerWith(w, map[string]any{"object": "list", "data": data})
 }
 
+// version serves /version. The number is that of the vLLM release whose API is simulated.
 func (s *Sim) version(w http.ResponseWriter, _ *http.Request) {
 	answerWith(w, map[string]any{"version": "0.32.0+stator.sim"})
 }
 
+// serverLoad serves /load: the requests that have a handler.
 func (s *Sim) serverLoad(w http.ResponseWriter, _ *http.Request) {
 	answerWith(w, map[string]any{"server_load": s.active.Load()})
 }
 
-// eventSources is how an agent finds the sockets without being told: keyed by rank.
+// eventSources serves /kv_event_sources, by which agents and routers find the event sockets of each rank:
+//
+//	{"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://127.0.0.1:5557",
+//	       "replay_endpoint": "tcp://127.0.0.1:5558", "buffer_steps": 10000, "hwm": 10000, "topic": "", …}}
+//
+// Without events, "enable_kv_cache_events" is false and the other keys are missing.
 func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
 	source := map[string]any{"enable_kv_cache_events": s.pub != nil}
 	if s.pub != nil {
@@ -64,7 +73,10 @@ func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
 	answerWith(w, map[string]any{strconv.Itoa(s.cfg.Rank): source})
 }
 
-// tokenize takes {"prompt": text} or {"messages": [...]}, with or without a model.
+// tokenize serves /tokenize for {"prompt": text} or {"messages": [...]}, with or without a model. The answer is
+// {"count": 3, "max_model_len": 131072, "tokens": [1, 2, 3], "token_strs": null}.
+//
+// The doctor compares these tokens with the router's own.
 func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	body, err := s.readBody(w, r)
 	if err != nil {
@@ -91,6 +103,8 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
 }
 
+// parseTokenize parses a request of /tokenize as a completion or a chat, with the engine's model where it names
+// none.
 func (s *Sim) parseTokenize(body []byte) (*openai.Request, error) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) == nil && fields["model"] == nil {

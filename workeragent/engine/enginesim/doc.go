@@ -1,25 +1,43 @@
-// Package enginesim is a simulated vLLM: its HTTP API, its metrics and its KV events, in real
-// time, around the engine core of package sim/engine.
+// Package enginesim is a simulated vLLM server in real time: the HTTP API, the metrics and the KV events of
+// vLLM, around the engine core of package sim/engine.
 //
-// To a gateway it is an engine like any other: it batches, queues, preempts, caches prefixes
-// and evicts, takes as long as its timing says, reports cached tokens, and publishes what its
-// cache goes through. Its answers are words of the model's vocabulary, the same for the same
-// seed, prompt and place, and mean nothing. It does not do what needs a model: tools,
-// structured output, log probabilities, stop strings; such fields are accepted and ignored,
-// as vLLM ignores what it does not know.
+// For a gateway it is an engine like any other. It batches, queues, preempts, caches prefixes and evicts. Its
+// passes take the time of its timing. It reports cached tokens and publishes the changes of its cache. Answers
+// are words of the model's vocabulary without meaning, the same ones for the same seed, prompt and position.
+// Nothing that needs a model is simulated: tools, structured output, log probabilities, stop strings. Such
+// fields are accepted and ignored, as vLLM ignores unknown fields.
 //
-// An answer has exactly the tokens that the request allows (max_tokens) and ends by
-// "length"; without that it ends by "stop" after a length that depends on the prompt, so that
-// a test can ask for what it wants to count.
+// An answer has exactly the tokens that the request allows (max_tokens), and ends with the reason "length".
+// Without max_tokens its length depends on the prompt, and it ends with the reason "stop". So a test chooses
+// the numbers that it counts.
+//
+// # Life of an engine
+//
+//	state      event                           next state and effect
+//	loading    StartDelay is over              ready
+//	loading    any request                     loading; the answer is 503
+//	ready      a request                       ready; its prompts join the queue of the core
+//	ready      the context of Run ends         draining; no further requests are accepted
+//	draining   the last request ends           stopped
+//	draining   Config.Drain is over            stopped; the remaining requests are cut off
+//
+// # A request
+//
+// The handler parses a request, tokenizes its prompts and submits one sequence to the core for every answer. The
+// goroutine of passes emits tokens into the choices of the request and wakes its handler, which writes them to
+// the client. When the client leaves, the handler cancels its sequences.
+//
+// Each pass first publishes the events of its cache and then its tokens. So a client that has an answer finds
+// the blocks of its prompt in every index that has read the events.
 //
 // # Trust
 //
-// Bodies, queues, answers and replay buffers are bounded. The ZMQ sockets believe the lengths
-// that their peers announce, as it is a tool for tests: bind them where nobody else connects.
+// Bodies, queues, answers and replay buffers are bounded. The ZMQ library allocates the frame lengths that peers
+// announce, so the event sockets must not be open to strangers. This is a tool for tests.
 //
 // # Concurrency
 //
-// [Sim.Run] owns every goroutine and waits for them. The engine is guarded by a mutex: one
-// goroutine runs its passes, and handlers submit and cancel beside it. That is cheaper than a
-// goroutine they all talk to, and this process shares its processors with what is measured.
+// [Sim.Run] owns every goroutine and waits for them. A mutex guards the core: one goroutine runs its passes, and
+// handlers submit and cancel at the same time. A goroutine that owns the core and receives messages would need
+// more CPU time, and this process shares its processors with the measured ones.
 package enginesim

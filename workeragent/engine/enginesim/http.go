@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// handler is vLLM's API, as far as it is simulated.
+// handler returns the handlers of the simulated part of vLLM's API.
 func (s *Sim) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", s.serve(openai.Chat))
@@ -32,6 +32,8 @@ func (s *Sim) handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	})
+
+	// While it loads, an engine answers 503 on every path.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.ready.Load() {
 			writeError(w, &openai.Error{Status: http.StatusServiceUnavailable, Message: "The model is loading: try again later."})
@@ -41,11 +43,12 @@ func (s *Sim) handler() http.Handler {
 	})
 }
 
-// serve answers chat, completion and embedding requests.
+// serve returns the handler of chat, completion or embedding requests.
 func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Add(-1)
+
 		c, err := s.accept(ep, w, r)
 		if err == nil {
 			err = s.submit(c.requests)
@@ -54,6 +57,8 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 			writeError(w, s.refusal(err))
 			return
 		}
+
+		// Sequences that have ended are not affected. The others are cancelled when the client leaves.
 		defer s.cancel(c.requests)
 		if c.req.Stream && ep != openai.Embeddings {
 			c.stream(w, r)
@@ -78,13 +83,15 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
 	}
 
+	// Envoy's request id becomes the id of the answer, so that logs can be joined.
 	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))
 	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-"}[ep]
 	return s.prepare(req, prefix+id, time.Now())
 }
 
-// readBody reads at most MaxBody bytes, in one go where the client says how many.
+// readBody reads at most MaxBody bytes. With a content length it allocates once.
 func (s *Sim) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	// A body beyond the bound is an error of type http.MaxBytesError; see refusal.
 	limited := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 	if n := r.ContentLength; n > 0 && n <= s.cfg.MaxBody {
 		body := make([]byte, n)
@@ -94,7 +101,7 @@ func (s *Sim) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return io.ReadAll(limited)
 }
 
-// refusal puts an error into the words of the API.
+// refusal returns an error as vLLM writes it.
 func (s *Sim) refusal(err error) *openai.Error {
 	var api *openai.Error
 	var long *engine.TooLongError
@@ -111,10 +118,11 @@ func (s *Sim) refusal(err error) *openai.Error {
 		return &openai.Error{Status: http.StatusServiceUnavailable, Message: "The engine's queue is full: try again later, or send less at once."}
 	}
 
+	// What remains are errors of the core about an empty prompt.
 	return openai.Invalid("", "", "%v", err)
 }
 
-// whole waits for every choice and answers at once. The client may leave at any time.
+// whole waits for the end of every choice and writes the answer. It returns when the client leaves.
 func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
 	for !c.allDone() {
 		select {
@@ -132,6 +140,7 @@ func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, c.appendWhole(nil))
 }
 
+// allDone reports whether every choice has ended.
 func (c *completion) allDone() bool {
 	for i := range c.choices {
 		if _, done := c.choices[i].progress(); done == engine.NotDone {
@@ -141,16 +150,16 @@ func (c *completion) allDone() bool {
 	return true
 }
 
-// stream sends its headers when the request is admitted, as engines do, and then each token as
-// an event of its own.
+// stream writes the headers when the request is queued, as vLLM does, and then an event for each token.
 func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w).Flush
 	if flush() != nil {
-		return
+		return // the client has left
 	}
 
+	// The part of an event that is the same for all of them is built once.
 	head := c.appendHead(nil, true)
 	var b []byte
 	for !c.ended() {
@@ -159,6 +168,8 @@ func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
+
+		// All tokens since the last write are one write: a slow client does not delay the passes.
 		b = c.appendNews(b[:0], head)
 		if c.ended() {
 			b = c.appendEnd(b, head)
@@ -172,11 +183,12 @@ func (c *completion) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// appendNews appends what the choices emitted since the last time.
+// appendNews appends the tokens that were emitted since the last call.
 func (c *completion) appendNews(b, head []byte) []byte {
 	for i := range c.choices {
 		ch := &c.choices[i]
 		n, done := ch.progress()
+		// A chat begins with an event that has the role and no text.
 		if ch.sent == 0 && n > 0 && c.req.Endpoint == openai.Chat {
 			b = c.appendChunk(b, head, i, true, "", "")
 		}
@@ -191,6 +203,7 @@ func (c *completion) appendNews(b, head []byte) []byte {
 	return b
 }
 
+// appendEnd appends the usage, where the client asked for it, and the end of the stream.
 func (c *completion) appendEnd(b, head []byte) []byte {
 	if c.req.IncludeUsage {
 		b = append(append(b, "data: "...), head...)
@@ -199,6 +212,7 @@ func (c *completion) appendEnd(b, head []byte) []byte {
 	return append(b, "data: [DONE]\n\n"...)
 }
 
+// errorTypes are the types of vLLM's errors by HTTP status.
 var errorTypes = map[int]string{
 	http.StatusBadRequest:            "BadRequestError",
 	http.StatusNotFound:              "NotFoundError",
@@ -206,7 +220,7 @@ var errorTypes = map[int]string{
 	http.StatusServiceUnavailable:    "ServiceUnavailableError",
 }
 
-// writeError answers in vLLM's shape, whose code is the status as a number.
+// writeError writes an error as vLLM does: its code is the status as a number.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	b := openai.AppendString([]byte(`{"error":{"message":`), e.Message)
 	b = openai.AppendString(append(b, `,"type":`...), cmp.Or(errorTypes[e.Status], "InternalServerError"))
@@ -221,6 +235,7 @@ func writeError(w http.ResponseWriter, e *openai.Error) {
 	writeJSON(w, e.Status, append(b, "}}"...))
 }
 
+// writeJSON writes an answer. Errors of writing mean that the client has left.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

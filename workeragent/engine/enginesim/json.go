@@ -7,9 +7,25 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// Answers are written by hand: they are most of what this process does.
+// Answers are appended by hand, without encoding/json: writing them is most of the work of this process.
 
-// appendHead begins an answer or a chunk of one, up to its choices.
+// The answers have vLLM's keys in vLLM's order. A chat without streaming:
+//
+//	{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"sim","choices":[
+//	  {"index":0,"message":{"role":"assistant","content":" a b","refusal":null,"tool_calls":[]},
+//	   "logprobs":null,"finish_reason":"length","stop_reason":null}],
+//	 "usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}
+//
+// The same as a stream has an event for the role, one for each token, one for the usage where the client asks
+// for it, and the end:
+//
+//	data: {"id":…,"object":"chat.completion.chunk",…,"choices":[{"index":0,"delta":{"role":"assistant","content":""},…}]}
+//	data: {…,"choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null,"stop_reason":null}]}
+//	data: {…,"choices":[{"index":0,"delta":{"content":" b"},"logprobs":null,"finish_reason":"length","stop_reason":null}]}
+//	data: {…,"choices":[],"usage":{…}}
+//	data: [DONE]
+
+// appendHead appends the begin of an answer, or of a chunk of one, up to its choices.
 func (c *completion) appendHead(b []byte, chunk bool) []byte {
 	object := "text_completion"
 	if c.req.Endpoint == openai.Chat {
@@ -30,7 +46,7 @@ func (c *completion) appendHead(b []byte, chunk bool) []byte {
 	return append(b, `,"choices":[`...)
 }
 
-// appendChunk appends one event of a stream: the role, or text, or nothing but the end.
+// appendChunk appends one event of a stream: the role, or a token, with the reason where it is the last one.
 func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason string) []byte {
 	b = append(append(b, "data: "...), head...)
 	b = append(b, `{"index":`...)
@@ -50,6 +66,7 @@ func (c *completion) appendChunk(b, head []byte, i int, role bool, text, reason 
 	return append(b, "}]}\n\n"...)
 }
 
+// appendFinish appends the reason for the end, or null.
 func appendFinish(b []byte, reason string) []byte {
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
 	if reason == "" {
@@ -60,6 +77,7 @@ func appendFinish(b []byte, reason string) []byte {
 	return append(b, `,"stop_reason":null`...)
 }
 
+// appendUsage appends the counts of tokens.
 func (c *completion) appendUsage(b []byte) []byte {
 	prompts, answers, cached := c.usage()
 	if c.req.Endpoint == openai.Embeddings {
@@ -77,7 +95,7 @@ func (c *completion) appendUsage(b []byte) []byte {
 	return append(b, "}}"...)
 }
 
-// appendWhole is the answer to a request that does not stream.
+// appendWhole appends the answer to a request that does not stream.
 func (c *completion) appendWhole(b []byte) []byte {
 	b = c.appendHead(b, false)
 	var text []byte
@@ -88,6 +106,7 @@ func (c *completion) appendWhole(b []byte) []byte {
 		for t := range emitted {
 			text = append(text, ch.answer.text(t)...)
 		}
+
 		if i > 0 {
 			b = append(b, ',')
 		}
@@ -108,11 +127,11 @@ func (c *completion) appendWhole(b []byte) []byte {
 	return append(c.appendUsage(b), '}')
 }
 
-// dimensions is how long the simulated embeddings are.
+// dimensions is the length of the simulated embeddings.
 const dimensions = 32
 
-// appendEmbeddings is the answer to an embedding request: unit vectors that depend on the
-// prompt alone.
+// appendEmbeddings appends the answer to an embedding request. Embeddings have about unit length and depend on
+// the prompt alone.
 func (c *completion) appendEmbeddings(b []byte) []byte {
 	b = append(b, `{"object":"list","data":[`...)
 	for i := range c.choices {
@@ -126,6 +145,7 @@ func (c *completion) appendEmbeddings(b []byte) []byte {
 			if d > 0 {
 				b = append(b, ',')
 			}
+			// Uniform values in [-1, 1] have a variance of 1/3, so this sum of squares is about 1.
 			v := float64(int64(mix(c.choices[i].answer.seed+uint64(d)))) / math.MaxInt64
 			b = strconv.AppendFloat(b, v/math.Sqrt(dimensions/3.0), 'g', 6, 64)
 		}

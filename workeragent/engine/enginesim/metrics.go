@@ -10,15 +10,18 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// metrics are those of vLLM that a gateway or an agent reads, under vLLM's names, in a
-// registry of their own: several engines may live in one process.
+// metrics are the metrics of vLLM that a gateway or an agent reads, with vLLM's names. Each engine has its own
+// registry, because tests run several engines in one process.
 type metrics struct {
-	registry               *prometheus.Registry
+	registry *prometheus.Registry
+
+	// In simulated time, which is that of the client up to maxLag.
 	firstToken, interToken prometheus.Observer
 	endToEnd               prometheus.Observer
 	success                map[engine.Reason]prometheus.Counter
 }
 
+// newMetrics returns the metrics of an engine. Buckets and labels are vLLM's.
 func newMetrics(s *Sim) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), success: map[engine.Reason]prometheus.Counter{}}
 	labels := prometheus.Labels{"model_name": s.cfg.ModelName, "engine": strconv.Itoa(s.cfg.Rank)}
@@ -34,9 +37,10 @@ func newMetrics(s *Sim) *metrics {
 		0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 	m.endToEnd = histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the last token.",
 		0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Answers by the reason they ended.", ConstLabels: labels},
+	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Answers by the reason for their end.", ConstLabels: labels},
 		[]string{"finished_reason"})
 
+	// Both reasons exist from the start, so that rates can be computed from the first scrape on.
 	for _, r := range []engine.Reason{engine.Length, engine.Stop} {
 		m.success[r] = success.WithLabelValues(finishReasons[r])
 	}
@@ -44,23 +48,26 @@ func newMetrics(s *Sim) *metrics {
 	return m
 }
 
+// handler serves the metrics page.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
+// finished counts an answer that ended after so many seconds.
 func (m *metrics) finished(r engine.Reason, seconds float64) {
 	m.endToEnd.Observe(seconds)
 	m.success[r].Inc()
 }
 
-// statsCollector reads the engine when it is scraped.
+// statsCollector reads the figures of the core when the metrics page is read.
 type statsCollector struct {
 	sim    *Sim
 	values []statsValue
-	info   *prometheus.Desc
-	config []string
+	info   *prometheus.Desc // of vllm:cache_config_info
+	config []string         // its label values
 }
 
+// statsValue is one metric that is read from the figures of the core.
 type statsValue struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -72,10 +79,11 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	add := func(kind prometheus.ValueType, name, help string, read func(*engine.Stats) float64) {
 		c.values = append(c.values, statsValue{prometheus.NewDesc(name, help, nil, labels), kind, read})
 	}
+	// Names and meanings are those of vLLM, with its units: "perc" is a share from 0 to 1.
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "vllm:num_requests_running", "Requests in the batch.", func(s *engine.Stats) float64 { return float64(s.Running) })
 	add(gauge, "vllm:num_requests_waiting", "Requests in the queue.", func(s *engine.Stats) float64 { return float64(s.Waiting) })
-	add(gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache that requests hold; 1 is all.",
+	add(gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache in use by requests, 0 to 1.",
 		func(s *engine.Stats) float64 { return float64(s.Active) / float64(s.Blocks) })
 	add(counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixQueries) })
 	add(counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixHits) })
@@ -83,8 +91,10 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	add(counter, "vllm:generation_tokens_total", "Tokens emitted.", func(s *engine.Stats) float64 { return float64(s.GenerationTokens) })
 	add(counter, "vllm:num_preemptions_total", "Requests preempted.", func(s *engine.Stats) float64 { return float64(s.Preemptions) })
 
+	// An engine's configuration is a metric with the value 1 whose labels are the settings. The doctor reads
+	// the block size and the hash algorithm there.
 	e := s.cfg.Engine
-	c.info = prometheus.NewDesc("vllm:cache_config_info", "What the KV cache was configured with.",
+	c.info = prometheus.NewDesc("vllm:cache_config_info", "Configuration of the KV cache, in labels.",
 		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo", "hash_block_size"}, labels)
 	size := strconv.Itoa(e.BlockSize)
 	caching := "True"
@@ -104,7 +114,7 @@ func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.info
 }
 
-// Collect reads the engine once and sends all values of that moment.
+// Collect reads the figures once, so that all values are of the same moment.
 func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	stats := c.sim.engineStats()
 	for _, v := range c.values {

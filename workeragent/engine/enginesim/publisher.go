@@ -17,28 +17,45 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// publisher is vLLM's: a PUB socket that every message goes to, and a ROUTER socket that
-// answers from a ring of the last ones. Each subscriber has its own bounded queue and loses
-// messages when that is full, as with libzmq. The library's own PUB socket has one queue for
-// all, waits for the slowest, and leaves a goroutine behind.
+// publisher publishes KV events as vLLM does: a PUB socket for all messages, and a ROUTER socket that replays the
+// last messages from a ring. Each subscriber has a bounded queue and loses messages when it is full, as with
+// libzmq. The PUB socket of the ZMQ library is not used: it has one queue for all subscribers, waits for the
+// slowest one, and leaves a goroutine behind.
+//
+// A message has three frames, as in vLLM: the topic, the sequence number as eight bytes, and the payload, which
+// is a batch of events in MessagePack. Sequence numbers begin with 0 and have no gaps, so a subscriber sees a
+// lost message by its number and asks for a replay.
+//
+//	event                       subscriber                            ring
+//	connect and subscribe       gets messages from now on             –
+//	publish, queue has room     the message waits in its queue        has the message
+//	publish, queue is full      the message is dropped for it         has the message
+//	publish, ring is full       –                                     the oldest message is overwritten
+//	disconnect                  its queue is dropped                  –
+//
+// Invariant: the ring has the payloads of the last len(ring) messages, and message s is at s modulo len(ring).
 type publisher struct {
-	topic string
-	queue int
+	topic string // the first frame of every message
+	queue int    // messages that may wait for one subscriber
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	seq     uint64   // of the next message
-	ring    [][]byte // payloads; message s lies at s % len(ring)
-	subs    map[*subscriber]struct{}
-	dropped uint64
+	seq     uint64                   // of the next message; guarded by mu
+	ring    [][]byte                 // payloads; guarded by mu
+	subs    map[*subscriber]struct{} // guarded by mu
+	dropped uint64                   // messages that found a full queue; guarded by mu
 }
 
+// subscriber is one connection to the PUB socket. It gets the messages whose topic begins with one of its
+// prefixes.
 type subscriber struct {
-	messages chan published
+	messages chan published // a full one drops messages
+
 	mu       sync.Mutex
 	prefixes map[string]struct{} // guarded by mu
 }
 
+// published is a message with its sequence number.
 type published struct {
 	seq     uint64
 	payload []byte
@@ -48,15 +65,17 @@ func newPublisher(topic string, ring, queue int, log *slog.Logger) *publisher {
 	return &publisher{topic: topic, queue: queue, log: log, ring: make([][]byte, ring), subs: map[*subscriber]struct{}{}}
 }
 
-// publish sends the events as one message. The engine may use theirs again afterwards.
+// publish sends events as one message. It encodes them before it returns, so the core may reuse their memory.
 func (p *publisher) publish(now time.Time, rank int, events ...kvevent.Raw) {
 	payload := kvevent.AppendVLLM(nil, float64(now.UnixNano())/1e9, rank, events)
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := published{p.seq, payload}
 	p.ring[m.seq%uint64(len(p.ring))] = payload
 	p.seq++
 
+	// A full queue must not delay the engine, so messages for slow subscribers are dropped.
 	for s := range p.subs {
 		if !s.wants(p.topic) {
 			continue
@@ -69,10 +88,12 @@ func (p *publisher) publish(now time.Time, rank int, events ...kvevent.Raw) {
 	}
 }
 
-// from returns the kept messages with number start and above.
+// from returns the messages of the ring from the number start on.
 func (p *publisher) from(start uint64) []published {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
+	// Older messages are overwritten. A reader sees from the first number that they are missing.
 	var all []published
 	if n := uint64(len(p.ring)); p.seq > n {
 		start = max(start, p.seq-n)
@@ -84,7 +105,8 @@ func (p *publisher) from(start uint64) []published {
 	return all
 }
 
-// serve accepts connections until ctx ends, and waits for all of them.
+// serve accepts connections of one socket until ctx ends, closes them, and waits for their goroutines. Errors of
+// a connection end that connection alone.
 func (p *publisher) serve(ctx context.Context, l net.Listener, kind zmq4.SocketType) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -99,6 +121,7 @@ func (p *publisher) serve(ctx context.Context, l net.Listener, kind zmq4.SocketT
 			}
 			return fmt.Errorf("accept event connection: %w", err)
 		}
+
 		wg.Go(func() {
 			defer raw.Close()
 			stop := context.AfterFunc(ctx, func() { raw.Close() })
@@ -110,8 +133,12 @@ func (p *publisher) serve(ctx context.Context, l net.Listener, kind zmq4.SocketT
 	}
 }
 
+// handshake is how long a peer may need for the handshake of ZMQ.
+const handshake = 10 * time.Second
+
+// talk serves one connection after the handshake.
 func (p *publisher) talk(ctx context.Context, raw net.Conn, kind zmq4.SocketType) error {
-	_ = raw.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = raw.SetDeadline(time.Now().Add(handshake))
 	conn := &writeBehind{Conn: raw}
 	z, err := zmq4.Open(conn, null.Security(), kind, nil, true, nil)
 	if err != nil {
@@ -126,7 +153,7 @@ func (p *publisher) talk(ctx context.Context, raw net.Conn, kind zmq4.SocketType
 	return p.feed(ctx, z, conn)
 }
 
-// feed sends a subscriber its messages while it reads what it subscribes to.
+// feed sends a subscriber its messages. At the same time it reads the subscriptions.
 func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) error {
 	s := &subscriber{messages: make(chan published, p.queue), prefixes: map[string]struct{}{}}
 	p.mu.Lock()
@@ -139,6 +166,7 @@ func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) e
 		p.mu.Unlock()
 	}()
 
+	// The reader ends when the connection is closed, and its end stops the writer.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -158,6 +186,7 @@ func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) e
 			if err := z.SendMsg(zmq4.NewMsgFrom([]byte(p.topic), bigEndian(m.seq), m.payload)); err != nil {
 				return err
 			}
+			// Messages are written together while more of them wait.
 			if len(s.messages) == 0 {
 				if err := conn.w.Flush(); err != nil {
 					return err
@@ -167,11 +196,19 @@ func (p *publisher) feed(ctx context.Context, z *zmq4.Conn, conn *writeBehind) e
 	}
 }
 
+// The first byte of a subscription.
+const (
+	unsubscribe = 0
+	subscribe   = 1
+)
+
+// listen reads one subscription.
 func (s *subscriber) listen(z *zmq4.Conn) error {
 	msg, err := z.RecvMsg()
 	if err != nil {
 		return err
 	}
+	// Other messages are ignored, as by libzmq.
 	if len(msg.Frames) != 1 || len(msg.Frames[0]) == 0 {
 		return nil
 	}
@@ -180,14 +217,15 @@ func (s *subscriber) listen(z *zmq4.Conn) error {
 	defer s.mu.Unlock()
 
 	switch prefix := string(msg.Frames[0][1:]); msg.Frames[0][0] {
-	case 0:
+	case unsubscribe:
 		delete(s.prefixes, prefix)
-	case 1:
+	case subscribe:
 		s.prefixes[prefix] = struct{}{}
 	}
 	return nil
 }
 
+// wants reports whether a subscription matches a topic.
 func (s *subscriber) wants(topic string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,16 +238,19 @@ func (s *subscriber) wants(topic string) bool {
 	return false
 }
 
-// answer serves replays: ["", start] in, ["", topic, seq, payload]... and ["", "", -1, ""] out.
+// answer serves replays as vLLM does. A request is ["", start]. The answer is a message
+// ["", topic, seq, payload] for each event message from start on, and ["", "", -1, ""] at the end.
 func (p *publisher) answer(z *zmq4.Conn, conn *writeBehind) error {
 	for {
 		msg, err := z.RecvMsg()
 		if err != nil {
 			return err
 		}
+		// A malformed request gets no answer: there is no sequence number to begin with.
 		if len(msg.Frames) == 0 || len(msg.Frames[len(msg.Frames)-1]) != 8 {
 			continue
 		}
+
 		start := binary.BigEndian.Uint64(msg.Frames[len(msg.Frames)-1])
 		for _, m := range p.from(start) {
 			if err := z.SendMsg(zmq4.NewMsgFrom(nil, []byte(p.topic), bigEndian(m.seq), m.payload)); err != nil {
@@ -225,12 +266,14 @@ func (p *publisher) answer(z *zmq4.Conn, conn *writeBehind) error {
 	}
 }
 
-// writeBehind collects what is written once w is set: the library writes frame by frame.
+// writeBehind buffers writes once w is set. The ZMQ library writes every frame separately, which would be a
+// system call and a packet for each.
 type writeBehind struct {
 	net.Conn
 	w *bufio.Writer
 }
 
+// Write writes to the buffer, or during the handshake to the connection.
 func (c *writeBehind) Write(b []byte) (int, error) {
 	if c.w == nil {
 		return c.Conn.Write(b)
@@ -238,9 +281,10 @@ func (c *writeBehind) Write(b []byte) (int, error) {
 	return c.w.Write(b)
 }
 
+// bigEndian returns the eight bytes of a sequence number.
 func bigEndian(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 
-// tcpAddress is the host:port of a ZMQ endpoint; * means every interface.
+// tcpAddress returns the host:port of a ZMQ endpoint. The host * means every interface.
 func tcpAddress(endpoint string) (string, error) {
 	address, ok := strings.CutPrefix(endpoint, "tcp://")
 	if _, _, err := net.SplitHostPort(address); !ok || err != nil {

@@ -16,24 +16,28 @@ import (
 	"github.com/stator-project/stator/internal/sim/engine"
 )
 
-// Sim is one simulated engine. Create it with [New].
+// Sim is one simulated engine. Create it with [New], and run it once with [Sim.Run].
+//
+// Invariants: ready is set only between the end of loading and the begin of draining. wake has a token whenever
+// a request was submitted after the goroutine of passes last found no work, so no request waits for another.
 type Sim struct {
-	cfg     Config
-	words   *words
-	pub     *publisher // nil without events
-	metrics *metrics
+	cfg     Config     // with defaults; not changed after New
+	words   *words     // of which answers are made
+	pub     *publisher // nil where no events are published
+	metrics *metrics   // safe for concurrent use
 
-	http, events, replay net.Listener // set by Listen
+	// Set by Listen and closed by their servers. Nil where there is no endpoint.
+	http, events, replay net.Listener
 
 	ready  atomic.Bool
-	active atomic.Int64  // HTTP requests being served
+	active atomic.Int64  // HTTP requests with a handler, for /load
 	wake   chan struct{} // has a token when there may be work
 
 	mu     sync.Mutex
 	engine *engine.Engine // guarded by mu
 }
 
-// New returns an engine that does nothing until it is run.
+// New returns an engine that is not running yet.
 func New(cfg Config) (*Sim, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -54,8 +58,8 @@ func New(cfg Config) (*Sim, error) {
 	return s, nil
 }
 
-// Listen binds all sockets, so that their addresses are known. Run does it where it was not
-// done. After it, Run must be called, for it closes what Listen opened.
+// Listen binds all sockets, so that their addresses are known before Run. Run closes them, so it must be called
+// after Listen. Without a call of Listen, Run binds the sockets.
 func (s *Sim) Listen() (err error) {
 	if s.http != nil {
 		return nil
@@ -91,6 +95,7 @@ func (s *Sim) Listen() (err error) {
 	return nil
 }
 
+// closeListeners closes the sockets that are bound.
 func (s *Sim) closeListeners() {
 	for _, l := range []net.Listener{s.http, s.events, s.replay} {
 		if l != nil {
@@ -103,14 +108,14 @@ func (s *Sim) closeListeners() {
 	s.replay = nil
 }
 
-// Addr is the bound host:port of the HTTP server; empty before Listen.
+// Addr returns the bound host:port of the HTTP server. It is empty before Listen.
 func (s *Sim) Addr() string { return addrOf(s.http, "") }
 
-// EventsEndpoint and ReplayEndpoint are what to connect to for events and their replay, such
-// as tcp://127.0.0.1:5557; empty where there is none, or before Listen.
+// EventsEndpoint returns the endpoint of KV events, such as tcp://127.0.0.1:5557. It is empty where there is none,
+// and before Listen.
 func (s *Sim) EventsEndpoint() string { return addrOf(s.events, "tcp://") }
 
-// ReplayEndpoint is described at EventsEndpoint.
+// ReplayEndpoint returns the endpoint of the replay of KV events, as [Sim.EventsEndpoint] does.
 func (s *Sim) ReplayEndpoint() string { return addrOf(s.replay, "tcp://") }
 
 func addrOf(l net.Listener, scheme string) string {
@@ -120,18 +125,19 @@ func addrOf(l net.Listener, scheme string) string {
 	return scheme + l.Addr().String()
 }
 
-// Run serves until ctx ends, then takes no more requests, finishes those in flight for at
-// most Config.Drain, and returns nil. It must be called once.
+// Run serves until ctx ends. Then it accepts no more requests, finishes the running ones within Config.Drain, and
+// returns nil. It must be called once.
 func (s *Sim) Run(ctx context.Context) error {
 	if err := s.Listen(); err != nil {
 		return err
 	}
-	// hard outlives ctx while requests drain; everything else ends with it.
+
+	// Running requests, passes and event sockets continue after ctx until they are drained: they use hard.
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	failed := make(chan error, 4)
+	failed := make(chan error, 4) // one for each task, so that none blocks
 	start := func(run func() error) {
 		wg.Go(func() {
 			if err := run(); err != nil {
@@ -140,6 +146,7 @@ func (s *Sim) Run(ctx context.Context) error {
 		})
 	}
 
+	// The event sockets serve until the last pass has published its events.
 	if s.events != nil {
 		start(func() error { return s.pub.serve(hard, s.events, zmq4.Pub) })
 	}
@@ -147,8 +154,12 @@ func (s *Sim) Run(ctx context.Context) error {
 		start(func() error { return s.pub.serve(hard, s.replay, zmq4.Router) })
 	}
 
-	start(func() error { s.passes(hard); return nil })
+	start(func() error {
+		s.passes(hard)
+		return nil
+	})
 
+	// The contexts of requests derive from hard, so that draining can cut them off.
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return hard }}
 	start(func() error {
 		if err := server.Serve(s.http); !errors.Is(err, http.ErrServerClosed) {
@@ -168,11 +179,12 @@ func (s *Sim) Run(ctx context.Context) error {
 		}
 	}
 
+	// New requests get 503 from here on. Running requests finish.
 	s.ready.Store(false)
 	return errors.Join(err, s.drain(server, cancel))
 }
 
-// load waits for StartDelay.
+// load waits for StartDelay, as an engine that loads its weights, and then makes the engine ready.
 func (s *Sim) load(ctx context.Context, failed <-chan error) error {
 	if s.cfg.StartDelay > 0 {
 		t := time.NewTimer(s.cfg.StartDelay)
@@ -190,12 +202,13 @@ func (s *Sim) load(ctx context.Context, failed <-chan error) error {
 	return nil
 }
 
-// drain waits for the requests in flight, and ends those that take too long.
+// drain waits for running requests, and cuts off those that need longer than Config.Drain.
 func (s *Sim) drain(server *http.Server, cancel func()) error {
 	left, done := context.WithTimeout(context.Background(), s.cfg.Drain)
 	defer done()
 	err := server.Shutdown(left)
 
+	// Cancelling hard ends the contexts of the requests, whose handlers cancel their sequences.
 	if errors.Is(err, context.DeadlineExceeded) {
 		cancel()
 		err = server.Close()
@@ -206,9 +219,10 @@ func (s *Sim) drain(server *http.Server, cancel func()) error {
 	return err
 }
 
-// passes runs the engine: one pass after another while there is work.
+// passes runs the core: one pass after another while there is work. A pass takes the time of its timing, and its
+// tokens are emitted at its end.
 func (s *Sim) passes(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
+	timer := time.NewTimer(time.Hour) // reset before every use; one timer serves all passes
 	defer timer.Stop()
 
 	now := time.Now()
@@ -216,6 +230,7 @@ func (s *Sim) passes(ctx context.Context) {
 		s.mu.Lock()
 		end, busy := s.engine.Begin(now)
 		s.mu.Unlock()
+
 		if !busy {
 			select {
 			case <-ctx.Done():
@@ -225,6 +240,7 @@ func (s *Sim) passes(ctx context.Context) {
 			now = time.Now()
 			continue
 		}
+
 		if wait := time.Until(end); wait > 0 {
 			timer.Reset(wait)
 			select {
@@ -235,15 +251,18 @@ func (s *Sim) passes(ctx context.Context) {
 		} else if ctx.Err() != nil {
 			return
 		}
+
 		s.endPass(end)
 		now = nextStart(end)
 	}
 }
 
-// maxLag is how far simulated time may fall behind: timers that fire late must not make the
-// engine slower, but after a long pause it does not race to catch up either.
+// maxLag is how far simulated time may be behind the clock. Within it, late timers do not make the engine slower,
+// because the next pass starts at the planned end of the last one. After a longer pause of the process the
+// engine does not hurry to catch up.
 const maxLag = 20 * time.Millisecond
 
+// nextStart returns the start of the pass that follows a pass with that end.
 func nextStart(end time.Time) time.Time {
 	if now := time.Now(); now.Sub(end) > maxLag {
 		return now
@@ -251,11 +270,13 @@ func nextStart(end time.Time) time.Time {
 	return end
 }
 
-// endPass publishes what the pass did to the cache, then hands out its tokens: whoever sees an
-// answer can find its blocks.
+// endPass publishes the events of a pass, and then emits its tokens. The order matters: a client that has an
+// answer finds its blocks.
 func (s *Sim) endPass(end time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
+	// The result is valid until the next pass begins, which needs the lock.
 	result := s.engine.End()
 	if s.pub != nil && len(result.Events) > 0 {
 		s.pub.publish(time.Now(), s.cfg.Rank, result.Events...)
@@ -267,7 +288,7 @@ func (s *Sim) endPass(end time.Time) {
 	}
 }
 
-// submit puts all requests in the queue, or none.
+// submit adds all sequences of a request to the queue, or none where one of them is refused.
 func (s *Sim) submit(requests []*engine.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,6 +303,7 @@ func (s *Sim) submit(requests []*engine.Request) error {
 		}
 	}
 
+	// A token that is there already wakes the goroutine of passes for these requests, too.
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -289,7 +311,7 @@ func (s *Sim) submit(requests []*engine.Request) error {
 	return nil
 }
 
-// cancel takes those that have not ended out of the engine.
+// cancel removes the sequences of a request that have not ended.
 func (s *Sim) cancel(requests []*engine.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -298,16 +320,17 @@ func (s *Sim) cancel(requests []*engine.Request) {
 	}
 }
 
+// engineStats returns the present figures of the core.
 func (s *Sim) engineStats() engine.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.engine.Stats()
 }
 
-// CachedBlocks is how many blocks the prefix cache holds now.
+// CachedBlocks returns the number of blocks in the prefix cache.
 func (s *Sim) CachedBlocks() int { return s.engineStats().Cached }
 
-// resetCache empties the prefix cache unless requests run, and says so to subscribers.
+// resetCache empties the prefix cache unless requests run, and publishes that.
 func (s *Sim) resetCache() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
