@@ -13,8 +13,8 @@ const (
 	ServerError    = "server_error"
 )
 
-// Error is a refusal in the shape that OpenAI's clients understand. Message says what to
-// change; Param names the field at fault; Code is for programs. Param and Code may be empty.
+// Error is a refusal in the form that OpenAI's clients understand. Message describes what to change. Param
+// names the field at fault, and Code is for programs; both may be empty.
 type Error struct {
 	Status                     int
 	Message, Type, Param, Code string

@@ -12,7 +12,8 @@ func (p *parser) messages(param string) {
 		p.skip()
 		return
 	}
-	p.req.Messages, p.hasMessages = nil, false
+	p.req.Messages = nil
+	p.hasMessages = false
 	if !p.want(param, arrayValue, "an array of objects") {
 		return
 	}
@@ -27,11 +28,12 @@ func (p *parser) messages(param string) {
 	})
 }
 
-// at names the field of one message, for errors.
+// in is the path of a field of one message, for errors.
 func (p *parser) in(i int, field string) string {
 	return "messages[" + strconv.Itoa(i) + "]" + field
 }
 
+// message reads message i.
 func (p *parser) message(i int, m *Message) {
 	if k := p.peek(); k != objectValue {
 		if p.err == nil {
@@ -39,6 +41,7 @@ func (p *parser) message(i int, m *Message) {
 		}
 		return
 	}
+
 	start := p.at
 	var seen seen
 	p.object(func(key string) {
@@ -58,29 +61,31 @@ func (p *parser) message(i int, m *Message) {
 			seen.nullName = p.peek() == nullValue
 			m.Name = p.optional(i, m, ".name", NameMember)
 		default:
-			p.marker(i, m, key, &seen)
+			p.rareMember(i, m, key, &seen)
 		}
 	})
 	if p.err != nil {
 		return
 	}
+
 	m.Raw = p.src[start:p.at]
 	if m.Has&ReasoningMember == 0 && seen.compat {
-		m.Has, m.Reasoning = m.Has|ReasoningMember, seen.reasoning
+		m.Has |= ReasoningMember
+		m.Reasoning = seen.reasoning
 	}
 	p.checkMessage(i, m, seen)
 }
 
-// seen is what a message was seen to have that only matters when its role is known.
+// seen is the members of a message that must be checked once its role is known.
 type seen struct {
 	null, nullName bool // content, name
-	own            bool // a member that not every message may have
-	compat         bool // reasoning_content
+	own            bool // a member beyond role, content and name
+	compat         bool // reasoning_content is a string
 	reasoning      string
 }
 
-// marker reads the rarer members of message i.
-func (p *parser) marker(i int, m *Message, key string, seen *seen) {
+// rareMember reads the rarer members of message i.
+func (p *parser) rareMember(i int, m *Message, key string, seen *seen) {
 	switch key {
 	case "tool_call_id":
 		m.Has |= ToolCallIDMember
@@ -106,7 +111,7 @@ func (p *parser) marker(i int, m *Message, key string, seen *seen) {
 	}
 }
 
-// optional reads a string field of message i and notes whether it was one, not null.
+// optional reads a string field of message i, and sets its bit in m.Has unless it is null.
 func (p *parser) optional(i int, m *Message, field string, which Members) string {
 	m.Has &^= which
 	if p.peek() == stringValue {
@@ -129,9 +134,9 @@ func (p *parser) checkMessage(i int, m *Message, seen seen) {
 	}
 }
 
-// onlyLoose says whether vLLM refuses a message for its parts: it takes bare strings, input_text
-// and output_text only beside parts of the types that chats have, or members of its own, and in
-// roles of the client's own.
+// onlyLoose reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings, input_text
+// and output_text only beside parts of the types that chats have, beside other members of the message, or
+// in roles that are not its own.
 func (m *Message) onlyLoose() bool {
 	switch m.Role {
 	case "system", "developer", "user", "assistant", "tool":
@@ -154,8 +159,8 @@ func (p *parser) developerTools() []byte {
 	return p.skip()
 }
 
-// member reads a string field of message i. The name of the field is only put together where
-// it is needed: for an error.
+// member reads a string field of message i. The path of the field is only built for an error, because most
+// requests have none.
 func (p *parser) member(i int, field string) string {
 	if k := p.peek(); k != stringValue && k != nullValue {
 		if p.err == nil {
@@ -166,8 +171,10 @@ func (p *parser) member(i int, field string) string {
 	return p.text("")
 }
 
+// content reads the content of message i: a string, an array of parts, or null.
 func (p *parser) content(i int, m *Message) {
-	m.Kind, m.Content, m.Parts = NoContent, "", nil
+	m.Kind = NoContent
+	m.Content, m.Parts = "", nil
 	switch k := p.peek(); k {
 	case stringValue:
 		m.Kind, m.Content = TextContent, p.string()
@@ -188,7 +195,7 @@ func (p *parser) content(i int, m *Message) {
 	}
 }
 
-// toolCalls keeps the raw array, having seen that it is one of objects.
+// toolCalls keeps the raw array, after a check that its elements are objects.
 func (p *parser) toolCalls(i int, m *Message) {
 	m.ToolCalls = nil
 	k := p.peek()
@@ -202,6 +209,7 @@ func (p *parser) toolCalls(i int, m *Message) {
 		}
 		return
 	}
+
 	start := p.at
 	p.array(func(j int) {
 		if k := p.peek(); p.err == nil && k != objectValue {
@@ -224,17 +232,17 @@ var partTypes = map[string]PartType{
 	"tool_reference": ReferencePart,
 }
 
-// partFields are the members of parts that vLLM knows; it hands on all others.
+// partFields are the members of parts that vLLM reads. It passes all others on to the template.
 var partFields = map[string]bool{
 	"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true, "image_embeds": true, "image_pil": true, "image_url": true,
 	"input_audio": true, "name": true, "prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
 	"video_embeds": true, "video_url": true,
 }
 
-// PartField says whether key is a known member of a part of a message's content.
+// PartField reports whether key is a member of parts that vLLM reads.
 func PartField(key string) bool { return partFields[key] }
 
-// part reads one part of a message's content. A bare string is a text part, as engines take it.
+// part reads part j of the content of message i. A bare string is a text part, as for engines.
 func (p *parser) part(i, j int) Part {
 	k := p.peek()
 	start := p.at
@@ -249,6 +257,7 @@ func (p *parser) part(i, j int) Part {
 		}
 		return Part{}
 	}
+
 	var typ string
 	var texts [4]string // text, refusal, thinking, name
 	var given [4]bool
@@ -272,6 +281,7 @@ func (p *parser) part(i, j int) Part {
 			p.skip()
 		}
 	})
+
 	part := Part{Raw: p.src[start:p.at], Extra: extra}
 	known := false
 	part.Type, known = partTypes[typ]
@@ -279,6 +289,7 @@ func (p *parser) part(i, j int) Part {
 		part.Type = OtherPart
 	}
 	part.loose = typ == "input_text" || typ == "output_text"
+
 	at := textField(typ)
 	switch {
 	case p.err != nil:
@@ -300,7 +311,8 @@ func (p *parser) part(i, j int) Part {
 	return part
 }
 
-// textField is where the text of a part of this type, or in a member of this name, is kept.
+// textField is the index, among text, refusal, thinking and name, of the text of a part of this type or of a
+// member of this name.
 func textField(name string) int {
 	switch name {
 	case "refusal":
@@ -313,6 +325,7 @@ func textField(name string) int {
 	return 0
 }
 
+// partText reads a string member of a part.
 func (p *parser) partText(name func(string) string, field string) string {
 	if k := p.peek(); k != stringValue && k != nullValue {
 		if p.err == nil {

@@ -5,14 +5,16 @@ import (
 	"strconv"
 )
 
-// prompts reads what a completion (prompt) or an embedding (input) is asked for: a string, a
-// list of strings, a list of token ids, or a list of lists of token ids.
+// prompts reads the prompts of a completion (prompt) or an embedding (input): a string, a list of strings, a
+// list of token ids, or a list of lists of token ids.
 func (p *parser) prompts(param string, ep Endpoint) {
 	if p.req.Endpoint != ep {
 		p.skip()
 		return
 	}
-	p.req.Prompts, p.hasPrompt, p.tokens = nil, false, 0
+	p.req.Prompts = nil
+	p.hasPrompt = false
+	p.tokens = 0
 	switch k := p.peek(); k {
 	case nullValue:
 		p.literal("null")
@@ -30,6 +32,7 @@ func (p *parser) prompts(param string, ep Endpoint) {
 
 const promptShapes = "a string, an array of strings, an array of token ids or an array of arrays of token ids"
 
+// promptList reads a list of one of the three kinds. All elements must be of the kind of the first.
 func (p *parser) promptList(param string) {
 	var first kind
 	p.array(func(i int) {
@@ -55,11 +58,13 @@ func (p *parser) promptList(param string) {
 			p.err = wrongType(param, promptShapes, k)
 		}
 	})
+
 	if p.err == nil && len(p.req.Prompts) == 0 {
 		p.err = Invalid(param, "empty_array", "Invalid '%s': empty array. Send at least one prompt.", param)
 	}
 }
 
+// tokenList reads one prompt as a list of token ids.
 func (p *parser) tokenList(param string, i int) []uint32 {
 	tokens := []uint32{}
 	p.array(func(int) { tokens = p.token(param, tokens) })
@@ -69,7 +74,7 @@ func (p *parser) tokenList(param string, i int) []uint32 {
 	return tokens
 }
 
-// token reads one token id. Whether the vocabulary has it is for others to say.
+// token reads one token id. Whether the vocabulary has it is checked later, with the model.
 func (p *parser) token(param string, dst []uint32) []uint32 {
 	if k := p.peek(); k != numberValue {
 		if p.err == nil {

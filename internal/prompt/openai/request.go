@@ -1,9 +1,9 @@
 package openai
 
-// Endpoint says which API a request speaks.
+// Endpoint is the API of a request.
 type Endpoint uint8
 
-// The endpoints whose prompts we read.
+// The endpoints whose prompts are parsed.
 const (
 	Chat        Endpoint = iota // POST /v1/chat/completions
 	Completions                 // POST /v1/completions
@@ -19,17 +19,17 @@ func (e Endpoint) String() string {
 	return "unknown"
 }
 
-// Request is what we read of a request. Its strings and raw slices alias the body it was
-// parsed from: they are valid, and the body must not change, while the request is in use.
+// Request is the content of a parsed request. Its strings and raw slices alias the body: the body must not
+// change while the request is in use.
 type Request struct {
 	Endpoint Endpoint
 	Model    string
 
 	Stream, IncludeUsage bool // stream; stream_options.include_usage
 
-	// MaxTokens is max_completion_tokens, else max_tokens; 0 where the client did not say.
+	// MaxTokens is max_completion_tokens, else max_tokens; 0 if the client set neither.
 	MaxTokens int
-	// N is how many answers are wanted; 1 where the client did not say.
+	// N is how many answers the client asks for; 1 if it did not set n.
 	N       int
 	Seed    int64
 	HasSeed bool
@@ -41,25 +41,25 @@ type Request struct {
 	Tools, TemplateArgs, Documents []byte
 	// ReasoningEffort is reasoning_effort as given; empty where absent.
 	ReasoningEffort string
-	// AddGenerationPrompt is true unless the client said otherwise.
+	// AddGenerationPrompt is true unless the client set it to false.
 	AddGenerationPrompt  bool
 	ContinueFinalMessage bool
 
-	// Prompts is what completions and embeddings are asked for: one or more, in order.
+	// Prompts are the prompts of a completion or embedding request: one or more, in order.
 	Prompts []Prompt
-	// AddSpecialTokens says whether the tokenizer's own beginning and end are put around the
-	// text: true unless said otherwise for prompts, false for Chat, whose template has them.
+	// AddSpecialTokens puts the tokenizer's beginning and end around the text. Its default is true for prompts,
+	// and false for Chat, whose template has them.
 	AddSpecialTokens bool
-	// Truncate keeps only so many tokens of the prompt, -1 as many as the model takes; 0
-	// where the client did not say. TruncateRight drops the end of the prompt, not its start.
+	// Truncate is how many tokens of the prompt are kept: -1 means as many as the model accepts, and 0 all.
+	// TruncateRight drops the end of the prompt instead of its start.
 	Truncate      int
 	TruncateRight bool
 
-	// CacheSalt separates prefix caches; User and SessionID say who speaks; Priority is the
-	// engines' (lower goes first).
+	// CacheSalt separates prefix caches. User and SessionID identify the client. Priority is the engines' own
+	// (lower goes first).
 	CacheSalt, User, SessionID string
 	Priority                   int
-	// Hints is what nvext says of how the request is to be routed; nil where absent or null.
+	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
 }
 
@@ -70,7 +70,7 @@ type Prompt struct {
 	Tokens []uint32
 }
 
-// ContentKind says how a message's content was given.
+// ContentKind is the form of a message's content.
 type ContentKind uint8
 
 // The kinds of content.
@@ -88,8 +88,8 @@ type Message struct {
 	Content string
 	// Parts are the parts, for PartsContent.
 	Parts []Part
-	// Name, Task, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty where
-	// absent; Has tells absent from empty.
+	// Name, Task, ToolCallID and Reasoning (reasoning, else reasoning_content) are empty if absent. Has
+	// distinguishes absent from empty.
 	Name, Task, ToolCallID, Reasoning string
 	Has                               Members
 	// ToolCalls is the raw JSON array of tool_calls, and Tools that of a developer's tools; nil
@@ -99,19 +99,19 @@ type Message struct {
 	Raw []byte
 }
 
-// Members are optional members that a message was given.
+// Members is a set of optional members that a message has.
 type Members uint8
 
 // The members whose presence templates see.
 const (
 	NameMember Members = 1 << iota
 	TaskMember
-	ToolCallIDMember // present; null where NullToolCallID says so
+	ToolCallIDMember // present; null if NullToolCallID is set too
 	NullToolCallID
 	ReasoningMember
 )
 
-// PartType says what a part of a message's content is.
+// PartType is the type of a part of a message's content.
 type PartType uint8
 
 // The types of part.
@@ -122,7 +122,7 @@ const (
 	VideoPart
 	// ReferencePart names a tool that the template may expand; its Text is the name.
 	ReferencePart
-	// OtherPart is a part whose type we do not know.
+	// OtherPart is a part of an unknown type.
 	OtherPart
 )
 
@@ -134,8 +134,8 @@ type Part struct {
 	// Hash is the hash of what an image, audio or video part refers to (its URL or data as
 	// sent), so that equal media make equal prompts; zero for text.
 	Hash [16]byte
-	// Extra says that the part has members beyond those that [PartField] knows: templates that
-	// go through parts see them.
+	// Extra means that the part has members for which [PartField] is false. Templates that walk over parts
+	// see them.
 	Extra bool
 	// Raw is the part's own JSON.
 	Raw []byte

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// string reads a string and decodes it: in place where it holds no escapes, else into the
-// arena, in the same pass. A lone surrogate is refused, as engines refuse it: it has no UTF-8.
+// string reads a string and decodes it: in place if it has no escapes, else into the arena, in the same pass.
+// A lone surrogate is refused, as by engines, because it has no UTF-8.
 func (s *scanner) string() string {
 	if s.err == nil && s.at < len(s.src) && s.src[s.at] == '"' {
 		start := s.at + 1
@@ -19,7 +19,7 @@ func (s *scanner) string() string {
 	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
-// unescape decodes the string that begins with text, behind which its first escape comes next.
+// unescape decodes a string that begins with text, which is followed by its first escape.
 func (s *scanner) unescape(text []byte) string {
 	out := s.arena
 	from, lone := len(out), false
@@ -43,6 +43,7 @@ func (s *scanner) unescape(text []byte) string {
 		text = text[:plain(text)]
 		s.at += len(text)
 	}
+
 	switch {
 	case s.at >= len(s.src):
 		s.fail("unexpected end in a string")
@@ -61,14 +62,15 @@ func (s *scanner) unescape(text []byte) string {
 	return unsafe.String(unsafe.SliceData(out[from:]), len(out)-from)
 }
 
-// chunk is new space for a string of which begun is decoded and more bytes come next. What is
-// left of the body bounds it, since no escape is shorter than its character.
+// chunk returns new space for a string of which begun is decoded, and of which at least more bytes come next.
+// The rest of the body bounds it, because no escape is shorter than its character.
 func (s *scanner) chunk(begun []byte, more int) []byte {
 	size := min(len(s.src)-s.at, max(64<<10, len(begun))) + len(begun) + more
 	return append(make([]byte, 0, size), begun...)
 }
 
-// escape reads the escape that b begins with: its character and its length, 0 where it is none.
+// escape reads the escape that b begins with: its character and its length, 0 if it is none. lone is true for
+// a surrogate without its other half.
 func escape(b []byte) (r rune, n int, lone bool) {
 	n = escapeLen(b)
 	if n != 6 {
@@ -89,7 +91,7 @@ func escape(b []byte) (r rune, n int, lone bool) {
 	return utf8.RuneError, n, true
 }
 
-// escapeLen is the length of the escape that b begins with, 0 where it is none.
+// escapeLen is the length of the escape that b begins with, 0 if it is none.
 func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -105,6 +107,7 @@ func escapeLen(b []byte) int {
 	return 0
 }
 
+// hex4 reads four hexadecimal digits.
 func hex4(b []byte) (r rune, ok bool) {
 	if len(b) < 4 {
 		return 0, false
@@ -123,6 +126,7 @@ func hex4(b []byte) (r rune, ok bool) {
 	return r, true
 }
 
+// simpleEscape is the character of an escape of one letter.
 func simpleEscape(c byte) rune {
 	switch c {
 	case 'b':
