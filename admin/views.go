@@ -110,7 +110,7 @@ func viewCaches(states []feed.RankState) []cacheView {
 		v := cacheView{
 			Worker: s.Worker, Rank: s.Rank, Epoch: s.Epoch, State: s.State.String(), Blocks: s.Blocks,
 			Events: s.Events, Batches: s.Batches, StoredBlocks: s.Stored, RemovedBlocks: s.Removed, Clears: s.Cleared,
-			DuplicateBatches: s.Duplicates, Gaps: s.Gaps, UnrecoveredGaps: s.GivenUp, Restarts: s.Restarts, Snapshots: s.Snapshots,
+			DuplicateBatches: s.Duplicates, Gaps: s.Gaps, UnrecoveredGaps: s.UnrecoveredGaps, Restarts: s.Restarts, Snapshots: s.Snapshots,
 			WrongBlockSize: s.WrongBlockSize, Unknown: s.Unknown, NoTokens: s.NoTokens,
 		}
 		if s.Events > 0 {
@@ -135,7 +135,7 @@ type peersView struct {
 func viewPeers(s peers.Stats) peersView {
 	return peersView{
 		Replicas: s.Live, BookedRequests: s.Booked, Messages: s.Messages, OldMessages: s.Old, LostMessages: s.Lost,
-		DigestMismatches: s.Differed, ExpiredReplicas: s.Expired,
+		DigestMismatches: s.DigestMismatches, ExpiredReplicas: s.Expired,
 	}
 }
 

@@ -162,7 +162,7 @@ func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
 
 // endpoints returns the event sockets to read: those that the router is configured to read, or for
 // workers that are not in the configuration those that the engine reports.
-func (w *workerSeen) endpoints() []kvsource.Found {
+func (w *workerSeen) endpoints() []kvsource.Socket {
 	if !w.fromFile || kvsource.Discovered(w.kvEvents) {
 		return w.engine.sources
 	}
@@ -170,7 +170,7 @@ func (w *workerSeen) endpoints() []kvsource.Found {
 		return nil
 	}
 
-	var all []kvsource.Found
+	var all []kvsource.Socket
 	for rank := range w.ranks {
 		if at, err := kvsource.ConfiguredSocket(w.kvEvents, w.kvReplay, rank); err == nil {
 			all = append(all, at)
@@ -180,7 +180,7 @@ func (w *workerSeen) endpoints() []kvsource.Found {
 }
 
 // read reads one socket for a while, from as far back as its replay goes.
-func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Found, wait time.Duration) {
+func (s *socketSeen) read(ctx context.Context, kind string, at kvsource.Socket, wait time.Duration) {
 	s.rank = at.Rank
 	s.endpoint = at.Endpoint
 	s.hadReplay = at.Replay != ""

@@ -31,7 +31,7 @@ func checkEventSocket(o *observation) []Finding {
 
 func remedyForSocket(w *workerSeen, s socketSeen) string {
 	e := &w.engine
-	i := slices.IndexFunc(e.sources, func(f kvsource.Found) bool { return f.Rank == s.rank })
+	i := slices.IndexFunc(e.sources, func(f kvsource.Socket) bool { return f.Rank == s.rank })
 	switch {
 	case e.sourcesErr == nil && len(e.sources) == 0:
 		return "the engine publishes no events: start it with --kv-events-config " +

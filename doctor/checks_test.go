@@ -23,12 +23,12 @@ func healthyFleet() *observation {
 			tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}}},
 	}
 	for _, name := range []string{"a", "b"} {
-		at := kvsource.Found{Endpoint: "tcp://" + name + ":5557", Replay: "tcp://" + name + ":5558"}
+		at := kvsource.Socket{Endpoint: "tcp://" + name + ":5557", Replay: "tcp://" + name + ":5558"}
 		o.workers = append(o.workers, workerSeen{
 			name: name, model: "m", address: name + ":8000", kind: "vllm", fromFile: true, inRouter: true, ranks: 1, kvEvents: at.Endpoint, kvReplay: at.Replay,
 			engine: engineSeen{
 				served: []servedModel{{"m", 4096}}, blockSize: 16, hashAlgo: "sha256", queries: 50_000, hits: 20_000,
-				tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}, sources: []kvsource.Found{at},
+				tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}, sources: []kvsource.Socket{at},
 			},
 			sockets: []socketSeen{{
 				endpoint: at.Endpoint, hadReplay: true, messages: 100, blockSize: 16, stored: 500,

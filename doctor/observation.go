@@ -89,7 +89,7 @@ type engineSeen struct {
 	queries, hits float64 // tokens looked up in its prefix cache, and found there
 	tokens        [][]uint32
 	tokenizeErr   error
-	sources       []kvsource.Found // event sockets that it reports
+	sources       []kvsource.Socket // event sockets that it reports
 	sourcesErr    error
 	clockAhead    time.Duration // of our clock
 }

@@ -340,7 +340,7 @@ func TestLostDoubledAndReorderedBatches(t *testing.T) {
 	}
 	c.exact("w0", "pairs of messages were swapped", prompts...)
 	c.proxy.set(nil)
-	if n := c.feed.Stats().GivenUp; n != 0 {
+	if n := c.feed.Stats().UnrecoveredGaps; n != 0 {
 		t.Errorf("%d gaps were given up", n)
 	}
 }
@@ -423,7 +423,7 @@ func TestLateReplicasRestoreSnapshots(t *testing.T) {
 	}
 	c.proxy.set(nil)
 	c.exact("w0", "a gap too large for a replay", prompts["w0"]...)
-	if n := c.feed.Stats().GivenUp; n != 0 {
+	if n := c.feed.Stats().UnrecoveredGaps; n != 0 {
 		t.Errorf("%d gaps were given up before a snapshot was requested", n)
 	}
 }

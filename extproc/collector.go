@@ -167,7 +167,7 @@ func (c *collector) collectFeed(out samples) {
 	out.counter(feedBlocks, s.Removed, "removed")
 	out.counter(feedDuplicates, s.Duplicates)
 	out.counter(feedGaps, s.Gaps)
-	out.counter(feedLost, s.GivenUp)
+	out.counter(feedLost, s.UnrecoveredGaps)
 	out.counter(feedRestarts, s.Restarts)
 
 	out.counter(feedIgnored, s.WrongBlockSize, "block_size")
@@ -239,6 +239,6 @@ func (c peersCollector) Collect(metrics chan<- prometheus.Metric) {
 	out.counter(peersMessages, s.Messages, "applied")
 	out.counter(peersMessages, s.Old, "old")
 	out.counter(peersMessages, s.Lost, "lost")
-	out.counter(peersMismatches, s.Differed)
+	out.counter(peersMismatches, s.DigestMismatches)
 	out.counter(peersExpired, s.Expired)
 }

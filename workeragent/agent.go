@@ -121,7 +121,7 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 		func() float64 { return float64(m.index.Stats().Evicted) })
 	part.CounterFunc("unrecovered_gaps_total",
 		"Gaps in engines' events that no replay filled; snapshots stay incomplete until the engine's cache was empty once.",
-		func() float64 { return float64(m.feed.Stats().GivenUp) })
+		func() float64 { return float64(m.feed.Stats().UnrecoveredGaps) })
 	part.CounterFunc("snapshots_total", "Snapshots of a rank's cache made for a router.",
 		func() float64 { return float64(m.made.Load()) })
 	part.CounterFunc("snapshots_shared_total", "Requests for a snapshot answered with one that was made for another router.",

@@ -33,7 +33,7 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 	stop := func() {} // closes the sockets that are read now
 	defer func() { stop() }()
 
-	var current []kvsource.Found
+	var current []kvsource.Socket
 	logged := "" // the last error, which is not logged twice
 	for ctx.Err() == nil {
 		found, err := ask(ctx, client, w)
@@ -60,7 +60,7 @@ func (c Config) discover(ctx context.Context, w fleet.Worker) {
 }
 
 // ask returns the sockets of the engine's ranks, at least one.
-func ask(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.Found, error) {
+func ask(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.Socket, error) {
 	found, err := kvsource.Discover(ctx, client, "http://"+w.Address)
 	if err == nil && len(found) == 0 {
 		err = errNoEvents
@@ -70,7 +70,7 @@ func ask(ctx context.Context, client *http.Client, w fleet.Worker) ([]kvsource.F
 
 // start reads these sockets of a worker until ctx ends or stop is called. stop returns after all of
 // them are closed.
-func (c Config) start(ctx context.Context, w fleet.Worker, found []kvsource.Found) (stop func()) {
+func (c Config) start(ctx context.Context, w fleet.Worker, found []kvsource.Socket) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 

@@ -91,7 +91,7 @@ type source struct {
 }
 
 // source returns the source of one rank's socket.
-func (c Config) source(w fleet.Worker, at kvsource.Found) (*source, error) {
+func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	src, err := kvsource.New(kvsource.Config{
 		Endpoint: at.Endpoint, Replay: at.Replay, Topic: at.Topic, Bind: at.Bind, Rank: at.Rank,
 		Dialect: kvsource.DialectOf(w.Engine, at.Endpoint), BlockSize: w.BlockSize,

@@ -22,16 +22,16 @@ func Bound(kvEvents string) bool { return strings.HasPrefix(kvEvents, bindPrefix
 
 // ConfiguredSocket returns the socket of one rank of a worker with these kvEvents and kvReplay: the
 // ports are those of rank 0, raised by the rank.
-func ConfiguredSocket(kvEvents, kvReplay string, rank int) (Found, error) {
-	f := Found{Rank: rank, Bind: Bound(kvEvents)}
+func ConfiguredSocket(kvEvents, kvReplay string, rank int) (Socket, error) {
+	f := Socket{Rank: rank, Bind: Bound(kvEvents)}
 	var err error
 	f.Endpoint, err = RaisePort(strings.TrimPrefix(kvEvents, bindPrefix), rank)
 	if err != nil {
-		return Found{}, fmt.Errorf("kvEvents: %w", err)
+		return Socket{}, fmt.Errorf("kvEvents: %w", err)
 	}
 	f.Replay, err = RaisePort(kvReplay, rank)
 	if err != nil {
-		return Found{}, fmt.Errorf("kvReplay: %w", err)
+		return Socket{}, fmt.Errorf("kvReplay: %w", err)
 	}
 	return f, nil
 }

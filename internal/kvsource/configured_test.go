@@ -11,15 +11,15 @@ func TestConfiguredSocketRaisesPorts(t *testing.T) {
 	for _, tt := range []struct {
 		events, replay string
 		rank           int
-		want           kvsource.Found
+		want           kvsource.Socket
 		err            string
 	}{
-		{"tcp://a:5557", "tcp://a:6000", 0, kvsource.Found{Endpoint: "tcp://a:5557", Replay: "tcp://a:6000"}, ""},
-		{"tcp://a:5557", "tcp://a:6000", 3, kvsource.Found{Rank: 3, Endpoint: "tcp://a:5560", Replay: "tcp://a:6003"}, ""},
-		{"bind:tcp://*:5557", "", 1, kvsource.Found{Rank: 1, Endpoint: "tcp://*:5558", Bind: true}, ""},
-		{"http://a:8000/kv_cache_events", "", 0, kvsource.Found{Endpoint: "http://a:8000/kv_cache_events"}, ""},
-		{"ipc:///run/kv", "", 1, kvsource.Found{}, `kvEvents: "ipc:///run/kv" has no port to raise for rank 1: use tcp://host:port`},
-		{"tcp://a:1", "tcp://a", 1, kvsource.Found{}, `kvReplay: "tcp://a" has no port to raise for rank 1: use tcp://host:port`},
+		{"tcp://a:5557", "tcp://a:6000", 0, kvsource.Socket{Endpoint: "tcp://a:5557", Replay: "tcp://a:6000"}, ""},
+		{"tcp://a:5557", "tcp://a:6000", 3, kvsource.Socket{Rank: 3, Endpoint: "tcp://a:5560", Replay: "tcp://a:6003"}, ""},
+		{"bind:tcp://*:5557", "", 1, kvsource.Socket{Rank: 1, Endpoint: "tcp://*:5558", Bind: true}, ""},
+		{"http://a:8000/kv_cache_events", "", 0, kvsource.Socket{Endpoint: "http://a:8000/kv_cache_events"}, ""},
+		{"ipc:///run/kv", "", 1, kvsource.Socket{}, `kvEvents: "ipc:///run/kv" has no port to raise for rank 1: use tcp://host:port`},
+		{"tcp://a:1", "tcp://a", 1, kvsource.Socket{}, `kvReplay: "tcp://a" has no port to raise for rank 1: use tcp://host:port`},
 	} {
 		got, err := kvsource.ConfiguredSocket(tt.events, tt.replay, tt.rank)
 		if err != nil || tt.err != "" {

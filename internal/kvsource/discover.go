@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Found is where one rank of an engine publishes.
-type Found struct {
+// Socket is where one rank of an engine publishes.
+type Socket struct {
 	Rank int
 	// Endpoint and Replay are addresses to connect to. If the engine binds every interface the
 	// host is the one at which it was asked. Replay is empty for an engine without a replay
@@ -43,7 +43,7 @@ const (
 // Discover asks the engine at base (http://host:port) for the event sockets of all its ranks,
 // sorted by rank. None, without an error, means that it publishes no events. The size of the answer
 // is bounded; the context and the client bound the time.
-func Discover(ctx context.Context, client *http.Client, base string) ([]Found, error) {
+func Discover(ctx context.Context, client *http.Client, base string) ([]Socket, error) {
 	at, err := url.Parse(base)
 	if err != nil {
 		return nil, fmt.Errorf("discover event sockets: %w", err)
@@ -95,7 +95,7 @@ type sourceAnswer struct {
 }
 
 // parseSources reads {"0": {...}, "1": {...}}, by rank, or a list of entries that contain their rank.
-func parseSources(body []byte, host string) ([]Found, error) {
+func parseSources(body []byte, host string) ([]Socket, error) {
 	byRank := map[int]sourceAnswer{}
 
 	if b := bytes.TrimSpace(body); len(b) > 0 && b[0] == '[' {
@@ -127,12 +127,12 @@ func parseSources(body []byte, host string) ([]Found, error) {
 
 // collect returns the sockets of the ranks that publish over ZMQ. An engine with data-parallel ranks may
 // publish for some of them only.
-func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
+func collect(byRank map[int]sourceAnswer, host string) ([]Socket, error) {
 	if len(byRank) > maxSourcesRanks {
 		return nil, fmt.Errorf("%d ranks: the limit is %d", len(byRank), maxSourcesRanks)
 	}
 
-	var all []Found
+	var all []Socket
 	for rank, a := range byRank {
 		if a.Enabled != nil && !*a.Enabled || a.Publisher != nil && *a.Publisher != "zmq" || a.Endpoint == "" {
 			continue
@@ -141,7 +141,7 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 			return nil, fmt.Errorf("rank %d is out of range", rank)
 		}
 
-		f := Found{Rank: rank, Topic: a.Topic}
+		f := Socket{Rank: rank, Topic: a.Topic}
 		var err error
 		f.Endpoint, f.NamesHost, err = reachable(a.Endpoint, host)
 		if err != nil {
@@ -155,7 +155,7 @@ func collect(byRank map[int]sourceAnswer, host string) ([]Found, error) {
 		}
 		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b Found) int { return a.Rank - b.Rank })
+	slices.SortFunc(all, func(a, b Socket) int { return a.Rank - b.Rank })
 	return all, raisePorts(all)
 }
 
@@ -184,7 +184,7 @@ func reachable(endpoint, host string) (reached string, named bool, err error) {
 
 // raisePorts raises each rank's ports by its number if all ranks report the configured endpoint: each
 // rank of an engine does so before it binds.
-func raisePorts(all []Found) error {
+func raisePorts(all []Socket) error {
 	if len(all) < 2 || all[0].Endpoint != all[1].Endpoint {
 		return nil
 	}

@@ -33,17 +33,17 @@ func TestDiscover(t *testing.T) {
 		name   string
 		status int
 		body   string
-		want   []kvsource.Found
+		want   []kvsource.Socket
 		err    string
 	}{
-		{name: "captured", body: captured, want: []kvsource.Found{{Endpoint: "tcp://127.0.0.1:25557", Replay: "tcp://127.0.0.1:25558", Topic: "kv-events"}}},
+		{name: "captured", body: captured, want: []kvsource.Socket{{Endpoint: "tcp://127.0.0.1:25557", Replay: "tcp://127.0.0.1:25558", Topic: "kv-events"}}},
 		{name: "ranks with ports of their own", body: `{"1":` + entry("tcp://*:6001", "") + `,"0":` + entry("tcp://[::]:6000", `,"replay_endpoint":null`) + `}`,
-			want: []kvsource.Found{{Endpoint: "tcp://127.0.0.1:6000"}, {Rank: 1, Endpoint: "tcp://127.0.0.1:6001"}}},
+			want: []kvsource.Socket{{Endpoint: "tcp://127.0.0.1:6000"}, {Rank: 1, Endpoint: "tcp://127.0.0.1:6001"}}},
 		{name: "ranks with the configured port", body: `{"1":` + entry("tcp://*:6000", `,"replay_endpoint":"tcp://*:7000"`) + `,"0":` + entry("tcp://*:6000", `,"replay_endpoint":"tcp://*:7000"`) + `}`,
-			want: []kvsource.Found{{Endpoint: "tcp://127.0.0.1:6000", Replay: "tcp://127.0.0.1:7000"}, {Rank: 1, Endpoint: "tcp://127.0.0.1:6001", Replay: "tcp://127.0.0.1:7001"}}},
+			want: []kvsource.Socket{{Endpoint: "tcp://127.0.0.1:6000", Replay: "tcp://127.0.0.1:7000"}, {Rank: 1, Endpoint: "tcp://127.0.0.1:6001", Replay: "tcp://127.0.0.1:7001"}}},
 		{name: "a list", body: `[{"data_parallel_rank":3,"endpoint":"tcp://10.0.0.1:5557","replay_endpoint":null,"topic":""}]`,
-			want: []kvsource.Found{{Rank: 3, Endpoint: "tcp://10.0.0.1:5557", NamesHost: true}}},
-		{name: "a file", body: `{"0":` + entry("ipc:///run/kv.sock", "") + `}`, want: []kvsource.Found{{Endpoint: "ipc:///run/kv.sock"}}},
+			want: []kvsource.Socket{{Rank: 3, Endpoint: "tcp://10.0.0.1:5557", NamesHost: true}}},
+		{name: "a file", body: `{"0":` + entry("ipc:///run/kv.sock", "") + `}`, want: []kvsource.Socket{{Endpoint: "ipc:///run/kv.sock"}}},
 		{name: "no events", body: `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}`},
 		{name: "nothing", body: `{}`},
 		{name: "an older engine", status: 404, err: "discover event sockets: the engine does not report its event sockets"},

@@ -56,7 +56,7 @@ func (f *Feed) judge(r *rank, seq uint64, b *kvevent.Batch, now time.Time) Verdi
 	// No replay has filled the gap. Evictions may be among the lost events, so any indexed block
 	// may be gone from the engine. The batches from here on are right, but not all there is.
 	f.index.Clear(r.id)
-	r.counts.GivenUp++
+	r.counts.UnrecoveredGaps++
 	r.incomplete = true
 	r.setState(Stale)
 	return Applied

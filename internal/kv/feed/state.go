@@ -52,9 +52,9 @@ type Counts struct {
 	Stored, Removed, Cleared uint64
 	// Duplicates are batches that had been applied before.
 	Duplicates uint64
-	// Gaps are batches and marks refused because an earlier batch is missing; GivenUp are gaps
+	// Gaps are batches and marks refused because an earlier batch is missing; UnrecoveredGaps are gaps
 	// that stayed open for Config.Patience.
-	Gaps, GivenUp uint64
+	Gaps, UnrecoveredGaps uint64
 	// Restarts are new engine processes within the epoch; Snapshots are those restored.
 	Restarts, Snapshots uint64
 	// WrongBlockSize, Unknown and NoTokens count what could not be indexed: events and snapshots
@@ -70,7 +70,7 @@ func (c *Counts) add(o Counts) {
 	c.Cleared += o.Cleared
 	c.Duplicates += o.Duplicates
 	c.Gaps += o.Gaps
-	c.GivenUp += o.GivenUp
+	c.UnrecoveredGaps += o.UnrecoveredGaps
 	c.Restarts += o.Restarts
 	c.Snapshots += o.Snapshots
 	c.WrongBlockSize += o.WrongBlockSize

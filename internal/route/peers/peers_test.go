@@ -131,7 +131,7 @@ func TestReplicasAgreeAfterLosses(t *testing.T) {
 		}
 	}
 	s := views[0].receiver.Stats()
-	if s.Live != 1 || s.Expired != 1 || s.Lost == 0 || s.Old == 0 || s.Differed == 0 || strings.Contains(views[0].receiver.String(), "differs") {
+	if s.Live != 1 || s.Expired != 1 || s.Lost == 0 || s.Old == 0 || s.DigestMismatches == 0 || strings.Contains(views[0].receiver.String(), "differs") {
 		t.Errorf("%+v\n%s", s, views[0].receiver)
 	}
 	// The other one ends too: its bookings are dropped after Silence.

@@ -65,9 +65,9 @@ type Stats struct {
 	Live   int
 	Booked int64
 	// Messages are applied updates, and Old those that were late or repeated. Lost are missing by
-	// their numbers. Differed are updates with a digest mismatch. Expired are replicas that stopped
+	// their numbers. DigestMismatches are updates with a digest mismatch. Expired are replicas that stopped
 	// publishing.
-	Messages, Old, Lost, Differed, Expired uint64
+	Messages, Old, Lost, DigestMismatches, Expired uint64
 }
 
 // NewReceiver returns a receiver for the replica self, whose own updates it ignores.
@@ -107,7 +107,7 @@ func (r *Receiver) Apply(u *Update, now time.Time) {
 
 	from.mismatch = from.digest != u.Digest
 	if from.mismatch {
-		r.stats.Differed++
+		r.stats.DigestMismatches++
 	}
 }
 
