@@ -31,9 +31,9 @@ const metricsFile = "../../docs/metrics.md"
 // to update the file.
 func TestMetricsDocs(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\nEvery process serves these on its admin port under `/metrics`; `stator up` serves all of them. Go's own (`go_*`) and\nthe process's (`process_*`) are there too. This page is made from what the parts register (`make golden`).\n")
+	b.WriteString("# Metrics\n\nEvery process serves these on its admin port under `/metrics`; `stator up` serves all of them. Go's own (`go_*`) and\nthe process's (`process_*`) are there too. `make golden` makes this page from the metrics that the parts register.\n")
 	for _, p := range metricParts(t) {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Metric | Type | Labels | What it says |\n|---|---|---|---|\n", p.title, p.about)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", p.title, p.about)
 		for _, f := range p.families {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labels(f), f.GetHelp())
 		}
@@ -79,10 +79,10 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	return []metricPart{
-		{"Every process", "What runs.", every.families(t)},
+		{"Every process", "The program itself.", every.families(t)},
 		{"Bus", "Every process that joins the bus.", onBus.families(t)},
 		{"Router", "`stator extproc`: decisions, how they were obeyed, the index they are made from, and what feeds it.", router.families(t)},
-		{"Control plane", "`stator xds`: what Envoys were told.", control.families(t)},
+		{"Control plane", "`stator xds`: what Envoys received.", control.families(t)},
 		{"Planner", "`stator planner`.", plans.families(t)},
 		{"Agent", "`stator agent`: the engines of a node.", agent.families(t)},
 	}

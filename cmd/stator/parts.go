@@ -20,7 +20,7 @@ import (
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "stator", Name: "build_info", Help: "Always 1; the labels say what runs.",
+		Namespace: "stator", Name: "build_info", Help: "Always 1; the labels are the version and revision of the program.",
 		ConstLabels: prometheus.Labels{"version": version(), "revision": revision()},
 	})
 	build.Set(1)
