@@ -1,12 +1,11 @@
-// Package planner is the loop around plan.Next: it observes the fleet, makes a plan, and
-// publishes it when it has changed.
+// Package planner observes the fleet, makes a plan with plan.Next, and publishes the plan when it changes.
 //
-// It does not decide (package plan does) and does not start or stop workers: agents and
-// connectors read the plan.
+// Package plan makes the decision. The planner starts and stops no workers; programs that do read the plan from
+// the bus.
 //
 // # Concurrency
 //
-// Run owns its one goroutine, the caller's. Current may be called from any.
+// Run uses the goroutine of its caller alone. Current and Reload may be called from any goroutine.
 package planner
 
 import (
@@ -22,15 +21,16 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 )
 
-// Publisher takes a plan to those who carry it out. *bus.Bus is one.
+// Publisher publishes plans. *bus.Bus implements it.
 type Publisher interface {
+	// PublishPlan replaces the published plan.
 	PublishPlan(ctx context.Context, p plan.Plan) error
-	// Back returns a channel that is closed when the way there next opens again after it was
-	// lost: what was published may be forgotten by then.
+	// Back returns a channel that is closed when a lost connection is back. The published plan may be lost by
+	// then.
 	Back() <-chan struct{}
 }
 
-// interval is how often the plan is looked at again even when nothing has happened.
+// interval is how often a plan is made without a change of the fleet or the configuration.
 const interval = 10 * time.Second
 
 // Planner makes plans for one cluster.
@@ -42,11 +42,11 @@ type Planner struct {
 	log     *slog.Logger
 	metrics *metrics
 	current atomic.Pointer[plan.Plan]
-	// Touched by Run alone.
-	again bool // the current plan must be published once more
+	// again means that the current plan must be published once more. Run alone uses it.
+	again bool
 }
 
-// New returns a planner that does nothing until Run.
+// New returns a planner, which makes no plan before Run.
 func New(pools []plan.Configured, f *fleet.Fleet, to Publisher, log *slog.Logger, reg prometheus.Registerer) *Planner {
 	p := &Planner{reload: make(chan struct{}, 1), fleet: f, to: to, log: log, metrics: newMetrics(reg)}
 	p.pools.Store(&pools)
@@ -54,23 +54,23 @@ func New(pools []plan.Configured, f *fleet.Fleet, to Publisher, log *slog.Logger
 	return p
 }
 
-// Reload replaces the configured pools; Run plans what follows from them.
+// Reload replaces the configured pools. Run makes the next plan.
 func (p *Planner) Reload(pools []plan.Configured) {
 	p.pools.Store(&pools)
 	select {
 	case p.reload <- struct{}{}:
-	default: // a look is due already
+	default: // Run makes a plan soon
 	}
 }
 
-// Current is the plan that was published last.
+// Current returns the last published plan.
 func (p *Planner) Current() plan.Plan { return *p.current.Load() }
 
-// Run plans at every change of the fleet or the configuration and every ten seconds, until ctx
-// ends.
+// Run makes a plan after every change of the fleet or the configuration, and every ten seconds, until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
+
 	for {
 		changed, back := p.fleet.Changed(), p.to.Back()
 		p.once(ctx)
@@ -86,13 +86,14 @@ func (p *Planner) Run(ctx context.Context) error {
 	}
 }
 
-// once publishes the next plan where it differs, or where the last may be forgotten. A plan that cannot be published stays
-// unpublished until the next look: the last one stays in force.
+// once makes a plan. It publishes the plan if it differs from the last one, or if the last one may be lost. Where
+// that fails, the last plan stays in force until the next one.
 func (p *Planner) once(ctx context.Context) {
 	next := plan.Next(plan.Observation{Pools: *p.pools.Load(), Fleet: p.fleet.Snapshot()})
 	if !p.again && reflect.DeepEqual(next, p.Current()) {
 		return
 	}
+
 	if err := p.to.PublishPlan(ctx, next); err != nil {
 		if ctx.Err() == nil {
 			p.metrics.plans.WithLabelValues("error").Inc()
@@ -100,6 +101,7 @@ func (p *Planner) once(ctx context.Context) {
 		}
 		return
 	}
+
 	p.metrics.plans.WithLabelValues("published").Inc()
 	p.metrics.last.SetToCurrentTime()
 	p.current.Store(&next)
@@ -107,6 +109,7 @@ func (p *Planner) once(ctx context.Context) {
 	p.log.Debug("plan published", "pools", len(next.Pools))
 }
 
+// metrics count plans.
 type metrics struct {
 	plans *prometheus.CounterVec
 	last  prometheus.Gauge
@@ -120,7 +123,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"result"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "stator", Subsystem: "planner", Name: "last_plan_timestamp_seconds",
-			Help: "When a plan was last published.",
+			Help: "Time of the last published plan.",
 		}),
 	}
 	for _, result := range []string{"published", "error"} {

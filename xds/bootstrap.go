@@ -13,22 +13,24 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// BootstrapSettings are what an Envoy must know before it can ask for the rest.
+// BootstrapSettings are the settings of an Envoy that it cannot get from the control plane.
 type BootstrapSettings struct {
-	// NodeID names the Envoy in logs.
+	// NodeID is the name of the Envoy in logs.
 	NodeID string
-	// Admin is ip:port of Envoy's admin server; port 0 takes a free one.
+	// Admin is the ip:port of Envoy's admin server. Port 0 means a free port.
 	Admin string
-	// XDS is where Server listens: ip:port, or unix:///path.
+	// XDS is the address of the control plane: ip:port, or unix:///path.
 	XDS string
 }
 
+// xdsCluster is the name of the cluster of the control plane.
 const xdsCluster = "stator-xds"
 
-// pingInterval is how often Envoy asks whether the control plane is still there.
+// pingInterval is how often Envoy sends pings to the control plane.
 const pingInterval = 30 * time.Second
 
-// Bootstrap returns an Envoy bootstrap in JSON: node, admin and the xds cluster, nothing else.
+// Bootstrap returns an Envoy bootstrap in JSON: node, admin server and the cluster of the control plane. Everything
+// else comes from the control plane.
 func Bootstrap(b BootstrapSettings) ([]byte, error) {
 	admin, err := socketAddress(b.Admin)
 	if err != nil {
@@ -38,6 +40,7 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("xds: %w", err)
 	}
+
 	var p packer
 	boot := &bootstrapv3.Bootstrap{
 		Node:  &corev3.Node{Id: b.NodeID, Cluster: everyone},
@@ -64,13 +67,14 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 			TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
 				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-						// A half-open connection must not hide that the control plane is gone.
+						// Without pings, a half-open connection would hide that the control plane has stopped.
 						ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
 					}},
 				}},
 			})},
 		}}},
 	}
+
 	if p.err != nil {
 		return nil, p.err
 	}

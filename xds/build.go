@@ -16,6 +16,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// Names of resources. Dashboards and Envoy's statistics contain them, so they do not change.
 const (
 	filterName     = "stator.ext_proc"
 	extProcCluster = "stator-extproc"
@@ -23,25 +24,26 @@ const (
 	routesName     = "gateway"
 )
 
-// Settings are what Build needs beside the fleet. They change with the configuration file.
+// Settings are the inputs of Build besides the fleet. They change with the configuration file.
 type Settings struct {
 	// Listen is ip:port of the gateway.
 	Listen string
 	// ExtProc lists the addresses of routers, at least one: ip:port, or unix:///path.
 	ExtProc []string
-	// Models are the names with pools of their own; the first serves what names no model.
+	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
-	// MaxBodyBytes bounds a request body.
+	// MaxBodyBytes bounds the body of a request. Envoy buffers it for the decision.
 	MaxBodyBytes int64
-	// DecisionTimeout bounds a decision, IdleTimeout a silent stream.
+	// DecisionTimeout bounds a decision. After it the request goes on without one. IdleTimeout ends a stream
+	// without data.
 	DecisionTimeout, IdleTimeout time.Duration
-	// AffinityHeader is what the fallback hashes.
+	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
-	// HintHeaders lets extproc see the headers of package wire's Hints: clients are trusted with them.
+	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.
 	HintHeaders bool
 }
 
-// Resources is one consistent configuration.
+// Resources is one consistent configuration: every name that it refers to is part of it.
 type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
@@ -49,13 +51,13 @@ type Resources struct {
 	Endpoints []*endpointv3.ClusterLoadAssignment
 }
 
-// Leaving is a worker that has gone from the fleet a moment ago. Picks that name it are still
-// on their way, and one whose endpoint is not there is passed over in silence: the request
-// would be served by another worker as if that had been decided. So the endpoint stays for a
-// while, unhealthy: such a pick then fails to connect, and is retried where it says.
+// Leaving is a worker that left the fleet a moment ago. Decisions for it may still be on their way. Envoy ignores
+// a picked address without an endpoint, and would serve the request by another worker without a trace. So the
+// endpoint stays for a while as unhealthy: such a request fails to connect, and is retried on the next address of
+// its decision.
 type Leaving struct{ Model, Address string }
 
-// Build returns the configuration for the fleet. Equal input gives equal output.
+// Build returns the configuration for a fleet. Equal inputs have equal outputs, to the byte.
 func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error) {
 	listener, err := buildListener(s)
 	if err != nil {
@@ -65,11 +67,13 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 	if err != nil {
 		return Resources{}, fmt.Errorf("build extproc cluster: %w", err)
 	}
+
 	r := Resources{
 		Listeners: []*listenerv3.Listener{listener},
 		Routes:    []*routev3.RouteConfiguration{buildRoutes(s)},
 		Clusters:  []*clusterv3.Cluster{extproc},
 	}
+
 	for _, m := range s.Models {
 		pool, err := buildPool(m)
 		if err != nil {
@@ -81,7 +85,7 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 	return r, r.validate()
 }
 
-// validate runs the checks that come with Envoy's API.
+// validate runs the generated checks of Envoy's API.
 func (r Resources) validate() error {
 	check := func(name string, m interface{ ValidateAll() error }) error {
 		if err := m.ValidateAll(); err != nil {
@@ -89,6 +93,7 @@ func (r Resources) validate() error {
 		}
 		return nil
 	}
+
 	for _, l := range r.Listeners {
 		if err := check("listener "+l.Name, l); err != nil {
 			return err
@@ -112,7 +117,7 @@ func (r Resources) validate() error {
 	return nil
 }
 
-// fingerprint tells two configurations apart.
+// fingerprint returns a hash by which equal configurations are recognized.
 func (r Resources) fingerprint() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, l := range r.Listeners {
@@ -130,8 +135,8 @@ func (r Resources) fingerprint() (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// bytesOf is the wire form of a message, equal for equal messages; nil for one that has none,
-// and validated messages have one.
+// bytesOf returns the wire format of a message. Equal messages have equal bytes. A message that cannot be encoded
+// has none, but messages are validated before.
 func bytesOf(m proto.Message) []byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -140,16 +145,17 @@ func bytesOf(m proto.Message) []byte {
 	return b
 }
 
-// PoolName is the cluster of a model's workers.
+// PoolName returns the name of the cluster of a model's workers.
 func PoolName(model string) string { return "pool/" + model }
 
-// packer turns messages into Any and keeps the first error, so that builders read as data.
+// packer packs messages into Any and keeps the first error, so that builders can be written as one expression.
 type packer struct{ err error }
 
+// any packs a message.
 func (p *packer) any(m proto.Message) *anypb.Any {
 	a, err := anypb.New(m)
 	if err == nil {
-		// Equal messages must be equal bytes: a changed cluster is warmed again.
+		// Equal messages must have equal bytes, or Envoy would warm an unchanged cluster again.
 		a.Value, err = proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	}
 	if err != nil && p.err == nil {

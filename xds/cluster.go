@@ -20,10 +20,11 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
+// httpOptions is the key of a cluster's HTTP settings.
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// buildPool is the cluster of one model: extproc's pick where there is one, else maglev on
-// the affinity header, and by weight where that is absent too.
+// buildPool builds the cluster of one model. A request goes to the picked address. Without a pick, Maglev hashes
+// the affinity header, and requests without that header are spread by weight.
 func buildPool(model string) (*clusterv3.Cluster, error) {
 	var p packer
 	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
@@ -38,7 +39,8 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
 		ConnectTimeout:       seconds(2e9),
 		LoadBalancingPolicy:  policy("envoy.load_balancing_policies.override_host", p.any(override)),
-		// Half a fleet in panic would still be better off with its healthy half.
+		// By default Envoy uses unhealthy endpoints when fewer than half are healthy. Here the healthy ones
+		// are always better.
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 		CircuitBreakers: wideOpen(),
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
@@ -50,20 +52,22 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
+// policy returns a load-balancing policy.
 func policy(name string, config *anypb.Any) *clusterv3.LoadBalancingPolicy {
 	return &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
 		TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: config},
 	}}}
 }
 
+// metadataKey returns the path of a key that routers set in the metadata of a request.
 func metadataKey(key string) *metadatav3.MetadataKey {
 	return &metadatav3.MetadataKey{Key: envoynames.NamespaceLB, Path: []*metadatav3.MetadataKey_PathSegment{{
 		Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: key},
 	}}}
 }
 
-// wideOpen lifts Envoy's default of 1,024 requests per cluster: extproc judges load, and its
-// own streams are as many as there are decisions in flight.
+// wideOpen raises Envoy's limit of 1,024 requests per cluster. Routers limit the load of workers, and the cluster
+// of routers has a stream for every decision that is being made.
 func wideOpen() *clusterv3.CircuitBreakers {
 	n := wrapperspb.UInt32(100_000)
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
@@ -78,6 +82,7 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	if len(s.ExtProc) == 0 {
 		return nil, errors.New("no address of a router is configured")
 	}
+
 	var routers []*endpointv3.LbEndpoint
 	for _, text := range s.ExtProc {
 		address, err := grpcAddress(text)
@@ -121,8 +126,9 @@ func grpcAddress(s string) (*corev3.Address, error) {
 	return socketAddress(s)
 }
 
-// buildEndpoints lists the workers that may serve: ready ones by weight, draining ones so that
-// nothing in flight is disturbed and no fallback takes them, and those that have just left.
+// buildEndpoints lists the workers of a model. Ready workers have their weight. Draining workers are listed so
+// that their running requests go on, and get no new requests without a decision. Workers that have just left
+// are unhealthy; see Leaving.
 func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
 	listed := map[string]bool{}
@@ -134,6 +140,7 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 		listed[address] = true
 		lb = append(lb, endpoint(a, max(1, weight), health))
 	}
+
 	for _, w := range f.Workers {
 		if health, serves := healthOf(w.State); serves && w.Model == model {
 			add(w.Address, w.Weight, health)
@@ -144,12 +151,14 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 			add(l.Address, 1, corev3.HealthStatus_UNHEALTHY)
 		}
 	}
+
 	return &endpointv3.ClusterLoadAssignment{
 		ClusterName: PoolName(model),
 		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: lb}},
 	}
 }
 
+// healthOf returns the health of an endpoint. serves is false for states in which a worker has no endpoint.
 func healthOf(s fleet.State) (h corev3.HealthStatus, serves bool) {
 	switch s {
 	case fleet.Ready:
@@ -161,6 +170,7 @@ func healthOf(s fleet.State) (h corev3.HealthStatus, serves bool) {
 	}
 }
 
+// endpoint returns an endpoint of a cluster.
 func endpoint(a *corev3.Address, weight uint32, h corev3.HealthStatus) *endpointv3.LbEndpoint {
 	return &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: a}},

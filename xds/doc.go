@@ -1,18 +1,30 @@
-// Package xds turns the fleet into Envoy's configuration and serves it.
+// Package xds builds Envoy's configuration from the fleet, and serves it.
 //
-// [Build] is the only builder: pure, from a fleet snapshot and the gateway's settings to
-// one listener, one route table, and a cluster with its endpoints for each model.
-// [Server] pushes what Build returns over delta ADS, at most once a second. The package
-// does not decide where a request goes; it makes it possible to say so, and says what
-// Envoy does when nobody is there to decide: affinity first, weights else.
+// [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the
+// cluster of the routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build
+// over delta ADS, at most once a second on average. The package makes no decisions about requests. It configures
+// how Envoy asks for them, and what Envoy does without one: affinity first, weights otherwise.
 //
-// # What changes and what does not
+// # What changes
 //
-// Clusters stay byte-identical while a model exists; everything volatile lies in the
-// endpoints, because Envoy warms a changed cluster for as long as its initial fetch
-// timeout. Where a cluster does change, its endpoints are pushed with changed content.
+// Clusters stay byte-identical while their model exists, and all volatile data is in the endpoints. The reason is
+// that Envoy warms a changed cluster for as long as its initial fetch timeout. Where a cluster does change, its
+// endpoints are pushed with changed content.
+//
+//	event                             listener, routes   clusters          endpoints
+//	a worker becomes ready            –                  –                 changed
+//	a worker drains                   –                  –                 its health is DRAINING
+//	a worker leaves                   –                  –                 UNHEALTHY for 2 s, then removed
+//	a model is added or removed       changed            one more or less  one list more or less
+//	a setting of the gateway changes  changed            maybe             nudged where the cluster changed
+//
+// # Failures
+//
+// A configuration that cannot be built is logged, and the last one stays in force. An Envoy that refuses a
+// resource keeps its last one; the refusal is logged and counted.
 //
 // # Concurrency
 //
-// Build is pure. Server.Run owns its one goroutine and the caches' only writer.
+// Build is pure. Server.Run owns its one goroutine, which alone writes the caches. All other methods may be called
+// from any goroutine.
 package xds

@@ -8,22 +8,22 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// linger is how long the endpoint of a worker that has gone stays listed as unhealthy: longer
-// than a decision takes to reach Envoy.
+// linger is how long a worker that left stays listed as unhealthy. It is longer than the time that a decision needs
+// to reach Envoy.
 const linger = 2 * time.Second
 
-// leavers remembers workers that have gone. It is pure: the time is passed in.
+// leavers has the workers that left within linger. The caller passes the time.
 type leavers struct {
-	present map[Leaving]bool
-	since   map[Leaving]time.Time
+	present map[Leaving]bool      // workers in the last snapshot
+	since   map[Leaving]time.Time // when workers left
 }
 
 func newLeavers() *leavers {
 	return &leavers{present: map[Leaving]bool{}, since: map[Leaving]time.Time{}}
 }
 
-// update takes the fleet as it is now and returns who has left within linger, in order, and
-// whether anyone is to be forgotten later.
+// update compares the fleet with the last one. It returns the workers that left within linger, sorted, and whether
+// there are any, so that another update is necessary. A worker that comes back is not a leaver any more.
 func (l *leavers) update(f *fleet.Snapshot, now time.Time) (left []Leaving, later bool) {
 	here := map[Leaving]bool{}
 	for _, w := range f.Workers {

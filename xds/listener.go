@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
+// buildListener builds the gateway's listener.
 func buildListener(s Settings) (*listenerv3.Listener, error) {
 	address, err := socketAddress(s.Listen)
 	if err != nil {
@@ -38,6 +39,7 @@ func buildListener(s Settings) (*listenerv3.Listener, error) {
 	return l, p.err
 }
 
+// socketAddress parses ip:port. Names are refused, because Envoy does not resolve them here.
 func socketAddress(hostPort string) (*corev3.Address, error) {
 	a, err := netip.ParseAddrPort(hostPort)
 	if err != nil {
@@ -49,6 +51,7 @@ func socketAddress(hostPort string) (*corev3.Address, error) {
 	}}}, nil
 }
 
+// buildConnectionManager builds the HTTP settings: ext_proc decides, and the router filter forwards.
 func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: envoynames.ConnectionManager,
@@ -57,7 +60,8 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 		}},
 		UseRemoteAddress: wrapperspb.Bool(true),
 		NormalizePath:    wrapperspb.Bool(true),
-		// Engines put the client's id into theirs (cmpl-<id>); nothing of ours is joined on it.
+		// Engines use the client's id in theirs (cmpl-<id>), so it must reach them. Decisions and access-log
+		// entries are joined by another id.
 		PreserveExternalRequestId: true,
 		StreamIdleTimeout:         seconds(s.IdleTimeout),
 		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
@@ -73,8 +77,8 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 	}
 }
 
-// forgedHeaders removes from clients' requests what only we may say: extproc may be away, and
-// then a forged header would still be there.
+// forgedHeaders removes headers that only routers may set from the requests of clients. It comes before ext_proc,
+// because without a running router nothing else would remove them.
 func forgedHeaders() []*mutationv3.HeaderMutation {
 	var out []*mutationv3.HeaderMutation
 	for _, h := range []string{envoynames.HeaderDestination, envoynames.HeaderDestinationServed, envoynames.HeaderDestinationSubset, envoynames.HeaderModel, envoynames.HeaderDecision} {
@@ -83,19 +87,21 @@ func forgedHeaders() []*mutationv3.HeaderMutation {
 	return out
 }
 
-// buildExtProc: BUFFERED is exact up to the limit, is retried correctly, and is the only mode
-// that fails open. Headers must be sent or the picks are ignored.
+// buildExtProc builds the filter that asks routers. The body mode is BUFFERED: the whole prompt is needed, retries
+// send the same body, and it is the only mode in which requests go on when no router answers. Request headers
+// must be sent, or Envoy ignores the picks.
 func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
 	if s.HintHeaders {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
+
 	return &extprocv3.ExternalProcessor{
 		GrpcService:      extProcService(),
 		StatPrefix:       "stator",
 		FailureModeAllow: true,
 		MessageTimeout:   seconds(s.DecisionTimeout),
-		// A decision that waits (for a queue, for a prefill) announces it, once.
+		// A request that must wait in the router's queue asks once for a longer timeout, up to this one.
 		MaxMessageTimeout: seconds(s.IdleTimeout),
 		ProcessingMode: &extprocv3.ProcessingMode{
 			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
@@ -104,16 +110,19 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 			RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
+
+		// Envoy ignores metadata of other namespaces, so without these picks have no effect.
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB, envoynames.Namespace}},
 		},
-		// Credentials and cookies stay in Envoy.
+		// Only these headers leave Envoy: no credentials, no cookies.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
 			Patterns: exactly(forwarded...),
 		}},
 	}
 }
 
+// exactly returns matchers of names.
 func exactly(names ...string) []*matcherv3.StringMatcher {
 	var out []*matcherv3.StringMatcher
 	for _, n := range names {
@@ -122,13 +131,14 @@ func exactly(names ...string) []*matcherv3.StringMatcher {
 	return out
 }
 
+// extProcService returns the gRPC service of the routers.
 func extProcService() *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
 		ClusterName: extProcCluster, Authority: envoynames.Authority,
 	}}}
 }
 
-// buildAccessLog sends one entry per request to extproc: that is how a booking ends.
+// buildAccessLog sends an entry for each request to the routers. Its entry ends the booking of a request.
 func buildAccessLog(p *packer) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.http_grpc",
@@ -144,8 +154,8 @@ func buildAccessLog(p *packer) *accesslogv3.AccessLog {
 	}
 }
 
-// buildLocalReplies puts Envoy's own answers into OpenAI's shape and lets extproc's pass: it
-// has done so itself.
+// buildLocalReplies writes Envoy's own answers as OpenAI errors. Answers of routers are errors of that form already
+// and pass unchanged.
 func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 	ours := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
@@ -155,6 +165,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 			})},
 		},
 	}}
+
 	return &hcmv3.LocalReplyConfig{
 		Mappers: []*hcmv3.ResponseMapper{
 			{Filter: ours, BodyFormatOverride: &corev3.SubstitutionFormatString{
@@ -173,10 +184,12 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 	}
 }
 
+// inline returns a text as a data source.
 func inline(text string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
 }
 
+// status matches answers with an HTTP status.
 func status(code uint32) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
 		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
@@ -186,6 +199,7 @@ func status(code uint32) *accesslogv3.AccessLogFilter {
 	}}
 }
 
+// openAIError returns the format of an error in the API of OpenAI. Texts may have Envoy's %COMMANDS%.
 func openAIError(kind, code, message string) *corev3.SubstitutionFormatString {
 	text := structpb.NewStringValue
 	return &corev3.SubstitutionFormatString{
@@ -198,11 +212,12 @@ func openAIError(kind, code, message string) *corev3.SubstitutionFormatString {
 	}
 }
 
+// adsSource refers to resources of this package's server.
 func adsSource() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		// A changed cluster waits for its endpoints this long before it takes the cached ones.
+		// A changed cluster waits this long for its endpoints, and then uses the cached ones.
 		InitialFetchTimeout: seconds(2e9),
 	}
 }

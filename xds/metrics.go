@@ -1,7 +1,12 @@
 package xds
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// metrics count the traffic with Envoys.
 type metrics struct {
 	streams  prometheus.Gauge
 	pushes   *prometheus.CounterVec
@@ -10,24 +15,11 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	m := &metrics{
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "stator", Subsystem: "xds", Name: "streams",
-			Help: "Envoys connected now.",
-		}),
-		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "xds", Name: "pushes_total",
-			Help: "Responses sent to Envoys by resource type.",
-		}, []string{"type"}),
-		nacks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "xds", Name: "nacks_total",
-			Help: "Responses that an Envoy refused by resource type.",
-		}, []string{"type"}),
-		lastPush: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "stator", Subsystem: "xds", Name: "last_push_timestamp_seconds",
-			Help: "When the configuration was last published.",
-		}),
+	part := metric.For(reg, "xds")
+	return &metrics{
+		streams:  part.Gauge("streams", "Connected Envoys."),
+		pushes:   part.Counters("pushes_total", "Responses sent to Envoys, by resource type.", "type"),
+		nacks:    part.Counters("nacks_total", "Responses that an Envoy refused, by resource type.", "type"),
+		lastPush: part.Gauge("last_push_timestamp_seconds", "Time of the last change of the configuration."),
 	}
-	reg.MustRegister(m.streams, m.pushes, m.nacks, m.lastPush)
-	return m
 }

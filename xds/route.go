@@ -10,13 +10,15 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// buildRoutes gives every model but the first a route of its own, chosen by the header that
-// extproc sets; the last route takes the rest, which is also where requests go that nobody
-// decided.
+// buildRoutes builds a route for each model. Routers set a header that selects the route of every model but the
+// first. The route of the first model is the last one and matches all other requests, also those without a
+// decision.
 func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	var p packer
 	retry := buildRetry(&p)
 	var routes []*routev3.Route
+
+	// Routes are tried in order, so the first model, which matches everything, is at the end.
 	for i := len(s.Models) - 1; i >= 0; i-- {
 		match := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 		if i > 0 {
@@ -27,11 +29,13 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 				}},
 			}}
 		}
+
 		routes = append(routes, &routev3.Route{
 			Name:                   s.Models[i],
 			Match:                  match,
 			Action:                 &routev3.Route_Route{Route: buildAction(s, s.Models[i], retry)},
 			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
+			// The headers of the decision are for Envoy. Engines do not see them.
 			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.HeaderDestination},
 			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
 				Header:       &corev3.HeaderValue{Key: envoynames.HeaderDecision, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
@@ -45,10 +49,11 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	}
 }
 
+// buildAction forwards requests to the pool of a model.
 func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.RouteAction {
 	return &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: PoolName(model)},
-		// Generations have no common length; a silent one ends by the idle timeout.
+		// Answers have no bound of their duration. A stream without data ends by the idle timeout.
 		Timeout:     seconds(0),
 		IdleTimeout: seconds(s.IdleTimeout),
 		RetryPolicy: retry,
@@ -58,8 +63,8 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 	}
 }
 
-// buildRetry tries again what failed before any byte of an answer. The second and third
-// attempts walk the list that extproc returned; after that the fallback chooses.
+// buildRetry retries requests that failed before the first byte of the answer. The second and the third attempt
+// use the further addresses of the decision. After that Envoy chooses as without a decision.
 func buildRetry(p *packer) *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",

@@ -23,28 +23,31 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// everyone is the one group of nodes: all Envoys of a gateway get the same configuration.
+// everyone is the key of all Envoys in the caches: all Envoys of a gateway have the same configuration.
 const everyone = "gateway"
 
-// Server serves what Build returns, to any number of Envoys, over delta ADS.
+// Server serves the results of Build to any number of Envoys over delta ADS.
+//
+// Invariants: the caches have the same configuration, whose fingerprint is pushed. Resources that did not change
+// keep their versions, so Envoys get only differences.
 type Server struct {
 	log      *slog.Logger
 	fleet    *fleet.Fleet
 	settings atomic.Pointer[Settings]
-	reload   chan struct{}
+	reload   chan struct{} // has a token when settings changed since the last push
 	metrics  *metrics
 
 	// Written by Run alone.
 	tables    cachev3.SnapshotCache // listeners, routes, clusters
-	endpoints *cachev3.LinearCache
-	clusters  map[string][]byte // as pushed last
-	nudges    map[string]int    // how often a cluster changed
+	endpoints *cachev3.LinearCache  // apart, because they change often
+	clusters  map[string][]byte     // content of each cluster in the last push
+	nudges    map[string]int        // how often the content of a cluster changed
 	leavers   *leavers
-	pushed    [sha256.Size]byte // what was pushed last
+	pushed    [sha256.Size]byte // fingerprint of the last push
 	version   uint64
 }
 
-// NewServer returns a server of nothing until Run has made its first push.
+// NewServer returns a server without resources. Run makes the first push.
 func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Registerer) *Server {
 	srv := &Server{
 		log:      log,
@@ -55,27 +58,29 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		clusters: map[string][]byte{},
 		nudges:   map[string]int{},
 		leavers:  newLeavers(),
-		// Versions of an earlier process must not look like ours to a client that reconnects.
+		// An Envoy that reconnects sends the versions that it has. Those of an earlier process must not equal
+		// ours, so ours begin with the time of the start.
 		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(), 36)+"-")),
 	}
 	srv.settings.Store(&s)
 	return srv
 }
 
-// Options are what a gRPC server for Envoys needs. Their pings are what finds a half-open
-// connection (see Bootstrap); grpc-go by default takes more than one in five minutes for abuse and
-// closes the connection.
+// Options returns the options of a gRPC server for Envoys. Envoys send pings to detect half-open connections (see
+// Bootstrap). By default grpc-go treats more than one ping in five minutes as abuse and closes the connection.
 func Options() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 		MinTime: pingInterval / 2, PermitWithoutStream: true,
 	})}
 }
 
+// oneGroup maps every Envoy to the same configuration.
 type oneGroup struct{}
 
+// ID returns the key of an Envoy in the caches.
 func (oneGroup) ID(*corev3.Node) string { return everyone }
 
-// Reload replaces the settings; Run pushes what follows from them.
+// Reload replaces the settings. Run pushes the new configuration.
 func (s *Server) Reload(n Settings) {
 	s.settings.Store(&n)
 	select {
@@ -84,7 +89,7 @@ func (s *Server) Reload(n Settings) {
 	}
 }
 
-// Register adds the discovery service to g.
+// Register adds the discovery service to g. Its streams end with ctx.
 func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	classify := func(url string) string {
 		if url == resourcev3.EndpointType {
@@ -100,10 +105,13 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks()))
 }
 
-// callbacks counts streams and answers, and says which Envoy refused what and why.
+// callbacks count streams and answers, and log which Envoy refused which resources.
 func (s *Server) callbacks() serverv3.Callbacks {
 	return serverv3.CallbackFuncs{
-		DeltaStreamOpenFunc: func(context.Context, int64, string) error { s.metrics.streams.Inc(); return nil },
+		DeltaStreamOpenFunc: func(context.Context, int64, string) error {
+			s.metrics.streams.Inc()
+			return nil
+		},
 		DeltaStreamClosedFunc: func(_ int64, n *corev3.Node) {
 			s.metrics.streams.Dec()
 			s.log.Info("envoy disconnected", "node", n.GetId())
@@ -122,20 +130,20 @@ func (s *Server) callbacks() serverv3.Callbacks {
 	}
 }
 
-// A push costs every Envoy a rebuild of its load balancers: on average there is at most one a
-// second, and burst many at once after a quiet time, because a worker that has come or gone
-// should be known at once. Changes that come together are pushed together.
+// A push makes every Envoy rebuild its load balancers. On average there is at most one push in interval. After a
+// quiet time there may be burst pushes without a wait, so that a new worker is used at once. Changes within
+// together are one push.
 const (
 	interval = time.Second
 	burst    = 4
 	together = 20 * time.Millisecond
 )
 
-// Run pushes the configuration now and at every change of the fleet or the settings, until
-// ctx ends.
+// Run pushes the configuration now, and after every change of the fleet or the settings, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	refill := time.NewTicker(interval)
 	defer refill.Stop()
+
 	for allowed := burst; ; {
 		changed := s.fleet.Changed()
 		pushed, later, err := s.push(ctx, time.Now())
@@ -146,15 +154,17 @@ func (s *Server) Run(ctx context.Context) error {
 		if pushed {
 			allowed--
 		}
-		var forget <-chan time.Time // when those who left may go
+
+		var forget <-chan time.Time // when workers that left can be removed
 		if later {
 			forget = time.After(linger)
 		}
-		var due <-chan time.Time // set by the first change
+		var due <-chan time.Time // set by the first change; see together
 		for waiting := true; waiting || allowed == 0; {
 			select {
 			case <-changed:
-				changed, due = nil, time.After(together)
+				changed = nil // one change is enough for a push
+				due = time.After(together)
 			case <-s.reload:
 				waiting = false
 			case <-forget:
@@ -170,9 +180,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// push builds and publishes, clusters before endpoints, so that a new cluster finds its
-// endpoints when it asks. What is already there is not pushed again. later says that another
-// push is due when time has passed.
+// push builds the configuration and publishes it, unless it equals the last one. Endpoints are published before
+// clusters, so that a new cluster finds its endpoints when it asks for them. later reports that another push is
+// necessary after linger, to remove workers that have left.
 func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, err error) {
 	snapshot := s.fleet.Snapshot()
 	left, later := s.leavers.update(snapshot, now)
@@ -180,11 +190,13 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 	if err != nil {
 		return false, later, err
 	}
+
 	s.nudge(r)
 	sum := r.fingerprint()
 	if sum == s.pushed {
 		return false, later, nil
 	}
+
 	members := map[string]types.Resource{}
 	for _, e := range r.Endpoints {
 		members[e.ClusterName] = e
@@ -198,6 +210,7 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 	if err := s.endpoints.UpdateResources(members, gone); err != nil {
 		return false, later, fmt.Errorf("update endpoints: %w", err)
 	}
+
 	s.version++
 	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
 		resourcev3.ListenerType: resources(r.Listeners),
@@ -210,15 +223,16 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 	if err := s.tables.SetSnapshot(ctx, everyone, snap); err != nil {
 		return false, later, fmt.Errorf("set snapshot: %w", err)
 	}
+
 	s.metrics.lastPush.SetToCurrentTime()
 	s.pushed = sum
 	s.log.Debug("configuration pushed", "version", s.version, "clusters", len(r.Clusters))
 	return true, later, nil
 }
 
-// nudge changes the endpoints of every cluster that is not the one pushed before. Envoy warms
-// a changed cluster until it gets endpoints, asks for none, and is sent none whose content is
-// equal: without this it would wait for the initial fetch timeout.
+// nudge changes the endpoints of every cluster whose content changed. Envoy warms a changed cluster until it gets
+// endpoints. It does not ask for them again, and the cache does not send endpoints with equal content. Without a
+// change, the cluster would wait for the initial fetch timeout.
 func (s *Server) nudge(r Resources) {
 	for _, c := range r.Clusters {
 		now := bytesOf(c)
@@ -227,6 +241,7 @@ func (s *Server) nudge(r Resources) {
 		}
 		s.clusters[c.Name] = now
 	}
+
 	for _, e := range r.Endpoints {
 		n := s.nudges[e.ClusterName]
 		if n == 0 || len(e.Endpoints[0].LbEndpoints) == 0 {
@@ -238,6 +253,7 @@ func (s *Server) nudge(r Resources) {
 	}
 }
 
+// resources converts a list of one type to a list of resources.
 func resources[T types.Resource](in []T) []types.Resource {
 	out := make([]types.Resource, len(in))
 	for i, r := range in {
@@ -246,7 +262,7 @@ func resources[T types.Resource](in []T) []types.Resource {
 	return out
 }
 
-// shortType names a resource type as people do: a closed set, fit for a label.
+// shortType returns the short name of a resource type. The names are a closed set, so they can be label values.
 func shortType(url string) string {
 	switch url {
 	case resourcev3.ListenerType:

@@ -204,6 +204,7 @@ func (s *Sim) load(ctx context.Context, failed <-chan error) error {
 
 // drain waits for running requests, and cuts off those that need longer than Config.Drain.
 func (s *Sim) drain(server *http.Server, cancel func()) error {
+	// Shutdown closes the listener and waits for the handlers.
 	left, done := context.WithTimeout(context.Background(), s.cfg.Drain)
 	defer done()
 	err := server.Shutdown(left)
@@ -228,7 +229,7 @@ func (s *Sim) passes(ctx context.Context) {
 	now := time.Now()
 	for {
 		s.mu.Lock()
-		end, busy := s.engine.Begin(now)
+		end, busy := s.engine.Begin(now) // end may be in the past after a late timer
 		s.mu.Unlock()
 
 		if !busy {
@@ -282,6 +283,7 @@ func (s *Sim) endPass(end time.Time) {
 		s.pub.publish(time.Now(), s.cfg.Rank, result.Events...)
 	}
 
+	// The owner of a sequence is its choice; see completion.add.
 	for i := range result.Outputs {
 		o := &result.Outputs[i]
 		o.Request.Owner.(*choice).emit(o, end, s.metrics)
@@ -315,6 +317,7 @@ func (s *Sim) submit(requests []*engine.Request) error {
 func (s *Sim) cancel(requests []*engine.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Cancel ignores sequences that are done.
 	for _, r := range requests {
 		s.engine.Cancel(r)
 	}
