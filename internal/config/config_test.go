@@ -51,3 +51,10 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestParseBoundsTheFile: a file that is far too large is refused.
+func TestParseBoundsTheFile(t *testing.T) {
+	if _, err := config.Parse(make([]byte, 5<<20)); err == nil || !strings.Contains(err.Error(), "the limit is") {
+		t.Errorf("5 MiB: %v", err)
+	}
+}

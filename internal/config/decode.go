@@ -31,6 +31,7 @@ type decoder struct{ errs []error }
 // maxDepth bounds nesting, aliases included.
 const maxDepth = 32
 
+// failf adds a problem with its path and line.
 func (d *decoder) failf(n *yaml.Node, path, format string, args ...any) {
 	if path == "" {
 		path = "the file"
@@ -38,6 +39,7 @@ func (d *decoder) failf(n *yaml.Node, path, format string, args ...any) {
 	d.errs = append(d.errs, fmt.Errorf("%s (line %d): %s", path, n.Line, fmt.Sprintf(format, args...)))
 }
 
+// value decodes a node into a field of any kind.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	if strings.Count(path, ".")+strings.Count(path, "[") > maxDepth {
 		d.failf(n, path, "is nested too deeply")
@@ -62,6 +64,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// structure decodes a mapping into a struct. A key that is unknown, repeated or inert is a problem.
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.failf(n, path, "must be a mapping of keys to values")
@@ -87,6 +90,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// sequence decodes a list. Each element has its defaults.
 func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.SequenceNode {
 		d.failf(n, path, "must be a list")
@@ -122,6 +126,7 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	v.SetInt(int64(t))
 }
 
+// scalar decodes a string, number, boolean, or mapping of these. A number is no string: people forget quotes.
 func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	if v.Kind() == reflect.String && (n.Kind != yaml.ScalarNode || n.Tag != "!!str") {
 		d.failf(n, path, "must be a string; put it in quotes")
@@ -132,12 +137,15 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// describe is what a file must have for a field of a kind.
 func describe(k reflect.Kind) string {
 	switch k {
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
 	case reflect.Float64:
 		return "a number"
+	case reflect.Bool:
+		return "true or false"
 	case reflect.Map:
 		return "a mapping of keys to values, each of its kind"
 	default:
@@ -145,6 +153,7 @@ func describe(k reflect.Kind) string {
 	}
 }
 
+// fieldsOf returns the fields of a struct by their keys.
 func fieldsOf(t reflect.Type) map[string]int {
 	m := map[string]int{}
 	for i := range t.NumField() {
@@ -153,7 +162,7 @@ func fieldsOf(t reflect.Type) map[string]int {
 	return m
 }
 
-// suggest names the known key that is nearest to a mistyped one, if one is near.
+// suggest names the known key that is nearest to a mistyped one, if one differs by fewer than 3 letters.
 func suggest(key string, keys map[string]int) string {
 	best := Nearest(key, slices.Sorted(maps.Keys(keys)))
 	if best == "" {
@@ -178,6 +187,7 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
+// editDistance is how many letters must be changed, added or removed to make b of a.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -102,6 +102,7 @@ func (r *Router) model(name string, known bool) *model {
 	return m
 }
 
+// parse returns the content of the body, which the caller may have parsed already.
 func parse(req *Request) (*prompt.Request, error) {
 	if req.Parsed != nil {
 		return req.Parsed, nil

@@ -162,6 +162,7 @@ func (h *hints) clone() hints {
 	return c
 }
 
+// cloneStrings copies a list and the memory of its strings.
 func cloneStrings(list []string) []string {
 	list = slices.Clone(list)
 	for i := range list {

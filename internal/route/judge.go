@@ -106,6 +106,8 @@ func (j *judged) line(class *perfmodel.Learned) perfmodel.Line {
 	return line
 }
 
+// lineOf is the prefill line of a candidate's class. It looks the class up, because candidates may have been
+// removed since the field's facts lay beside them.
 func (j *judged) lineOf(c *pick.Candidate) perfmodel.Line {
 	return j.line(j.speeds.of(c.Rank.Worker).prefill)
 }

@@ -18,6 +18,7 @@ func (b *budget) reserve(n int64) bool {
 	return false
 }
 
+// release gives back n bytes that were reserved.
 func (b *budget) release(n int64) { b.used.Add(-n) }
 
 // pressed reports whether blocks should be evicted to make room: above seven eighths of the bound.
@@ -31,5 +32,6 @@ type ages struct {
 	granule uint64        // blocks to a tick
 }
 
+// now is the present tick. advance counts blocks that are stored.
 func (a *ages) now() uint8    { return uint8(a.stored.Load() / a.granule) }
 func (a *ages) advance(n int) { a.stored.Add(uint64(n)) }

@@ -23,6 +23,7 @@ type Config struct {
 	MaxPredicted int
 }
 
+// withDefaults fills in the defaults of the fields that are not set.
 func (c Config) withDefaults() Config {
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = DefaultMaxBytes

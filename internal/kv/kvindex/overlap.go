@@ -46,6 +46,7 @@ func (o *Overlap) reset() {
 	o.windows = o.windows[:0]
 }
 
+// add adds a rank to the result.
 func (o *Overlap) add(h Held) {
 	for int(h.Rank) >= len(o.at) {
 		o.at = append(o.at, 0)

@@ -61,6 +61,7 @@ const (
 	partBytes     = int64(unsafe.Sizeof(predictionPart{})) + 64 // with its entries in the map and in the heap
 )
 
+// bytes is what the part counts in the budget.
 func (p *predictionPart) bytes() int64 { return partBytes + 8*int64(cap(p.seqs)) }
 
 // after is the position behind the part's last.
