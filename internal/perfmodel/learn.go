@@ -46,6 +46,7 @@ func (l Line) at(tokens int) time.Duration {
 	return l.Base + time.Duration(float64(tokens)*l.Token)
 }
 
+// String prints the line and how well it fits.
 func (l Line) String() string {
 	return fmt.Sprintf("%s and %.3g µs a token, from %d observations, %.0f %% off", l.Base.Round(time.Microsecond), l.Token/1e3, l.Observed, 100*l.Error)
 }
@@ -72,6 +73,7 @@ type Learned struct {
 // sums are the weighted sums from which least squares are solved; x in tokens, y in nanoseconds.
 type sums struct{ weight, x, xx, y, xy float64 }
 
+// add adds an observation.
 func (s *sums) add(x, y, weight float64) {
 	s.weight += weight
 	s.x += weight * x
@@ -87,6 +89,7 @@ func (s *sums) fade(keep float64) {
 	}
 }
 
+// plus is the sums of both sets of observations.
 func (s *sums) plus(o *sums) sums {
 	return sums{s.weight + o.weight, s.x + o.x, s.xx + o.xx, s.y + o.y, s.xy + o.xy}
 }

@@ -80,6 +80,7 @@ func (p Polynomial) Validate() error {
 	return errors.Join(speedup("speedup", p.Speedup), speedup("decode speedup", p.DecodeSpeedup))
 }
 
+// speedup checks a divisor of durations.
 func speedup(name string, v float64) error {
 	if v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return fmt.Errorf("%s is %v: it must be a positive number, or 0 for 1", name, v)
@@ -135,6 +136,7 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
+// orOne is v, or 1 for a divisor that is not set.
 func orOne(v float64) float64 {
 	if v == 0 {
 		return 1

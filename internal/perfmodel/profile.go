@@ -112,6 +112,7 @@ func LoadProfile(folder fs.FS) (*Profile, error) {
 	return p, nil
 }
 
+// newProfile makes a profile of the arrays of both files, and checks that they fit together.
 func newProfile(prefill, decode arrays) (*Profile, error) {
 	isl, ttft := prefill["prefill_isl"], prefill["prefill_ttft"]
 	if len(isl) < 2 || len(isl) != len(ttft) {
@@ -126,14 +127,17 @@ func newProfile(prefill, decode arrays) (*Profile, error) {
 	return p, p.readDecode(decode)
 }
 
+// readDecode makes the curves of decode: time between tokens over cache usage, one for each context length.
 func (p *Profile) readDecode(a arrays) error {
-	usage, contexts, itl := a["x_kv_usage"], a["y_context_length"], a["z_itl"]
+	usage, contexts := a["x_kv_usage"], a["y_context_length"]
+	itl := a["z_itl"]
 	if len(usage) == 0 || len(usage) != len(contexts) || len(usage) != len(itl) {
 		return fmt.Errorf("x_kv_usage has %d values, y_context_length %d and z_itl %d: there must be as many of all", len(usage), len(contexts), len(itl))
 	}
 	if most := a["max_kv_tokens"]; len(most) != 1 || !(most[0] >= 1 && most[0] < 1e12) {
 		return errors.New("max_kv_tokens must be one number of tokens")
 	}
+
 	points := paired(usage, itl, a["max_kv_tokens"][0])
 	by := map[float64][]point{}
 	for i, c := range contexts {
@@ -142,6 +146,7 @@ func (p *Profile) readDecode(a arrays) error {
 		}
 		by[c] = append(by[c], points[i])
 	}
+
 	for c := range by {
 		p.contexts = append(p.contexts, c)
 	}

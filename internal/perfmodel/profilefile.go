@@ -51,6 +51,7 @@ func readArrays(folder fs.FS, names ...string) (arrays, error) {
 	return nil, fmt.Errorf("there is none of %s", strings.Join(names, ", "))
 }
 
+// readProfileFile reads a file of the folder, of bounded size.
 func readProfileFile(folder fs.FS, name string) ([]byte, error) {
 	f, err := folder.Open(name)
 	if err != nil {
@@ -60,6 +61,7 @@ func readProfileFile(folder fs.FS, name string) ([]byte, error) {
 	return readAtMost(f, maxProfileBytes, name)
 }
 
+// readAtMost reads all of r, and fails if that is more than limit bytes. name is for the error.
 func readAtMost(r io.Reader, limit int64, name string) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
@@ -112,6 +114,7 @@ func readNPZ(data []byte) (arrays, error) {
 	return a, nil
 }
 
+// readMember reads one array of an .npz file, which is a zip of .npy files.
 func readMember(f *zip.File) ([]float64, error) {
 	r, err := f.Open()
 	if err != nil {
@@ -144,6 +147,7 @@ func readNPY(data []byte) ([]float64, error) {
 		}
 		size, from = int(binary.LittleEndian.Uint32(data[8:])), 12
 	}
+
 	if size > maxNpyHeader || from+size > len(data) {
 		return nil, errors.New("its header is cut off")
 	}
@@ -152,7 +156,8 @@ func readNPY(data []byte) ([]float64, error) {
 	if kind == nil || shape == nil {
 		return nil, errors.New("it must be a list of little-endian numbers")
 	}
-	n := 1
+
+	n := 1 // an array without dimensions is one number
 	if len(shape[1]) > 0 {
 		var err error
 		n, err = strconv.Atoi(string(shape[1]))
@@ -182,6 +187,7 @@ func readValues(data []byte, kind string, n int) ([]float64, error) {
 	return out, nil
 }
 
+// npyNumbers returns how to read one number of a NumPy type, and its width in bytes; nil for an unknown type.
 func npyNumbers(kind string) (read func([]byte) float64, width int) {
 	le := binary.LittleEndian
 	switch kind {

@@ -22,6 +22,7 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 	w := r.acquire()
 	defer r.release(w)
 
+	// Only the memory of the slices is used again. Everything else of the last decision must go.
 	*d = Decision{
 		ID: req.ID, At: now, Session: req.Session, Source: req.Source, Candidates: d.Candidates[:0], Others: d.Others[:0],
 	}
@@ -79,6 +80,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 		return refused
 	}
 
+	// A request that may wait is judged too, so it needs its overlap although no rank is free.
 	q.cut()
 	d.nameBlocks(q)
 	r.index.Expire(d.At)

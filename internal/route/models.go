@@ -138,6 +138,7 @@ func (r *Router) SetModels(models map[string]*ModelConfig) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	// Queues first: a decision that sees the new models must find their queues.
 	r.setQueues(ready)
 	r.models.Store(&ready)
 	return nil

@@ -130,6 +130,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 		}
 	}
 	t.wait.Ahead = wt.queue.Len()
+	// The checks above and Push are under one lock, so no other request can come between them.
 	item, full := wt.queue.Push(turn)
 	if full != nil {
 		return nil, refuse(ReasonQueueFull, &q.model.Busy, wholeSeconds(best.Facts.Wait), full)
@@ -139,6 +140,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	wt.len.Add(1)
 	r.queued.Add(1)
 
+	// The ticket keeps a copy of the decision, which is final once its outcome is set.
 	d.Outcome, d.Ticket = Queued, t
 	d.Wait = &t.wait
 	t.decision = *d

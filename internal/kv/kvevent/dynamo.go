@@ -73,6 +73,7 @@ func (d *dynamoDecoder) message(raw []byte) error {
 	if len(raw) > d.lim.Bytes {
 		return fmt.Errorf("%d bytes: the limit is %d", len(raw), d.lim.Bytes)
 	}
+
 	m := &d.b.memory
 	if len(raw) > 0 && raw[0] == frameVersion {
 		payload, err := d.unframe(raw)
@@ -81,9 +82,10 @@ func (d *dynamoDecoder) message(raw []byte) error {
 		}
 		raw = payload
 	}
+
+	// JSON begins with a bracket, a brace or space, and no msgpack map or array does.
 	m.json.reset(raw)
 	d.r = &m.json
-	// No msgpack map or array begins with a byte of this set, and no JSON with another.
 	if k := m.json.kind(); k != kindList && k != kindFields && k != kindEnd {
 		m.pack.reset(raw)
 		d.r = &m.pack

@@ -80,7 +80,8 @@ func (d *dynamoDecoder) storeField(name string) (read bool, err error) {
 		d.f.parent, err = hashOf(d.r)
 		d.f.hasParent = true
 	case "blocks":
-		d.b.hashes, d.b.blocks, d.f.contentKnown = d.b.hashes[:d.f.hashes], d.b.blocks[:d.f.blocks], 0
+		d.b.hashes, d.b.blocks = d.b.hashes[:d.f.hashes], d.b.blocks[:d.f.blocks] // of a repeated key the last one counts
+		d.f.contentKnown = 0
 		err = d.eachOf((*dynamoDecoder).storedBlock)
 	default:
 		return false, nil
@@ -154,6 +155,7 @@ func (d *dynamoDecoder) finish() error {
 	if mine && f.present&hasID != 0 {
 		b.addNumber(f.id)
 	}
+
 	tier, known := dynamoTier(f.tier)
 	switch {
 	case !mine:
@@ -173,6 +175,7 @@ func (d *dynamoDecoder) finish() error {
 		b.Events = append(b.Events, Event{Kind: Stored, Tier: tier, Hashes: hashes, Parent: f.parent, HasParent: f.hasParent, Blocks: blocks})
 		return nil
 	}
+
 	b.hashes, b.blocks = b.hashes[:f.hashes], b.blocks[:f.blocks]
 	return nil
 }

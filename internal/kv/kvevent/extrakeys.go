@@ -36,7 +36,12 @@ type keyWord struct {
 	hash  uint64
 }
 
-func (x *extraKeys) reset() { x.salt, x.words, x.first, x.used = nil, x.words[:0], 0, 0 }
+// reset empties x for another event. It keeps the buffers.
+func (x *extraKeys) reset() {
+	x.salt = nil
+	x.words = x.words[:0]
+	x.first, x.used = 0, 0
+}
 
 // content returns the tokens of block i with its media behind them, valid until the next
 // call. It is asked for every block in turn.
@@ -59,9 +64,8 @@ func (x *extraKeys) content(tokens []uint32, i int) []uint32 {
 	return x.scratch
 }
 
-// decode reads the list of at most blocks entries. first says that the event begins a
-// prompt: only there a string that is not the LoRA's name is a salt; elsewhere it is a key
-// like any other.
+// decode reads a list of at most blocks entries. first is true for an event that begins a prompt. Only there
+// a string other than the LoRA's name is a salt; elsewhere it is a key like any other.
 func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
 	if len(raw) == 0 || msgp.IsNil(raw) {
 		return nil
@@ -73,6 +77,7 @@ func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
 	if int64(n) > int64(blocks) {
 		return fmt.Errorf("%d entries for %d blocks", n, blocks)
 	}
+
 	for i := range int(n) {
 		e := entry{block: i, lora: lora, mayBeSalt: first && i == 0}
 		keys := uint32(1) // a single key may stand without its list
@@ -95,7 +100,7 @@ func (x *extraKeys) decode(raw, lora []byte, first bool, blocks int) error {
 	return nil
 }
 
-// entry is what is known of a block's keys while they are read.
+// entry is the state while one block's keys are read.
 type entry struct {
 	block     int
 	lora      []byte // until it was seen: a salt may have the same name

@@ -27,7 +27,9 @@ type jsonFrame struct {
 }
 
 func (r *jsonReader) reset(raw []byte) {
-	r.raw, r.depth, r.scratch = raw, 0, r.scratch[:0]
+	r.raw = raw
+	r.depth = 0
+	r.scratch = r.scratch[:0]
 }
 
 var errCut = errors.New("the message is cut")
@@ -125,6 +127,7 @@ func (r *jsonReader) integer() (bits uint64, negative bool, err error) {
 	if c == '-' {
 		s, negative = s[1:], true
 	}
+
 	n := 0
 	for ; n < len(s) && s[n] >= '0' && s[n] <= '9'; n++ {
 		d := uint64(s[n] - '0')
@@ -141,6 +144,7 @@ func (r *jsonReader) integer() (bits uint64, negative bool, err error) {
 	case negative && bits > 1<<63:
 		return 0, false, errors.New("a number of more than 64 bits")
 	}
+
 	r.raw = s[n:]
 	if negative {
 		bits = -bits
@@ -178,6 +182,7 @@ func stringEnd(raw []byte) (end int, escaped bool, err error) {
 	return 0, false, errCut
 }
 
+// unescape decodes a string into the scratch buffer.
 func (r *jsonReader) unescape(s []byte) ([]byte, error) {
 	from := len(r.scratch)
 	for len(s) > 0 {
@@ -189,6 +194,7 @@ func (r *jsonReader) unescape(s []byte) ([]byte, error) {
 		if len(s) == 0 {
 			break
 		}
+
 		if s[1] != 'u' {
 			at := strings.IndexByte(`"\/bfnrt`, s[1])
 			if at < 0 {

@@ -102,6 +102,7 @@ func (d *trtDecoder) event() error {
 	if d.events > d.lim.Events {
 		return fmt.Errorf("more than %d events", d.lim.Events)
 	}
+
 	d.f = trtFields{hashes: len(b.hashes), from: -1, to: -1}
 	b.tokens = b.tokens[:0]
 	b.memory.extra.reset()
@@ -109,6 +110,7 @@ func (d *trtDecoder) event() error {
 	if err := d.each((*trtDecoder).eventField); err != nil {
 		return err
 	}
+
 	mine, err := b.accepts(0, d.f.rank)
 	if err != nil {
 		return err
@@ -202,6 +204,7 @@ func (d *trtDecoder) data() (read bool, err error) {
 func (d *trtDecoder) kind() (kind []byte, err error) {
 	raw, depth := d.r.raw, d.r.depth
 	defer func() { d.r.raw, d.r.depth = raw, depth }()
+
 	if err := d.r.fields(); err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ func (d *trtDecoder) finish() error {
 	m := &d.b.memory.trt
 	switch d.f.kind {
 	case "created":
-		if !m.created { // a new cache: its windows are said anew
+		if !m.created { // a new cache, which reports its windows again
 			m.window = 0
 		}
 		m.created, m.levels = true, 0
@@ -18,6 +18,7 @@ func (d *trtDecoder) finish() error {
 		d.b.Unknown++
 		return nil
 	}
+
 	m.created = false
 	window := d.window()
 	switch d.f.kind {
@@ -31,9 +32,9 @@ func (d *trtDecoder) finish() error {
 	return nil
 }
 
-// window is that of the event's attention layers, 0 for the full one. Where we missed the
-// beginning the largest window so far counts as full; a larger one shows that this was
-// wrong, and what was said under it cannot be believed.
+// window is the window of the event's attention layers, 0 for full attention. If the beginning of the events
+// was missed, the largest window so far counts as full attention. A larger one shows that this was wrong, so
+// all blocks that were reported under it are cleared.
 func (d *trtDecoder) window() int32 {
 	m := &d.b.memory.trt
 	switch {
@@ -49,7 +50,7 @@ func (d *trtDecoder) window() int32 {
 	return int32(d.f.window)
 }
 
-// addStored delivers the event's whole blocks; those on one cache level make one event.
+// addStored appends the event's complete blocks. Those on one cache level become one event.
 func (d *trtDecoder) addStored(window int32) {
 	m := &d.b.memory.trt
 	size := d.b.BlockSize
@@ -60,8 +61,9 @@ func (d *trtDecoder) addStored(window int32) {
 		size = m.blockSize
 	}
 	if len(m.blocks) > 0 && m.blocks[0].tokens > size {
-		size = m.blocks[0].tokens // whoever compares sizes will find the mistake
+		size = m.blocks[0].tokens // not the configured size: package feed compares them and reports it
 	}
+
 	whole := 0
 	for whole < len(m.blocks) && size > 0 && m.blocks[whole].tokens == size {
 		whole++
@@ -70,7 +72,9 @@ func (d *trtDecoder) addStored(window int32) {
 		d.b.Skipped++
 		return
 	}
-	parent, hasParent, tokens := d.f.parent, d.f.hasParent, d.b.tokens
+
+	parent, hasParent := d.f.parent, d.f.hasParent
+	tokens := d.b.tokens
 	for first := 0; first < whole; {
 		end := first + 1
 		for end < whole && m.blocks[end].level == m.blocks[first].level {
@@ -81,10 +85,12 @@ func (d *trtDecoder) addStored(window int32) {
 			parent: parent, hasParent: hasParent, tokens: tokens[:(end-first)*size], blockSize: size, window: window, group: -1,
 		})
 		tokens = tokens[(end-first)*size:]
-		parent, hasParent, first = m.blocks[end-1].hash, true, end
+		parent, hasParent = m.blocks[end-1].hash, true
+		first = end
 	}
 }
 
+// addRun appends one stored event for blocks on one cache level.
 func (d *trtDecoder) addRun(blocks []trtBlock, s stored) {
 	b := d.b
 	from := len(b.hashes)
@@ -93,12 +99,13 @@ func (d *trtDecoder) addRun(blocks []trtBlock, s stored) {
 	}
 	b.memory.trt.levels |= 1 << blocks[0].level
 	s.tier, s.hashes = trtTier(blocks[0].level), b.hashes[from:len(b.hashes):len(b.hashes)]
-	s.lora, s.salt, s.extra = text(d.f.adapter()), text(d.f.salt), &b.memory.extra
+	s.lora, s.salt = text(d.f.adapter()), text(d.f.salt)
+	s.extra = &b.memory.extra
 	b.addStored(s)
 }
 
-// adapter is the LoRA's name or, where only its number is said, that, in a form that no
-// request can name.
+// adapter is the LoRA's name or, if only its number was reported, the number, in a form that no request can
+// name.
 func (f *trtFields) adapter() []byte {
 	if len(f.lora) > 0 {
 		return f.lora

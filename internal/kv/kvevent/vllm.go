@@ -57,6 +57,7 @@ type vllmDecoder struct {
 	f                 vllmFields
 }
 
+// message reads a whole message: time, events, and the rank from engines that have several.
 func (d *vllmDecoder) message(raw []byte) error {
 	if len(raw) > d.lim.Bytes {
 		return fmt.Errorf("%d bytes: the limit is %d", len(raw), d.lim.Bytes)
@@ -68,6 +69,7 @@ func (d *vllmDecoder) message(raw []byte) error {
 	if n < 2 {
 		return fmt.Errorf("an array of %d: want time, events, rank", n)
 	}
+
 	d.b.Seconds, raw, err = readSeconds(raw)
 	if err != nil {
 		return fmt.Errorf("time: %w", err)
@@ -82,7 +84,8 @@ func (d *vllmDecoder) message(raw []byte) error {
 			return fmt.Errorf("rank: %w", err)
 		}
 	}
-	for range max(n, 3) - 3 {
+
+	for range max(n, 3) - 3 { // fields of a later version
 		raw, err = msgp.Skip(raw)
 		if err != nil {
 			return err
@@ -123,13 +126,14 @@ func (d *vllmDecoder) events(raw []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// event reads one event of either form. The fields of a kind we do not know may have any
-// shape, so the kind is found first.
+// event reads one event of either form. It finds the kind first, because the fields of an unknown kind may
+// have any form.
 func (d *vllmDecoder) event(raw []byte) (rest []byte, err error) {
 	kind, err := eventKind(raw)
 	if err != nil {
 		return raw, err
 	}
+
 	d.f.reset(len(d.b.hashes))
 	d.b.tokens = d.b.tokens[:0]
 	switch {
@@ -156,6 +160,7 @@ func (d *vllmDecoder) event(raw []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
+// eventKind finds the type of an event of either form.
 func eventKind(raw []byte) (kind []byte, err error) {
 	var n uint32
 	if msgp.NextType(raw) == msgp.ArrayType {
@@ -166,6 +171,7 @@ func eventKind(raw []byte) (kind []byte, err error) {
 		}
 		return nil, errors.Join(err, errors.New("an event without a type"))
 	}
+
 	n, raw, err = msgp.ReadMapHeaderBytes(raw)
 	if err != nil {
 		return nil, err
@@ -188,6 +194,7 @@ func eventKind(raw []byte) (kind []byte, err error) {
 	return nil, errors.New("an event without a type")
 }
 
+// addStored appends a stored event from the fields that were read.
 func (d *vllmDecoder) addStored() error {
 	f := &d.f
 	window := f.windowOfKind()
@@ -197,6 +204,7 @@ func (d *vllmDecoder) addStored() error {
 		d.skip()
 		return nil
 	}
+
 	x := &d.b.memory.extra
 	x.reset()
 	if err := x.decode(f.extra, f.lora, !f.hasParent, len(d.b.hashes)-f.hashes); err != nil {
@@ -208,6 +216,7 @@ func (d *vllmDecoder) addStored() error {
 	if f.salt == nil {
 		f.salt = x.salt
 	}
+
 	d.b.addStored(stored{
 		tier: tier, hashes: d.hashes(), parent: f.parent, hasParent: f.hasParent,
 		tokens: d.b.tokens, blockSize: f.blockSize, window: window, group: f.group, lora: text(f.lora), salt: text(f.salt),

@@ -37,6 +37,7 @@ func appendStored(dst []byte, e *Raw) []byte {
 			fields++
 		}
 	}
+
 	dst = msgp.AppendMapHeader(dst, fields)
 	dst = appendPair(dst, "type", "BlockStored")
 	dst = appendHashes(dst, e.Hashes)
@@ -46,6 +47,7 @@ func appendStored(dst []byte, e *Raw) []byte {
 	} else {
 		dst = msgp.AppendNil(dst)
 	}
+
 	dst = appendTokens(dst, e.Tokens)
 	dst = msgp.AppendString(dst, "block_size")
 	dst = msgp.AppendInt(dst, e.BlockSize)
@@ -62,6 +64,7 @@ func appendStored(dst []byte, e *Raw) []byte {
 	} else {
 		dst = msgp.AppendNil(dst)
 	}
+
 	if e.Tier == fleet.Device {
 		dst = appendExtraKeys(dst, e)
 	}

@@ -60,14 +60,17 @@ func (d *vllmDecoder) mapForm(raw []byte) ([]byte, error) {
 	return raw, nil
 }
 
+// arrayForm reads the fields of an event of an older engine, which go by their order.
 func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
 	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
 	if err != nil {
 		return raw, err
 	}
-	if raw, err = msgp.Skip(raw); err != nil { // the type
+	raw, err = msgp.Skip(raw) // the type
+	if err != nil {
 		return raw, err
 	}
+
 	at := 0
 	for range n - 1 {
 		if at == len(order) {
@@ -77,7 +80,7 @@ func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
 			}
 			continue
 		}
-		// vLLM's own arrays have no block_mm_infos: a number there is the group already.
+		// Dynamo's arrays have block_mm_infos here. vLLM's do not: there a number is the group.
 		if order[at] == "block_mm_infos" && isNumber(raw) {
 			at++
 		}
@@ -91,19 +94,20 @@ func (d *vllmDecoder) arrayForm(raw []byte, order []string) ([]byte, error) {
 	return raw, nil
 }
 
-// nameLoRA gives an adapter that is known by its number alone a name that no request can
-// have, so that its blocks are not taken for the base model's.
+// nameLoRA gives an adapter that is known only by its number a name that no request can have. Without it the
+// adapter's blocks would count as the base model's.
 func (d *vllmDecoder) nameLoRA() {
 	if len(d.f.lora) == 0 && len(d.f.loraID) > 0 {
 		d.f.lora = d.f.loraID
 	}
 }
 
-// field reads the value of one field; those it does not know, and null, are skipped.
+// field reads the value of one field. It skips unknown fields, and null.
 func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
 	if msgp.IsNil(raw) {
 		return raw[1:], nil
 	}
+
 	f := &d.f
 	switch name {
 	case "block_hashes":
@@ -139,6 +143,7 @@ func (d *vllmDecoder) field(name string, raw []byte) (rest []byte, err error) {
 		f.locality, rest, err = msgp.ReadStringZC(raw)
 		return rest, err
 	}
+
 	rest, err = msgp.Skip(raw)
 	if err != nil {
 		return raw, err
@@ -159,7 +164,7 @@ func (d *vllmDecoder) readHashes(raw []byte) ([]byte, error) {
 	if err != nil {
 		return raw, err
 	}
-	d.b.hashes = d.b.hashes[:d.f.hashes] // a key said twice counts once
+	d.b.hashes = d.b.hashes[:d.f.hashes] // of a repeated key the last one counts
 	if int64(n) > int64(d.lim.Blocks-len(d.b.hashes)) {
 		return raw, fmt.Errorf("%d blocks more: the limit is %d", n, d.lim.Blocks)
 	}
@@ -174,8 +179,8 @@ func (d *vllmDecoder) readHashes(raw []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// readTokens is where most of a message's bytes are, so it reads the common forms of a
-// number itself.
+// readTokens reads token ids. Most bytes of a message are here, so it decodes the common forms of a number
+// itself: msgpack's fixint, uint16 and uint32.
 func (d *vllmDecoder) readTokens(raw []byte) ([]byte, error) {
 	n, raw, err := msgp.ReadArrayHeaderBytes(raw)
 	if err != nil {
@@ -184,6 +189,7 @@ func (d *vllmDecoder) readTokens(raw []byte) ([]byte, error) {
 	if int64(n) > int64(d.lim.Tokens-d.tokens) {
 		return raw, fmt.Errorf("%d tokens more: the limit is %d", n, d.lim.Tokens)
 	}
+
 	d.tokens += int(n)
 	tokens := d.b.tokens[:0]
 	for range n {

@@ -51,7 +51,7 @@ func (s *scanner) space() {
 	}
 }
 
-// peek skips white space and says what kind of value comes next, without reading it.
+// peek skips white space and returns the kind of the next value, without reading it.
 func (s *scanner) peek() kind {
 	if s.err != nil {
 		return badValue
@@ -61,6 +61,7 @@ func (s *scanner) peek() kind {
 		s.fail("unexpected end")
 		return badValue
 	}
+
 	switch c := s.src[s.at]; {
 	case c == '"':
 		return stringValue
@@ -214,7 +215,7 @@ func (s *scanner) boolean() bool {
 	return false
 }
 
-// number reads a number as JSON spells them and returns its digits.
+// number reads a number by JSON's grammar, and returns its characters.
 func (s *scanner) number() []byte {
 	start := s.at
 	if s.at < len(s.src) && s.src[s.at] == '-' {
@@ -225,6 +226,7 @@ func (s *scanner) number() []byte {
 	} else {
 		s.digits()
 	}
+
 	if s.at < len(s.src) && s.src[s.at] == '.' {
 		s.at++
 		s.digits()
@@ -242,6 +244,7 @@ func (s *scanner) number() []byte {
 	return s.src[start:s.at]
 }
 
+// digits reads one digit or more.
 func (s *scanner) digits() {
 	start := s.at
 	for s.at < len(s.src) && s.src[s.at]-'0' < 10 {
@@ -252,13 +255,13 @@ func (s *scanner) digits() {
 	}
 }
 
-// raw reads a string and returns what stands between its quotes, still escaped. Escapes are
-// checked for form.
+// raw reads a string and returns the bytes between its quotes, still escaped. It checks the form of escapes.
 func (s *scanner) raw() []byte {
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != '"' {
 		s.fail("expected a string")
 		return nil
 	}
+
 	s.at++
 	start := s.at
 	for {
