@@ -62,7 +62,7 @@ func freePorts(t *testing.T) ports {
 	return ports{all[0], all[1], all[2]}
 }
 
-// startEngine runs a simulated engine until stop is called or the test ends.
+// startEngine runs a simulated engine until stop is called or the test ends. It returns when the engine is ready.
 func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
 	t.Helper()
 	e, err := enginesim.New(enginesim.Config{
@@ -86,6 +86,15 @@ func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
 		running.Wait()
 	})
 	t.Cleanup(stop)
+
+	testkit.Eventually(t, "the engine is ready", func() bool {
+		resp, err := http.Get("http://" + at.http + "/health")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	return e, stop
 }
 

@@ -24,9 +24,9 @@ func TestIndexEqualsTheCache(t *testing.T) {
 	events := forward(t, sim.EventsEndpoint())
 
 	index := kvindex.New(kvindex.Config{})
-	var blocks *feed.Feed
-	members := fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { blocks.RankGone(id) }})
-	blocks = feed.New(feed.Config{}, members, index)
+	var cacheFeed *feed.Feed
+	members := fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { cacheFeed.RankGone(id) }})
+	cacheFeed = feed.New(feed.Config{}, members, index)
 	if _, err := members.Put(fleet.Worker{Name: "a", Model: "tiny", Address: sim.Addr(), Engine: "sim", Ranks: 1, BlockSize: 4, State: fleet.Ready}); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestIndexEqualsTheCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream := &feed.Stream{Feed: blocks, Worker: "a", Now: time.Now}
+	stream := &feed.Stream{Feed: cacheFeed, Worker: "a", Now: time.Now}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -54,7 +54,7 @@ func TestIndexEqualsTheCache(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, "the index is up to date", func() bool {
-		s := blocks.States()
+		s := cacheFeed.States()
 		return len(s) == 1 && s[0].State == feed.Exact && s[0].Blocks == sim.CachedBlocks()
 	})
 	rank := members.Snapshot().Ranks[0].ID
