@@ -48,7 +48,8 @@ func (l Line) at(tokens int) time.Duration {
 
 // String prints the line and how well it fits.
 func (l Line) String() string {
-	return fmt.Sprintf("%s and %.3g µs a token, from %d observations, %.0f %% off", l.Base.Round(time.Microsecond), l.Token/1e3, l.Observed, 100*l.Error)
+	return fmt.Sprintf("%s and %.3g µs a token, from %d observations, %.0f %% off",
+		l.Base.Round(time.Microsecond), l.Token/1e3, l.Observed, 100*l.Error)
 }
 
 // Learned is a line that follows observations, by least squares with forgetting: the last few hundred

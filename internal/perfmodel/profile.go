@@ -116,7 +116,8 @@ func LoadProfile(folder fs.FS) (*Profile, error) {
 func newProfile(prefill, decode arrays) (*Profile, error) {
 	isl, ttft := prefill["prefill_isl"], prefill["prefill_ttft"]
 	if len(isl) < 2 || len(isl) != len(ttft) {
-		return nil, fmt.Errorf("prefill_isl has %d values and prefill_ttft %d: there must be as many of both, and two at least", len(isl), len(ttft))
+		return nil, fmt.Errorf("prefill_isl has %d values and prefill_ttft %d: there must be as many of both, and two at least",
+			len(isl), len(ttft))
 	}
 	p := &Profile{}
 	var err error
@@ -132,7 +133,8 @@ func (p *Profile) readDecode(a arrays) error {
 	usage, contexts := a["x_kv_usage"], a["y_context_length"]
 	itl := a["z_itl"]
 	if len(usage) == 0 || len(usage) != len(contexts) || len(usage) != len(itl) {
-		return fmt.Errorf("x_kv_usage has %d values, y_context_length %d and z_itl %d: there must be as many of all", len(usage), len(contexts), len(itl))
+		return fmt.Errorf("x_kv_usage has %d values, y_context_length %d and z_itl %d: there must be as many of all",
+			len(usage), len(contexts), len(itl))
 	}
 	if most := a["max_kv_tokens"]; len(most) != 1 || !(most[0] >= 1 && most[0] < 1e12) {
 		return errors.New("max_kv_tokens must be one number of tokens")
@@ -170,7 +172,7 @@ func paired(x, y []float64, scale float64) []point {
 	return out
 }
 
-// finite says that a number is one.
+// finite reports whether v is a number, and not infinite.
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // Speed is the profile as two lines: through prompts of 500 and 8,000 tokens, and through steps of 10

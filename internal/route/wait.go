@@ -99,8 +99,8 @@ func (r *Router) setQueues(models map[string]*model) {
 }
 
 // enqueue puts a request into the queue after attempt has returned that it cannot go now. It returns d,
-// which is then Queued, or the final decision where the request's turn came at once, or a refusal. free
-// says that a rank is free and others wait already.
+// which is then Queued, or the final decision where the request's turn came at once, or a refusal. free is
+// true if a rank is free and others wait already.
 func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free bool) (*Decision, *refusal) {
 	f := &w.field
 	j := r.judge(w, q, f, d.At)

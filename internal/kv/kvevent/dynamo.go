@@ -147,7 +147,7 @@ func (d *dynamoDecoder) envelope(e *envelope) error {
 	}
 }
 
-// enter enters a structure, whose fields are named or told by position.
+// enter enters a structure, whose fields go by name or by position.
 func (d *dynamoDecoder) enter() error {
 	if d.r.kind() == kindFields {
 		return d.r.fields()
@@ -207,8 +207,8 @@ func (d *dynamoDecoder) rest(order []string, field func(d *dynamoDecoder, name s
 	}
 }
 
-// oneOrList reads one event, or a list of them: in a list of events the first element is a
-// structure, in an event told by position it is a number.
+// oneOrList reads one event, or a list of them. In a list of events the first element is a structure; in an
+// event whose fields go by position it is a number.
 func (d *dynamoDecoder) oneOrList() error {
 	d.begin()
 	if d.r.kind() == kindFields {

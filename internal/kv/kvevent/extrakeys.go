@@ -136,7 +136,7 @@ func (x *extraKeys) decodeKey(raw []byte, e *entry) (rest []byte, err error) {
 	case msgp.ArrayType:
 		return x.decodePair(raw, e.block)
 	default:
-		// A key of a shape we do not know still tells contents apart: its bytes stand for it.
+		// A key of an unknown form still distinguishes contents: its bytes stand for it.
 		rest, err = msgp.Skip(raw)
 		if err != nil {
 			return raw, err
@@ -172,7 +172,7 @@ func (x *extraKeys) add(block int, hash uint64) {
 }
 
 // decodeInfos reads Dynamo's form: per block null or {"mm_objects": [{"mm_hash": number}]}.
-// Where vLLM has said the same in extra_keys, nobody says it twice.
+// It is ignored if extra_keys had keys: those are the same media.
 func (x *extraKeys) decodeInfos(raw []byte, blocks int) error {
 	if len(raw) == 0 || msgp.IsNil(raw) || len(x.words) > 0 {
 		return nil
@@ -193,7 +193,7 @@ func (x *extraKeys) decodeInfos(raw []byte, blocks int) error {
 	return nil
 }
 
-// decodeInfo reads what is known of block i: null or {"mm_objects": [...]}.
+// decodeInfo reads the media of block i: null or {"mm_objects": [...]}.
 func (x *extraKeys) decodeInfo(raw []byte, i int) ([]byte, error) {
 	if msgp.IsNil(raw) {
 		return raw[1:], nil

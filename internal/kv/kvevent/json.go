@@ -213,7 +213,7 @@ func (r *jsonReader) unescape(s []byte) ([]byte, error) {
 }
 
 // unicodeEscape reads \uXXXX, or two of them that are a surrogate pair. n is its length, 0
-// for what is none.
+// if s does not begin with one.
 func unicodeEscape(s []byte) (c rune, n int) {
 	unit := func(s []byte) rune {
 		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
@@ -239,7 +239,7 @@ func unicodeEscape(s []byte) (c rune, n int) {
 
 func (r *jsonReader) bytes() ([]byte, error) { return nil, errors.New("bytes in JSON") }
 
-// skip passes one value. Numbers and words are not looked at closely: nobody reads them.
+// skip passes over one value. It does not check the form of numbers and words, because they are not used.
 func (r *jsonReader) skip() error {
 	for depth := 0; ; {
 		switch c := r.next(); c {

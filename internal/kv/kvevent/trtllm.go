@@ -68,7 +68,7 @@ type trtFields struct {
 	lora      []byte
 	loraID    []byte
 	salt      []byte
-	from, to  int // cache levels, -1 where none is said
+	from, to  int // cache levels, -1 if not reported
 }
 
 func (d *trtDecoder) message(raw []byte) error {

@@ -20,7 +20,7 @@ func (d *trtDecoder) storedField(name string) (read bool, err error) {
 	return true, err
 }
 
-// identity reads what a chain's content depends on beside its tokens. TensorRT-LLM says it
+// identity reads the fields on which a chain's content depends beside its tokens. TensorRT-LLM reports them
 // with the event or with each block.
 func (d *trtDecoder) identity(name string) (read bool, err error) {
 	switch name {
@@ -58,7 +58,7 @@ func (d *trtDecoder) blockField(name string) (read bool, err error) {
 	case "block_hash":
 		k.hash, err = hashOf(d.r)
 	case "tokens":
-		// A list said twice counts once.
+		// Of a repeated list the last one counts.
 		d.b.tokens, k.tokens = d.b.tokens[:len(d.b.tokens)-k.tokens], 0
 		err = elements(d.r, d, (*trtDecoder).token)
 	case "cache_level":

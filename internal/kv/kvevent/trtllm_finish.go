@@ -123,8 +123,7 @@ func (d *trtDecoder) addRemoved(window int32) {
 	}
 }
 
-// addMoved says that the block is there before it says that it is no longer here, so that
-// its content is never forgotten between.
+// addMoved appends the block's arrival before its departure, so that an index keeps its content in between.
 func (d *trtDecoder) addMoved(window int32) {
 	from, to := d.f.from, d.f.to
 	hashes := d.b.hashes[d.f.hashes:len(d.b.hashes):len(d.b.hashes)]

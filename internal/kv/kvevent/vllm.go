@@ -244,7 +244,8 @@ func (d *vllmDecoder) skip() {
 	d.b.Skipped++
 }
 
-// hashes returns those of the event at hand, capped so that nobody appends into the next.
+// hashes returns the hashes of the present event. Their capacity ends with them, so that an append cannot
+// overwrite those of the next event.
 func (d *vllmDecoder) hashes() []EngineHash {
 	n := len(d.b.hashes)
 	return d.b.hashes[d.f.hashes:n:n]

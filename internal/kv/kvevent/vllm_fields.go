@@ -18,14 +18,14 @@ type vllmFields struct {
 	parent    EngineHash
 	hasParent bool
 	blockSize int
-	group     int // -1 where it is not said
+	group     int // -1 if not reported
 	lora      []byte
 	loraID    []byte // as msgpack, where it is not null
 	medium    []byte
 	extra     []byte // as msgpack
 	salt      []byte
 	spec      []byte
-	window    int // of the attention group, in tokens; 0 where it is not said
+	window    int // of the attention group, in tokens; 0 if not reported
 	locality  []byte
 	media     []byte // as msgpack
 }
@@ -251,9 +251,9 @@ func (f *vllmFields) tier() (t fleet.Tier, ok bool) {
 	return 0, false
 }
 
-// windowOfKind is the window of the event's attention group: 0 for full attention, unindexed
-// for a kind whose blocks do not tell what a prompt finds. An engine that does not say has
-// one group, of full attention.
+// windowOfKind is the window of the event's attention group: 0 for full attention, unindexed for a kind whose
+// blocks do not correspond to a prompt's. An engine that does not report the kind has one group, of full
+// attention.
 func (f *vllmFields) windowOfKind() int32 {
 	switch s := text(f.spec); {
 	case s == "", strings.HasPrefix(s, "full_attention"), strings.HasPrefix(s, "mla"), strings.HasPrefix(s, "sink_full"):

@@ -2,7 +2,7 @@
 // number of bytes.
 //
 // It is a data structure: package feed applies engines' events to it, routers add predictions, and lookups
-// read it. It knows nothing of the order of events, of transport, workers or cost, and reads no clock.
+// read it. The order of events, transport, workers and costs are not its concern, and it reads no clock.
 //
 // # Structure
 //

@@ -36,7 +36,7 @@ type edit struct {
 	gone    uint64
 }
 
-// done gives back what the edit holds. The edit can be used again afterwards only if it is made anew.
+// done gives back what the edit holds. The edit must not be used afterwards.
 func (e *edit) done() {
 	e.unreserve()
 	e.flush()

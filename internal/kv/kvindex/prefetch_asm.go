@@ -2,11 +2,11 @@
 
 package kvindex
 
-// prefetch asks for the cache lines at the first n addresses, at least one, which need not be
-// valid, and waits for none.
-// The index needs many words that lie all over its tables, and knows early which. Loads in
-// their stead block the processor once it has about ten of them in flight; Go has no other way
-// to say this.
+// prefetch begins to load the cache lines at the first n addresses, at least one, and waits for none. The
+// addresses need not be valid.
+//
+// The index reads many words that are spread over its tables, and computes early which. Ordinary loads would
+// block the processor once about ten of them are in flight. Go has no instruction for this, hence assembly.
 //
 //go:noescape
 func prefetch(lines *[prefetches]uintptr, n int)

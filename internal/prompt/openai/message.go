@@ -124,13 +124,18 @@ func (p *parser) optional(i int, m *Message, field string, which Members) string
 func (p *parser) checkMessage(i int, m *Message, seen seen) {
 	switch {
 	case m.Role == "":
-		p.err = Invalid(p.in(i, ".role"), "missing_required_parameter", "Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
+		p.err = Invalid(p.in(i, ".role"), "missing_required_parameter",
+			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
 	case seen.null && m.Role != "assistant":
-		p.err = Invalid(p.in(i, ".content"), "invalid_type", "Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
+		p.err = Invalid(p.in(i, ".content"), "invalid_type",
+			"Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
 	case seen.nullName && m.Role != "tool":
-		p.err = Invalid(p.in(i, ".name"), "invalid_type", "Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
+		p.err = Invalid(p.in(i, ".name"), "invalid_type",
+			"Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
 	case !seen.own && m.onlyLoose():
-		p.err = Invalid(p.in(i, ".content"), "invalid_type", "Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.", i, m.Role)
+		p.err = Invalid(p.in(i, ".content"), "invalid_type",
+			"Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.",
+			i, m.Role)
 	}
 }
 
@@ -234,8 +239,10 @@ var partTypes = map[string]PartType{
 
 // partFields are the members of parts that vLLM reads. It passes all others on to the template.
 var partFields = map[string]bool{
-	"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true, "image_embeds": true, "image_pil": true, "image_url": true,
-	"input_audio": true, "name": true, "prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true, "type": true, "uuid": true,
+	"audio_embeds": true, "audio_url": true, "closed": true, "data": true, "file": true, "image_embeds": true,
+	"image_pil": true, "image_url": true,
+	"input_audio": true, "name": true, "prompt_cache_breakpoint": true, "refusal": true, "text": true, "thinking": true,
+	"type": true, "uuid": true,
 	"video_embeds": true, "video_url": true,
 }
 
@@ -294,7 +301,8 @@ func (p *parser) part(i, j int) Part {
 	switch {
 	case p.err != nil:
 	case typ == "":
-		p.err = Invalid(name(".type"), "missing_required_parameter", "Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
+		p.err = Invalid(name(".type"), "missing_required_parameter",
+			"Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
 	case part.Type != TextPart && part.Type != ReferencePart:
 		if media == nil {
 			media = part.Raw

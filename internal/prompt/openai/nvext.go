@@ -101,7 +101,7 @@ func (p *parser) preferredTaints(path string) (list []Preference) {
 	return list
 }
 
-// taint says whether a taint at a position of its list is valid.
+// taint reports whether a taint at a position of its list is valid.
 func (p *parser) taint(path, name string, position int) bool {
 	switch {
 	case p.err != nil:

@@ -177,8 +177,8 @@ func (p *parser) invalid(param, must string) {
 	}
 }
 
-// want says whether a value of kind k comes next. A null is read and answered with false, as
-// if the key were absent; any other kind is an error.
+// want reports whether the next value is of kind k. A null is read and counts as an absent key. Any other kind
+// is an error.
 func (p *parser) want(param string, k kind, what string) bool {
 	switch got := p.peek(); got {
 	case k:

@@ -179,7 +179,7 @@ func (s *scanner) skip() []byte {
 	start := s.at
 	switch k {
 	case objectValue:
-		// Keys that nobody asks for need not be text: JSON's escapes can say what is none.
+		// Keys of skipped objects are not decoded: an escape may be of no valid character.
 		s.fields(func() string { s.raw(); return "" }, func(string) { s.skip() })
 	case arrayValue:
 		s.array(func(int) { s.skip() })
