@@ -47,8 +47,10 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 		Admin: &bootstrapv3.Admin{Address: admin},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
 			AdsConfig: &corev3.ApiConfigSource{
-				ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
-				TransportApiVersion:       corev3.ApiVersion_V3,
+				// Only differences are sent, so a change costs the same with many workers.
+				ApiType:             corev3.ApiConfigSource_DELTA_GRPC,
+				TransportApiVersion: corev3.ApiVersion_V3,
+				// The node is large; it does not change within a stream.
 				SetNodeOnFirstMessageOnly: true,
 				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator"},

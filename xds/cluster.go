@@ -27,24 +27,32 @@ const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 // the affinity header, and requests without that header are spread by weight.
 func buildPool(model string) (*clusterv3.Cluster, error) {
 	var p packer
+
+	// Maglev moves few requests when workers change, and spreads the requests without a hash by weight.
 	fallback := policy("envoy.load_balancing_policies.maglev", p.any(&maglevv3.Maglev{}))
+	// Routers write the picked address into the metadata. Envoy writes the address that served the request
+	// beside it, and the access log has both: so misdirected requests are counted.
 	override := &overridev3.OverrideHost{
 		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(envoynames.HeaderDestination)}},
 		SelectedHostKey:     metadataKey(envoynames.HeaderDestinationServed),
 		FallbackPolicy:      fallback,
 	}
+
 	c := &clusterv3.Cluster{
-		Name:                 PoolName(model),
+		Name: PoolName(model),
+		// Endpoints come apart from the cluster, so that a new worker does not warm the cluster.
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()},
-		ConnectTimeout:       seconds(2e9),
-		LoadBalancingPolicy:  policy("envoy.load_balancing_policies.override_host", p.any(override)),
+		// A worker on the same network accepts at once or not at all.
+		ConnectTimeout:      seconds(2e9),
+		LoadBalancingPolicy: policy("envoy.load_balancing_policies.override_host", p.any(override)),
 		// By default Envoy uses unhealthy endpoints when fewer than half are healthy. Here the healthy ones
 		// are always better.
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 		CircuitBreakers: wideOpen(),
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				// Engines serve HTTP/1.1.
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}},
 			}},
 		})},
@@ -103,6 +111,7 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+					// A body may be large and is sent as one message. These windows hold several of them.
 					InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
 					InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
 				}},
@@ -134,7 +143,8 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 	listed := map[string]bool{}
 	add := func(address string, weight uint32, health corev3.HealthStatus) {
 		a, err := socketAddress(address)
-		if err != nil || listed[address] { // the fleet has validated the address
+		// The fleet has validated addresses. Two workers with one address are one endpoint for Envoy.
+		if err != nil || listed[address] {
 			return
 		}
 		listed[address] = true

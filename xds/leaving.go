@@ -25,6 +25,7 @@ func newLeavers() *leavers {
 // update compares the fleet with the last one. It returns the workers that left within linger, sorted, and whether
 // there are any, so that another update is necessary. A worker that comes back is not a leaver any more.
 func (l *leavers) update(f *fleet.Snapshot, now time.Time) (left []Leaving, later bool) {
+	// A worker is here while it has an endpoint. One that goes down leaves, too.
 	here := map[Leaving]bool{}
 	for _, w := range f.Workers {
 		if _, serves := healthOf(w.State); serves {
@@ -37,6 +38,7 @@ func (l *leavers) update(f *fleet.Snapshot, now time.Time) (left []Leaving, late
 		}
 	}
 	l.present = here
+
 	for who, since := range l.since {
 		if here[who] || now.Sub(since) >= linger {
 			delete(l.since, who)
@@ -44,6 +46,7 @@ func (l *leavers) update(f *fleet.Snapshot, now time.Time) (left []Leaving, late
 		}
 		left = append(left, who)
 	}
+	// Sorted, because equal configurations must have equal bytes.
 	slices.SortFunc(left, func(a, b Leaving) int { return strings.Compare(a.Model+a.Address, b.Model+b.Address) })
 	return left, len(left) > 0
 }

@@ -56,8 +56,9 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: envoynames.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-			RouteConfigName: routesName, ConfigSource: adsSource(),
+			RouteConfigName: routesName, ConfigSource: adsSource(), // apart from the listener, so that a new model drains no connection
 		}},
+		// The gateway is the edge: it does not trust addresses and paths of clients.
 		UseRemoteAddress: wrapperspb.Bool(true),
 		NormalizePath:    wrapperspb.Bool(true),
 		// Engines use the client's id in theirs (cmpl-<id>), so it must reach them. Decisions and access-log
@@ -70,6 +71,8 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
 		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(p)},
+		// The router filter must be the last one. The decision comes directly before it, so that no filter
+		// changes the request in between.
 		HttpFilters: []*hcmv3.HttpFilter{
 			{Name: filterName, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(buildExtProc(s))}},
 			{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})}},
@@ -97,15 +100,17 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 	}
 
 	return &extprocv3.ExternalProcessor{
-		GrpcService:      extProcService(),
-		StatPrefix:       "stator",
+		GrpcService: extProcService(),
+		StatPrefix:  "stator",
+		// Without an answer in time, the request goes on without a decision.
 		FailureModeAllow: true,
 		MessageTimeout:   seconds(s.DecisionTimeout),
 		// A request that must wait in the router's queue asks once for a longer timeout, up to this one.
 		MaxMessageTimeout: seconds(s.IdleTimeout),
 		ProcessingMode: &extprocv3.ProcessingMode{
-			RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
-			RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
+			RequestHeaderMode: extprocv3.ProcessingMode_SEND,
+			RequestBodyMode:   extprocv3.ProcessingMode_BUFFERED,
+			// Answers are not sent to routers: they are most of the traffic, and nothing in them is needed.
 			ResponseHeaderMode:  extprocv3.ProcessingMode_SKIP,
 			RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
 			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
@@ -147,6 +152,8 @@ func buildAccessLog(p *packer) *accesslogv3.AccessLog {
 				LogName:             "stator",
 				TransportApiVersion: corev3.ApiVersion_V3,
 				GrpcService:         extProcService(),
+				// Bookings end this much later than requests. Flushing more often costs CPU time in Envoy
+				// and in the router.
 				BufferFlushInterval: seconds(1e8),
 				BufferSizeBytes:     wrapperspb.UInt32(16 << 10),
 			},
@@ -157,6 +164,7 @@ func buildAccessLog(p *packer) *accesslogv3.AccessLog {
 // buildLocalReplies writes Envoy's own answers as OpenAI errors. Answers of routers are errors of that form already
 // and pass unchanged.
 func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
+	// Answers of routers are recognized by the prefix of their response code details.
 	ours := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
 		ExtensionFilter: &accesslogv3.ExtensionFilter{
 			Name: "envoy.access_loggers.extension_filters.cel",
@@ -193,7 +201,8 @@ func inline(text string) *corev3.DataSource {
 func status(code uint32) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
 		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
-			Op:    accesslogv3.ComparisonFilter_EQ,
+			Op: accesslogv3.ComparisonFilter_EQ,
+			// Envoy requires a runtime key. No runtime layer sets it.
 			Value: &corev3.RuntimeUInt32{DefaultValue: code, RuntimeKey: fmt.Sprintf("stator.status.%d", code)},
 		}},
 	}}

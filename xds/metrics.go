@@ -14,6 +14,7 @@ type metrics struct {
 	lastPush prometheus.Gauge
 }
 
+// newMetrics registers the metrics in reg.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "xds")
 	return &metrics{

@@ -37,6 +37,7 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
 			// The headers of the decision are for Envoy. Engines do not see them.
 			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.HeaderDestination},
+			// The client gets the id of the decision, which stator explain accepts.
 			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
 				Header:       &corev3.HeaderValue{Key: envoynames.HeaderDecision, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
 				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
@@ -57,6 +58,7 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 		Timeout:     seconds(0),
 		IdleTimeout: seconds(s.IdleTimeout),
 		RetryPolicy: retry,
+		// Used where there is no decision: requests with an equal header go to the same worker.
 		HashPolicy: []*routev3.RouteAction_HashPolicy{{
 			PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: s.AffinityHeader}},
 		}},
@@ -69,8 +71,11 @@ func buildRetry(p *packer) *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",
 		RetriableStatusCodes: []uint32{503},
-		NumRetries:           wrapperspb.UInt32(3),
-		RetryBackOff:         &routev3.RetryPolicy_RetryBackOff{BaseInterval: seconds(25e6), MaxInterval: seconds(250e6)},
+		// 503 is the answer of an engine that loads or is full. It has not begun the request.
+		NumRetries: wrapperspb.UInt32(3),
+		// Short, because another worker is tried, not the same one again.
+		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: seconds(25e6), MaxInterval: seconds(250e6)},
+		// A retry without a further address must not choose a worker that failed before.
 		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 			Name:       "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: p.any(&previoushostsv3.PreviousHostsPredicate{})},

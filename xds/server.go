@@ -97,6 +97,8 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 		}
 		return "tables"
 	}
+
+	// Two caches behind one stream: each type of resource is in one of them.
 	mux := &cachev3.MuxCache{
 		Classify:      func(r *cachev3.Request) string { return classify(r.GetTypeUrl()) },
 		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return classify(r.GetTypeUrl()) },
@@ -145,6 +147,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer refill.Stop()
 
 	for allowed := burst; ; {
+		// The channel is taken before the snapshot, so a change in between starts another push.
 		changed := s.fleet.Changed()
 		pushed, later, err := s.push(ctx, time.Now())
 		if err != nil {
@@ -192,6 +195,7 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 	}
 
 	s.nudge(r)
+	// Most changes of a fleet are changes of load, which are not part of the configuration.
 	sum := r.fingerprint()
 	if sum == s.pushed {
 		return false, later, nil
@@ -201,6 +205,7 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 	for _, e := range r.Endpoints {
 		members[e.ClusterName] = e
 	}
+	// Endpoints of models that were removed are deleted.
 	var gone []string
 	for name := range s.endpoints.GetResources() {
 		if members[name] == nil {
@@ -211,6 +216,8 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 		return false, later, fmt.Errorf("update endpoints: %w", err)
 	}
 
+	// Every push has a new version of the tables. The cache compares their content, and Envoys get only
+	// the resources that changed.
 	s.version++
 	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
 		resourcev3.ListenerType: resources(r.Listeners),
@@ -247,6 +254,7 @@ func (s *Server) nudge(r Resources) {
 		if n == 0 || len(e.Endpoints[0].LbEndpoints) == 0 {
 			continue
 		}
+		// Metadata of an endpoint under an unknown name has no effect in Envoy.
 		e.Endpoints[0].LbEndpoints[0].Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
 		}}

@@ -118,6 +118,7 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 		limit = defaultCompletion
 	}
 
+	// The i-th answer to a prompt has its own seed, so the answers of one prompt differ.
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, limit > 0)
 	r := &engine.Request{
 		Prompt: tokens, MaxTokens: limit, Next: ch.answer.next, Owner: ch,

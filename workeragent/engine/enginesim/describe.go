@@ -56,6 +56,7 @@ func (s *Sim) serverLoad(w http.ResponseWriter, _ *http.Request) {
 //
 // Without events, "enable_kv_cache_events" is false and the other keys are missing.
 func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
+	// All keys are those of vLLM's --kv-events-config.
 	source := map[string]any{"enable_kv_cache_events": s.pub != nil}
 	if s.pub != nil {
 		source["publisher"] = "zmq"
@@ -95,6 +96,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
+	// An empty list, not null, as vLLM writes it.
 	tokens := p.Tokens
 	if tokens == nil {
 		tokens = []uint32{}
@@ -107,6 +109,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 // none.
 func (s *Sim) parseTokenize(body []byte) (*openai.Request, error) {
 	var fields map[string]json.RawMessage
+	// vLLM accepts a request without a model here, and openai.Parse does not, so the name is added.
 	if json.Unmarshal(body, &fields) == nil && fields["model"] == nil {
 		if fields == nil {
 			fields = map[string]json.RawMessage{}

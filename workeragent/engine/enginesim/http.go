@@ -46,6 +46,7 @@ func (s *Sim) handler() http.Handler {
 // serve returns the handler of chat, completion or embedding requests.
 func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		// /load reports handlers, not sequences in the core: that is how vLLM counts server_load.
 		s.active.Add(1)
 		defer s.active.Add(-1)
 
@@ -79,6 +80,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	if err != nil {
 		return nil, err
 	}
+	// A wrong name is an error, as in vLLM. The doctor finds fleets with wrong names.
 	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && !slices.Contains(s.cfg.Adapters, req.Model) {
 		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
 	}

@@ -72,6 +72,7 @@ type answer struct {
 // the mean and one and a half times the mean.
 func (w *words) newAnswer(seed uint64, prompt []uint32, i, mean int, bounded bool) answer {
 	a := answer{words: w, seed: mix(uint64(blockhash.Hash(prompt, seed)) + uint64(i))}
+	// The length depends on the seed alone, so repeated requests have answers of the same length.
 	if !bounded {
 		a.length = max(1, mean/2) + int(mix(a.seed)%uint64(max(1, mean)))
 	}
