@@ -191,13 +191,17 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
 	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
+.PHONY: traces
+traces: ## fetch the public traces that replay-golden, replay-traces and demo-trace play, into traces/
+	go run ./test/fetchtraces
+
 .PHONY: replay-traces
-replay-traces: build ## replay traces that nothing was tuned on, under late news and failures (ARGS="--only Azure")
+replay-traces: build ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
 	go run ./test/replaytraces $(ARGS)
 
 .PHONY: replay-golden
-replay-golden: ## replay a trace beside NVIDIA Dynamo's published figures of it (TRACE=conversation_trace.jsonl ARGS="--only scale")
-	go run ./test/replaygolden --trace $(or $(TRACE),../shared/traces/mooncake/conversation_trace.jsonl) $(ARGS)
+replay-golden: ## replay Mooncake's trace beside NVIDIA Dynamo's figures (TRACE=conversation_trace.jsonl ARGS="--only scale")
+	go run ./test/replaygolden $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 ##@ Oracles: compare with reference implementations
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/tracefiles"
 )
 
 // sessions returns conversations: each turn has the prompt so far and two blocks more.
@@ -248,14 +250,17 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// mooncake is the published trace, where it lies beside the repository.
+// mooncake opens Mooncake's conversation trace. It skips the test where the trace is not at hand.
 func mooncake(t testing.TB) *os.File {
-	f, err := os.Open("../../../shared/traces/mooncake/conversation_trace.jsonl")
-	if err != nil {
-		t.Skip("the Mooncake trace is not beside the repository (../shared/traces/mooncake/conversation_trace.jsonl)")
+	for _, folder := range []string{"../../traces", "../../../shared/traces"} {
+		f, err := os.Open(filepath.Join(folder, tracefiles.Mooncake.Path))
+		if err == nil {
+			t.Cleanup(func() { _ = f.Close() })
+			return f
+		}
 	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
+	t.Skip("Mooncake's trace is not at hand: `make traces` fetches it")
+	return nil
 }
 
 // TestAgreesWithDynamo plays the first 1,000 rows of the Mooncake trace as Dynamo's own replay was

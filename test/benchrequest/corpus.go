@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/stator-project/stator/test/tracefiles"
 )
 
 // corpus is a ring of text, escaped as JSON wants it, so that bodies are made by copying:
@@ -62,11 +64,16 @@ func (c *corpus) append(dst []byte, from, n int) []byte {
 	return dst
 }
 
-// load reads the text of the traces in dir, or generates some where there is no such folder.
+// load reads the text of the sessions in dir, or in the usual folders where dir is empty. It generates
+// text where there is no such folder.
 func load(dir string) (*corpus, error) {
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return newCorpus("generated text (there is no "+dir+")", generate()), nil
+	if dir == "" {
+		dir, _ = tracefiles.Find("", tracefiles.Sessions)
 	}
+	if _, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) {
+		return newCorpus("generated text (no agents' sessions are at hand)", generate()), nil
+	}
+
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("load traces: %s has no *.jsonl files", dir)

@@ -86,8 +86,7 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&o.model, "model", "builtin:sim", "model `folder` whose vocabulary and template extproc uses")
-	f.StringVar(&o.traces, "traces", "../shared/traces/agent/miniswe",
-		"`folder` of agent traces to take text from; where it is absent, text of like shape is generated")
+	f.StringVar(&o.traces, "traces", "", "`folder` of agents' sessions to take text from (default: generated text where none are at hand)")
 	f.StringVar(&o.jsonFile, "json", "", "write the figures, every cell among them, to `file`")
 	f.StringVar(&o.profiles, "profile", "", "after the rounds, load the set-ups with ext_proc again and write its CPU profiles into "+
 		"`folder`")

@@ -1,10 +1,9 @@
-// Command demotrace replays a trace through Envoy at simulated engines, once per routing
-// policy, and prints what each policy made of the caches.
+// Command demotrace plays a trace through Envoy against simulated engines, once for each routing policy, and
+// prints how much each policy found in the caches.
 //
-// A row of the trace is a prompt of 512-token blocks; each becomes a block of 16 tokens, so
-// that prompts are 32 times shorter while their prefixes repeat exactly as they did. Output
-// shrinks by the same factor, engines take the time of the whole prompts (tokenScale), and all
-// times are divided by --speed, arrivals and engines alike.
+// A row of the trace is a prompt in blocks of 512 tokens. Each block becomes one of 16 tokens, so prompts are
+// 32 times shorter and have the same common prefixes. Answers are shorter by the same factor. Engines need the
+// time of the original prompts (tokenScale), and --speed divides the times of arrivals and engines.
 package main
 
 import (
@@ -16,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+
+	"github.com/stator-project/stator/test/tracefiles"
 )
 
 func main() {
@@ -33,30 +34,31 @@ type options struct {
 	speed                          float64
 }
 
-// Main runs the command; tests call it with arguments of their own.
+// Main runs the command. Tests call it with arguments of their choice.
 func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	var o options
 	f := flag.NewFlagSet("demotrace", flag.ContinueOnError)
 	f.SetOutput(progress)
-	f.StringVar(&o.trace, "trace", "../shared/traces/mooncake/conversation_trace.jsonl",
-		"Mooncake trace `file`; where it is absent one of like reuse is generated")
-	f.IntVar(&o.rows, "rows", 3000, "rows to replay")
-	f.IntVar(&o.workers, "workers", 4, "simulated engines")
+	f.StringVar(&o.trace, "trace", "", "Mooncake trace `file` (default: Mooncake's conversation trace, or a generated one where that is not at hand)")
+	f.IntVar(&o.rows, "rows", 3000, "number of rows to play")
+	f.IntVar(&o.workers, "workers", 4, "number of simulated engines")
 	f.IntVar(&o.blocks, "blocks", 2048, "KV blocks per engine")
-	f.Float64Var(&o.speed, "speed", 20, "divides all times")
+	f.Float64Var(&o.speed, "speed", 20, "divides the times of arrivals and engines")
 	f.StringVar(&o.policies, "policies", "kv,kv/dynamo,kv/dynamo@16,round-robin,random",
-		"policies to compare, in this order; kv/dynamo is kv with Dynamo's cost, and @ its prefill load scale, by default 1")
+		"policies to compare, in this order; kv/dynamo is kv with Dynamo's cost function, and @N sets its prefill load scale (default 1)")
 	f.StringVar(&o.stator, "stator", "bin/stator", "the program")
-	f.StringVar(&o.envoy, "envoy", "", "another Envoy")
+	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-
-	rows, name, err := load([]string{o.trace}, o.rows)
+	rows, name, err := load(o.trace, o.rows)
 	if err != nil {
 		return err
 	}
-
+	if name == "" {
+		name = "a generated trace"
+		fmt.Fprintln(out, "Mooncake's trace is not at hand: a generated one is played.", tracefiles.Hint)
+	}
 	fmt.Fprintf(out, "%d rows of %s over %.0f s of trace time, %d blocks of prompt\n", len(rows), name, seconds(rows), promptBlocks(rows))
 	fmt.Fprintf(out, "%d simulated engines of %d blocks; a block of 512 tokens is played as 16; times divided by %g\n\n", o.workers,
 		o.blocks, o.speed)

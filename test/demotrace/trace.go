@@ -3,31 +3,34 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/tracefiles"
 )
 
-// load reads the first n rows of the first trace that exists, or generates as many where there is none.
-func load(paths []string, n int) (rows []trace.MooncakeRow, name string, err error) {
-	for _, path := range paths {
-		f, err := os.Open(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+// load reads the first n rows of the trace at path, or of Mooncake's where path is empty. Where that is not at
+// hand it generates as many, and name is empty.
+func load(path string, n int) (rows []trace.MooncakeRow, name string, err error) {
+	if path == "" {
+		found, ok := tracefiles.Find("", tracefiles.Mooncake.Path)
+		if !ok {
+			return trace.Conversations(n, generatedSeed), "", nil
 		}
-		if err != nil {
-			return nil, "", fmt.Errorf("open trace: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-
-		rows, err = read(trace.MooncakeRows(f), n)
-		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", path, err)
-		}
-		return rows, path, nil
+		path = found
 	}
-	return trace.Conversations(n, generatedSeed), "a generated trace", nil
+
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("open trace: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+
+	rows, err = read(trace.MooncakeRows(f), n)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", path, err)
+	}
+	return rows, path, nil
 }
 
 // generatedSeed is the seed of the generated trace.

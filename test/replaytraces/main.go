@@ -1,8 +1,9 @@
-// Command replaytraces judges the default cost on traces that it was not tuned on, under late news,
-// several routers, failures and small caches, and prints the table of docs/replay.md.
+// Command replaytraces plays the default cost function on traces that it was not tuned on: with late events,
+// with several routers, with failures and with small caches. It prints the table of docs/replay.md.
 //
-// Each row is a situation, each column a router in it: ours fed the true state of every engine at
-// once, ours with late news, alone and as three, round-robin, and Dynamo's cost function.
+// Each row is a situation and each column a router. The columns are our router with the true state of every
+// engine, our router with late events as one and as three replicas, round-robin, and Dynamo's cost function.
+// A trace that is not on this machine is replaced by a generated one, and the table has other figures then.
 package main
 
 import (
@@ -13,31 +14,34 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/test/tracefiles"
 )
 
-// situation is a trace and a fleet. In its flags TRACES is the folder of traces.
-type situation struct{ name, flags string }
+// situation is a trace and a fleet. The trace is a path in the folder of traces, or empty for generated
+// arrivals.
+type situation struct{ name, trace, flags string }
 
 var situations = []situation{
-	{"agent sessions¹", "--trace TRACES/agent/miniswe --agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"},
-	{"Azure, guessed sessions²", "--trace TRACES/azure2023/AzureLLMInferenceTrace_conv.csv --azure-sessions --workers 4"},
-	{"bursts of 32 equal prompts", "--format generate --requests 4000 --arrivals bursts --burst 32 --identical --rate 4 --isl 4000 " +
-		"--osl 150 --workers 8"},
-	{"Mooncake³, as it is", mooncake},
-	{"spread over its 3 s", mooncake + " --jitter 3s"},
-	{"and one worker at half speed", mooncake + " --jitter 3s --slow 3=2"},
-	{"one restarted, another later", mooncake + " --jitter 3s --restart 3@10m+30s --restart 5@20m+30s"},
-	{"caches a quarter of the size", mooncake + " --jitter 3s --blocks 4096"},
+	{"agent sessions¹", tracefiles.Sessions, "--agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"},
+	{"Azure, guessed sessions²", tracefiles.Azure.Path, "--azure-sessions --workers 4"},
+	{
+		"bursts of 32 equal prompts", "",
+		"--format generate --requests 4000 --arrivals bursts --burst 32 --identical --rate 4 --isl 4000 --osl 150 --workers 8",
+	},
+	{"Mooncake³, as it is", tracefiles.Mooncake.Path, mooncake},
+	{"spread over its 3 s", tracefiles.Mooncake.Path, mooncake + " --jitter 3s"},
+	{"and one worker at half speed", tracefiles.Mooncake.Path, mooncake + " --jitter 3s --slow 3=2"},
+	{"one restarted, another later", tracefiles.Mooncake.Path, mooncake + " --jitter 3s --restart 3@10m+30s --restart 5@20m+30s"},
+	{"caches a quarter of the size", tracefiles.Mooncake.Path, mooncake + " --jitter 3s --blocks 4096"},
 }
 
-const mooncake = "--trace TRACES/mooncake/conversation_trace.jsonl --rows 6000 --workers 8"
+const mooncake = "--rows 6000 --workers 8"
 
-// router is a column; the second and the third are compared with the first.
+// router is a column. The second and the third are compared with the first.
 type router struct{ name, flags string }
 
 var routers = []router{
@@ -50,9 +54,9 @@ var routers = []router{
 
 func main() {
 	stator := flag.String("stator", "bin/stator", "the program")
-	traces := flag.String("traces", "../shared/traces", "`folder` of traces")
-	only := flag.String("only", "", "only situations whose names have this `text`")
-	jobs := flag.Int("jobs", 2, "how many replays run at a time")
+	traces := flag.String("traces", "", "`folder` of traces (default: traces, then ../shared/traces)")
+	only := flag.String("only", "", "play only situations whose names contain this `text`")
+	jobs := flag.Int("jobs", 2, "number of replays at a time")
 	flag.Parse()
 
 	if err := run(os.Stdout, *stator, *traces, *only, *jobs); err != nil {
@@ -62,39 +66,58 @@ func main() {
 }
 
 func run(w io.Writer, stator, traces, only string, jobs int) error {
+	files, err := newTraceSet(traces, w)
+	if err != nil {
+		return err
+	}
+	defer files.close()
+
 	head := "| TTFT mean / p50 / p99, ms |"
 	rule := "|---|"
 	for _, r := range routers {
-		head, rule = head+" "+r.name+" |", rule+"---|"
+		head += " " + r.name + " |"
+		rule += "---|"
 	}
-	fmt.Fprintf(w, "%s\n%s\n", head, rule)
-
-	slots := make(chan struct{}, max(1, jobs))
+	begun := false
 	for _, s := range situations {
 		if !strings.Contains(s.name, only) {
 			continue
 		}
-		results := make([]sim.Result, len(routers))
-		errs := make([]error, len(routers))
-		var all sync.WaitGroup
-		for i, r := range routers {
-			all.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				results[i], errs[i] = replay(stator, strings.ReplaceAll(s.flags, "TRACES", filepath.ToSlash(traces))+" "+r.flags)
-			})
+		flags, err := files.flags(s)
+		if err != nil {
+			return err
 		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
+		if !begun {
+			fmt.Fprintf(w, "%s\n%s\n", head, rule)
+			begun = true
+		}
+		results, err := playAll(stator, flags, jobs)
+		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		rows(w, s.name, results)
+		printRows(w, s.name, results)
 	}
-
 	return nil
 }
 
-func replay(stator, flags string) (r sim.Result, err error) {
+// playAll plays a situation with every router.
+func playAll(stator, flags string, jobs int) ([]sim.Result, error) {
+	results := make([]sim.Result, len(routers))
+	errs := make([]error, len(routers))
+	slots := make(chan struct{}, max(1, jobs))
+	var running sync.WaitGroup
+	for i, r := range routers {
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i], errs[i] = play(stator, flags+" "+r.flags)
+		})
+	}
+	running.Wait()
+	return results, errors.Join(errs...)
+}
+
+func play(stator, flags string) (r sim.Result, err error) {
 	cmd := exec.Command(stator, append([]string{"replay", "--json", "--seed", "1"}, strings.Fields(flags)...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -104,9 +127,9 @@ func replay(stator, flags string) (r sim.Result, err error) {
 	return r, json.Unmarshal(out, &r)
 }
 
-// rows prints a situation: reuse, times to first token with their distance from those of the truth,
-// whole requests with the most loaded worker, and failures where there were any.
-func rows(w io.Writer, name string, results []sim.Result) {
+// printRows prints a situation: reuse, times to first token with their difference from the first router,
+// times of whole requests with the most loaded worker, and failures where there were any.
+func printRows(w io.Writer, name string, results []sim.Result) {
 	line := func(title string, cell func(i int, r *sim.Result) string) {
 		fmt.Fprintf(w, "| %s |", title)
 		for i := range results {
@@ -123,8 +146,8 @@ func rows(w io.Writer, name string, results []sim.Result) {
 		}
 		return text
 	})
-
 	line("e2e, most loaded", func(_ int, r *sim.Result) string { return fmt.Sprintf("%.0f, %.2f", r.E2E.Mean, r.Imbalance()) })
+
 	failed := 0
 	for i := range results {
 		failed += results[i].Errors
