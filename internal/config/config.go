@@ -198,10 +198,10 @@ type Launch struct {
 	Node string `yaml:"node" default:"agents without a name, and stator up"`
 	// Command is the command line for exec. {port} and {name} are filled in.
 	Command []string `yaml:"command"`
-	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), speed (time is divided by
-	// it, default 1), seed, maxSeqs, maxBatchedTokens, startup (a duration), tokenScale (each token lasts as
-	// long as this many). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads. For vllm:
-	// command-line options by name.
+	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is
+	// divided by it, default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), tokenScale (each
+	// token lasts as long as this many). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads.
+	// For vllm: command-line options by name.
 	Args map[string]any `yaml:"args"`
 	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.

@@ -12,7 +12,7 @@ import (
 )
 
 // decode sets the defaults of the struct that into points to, fills it from the document root, and returns
-// every problem with its path. docs/adr/0008-own-yaml-walk.md has the reason
+// every problem with its path. docs/adr/0010-own-yaml-walk.md has the reason
 // for not using the YAML library's strict mode.
 func decode(root *yaml.Node, into any) []error {
 	d := decoder{}
