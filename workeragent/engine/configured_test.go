@@ -40,3 +40,16 @@ models:
 		}
 	}
 }
+
+// TestConfiguredErrors names the model of a role or taint that is not valid, and cuts long names.
+func TestConfiguredErrors(t *testing.T) {
+	for _, l := range []config.Launch{{Role: "cook", Count: 1}, {Role: "aggregated", Taints: []string{"Not Valid"}, Count: 1}} {
+		if _, err := Configured(&config.Config{Models: []config.Model{{Name: "m", Launch: []config.Launch{l}}}}, ""); err == nil {
+			t.Errorf("%+v is accepted", l)
+		}
+	}
+	long := "a-model-with-a-name-that-is-much-longer-than-forty-characters"
+	if got := workerName("", long, 3); got != long[:maxModelInName]+"-3" {
+		t.Error(got)
+	}
+}

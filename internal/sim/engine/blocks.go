@@ -87,12 +87,6 @@ func (p *pool) holds(id int32, hash kvevent.EngineHash) bool {
 	return p.blocks[id].hashed && p.blocks[id].hash == hash
 }
 
-// uncommit removes a block from the cache.
-func (p *pool) uncommit(id int32) {
-	delete(p.cached, p.blocks[id].hash)
-	p.blocks[id].hashed = false
-}
-
 // match returns how many of the first blocks of a chain are cached, and how many of these no request uses.
 // The latter count as free until they are used.
 func (p *pool) match(hashes []kvevent.EngineHash) (hits, inactive int) {

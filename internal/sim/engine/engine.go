@@ -35,7 +35,7 @@ type Engine struct {
 	stats Stats
 }
 
-// work is the part of one request in the pass. r is nil where the request was preempted or cancelled since.
+// work is the part of one request in the pass. r is nil where the request was cancelled since.
 type work struct {
 	r       *Request
 	tokens  int
@@ -180,7 +180,7 @@ func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 
 		for e.missing(r, want) > e.pool.free {
 			victim := e.running[len(e.running)-1]
-			budget += e.preempt(victim)
+			e.preempt(victim)
 			preempted = true
 			if victim == r {
 				return budget, true
@@ -192,19 +192,15 @@ func (e *Engine) planRunning(budget int) (left int, preempted bool) {
 	return budget, preempted
 }
 
-// preempt moves r to the head of the queue and frees its blocks. It returns the tokens that r had in this pass.
-func (e *Engine) preempt(r *Request) (refund int) {
-	if r.work >= 0 && !e.cfg.NoPrefixCache {
-		e.unclaim(r, r.computed+e.plan[r.work].tokens)
-	}
-	refund = e.unplan(r)
+// preempt moves r to the head of the queue and frees its blocks. r has no part in this pass yet: requests are
+// planned from the oldest on, and the newest is preempted.
+func (e *Engine) preempt(r *Request) {
 	e.releaseAll(r)
 	e.running = without(e.running, r)
 	r.Delivered = 0 // delivered tokens were in the blocks
 	e.waiting = slices.Insert(e.waiting, 0, r)
 	r.state = waiting
 	e.stats.Preemptions++
-	return refund
 }
 
 // admit moves requests from the queue to the running ones, in order, until one does not fit.
@@ -261,16 +257,6 @@ func (e *Engine) claim(r *Request, computed int) {
 	}
 }
 
-// unclaim removes the blocks that r claimed in this pass. No other request has found them, because a pass that
-// preempts admits no request.
-func (e *Engine) unclaim(r *Request, computed int) {
-	for i := r.committed; i < computed/e.cfg.BlockSize; i++ {
-		if e.pool.holds(r.blocks[i], r.hashes[i]) {
-			e.pool.uncommit(r.blocks[i])
-		}
-	}
-}
-
 // missing returns the number of blocks that r needs for further tokens.
 func (e *Engine) missing(r *Request, tokens int) int {
 	return ceil(r.computed+tokens, e.cfg.BlockSize) - len(r.blocks)
@@ -297,15 +283,13 @@ func (e *Engine) planTokens(r *Request, tokens int) {
 	e.plan = append(e.plan, work{r, tokens, prefill})
 }
 
-// unplan removes r from the plan and returns the tokens that it had there.
-func (e *Engine) unplan(r *Request) (tokens int) {
+// unplan removes r from the plan.
+func (e *Engine) unplan(r *Request) {
 	if r.work < 0 {
-		return 0
+		return
 	}
-	tokens = e.plan[r.work].tokens
 	e.plan[r.work] = work{}
 	r.work = -1
-	return tokens
 }
 
 // releaseAll frees the blocks of r, from the last to the first.

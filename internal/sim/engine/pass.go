@@ -47,7 +47,7 @@ func (e *Engine) End() *Result {
 	for i := range e.plan {
 		w := e.plan[i]
 		if w.r == nil {
-			continue // preempted or cancelled since
+			continue // cancelled since
 		}
 		w.r.work = -1
 		if w.prefill {
