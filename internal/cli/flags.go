@@ -64,13 +64,6 @@ func (f *Flags) names() []string {
 	return all
 }
 
-// Given reports whether a flag was on the command line.
-func (f *Flags) Given(name string) bool {
-	found := false
-	f.Visit(func(o *flag.Flag) { found = found || o.Name == name })
-	return found
-}
-
 // Read reads flags and refuses other arguments. It prints help where that is asked for and returns
 // flag.ErrHelp; it prints errors and returns ErrUsage.
 func (f *Flags) Read(args []string) error {
