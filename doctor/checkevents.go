@@ -142,7 +142,8 @@ func checkCacheState(o *observation) (found []Finding) {
 		}
 		switch {
 		case now.State == "stale" && now.Lost > 0:
-			f.What = fmt.Sprintf("the cache state of rank %d is incomplete: events were lost %s and no replay had them", now.Rank, times(now.Lost))
+			f.What = fmt.Sprintf("the cache state of rank %d is incomplete: events were lost %s and no replay had them", now.Rank,
+				times(now.Lost))
 			f.Remedy = "give the engine a replay_endpoint and the worker its kvReplay; raise buffer_steps where it has a replay_endpoint"
 		case now.State == "stale":
 			f.What = fmt.Sprintf("the cache state of rank %d is stale: its events have stopped", now.Rank)

@@ -202,7 +202,8 @@ func checkContextLength(o *observation) []Finding {
 			if !slices.Contains(m.names, s.ID) || s.MaxLen == 0 || s.MaxLen == m.contextLength {
 				continue
 			}
-			f := Finding{What: fmt.Sprintf("its max_model_len is %d, and the context length of model %s is %d", s.MaxLen, m.name, m.contextLength)}
+			f := Finding{What: fmt.Sprintf("its max_model_len is %d, and the context length of model %s is %d", s.MaxLen, m.name,
+				m.contextLength)}
 			if s.MaxLen < m.contextLength {
 				f.Why = "longer prompts are sent there, wait, and are then refused by the engine"
 				f.Remedy = "raise --max-model-len of the engine, or lower max_position_embeddings in a copy of the model's config.json"
@@ -235,7 +236,8 @@ func checkBlockSize(o *observation) []Finding {
 		}
 
 		return Finding{
-			What:   fmt.Sprintf("its blocks have %d tokens according to %s, and those of model %s have %d", size, source, m.name, m.blockSize),
+			What: fmt.Sprintf("its blocks have %d tokens according to %s, and those of model %s have %d", size, source, m.name,
+				m.blockSize),
 			Why:    "blocks of another size have other hashes: its events are ignored, and no prompt is found in its cache",
 			Remedy: fmt.Sprintf("set models[].blockSize to %d, or start the engine with --block-size %d", size, m.blockSize),
 		}, true

@@ -84,7 +84,8 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 // because without a running router nothing else would remove them.
 func forgedHeaders() []*mutationv3.HeaderMutation {
 	var out []*mutationv3.HeaderMutation
-	for _, h := range []string{envoynames.HeaderDestination, envoynames.HeaderDestinationServed, envoynames.HeaderDestinationSubset, envoynames.HeaderModel, envoynames.HeaderDecision} {
+	for _, h := range []string{envoynames.HeaderDestination, envoynames.HeaderDestinationServed, envoynames.HeaderDestinationSubset,
+		envoynames.HeaderModel, envoynames.HeaderDecision} {
 		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
 	}
 	return out
@@ -118,7 +119,8 @@ func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
 
 		// Envoy ignores metadata of other namespaces, so without these picks have no effect.
 		MetadataOptions: &extprocv3.MetadataOptions{
-			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB, envoynames.Namespace}},
+			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB,
+				envoynames.Namespace}},
 		},
 		// Only these headers leave Envoy: no credentials, no cookies.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{

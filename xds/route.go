@@ -39,7 +39,8 @@ func buildRoutes(s Settings) *routev3.RouteConfiguration {
 			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.HeaderDestination},
 			// The client gets the id of the decision, which stator explain accepts.
 			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
-				Header:       &corev3.HeaderValue{Key: envoynames.HeaderDecision, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
+				Header: &corev3.HeaderValue{Key: envoynames.HeaderDecision,
+					Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
 				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 			}},
 		})

@@ -60,7 +60,8 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		leavers:  newLeavers(),
 		// An Envoy that reconnects sends the versions that it has. Those of an earlier process must not equal
 		// ours, so ours begin with the time of the start.
-		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(), 36)+"-")),
+		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(),
+			36)+"-")),
 	}
 	srv.settings.Store(&s)
 	return srv
@@ -122,7 +123,8 @@ func (s *Server) callbacks() serverv3.Callbacks {
 			kind := shortType(r.GetTypeUrl())
 			if e := r.GetErrorDetail(); e != nil {
 				s.metrics.nacks.WithLabelValues(kind).Inc()
-				s.log.Error("envoy refused its configuration and keeps the last one", "node", r.GetNode().GetId(), "type", kind, "err", e.GetMessage())
+				s.log.Error("envoy refused its configuration and keeps the last one", "node", r.GetNode().GetId(), "type", kind, "err",
+					e.GetMessage())
 			}
 			return nil
 		},

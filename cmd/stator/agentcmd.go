@@ -26,7 +26,8 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Bus: p.bus, Log: p.log, Metrics: p.reg, IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
+	a, err := workeragent.New(workeragent.Config{Launches: wanted, Bus: p.bus, Log: p.log, Metrics: p.reg,
+		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
 		return err
 	}

@@ -57,5 +57,6 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 }
 
 func addDecisionLogFlag(f *cli.Flags, path *string) {
-	f.StringVar(path, "decision-log", "", "`file` to which decisions are appended as JSON lines, instead of decisions.log of the configuration")
+	f.StringVar(path, "decision-log", "",
+		"`file` to which decisions are appended as JSON lines, instead of decisions.log of the configuration")
 }

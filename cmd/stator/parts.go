@@ -51,6 +51,7 @@ func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus
 		return nil, errors.New("there is no bus: set bus.url in the configuration, or pass --bus URL")
 	}
 	return bus.Connect(ctx, bus.Config{
-		URL: cfg.Bus.URL, Embedded: embedded, Cluster: cfg.Bus.Cluster, LeaseTTL: cfg.Bus.LeaseTTL.Std(), Name: "stator-" + name, Log: log, Metrics: reg, Lost: lost,
+		URL: cfg.Bus.URL, Embedded: embedded, Cluster: cfg.Bus.Cluster, LeaseTTL: cfg.Bus.LeaseTTL.Std(), Name: "stator-" + name,
+		Log: log, Metrics: reg, Lost: lost,
 	})
 }

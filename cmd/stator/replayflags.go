@@ -55,15 +55,18 @@ func (s *replaySpec) addTraceFlags(f *cli.Flags) {
 	f.StringVar(&s.trace.Decisions, "decisions", "", "decision log `file` of a router, instead of a trace")
 	f.StringVar(&s.trace.Format, "format", "", strings.Join(trace.Formats(), ", ")+" (default: detected)")
 	f.IntVar(&s.rows, "rows", 0, "play only the first `n` rows")
-	f.Float64Var(&s.cfg.ArrivalSpeedup, "arrival-speedup", 1, "divides the times between arrivals; 3 is three times as many requests a second")
+	f.Float64Var(&s.cfg.ArrivalSpeedup, "arrival-speedup", 1,
+		"divides the times between arrivals; 3 is three times as many requests a second")
 	f.IntVar(&s.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
 	f.DurationVar(&s.jitter, "jitter", 0, "delay each arrival by a random time up to this, for traces whose times were rounded")
 	f.Uint64Var(&s.seed, "seed", 0, "determines all random choices: ties, random policies, generated arrivals")
 	f.IntVar(&s.trace.MooncakeBlock, "trace-block-size", trace.MooncakeBlock, "tokens of a block of a Mooncake trace")
-	f.BoolVar(&s.trace.AzureSessions, "azure-sessions", false, "guess which rows of an Azure trace continue a conversation; without it prompts share nothing")
+	f.BoolVar(&s.trace.AzureSessions, "azure-sessions", false,
+		"guess which rows of an Azure trace continue a conversation; without it prompts share nothing")
 	f.StringVar(&s.trace.AgentModel, "model", "builtin:sim", "model folder or .gguf `file` whose tokenizer encodes agents' text")
 	f.BoolVar(&s.trace.AgentJoin, "agent-join", false, "make the prompt of each row of an agent's session the whole conversation so far")
-	f.IntVar(&s.trace.AgentSessions, "agent-sessions", 0, "run agents' sessions concurrently, `n` at a time (default: at their recorded times)")
+	f.IntVar(&s.trace.AgentSessions, "agent-sessions", 0,
+		"run agents' sessions concurrently, `n` at a time (default: at their recorded times)")
 }
 
 func (s *replaySpec) addGenerateFlags(f *cli.Flags) {
@@ -90,7 +93,8 @@ func (s *replaySpec) addEngineFlags(f *cli.Flags) {
 	f.IntVar(&c.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once on an engine")
 	f.IntVar(&c.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass of an engine")
 	f.StringVar(&s.timing, "timing", "polynomial", "duration of passes: polynomial, fixed:PREFILL,DECODE or profile:DIR")
-	f.Var(&s.restarts, "restart", "`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
+	f.Var(&s.restarts, "restart",
+		"`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
 	f.Var(&s.slow, "slow", "`worker=factor`: the engine's passes take this many times as long; 0=3. May be given more than once")
 }
 
@@ -113,7 +117,8 @@ func (s *replaySpec) addRouterFlags(f *cli.Flags) {
 
 func (s *replaySpec) addQueueFlags(f *cli.Flags) {
 	c := &s.cfg
-	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0, "an engine with more prompt tokens to compute is busy and gets no request (default: never)")
+	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0,
+		"an engine with more prompt tokens to compute is busy and gets no request (default: never)")
 	f.IntVar(&s.queue, "queue", 0, "requests that may wait in a router while all engines are busy (default: they are refused)")
 	f.StringVar(&s.order, "queue-order", "fcfs", "order of the queue: fcfs or wspt")
 	f.DurationVar(&c.MaxWait, "max-wait", 0, "longest wait in the queue (default 30s)")

@@ -187,7 +187,8 @@ func (u *up) makeControl() (err error) {
 	if err != nil {
 		return err
 	}
-	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Bus: u.bus, Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
+	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Bus: u.bus, Log: u.log, Metrics: u.reg,
+		IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
 	return err
 }
 

@@ -87,8 +87,9 @@ func checkRouters(f *cli.Flags, routers *cli.List) error {
 func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 	s := xds.Settings{
 		Listen: cfg.Gateway.Listen, ExtProc: routers, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
-		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(), AffinityHeader: cfg.Gateway.AffinityHeader,
-		HintHeaders: cfg.Gateway.Hints == "headers",
+		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(),
+		AffinityHeader: cfg.Gateway.AffinityHeader,
+		HintHeaders:    cfg.Gateway.Hints == "headers",
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -36,7 +36,8 @@ type flagGroup struct {
 	names []string
 }
 
-// New returns the flags of a command. Help is written to out, and errors of usage to err. name may end with the arguments of the command in brackets.
+// New returns the flags of a command. Help is written to out, and errors of usage to err. name may end with
+// the arguments of the command in brackets.
 func New(out, err io.Writer, name, about string) *Flags {
 	command, arguments, found := strings.Cut(name, " [")
 	if found {

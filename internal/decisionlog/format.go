@@ -69,7 +69,8 @@ func (l *Line) Append(dst []byte) ([]byte, error) {
 func (l *Line) validate() error {
 	switch {
 	case l.Version != 0 && l.Version != Version:
-		return fmt.Errorf("the log has version %d of the format, and this program reads version %d: use the stator that wrote it", l.Version, Version)
+		return fmt.Errorf("the log has version %d of the format, and this program reads version %d: use the stator that wrote it",
+			l.Version, Version)
 	case l.Version == 0 && l.Decision == nil && l.End == nil:
 		return errors.New("it has neither a decision nor an end")
 	}

@@ -177,11 +177,13 @@ func (r *Result) Shares() []float64 {
 // String returns the result as a table.
 func (r *Result) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d requests, %d completed, %d errors in %.1f s; %.1f output tokens/s\n", r.Requests, r.Completed, r.Errors, r.Duration, r.OutputRate)
+	fmt.Fprintf(&b, "%d requests, %d completed, %d errors in %.1f s; %.1f output tokens/s\n", r.Requests, r.Completed, r.Errors,
+		r.Duration, r.OutputRate)
 	if r.Queued > 0 {
 		fmt.Fprintf(&b, "%d waited in a router's queue\n", r.Queued)
 	}
-	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted, r.Imbalance())
+	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted,
+		r.Imbalance())
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {
 		name string
@@ -191,7 +193,8 @@ func (r *Result) String() string {
 	}
 	fmt.Fprintf(&b, "\n%-12s %10s %14s %10s %14s %12s\n", "worker", "requests", "prompt tokens", "reuse", "output tokens", "preemptions")
 	for i, w := range r.PerWorker {
-		fmt.Fprintf(&b, "%-12s %10d %14d %10.4f %14d %12d\n", strings.TrimSpace(fmt.Sprint(i, " ", w.Role)), w.Requests, w.PromptTokens, w.PrefixReuse, w.OutputTokens, w.Preemptions)
+		fmt.Fprintf(&b, "%-12s %10d %14d %10.4f %14d %12d\n", strings.TrimSpace(fmt.Sprint(i, " ", w.Role)), w.Requests, w.PromptTokens,
+			w.PrefixReuse, w.OutputTokens, w.Preemptions)
 	}
 	return b.String()
 }

@@ -225,7 +225,8 @@ func (r *run) arrive() error {
 	r.turn = (r.turn + 1) % len(r.replicas)
 	j.engine.Prompt = a.Prompt.Append(r.buffer())
 	if len(j.engine.Prompt) == 0 || a.Output < 1 {
-		return fmt.Errorf("simulate: request %d has %d prompt tokens and %d of output: it needs one of each", r.tally.arrived, len(j.engine.Prompt), a.Output)
+		return fmt.Errorf("simulate: request %d has %d prompt tokens and %d of output: it needs one of each", r.tally.arrived,
+			len(j.engine.Prompt), a.Output)
 	}
 	r.tally.arrived++
 	j.seed = uint64(r.tally.arrived)

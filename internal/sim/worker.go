@@ -91,7 +91,8 @@ func newWorker(number int, cfg Config) (*worker, error) {
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
 		Name: fmt.Sprintf("w%04d", w.number), Model: model, Address: fmt.Sprintf("10.0.%d.%d:8000", w.number>>8, w.number&255),
-		Ranks: 1, Role: w.role, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks, BlockSize: w.cfg.BlockSize,
+		Ranks: 1, Role: w.role, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks,
+		BlockSize: w.cfg.BlockSize,
 	}
 	if w.down {
 		m.State = fleet.Down

@@ -50,7 +50,8 @@ func (z *azure) next() (Arrival, bool, error) {
 	}
 	a := Arrival{At: row.at.Sub(z.first), Output: max(1, row.output)}
 	if a.At < 0 || a.At > maxTraceTime {
-		return a, false, z.lines.fail(fmt.Errorf("timestamp %s: it is before the first row, or too long after it", row.at.Format(time.DateTime)))
+		return a, false, z.lines.fail(fmt.Errorf("timestamp %s: it is before the first row, or too long after it",
+			row.at.Format(time.DateTime)))
 	}
 
 	id := z.rows<<tagBits | tagAzure

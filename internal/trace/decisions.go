@@ -45,7 +45,8 @@ func Decisions(r io.Reader) (next Source, n int, err error) {
 	slices.SortStableFunc(list, func(a, b *decided) int { return a.time.Compare(b.time) })
 	first, last := list[0].time, list[len(list)-1].time
 	if last.Sub(first) > maxTraceTime {
-		return nil, 0, fmt.Errorf("read decision log: it spans %s to %s, more than 100 years", first.Format(time.DateOnly), last.Format(time.DateOnly))
+		return nil, 0, fmt.Errorf("read decision log: it spans %s to %s, more than 100 years", first.Format(time.DateOnly),
+			last.Format(time.DateOnly))
 	}
 
 	arrivals := make([]Arrival, len(list))

@@ -72,7 +72,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxNumBatchedTokens < c.MaxNumSeqs {
-		errs = append(errs, fmt.Errorf("max num batched tokens is %d: it must be at least max num seqs, %d", c.MaxNumBatchedTokens, c.MaxNumSeqs))
+		errs = append(errs, fmt.Errorf("max num batched tokens is %d: it must be at least max num seqs, %d", c.MaxNumBatchedTokens,
+			c.MaxNumSeqs))
 	}
 	return errors.Join(errs...)
 }

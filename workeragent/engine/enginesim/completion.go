@@ -72,7 +72,8 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 	prompts := max(1, len(req.Prompts))
 	// The bound keeps one request from filling the queue of the engine.
 	if answers := prompts * req.N; answers > s.cfg.MaxAnswers || req.N < 1 {
-		return nil, openai.Invalid("n", "", "This engine gives at most %d answers to a request: ask for fewer, or in several requests.", s.cfg.MaxAnswers)
+		return nil, openai.Invalid("n", "", "This engine gives at most %d answers to a request: ask for fewer, or in several requests.",
+			s.cfg.MaxAnswers)
 	}
 
 	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1)}

@@ -82,7 +82,8 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	}
 	// A wrong name is an error, as in vLLM. The doctor finds fleets with wrong names.
 	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && !slices.Contains(s.cfg.Adapters, req.Model) {
-		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.", req.Model)}
+		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.",
+			req.Model)}
 	}
 
 	// Envoy's request id becomes the id of the answer, so that logs can be joined.
@@ -112,12 +113,15 @@ func (s *Sim) refusal(err error) *openai.Error {
 	case errors.As(err, &api):
 		return api
 	case errors.As(err, &long):
-		return openai.Invalid("input_tokens", "", "This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.",
+		return openai.Invalid("input_tokens", "",
+			"This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.",
 			long.Limit, long.Tokens)
 	case errors.As(err, &large):
-		return &openai.Error{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("The request body is larger than %d bytes: send less.", large.Limit)}
+		return &openai.Error{Status: http.StatusRequestEntityTooLarge,
+			Message: fmt.Sprintf("The request body is larger than %d bytes: send less.", large.Limit)}
 	case errors.Is(err, engine.ErrQueueFull):
-		return &openai.Error{Status: http.StatusServiceUnavailable, Message: "The engine's queue is full: try again later, or send less at once."}
+		return &openai.Error{Status: http.StatusServiceUnavailable,
+			Message: "The engine's queue is full: try again later, or send less at once."}
 	}
 
 	// What remains are errors of the core about an empty prompt.

@@ -37,7 +37,8 @@ func newMetrics(s *Sim) *metrics {
 		0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 	m.endToEnd = histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the last token.",
 		0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Answers by the reason for their end.", ConstLabels: labels},
+	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total",
+		Help: "Answers by the reason for their end.", ConstLabels: labels},
 		[]string{"finished_reason"})
 
 	// Both reasons exist from the start, so that rates can be computed from the first scrape on.
@@ -85,8 +86,10 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	add(gauge, "vllm:num_requests_waiting", "Requests in the queue.", func(s *engine.Stats) float64 { return float64(s.Waiting) })
 	add(gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache in use by requests, 0 to 1.",
 		func(s *engine.Stats) float64 { return float64(s.Active) / float64(s.Blocks) })
-	add(counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixQueries) })
-	add(counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", func(s *engine.Stats) float64 { return float64(s.PrefixHits) })
+	add(counter, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+		func(s *engine.Stats) float64 { return float64(s.PrefixQueries) })
+	add(counter, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+		func(s *engine.Stats) float64 { return float64(s.PrefixHits) })
 	add(counter, "vllm:prompt_tokens_total", "Prompt tokens computed.", func(s *engine.Stats) float64 { return float64(s.PromptTokens) })
 	add(counter, "vllm:generation_tokens_total", "Tokens emitted.", func(s *engine.Stats) float64 { return float64(s.GenerationTokens) })
 	add(counter, "vllm:num_preemptions_total", "Requests preempted.", func(s *engine.Stats) float64 { return float64(s.Preemptions) })
@@ -95,7 +98,8 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	// the block size and the hash algorithm there.
 	e := s.cfg.Engine
 	c.info = prometheus.NewDesc("vllm:cache_config_info", "Configuration of the KV cache, in labels.",
-		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo", "hash_block_size"}, labels)
+		[]string{"block_size", "num_gpu_blocks", "kv_cache_size_tokens", "enable_prefix_caching", "prefix_caching_hash_algo",
+			"hash_block_size"}, labels)
 	size := strconv.Itoa(e.BlockSize)
 	caching := "True"
 	if e.NoPrefixCache {

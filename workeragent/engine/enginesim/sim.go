@@ -160,7 +160,8 @@ func (s *Sim) Run(ctx context.Context) error {
 	})
 
 	// The contexts of requests derive from hard, so that draining can cut them off.
-	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return hard }}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return hard }}
 	start(func() error {
 		if err := server.Serve(s.http); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve HTTP: %w", err)
