@@ -71,6 +71,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// withDefaults sets the defaults of vLLM where it has the same setting.
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.AnswerTokens = cmp.Or(c.AnswerTokens, 64)

@@ -75,6 +75,8 @@ type statsValue struct {
 	read func(*engine.Stats) float64
 }
 
+// newStatsCollector returns the metrics that show the state of the core. Agents read the running and waiting
+// requests and the usage of the cache; the doctor reads the hit rate and the settings.
 func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	c := &statsCollector{sim: s}
 	add := func(kind prometheus.ValueType, name, help string, read func(*engine.Stats) float64) {

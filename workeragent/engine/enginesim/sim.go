@@ -118,6 +118,7 @@ func (s *Sim) EventsEndpoint() string { return addrOf(s.events, "tcp://") }
 // ReplayEndpoint returns the endpoint of the replay of KV events, as [Sim.EventsEndpoint] does.
 func (s *Sim) ReplayEndpoint() string { return addrOf(s.replay, "tcp://") }
 
+// addrOf returns the bound address of a socket, or "" where it is not bound.
 func addrOf(l net.Listener, scheme string) string {
 	if l == nil {
 		return ""
