@@ -38,7 +38,7 @@ func (r *run) attr(v Value, name string) Value {
 			}
 		}
 	}
-	return missing(name)
+	return undefinedValue(name)
 }
 
 // item is Jinja's v[index]: an item, else an attribute, else undefined.
@@ -48,14 +48,14 @@ func (r *run) item(v, index Value) Value {
 		return r.failUndefined(v)
 	case DictKind:
 		if !hashable(index) {
-			return missing("item")
+			return undefinedValue("item")
 		}
 		if item, ok := v.dict().get(index); ok {
 			return item
 		}
 	case ListKind:
 		l := v.list()
-		if i, ok := position(index, len(l.Items)); ok && (l.seq == listSeq || l.seq == tupleSeq || l.seq == rangeSeq) {
+		if i, ok := resolveIndex(index, len(l.Items)); ok && (l.seq == listSeq || l.seq == tupleSeq || l.seq == rangeSeq) {
 			return l.Items[i]
 		}
 	case String:
@@ -67,11 +67,11 @@ func (r *run) item(v, index Value) Value {
 	if index.kind == String {
 		return r.attr(v, index.str)
 	}
-	return missing(text(index))
+	return undefinedValue(text(index))
 }
 
-// position is a Python index into n elements.
-func position(index Value, n int) (int, bool) {
+// resolveIndex is a Python index into n elements.
+func resolveIndex(index Value, n int) (int, bool) {
 	if !index.isSmallInt() {
 		return 0, false
 	}
@@ -83,9 +83,9 @@ func position(index Value, n int) (int, bool) {
 }
 
 func charAt(s string, index Value) Value {
-	i, ok := position(index, length(s))
+	i, ok := resolveIndex(index, runeCount(s))
 	if !ok {
-		return missing(text(index))
+		return undefinedValue(text(index))
 	}
 	if isASCII(s) {
 		return StringValue(s[i : i+1])
@@ -106,16 +106,16 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	n := 0
 	switch {
 	case v.kind == String:
-		n = length(v.str)
+		n = runeCount(v.str)
 	case v.kind == ListKind && v.list().seq <= rangeSeq:
 		n = len(v.list().Items)
 	case v.kind == Undefined:
 		return r.failUndefined(v)
 	default:
-		return missing("slice")
+		return undefinedValue("slice")
 	}
 
-	start, stop, step, ok := r.bounds(at, n)
+	start, stop, step, ok := r.sliceBounds(at, n)
 	if !ok {
 		return undefined
 	}
@@ -139,9 +139,9 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	return sequenceOf(l.seq, items)
 }
 
-// bounds makes Python's slice bounds definite for n elements. With a negative step stop may
+// sliceBounds makes Python's slice bounds definite for n elements. With a negative step stop may
 // be -1.
-func (r *run) bounds(at [3]Value, n int) (start, stop, step int, ok bool) {
+func (r *run) sliceBounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 	var given [3]int
 	for i, v := range at {
 		switch {
@@ -198,11 +198,11 @@ func (r *run) substring(s string, start, stop, step int) Value {
 		if isASCII(s) {
 			return StringValue(s[start:stop])
 		}
-		return StringValue(s[offset(s, start):offset(s, stop)])
+		return StringValue(s[byteOffset(s, start):byteOffset(s, stop)])
 	}
 
 	runes := []rune(s)
-	if !r.made(len(s)) {
+	if !r.chargeString(len(s)) {
 		return undefined
 	}
 
@@ -213,8 +213,8 @@ func (r *run) substring(s string, start, stop, step int) Value {
 	return StringValue(b.String())
 }
 
-// offset is where the n-th code point of s begins.
-func offset(s string, n int) int {
+// byteOffset is where the n-th code point of s begins.
+func byteOffset(s string, n int) int {
 	for at := range s {
 		if n == 0 {
 			return at
@@ -229,9 +229,9 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 	switch v.kind {
 	case ListKind:
 		l := v.list()
-		items := l.Items[l.next:]
+		items := l.Items[l.nextUnread:]
 		if l.seq == generatorSeq {
-			l.next = len(l.Items)
+			l.nextUnread = len(l.Items)
 		}
 		return items, true
 	case DictKind:
@@ -254,11 +254,11 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 	return nil, false
 }
 
-// size is Python's len(v).
-func (r *run) size(v Value) (int, bool) {
+// pyLen is Python's len(v).
+func (r *run) pyLen(v Value) (int, bool) {
 	switch v.kind {
 	case String:
-		return length(v.str), true
+		return runeCount(v.str), true
 	case DictKind:
 		return v.dict().Len(), true
 	case ListKind:

@@ -27,7 +27,7 @@ func (r *run) concat(values []Value) Value {
 	for _, v := range values {
 		n += len(v.str)
 	}
-	if r.err != nil || !r.made(n) {
+	if r.err != nil || !r.chargeString(n) {
 		return undefined
 	}
 
@@ -35,7 +35,7 @@ func (r *run) concat(values []Value) Value {
 	for _, v := range values {
 		b = appendStr(b, v)
 	}
-	return makeString(b)
+	return stringOf(b)
 }
 
 func (r *run) add(a, b Value) Value {
@@ -46,7 +46,7 @@ func (r *run) add(a, b Value) Value {
 		if a.markup || b.markup {
 			return r.addMarkup(a, b)
 		}
-		if !r.made(len(a.str) + len(b.str)) {
+		if !r.chargeString(len(a.str) + len(b.str)) {
 			return undefined
 		}
 		return StringValue(a.str + b.str)
@@ -57,7 +57,7 @@ func (r *run) add(a, b Value) Value {
 			return sequenceOf(x.seq, append(append(items, x.Items...), y.Items...))
 		}
 	}
-	return r.badOperands("+", a, b)
+	return r.failOperands("+", a, b)
 }
 
 func (r *run) addMarkup(a, b Value) Value {
@@ -69,19 +69,19 @@ func (r *run) addMarkup(a, b Value) Value {
 	}
 
 	s := escaped(a) + escaped(b)
-	r.made(len(s))
+	r.chargeString(len(s))
 	return Value{kind: String, str: s, markup: true}
 }
 
-func (r *run) badOperands(op string, a, b Value) Value {
-	if r.undefinedOperand(a) || r.undefinedOperand(b) || r.err != nil {
+func (r *run) failOperands(op string, a, b Value) Value {
+	if r.failIfUndefined(a) || r.failIfUndefined(b) || r.err != nil {
 		return undefined
 	}
 	return r.failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// sign is -v or +v.
-func (r *run) sign(op string, v Value) Value {
+// unarySign is -v or +v.
+func (r *run) unarySign(op string, v Value) Value {
 	switch {
 	case v.kind == Undefined:
 		return r.failUndefined(v)
@@ -107,7 +107,7 @@ func (r *run) arith(op string, a, b Value) Value {
 	case op == "*" && !(a.isNumber() && b.isNumber()):
 		return r.repeat(a, b)
 	case !a.isNumber() || !b.isNumber():
-		return r.badOperands(op, a, b)
+		return r.failOperands(op, a, b)
 	case a.kind == Float || b.kind == Float || op == "/":
 		return r.floatArith(op, a, b)
 	case a.isSmallInt() && b.isSmallInt():
@@ -232,7 +232,7 @@ func (r *run) repeat(a, b Value) Value {
 		a, b = b, a
 	}
 	if !b.isSmallInt() {
-		return r.badOperands("*", a, b)
+		return r.failOperands("*", a, b)
 	}
 
 	n := max(0, b.int())
@@ -241,7 +241,7 @@ func (r *run) repeat(a, b Value) Value {
 		if len(a.str) > 0 && n > int64(r.lim.Output/len(a.str)) {
 			return r.failf("template makes a string of more than %d bytes", r.lim.Output)
 		}
-		if !r.made(len(a.str) * int(n)) {
+		if !r.chargeString(len(a.str) * int(n)) {
 			return undefined
 		}
 		return StringValue(strings.Repeat(a.str, int(n)))
@@ -257,5 +257,5 @@ func (r *run) repeat(a, b Value) Value {
 		return sequenceOf(a.list().seq, out)
 	}
 
-	return r.badOperands("*", a, b)
+	return r.failOperands("*", a, b)
 }

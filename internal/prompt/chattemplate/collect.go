@@ -16,8 +16,8 @@ func sortKey(v Value, caseSensitive bool) Value {
 	return v
 }
 
-// sorted sorts items by their keys, stably; it fails where Python cannot compare them.
-func (r *run) sorted(items, keys []Value, descending bool) []Value {
+// sortByKeys sorts items by their keys, stably; it fails where Python cannot compare them.
+func (r *run) sortByKeys(items, keys []Value, descending bool) []Value {
 	if !r.charge(len(items) * 4) {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (r *run) sorted(items, keys []Value, descending bool) []Value {
 		if descending {
 			i, j = j, i
 		}
-		c, ok := order(keys[i], keys[j])
+		c, ok := compareOrder(keys[i], keys[j])
 		if !ok {
 			r.failf("'<' not supported between instances of '%s' and '%s'", keys[i].typeName(), keys[j].typeName())
 		}
@@ -43,8 +43,8 @@ func (r *run) sorted(items, keys []Value, descending bool) []Value {
 	return out
 }
 
-// keysOf are the sort keys of items, by attributes where attr is given.
-func (r *run) keysOf(items []Value, attr Value, caseSensitive bool) []Value {
+// sortKeys are the sort keys of items, by attributes where attr is given.
+func (r *run) sortKeys(items []Value, attr Value, caseSensitive bool) []Value {
 	keys := make([]Value, len(items))
 	for i, item := range items {
 		if attr.kind == None {
@@ -53,7 +53,7 @@ func (r *run) keysOf(items []Value, attr Value, caseSensitive bool) []Value {
 		}
 		var parts []Value
 		for _, name := range strings.Split(text(attr), ",") {
-			parts = append(parts, sortKey(r.path(item, StringValue(name), none), caseSensitive))
+			parts = append(parts, sortKey(r.lookUpPath(item, StringValue(name), none), caseSensitive))
 		}
 		keys[i] = tuple(parts...)
 	}
@@ -66,8 +66,8 @@ func sortFilter(r *run, v Value, a *arguments) Value {
 	if !ok {
 		return undefined
 	}
-	keys := r.keysOf(items, a.take(2, "attribute", none), a.take(1, "case_sensitive", falseV).truth())
-	return ListValue(r.sorted(items, keys, a.take(0, "reverse", falseV).truth()))
+	keys := r.sortKeys(items, a.argument(2, "attribute", none), a.argument(1, "case_sensitive", falseValue).truth())
+	return ListValue(r.sortByKeys(items, keys, a.argument(0, "reverse", falseValue).truth()))
 }
 
 func dictSort(r *run, v Value, a *arguments) Value {
@@ -76,7 +76,7 @@ func dictSort(r *run, v Value, a *arguments) Value {
 	}
 	d := v.dict()
 	by := d.keys
-	switch name := text(a.take(1, "by", StringValue("key"))); name {
+	switch name := text(a.argument(1, "by", StringValue("key"))); name {
 	case "key":
 	case "value":
 		by = d.values
@@ -84,8 +84,8 @@ func dictSort(r *run, v Value, a *arguments) Value {
 		return r.failf("You can only sort by either \"key\" or \"value\"")
 	}
 
-	keys := r.keysOf(by, none, a.take(0, "case_sensitive", falseV).truth())
-	return ListValue(r.sorted(d.items(), keys, a.take(2, "reverse", falseV).truth()))
+	keys := r.sortKeys(by, none, a.argument(0, "case_sensitive", falseValue).truth())
+	return ListValue(r.sortByKeys(d.items(), keys, a.argument(2, "reverse", falseValue).truth()))
 }
 
 func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
@@ -99,7 +99,7 @@ func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
 	}
 
 	out := make([]int, len(at))
-	for i, v := range r.sorted(at, d.keys, false) {
+	for i, v := range r.sortByKeys(at, d.keys, false) {
 		out[i] = int(v.int())
 	}
 	return out, r.err
@@ -111,17 +111,17 @@ func unique(r *run, v Value, a *arguments) Value {
 		return undefined
 	}
 
-	attr := a.take(1, "attribute", none)
+	attr := a.argument(1, "attribute", none)
 	seen := &Dict{}
 	var out []Value
-	for i, key := range r.keysOf(items, attr, a.take(0, "case_sensitive", falseV).truth()) {
+	for i, key := range r.sortKeys(items, attr, a.argument(0, "case_sensitive", falseValue).truth()) {
 		if !hashable(key) {
 			return r.failf("unhashable type: '%s'", key.typeName())
 		}
 		if !r.charge(1 + seen.Len()/8) {
 			return undefined
 		}
-		if seen.find(key) < 0 {
+		if seen.indexOf(key) < 0 {
 			seen.set(key, none)
 			out = append(out, items[i])
 		}
@@ -136,10 +136,10 @@ func sumFilter(r *run, v Value, a *arguments) Value {
 		return undefined
 	}
 
-	sum := a.take(1, "start", IntValue(0))
+	sum := a.argument(1, "start", IntValue(0))
 	for _, item := range items {
-		if attr := a.take(0, "attribute", none); attr.kind != None {
-			item = r.path(item, attr, none)
+		if attr := a.argument(0, "attribute", none); attr.kind != None {
+			item = r.lookUpPath(item, attr, none)
 		}
 		sum = r.arith("+", sum, item)
 		if !r.charge(1) {
@@ -150,17 +150,17 @@ func sumFilter(r *run, v Value, a *arguments) Value {
 	return sum
 }
 
-// extreme is min (-1) and max (1).
-func extreme(sign int) filter {
+// extremeFilter is min (-1) and max (1).
+func extremeFilter(sign int) filter {
 	return func(r *run, v Value, a *arguments) Value {
 		items, ok := r.iterate(v)
 		if !ok || len(items) == 0 {
-			return missing("No aggregated item, sequence was empty: it")
+			return undefinedValue("No aggregated item, sequence was empty: it")
 		}
-		keys := r.keysOf(items, a.take(1, "attribute", none), a.take(0, "case_sensitive", falseV).truth())
+		keys := r.sortKeys(items, a.argument(1, "attribute", none), a.argument(0, "case_sensitive", falseValue).truth())
 		best := 0
 		for i := range items {
-			c, ok := order(keys[i], keys[best])
+			c, ok := compareOrder(keys[i], keys[best])
 			if !ok {
 				return r.failf("'<' not supported between instances of '%s' and '%s'", keys[i].typeName(), keys[best].typeName())
 			}
@@ -183,7 +183,7 @@ func batch(r *run, v Value, a *arguments) Value {
 	for len(items) > 0 {
 		k := min(n, len(items))
 		row := append([]Value{}, items[:k]...)
-		if fill := a.take(1, "fill_with", none); fill.kind != None {
+		if fill := a.argument(1, "fill_with", none); fill.kind != None {
 			for len(row) < n && r.charge(1) {
 				row = append(row, fill)
 			}
@@ -200,22 +200,22 @@ func groupBy(r *run, v Value, a *arguments) Value {
 		return undefined
 	}
 
-	absent := a.take(1, "default", none)
-	attr := a.take(0, "attribute", undefined)
+	absent := a.argument(1, "default", none)
+	attr := a.argument(0, "attribute", undefined)
 	keys := make([]Value, len(items))
 	for i, item := range items {
-		keys[i] = sortKey(r.path(item, attr, absent), a.take(2, "case_sensitive", falseV).truth())
+		keys[i] = sortKey(r.lookUpPath(item, attr, absent), a.argument(2, "case_sensitive", falseValue).truth())
 	}
 
 	var out []Value
 	var last Value
-	for i, item := range r.sorted(items, keys, false) {
-		key := r.path(item, attr, absent)
-		folded := sortKey(key, a.take(2, "case_sensitive", falseV).truth())
+	for i, item := range r.sortByKeys(items, keys, false) {
+		key := r.lookUpPath(item, attr, absent)
+		folded := sortKey(key, a.argument(2, "case_sensitive", falseValue).truth())
 		if i == 0 || !equal(folded, last) {
 			last = folded
 			pair := tuple(key, ListValue(nil))
-			pair.list().group = true
+			pair.list().isGroup = true
 			out = append(out, pair)
 		}
 		group := out[len(out)-1].list().Items[1].list()
@@ -226,12 +226,12 @@ func groupBy(r *run, v Value, a *arguments) Value {
 }
 
 func intFilter(r *run, v Value, a *arguments) Value {
-	absent, base := a.take(0, "default", IntValue(0)), r.intArg(a, 1, "base", 10)
+	absent, base := a.argument(0, "default", IntValue(0)), r.intArg(a, 1, "base", 10)
 	switch v.kind {
 	case Undefined:
 		return r.failUndefined(v)
 	case Bool, Int:
-		return r.sign("+", v)
+		return r.unarySign("+", v)
 	case Float:
 		return truncate(v.float(), absent)
 	case String:
@@ -317,7 +317,7 @@ func withoutUnderscores(s string) (string, bool) {
 }
 
 func floatFilter(r *run, v Value, a *arguments) Value {
-	absent := a.take(0, "default", FloatValue(0))
+	absent := a.argument(0, "default", FloatValue(0))
 	switch {
 	case v.kind == Undefined:
 		return r.failUndefined(v)
@@ -335,14 +335,14 @@ func floatFilter(r *run, v Value, a *arguments) Value {
 func roundFilter(r *run, v Value, a *arguments) Value {
 	precision := r.intArg(a, 0, "precision", 0)
 	if !v.isNumber() || precision < -300 || precision > 300 {
-		return r.badOperands("round", v, v)
+		return r.failOperands("round", v, v)
 	}
 
-	method := text(a.take(1, "method", StringValue("common")))
+	method := text(a.argument(1, "method", StringValue("common")))
 	if method == "common" {
 		if v.kind != Float {
 			if precision >= 0 {
-				return r.sign("+", v)
+				return r.unarySign("+", v)
 			}
 			scale := math.Pow(10, float64(-precision))
 			return IntValue(int(math.RoundToEven(v.number()/scale) * scale))
@@ -376,21 +376,21 @@ func roundTo(f float64, precision int) float64 {
 
 func absFilter(r *run, v Value, _ *arguments) Value {
 	if v.isNumber() && v.number() < 0 || v.kind == Float && math.Signbit(v.float()) {
-		return r.sign("-", v)
+		return r.unarySign("-", v)
 	}
-	return r.sign("+", v)
+	return r.unarySign("+", v)
 }
 
 func indent(r *run, v Value, a *arguments) Value {
-	in := a.take(0, "width", IntValue(4))
+	in := a.argument(0, "width", IntValue(4))
 	prefix := in.str
 	if in.kind != String {
 		prefix = strings.Repeat(" ", max(0, min(1<<16, r.intArg(a, 0, "width", 4))))
 	}
 
-	first, blank := a.take(1, "first", falseV).truth(), a.take(2, "blank", falseV).truth()
+	first, blank := a.argument(1, "first", falseValue).truth(), a.argument(2, "blank", falseValue).truth()
 	lines := r.splitLines(text(v)+"\n", false).list().Items
-	if !r.made((len(prefix) + 1) * len(lines)) {
+	if !r.chargeString((len(prefix) + 1) * len(lines)) {
 		return undefined
 	}
 
@@ -415,14 +415,14 @@ func attrFilter(r *run, v Value, a *arguments) Value {
 		if m, ok := dictMethods[name]; ok {
 			return bindDict(m, name, v.dict())
 		}
-		return missing(name)
+		return undefinedValue(name)
 	}
 	return r.attr(v, name)
 }
 
 func center(r *run, v Value, a *arguments) Value {
-	width := a.take(0, "width", IntValue(80))
-	return r.pad(text(v), &arguments{positional: []Value{width}}, true, true)
+	width := a.argument(0, "width", IntValue(80))
+	return r.justify(text(v), &arguments{positional: []Value{width}}, true, true)
 }
 
 func wordCount(_ *run, v Value, _ *arguments) Value {

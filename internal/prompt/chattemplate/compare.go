@@ -76,7 +76,7 @@ func compareNumbers(a, b Value) int {
 
 // less is Python's order of a and b, -1, 0 or 1 (2 where neither holds); ok is false where
 // Python raises.
-func order(a, b Value) (c int, ok bool) {
+func compareOrder(a, b Value) (c int, ok bool) {
 	switch {
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b), true
@@ -89,7 +89,7 @@ func order(a, b Value) (c int, ok bool) {
 		}
 		for i := range min(len(x.Items), len(y.Items)) {
 			if !equal(x.Items[i], y.Items[i]) {
-				return order(x.Items[i], y.Items[i])
+				return compareOrder(x.Items[i], y.Items[i])
 			}
 		}
 		return cmp.Compare(len(x.Items), len(y.Items)), true
@@ -110,11 +110,11 @@ func (r *run) compare(op string, a, b Value) bool {
 		return !r.contains(b, a)
 	}
 
-	if r.undefinedOperand(a) || r.undefinedOperand(b) {
+	if r.failIfUndefined(a) || r.failIfUndefined(b) {
 		return false
 	}
 
-	c, ok := order(a, b)
+	c, ok := compareOrder(a, b)
 	if !ok {
 		r.failf("'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
 		return false
@@ -144,9 +144,9 @@ func (r *run) contains(container, item Value) bool {
 	case ListKind:
 		l := container.list()
 		r.charge(len(l.Items))
-		for i := l.next; i < len(l.Items); i++ {
+		for i := l.nextUnread; i < len(l.Items); i++ {
 			if l.seq == generatorSeq {
-				l.next = i + 1
+				l.nextUnread = i + 1
 			}
 			if equal(l.Items[i], item) {
 				return true
@@ -158,7 +158,7 @@ func (r *run) contains(container, item Value) bool {
 			r.failf("unhashable type: '%s'", item.typeName())
 			return false
 		}
-		return container.dict().find(item) >= 0
+		return container.dict().indexOf(item) >= 0
 	case Undefined:
 		return false
 	}

@@ -7,20 +7,20 @@ import "slices"
 type compiler struct {
 	scope *scope
 	free  []string
-	// soft is set inside an if, where an unknown filter is an error only once it is reached.
-	soft bool
-	err  error
+	// insideIf is set inside an if, where an unknown filter is an error only once it is reached.
+	insideIf bool
+	err      error
 }
 
 // scope is a set of names that are set together: a loop's body, a macro, the template. As in
 // Jinja a scope owns every name that is set anywhere in it, and a name begins as what it is
 // outside.
 type scope struct {
-	fn     *funcScope
-	parent *scope
-	slots  map[string]int
-	inits  []initial
-	soft   bool // the compiler's, to go back to
+	fn            *funcScope
+	parent        *scope
+	slots         map[string]int
+	inits         []initial
+	outerInsideIf bool // the compiler's, to go back to
 }
 
 // funcScope counts the slots of one frame.
@@ -38,8 +38,8 @@ func compileTemplate(body []statement) (*Template, error) {
 	c.scope = &scope{fn: root, slots: map[string]int{}}
 
 	t := &Template{}
-	for _, n := range storedIn(body) {
-		t.stored = append(t.stored, storedName{n, c.define(n)})
+	for _, n := range namesSetIn(body) {
+		t.stored = append(t.stored, storedName{n, c.defineSlot(n)})
 	}
 	t.root = c.statements(body)
 	t.slots, t.free = root.slots, c.free
@@ -52,8 +52,8 @@ func (c *compiler) fail(line int, message string) {
 	}
 }
 
-// define gives name a slot in the current scope.
-func (c *compiler) define(name string) int {
+// defineSlot gives name a slot in the current scope.
+func (c *compiler) defineSlot(name string) int {
 	if slot, ok := c.scope.slots[name]; ok {
 		return slot
 	}
@@ -63,41 +63,41 @@ func (c *compiler) define(name string) int {
 	return slot
 }
 
-// enter begins a scope inside the current function, whose own names are params; the names
+// enterScope begins a scope inside the current function, whose own names are params; the names
 // that body sets begin as what they are outside.
-func (c *compiler) enter(body []statement, params ...string) {
-	c.push(c.scope.fn, body, params)
+func (c *compiler) enterScope(body []statement, params ...string) {
+	c.pushScope(c.scope.fn, body, params)
 }
 
-// enterFunc begins a scope with a frame of its own.
-func (c *compiler) enterFunc(body []statement, params ...string) {
-	c.push(&funcScope{}, body, params)
+// enterFuncScope begins a scope with a frame of its own.
+func (c *compiler) enterFuncScope(body []statement, params ...string) {
+	c.pushScope(&funcScope{}, body, params)
 }
 
-func (c *compiler) push(fn *funcScope, body []statement, params []string) {
-	s := &scope{fn: fn, parent: c.scope, slots: map[string]int{}, soft: c.soft}
-	c.soft = false
+func (c *compiler) pushScope(fn *funcScope, body []statement, params []string) {
+	s := &scope{fn: fn, parent: c.scope, slots: map[string]int{}, outerInsideIf: c.insideIf}
+	c.insideIf = false
 
 	var outside []eval
-	names := storedIn(body)
+	names := namesSetIn(body)
 	for _, n := range names {
 		outside = append(outside, c.loadFrom(n, fn))
 	}
 	c.scope = s
 
 	for _, p := range params {
-		c.define(p)
+		c.defineSlot(p)
 	}
 	for i, n := range names {
 		if _, isParam := s.slots[n]; !isParam {
-			s.inits = append(s.inits, initial{c.define(n), outside[i]})
+			s.inits = append(s.inits, initial{c.defineSlot(n), outside[i]})
 		}
 	}
 }
 
-func (c *compiler) leave() *scope {
+func (c *compiler) leaveScope() *scope {
 	s := c.scope
-	c.scope, c.soft = s.parent, s.soft
+	c.scope, c.insideIf = s.parent, s.outerInsideIf
 	return s
 }
 
@@ -145,8 +145,8 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 	return func(r *run, f *frame) Value { return r.free[i] }
 }
 
-// storedIn lists the names that body sets in its own scope.
-func storedIn(body []statement) (names []string) {
+// namesSetIn lists the names that body sets in its own scope.
+func namesSetIn(body []statement) (names []string) {
 	add := func(n string) {
 		if !slices.Contains(names, n) {
 			names = append(names, n)
@@ -156,14 +156,14 @@ func storedIn(body []statement) (names []string) {
 	for _, s := range body {
 		switch s := s.(type) {
 		case setStmt:
-			s.target.each(add)
+			s.target.eachName(add)
 		case setBlock:
-			s.target.each(add)
+			s.target.eachName(add)
 		case *macroStmt:
 			add(s.name)
 		case ifStmt:
 			for _, b := range append(s.bodies, s.els) {
-				for _, n := range storedIn(b) {
+				for _, n := range namesSetIn(b) {
 					add(n)
 				}
 			}
@@ -173,20 +173,20 @@ func storedIn(body []statement) (names []string) {
 	return names
 }
 
-// each calls add for each name that t sets.
-func (t target) each(add func(string)) {
+// eachName calls add for each name that t sets.
+func (t target) eachName(add func(string)) {
 	if t.tuple != nil {
 		for _, part := range t.tuple {
-			part.each(add)
+			part.eachName(add)
 		}
 	} else if t.attr == "" {
 		add(t.name)
 	}
 }
 
-// mentions says whether body uses name, wherever; a macro is told what it was called with only
+// usesName says whether body uses name, wherever; a macro is told what it was called with only
 // where it asks.
-func mentions(body []statement, id string) bool {
+func usesName(body []statement, id string) bool {
 	found := false
 	walk(body, func(e expression) {
 		n, is := e.(name)
@@ -216,35 +216,35 @@ func (c *compiler) statement(s statement) exec {
 		return func(r *run, f *frame) signal {
 			r.line = s.line
 			store(r, f, value(r, f))
-			return r.step()
+			return r.endStatement()
 		}
 	case setBlock:
 		return c.setBlock(s)
 	case *macroStmt:
-		slot, macro := c.define(s.name), c.macro(s)
+		slot, macro := c.defineSlot(s.name), c.macro(s)
 		return func(r *run, f *frame) signal {
 			f.slots[slot] = macro(f)
-			return r.step()
+			return r.endStatement()
 		}
 	case callBlock:
 		return c.callBlock(s)
 	case filterBlock:
 		return c.filterBlock(s)
 	case withStmt:
-		return c.with(s)
+		return c.withStatement(s)
 	case scopeStmt:
-		c.enter(s.body)
+		c.enterScope(s.body)
 		body := c.statements(s.body)
-		scope := c.leave()
+		scope := c.leaveScope()
 		return func(r *run, f *frame) signal {
 			scope.init(r, f)
-			return r.body(f, body)
+			return r.execAll(f, body)
 		}
 	case doStmt:
 		of := c.expr(s.of)
 		return func(r *run, f *frame) signal {
 			of(r, f)
-			return r.step()
+			return r.endStatement()
 		}
 	case jump:
 		return func(r *run, f *frame) signal { return s.signal }
@@ -254,8 +254,8 @@ func (c *compiler) statement(s statement) exec {
 	return nil
 }
 
-// step ends a statement.
-func (r *run) step() signal {
+// endStatement ends a statement.
+func (r *run) endStatement() signal {
 	if !r.charge(1) {
 		return stop
 	}
@@ -268,7 +268,7 @@ func (c *compiler) output(s output) exec {
 	if s.of == nil {
 		return func(r *run, f *frame) signal {
 			r.out = append(r.out, s.text...)
-			return r.written()
+			return r.endOutput()
 		}
 	}
 
@@ -282,7 +282,7 @@ func (c *compiler) output(s output) exec {
 					r.out = appendStr(r.out, v)
 				}
 			}
-			return r.written()
+			return r.endOutput()
 		}
 	}
 
@@ -299,7 +299,7 @@ func (c *compiler) output(s output) exec {
 			} else if sum := r.sum(values); r.err == nil {
 				r.out = appendStr(r.out, sum)
 			}
-			return r.written()
+			return r.endOutput()
 		}
 	}
 
@@ -309,13 +309,13 @@ func (c *compiler) output(s output) exec {
 		if v := of(r, f); r.err == nil {
 			r.out = appendStr(r.out, v)
 		}
-		return r.written()
+		return r.endOutput()
 	}
 }
 
 func (c *compiler) ifStatement(s ifStmt) exec {
-	outer := c.soft
-	c.soft = true
+	outer := c.insideIf
+	c.insideIf = true
 	tests := c.exprs(s.tests)
 
 	bodies := make([][]exec, len(s.bodies))
@@ -323,7 +323,7 @@ func (c *compiler) ifStatement(s ifStmt) exec {
 		bodies[i] = c.statements(b)
 	}
 	els := c.statements(s.els)
-	c.soft = outer
+	c.insideIf = outer
 	return func(r *run, f *frame) signal {
 		for i, test := range tests {
 			r.line = s.line
@@ -332,17 +332,17 @@ func (c *compiler) ifStatement(s ifStmt) exec {
 				return stop
 			}
 			if yes {
-				return r.body(f, bodies[i])
+				return r.execAll(f, bodies[i])
 			}
 		}
-		return r.body(f, els)
+		return r.execAll(f, els)
 	}
 }
 
 func (c *compiler) setBlock(s setBlock) exec {
-	c.enter(s.body)
+	c.enterScope(s.body)
 	body := c.statements(s.body)
-	scope := c.leave()
+	scope := c.leaveScope()
 	filters, store := c.filterChain(s.filters), c.store(s.target)
 	return func(r *run, f *frame) signal {
 		scope.init(r, f)
@@ -352,14 +352,14 @@ func (c *compiler) setBlock(s setBlock) exec {
 		}
 		r.line = s.line
 		store(r, f, filters(r, f, StringValue(text)))
-		return r.step()
+		return r.endStatement()
 	}
 }
 
 func (c *compiler) filterBlock(s filterBlock) exec {
-	c.enter(s.body)
+	c.enterScope(s.body)
 	body := c.statements(s.body)
-	scope := c.leave()
+	scope := c.leaveScope()
 	filters := c.filterChain(s.filters)
 	return func(r *run, f *frame) signal {
 		scope.init(r, f)
@@ -371,24 +371,24 @@ func (c *compiler) filterBlock(s filterBlock) exec {
 		if v := filters(r, f, StringValue(text)); r.err == nil {
 			r.out = appendStr(r.out, v)
 		}
-		return r.written()
+		return r.endOutput()
 	}
 }
 
-func (c *compiler) with(s withStmt) exec {
+func (c *compiler) withStatement(s withStmt) exec {
 	values := c.exprs(s.values)
 	var params []string
 	for _, t := range s.targets {
-		t.each(func(n string) { params = append(params, n) })
+		t.eachName(func(n string) { params = append(params, n) })
 	}
-	c.enter(s.body, params...)
+	c.enterScope(s.body, params...)
 
 	stores := make([]func(*run, *frame, Value), len(s.targets))
 	for i, t := range s.targets {
 		stores[i] = c.store(t)
 	}
 	body := c.statements(s.body)
-	scope := c.leave()
+	scope := c.leaveScope()
 	return func(r *run, f *frame) signal {
 		var buf [8]Value
 		got, _ := r.evalAll(f, values, buf[:0])
@@ -399,7 +399,7 @@ func (c *compiler) with(s withStmt) exec {
 		if r.err != nil {
 			return stop
 		}
-		return r.body(f, body)
+		return r.execAll(f, body)
 	}
 }
 
@@ -440,6 +440,6 @@ func (c *compiler) store(t target) func(*run, *frame, Value) {
 		}
 	}
 
-	slot := c.define(t.name)
+	slot := c.defineSlot(t.name)
 	return func(r *run, f *frame, v Value) { f.slots[slot] = v }
 }

@@ -12,23 +12,23 @@ import "slices"
 // Where vLLM's own analysis gives up before it has found one, at a loop or an assignment with a
 // target that is not one name, the answer is no, as there.
 func wantsParts(body []statement) bool {
-	a := analysis{body: body, params: map[string][]string{}}
-	return a.messages() && a.content()
+	a := contentAnalysis{body: body, contentParams: map[string][]string{}}
+	return a.findMessageVariables() && a.findContentLoop()
 }
 
-type analysis struct {
+type contentAnalysis struct {
 	body []statement
-	// items are the variables that loops over messages bind.
-	items []string
-	// params are the parameters of macros that are handed a content, by the macro's name.
-	params map[string][]string
+	// messageVars are the variables that loops over messages bind.
+	messageVars []string
+	// contentParams are the parameters of macros that are handed a content, by the macro's name.
+	contentParams map[string][]string
 }
 
-// messages finds the items; it says no where the analysis gives up.
-func (a *analysis) messages() bool {
+// findMessageVariables finds the items; it says no where the analysis gives up.
+func (a *contentAnalysis) findMessageVariables() bool {
 	lists, ok := []string{"messages"}, true
 	for at := 0; at < len(lists); at++ {
-		each(a.body, func(s statement) {
+		eachStatement(a.body, func(s statement) {
 			if set, is := s.(setStmt); is && accesses(set.value, lists[at], "") {
 				ok = ok && set.target.tuple == nil && set.target.attr == ""
 				if !slices.Contains(lists, set.target.name) {
@@ -38,19 +38,19 @@ func (a *analysis) messages() bool {
 		})
 	}
 
-	each(a.body, func(s statement) {
+	eachStatement(a.body, func(s statement) {
 		if loop, is := s.(forStmt); is && slices.ContainsFunc(lists, func(l string) bool { return accesses(loop.iter, l, "") }) {
 			ok = ok && loop.target.tuple == nil
-			a.items = append(a.items, loop.target.name)
+			a.messageVars = append(a.messageVars, loop.target.name)
 		}
 	})
 	return ok
 }
 
-// content says whether a loop goes through a content.
-func (a *analysis) content() bool {
+// findContentLoop says whether a loop goes through a content.
+func (a *contentAnalysis) findContentLoop() bool {
 	var macros []*macroStmt
-	each(a.body, func(s statement) {
+	eachStatement(a.body, func(s statement) {
 		if m, is := s.(*macroStmt); is && m.name != "" {
 			macros = append(macros, m)
 		}
@@ -63,34 +63,34 @@ func (a *analysis) content() bool {
 		}
 		for _, m := range macros {
 			if n, is := c.of.(name); is && n.id == m.name {
-				a.handed(m, c.args)
+				a.noteContentParams(m, c.args)
 			}
 		}
 	})
 
-	return a.loop(a.body, nil, false)
+	return a.hasContentLoop(a.body, nil, false)
 }
 
-// handed notes which parameters of m a call hands a content.
-func (a *analysis) handed(m *macroStmt, args callArgs) {
+// noteContentParams notes which parameters of m a call hands a content.
+func (a *contentAnalysis) noteContentParams(m *macroStmt, args callArgs) {
 	for i, e := range args.positional {
 		if i < len(m.params) && a.isContent(e) {
-			a.params[m.name] = append(a.params[m.name], m.params[i])
+			a.contentParams[m.name] = append(a.contentParams[m.name], m.params[i])
 		}
 	}
 	for i, e := range args.named {
 		if slices.Contains(m.params, args.names[i]) && a.isContent(e) {
-			a.params[m.name] = append(a.params[m.name], args.names[i])
+			a.contentParams[m.name] = append(a.contentParams[m.name], args.names[i])
 		}
 	}
 }
 
-func (a *analysis) isContent(e expression) bool {
-	return slices.ContainsFunc(a.items, func(i string) bool { return accesses(e, i, "content") })
+func (a *contentAnalysis) isContent(e expression) bool {
+	return slices.ContainsFunc(a.messageVars, func(i string) bool { return accesses(e, i, "content") })
 }
 
-// loop looks for the loop in body, which is in a macro, with these parameters of it, or in none.
-func (a *analysis) loop(body []statement, params []string, macro bool) bool {
+// hasContentLoop looks for the loop in body, which is in a macro, with these parameters of it, or in none.
+func (a *contentAnalysis) hasContentLoop(body []statement, params []string, macro bool) bool {
 	found := false
 	for _, s := range body {
 		switch s := s.(type) {
@@ -99,11 +99,11 @@ func (a *analysis) loop(body []statement, params []string, macro bool) bool {
 			over := a.isContent(s.iter) || named && (slices.Contains(params, n.id) || !macro && n.id == "content")
 			found = found || over && s.target.tuple == nil
 		case *macroStmt:
-			found = found || a.loop(s.body, append(slices.Clip(params), a.params[s.name]...), true)
+			found = found || a.hasContentLoop(s.body, append(slices.Clip(params), a.contentParams[s.name]...), true)
 			continue
 		}
-		for _, b := range bodies(s) {
-			found = found || a.loop(b, params, macro)
+		for _, b := range innerBodies(s) {
+			found = found || a.hasContentLoop(b, params, macro)
 		}
 	}
 
@@ -131,18 +131,18 @@ func accesses(e expression, variable, key string) bool {
 	return key == "" && is(e)
 }
 
-// each calls visit for every statement of body, inner ones included.
-func each(body []statement, visit func(statement)) {
+// eachStatement calls visit for every statement of body, inner ones included.
+func eachStatement(body []statement, visit func(statement)) {
 	for _, s := range body {
 		visit(s)
-		for _, b := range bodies(s) {
-			each(b, visit)
+		for _, b := range innerBodies(s) {
+			eachStatement(b, visit)
 		}
 	}
 }
 
-// bodies are the statements directly inside s.
-func bodies(s statement) [][]statement {
+// innerBodies are the statements directly inside s.
+func innerBodies(s statement) [][]statement {
 	switch s := s.(type) {
 	case ifStmt:
 		return append(slices.Clip(s.bodies), s.els)

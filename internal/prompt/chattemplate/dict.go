@@ -39,13 +39,13 @@ func (d *Dict) Set(key string, v Value) { d.set(StringValue(key), v) }
 
 // Get is the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) {
-	if i := d.findName(key); i >= 0 {
+	if i := d.indexOfName(key); i >= 0 {
 		return d.values[i], true
 	}
 	return undefined, false
 }
 
-func (d *Dict) findName(key string) int {
+func (d *Dict) indexOfName(key string) int {
 	if d.byName != nil {
 		if i, ok := d.byName[key]; ok {
 			return i
@@ -61,9 +61,9 @@ func (d *Dict) findName(key string) int {
 	return -1
 }
 
-func (d *Dict) find(key Value) int {
+func (d *Dict) indexOf(key Value) int {
 	if key.kind == String {
-		return d.findName(key.str)
+		return d.indexOfName(key.str)
 	}
 	for i := range d.keys {
 		if d.keys[i].kind != String && equal(d.keys[i], key) {
@@ -74,14 +74,14 @@ func (d *Dict) find(key Value) int {
 }
 
 func (d *Dict) get(key Value) (Value, bool) {
-	if i := d.find(key); i >= 0 {
+	if i := d.indexOf(key); i >= 0 {
 		return d.values[i], true
 	}
 	return undefined, false
 }
 
 func (d *Dict) set(key, v Value) {
-	if i := d.find(key); i >= 0 {
+	if i := d.indexOf(key); i >= 0 {
 		d.values[i] = v
 		return
 	}

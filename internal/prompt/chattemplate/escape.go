@@ -23,7 +23,7 @@ func unescape(s string) (string, error) {
 			break
 		}
 		out = append(out, s[:i]...)
-		n, r, err := oneEscape(s[i:])
+		n, r, err := decodeEscape(s[i:])
 		switch {
 		case err != nil:
 			return "", err
@@ -44,9 +44,9 @@ var simpleEscapes = map[byte]rune{
 	'\n': -1, // a newline that is escaped is left out
 }
 
-// oneEscape is the length of the escape that s begins with and what it stands for, -1 for
+// decodeEscape is the length of the escape that s begins with and what it stands for, -1 for
 // nothing; the length is 0 where it is none.
-func oneEscape(s string) (n int, r rune, err error) {
+func decodeEscape(s string) (n int, r rune, err error) {
 	if r, ok := simpleEscapes[s[1]]; ok {
 		return 2, r, nil
 	}

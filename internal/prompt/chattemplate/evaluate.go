@@ -85,7 +85,7 @@ func (c *compiler) attribute(e attribute) eval {
 			if item, ok := v.dict().Get(e.name); ok {
 				return item
 			}
-			return missing(e.name)
+			return undefinedValue(e.name)
 		}
 		return r.attr(v, e.name)
 	}
@@ -132,7 +132,7 @@ func (c *compiler) unary(e unary) eval {
 	if e.op == "not" {
 		return func(r *run, f *frame) Value { return BoolValue(!of(r, f).truth()) }
 	}
-	return func(r *run, f *frame) Value { return r.sign(e.op, of(r, f)) }
+	return func(r *run, f *frame) Value { return r.unarySign(e.op, of(r, f)) }
 }
 
 func (c *compiler) binary(e binary) eval {
@@ -191,20 +191,20 @@ func (c *compiler) comparison(e compare) eval {
 		for i, next := range rest {
 			b := next(r, f)
 			if r.err != nil || !r.compare(e.ops[i], a, b) {
-				return falseV
+				return falseValue
 			}
 			a = b
 		}
-		return trueV
+		return trueValue
 	}
 }
 
 func (c *compiler) conditional(e conditional) eval {
-	defer func(outer bool) { c.soft = outer }(c.soft)
-	c.soft = true
+	defer func(outer bool) { c.insideIf = outer }(c.insideIf)
+	c.insideIf = true
 	test, then := c.expr(e.test), c.expr(e.then)
 	els := func(*run, *frame) Value {
-		return missing("the inline if-expression evaluated to false and no else section was defined: it")
+		return undefinedValue("the inline if-expression evaluated to false and no else section was defined: it")
 	}
 	if e.els != nil {
 		els = c.expr(e.els)
@@ -242,13 +242,13 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 			out.positional = append(out.positional, items...)
 		}
 		if dict != nil {
-			r.spread(out, dict(r, f))
+			r.addKeywords(out, dict(r, f))
 		}
 		return out
 	}
 }
 
-func (r *run) spread(out *arguments, v Value) {
+func (r *run) addKeywords(out *arguments, v Value) {
 	if v.kind != DictKind {
 		r.failf("argument after ** must be a mapping, not %s", v.typeName())
 		return

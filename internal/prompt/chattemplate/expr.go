@@ -10,10 +10,10 @@ import (
 // then postfix, filters and tests.
 
 func (p *parser) expr() expression {
-	if !p.nest() {
+	if !p.enterNesting() {
 		return nil
 	}
-	defer p.leave()
+	defer p.leaveNesting()
 
 	e := p.or()
 	for p.err == nil && p.acceptName("if") {
@@ -43,10 +43,10 @@ func (p *parser) and() expression {
 }
 
 func (p *parser) not() expression {
-	if !p.nest() {
+	if !p.enterNesting() {
 		return nil
 	}
-	defer p.leave()
+	defer p.leaveNesting()
 	if p.acceptName("not") {
 		return unary{"not", p.not()}
 	}
@@ -59,7 +59,7 @@ func (p *parser) comparison() expression {
 	c := compare{first: p.sum()}
 	for p.err == nil {
 		op := ""
-		switch t := p.cur(); {
+		switch t := p.current(); {
 		case t.kind == operator && slices.Contains(comparisons, t.text):
 			op = t.text
 		case p.isName("in"):
@@ -81,16 +81,16 @@ func (p *parser) comparison() expression {
 	return c
 }
 
-// leftward reads operands with left-associative operators between.
-func (p *parser) leftward(operand func() expression, ops ...string) expression {
+// leftAssociative reads operands with left-associative operators between.
+func (p *parser) leftAssociative(operand func() expression, ops ...string) expression {
 	e := operand()
-	for p.err == nil && p.cur().kind == operator && slices.Contains(ops, p.cur().text) {
+	for p.err == nil && p.current().kind == operator && slices.Contains(ops, p.current().text) {
 		e = binary{p.advance().text, e, operand()}
 	}
 	return e
 }
 
-func (p *parser) sum() expression { return p.leftward(p.concat, "+", "-") }
+func (p *parser) sum() expression { return p.leftAssociative(p.concat, "+", "-") }
 
 func (p *parser) concat() expression {
 	parts := []expression{p.product()}
@@ -103,18 +103,18 @@ func (p *parser) concat() expression {
 	return concat{parts}
 }
 
-func (p *parser) product() expression { return p.leftward(p.power, "*", "/", "//", "%") }
+func (p *parser) product() expression { return p.leftAssociative(p.power, "*", "/", "//", "%") }
 
 // power is left-associative in Jinja.
 func (p *parser) power() expression {
-	return p.leftward(func() expression { return p.unary(true) }, "**")
+	return p.leftAssociative(func() expression { return p.unary(true) }, "**")
 }
 
 func (p *parser) unary(filters bool) expression {
-	if !p.nest() {
+	if !p.enterNesting() {
 		return nil
 	}
-	defer p.leave()
+	defer p.leaveNesting()
 
 	var e expression
 	switch {
@@ -128,15 +128,15 @@ func (p *parser) unary(filters bool) expression {
 
 	e = p.postfix(e)
 	if filters {
-		e = p.filtered(e)
+		e = p.filtersAndTests(e)
 	}
 	return e
 }
 
-var constants = map[string]Value{"true": trueV, "True": trueV, "false": falseV, "False": falseV, "none": none, "None": none}
+var constants = map[string]Value{"true": trueValue, "True": trueValue, "false": falseValue, "False": falseValue, "none": none, "None": none}
 
 func (p *parser) primary() expression {
-	t := p.cur()
+	t := p.current()
 	switch {
 	case t.kind == nameToken:
 		p.advance()
@@ -146,7 +146,7 @@ func (p *parser) primary() expression {
 		return name{t.text}
 	case t.kind == stringToken:
 		s := p.advance().text
-		for p.cur().kind == stringToken { // adjacent strings are one
+		for p.current().kind == stringToken { // adjacent strings are one
 			s += p.advance().text
 		}
 		return constant{StringValue(s)}
@@ -160,7 +160,7 @@ func (p *parser) primary() expression {
 		p.expectOp(")")
 		return e
 	case p.acceptOp("["):
-		return listLit{p.items("]")}
+		return listLit{p.listItems("]")}
 	case p.acceptOp("{"):
 		return p.dict()
 	}
@@ -183,12 +183,12 @@ func (p *parser) parenthesized() expression {
 	if p.isOp(")") {
 		return tupleLit{}
 	}
-	return p.tupleOf(true)
+	return p.exprOrTuple(true)
 }
 
-// tupleOf reads an expression or, with commas, a tuple. conditionals says whether "a if b" may
+// exprOrTuple reads an expression or, with commas, a tuple. conditionals says whether "a if b" may
 // stand there; a name among ends ends it.
-func (p *parser) tupleOf(conditionals bool, ends ...string) expression {
+func (p *parser) exprOrTuple(conditionals bool, ends ...string) expression {
 	one := p.expr
 	if !conditionals {
 		one = p.or
@@ -201,7 +201,7 @@ func (p *parser) tupleOf(conditionals bool, ends ...string) expression {
 
 	items := []expression{first}
 	for p.err == nil && p.acceptOp(",") {
-		if t := p.cur(); t.kind == endVariable || t.kind == endBlock || p.isOp(")") || t.kind == nameToken &&
+		if t := p.current(); t.kind == endVariable || t.kind == endBlock || p.isOp(")") || t.kind == nameToken &&
 			slices.Contains(ends, t.text) {
 			break
 		}
@@ -210,7 +210,7 @@ func (p *parser) tupleOf(conditionals bool, ends ...string) expression {
 	return tupleLit{items}
 }
 
-func (p *parser) items(end string) (items []expression) {
+func (p *parser) listItems(end string) (items []expression) {
 	for p.err == nil && !p.isOp(end) {
 		if len(items) > 0 {
 			p.expectOp(",")
@@ -249,19 +249,19 @@ func (p *parser) postfix(e expression) expression {
 		case p.isOp(".") || p.isOp("["):
 			e = p.member(e)
 		case p.isOp("("):
-			line := p.cur().line
+			line := p.current().line
 			e = call{e, p.arguments(), line}
 		default:
 			return e
 		}
 		if n > 2*maxDepth {
-			p.errorf(p.cur().line, "template is nested too deeply")
+			p.errorf(p.current().line, "template is nested too deeply")
 		}
 	}
 	return e
 }
 
-func (p *parser) filtered(e expression) expression {
+func (p *parser) filtersAndTests(e expression) expression {
 	for n := 0; p.err == nil; n++ {
 		switch {
 		case p.acceptOp("|"):
@@ -269,13 +269,13 @@ func (p *parser) filtered(e expression) expression {
 		case p.acceptName("is"):
 			e = p.test(e)
 		case p.isOp("("):
-			line := p.cur().line
+			line := p.current().line
 			e = call{e, p.arguments(), line}
 		default:
 			return e
 		}
 		if n > 2*maxDepth {
-			p.errorf(p.cur().line, "template is nested too deeply")
+			p.errorf(p.current().line, "template is nested too deeply")
 		}
 	}
 	return e
@@ -307,7 +307,7 @@ func (p *parser) member(e expression) expression {
 	p.expectOp("]")
 	switch {
 	case len(items) == 0:
-		p.errorf(p.cur().line, "expected an index")
+		p.errorf(p.current().line, "expected an index")
 		return nil
 	case len(items) > 1:
 		return subscript{e, tupleLit{items}}
@@ -339,14 +339,14 @@ func (p *parser) indexOrSlice(of expression) expression {
 
 func (p *parser) filterCall(of expression) filterExpr {
 	t := p.expect(nameToken, "name of a filter")
-	f := filterExpr{of: of, name: p.dotted(t.text), line: t.line}
+	f := filterExpr{of: of, name: p.dottedName(t.text), line: t.line}
 	if p.isOp("(") {
 		f.args = p.arguments()
 	}
 	return f
 }
 
-func (p *parser) dotted(s string) string {
+func (p *parser) dottedName(s string) string {
 	for p.acceptOp(".") {
 		s += "." + p.expect(nameToken, "name").text
 	}
@@ -357,8 +357,8 @@ func (p *parser) dotted(s string) string {
 func (p *parser) test(of expression) expression {
 	negated := p.acceptName("not")
 	t := p.expect(nameToken, "name of a test")
-	e := testExpr{of: of, name: p.dotted(t.text), line: t.line}
-	switch c := p.cur(); {
+	e := testExpr{of: of, name: p.dottedName(t.text), line: t.line}
+	switch c := p.current(); {
 	case p.isOp("("):
 		e.args = p.arguments()
 	case c.kind == stringToken, c.kind == intToken, c.kind == floatToken, p.isOp("["), p.isOp("{"),
@@ -390,12 +390,12 @@ func (p *parser) arguments() (a callArgs) {
 			a.star = p.expr()
 		case p.acceptOp("**"):
 			a.dict = p.expr()
-		case p.cur().kind == nameToken && p.peek().kind == operator && p.peek().text == "=":
+		case p.current().kind == nameToken && p.peek().kind == operator && p.peek().text == "=":
 			a.names = append(a.names, p.advance().text)
 			p.advance()
 			a.named = append(a.named, p.expr())
 		case len(a.names) > 0 || a.dict != nil || a.star != nil:
-			p.errorf(p.cur().line, "invalid syntax for function call expression")
+			p.errorf(p.current().line, "invalid syntax for function call expression")
 		default:
 			a.positional = append(a.positional, p.expr())
 		}

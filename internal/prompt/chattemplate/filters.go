@@ -14,19 +14,19 @@ func init() {
 		"tojson": tojson, "default": defaultFilter, "d": defaultFilter,
 		"trim":   func(r *run, v Value, a *arguments) Value { return r.strip(text(v), a, true, true) },
 		"length": lengthFilter, "count": lengthFilter,
-		"string":     func(r *run, v Value, _ *arguments) Value { return r.asText(v) },
+		"string":     func(r *run, v Value, _ *arguments) Value { return r.str(v) },
 		"lower":      textFilter(lower),
 		"upper":      textFilter(upper),
 		"capitalize": textFilter(capitalize),
 		"title":      textFilter(titleFilter),
-		"safe":       func(r *run, v Value, _ *arguments) Value { return markup(text(v)) },
+		"safe":       func(r *run, v Value, _ *arguments) Value { return markupValue(text(v)) },
 		"escape":     escapeFilter, "e": escapeFilter,
-		"forceescape": func(r *run, v Value, _ *arguments) Value { return markup(htmlEscape(text(v))) },
+		"forceescape": func(r *run, v Value, _ *arguments) Value { return markupValue(htmlEscape(text(v))) },
 		"replace":     replaceFilter, "format": formatFilter, "join": joinFilter, "list": listFilter, "items": itemsFilter,
 		"first": firstFilter, "last": lastFilter, "reverse": reverseFilter, "map": mapFilter,
-		"select": pick(true, false), "reject": pick(false, false), "selectattr": pick(true, true), "rejectattr": pick(false, true),
+		"select": selectFilter(true, false), "reject": selectFilter(false, false), "selectattr": selectFilter(true, true), "rejectattr": selectFilter(false, true),
 		"sort": sortFilter, "dictsort": dictSort, "unique": unique, "sum": sumFilter,
-		"min": extreme(-1), "max": extreme(1), "batch": batch, "groupby": groupBy,
+		"min": extremeFilter(-1), "max": extremeFilter(1), "batch": batch, "groupby": groupBy,
 		"int": intFilter, "float": floatFilter, "round": roundFilter, "abs": absFilter,
 		"indent": indent, "attr": attrFilter, "center": center, "wordcount": wordCount,
 		"truncate": truncateFilter, "slice": sliceFilter, "urlencode": urlEncode, "xmlattr": xmlAttr,
@@ -38,14 +38,14 @@ func textFilter(change func(string) string) filter {
 	return func(r *run, v Value, _ *arguments) Value { return r.newString(change(text(v))) }
 }
 
-func (r *run) asText(v Value) Value {
+func (r *run) str(v Value) Value {
 	if v.kind == String {
 		return v
 	}
 	return r.newString(text(v))
 }
 
-func markup(s string) Value { return Value{kind: String, str: s, markup: true} }
+func markupValue(s string) Value { return Value{kind: String, str: s, markup: true} }
 
 var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 
@@ -55,7 +55,7 @@ func escapeFilter(r *run, v Value, _ *arguments) Value {
 	if v.markup {
 		return v
 	}
-	return markup(htmlEscape(text(v)))
+	return markupValue(htmlEscape(text(v)))
 }
 
 func titleFilter(s string) string {
@@ -82,10 +82,10 @@ func titleFilter(s string) string {
 // HTML.
 func tojson(r *run, v Value, a *arguments) Value {
 	style := plainStyle
-	style.ascii = a.take(0, "ensure_ascii", falseV).truth()
-	style.sortKeys = a.take(3, "sort_keys", falseV).truth()
+	style.ascii = a.argument(0, "ensure_ascii", falseValue).truth()
+	style.sortKeys = a.argument(3, "sort_keys", falseValue).truth()
 
-	switch in := a.take(1, "indent", none); {
+	switch in := a.argument(1, "indent", none); {
 	case in.isSmallInt():
 		style.lines, style.item = true, ","
 		style.indent = strings.Repeat(" ", int(max(0, min(64, in.int()))))
@@ -95,7 +95,7 @@ func tojson(r *run, v Value, a *arguments) Value {
 		style.indent = in.str
 	}
 
-	if sep := a.take(2, "separators", none); sep.kind == ListKind {
+	if sep := a.argument(2, "separators", none); sep.kind == ListKind {
 		if l := sep.list(); len(l.Items) == 2 {
 			style.item, style.colon = text(l.Items[0]), text(l.Items[1])
 		}
@@ -106,28 +106,28 @@ func tojson(r *run, v Value, a *arguments) Value {
 		return r.failf("%v", err)
 	}
 
-	r.made(len(b))
-	return makeString(b)
+	r.chargeString(len(b))
+	return stringOf(b)
 }
 
 func defaultFilter(_ *run, v Value, a *arguments) Value {
-	if v.kind == Undefined || a.take(1, "boolean", falseV).truth() && !v.truth() {
-		return a.take(0, "default_value", StringValue(""))
+	if v.kind == Undefined || a.argument(1, "boolean", falseValue).truth() && !v.truth() {
+		return a.argument(0, "default_value", StringValue(""))
 	}
 	return v
 }
 
 func lengthFilter(r *run, v Value, _ *arguments) Value {
-	n, _ := r.size(v)
+	n, _ := r.pyLen(v)
 	return IntValue(n)
 }
 
 func replaceFilter(r *run, v Value, a *arguments) Value {
 	count := -1
-	if c := a.take(2, "count", none); c.kind != None {
+	if c := a.argument(2, "count", none); c.kind != None {
 		count = r.intArg(a, 2, "count", -1)
 	}
-	return r.replace(text(v), text(a.take(0, "old", undefined)), text(a.take(1, "new", undefined)), count)
+	return r.replaceSubstring(text(v), text(a.argument(0, "old", undefined)), text(a.argument(1, "new", undefined)), count)
 }
 
 func formatFilter(r *run, v Value, a *arguments) Value {
@@ -147,15 +147,15 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 		return undefined
 	}
 
-	sep := text(a.take(0, "d", StringValue("")))
-	attr := a.take(1, "attribute", none)
+	sep := text(a.argument(0, "d", StringValue("")))
+	attr := a.argument(1, "attribute", none)
 	var b []byte
 	for i, item := range items {
 		if i > 0 {
 			b = append(b, sep...)
 		}
 		if attr.kind != None {
-			item = r.path(item, attr, none)
+			item = r.lookUpPath(item, attr, none)
 		}
 		b = appendStr(b, item)
 		if len(b) > r.lim.Output || !r.charge(1+len(sep)/16) {
@@ -163,8 +163,8 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 		}
 	}
 
-	r.made(len(b))
-	return makeString(b)
+	r.chargeString(len(b))
+	return stringOf(b)
 }
 
 func listFilter(r *run, v Value, _ *arguments) Value {
@@ -187,16 +187,16 @@ func itemsFilter(r *run, v Value, _ *arguments) Value {
 
 func firstFilter(r *run, v Value, _ *arguments) Value {
 	if l := v.list(); l != nil && l.seq == generatorSeq { // reads one element only
-		if l.next == len(l.Items) {
-			return missing("No first item, sequence was empty: first")
+		if l.nextUnread == len(l.Items) {
+			return undefinedValue("No first item, sequence was empty: first")
 		}
-		l.next++
-		return l.Items[l.next-1]
+		l.nextUnread++
+		return l.Items[l.nextUnread-1]
 	}
 
 	items, ok := r.iterate(v)
 	if !ok || len(items) == 0 {
-		return missing("No first item, sequence was empty: first")
+		return undefinedValue("No first item, sequence was empty: first")
 	}
 	return items[0]
 }
@@ -207,7 +207,7 @@ func lastFilter(r *run, v Value, _ *arguments) Value {
 	}
 	items, ok := r.iterate(v)
 	if !ok || len(items) == 0 {
-		return missing("No last item, sequence was empty: last")
+		return undefinedValue("No last item, sequence was empty: last")
 	}
 	return items[len(items)-1]
 }
@@ -222,17 +222,17 @@ func reverseFilter(r *run, v Value, _ *arguments) Value {
 	}
 
 	out := append([]Value{}, items...)
-	reverse(out)
+	reverseSlice(out)
 	return sequenceOf(generatorSeq, out)
 }
 
-// path is what Jinja's filters call an attribute: "a.b.0".
-func (r *run) path(v, attr, absent Value) Value {
+// lookUpPath is what Jinja's filters call an attribute: "a.b.0".
+func (r *run) lookUpPath(v, attr, absent Value) Value {
 	if attr.isSmallInt() {
 		return r.item(v, attr)
 	}
 	for _, part := range strings.Split(text(attr), ".") {
-		if n, ok := digits(part); ok {
+		if n, ok := parseIndex(part); ok {
 			v = r.item(v, IntValue(n))
 		} else {
 			v = r.item(v, StringValue(part))
@@ -245,7 +245,7 @@ func (r *run) path(v, attr, absent Value) Value {
 	return v
 }
 
-func digits(s string) (n int, ok bool) {
+func parseIndex(s string) (n int, ok bool) {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' || i > 8 {
 			return 0, false
@@ -271,7 +271,7 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 			absent = none
 		}
 		for i, item := range items {
-			out[i] = r.path(item, attr, absent)
+			out[i] = r.lookUpPath(item, attr, absent)
 		}
 		return sequenceOf(generatorSeq, out)
 	}
@@ -295,8 +295,8 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
-// pick is select, reject and their kin over attributes.
-func pick(want, byAttr bool) filter {
+// selectFilter is select, reject and their kin over attributes.
+func selectFilter(want, byAttr bool) filter {
 	return func(r *run, v Value, a *arguments) Value {
 		if !v.truth() {
 			return sequenceOf(generatorSeq, nil)
@@ -326,7 +326,7 @@ func pick(want, byAttr bool) filter {
 		for _, item := range items {
 			tested := item
 			if byAttr {
-				tested = r.path(item, attr, none)
+				tested = r.lookUpPath(item, attr, none)
 			}
 			if test(r, tested, &args) == want {
 				out = append(out, item)
@@ -345,7 +345,7 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 	args := c.args(e.args)
 	f, ok := filters[e.name]
 	if !ok {
-		if !c.soft {
+		if !c.insideIf {
 			c.fail(e.line, "No filter named '"+e.name+"'.")
 		}
 		return func(r *run, _ *frame) Value { return r.failf("No filter named '%s'.", e.name) }
@@ -377,11 +377,11 @@ var noArguments arguments
 func (c *compiler) filterChain(chain []filterExpr) func(*run, *frame, Value) Value {
 	steps := make([]eval, len(chain))
 	for i, f := range chain {
-		steps[i] = c.filter(f, func(r *run, _ *frame) Value { return r.piped })
+		steps[i] = c.filter(f, func(r *run, _ *frame) Value { return r.filterInput })
 	}
 	return func(r *run, f *frame, v Value) Value {
 		for _, step := range steps {
-			r.piped = v
+			r.filterInput = v
 			v = step(r, f)
 		}
 		return v

@@ -62,9 +62,9 @@ func (r *run) percent(s string, v Value) Value {
 		if used >= len(args) {
 			return r.failf("not enough arguments for format string")
 		}
-		b = r.percentValue(b, f, args[used])
+		b = r.appendPercentValue(b, f, args[used])
 		used++
-		if !r.made(len(b)) {
+		if !r.chargeString(len(b)) {
 			return undefined
 		}
 	}
@@ -72,7 +72,7 @@ func (r *run) percent(s string, v Value) Value {
 	if used < len(args) && !(single && (v.kind == DictKind || v.kind == ListKind)) && r.err == nil {
 		return r.failf("not all arguments converted during string formatting")
 	}
-	return makeString(b)
+	return stringOf(b)
 }
 
 // percentSpec reads flags, width, precision and verb.
@@ -92,9 +92,9 @@ func percentSpec(s string) (f spec, rest string) {
 		s = s[1:]
 	}
 
-	f.width, s = number(s)
+	f.width, s = cutNumber(s)
 	if strings.HasPrefix(s, ".") {
-		f.precision, s = number(s[1:])
+		f.precision, s = cutNumber(s[1:])
 	}
 
 	s = strings.TrimLeft(s, "hlL")
@@ -104,15 +104,15 @@ func percentSpec(s string) (f spec, rest string) {
 	return f, s
 }
 
-// number reads digits; what is absurdly wide is cut to a width that limits refuse.
-func number(s string) (n int, rest string) {
+// cutNumber reads digits; what is absurdly wide is cut to a width that limits refuse.
+func cutNumber(s string) (n int, rest string) {
 	for s != "" && s[0] >= '0' && s[0] <= '9' {
 		n, s = min(n*10+int(s[0]-'0'), 1<<30), s[1:]
 	}
 	return n, s
 }
 
-func (r *run) percentValue(b []byte, f spec, v Value) []byte {
+func (r *run) appendPercentValue(b []byte, f spec, v Value) []byte {
 	var body string
 	switch f.verb {
 	case 's':
@@ -135,24 +135,24 @@ func (r *run) percentValue(b []byte, f spec, v Value) []byte {
 		if f.verb == 'i' || f.verb == 'u' {
 			f.verb = 'd'
 		}
-		return r.pad2(b, f, formatInt(f, v))
+		return r.appendPadded(b, f, formatInt(f, v))
 	case 'f', 'F', 'e', 'E', 'g', 'G':
 		if !v.isNumber() {
 			r.failf("must be real number, not %s", v.typeName())
 			return b
 		}
-		return r.pad2(b, f, formatFloat(f, v.number()))
+		return r.appendPadded(b, f, formatFloat(f, v.number()))
 	default:
 		r.failf("unsupported format character '%c'", f.verb)
 		return b
 	}
 
-	if f.precision >= 0 && f.precision < length(body) {
-		body = body[:offset(body, f.precision)]
+	if f.precision >= 0 && f.precision < runeCount(body) {
+		body = body[:byteOffset(body, f.precision)]
 	}
 
 	f.zero = false
-	return r.pad2(b, f, body)
+	return r.appendPadded(b, f, body)
 }
 
 // formatInt is the digits of v, with sign and prefix.
@@ -169,15 +169,15 @@ func formatInt(f spec, v Value) string {
 	}
 
 	if f.comma {
-		digits = group(digits, ',')
+		digits = groupThousands(digits, ',')
 	} else if f.grouped {
-		digits = group(digits, '_')
+		digits = groupThousands(digits, '_')
 	}
 
 	if f.alternate && base != 10 {
 		digits = "0" + string(f.verb) + digits
 	}
-	return signed(f, i.Sign() < 0, digits)
+	return withSign(f, i.Sign() < 0, digits)
 }
 
 func formatFloat(f spec, x float64) string {
@@ -201,12 +201,12 @@ func formatFloat(f spec, x float64) string {
 	digits = strings.NewReplacer("Inf", "inf", "NaN", "nan").Replace(digits)
 	if f.comma {
 		whole, rest, _ := strings.Cut(digits, ".")
-		digits = group(whole, ',')
+		digits = groupThousands(whole, ',')
 		if rest != "" {
 			digits += "." + rest
 		}
 	}
-	return signed(f, negative, digits)
+	return withSign(f, negative, digits)
 }
 
 // formatGeneral is %g: C's rule for the exponent, without trailing zeros.
@@ -235,7 +235,7 @@ func formatGeneral(x float64, precision int, verb byte) string {
 	return out
 }
 
-func signed(f spec, negative bool, digits string) string {
+func withSign(f spec, negative bool, digits string) string {
 	switch {
 	case negative:
 		return "-" + digits
@@ -245,7 +245,7 @@ func signed(f spec, negative bool, digits string) string {
 	return digits
 }
 
-func group(digits string, sep byte) string {
+func groupThousands(digits string, sep byte) string {
 	var b []byte
 	for i := range len(digits) {
 		if i > 0 && (len(digits)-i)%3 == 0 {
@@ -256,13 +256,13 @@ func group(digits string, sep byte) string {
 	return string(b)
 }
 
-// pad2 appends body, filled up to the width.
-func (r *run) pad2(b []byte, f spec, body string) []byte {
-	n := f.width - length(body)
+// appendPadded appends body, filled up to the width.
+func (r *run) appendPadded(b []byte, f spec, body string) []byte {
+	n := f.width - runeCount(body)
 	if n <= 0 {
 		return append(b, body...)
 	}
-	if !r.made(n * 4) {
+	if !r.chargeString(n * 4) {
 		return b
 	}
 

@@ -21,7 +21,7 @@ func init() {
 }
 
 func raiseException(r *run, a *arguments) Value {
-	return r.failf("%s", text(a.take(0, "message", undefined)))
+	return r.failf("%s", text(a.argument(0, "message", undefined)))
 }
 
 func rangeGlobal(r *run, a *arguments) Value {
@@ -65,8 +65,8 @@ func rangeGlobal(r *run, a *arguments) Value {
 	return sequenceOf(rangeSeq, items)
 }
 
-// pairs fills d from the arguments of dict() and namespace(): a mapping or pairs, and names.
-func (r *run) pairs(d *Dict, a *arguments) {
+// fillDict fills d from the arguments of dict() and namespace(): a mapping or pairs, and names.
+func (r *run) fillDict(d *Dict, a *arguments) {
 	if len(a.positional) > 0 {
 		from := a.positional[0]
 		if from.kind == DictKind {
@@ -92,13 +92,13 @@ func (r *run) pairs(d *Dict, a *arguments) {
 
 func dictGlobal(r *run, a *arguments) Value {
 	d := &Dict{}
-	r.pairs(d, a)
+	r.fillDict(d, a)
 	return DictValue(d)
 }
 
 func namespaceGlobal(r *run, a *arguments) Value {
 	ns := &namespace{}
-	r.pairs(&ns.attrs, a)
+	r.fillDict(&ns.attrs, a)
 	return Value{kind: object, ref: ns}
 }
 
@@ -128,7 +128,7 @@ func cyclerGlobal(r *run, a *arguments) Value {
 
 func joinerGlobal(r *run, a *arguments) Value {
 	used := false
-	sep := a.take(0, "sep", StringValue(", "))
+	sep := a.argument(0, "sep", StringValue(", "))
 	return function("joiner", func(*run, *arguments) Value {
 		if !used {
 			used = true

@@ -198,8 +198,8 @@ func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src:
 
 func fromJSON(p jsonParser) (Value, error) {
 	v := p.value(0)
-	p.space()
-	if p.err == nil && p.at != len(p.src) {
+	p.skipSpace()
+	if p.err == nil && p.offset != len(p.src) {
 		p.fail()
 	}
 	if p.err != nil {
@@ -210,7 +210,7 @@ func fromJSON(p jsonParser) (Value, error) {
 
 type jsonParser struct {
 	src    []byte
-	at     int
+	offset int
 	err    error
 	python bool
 }
@@ -218,8 +218,8 @@ type jsonParser struct {
 // notFinite reads a number that JSON does not have.
 func (p *jsonParser) notFinite() Value {
 	for word, f := range map[string]float64{"NaN": math.NaN(), "Infinity": math.Inf(1), "-Infinity": math.Inf(-1)} {
-		if bytes.HasPrefix(p.src[p.at:], []byte(word)) {
-			p.at += len(word)
+		if bytes.HasPrefix(p.src[p.offset:], []byte(word)) {
+			p.offset += len(word)
 			return FloatValue(f)
 		}
 	}
@@ -228,15 +228,15 @@ func (p *jsonParser) notFinite() Value {
 
 func (p *jsonParser) fail() Value {
 	if p.err == nil {
-		p.err = fmt.Errorf("parse JSON: unexpected input at byte %d", p.at)
+		p.err = fmt.Errorf("parse JSON: unexpected input at byte %d", p.offset)
 	}
-	p.at = len(p.src)
+	p.offset = len(p.src)
 	return undefined
 }
 
-func (p *jsonParser) space() byte {
-	for ; p.at < len(p.src); p.at++ {
-		if c := p.src[p.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
+func (p *jsonParser) skipSpace() byte {
+	for ; p.offset < len(p.src); p.offset++ {
+		if c := p.src[p.offset]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 			return c
 		}
 	}
@@ -247,8 +247,8 @@ func (p *jsonParser) value(depth int) Value {
 	if depth > maxNesting {
 		return p.fail()
 	}
-	switch c := p.space(); {
-	case p.python && (c == 'N' || c == 'I' || c == '-' && p.at+1 < len(p.src) && p.src[p.at+1] == 'I'):
+	switch c := p.skipSpace(); {
+	case p.python && (c == 'N' || c == 'I' || c == '-' && p.offset+1 < len(p.src) && p.src[p.offset+1] == 'I'):
 		return p.notFinite()
 	case c == '{':
 		return p.object(depth)
@@ -263,9 +263,9 @@ func (p *jsonParser) value(depth int) Value {
 	for _, w := range []struct {
 		word string
 		v    Value
-	}{{"true", trueV}, {"false", falseV}, {"null", none}} {
-		if len(p.src)-p.at >= len(w.word) && string(p.src[p.at:p.at+len(w.word)]) == w.word {
-			p.at += len(w.word)
+	}{{"true", trueValue}, {"false", falseValue}, {"null", none}} {
+		if len(p.src)-p.offset >= len(w.word) && string(p.src[p.offset:p.offset+len(w.word)]) == w.word {
+			p.offset += len(w.word)
 			return w.v
 		}
 	}
@@ -275,24 +275,24 @@ func (p *jsonParser) value(depth int) Value {
 
 func (p *jsonParser) object(depth int) Value {
 	d := &Dict{}
-	p.at++
+	p.offset++
 
 	for first := true; ; first = false {
-		switch c := p.space(); {
+		switch c := p.skipSpace(); {
 		case c == '}':
-			p.at++
+			p.offset++
 			return DictValue(d)
 		case c == ',' && !first:
-			p.at++
-			p.space()
+			p.offset++
+			p.skipSpace()
 		case !first:
 			return p.fail()
 		}
 		key := p.string()
-		if p.space() != ':' {
+		if p.skipSpace() != ':' {
 			return p.fail()
 		}
-		p.at++
+		p.offset++
 		v := p.value(depth + 1)
 		if p.err != nil {
 			return v
@@ -303,15 +303,15 @@ func (p *jsonParser) object(depth int) Value {
 
 func (p *jsonParser) array(depth int) Value {
 	var items []Value
-	p.at++
+	p.offset++
 
 	for first := true; ; first = false {
-		switch c := p.space(); {
+		switch c := p.skipSpace(); {
 		case c == ']':
-			p.at++
+			p.offset++
 			return ListValue(items)
 		case c == ',' && !first:
-			p.at++
+			p.offset++
 		case !first:
 			return p.fail()
 		}
@@ -324,44 +324,44 @@ func (p *jsonParser) array(depth int) Value {
 }
 
 func (p *jsonParser) string() string {
-	if p.at >= len(p.src) || p.src[p.at] != '"' {
+	if p.offset >= len(p.src) || p.src[p.offset] != '"' {
 		p.fail()
 		return ""
 	}
-	start, escaped := p.at, false
-	for p.at++; p.at < len(p.src) && p.src[p.at] != '"'; p.at++ {
-		switch c := p.src[p.at]; {
+	start, escaped := p.offset, false
+	for p.offset++; p.offset < len(p.src) && p.src[p.offset] != '"'; p.offset++ {
+		switch c := p.src[p.offset]; {
 		case c == '\\':
 			escaped = true
-			p.at++
+			p.offset++
 		case c < ' ':
 			p.fail()
 			return ""
 		}
 	}
 
-	if p.at >= len(p.src) {
+	if p.offset >= len(p.src) {
 		p.fail()
 		return ""
 	}
 
-	p.at++
+	p.offset++
 	if !escaped {
-		return string(p.src[start+1 : p.at-1])
+		return string(p.src[start+1 : p.offset-1])
 	}
 
 	var s string
-	if json.Unmarshal(p.src[start:p.at], &s) != nil {
+	if json.Unmarshal(p.src[start:p.offset], &s) != nil {
 		p.fail()
 	}
 	return s
 }
 
 func (p *jsonParser) number() Value {
-	start, whole := p.at, true
-	for ; p.at < len(p.src); p.at++ {
-		switch c := p.src[p.at]; {
-		case c >= '0' && c <= '9' || c == '-' && p.at == start:
+	start, whole := p.offset, true
+	for ; p.offset < len(p.src); p.offset++ {
+		switch c := p.src[p.offset]; {
+		case c >= '0' && c <= '9' || c == '-' && p.offset == start:
 			continue
 		case c == '.' || c == 'e' || c == 'E' || !whole && (c == '+' || c == '-'):
 			whole = false
@@ -370,9 +370,9 @@ func (p *jsonParser) number() Value {
 		break
 	}
 
-	s := string(p.src[start:p.at])
+	s := string(p.src[start:p.offset])
 	if !json.Valid([]byte(s)) {
-		p.at = start
+		p.offset = start
 		return p.fail()
 	}
 

@@ -72,7 +72,7 @@ type lexer struct {
 func lex(source string) ([]token, error) {
 	l := &lexer{src: normalizeNewlines(source), line: 1, lineStart: true}
 	for l.at < len(l.src) {
-		if err := l.outside(); err != nil {
+		if err := l.lexText(); err != nil {
 			return nil, err
 		}
 	}
@@ -109,8 +109,8 @@ func (l *lexer) advance(to int) {
 var rawTag = regexp.MustCompile(`^\{%[-+]?\s*raw\s*(-%\}\s*|%\})`)
 var endRawTag = regexp.MustCompile(`\{%[-+]?\s*endraw\s*(\+%\}|-%\}\s*|%\}\n?)`)
 
-// outside reads text up to the next tag, and the tag.
-func (l *lexer) outside() error {
+// lexText reads text up to the next tag, and the tag.
+func (l *lexer) lexText() error {
 	rest := l.src[l.at:]
 	i := nextTag(rest)
 	if i < 0 {
@@ -124,13 +124,13 @@ func (l *lexer) outside() error {
 	if i+2 < len(rest) && (rest[i+2] == '-' || rest[i+2] == '+') {
 		sign = rest[i+2]
 	}
-	if data := l.before(rest[:i], sign, tag != "{{"); data != "" {
+	if data := l.trimBeforeTag(rest[:i], sign, tag != "{{"); data != "" {
 		l.emit(dataToken, data)
 	}
 
 	l.advance(l.at + i)
 	if m := rawTag.FindString(rest[i:]); m != "" {
-		return l.raw(len(m))
+		return l.lexRawBlock(len(m))
 	}
 
 	skip := 2
@@ -140,7 +140,7 @@ func (l *lexer) outside() error {
 
 	switch tag {
 	case "{#":
-		return l.comment()
+		return l.skipComment()
 	case "{{":
 		l.emit(beginVariable, tag)
 	default:
@@ -148,7 +148,7 @@ func (l *lexer) outside() error {
 	}
 
 	l.advance(l.at + skip)
-	return l.inside(tag == "{%")
+	return l.lexTag(tag == "{%")
 }
 
 // nextTag is where the next {{, {% or {# begins, -1 for nowhere.
@@ -165,8 +165,8 @@ func nextTag(s string) int {
 	}
 }
 
-// before is the text before a tag without the white space that the tag takes.
-func (l *lexer) before(data string, sign byte, strips bool) string {
+// trimBeforeTag is the text before a tag without the white space that the tag takes.
+func (l *lexer) trimBeforeTag(data string, sign byte, strips bool) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(data, isSpace)
 	}
@@ -184,7 +184,7 @@ func (l *lexer) before(data string, sign byte, strips bool) string {
 	return data
 }
 
-func (l *lexer) comment() error {
+func (l *lexer) skipComment() error {
 	end := strings.Index(l.src[l.at+2:], "#}")
 	if end < 0 {
 		return l.errorf("missing end of comment tag")
@@ -215,8 +215,8 @@ func (l *lexer) skipSpace(i int) int {
 	return len(l.src) - len(strings.TrimLeftFunc(l.src[i:], isSpace))
 }
 
-// raw reads a raw block, whose text is not looked at.
-func (l *lexer) raw(opening int) error {
+// lexRawBlock reads a raw block, whose text is not looked at.
+func (l *lexer) lexRawBlock(opening int) error {
 	l.advance(l.at + opening)
 	m := endRawTag.FindStringIndex(l.src[l.at:])
 	if m == nil {
@@ -228,7 +228,7 @@ func (l *lexer) raw(opening int) error {
 	if tag[2] == '-' || tag[2] == '+' {
 		sign = tag[2]
 	}
-	if data := l.before(l.src[l.at:l.at+m[0]], sign, true); data != "" {
+	if data := l.trimBeforeTag(l.src[l.at:l.at+m[0]], sign, true); data != "" {
 		l.emit(dataToken, data)
 	}
 
@@ -240,8 +240,8 @@ func (l *lexer) raw(opening int) error {
 var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=",
 	".", ":", "|", ",", ";"}
 
-// inside reads the tokens of a tag up to its end.
-func (l *lexer) inside(block bool) error {
+// lexTag reads the tokens of a tag up to its end.
+func (l *lexer) lexTag(block bool) error {
 	var open []byte // brackets that wait for their end
 	for {
 		l.advance(l.skipSpace(l.at))
@@ -249,18 +249,18 @@ func (l *lexer) inside(block bool) error {
 			return l.errorf("unexpected end of template inside a tag")
 		}
 		if len(open) == 0 {
-			if done := l.tagEnd(block); done {
+			if done := l.lexTagEnd(block); done {
 				return nil
 			}
 		}
-		if err := l.expression(&open); err != nil {
+		if err := l.lexExpressionToken(&open); err != nil {
 			return err
 		}
 	}
 }
 
-// tagEnd reads the end of a tag, if it comes now.
-func (l *lexer) tagEnd(block bool) bool {
+// lexTagEnd reads the end of a tag, if it comes now.
+func (l *lexer) lexTagEnd(block bool) bool {
 	kind, end := endVariable, "}}"
 	if block {
 		kind, end = endBlock, "%}"
@@ -288,17 +288,17 @@ func (l *lexer) tagEnd(block bool) bool {
 	return true
 }
 
-var numbers = regexp.MustCompile(`^(?:0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|(?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?(?:[eE][+\-]?(?:\d+_)*\d+)?)`)
+var numberPattern = regexp.MustCompile(`^(?:0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|(?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?(?:[eE][+\-]?(?:\d+_)*\d+)?)`)
 
-// expression reads one token of an expression.
-func (l *lexer) expression(open *[]byte) error {
+// lexExpressionToken reads one token of an expression.
+func (l *lexer) lexExpressionToken(open *[]byte) error {
 	rest := l.src[l.at:]
 	c := rest[0]
 	switch {
 	case c == '"' || c == '\'':
-		return l.quoted(c)
+		return l.lexString(c)
 	case c >= '0' && c <= '9':
-		n := numbers.FindString(rest)
+		n := numberPattern.FindString(rest)
 		if dot := strings.IndexByte(n, '.'); dot > 0 && l.src[l.at-1] == '.' {
 			n = n[:dot] // a.0.b is two members
 		}
@@ -318,7 +318,7 @@ func (l *lexer) expression(open *[]byte) error {
 
 	for _, op := range operators {
 		if strings.HasPrefix(rest, op) {
-			return l.operator(op, open)
+			return l.lexOperator(op, open)
 		}
 	}
 
@@ -340,8 +340,8 @@ func nameLength(s string) int {
 	return len(s)
 }
 
-// operator reads op and keeps count of brackets: inside one, "}}" does not end a tag.
-func (l *lexer) operator(op string, open *[]byte) error {
+// lexOperator reads op and keeps count of brackets: inside one, "}}" does not end a tag.
+func (l *lexer) lexOperator(op string, open *[]byte) error {
 	switch op {
 	case "(":
 		*open = append(*open, ')')
@@ -365,7 +365,7 @@ func (l *lexer) operator(op string, open *[]byte) error {
 	return nil
 }
 
-func (l *lexer) quoted(quote byte) error {
+func (l *lexer) lexString(quote byte) error {
 	for i := l.at + 1; i < len(l.src); i++ {
 		switch l.src[i] {
 		case '\\':

@@ -6,9 +6,9 @@ type loop struct {
 	index int // from 0
 	depth int
 	// changed is what loop.changed was called with last.
-	changed []Value
-	code    *loopCode
-	around  *frame
+	changed    []Value
+	code       *loopCode
+	outerFrame *frame
 }
 
 // loopCode is a compiled for.
@@ -30,30 +30,30 @@ type loopCode struct {
 func (c *compiler) forStatement(s forStmt) exec {
 	code := &loopCode{line: s.line, iter: c.expr(s.iter), recursive: s.recursive}
 	var params []string
-	s.target.each(func(n string) { params = append(params, n) })
+	s.target.eachName(func(n string) { params = append(params, n) })
 
 	if s.filter != nil {
-		c.enter(nil, params...)
+		c.enterScope(nil, params...)
 		code.filterStore, code.filter = c.store(s.target), c.expr(s.filter)
-		code.filterScope = c.leave()
+		code.filterScope = c.leaveScope()
 	}
 
 	params = append(params, "loop")
 
 	// A recursive loop calls itself, so that each call needs a frame of its own.
 	if s.recursive {
-		c.enterFunc(s.body, params...)
+		c.enterFuncScope(s.body, params...)
 	} else {
-		c.enter(s.body, params...)
+		c.enterScope(s.body, params...)
 	}
 
 	code.loopSlot = c.scope.slots["loop"]
 	code.store = c.store(s.target)
 	code.body = c.statements(s.body)
-	code.scope = c.leave()
-	c.enter(s.els)
+	code.scope = c.leaveScope()
+	c.enterScope(s.els)
 	code.els = c.statements(s.els)
-	code.elseScope = c.leave()
+	code.elseScope = c.leaveScope()
 	return func(r *run, f *frame) signal {
 		r.line = code.line
 		of := code.iter(r, f)
@@ -72,7 +72,7 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 	}
 
 	if c.filter != nil {
-		items, ok = c.pick(r, f, items)
+		items, ok = c.selectItems(r, f, items)
 		if !ok {
 			return stop
 		}
@@ -80,10 +80,10 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 
 	if len(items) == 0 {
 		c.elseScope.init(r, f)
-		return r.body(f, c.els)
+		return r.execAll(f, c.els)
 	}
 
-	l := &loop{items: items, depth: depth, code: c, around: f}
+	l := &loop{items: items, depth: depth, code: c, outerFrame: f}
 	if c.recursive {
 		f = &frame{slots: make([]Value, c.scope.fn.slots), parent: f}
 	}
@@ -97,7 +97,7 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 		if !r.charge(1) {
 			return stop
 		}
-		switch r.body(f, c.body) {
+		switch r.execAll(f, c.body) {
 		case stop:
 			return stop
 		case breakLoop:
@@ -108,8 +108,8 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 	return next
 }
 
-// pick keeps the elements that the loop's filter is true of.
-func (c *loopCode) pick(r *run, f *frame, items []Value) (kept []Value, ok bool) {
+// selectItems keeps the elements that the loop's filter is true of.
+func (c *loopCode) selectItems(r *run, f *frame, items []Value) (kept []Value, ok bool) {
 	for _, item := range items {
 		c.filterScope.init(r, f)
 		c.filterStore(r, f, item)
@@ -123,8 +123,8 @@ func (c *loopCode) pick(r *run, f *frame, items []Value) (kept []Value, ok bool)
 	return kept, true
 }
 
-// again is loop(items) in a recursive loop.
-func (l *loop) again(r *run, args *arguments) Value {
+// recurse is loop(items) in a recursive loop.
+func (l *loop) recurse(r *run, args *arguments) Value {
 	if !l.code.recursive || len(args.positional) != 1 {
 		return r.failf("loop() needs a recursive loop and the elements to go on with")
 	}
@@ -134,11 +134,11 @@ func (l *loop) again(r *run, args *arguments) Value {
 	}
 
 	start := len(r.out)
-	l.code.run(r, l.around, args.positional[0], l.depth+1)
+	l.code.run(r, l.outerFrame, args.positional[0], l.depth+1)
 	text := string(r.out[start:])
 	r.out = r.out[:start]
 	r.calls--
-	r.made(len(text))
+	r.chargeString(len(text))
 	return StringValue(text)
 }
 
@@ -168,12 +168,12 @@ func (l *loop) attr(name string) (Value, bool) {
 		if l.index > 0 {
 			return l.items[l.index-1], true
 		}
-		return missing("there is no previous item: previtem"), true
+		return undefinedValue("there is no previous item: previtem"), true
 	case "nextitem":
 		if l.index < n-1 {
 			return l.items[l.index+1], true
 		}
-		return missing("there is no next item: nextitem"), true
+		return undefinedValue("there is no next item: nextitem"), true
 	case "cycle":
 		return function(name, func(r *run, args *arguments) Value {
 			if len(args.positional) == 0 {

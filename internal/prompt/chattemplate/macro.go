@@ -13,13 +13,13 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	special := map[string]bool{}
 	params := m.params
 	for _, n := range []string{"caller", "kwargs", "varargs"} {
-		if mentions(body, n) {
+		if usesName(body, n) {
 			special[n] = true
 			params = append(params[:len(params):len(params)], n)
 		}
 	}
 
-	c.enterFunc(m.body, params...)
+	c.enterFuncScope(m.body, params...)
 	slots := make([]int, len(m.params))
 	for i, p := range m.params {
 		slots[i] = c.scope.slots[p]
@@ -31,7 +31,7 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	}
 	s := &macroCode{name: m.name, params: m.params, slots: slots, defaults: defaults, special: special}
 	s.body = c.statements(m.body)
-	s.scope = c.leave()
+	s.scope = c.leaveScope()
 	return func(around *frame) Value {
 		return function(m.name, func(r *run, args *arguments) Value { return s.call(r, around, args) })
 	}
@@ -73,7 +73,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 	}
 
 	rest := &Dict{}
-	caller := missing("caller")
+	caller := undefinedValue("caller")
 	for i, name := range args.names {
 		at := -1
 		for k, p := range m.params {
@@ -101,7 +101,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 		case m.defaults[i] != nil:
 			f.slots[m.slots[i]] = m.defaults[i](r, f)
 		default:
-			f.slots[m.slots[i]] = missing("parameter '" + m.params[i] + "' was not provided and")
+			f.slots[m.slots[i]] = undefinedValue("parameter '" + m.params[i] + "' was not provided and")
 		}
 	}
 
@@ -144,6 +144,6 @@ func (c *compiler) callBlock(s callBlock) exec {
 		if v := r.call(target, a); r.err == nil {
 			r.out = appendStr(r.out, v)
 		}
-		return r.written()
+		return r.endOutput()
 	}
 }

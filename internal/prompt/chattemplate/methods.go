@@ -11,14 +11,14 @@ func init() { dictMethods = makeDictMethods() }
 func makeDictMethods() map[string]dictMethod {
 	return map[string]dictMethod{
 		"get": func(r *run, d *Dict, a *arguments) Value {
-			key := a.take(0, "key", undefined)
+			key := a.argument(0, "key", undefined)
 			if !hashable(key) {
 				return r.failf("unhashable type: '%s'", key.typeName())
 			}
 			if v, ok := d.get(key); ok {
 				return v
 			}
-			return a.take(1, "default", none)
+			return a.argument(1, "default", none)
 		},
 		"items": func(_ *run, d *Dict, _ *arguments) Value { return sequenceOf(itemsView, d.items()) },
 		"keys": func(_ *run, d *Dict, _ *arguments) Value {
@@ -35,8 +35,8 @@ func makeDictMethods() map[string]dictMethod {
 			r.charge(d.Len())
 			return DictValue(out)
 		},
-		"clear": forbidden[*Dict]("clear"), "pop": forbidden[*Dict]("pop"), "popitem": forbidden[*Dict]("popitem"),
-		"setdefault": forbidden[*Dict]("setdefault"), "update": forbidden[*Dict]("update"), "fromkeys": forbidden[*Dict]("fromkeys"),
+		"clear": forbiddenMethod[*Dict]("clear"), "pop": forbiddenMethod[*Dict]("pop"), "popitem": forbiddenMethod[*Dict]("popitem"),
+		"setdefault": forbiddenMethod[*Dict]("setdefault"), "update": forbiddenMethod[*Dict]("update"), "fromkeys": forbiddenMethod[*Dict]("fromkeys"),
 	}
 }
 
@@ -44,7 +44,7 @@ func bindDict(m dictMethod, name string, d *Dict) Value {
 	return function(name, func(r *run, args *arguments) Value { return m(r, d, args) })
 }
 
-func forbidden[T any](name string) func(*run, T, *arguments) Value {
+func forbiddenMethod[T any](name string) func(*run, T, *arguments) Value {
 	return func(r *run, _ T, _ *arguments) Value {
 		return r.failf("access to attribute '%s' is unsafe", name)
 	}
@@ -58,7 +58,7 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	return map[string]func(r *run, l *List, args *arguments) Value{
 		"index": func(r *run, l *List, a *arguments) Value {
 			for i, v := range l.Items {
-				if equal(v, a.take(0, "value", undefined)) {
+				if equal(v, a.argument(0, "value", undefined)) {
 					return IntValue(i)
 				}
 			}
@@ -67,7 +67,7 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 		"count": func(r *run, l *List, a *arguments) Value {
 			n := 0
 			for _, v := range l.Items {
-				if equal(v, a.take(0, "value", undefined)) {
+				if equal(v, a.argument(0, "value", undefined)) {
 					n++
 				}
 			}
@@ -77,15 +77,15 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 			r.charge(len(l.Items))
 			return ListValue(append([]Value{}, l.Items...))
 		},
-		"append": forbidden[*List]("append"), "clear": forbidden[*List]("clear"), "extend": forbidden[*List]("extend"),
-		"insert": forbidden[*List]("insert"), "pop": forbidden[*List]("pop"), "remove": forbidden[*List]("remove"),
-		"reverse": forbidden[*List]("reverse"), "sort": forbidden[*List]("sort"),
+		"append": forbiddenMethod[*List]("append"), "clear": forbiddenMethod[*List]("clear"), "extend": forbiddenMethod[*List]("extend"),
+		"insert": forbiddenMethod[*List]("insert"), "pop": forbiddenMethod[*List]("pop"), "remove": forbiddenMethod[*List]("remove"),
+		"reverse": forbiddenMethod[*List]("reverse"), "sort": forbiddenMethod[*List]("sort"),
 	}
 }
 
 // method is a method of a list or a tuple.
 func (l *List) method(name string) (Value, bool) {
-	if l.group && (name == "grouper" || name == "list") {
+	if l.isGroup && (name == "grouper" || name == "list") {
 		return l.Items[map[string]int{"grouper": 0, "list": 1}[name]], true
 	}
 	m, ok := listMethods[name]

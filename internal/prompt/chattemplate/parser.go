@@ -7,11 +7,11 @@ import (
 
 // parser builds statements from tokens, with Jinja's grammar and precedence.
 type parser struct {
-	tokens []token
-	at     int
-	depth  int
-	loops  int // loops around the current statement, for break and continue
-	err    *Error
+	tokens         []token
+	at             int
+	depth          int
+	enclosingLoops int // loops around the current statement, for break and continue
+	err            *Error
 }
 
 // maxDepth bounds how deep a template may nest, and with it the Go stack.
@@ -25,7 +25,7 @@ func parse(source string) ([]statement, error) {
 
 	p := &parser{tokens: tokens}
 	body := p.statements()
-	if p.err == nil && p.cur().kind != endOfSource {
+	if p.err == nil && p.current().kind != endOfSource {
 		p.unexpected("")
 	}
 	if p.err != nil {
@@ -34,7 +34,7 @@ func parse(source string) ([]statement, error) {
 	return body, nil
 }
 
-func (p *parser) cur() token { return p.tokens[p.at] }
+func (p *parser) current() token { return p.tokens[p.at] }
 
 func (p *parser) peek() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
 
@@ -55,7 +55,7 @@ func (p *parser) errorf(line int, format string, args ...any) {
 }
 
 func (p *parser) unexpected(wanted string) {
-	t := p.cur()
+	t := p.current()
 	if wanted != "" {
 		p.errorf(t.line, "expected %s, got '%s'", wanted, t)
 		return
@@ -63,9 +63,12 @@ func (p *parser) unexpected(wanted string) {
 	p.errorf(t.line, "unexpected '%s'", t)
 }
 
-func (p *parser) isOp(op string) bool { t := p.cur(); return t.kind == operator && t.text == op }
+func (p *parser) isOp(op string) bool { t := p.current(); return t.kind == operator && t.text == op }
 
-func (p *parser) isName(word string) bool { t := p.cur(); return t.kind == nameToken && t.text == word }
+func (p *parser) isName(word string) bool {
+	t := p.current()
+	return t.kind == nameToken && t.text == word
+}
 
 func (p *parser) acceptOp(op string) bool {
 	if p.isOp(op) {
@@ -90,46 +93,46 @@ func (p *parser) expectOp(op string) {
 }
 
 func (p *parser) expect(kind tokenKind, what string) token {
-	if p.cur().kind != kind {
+	if p.current().kind != kind {
 		p.unexpected(what)
 	}
 	return p.advance()
 }
 
-// nest guards recursion; leave must follow.
-func (p *parser) nest() bool {
+// enterNesting guards recursion; leave must follow.
+func (p *parser) enterNesting() bool {
 	p.depth++
 	if p.depth > maxDepth {
-		p.errorf(p.cur().line, "template is nested too deeply")
+		p.errorf(p.current().line, "template is nested too deeply")
 		return false
 	}
 	return true
 }
 
-func (p *parser) leave() { p.depth-- }
+func (p *parser) leaveNesting() { p.depth-- }
 
 // statements reads until the end of the template or a block whose word is one of ends; the
 // word is left to be read.
 func (p *parser) statements(ends ...string) []statement {
 	var body []statement
-	if !p.nest() {
+	if !p.enterNesting() {
 		return nil
 	}
 
-	defer p.leave()
+	defer p.leaveNesting()
 	for p.err == nil {
-		switch t := p.cur(); t.kind {
+		switch t := p.current(); t.kind {
 		case dataToken:
 			body = append(body, output{text: t.text, line: t.line})
 			p.advance()
 		case beginVariable:
 			p.advance()
-			of := p.tupleOf(true)
+			of := p.exprOrTuple(true)
 			p.expect(endVariable, "end of print statement")
 			body = append(body, output{of: of, line: t.line})
 		case beginBlock:
 			p.advance()
-			word := p.cur()
+			word := p.current()
 			if word.kind != nameToken {
 				p.unexpected("tag name")
 				return nil
@@ -157,8 +160,8 @@ func (p *parser) block(ends ...string) (body []statement, end string) {
 	return body, p.advance().text
 }
 
-// close reads the end of a block's last tag.
-func (p *parser) close() { p.expect(endBlock, "end of statement block") }
+// expectBlockEnd reads the end of a block's last tag.
+func (p *parser) expectBlockEnd() { p.expect(endBlock, "end of statement block") }
 
 func (p *parser) statement(word token) []statement {
 	one := func(s statement) []statement { return []statement{s} }
@@ -177,26 +180,26 @@ func (p *parser) statement(word token) []statement {
 	case "filter":
 		f := p.filters()
 		body, _ := p.block("endfilter")
-		p.close()
+		p.expectBlockEnd()
 		return one(filterBlock{f, body, word.line})
 	case "with":
 		return one(p.with())
 	case "generation":
-		loops := p.loops
-		p.loops = 0
+		loops := p.enclosingLoops
+		p.enclosingLoops = 0
 		body, _ := p.block("endgeneration")
-		p.loops = loops
-		p.close()
+		p.enclosingLoops = loops
+		p.expectBlockEnd()
 		return one(scopeStmt{body})
 	case "break", "continue":
-		if p.loops == 0 {
+		if p.enclosingLoops == 0 {
 			p.errorf(word.line, "'%s' outside loop", word.text)
 		}
-		p.close()
+		p.expectBlockEnd()
 		return one(jump{map[string]signal{"break": breakLoop, "continue": continueLoop}[word.text]})
 	case "do":
-		of := p.tupleOf(true)
-		p.close()
+		of := p.exprOrTuple(true)
+		p.expectBlockEnd()
 		return one(doStmt{of})
 	case "print":
 		return p.print(word.line)
@@ -207,21 +210,21 @@ func (p *parser) statement(word token) []statement {
 }
 
 func (p *parser) print(line int) (out []statement) {
-	for p.err == nil && p.cur().kind != endBlock {
+	for p.err == nil && p.current().kind != endBlock {
 		if len(out) > 0 {
 			p.expectOp(",")
 		}
 		out = append(out, output{of: p.expr(), line: line})
 	}
 
-	p.close()
+	p.expectBlockEnd()
 	return out
 }
 
 func (p *parser) ifStatement(line int) statement {
 	s := ifStmt{line: line}
 	for p.err == nil {
-		s.tests = append(s.tests, p.tupleOf(false))
+		s.tests = append(s.tests, p.exprOrTuple(false))
 		body, end := p.block("elif", "else", "endif")
 		s.bodies = append(s.bodies, body)
 		switch end {
@@ -233,7 +236,7 @@ func (p *parser) ifStatement(line int) statement {
 		break
 	}
 
-	p.close()
+	p.expectBlockEnd()
 	return s
 }
 
@@ -243,29 +246,29 @@ func (p *parser) forStatement(line int) statement {
 		p.unexpected("'in'")
 	}
 
-	s.iter = p.tupleOf(false, "recursive")
+	s.iter = p.exprOrTuple(false, "recursive")
 	if p.acceptName("if") {
 		s.filter = p.expr()
 	}
 
 	s.recursive = p.acceptName("recursive")
-	p.loops++
+	p.enclosingLoops++
 	body, end := p.block("endfor", "else")
-	p.loops--
+	p.enclosingLoops--
 	s.body = body
 	if end == "else" {
 		s.els, _ = p.block("endfor")
 	}
 
-	p.close()
+	p.expectBlockEnd()
 	return s
 }
 
 func (p *parser) setStatement(line int) statement {
 	t := p.target("", true)
 	if p.acceptOp("=") {
-		value := p.tupleOf(true)
-		p.close()
+		value := p.exprOrTuple(true)
+		p.expectBlockEnd()
 		return setStmt{t, value, line}
 	}
 
@@ -275,7 +278,7 @@ func (p *parser) setStatement(line int) statement {
 	}
 
 	body, _ := p.block("endset")
-	p.close()
+	p.expectBlockEnd()
 	return setBlock{t, filters, body, line}
 }
 
@@ -295,12 +298,12 @@ func (p *parser) filters() (chain []filterExpr) {
 // parentheses.
 func (p *parser) target(end string, attrs bool) target {
 	var parts []target
-	line, comma := p.cur().line, false
+	line, comma := p.current().line, false
 	for p.err == nil {
-		if len(parts) > 0 && (end != "" && p.isName(end) || p.isOp("=") || p.cur().kind == endBlock || p.isOp(")")) {
+		if len(parts) > 0 && (end != "" && p.isName(end) || p.isOp("=") || p.current().kind == endBlock || p.isOp(")")) {
 			break // after a trailing comma
 		}
-		parts = append(parts, p.oneTarget(end, attrs))
+		parts = append(parts, p.singleTarget(end, attrs))
 		if !p.acceptOp(",") {
 			break
 		}
@@ -313,11 +316,11 @@ func (p *parser) target(end string, attrs bool) target {
 	return target{tuple: parts, line: line}
 }
 
-func (p *parser) oneTarget(end string, attrs bool) target {
-	if !p.nest() {
+func (p *parser) singleTarget(end string, attrs bool) target {
+	if !p.enterNesting() {
 		return target{}
 	}
-	defer p.leave()
+	defer p.leaveNesting()
 
 	if p.acceptOp("(") {
 		t := p.target(end, false)
@@ -342,16 +345,16 @@ func (p *parser) macro(name string, line int) *macroStmt {
 	m := &macroStmt{name: name, line: line}
 	p.expectOp("(")
 	p.signature(m)
-	p.body(m, "endmacro")
+	p.macroBody(m, "endmacro")
 	return m
 }
 
-func (p *parser) body(m *macroStmt, end string) {
-	loops := p.loops
-	p.loops = 0
+func (p *parser) macroBody(m *macroStmt, end string) {
+	loops := p.enclosingLoops
+	p.enclosingLoops = 0
 	m.body, _ = p.block(end)
-	p.loops = loops
-	p.close()
+	p.enclosingLoops = loops
+	p.expectBlockEnd()
 }
 
 // signature reads parameters up to ")".
@@ -364,7 +367,7 @@ func (p *parser) signature(m *macroStmt) {
 		if p.acceptOp("=") {
 			m.defaults = append(m.defaults, p.expr())
 		} else if len(m.defaults) > 0 {
-			p.errorf(p.cur().line, "non-default argument follows default argument")
+			p.errorf(p.current().line, "non-default argument follows default argument")
 		}
 	}
 	p.expectOp(")")
@@ -381,22 +384,22 @@ func (p *parser) callBlock(line int) statement {
 		p.errorf(line, "expected call")
 	}
 
-	p.body(m, "endcall")
+	p.macroBody(m, "endcall")
 	return callBlock{of, m, line}
 }
 
 func (p *parser) with() statement {
 	var s withStmt
-	for p.err == nil && p.cur().kind != endBlock {
+	for p.err == nil && p.current().kind != endBlock {
 		if len(s.targets) > 0 {
 			p.expectOp(",")
 		}
-		s.targets = append(s.targets, p.oneTarget("", false))
+		s.targets = append(s.targets, p.singleTarget("", false))
 		p.expectOp("=")
 		s.values = append(s.values, p.expr())
 	}
 
 	s.body, _ = p.block("endwith")
-	p.close()
+	p.expectBlockEnd()
 	return s
 }

@@ -10,17 +10,17 @@ import (
 // far as the statement at hand, and what it yields is not used. That keeps an error path out
 // of every closure, and nothing is lost, because nothing has effects but the output.
 type run struct {
-	out   []byte
-	base  int // where this render's output begins in out
-	lim   Limits
-	steps int
-	calls int
-	line  int // of the statement at hand
-	now   time.Time
-	vars  *Dict
-	free  []Value
-	piped Value // what a block hands to its next filter
-	err   error
+	out         []byte
+	base        int // where this render's output begins in out
+	lim         Limits
+	steps       int
+	calls       int
+	line        int // of the statement at hand
+	now         time.Time
+	vars        *Dict
+	free        []Value
+	filterInput Value // what a block hands to its next filter
+	err         error
 }
 
 // frame holds the variables of one function body: the template, or one call of a macro.
@@ -45,7 +45,7 @@ func (r *run) resolve(name string) Value {
 	if v, ok := globals[name]; ok {
 		return v
 	}
-	return missing(name)
+	return undefinedValue(name)
 }
 
 func (r *run) failf(format string, args ...any) Value {
@@ -65,8 +65,8 @@ func (r *run) charge(n int) bool {
 	return r.err == nil
 }
 
-// made accounts for a new string of n bytes; false means that it must not be made.
-func (r *run) made(n int) bool {
+// chargeString accounts for a new string of n bytes; false means that it must not be made.
+func (r *run) chargeString(n int) bool {
 	if n > r.lim.Output {
 		r.failf("template makes a string of more than %d bytes", r.lim.Output)
 		return false
@@ -74,7 +74,7 @@ func (r *run) made(n int) bool {
 	return r.charge(1 + n/16)
 }
 
-func (r *run) body(f *frame, body []exec) signal {
+func (r *run) execAll(f *frame, body []exec) signal {
 	for _, s := range body {
 		if sig := s(r, f); sig != next {
 			return sig
@@ -84,7 +84,7 @@ func (r *run) body(f *frame, body []exec) signal {
 }
 
 // write ends an output statement.
-func (r *run) written() signal {
+func (r *run) endOutput() signal {
 	if len(r.out)-r.base > r.lim.Output {
 		r.failf("template writes more than %d bytes", r.lim.Output)
 	}
@@ -97,17 +97,17 @@ func (r *run) written() signal {
 // capture runs body and returns what it wrote instead of writing it.
 func (r *run) capture(f *frame, body []exec) (string, signal) {
 	start := len(r.out)
-	sig := r.body(f, body)
+	sig := r.execAll(f, body)
 	text := string(r.out[start:])
 	r.out = r.out[:start]
-	if !r.made(len(text)) {
+	if !r.chargeString(len(text)) {
 		sig = stop
 	}
 	return text, sig
 }
 
-// undefinedOperand fails where v is undefined: Python's Undefined refuses to be computed with.
-func (r *run) undefinedOperand(v Value) bool {
+// failIfUndefined fails where v is undefined: Python's Undefined refuses to be computed with.
+func (r *run) failIfUndefined(v Value) bool {
 	if v.kind != Undefined {
 		return false
 	}
@@ -122,8 +122,8 @@ func (r *run) failUndefined(v Value) Value {
 	return r.failf("%s is undefined", v.str)
 }
 
-// makeString is the string of b, which must not be changed afterwards.
-func makeString(b []byte) Value {
+// stringOf is the string of b, which must not be changed afterwards.
+func stringOf(b []byte) Value {
 	return StringValue(unsafe.String(unsafe.SliceData(b), len(b)))
 }
 
@@ -134,8 +134,8 @@ type arguments struct {
 	named      []Value
 }
 
-// take is the argument at position i or of the given name, absent where neither was passed.
-func (a *arguments) take(i int, name string, absent Value) Value {
+// argument is the argument at position i or of the given name, absent where neither was passed.
+func (a *arguments) argument(i int, name string, absent Value) Value {
 	if i < len(a.positional) {
 		return a.positional[i]
 	}
@@ -145,7 +145,7 @@ func (a *arguments) take(i int, name string, absent Value) Value {
 	return absent
 }
 
-func (a *arguments) has(i int, name string) bool {
+func (a *arguments) isPassed(i int, name string) bool {
 	_, ok := a.keyword(name)
 	return i < len(a.positional) || ok
 }
@@ -165,7 +165,7 @@ func (r *run) call(v Value, args *arguments) Value {
 		return r.failUndefined(v)
 	}
 	if l, ok := v.ref.(*loop); ok {
-		return l.again(r, args)
+		return l.recurse(r, args)
 	}
 
 	c, ok := v.ref.(*callable)

@@ -8,7 +8,7 @@ import (
 // formatMethod is str.format: "{}", "{0}", "{name}", "{a.b[0]!r:>10}".
 func (r *run) formatMethod(s string, a *arguments) Value {
 	var b []byte
-	var auto numbering
+	var auto fieldNumbering
 	for s != "" && r.err == nil {
 		i := strings.IndexAny(s, "{}")
 		if i < 0 {
@@ -20,31 +20,31 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 			b, s = append(b, s[i]), s[i+2:]
 			continue
 		}
-		end := closing(s[i:])
+		end := fieldEnd(s[i:])
 		if s[i] == '}' || end < 0 {
 			return r.failf("single '%c' encountered in format string", s[i])
 		}
 		field := s[i+1 : i+end]
 		s = s[i+end+1:]
-		b = r.field(b, field, a, &auto, true)
-		if !r.made(len(b)) {
+		b = r.appendField(b, field, a, &auto, true)
+		if !r.chargeString(len(b)) {
 			return undefined
 		}
 	}
 
-	return makeString(b)
+	return stringOf(b)
 }
 
-// numbering counts the fields that are not numbered; numbers given rule it out.
-type numbering struct {
+// fieldNumbering counts the fields that are not numbered; numbers given rule it out.
+type fieldNumbering struct {
 	next  int
 	given bool
 }
 
-// closing is where the field that s begins with ends, -1 where it does not.
-func closing(s string) int {
+// fieldEnd is where the field that s begins with ends, -1 where it does not.
+func fieldEnd(s string) int {
 	depth := 0
-	for i := 1 + fieldName(s[1:]); i < len(s); i++ {
+	for i := 1 + fieldNameLength(s[1:]); i < len(s); i++ {
 		switch s[i] {
 		case '{':
 			depth++
@@ -59,9 +59,9 @@ func closing(s string) int {
 	return -1
 }
 
-// fieldName is the length of a field's name, which ends before ":", "!" or a brace that are not
+// fieldNameLength is the length of a field's name, which ends before ":", "!" or a brace that are not
 // in brackets.
-func fieldName(s string) int {
+func fieldNameLength(s string) int {
 	inside := false
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -77,29 +77,29 @@ func fieldName(s string) int {
 	return len(s)
 }
 
-// nested replaces the fields in a format specification, which hold none themselves.
-func (r *run) nested(format string, a *arguments, auto *numbering) string {
+// expandSpec replaces the fields in a format specification, which hold none themselves.
+func (r *run) expandSpec(format string, a *arguments, auto *fieldNumbering) string {
 	var b []byte
 	for r.err == nil {
 		i := strings.IndexByte(format, '{')
 		if i < 0 {
 			break
 		}
-		end := closing(format[i:])
+		end := fieldEnd(format[i:])
 		if end < 0 {
 			r.failf("expected '}' before end of string")
 			break
 		}
-		b = r.field(append(b, format[:i]...), format[i+1:i+end], a, auto, false)
+		b = r.appendField(append(b, format[:i]...), format[i+1:i+end], a, auto, false)
 		format = format[i+end+1:]
 	}
 
 	return string(append(b, format...))
 }
 
-// field formats one field. Outer says that its format specification may hold fields.
-func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer bool) []byte {
-	name, rest := field[:fieldName(field)], field[fieldName(field):]
+// appendField formats one field. Outer says that its format specification may hold fields.
+func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbering, outer bool) []byte {
+	name, rest := field[:fieldNameLength(field)], field[fieldNameLength(field):]
 	conversion, format, _ := strings.Cut(rest, ":")
 	conversion = strings.TrimPrefix(conversion, "!")
 	if strings.Contains(conversion, "{") {
@@ -113,7 +113,7 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 	}
 
 	v, ok := undefined, false
-	if n, isNumber := digits(name[:first]); isNumber || first == 0 {
+	if n, isNumber := parseIndex(name[:first]); isNumber || first == 0 {
 		if first == 0 {
 			n = auto.next
 			auto.next++
@@ -136,7 +136,7 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 		return b
 	}
 
-	v = r.fieldPath(v, name[first:])
+	v = r.lookUpField(v, name[first:])
 	switch conversion {
 	case "r":
 		v = StringValue(string(appendRepr(nil, v, 1)))
@@ -149,17 +149,17 @@ func (r *run) field(b []byte, field string, a *arguments, auto *numbering, outer
 			r.failf("Max string recursion exceeded")
 			return b
 		}
-		format = r.nested(format, a, auto)
+		format = r.expandSpec(format, a, auto)
 	}
 
 	if r.err != nil || format == "" {
 		return appendStr(b, v)
 	}
-	return r.formatValue(b, v, format)
+	return r.formatBySpec(b, v, format)
 }
 
-// fieldPath follows .name and [index].
-func (r *run) fieldPath(v Value, path string) Value {
+// lookUpField follows .name and [index].
+func (r *run) lookUpField(v Value, path string) Value {
 	for path != "" && r.err == nil {
 		if path[0] == '.' {
 			end := strings.IndexAny(path[1:], ".[")
@@ -174,7 +174,7 @@ func (r *run) fieldPath(v Value, path string) Value {
 			return r.failf("expected '}' before end of string")
 		}
 		index := StringValue(path[1:end])
-		if n, ok := digits(index.str); ok {
+		if n, ok := parseIndex(index.str); ok {
 			index = IntValue(n)
 		}
 		v, path = r.item(v, index), path[end+1:]
@@ -182,8 +182,8 @@ func (r *run) fieldPath(v Value, path string) Value {
 	return v
 }
 
-// formatValue formats v by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
-func (r *run) formatValue(b []byte, v Value, s string) []byte {
+// formatBySpec formats v by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
+func (r *run) formatBySpec(b []byte, v Value, s string) []byte {
 	f := spec{fill: ' ', precision: -1}
 	if c, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
 		f.fill = c
@@ -203,7 +203,7 @@ func (r *run) formatValue(b []byte, v Value, s string) []byte {
 		f.zero, s = f.align == 0, s[1:]
 	}
 
-	f.width, s = number(s)
+	f.width, s = cutNumber(s)
 	if s != "" && (s[0] == ',' || s[0] == '_') {
 		f.comma = s[0] == ','
 		f.grouped = s[0] == '_'
@@ -211,7 +211,7 @@ func (r *run) formatValue(b []byte, v Value, s string) []byte {
 	}
 
 	if strings.HasPrefix(s, ".") {
-		f.precision, s = number(s[1:])
+		f.precision, s = cutNumber(s[1:])
 	}
 	if len(s) > 1 {
 		r.failf("invalid format specifier")
@@ -220,16 +220,16 @@ func (r *run) formatValue(b []byte, v Value, s string) []byte {
 	if s != "" {
 		f.verb = s[0]
 	}
-	return r.formatted(b, v, f)
+	return r.appendBySpec(b, v, f)
 }
 
-func (r *run) formatted(b []byte, v Value, f spec) []byte {
+func (r *run) appendBySpec(b []byte, v Value, f spec) []byte {
 	body := ""
 	switch {
 	case v.kind == String && (f.verb == 0 || f.verb == 's'):
 		body = v.str
-		if f.precision >= 0 && f.precision < length(body) {
-			body = body[:offset(body, f.precision)]
+		if f.precision >= 0 && f.precision < runeCount(body) {
+			body = body[:byteOffset(body, f.precision)]
 		}
 		if f.align == 0 {
 			f.align = '<'
@@ -242,7 +242,7 @@ func (r *run) formatted(b []byte, v Value, f spec) []byte {
 		f.verb = 'f'
 		body = formatFloat(f, v.number()*100) + "%"
 	case v.kind == Float && f.verb == 0 && f.precision < 0:
-		body = signed(f, false, string(appendFloat(nil, v.float())))
+		body = withSign(f, false, string(appendFloat(nil, v.float())))
 	case v.kind == Float && f.verb == 0:
 		f.verb = 'g'
 		body = formatFloat(f, v.float())
@@ -254,5 +254,5 @@ func (r *run) formatted(b []byte, v Value, f spec) []byte {
 	if f.align == 0 {
 		f.align = '>'
 	}
-	return r.pad2(b, f, body)
+	return r.appendPadded(b, f, body)
 }

@@ -17,13 +17,13 @@ func strftime(t time.Time, format string) string {
 		}
 		i++
 		if format[i] == '-' && i+1 < len(format) { // glibc: no padding
-			if s, ok := directive(t, format[i+1]); ok {
-				b.WriteString(unpadded(s))
+			if s, ok := formatDirective(t, format[i+1]); ok {
+				b.WriteString(trimPadding(s))
 				i++
 				continue
 			}
 		}
-		if s, ok := directive(t, format[i]); ok {
+		if s, ok := formatDirective(t, format[i]); ok {
 			b.WriteString(s)
 			continue
 		}
@@ -34,7 +34,7 @@ func strftime(t time.Time, format string) string {
 	return b.String()
 }
 
-func unpadded(s string) string {
+func trimPadding(s string) string {
 	if out := strings.TrimLeft(s, "0 "); out != "" {
 		return out
 	}
@@ -47,7 +47,7 @@ var layouts = map[byte]string{
 	'R': "15:04", 'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05", 'r': "03:04:05 PM",
 }
 
-func directive(t time.Time, c byte) (string, bool) {
+func formatDirective(t time.Time, c byte) (string, bool) {
 	if layout, ok := layouts[c]; ok {
 		return t.Format(layout), true
 	}

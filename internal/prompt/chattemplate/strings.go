@@ -18,13 +18,13 @@ func makeStringMethods() map[string]stringMethod {
 		"strip":  func(r *run, s string, a *arguments) Value { return r.strip(s, a, true, true) },
 		"lstrip": func(r *run, s string, a *arguments) Value { return r.strip(s, a, true, false) },
 		"rstrip": func(r *run, s string, a *arguments) Value { return r.strip(s, a, false, true) },
-		"split":  func(r *run, s string, a *arguments) Value { return r.split(s, a, false) },
-		"rsplit": func(r *run, s string, a *arguments) Value { return r.split(s, a, true) },
+		"split":  func(r *run, s string, a *arguments) Value { return r.splitString(s, a, false) },
+		"rsplit": func(r *run, s string, a *arguments) Value { return r.splitString(s, a, true) },
 		"splitlines": func(r *run, s string, a *arguments) Value {
-			return r.splitLines(s, a.take(0, "keepends", falseV).truth())
+			return r.splitLines(s, a.argument(0, "keepends", falseValue).truth())
 		},
-		"startswith": func(r *run, s string, a *arguments) Value { return r.affix(s, a, strings.HasPrefix) },
-		"endswith":   func(r *run, s string, a *arguments) Value { return r.affix(s, a, strings.HasSuffix) },
+		"startswith": func(r *run, s string, a *arguments) Value { return r.hasAffix(s, a, strings.HasPrefix) },
+		"endswith":   func(r *run, s string, a *arguments) Value { return r.hasAffix(s, a, strings.HasSuffix) },
 		"replace":    (*run).replaceMethod,
 		"join":       func(r *run, s string, a *arguments) Value { return r.joinMethod(s, a) },
 		"lower":      func(r *run, s string, _ *arguments) Value { return r.newString(lower(s)) },
@@ -35,26 +35,26 @@ func makeStringMethods() map[string]stringMethod {
 		"title":      func(r *run, s string, _ *arguments) Value { return r.newString(title(s)) },
 		"capitalize": func(r *run, s string, _ *arguments) Value { return r.newString(capitalize(s)) },
 		"swapcase":   func(r *run, s string, _ *arguments) Value { return r.newString(swapCase(s)) },
-		"find":       func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.Index, false) },
-		"rfind":      func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.LastIndex, false) },
-		"index":      func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.Index, true) },
-		"rindex":     func(r *run, s string, a *arguments) Value { return r.find(s, a, strings.LastIndex, true) },
-		"count":      (*run).count,
-		"isdigit":    every(func(c rune) bool { return unicode.Is(unicode.Nd, c) || c == '²' || c == '³' || c == '¹' }),
-		"isdecimal":  every(func(c rune) bool { return unicode.Is(unicode.Nd, c) }),
-		"isnumeric":  every(unicode.IsNumber),
-		"isalpha":    every(unicode.IsLetter),
-		"isalnum":    every(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
-		"isspace":    every(isSpace),
+		"find":       func(r *run, s string, a *arguments) Value { return r.findSubstring(s, a, strings.Index, false) },
+		"rfind":      func(r *run, s string, a *arguments) Value { return r.findSubstring(s, a, strings.LastIndex, false) },
+		"index":      func(r *run, s string, a *arguments) Value { return r.findSubstring(s, a, strings.Index, true) },
+		"rindex":     func(r *run, s string, a *arguments) Value { return r.findSubstring(s, a, strings.LastIndex, true) },
+		"count":      (*run).countSubstring,
+		"isdigit":    allRunes(func(c rune) bool { return unicode.Is(unicode.Nd, c) || c == '²' || c == '³' || c == '¹' }),
+		"isdecimal":  allRunes(func(c rune) bool { return unicode.Is(unicode.Nd, c) }),
+		"isnumeric":  allRunes(unicode.IsNumber),
+		"isalpha":    allRunes(unicode.IsLetter),
+		"isalnum":    allRunes(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
+		"isspace":    allRunes(isSpace),
 		"isascii":    func(_ *run, s string, _ *arguments) Value { return BoolValue(isASCII(s)) },
-		"islower":    cased(func(c rune) bool { return unicode.IsUpper(c) || unicode.IsTitle(c) }, unicode.IsLower),
-		"isupper":    cased(func(c rune) bool { return unicode.IsLower(c) || unicode.IsTitle(c) }, unicode.IsUpper),
+		"islower":    onlyCase(func(c rune) bool { return unicode.IsUpper(c) || unicode.IsTitle(c) }, unicode.IsLower),
+		"isupper":    onlyCase(func(c rune) bool { return unicode.IsLower(c) || unicode.IsTitle(c) }, unicode.IsUpper),
 		"zfill":      (*run).zfill,
-		"center":     func(r *run, s string, a *arguments) Value { return r.pad(s, a, true, true) },
-		"ljust":      func(r *run, s string, a *arguments) Value { return r.pad(s, a, false, true) },
-		"rjust":      func(r *run, s string, a *arguments) Value { return r.pad(s, a, true, false) },
-		"partition":  func(r *run, s string, a *arguments) Value { return r.partition(s, a, false) },
-		"rpartition": func(r *run, s string, a *arguments) Value { return r.partition(s, a, true) },
+		"center":     func(r *run, s string, a *arguments) Value { return r.justify(s, a, true, true) },
+		"ljust":      func(r *run, s string, a *arguments) Value { return r.justify(s, a, false, true) },
+		"rjust":      func(r *run, s string, a *arguments) Value { return r.justify(s, a, true, false) },
+		"partition":  func(r *run, s string, a *arguments) Value { return r.partitionString(s, a, false) },
+		"rpartition": func(r *run, s string, a *arguments) Value { return r.partitionString(s, a, true) },
 		"removeprefix": func(r *run, s string, a *arguments) Value {
 			return StringValue(strings.TrimPrefix(s, r.stringArg(a, 0, "prefix")))
 		},
@@ -68,13 +68,13 @@ func makeStringMethods() map[string]stringMethod {
 
 // newString accounts for s.
 func (r *run) newString(s string) Value {
-	r.made(len(s))
+	r.chargeString(len(s))
 	return StringValue(s)
 }
 
 // stringArg is an argument that must be a str.
 func (r *run) stringArg(a *arguments, i int, name string) string {
-	v := a.take(i, name, undefined)
+	v := a.argument(i, name, undefined)
 	if v.kind != String {
 		r.failf("%s must be str, not %s", name, v.typeName())
 		return ""
@@ -84,7 +84,7 @@ func (r *run) stringArg(a *arguments, i int, name string) string {
 
 // intArg is an argument that must be an int.
 func (r *run) intArg(a *arguments, i int, name string, absent int) int {
-	v := a.take(i, name, IntValue(absent))
+	v := a.argument(i, name, IntValue(absent))
 	if !v.isSmallInt() {
 		r.failf("'%s' object cannot be interpreted as an integer", v.typeName())
 		return absent
@@ -94,7 +94,7 @@ func (r *run) intArg(a *arguments, i int, name string, absent int) int {
 
 func (r *run) strip(s string, a *arguments, left, right bool) Value {
 	in := isSpace
-	if v := a.take(0, "chars", none); v.kind == String {
+	if v := a.argument(0, "chars", none); v.kind == String {
 		in = func(c rune) bool { return strings.ContainsRune(v.str, c) }
 	} else if v.kind != None {
 		return r.failf("strip arg must be None or str")
@@ -109,8 +109,8 @@ func (r *run) strip(s string, a *arguments, left, right bool) Value {
 	return StringValue(s)
 }
 
-func (r *run) split(s string, a *arguments, right bool) Value {
-	sep, limit := a.take(0, "sep", none), r.intArg(a, 1, "maxsplit", -1)
+func (r *run) splitString(s string, a *arguments, right bool) Value {
+	sep, limit := a.argument(0, "sep", none), r.intArg(a, 1, "maxsplit", -1)
 	if !r.charge(len(s)/8) || sep.kind != None && sep.kind != String {
 		return r.failf("must be str or None, not %s", sep.typeName())
 	}
@@ -169,7 +169,7 @@ func splitSpaceRight(s string, limit int) (parts []string) {
 		limit--
 	}
 
-	reverse(parts)
+	reverseSlice(parts)
 	return parts
 }
 
@@ -185,11 +185,11 @@ func splitRight(s, sep string, limit int) (parts []string) {
 	}
 
 	parts = append(parts, s)
-	reverse(parts)
+	reverseSlice(parts)
 	return parts
 }
 
-func reverse[T any](s []T) {
+func reverseSlice[T any](s []T) {
 	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
 		s[i], s[j] = s[j], s[i]
 	}
@@ -219,13 +219,13 @@ func (r *run) splitLines(s string, keep bool) Value {
 	return ListValue(items)
 }
 
-// affix is startswith and endswith, whose argument may be a tuple.
-func (r *run) affix(s string, a *arguments, has func(s, affix string) bool) Value {
-	if a.has(1, "start") {
-		v := r.slice(StringValue(s), [3]Value{a.take(1, "start", none), a.take(2, "end", none), none})
+// hasAffix is startswith and endswith, whose argument may be a tuple.
+func (r *run) hasAffix(s string, a *arguments, has func(s, affix string) bool) Value {
+	if a.isPassed(1, "start") {
+		v := r.slice(StringValue(s), [3]Value{a.argument(1, "start", none), a.argument(2, "end", none), none})
 		s = v.str
 	}
-	want := a.take(0, "prefix", undefined)
+	want := a.argument(0, "prefix", undefined)
 	options := []Value{want}
 	if l := want.list(); l != nil && l.seq == tupleSeq {
 		options = l.Items
@@ -236,19 +236,19 @@ func (r *run) affix(s string, a *arguments, has func(s, affix string) bool) Valu
 			return r.failf("first arg must be str or a tuple of str, not %s", want.typeName())
 		}
 		if has(s, o.str) {
-			return trueV
+			return trueValue
 		}
 	}
 
-	return falseV
+	return falseValue
 }
 
 func (r *run) replaceMethod(s string, a *arguments) Value {
 	old, with := r.stringArg(a, 0, "old"), r.stringArg(a, 1, "new")
-	return r.replace(s, old, with, r.intArg(a, 2, "count", -1))
+	return r.replaceSubstring(s, old, with, r.intArg(a, 2, "count", -1))
 }
 
-func (r *run) replace(s, old, with string, count int) Value {
+func (r *run) replaceSubstring(s, old, with string, count int) Value {
 	if r.err != nil || !strings.Contains(s, old) {
 		return StringValue(s)
 	}
@@ -256,14 +256,14 @@ func (r *run) replace(s, old, with string, count int) Value {
 	if count >= 0 {
 		n = min(n, count)
 	}
-	if size := len(s) + n*(len(with)-len(old)); len(with) > 0 && n > r.lim.Output/len(with) || !r.made(size) {
+	if size := len(s) + n*(len(with)-len(old)); len(with) > 0 && n > r.lim.Output/len(with) || !r.chargeString(size) {
 		return r.failf("template makes a string of more than %d bytes", r.lim.Output)
 	}
 	return StringValue(strings.Replace(s, old, with, count))
 }
 
 func (r *run) joinMethod(s string, a *arguments) Value {
-	items, ok := r.iterate(a.take(0, "iterable", undefined))
+	items, ok := r.iterate(a.argument(0, "iterable", undefined))
 	if !ok {
 		return undefined
 	}
@@ -278,22 +278,22 @@ func (r *run) joinMethod(s string, a *arguments) Value {
 		n += len(v.str) + len(s)
 	}
 
-	if !r.made(n) {
+	if !r.chargeString(n) {
 		return undefined
 	}
 	return StringValue(strings.Join(parts, s))
 }
 
-func (r *run) find(s string, a *arguments, search func(s, sub string) int, must bool) Value {
+func (r *run) findSubstring(s string, a *arguments, search func(s, sub string) int, must bool) Value {
 	sub := r.stringArg(a, 0, "sub")
-	start, stop, _, ok := r.bounds([3]Value{a.take(1, "start", none), a.take(2, "end", none), none}, length(s))
+	start, stop, _, ok := r.sliceBounds([3]Value{a.argument(1, "start", none), a.argument(2, "end", none), none}, runeCount(s))
 	if !ok || start > stop {
 		return IntValue(-1)
 	}
 
-	from, to := offset(s, start), offset(s, stop)
+	from, to := byteOffset(s, start), byteOffset(s, stop)
 	if at := search(s[from:to], sub); at >= 0 {
-		return IntValue(length(s[:from+at]))
+		return IntValue(runeCount(s[:from+at]))
 	}
 	if must {
 		return r.failf("substring not found")
@@ -301,33 +301,33 @@ func (r *run) find(s string, a *arguments, search func(s, sub string) int, must 
 	return IntValue(-1)
 }
 
-func (r *run) count(s string, a *arguments) Value {
+func (r *run) countSubstring(s string, a *arguments) Value {
 	sub := r.stringArg(a, 0, "sub")
 	if sub == "" {
-		return IntValue(length(s) + 1)
+		return IntValue(runeCount(s) + 1)
 	}
 	return IntValue(strings.Count(s, sub))
 }
 
-// every is the is… methods: true of each character, and there is one.
-func every(is func(rune) bool) stringMethod {
+// allRunes is the is… methods: true of each character, and there is one.
+func allRunes(is func(rune) bool) stringMethod {
 	return func(_ *run, s string, _ *arguments) Value {
 		for _, c := range s {
 			if !is(c) {
-				return falseV
+				return falseValue
 			}
 		}
 		return BoolValue(s != "")
 	}
 }
 
-// cased is islower and isupper: no character of the other case, and one of this.
-func cased(other, this func(rune) bool) stringMethod {
+// onlyCase is islower and isupper: no character of the other case, and one of this.
+func onlyCase(other, this func(rune) bool) stringMethod {
 	return func(_ *run, s string, _ *arguments) Value {
 		found := false
 		for _, c := range s {
 			if other(c) {
-				return falseV
+				return falseValue
 			}
 			found = found || this(c)
 		}
@@ -336,8 +336,8 @@ func cased(other, this func(rune) bool) stringMethod {
 }
 
 func (r *run) zfill(s string, a *arguments) Value {
-	n := r.intArg(a, 0, "width", 0) - length(s)
-	if n <= 0 || !r.made(n+len(s)) {
+	n := r.intArg(a, 0, "width", 0) - runeCount(s)
+	if n <= 0 || !r.chargeString(n+len(s)) {
 		return StringValue(s)
 	}
 	if s != "" && (s[0] == '-' || s[0] == '+') {
@@ -346,15 +346,15 @@ func (r *run) zfill(s string, a *arguments) Value {
 	return StringValue(strings.Repeat("0", n) + s)
 }
 
-// pad is center, rjust (left) and ljust (right).
-func (r *run) pad(s string, a *arguments, left, right bool) Value {
-	fill := a.take(1, "fillchar", StringValue(" "))
+// justify is center, rjust (left) and ljust (right).
+func (r *run) justify(s string, a *arguments, left, right bool) Value {
+	fill := a.argument(1, "fillchar", StringValue(" "))
 	width := r.intArg(a, 0, "width", 0)
-	n := width - length(s)
-	if fill.kind != String || length(fill.str) != 1 {
+	n := width - runeCount(s)
+	if fill.kind != String || runeCount(fill.str) != 1 {
 		return r.failf("the fill character must be exactly one character long")
 	}
-	if n <= 0 || !r.made(n*len(fill.str)+len(s)) {
+	if n <= 0 || !r.chargeString(n*len(fill.str)+len(s)) {
 		return StringValue(s)
 	}
 
@@ -368,7 +368,7 @@ func (r *run) pad(s string, a *arguments, left, right bool) Value {
 	return StringValue(strings.Repeat(fill.str, before) + s + strings.Repeat(fill.str, n-before))
 }
 
-func (r *run) partition(s string, a *arguments, right bool) Value {
+func (r *run) partitionString(s string, a *arguments, right bool) Value {
 	sep := r.stringArg(a, 0, "sep")
 	if sep == "" {
 		return r.failf("empty separator")
@@ -394,7 +394,7 @@ const maxTab = 1 << 16
 // expandTabsMethod is Python's str.expandtabs(tabsize=8).
 func expandTabsMethod(r *run, s string, a *arguments) Value {
 	size := min(r.intArg(a, 0, "tabsize", 8), maxTab)
-	if !r.made(len(s) + strings.Count(s, "\t")*max(0, size)) {
+	if !r.chargeString(len(s) + strings.Count(s, "\t")*max(0, size)) {
 		return undefined
 	}
 	return r.newString(expandTabs(s, size))

@@ -104,7 +104,7 @@ func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	for _, s := range t.stored {
 		f.slots[s.slot] = r.resolve(s.name)
 	}
-	r.body(f, t.root)
+	r.execAll(f, t.root)
 	if r.err != nil {
 		return dst, r.err
 	}

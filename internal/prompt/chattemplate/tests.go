@@ -13,7 +13,7 @@ var testers map[string]tester
 func init() {
 	kind := func(k Kind) tester { return func(_ *run, v Value, _ *arguments) bool { return v.kind == k } }
 	operator := func(op string) tester {
-		return func(r *run, v Value, a *arguments) bool { return r.compare(op, v, a.take(0, "other", undefined)) }
+		return func(r *run, v Value, a *arguments) bool { return r.compare(op, v, a.argument(0, "other", undefined)) }
 	}
 	testers = map[string]tester{
 		"defined":   func(_ *run, v Value, _ *arguments) bool { return v.kind != Undefined },
@@ -33,7 +33,7 @@ func init() {
 		"odd":      func(r *run, v Value, _ *arguments) bool { return equal(r.arith("%", v, IntValue(2)), IntValue(1)) },
 		"even":     func(r *run, v Value, _ *arguments) bool { return equal(r.arith("%", v, IntValue(2)), IntValue(0)) },
 		"divisibleby": func(r *run, v Value, a *arguments) bool {
-			return equal(r.arith("%", v, a.take(0, "num", undefined)), IntValue(0))
+			return equal(r.arith("%", v, a.argument(0, "num", undefined)), IntValue(0))
 		},
 		"filter": func(_ *run, v Value, _ *arguments) bool { _, ok := filters[v.str]; return ok && v.kind == String },
 		"test":   func(_ *run, v Value, _ *arguments) bool { _, ok := testers[v.str]; return ok && v.kind == String },
@@ -72,7 +72,7 @@ func isIterable(_ *run, v Value, _ *arguments) bool {
 
 // isSame is Python's "is": the same object, where a template can tell.
 func isSame(_ *run, v Value, a *arguments) bool {
-	o := a.take(0, "other", undefined)
+	o := a.argument(0, "other", undefined)
 	if v.kind != o.kind {
 		return false
 	}
@@ -99,7 +99,7 @@ func (c *compiler) test(e testExpr) eval {
 	of, args := c.expr(e.of), c.args(e.args)
 	t, ok := testers[e.name]
 	if !ok {
-		if !c.soft {
+		if !c.insideIf {
 			c.fail(e.line, "No test named '"+e.name+"'.")
 		}
 		return func(r *run, f *frame) Value { return r.failf("No test named '%s'.", e.name) }
@@ -117,7 +117,7 @@ func (c *compiler) test(e testExpr) eval {
 	return func(r *run, f *frame) Value {
 		v, given := of(r, f), args(r, f)
 		if r.err != nil {
-			return falseV
+			return falseValue
 		}
 		return BoolValue(t(r, v, given))
 	}

@@ -183,8 +183,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// length counts code points.
-func length(s string) int {
+// runeCount counts code points.
+func runeCount(s string) int {
 	if isASCII(s) {
 		return len(s)
 	}

@@ -8,13 +8,13 @@ import (
 // truncateFilter shortens a text to a length, at a space unless words may be cut. A little more
 // than the length is left alone.
 func truncateFilter(r *run, v Value, a *arguments) Value {
-	length, end := r.intArg(a, 0, "length", 255), text(a.take(2, "end", StringValue("...")))
+	length, end := r.intArg(a, 0, "length", 255), text(a.argument(2, "end", StringValue("...")))
 	leeway := 5
-	if a.take(3, "leeway", none).kind != None {
+	if a.argument(3, "leeway", none).kind != None {
 		leeway = r.intArg(a, 3, "leeway", 5)
 	}
 
-	n, ok := r.size(v)
+	n, ok := r.pyLen(v)
 	keep := length - utf8.RuneCountInString(end)
 	switch {
 	case !ok:
@@ -29,8 +29,8 @@ func truncateFilter(r *run, v Value, a *arguments) Value {
 		return r.failf("'%s' object cannot be truncated", v.typeName())
 	}
 
-	s := v.str[:offset(v.str, keep)]
-	if !a.take(1, "killwords", falseV).truth() {
+	s := v.str[:byteOffset(v.str, keep)]
+	if !a.argument(1, "killwords", falseValue).truth() {
 		if i := strings.LastIndexByte(s, ' '); i >= 0 {
 			s = s[:i]
 		}
@@ -53,7 +53,7 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 		return undefined
 	}
 
-	fill := a.take(1, "fill_with", none)
+	fill := a.argument(1, "fill_with", none)
 	var out []Value
 	for i := range max(0, n) {
 		k := len(items) / (n - i)
@@ -137,7 +137,7 @@ func xmlAttr(r *run, v Value, a *arguments) Value {
 	}
 
 	s := strings.Join(parts, " ")
-	if s != "" && a.take(0, "autospace", trueV).truth() {
+	if s != "" && a.argument(0, "autospace", trueValue).truth() {
 		s = " " + s
 	}
 	return r.newString(s)

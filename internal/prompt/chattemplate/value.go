@@ -40,11 +40,11 @@ type Value struct {
 
 // List is a sequence. seq is its Python type.
 type List struct {
-	seq   sequence
-	Items []Value
-	next  int // a generator's position
-	// group is set for groupby's pairs, whose elements also have names.
-	group bool
+	seq        sequence
+	Items      []Value
+	nextUnread int // a generator's position
+	// isGroup is set for groupby's pairs, whose elements also have names.
+	isGroup bool
 }
 
 // sequence is the type of a List.
@@ -65,10 +65,10 @@ var sequenceNames = [...]string{"list", "tuple", "range", "dict_keys", "dict_val
 
 // Constants.
 var (
-	undefined = Value{}
-	none      = Value{kind: None}
-	falseV    = Value{kind: Bool}
-	trueV     = Value{kind: Bool, num: 1}
+	undefined  = Value{}
+	none       = Value{kind: None}
+	falseValue = Value{kind: Bool}
+	trueValue  = Value{kind: Bool, num: 1}
 )
 
 // NoneValue is Python's None.
@@ -80,9 +80,9 @@ func StringValue(s string) Value { return Value{kind: String, str: s} }
 // BoolValue is a bool.
 func BoolValue(b bool) Value {
 	if b {
-		return trueV
+		return trueValue
 	}
-	return falseV
+	return falseValue
 }
 
 // IntValue is an int.
@@ -112,7 +112,7 @@ func bigValue(i *big.Int) Value {
 	return Value{kind: Int, ref: i}
 }
 
-func missing(name string) Value { return Value{str: name} }
+func undefinedValue(name string) Value { return Value{str: name} }
 
 // Kind is the kind of v.
 func (v Value) Kind() Kind { return v.kind }

@@ -71,7 +71,7 @@ func Invalid(param, code, format string, args ...any) *Error {
 }
 
 func wrongType(param, want string, got kind) *Error {
-	return Invalid(param, "invalid_type", "Invalid type for '%s': expected %s, but got %s instead.", param, want, got.article())
+	return Invalid(param, "invalid_type", "Invalid type for '%s': expected %s, but got %s instead.", param, want, got.withArticle())
 }
 
 func malformed(at int, what string) *Error {

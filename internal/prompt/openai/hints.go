@@ -180,7 +180,7 @@ func (h *Hints) SetHeader(name, value string) *Error {
 		return nil
 	}
 	if must := k.parseHeader(h, value); must != "" {
-		return Invalid(name, "invalid_header", "The header %s is %q: it %s.", name, clipped(value), must)
+		return Invalid(name, "invalid_header", "The header %s is %q: it %s.", name, clip(value), must)
 	}
 	return nil
 }
@@ -210,8 +210,8 @@ func (k *hint) parseHeader(h *Hints, value string) (must string) {
 	return k.storeText(h, value)
 }
 
-// clipped bounds what an error repeats of a header.
-func clipped(value string) string {
+// clip bounds what an error repeats of a header.
+func clip(value string) string {
 	const most = 128
 	if len(value) > most {
 		return value[:most] + "…"

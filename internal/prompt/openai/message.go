@@ -14,13 +14,13 @@ func (p *parser) messages(param string) {
 	}
 	p.req.Messages = nil
 	p.hasMessages = false
-	if !p.want(param, arrayValue, "an array of objects") {
+	if !p.expectKind(param, arrayValue, "an array of objects") {
 		return
 	}
 	p.hasMessages = true
 	p.array(func(i int) {
 		if i >= p.lim.Messages {
-			p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
+			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
 			return
 		}
 		p.req.Messages = append(p.req.Messages, Message{})
@@ -28,8 +28,8 @@ func (p *parser) messages(param string) {
 	})
 }
 
-// in is the path of a field of one message, for errors.
-func (p *parser) in(i int, field string) string {
+// messagePath is the path of a field of one message, for errors.
+func (p *parser) messagePath(i int, field string) string {
 	return "messages[" + strconv.Itoa(i) + "]" + field
 }
 
@@ -37,17 +37,17 @@ func (p *parser) in(i int, field string) string {
 func (p *parser) message(i int, m *Message) {
 	if k := p.peek(); k != objectValue {
 		if p.err == nil {
-			p.err = wrongType(p.in(i, ""), "an object", k)
+			p.err = wrongType(p.messagePath(i, ""), "an object", k)
 		}
 		return
 	}
 
 	start := p.at
-	var seen seen
+	var seen memberFacts
 	p.object(func(key string) {
 		switch key {
 		case "role":
-			m.Role = p.member(i, ".role")
+			m.Role = p.stringMember(i, ".role")
 		case "content":
 			seen.null = p.peek() == nullValue
 			p.content(i, m)
@@ -59,7 +59,7 @@ func (p *parser) message(i int, m *Message) {
 			p.toolCalls(i, m)
 		case "name":
 			seen.nullName = p.peek() == nullValue
-			m.Name = p.optional(i, m, ".name", NameMember)
+			m.Name = p.optionalString(i, m, ".name", NameMember)
 		default:
 			p.rareMember(i, m, key, &seen)
 		}
@@ -76,8 +76,8 @@ func (p *parser) message(i int, m *Message) {
 	p.checkMessage(i, m, seen)
 }
 
-// seen is the members of a message that must be checked once its role is known.
-type seen struct {
+// memberFacts is the members of a message that must be checked once its role is known.
+type memberFacts struct {
 	null, nullName bool // content, name
 	own            bool // a member beyond role, content and name
 	compat         bool // reasoning_content is a string
@@ -85,64 +85,64 @@ type seen struct {
 }
 
 // rareMember reads the rarer members of message i.
-func (p *parser) rareMember(i int, m *Message, key string, seen *seen) {
+func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
 	switch key {
 	case "tool_call_id":
 		m.Has |= ToolCallIDMember
 		if p.peek() == nullValue {
 			m.Has |= NullToolCallID
 		}
-		m.ToolCallID = p.member(i, ".tool_call_id")
+		m.ToolCallID = p.stringMember(i, ".tool_call_id")
 	case "reasoning":
 		seen.own = true
-		m.Reasoning = p.optional(i, m, ".reasoning", ReasoningMember)
+		m.Reasoning = p.optionalString(i, m, ".reasoning", ReasoningMember)
 	case "reasoning_content":
 		seen.compat = p.peek() == stringValue
-		seen.reasoning = p.member(i, ".reasoning_content")
+		seen.reasoning = p.stringMember(i, ".reasoning_content")
 	case "task":
 		seen.own = true
 		if p.peek() != stringValue {
 			p.skip()
 			return
 		}
-		m.Task = p.optional(i, m, ".task", TaskMember)
+		m.Task = p.optionalString(i, m, ".task", TaskMember)
 	default:
 		p.skip()
 	}
 }
 
-// optional reads a string field of message i, and sets its bit in m.Has unless it is null.
-func (p *parser) optional(i int, m *Message, field string, which Members) string {
+// optionalString reads a string field of message i, and sets its bit in m.Has unless it is null.
+func (p *parser) optionalString(i int, m *Message, field string, which Members) string {
 	m.Has &^= which
 	if p.peek() == stringValue {
 		m.Has |= which
 	}
-	return p.member(i, field)
+	return p.stringMember(i, field)
 }
 
 // checkMessage refuses what vLLM refuses of a message of its role.
-func (p *parser) checkMessage(i int, m *Message, seen seen) {
+func (p *parser) checkMessage(i int, m *Message, seen memberFacts) {
 	switch {
 	case m.Role == "":
-		p.err = Invalid(p.in(i, ".role"), "missing_required_parameter",
+		p.err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
 			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
 	case seen.null && m.Role != "assistant":
-		p.err = Invalid(p.in(i, ".content"), "invalid_type",
+		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
 			"Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
 	case seen.nullName && m.Role != "tool":
-		p.err = Invalid(p.in(i, ".name"), "invalid_type",
+		p.err = Invalid(p.messagePath(i, ".name"), "invalid_type",
 			"Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
-	case !seen.own && m.onlyLoose():
-		p.err = Invalid(p.in(i, ".content"), "invalid_type",
+	case !seen.own && m.hasOnlyLooseParts():
+		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
 			"Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.",
 			i, m.Role)
 	}
 }
 
-// onlyLoose reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings, input_text
+// hasOnlyLooseParts reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings, input_text
 // and output_text only beside parts of the types that chats have, beside other members of the message, or
 // in roles that are not its own.
-func (m *Message) onlyLoose() bool {
+func (m *Message) hasOnlyLooseParts() bool {
 	switch m.Role {
 	case "system", "developer", "user", "assistant", "tool":
 	default:
@@ -164,16 +164,16 @@ func (p *parser) developerTools() []byte {
 	return p.skip()
 }
 
-// member reads a string field of message i. The path of the field is only built for an error, because most
+// stringMember reads a string field of message i. The path of the field is only built for an error, because most
 // requests have none.
-func (p *parser) member(i int, field string) string {
+func (p *parser) stringMember(i int, field string) string {
 	if k := p.peek(); k != stringValue && k != nullValue {
 		if p.err == nil {
-			p.err = wrongType(p.in(i, field), "a string", k)
+			p.err = wrongType(p.messagePath(i, field), "a string", k)
 		}
 		return ""
 	}
-	return p.text("")
+	return p.stringOrNull("")
 }
 
 // content reads the content of message i: a string, an array of parts, or null.
@@ -184,19 +184,19 @@ func (p *parser) content(i int, m *Message) {
 	case stringValue:
 		m.Kind, m.Content = TextContent, p.string()
 	case nullValue:
-		p.literal("null")
+		p.expectWord("null")
 	case arrayValue:
 		m.Kind, m.Parts = PartsContent, []Part{}
 		p.array(func(j int) {
 			if j >= p.lim.Parts {
-				p.invalid(p.in(i, ".content"), "holds more than "+strconv.Itoa(p.lim.Parts)+" parts")
+				p.failInvalid(p.messagePath(i, ".content"), "holds more than "+strconv.Itoa(p.lim.Parts)+" parts")
 				return
 			}
 			m.Parts = append(m.Parts, p.part(i, j))
 		})
 	case badValue:
 	default:
-		p.err = wrongType(p.in(i, ".content"), "a string or an array of parts", k)
+		p.err = wrongType(p.messagePath(i, ".content"), "a string or an array of parts", k)
 	}
 }
 
@@ -205,12 +205,12 @@ func (p *parser) toolCalls(i int, m *Message) {
 	m.ToolCalls = nil
 	k := p.peek()
 	if k == nullValue {
-		p.literal("null")
+		p.expectWord("null")
 		return
 	}
 	if k != arrayValue {
 		if p.err == nil {
-			p.err = wrongType(p.in(i, ".tool_calls"), "an array of objects", k)
+			p.err = wrongType(p.messagePath(i, ".tool_calls"), "an array of objects", k)
 		}
 		return
 	}
@@ -218,7 +218,7 @@ func (p *parser) toolCalls(i int, m *Message) {
 	start := p.at
 	p.array(func(j int) {
 		if k := p.peek(); p.err == nil && k != objectValue {
-			p.err = wrongType(p.in(i, ".tool_calls["+strconv.Itoa(j)+"]"), "an object", k)
+			p.err = wrongType(p.messagePath(i, ".tool_calls["+strconv.Itoa(j)+"]"), "an object", k)
 			return
 		}
 		p.skip()
@@ -257,7 +257,7 @@ func (p *parser) part(i, j int) Part {
 		text := p.string()
 		return Part{Text: text, Raw: p.src[start:p.at], loose: true}
 	}
-	name := func(field string) string { return p.in(i, ".content["+strconv.Itoa(j)+"]"+field) }
+	name := func(field string) string { return p.messagePath(i, ".content["+strconv.Itoa(j)+"]"+field) }
 	if k != objectValue {
 		if p.err == nil {
 			p.err = wrongType(name(""), "an object or a string", k)
@@ -341,5 +341,5 @@ func (p *parser) partText(name func(string) string, field string) string {
 		}
 		return ""
 	}
-	return p.text("")
+	return p.stringOrNull("")
 }

@@ -12,7 +12,7 @@ var nvextGroups = map[string]string{
 // nvext reads the routing hints of the body. Members that are no hints are skipped.
 func (p *parser) nvext(key string) {
 	p.req.Hints = nil
-	if !p.want(key, objectValue, "an object") {
+	if !p.expectKind(key, objectValue, "an object") {
 		return
 	}
 	h := &Hints{Rank: -1}
@@ -22,7 +22,7 @@ func (p *parser) nvext(key string) {
 		switch {
 		case !ok:
 			p.skip()
-		case p.want(group, objectValue, "an object"):
+		case p.expectKind(group, objectValue, "an object"):
 			p.object(func(key string) { p.hint(h, group+"."+key) })
 		}
 	})
@@ -39,7 +39,7 @@ func (p *parser) hint(h *Hints, path string) {
 	must := ""
 	switch k.kind {
 	case textHint:
-		if p.want(path, stringValue, "a string") {
+		if p.expectKind(path, stringValue, "a string") {
 			if v := p.string(); p.err == nil {
 				must = k.storeText(h, v)
 			}
@@ -60,16 +60,16 @@ func (p *parser) hint(h *Hints, path string) {
 		h.Preferred = p.preferredTaints(path)
 	}
 	if must != "" {
-		p.invalid(path, must)
+		p.failInvalid(path, must)
 	}
 }
 
 func (p *parser) requiredTaints(path string) (list []string) {
-	if !p.want(path, arrayValue, "an array of strings") {
+	if !p.expectKind(path, arrayValue, "an array of strings") {
 		return nil
 	}
 	p.array(func(i int) {
-		if s := p.text(path + "[" + strconv.Itoa(i) + "]"); p.taint(path, s, i) {
+		if s := p.stringOrNull(path + "[" + strconv.Itoa(i) + "]"); p.checkTaint(path, s, i) {
 			list = append(list, s)
 		}
 	})
@@ -78,16 +78,16 @@ func (p *parser) requiredTaints(path string) (list []string) {
 
 // preferredTaints reads an object of weights. If a taint comes twice the last weight counts.
 func (p *parser) preferredTaints(path string) (list []Preference) {
-	if !p.want(path, objectValue, "an object of numbers") {
+	if !p.expectKind(path, objectValue, "an object of numbers") {
 		return nil
 	}
 	p.object(func(name string) {
 		weight, ok := p.decimal(path + "." + name)
-		if !p.taint(path, name, len(list)) || !ok {
+		if !p.checkTaint(path, name, len(list)) || !ok {
 			return
 		}
 		if weight < -maxPreference || weight > maxPreference {
-			p.invalid(path, "must have weights between -"+formatBound(maxPreference)+" and "+formatBound(maxPreference))
+			p.failInvalid(path, "must have weights between -"+formatBound(maxPreference)+" and "+formatBound(maxPreference))
 			return
 		}
 		for i := range list {
@@ -101,44 +101,44 @@ func (p *parser) preferredTaints(path string) (list []Preference) {
 	return list
 }
 
-// taint reports whether a taint at a position of its list is valid.
-func (p *parser) taint(path, name string, position int) bool {
+// checkTaint reports whether a taint at a position of its list is valid.
+func (p *parser) checkTaint(path, name string, position int) bool {
 	switch {
 	case p.err != nil:
 	case position >= maxTaints:
-		p.invalid(path, "must have at most "+strconv.Itoa(maxTaints)+" taints")
+		p.failInvalid(path, "must have at most "+strconv.Itoa(maxTaints)+" taints")
 	case name == "" || len(name) > maxTaint:
-		p.invalid(path, "must have taints of 1 to "+strconv.Itoa(maxTaint)+" bytes")
+		p.failInvalid(path, "must have taints of 1 to "+strconv.Itoa(maxTaint)+" bytes")
 	}
 	return p.err == nil
 }
 
 func (p *parser) workers(path string) (list []string) {
-	if !p.want(path, arrayValue, "an array of strings") {
+	if !p.expectKind(path, arrayValue, "an array of strings") {
 		return nil
 	}
 	p.array(func(i int) {
 		if i >= maxWorkers {
-			p.invalid(path, "must have at most "+strconv.Itoa(maxWorkers)+" names")
+			p.failInvalid(path, "must have at most "+strconv.Itoa(maxWorkers)+" names")
 			return
 		}
 		element := path + "[" + strconv.Itoa(i) + "]"
-		name := p.text(element)
+		name := p.stringOrNull(element)
 		if len(name) > maxName {
-			p.invalid(element, "must have at most "+strconv.Itoa(maxName)+" bytes")
+			p.failInvalid(element, "must have at most "+strconv.Itoa(maxName)+" bytes")
 		} else if name != "" {
 			list = append(list, name)
 		}
 	})
 	if p.err == nil && len(list) == 0 {
-		p.invalid(path, "must name at least one worker, or be left out")
+		p.failInvalid(path, "must name at least one worker, or be left out")
 	}
 	return list
 }
 
 // decimal reads any number; false for null.
 func (p *parser) decimal(param string) (float64, bool) {
-	if !p.want(param, numberValue, "a number") {
+	if !p.expectKind(param, numberValue, "a number") {
 		return 0, false
 	}
 	digits := p.number()
@@ -147,7 +147,7 @@ func (p *parser) decimal(param string) (float64, bool) {
 	}
 	v, err := strconv.ParseFloat(string(digits), 64)
 	if err != nil {
-		p.invalid(param, "is too large")
+		p.failInvalid(param, "is too large")
 	}
 	return v, p.err == nil
 }

@@ -12,20 +12,20 @@ import (
 func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 	lim = lim.withDefaults()
 	if !utf8.Valid(body) {
-		return nil, malformed(invalidAt(body), "invalid UTF-8")
+		return nil, malformed(firstInvalidByte(body), "invalid UTF-8")
 	}
 	p := parser{scanner: scanner{src: body, depth: lim.Depth}, lim: lim}
 	p.req = &Request{Endpoint: ep, N: 1, AddGenerationPrompt: true, AddSpecialTokens: ep != Chat}
 	if k := p.peek(); p.err == nil && k != objectValue {
-		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.article())
+		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.withArticle())
 	}
 	p.object(p.field)
-	p.space()
+	p.skipSpace()
 	if p.err == nil && p.at != len(body) {
 		p.fail("unexpected data after the object")
 	}
 	if p.err == nil {
-		p.finish()
+		p.checkRequest()
 	}
 	if p.err != nil {
 		return nil, p.err
@@ -33,7 +33,7 @@ func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 	return p.req, nil
 }
 
-func invalidAt(body []byte) int {
+func firstInvalidByte(body []byte) int {
 	for i := 0; i < len(body); {
 		r, n := utf8.DecodeRune(body[i:])
 		if r == utf8.RuneError && n == 1 {
@@ -52,8 +52,8 @@ type parser struct {
 
 	maxTokens, maxCompletionTokens int
 	hasMessages, hasPrompt         bool
-	choice                         bool // tool_choice is given, and not none
-	tokens                         int  // token ids read so far
+	hasToolChoice                  bool // tool_choice is given, and not none
+	tokenCount                     int  // token ids read so far
 }
 
 // field reads the value of one top-level key. Keys that do not change the prompt or the
@@ -62,7 +62,7 @@ func (p *parser) field(key string) {
 	r := p.req
 	switch key {
 	case "model":
-		r.Model = p.text(key)
+		r.Model = p.stringOrNull(key)
 	case "messages":
 		p.messages(key)
 	case "prompt":
@@ -70,23 +70,23 @@ func (p *parser) field(key string) {
 	case "input":
 		p.prompts(key, Embeddings)
 	case "stream":
-		r.Stream = p.flag(key, false)
+		r.Stream = p.booleanOr(key, false)
 	case "stream_options":
 		p.streamOptions(key)
 	case "max_tokens":
-		p.maxTokens = p.positive(key)
+		p.maxTokens = p.positiveInteger(key)
 	case "max_completion_tokens":
-		p.maxCompletionTokens = p.positive(key)
+		p.maxCompletionTokens = p.positiveInteger(key)
 	case "n":
-		r.N = max(1, p.positive(key))
+		r.N = max(1, p.positiveInteger(key))
 	case "seed":
 		r.Seed, r.HasSeed = p.integer(key)
 	case "user":
-		r.User = p.text(key)
+		r.User = p.stringOrNull(key)
 	case "cache_salt":
-		r.CacheSalt = p.text(key)
+		r.CacheSalt = p.stringOrNull(key)
 	case "session_id":
-		r.SessionID = p.text(key)
+		r.SessionID = p.stringOrNull(key)
 	case "priority":
 		v, _ := p.integer(key)
 		r.Priority = int(v)
@@ -104,7 +104,7 @@ func (p *parser) templateField(key string) {
 	case "tool_choice":
 		kind, start := p.peek(), p.at
 		p.skip()
-		p.choice = kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`
+		p.hasToolChoice = kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`
 	case "tools":
 		r.Tools = p.rawOrNull(key, arrayValue)
 	case "documents":
@@ -112,37 +112,37 @@ func (p *parser) templateField(key string) {
 	case "chat_template_kwargs":
 		r.TemplateArgs = p.rawOrNull(key, objectValue)
 	case "chat_template":
-		p.text(key)
+		p.stringOrNull(key)
 		if p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
 			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own template is used.")
 		}
 	case "reasoning_effort":
-		r.ReasoningEffort = p.text(key)
+		r.ReasoningEffort = p.stringOrNull(key)
 		switch r.ReasoningEffort {
 		case "", "none", "minimal", "low", "medium", "high", "xhigh", "max":
 		default:
-			p.invalid(key, "must be none, minimal, low, medium, high, xhigh or max")
+			p.failInvalid(key, "must be none, minimal, low, medium, high, xhigh or max")
 		}
 	case "add_generation_prompt":
-		r.AddGenerationPrompt = p.flag(key, true)
+		r.AddGenerationPrompt = p.booleanOr(key, true)
 	case "continue_final_message":
-		r.ContinueFinalMessage = p.flag(key, false)
+		r.ContinueFinalMessage = p.booleanOr(key, false)
 	case "add_special_tokens":
-		r.AddSpecialTokens = p.flag(key, r.Endpoint != Chat)
+		r.AddSpecialTokens = p.booleanOr(key, r.Endpoint != Chat)
 	case "truncate_prompt_tokens":
 		v, ok := p.integer(key)
 		r.Truncate = int(v)
 		if ok && (v == 0 || v < -1 || v > math.MaxInt32) {
-			p.invalid(key, "must be -1 (as many as the model takes) or at least 1")
+			p.failInvalid(key, "must be -1 (as many as the model takes) or at least 1")
 		}
 	case "truncation_side":
-		r.TruncateRight = p.text(key) == "right"
+		r.TruncateRight = p.stringOrNull(key) == "right"
 	default:
 		p.skip()
 	}
 }
 
-func (p *parser) finish() {
+func (p *parser) checkRequest() {
 	r := p.req
 	r.MaxTokens = p.maxCompletionTokens
 	if r.MaxTokens == 0 {
@@ -150,64 +150,64 @@ func (p *parser) finish() {
 	}
 	switch {
 	case r.Model == "":
-		p.missing("model")
+		p.failMissing("model")
 	case r.Endpoint == Chat && !p.hasMessages:
-		p.missing("messages")
+		p.failMissing("messages")
 	case r.Endpoint == Chat && len(r.Messages) == 0:
 		p.err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
-	case r.Endpoint == Chat && p.choice && r.Tools == nil:
+	case r.Endpoint == Chat && p.hasToolChoice && r.Tools == nil:
 		p.err = Invalid("tool_choice", "invalid_value", "When using `tool_choice`, `tools` must be set.")
 	case r.Endpoint == Completions && !p.hasPrompt:
-		p.missing("prompt")
+		p.failMissing("prompt")
 	case r.Endpoint == Embeddings && !p.hasPrompt:
-		p.missing("input")
+		p.failMissing("input")
 	case r.Endpoint == Chat && r.ContinueFinalMessage && r.AddGenerationPrompt:
 		p.err = Invalid("continue_final_message", "invalid_value",
 			"Cannot set both `continue_final_message` and `add_generation_prompt` to True. Set 'add_generation_prompt' to false.")
 	}
 }
 
-func (p *parser) missing(param string) {
+func (p *parser) failMissing(param string) {
 	p.err = Invalid(param, "missing_required_parameter", "Missing required parameter: '%s'.", param)
 }
 
-func (p *parser) invalid(param, must string) {
+func (p *parser) failInvalid(param, must string) {
 	if p.err == nil {
 		p.err = Invalid(param, "invalid_value", "Invalid value for '%s': it %s.", param, must)
 	}
 }
 
-// want reports whether the next value is of kind k. A null is read and counts as an absent key. Any other kind
+// expectKind reports whether the next value is of kind k. A null is read and counts as an absent key. Any other kind
 // is an error.
-func (p *parser) want(param string, k kind, what string) bool {
+func (p *parser) expectKind(param string, k kind, what string) bool {
 	switch got := p.peek(); got {
 	case k:
 		return true
 	case badValue:
 	case nullValue:
-		p.literal("null")
+		p.expectWord("null")
 	default:
 		p.err = wrongType(param, what, got)
 	}
 	return false
 }
 
-func (p *parser) text(param string) string {
-	if !p.want(param, stringValue, "a string") {
+func (p *parser) stringOrNull(param string) string {
+	if !p.expectKind(param, stringValue, "a string") {
 		return ""
 	}
 	return p.string()
 }
 
-func (p *parser) flag(param string, absent bool) bool {
-	if !p.want(param, boolValue, "a boolean") {
+func (p *parser) booleanOr(param string, absent bool) bool {
+	if !p.expectKind(param, boolValue, "a boolean") {
 		return absent
 	}
 	return p.boolean()
 }
 
 func (p *parser) rawOrNull(param string, k kind) []byte {
-	if !p.want(param, k, k.article()) {
+	if !p.expectKind(param, k, k.withArticle()) {
 		return nil
 	}
 	return p.skip()
@@ -215,7 +215,7 @@ func (p *parser) rawOrNull(param string, k kind) []byte {
 
 // integer reads a whole number; one spelled 5.0 or 5e0 is whole too. ok is false for null.
 func (p *parser) integer(param string) (v int64, ok bool) {
-	if !p.want(param, numberValue, "an integer") {
+	if !p.expectKind(param, numberValue, "an integer") {
 		return 0, false
 	}
 	digits := p.number()
@@ -229,30 +229,30 @@ func (p *parser) integer(param string) (v int64, ok bool) {
 	f, err := strconv.ParseFloat(string(digits), 64)
 	switch {
 	case err != nil || math.Abs(f) >= 1<<63:
-		p.invalid(param, "is too large")
+		p.failInvalid(param, "is too large")
 	case f != math.Trunc(f):
 		p.err = Invalid(param, "invalid_type", "Invalid type for '%s': expected an integer, but got a decimal number instead.", param)
 	}
 	return int64(f), p.err == nil
 }
 
-// positive reads a whole number of at least 1; 0 means null.
-func (p *parser) positive(param string) int {
+// positiveInteger reads a whole number of at least 1; 0 means null.
+func (p *parser) positiveInteger(param string) int {
 	v, ok := p.integer(param)
 	if ok && (v < 1 || v > math.MaxInt32) {
-		p.invalid(param, "must be at least 1 and at most 2147483647")
+		p.failInvalid(param, "must be at least 1 and at most 2147483647")
 	}
 	return int(v)
 }
 
 func (p *parser) streamOptions(param string) {
 	p.req.IncludeUsage = false
-	if !p.want(param, objectValue, "an object") {
+	if !p.expectKind(param, objectValue, "an object") {
 		return
 	}
 	p.object(func(key string) {
 		if key == "include_usage" {
-			p.req.IncludeUsage = p.flag("stream_options.include_usage", false)
+			p.req.IncludeUsage = p.booleanOr("stream_options.include_usage", false)
 			return
 		}
 		p.skip()

@@ -14,10 +14,10 @@ func (p *parser) prompts(param string, ep Endpoint) {
 	}
 	p.req.Prompts = nil
 	p.hasPrompt = false
-	p.tokens = 0
+	p.tokenCount = 0
 	switch k := p.peek(); k {
 	case nullValue:
-		p.literal("null")
+		p.expectWord("null")
 		return
 	case stringValue:
 		p.req.Prompts = []Prompt{{Text: p.string()}}
@@ -43,13 +43,13 @@ func (p *parser) promptList(param string) {
 		switch {
 		case p.err != nil:
 		case k != first:
-			p.err = wrongType(param+"["+strconv.Itoa(i)+"]", first.article()+" like the first element", k)
+			p.err = wrongType(param+"["+strconv.Itoa(i)+"]", first.withArticle()+" like the first element", k)
 		case k == numberValue && i == 0:
-			p.req.Prompts = []Prompt{{Tokens: p.token(param, nil)}}
+			p.req.Prompts = []Prompt{{Tokens: p.appendToken(param, nil)}}
 		case k == numberValue:
-			p.req.Prompts[0].Tokens = p.token(param, p.req.Prompts[0].Tokens)
+			p.req.Prompts[0].Tokens = p.appendToken(param, p.req.Prompts[0].Tokens)
 		case i >= p.lim.Prompts:
-			p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Prompts)+" prompts")
+			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Prompts)+" prompts")
 		case k == stringValue:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
 		case k == arrayValue:
@@ -67,15 +67,15 @@ func (p *parser) promptList(param string) {
 // tokenList reads one prompt as a list of token ids.
 func (p *parser) tokenList(param string, i int) []uint32 {
 	tokens := []uint32{}
-	p.array(func(int) { tokens = p.token(param, tokens) })
+	p.array(func(int) { tokens = p.appendToken(param, tokens) })
 	if p.err == nil && len(tokens) == 0 {
-		p.invalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")
+		p.failInvalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")
 	}
 	return tokens
 }
 
-// token reads one token id. Whether the vocabulary has it is checked later, with the model.
-func (p *parser) token(param string, dst []uint32) []uint32 {
+// appendToken reads one token id. Whether the vocabulary has it is checked later, with the model.
+func (p *parser) appendToken(param string, dst []uint32) []uint32 {
 	if k := p.peek(); k != numberValue {
 		if p.err == nil {
 			p.err = wrongType(param, promptShapes, k)
@@ -83,12 +83,12 @@ func (p *parser) token(param string, dst []uint32) []uint32 {
 		return dst
 	}
 	v, _ := p.integer(param)
-	p.tokens++
-	if p.tokens > p.lim.Tokens {
-		p.invalid(param, "holds more than "+strconv.Itoa(p.lim.Tokens)+" token ids")
+	p.tokenCount++
+	if p.tokenCount > p.lim.Tokens {
+		p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Tokens)+" token ids")
 	}
 	if v < 0 || v > math.MaxInt32 {
-		p.invalid(param, "holds a token id that is not between 0 and 2147483647")
+		p.failInvalid(param, "holds a token id that is not between 0 and 2147483647")
 	}
 	return append(dst, uint32(v))
 }

@@ -30,7 +30,7 @@ const (
 	objectValue
 )
 
-func (k kind) article() string {
+func (k kind) withArticle() string {
 	return [...]string{"nothing", "null", "a boolean", "a number", "a string", "an array", "an object"}[k]
 }
 
@@ -40,7 +40,7 @@ func (s *scanner) fail(what string) {
 	}
 }
 
-func (s *scanner) space() {
+func (s *scanner) skipSpace() {
 	for s.at < len(s.src) {
 		switch s.src[s.at] {
 		case ' ', '\t', '\n', '\r':
@@ -56,7 +56,7 @@ func (s *scanner) peek() kind {
 	if s.err != nil {
 		return badValue
 	}
-	s.space()
+	s.skipSpace()
 	if s.at >= len(s.src) {
 		s.fail("unexpected end")
 		return badValue
@@ -82,7 +82,7 @@ func (s *scanner) peek() kind {
 
 // expect reads c, after white space.
 func (s *scanner) expect(c byte) bool {
-	s.space()
+	s.skipSpace()
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != c {
 		s.fail("expected '" + string(rune(c)) + "'")
 		return false
@@ -92,26 +92,26 @@ func (s *scanner) expect(c byte) bool {
 }
 
 // object calls field for each key of an object; field must read the value.
-func (s *scanner) object(field func(key string)) { s.fields(s.string, field) }
+func (s *scanner) object(field func(key string)) { s.membersOf(s.string, field) }
 
-// fields is object with another way to read keys.
-func (s *scanner) fields(key func() string, field func(key string)) {
-	if !s.open('{') {
+// membersOf is object with another way to read keys.
+func (s *scanner) membersOf(key func() string, field func(key string)) {
+	if !s.openContainer('{') {
 		return
 	}
-	s.space()
+	s.skipSpace()
 	if s.at < len(s.src) && s.src[s.at] == '}' {
-		s.close()
+		s.closeContainer()
 		return
 	}
 	for s.err == nil {
-		s.space()
+		s.skipSpace()
 		name := key()
 		if !s.expect(':') {
 			return
 		}
 		field(name)
-		if s.more('}') {
+		if s.nextElement('}') {
 			continue
 		}
 		return
@@ -120,24 +120,24 @@ func (s *scanner) fields(key func() string, field func(key string)) {
 
 // array calls element for each element of an array; element must read it.
 func (s *scanner) array(element func(i int)) {
-	if !s.open('[') {
+	if !s.openContainer('[') {
 		return
 	}
-	s.space()
+	s.skipSpace()
 	if s.at < len(s.src) && s.src[s.at] == ']' {
-		s.close()
+		s.closeContainer()
 		return
 	}
 	for i := 0; s.err == nil; i++ {
 		element(i)
-		if s.more(']') {
+		if s.nextElement(']') {
 			continue
 		}
 		return
 	}
 }
 
-func (s *scanner) open(c byte) bool {
+func (s *scanner) openContainer(c byte) bool {
 	if s.depth == 0 {
 		if s.err == nil {
 			s.err = Invalid("", "invalid_json", "The request body nests arrays and objects too deeply at byte %d. Send a flatter document.", s.at)
@@ -148,24 +148,24 @@ func (s *scanner) open(c byte) bool {
 	return s.expect(c)
 }
 
-func (s *scanner) close() {
+func (s *scanner) closeContainer() {
 	s.at++
 	s.depth++
 }
 
-// more reads what follows an element: a comma (true) or the end of its container (false).
-func (s *scanner) more(end byte) bool {
+// nextElement reads what follows an element: a comma (true) or the end of its container (false).
+func (s *scanner) nextElement(end byte) bool {
 	if s.err != nil {
 		return false
 	}
-	s.space()
+	s.skipSpace()
 	if s.at < len(s.src) {
 		switch s.src[s.at] {
 		case ',':
 			s.at++
 			return true
 		case end:
-			s.close()
+			s.closeContainer()
 			return false
 		}
 	}
@@ -180,17 +180,17 @@ func (s *scanner) skip() []byte {
 	switch k {
 	case objectValue:
 		// Keys of skipped objects are not decoded: an escape may be of no valid character.
-		s.fields(func() string { s.raw(); return "" }, func(string) { s.skip() })
+		s.membersOf(func() string { s.rawString(); return "" }, func(string) { s.skip() })
 	case arrayValue:
 		s.array(func(int) { s.skip() })
 	case stringValue:
-		s.raw()
+		s.rawString()
 	case numberValue:
 		s.number()
 	case boolValue:
 		s.boolean()
 	case nullValue:
-		s.literal("null")
+		s.expectWord("null")
 	}
 	if s.err != nil {
 		return nil
@@ -198,7 +198,7 @@ func (s *scanner) skip() []byte {
 	return s.src[start:s.at]
 }
 
-func (s *scanner) literal(word string) bool {
+func (s *scanner) expectWord(word string) bool {
 	if s.err == nil && len(s.src)-s.at >= len(word) && string(s.src[s.at:s.at+len(word)]) == word {
 		s.at += len(word)
 		return true
@@ -209,9 +209,9 @@ func (s *scanner) literal(word string) bool {
 
 func (s *scanner) boolean() bool {
 	if s.err == nil && s.at < len(s.src) && s.src[s.at] == 't' {
-		return s.literal("true")
+		return s.expectWord("true")
 	}
-	s.literal("false")
+	s.expectWord("false")
 	return false
 }
 
@@ -255,8 +255,8 @@ func (s *scanner) digits() {
 	}
 }
 
-// raw reads a string and returns the bytes between its quotes, still escaped. It checks the form of escapes.
-func (s *scanner) raw() []byte {
+// rawString reads a string and returns the bytes between its quotes, still escaped. It checks the form of escapes.
+func (s *scanner) rawString() []byte {
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != '"' {
 		s.fail("expected a string")
 		return nil
@@ -265,7 +265,7 @@ func (s *scanner) raw() []byte {
 	s.at++
 	start := s.at
 	for {
-		s.at += plain(s.src[s.at:])
+		s.at += plainLength(s.src[s.at:])
 		if s.at >= len(s.src) {
 			s.fail("unexpected end in a string")
 			return nil
@@ -288,13 +288,13 @@ func (s *scanner) raw() []byte {
 	}
 }
 
-// plain counts the bytes of b before the first quote, backslash or control character, sixteen
+// plainLength counts the bytes of b before the first quote, backslash or control character, sixteen
 // at a time.
-func plain(b []byte) int {
+func plainLength(b []byte) int {
 	i := 0
 	for ; i+16 <= len(b); i += 16 {
 		w := b[i : i+16 : i+16]
-		low, high := marked(binary.LittleEndian.Uint64(w)), marked(binary.LittleEndian.Uint64(w[8:]))
+		low, high := markSpecial(binary.LittleEndian.Uint64(w)), markSpecial(binary.LittleEndian.Uint64(w[8:]))
 		if low|high == 0 {
 			continue
 		}
@@ -311,9 +311,9 @@ func plain(b []byte) int {
 	return i
 }
 
-// marked has the high bit of each byte of w set that is a quote, a backslash or a control
+// markSpecial has the high bit of each byte of w set that is a quote, a backslash or a control
 // character. Borrows may set bits above a true one; the lowest is true.
-func marked(w uint64) uint64 {
+func markSpecial(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	quote, slash := w^(ones*'"'), w^(ones*'\\')
 	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & highs

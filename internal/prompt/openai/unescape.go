@@ -10,12 +10,12 @@ import (
 func (s *scanner) string() string {
 	if s.err == nil && s.at < len(s.src) && s.src[s.at] == '"' {
 		start := s.at + 1
-		if end := start + plain(s.src[start:]); end < len(s.src) && s.src[end] == '\\' {
+		if end := start + plainLength(s.src[start:]); end < len(s.src) && s.src[end] == '\\' {
 			s.at = end
 			return s.unescape(s.src[start:end])
 		}
 	}
-	text := s.raw()
+	text := s.rawString()
 	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
@@ -25,13 +25,13 @@ func (s *scanner) unescape(text []byte) string {
 	from, lone := len(out), false
 	for {
 		if cap(out)-len(out) < len(text)+utf8.UTFMax {
-			out, from = s.chunk(out[from:], len(text)+utf8.UTFMax), 0
+			out, from = s.newChunk(out[from:], len(text)+utf8.UTFMax), 0
 		}
 		out = append(out, text...)
 		if s.at >= len(s.src) || s.src[s.at] != '\\' {
 			break
 		}
-		r, n, bad := escape(s.src[s.at:])
+		r, n, bad := decodeEscape(s.src[s.at:])
 		if n == 0 {
 			s.fail("invalid escape in a string")
 			return ""
@@ -40,7 +40,7 @@ func (s *scanner) unescape(text []byte) string {
 		out = utf8.AppendRune(out, r)
 		s.at += n
 		text = s.src[s.at:]
-		text = text[:plain(text)]
+		text = text[:plainLength(text)]
 		s.at += len(text)
 	}
 
@@ -62,20 +62,20 @@ func (s *scanner) unescape(text []byte) string {
 	return unsafe.String(unsafe.SliceData(out[from:]), len(out)-from)
 }
 
-// chunk returns new space for a string of which begun is decoded, and of which at least more bytes come next.
+// newChunk returns new space for a string of which begun is decoded, and of which at least more bytes come next.
 // The rest of the body bounds it, because no escape is shorter than its character.
-func (s *scanner) chunk(begun []byte, more int) []byte {
+func (s *scanner) newChunk(begun []byte, more int) []byte {
 	size := min(len(s.src)-s.at, max(64<<10, len(begun))) + len(begun) + more
 	return append(make([]byte, 0, size), begun...)
 }
 
-// escape reads the escape that b begins with: its character and its length, 0 if it is none. lone is true for
+// decodeEscape reads the escape that b begins with: its character and its length, 0 if it is none. lone is true for
 // a surrogate without its other half.
-func escape(b []byte) (r rune, n int, lone bool) {
+func decodeEscape(b []byte) (r rune, n int, lone bool) {
 	n = escapeLen(b)
 	if n != 6 {
 		if n == 2 {
-			r = simpleEscape(b[1])
+			r = unescapeLetter(b[1])
 		}
 		return r, n, false
 	}
@@ -126,8 +126,8 @@ func hex4(b []byte) (r rune, ok bool) {
 	return r, true
 }
 
-// simpleEscape is the character of an escape of one letter.
-func simpleEscape(c byte) rune {
+// unescapeLetter is the character of an escape of one letter.
+func unescapeLetter(c byte) rune {
 	switch c {
 	case 'b':
 		return '\b'
