@@ -12,12 +12,12 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// words are common enough to be tokens, as most words of English are.
+// words are common English words and programming terms, so that most vocabularies have a token for each.
 var words = strings.Fields(`the of and to in is it you that for on are with as be this have or from by not but what all were when we there can
 	file error code function value test return class line method string name type data import object model list number output command path request
 	response message version please check the current directory and find where this function is defined then change it so that the test passes`)
 
-// prose is text of about n characters, different for each seed.
+// prose returns text of n characters, different for each seed.
 func prose(n int, seed uint64) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var b strings.Builder
@@ -37,7 +37,7 @@ func prose(n int, seed uint64) string {
 	return b.String()[:n]
 }
 
-// conversation is a chat request of about n characters in turns of up to 2,000.
+// conversation returns the body of a chat request with n characters of text, in messages of up to 2,000.
 func conversation(n int, seed uint64) []byte {
 	messages := []map[string]string{{"role": "system", "content": "You are a helpful assistant."}}
 	for i := 0; n > 0; i++ {
@@ -49,8 +49,8 @@ func conversation(n int, seed uint64) []byte {
 	return body
 }
 
-// load is the model at $STATOR_BENCH_MODEL, else the simulator's.
-func load(b *testing.B) *prompt.Model {
+// loadModel loads the model in the folder $STATOR_BENCH_MODEL, or the simulator's where that is not set.
+func loadModel(b *testing.B) *prompt.Model {
 	b.Helper()
 	if dir := os.Getenv("STATOR_BENCH_MODEL"); dir != "" {
 		m, err := prompt.Load(os.DirFS(dir))
@@ -62,12 +62,12 @@ func load(b *testing.B) *prompt.Model {
 	return sim(b)
 }
 
-// BenchmarkPrepare: what does each step of a chat request cost, for requests that share
-// nothing (64 different ones in turn)?
+// BenchmarkPrepare measures each step of preparing a chat request. It alternates between 64 requests that
+// share no text.
 //
 //	go test -run - -bench Prepare -count 6 ./internal/prompt | benchstat -col /step -
 func BenchmarkPrepare(b *testing.B) {
-	m := load(b)
+	m := loadModel(b)
 	for _, chars := range []int{1000, 4000, 32000} {
 		var bodies [64][]byte
 		var requests [64]*prompt.Request
@@ -83,7 +83,7 @@ func BenchmarkPrepare(b *testing.B) {
 		}
 		steps := []struct {
 			name string
-			do   func(i int) error
+			run  func(i int) error
 		}{
 			{"parse", func(i int) error {
 				_, err := openai.Parse(prompt.Chat, bodies[i%64], openai.Limits{})
@@ -107,7 +107,7 @@ func BenchmarkPrepare(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(bodies[0])))
 				for i := 0; b.Loop(); i++ {
-					if err := s.do(i); err != nil {
+					if err := s.run(i); err != nil {
 						b.Fatal(err)
 					}
 				}

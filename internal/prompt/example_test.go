@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// A chat becomes the text of its template, and the text becomes tokens.
+// This example renders a chat with the model's template and tokenizes the text.
 func ExampleModel_Prepare() {
 	model, err := prompt.Load(models.Sim())
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
-// chatML is the template by which llama.cpp renders chats for a file without a template.
+// chatML is the template that llama.cpp uses for a file without a chat template.
 const chatML = `{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}` +
 	`{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 

@@ -12,25 +12,27 @@ import (
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
-// maxFile bounds each file of a folder; the largest vocabularies are some 35 MB.
-const maxFile = 256 << 20
+// maxFileBytes bounds each file of a folder. The largest known vocabularies have about 35 MB.
+const maxFileBytes = 256 << 20
 
 // Load reads a model folder in the layout of Hugging Face. tokenizer.json is required;
 // tokenizer_config.json, special_tokens_map.json, chat_template.jinja and config.json are optional.
 // An error names the file at fault and what to do.
 func Load(fsys fs.FS) (*Model, error) {
-	m, err := load(folder{fsys})
+	m, err := loadFolder(folder{fsys})
 	if err != nil {
 		return nil, fmt.Errorf("load model folder: %w", err)
 	}
 	return m, nil
 }
 
-func load(f folder) (*Model, error) {
+// loadFolder builds a model from the files of f. It reads tokenizer.json first, because the other
+// files are checked against its vocabulary.
+func loadFolder(f folder) (*Model, error) {
 	m := &Model{}
 	vocabulary, err := f.read("tokenizer.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, f.withoutTokenizer()
+		return nil, f.missingTokenizerError()
 	}
 	if err != nil {
 		return nil, err
@@ -42,30 +44,31 @@ func load(f folder) (*Model, error) {
 	}
 
 	var tc tokenizerConfig
-	if err = f.json("tokenizer_config.json", &tc); err != nil {
+	if err = f.readJSON("tokenizer_config.json", &tc); err != nil {
 		return nil, err
 	}
 	if err = m.loadTokens(f, &tc); err != nil {
 		return nil, err
 	}
 
-	m.loadSurroundings(&tc)
+	m.loadSurroundingTokens(&tc)
 	if err = m.loadTemplates(f, &tc); err != nil {
 		return nil, err
 	}
 	return m, m.loadConfig(f, &tc)
 }
 
-// folder reads files. Its errors name the file.
+// folder reads the files of a model folder. Each error names its file.
 type folder struct{ fs.FS }
 
+// read returns the content of a file. It refuses a file of more than maxFileBytes.
 func (f folder) read(name string) ([]byte, error) {
 	info, err := fs.Stat(f.FS, name)
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d MiB", name, maxFile>>20)
+	if info.Size() > maxFileBytes {
+		return nil, fmt.Errorf("%s has %d bytes; at most %d MiB are accepted", name, info.Size(), maxFileBytes>>20)
 	}
 	return fs.ReadFile(f.FS, name)
 }
@@ -75,8 +78,8 @@ func (f folder) has(name string) bool {
 	return err == nil
 }
 
-// json reads an optional file into v.
-func (f folder) json(name string, v any) error {
+// readJSON decodes an optional file into v. It leaves v as it is where the file does not exist.
+func (f folder) readJSON(name string, v any) error {
 	raw, err := f.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -90,18 +93,20 @@ func (f folder) json(name string, v any) error {
 	return nil
 }
 
-// withoutTokenizer says what to do about a folder that has no tokenizer.json.
-func (f folder) withoutTokenizer() error {
-	for name, what := range map[string]string{"tokenizer.model": "SentencePiece", "tekken.json": "tekken", "vocab.json": "slow",
+// missingTokenizerError returns the error for a folder without tokenizer.json. Where the folder has a
+// vocabulary in another format, the error names that format.
+func (f folder) missingTokenizerError() error {
+	for name, format := range map[string]string{"tokenizer.model": "SentencePiece", "tekken.json": "tekken", "vocab.json": "slow",
 		"tiktoken.model": "tiktoken"} {
 		if f.has(name) {
 			return fmt.Errorf("tokenizer.json is missing, and a %s vocabulary (%s) is not supported: save the fast tokenizer beside it",
-				what, name)
+				format, name)
 		}
 	}
 	return errors.New("tokenizer.json is missing: copy it from the model's folder")
 }
 
+// tokenizerConfig is the part of tokenizer_config.json that affects prompts.
 type tokenizerConfig struct {
 	ChatTemplate   json.RawMessage `json:"chat_template"`
 	ModelMaxLength float64         `json:"model_max_length"`
@@ -111,7 +116,7 @@ type tokenizerConfig struct {
 	specialTokens
 }
 
-// specialTokens are the tokens that have a name. A value is text or an object with content.
+// specialTokens are the special tokens that both tokenizer_config.json and special_tokens_map.json name.
 type specialTokens struct {
 	BOS  specialToken `json:"bos_token"`
 	EOS  specialToken `json:"eos_token"`
@@ -122,9 +127,10 @@ type specialTokens struct {
 	Mask specialToken `json:"mask_token"`
 }
 
+// specialToken is the text of a special token; it is empty where the file does not name the token.
 type specialToken string
 
-// UnmarshalJSON takes "text" and {"content": "text", …}.
+// UnmarshalJSON accepts "text" and {"content": "text", …}.
 func (t *specialToken) UnmarshalJSON(raw []byte) error {
 	var object struct{ Content string }
 	if len(raw) > 0 && raw[0] == '{' {
@@ -135,11 +141,11 @@ func (t *specialToken) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*string)(t))
 }
 
-// loadTokens takes the named tokens from tokenizer_config.json, and those that it does not
-// name from special_tokens_map.json.
+// loadTokens sets m.tokens. A token that tokenizer_config.json names has precedence over the same token
+// in special_tokens_map.json, which is the older file.
 func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 	var old specialTokens
-	if err := f.json("special_tokens_map.json", &old); err != nil {
+	if err := f.readJSON("special_tokens_map.json", &old); err != nil {
 		return err
 	}
 
@@ -156,8 +162,8 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 			continue
 		}
 		if _, ok := m.tokenizer.ID(text); !ok {
-			return fmt.Errorf("%s names %q as %s, but tokenizer.json has no such token: the files are of different models", file, text,
-				t.name)
+			return fmt.Errorf("%s sets %s to %q, but tokenizer.json has no such token: the files belong to different models", file,
+				t.name, text)
 		}
 		m.tokens = append(m.tokens, namedToken{t.name, text})
 	}
@@ -165,9 +171,10 @@ func (m *Model) loadTokens(f folder, tc *tokenizerConfig) error {
 	return nil
 }
 
-// loadSurroundings finds what is put around a text that is not a chat. The classes named here
-// go by tokenizer_config.json; all others by the post-processor of tokenizer.json.
-func (m *Model) loadSurroundings(tc *tokenizerConfig) {
+// loadSurroundingTokens sets the special tokens that engines put before and after a completion prompt.
+// The tokenizer classes named here use the switches of tokenizer_config.json. All other classes use the
+// post-processor of tokenizer.json.
+func (m *Model) loadSurroundingTokens(tc *tokenizerConfig) {
 	m.before, m.after = m.tokenizer.Before(), m.tokenizer.After()
 	switch strings.TrimSuffix(tc.Class, "Fast") {
 	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer":
@@ -184,12 +191,13 @@ func (m *Model) loadSurroundings(tc *tokenizerConfig) {
 	}
 }
 
-// loadTemplates finds the chat template: chat_template.jinja, else the one (or the named ones)
-// in tokenizer_config.json, else chat_template.json.
+// loadTemplates sets the chat templates from the first of these files that has one: chat_template.jinja,
+// tokenizer_config.json, chat_template.json. A template named tool_use renders chats with tools; a
+// folder without it uses the default template for all chats.
 func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 	sources := map[string]string{}
 	file := "tokenizer_config.json"
-	if err := namedTemplates(tc.ChatTemplate, sources); err != nil {
+	if err := addTemplates(tc.ChatTemplate, sources); err != nil {
 		return fmt.Errorf("read %s: chat_template: %w", file, err)
 	}
 
@@ -207,15 +215,15 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 		var t struct {
 			ChatTemplate json.RawMessage `json:"chat_template"`
 		}
-		if err := f.json(file, &t); err != nil {
+		if err := f.readJSON(file, &t); err != nil {
 			return err
 		}
-		if err := namedTemplates(t.ChatTemplate, sources); err != nil {
+		if err := addTemplates(t.ChatTemplate, sources); err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
 	}
 
-	for name, into := range map[string]**chattemplate.Template{"default": &m.template, "tool_use": &m.withTools} {
+	for name, target := range map[string]**chattemplate.Template{"default": &m.template, "tool_use": &m.withTools} {
 		source, ok := sources[name]
 		if !ok {
 			continue
@@ -224,7 +232,7 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 		if err != nil {
 			return fmt.Errorf("read %s: parse template %s: %w", file, name, err)
 		}
-		*into = t
+		*target = t
 	}
 
 	if m.withTools == nil {
@@ -233,15 +241,16 @@ func (m *Model) loadTemplates(f folder, tc *tokenizerConfig) error {
 	return nil
 }
 
-// namedTemplates reads a template, or a list of {"name", "template"}.
-func namedTemplates(raw json.RawMessage, into map[string]string) error {
+// addTemplates adds the templates of a chat_template value to sources, by name. The value is one template,
+// which is added as "default", or a list of {"name", "template"}, or null.
+func addTemplates(raw json.RawMessage, sources map[string]string) error {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
 	}
 	if raw[0] == '"' {
-		var one string
-		err := json.Unmarshal(raw, &one)
-		into["default"] = one
+		var source string
+		err := json.Unmarshal(raw, &source)
+		sources["default"] = source
 		return err
 	}
 
@@ -249,25 +258,28 @@ func namedTemplates(raw json.RawMessage, into map[string]string) error {
 	err := json.Unmarshal(raw, &list)
 
 	for _, t := range list {
-		into[t.Name] = t.Template
+		sources[t.Name] = t.Template
 	}
 	return err
 }
 
+// modelConfig is the part of config.json that affects prompts. A multimodal model has the values of its
+// language model in TextConfig.
 type modelConfig struct {
-	lengths
+	contextLengths
 	VocabSize     int          `json:"vocab_size"`
 	TextConfig    *modelConfig `json:"text_config"`
 	Architectures []string     `json:"architectures"`
 }
 
-// seesMedia are the keys of a config.json by which models that take more than text are known.
-var seesMedia = []string{"vision_config", "audio_config", "visual", "vision_encoder", "mm_vision_tower", "image_token_id",
+// mediaKeys are the keys of config.json that only models with images, audio or video as input have.
+var mediaKeys = []string{"vision_config", "audio_config", "visual", "vision_encoder", "mm_vision_tower", "image_token_id",
 	"image_token_index",
 	"audio_token_id", "video_token_id", "img_processor", "embd_layer", "thinker_config"}
 
-// textOnly says whether a folder is certainly of a model that takes nothing but text: it
-// names causal language models, and nothing that other inputs would need. In doubt it is not.
+// textOnly reports whether the model of a folder certainly accepts no other input than text. Such a folder
+// names only causal language models and has no file or key that other inputs need. In doubt textOnly
+// returns false, because a wrong true would refuse valid requests.
 func textOnly(f folder, c *modelConfig) (bool, error) {
 	causal := len(c.Architectures) > 0 && c.TextConfig == nil
 	for _, a := range c.Architectures {
@@ -278,11 +290,11 @@ func textOnly(f folder, c *modelConfig) (bool, error) {
 	}
 
 	var keys map[string]json.RawMessage
-	if err := f.json("config.json", &keys); err != nil {
+	if err := f.readJSON("config.json", &keys); err != nil {
 		return false, err
 	}
 
-	for _, key := range seesMedia {
+	for _, key := range mediaKeys {
 		if _, ok := keys[key]; ok {
 			return false, nil
 		}
@@ -290,8 +302,9 @@ func textOnly(f folder, c *modelConfig) (bool, error) {
 	return true, nil
 }
 
-// lengths are the names that models give to their context length, and how they stretch it.
-type lengths struct {
+// contextLengths holds the context length under each key that models use for it, in tokens, and the
+// rotary scaling that extends it.
+type contextLengths struct {
 	MaxPositionEmbeddings float64 `json:"max_position_embeddings"`
 	NPositions            float64 `json:"n_positions"`
 	MaxSeqLen             float64 `json:"max_seq_len"`
@@ -307,9 +320,10 @@ type lengths struct {
 	} `json:"rope_scaling"`
 }
 
-// contextLength is what an engine derives when it is not told: the smallest length named,
-// stretched by the rotary scaling where that is not part of it already.
-func (l *lengths) contextLength() float64 {
+// contextLength returns the context length that an engine derives when its --max-model-len is not set: the
+// smallest length in the file, times the factor of the rotary scaling. It returns +Inf where the file has
+// no length.
+func (l *contextLengths) contextLength() float64 {
 	length := math.Inf(1)
 	for _, n := range []float64{l.MaxPositionEmbeddings, l.NPositions, l.MaxSeqLen, l.SeqLength, l.ModelMaxLength, l.MaxSequenceLength,
 		l.MaxSeqLength} {
@@ -319,6 +333,8 @@ func (l *lengths) contextLength() float64 {
 	}
 
 	if s := l.RopeScaling; s != nil && s.Factor > 0 {
+		// Models name the kind of scaling in rope_type, in type, or in both. The length in the files of
+		// these kinds already includes the scaling.
 		switch kind := s.RopeType + s.Type; kind {
 		case "su", "longrope", "llama3", "llama3llama3", "mrope", "default", "longropelongrope":
 		default:
@@ -332,9 +348,11 @@ func (l *lengths) contextLength() float64 {
 	return length
 }
 
+// loadConfig sets what config.json decides: whether the model accepts only text, its context length and the
+// size of its vocabulary. Without config.json the vocabulary is that of tokenizer.json.
 func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 	var c modelConfig
-	err := f.json("config.json", &c)
+	err := f.readJSON("config.json", &c)
 	if err != nil {
 		return err
 	}
@@ -357,7 +375,7 @@ func (m *Model) loadConfig(f folder, tc *tokenizerConfig) error {
 
 	m.vocabulary = max(c.VocabSize, m.tokenizer.VocabSize())
 	if c.VocabSize > 0 && c.VocabSize < m.tokenizer.VocabSize() {
-		return fmt.Errorf("config.json says vocab_size %d, but tokenizer.json has ids up to %d: the files are of different models",
+		return fmt.Errorf("config.json has vocab_size %d, but tokenizer.json has ids up to %d: the files belong to different models",
 			c.VocabSize, m.tokenizer.VocabSize()-1)
 	}
 	return nil

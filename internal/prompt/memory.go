@@ -18,7 +18,7 @@ import (
 // its text. It is found again in every conversation, at every place.
 //
 // Block hashes depend on all text before the block. They are kept under the hash of a chain of segments,
-// together with block size and seed. An entry holds the hashes of blocksAtLeast blocks or more: hashing
+// together with block size and seed. An entry holds the hashes of minEntryBlocks blocks or more: hashing
 // a block costs about as much as copying its tokens, so shorter entries would cost more than they
 // save, and whole chains would be kept once for each turn.
 //
@@ -54,11 +54,16 @@ type MemoryConfig struct {
 }
 
 const (
-	segmentAtLeast = 256 // bytes: below, looking up costs as much as encoding
-	blocksAtLeast  = 64
+	// minSegmentBytes is the least length of a segment but the last. Looking up a shorter text costs as
+	// much as encoding it.
+	minSegmentBytes = 256
+	// minEntryBlocks is the least number of blocks in an entry.
+	minEntryBlocks = 64
 
-	maxShards     = 16
-	minGeneration = 512 << 10 // bytes; where there are fewer there are fewer shards
+	maxShards = 16
+	// minGenerationBytes is the least size of a generation. A small memory has fewer shards instead of
+	// smaller generations.
+	minGenerationBytes = 512 << 10
 )
 
 // NewMemory returns an empty memory, or nil where cfg turns it off.
@@ -67,7 +72,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 		return nil
 	}
 	n := int64(maxShards)
-	for n > 1 && cfg.MaxBytes/(2*n) < minGeneration {
+	for n > 1 && cfg.MaxBytes/(2*n) < minGenerationBytes {
 		n /= 2
 	}
 
@@ -82,7 +87,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 type MemoryStats struct {
 	// Hits and Misses count segments, HitText and MissText the bytes of their text.
 	Hits, Misses, HitText, MissText uint64
-	// Entries are segments and stretches of blocks; Evicted counts those forgotten.
+	// Entries counts stored segments and runs of blocks; Evicted counts entries that were dropped for room.
 	Entries int
 	Evicted uint64
 	// Bytes is what entries occupy, those moved from one generation to the other included.
@@ -95,21 +100,22 @@ func (m *Memory) Stats() (s MemoryStats) {
 		return s
 	}
 	for i := range m.shards {
-		m.shards[i].addTo(&s)
+		m.shards[i].addStats(&s)
 	}
 	return s
 }
 
-// key finds an entry: of a segment, or of a stretch of blocks.
+// key identifies an entry, which is the ids of a segment or a run of block hashes.
 type key xxh3.Uint128
 
-// segment is the key of a segment's ids. Model tells the tokenizers apart.
-func (m *Memory) segment(text string, model uint64) key {
+// segmentKey returns the key of a segment's ids. The model is part of the key, because models that share a
+// memory may have different tokenizers.
+func (m *Memory) segmentKey(text string, model uint64) key {
 	return key(xxh3.HashString128Seed(text, m.seed+model*0x9e3779b97f4a7c15))
 }
 
-// then is the hash of the chain k followed by a segment.
-func (k key) then(segment key) key {
+// extended returns the key of the chain that consists of chain k and one more segment.
+func (k key) extended(segment key) key {
 	var raw [32]byte
 	binary.LittleEndian.PutUint64(raw[0:], k.Lo)
 	binary.LittleEndian.PutUint64(raw[8:], k.Hi)
@@ -118,80 +124,98 @@ func (k key) then(segment key) key {
 	return key(xxh3.Hash128(raw[:]))
 }
 
-// blocks is the key of the block hashes at the end of chain k.
-func (k key) blocks(size int, seed uint64) key {
+// blocksKey returns the key of the block hashes at the end of chain k. The same text has other hashes with
+// another block size or seed, so both are part of the key.
+func (k key) blocksKey(size int, seed uint64) key {
 	return key{Hi: k.Hi ^ seed*0xbf58476d1ce4e5b9, Lo: k.Lo + uint64(size)*0x94d049bb133111eb}
 }
 
-func (m *Memory) shard(k key) *shard { return &m.shards[k.Hi>>32&uint64(len(m.shards)-1)] }
+func (m *Memory) shardOf(k key) *shard { return &m.shards[k.Hi>>32&uint64(len(m.shards)-1)] }
 
-// shard is the part of a memory that has one lock.
+// shard is the part of a memory that one lock protects.
+//
+//	event                      effect
+//	entry found in young       none
+//	entry found in old         the entry moves to young
+//	entry stored               the entry is added to young
+//	young has no room left     old is emptied and becomes young; young becomes old
 type shard struct {
-	mu                              sync.Mutex
+	mu                              sync.Mutex // protects all fields below but limit
 	young, old                      generation
-	limit                           int64 // bytes of a generation
+	limit                           int64 // bytes of a generation; constant
 	hits, misses, hitText, missText uint64
 	evicted                         uint64
-	_                               [64]byte // no shard's lock shares a line with the next one's
+	_                               [64]byte // keeps the locks of two shards on different cache lines
 }
 
-// generation holds entries one behind the other. Nothing in it is a pointer that the garbage
-// collector would follow.
+// generation stores entries one after another in one slice. It has no pointers for the garbage collector
+// to follow.
 type generation struct {
-	at    map[key]span
+	spans map[key]span // the place of each entry in words
 	words []uint32
 }
 
+// span is the place of an entry: n words from index from on.
 type span struct{ from, n uint32 }
 
-// entryBytes is what an entry takes beside its words: a slot in a map that is half full.
-const entryBytes = 64
+const (
+	wordBytes = 4
+	// entryBytes is the size of an entry without its words: a slot in a map that is half full.
+	entryBytes = 64
+)
 
-func (g *generation) bytes() int64 { return 4*int64(len(g.words)) + entryBytes*int64(len(g.at)) }
+// bytes returns the size of all entries with their map slots.
+func (g *generation) bytes() int64 {
+	return wordBytes*int64(len(g.words)) + entryBytes*int64(len(g.spans))
+}
 
-// findLocked is the entry of k, valid until the lock is given up. The shard must be locked.
-func (s *shard) findLocked(k key) ([]uint32, bool) {
-	at, ok := s.young.at[k]
+// lookUpLocked returns the words of entry k, valid until the lock is released. It moves an entry of the
+// old generation to the young one. The shard must be locked.
+func (s *shard) lookUpLocked(k key) ([]uint32, bool) {
+	at, ok := s.young.spans[k]
 	if !ok {
-		at, ok = s.old.at[k]
+		at, ok = s.old.spans[k]
 		if !ok {
 			return nil, false
 		}
-		delete(s.old.at, k)
-		at = s.addLocked(k, s.old.words[at.from:][:at.n])
+		delete(s.old.spans, k)
+		at = s.appendLocked(k, s.old.words[at.from:][:at.n])
 	}
 
 	return s.young.words[at.from:][:at.n], true
 }
 
-// putLocked remembers words under k. Where two requests at once had the same new text both put
-// it, and the second is kept: that is rarer than it would be dear to look first.
-func (s *shard) putLocked(k key, words []uint32) {
-	if 4*int64(len(words))+entryBytes <= s.limit/4 {
-		s.addLocked(k, words)
+// storeLocked stores words under k, unless the entry is too large for the shard. It does not check whether
+// k is stored already: that happens only where two requests with the same new text run at once, and the
+// second copy then replaces the first. The shard must be locked.
+func (s *shard) storeLocked(k key, words []uint32) {
+	if wordBytes*int64(len(words))+entryBytes <= s.limit/4 {
+		s.appendLocked(k, words)
 	}
 }
 
-// addLocked adds an entry to the young generation, and begins a new one if this one is full.
-// Words may lie in the generation that is emptied for it: what is copied first lies first.
-func (s *shard) addLocked(k key, words []uint32) span {
-	if s.young.bytes()+4*int64(len(words))+entryBytes > s.limit {
-		s.evicted += uint64(len(s.old.at))
-		clear(s.old.at)
-		s.young, s.old = generation{s.old.at, s.old.words[:0]}, s.young
+// appendLocked adds an entry to the young generation, and first swaps the generations if it has no room.
+// Words may be part of the generation that the swap empties. That is safe, because append copies
+// overlapping memory correctly.
+func (s *shard) appendLocked(k key, words []uint32) span {
+	if s.young.bytes()+wordBytes*int64(len(words))+entryBytes > s.limit {
+		s.evicted += uint64(len(s.old.spans))
+		clear(s.old.spans)
+		s.young, s.old = generation{s.old.spans, s.old.words[:0]}, s.young
 	}
 
 	g := &s.young
-	if g.at == nil {
-		g.at, g.words = map[key]span{}, make([]uint32, 0, s.limit/4)
+	if g.spans == nil {
+		g.spans, g.words = map[key]span{}, make([]uint32, 0, s.limit/wordBytes)
 	}
 
 	at := span{uint32(len(g.words)), uint32(len(words))}
-	g.at[k], g.words = at, append(g.words, words...)
+	g.spans[k], g.words = at, append(g.words, words...)
 	return at
 }
 
-func (s *shard) addTo(sum *MemoryStats) {
+// addStats adds the figures of the shard to sum.
+func (s *shard) addStats(sum *MemoryStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum.Hits += s.hits
@@ -199,7 +223,7 @@ func (s *shard) addTo(sum *MemoryStats) {
 	sum.HitText += s.hitText
 	sum.MissText += s.missText
 	sum.Evicted += s.evicted
-	sum.Entries += len(s.young.at) + len(s.old.at)
+	sum.Entries += len(s.young.spans) + len(s.old.spans)
 	sum.Bytes += s.young.bytes() + s.old.bytes()
 	sum.MaxBytes += 2 * s.limit
 }

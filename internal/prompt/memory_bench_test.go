@@ -13,16 +13,16 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// BenchmarkStage: what does a chat request cost from its body to its block hashes? turn=first
-// is a conversation that nobody has seen; turn=next ends in a new message of 300 characters
-// behind a conversation that is known. With the model of a real vocabulary:
+// BenchmarkStage measures all work on a chat request from its body to its block hashes. With turn=first the
+// whole conversation is new to the memory. With turn=next only its last message of 300 characters is new. To
+// measure with a real vocabulary:
 //
 //	STATOR_BENCH_MODEL=DIR go test -run - -bench Stage -count 6 ./internal/prompt | benchstat -col /memory -
 func BenchmarkStage(b *testing.B) {
 	for _, chars := range []int{4000, 32000} {
 		for _, c := range []struct{ memory, turn string }{{"off", "first"}, {"on", "first"}, {"off", "next"}, {"on", "next"}} {
 			b.Run(fmt.Sprintf("chars=%d/turn=%s/memory=%s", chars, c.turn, c.memory), func(b *testing.B) {
-				m := load(b)
+				m := loadModel(b)
 				if c.memory == "on" {
 					m = m.WithMemory(prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 64 << 20, Seed: 1}))
 				}
@@ -32,28 +32,30 @@ func BenchmarkStage(b *testing.B) {
 	}
 }
 
+// benchStage runs BenchmarkStage for 32 conversations in turn. First makes every message new in each
+// iteration, else only the last one.
 func benchStage(b *testing.B, m *prompt.Model, chars int, first bool) {
-	const known = 32
-	var bodies [known][]byte
+	const conversations = 32
+	var bodies [conversations][]byte
 	var s stage
 	for i := range bodies {
 		question := strings.ReplaceAll(prose(291, uint64(i)), "\n", " ")
 		bodies[i] = numbered(withMessage(conversation(chars-300, uint64(1000*i)), question))
-		s.do(b, m, bodies[i])
+		s.prepare(b, m, bodies[i])
 	}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(bodies[0])))
 	before, n := cpu(b), 0
 	for ; b.Loop(); n++ {
-		body := bodies[n%known]
-		number(body, n, first)
-		s.do(b, m, body)
+		body := bodies[n%conversations]
+		renumber(body, n, first)
+		s.prepare(b, m, body)
 	}
 	b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/1000/float64(n), "cpu-µs/op")
 }
 
-// cpu is the processor time of this process: on a machine that others use too, it is what
-// tells one program from another.
+// cpu returns the processor time that this process has used. On a shared machine it varies less than the
+// elapsed time.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -62,13 +64,14 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// stage is what the router does with a body, and the buffers it uses again.
+// stage prepares requests as the router does, with the buffers that it uses again for each request.
 type stage struct {
 	prompt prompt.Prompt
 	blocks []blockhash.Block
 }
 
-func (s *stage) do(t testing.TB, m *prompt.Model, body []byte) {
+// prepare parses, renders and tokenizes body and computes its block hashes.
+func (s *stage) prepare(t testing.TB, m *prompt.Model, body []byte) {
 	req, err := openai.Parse(prompt.Chat, body, openai.Limits{})
 	if err == nil {
 		err = m.Prepare(req, &s.prompt)
@@ -81,20 +84,20 @@ func (s *stage) do(t testing.TB, m *prompt.Model, body []byte) {
 
 const content = `"content":"`
 
-// withMessage adds a message of the user.
+// withMessage returns body with one more user message.
 func withMessage(body []byte, text string) []byte {
 	at := bytes.LastIndex(body, []byte("]"))
 	return fmt.Appendf(nil, `%s,{"role":"user","content":"%s"}%s`, body[:at], text, body[at:])
 }
 
-// numbered is body with a number before the text of each message.
+// numbered returns body with a number of eight digits before the text of each message.
 func numbered(body []byte) []byte {
 	return bytes.ReplaceAll(body, []byte(content), []byte(content+"00000000 "))
 }
 
-// number writes i over the number of the last message, or of every one, so that no segment was
-// seen before.
-func number(body []byte, i int, every bool) {
+// renumber overwrites the number of the last message with i, or of all messages where every is set. The
+// changed segments are then new to the memory.
+func renumber(body []byte, i int, every bool) {
 	var digits [8]byte
 	for k := range digits {
 		digits[7-k] = '0' + byte(i%10)

@@ -20,20 +20,22 @@ type talk struct {
 	messages []map[string]any
 }
 
-// odd is what messages hold beside words: special tokens, halves of them, space around them.
-var odd = []string{"<|im_end|>", "<|im_start|>", "<|im", "_end|>", "<|endoftext|>\n", " <|im_start|>user\n", "é\u0301", "\n\n\n", "<", "|>", "日本語", ""}
+// insertions are texts at which segments may be cut wrongly: special tokens, parts of them, and white space.
+var insertions = []string{"<|im_end|>", "<|im_start|>", "<|im", "_end|>", "<|endoftext|>\n", " <|im_start|>user\n", "é\u0301", "\n\n\n", "<", "|>", "日本語", ""}
 
+// turn adds one message of random length, with up to two of the insertions.
 func (c *talk) turn() {
 	text := prose(1+c.rng.IntN(1<<c.rng.IntN(12)), uint64(c.rng.IntN(40)))
 	for range c.rng.IntN(3) {
 		at := c.rng.IntN(len(text) + 1)
-		text = strings.ToValidUTF8(text[:at]+odd[c.rng.IntN(len(odd))]+text[at:], "")
+		text = strings.ToValidUTF8(text[:at]+insertions[c.rng.IntN(len(insertions))]+text[at:], "")
 	}
 	role := []string{"user", "assistant"}[len(c.messages)%2]
 	c.messages = append(c.messages, map[string]any{"role": role, "content": text})
 }
 
-// request is the conversation as a chat, or now and then the like of it as a completion.
+// request returns the conversation as a chat request, or in one of six cases some of its messages as a
+// completion request. One in eight is truncated.
 func (c *talk) request(t testing.TB) *prompt.Request {
 	fields := map[string]any{"model": "sim"}
 	if c.rng.IntN(8) == 0 {
@@ -53,11 +55,11 @@ func (c *talk) request(t testing.TB) *prompt.Request {
 	return parse(t, prompt.Completions, string(body))
 }
 
-// sameAsPlain prepares one request with and without memory and compares all that comes of it.
-func sameAsPlain(req *prompt.Request, plain, remembering *prompt.Model, p, q *prompt.Prompt, size int, seed uint64) error {
+// compareWithPlain prepares one request with and without memory and compares errors, tokens and blocks.
+func compareWithPlain(req *prompt.Request, plain, remembering *prompt.Model, p, q *prompt.Prompt, size int, seed uint64) error {
 	refusal, got := fmt.Sprint(plain.Prepare(req, p)), fmt.Sprint(remembering.Prepare(req, q))
 	if refusal != got {
-		return fmt.Errorf("it says %s, want %s", got, refusal)
+		return fmt.Errorf("error %s, want %s", got, refusal)
 	}
 	if refusal != "<nil>" {
 		return nil
@@ -65,15 +67,15 @@ func sameAsPlain(req *prompt.Request, plain, remembering *prompt.Model, p, q *pr
 	want := blockhash.Append(nil, p.Tokens, size, seed)
 	switch blocks := q.AppendBlocks(nil, size, seed); {
 	case !slices.Equal(p.Tokens, q.Tokens) || p.Total != q.Total || p.Prompts != q.Prompts:
-		return fmt.Errorf("%d tokens of %d, want %d of %d", len(q.Tokens), q.Total, len(p.Tokens), p.Total)
+		return fmt.Errorf("%d tokens in the first prompt and %d in all, want %d and %d", len(q.Tokens), q.Total, len(p.Tokens), p.Total)
 	case !slices.Equal(blocks, want):
-		return fmt.Errorf("blocks of %d: %d are not the %d of the plain path", size, len(blocks), len(want))
+		return fmt.Errorf("the %d block hashes of size %d differ from the %d without memory", len(blocks), size, len(want))
 	}
 	return nil
 }
 
-// TestMemoryIsExact: over random conversations that grow, share messages and are forgotten in
-// between, every token and block is that of the plain path. STATOR_BENCH_MODEL tries another model.
+// TestMemoryIsExact checks that a memory never changes a token or a block hash. It uses random conversations
+// that grow, share messages, and are evicted in between. STATOR_BENCH_MODEL selects another model.
 func TestMemoryIsExact(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -100,7 +102,7 @@ func TestMemoryIsExact(t *testing.T) {
 			if i%5 == 0 {
 				m = other
 			}
-			if err := sameAsPlain(c.request(t), plain, m, &p, &q, []int{1, 4, 16, 64, 1000}[rng.IntN(5)], uint64(rng.IntN(3))); err != nil {
+			if err := compareWithPlain(c.request(t), plain, m, &p, &q, []int{1, 4, 16, 64, 1000}[rng.IntN(5)], uint64(rng.IntN(3))); err != nil {
 				t.Fatalf("seed %d, request %d: %v", seed, i, err)
 			}
 			if s := mem.Stats(); s.Bytes > s.MaxBytes || s.MaxBytes > size {
@@ -108,12 +110,12 @@ func TestMemoryIsExact(t *testing.T) {
 			}
 		}
 		if s := mem.Stats(); s.Hits == 0 || s.Misses == 0 || size < 1<<20 && s.Evicted == 0 {
-			t.Errorf("%d bytes: the requests show nothing: %+v", size, s)
+			t.Errorf("memory of %d bytes: want hits, misses and, where small, evictions: %+v", size, s)
 		}
 	}
 }
 
-// TestMemoryIsShared: requests at the same time get what each alone gets.
+// TestMemoryIsShared checks that concurrent requests get the same results as requests one after another.
 func TestMemoryIsShared(t *testing.T) {
 	plain := sim(t)
 	mem := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 128 << 10, Seed: 1})
@@ -127,8 +129,8 @@ func TestMemoryIsShared(t *testing.T) {
 				if c.turn(); i%20 == 0 {
 					c.messages = c.messages[len(c.messages)-1:]
 				}
-				if err := sameAsPlain(c.request(t), plain, remembering, &p, &q, 16, 0); err != nil {
-					t.Errorf("request %d of %d: %v", i, g, err)
+				if err := compareWithPlain(c.request(t), plain, remembering, &p, &q, 16, 0); err != nil {
+					t.Errorf("goroutine %d, request %d: %v", g, i, err)
 				}
 				mem.Stats()
 			}
@@ -137,17 +139,18 @@ func TestMemoryIsShared(t *testing.T) {
 	group.Wait()
 }
 
-// TestNextTurnEncodesOnlyItsEnd: only the end of a known conversation is encoded, without an allocation.
+// TestNextTurnEncodesOnlyItsEnd checks that the next turn of a stored conversation encodes only its new text,
+// and that preparing a stored prompt does not allocate.
 func TestNextTurnEncodesOnlyItsEnd(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 4 << 20, Seed: 1})
 	m := sim(t).WithMemory(mem)
 	var s stage
-	s.do(t, m, conversation(20_000, 1))
+	s.prepare(t, m, conversation(20_000, 1))
 	before := mem.Stats()
-	s.do(t, m, withMessage(conversation(20_000, 1), "And then?"))
+	s.prepare(t, m, withMessage(conversation(20_000, 1), "And then?"))
 	after := mem.Stats()
 	if hit, miss := after.HitText-before.HitText, after.MissText-before.MissText; hit < 17_500 || miss > 2500 {
-		t.Errorf("of the next turn %d bytes were known and %d not", hit, miss)
+		t.Errorf("%d bytes of the next turn were in the memory and %d were not, want at least 17500 and at most 2500", hit, miss)
 	}
 	req := parse(t, prompt.Completions, `{"model":"m","prompt":"`+strings.Repeat("the <|im_end|> time and ", 1000)+`"}`)
 	n := testing.AllocsPerRun(100, func() {
@@ -157,39 +160,39 @@ func TestNextTurnEncodesOnlyItsEnd(t *testing.T) {
 		s.blocks = s.prompt.AppendBlocks(s.blocks[:0], 16, 0)
 	})
 	if n != 0 {
-		t.Errorf("%v allocations for a known prompt, want 0", n)
+		t.Errorf("%v allocations for a stored prompt, want 0", n)
 	}
 }
 
-// TestMemoryKeepsWhatIsUsed: an entry that is used again and again outlives one that is not.
-func TestMemoryKeepsWhatIsUsed(t *testing.T) {
+// TestMemoryKeepsEntriesInUse checks that entries in regular use stay while others are evicted.
+func TestMemoryKeepsEntriesInUse(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 256 << 10, Seed: 1})
 	m := sim(t).WithMemory(mem)
 	var s stage
 	for i := range 200 {
-		s.do(t, m, conversation(3000, 1))
-		s.do(t, m, conversation(3000, uint64(1000+i*10)))
+		s.prepare(t, m, conversation(3000, 1))
+		s.prepare(t, m, conversation(3000, uint64(1000+i*10)))
 		if i == 0 {
 			continue
 		}
 		before := mem.Stats()
-		if s.do(t, m, conversation(3000, 1)); mem.Stats().Misses != before.Misses {
-			t.Fatalf("round %d: a conversation in use was forgotten: %+v", i, mem.Stats())
+		if s.prepare(t, m, conversation(3000, 1)); mem.Stats().Misses != before.Misses {
+			t.Fatalf("round %d: a conversation in use was evicted: %+v", i, mem.Stats())
 		}
 	}
 	if mem.Stats().Evicted == 0 {
-		t.Error("nothing was forgotten")
+		t.Error("no entry was evicted, so the test shows nothing")
 	}
 }
 
-// TestMemoryOfNoBytesIsOff: without bytes there is no memory, and no metric of it.
+// TestMemoryOfNoBytesIsOff checks that a size of 0 turns the memory off and that a nil memory is usable.
 func TestMemoryOfNoBytesIsOff(t *testing.T) {
 	mem := prompt.NewMemory(prompt.MemoryConfig{})
 	if mem != nil || mem.Stats() != (prompt.MemoryStats{}) {
 		t.Errorf("%+v", mem.Stats())
 	}
 	var s stage
-	s.do(t, sim(t).WithMemory(mem), conversation(3000, 1))
+	s.prepare(t, sim(t).WithMemory(mem), conversation(3000, 1))
 	if want := len(s.prompt.Tokens) / 16; len(s.blocks) != want {
 		t.Errorf("%d blocks, want %d", len(s.blocks), want)
 	}

@@ -8,10 +8,14 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// messages are the conversation as templates see it, prepared as vLLM prepares it: only known
-// members, content as a string (or as parts, where the template goes through them), the
-// arguments of tool calls as dicts, developers as systems where the template knows none.
-func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
+// messagesValue returns the messages variable for template t, converted as vLLM converts it:
+//   - Messages have only the members that vLLM supports.
+//   - Content is a string, or a list of parts where the template iterates over parts.
+//   - Arguments of tool calls are dicts.
+//   - Developer messages become system messages where the template has no developer role.
+//
+// The value is valid until p is used again, because it is made of p's buffers.
+func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
 	parts := t.WantsParts()
 	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
 
@@ -20,24 +24,24 @@ func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.
 		d := &p.dicts[i]
 		d.Reset()
 		d.Set("role", chattemplate.StringValue(m.Role))
-		content, err := p.content(m, parts)
+		content, err := p.contentValue(m, parts)
 		if err != nil {
 			return content, err
 		}
 		d.Set("content", content)
-		if err := addMembers(d, m, i); err != nil {
+		if err := addOptionalMembers(d, m, i); err != nil {
 			return content, err
 		}
 		p.items[i] = chattemplate.DictValue(d)
 	}
 
 	if !t.KnowsDeveloper() {
-		p.items = withoutDevelopers(p.items)
+		p.items = convertDevelopers(p.items)
 	}
 	if req.ContinueFinalMessage {
 		final := p.items[len(p.items)-1].Dict()
 		content, _ := final.Get("content")
-		content, text, err := tagged(content)
+		content, text, err := appendContinueTag(content)
 		if err != nil {
 			return content, err
 		}
@@ -48,7 +52,7 @@ func (p *Prompt) messages(req *Request, t *chattemplate.Template) (chattemplate.
 	return chattemplate.ListValue(p.items), nil
 }
 
-// grow returns a slice of length n, in s's memory where that is enough.
+// grow returns a slice of length n. It reuses the memory of s where its capacity is enough.
 func grow[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n, n+n/2)
@@ -56,16 +60,17 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// addMembers adds what a message has besides role and content.
-func addMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
+// addOptionalMembers adds the members of a message other than role and content to d. I is the message's
+// index, for errors.
+func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
 	switch m.Role {
 	case "assistant":
 		if m.ToolCalls != nil {
-			calls, err := toolCalls(m.ToolCalls, i)
+			calls, err := toolCallsValue(m.ToolCalls, i)
 			if err != nil {
 				return err
 			}
-			// An empty list is dropped: templates take its presence for a call.
+			// An empty list is dropped, because many templates test only whether the member exists.
 			if calls.Len() > 0 {
 				d.Set("tool_calls", calls)
 			}
@@ -91,22 +96,23 @@ func addMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
 	}
 
 	if m.Role == "developer" {
-		own := chattemplate.NoneValue()
+		tools := chattemplate.NoneValue()
 		if m.Tools != nil {
 			var err error
-			own, err = decode("messages["+strconv.Itoa(i)+"].tools", m.Tools)
+			tools, err = decodeJSON("messages["+strconv.Itoa(i)+"].tools", m.Tools)
 			if err != nil {
 				return err
 			}
 		}
-		d.Set("tools", own)
+		d.Set("tools", tools)
 	}
 
 	return nil
 }
 
-// content is a message's content: one string, or a list of parts.
-func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, error) {
+// contentValue returns a message's content: a list of parts where parts is set, else one string. Tool
+// messages have a string in both cases, unless they contain more than text.
+func (p *Prompt) contentValue(m *openai.Message, parts bool) (chattemplate.Value, error) {
 	text := func(s string) chattemplate.Value {
 		d := chattemplate.NewDict(2)
 		d.Set("type", chattemplate.StringValue("text"))
@@ -117,7 +123,7 @@ func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, err
 	if m.Kind != openai.PartsContent {
 		content, left := m.Content, true
 		if m.Role == "system" {
-			content, left = withoutBilling(content)
+			content, left = removeBillingLine(content)
 		}
 		switch {
 		case !parts || m.Role == "tool":
@@ -128,11 +134,13 @@ func (p *Prompt) content(m *openai.Message, parts bool) (chattemplate.Value, err
 		return chattemplate.ListValue([]chattemplate.Value{text(content)}), nil
 	}
 
-	return p.parts(m, parts)
+	return p.partsValue(m, parts)
 }
 
-// parts are a message's content that was given as parts.
-func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, error) {
+// partsValue returns the content of a message that the request gives as parts. It returns a list of parts
+// where asParts is set. Otherwise it returns one string: a placeholder for each image, audio or video, then
+// the texts, each on its own line.
+func (p *Prompt) partsValue(m *openai.Message, asParts bool) (chattemplate.Value, error) {
 	var values []chattemplate.Value
 	var texts, media []string
 	onlyText := true
@@ -142,12 +150,12 @@ func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, erro
 		case openai.TextPart, openai.ReferencePart:
 			content, left := part.Text, true
 			if m.Role == "system" {
-				content, left = withoutBilling(content)
+				content, left = removeBillingLine(content)
 			}
 			if !left {
 				continue
 			}
-			if content != "" || wanted {
+			if content != "" || asParts {
 				texts = append(texts, content)
 			}
 			kind, field := "text", "text"
@@ -167,26 +175,27 @@ func (p *Prompt) parts(m *openai.Message, wanted bool) (chattemplate.Value, erro
 			return chattemplate.NoneValue(), openai.Invalid("type", "invalid_value",
 				"Unsupported chat content part type. Supported types: text, refusal, image_url, input_audio, audio_url, video_url.")
 		}
-		if wanted && part.Extra && part.Type != openai.ReferencePart {
-			if err := addExtra(d, part.Raw); err != nil {
+		if asParts && part.Extra && part.Type != openai.ReferencePart {
+			if err := addExtraFields(d, part.Raw); err != nil {
 				return chattemplate.NoneValue(), err
 			}
 		}
 		values = append(values, chattemplate.DictValue(d))
 	}
 
-	if wanted && (m.Role != "tool" || !onlyText) {
+	if asParts && (m.Role != "tool" || !onlyText) {
 		return chattemplate.ListValue(values), nil
 	}
-	if wanted || len(texts) > 0 || len(media) == 0 {
+	if asParts || len(texts) > 0 || len(media) == 0 {
 		media = append(media, strings.Join(texts, "\n"))
 	}
 	return chattemplate.StringValue(strings.Join(media, "\n")), nil
 }
 
-// addExtra adds what a part has beyond the members that are known.
-func addExtra(d *chattemplate.Dict, raw []byte) error {
-	v, err := decode("messages", raw)
+// addExtraFields adds the fields of a part to d that the parser does not handle itself, such as
+// cache_control.
+func addExtraFields(d *chattemplate.Dict, raw []byte) error {
+	v, err := decodeJSON("messages", raw)
 	if err != nil {
 		return err
 	}
@@ -199,25 +208,27 @@ func addExtra(d *chattemplate.Dict, raw []byte) error {
 	return nil
 }
 
-// billing begins a line that Claude Code puts into system messages and that differs in every request.
-// vLLM drops the line, because it would make every prompt a new one.
-const billing = "x-anthropic-billing-header"
+// billingPrefix begins a line that Claude Code adds to system messages and that differs in every request.
+// vLLM removes the line, because with it no two prompts would share cached blocks.
+const billingPrefix = "x-anthropic-billing-header"
 
-// withoutBilling is text without that line, and whether anything is left.
-func withoutBilling(text string) (string, bool) {
-	if !strings.HasPrefix(text, billing) {
+// removeBillingLine returns text without a first line that begins with billingPrefix. Left is false where
+// the text has nothing else.
+func removeBillingLine(text string) (rest string, left bool) {
+	if !strings.HasPrefix(text, billingPrefix) {
 		return text, true
 	}
-	_, rest, _ := strings.Cut(text, "\n")
+	_, rest, _ = strings.Cut(text, "\n")
 	return rest, rest != ""
 }
 
-// withoutDevelopers are messages with developers made systems, and all that systems say in one
-// message at the front, for a template that knows no developers. Without developers they stay
-// as they are.
-func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
-	var says []string
-	found, late := false, false
+// convertDevelopers changes developer messages into system messages, for a template without a developer
+// role. Where a developer or system message is not the first message, all their texts are joined into one
+// system message at the front, because such templates accept only that. Messages without a developer are
+// returned unchanged.
+func convertDevelopers(messages []chattemplate.Value) []chattemplate.Value {
+	var systemTexts []string
+	found, late := false, false // whether there is a developer; whether an instruction is not the first message
 	rest := make([]chattemplate.Value, 1, len(messages)+1)
 	for i, m := range messages {
 		switch role, _ := m.Dict().Get("role"); role.Text() {
@@ -229,8 +240,8 @@ func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 			continue
 		}
 		late = late || i > 0
-		if text := joined(m.Dict()); text != "" {
-			says = append(says, text)
+		if text := messageText(m.Dict()); text != "" {
+			systemTexts = append(systemTexts, text)
 		}
 	}
 
@@ -251,13 +262,13 @@ func withoutDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 
 	system := chattemplate.NewDict(2)
 	system.Set("role", chattemplate.StringValue("system"))
-	system.Set("content", chattemplate.StringValue(strings.Join(says, "\n\n")))
+	system.Set("content", chattemplate.StringValue(strings.Join(systemTexts, "\n\n")))
 	rest[0] = chattemplate.DictValue(system)
 	return rest
 }
 
-// joined is the text of a message: of its parts, a line each.
-func joined(m *chattemplate.Dict) string {
+// messageText returns the text of a message. The texts of its parts are joined by newlines.
+func messageText(m *chattemplate.Dict) string {
 	content, _ := m.Get("content")
 	if content.Kind() == chattemplate.String {
 		return content.Text()
@@ -272,8 +283,9 @@ func joined(m *chattemplate.Dict) string {
 	return strings.Join(texts, "\n")
 }
 
-// tagged puts the tag behind the text that is to be continued, and returns that text as well.
-func tagged(content chattemplate.Value) (_ chattemplate.Value, text string, _ error) {
+// appendContinueTag returns content with the continueTag after its last text, and that text without the
+// tag. It changes the part in place where content is a list of parts.
+func appendContinueTag(content chattemplate.Value) (_ chattemplate.Value, text string, _ error) {
 	if content.Kind() == chattemplate.String {
 		return chattemplate.StringValue(content.Text() + continueTag), content.Text(), nil
 	}
@@ -288,12 +300,12 @@ func tagged(content chattemplate.Value) (_ chattemplate.Value, text string, _ er
 		"continue_final_message is set, but the final message has no text to continue. Set it to false.")
 }
 
-// toolCalls are a message's tool calls with their arguments as dicts: clients send them as
-// JSON text, templates want them as values. What is not the text of an object is an empty dict,
-// so that a slip of the model's does not end the conversation.
-func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
+// toolCallsValue returns the tool calls of message i for templates. Clients send arguments as JSON text,
+// but templates need dicts. Arguments that are not a JSON object become an empty dict: a model wrote them,
+// and its mistake must not make the conversation unusable.
+func toolCallsValue(raw []byte, i int) (chattemplate.Value, error) {
 	param := "messages[" + strconv.Itoa(i) + "].tool_calls"
-	calls, err := decode(param, raw)
+	calls, err := decodeJSON(param, raw)
 	if err != nil {
 		return calls, err
 	}
@@ -310,14 +322,14 @@ func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant tool_calls of "+
 				"type 'function'.", param)
 		}
-		function := ordered(fn.Dict(), "arguments", "name")
+		function := withKeysFirst(fn.Dict(), "arguments", "name")
 		text, _ := function.Get("arguments")
 		args, err := chattemplate.FromPythonJSON([]byte(text.Text()))
 		if err != nil || args.Kind() != chattemplate.DictKind {
 			args = chattemplate.DictValue(&chattemplate.Dict{})
 		}
 		function.Set("arguments", args)
-		call := ordered(c.Dict(), "id", "function", "type")
+		call := withKeysFirst(c.Dict(), "id", "function", "type")
 		call.Set("function", chattemplate.DictValue(function))
 		items[k] = chattemplate.DictValue(call)
 	}
@@ -325,15 +337,16 @@ func toolCalls(raw []byte, i int) (chattemplate.Value, error) {
 	return calls, nil
 }
 
+// isString reports whether d has a string under key.
 func isString(d *chattemplate.Dict, key string) bool {
 	v, ok := d.Get(key)
 	return ok && v.Kind() == chattemplate.String
 }
 
-// tools are a request's tools as vLLM hands them on: the members that it knows in its own
-// order, None for a description or parameters that are absent, and no others.
-func tools(raw []byte) (chattemplate.Value, error) {
-	list, err := decode("tools", raw)
+// toolsValue returns the tools variable for templates, converted as vLLM converts it. Each tool has only the
+// members that vLLM supports, in vLLM's order. An absent description or absent parameters are None.
+func toolsValue(raw []byte) (chattemplate.Value, error) {
+	list, err := decodeJSON("tools", raw)
 	if err != nil {
 		return list, err
 	}
@@ -346,11 +359,11 @@ func tools(raw []byte) (chattemplate.Value, error) {
 
 	for i, t := range items {
 		if t.Kind() != chattemplate.DictKind {
-			return list, badTool(i, "it is not an object")
+			return list, invalidTool(i, "it is not an object")
 		}
-		tool, reason := cleanTool(t.Dict())
+		tool, reason := toolValue(t.Dict())
 		if reason != "" {
-			return list, badTool(i, reason)
+			return list, invalidTool(i, reason)
 		}
 		items[i] = chattemplate.DictValue(tool)
 	}
@@ -358,13 +371,15 @@ func tools(raw []byte) (chattemplate.Value, error) {
 	return list, nil
 }
 
-func badTool(i int, reason string) error {
+// invalidTool returns the error for tool i of a request.
+func invalidTool(i int, reason string) error {
 	return openai.Invalid("tools["+strconv.Itoa(i)+"]", "invalid_type",
 		"Invalid 'tools[%d]': %s. Send {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", i, reason)
 }
 
-// cleanTool is one tool, or the reason why it is none.
-func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
+// toolValue returns one tool for templates, or the reason why t is not a valid tool. Defer_loading may be a
+// member of the tool or of its function; the function's member has precedence.
+func toolValue(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 	fn, _ := t.Get("function")
 	if fn.Kind() != chattemplate.DictKind {
 		return nil, "it has no function"
@@ -373,12 +388,12 @@ func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 		return nil, "its type is not function"
 	}
 
-	later, _ := t.Get("defer_loading")
+	deferLoading, _ := t.Get("defer_loading")
 	tool, function := chattemplate.NewDict(3), chattemplate.NewDict(5)
 	for _, m := range []struct {
 		name string
 		kind chattemplate.Kind
-		kept bool // where it is None
+		kept bool // present in the result even where it is None
 	}{{"name", chattemplate.String, false}, {"description", chattemplate.String, true}, {"parameters", chattemplate.DictKind, true},
 		{"strict", chattemplate.Bool, false}, {"defer_loading", chattemplate.Bool, false}} {
 		v, ok := fn.Dict().Get(m.name)
@@ -386,7 +401,7 @@ func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 			v = chattemplate.NoneValue()
 		}
 		if m.name == "defer_loading" && v.Kind() == chattemplate.None {
-			v = later
+			v = deferLoading
 		}
 		none := v.Kind() == chattemplate.None || v.Kind() == chattemplate.Undefined
 		if !none && v.Kind() != m.kind || none && m.name == "name" {
@@ -399,14 +414,15 @@ func cleanTool(t *chattemplate.Dict) (_ *chattemplate.Dict, reason string) {
 
 	tool.Set("type", chattemplate.StringValue("function"))
 	tool.Set("function", chattemplate.DictValue(function))
-	if later.Kind() == chattemplate.Bool {
-		tool.Set("defer_loading", later)
+	if deferLoading.Kind() == chattemplate.Bool {
+		tool.Set("defer_loading", deferLoading)
 	}
 	return tool, ""
 }
 
-// ordered is d with the keys in first at the front, None where d lacks them.
-func ordered(d *chattemplate.Dict, first ...string) *chattemplate.Dict {
+// withKeysFirst returns a copy of d with the keys of first at the front, in that order. A key that d does
+// not have is None. The order matters, because templates write dicts as JSON into the prompt.
+func withKeysFirst(d *chattemplate.Dict, first ...string) *chattemplate.Dict {
 	out := chattemplate.NewDict(d.Len() + len(first))
 	for _, key := range first {
 		v, ok := d.Get(key)

@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// Prepare renders and tokenizes req into dst, which it overwrites. A bad request is an
-// [*Error]: one that the template refuses, and a prompt that is longer than the context.
+// Prepare renders and tokenizes req into dst, which it overwrites. It returns an [*Error] for a bad
+// request, for example one that the template refuses or whose prompt is longer than the context.
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	dst.Reset()
 	dst.memory = m.memory
@@ -25,14 +25,14 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 		if m.textOnly && len(dst.Media) > 0 {
 			return openai.Invalid("messages", "invalid_value", "This is not a multimodal model: send text parts only.")
 		}
-		return m.add(req, dst, openai.Prompt{Text: unsafe.String(unsafe.SliceData(dst.Text), len(dst.Text))})
+		return m.addPrompt(req, dst, openai.Prompt{Text: unsafe.String(unsafe.SliceData(dst.Text), len(dst.Text))})
 	}
 
 	for i, p := range req.Prompts {
 		if i == 0 && p.Tokens == nil {
 			dst.Text = append(dst.Text, p.Text...)
 		}
-		if err := m.add(req, dst, p); err != nil {
+		if err := m.addPrompt(req, dst, p); err != nil {
 			return err
 		}
 	}
@@ -40,15 +40,16 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	return nil
 }
 
-// add tokenizes one prompt and counts it.
-func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
-	ids, marks := &dst.Tokens, &dst.marks
+// addPrompt tokenizes one prompt of a request and counts its tokens. Dst keeps only the tokens of the first
+// prompt, because the router places a request by its first prompt.
+func (m *Model) addPrompt(req *Request, dst *Prompt, p openai.Prompt) error {
+	ids, ends := &dst.Tokens, &dst.segmentEnds
 	if dst.Prompts > 0 {
-		ids, marks = &dst.other, &dst.otherMarks
+		ids, ends = &dst.laterTokens, &dst.laterEnds
 	}
 
 	var err error
-	*ids, err = m.tokenize(req, (*ids)[:0], p, marks)
+	*ids, err = m.tokenize(req, (*ids)[:0], p, ends)
 	if err != nil {
 		return err
 	}
@@ -58,16 +59,17 @@ func (m *Model) add(req *Request, dst *Prompt, p openai.Prompt) error {
 	return m.checkLength(req, len(*ids))
 }
 
-// tokenize makes dst, which is empty, the ids of p.
-func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]mark) ([]uint32, error) {
+// tokenize appends the ids of p to dst, which must be empty, and truncates them as req asks. It sets ends as
+// encode does; a truncated prompt has none, because its blocks differ from those of the whole prompt.
+func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, ends *[]segmentEnd) ([]uint32, error) {
 	if p.Tokens != nil {
 		for _, id := range p.Tokens {
 			if int64(id) >= int64(m.vocabulary) {
-				return dst, openai.Invalid(param(req), "invalid_value",
+				return dst, openai.Invalid(promptField(req), "invalid_value",
 					"Token id %d is out of vocabulary. Use ids from 0 to %d.", id, m.vocabulary-1)
 			}
 		}
-		return truncate(append(dst, p.Tokens...), m.keep(req), req.TruncateRight), nil
+		return truncate(append(dst, p.Tokens...), m.tokensToKeep(req), req.TruncateRight), nil
 	}
 
 	var before, after []uint32
@@ -75,27 +77,27 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, marks *[]m
 	switch {
 	case req.Endpoint == Chat && m.surroundChat:
 		before, after = m.before, m.after
-		text = m.withoutSurroundings(text)
+		text = m.trimSurroundings(text)
 	case req.AddSpecialTokens:
 		before, after = m.before, m.after
 	}
 
-	// Special tokens that are put around the text count, and are never cut off.
-	dst = m.encode(append(dst, before...), text, marks)
-	if keep := m.keep(req); keep >= 0 {
-		own := dst[len(before):]
-		kept := truncate(own, max(0, keep-len(before)-len(after)), req.TruncateRight)
-		if len(kept) < len(own) {
-			*marks = (*marks)[:0]
+	// The special tokens around the text count as tokens to keep, and they are never cut off.
+	dst = m.encode(append(dst, before...), text, ends)
+	if keep := m.tokensToKeep(req); keep >= 0 {
+		encoded := dst[len(before):]
+		kept := truncate(encoded, max(0, keep-len(before)-len(after)), req.TruncateRight)
+		if len(kept) < len(encoded) {
+			*ends = (*ends)[:0]
 		}
-		dst = dst[:len(before)+copy(own, kept)]
+		dst = dst[:len(before)+copy(encoded, kept)]
 	}
 
 	return append(dst, after...), nil
 }
 
-// withoutSurroundings is text without the special tokens at its ends that are put there anyway.
-func (m *Model) withoutSurroundings(text string) string {
+// trimSurroundings removes the special tokens at the ends of a rendered chat that tokenize adds there.
+func (m *Model) trimSurroundings(text string) string {
 	for _, t := range m.tokens {
 		if t.name == "bos_token" && len(m.before) > 0 {
 			text = strings.TrimPrefix(text, t.text)
@@ -107,19 +109,20 @@ func (m *Model) withoutSurroundings(text string) string {
 	return text
 }
 
-// keep is how many tokens of a prompt the client wants to keep, -1 for all.
-func (m *Model) keep(req *Request) int {
+// tokensToKeep returns the number of tokens to which req truncates each prompt, or -1 for no truncation.
+func (m *Model) tokensToKeep(req *Request) int {
 	switch {
 	case req.Truncate > 0:
 		return req.Truncate
 	case req.Truncate < 0 && m.context > 0:
-		// A token is left for the answer, where one is asked for.
+		// One token of the context remains for the answer, unless the request wants no answer.
 		return max(0, m.context-min(1, req.MaxTokens))
 	}
 	return -1
 }
 
-// truncate keeps n tokens at the end, or at the beginning where right is cut; -1 keeps all.
+// truncate returns the last n ids, or the first n ids where right is set. It returns all ids where n is
+// negative. It moves the last ids to the beginning of the slice.
 func truncate(ids []uint32, n int, right bool) []uint32 {
 	switch {
 	case n < 0 || n >= len(ids):
@@ -130,25 +133,24 @@ func truncate(ids []uint32, n int, right bool) []uint32 {
 	return ids[:copy(ids, ids[len(ids)-n:])]
 }
 
-// checkLength refuses a prompt that leaves no room for an answer, in vLLM's words. How much of
-// the room is asked for does not matter, as long as no more is than there ever is: engines cut
-// the answer short.
+// checkLength refuses a prompt of n tokens that leaves no room for an answer, with vLLM's message. It does
+// not require room for max_tokens, because engines shorten the answer; max_tokens must only be at most the
+// context length.
 func (m *Model) checkLength(req *Request, n int) error {
 	if n == 0 {
-		return openai.Invalid(param(req), "invalid_value", "The prompt is empty: it has no tokens. Send some text.")
+		return openai.Invalid(promptField(req), "invalid_value", "The prompt is empty: it has no tokens. Send some text.")
 	}
-	most := m.context
+	maxTokens := m.context
 	if req.Endpoint != Embeddings {
-		most--
+		maxTokens--
 	}
 
 	switch {
 	case m.context == 0:
-	case n > most:
+	case n > maxTokens:
 		return openai.Invalid("input_tokens", "context_length_exceeded",
 			"This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this "+
-				"limit or leaves "+
-				"no room for output tokens. Please reduce the length of the input prompt.", m.context, n)
+				"limit or leaves no room for output tokens. Please reduce the length of the input prompt.", m.context, n)
 	case req.Endpoint != Embeddings && req.MaxTokens > m.context:
 		return openai.Invalid("max_tokens", "invalid_value",
 			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxTokens, m.context)
@@ -157,7 +159,7 @@ func (m *Model) checkLength(req *Request, n int) error {
 	return nil
 }
 
-// param is the field that holds a request's prompt.
-func param(req *Request) string {
+// promptField returns the name of the field that holds a request's prompt.
+func promptField(req *Request) string {
 	return [...]string{Chat: "messages", Completions: "prompt", Embeddings: "input"}[req.Endpoint]
 }

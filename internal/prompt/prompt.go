@@ -2,8 +2,8 @@
 //
 // A [Model] is the part of a model folder that describes the input: vocabulary, chat template and
 // context length. [Model.Prepare] renders and tokenizes one parsed request as vLLM does. The
-// package does not know pools, workers or which model a request should go to, and it does no
-// I/O and reads no clock: folders come as fs.FS, the time in [Prompt.Now].
+// package does not select models, pools or workers. It does no I/O and reads no clock: callers
+// pass folders as fs.FS and the time in [Prompt.Now].
 //
 // A Model is immutable and safe for concurrent use; a [Prompt] belongs to one request at a
 // time and is meant to be used again, because it keeps its buffers.
@@ -17,7 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
-// What callers need of package openai, so that those above import one package.
+// These types of package openai are repeated here, so that most callers import only this package.
 type (
 	Error      = openai.Error
 	Request    = openai.Request
@@ -34,29 +34,31 @@ const (
 	Embeddings  = openai.Embeddings
 )
 
-// Model is what is needed to prepare prompts for one model.
+// Model prepares the prompts of one model.
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
-	// template renders chats, and withTools those with tools; both are nil where the folder
-	// has no template.
+	// template renders chats without tools, and withTools renders chats with tools. Both are nil where
+	// the folder has no template.
 	template, withTools *chattemplate.Template
-	// tokens are the names by which templates know special tokens (bos_token, …).
+	// tokens are the special tokens that templates may use as variables (bos_token, …).
 	tokens []namedToken
-	// before and after are put around a text that is not a chat.
+	// before and after are the special tokens that engines put around a completion prompt.
 	before, after []uint32
-	// surroundChat puts them around a rendered chat too, as llama.cpp does; what the template
-	// has written of them itself is not doubled.
+	// surroundChat puts before and after around a rendered chat too, as llama.cpp does. Special tokens
+	// that the template has written itself are not doubled.
 	surroundChat bool
-	// textOnly refuses images, audio and video.
+	// textOnly makes Prepare refuse images, audio and video.
 	textOnly bool
-	context  int
-	// memory may be nil; id tells the models apart that share it.
+	// context is the context length in tokens; 0 is unknown.
+	context int
+	// memory may be nil. Several models may share a memory; their ids are different.
 	memory *Memory
 	id     uint64
-	// vocabulary is one more than the largest token id that the model takes.
+	// vocabulary is the largest token id that the model accepts, plus one.
 	vocabulary int
 }
 
+// namedToken is a special token with the name of its template variable.
 type namedToken struct{ name, text string }
 
 // Prompt is a prepared request. Its buffers are kept from one Prepare to the next.
@@ -73,15 +75,19 @@ type Prompt struct {
 	// tokens of two prompts with different images are equal.
 	Media [][16]byte
 
-	// marks say where the segments of Tokens end that memory knows of, in order.
-	marks  []mark
-	memory *Memory
+	// segmentEnds are the ends of the segments of Tokens, in order. They are empty where AppendBlocks
+	// cannot use them: without a memory, for a prompt of token ids, and for a truncated prompt.
+	segmentEnds []segmentEnd
+	memory      *Memory
 
-	other      []uint32 // the ids of a later prompt
-	otherMarks []mark
-	dicts      []chattemplate.Dict
-	items      []chattemplate.Value
-	final      string // the text of the final message that is continued
+	// laterTokens and laterEnds are buffers for the prompts after the first, which are only counted.
+	laterTokens []uint32
+	laterEnds   []segmentEnd
+	// dicts and items are buffers for the messages of a chat.
+	dicts []chattemplate.Dict
+	items []chattemplate.Value
+	// final is the text of the final message, where the engine continues that message.
+	final string
 }
 
 // Reset empties p and keeps its buffers.
@@ -89,7 +95,7 @@ func (p *Prompt) Reset() {
 	p.Text = p.Text[:0]
 	p.Tokens = p.Tokens[:0]
 	p.Media = p.Media[:0]
-	p.marks = p.marks[:0]
+	p.segmentEnds = p.segmentEnds[:0]
 	p.Total = 0
 	p.Prompts = 0
 	p.memory = nil
@@ -98,7 +104,7 @@ func (p *Prompt) Reset() {
 // ContextLength returns the most tokens of a prompt and its answer together; 0 is unknown.
 func (m *Model) ContextLength() int { return m.context }
 
-// Tokenizer is the model's vocabulary.
+// Tokenizer returns the model's tokenizer.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
 
 // HasTemplate reports whether the model has a chat template. Chats for a model without one are refused.

@@ -15,6 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
+// sim loads the model of the simulator.
 func sim(t testing.TB) *prompt.Model {
 	t.Helper()
 	m, err := prompt.Load(models.Sim())
@@ -33,7 +34,7 @@ func parse(t testing.TB, ep prompt.Endpoint, body string) *prompt.Request {
 	return req
 }
 
-// TestPrepareChat: chats become the tokens of their rendered text.
+// TestPrepareChat checks that the tokens of a chat are the tokens of its rendered text.
 func TestPrepareChat(t *testing.T) {
 	m := sim(t)
 	var p prompt.Prompt
@@ -60,7 +61,7 @@ func TestPrepareChat(t *testing.T) {
 	}
 }
 
-// TestPreparePrompts: completions of text, of ids and of several prompts become tokens.
+// TestPreparePrompts checks completion requests with text, with token ids and with several prompts.
 func TestPreparePrompts(t *testing.T) {
 	m := sim(t)
 	var p prompt.Prompt
@@ -80,7 +81,8 @@ func TestPreparePrompts(t *testing.T) {
 	}
 }
 
-// TestContinueFinalMessage: the prompt ends inside the last message.
+// TestContinueFinalMessage checks that the prompt ends with the text of the final message, without the
+// special token that would end the message.
 func TestContinueFinalMessage(t *testing.T) {
 	var p prompt.Prompt
 	req := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"The answer "}],
@@ -93,12 +95,12 @@ func TestContinueFinalMessage(t *testing.T) {
 	}
 }
 
-// TestUnpreparableRequests: the client gets an error for a request that parses but cannot be prepared.
+// TestUnpreparableRequests checks the client's error for requests that parse but cannot be prepared.
 func TestUnpreparableRequests(t *testing.T) {
 	m := sim(t)
 	for _, c := range []struct {
-		ep                prompt.Endpoint
-		body, param, says string
+		ep                   prompt.Endpoint
+		body, param, message string
 	}{
 		{prompt.Completions, `{"model":"m","prompt":"` + strings.Repeat("the ", 140_000) + `"}`, "input_tokens", "This model's maximum context length is 131072 tokens."},
 		{prompt.Completions, `{"model":"m","prompt":"the","max_tokens":131073}`, "max_tokens", "max_tokens=131073 cannot be greater than max_model_len=131072"},
@@ -111,13 +113,13 @@ func TestUnpreparableRequests(t *testing.T) {
 		var p prompt.Prompt
 		err := m.Prepare(parse(t, c.ep, c.body), &p)
 		var e *prompt.Error
-		if !errors.As(err, &e) || e.Status != 400 || e.Param != c.param || !strings.Contains(e.Message, c.says) {
-			t.Errorf("%.60s: %+v, want param %q and %q", c.body, e, c.param, c.says)
+		if !errors.As(err, &e) || e.Status != 400 || e.Param != c.param || !strings.Contains(e.Message, c.message) {
+			t.Errorf("%.60s: %+v, want param %q and message %q", c.body, e, c.param, c.message)
 		}
 	}
 }
 
-// TestLoadErrors: each folder that cannot be served has an error that names the part.
+// TestLoadErrors checks that the error for an unusable folder names the file and the cause.
 func TestLoadErrors(t *testing.T) {
 	good, err := models.Sim().Open("tokenizer.json")
 	if err != nil {
@@ -129,7 +131,7 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := good.Read(vocabulary); err != nil {
 		t.Fatal(err)
 	}
-	for says, files := range map[string]map[string]string{
+	for message, files := range map[string]map[string]string{
 		"tokenizer.json is missing: copy it":                          {},
 		"SentencePiece vocabulary (tokenizer.model) is not supported": {"tokenizer.model": "x"},
 		"load tokenizer.json: invalid JSON":                           {"tokenizer.json": "{"},
@@ -140,20 +142,20 @@ func TestLoadErrors(t *testing.T) {
 		"read config.json":                                            {"config.json": "["},
 	} {
 		fsys := fstest.MapFS{}
-		if _, own := files["tokenizer.json"]; !own && len(files) > 0 && files["tokenizer.model"] == "" {
+		if _, given := files["tokenizer.json"]; !given && len(files) > 0 && files["tokenizer.model"] == "" {
 			fsys["tokenizer.json"] = &fstest.MapFile{Data: vocabulary}
 		}
 		for name, text := range files {
 			fsys[name] = &fstest.MapFile{Data: []byte(text)}
 		}
-		if _, err := prompt.Load(fsys); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
+		if _, err := prompt.Load(fsys); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%v, want %q", err, message)
 		}
 	}
 }
 
-// TestMediaOfTextModels: media are refused where the folder is certainly of a model for text,
-// and passed on in doubt.
+// TestMediaOfTextModels checks that media are refused for a model that certainly accepts only text, and
+// accepted in doubt.
 func TestMediaOfTextModels(t *testing.T) {
 	sim := func(name string) []byte {
 		raw, err := fs.ReadFile(models.Sim(), name)
@@ -189,7 +191,7 @@ func TestMediaOfTextModels(t *testing.T) {
 	}
 }
 
-// TestConcurrentPrepare: one Model serves many goroutines, and each gets what one alone gets.
+// TestConcurrentPrepare checks that goroutines that share a Model get the same results as one goroutine.
 func TestConcurrentPrepare(t *testing.T) {
 	m := sim(t)
 	const n = 8

@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// WithTemplate returns a model that renders chats with another template, and is m otherwise.
+// WithTemplate returns a copy of m that renders chats with another template.
 func (m *Model) WithTemplate(source string) (*Model, error) {
 	t, err := chattemplate.Parse(source)
 	if err != nil {
@@ -34,7 +34,7 @@ func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
 
 	vars := v.Dict()
 	for _, t := range m.tokens {
-		if _, said := vars.Get(t.name); !said {
+		if _, set := vars.Get(t.name); !set {
 			vars.Set(t.name, chattemplate.StringValue(t.text))
 		}
 	}

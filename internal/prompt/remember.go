@@ -7,8 +7,8 @@ import (
 	"github.com/stator-project/stator/internal/kv/blockhash"
 )
 
-// WithMemory returns a model that remembers in mem what its prompts became; nil remembers
-// nothing.
+// WithMemory returns a copy of m that stores the tokens and block hashes of its prompts in mem. A nil mem
+// stores nothing.
 func (m *Model) WithMemory(mem *Memory) *Model {
 	with := *m
 	with.memory = mem
@@ -18,56 +18,56 @@ func (m *Model) WithMemory(mem *Memory) *Model {
 	return &with
 }
 
-// mark is a place in a prompt up to which segments go.
-type mark struct {
-	chain  key
-	tokens int // before it
+// segmentEnd is the place in a prompt where a segment ends.
+type segmentEnd struct {
+	chain  key // of all segments up to this end
+	tokens int // tokens of the prompt before this end
 }
 
-// encode appends the ids of text to dst, what is remembered of them from memory, and leaves in
-// marks where the segments end. What stands in dst already is the same for every text.
-func (m *Model) encode(dst []uint32, text string, marks *[]mark) []uint32 {
-	*marks = (*marks)[:0]
+// encode appends the ids of text to dst and sets ends to the ends of its segments. It copies the ids of
+// stored segments from the memory, and encodes and stores the others. The ids that dst holds before the
+// call must be the same for every text, because the keys contain only their number.
+func (m *Model) encode(dst []uint32, text string, ends *[]segmentEnd) []uint32 {
+	*ends = (*ends)[:0]
 	if m.memory == nil {
 		return m.tokenizer.Encode(dst, text)
 	}
 
 	chain := key{Hi: m.id, Lo: uint64(len(dst))}
 	for len(text) > 0 {
-		n := m.tokenizer.Segment(text, segmentAtLeast)
-		k := m.memory.segment(text[:n], m.id)
-		known := false
-		dst, known = m.memory.appendIDs(dst, k, n)
-		if !known {
+		n := m.tokenizer.Segment(text, minSegmentBytes)
+		k := m.memory.segmentKey(text[:n], m.id)
+		found := false
+		dst, found = m.memory.appendIDs(dst, k, n)
+		if !found {
 			from := len(dst)
 			dst = m.tokenizer.Encode(dst, text[:n])
-			m.memory.putIDs(k, dst[from:])
+			m.memory.storeIDs(k, dst[from:])
 		}
-		chain = chain.then(k)
-		*marks = append(*marks, mark{chain, len(dst)})
+		chain = chain.extended(k)
+		*ends = append(*ends, segmentEnd{chain, len(dst)})
 		text = text[n:]
 	}
 
 	return dst
 }
 
-// AppendBlocks appends the hashes of the complete blocks of p.Tokens to dst, as
-// [blockhash.Append] does, those that are remembered from memory. Between Prepare and
-// AppendBlocks Tokens must not change.
+// AppendBlocks appends the hashes of the complete blocks of p.Tokens to dst, as [blockhash.Append] does. It
+// copies the hashes that the model's memory has. Tokens must not change between Prepare and AppendBlocks.
 func (p *Prompt) AppendBlocks(dst []blockhash.Block, size int, seed uint64) []blockhash.Block {
 	done := 0
-	for _, at := range p.marks {
-		n := at.tokens / size
-		if n-done < blocksAtLeast {
+	for _, end := range p.segmentEnds {
+		n := end.tokens / size
+		if n-done < minEntryBlocks {
 			continue
 		}
-		k := at.chain.blocks(size, seed)
-		known := false
-		dst, known = p.memory.appendBlocks(dst, k, n-done)
-		if !known {
+		k := end.chain.blocksKey(size, seed)
+		found := false
+		dst, found = p.memory.appendBlocks(dst, k, n-done)
+		if !found {
 			from := len(dst)
 			dst = blockhash.Append(dst, p.Tokens[done*size:n*size], size, seed)
-			p.memory.putBlocks(k, dst[from:])
+			p.memory.storeBlocks(k, dst[from:])
 		}
 		done = n
 	}
@@ -75,38 +75,42 @@ func (p *Prompt) AppendBlocks(dst []blockhash.Block, size int, seed uint64) []bl
 	return blockhash.Append(dst, p.Tokens[done*size:], size, seed)
 }
 
-// appendIDs appends the ids of the segment k, whose text has so many bytes.
-func (m *Memory) appendIDs(dst []uint32, k key, text int) ([]uint32, bool) {
-	s := m.shard(k)
+// appendIDs appends the stored ids of segment k to dst and reports whether the memory has them. TextBytes is
+// the length of the segment's text, for the figures of hits and misses.
+func (m *Memory) appendIDs(dst []uint32, k key, textBytes int) ([]uint32, bool) {
+	s := m.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	ids, known := s.findLocked(k)
-	if !known {
+	ids, found := s.lookUpLocked(k)
+	if !found {
 		s.misses++
-		s.missText += uint64(text)
+		s.missText += uint64(textBytes)
 		return dst, false
 	}
 
 	s.hits++
-	s.hitText += uint64(text)
+	s.hitText += uint64(textBytes)
 	return append(dst, ids...), true
 }
 
-func (m *Memory) putIDs(k key, ids []uint32) {
-	s := m.shard(k)
+// storeIDs stores the ids of segment k.
+func (m *Memory) storeIDs(k key, ids []uint32) {
+	s := m.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.putLocked(k, ids)
+	s.storeLocked(k, ids)
 }
 
-// appendBlocks appends n blocks. A hash is two words in memory.
+// appendBlocks appends the n stored block hashes of entry k to dst and reports whether the memory has them.
+// An entry of another length begins at another block, so it is not used.
 func (m *Memory) appendBlocks(dst []blockhash.Block, k key, n int) ([]blockhash.Block, bool) {
-	s := m.shard(k)
+	s := m.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	words, known := s.findLocked(k)
-	if !known || len(words) != 2*n {
+
+	words, found := s.lookUpLocked(k)
+	if !found || len(words) != wordsPerBlock*n {
 		return dst, false
 	}
 
@@ -116,14 +120,18 @@ func (m *Memory) appendBlocks(dst []blockhash.Block, k key, n int) ([]blockhash.
 	return dst, true
 }
 
-func (m *Memory) putBlocks(k key, blocks []blockhash.Block) {
-	s := m.shard(k)
+// storeBlocks stores a run of block hashes under k.
+func (m *Memory) storeBlocks(k key, blocks []blockhash.Block) {
+	s := m.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.putLocked(k, wordsOf(blocks))
+	s.storeLocked(k, wordsOf(blocks))
 }
 
-// wordsOf views blocks as words, in the order of this machine.
+// wordsPerBlock is the number of 32-bit words in a block hash.
+const wordsPerBlock = 2
+
+// wordsOf returns the memory of blocks as 32-bit words, in this machine's byte order.
 func wordsOf(blocks []blockhash.Block) []uint32 {
-	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(blocks))), 2*len(blocks))
+	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(blocks))), wordsPerBlock*len(blocks))
 }

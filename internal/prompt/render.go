@@ -9,7 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// render renders a chat into dst.Text.
+// render renders a chat into dst.Text. A chat whose final message is continued ends after that message.
 func (m *Model) render(req *Request, dst *Prompt) error {
 	t := m.template
 	if req.Tools != nil {
@@ -20,7 +20,7 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 			"chat_template.jinja to the model's folder.")
 	}
 
-	vars, err := m.variables(req, dst, t)
+	vars, err := m.templateVariables(req, dst, t)
 	if err != nil {
 		return err
 	}
@@ -33,23 +33,25 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 	dst.Text = text
 	if req.ContinueFinalMessage {
 		if !t.ReadsContent() {
-			return notContinued()
+			return continuationError()
 		}
 		return dst.cutAtTag()
 	}
 	return nil
 }
 
-// continueTag is put behind the final message that is to be continued; what the template
-// writes from there on is cut off.
+// continueTag marks the end of the final message, where the engine continues that message. It is appended
+// to the message before rendering; cutAtTag removes the tag and all text after it. Its last character is a
+// space, so that cutAtTag can detect a template that trims messages.
 const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// cutAtTag ends the text where the tag begins, and before the white space there if the
-// template trims what follows the message.
+// cutAtTag ends p.Text where the continueTag begins. Where the template has trimmed the message, and with it
+// the space at the end of the tag, cutAtTag also removes the white space before the tag, as transformers
+// does.
 func (p *Prompt) cutAtTag() error {
 	at := bytes.LastIndex(p.Text, []byte(strings.TrimSpace(continueTag)))
 	if at < 0 || !bytes.Contains(p.Text, []byte(strings.TrimFunc(p.final, isSpace))) {
-		return notContinued()
+		return continuationError()
 	}
 
 	if bytes.HasPrefix(p.Text[at:], []byte(continueTag)) {
@@ -60,38 +62,42 @@ func (p *Prompt) cutAtTag() error {
 	return nil
 }
 
-func notContinued() error {
+// continuationError returns the error for a template that does not render the final message.
+func continuationError() error {
 	return openai.Invalid("continue_final_message", "invalid_value",
 		"continue_final_message is set, but the final message does not appear in the chat after applying the chat template. Set it to "+
 			"false.")
 }
 
-// isSpace is Python's str.isspace.
+// isSpace reports whether Python's str.isspace is true for r.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f }
 
-// variables are what the template is rendered with, as transformers passes them.
-func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (*chattemplate.Dict, error) {
+// templateVariables returns the variables for template t, as transformers passes them: special tokens,
+// chat_template_kwargs, documents, tools and messages. Later variables replace earlier ones of the same
+// name, so the order of the steps matters.
+func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Template) (*chattemplate.Dict, error) {
 	vars := chattemplate.NewDict(len(m.tokens) + 8)
 	for _, t := range m.tokens {
 		vars.Set(t.name, chattemplate.StringValue(t.text))
 	}
 	vars.Set("tools", chattemplate.NoneValue())
 	vars.Set("documents", chattemplate.NoneValue())
-	args, err := addArgs(vars, req.TemplateArgs)
+	args, err := addTemplateArgs(vars, req.TemplateArgs)
 	if err != nil {
 		return nil, err
 	}
 
 	if req.ReasoningEffort != "" {
 		vars.Set("reasoning_effort", chattemplate.StringValue(req.ReasoningEffort))
-		// Who asks for reasoning need not know the name of the switch.
-		if _, said := args.Get("enable_thinking"); !said {
+		// Many templates read enable_thinking instead of reasoning_effort. Setting both makes
+		// reasoning_effort effective for every model.
+		if _, set := args.Get("enable_thinking"); !set {
 			vars.Set("enable_thinking", chattemplate.BoolValue(req.ReasoningEffort != "none"))
 		}
 	}
 
 	if req.Documents != nil {
-		v, err := decode("documents", req.Documents)
+		v, err := decodeJSON("documents", req.Documents)
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +111,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 	}
 
 	if req.Tools != nil {
-		v, err := tools(req.Tools)
+		v, err := toolsValue(req.Tools)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +119,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 	}
 
 	vars.Set("add_generation_prompt", chattemplate.BoolValue(req.AddGenerationPrompt))
-	messages, err := dst.messages(req, t)
+	messages, err := dst.messagesValue(req, t)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +128,7 @@ func (m *Model) variables(req *Request, dst *Prompt, t *chattemplate.Template) (
 	return vars, nil
 }
 
+// allStrings reports whether v is a dict whose values are all strings.
 func allStrings(v chattemplate.Value) bool {
 	if v.Kind() != chattemplate.DictKind {
 		return false
@@ -131,13 +138,13 @@ func allStrings(v chattemplate.Value) bool {
 	return all
 }
 
-// addArgs adds chat_template_kwargs. They may rename special tokens, but not replace what the
-// request itself says.
-func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
+// addTemplateArgs adds chat_template_kwargs to vars and returns them. They may replace special tokens. They
+// must not replace a variable that comes from a field of the request, such as messages or tools.
+func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 	if raw == nil {
 		return &chattemplate.Dict{}, nil
 	}
-	args, err := decode("chat_template_kwargs", raw)
+	args, err := decodeJSON("chat_template_kwargs", raw)
 	if err != nil {
 		return nil, err
 	}
@@ -147,12 +154,12 @@ func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 		switch key {
 		case "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs", "continue_final_message",
 			"tokenize":
-			// apply_chat_template's own parameters: they do not reach the template.
+			// These are parameters of apply_chat_template itself, which does not pass them to templates.
 		case "messages", "tools", "conversation", "chat_template", "return_assistant_tokens_mask":
 			bad = openai.Invalid("chat_template_kwargs", "invalid_value",
 				"Found unexpected chat template kwargs from request: '%s'. Remove it.", key)
 		default:
-			// To vLLM these two say nothing, as if the key were absent.
+			// vLLM treats a key with one of these two values as absent.
 			if v.Kind() == chattemplate.None || v.Kind() == chattemplate.String && v.Text() == "auto" {
 				return
 			}
@@ -163,8 +170,8 @@ func addArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 	return args.Dict(), bad
 }
 
-// decode reads raw JSON that the request parser has seen to be valid.
-func decode(param string, raw []byte) (chattemplate.Value, error) {
+// decodeJSON decodes the raw JSON of a request's field. Param names the field in the error.
+func decodeJSON(param string, raw []byte) (chattemplate.Value, error) {
 	v, err := chattemplate.FromJSON(raw)
 	if err != nil {
 		return v, openai.Invalid(param, "invalid_json", "Invalid '%s': %v.", param, err)

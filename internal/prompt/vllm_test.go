@@ -8,8 +8,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// TestPreparedLikeVLLM shows what templates see of odd requests. Each answer was seen of vLLM
-// 0.32.0; make oracle-vllm compares with a running one.
+// TestPreparedLikeVLLM checks the variables that templates receive for unusual requests. Each expected text
+// was observed with vLLM 0.32.0; `make oracle-vllm` compares with a running server.
 func TestPreparedLikeVLLM(t *testing.T) {
 	const (
 		text  = `{{ messages | tojson }}`
@@ -22,31 +22,31 @@ func TestPreparedLikeVLLM(t *testing.T) {
 	}
 	for _, c := range []struct{ name, template, request, want string }{
 		{"calls are ordered", text, call + `"{\"b\":1,\"a\":2}"}}]}]}`, called(`{"b": 1, "a": 2}`)},
-		{"arguments that are no JSON", text, call + `"{\"a"}}]}]}`, called(`{}`)},
-		{"arguments that are no object", text, call + `"[1]"}}]}]}`, called(`{}`)},
-		{"arguments that Python reads", text, call + `"{\"a\":NaN,\"b\":-Infinity}"}}]}]}`, called(`{"a": NaN, "b": -Infinity}`)},
+		{"arguments that are not JSON", text, call + `"{\"a"}}]}]}`, called(`{}`)},
+		{"arguments that are not an object", text, call + `"[1]"}}]}]}`, called(`{}`)},
+		{"arguments in Python's extended JSON", text, call + `"{\"a\":NaN,\"b\":-Infinity}"}}]}]}`, called(`{"a": NaN, "b": -Infinity}`)},
 		{"an empty name", text, `{"messages":[{"role":"user","content":"x","name":""}]}`, `[{"role": "user", "content": "x", "name": ""}]`},
 		{"a task", text, `{"messages":[{"role":"user","content":"x","task":"t"}]}`, `[{"role": "user", "content": "x", "task": "t"}]`},
-		{"no call id", text, `{"messages":[{"role":"tool","content":"x","tool_call_id":null}]}`, `[{"role": "tool", "content": "x", "tool_call_id": null}]`},
-		{"reasoning wins, even empty", text, `{"messages":[{"role":"assistant","content":"x","reasoning_content":"a","reasoning":""}]}`,
+		{"a null tool_call_id", text, `{"messages":[{"role":"tool","content":"x","tool_call_id":null}]}`, `[{"role": "tool", "content": "x", "tool_call_id": null}]`},
+		{"an empty reasoning replaces reasoning_content", text, `{"messages":[{"role":"assistant","content":"x","reasoning_content":"a","reasoning":""}]}`,
 			`[{"role": "assistant", "content": "x", "reasoning": "", "reasoning_content": ""}]`},
-		{"empty parts leave no line", text, `{"messages":[{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, `[{"role": "user", "content": "x"}]`},
-		{"but the lines of tools", parts, `{"messages":[{"role":"tool","content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, `[{"role": "tool", "content": "\nx"}]`},
-		{"parts keep what is not known", parts, `{"messages":[{"role":"user","content":[{"id":1,"type":"text","name":"n","text":"x","cache_control":{"b":1,"a":2}}]}]}`,
+		{"an empty part adds no line", text, `{"messages":[{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, `[{"role": "user", "content": "x"}]`},
+		{"an empty part of a tool message adds a line", parts, `{"messages":[{"role":"tool","content":[{"type":"text","text":""},{"type":"text","text":"x"}]}]}`, `[{"role": "tool", "content": "\nx"}]`},
+		{"parts keep unknown fields", parts, `{"messages":[{"role":"user","content":[{"id":1,"type":"text","name":"n","text":"x","cache_control":{"b":1,"a":2}}]}]}`,
 			`[{"role": "user", "content": [{"type": "text", "text": "x", "id": 1, "cache_control": {"b": 1, "a": 2}}]}]`},
 		{"a part that names a tool", parts, `{"messages":[{"role":"tool","content":[{"type":"tool_reference","name":"f"}]}]}`,
 			`[{"role": "tool", "content": [{"type": "tool_reference", "name": "f"}]}]`},
-		{"a developer where none is known", text, `{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"developer","content":"b"}]}`,
+		{"a developer message for a template without that role", text, `{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"developer","content":"b"}]}`,
 			`[{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "u"}]`},
-		{"a developer who is known", text + `{# 'developer' #}`, `{"messages":[{"role":"developer","content":"b"}]}`, `[{"role": "developer", "content": "b", "tools": null}]`},
-		{"a line of billing", text, `{"messages":[{"role":"system","content":"x-anthropic-billing-header: 1\nb"}]}`, `[{"role": "system", "content": "b"}]`},
-		{"tools lose what is not known", tools, `{"messages":[{"role":"user","content":"x"}],"tools":[{"cache":1,"function":{"y":1,"strict":null,"name":"f"},"type":"function"},
+		{"a developer message for a template with that role", text + `{# 'developer' #}`, `{"messages":[{"role":"developer","content":"b"}]}`, `[{"role": "developer", "content": "b", "tools": null}]`},
+		{"a billing line", text, `{"messages":[{"role":"system","content":"x-anthropic-billing-header: 1\nb"}]}`, `[{"role": "system", "content": "b"}]`},
+		{"tools lose unknown fields", tools, `{"messages":[{"role":"user","content":"x"}],"tools":[{"cache":1,"function":{"y":1,"strict":null,"name":"f"},"type":"function"},
 			{"type":"function","defer_loading":true,"function":{"name":"g","strict":true}}]}`,
 			`[{"type": "function", "function": {"name": "f", "description": null, "parameters": null}}, ` +
 				`{"type": "function", "function": {"name": "g", "description": null, "parameters": null, "strict": true, "defer_loading": true}, "defer_loading": true}]`},
-		{"effort switches thinking", `{{ enable_thinking }} {{ reasoning_effort }}`, `{"messages":[{"role":"user","content":"x"}],"reasoning_effort":"none"}`, "False none"},
-		{"unless it was said", `{{ enable_thinking }}`, `{"messages":[{"role":"user","content":"x"}],"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true}}`, "True"},
-		{"what does not reach templates", `{{ padding is defined }}{{ a is defined }}{{ b is defined }}{{ continue_final_message is defined }}`,
+		{"reasoning_effort sets enable_thinking", `{{ enable_thinking }} {{ reasoning_effort }}`, `{"messages":[{"role":"user","content":"x"}],"reasoning_effort":"none"}`, "False none"},
+		{"an explicit enable_thinking has precedence", `{{ enable_thinking }}`, `{"messages":[{"role":"user","content":"x"}],"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true}}`, "True"},
+		{"arguments that are not passed to templates", `{{ padding is defined }}{{ a is defined }}{{ b is defined }}{{ continue_final_message is defined }}`,
 			`{"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"padding":1,"a":null,"b":"auto"}}`, "FalseFalseFalseFalse"},
 	} {
 		m, err := sim(t).WithTemplate(c.template)
@@ -60,7 +60,8 @@ func TestPreparedLikeVLLM(t *testing.T) {
 	}
 }
 
-// TestRefusedLikeVLLM shows requests that vLLM 0.32.0 refuses.
+// TestRefusedLikeVLLM checks that Parse or Prepare refuses what vLLM 0.32.0 refuses, and accepts a few requests
+// that look similar.
 func TestRefusedLikeVLLM(t *testing.T) {
 	m, err := sim(t).WithTemplate(`{{ messages[0].content }}`)
 	if err != nil {
@@ -85,7 +86,7 @@ func TestRefusedLikeVLLM(t *testing.T) {
 			err = m.Prepare(req, &p)
 		}
 		if err == nil {
-			t.Errorf("%.90s is taken", body)
+			t.Errorf("%.90s was accepted, want an error", body)
 		}
 	}
 	var p prompt.Prompt
