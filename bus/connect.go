@@ -69,6 +69,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { cfg.Log.Debug("bus error", "err", err) }),
 	}
 
+	// An embedded server is reached without a port.
 	if cfg.Embedded != nil {
 		opts = append(opts, nats.InProcessServer(cfg.Embedded.srv))
 	}

@@ -21,6 +21,16 @@
 // fields that it does not have and drops messages that it cannot use; both are counted, and logged
 // once a minute. A change that older readers cannot skip needs a new version in the subjects.
 //
+// # Failures
+//
+//	event                          effect
+//	the server is away             published messages fill a buffer, then publishing fails; writes of leases are repeated
+//	the server is back             buckets are created and leases written again, and watches start again
+//	the server is back and empty   the same: the processes that made the values still have them
+//	a subscriber is too slow       NATS drops its messages; their sequence numbers show it
+//	a message of a newer release   unknown fields are skipped and counted
+//	a message that is unreadable   dropped and counted
+//
 // The package does not know what a lease or an event means for routing: packages discovery and feed do.
 //
 // # Concurrency

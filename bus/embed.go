@@ -33,6 +33,8 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if cfg.MaxMemory == 0 {
 		cfg.MaxMemory = 256 << 20
 	}
+	// Signals and logs belong to this process. The server has no subjects of its own on disk: the store
+	// folder is for its bookkeeping.
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "stator", Host: cfg.Host, Port: cfg.Port, DontListen: cfg.Host == "",
 		JetStream: true, StoreDir: cfg.Dir, JetStreamMaxMemory: cfg.MaxMemory, JetStreamMaxStore: 1 << 20,

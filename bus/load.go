@@ -65,7 +65,8 @@ func loadMessage(l *Load) *busv1.Load {
 	}
 }
 
-// maxRequests bounds the requests of one rank that are running or waiting.
+// maxRequests bounds the requests of one rank that are running or waiting, so that sums over a fleet fit
+// into an int of 32 bits.
 const maxRequests = 1 << 30
 
 // decodeLoad returns the load in data, by way of the empty message m.

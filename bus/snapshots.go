@@ -187,6 +187,7 @@ func receivePage(ctx context.Context, in <-chan *nats.Msg, rest []byte) (int, er
 		return 0, err
 	}
 
+	// Every page is full but the last one. Any other length is another snapshot, or a mistake.
 	want := min(pageBytes, len(rest))
 	switch len(reply.Page) {
 	case 0: // the agent has no such snapshot, or there is no agent any more

@@ -13,7 +13,7 @@ import (
 // maxMessage is the largest message in bytes that NATS servers accept by default.
 const maxMessage = 1 << 20
 
-// message is a generated message of package busv1.
+// message is a generated message of package busv1. HasUnknown reports fields of a newer release.
 type message interface {
 	MarshalVT() ([]byte, error)
 	UnmarshalVT([]byte) error
@@ -64,6 +64,7 @@ type reader struct {
 	unreadable    *prometheus.CounterVec
 	unknownFields *prometheus.CounterVec
 
+	// One entry for each kind and warning, so the map is bounded by the kinds.
 	mu     sync.Mutex
 	logged map[logKey]time.Time // guarded by mu
 }

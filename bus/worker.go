@@ -18,7 +18,8 @@ func workerMessage(w *fleet.Worker) *busv1.Worker {
 	}
 }
 
-// decodeWorker returns the worker in data, by way of the empty message m.
+// decodeWorker returns the worker in data, by way of the empty message m. Numbers are checked before they are
+// converted, because a conversion would cut them; fleet.Worker.Validate checks the rest.
 func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 	if err := decode(m, data); err != nil {
 		return fleet.Worker{}, err

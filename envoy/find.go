@@ -27,6 +27,7 @@ func Find(named string) (string, error) {
 		return path, nil
 	}
 
+	// Without a name, an Envoy that belongs to this checkout goes before one of the system.
 	var roots []string
 	if exe, err := os.Executable(); err == nil {
 		roots = append(roots, filepath.Dir(filepath.Dir(exe)))

@@ -91,6 +91,7 @@ func (s *Supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		}
 	})
 
+	// Stop ends this wait too, after it has drained Envoy.
 	err = p.Run()
 	stopWaiting()
 	waiting.Wait()
@@ -154,6 +155,7 @@ func (s *Supervisor) Ready() (string, error) {
 // HealthyMembers returns to how many endpoints of a cluster Envoy would send requests; 0 while Envoy
 // does not answer.
 func (s *Supervisor) HealthyMembers(cluster string) int {
+	// The request to Envoy is sent without the lock, because it may take a second.
 	s.mu.Lock()
 	p := s.proc
 	s.mu.Unlock()
@@ -180,6 +182,7 @@ func (s *Supervisor) Stop() {
 		return
 	}
 
+	// Draining ends early when the user asks a second time to stop: then Hard ends.
 	ctx, cancel := context.WithTimeout(s.cfg.Hard, s.cfg.DrainTime)
 	defer cancel()
 	p.Drain(ctx)

@@ -63,7 +63,7 @@ func New(cfg Config) (*Agent, error) {
 		if !fleet.ValidName(l.Name) || names[l.Name] {
 			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
 		}
-		names[l.Name] = true
+		names[l.Name] = true // a name that is not valid is reported once
 
 		if err := l.Validate(); err != nil {
 			errs = append(errs, err)

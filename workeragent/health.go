@@ -58,6 +58,7 @@ func (s *supervisor) probeHealth(ctx context.Context, probe *engine.Probe, failu
 		return 0
 	}
 
+	// The warning and the change come once, with the probe that reaches the bound.
 	if failures+1 == s.agent.probing.unhealthy {
 		s.agent.cfg.Log.Warn("engine does not answer; no requests go there until it does", "worker", s.launch.Name, "err", err)
 		s.setState(fleet.Down)

@@ -192,6 +192,7 @@ func (s *supervisor) setState(state fleet.State) {
 
 // renewLease has the holder of the lease write it now instead of at its next regular time.
 func (s *supervisor) renewLease() {
+	// The holder reads the newest state when it writes, so one waiting renewal covers any number of changes.
 	select {
 	case s.changed <- struct{}{}:
 	default: // a renewal is waiting, and it will read the newest state

@@ -44,12 +44,6 @@ func (p Part) GaugeFunc(name, help string, read func() float64) {
 	register(p, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help}, read))
 }
 
-// Gauges returns a gauge for every combination of values of the labels.
-func (p Part) Gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return register(p, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},
-		labels))
-}
-
 // Histogram returns a histogram with these bucket bounds, in ascending order.
 func (p Part) Histogram(name, help string, buckets []float64) prometheus.Histogram {
 	return register(p, prometheus.NewHistogram(prometheus.HistogramOpts{

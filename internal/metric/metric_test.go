@@ -20,7 +20,6 @@ func TestNamesAndRegistration(t *testing.T) {
 	part.CounterFunc("plates_total", "Plates.", func() float64 { return 3 })
 	part.Gauge("cooks", "Cooks.").Set(4)
 	part.GaugeFunc("pans", "Pans.", func() float64 { return 5 })
-	part.Gauges("knives", "Knives.", "size").WithLabelValues("small").Set(6)
 	part.Histogram("wait_duration_seconds", "Waits.", []float64{1}).Observe(0.5)
 
 	want := `
@@ -30,9 +29,6 @@ stator_kitchen_cooks 4
 # HELP stator_kitchen_dishes_total Dishes.
 # TYPE stator_kitchen_dishes_total counter
 stator_kitchen_dishes_total{kind="soup"} 2
-# HELP stator_kitchen_knives Knives.
-# TYPE stator_kitchen_knives gauge
-stator_kitchen_knives{size="small"} 6
 # HELP stator_kitchen_orders_total Orders.
 # TYPE stator_kitchen_orders_total counter
 stator_kitchen_orders_total 1

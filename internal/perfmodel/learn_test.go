@@ -10,7 +10,8 @@ import (
 // A line is found from noisy observations, whatever was believed before, and says how sure it is.
 func TestLearned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, truth := range []Line{{Base: 10 * time.Millisecond, Token: 2_000}, {Base: 0, Token: 50_000}, {Base: 200 * time.Millisecond, Token: 100_000}} {
+	for _, truth := range []Line{{Base: 10 * time.Millisecond, Token: 2_000}, {Base: 0, Token: 50_000},
+		{Base: 200 * time.Millisecond, Token: 100_000}} {
 		l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
 		if l.Line() != DefaultSpeed().Prefill {
 			t.Errorf("%s before anything was seen", l.Line())

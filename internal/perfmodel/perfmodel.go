@@ -132,11 +132,13 @@ func (l Linear) Decode(w Decode) time.Duration {
 	return l.DecodeBase + time.Duration(w.Requests)*l.DecodeRequest
 }
 
+// milliseconds returns ms as a duration. Fractions of a nanosecond are cut.
 func milliseconds(ms float64) time.Duration {
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
-// orOne is v, or 1 for a divisor that is not set.
+// orOne returns v, or 1 for a speed-up that is not set. Speed-ups are divisors, and the zero value of a model
+// must not divide by 0.
 func orOne(v float64) float64 {
 	if v == 0 {
 		return 1

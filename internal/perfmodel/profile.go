@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// Profile is the timing of an engine that was measured beforehand, in the files that Dynamo's
-// profiler writes: how long prompts of several lengths took alone, and how long decode steps took
-// at several contexts and fillings of the cache. Create it with [LoadProfile]. It is read only.
+// Profile is the timing of an engine that Dynamo's profiler has measured: the time of single prompts of several
+// lengths, and the time of decode steps at several context lengths and uses of the KV cache. Create it with
+// [LoadProfile]. It is read only.
 type Profile struct {
-	prefill curve // new tokens of a pass, milliseconds
-	// What a decode step takes at each context that was measured, over the tokens of all requests
-	// in the batch. Invariant: contexts rise, and there is a curve for each.
+	prefill curve // x: new tokens of a pass; y: milliseconds
+
+	// contexts are the measured mean contexts in tokens, ascending. decode has a curve for each of them. x: tokens
+	// of all requests in the batch; y: milliseconds of a step.
 	contexts []float64
 	decode   []curve
 }
 
-// Prefill is the time of a prompt of as many new tokens: linear between the lengths that were
-// measured, and beyond them as between the last two.
+// Prefill returns the time of a prompt with as many new tokens. Between two measured lengths it is linear; beyond
+// the first and the last length the line of the nearest two goes on.
 func (p *Profile) Prefill(w Prefill) time.Duration {
 	t := w.Input - w.Prefix
 	if w.Requests <= 0 || t <= 0 {
@@ -31,13 +32,14 @@ func (p *Profile) Prefill(w Prefill) time.Duration {
 	return profiled(p.prefill.at(float64(t)))
 }
 
-// Decode is the time of a step of as many tokens in the batch, at the requests' mean context:
-// linear in both, beyond the fillings as between the last two, and beyond the contexts as at the
-// last one.
+// Decode returns the time of a step with as many tokens in the batch, at the mean context of its requests. It is
+// linear in both. Beyond the measured numbers of tokens the line of the nearest two goes on; beyond the measured
+// contexts the nearest one is used.
 func (p *Profile) Decode(w Decode) time.Duration {
 	if w.Requests <= 0 {
 		return 0
 	}
+
 	active, context := float64(w.Context), float64(w.Context)/float64(w.Requests)
 	i, found := slices.BinarySearch(p.contexts, context)
 	switch {
@@ -46,27 +48,32 @@ func (p *Profile) Decode(w Decode) time.Duration {
 	case i == len(p.contexts):
 		return profiled(p.decode[i-1].at(active))
 	}
+
+	// Between two measured contexts, interpolate their times.
 	share := (context - p.contexts[i-1]) / (p.contexts[i] - p.contexts[i-1])
 	return profiled(p.decode[i-1].at(active)*(1-share) + p.decode[i].at(active)*share)
 }
 
-// profiled bounds what extrapolation may come to.
+// profiled returns a duration of at least a microsecond and at most an hour, because an extrapolated line can
+// leave any bounds.
 func profiled(ms float64) time.Duration {
 	return milliseconds(min(max(ms, 0.001), float64(time.Hour/time.Millisecond)))
 }
 
-// point is something measured.
+// point is one measurement.
 type point struct{ x, y float64 }
 
-// curve is points by rising x, at least one, with lines between.
+// curve is at least one point, by ascending x, with straight lines between them.
 type curve []point
 
-// at is the value at x. A curve falls beyond its ends no further than its lowest point: where the
-// last two are noise, their line would run below nothing.
+// at returns the value at x. Beyond its last point a curve does not fall: the last two measurements may differ by
+// noise alone, and their line would reach negative times.
 func (c curve) at(x float64) float64 {
 	if len(c) == 1 {
 		return c[0].y
 	}
+
+	// a and b are the points around x, or the nearest two.
 	i, _ := slices.BinarySearchFunc(c, x, func(p point, x float64) int { return cmp.Compare(p.x, x) })
 	i = min(max(i, 1), len(c)-1)
 	a, b := c[i-1], c[i]
@@ -77,11 +84,13 @@ func (c curve) at(x float64) float64 {
 	return y
 }
 
-// newCurve sorts points. Numbers must be finite, x at least 0 and y positive, and no x come twice.
+// newCurve returns the curve through points, which it sorts. Every x must be at least 0 and occur once, and every y
+// must be positive. name is for errors.
 func newCurve(name string, points []point) (curve, error) {
 	for _, p := range points {
 		if !(p.x >= 0 && p.x < 1e12) || !(p.y > 0 && p.y < 1e9) {
-			return nil, fmt.Errorf("%s: %v takes %v ms: neither may be negative, nor out of all reason", name, p.x, p.y)
+			return nil, fmt.Errorf("%s: %v takes %v ms: tokens must lie between 0 and 1e12, and milliseconds between 0 and 1e9", name,
+				p.x, p.y)
 		}
 	}
 	slices.SortFunc(points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
@@ -93,9 +102,9 @@ func newCurve(name string, points []point) (curve, error) {
 	return points, nil
 }
 
-// LoadProfile reads a profile from a folder: prefill_raw_data and decode_raw_data as .npz or .json,
-// or raw_data.npz in selected_prefill_interpolation and selected_decode_interpolation, as the
-// profiler lays them. Files may have 16 MB.
+// LoadProfile reads a profile from a folder in the profiler's layout: prefill_raw_data and decode_raw_data as .npz or
+// .json, or raw_data.npz in selected_prefill_interpolation and selected_decode_interpolation. A file may have
+// 16 MB.
 func LoadProfile(folder fs.FS) (*Profile, error) {
 	prefill, err := readArrays(folder, "prefill_raw_data.npz", "prefill_raw_data.json", "selected_prefill_interpolation/raw_data.npz")
 	if err != nil {
@@ -112,7 +121,7 @@ func LoadProfile(folder fs.FS) (*Profile, error) {
 	return p, nil
 }
 
-// newProfile makes a profile of the arrays of both files, and checks that they fit together.
+// newProfile returns the profile of the arrays of both files. It checks that their lengths agree.
 func newProfile(prefill, decode arrays) (*Profile, error) {
 	isl, ttft := prefill["prefill_isl"], prefill["prefill_ttft"]
 	if len(isl) < 2 || len(isl) != len(ttft) {
@@ -128,7 +137,8 @@ func newProfile(prefill, decode arrays) (*Profile, error) {
 	return p, p.readDecode(decode)
 }
 
-// readDecode makes the curves of decode: time between tokens over cache usage, one for each context length.
+// readDecode makes the curves of decode. The profiler measures the time between tokens for pairs of cache usage and
+// context length; there is one curve for each context length.
 func (p *Profile) readDecode(a arrays) error {
 	usage, contexts := a["x_kv_usage"], a["y_context_length"]
 	itl := a["z_itl"]
@@ -140,6 +150,7 @@ func (p *Profile) readDecode(a arrays) error {
 		return errors.New("max_kv_tokens must be one number of tokens")
 	}
 
+	// Usage is a share of the cache. A router counts tokens.
 	points := paired(usage, itl, a["max_kv_tokens"][0])
 	by := map[float64][]point{}
 	for i, c := range contexts {
@@ -163,7 +174,7 @@ func (p *Profile) readDecode(a arrays) error {
 	return nil
 }
 
-// paired makes points of two lists of one length.
+// paired returns points of two lists of one length. Each x is multiplied by scale.
 func paired(x, y []float64, scale float64) []point {
 	out := make([]point, len(x))
 	for i := range x {
@@ -175,7 +186,7 @@ func paired(x, y []float64, scale float64) []point {
 // finite reports whether v is a number, and not infinite.
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// Speed is the profile as two lines: through prompts of 500 and 8,000 tokens, and through steps of 10
+// Speed returns the profile as two lines: through prompts of 500 and 8,000 tokens, and through steps of 10
 // and 100 requests of 3,000 tokens each.
 func (p *Profile) Speed() Speed {
 	prefill := func(tokens int) time.Duration { return p.Prefill(Prefill{Requests: 1, Input: tokens}) }
@@ -183,7 +194,7 @@ func (p *Profile) Speed() Speed {
 	return Speed{Prefill: through(prefill, 500, 8_000), Decode: through(step, 30_000, 300_000)}
 }
 
-// through is the line through two points of a function, or a flat one where it falls.
+// through returns the line through two points of a function, or a flat line if the function falls.
 func through(f func(tokens int) time.Duration, short, long int) Line {
 	a, b := float64(f(short)), float64(f(long))
 	token := max(0, (b-a)/float64(long-short))

@@ -56,7 +56,8 @@ func small(t testing.TB) fstest.MapFS {
 			"prefill_isl": npy([]int64{2000, 100, 1000}, "i8", 3), "prefill_ttft": f(30, 11, 20), "prefill_thpt_per_gpu": f(1, 2, 3),
 		})},
 		"decode_raw_data.npz": {Data: npz(t, map[string][]byte{
-			"x_kv_usage": f(0, 1, 0, 1), "y_context_length": f(100, 100, 300, 300), "z_itl": f(5, 15, 5, 25), "max_kv_tokens": npy([]int64{10000}, "i8", 1),
+			"x_kv_usage": f(0, 1, 0, 1), "y_context_length": f(100, 100, 300, 300), "z_itl": f(5, 15, 5, 25),
+			"max_kv_tokens": npy([]int64{10000}, "i8", 1),
 		})},
 	}
 }
@@ -152,9 +153,12 @@ func TestProfileIsChecked(t *testing.T) {
 		{with(decode, `{"x_kv_usage": [1], "y_context_length": [0], "z_itl": [1], "max_kv_tokens": [5]}`), "y_context_length 0"},
 		{with("prefill_raw_data.npz", "PK"), "read archive"},
 		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": npy([]int16{1}, "i2", 1)}))), `of kind "i2"`},
-		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": npy([]int64{1}, "i8", 2)}))), "8 bytes for 2 numbers of 8"},
-		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": npy([]float64{math.NaN()}, "f8", 1)}))), "value 0 is not a number"},
-		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": []byte("\x93NUMPY\x01\x00\xff\xff")}))), "header is cut off"},
+		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": npy([]int64{1}, "i8", 2)}))),
+			"8 bytes for 2 numbers of 8"},
+		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": npy([]float64{math.NaN()}, "f8", 1)}))),
+			"value 0 is not a number"},
+		{with("prefill_raw_data.npz", string(npz(t, map[string][]byte{"prefill_isl": []byte("\x93NUMPY\x01\x00\xff\xff")}))),
+			"header is cut off"},
 	} {
 		if p, err := LoadProfile(c.folder); p != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

@@ -16,10 +16,10 @@ import (
 	"strings"
 )
 
-// arrays are lists of numbers by their names.
+// arrays maps names to lists of numbers.
 type arrays map[string][]float64
 
-// What a profile may have.
+// The bounds on a profile, which may come from anywhere.
 const (
 	maxProfileBytes  = 16 << 20
 	maxProfileArrays = 64
@@ -27,7 +27,7 @@ const (
 	maxNpyHeader     = 64 << 10
 )
 
-// readArrays reads the first of the files that is there.
+// readArrays reads the first of the named files that exists.
 func readArrays(folder fs.FS, names ...string) (arrays, error) {
 	for _, name := range names {
 		data, err := readProfileFile(folder, name)

@@ -56,7 +56,7 @@ const Folder = "traces"
 // folders are searched in this order, relative to the root of the checkout.
 var folders = []string{Folder, "../shared/traces"}
 
-// Hint tells how to get the public traces.
+// Hint is a sentence on how to get the public traces.
 const Hint = "`make traces` fetches the public traces into traces/."
 
 // Find returns the path of a trace: in the given folder, or where folder is empty in the folders that are
