@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// attr is Jinja's v.name: an attribute, else an item, else undefined.
+// attr evaluates v.name as Jinja's Environment.getattr does: the attribute, else the item of that name, else
+// undefined.
 func (r *run) attr(v Value, name string) Value {
 	switch v.kind {
 	case Undefined:
@@ -41,7 +42,8 @@ func (r *run) attr(v Value, name string) Value {
 	return undefinedValue(name)
 }
 
-// item is Jinja's v[index]: an item, else an attribute, else undefined.
+// item evaluates v[index] as Jinja's Environment.getitem does: the item, else the attribute of that name,
+// else undefined.
 func (r *run) item(v, index Value) Value {
 	switch v.kind {
 	case Undefined:
@@ -70,7 +72,8 @@ func (r *run) item(v, index Value) Value {
 	return undefinedValue(text(index))
 }
 
-// resolveIndex is a Python index into n elements.
+// resolveIndex converts a Python index into a position in a sequence of n elements. A negative index counts
+// from the end. It returns false if index is no integer or lies outside the sequence.
 func resolveIndex(index Value, n int) (int, bool) {
 	if !index.isSmallInt() {
 		return 0, false
@@ -82,6 +85,7 @@ func resolveIndex(index Value, n int) (int, bool) {
 	return int(i), i >= 0 && i < int64(n)
 }
 
+// charAt returns the code point of s at a Python index, or undefined if the index is out of range.
 func charAt(s string, index Value) Value {
 	i, ok := resolveIndex(index, runeCount(s))
 	if !ok {
@@ -101,7 +105,7 @@ func charAt(s string, index Value) Value {
 	return undefined
 }
 
-// slice is v[start:stop:step].
+// slice evaluates v[start:stop:step]. A bound that the template leaves out is none.
 func (r *run) slice(v Value, at [3]Value) Value {
 	n := 0
 	switch {
@@ -139,8 +143,8 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	return sequenceOf(l.seq, items)
 }
 
-// sliceBounds makes Python's slice bounds definite for n elements. With a negative step stop may
-// be -1.
+// sliceBounds resolves slice bounds for n elements, as Python's slice.indices does. With a negative step,
+// stop may be -1. It fails and returns false if a bound is no integer or the step is zero.
 func (r *run) sliceBounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 	var given [3]int
 	for i, v := range at {
@@ -190,6 +194,8 @@ func (r *run) sliceBounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 	return start, stop, step, true
 }
 
+// substring returns the code points of s from start to stop. The bounds come from sliceBounds, so they lie
+// within s.
 func (r *run) substring(s string, start, stop, step int) Value {
 	if step == 1 {
 		if start >= stop {
@@ -213,7 +219,7 @@ func (r *run) substring(s string, start, stop, step int) Value {
 	return StringValue(b.String())
 }
 
-// byteOffset is where the n-th code point of s begins.
+// byteOffset returns the byte offset of the n-th code point of s, or len(s) if s has fewer.
 func byteOffset(s string, n int) int {
 	for at := range s {
 		if n == 0 {
@@ -224,7 +230,9 @@ func byteOffset(s string, n int) int {
 	return len(s)
 }
 
-// iterate is the elements of v in order. The caller must not change them.
+// iterate returns the elements of v in order, as Python's iter does. Iterating over a generator uses it up.
+// The caller must not change the slice, because it may belong to v. It fails and returns false if v cannot be
+// iterated.
 func (r *run) iterate(v Value) ([]Value, bool) {
 	switch v.kind {
 	case ListKind:
@@ -254,7 +262,7 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 	return nil, false
 }
 
-// pyLen is Python's len(v).
+// pyLen returns Python's len(v). It fails and returns false if v has no length.
 func (r *run) pyLen(v Value) (int, bool) {
 	switch v.kind {
 	case String:

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// maxBits bounds integers, so that powers of powers end.
+// maxBits bounds the size of integers. Without it a power of a power could use all memory.
 const maxBits = 1 << 16
 
-// sum adds values from left to right.
+// sum adds at least one value, from left to right, with Python's + operator.
 func (r *run) sum(values []Value) Value {
 	v := values[0]
 	for _, next := range values[1:] {
@@ -21,7 +21,7 @@ func (r *run) sum(values []Value) Value {
 	return v
 }
 
-// concat is Jinja's ~: every value as text, in one string.
+// concat evaluates Jinja's ~ operator: it converts each value to text and joins the texts.
 func (r *run) concat(values []Value) Value {
 	n := 0
 	for _, v := range values {
@@ -38,6 +38,7 @@ func (r *run) concat(values []Value) Value {
 	return stringOf(b)
 }
 
+// add evaluates a + b for numbers, strings, lists and tuples. Any other pair is an error, as in Python.
 func (r *run) add(a, b Value) Value {
 	switch {
 	case a.isNumber() && b.isNumber():
@@ -60,6 +61,8 @@ func (r *run) add(a, b Value) Value {
 	return r.failOperands("+", a, b)
 }
 
+// addMarkup adds two strings of which at least one is Markup. Like markupsafe it escapes the other one, so
+// that the result is safe HTML.
 func (r *run) addMarkup(a, b Value) Value {
 	escaped := func(v Value) string {
 		if v.markup {
@@ -73,6 +76,8 @@ func (r *run) addMarkup(a, b Value) Value {
 	return Value{kind: String, str: s, markup: true}
 }
 
+// failOperands reports that Python has no operator op for the types of a and b. An undefined operand is
+// reported as such instead.
 func (r *run) failOperands(op string, a, b Value) Value {
 	if r.failIfUndefined(a) || r.failIfUndefined(b) || r.err != nil {
 		return undefined
@@ -80,7 +85,7 @@ func (r *run) failOperands(op string, a, b Value) Value {
 	return r.failf("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// unarySign is -v or +v.
+// unarySign evaluates -v or +v.
 func (r *run) unarySign(op string, v Value) Value {
 	switch {
 	case v.kind == Undefined:
@@ -97,7 +102,7 @@ func (r *run) unarySign(op string, v Value) Value {
 	return bigValue(new(big.Int).Neg(v.big()))
 }
 
-// arith is a op b for the operators of arithmetic.
+// arith evaluates a op b for Python's arithmetic operators.
 func (r *run) arith(op string, a, b Value) Value {
 	switch {
 	case op == "+" && !(a.isNumber() && b.isNumber()):
@@ -118,9 +123,11 @@ func (r *run) arith(op string, a, b Value) Value {
 	return r.bigArith(op, a.big(), b.big())
 }
 
-// smallArith does what fits 64 bits with certainty.
+// smallArith evaluates a op b if the result cannot overflow 64 bits. It returns false otherwise, and then the
+// caller uses big integers.
 func smallArith(op string, a, b int64) (v Value, ok bool) {
-	const safe = 1 << 31
+	const safe = 1 << 31 // products of operands within ±safe fit into 64 bits
+
 	if a < -safe || a > safe || b < -safe || b > safe {
 		return undefined, false
 	}
@@ -137,6 +144,7 @@ func smallArith(op string, a, b int64) (v Value, ok bool) {
 	return undefined, false
 }
 
+// bigArith evaluates a op b for integers of any size. Its cost in steps grows with the size of the operands.
 func (r *run) bigArith(op string, a, b *big.Int) Value {
 	if !r.charge(1 + (a.BitLen()+b.BitLen())/64) {
 		return undefined
@@ -154,7 +162,10 @@ func (r *run) bigArith(op string, a, b *big.Int) Value {
 			return r.failf("integer division or modulo by zero")
 		}
 		m := new(big.Int)
-		out.DivMod(a, b, m) // Euclidean; Python rounds down
+		out.DivMod(a, b, m)
+
+		// Go's division is Euclidean: the remainder is never negative. Python rounds the quotient down, so that the
+		// remainder has the sign of b.
 		if b.Sign() < 0 && m.Sign() != 0 {
 			out.Sub(out, big.NewInt(1))
 			m.Add(m, b)
@@ -172,6 +183,7 @@ func (r *run) bigArith(op string, a, b *big.Int) Value {
 	return bigValue(out)
 }
 
+// power evaluates a ** b for integers. It refuses a result of more than maxBits before it computes it.
 func (r *run) power(a, b *big.Int) Value {
 	if b.Sign() < 0 {
 		return r.floatArith("**", bigValue(a), bigValue(b))
@@ -179,12 +191,16 @@ func (r *run) power(a, b *big.Int) Value {
 	if a.BitLen() > 1 && (!b.IsInt64() || b.Int64()*int64(a.BitLen()-1) > maxBits) {
 		return r.failf("integer is too large")
 	}
-	if a.BitLen() <= 1 { // -1, 0 or 1
+
+	// For the bases -1, 0 and 1 only the parity of b and whether it is zero matter. A small exponent that keeps
+	// both replaces b, which may be huge.
+	if a.BitLen() <= 1 {
 		b = new(big.Int).And(b, big.NewInt(1)).Or(new(big.Int).And(b, big.NewInt(1)), big.NewInt(int64(2*b.Sign())))
 	}
 	return bigValue(new(big.Int).Exp(a, b, nil))
 }
 
+// floatArith evaluates a op b after conversion of both operands to floats.
 func (r *run) floatArith(op string, a, b Value) Value {
 	x, y := a.number(), b.number()
 	switch op {
@@ -212,6 +228,7 @@ func (r *run) floatArith(op string, a, b Value) Value {
 		return FloatValue(x / y)
 	}
 
+	// Go's remainder has the sign of x, and Python's has the sign of y.
 	mod := math.Mod(x, y)
 	if mod != 0 && (mod < 0) != (y < 0) {
 		mod += y
@@ -226,7 +243,8 @@ func (r *run) floatArith(op string, a, b Value) Value {
 	return FloatValue(math.Floor((x-mod)/y + 0.5))
 }
 
-// repeat is "ab" * 3 and [x] * 3, in either order.
+// repeat evaluates the product of an integer and a string, list or tuple, in either order: "ab" * 3 is
+// "ababab".
 func (r *run) repeat(a, b Value) Value {
 	if a.isSmallInt() {
 		a, b = b, a

@@ -1,8 +1,7 @@
 package chattemplate
 
-// The nodes of a parsed template, before scopes are known. A node says only what it is made
-// of; compile turns it into closures.
-
+// expression is a node of a parsed template that has a value. The parser makes these nodes before scopes are
+// resolved, and the compiler turns each into a closure.
 type expression interface{}
 
 type (
@@ -13,7 +12,7 @@ type (
 		name string
 	}
 	subscript struct{ of, index expression }
-	slice     struct{ of, start, stop, step expression } // nil where left out
+	slice     struct{ of, start, stop, step expression } // a bound is nil if the template leaves it out
 	listLit   struct{ items []expression }
 	tupleLit  struct{ items []expression }
 	dictLit   struct{ keys, values []expression }
@@ -31,7 +30,7 @@ type (
 		ops   []string
 		rest  []expression
 	}
-	conditional struct{ test, then, els expression } // els may be nil: undefined
+	conditional struct{ test, then, els expression } // without els the value is undefined
 	filterExpr  struct {
 		of   expression
 		name string
@@ -51,6 +50,8 @@ type (
 	}
 )
 
+// callArgs are the arguments of a call. names[i] is the keyword of named[i]. star and dict are the operands
+// of *args and **kwargs, nil if the call has none.
 type callArgs struct {
 	positional []expression
 	names      []string
@@ -58,20 +59,22 @@ type callArgs struct {
 	star, dict expression // *args, **kwargs
 }
 
-// A target is what a value is assigned to: a name, an attribute of a namespace, or several.
+// target is the left side of an assignment. It is one name, an attribute of a namespace (name.attr), or a
+// tuple of targets.
 type target struct {
 	name  string
-	attr  string // name.attr
+	attr  string // empty unless the target is name.attr
 	tuple []target
 	line  int
 }
 
+// statement is a node of a parsed template that has an effect, and no value.
 type statement interface{}
 
 type (
 	output struct {
-		text string     // where of is nil
-		of   expression // {{ … }}
+		text string     // literal text, if of is nil
+		of   expression // the expression of {{ … }}
 		line int
 	}
 	ifStmt struct {
@@ -102,7 +105,7 @@ type (
 	macroStmt struct {
 		name     string
 		params   []string
-		defaults []expression // of the last parameters
+		defaults []expression // default values of the last parameters
 		body     []statement
 		line     int
 	}
@@ -121,18 +124,18 @@ type (
 		values  []expression
 		body    []statement
 	}
-	// scopeStmt is a body of its own, as {% generation %} has one.
+	// scopeStmt is a body with its own scope, such as that of {% generation %}.
 	scopeStmt struct{ body []statement }
 	doStmt    struct{ of expression }
-	jump      struct{ signal signal }
+	jump      struct{ signal signal } // {% break %} or {% continue %}
 )
 
-// signal is how a statement ends.
+// signal is the way in which a statement ended. It decides which statement runs next.
 type signal uint8
 
 const (
-	next signal = iota
-	breakLoop
-	continueLoop
-	stop // an error
+	next         signal = iota // run the following statement
+	breakLoop                  // leave the innermost loop
+	continueLoop               // start the next iteration of the innermost loop
+	stop                       // end the render, because it failed
 )

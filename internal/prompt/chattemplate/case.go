@@ -5,13 +5,14 @@ import (
 	"unicode"
 )
 
-// Python maps case by the full mappings of Unicode, in which one character may become
-// several. specialUpper are those that do; the rest is Go's simple mapping.
+// specialUpper holds the characters whose upper case is several characters. Python's str.upper uses this full
+// mapping of Unicode, and Go's unicode.ToUpper covers only single characters.
 var specialUpper = map[rune]string{
 	'ß': "SS", 'ŉ': "ʼN", 'ǰ': "J̌", 'ΐ': "Ϊ́", 'ΰ': "Ϋ́", 'և': "ԵՒ", 'ẖ': "H̱", 'ẗ': "T̈", 'ẘ': "W̊", 'ẙ': "Y̊", 'ẚ': "Aʾ",
 	'ﬀ': "FF", 'ﬁ': "FI", 'ﬂ': "FL", 'ﬃ': "FFI", 'ﬄ': "FFL", 'ﬅ': "ST", 'ﬆ': "ST", 'ﬓ': "ՄՆ", 'ﬔ': "ՄԵ", 'ﬕ': "ՄԻ", 'ﬖ': "ՎՆ", 'ﬗ': "ՄԽ",
 }
 
+// upper imitates str.upper.
 func upper(s string) string {
 	if !strings.ContainsFunc(s, func(c rune) bool { return specialUpper[c] != "" }) {
 		return strings.ToUpper(s)
@@ -27,7 +28,8 @@ func upper(s string) string {
 	return b.String()
 }
 
-// lower is str.lower, with İ and the final sigma as Python has them.
+// lower imitates str.lower. It handles the two characters that Go's strings.ToLower maps differently: İ, and
+// the Greek sigma at the end of a word.
 func lower(s string) string {
 	if !strings.ContainsAny(s, "Σİ") {
 		return strings.ToLower(s)
@@ -47,7 +49,8 @@ func lower(s string) string {
 	return b.String()
 }
 
-// finalSigma says whether a sigma between before and after ends a word.
+// finalSigma reports whether a sigma between before and after ends a word. This is Unicode's condition
+// Final_Sigma. Such a sigma becomes ς in lower case.
 func finalSigma(before, after string) bool {
 	ignorable := func(c rune) bool {
 		return unicode.In(c, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || c == '\'' || c == '.'
@@ -65,8 +68,10 @@ func finalSigma(before, after string) bool {
 	return true
 }
 
+// isCased reports whether c is a letter in upper, lower or title case.
 func isCased(c rune) bool { return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) }
 
+// titleRune returns c in title case, which may be several characters.
 func titleRune(c rune) string {
 	switch s, ok := specialUpper[c]; {
 	case ok:
@@ -76,6 +81,7 @@ func titleRune(c rune) string {
 	return string(unicode.ToTitle(c))
 }
 
+// capitalize imitates str.capitalize: the first character in title case and the rest in lower case.
 func capitalize(s string) string {
 	for i, c := range s {
 		if i == 0 {
@@ -86,7 +92,8 @@ func capitalize(s string) string {
 	return s
 }
 
-// title is str.title: each letter after a character without case is a capital.
+// title imitates str.title: a letter after a character without case becomes a capital, and all others become
+// lower case.
 func title(s string) string {
 	var b strings.Builder
 	after := false
@@ -105,6 +112,7 @@ func title(s string) string {
 	return b.String()
 }
 
+// swapCase imitates str.swapcase.
 func swapCase(s string) string {
 	var b strings.Builder
 	for _, c := range s {

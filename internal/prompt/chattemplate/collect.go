@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// sortKey is what filters that order compare: strings without case, unless asked otherwise.
+// sortKey returns the value by which filters compare v. Strings are compared in lower case unless the
+// template asks for case_sensitive.
 func sortKey(v Value, caseSensitive bool) Value {
 	if v.kind == String && !caseSensitive {
 		return StringValue(lower(v.str))
@@ -16,15 +17,18 @@ func sortKey(v Value, caseSensitive bool) Value {
 	return v
 }
 
-// sortByKeys sorts items by their keys, stably; it fails where Python cannot compare them.
+// sortByKeys returns items in the order of their keys. The sort is stable. It fails if Python cannot compare
+// two of the keys.
 func (r *run) sortByKeys(items, keys []Value, descending bool) []Value {
 	if !r.charge(len(items) * 4) {
 		return nil
 	}
+
 	at := make([]int, len(items))
 	for i := range at {
 		at[i] = i
 	}
+
 	slices.SortStableFunc(at, func(i, j int) int {
 		if descending {
 			i, j = j, i
@@ -33,7 +37,7 @@ func (r *run) sortByKeys(items, keys []Value, descending bool) []Value {
 		if !ok {
 			r.failf("'<' not supported between instances of '%s' and '%s'", keys[i].typeName(), keys[j].typeName())
 		}
-		return c % 2
+		return c % 2 // 2 stands for NaN, which counts as equal here
 	})
 
 	out := make([]Value, len(items))
@@ -43,7 +47,8 @@ func (r *run) sortByKeys(items, keys []Value, descending bool) []Value {
 	return out
 }
 
-// sortKeys are the sort keys of items, by attributes where attr is given.
+// sortKeys returns the sort key of each item. If attr is given it holds attribute paths, separated by commas,
+// and the key is a tuple of their values.
 func (r *run) sortKeys(items []Value, attr Value, caseSensitive bool) []Value {
 	keys := make([]Value, len(items))
 	for i, item := range items {
@@ -61,6 +66,7 @@ func (r *run) sortKeys(items []Value, attr Value, caseSensitive bool) []Value {
 	return keys
 }
 
+// sortFilter imitates Jinja's filter sort(reverse, case_sensitive, attribute).
 func sortFilter(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok {
@@ -70,6 +76,7 @@ func sortFilter(r *run, v Value, a *arguments) Value {
 	return ListValue(r.sortByKeys(items, keys, a.argument(0, "reverse", falseValue).truth()))
 }
 
+// dictSort imitates Jinja's filter dictsort(case_sensitive, by, reverse).
 func dictSort(r *run, v Value, a *arguments) Value {
 	if v.kind != DictKind {
 		return r.failf("'%s' object has no attribute 'items'", v.typeName())
@@ -88,6 +95,8 @@ func dictSort(r *run, v Value, a *arguments) Value {
 	return ListValue(r.sortByKeys(d.items(), keys, a.argument(2, "reverse", falseValue).truth()))
 }
 
+// jsonOrder returns the positions of the keys in the order in which json.dumps writes them. Without sort_keys
+// it returns nil, which means the order of the dict.
 func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
 	if !sorted {
 		return nil, nil
@@ -105,6 +114,7 @@ func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
 	return out, r.err
 }
 
+// unique imitates Jinja's filter unique(case_sensitive, attribute): it keeps the first item of each key.
 func unique(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok {
@@ -130,6 +140,7 @@ func unique(r *run, v Value, a *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
+// sumFilter imitates Jinja's filter sum(attribute, start).
 func sumFilter(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok {
@@ -150,7 +161,8 @@ func sumFilter(r *run, v Value, a *arguments) Value {
 	return sum
 }
 
-// extremeFilter is min (-1) and max (1).
+// extremeFilter returns Jinja's filter min for sign -1, and max for sign 1. Of equal items it returns the
+// first.
 func extremeFilter(sign int) filter {
 	return func(r *run, v Value, a *arguments) Value {
 		items, ok := r.iterate(v)
@@ -172,6 +184,7 @@ func extremeFilter(sign int) filter {
 	}
 }
 
+// batch imitates Jinja's filter batch(linecount, fill_with): it cuts items into rows of linecount.
 func batch(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	n := r.intArg(a, 0, "linecount", 1)
@@ -194,6 +207,8 @@ func batch(r *run, v Value, a *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
+// groupBy imitates Jinja's filter groupby(attribute, default, case_sensitive). It returns one pair for each
+// value of the attribute: the value and the list of items that have it.
 func groupBy(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok {
@@ -225,6 +240,7 @@ func groupBy(r *run, v Value, a *arguments) Value {
 	return ListValue(out)
 }
 
+// intFilter imitates Jinja's filter int(default, base).
 func intFilter(r *run, v Value, a *arguments) Value {
 	absent, base := a.argument(0, "default", IntValue(0)), r.intArg(a, 1, "base", 10)
 	switch v.kind {
@@ -247,6 +263,7 @@ func intFilter(r *run, v Value, a *arguments) Value {
 	return absent
 }
 
+// truncate returns the whole part of f as an integer, or absent if f is infinite or not a number.
 func truncate(f float64, absent Value) Value {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return absent
@@ -255,14 +272,14 @@ func truncate(f float64, absent Value) Value {
 	return bigValue(i)
 }
 
-// maxDigits is the length from which Python refuses to convert a decimal text.
+// maxDigits is the length from which Python refuses to convert a decimal text to an integer.
 const maxDigits = 4300
 
-// basePrefixes are the prefixes that Python accepts before digits of a base.
+// basePrefixes holds the prefixes that Python's int accepts before the digits of a base.
 var basePrefixes = map[int]string{2: "0b", 8: "0o", 16: "0x"}
 
-// parseInt is Python's int(s, base) for bases from 2 to 36: a sign, a prefix of the base, and digits with
-// single underscores between them.
+// parseInt imitates Python's int(s, base) for bases from 2 to 36. It accepts a sign, a prefix of the base,
+// and digits with single underscores between them.
 func parseInt(s string, base int) (*big.Int, bool) {
 	if len(s) >= maxDigits || base < 2 || base > 36 {
 		return nil, false
@@ -289,7 +306,7 @@ func parseInt(s string, base int) (*big.Int, bool) {
 	return i, ok
 }
 
-// parseFloat is Python's float(s).
+// parseFloat imitates Python's float(s). It refuses hexadecimal floats, which only Go accepts.
 func parseFloat(s string) (float64, bool) {
 	s = strings.TrimFunc(s, isSpace)
 	if strings.ContainsAny(s, "xXpP") {
@@ -303,8 +320,8 @@ func parseFloat(s string) (float64, bool) {
 	return f, err == nil || math.IsInf(f, 0)
 }
 
-// withoutUnderscores removes the underscores of a number. It returns false for one that is not between two
-// digits, which Python refuses.
+// withoutUnderscores removes the underscores of a number. It returns false if an underscore does not stand
+// between two digits, which Python refuses.
 func withoutUnderscores(s string) (string, bool) {
 	if !strings.Contains(s, "_") {
 		return s, true
@@ -316,6 +333,7 @@ func withoutUnderscores(s string) (string, bool) {
 	return strings.ReplaceAll(s, "_", ""), true
 }
 
+// floatFilter imitates Jinja's filter float(default).
 func floatFilter(r *run, v Value, a *arguments) Value {
 	absent := a.argument(0, "default", FloatValue(0))
 	switch {
@@ -332,6 +350,7 @@ func floatFilter(r *run, v Value, a *arguments) Value {
 	return absent
 }
 
+// roundFilter imitates Jinja's filter round(precision, method).
 func roundFilter(r *run, v Value, a *arguments) Value {
 	precision := r.intArg(a, 0, "precision", 0)
 	if !v.isNumber() || precision < -300 || precision > 300 {
@@ -360,7 +379,8 @@ func roundFilter(r *run, v Value, a *arguments) Value {
 	return r.failf("method must be common, ceil or floor")
 }
 
-// roundTo rounds to the nearest decimal, ties by the exact binary value, as Python does.
+// roundTo imitates Python's round(f, precision). A tie is decided by the exact binary value of f, so that
+// 2.675 becomes 2.67.
 func roundTo(f float64, precision int) float64 {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return f
@@ -374,6 +394,7 @@ func roundTo(f float64, precision int) float64 {
 	return math.RoundToEven(f/scale) * scale
 }
 
+// absFilter imitates Python's abs, which is Jinja's filter abs.
 func absFilter(r *run, v Value, _ *arguments) Value {
 	if v.isNumber() && v.number() < 0 || v.kind == Float && math.Signbit(v.float()) {
 		return r.unarySign("-", v)
@@ -381,6 +402,8 @@ func absFilter(r *run, v Value, _ *arguments) Value {
 	return r.unarySign("+", v)
 }
 
+// indent imitates Jinja's filter indent(width, first, blank). width is a number of spaces or the prefix
+// itself.
 func indent(r *run, v Value, a *arguments) Value {
 	in := a.argument(0, "width", IntValue(4))
 	prefix := in.str
@@ -408,7 +431,8 @@ func indent(r *run, v Value, a *arguments) Value {
 	return r.newString(b.String())
 }
 
-// attrFilter is an attribute and never an item.
+// attrFilter imitates Jinja's filter attr(name). Unlike v.name it returns an attribute only, and never an
+// item.
 func attrFilter(r *run, v Value, a *arguments) Value {
 	name := r.stringArg(a, 0, "name")
 	if v.kind == DictKind {
@@ -420,11 +444,13 @@ func attrFilter(r *run, v Value, a *arguments) Value {
 	return r.attr(v, name)
 }
 
+// center imitates Jinja's filter center(width).
 func center(r *run, v Value, a *arguments) Value {
 	width := a.argument(0, "width", IntValue(80))
 	return r.justify(text(v), &arguments{positional: []Value{width}}, true, true)
 }
 
+// wordCount imitates Jinja's filter wordcount. It counts words between white space.
 func wordCount(_ *run, v Value, _ *arguments) Value {
 	return IntValue(len(splitSpace(text(v), -1)))
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// equal is Python's a == b.
+// equal evaluates Python's a == b.
 func equal(a, b Value) bool {
 	if a.isNumber() && b.isNumber() {
 		return compareNumbers(a, b) == 0
@@ -52,7 +52,8 @@ func equal(a, b Value) bool {
 	return a.ref == b.ref
 }
 
-// compareNumbers is -1, 0 or 1, or 2 where one of them is not a number.
+// compareNumbers returns -1, 0 or 1 for a below, equal to or above b. It returns 2 if one of them is NaN,
+// because NaN has no order.
 func compareNumbers(a, b Value) int {
 	if a.isSmallInt() && b.isSmallInt() {
 		return cmp.Compare(a.int(), b.int())
@@ -74,8 +75,8 @@ func compareNumbers(a, b Value) int {
 	return 2
 }
 
-// less is Python's order of a and b, -1, 0 or 1 (2 where neither holds); ok is false where
-// Python raises.
+// compareOrder returns -1, 0 or 1 for a below, equal to or above b in Python's order, and 2 if one of them is
+// NaN. ok is false if Python cannot order values of these types.
 func compareOrder(a, b Value) (c int, ok bool) {
 	switch {
 	case a.isNumber() && b.isNumber():
@@ -97,7 +98,7 @@ func compareOrder(a, b Value) (c int, ok bool) {
 	return 0, false
 }
 
-// compare evaluates a op b for the operators of comparisons.
+// compare evaluates a op b for Python's comparison operators, in and not in.
 func (r *run) compare(op string, a, b Value) bool {
 	switch op {
 	case "==":
@@ -132,7 +133,7 @@ func (r *run) compare(op string, a, b Value) bool {
 	return c == 1 || c == 0
 }
 
-// contains is Python's item in container.
+// contains evaluates Python's item in container. Like Python it consumes a generator up to the item.
 func (r *run) contains(container, item Value) bool {
 	switch container.kind {
 	case String:

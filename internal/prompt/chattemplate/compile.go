@@ -2,36 +2,41 @@ package chattemplate
 
 import "slices"
 
-// compiler turns statements into closures. Every name is found now: variables are slots of a
-// frame, not entries of a map, and the rest comes from the context.
+// compiler turns statements into closures. It resolves every name at compile time, so that a render reads a
+// variable by its slot in a frame and needs no map. A name that the template does not set becomes a free
+// name, whose value comes from the context or the globals.
 type compiler struct {
 	scope *scope
-	free  []string
-	// insideIf is set inside an if, where an unknown filter is an error only once it is reached.
+	// free lists the free names. A free name is read by its position in this list.
+	free []string
+	// insideIf is set while the parts of an if statement or of "a if b else c" are compiled. Jinja reports an
+	// unknown filter or test there only when a render reaches it.
 	insideIf bool
 	err      error
 }
 
-// scope is a set of names that are set together: a loop's body, a macro, the template. As in
-// Jinja a scope owns every name that is set anywhere in it, and a name begins as what it is
-// outside.
+// scope holds the names of one body: a loop's body, a macro or the whole template. As in Jinja, a name that
+// is set anywhere in a body belongs to its scope from the start. Until it is set it has the value that the
+// name has outside.
 type scope struct {
-	fn            *funcScope
-	parent        *scope
-	slots         map[string]int
-	inits         []initial
-	outerInsideIf bool // the compiler's, to go back to
+	fn     *funcScope
+	parent *scope
+	slots  map[string]int
+	inits  []initial
+	// outerInsideIf is the compiler's insideIf outside this scope. leaveScope restores it.
+	outerInsideIf bool
 }
 
-// funcScope counts the slots of one frame.
+// funcScope counts the slots of one frame. Nested scopes of one function share its frame.
 type funcScope struct{ slots int }
 
-// initial gives a name its value when a scope is entered.
+// initial is the initial value of a name in a scope. It is evaluated each time the scope is entered.
 type initial struct {
 	slot int
 	from eval
 }
 
+// compileTemplate compiles a parsed template.
 func compileTemplate(body []statement) (*Template, error) {
 	c := &compiler{}
 	root := &funcScope{}
@@ -46,13 +51,14 @@ func compileTemplate(body []statement) (*Template, error) {
 	return t, c.err
 }
 
+// fail records an error of the template. Only the first one is kept.
 func (c *compiler) fail(line int, message string) {
 	if c.err == nil {
 		c.err = &Error{Line: line, Message: message}
 	}
 }
 
-// defineSlot gives name a slot in the current scope.
+// defineSlot returns the slot of a name in the current scope, and assigns one if the name is new.
 func (c *compiler) defineSlot(name string) int {
 	if slot, ok := c.scope.slots[name]; ok {
 		return slot
@@ -63,17 +69,19 @@ func (c *compiler) defineSlot(name string) int {
 	return slot
 }
 
-// enterScope begins a scope inside the current function, whose own names are params; the names
-// that body sets begin as what they are outside.
+// enterScope begins a scope inside the current function. params are the names that the statement itself sets,
+// such as the target of a loop. The names that body sets start with their outer values.
 func (c *compiler) enterScope(body []statement, params ...string) {
 	c.pushScope(c.scope.fn, body, params)
 }
 
-// enterFuncScope begins a scope with a frame of its own.
+// enterFuncScope begins the scope of a new function, which has its own frame.
 func (c *compiler) enterFuncScope(body []statement, params ...string) {
 	c.pushScope(&funcScope{}, body, params)
 }
 
+// pushScope makes a scope with a frame of fn the current one. It resolves the outer values of body's names
+// first, because afterwards these names mean the new slots.
 func (c *compiler) pushScope(fn *funcScope, body []statement, params []string) {
 	s := &scope{fn: fn, parent: c.scope, slots: map[string]int{}, outerInsideIf: c.insideIf}
 	c.insideIf = false
@@ -95,23 +103,25 @@ func (c *compiler) pushScope(fn *funcScope, body []statement, params []string) {
 	}
 }
 
+// leaveScope ends the current scope and returns it.
 func (c *compiler) leaveScope() *scope {
 	s := c.scope
 	c.scope, c.insideIf = s.parent, s.outerInsideIf
 	return s
 }
 
+// init sets the names of the scope to their initial values.
 func (s *scope) init(r *run, f *frame) {
 	for _, i := range s.inits {
 		f.slots[i.slot] = i.from(r, f)
 	}
 }
 
-// load is the value of a name.
+// load compiles reading a name in the current scope.
 func (c *compiler) load(name string) eval { return c.loadFrom(name, c.scope.fn) }
 
-// loadFrom is the value of a name as seen from a frame of fn, which is the current function
-// or one about to be entered inside it.
+// loadFrom compiles reading a name from a frame of fn. fn is the current function, or a new one inside it
+// that has not begun. Depths 0 and 1 have closures without a loop, because nearly all names need no more.
 func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 	up := 0
 	for s := c.scope; s != nil; s = s.parent {
@@ -145,7 +155,8 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 	return func(r *run, f *frame) Value { return r.free[i] }
 }
 
-// namesSetIn lists the names that body sets in its own scope.
+// namesSetIn lists the names that body sets in its own scope. Bodies of if have no scope, so their names
+// count too.
 func namesSetIn(body []statement) (names []string) {
 	add := func(n string) {
 		if !slices.Contains(names, n) {
@@ -173,7 +184,7 @@ func namesSetIn(body []statement) (names []string) {
 	return names
 }
 
-// eachName calls add for each name that t sets.
+// eachName calls add for each name that t sets. An attribute of a namespace sets no name.
 func (t target) eachName(add func(string)) {
 	if t.tuple != nil {
 		for _, part := range t.tuple {
@@ -184,8 +195,8 @@ func (t target) eachName(add func(string)) {
 	}
 }
 
-// usesName says whether body uses name, wherever; a macro is told what it was called with only
-// where it asks.
+// usesName reports whether any expression in body reads the name id. A macro gets caller, varargs and kwargs
+// only if its body uses these names.
 func usesName(body []statement, id string) bool {
 	found := false
 	walk(body, func(e expression) {
@@ -195,6 +206,7 @@ func usesName(body []statement, id string) bool {
 	return found
 }
 
+// statements compiles a list of statements.
 func (c *compiler) statements(body []statement) []exec {
 	out := make([]exec, 0, len(body))
 	for _, s := range body {
@@ -203,6 +215,7 @@ func (c *compiler) statements(body []statement) []exec {
 	return out
 }
 
+// statement compiles one statement.
 func (c *compiler) statement(s statement) exec {
 	switch s := s.(type) {
 	case output:
@@ -254,7 +267,7 @@ func (c *compiler) statement(s statement) exec {
 	return nil
 }
 
-// endStatement ends a statement.
+// endStatement charges one step for a statement. It stops the render after an error.
 func (r *run) endStatement() signal {
 	if !r.charge(1) {
 		return stop
@@ -262,8 +275,8 @@ func (r *run) endStatement() signal {
 	return next
 }
 
-// output writes text or a value. Sums of strings and a ~ b ~ c, which most templates print, are
-// written piece by piece instead of being joined first.
+// output compiles {{ … }} or literal text. Most templates print sums of strings or a ~ b ~ c. Their parts
+// are appended to the output one by one, which avoids a joined copy.
 func (c *compiler) output(s output) exec {
 	if s.of == nil {
 		return func(r *run, f *frame) signal {
@@ -313,6 +326,7 @@ func (c *compiler) output(s output) exec {
 	}
 }
 
+// ifStatement compiles {% if %} with its elif and else bodies.
 func (c *compiler) ifStatement(s ifStmt) exec {
 	outer := c.insideIf
 	c.insideIf = true
@@ -339,6 +353,7 @@ func (c *compiler) ifStatement(s ifStmt) exec {
 	}
 }
 
+// setBlock compiles {% set name %}…{% endset %}, which assigns the rendered body.
 func (c *compiler) setBlock(s setBlock) exec {
 	c.enterScope(s.body)
 	body := c.statements(s.body)
@@ -356,6 +371,7 @@ func (c *compiler) setBlock(s setBlock) exec {
 	}
 }
 
+// filterBlock compiles {% filter %}, which writes the rendered body through filters.
 func (c *compiler) filterBlock(s filterBlock) exec {
 	c.enterScope(s.body)
 	body := c.statements(s.body)
@@ -375,6 +391,7 @@ func (c *compiler) filterBlock(s filterBlock) exec {
 	}
 }
 
+// withStatement compiles {% with %}. Its values are evaluated in the outer scope, before any target is set.
 func (c *compiler) withStatement(s withStmt) exec {
 	values := c.exprs(s.values)
 	var params []string
@@ -403,7 +420,7 @@ func (c *compiler) withStatement(s withStmt) exec {
 	}
 }
 
-// store assigns to a target.
+// store compiles the assignment of a value to a target.
 func (c *compiler) store(t target) func(*run, *frame, Value) {
 	switch {
 	case t.tuple != nil:

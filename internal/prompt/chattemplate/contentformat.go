@@ -2,29 +2,29 @@ package chattemplate
 
 import "slices"
 
-// wantsParts says whether a template goes through a message's content part by part. It is
-// vLLM's rule. There is a loop
-//   - over the content of a variable that a loop over messages (or over something assigned from
-//     messages) binds; or
-//   - in a macro, over a parameter of it that is handed such a content somewhere; or
+// wantsParts reports whether a template iterates over the parts of a message's content. The rule is vLLM's,
+// which looks for a loop of one of three forms:
+//   - over the content of a variable that a loop over messages sets; variables assigned from
+//     messages count as messages//   - in a macro, over a parameter that gets such a content in any call.
 //   - outside macros, over a variable named content.
 //
-// Where vLLM's own analysis gives up before it has found one, at a loop or an assignment with a
-// target that is not one name, the answer is no, as there.
+// vLLM's analysis gives up at a loop or an assignment whose target is not a single name. The result is then
+// false.
 func wantsParts(body []statement) bool {
 	a := contentAnalysis{body: body, contentParams: map[string][]string{}}
 	return a.findMessageVariables() && a.findContentLoop()
 }
 
+// contentAnalysis is the state of wantsParts for one template.
 type contentAnalysis struct {
 	body []statement
-	// messageVars are the variables that loops over messages bind.
+	// messageVars are the variables that loops over messages set.
 	messageVars []string
-	// contentParams are the parameters of macros that are handed a content, by the macro's name.
+	// contentParams lists the parameters that get a content, by the name of their macro.
 	contentParams map[string][]string
 }
 
-// findMessageVariables finds the items; it says no where the analysis gives up.
+// findMessageVariables fills messageVars. It returns false if the analysis has to give up.
 func (a *contentAnalysis) findMessageVariables() bool {
 	lists, ok := []string{"messages"}, true
 	for at := 0; at < len(lists); at++ {
@@ -47,7 +47,8 @@ func (a *contentAnalysis) findMessageVariables() bool {
 	return ok
 }
 
-// findContentLoop says whether a loop goes through a content.
+// findContentLoop reports whether a loop iterates over a content. It collects the parameters of macros first,
+// because a loop in a macro may precede the call.
 func (a *contentAnalysis) findContentLoop() bool {
 	var macros []*macroStmt
 	eachStatement(a.body, func(s statement) {
@@ -71,7 +72,7 @@ func (a *contentAnalysis) findContentLoop() bool {
 	return a.hasContentLoop(a.body, nil, false)
 }
 
-// noteContentParams notes which parameters of m a call hands a content.
+// noteContentParams records the parameters of m to which a call passes a content.
 func (a *contentAnalysis) noteContentParams(m *macroStmt, args callArgs) {
 	for i, e := range args.positional {
 		if i < len(m.params) && a.isContent(e) {
@@ -85,11 +86,13 @@ func (a *contentAnalysis) noteContentParams(m *macroStmt, args callArgs) {
 	}
 }
 
+// isContent reports whether e is the content of a message variable.
 func (a *contentAnalysis) isContent(e expression) bool {
 	return slices.ContainsFunc(a.messageVars, func(i string) bool { return accesses(e, i, "content") })
 }
 
-// hasContentLoop looks for the loop in body, which is in a macro, with these parameters of it, or in none.
+// hasContentLoop reports whether body contains a loop over a content. macro is true inside a macro, and
+// params are its parameters that get a content.
 func (a *contentAnalysis) hasContentLoop(body []statement, params []string, macro bool) bool {
 	found := false
 	for _, s := range body {
@@ -110,8 +113,8 @@ func (a *contentAnalysis) hasContentLoop(body []statement, params []string, macr
 	return found
 }
 
-// accesses says whether e is the variable, or its member key where key is not empty, perhaps
-// filtered, tested or sliced.
+// accesses reports whether e is the variable, or its member key if key is not empty. Filters, tests and
+// slices around it are ignored.
 func accesses(e expression, variable, key string) bool {
 	is := func(e expression) bool { n, ok := e.(name); return ok && n.id == variable }
 	switch e := e.(type) {
@@ -131,7 +134,7 @@ func accesses(e expression, variable, key string) bool {
 	return key == "" && is(e)
 }
 
-// eachStatement calls visit for every statement of body, inner ones included.
+// eachStatement calls visit for every statement of body, nested ones included.
 func eachStatement(body []statement, visit func(statement)) {
 	for _, s := range body {
 		visit(s)
@@ -141,7 +144,7 @@ func eachStatement(body []statement, visit func(statement)) {
 	}
 }
 
-// innerBodies are the statements directly inside s.
+// innerBodies returns the bodies directly inside s.
 func innerBodies(s statement) [][]statement {
 	switch s := s.(type) {
 	case ifStmt:

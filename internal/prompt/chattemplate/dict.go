@@ -3,10 +3,12 @@ package chattemplate
 // Dict is a dict: it keeps the order in which keys were first set. The zero value is empty.
 type Dict struct {
 	keys, values []Value
-	// byName finds string keys once there are more than few; other keys are searched for.
+	// byName maps a string key to its position. It is nil up to fewKeys keys, where a linear search is
+	// faster. Keys of other types are always searched for.
 	byName map[string]int
 }
 
+// fewKeys is the number of keys from which a dict has an index.
 const fewKeys = 8
 
 // NewDict returns an empty dict with room for n keys.
@@ -45,6 +47,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 	return undefined, false
 }
 
+// indexOfName returns the position of a string key, or -1.
 func (d *Dict) indexOfName(key string) int {
 	if d.byName != nil {
 		if i, ok := d.byName[key]; ok {
@@ -61,6 +64,8 @@ func (d *Dict) indexOfName(key string) int {
 	return -1
 }
 
+// indexOf returns the position of a key of any type, or -1. Python's equality applies: 1, 1.0 and True are
+// the same key.
 func (d *Dict) indexOf(key Value) int {
 	if key.kind == String {
 		return d.indexOfName(key.str)
@@ -73,6 +78,7 @@ func (d *Dict) indexOf(key Value) int {
 	return -1
 }
 
+// get returns the value of a key of any type.
 func (d *Dict) get(key Value) (Value, bool) {
 	if i := d.indexOf(key); i >= 0 {
 		return d.values[i], true
@@ -80,6 +86,7 @@ func (d *Dict) get(key Value) (Value, bool) {
 	return undefined, false
 }
 
+// set sets the value of a key of any type. A new key goes to the end.
 func (d *Dict) set(key, v Value) {
 	if i := d.indexOf(key); i >= 0 {
 		d.values[i] = v
@@ -100,6 +107,7 @@ func (d *Dict) set(key, v Value) {
 	d.keys, d.values = append(d.keys, key), append(d.values, v)
 }
 
+// items returns the (key, value) tuples, in order. All tuples share one allocation.
 func (d *Dict) items() []Value {
 	items := make([]Value, len(d.keys))
 	pairs := make([]Value, 2*len(d.keys))
@@ -111,7 +119,7 @@ func (d *Dict) items() []Value {
 	return items
 }
 
-// hashable says whether v can be a key of a dict.
+// hashable reports whether Python can use v as a key of a dict.
 func hashable(v Value) bool {
 	switch v.kind {
 	case ListKind:

@@ -7,14 +7,16 @@ import (
 	"unicode/utf8"
 )
 
+// errEscape reports an escape that Python would refuse too.
 var errEscape = errors.New("truncated or invalid escape in a string")
 
-// unescape decodes the escapes of a string literal as Python's unicode-escape does; those it
-// does not know stay as they are.
+// unescape decodes the escapes of a string literal, as Python's codec unicode_escape does. An unknown escape
+// stays as it is.
 func unescape(s string) (string, error) {
 	if !strings.Contains(s, `\`) {
 		return s, nil
 	}
+
 	out := make([]byte, 0, len(s))
 	for len(s) > 0 {
 		i := strings.IndexByte(s, '\\')
@@ -27,7 +29,7 @@ func unescape(s string) (string, error) {
 		switch {
 		case err != nil:
 			return "", err
-		case n == 0: // unknown: keep the backslash
+		case n == 0: // an unknown escape keeps its backslash
 			out, n = append(out, '\\'), 1
 		case r >= 0:
 			out = utf8.AppendRune(out, r)
@@ -38,14 +40,14 @@ func unescape(s string) (string, error) {
 	return string(out), nil
 }
 
-// simpleEscapes are the escapes of one letter.
+// simpleEscapes maps the second character of an escape to the character it stands for.
 var simpleEscapes = map[byte]rune{
 	'\\': '\\', '\'': '\'', '"': '"', 'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11,
-	'\n': -1, // a newline that is escaped is left out
+	'\n': -1, // Python drops a newline after a backslash
 }
 
-// decodeEscape is the length of the escape that s begins with and what it stands for, -1 for
-// nothing; the length is 0 where it is none.
+// decodeEscape returns the length n of the escape at the start of s, and its character r. r is -1 if the
+// escape stands for no character. n is 0 if Python has no such escape.
 func decodeEscape(s string) (n int, r rune, err error) {
 	if r, ok := simpleEscapes[s[1]]; ok {
 		return 2, r, nil

@@ -1,5 +1,6 @@
 package chattemplate
 
+// exprs compiles a list of expressions.
 func (c *compiler) exprs(list []expression) []eval {
 	out := make([]eval, len(list))
 	for i, e := range list {
@@ -61,7 +62,8 @@ func (c *compiler) expr(e expression) eval {
 	return func(*run, *frame) Value { return undefined }
 }
 
-// evalAll evaluates list into dst, and says whether all values are plain strings.
+// evalAll appends the values of list to dst. plain reports whether all values are strings without markup,
+// which can be joined without Python's rules for +.
 func (r *run) evalAll(f *frame, list []eval, dst []Value) (values []Value, plain bool) {
 	plain = true
 	for _, e := range list {
@@ -72,13 +74,14 @@ func (r *run) evalAll(f *frame, list []eval, dst []Value) (values []Value, plain
 	return dst, plain && r.err == nil
 }
 
+// attribute compiles v.name.
 func (c *compiler) attribute(e attribute) eval {
 	of := c.expr(e.of)
 	if _, method := dictMethods[e.name]; method {
 		return func(r *run, f *frame) Value { return r.attr(of(r, f), e.name) }
 	}
 
-	// No dict has a method of this name, so that most accesses are one look-up.
+	// Python's dict has no method of this name. An access to a dict is then a single look-up of the key.
 	return func(r *run, f *frame) Value {
 		v := of(r, f)
 		if v.kind == DictKind {
@@ -91,6 +94,7 @@ func (c *compiler) attribute(e attribute) eval {
 	}
 }
 
+// slice compiles v[start:stop:step].
 func (c *compiler) slice(e slice) eval {
 	of := c.expr(e.of)
 	var bounds [3]eval
@@ -112,6 +116,7 @@ func (c *compiler) slice(e slice) eval {
 	}
 }
 
+// dict compiles a literal {key: value, …}.
 func (c *compiler) dict(e dictLit) eval {
 	keys, values := c.exprs(e.keys), c.exprs(e.values)
 	return func(r *run, f *frame) Value {
@@ -127,6 +132,7 @@ func (c *compiler) dict(e dictLit) eval {
 	}
 }
 
+// unary compiles not v, -v and +v.
 func (c *compiler) unary(e unary) eval {
 	of := c.expr(e.of)
 	if e.op == "not" {
@@ -135,6 +141,7 @@ func (c *compiler) unary(e unary) eval {
 	return func(r *run, f *frame) Value { return r.unarySign(e.op, of(r, f)) }
 }
 
+// binary compiles and, or, and the operators of arithmetic.
 func (c *compiler) binary(e binary) eval {
 	if e.op == "+" {
 		parts := c.exprs(sumParts(e))
@@ -175,7 +182,7 @@ func (c *compiler) binary(e binary) eval {
 	}
 }
 
-// sumParts are the operands of a + b + c, which is (a + b) + c.
+// sumParts returns the operands of a chain a + b + c, which the parser reads as (a + b) + c.
 func sumParts(e expression) []expression {
 	b, ok := e.(binary)
 	if !ok || b.op != "+" {
@@ -184,6 +191,8 @@ func sumParts(e expression) []expression {
 	return append(sumParts(b.left), b.right)
 }
 
+// comparison compiles a chain of comparisons. As in Python, a < b < c means a < b and b < c, with b evaluated
+// once.
 func (c *compiler) comparison(e compare) eval {
 	first, rest := c.expr(e.first), c.exprs(e.rest)
 	return func(r *run, f *frame) Value {
@@ -199,6 +208,7 @@ func (c *compiler) comparison(e compare) eval {
 	}
 }
 
+// conditional compiles a if test else b.
 func (c *compiler) conditional(e conditional) eval {
 	defer func(outer bool) { c.insideIf = outer }(c.insideIf)
 	c.insideIf = true
@@ -248,6 +258,7 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 	}
 }
 
+// addKeywords appends the entries of a ** argument to the named arguments.
 func (r *run) addKeywords(out *arguments, v Value) {
 	if v.kind != DictKind {
 		r.failf("argument after ** must be a mapping, not %s", v.typeName())
@@ -262,9 +273,11 @@ func (r *run) addKeywords(out *arguments, v Value) {
 	}
 }
 
+// callExpr compiles a call.
 func (c *compiler) callExpr(e call) eval {
 	args := c.args(e.args)
-	// A method of a string is called without making a bound method first.
+
+	// A call such as s.strip() runs the method directly. It needs no bound method, which would be an allocation.
 	if a, ok := e.of.(attribute); ok {
 		if method, ok := stringMethods[a.name]; ok {
 			of := c.expr(a.of)

@@ -36,7 +36,8 @@ func makeDictMethods() map[string]dictMethod {
 			return DictValue(out)
 		},
 		"clear": forbiddenMethod[*Dict]("clear"), "pop": forbiddenMethod[*Dict]("pop"), "popitem": forbiddenMethod[*Dict]("popitem"),
-		"setdefault": forbiddenMethod[*Dict]("setdefault"), "update": forbiddenMethod[*Dict]("update"), "fromkeys": forbiddenMethod[*Dict]("fromkeys"),
+		"setdefault": forbiddenMethod[*Dict]("setdefault"),
+		"update":     forbiddenMethod[*Dict]("update"), "fromkeys": forbiddenMethod[*Dict]("fromkeys"),
 	}
 }
 
