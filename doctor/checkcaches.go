@@ -106,7 +106,8 @@ func checkDrift(o *observation) (found []Finding) {
 		case ratio <= -maxRateDifference:
 			f.What = fmt.Sprintf("%.0f %% of its prompt tokens were cached and not predicted as cached", -100*ratio)
 			f.Why = "its cache is hit by chance and could be hit by routing"
-			f.Remedy = "check that its events are complete and that the model folder is the engine's; clients that use the engine directly have the same effect"
+			f.Remedy = "check that its events are complete and that the model folder is the engine's; clients that use the engine " +
+				"directly have the same effect"
 		case ratio >= maxRateDifference:
 			f.What = fmt.Sprintf("%.0f %% of its prompt tokens were predicted as cached and were not", 100*ratio)
 			f.Why = "requests are sent there for cached blocks that it does not have"
@@ -127,7 +128,8 @@ func checkDrift(o *observation) (found []Finding) {
 
 const (
 	hashesWhy    = "routing is not affected; blocks in shared tiers, and blocks transferred between engines, are not found"
-	hashesRemedy = "give all engines of the model one --prefix-caching-hash-algo (sha256; xxhash is seeded at random), one PYTHONHASHSEED " +
+	hashesRemedy = "give all engines of the model one --prefix-caching-hash-algo (sha256; xxhash is seeded at random), one " +
+		"PYTHONHASHSEED " +
 		"and the same version"
 )
 

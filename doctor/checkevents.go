@@ -39,7 +39,8 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 	case i >= 0 && e.sources[i].Endpoint != s.endpoint:
 		return fmt.Sprintf("the engine publishes at %s: set the worker's kvEvents to the address of rank 0", e.sources[i].Endpoint)
 	case i >= 0 && e.sources[i].NamesHost:
-		return "its endpoint names a host, so the engine connects there and does not bind: set the endpoint in --kv-events-config to tcp://*:PORT"
+		return "its endpoint names a host, so the engine connects there and does not bind: set the endpoint in --kv-events-config to " +
+			"tcp://*:PORT"
 	case i >= 0:
 		return "the engine reports that it binds this address: look for a firewall or a container's network between it and this machine"
 	}
@@ -78,7 +79,8 @@ func checkEventsArrive(o *observation) []Finding {
 			switch {
 			case s.messages > 0:
 				f.What = fmt.Sprintf("rank %d published %s, and none reached the router", s.rank, count(s.messages, "message"))
-				f.Remedy = "check that the router, or the agent that relays the events, can reach the socket, and that its configuration names this socket"
+				f.Remedy = "check that the router, or the agent that relays the events, can reach the socket, and that its " +
+					"configuration names this socket"
 			case w.engine.queries > 0:
 				f.What = fmt.Sprintf("rank %d computed prompts of %.0f tokens and published nothing", s.rank, w.engine.queries)
 				f.Remedy = "check that its events are enabled (enable_kv_cache_events), and that no other process answers at this port"

@@ -93,7 +93,8 @@ func (a Amount) Prefill() Amount {
 
 // plus is the sum of both.
 func (a Amount) plus(b Amount) Amount {
-	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks, a.PrefillTime + b.PrefillTime}
+	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks,
+		a.PrefillTime + b.PrefillTime}
 }
 
 // Add adds a to what this replica has booked; negative amounts take a booking back.

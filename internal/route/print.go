@@ -98,7 +98,8 @@ func (d *Decision) why() string {
 		return name + " won: " + reason
 	}
 
-	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached, d.PromptTokens)
+	holds := fmt.Sprintf("it holds %d of %d blocks and must compute %d of %d tokens", d.Overlap, d.Blocks, won.Score.Uncached,
+		d.PromptTokens)
 	total := tenths(won.Score.Total)
 	switch {
 	case next == nil:

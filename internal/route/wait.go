@@ -381,7 +381,8 @@ func (r *Router) Queues() []QueueStats {
 	for _, w := range *r.queues.Load() {
 		w.mu.Lock()
 		for _, c := range w.queue.Stats() {
-			list = append(list, QueueStats{Pool: w.pool, Class: c.Name, Requests: c.Requests, Tokens: c.Tokens, CachedTokens: c.CachedTokens})
+			list = append(list, QueueStats{Pool: w.pool, Class: c.Name, Requests: c.Requests, Tokens: c.Tokens,
+				CachedTokens: c.CachedTokens})
 		}
 		w.mu.Unlock()
 	}

@@ -101,7 +101,8 @@ func requestOf(line *decisionlog.Line, number uint64) (*decided, error) {
 	if d.PromptTokens == 0 || d.Error != nil && d.Error.Status < firstRetryable {
 		return nil, nil
 	}
-	if d.PromptTokens < 0 || d.PromptTokens > maxRowTokens || d.Blocks < 0 || d.BlockSize < 1 || d.Blocks > d.PromptTokens/d.BlockSize || d.MaxTokens < 0 {
+	if d.PromptTokens < 0 || d.PromptTokens > maxRowTokens || d.Blocks < 0 || d.BlockSize < 1 || d.Blocks > d.PromptTokens/d.BlockSize ||
+		d.MaxTokens < 0 {
 		return nil, fmt.Errorf("%d prompt tokens in %d blocks of %d: they do not agree", d.PromptTokens, d.Blocks, d.BlockSize)
 	}
 	if line.HashEvery < 1 || len(line.Hashes) != (d.Blocks+line.HashEvery-1)/line.HashEvery {

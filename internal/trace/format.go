@@ -52,7 +52,8 @@ func DetectFormat(head []byte) (Format, error) {
 
 	d := json.NewDecoder(bytes.NewReader(head))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return "", errors.New("detect trace format: it begins neither with a JSON object nor with a header TIMESTAMP,ContextTokens,GeneratedTokens")
+		return "", errors.New("detect trace format: it begins neither with a JSON object nor with a header " +
+			"TIMESTAMP,ContextTokens,GeneratedTokens")
 	}
 
 	// A value may be longer than head. Decoding ends there, after the keys before it.
@@ -74,7 +75,8 @@ func DetectFormat(head []byte) (Format, error) {
 			return FormatAgent, nil
 		}
 	}
-	return "", errors.New("detect trace format: its first object has neither input_length and hash_ids, nor input, nor decision: name the format")
+	return "", errors.New("detect trace format: its first object has neither input_length and hash_ids, nor input, nor decision: name " +
+		"the format")
 }
 
 func isAzureHeader(line string) bool {

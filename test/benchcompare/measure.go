@@ -59,15 +59,26 @@ func (m *measurement) compare(ctx context.Context, b binaries, name string) (r r
 	return r, nil
 }
 
-// iterations returns how many operations take the target time at the base revision.
+// mostIterations bounds the operations of one measurement.
+const mostIterations = 100_000_000
+
+// iterations returns how many operations take the target time at the base revision, or as long as the set-up
+// does if that is longer: the set-up is subtracted, and its noise must not hide the operations.
 func (m *measurement) iterations(ctx context.Context, b binaries, name string) (int, error) {
+	setUp, err := cpuTime(ctx, b.baseDir, b.base, name, 1)
+	if err != nil {
+		return 0, err
+	}
+	target := max(m.target, setUp)
+
 	for n := 100; ; n *= 10 {
-		perOp, err := cpuPerOp(ctx, b.baseDir, b.base, name, n)
+		total, err := cpuTime(ctx, b.baseDir, b.base, name, n)
 		if err != nil {
 			return 0, err
 		}
-		if spent := perOp * float64(n); spent > float64(m.target)/10 || n >= 100_000_000 {
-			return max(n/10, int(float64(m.target)/perOp)), nil
+		if spent := total - setUp; spent > target/2 || n >= mostIterations {
+			perOp := max(1, float64(spent)/float64(n))
+			return max(1, min(mostIterations, int(float64(target)/perOp))), nil
 		}
 	}
 }

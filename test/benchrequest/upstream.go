@@ -12,7 +12,8 @@ import (
 
 // answer is the response of every worker to every request: one token.
 const answer = `{"id":"chatcmpl-0","object":"chat.completion","created":0,"model":"sim","choices":[{"index":0,` +
-	`"message":{"role":"assistant","content":"Yes"},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
+	`"message":{"role":"assistant","content":"Yes"},"finish_reason":"length"}],` +
+	`"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`
 
 // workers are HTTP servers that read a request and answer it at once.
 type workers struct {

@@ -39,7 +39,8 @@ func Main(ctx context.Context, args []string, out, progress io.Writer) error {
 	var o options
 	f := flag.NewFlagSet("demotrace", flag.ContinueOnError)
 	f.SetOutput(progress)
-	f.StringVar(&o.trace, "trace", "", "Mooncake trace `file` (default: Mooncake's conversation trace, or a generated one where that is not at hand)")
+	f.StringVar(&o.trace, "trace", "", "Mooncake trace `file` (default: Mooncake's conversation trace, or a generated one where that "+
+		"is not at hand)")
 	f.IntVar(&o.rows, "rows", 3000, "number of rows to play")
 	f.IntVar(&o.workers, "workers", 4, "number of simulated engines")
 	f.IntVar(&o.blocks, "blocks", 2048, "KV blocks per engine")

@@ -25,7 +25,7 @@ func main() {
 			failed = true
 			continue
 		}
-		fmt.Printf("%s/%s (%s)\n", *folder, f.Path, f.Licence)
+		fmt.Fprintf(os.Stdout, "%s/%s (%s)\n", *folder, f.Path, f.Licence)
 	}
 	if failed {
 		os.Exit(1)

@@ -162,7 +162,8 @@ func (r *runner) compare(w io.Writer) (bad int, err error) {
 		r.generated = !ok
 	}
 	if r.generated {
-		fmt.Fprintf(w, "Mooncake's trace is not at hand: a generated one is played, without Dynamo's figures to compare with. %s\n\n", tracefiles.Hint)
+		fmt.Fprintf(w, "Mooncake's trace is not at hand: a generated one is played, without Dynamo's figures to compare with. %s\n\n",
+			tracefiles.Hint)
 	}
 	fmt.Fprintf(w, "%-38s %8s %9s %9s %9s %8s %9s\n", "", "reuse", "TTFT ms", "p50", "p99", "ITL ms", "e2e ms")
 

@@ -12,7 +12,8 @@ import (
 
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, ports []int, c *Command) error {
-	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup", "tokenScale"); err != nil {
+	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
+		"tokenScale"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -33,8 +34,9 @@ func simulated(l Launch, ports []int, c *Command) error {
 		c.Args = append(c.Args, "--alias", a)
 	}
 	flags := map[string]string{
-		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs", "maxNumBatchedTokens": "--max-num-batched-tokens",
-		"startup": "--startup", "tokenScale": "--token-scale",
+		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
+		"maxNumBatchedTokens": "--max-num-batched-tokens",
+		"startup":             "--startup", "tokenScale": "--token-scale",
 	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {

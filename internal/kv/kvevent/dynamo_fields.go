@@ -172,7 +172,8 @@ func (d *dynamoDecoder) finish() error {
 		if f.contentKnown != len(hashes) {
 			blocks = nil
 		}
-		b.Events = append(b.Events, Event{Kind: Stored, Tier: tier, Hashes: hashes, Parent: f.parent, HasParent: f.hasParent, Blocks: blocks})
+		b.Events = append(b.Events, Event{Kind: Stored, Tier: tier, Hashes: hashes, Parent: f.parent, HasParent: f.hasParent,
+			Blocks: blocks})
 		return nil
 	}
 

@@ -118,7 +118,8 @@ func (d *trtDecoder) addRemoved(window int32) {
 	levels := d.b.memory.trt.levels | 1
 	for level := range int(fleet.Disk) + 1 {
 		if levels>>level&1 != 0 {
-			d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: trtTier(level), Hashes: hashes, Window: int(window), Group: int(window)})
+			d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: trtTier(level), Hashes: hashes, Window: int(window),
+				Group: int(window)})
 		}
 	}
 }

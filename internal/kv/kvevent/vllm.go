@@ -236,7 +236,8 @@ func (d *vllmDecoder) addRemoved() {
 		d.skip()
 		return
 	}
-	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window), Group: groupOf(d.f.group, window)})
+	d.b.Events = append(d.b.Events, Event{Kind: Removed, Tier: tier, Hashes: d.hashes(), Window: int(window),
+		Group: groupOf(d.f.group, window)})
 }
 
 func (d *vllmDecoder) skip() {

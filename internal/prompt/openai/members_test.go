@@ -20,11 +20,11 @@ func TestOptionalMembersOfChats(t *testing.T) {
 		{"role": "user", "content": [{"type": "refusal", "refusal": "no"}, {"type": "thinking", "thinking": "hm"},
 			{"type": "tool_reference", "name": "tool"}, {"type": "text", "text": "x"}, "plain"]}]}`
 
-	r, err := openai.Parse(openai.Chat, []byte(body), openai.Limits{})
+	_, err := openai.Parse(openai.Chat, []byte(body), openai.Limits{})
 	if err == nil || !strings.Contains(err.Error(), "messages[3].name") {
 		t.Fatalf("a null name of an assistant: %v", err)
 	}
-	r, err = openai.Parse(openai.Chat, []byte(strings.Replace(body, `"task": 7, "name": null`, `"task": 7`, 1)), openai.Limits{})
+	r, err := openai.Parse(openai.Chat, []byte(strings.Replace(body, `"task": 7, "name": null`, `"task": 7`, 1)), openai.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,8 @@ func New(name string, weights map[string]float64) (Function, error) {
 	for _, weight := range slices.Sorted(maps.Keys(weights)) {
 		field, ok := fields[weight]
 		if !ok {
-			errs = append(errs, fmt.Errorf("%s has no weight %s: it has %s", name, weight, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+			errs = append(errs, fmt.Errorf("%s has no weight %s: it has %s", name, weight,
+				strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
 			continue
 		}
 		*field = weights[weight]
