@@ -43,8 +43,9 @@ var allowed = map[string][]string{
 	// The simulation runs the real router on the real index, with the events of its engines.
 	"internal/sim": {"internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
-	"internal/replay": {"internal/sim", "internal/sim/engine", "internal/trace", "internal/route/...", "internal/route", "internal/fleet",
-		"internal/perfmodel"},
+	// The flags of a run are settings of the simulation: timing of engines, cost functions, policies and queues.
+	"internal/replay": {"internal/sim", "internal/trace", "internal/perfmodel", "internal/route/cost", "internal/route/pick",
+		"internal/route/queue"},
 
 	// Libraries that do I/O, see doesIO.
 	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},

@@ -18,11 +18,11 @@ JetStream can be used instead.`
 func runBus(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "bus", busAbout)
 	at := f.String("listen-address", "127.0.0.1:4222", "`address` for the other parts")
-	lf := addLogFlags(f)
+	lf := cli.AddLogFlags(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	log, err := lf.logger(env.err)
+	log, err := lf.Logger(env.err)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type process struct {
 	file     string
 	busURL   string
 	adminAt  string
-	logFlags *logFlags
+	logFlags *cli.LogFlags
 
 	cfg   *config.Config
 	log   *slog.Logger
@@ -42,13 +42,13 @@ func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
 	f.StringVar(&p.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")
 	f.StringVar(&p.adminAt, "admin-address", adminAt, "`address` of the admin port")
-	p.logFlags = addLogFlags(f)
+	p.logFlags = cli.AddLogFlags(f)
 	return p
 }
 
 // open reads the configuration and opens the admin port.
 func (p *process) open() (err error) {
-	p.log, err = p.logFlags.logger(p.env.err)
+	p.log, err = p.logFlags.Logger(p.env.err)
 	if err != nil {
 		return err
 	}

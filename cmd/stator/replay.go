@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/replay"
 	"github.com/stator-project/stator/internal/sim"
-	"github.com/stator-project/stator/internal/trace"
 	"github.com/stator-project/stator/internal/tracefile"
 )
 
@@ -30,7 +30,7 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 	}
 
 	f := cli.New(env.out, env.err, "replay", replayAbout)
-	spec := addReplayFlags(f)
+	run := addReplayFlags(f)
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := f.Read(args); err != nil {
 		return err
@@ -40,7 +40,7 @@ func runReplay(ctx context.Context, env environment, args []string) error {
 	if !*asJSON {
 		bar = cli.NewProgressBar(env.err)
 	}
-	result, err := spec.play(ctx, bar)
+	result, err := run.play(ctx, bar)
 	if err != nil {
 		return err
 	}
@@ -65,41 +65,53 @@ func printJSON(w io.Writer, v any) error {
 	return err
 }
 
+// replayRun is one simulation, as its flags describe it.
+type replayRun struct {
+	flags *cli.Flags
+	trace tracefile.Options
+	*replay.Options
+}
+
+// addReplayFlags adds the flags of one simulation to f.
+func addReplayFlags(f *cli.Flags) *replayRun {
+	r := &replayRun{flags: f, Options: replay.NewOptions(f.FlagSet)}
+	f.Group("Trace", func() {
+		r.trace.AddFlags(f.FlagSet)
+		r.AddArrivalFlags()
+	})
+	f.Group("Arrivals by rule, with --format generate", func() { r.trace.AddGenerateFlags(f.FlagSet) })
+	r.AddFleetFlags(f.Group)
+	return r
+}
+
 // play runs the simulation that the flags describe.
-func (s *replaySpec) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Result, error) {
-	cfg, err := s.config()
+func (r *replayRun) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Result, error) {
+	cfg, err := r.Simulation(os.DirFS)
 	if err != nil {
 		return nil, err
 	}
-	opened, err := tracefile.Open(s.trace)
+	if err := r.trace.Validate(); err != nil {
+		return nil, err
+	}
+	r.trace.Generated.Seed = r.Seed
+	opened, err := tracefile.Open(r.trace)
 	if err != nil {
 		return nil, err
 	}
 	defer opened.Close()
 
-	if s.rows > 0 && (opened.Total == 0 || s.rows < opened.Total) {
-		opened.Total = s.rows
+	if r.Rows > 0 && (opened.Total == 0 || r.Rows < opened.Total) {
+		opened.Total = r.Rows
 	}
 	cfg.Stopped = func() bool {
 		bar.Show(opened.Done())
 		return ctx.Err() != nil
 	}
 
-	result, err := sim.Run(cfg, opened.Source(s.change))
+	result, err := sim.Run(cfg, opened.Source(r.Change))
 	bar.Clear()
 	if err != nil {
 		return nil, err
 	}
-	return &replay.Result{Result: *result, Settings: s.settings()}, nil
-}
-
-// change returns the arrivals that are played: the first rows, and with jitter.
-func (s *replaySpec) change(next trace.Source) trace.Source {
-	if s.rows > 0 {
-		next = trace.Take(s.rows, next)
-	}
-	if s.jitter > 0 {
-		next = trace.Jitter(s.jitter, s.seed, next)
-	}
-	return next
+	return &replay.Result{Result: *result, Settings: r.Settings()}, nil
 }

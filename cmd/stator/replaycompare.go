@@ -114,20 +114,20 @@ func writePage(path string, runs []replay.Run) error {
 	return nil
 }
 
-// playAll plays a run for each "name: flags", with the flags of s before its own. Runs share nothing, so
+// playAll plays a run for each "name: flags", with the flags of r before its own. Runs share nothing, so
 // they may be played at the same time; they are returned in the order of specs.
-func (s *replaySpec) playAll(ctx context.Context, env environment, specs []string, jobs int) ([]replay.Run, error) {
+func (r *replayRun) playAll(ctx context.Context, env environment, specs []string, jobs int) ([]replay.Run, error) {
 	if len(specs) > replay.MaxRuns {
 		return nil, fmt.Errorf("%d runs: at most %d can be compared", len(specs), replay.MaxRuns)
 	}
 	runs := make([]replay.Run, len(specs))
-	parsed := make([]*replaySpec, len(specs))
+	parsed := make([]*replayRun, len(specs))
 	for i, text := range specs {
 		name, own, ok := strings.Cut(text, ":")
 		if !ok || strings.TrimSpace(name) == "" {
 			return nil, fmt.Errorf("--run %q: begin it with a name and a colon", text)
 		}
-		spec, err := s.with(strings.Fields(own))
+		spec, err := r.with(strings.Fields(own))
 		if err != nil {
 			return nil, fmt.Errorf("--run %q: %w", text, err)
 		}
@@ -158,12 +158,12 @@ func (s *replaySpec) playAll(ctx context.Context, env environment, specs []strin
 	return runs, errors.Join(errs...)
 }
 
-// with returns a spec of the flags that s was given, and others after them.
-func (s *replaySpec) with(args []string) (*replaySpec, error) {
+// with returns a run of the flags that r was given, and others after them.
+func (r *replayRun) with(args []string) (*replayRun, error) {
 	f := cli.New(io.Discard, io.Discard, "replay", "")
 	spec := addReplayFlags(f)
 	var errs []error
-	s.flags.Visit(func(o *flag.Flag) {
+	r.flags.Visit(func(o *flag.Flag) {
 		if f.Lookup(o.Name) != nil {
 			errs = append(errs, f.Set(o.Name, o.Value.String()))
 		}

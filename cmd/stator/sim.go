@@ -36,12 +36,12 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
-	lf := addLogFlags(f)
+	lf := cli.AddLogFlags(f)
 	if err := f.Read(args); err != nil {
 		return err
 	}
 
-	log, err := lf.logger(env.err)
+	log, err := lf.Logger(env.err)
 	if err != nil {
 		return err
 	}

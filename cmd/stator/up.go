@@ -36,7 +36,7 @@ func runUp(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	log, err := o.log.logger(env.err)
+	log, err := o.log.Logger(env.err)
 	if err != nil {
 		return err
 	}

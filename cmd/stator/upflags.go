@@ -26,7 +26,7 @@ type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
 	workers, concurrency                                                 int
 	drain                                                                time.Duration
-	log                                                                  *logFlags
+	log                                                                  *cli.LogFlags
 	set                                                                  map[string]bool // flags that were given
 }
 
@@ -45,7 +45,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
 	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads (default: one per core)")
 	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for running requests when stopping")
-	o.log = addLogFlags(f)
+	o.log = cli.AddLogFlags(f)
 	if err := f.Read(args); err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
 // Package cli has what the commands of a program share on the command line: flags in groups with help and
-// suggestions, flags that repeat, and a progress bar.
+// suggestions, flags that repeat, the flags of the log, and a progress bar.
 //
 // Help goes to standard output and errors of usage to standard error, both passed in. The package reads no
 // environment and ends no process. Values belong to one goroutine.

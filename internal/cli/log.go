@@ -1,24 +1,24 @@
-package main
+package cli
 
 import (
 	"fmt"
-	"github.com/stator-project/stator/internal/cli"
 	"io"
 	"log/slog"
 )
 
-// logFlags are the flags of every command that logs.
-type logFlags struct{ level, format string }
+// LogFlags are the flags of every command that logs. Create them with [AddLogFlags].
+type LogFlags struct{ level, format string }
 
-func addLogFlags(f *cli.Flags) *logFlags {
-	l := &logFlags{}
+// AddLogFlags adds the flags to f.
+func AddLogFlags(f *Flags) *LogFlags {
+	l := &LogFlags{}
 	f.StringVar(&l.level, "log-level", "info", "debug (one line per request), info, warn or error")
 	f.StringVar(&l.format, "log-format", "text", "text or json")
 	return l
 }
 
-// logger returns the logger that the flags describe.
-func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
+// Logger returns the logger that the flags describe. It writes to w.
+func (l *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
 		return nil, fmt.Errorf("--log-level is %q: use debug, info, warn or error", l.level)

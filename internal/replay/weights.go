@@ -1,4 +1,4 @@
-package main
+package replay
 
 import (
 	"flag"
@@ -6,12 +6,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// replayCost is the cost function that the flags choose, and its weights.
-type replayCost struct {
+// costFlags is the cost function that the flags choose, and its weights.
+type costFlags struct {
 	name   string
 	delay  *cost.Delay
 	dynamo *cost.Weights
@@ -23,7 +22,8 @@ const (
 	ofDynamo = "dynamo: "
 )
 
-func (c *replayCost) addFlags(f *cli.Flags) {
+// addFlags adds the choice of the function and the weights of both functions.
+func (c *costFlags) addFlags(f *flag.FlagSet) {
 	c.delay = cost.Default()
 	c.dynamo = cost.Dynamo()
 	f.StringVar(&c.name, "cost", cost.NameDelay, "cost function of the kv policy: delay or dynamo")
@@ -63,7 +63,7 @@ func (w *weightFlag) Set(text string) (err error) {
 }
 
 // function returns the chosen function. Weights of the other one are refused, because they have no effect.
-func (c *replayCost) function(f *cli.Flags) (cost.Function, error) {
+func (c *costFlags) function(f *flag.FlagSet) (cost.Function, error) {
 	switch c.name {
 	case cost.NameDynamo:
 		return c.dynamo, refuseWeights(f, ofDelay, c.name)
@@ -74,7 +74,7 @@ func (c *replayCost) function(f *cli.Flags) (cost.Function, error) {
 }
 
 // refuseWeights reports given weights of a function that was not chosen.
-func refuseWeights(f *cli.Flags, of, chosen string) error {
+func refuseWeights(f *flag.FlagSet, of, chosen string) error {
 	var words []string
 	f.Visit(func(o *flag.Flag) {
 		if strings.HasPrefix(o.Usage, of) {

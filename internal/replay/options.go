@@ -1,0 +1,179 @@
+package replay
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/trace"
+)
+
+// Options describe one simulated run: the fleet, its routers, and how arrivals are changed before they are
+// played. Create them with [NewOptions], and add and parse the flags. They belong to one goroutine.
+type Options struct {
+	// Seed determines all random choices of the run. Generated arrivals must have the same seed.
+	Seed uint64
+	// Rows is how many arrivals are played; 0 means all of them.
+	Rows int
+	// Jitter is the largest random delay of an arrival.
+	Jitter time.Duration
+
+	flags *flag.FlagSet // with all flags of the command: Settings lists them
+
+	// Flags whose values are words. Simulation parses them.
+	policy, timing, order string
+	queue                 int
+	cfg                   sim.Config
+	cost                  costFlags
+	restarts              restarts
+	slow                  slowdowns
+}
+
+// NewOptions returns options whose flags are to be added to f.
+func NewOptions(f *flag.FlagSet) *Options {
+	return &Options{flags: f, slow: slowdowns{}}
+}
+
+// AddArrivalFlags adds the flags that change the arrivals of any trace.
+func (o *Options) AddArrivalFlags() {
+	f := o.flags
+	f.IntVar(&o.Rows, "rows", 0, "play only the first `n` rows")
+	f.Float64Var(&o.cfg.ArrivalSpeedup, "arrival-speedup", 1,
+		"divides the times between arrivals; 3 is three times as many requests a second")
+	f.IntVar(&o.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
+	f.DurationVar(&o.Jitter, "jitter", 0, "delay each arrival by a random time up to this, for traces whose times were rounded")
+	f.Uint64Var(&o.Seed, "seed", 0, "determines all random choices: ties, random policies, generated arrivals")
+}
+
+// AddFleetFlags adds the flags of engines and routers. group puts the flags that define adds under a heading.
+func (o *Options) AddFleetFlags(group func(title string, define func())) {
+	f := o.flags
+	group("Engines", func() { o.addEngineFlags(f) })
+	group("Workers that only prefill or only decode", func() { o.addRoleFlags(f) })
+	group("Router", func() { o.addRouterFlags(f) })
+	group("Cost function", func() { o.cost.addFlags(f) })
+	group("Queue of the router", func() { o.addQueueFlags(f) })
+	group("What routers receive", func() { o.addEventFlags(f) })
+}
+
+func (o *Options) addEngineFlags(f *flag.FlagSet) {
+	c := &o.cfg
+	f.IntVar(&c.Workers, "workers", 4, "number of engines; they schedule as vLLM does")
+	f.IntVar(&c.Engine.BlockSize, "block-size", 64, "tokens of a block")
+	f.IntVar(&c.Engine.Blocks, "blocks", 16384, "KV capacity of an engine, in blocks")
+	f.IntVar(&c.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once on an engine")
+	f.IntVar(&c.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass of an engine")
+	f.StringVar(&o.timing, "timing", "polynomial", "duration of passes: polynomial, fixed:PREFILL,DECODE or profile:DIR")
+	f.Var(&o.restarts, "restart",
+		"`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
+	f.Var(&o.slow, "slow", "`worker=factor`: the engine's passes take this many times as long; 0=3. May be given more than once")
+}
+
+func (o *Options) addRoleFlags(f *flag.FlagSet) {
+	c := &o.cfg
+	f.IntVar(&c.Prefill, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
+	f.StringVar(&c.DecodePolicy, "decode-policy", "", "routing policy for workers that only decode (default: --policy)")
+	f.DurationVar(&c.TransferBase, "transfer-base", 0, "time to transfer a computed prompt (default 1ms)")
+	f.DurationVar(&c.TransferToken, "transfer-token", 0, "further time for each of its tokens (default 3µs: 128 KiB at 43 GB/s)")
+}
+
+func (o *Options) addRouterFlags(f *flag.FlagSet) {
+	c := &o.cfg
+	f.StringVar(&o.policy, "policy", pick.KV, "routing policy: "+strings.Join(pick.Names(), ", "))
+	f.Float64Var(&c.Temperature, "temperature", 0, "randomness of the kv policy's picks")
+	f.IntVar(&c.Replicas, "replicas", 1, "number of routers, which decide in turn")
+	f.DurationVar(&c.PredictFor, "predict-for", 0,
+		"how long a pick counts as cached before events confirm it; negative: not at all (default 5s, or 2m with --no-events)")
+}
+
+func (o *Options) addQueueFlags(f *flag.FlagSet) {
+	c := &o.cfg
+	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0,
+		"an engine with more prompt tokens to compute is busy and gets no request (default: never)")
+	f.IntVar(&o.queue, "queue", 0, "requests that may wait in a router while all engines are busy (default: they are refused)")
+	f.StringVar(&o.order, "queue-order", "fcfs", "order of the queue: fcfs or wspt")
+	f.DurationVar(&c.MaxWait, "max-wait", 0, "longest wait in the queue (default 30s)")
+}
+
+func (o *Options) addEventFlags(f *flag.FlagSet) {
+	c := &o.cfg
+	f.DurationVar(&c.EventLag, "event-lag", 0, "delay of KV events")
+	f.DurationVar(&c.SignalLag, "signal-lag", 0, "delay until a router sees first and last tokens")
+	f.BoolVar(&c.FirstTokens, "first-tokens", false, "routers see first tokens, as Dynamo's router does, and do not infer them from events")
+	f.BoolVar(&c.NoEvents, "no-events", false, "routers receive no KV events")
+}
+
+// Simulation returns the simulation that the flags describe. openDir opens the folder of a measured profile.
+func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error) {
+	cfg := o.cfg
+	if o.Rows < 0 || o.Jitter < 0 {
+		return cfg, errors.New("--rows and --jitter must be at least 0")
+	}
+
+	var err error
+	cfg.Engine.Timing, err = parseTiming(o.timing, openDir)
+	if err != nil {
+		return cfg, fmt.Errorf("--timing: %w", err)
+	}
+	cfg.Cost, err = o.cost.function(o.flags)
+	if err != nil {
+		return cfg, err
+	}
+	if o.queue > 0 {
+		order, err := queue.ParseOrder(o.order)
+		if err != nil {
+			return cfg, fmt.Errorf("--queue-order: %w", err)
+		}
+		cfg.Queue = &queue.Config{Limit: queue.Limit{Requests: o.queue}, Classes: []queue.Class{{Order: order}}}
+	}
+
+	cfg.Policy = o.policy
+	cfg.Seed = o.Seed
+	cfg.Restarts = o.restarts
+	cfg.Slow = o.slow
+	return cfg, nil
+}
+
+// Change returns the arrivals that are played: the first rows, and with jitter.
+func (o *Options) Change(next trace.Source) trace.Source {
+	if o.Rows > 0 {
+		next = trace.Take(o.Rows, next)
+	}
+	if o.Jitter > 0 {
+		next = trace.Jitter(o.Jitter, o.Seed, next)
+	}
+	return next
+}
+
+// notSettings are the flags of the commands that do not change the figures of a run.
+var notSettings = []string{"json", "html", "jobs", "run"}
+
+// Settings returns the flags that were given, sorted by name, in the form in which they can be given again.
+// Paths of traces are shortened to the names of their files.
+func (o *Options) Settings() string {
+	var words []string
+	o.flags.Visit(func(f *flag.Flag) {
+		if slices.Contains(notSettings, f.Name) {
+			return
+		}
+
+		value := f.Value.String()
+		if f.Name == "trace" || f.Name == "decisions" {
+			value = path.Base(value)
+		}
+		if value == "true" {
+			words = append(words, "--"+f.Name)
+			return
+		}
+		words = append(words, "--"+f.Name+" "+value)
+	})
+	return strings.Join(words, " ")
+}

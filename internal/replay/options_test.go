@@ -1,0 +1,139 @@
+package replay
+
+import (
+	"flag"
+	"io"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/queue"
+	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/trace"
+)
+
+// noFolder is the folder of a profile that has no files.
+func noFolder(string) fs.FS { return fstest.MapFS{} }
+
+// parseOptions returns the options of a command line, or the error of a flag.
+func parseOptions(line string) (*Options, error) {
+	f := flag.NewFlagSet("replay", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	o := NewOptions(f)
+	o.AddArrivalFlags()
+	o.AddFleetFlags(func(_ string, define func()) { define() })
+
+	// Flags of the commands, which are no settings of a run.
+	f.Bool("json", false, "")
+	f.String("trace", "", "")
+	return o, f.Parse(strings.Fields(line))
+}
+
+// TestFlagsBecomeTheSimulation checks that flags are in the simulation, and that others have their defaults.
+func TestFlagsBecomeTheSimulation(t *testing.T) {
+	o, err := parseOptions("--seed 7 --workers 2 --policy random --timing fixed:40ms,8ms --queue 5 --queue-order wspt " +
+		"--slow 1=2.5 --restart 0@10m+30s --cost dynamo --prefill-load-scale 16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.Simulation(noFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if cfg.Seed != 7 || cfg.Workers != 2 || cfg.Policy != "random" || cfg.Replicas != 1 || cfg.ArrivalSpeedup != 1 {
+		t.Errorf("%+v", cfg)
+	}
+	if want := (perfmodel.Fixed{PrefillTime: 40 * time.Millisecond, DecodeTime: 8 * time.Millisecond}); cfg.Engine.Timing != want {
+		t.Errorf("timing %+v", cfg.Engine.Timing)
+	}
+	if cfg.Queue == nil || cfg.Queue.Limit.Requests != 5 || cfg.Queue.Classes[0].Order != queue.WSPT {
+		t.Errorf("queue %+v", cfg.Queue)
+	}
+	if want := (sim.Restart{At: 10 * time.Minute, After: 30 * time.Second}); len(cfg.Restarts) != 1 || cfg.Restarts[0] != want || cfg.Slow[1] != 2.5 {
+		t.Errorf("restarts %+v, slow %v", cfg.Restarts, cfg.Slow)
+	}
+	if weights, ok := cfg.Cost.(*cost.Weights); !ok || weights.PrefillLoadScale != 16 {
+		t.Errorf("cost %+v", cfg.Cost)
+	}
+}
+
+// TestSettingsCanBeGivenAgain reads the settings of a run as its flags: the settings stay the same. They have
+// no path of the trace and no flags of the output.
+func TestSettingsCanBeGivenAgain(t *testing.T) {
+	const want = "--delay-decode 0.5 --no-events --restart 0@1m0s+30s 1@2m0s+30s --slow 0=3 1=2 --trace a.jsonl"
+	o, err := parseOptions("--json --trace some/folder/a.jsonl --slow 1=2 --slow 0=3 --restart 0@1m+30s --restart 1@2m+30s --no-events --delay-decode 0.5")
+	if err != nil || o.Settings() != want {
+		t.Fatalf("%v, %q, want %q", err, o.Settings(), want)
+	}
+
+	// Each value of a flag that may be given more than once is read again as one text, as in a comparison.
+	again, _ := parseOptions("")
+	o.flags.Visit(func(f *flag.Flag) {
+		if err := again.flags.Set(f.Name, f.Value.String()); err != nil {
+			t.Error(err)
+		}
+	})
+	if again.Settings() != want {
+		t.Errorf("read again: %q", again.Settings())
+	}
+}
+
+// TestChangeCutsAndDelaysArrivals plays two of three arrivals, each later than in the trace by at most the jitter.
+func TestChangeCutsAndDelaysArrivals(t *testing.T) {
+	o, err := parseOptions("--rows 2 --jitter 1s --seed 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 3
+	next := o.Change(func() (trace.Arrival, bool, error) {
+		left--
+		return trace.Arrival{}, left >= 0, nil
+	})
+
+	var delays []time.Duration
+	for {
+		a, ok, err := next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		delays = append(delays, a.At)
+	}
+	if len(delays) != 2 || delays[0] < 0 || delays[1] > time.Second || delays[0]+delays[1] == 0 {
+		t.Errorf("delays %v", delays)
+	}
+}
+
+// TestRefusedFlags refuses values at the flag, or at the simulation where they depend on each other.
+func TestRefusedFlags(t *testing.T) {
+	for line, want := range map[string]string{
+		"--restart 1":                    "write it like 2@10m+30s",
+		"--slow 1":                       "write it like 0=3",
+		"--rows -1":                      "--rows and --jitter must be at least 0",
+		"--jitter -1s":                   "--rows and --jitter must be at least 0",
+		"--timing fixed:1":               `--timing: "fixed:1": write it like fixed:40ms,8ms`,
+		"--timing profile:nowhere":       "--timing: load profile: there is none of",
+		"--timing steam":                 `--timing: "steam" is unknown: use polynomial`,
+		"--timing profile:":              `--timing: "profile:" is unknown`,
+		"--cost best":                    `--cost is "best": use delay or dynamo`,
+		"--queue 1 --queue-order lifo":   "--queue-order: ",
+		"--prefill-load-scale 2":         "--prefill-load-scale: these weights are of --cost dynamo and have no effect with --cost delay",
+		"--cost dynamo --delay-decode 1": "--delay-decode: these weights are of --cost delay and have no effect with --cost dynamo",
+		"--overlap-decay much":           "invalid value",
+	} {
+		o, err := parseOptions(line)
+		if err == nil {
+			_, err = o.Simulation(noFolder)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}

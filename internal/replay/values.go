@@ -1,0 +1,102 @@
+package replay
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/sim"
+)
+
+// parseTiming returns the model of timing of that name. openDir opens the folder of a profile.
+func parseTiming(text string, openDir func(path string) fs.FS) (perfmodel.Timing, error) {
+	kind, rest, _ := strings.Cut(text, ":")
+	switch kind {
+	case "polynomial":
+		if rest == "" {
+			return perfmodel.Polynomial{}, nil
+		}
+	case "fixed":
+		a, b, _ := strings.Cut(rest, ",")
+		prefill, err := time.ParseDuration(a)
+		decode, err2 := time.ParseDuration(b)
+		if err != nil || err2 != nil || prefill < 0 || decode < 0 || prefill+decode == 0 {
+			return nil, fmt.Errorf("%q: write it like fixed:40ms,8ms", text)
+		}
+		return perfmodel.Fixed{PrefillTime: prefill, DecodeTime: decode}, nil
+	case "profile":
+		if rest != "" {
+			return perfmodel.LoadProfile(openDir(rest))
+		}
+	}
+	return nil, fmt.Errorf("%q is unknown: use polynomial, fixed:PREFILL,DECODE or profile:DIR", text)
+}
+
+// restarts is the flag --restart.
+type restarts []sim.Restart
+
+// String returns the restarts in the form that Set accepts.
+func (r *restarts) String() string {
+	var words []string
+	for _, x := range *r {
+		words = append(words, fmt.Sprintf("%d@%v+%v", x.Worker, x.At, x.After))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds one restart, or several that are separated by spaces.
+func (r *restarts) Set(text string) error { return forEachWord(text, r.add) }
+
+func (r *restarts) add(text string) error {
+	worker, times, ok := strings.Cut(text, "@")
+	at, after, ok2 := strings.Cut(times, "+")
+	n, err := strconv.Atoi(worker)
+	from, err2 := time.ParseDuration(at)
+	span, err3 := time.ParseDuration(after)
+	if !ok || !ok2 || err != nil || err2 != nil || err3 != nil {
+		return fmt.Errorf("write it like 2@10m+30s: worker 2 dies after 10 minutes and is back 30 seconds later")
+	}
+	*r = append(*r, sim.Restart{Worker: n, At: from, After: span})
+	return nil
+}
+
+// slowdowns is the flag --slow: a factor for each of some workers.
+type slowdowns map[int]float64
+
+// String returns the factors in the form that Set accepts.
+func (s *slowdowns) String() string {
+	var words []string
+	for _, w := range slices.Sorted(maps.Keys(*s)) {
+		words = append(words, fmt.Sprintf("%d=%v", w, (*s)[w]))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds one factor, or several that are separated by spaces.
+func (s *slowdowns) Set(text string) error { return forEachWord(text, s.add) }
+
+// forEachWord adds the words of a flag one by one.
+func forEachWord(text string, add func(word string) error) error {
+	for _, word := range strings.Fields(text) {
+		if err := add(word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *slowdowns) add(text string) error {
+	worker, factor, ok := strings.Cut(text, "=")
+	n, err := strconv.Atoi(worker)
+	v, err2 := strconv.ParseFloat(factor, 64)
+	if !ok || err != nil || err2 != nil {
+		return fmt.Errorf("write it like 0=3: worker 0 takes three times as long")
+	}
+	(*s)[n] = v
+	return nil
+}
