@@ -27,8 +27,8 @@ type matcher struct {
 	first  [256]bool
 	// only is the one byte that tokens begin with ("<", as a rule), and lets a fast search
 	// skip over the text; single says that there is only one.
-	only   byte
-	single bool
+	firstByte    byte
+	oneFirstByte bool
 }
 
 type node struct {
@@ -65,16 +65,16 @@ func (m *matcher) add(token addedToken, pattern string) error {
 	m.nodes[at].token = len(m.tokens)
 	m.tokens = append(m.tokens, token)
 	m.first[pattern[0]] = true
-	m.single = len(m.nodes[0].edges) == 1
-	m.only = pattern[0]
+	m.oneFirstByte = len(m.nodes[0].edges) == 1
+	m.firstByte = pattern[0]
 	return nil
 }
 
 // find is the first match in s at or after i: where it begins and ends, and whose it is.
-func (m *matcher) find(s string, i int) (start, end int, token *addedToken) {
+func (m *matcher) findToken(s string, i int) (start, end int, token *addedToken) {
 	for ; i < len(s); i++ {
-		if m.single {
-			k := strings.IndexByte(s[i:], m.only)
+		if m.oneFirstByte {
+			k := strings.IndexByte(s[i:], m.firstByte)
 			if k < 0 {
 				break
 			}
@@ -82,14 +82,14 @@ func (m *matcher) find(s string, i int) (start, end int, token *addedToken) {
 		} else if !m.first[s[i]] {
 			continue
 		}
-		if n, token := m.longest(s[i:]); token != nil {
+		if n, token := m.longestAt(s[i:]); token != nil {
 			return i, i + n, token
 		}
 	}
 	return len(s), len(s), nil
 }
 
-func (m *matcher) longest(s string) (n int, token *addedToken) {
+func (m *matcher) longestAt(s string) (n int, token *addedToken) {
 	at := &m.nodes[0]
 	for i := range len(s) {
 		next := int32(-1)
@@ -114,17 +114,17 @@ func (m *matcher) longest(s string) (n int, token *addedToken) {
 // split calls gap for each stretch of s between added tokens and found for each token, in
 // order. A token that strips takes the white space beside it; a token that must be a word of
 // its own and is not is text, and the search goes on behind it, as in the reference.
-func (m *matcher) split(s string, gap func(string), found func(uint32)) {
+func (m *matcher) split(s string, onText func(string), onToken func(uint32)) {
 	done := 0
 	spaceFrom := 0
 	spaceTo := -1
 	for i := 0; i < len(s); {
-		start, end, token := m.find(s, i)
+		start, end, token := m.findToken(s, i)
 		if token == nil {
 			break
 		}
 		i = end
-		if token.SingleWord && (wordBefore(s[:start]) || wordAfter(s[end:])) {
+		if token.SingleWord && (endsWithWordChar(s[:start]) || beginsWithWordChar(s[end:])) {
 			continue
 		}
 		if token.LStrip {
@@ -132,21 +132,21 @@ func (m *matcher) split(s string, gap func(string), found func(uint32)) {
 		}
 		if token.RStrip {
 			if end < spaceFrom || end > spaceTo { // else in white space whose end is known
-				spaceFrom, spaceTo = end, while(s, end, space)
+				spaceFrom, spaceTo = end, skipWhile(s, end, space)
 			}
 			end = spaceTo
 		}
 		if done < start {
-			gap(s[done:start])
+			onText(s[done:start])
 		}
 		if start < end { // else a token before has taken it for space, and the reference drops it
-			found(token.ID)
+			onToken(token.ID)
 		}
 		done = end
 	}
 
 	if done < len(s) {
-		gap(s[done:])
+		onText(s[done:])
 	}
 }
 
@@ -160,15 +160,15 @@ type match struct {
 // wherever they stand. That differs from leftmost-longest only where a longer token begins
 // inside a match; then the text is searched once more, length by length. Matches is scratch
 // space, which is returned.
-func (m *matcher) splitLongest(s string, matches []match, gap func(string), found func(uint32)) []match {
+func (m *matcher) splitLongest(s string, matches []match, onText func(string), onToken func(uint32)) []match {
 	matches = matches[:0]
 	for i := 0; i < len(s); {
-		start, end, token := m.find(s, i)
+		start, end, token := m.findToken(s, i)
 		if token == nil {
 			break
 		}
 		if m.longerInside(s, start, end) {
-			matches = m.byLength(s)
+			matches = m.matchesByLength(s)
 			break
 		}
 		matches = append(matches, match{start, end, token})
@@ -178,14 +178,14 @@ func (m *matcher) splitLongest(s string, matches []match, gap func(string), foun
 	done := 0
 	for _, f := range matches {
 		if done < f.start {
-			gap(s[done:f.start])
+			onText(s[done:f.start])
 		}
-		found(f.token.ID)
+		onToken(f.token.ID)
 		done = f.end
 	}
 
 	if done < len(s) {
-		gap(s[done:])
+		onText(s[done:])
 	}
 	return matches
 }
@@ -194,7 +194,7 @@ func (m *matcher) splitLongest(s string, matches []match, gap func(string), foun
 func (m *matcher) longerInside(s string, start, end int) bool {
 	for i := start + 1; i < end; i++ {
 		if m.first[s[i]] {
-			if n, _ := m.longest(s[i:]); n > end-start {
+			if n, _ := m.longestAt(s[i:]); n > end-start {
 				return true
 			}
 		}
@@ -204,7 +204,7 @@ func (m *matcher) longerInside(s string, start, end int) bool {
 
 // byLength finds tokens length by length, the longest first, each from left to right in what
 // is left of the text.
-func (m *matcher) byLength(s string) (matches []match) {
+func (m *matcher) matchesByLength(s string) (matches []match) {
 	var lengths []int
 	for i := range m.tokens {
 		lengths = append(lengths, len(m.tokens[i].Content))
@@ -218,7 +218,7 @@ func (m *matcher) byLength(s string) (matches []match) {
 			if !free[i] || !m.first[s[i]] || slices.Contains(free[i:i+n], false) {
 				continue
 			}
-			if token := m.exactly(s[i : i+n]); token != nil {
+			if token := m.tokenEqualTo(s[i : i+n]); token != nil {
 				matches = append(matches, match{i, i + n, token})
 				for k := i; k < i+n; k++ {
 					free[k] = false
@@ -233,7 +233,7 @@ func (m *matcher) byLength(s string) (matches []match) {
 }
 
 // exactly is the token that is s.
-func (m *matcher) exactly(s string) *addedToken {
+func (m *matcher) tokenEqualTo(s string) *addedToken {
 	at := int32(0)
 	for i := range len(s) {
 		k, ok := slices.BinarySearchFunc(m.nodes[at].edges, s[i], func(e edge, b byte) int { return int(e.byte) - int(b) })
@@ -249,12 +249,12 @@ func (m *matcher) exactly(s string) *addedToken {
 	return &m.tokens[m.nodes[at].token]
 }
 
-func wordBefore(s string) bool {
+func endsWithWordChar(s string) bool {
 	r, n := utf8.DecodeLastRuneInString(s)
 	return n > 0 && wordChar(r)
 }
 
-func wordAfter(s string) bool {
+func beginsWithWordChar(s string) bool {
 	r, n := utf8.DecodeRuneInString(s)
 	return n > 0 && wordChar(r)
 }

@@ -8,9 +8,9 @@ import (
 
 // alphabet is how a file spells the text of its tokens.
 type alphabet struct {
-	kind alphabetKind
-	char [256]rune
-	byte map[rune]byte
+	kind   alphabetKind
+	charOf [256]rune
+	byteOf map[rune]byte
 }
 
 type alphabetKind uint8
@@ -35,7 +35,7 @@ var (
 const lowerBlock = "▁"
 
 func newByteLevel() *alphabet {
-	a := &alphabet{kind: kindBytes, byte: make(map[rune]byte, 256)}
+	a := &alphabet{kind: kindBytes, byteOf: make(map[rune]byte, 256)}
 	other := rune(0x100)
 	for b := range 256 {
 		r := rune(b)
@@ -43,8 +43,8 @@ func newByteLevel() *alphabet {
 			r = other
 			other++
 		}
-		a.char[b] = r
-		a.byte[r] = byte(b)
+		a.charOf[b] = r
+		a.byteOf[r] = byte(b)
 	}
 
 	return a
@@ -82,7 +82,7 @@ func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 			dst, token = append(dst, byte(r)), token[1:]
 			continue
 		}
-		b, ok := a.byte[r]
+		b, ok := a.byteOf[r]
 		if !ok {
 			return dst, false
 		}
@@ -102,7 +102,7 @@ func (a *alphabet) encode(dst []byte, text string) []byte {
 	}
 
 	for i := range len(text) {
-		dst = utf8.AppendRune(dst, a.char[text[i]])
+		dst = utf8.AppendRune(dst, a.charOf[text[i]])
 	}
 	return dst
 }

@@ -143,7 +143,7 @@ func BenchmarkSplit(b *testing.B) {
 	}
 	var m search
 	for by, split := range map[string]splitter{"hand": qwen, "pattern": func(s string, i int) int {
-		_, end := p.find(&m, s, i)
+		_, end := p.findMatch(&m, s, i)
 		return end
 	}} {
 		b.Run("by="+by, func(b *testing.B) {

@@ -17,10 +17,10 @@ type merges struct {
 	slots []uint64
 	shift uint
 	// becomes[rank] is the id of the joined pair.
-	becomes []uint32
+	joined []uint32
 	// turns[rank] is when a pair is joined, where some ranks share a turn; else nil, and every
 	// rank has its own.
-	turns []uint32
+	priorities []uint32
 }
 
 const (
@@ -35,24 +35,24 @@ func newMerges(n int) (*merges, error) {
 		return nil, errTooManyMerges
 	}
 	size := bits.Len(uint(2*n + 1))
-	return &merges{slots: make([]uint64, 1<<size), shift: 64 - uint(size), becomes: make([]uint32, 0, n)}, nil
+	return &merges{slots: make([]uint64, 1<<size), shift: 64 - uint(size), joined: make([]uint32, 0, n)}, nil
 }
 
 func pairKey(left, right uint32) uint64 { return uint64(left)<<20 | uint64(right) }
 
-func (m *merges) slot(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> m.shift) }
+func (m *merges) slotOf(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> m.shift) }
 
 // add gives the next rank to a pair. Of a pair that comes twice the later rank counts, as in
 // the reference, which collects them into a map.
 func (m *merges) add(left, right, becomes uint32) {
-	m.becomes = append(m.becomes, becomes)
-	m.put(left, right, uint64(len(m.becomes)-1))
+	m.joined = append(m.joined, becomes)
+	m.setRank(left, right, uint64(len(m.joined)-1))
 }
 
 // put gives a pair a rank.
-func (m *merges) put(left, right uint32, rank uint64) {
+func (m *merges) setRank(left, right uint32, rank uint64) {
 	key := pairKey(left, right)
-	i := m.slot(key)
+	i := m.slotOf(key)
 	for m.slots[i] != 0 && m.slots[i]>>rankBits != key {
 		i = (i + 1) & (len(m.slots) - 1)
 	}
@@ -62,7 +62,7 @@ func (m *merges) put(left, right uint32, rank uint64) {
 // rank is the rank of a pair, noRank where it does not join.
 func (m *merges) rank(left, right uint32) uint32 {
 	key := pairKey(left, right)
-	for i := m.slot(key); ; i = (i + 1) & (len(m.slots) - 1) {
+	for i := m.slotOf(key); ; i = (i + 1) & (len(m.slots) - 1) {
 		s := m.slots[i]
 		if s>>rankBits == key && s != 0 {
 			return uint32(s&(1<<rankBits-1)) - 1
@@ -81,20 +81,20 @@ type merger struct {
 }
 
 // few is up to how many symbols rescanning beats keeping a heap.
-const few = 48
+const maxRescan = 48
 
 // merge joins symbols until no pair joins, always the pair of lowest rank and of those the
 // leftmost, and returns what is left, in symbols' own memory.
 func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
-	if len(symbols) > few {
-		return g.mergeMany(m, symbols)
+	if len(symbols) > maxRescan {
+		return g.mergeWithHeap(m, symbols)
 	}
 	n := len(symbols)
-	var buf [few]uint32
+	var buf [maxRescan]uint32
 
 	turns := buf[:n]
 	for i := 0; i+1 < n; i++ {
-		turns[i] = m.turn(m.rank(symbols[i], symbols[i+1]))
+		turns[i] = m.priority(m.rank(symbols[i], symbols[i+1]))
 	}
 
 	for n > 1 {
@@ -107,18 +107,18 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 		if best == noRank {
 			break
 		}
-		if m.turns != nil {
+		if m.priorities != nil {
 			best = m.rank(symbols[at], symbols[at+1])
 		}
-		symbols[at] = m.becomes[best]
+		symbols[at] = m.joined[best]
 		copy(symbols[at+1:n-1], symbols[at+2:n])
 		n--
 		if at+1 < n {
 			copy(turns[at+1:n-1], turns[at+2:n])
-			turns[at] = m.turn(m.rank(symbols[at], symbols[at+1]))
+			turns[at] = m.priority(m.rank(symbols[at], symbols[at+1]))
 		}
 		if at > 0 {
-			turns[at-1] = m.turn(m.rank(symbols[at-1], symbols[at]))
+			turns[at-1] = m.priority(m.rank(symbols[at-1], symbols[at]))
 		}
 	}
 
@@ -128,7 +128,7 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 // mergeMany does the same in n log n, so that a megabyte without a space is no attack. The
 // symbols form a list; the heap holds turn<<32 | position, and an entry whose turn is not the
 // position's any more is out of date.
-func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
+func (g *merger) mergeWithHeap(m *merges, symbols []uint32) []uint32 {
 	n := len(symbols)
 	g.next, g.prev = slices.Grow(g.next[:0], n)[:n], slices.Grow(g.prev[:0], n)[:n]
 	g.ranks, g.heap = slices.Grow(g.ranks[:0], n)[:n], g.heap[:0]
@@ -140,25 +140,25 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 	}
 
 	for i := 0; i+1 < n; i++ {
-		g.join(m, symbols, i)
+		g.pushPair(m, symbols, i)
 	}
 	for len(g.heap) > 0 {
 		top := g.pop()
 		i := int(uint32(top))
 		rank := g.ranks[i]
-		if rank == noRank || m.turn(rank) != uint32(top>>32) {
+		if rank == noRank || m.priority(rank) != uint32(top>>32) {
 			continue
 		}
-		symbols[i] = m.becomes[rank]
+		symbols[i] = m.joined[rank]
 		gone := g.next[i]
 		g.ranks[gone], g.ranks[i] = noRank, noRank
 		g.next[i] = g.next[gone]
 		if after := int(g.next[i]); after < n {
 			g.prev[after] = int32(i)
-			g.join(m, symbols, i)
+			g.pushPair(m, symbols, i)
 		}
 		if before := int(g.prev[i]); before >= 0 {
-			g.join(m, symbols, before)
+			g.pushPair(m, symbols, before)
 		}
 	}
 
@@ -167,23 +167,23 @@ func (g *merger) mergeMany(m *merges, symbols []uint32) []uint32 {
 		symbols[kept] = symbols[i]
 		kept++
 	}
-	g.shrink()
+	g.releaseLarge()
 	return symbols[:kept]
 }
 
 // join notes the rank of the pair that begins at i.
-func (g *merger) join(m *merges, symbols []uint32, i int) {
+func (g *merger) pushPair(m *merges, symbols []uint32, i int) {
 	g.ranks[i] = m.rank(symbols[i], symbols[g.next[i]])
 	if g.ranks[i] != noRank {
-		g.push(uint64(m.turn(g.ranks[i]))<<32 | uint64(i))
+		g.push(uint64(m.priority(g.ranks[i]))<<32 | uint64(i))
 	}
 }
 
-func (m *merges) turn(rank uint32) uint32 {
-	if m.turns == nil || rank == noRank {
+func (m *merges) priority(rank uint32) uint32 {
+	if m.priorities == nil || rank == noRank {
 		return rank
 	}
-	return m.turns[rank]
+	return m.priorities[rank]
 }
 
 // push and pop keep a heap of four children each: half the levels of a binary one, and the
@@ -234,7 +234,7 @@ func (g *merger) pop() uint64 {
 }
 
 // shrink gives back what a huge piece needed.
-func (g *merger) shrink() {
+func (g *merger) releaseLarge() {
 	if cap(g.ranks) > 1<<16 {
 		*g = merger{}
 	}
@@ -242,10 +242,10 @@ func (g *merger) shrink() {
 
 // readMerges reads the merges of a tokenizer.json, as "left right" or as ["left", "right"], and
 // shows each to see.
-func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right []byte, l, r uint32)) (*merges, error) {
+func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, right []byte, l, r uint32)) (*merges, error) {
 	n := 0
-	t := text{src: src}
-	if err := t.array(func() error { n++; _, err := t.value(); return err }); err != nil {
+	t := jsonReader{src: src}
+	if err := t.readArray(func() error { n++; _, err := t.skipValue(); return err }); err != nil {
 		return nil, err
 	}
 
@@ -254,32 +254,32 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right
 		return nil, err
 	}
 
-	t = text{src: src}
+	t = jsonReader{src: src}
 	var line, left, right, both []byte
-	err = t.array(func() (err error) {
+	err = t.readArray(func() (err error) {
 		l, r := left[:0], right[:0]
-		if t.space() == '"' {
-			line, err = t.string(line[:0])
+		if t.skipSpace() == '"' {
+			line, err = t.appendString(line[:0])
 			if err != nil || strings.HasPrefix(string(line), "#version") {
 				return err
 			}
-			l, r, err = cutPair(line)
+			l, r, err = splitPair(line)
 		} else {
-			l, r, err = t.pair(l, r)
+			l, r, err = t.appendPair(l, r)
 			left, right = l, r
 		}
 		if err != nil {
-			return fmt.Errorf("merge %d: %w", len(m.becomes), err)
+			return fmt.Errorf("merge %d: %w", len(m.joined), err)
 		}
 		both = append(append(both[:0], l...), r...)
-		a, b := v.id(spell, l), v.id(spell, r)
-		joined := v.id(spell, both)
+		a, b := v.idOfSpelling(spell, l), v.idOfSpelling(spell, r)
+		joined := v.idOfSpelling(spell, both)
 		if a == none || b == none || joined == none {
-			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", len(m.becomes), l, r)
+			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", len(m.joined), l, r)
 		}
 		m.add(a, b, joined)
-		if see != nil {
-			see(l, r, a, b)
+		if onMerge != nil {
+			onMerge(l, r, a, b)
 		}
 		return nil
 	})
@@ -288,7 +288,7 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, see func(left, right
 }
 
 // cutPair reads "left right".
-func cutPair(line []byte) (left, right []byte, err error) {
+func splitPair(line []byte) (left, right []byte, err error) {
 	at := slices.Index(line, ' ')
 	if at < 0 || slices.Contains(line[at+1:], ' ') {
 		return nil, nil, fmt.Errorf("%q is not two tokens with a space between", line)
@@ -297,22 +297,22 @@ func cutPair(line []byte) (left, right []byte, err error) {
 }
 
 // pair reads ["left", "right"].
-func (t *text) pair(left, right []byte) (l, r []byte, err error) {
+func (t *jsonReader) appendPair(left, right []byte) (l, r []byte, err error) {
 	i := 0
-	err = t.array(func() (err error) {
+	err = t.readArray(func() (err error) {
 		switch i++; i {
 		case 1:
-			left, err = t.string(left)
+			left, err = t.appendString(left)
 		case 2:
-			right, err = t.string(right)
+			right, err = t.appendString(right)
 		default:
-			err = t.fail()
+			err = t.syntaxError()
 		}
 		return err
 	})
 
 	if err == nil && i != 2 {
-		err = t.fail()
+		err = t.syntaxError()
 	}
 	return left, right, err
 }

@@ -17,27 +17,27 @@ type chars struct {
 	asciiJoins [utf8.RuneSelf][2]uint64
 	joins      []uint64
 	// marked says that the text has spaces where the vocabulary has ▁.
-	marked bool
+	markedSpaces bool
 
 	// What becomes of a character that has no symbol: its bytes' tokens, if all are there; else
 	// unknown, which is none for nothing at all. Fused, neighbours become one.
-	bytes    [256]uint32
-	fallback bool
-	unknown  uint32
-	fused    bool
+	byteIDs      [256]uint32
+	byteFallback bool
+	unknown      uint32
+	fuseUnknown  bool
 	// loose says that what becomes of it may depend on its neighbours, so that text is not cut
 	// there; apart, that it never joins them.
-	loose, apart bool
+	unknownMayJoin, unknownApart bool
 
 	// Symbols from first on are characters that are no tokens themselves but parts of some;
 	// where they are left over they are written as spelled says.
-	first   uint32
-	spelled [][]uint32
+	firstPart uint32
+	partIDs   [][]uint32
 }
 
 const joinedBits = 22
 
-var noPage = func() *[256]uint32 {
+var emptySymbolPage = func() *[256]uint32 {
 	p := new([256]uint32)
 	for i := range p {
 		p[i] = none
@@ -46,22 +46,22 @@ var noPage = func() *[256]uint32 {
 }()
 
 func newChars() *chars {
-	c := &chars{joins: make([]uint64, 1<<joinedBits/64), unknown: none, first: none, ascii: [utf8.RuneSelf]uint32(noPage[:])}
+	c := &chars{joins: make([]uint64, 1<<joinedBits/64), unknown: none, firstPart: none, ascii: [utf8.RuneSelf]uint32(emptySymbolPage[:])}
 	for i := range c.pages {
-		c.pages[i] = noPage
+		c.pages[i] = emptySymbolPage
 	}
 
-	for i := range c.bytes {
-		c.bytes[i] = none
+	for i := range c.byteIDs {
+		c.byteIDs[i] = none
 	}
 	return c
 }
 
 // set gives r a symbol.
-func (c *chars) set(r rune, symbol uint32) {
+func (c *chars) setSymbol(r rune, symbol uint32) {
 	page := &c.pages[r>>8]
-	if *page == noPage {
-		p := *noPage
+	if *page == emptySymbolPage {
+		p := *emptySymbolPage
 		*page = &p
 	}
 
@@ -69,8 +69,8 @@ func (c *chars) set(r rune, symbol uint32) {
 	if r < utf8.RuneSelf {
 		c.ascii[r] = symbol
 	}
-	if c.marked && r == ' ' {
-		c.set(blockRune, symbol)
+	if c.markedSpaces && r == ' ' {
+		c.setSymbol(blockRune, symbol)
 	}
 }
 
@@ -85,7 +85,7 @@ func joinedHash(a, b rune) uint32 {
 }
 
 // join notes that something that ends with a is joined to something that begins with b.
-func (c *chars) join(a, b rune) {
+func (c *chars) markJoined(a, b rune) {
 	a, b = c.unmarked(a), c.unmarked(b)
 	if a|b < utf8.RuneSelf {
 		c.asciiJoins[a][b>>6] |= 1 << (b & 63)
@@ -97,7 +97,7 @@ func (c *chars) join(a, b rune) {
 
 // unmarked is a space for ▁ where they are the same.
 func (c *chars) unmarked(r rune) rune {
-	if r == blockRune && c.marked {
+	if r == blockRune && c.markedSpaces {
 		return ' '
 	}
 	return r
@@ -112,11 +112,11 @@ func (c *chars) mayJoin(a, b rune) bool {
 	} else if h := joinedHash(a, b); c.joins[h>>6]&(1<<(h&63)) != 0 {
 		return true
 	}
-	return c.loose && (c.symbol(a) == none || c.symbol(b) == none)
+	return c.unknownMayJoin && (c.symbol(a) == none || c.symbol(b) == none)
 }
 
 // cut encodes s piece by piece.
-func (e *encoder) cut(s string) {
+func (e *encoder) encodeInParts(s string) {
 	c := e.t.chars
 	start := 0
 	i := 0
@@ -128,18 +128,18 @@ func (e *encoder) cut(s string) {
 			r = c.unmarked(r)
 		}
 		if last >= 0 && !c.mayJoin(last, r) {
-			e.piece(s[start:i])
+			e.encodePiece(s[start:i])
 			start = i
 		}
 		last = r
 		i += n
 	}
 
-	e.piece(s[start:])
+	e.encodePiece(s[start:])
 }
 
 // mergeChars appends the ids of a piece.
-func (e *encoder) mergeChars(key []byte) {
+func (e *encoder) encodeChars(key []byte) {
 	c := e.t.chars
 	e.symbols = e.symbols[:0]
 
@@ -161,18 +161,18 @@ func (e *encoder) mergeChars(key []byte) {
 			}
 			unknown = false
 			e.symbols = append(e.symbols, symbol)
-		case c.apart:
-			e.flushChars()
+		case c.unknownApart:
+			e.flushSymbols()
 			for _, b := range key[i : i+n] {
-				e.out = append(e.out, c.bytes[b])
+				e.out = append(e.out, c.byteIDs[b])
 			}
-		case c.hasBytes(key[i : i+n]):
+		case c.hasByteTokens(key[i : i+n]):
 			// One that waits comes after these bytes: the reference has it so.
 			for _, b := range key[i : i+n] {
-				e.symbols = append(e.symbols, c.bytes[b])
+				e.symbols = append(e.symbols, c.byteIDs[b])
 			}
 		case c.unknown != none:
-			if unknown && !c.fused {
+			if unknown && !c.fuseUnknown {
 				e.symbols = append(e.symbols, c.unknown)
 			}
 			unknown = true
@@ -184,16 +184,16 @@ func (e *encoder) mergeChars(key []byte) {
 		e.symbols = append(e.symbols, c.unknown)
 	}
 
-	e.flushChars()
+	e.flushSymbols()
 }
 
 // hasBytes says whether a character is written as its bytes.
-func (c *chars) hasBytes(char []byte) bool {
-	if !c.fallback {
+func (c *chars) hasByteTokens(char []byte) bool {
+	if !c.byteFallback {
 		return false
 	}
 	for _, b := range char {
-		if c.bytes[b] == none {
+		if c.byteIDs[b] == none {
 			return false
 		}
 	}
@@ -201,13 +201,13 @@ func (c *chars) hasBytes(char []byte) bool {
 }
 
 // flushChars joins the symbols so far and appends what is left.
-func (e *encoder) flushChars() {
+func (e *encoder) flushSymbols() {
 	c := e.t.chars
 	for _, id := range e.merger.merge(e.t.merges, e.symbols) {
-		if id < c.first {
+		if id < c.firstPart {
 			e.out = append(e.out, id)
 		} else {
-			e.out = append(e.out, c.spelled[id-c.first]...)
+			e.out = append(e.out, c.partIDs[id-c.firstPart]...)
 		}
 	}
 

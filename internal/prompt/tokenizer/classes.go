@@ -107,7 +107,7 @@ func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 
 	for _, run := range categoryRuns {
 		for r := run.lo; r <= run.hi; r++ {
-			set(r, classesOf(run.at(r)))
+			set(r, classesOf(run.categoryAt(r)))
 		}
 	}
 
@@ -120,7 +120,7 @@ func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 }
 
 // at is the category of r, which lies in the run.
-func (run categoryRun) at(r rune) category {
+func (run categoryRun) categoryAt(r rune) category {
 	even := (r-run.lo)&1 == 0
 	switch {
 	case run.category == catLuLl && even, run.category == catLlLu && !even:
@@ -145,7 +145,7 @@ func classAt(s string, i int) (class, int) {
 func classOf(r rune) class { return classTable[r>>8][r&255] }
 
 // while is the end of the run of characters from s[i] on that are in c.
-func while(s string, i int, c class) int {
+func skipWhile(s string, i int, c class) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
 			if asciiClasses[b]&c == 0 {
@@ -164,7 +164,7 @@ func while(s string, i int, c class) int {
 }
 
 // until is the end of the run of characters from s[i] on that are not in c.
-func until(s string, i int, c class) int {
+func skipUntil(s string, i int, c class) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
 			if asciiClasses[b]&c != 0 {
@@ -183,7 +183,7 @@ func until(s string, i int, c class) int {
 }
 
 // atMost is the end of the run of at most n characters from s[i] on that are in c.
-func atMost(s string, i, n int, c class) int {
+func skipAtMost(s string, i, n int, c class) int {
 	for ; n > 0 && i < len(s); n-- {
 		k, size := classAt(s, i)
 		if k&c == 0 {
@@ -204,7 +204,7 @@ func inRuns(runs [][2]rune, r rune) bool {
 func categoryOf(r rune) category {
 	i := sort.Search(len(categoryRuns), func(i int) bool { return categoryRuns[i].hi >= r })
 	if i < len(categoryRuns) && categoryRuns[i].lo <= r {
-		return categoryRuns[i].at(r)
+		return categoryRuns[i].categoryAt(r)
 	}
 	return 0
 }

@@ -11,9 +11,9 @@ import "unicode/utf8"
 //
 // What follows the place decides nothing before it, so that a text and a longer one that it
 // begins are cut alike, up to the last part.
-func (t *Tokenizer) Segment(text string, least int) int {
+func (t *Tokenizer) Segment(text string, minBytes int) int {
 	for i := 0; i < len(text); {
-		start, end, token := t.added.find(text, i)
+		start, end, token := t.added.findToken(text, i)
 		if token == nil {
 			break
 		}
@@ -21,7 +21,7 @@ func (t *Tokenizer) Segment(text string, least int) int {
 		if t.longestFirst && t.added.longerInside(text, start, end) {
 			break
 		}
-		if start > 0 && start >= least && token.parts() {
+		if start > 0 && start >= minBytes && token.canBeginSegment() {
 			return start
 		}
 		i = end
@@ -33,8 +33,8 @@ func (t *Tokenizer) Segment(text string, least int) int {
 // the end of a text: t takes no space from it, and is neither space that a token before it may
 // take nor a character that keeps one from being a word of its own. What follows is encoded as
 // in the whole text because it begins with a token, whatever stood before.
-func (t *addedToken) parts() bool {
+func (t *addedToken) canBeginSegment() bool {
 	_, n := utf8.DecodeRuneInString(t.Content)
 	first := t.Content[:n]
-	return !t.LStrip && !t.SingleWord && !wordAfter(first) && trimSpaceRight(first) != ""
+	return !t.LStrip && !t.SingleWord && !beginsWithWordChar(first) && trimSpaceRight(first) != ""
 }

@@ -10,20 +10,20 @@ import (
 // decoding is how ids become text again.
 type decoding struct {
 	// bytes says that tokens spell bytes, whatever characters they end in.
-	bytes bool
+	byteLevel bool
 	// each is done to each token; then, where fallback is set, tokens like <0xE4> are bytes;
 	// whole is done to all the text at once.
-	each, whole []decodeStep
-	fallback    bool
+	tokenSteps, textSteps []decodeStep
+	byteFallback          bool
 	// space stands between tokens, as in the reference where a file has no decoder.
-	space bool
+	spaceBetween bool
 }
 
 type decodeStep struct {
 	kind     decodeKind
 	from, to string
 	// strip takes away from at the beginning, up to so many times.
-	strip int
+	maxStrip int
 }
 
 type decodeKind uint8
@@ -31,8 +31,8 @@ type decodeKind uint8
 const (
 	decodeReplace decodeKind = iota
 	decodeStrip
-	decodeMark // ▁ becomes a space, or nothing in the first token
-	decodeMarkAll
+	decodeMetaspace // ▁ becomes a space, or nothing in the first token
+	decodeMetaspaceAll
 )
 
 type decoderConfig struct {
@@ -52,7 +52,7 @@ type decoderConfig struct {
 func readDecoder(c *decoderConfig) (decoding, error) {
 	var d decoding
 	if c == nil {
-		d.space = true
+		d.spaceBetween = true
 		return d, nil
 	}
 
@@ -68,32 +68,32 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 			return nil
 		}
 		switch {
-		case d.bytes && c.Type != "Fuse":
+		case d.byteLevel && c.Type != "Fuse":
 			return fmt.Errorf("decoder %s after ByteLevel is not supported", c.Type)
 		case c.Type == "ByteLevel":
-			if len(d.each) > 0 || d.fallback || fused {
+			if len(d.tokenSteps) > 0 || d.byteFallback || fused {
 				return errors.New("decoder ByteLevel after another is not supported")
 			}
-			d.bytes = true
+			d.byteLevel = true
 		case c.Type == "ByteFallback":
-			if fused || d.fallback {
+			if fused || d.byteFallback {
 				return errors.New("decoder ByteFallback after Fuse is not supported")
 			}
-			d.fallback = true
+			d.byteFallback = true
 		case c.Type == "Fuse":
 			fused = true
 		default:
-			step, err := c.step(fused)
+			step, err := c.textStep(fused)
 			if err != nil {
 				return err
 			}
 			switch {
 			case fused:
-				d.whole = append(d.whole, step)
-			case d.fallback:
+				d.textSteps = append(d.textSteps, step)
+			case d.byteFallback:
 				return fmt.Errorf("decoder %s between ByteFallback and Fuse is not supported", c.Type)
 			default:
-				d.each = append(d.each, step)
+				d.tokenSteps = append(d.tokenSteps, step)
 			}
 		}
 		return nil
@@ -103,7 +103,7 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 }
 
 // step is a decoder that changes text.
-func (c *decoderConfig) step(fused bool) (decodeStep, error) {
+func (c *decoderConfig) textStep(fused bool) (decodeStep, error) {
 	switch c.Type {
 	case "Replace":
 		if c.Pattern.String == nil || *c.Pattern.String == "" || fused && utf8.RuneCountInString(*c.Pattern.String) > 1 {
@@ -114,15 +114,15 @@ func (c *decoderConfig) step(fused bool) (decodeStep, error) {
 		if c.Stop != 0 || c.Start < 0 || utf8.RuneCountInString(c.Content) != 1 {
 			return decodeStep{}, errors.New("decoder Strip at the end is not supported")
 		}
-		return decodeStep{kind: decodeStrip, from: c.Content, strip: c.Start}, nil
+		return decodeStep{kind: decodeStrip, from: c.Content, maxStrip: c.Start}, nil
 	case "Metaspace":
 		if fused || utf8.RuneCountInString(c.Replacement) != 1 {
 			return decodeStep{}, errors.New("decoder Metaspace after Fuse is not supported")
 		}
 		scheme, err := readScheme(c.PrependScheme, c.AddPrefix)
-		kind := decodeMark
+		kind := decodeMetaspace
 		if scheme == prependNever {
-			kind = decodeMarkAll
+			kind = decodeMetaspaceAll
 		}
 		return decodeStep{kind: kind, from: c.Replacement}, err
 	}
@@ -130,10 +130,10 @@ func (c *decoderConfig) step(fused bool) (decodeStep, error) {
 }
 
 // do applies the step to a token, the first of its text or not.
-func (st *decodeStep) do(token []byte, first bool) []byte {
+func (st *decodeStep) apply(token []byte, first bool) []byte {
 	switch st.kind {
 	case decodeStrip:
-		for range st.strip {
+		for range st.maxStrip {
 			rest, ok := bytes.CutPrefix(token, []byte(st.from))
 			if !ok {
 				break
@@ -141,12 +141,12 @@ func (st *decodeStep) do(token []byte, first bool) []byte {
 			token = rest
 		}
 		return token
-	case decodeMark:
+	case decodeMetaspace:
 		if first {
 			return bytes.ReplaceAll(token, []byte(st.from), nil)
 		}
 		return bytes.ReplaceAll(token, []byte(st.from), []byte{' '})
-	case decodeMarkAll:
+	case decodeMetaspaceAll:
 		return bytes.ReplaceAll(token, []byte(st.from), []byte{' '})
 	}
 
@@ -165,8 +165,8 @@ func (t *Tokenizer) appendToken(dst []byte, id uint32) (out []byte, ok bool) {
 		return dst, false
 	}
 
-	b := t.vocab.bytes(id)
-	if t.spell == markedText && !t.vocab.isOdd(id) {
+	b := t.vocab.bytesOf(id)
+	if t.alphabet == markedText && !t.vocab.isUnspellable(id) {
 		return markedText.encode(dst, string(b)), true
 	}
 	return append(dst, b...), true
@@ -182,13 +182,13 @@ func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 			dst = append(dst, b)
 			continue
 		}
-		if t.decoding.bytes {
+		if t.decoding.byteLevel {
 			dst, _ = t.appendToken(dst, id)
 			continue
 		}
 		token, _ := t.appendToken(nil, id)
-		for i := range t.decoding.each {
-			token = t.decoding.each[i].do(token, false)
+		for i := range t.decoding.tokenSteps {
+			token = t.decoding.tokenSteps[i].apply(token, false)
 		}
 		dst = append(dst, token...)
 	}
@@ -198,7 +198,7 @@ func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 // Decode appends the text of ids, as the reference decodes them all at once: what is no
 // character is U+FFFD, and special tokens are left out where skipSpecial is set.
 func (t *Tokenizer) Decode(dst []byte, ids []uint32, skipSpecial bool) []byte {
-	d := Decoder{t: t, SkipSpecial: skipSpecial, complete: true}
+	d := Decoder{t: t, SkipSpecial: skipSpecial, atOnce: true}
 	for _, id := range ids {
 		dst = d.Append(dst, id)
 	}
@@ -214,10 +214,10 @@ type Decoder struct {
 	t *Tokenizer
 	// pending is the beginning of a character whose end has not come yet, at most 3 bytes
 	// once Append returns; with complete, a whole run of bytes.
-	pending  []byte
-	token    []byte
-	begun    bool
-	complete bool
+	pending []byte
+	token   []byte
+	started bool
+	atOnce  bool
 	// stripped counts what each step of decoding.whole has stripped; -1 when it is done.
 	stripped []int
 	// SkipSpecial leaves special tokens out.
@@ -234,19 +234,19 @@ func (d *Decoder) Append(dst []byte, id uint32) []byte {
 		return dst
 	}
 	how := &d.t.decoding
-	if how.bytes {
+	if how.byteLevel {
 		d.pending, _ = d.t.appendToken(d.pending, id)
-		d.pending, dst = d.drain(d.pending, dst)
+		d.pending, dst = d.appendComplete(d.pending, dst)
 		return dst
 	}
 
-	if b, ok := d.t.byteTokens[id]; ok && how.fallback {
-		d.begun = true
+	if b, ok := d.t.byteTokens[id]; ok && how.byteFallback {
+		d.started = true
 		d.pending = append(d.pending, b)
-		if d.complete {
+		if d.atOnce {
 			return dst
 		}
-		return d.text(dst, d.run(false))
+		return d.appendText(dst, d.takeBytes(false))
 	}
 
 	token, ok := d.t.appendToken(d.token[:0], id)
@@ -255,26 +255,26 @@ func (d *Decoder) Append(dst []byte, id uint32) []byte {
 		return dst
 	}
 
-	dst = d.text(dst, d.run(true))
-	if how.space && d.begun {
+	dst = d.appendText(dst, d.takeBytes(true))
+	if how.spaceBetween && d.started {
 		dst = append(dst, ' ')
 	}
 
-	for i := range how.each {
-		token = how.each[i].do(token, !d.begun)
+	for i := range how.tokenSteps {
+		token = how.tokenSteps[i].apply(token, !d.started)
 	}
-	d.begun = true
-	return d.text(dst, token)
+	d.started = true
+	return d.appendText(dst, token)
 }
 
 // drain appends the characters of b that are complete to dst, and returns the rest. What can
 // be no character is one U+FFFD for as many bytes as might have begun one.
-func (d *Decoder) drain(b, dst []byte) (rest, out []byte) {
+func (d *Decoder) appendComplete(b, dst []byte) (rest, out []byte) {
 	rest = b
 	for len(rest) > 0 {
 		r, n := utf8.DecodeRune(rest)
 		if r == utf8.RuneError && n == 1 {
-			n = broken(rest)
+			n = invalidLength(rest)
 			if n == len(rest) && beginsRune(rest) {
 				break
 			}
@@ -287,7 +287,7 @@ func (d *Decoder) drain(b, dst []byte) (rest, out []byte) {
 
 // broken is how many bytes of b, which does not begin with a character, are replaced as one:
 // the longest beginning of a character.
-func broken(b []byte) int {
+func invalidLength(b []byte) int {
 	n := 1
 	for n < len(b) && n < utf8.UTFMax && beginsRune(b[:n+1]) {
 		n++
@@ -300,12 +300,12 @@ func beginsRune(b []byte) bool { return !utf8.FullRune(b) }
 
 // run takes the text out of the bytes that tokens of single bytes have left: all of it at the
 // end of a run, else the whole characters.
-func (d *Decoder) run(end bool) []byte {
+func (d *Decoder) takeBytes(end bool) []byte {
 	if len(d.pending) == 0 {
 		return nil
 	}
 	var out []byte
-	if d.complete && !utf8.Valid(d.pending) {
+	if d.atOnce && !utf8.Valid(d.pending) {
 		out = bytes.Repeat([]byte("\ufffd"), len(d.pending))
 		d.pending = d.pending[:0]
 		return out
@@ -321,11 +321,11 @@ func (d *Decoder) run(end bool) []byte {
 }
 
 // text appends text after what is done to the whole of it.
-func (d *Decoder) text(dst, text []byte) []byte {
-	for i := range d.t.decoding.whole {
-		st := &d.t.decoding.whole[i]
+func (d *Decoder) appendText(dst, text []byte) []byte {
+	for i := range d.t.decoding.textSteps {
+		st := &d.t.decoding.textSteps[i]
 		if st.kind != decodeStrip {
-			text = st.do(text, false)
+			text = st.apply(text, false)
 			continue
 		}
 		if len(d.stripped) <= i {
@@ -334,7 +334,7 @@ func (d *Decoder) text(dst, text []byte) []byte {
 		for len(text) > 0 && d.stripped[i] >= 0 {
 			rest, ok := bytes.CutPrefix(text, []byte(st.from))
 			d.stripped[i]++
-			if !ok || d.stripped[i] > st.strip {
+			if !ok || d.stripped[i] > st.maxStrip {
 				d.stripped[i] = -1
 				break
 			}
@@ -347,14 +347,14 @@ func (d *Decoder) text(dst, text []byte) []byte {
 // Flush appends what is left at the end of the stream, an unfinished character as U+FFFD, and
 // makes the decoder ready for another stream.
 func (d *Decoder) Flush(dst []byte) []byte {
-	if len(d.pending) > 0 && d.t.decoding.bytes {
+	if len(d.pending) > 0 && d.t.decoding.byteLevel {
 		dst = utf8.AppendRune(dst, utf8.RuneError)
 	} else {
-		dst = d.text(dst, d.run(true))
+		dst = d.appendText(dst, d.takeBytes(true))
 	}
 
 	d.pending = d.pending[:0]
 	d.stripped = d.stripped[:0]
-	d.begun = false
+	d.started = false
 	return dst
 }

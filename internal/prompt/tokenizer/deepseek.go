@@ -14,9 +14,9 @@ import "unicode/utf8"
 // digits3 and cjk are the first two.
 func digits3(s string, i int) int {
 	if c, n := classAt(s, i); c&number != 0 {
-		return atMost(s, i+n, 2, number)
+		return skipAtMost(s, i+n, 2, number)
 	}
-	return until(s, i, number)
+	return skipUntil(s, i, number)
 }
 
 func cjk(s string, i int) int {
@@ -65,24 +65,24 @@ func deepseekMatch(s string, i int) int {
 	}
 
 	if c&letter != 0 {
-		return while(s, i+n, letter|mark)
+		return skipWhile(s, i+n, letter|mark)
 	}
 	if c&(newline|symbol) == 0 && i+n < len(s) {
 		if next, size := classAt(s, i+n); next&(letter|mark) != 0 {
-			return while(s, i+n+size, letter|mark)
+			return skipWhile(s, i+n+size, letter|mark)
 		}
 	}
 
 	if c&mark != 0 {
-		return while(s, i+n, letter|mark)
+		return skipWhile(s, i+n, letter|mark)
 	}
 
 	start := i
 	if s[i] == ' ' {
 		start++
 	}
-	if end := while(s, start, symbol); end > start {
-		return whileNewline(s, end)
+	if end := skipWhile(s, start, symbol); end > start {
+		return skipNewlines(s, end)
 	}
 	if c&space != 0 {
 		return newlineRun(s, i)

@@ -13,7 +13,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	if text == "" {
 		return dst
 	}
-	e := t.encoders.take()
+	e := t.encoders.acquire()
 	if e == nil {
 		e = newEncoder(t)
 	}
@@ -27,8 +27,8 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	}
 
 	dst, e.out = e.out, nil
-	e.shrink()
-	t.encoders.give(e)
+	e.releaseLarge()
+	t.encoders.release(e)
 	return dst
 }
 
@@ -45,7 +45,7 @@ func newEncoders() encoders {
 	return encoders{make([]atomic.Pointer[encoder], runtime.GOMAXPROCS(0))}
 }
 
-func (p *encoders) take() *encoder {
+func (p *encoders) acquire() *encoder {
 	for i := range p.slots {
 		if e := p.slots[i].Swap(nil); e != nil {
 			return e
@@ -55,7 +55,7 @@ func (p *encoders) take() *encoder {
 }
 
 // give keeps e in a free slot; where there is none e is forgotten.
-func (p *encoders) give(e *encoder) {
+func (p *encoders) release(e *encoder) {
 	for i := range p.slots {
 		if p.slots[i].CompareAndSwap(nil, e) {
 			return
@@ -65,29 +65,29 @@ func (p *encoders) give(e *encoder) {
 
 // encoder is what one Encode at a time needs: scratch space, and a cache of pieces.
 type encoder struct {
-	t       *Tokenizer
-	out     []uint32
-	cache   []cached
-	symbols []uint32
-	merger  merger
-	nfc     normalizer
-	spaced  []byte
-	matches []match
+	t         *Tokenizer
+	out       []uint32
+	cache     []cacheEntry
+	symbols   []uint32
+	merger    merger
+	nfc       normalizer
+	spmBuffer []byte
+	matches   []match
 	// normals and rewritten are the texts that normalizer and pre-tokenizer write.
-	normals   [2][]byte
-	rewritten [][]byte
-	searches  []*search
+	normalizeBuffers [2][]byte
+	stageBuffers     [][]byte
+	searches         []*search
 	// first says that the text at hand begins the prompt; afterSpecial, that it does or
 	// follows a special token.
 	first, afterSpecial bool
 	// The callbacks of matcher.split, made once: a closure each call would be an allocation.
-	onText, onPieces func(string)
-	onToken          func(uint32)
+	onText, onNormalized func(string)
+	onToken              func(uint32)
 }
 
 // cached remembers the ids of one piece. A cache line: most pieces are short, and a long one
 // is no faster remembered than encoded.
-type cached struct {
+type cacheEntry struct {
 	hash uint64
 	n    uint8 // ids
 	size uint8 // bytes of key; 0 is an empty entry
@@ -98,10 +98,10 @@ type cached struct {
 const cacheBits = 14 // 16,384 entries, 1 MiB
 
 func newEncoder(t *Tokenizer) *encoder {
-	e := &encoder{t: t, cache: make([]cached, 1<<cacheBits)}
-	e.onText, e.onPieces = e.text, e.pieces
+	e := &encoder{t: t, cache: make([]cacheEntry, 1<<cacheBits)}
+	e.onText, e.onNormalized = e.encodeText, e.encodeNormalized
 	if t.spm != nil {
-		e.onText = e.spmText
+		e.onText = e.encodeSPMText
 	}
 
 	e.onToken = func(id uint32) {
@@ -112,46 +112,46 @@ func newEncoder(t *Tokenizer) *encoder {
 }
 
 // text encodes what stands between added tokens.
-func (e *encoder) text(s string) {
-	s = e.normalized(s, e.t.steps)
+func (e *encoder) encodeText(s string) {
+	s = e.normalize(s, e.t.normalSteps)
 	switch {
 	case s == "":
 	case e.t.normalized.empty():
-		e.stage(s, e.t.stages)
+		e.runStages(s, e.t.stages)
 	default:
-		e.t.normalized.split(s, e.onPieces, e.onToken)
+		e.t.normalized.split(s, e.onNormalized, e.onToken)
 	}
 
 	e.first = false
 }
 
 // pieces encodes what stands between added tokens in a normalized text.
-func (e *encoder) pieces(s string) {
-	e.stage(s, e.t.stages)
+func (e *encoder) encodeNormalized(s string) {
+	e.runStages(s, e.t.stages)
 	e.first = false
 }
 
 // word encodes a piece that the pre-tokenizer left.
-func (e *encoder) word(s string) {
+func (e *encoder) encodeWord(s string) {
 	switch {
 	case s == "":
 	case e.t.chars == nil:
-		e.piece(s)
+		e.encodePiece(s)
 	case !e.t.ignoreMerges:
-		e.cut(s)
+		e.encodeInParts(s)
 	default:
-		if id := e.t.vocab.lookup(view(s)); id != none {
+		if id := e.t.vocab.lookup(bytesOf(s)); id != none {
 			e.out = append(e.out, id)
 		} else {
-			e.cut(s)
+			e.encodeInParts(s)
 		}
 	}
 }
 
 // piece appends the ids of one piece: from the cache, as one entry of the vocabulary, or by
 // merging.
-func (e *encoder) piece(s string) {
-	key := view(s)
+func (e *encoder) encodePiece(s string) {
+	key := bytesOf(s)
 	if len(key) == 1 && e.t.chars == nil {
 		if id := e.t.byteIDs[key[0]]; id != none {
 			e.out = append(e.out, id)
@@ -160,7 +160,7 @@ func (e *encoder) piece(s string) {
 	}
 
 	h := hash(key)
-	var c *cached
+	var c *cacheEntry
 	if len(key) <= len(c.key) {
 		c = &e.cache[h>>(64-cacheBits)]
 		if c.hash == h && int(c.size) == len(key) && string(c.key[:c.size]) == s {
@@ -174,12 +174,12 @@ func (e *encoder) piece(s string) {
 	}
 
 	start := len(e.out)
-	if id := e.t.vocab.find(key, h); id != none && e.t.whole.has(id) {
+	if id := e.t.vocab.lookupHashed(key, h); id != none && e.t.wholePieces.has(id) {
 		e.out = append(e.out, id)
 	} else if e.t.chars != nil {
-		e.mergeChars(key)
+		e.encodeChars(key)
 	} else {
-		e.out = append(e.out, e.merge(key)...)
+		e.out = append(e.out, e.mergeBytes(key)...)
 	}
 
 	if n := len(e.out) - start; c != nil && n <= len(c.ids) {
@@ -193,7 +193,7 @@ func (e *encoder) piece(s string) {
 
 // merge is the ids of key by its bytes alone, valid until the next call. A byte that the
 // vocabulary lacks is left out, as the reference does where there is no unknown token.
-func (e *encoder) merge(key []byte) []uint32 {
+func (e *encoder) mergeBytes(key []byte) []uint32 {
 	e.symbols = e.symbols[:0]
 	for _, b := range key {
 		if id := e.t.byteIDs[b]; id != none {
@@ -210,17 +210,17 @@ func (s idSet) has(id uint32) bool { return s[id/64]&(1<<(id%64)) != 0 }
 func (s idSet) add(id uint32)      { s[id/64] |= 1 << (id % 64) }
 
 // shrink gives back what a huge text needed.
-func (e *encoder) shrink() {
+func (e *encoder) releaseLarge() {
 	const most = 4 << 20
-	large := max(cap(e.normals[0]), cap(e.normals[1]), cap(e.spaced)) > most
-	for _, b := range e.rewritten {
+	large := max(cap(e.normalizeBuffers[0]), cap(e.normalizeBuffers[1]), cap(e.spmBuffer)) > most
+	for _, b := range e.stageBuffers {
 		large = large || cap(b) > most
 	}
 
 	if large {
-		e.rewritten = nil
-		e.normals = [2][]byte{}
-		e.spaced = nil
+		e.stageBuffers = nil
+		e.normalizeBuffers = [2][]byte{}
+		e.spmBuffer = nil
 	}
 }
 

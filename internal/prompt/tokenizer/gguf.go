@@ -30,7 +30,7 @@ func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {
 		var g *GGUF
-		g, err = m.load()
+		g, err = m.loadTokenizer()
 		if err == nil {
 			return g, nil
 		}
@@ -49,29 +49,29 @@ type metadata struct {
 
 // Bounds on what a file may claim; the largest vocabularies have some 260,000 tokens.
 const (
-	maxPairs  = 1 << 16
-	maxText   = 16 << 20
-	maxTokens = maxID + 1
+	maxPairs       = 1 << 16
+	maxStringBytes = 16 << 20
+	maxTokens      = maxID + 1
 )
 
 func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
 	g := &ggufReader{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<16), left: size}
-	if string(g.bytes(4)) != "GGUF" {
+	if string(g.readBytes(4)) != "GGUF" {
 		return nil, errors.New("it is not a GGUF file")
 	}
-	if v := g.u32(); g.err == nil && (v < 2 || v > 3) {
+	if v := g.readUint32(); g.err == nil && (v < 2 || v > 3) {
 		return nil, fmt.Errorf("version %d is not supported; 2 and 3 are", v)
 	}
 
-	g.u64() // tensors
-	pairs := g.u64()
+	g.readUint64() // tensors
+	pairs := g.readUint64()
 	if pairs > maxPairs {
 		return nil, fmt.Errorf("it claims %d key-value pairs", pairs)
 	}
 
 	m := &metadata{values: map[string]any{}}
 	for range pairs {
-		m.read(g)
+		m.readPair(g)
 		if g.err != nil {
 			return nil, g.err
 		}
@@ -80,29 +80,29 @@ func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
 }
 
 // read reads one pair and keeps it if it is of use.
-func (m *metadata) read(g *ggufReader) {
-	key := g.text()
-	kind := g.u32()
+func (m *metadata) readPair(g *ggufReader) {
+	key := g.readString()
+	kind := g.readUint32()
 	if kind != ggufArray {
-		if v := g.value(kind); keptKey(key) {
+		if v := g.readValue(kind); isUsedKey(key) {
 			m.values[key] = v
 		}
 		return
 	}
 
-	element, n := g.u32(), g.u64()
+	element, n := g.readUint32(), g.readUint64()
 	var into func()
 	switch {
 	case key == "tokenizer.ggml.tokens" && element == ggufString:
-		into = func() { m.tokens = append(m.tokens, g.text()) }
+		into = func() { m.tokens = append(m.tokens, g.readString()) }
 	case key == "tokenizer.ggml.merges" && element == ggufString:
-		into = func() { m.merges = append(m.merges, g.text()) }
+		into = func() { m.merges = append(m.merges, g.readString()) }
 	case key == "tokenizer.ggml.scores" && element == ggufFloat32:
-		into = func() { m.scores = append(m.scores, math.Float32frombits(g.u32())) }
+		into = func() { m.scores = append(m.scores, math.Float32frombits(g.readUint32())) }
 	case key == "tokenizer.ggml.token_type" && element == ggufInt32:
-		into = func() { m.types = append(m.types, int32(g.u32())) }
+		into = func() { m.types = append(m.types, int32(g.readUint32())) }
 	default:
-		into = func() { g.value(element) }
+		into = func() { g.readValue(element) }
 	}
 
 	if n > 8*maxTokens {
@@ -114,7 +114,7 @@ func (m *metadata) read(g *ggufReader) {
 	}
 }
 
-func keptKey(key string) bool {
+func isUsedKey(key string) bool {
 	return strings.HasPrefix(key, "tokenizer.") || strings.HasPrefix(key, "general.") || strings.HasSuffix(key, ".context_length")
 }
 
@@ -141,7 +141,7 @@ func (g *ggufReader) fail(err error) {
 }
 
 // bytes reads n bytes, at most 8, valid until the next call.
-func (g *ggufReader) bytes(n int) []byte {
+func (g *ggufReader) readBytes(n int) []byte {
 	b := g.buf[:n]
 	clear(b)
 
@@ -154,12 +154,12 @@ func (g *ggufReader) bytes(n int) []byte {
 	return b
 }
 
-func (g *ggufReader) u32() uint32 { return binary.LittleEndian.Uint32(g.bytes(4)) }
-func (g *ggufReader) u64() uint64 { return binary.LittleEndian.Uint64(g.bytes(8)) }
+func (g *ggufReader) readUint32() uint32 { return binary.LittleEndian.Uint32(g.readBytes(4)) }
+func (g *ggufReader) readUint64() uint64 { return binary.LittleEndian.Uint64(g.readBytes(8)) }
 
-func (g *ggufReader) text() string {
-	n := g.u64()
-	if g.err != nil || n > maxText || int64(n) > g.left {
+func (g *ggufReader) readString() string {
+	n := g.readUint64()
+	if g.err != nil || n > maxStringBytes || int64(n) > g.left {
 		g.fail(fmt.Errorf("it claims a text of %d bytes", n))
 		return ""
 	}
@@ -174,32 +174,32 @@ func (g *ggufReader) text() string {
 }
 
 // value reads a value of a kind that is not an array.
-func (g *ggufReader) value(kind uint32) any {
+func (g *ggufReader) readValue(kind uint32) any {
 	switch kind {
 	case 0:
-		return uint64(g.bytes(1)[0])
+		return uint64(g.readBytes(1)[0])
 	case 1:
-		return int64(int8(g.bytes(1)[0]))
+		return int64(int8(g.readBytes(1)[0]))
 	case 2:
-		return uint64(binary.LittleEndian.Uint16(g.bytes(2)))
+		return uint64(binary.LittleEndian.Uint16(g.readBytes(2)))
 	case 3:
-		return int64(int16(binary.LittleEndian.Uint16(g.bytes(2))))
+		return int64(int16(binary.LittleEndian.Uint16(g.readBytes(2))))
 	case 4:
-		return uint64(g.u32())
+		return uint64(g.readUint32())
 	case ggufInt32:
-		return int64(int32(g.u32()))
+		return int64(int32(g.readUint32()))
 	case ggufFloat32:
-		return float64(math.Float32frombits(g.u32()))
+		return float64(math.Float32frombits(g.readUint32()))
 	case 7:
-		return g.bytes(1)[0] != 0
+		return g.readBytes(1)[0] != 0
 	case ggufString:
-		return g.text()
+		return g.readString()
 	case 10:
-		return g.u64()
+		return g.readUint64()
 	case 11:
-		return int64(g.u64())
+		return int64(g.readUint64())
 	case 12:
-		return math.Float64frombits(g.u64())
+		return math.Float64frombits(g.readUint64())
 	}
 
 	g.fail(fmt.Errorf("it has a value of unknown type %d", kind))
@@ -231,7 +231,7 @@ func (m *metadata) number(key string) int {
 	return -1
 }
 
-func (m *metadata) load() (*GGUF, error) {
+func (m *metadata) loadTokenizer() (*GGUF, error) {
 	if name := strings.ToLower(m.text("general.name")); strings.Contains(name, "phi-3") || strings.Contains(name, "phi3") {
 		return nil, errors.New("Phi-3's special tokens, which strip what follows them, are not supported")
 	}
@@ -260,7 +260,7 @@ func (m *metadata) load() (*GGUF, error) {
 	}
 
 	g.ContextLength = max(0, m.number(m.text("general.architecture")+".context_length"))
-	return g, m.surround(t, around)
+	return g, m.setSurroundings(t, around)
 }
 
 // surroundings are llama.cpp's defaults for a file that does not set them: the id of the token that
@@ -271,7 +271,7 @@ type surroundings struct {
 }
 
 // surround sets what is put around a text.
-func (m *metadata) surround(t *Tokenizer, absent surroundings) error {
+func (m *metadata) setSurroundings(t *Tokenizer, absent surroundings) error {
 	for _, s := range []struct {
 		key, flag string
 		add       bool

@@ -27,8 +27,8 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 		return nil, around, errors.New("it has no merges")
 	}
 
-	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spell: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
-	t.decoding = decoding{bytes: true}
+	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, alphabet: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
+	t.decoding = decoding{byteLevel: true}
 	around.addBOS = pre.addBOS
 	if pre.noBOS {
 		around.bos = -1
@@ -40,13 +40,13 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 		return nil, around, err
 	}
 
-	t.markWhole(pre.ignoreMerges)
+	t.findWholePieces(pre.ignoreMerges)
 	return t, around, t.loadSpecials(m)
 }
 
 // loadTokens reads the vocabulary by id.
 func (t *Tokenizer) loadTokens(tokens []string) error {
-	t.vocab = &vocabulary{odd: map[string]uint32{}}
+	t.vocab = &vocabulary{unspellable: map[string]uint32{}}
 	var buf []byte
 	for i, token := range tokens {
 		id := uint32(i)
@@ -56,7 +56,7 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 		b, ok := byteLevel.decode(buf[:0], []byte(token))
 		buf = b
 		if !ok {
-			t.vocab.odd[token] = id
+			t.vocab.unspellable[token] = id
 			b = []byte(token)
 		}
 		if err := t.vocab.add(b, id); err != nil {
@@ -65,7 +65,7 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 	}
 
 	t.vocab.arena = slices.Clip(t.vocab.arena)
-	t.vocab.index()
+	t.vocab.buildIndex()
 
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
@@ -90,8 +90,8 @@ func (t *Tokenizer) loadMerges(lines []string) (err error) {
 			return fmt.Errorf("merge %d, %q, is not two tokens with a space between", i, line)
 		}
 		left, right := []byte(line[:at]), []byte(line[at+1:])
-		a, b := t.vocab.id(byteLevel, left), t.vocab.id(byteLevel, right)
-		joined := t.vocab.id(byteLevel, append(left, right...))
+		a, b := t.vocab.idOfSpelling(byteLevel, left), t.vocab.idOfSpelling(byteLevel, right)
+		joined := t.vocab.idOfSpelling(byteLevel, append(left, right...))
 		if a == none || b == none || joined == none {
 			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", i, line[:at], right)
 		}

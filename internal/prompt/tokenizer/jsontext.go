@@ -10,14 +10,14 @@ import (
 // text reads the large parts of a tokenizer.json (vocabulary and merges) front to back. A
 // general decoder takes several passes and a map for what one pass and two slices hold; the
 // small parts are left to encoding/json.
-type text struct {
+type jsonReader struct {
 	src []byte
 	at  int
 }
 
 var errJSON = errors.New("invalid JSON")
 
-func (t *text) space() byte {
+func (t *jsonReader) skipSpace() byte {
 	for ; t.at < len(t.src); t.at++ {
 		if c := t.src[t.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 			return c
@@ -26,11 +26,11 @@ func (t *text) space() byte {
 	return 0
 }
 
-func (t *text) fail() error { return fmt.Errorf("%w at byte %d", errJSON, t.at) }
+func (t *jsonReader) syntaxError() error { return fmt.Errorf("%w at byte %d", errJSON, t.at) }
 
 // next reads the separator before an element: true when there is one, false at the end.
-func (t *text) next(first bool, end byte) (bool, error) {
-	switch c := t.space(); {
+func (t *jsonReader) nextElement(first bool, end byte) (bool, error) {
+	switch c := t.skipSpace(); {
 	case c == end:
 		t.at++
 		return false, nil
@@ -38,34 +38,34 @@ func (t *text) next(first bool, end byte) (bool, error) {
 		return true, nil
 	case c == ',':
 		t.at++
-		if t.space() == end {
-			return false, t.fail()
+		if t.skipSpace() == end {
+			return false, t.syntaxError()
 		}
 		return true, nil
 	}
-	return false, t.fail()
+	return false, t.syntaxError()
 }
 
-func (t *text) expect(c byte) error {
-	if t.space() != c {
-		return t.fail()
+func (t *jsonReader) expect(c byte) error {
+	if t.skipSpace() != c {
+		return t.syntaxError()
 	}
 	t.at++
 	return nil
 }
 
 // object calls field for each key; field reads the value. The key is valid during the call.
-func (t *text) object(field func(key []byte) error) error {
+func (t *jsonReader) readObject(field func(key []byte) error) error {
 	if err := t.expect('{'); err != nil {
 		return err
 	}
 	var buf []byte
 	for first := true; ; first = false {
-		more, err := t.next(first, '}')
+		more, err := t.nextElement(first, '}')
 		if err != nil || !more {
 			return err
 		}
-		buf, err = t.string(buf[:0])
+		buf, err = t.appendString(buf[:0])
 		if err != nil {
 			return err
 		}
@@ -78,12 +78,12 @@ func (t *text) object(field func(key []byte) error) error {
 	}
 }
 
-func (t *text) array(element func() error) error {
+func (t *jsonReader) readArray(element func() error) error {
 	if err := t.expect('['); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
-		more, err := t.next(first, ']')
+		more, err := t.nextElement(first, ']')
 		if err != nil || !more {
 			return err
 		}
@@ -94,7 +94,7 @@ func (t *text) array(element func() error) error {
 }
 
 // string appends the next string, decoded, to dst.
-func (t *text) string(dst []byte) ([]byte, error) {
+func (t *jsonReader) appendString(dst []byte) ([]byte, error) {
 	if err := t.expect('"'); err != nil {
 		return dst, err
 	}
@@ -105,17 +105,17 @@ func (t *text) string(dst []byte) ([]byte, error) {
 			t.at++
 			return append(dst, t.src[start:t.at-1]...), nil
 		case c == '\\':
-			return t.escaped(dst, start)
+			return t.appendEscaped(dst, start)
 		case c < 0x20:
-			return dst, t.fail()
+			return dst, t.syntaxError()
 		}
 	}
 
-	return dst, t.fail()
+	return dst, t.syntaxError()
 }
 
 // escaped is the rare case of string: find its end, and let encoding/json decode it.
-func (t *text) escaped(dst []byte, start int) ([]byte, error) {
+func (t *jsonReader) appendEscaped(dst []byte, start int) ([]byte, error) {
 	for ; t.at < len(t.src) && t.src[t.at] != '"'; t.at++ {
 		if t.src[t.at] == '\\' {
 			t.at++
@@ -123,33 +123,33 @@ func (t *text) escaped(dst []byte, start int) ([]byte, error) {
 	}
 
 	if t.at >= len(t.src) {
-		return dst, t.fail()
+		return dst, t.syntaxError()
 	}
 
 	t.at++
 	var s string
 	if err := json.Unmarshal(t.src[start-1:t.at], &s); err != nil {
-		return dst, t.fail()
+		return dst, t.syntaxError()
 	}
 	return append(dst, s...), nil
 }
 
 // uint reads a number that must be a whole one of at most 2^31-1.
-func (t *text) uint() (uint32, error) {
-	t.space()
+func (t *jsonReader) readUint() (uint32, error) {
+	t.skipSpace()
 	start, v := t.at, uint64(0)
 	for ; t.at < len(t.src) && t.src[t.at]-'0' < 10 && v < 1<<31; t.at++ {
 		v = v*10 + uint64(t.src[t.at]-'0')
 	}
 	if t.at == start || v >= 1<<31 {
-		return 0, t.fail()
+		return 0, t.syntaxError()
 	}
 	return uint32(v), nil
 }
 
 // value skips one value, whose inside is not looked at, and returns its bytes.
-func (t *text) value() ([]byte, error) {
-	t.space()
+func (t *jsonReader) skipValue() ([]byte, error) {
+	t.skipSpace()
 	start, depth := t.at, 0
 	for t.at < len(t.src) {
 		switch t.src[t.at] {
@@ -178,11 +178,11 @@ func (t *text) value() ([]byte, error) {
 		t.at++
 	}
 
-	return nil, t.fail()
+	return nil, t.syntaxError()
 }
 
 // done says whether nothing but white space is left.
-func (t *text) done() bool { return t.space() == 0 && t.at >= len(t.src) }
+func (t *jsonReader) atEnd() bool { return t.skipSpace() == 0 && t.at >= len(t.src) }
 
 func validText(b []byte) error {
 	if !utf8.Valid(b) {

@@ -18,7 +18,7 @@ var llamaPre = map[string]llamaPreTokenizer{}
 func init() {
 	split := func(scanners ...splitter) (stages []stage) {
 		for _, s := range scanners {
-			stages = append(stages, stage{kind: stageSplit, split: s, llama: true})
+			stages = append(stages, stage{kind: stageSplit, split: s, asLlama: true})
 		}
 		return stages
 	}
@@ -53,7 +53,7 @@ func digits1(s string, i int) int {
 	if c, n := classAt(s, i); c&number != 0 {
 		return i + n
 	}
-	return until(s, i, number)
+	return skipUntil(s, i, number)
 }
 
 // llamaO200k is what llama.cpp runs for [o200k]: marks are not letters, and only a to z and A
@@ -65,9 +65,9 @@ func digits1(s string, i int) int {
 func llamaO200k(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := llamaWord(s, i, c, n); end > 0 {
-		return end + optionalContraction(s, end)
+		return end + contractionAt(s, end)
 	}
-	return notWord200k(s, i, c, n, 3)
+	return o200kOther(s, i, c, n, 3)
 }
 
 // llamaTekken is the same of [tekken].
@@ -76,7 +76,7 @@ func llamaTekken(s string, i int) int {
 	if end := llamaWord(s, i, c, n); end > 0 {
 		return end
 	}
-	return notWord200k(s, i, c, n, 1)
+	return o200kOther(s, i, c, n, 1)
 }
 
 // llamaWord is the end of a match of the first two alternatives at s[i], 0 for none.
@@ -125,13 +125,13 @@ func llamaWord(s string, i int, c class, n int) int {
 // and with no other letter for the s of a contraction. Characters that would make a
 // difference are replaced by others as long, so that pieces have the same ends in both. Left
 // says which buffer may be written to (see rewrite).
-func (e *encoder) asLlamaSees(s string, left int) string {
+func (e *encoder) replaceForLlama(s string, left int) string {
 	for i := range len(s) {
 		if s[i] < 0xc5 {
 			continue
 		}
 		if r, _ := utf8.DecodeRuneInString(s[i:]); replacement(r) != r {
-			return e.rewrite(left, func(dst []byte) []byte {
+			return e.writeStage(left, func(dst []byte) []byte {
 				for i, r := range s {
 					if other := replacement(r); other != r {
 						dst = utf8.AppendRune(dst, other)
@@ -153,7 +153,7 @@ func replacement(r rune) rune {
 	switch {
 	case r == 'ſ':
 		return 'ß'
-	case r < 0x800 || !since16Blocks[r>>8] || !inRuns(since16[:], r):
+	case r < 0x800 || !addedIn16Blocks[r>>8] || !inRuns(addedIn16[:], r):
 		return r
 	case r < 0x10000:
 		return 0xffff
@@ -162,7 +162,7 @@ func replacement(r rune) rune {
 }
 
 // since16 are the characters that Unicode 16.0 added to 15.1.
-var since16 = [...][2]rune{
+var addedIn16 = [...][2]rune{
 	{0x897, 0x897}, {0x1b4e, 0x1b4f}, {0x1b7f, 0x1b7f}, {0x1c89, 0x1c8a}, {0x2427, 0x2429}, {0x31e4, 0x31e5}, {0xa7cb, 0xa7cd},
 	{0xa7da, 0xa7dc}, {0x105c0, 0x105f3}, {0x10d40, 0x10d65}, {0x10d69, 0x10d85}, {0x10d8e, 0x10d8f}, {0x10ec2, 0x10ec4},
 	{0x10efc, 0x10efc}, {0x11380, 0x11389}, {0x1138b, 0x1138b}, {0x1138e, 0x1138e}, {0x11390, 0x113b5}, {0x113b7, 0x113c0},
@@ -173,8 +173,8 @@ var since16 = [...][2]rune{
 	{0x1fadc, 0x1fadc}, {0x1fadf, 0x1fadf}, {0x1fae9, 0x1fae9}, {0x1fbcb, 0x1fbef},
 }
 
-var since16Blocks = func() (blocks [utf8.MaxRune>>8 + 1]bool) {
-	for _, run := range since16 {
+var addedIn16Blocks = func() (blocks [utf8.MaxRune>>8 + 1]bool) {
+	for _, run := range addedIn16 {
 		for b := run[0] >> 8; b <= run[1]>>8; b++ {
 			blocks[b] = true
 		}

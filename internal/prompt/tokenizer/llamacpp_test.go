@@ -31,7 +31,7 @@ func TestLlamaSplitters(t *testing.T) {
 				s += string(alphabet[r.IntN(len(alphabet))])
 			}
 			for i := 0; i < len(s); {
-				_, want := p.find(&search{}, s[i:], 0)
+				_, want := p.findMatch(&search{}, s[i:], 0)
 				got := split(s, i)
 				if got != i+want {
 					t.Fatalf("%.40s: %q at %d: piece %q, want %q", source, s, i, s[i:got], s[i:i+want])
@@ -49,11 +49,11 @@ func TestLlamaCharacterReplacement(t *testing.T) {
 	for s, want := range map[string]string{
 		"don't ſ\xff\xc5": "don't ß\xff\xc5", "\u1c89\u0301\U000105c0x": "\uffff\u0301\U0001ffffx", "中文 \u0377 é": "中文 \u0377 é", "": "",
 	} {
-		if got := e.asLlamaSees(s, 0); got != want {
+		if got := e.replaceForLlama(s, 0); got != want {
 			t.Errorf("%q is seen as %q, want %q", s, got, want)
 		}
 	}
-	for _, run := range since16 {
+	for _, run := range addedIn16 {
 		for _, r := range run {
 			if c := classOf(replacement(r)); c != 0 || len(string(replacement(r))) != len(string(r)) {
 				t.Errorf("%U is seen as %U", r, replacement(r))
@@ -67,7 +67,7 @@ func bpeFile(pre string, merges ...string) *ggufFile {
 	tokens := []string{"<|im_end|>", "<user>"}
 	types := []int32{typeControl, typeUser}
 	for b := range 256 {
-		tokens = append(tokens, string(byteLevel.char[b]))
+		tokens = append(tokens, string(byteLevel.charOf[b]))
 	}
 	for _, m := range merges {
 		tokens = append(tokens, strings.ReplaceAll(m, " ", ""))

@@ -41,13 +41,13 @@ func readFile(src []byte) (*file, error) {
 		return nil, err
 	}
 	f := &file{}
-	t := text{src: src}
-	err := t.object(func(key []byte) error {
+	t := jsonReader{src: src}
+	err := t.readObject(func(key []byte) error {
 		k := string(key)
 		if k == "model" {
-			return f.Model.read(&t)
+			return f.Model.readFrom(&t)
 		}
-		raw, err := t.value()
+		raw, err := t.skipValue()
 		if err != nil {
 			return err
 		}
@@ -62,17 +62,17 @@ func readFile(src []byte) (*file, error) {
 		return nil
 	})
 
-	if err == nil && !t.done() {
-		err = t.fail()
+	if err == nil && !t.atEnd() {
+		err = t.syntaxError()
 	}
 	return f, err
 }
 
-func (m *modelConfig) read(t *text) error {
+func (m *modelConfig) readFrom(t *jsonReader) error {
 	rest := []byte{'{'}
-	err := t.object(func(key []byte) error {
+	err := t.readObject(func(key []byte) error {
 		k := string(key)
-		raw, err := t.value()
+		raw, err := t.skipValue()
 		switch {
 		case err != nil:
 			return err
@@ -100,7 +100,7 @@ func (m *modelConfig) read(t *text) error {
 
 // check refuses the models that are not byte-pair encoding as we do it. Such a model has its
 // symbols in bytes, where the pre-tokenizer is ByteLevel, or else in characters.
-func (m *modelConfig) check() error {
+func (m *modelConfig) checkSupported() error {
 	set := func(s *string) bool { return s != nil && *s != "" }
 	switch {
 	case m.Type != "BPE" && m.Type != "":
@@ -119,24 +119,24 @@ func (m *modelConfig) check() error {
 // Load reads a tokenizer.json. It keeps no reference to src. An error names the part that
 // cannot be done exactly.
 func Load(src []byte) (*Tokenizer, error) {
-	t, err := load(src)
+	t, err := loadFile(src)
 	if err != nil {
 		return nil, fmt.Errorf("load tokenizer.json: %w", err)
 	}
 	return t, nil
 }
 
-func load(src []byte) (*Tokenizer, error) {
+func loadFile(src []byte) (*Tokenizer, error) {
 	f, err := readFile(src)
 	if err != nil {
 		return nil, err
 	}
-	if err = f.Model.check(); err != nil {
+	if err = f.Model.checkSupported(); err != nil {
 		return nil, err
 	}
 
 	t := &Tokenizer{encoders: newEncoders(), ignoreMerges: f.Model.IgnoreMerges}
-	t.steps, err = readNormalizer(nil, f.Normalizer)
+	t.normalSteps, err = readNormalizer(nil, f.Normalizer)
 	if err != nil {
 		return nil, err
 	}
@@ -153,20 +153,20 @@ func load(src []byte) (*Tokenizer, error) {
 	}
 
 	for i := range t.stages {
-		if t.stages[i].scheme == prependFirst && !keepsBeginning(t.steps) {
+		if t.stages[i].scheme == prependFirst && !keepsBeginning(t.normalSteps) {
 			return nil, errors.New("pre_tokenizer Metaspace with prepend_scheme first, after a normalizer that may change where a " +
 				"text begins, is not supported")
 		}
 	}
 
-	if ofBytes != t.decoding.bytes {
+	if ofBytes != t.decoding.byteLevel {
 		return nil, errors.New("one of pre_tokenizer and decoder is ByteLevel and the other is not, which is not supported")
 	}
 
-	t.spell = byteLevel
+	t.alphabet = byteLevel
 	if !ofBytes {
-		t.spell = plainText
-		t.fold(f)
+		t.alphabet = plainText
+		t.foldSpaces(f)
 	}
 	if err = t.loadModel(&f.Model); err != nil {
 		return nil, err
@@ -184,12 +184,12 @@ func load(src []byte) (*Tokenizer, error) {
 
 // fold arranges that spaces are taken for the ▁ that they become, rather than written as it,
 // where nothing between would see the difference.
-func (t *Tokenizer) fold(f *file) {
+func (t *Tokenizer) foldSpaces(f *file) {
 	if t.ignoreMerges {
 		return // whole words are looked up as they are spelled
 	}
 	if len(t.stages) == 1 && t.stages[0].kind == stageMetaspace {
-		t.spell = markedText
+		t.alphabet = markedText
 		return
 	}
 
@@ -200,38 +200,38 @@ func (t *Tokenizer) fold(f *file) {
 	}
 
 	for i := range t.stages {
-		if st := &t.stages[i]; st.kind != stageMatch || st.find != literal(" ") || st.invert {
+		if st := &t.stages[i]; st.kind != stageMatch || st.finder != literal(" ") || st.invert {
 			return
 		}
 	}
 
-	if steps, ok := foldable(t.steps); ok {
-		t.steps = steps
+	if steps, ok := foldable(t.normalSteps); ok {
+		t.normalSteps = steps
 		t.stages = nil
-		t.spell = markedText
+		t.alphabet = markedText
 	}
 }
 
 func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
-	t.vocab, err = readVocabulary(m.vocab, t.spell)
+	t.vocab, err = readVocabulary(m.vocab, t.alphabet)
 	if err != nil {
 		return fmt.Errorf("model.vocab: %w", err)
 	}
 
-	if t.spell == byteLevel {
+	if t.alphabet == byteLevel {
 		err = t.loadBytesModel(m)
 	} else {
 		err = t.loadCharsModel(m)
 	}
 
 	if err == nil {
-		t.markWhole(m.IgnoreMerges && t.chars == nil)
+		t.findWholePieces(m.IgnoreMerges && t.chars == nil)
 	}
 	return err
 }
 
 func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
-	t.merges, err = readMerges(m.merges, t.spell, t.vocab, nil)
+	t.merges, err = readMerges(m.merges, t.alphabet, t.vocab, nil)
 	if err != nil {
 		return fmt.Errorf("model.merges: %w", err)
 	}
@@ -250,10 +250,10 @@ func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
 func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 	c := newChars()
 	t.chars = c
-	c.marked = t.spell == markedText
-	c.fallback = m.ByteFallback
-	c.fused = m.FuseUnk
-	c.loose = !m.ByteFallback
+	c.markedSpaces = t.alphabet == markedText
+	c.byteFallback = m.ByteFallback
+	c.fuseUnknown = m.FuseUnk
+	c.unknownMayJoin = !m.ByteFallback
 	t.byteTokens = map[uint32]byte{}
 
 	for i := range t.vocab.spans {
@@ -261,32 +261,32 @@ func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 		if !t.vocab.has(id) {
 			continue
 		}
-		text := t.vocab.bytes(id)
+		text := t.vocab.bytesOf(id)
 		if b, ok := byteToken(text); ok {
 			t.byteTokens[id] = b
 		}
-		if r, n := utf8.DecodeRune(text); n == len(text) && !t.vocab.isOdd(id) {
-			c.set(r, id)
+		if r, n := utf8.DecodeRune(text); n == len(text) && !t.vocab.isUnspellable(id) {
+			c.setSymbol(r, id)
 		}
 	}
 
-	for b := range c.bytes {
-		c.bytes[b] = t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
-		c.loose = c.loose || c.bytes[b] == none && inUTF8(byte(b))
+	for b := range c.byteIDs {
+		c.byteIDs[b] = t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
+		c.unknownMayJoin = c.unknownMayJoin || c.byteIDs[b] == none && inUTF8(byte(b))
 	}
 	if m.UnkToken != nil {
-		c.unknown = t.vocab.id(t.spell, []byte(*m.UnkToken))
+		c.unknown = t.vocab.idOfSpelling(t.alphabet, []byte(*m.UnkToken))
 		if c.unknown == none {
 			return fmt.Errorf("model.unk_token %q is not in the vocabulary", *m.UnkToken)
 		}
 	}
 
-	t.merges, err = readMerges(m.merges, t.spell, t.vocab, func(l, r []byte, left, right uint32) {
+	t.merges, err = readMerges(m.merges, t.alphabet, t.vocab, func(l, r []byte, left, right uint32) {
 		a, _ := utf8.DecodeLastRune(l)
 		b, _ := utf8.DecodeRune(r)
-		c.join(a, b)
-		c.loose = c.loose || left == c.unknown || right == c.unknown || slices.Contains(c.bytes[:], left) ||
-			slices.Contains(c.bytes[:], right)
+		c.markJoined(a, b)
+		c.unknownMayJoin = c.unknownMayJoin || left == c.unknown || right == c.unknown || slices.Contains(c.byteIDs[:], left) ||
+			slices.Contains(c.byteIDs[:], right)
 	})
 
 	if err != nil {
@@ -309,29 +309,29 @@ func inUTF8(b byte) bool { return b < 0xc0 || b > 0xc1 && b < 0xf5 }
 
 // markWhole finds the tokens that a piece equal to them becomes: those that merging makes of
 // their own bytes, or all where the file says to ignore merges.
-func (t *Tokenizer) markWhole(ignoreMerges bool) {
-	t.whole = make(idSet, len(t.vocab.spans)/64+1)
+func (t *Tokenizer) findWholePieces(ignoreMerges bool) {
+	t.wholePieces = make(idSet, len(t.vocab.spans)/64+1)
 	e := encoder{t: t}
 	for i := range t.vocab.spans {
 		id := uint32(i)
-		if !t.vocab.has(id) || t.vocab.isOdd(id) {
+		if !t.vocab.has(id) || t.vocab.isUnspellable(id) {
 			continue
 		}
 		if ignoreMerges {
-			t.whole.add(id)
-		} else if t.mergesToItself(&e, id) {
-			t.whole.add(id)
+			t.wholePieces.add(id)
+		} else if t.encodesToItself(&e, id) {
+			t.wholePieces.add(id)
 		}
 	}
 }
 
-func (t *Tokenizer) mergesToItself(e *encoder, id uint32) bool {
+func (t *Tokenizer) encodesToItself(e *encoder, id uint32) bool {
 	if t.chars == nil {
-		out := e.merge(t.vocab.bytes(id))
+		out := e.mergeBytes(t.vocab.bytesOf(id))
 		return len(out) == 1 && out[0] == id
 	}
 	e.out = e.out[:0]
-	e.mergeChars(t.vocab.bytes(id))
+	e.encodeChars(t.vocab.bytesOf(id))
 	return len(e.out) == 1 && e.out[0] == id
 }
 
@@ -361,7 +361,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 
 	for _, content := range order {
 		a := last[content]
-		id := t.vocab.id(t.spell, []byte(content))
+		id := t.vocab.idOfSpelling(t.alphabet, []byte(content))
 		if id == none {
 			id = next
 			next++
@@ -372,7 +372,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		where, pattern := t.added, content
 		if a.Normalized {
 			where = t.normalized
-			pattern = strings.Clone(scratch.normalized(content, t.steps))
+			pattern = strings.Clone(scratch.normalize(content, t.normalSteps))
 			if pattern == "" {
 				return fmt.Errorf("added token %q is nothing once it is normalized", content)
 			}
@@ -380,7 +380,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		if err := where.add(a, pattern); err != nil {
 			return err
 		}
-		t.addedIDs[content], t.addedBytes[id] = id, t.spelled(pattern)
+		t.addedIDs[content], t.addedBytes[id] = id, t.decodedBytes(pattern)
 		if t.chars != nil {
 			delete(t.byteTokens, id)
 			if b, ok := byteToken([]byte(pattern)); ok {
@@ -401,8 +401,8 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 }
 
 // spelled is what a token of the file decodes to: for bytes, those it spells.
-func (t *Tokenizer) spelled(token string) []byte {
-	if t.spell == byteLevel {
+func (t *Tokenizer) decodedBytes(token string) []byte {
+	if t.alphabet == byteLevel {
 		if b, ok := byteLevel.decode(nil, []byte(token)); ok {
 			return b
 		}

@@ -30,21 +30,21 @@ func buildNFC() *nfcTables {
 	for _, run := range combiningRuns {
 		for r := run.lo; r <= run.hi; r++ {
 			t.combining[r] = run.class
-			t.mark(r)
+			t.markUnsafe(r)
 		}
 	}
 
 	for _, s := range onlyDecompositions {
 		r, n := utf8.DecodeRuneInString(s)
 		t.decompose[r] = s[n:]
-		t.mark(r)
+		t.markUnsafe(r)
 	}
 
 	first := make(map[rune][2]rune, len(compositions))
 	for _, c := range compositions {
 		t.compose[[2]rune{c[0], c[1]}] = c[2]
 		first[c[2]] = [2]rune{c[0], c[1]}
-		t.mark(c[1])
+		t.markUnsafe(c[1])
 	}
 
 	var full func(r rune) string
@@ -62,20 +62,20 @@ func buildNFC() *nfcTables {
 		t.decompose[r] = full(r)
 	}
 	for r := rune(hangulV); r < hangulV+countV; r++ {
-		t.mark(r)
+		t.markUnsafe(r)
 	}
 
 	for r := rune(hangulT + 1); r < hangulT+countT; r++ {
-		t.mark(r)
+		t.markUnsafe(r)
 	}
 	return t
 }
 
-func (t *nfcTables) mark(r rune) { t.unsafe[r>>6] |= 1 << (r & 63) }
+func (t *nfcTables) markUnsafe(r rune) { t.unsafe[r>>6] |= 1 << (r & 63) }
 
 // normal says whether s is certainly its own NFC. It may say no where a full look would say
 // yes; text without marks is always answered yes.
-func (t *nfcTables) normal(s string) bool {
+func (t *nfcTables) isNormal(s string) bool {
 	for i := 0; i < len(s); {
 		// Everything below U+0300 stands for itself.
 		if s[i] < 0xcc {
@@ -104,7 +104,7 @@ const runeBits = 24
 
 // nfc returns s in NFC; the result is valid until the next call. Bytes that are not UTF-8
 // become U+FFFD.
-func (n *normalizer) nfc(s string) []byte {
+func (n *normalizer) normalize(s string) []byte {
 	n.pending = n.pending[:0]
 	n.sorted = 0
 	n.out = n.out[:0]
@@ -147,7 +147,7 @@ func (n *normalizer) decompose(r rune) {
 func (n *normalizer) add(r rune) {
 	c := uint32(nfc.combining[r])
 	if c == 0 {
-		n.sort()
+		n.sortMarks()
 		n.sorted++
 	}
 	n.pending = append(n.pending, c<<runeBits|uint32(r))
@@ -155,14 +155,14 @@ func (n *normalizer) add(r rune) {
 
 // sort puts the marks after the last starter into canonical order: by class, otherwise as
 // they came. A sort rather than insertions, because a text may be nothing but marks.
-func (n *normalizer) sort() {
+func (n *normalizer) sortMarks() {
 	slices.SortStableFunc(n.pending[n.sorted:], func(a, b uint32) int { return int(a>>runeBits) - int(b>>runeBits) })
 	n.sorted = len(n.pending)
 }
 
 // flush composes what is pending and writes it out.
 func (n *normalizer) flush() {
-	n.sort()
+	n.sortMarks()
 	marks := uint32(0)
 	starter := -1
 	kept := 0 // marks: class of the mark kept last after the starter

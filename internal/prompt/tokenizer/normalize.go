@@ -11,7 +11,7 @@ import (
 // normalStep is one step of a normalizer.
 type normalStep struct {
 	kind        normalKind
-	find        finder // normalReplace
+	finder      finder // normalReplace
 	to          string // normalReplace, normalPrepend
 	left, right bool   // normalStrip
 }
@@ -66,7 +66,7 @@ func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, erro
 		if err != nil {
 			return nil, fmt.Errorf("normalizer Replace: %w", err)
 		}
-		return append(steps, normalStep{kind: normalReplace, find: find, to: c.Content}), nil
+		return append(steps, normalStep{kind: normalReplace, finder: find, to: c.Content}), nil
 	case "Sequence":
 		var err error
 		for i := range c.Normalizers {
@@ -83,35 +83,35 @@ func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, erro
 
 // marksSpaces says whether a step writes ▁ for each space and does nothing else.
 func (st *normalStep) marksSpaces() bool {
-	return st.kind == normalReplace && st.find == literal(" ") && st.to == lowerBlock
+	return st.kind == normalReplace && st.finder == literal(" ") && st.to == lowerBlock
 }
 
 // normalized is s after the steps; it is valid until the next call.
-func (e *encoder) normalized(s string, steps []normalStep) string {
+func (e *encoder) normalize(s string, steps []normalStep) string {
 	for i := range steps {
 		if s == "" {
 			break
 		}
 		switch st := &steps[i]; st.kind {
 		case normalNFC:
-			if !nfc.normal(s) {
-				b := e.nfc.nfc(s)
+			if !nfc.isNormal(s) {
+				b := e.nfc.normalize(s)
 				s = unsafe.String(unsafe.SliceData(b), len(b))
 			}
 		case normalPrepend:
-			s = e.normal(func(dst []byte) []byte { return append(append(dst, st.to...), s...) })
+			s = e.writeNormalized(func(dst []byte) []byte { return append(append(dst, st.to...), s...) })
 		case normalReplace:
-			s = e.normal(func(dst []byte) []byte { return e.replaced(dst, s, st) })
+			s = e.writeNormalized(func(dst []byte) []byte { return e.appendReplaced(dst, s, st) })
 		case normalStrip:
-			s = st.stripped(s)
+			s = st.strip(s)
 		}
 	}
 	return s
 }
 
-func (st *normalStep) stripped(s string) string {
+func (st *normalStep) strip(s string) string {
 	if st.left {
-		s = s[while(s, 0, space):]
+		s = s[skipWhile(s, 0, space):]
 	}
 	if st.right {
 		s = trimSpaceRight(s)
@@ -121,19 +121,19 @@ func (st *normalStep) stripped(s string) string {
 
 // normal writes a text into one of two buffers, in turn: what is written is made of what was
 // written before.
-func (e *encoder) normal(write func([]byte) []byte) string {
-	b := write(e.normals[0][:0])
-	e.normals[0], e.normals[1] = e.normals[1], b
+func (e *encoder) writeNormalized(write func([]byte) []byte) string {
+	b := write(e.normalizeBuffers[0][:0])
+	e.normalizeBuffers[0], e.normalizeBuffers[1] = e.normalizeBuffers[1], b
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-func (e *encoder) replaced(dst []byte, s string, st *normalStep) []byte {
+func (e *encoder) appendReplaced(dst []byte, s string, st *normalStep) []byte {
 	if st.marksSpaces() {
 		return appendMarked(dst, s)
 	}
-	m := e.takeSearch()
+	m := e.acquireSearch()
 	for i := 0; i < len(s); {
-		start, end := st.find.find(m, s, i)
+		start, end := st.finder.findMatch(m, s, i)
 		dst = append(dst, s[i:start]...)
 		if end > start {
 			dst = append(dst, st.to...)
@@ -141,7 +141,7 @@ func (e *encoder) replaced(dst []byte, s string, st *normalStep) []byte {
 		i = end
 	}
 
-	e.giveSearch(m)
+	e.releaseSearch(m)
 	return dst
 }
 
@@ -166,7 +166,7 @@ func foldable(steps []normalStep) (folded []normalStep, ok bool) {
 // keepsBeginning says whether what begins a text still stands for the beginning after steps.
 func keepsBeginning(steps []normalStep) bool {
 	for _, st := range steps {
-		l, isLiteral := st.find.(literal)
+		l, isLiteral := st.finder.(literal)
 		if st.kind != normalNFC && (st.kind != normalReplace || st.to == "" || !isLiteral || utf8.RuneCountInString(string(l)) != 1) {
 			return false
 		}

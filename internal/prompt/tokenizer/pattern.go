@@ -43,12 +43,12 @@ const (
 )
 
 type inst struct {
-	op       instOp
-	mode     greed
-	set      *charset
-	min, max int32
-	x, y     int32
-	index    int32 // of a split, for what is known to fail
+	op         instOp
+	mode       greed
+	set        *charset
+	min, max   int32
+	x, y       int32
+	splitIndex int32 // of a split, for what is known to fail
 }
 
 // Bounds on an expression: counted repetitions are written out, and a set is some 35 KB.
@@ -81,26 +81,26 @@ const (
 )
 
 // shortest is the length in characters of the shortest match.
-func (n *expr) shortest() int {
+func (n *expr) minLength() int {
 	switch n.kind {
 	case nodeSet:
 		return 1
 	case nodeSequence:
 		sum := 0
 		for _, s := range n.subs {
-			sum += s.shortest()
+			sum += s.minLength()
 		}
 		return min(sum, maxInst)
 	case nodeChoice:
 		least := maxInst
 		for _, s := range n.subs {
-			least = min(least, s.shortest())
+			least = min(least, s.minLength())
 		}
 		return least
 	case nodeRepeat:
-		return min(n.min*n.subs[0].shortest(), maxInst)
+		return min(n.min*n.subs[0].minLength(), maxInst)
 	case nodeAtomic:
-		return n.subs[0].shortest()
+		return n.subs[0].minLength()
 	}
 	return 0
 }
@@ -112,18 +112,18 @@ func parsePattern(source string) (*pattern, error) {
 		return nil, fmt.Errorf("the expression %.80s… is not supported: it is too long", source)
 	}
 
-	root, err := r.choice(0)
+	root, err := r.readChoice(0)
 	if err == nil && r.at < len(r.src) {
 		err = errors.New("unmatched )")
 	}
-	if err == nil && root.shortest() == 0 {
+	if err == nil && root.minLength() == 0 {
 		err = errors.New("it may match nothing at all")
 	}
 
 	if err == nil {
 		p := &pattern{}
 		p.emit(root)
-		p.add(inst{op: opMatch})
+		p.emitInst(inst{op: opMatch})
 		if len(p.prog) <= maxInst && len(p.sets) <= maxSets {
 			return p, nil
 		}
@@ -133,7 +133,7 @@ func parsePattern(source string) (*pattern, error) {
 	return nil, fmt.Errorf("the expression %s is not supported: %w", source, err)
 }
 
-func (p *pattern) add(i inst) int32 {
+func (p *pattern) emitInst(i inst) int32 {
 	if len(p.prog) <= maxInst {
 		p.prog = append(p.prog, i)
 	}
@@ -158,7 +158,7 @@ func (p *pattern) charset(s runs) *charset {
 	return set
 }
 
-func (p *pattern) here() int32 { return int32(len(p.prog)) }
+func (p *pattern) nextPC() int32 { return int32(len(p.prog)) }
 
 // emit writes the instructions of n.
 func (p *pattern) emit(n *expr) {
@@ -167,7 +167,7 @@ func (p *pattern) emit(n *expr) {
 	}
 	switch n.kind {
 	case nodeSet:
-		p.add(inst{op: opSet, set: p.charset(n.chars)})
+		p.emitInst(inst{op: opSet, set: p.charset(n.chars)})
 	case nodeSequence:
 		for _, s := range n.subs {
 			p.emit(s)
@@ -177,7 +177,7 @@ func (p *pattern) emit(n *expr) {
 	case nodeRepeat:
 		p.emitRepeat(n)
 	case nodeAssert:
-		p.add(inst{op: opAssert, min: int32(n.min)})
+		p.emitInst(inst{op: opAssert, min: int32(n.min)})
 	default:
 		i := inst{op: opLook}
 		if n.kind == nodeLookNot {
@@ -191,10 +191,10 @@ func (p *pattern) emit(n *expr) {
 
 // emitInside writes an instruction that runs what follows it up to x on its own.
 func (p *pattern) emitInside(i inst, n *expr) {
-	at := p.add(i)
+	at := p.emitInst(i)
 	p.emit(n)
-	p.add(inst{op: opMatch})
-	p.prog[at].x = p.here()
+	p.emitInst(inst{op: opMatch})
+	p.prog[at].x = p.nextPC()
 }
 
 func (p *pattern) emitChoice(subs []*expr) {
@@ -204,21 +204,21 @@ func (p *pattern) emitChoice(subs []*expr) {
 			p.emit(s)
 			break
 		}
-		at := p.split()
-		p.prog[at].x = p.here()
+		at := p.emitSplit()
+		p.prog[at].x = p.nextPC()
 		p.emit(s)
-		ends = append(ends, p.add(inst{op: opJump}))
-		p.prog[at].y = p.here()
+		ends = append(ends, p.emitInst(inst{op: opJump}))
+		p.prog[at].y = p.nextPC()
 	}
 
 	for _, e := range ends {
-		p.prog[e].x = p.here()
+		p.prog[e].x = p.nextPC()
 	}
 }
 
-func (p *pattern) split() int32 {
+func (p *pattern) emitSplit() int32 {
 	p.splits++
-	return p.add(inst{op: opSplit, index: int32(p.splits - 1)})
+	return p.emitInst(inst{op: opSplit, splitIndex: int32(p.splits - 1)})
 }
 
 // emitRepeat writes a repetition: of single characters as one instruction, of others written
@@ -226,7 +226,7 @@ func (p *pattern) split() int32 {
 func (p *pattern) emitRepeat(n *expr) {
 	body := n.subs[0]
 	if body.kind == nodeSet {
-		p.add(inst{op: opLoop, mode: n.mode, set: p.charset(body.chars), min: int32(n.min), max: int32(n.max)})
+		p.emitInst(inst{op: opLoop, mode: n.mode, set: p.charset(body.chars), min: int32(n.min), max: int32(n.max)})
 		return
 	}
 
@@ -243,29 +243,29 @@ func (p *pattern) emitRepeat(n *expr) {
 	var ends []int32
 	leave := func(at int32) { // at has two ways: into the body, and out
 		if n.mode == lazy {
-			p.prog[at].y = p.here()
+			p.prog[at].y = p.nextPC()
 		} else {
-			p.prog[at].x = p.here()
+			p.prog[at].x = p.nextPC()
 		}
 		ends = append(ends, at)
 	}
 
 	if n.max < 0 {
-		at := p.split()
+		at := p.emitSplit()
 		leave(at)
 		p.emit(body)
-		p.add(inst{op: opJump, x: at})
+		p.emitInst(inst{op: opJump, x: at})
 	}
 
 	for range n.max - n.min {
-		leave(p.split())
+		leave(p.emitSplit())
 		p.emit(body)
 	}
 	for _, at := range ends {
 		if n.mode == lazy {
-			p.prog[at].x = p.here()
+			p.prog[at].x = p.nextPC()
 		} else {
-			p.prog[at].y = p.here()
+			p.prog[at].y = p.nextPC()
 		}
 	}
 }
@@ -281,4 +281,4 @@ const (
 	noWordEdge
 )
 
-var places = map[byte]int{'A': textStart, 'z': textEnd, 'Z': textLastEnd, 'b': wordEdge, 'B': noWordEdge}
+var assertEscapes = map[byte]int{'A': textStart, 'z': textEnd, 'Z': textLastEnd, 'b': wordEdge, 'B': noWordEdge}

@@ -9,12 +9,12 @@ import (
 )
 
 // class reads a bracket expression after its [.
-func (r *patternReader) class(depth int) (runs, error) {
-	if depth > maxNested {
+func (r *patternReader) readClass(depth int) (runs, error) {
+	if depth > maxDepth {
 		return nil, errors.New("it is nested too deeply")
 	}
 
-	negated := r.take("^")
+	negated := r.accept("^")
 	var s, sofar runs
 	intersect := false
 	for first := true; ; first = false {
@@ -23,7 +23,7 @@ func (r *patternReader) class(depth int) (runs, error) {
 			return nil, errors.New("unmatched [")
 		case r.peek() == ']' && first:
 			return nil, errors.New("a ] that begins a class")
-		case r.take("]"):
+		case r.accept("]"):
 			if intersect {
 				s = sofar.and(s)
 			}
@@ -31,7 +31,7 @@ func (r *patternReader) class(depth int) (runs, error) {
 				s = s.not()
 			}
 			return s, nil
-		case r.take("&&"):
+		case r.accept("&&"):
 			if intersect {
 				s = sofar.and(s)
 			}
@@ -41,7 +41,7 @@ func (r *patternReader) class(depth int) (runs, error) {
 			continue
 		}
 
-		more, err := r.member(depth)
+		more, err := r.readMember(depth)
 		if err != nil {
 			return nil, err
 		}
@@ -50,15 +50,15 @@ func (r *patternReader) class(depth int) (runs, error) {
 }
 
 // member reads a character, a range or a class inside brackets.
-func (r *patternReader) member(depth int) (runs, error) {
+func (r *patternReader) readMember(depth int) (runs, error) {
 	if strings.HasPrefix(r.src[r.at:], "[:") {
 		return nil, errors.New("a class by name, like [:alpha:]")
 	}
-	if r.take("[") {
-		return r.class(depth + 1)
+	if r.accept("[") {
+		return r.readClass(depth + 1)
 	}
 
-	s, single, err := r.element()
+	s, single, err := r.readElement()
 	if err != nil || r.peek() != '-' || strings.HasPrefix(r.src[r.at:], "-]") {
 		return s, err
 	}
@@ -74,7 +74,7 @@ func (r *patternReader) member(depth int) (runs, error) {
 		return nil, errors.New("a range that ends with a class")
 	}
 
-	t, single, err := r.element()
+	t, single, err := r.readElement()
 	if err != nil {
 		return nil, err
 	}
@@ -85,18 +85,18 @@ func (r *patternReader) member(depth int) (runs, error) {
 }
 
 // element reads one character or escape; single says that it is one character.
-func (r *patternReader) element() (s runs, single bool, err error) {
+func (r *patternReader) readElement() (s runs, single bool, err error) {
 	if r.peek() == '\\' {
-		return r.escape()
+		return r.readEscape()
 	}
-	c, err := r.rune()
+	c, err := r.readRune()
 	return runs{{c, c}}, true, err
 }
 
 var controlEscapes = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t', 'v': '\v', 'f': '\f', 'a': 7, 'e': 27}
 
 // escape reads what a backslash begins.
-func (r *patternReader) escape() (s runs, single bool, err error) {
+func (r *patternReader) readEscape() (s runs, single bool, err error) {
 	r.at++
 	c := r.peek()
 	if control, ok := controlEscapes[c]; ok {
@@ -106,7 +106,7 @@ func (r *patternReader) escape() (s runs, single bool, err error) {
 
 	switch c {
 	case 'p', 'P':
-		s, err = r.property()
+		s, err = r.readProperty()
 		return s, false, err
 	case 's', 'S', 'd', 'D', 'w', 'W':
 		r.at++
@@ -117,7 +117,7 @@ func (r *patternReader) escape() (s runs, single bool, err error) {
 		return s, false, nil
 	case 'x', 'u':
 		r.at++
-		char, err := r.hex(c)
+		char, err := r.readHex(c)
 		return runs{{char, char}}, true, err
 	}
 
@@ -136,7 +136,7 @@ func shorthand(c byte) (s runs) {
 		for _, r := range spaces {
 			s = append(s, [2]rune{r, r})
 		}
-		return s.tidy()
+		return s.merged()
 	case 'd':
 		return categoryRunsOf("Nd")
 	}
@@ -147,11 +147,11 @@ func shorthand(c byte) (s runs) {
 
 // hex reads \xHH, \x{H…} or \uHHHH after its letter. One \x of two digits above 7F would be a
 // byte, not a character.
-func (r *patternReader) hex(kind byte) (rune, error) {
+func (r *patternReader) readHex(kind byte) (rune, error) {
 	digits := 4
 	if kind == 'x' {
 		digits = 2
-		if r.take("{") {
+		if r.accept("{") {
 			digits = strings.IndexByte(r.src[r.at:], '}')
 		}
 	}
@@ -162,7 +162,7 @@ func (r *patternReader) hex(kind byte) (rune, error) {
 
 	v, err := strconv.ParseUint(r.src[r.at:r.at+digits], 16, 32)
 	r.at += digits
-	braces := kind == 'x' && r.take("}")
+	braces := kind == 'x' && r.accept("}")
 	if err != nil || !utf8.ValidRune(rune(v)) || v > utf8.MaxRune || kind == 'x' && !braces && v >= utf8.RuneSelf {
 		return 0, errors.New("a \\x or \\u that is no character")
 	}
@@ -170,7 +170,7 @@ func (r *patternReader) hex(kind byte) (rune, error) {
 }
 
 // property reads \p{Name}, \p{^Name} or \P{Name} from its p on.
-func (r *patternReader) property() (runs, error) {
+func (r *patternReader) readProperty() (runs, error) {
 	negated := r.peek() == 'P'
 	r.at++
 	end := strings.IndexByte(r.src[r.at:], '}')
@@ -235,12 +235,12 @@ func (r *patternReader) foldRune(c rune) (runs, error) {
 	}
 
 	for _, pair := range manyFolds {
-		if rune(pair[0]) == r.last|0x20 && rune(pair[1]) == c|0x20 {
+		if rune(pair[0]) == r.lastLiteral|0x20 && rune(pair[1]) == c|0x20 {
 			return nil, errFold
 		}
 	}
 
-	r.last = c
+	r.lastLiteral = c
 	return s, nil
 }
 
@@ -263,5 +263,5 @@ func foldClass(s runs) (runs, error) {
 		}
 	}
 
-	return out.tidy(), nil
+	return out.merged(), nil
 }

@@ -19,8 +19,8 @@ type search struct {
 	failed [][2]int32
 	// dead has a bit for each split and position from which nothing matches. It is kept once
 	// steps are many; most texts never come to that.
-	dead  []uint64
-	steps int
+	deadEnds []uint64
+	steps    int
 }
 
 // choice is something to come back to.
@@ -34,14 +34,14 @@ type choice struct {
 type choiceKind uint8
 
 const (
-	wayOn      choiceKind = iota // go on at pc from hi
-	wayShorter                   // a greedy loop's: go on at pc from hi, then from before it, down to lo
-	wayLonger                    // a lazy loop's: take one more character at hi
-	wayNone                      // all ways of the loop or split at pc have failed
+	choiceResume  choiceKind = iota // go on at pc from hi
+	choiceShorten                   // a greedy loop's: go on at pc from hi, then from before it, down to lo
+	choiceExtend                    // a lazy loop's: take one more character at hi
+	choiceFailed                    // all ways of the loop or split at pc have failed
 )
 
 // begin makes ready to search s.
-func (m *search) begin(p *pattern, s string) {
+func (m *search) reset(p *pattern, s string) {
 	m.p = p
 	m.s = s
 	m.steps = 0
@@ -53,16 +53,16 @@ func (m *search) begin(p *pattern, s string) {
 	for i := range m.failed {
 		m.failed[i] = [2]int32{0, -1}
 	}
-	m.dead = m.dead[:0]
-	if cap(m.dead) > 1<<16 {
-		m.dead = nil
+	m.deadEnds = m.deadEnds[:0]
+	if cap(m.deadEnds) > 1<<16 {
+		m.deadEnds = nil
 	}
 }
 
 // find is the first match at or after i; start is len(s) where there is none.
-func (m *search) find(i int) (start, end int) {
+func (m *search) findMatch(i int) (start, end int) {
 	for i < len(m.s) {
-		if end := m.run(0, int32(i)); end > int32(i) {
+		if end := m.matchAt(0, int32(i)); end > int32(i) {
 			return i, int(end)
 		}
 		_, n := utf8.DecodeRuneInString(m.s[i:])
@@ -73,7 +73,7 @@ func (m *search) find(i int) (start, end int) {
 
 // run is the end of the match from pc at pos, or -1. It recurses only into groups that look
 // ahead or never come back, which are nested as deeply as the expression says.
-func (m *search) run(pc, pos int32) int32 {
+func (m *search) matchAt(pc, pos int32) int32 {
 	base := len(m.stack)
 	for {
 		m.steps++
@@ -81,38 +81,38 @@ func (m *search) run(pc, pos int32) int32 {
 		ok := true
 		switch i.op {
 		case opSet:
-			n := i.set.at(m.s, int(pos))
+			n := i.set.lengthAt(m.s, int(pos))
 			ok = n > 0
 			pos, pc = pos+int32(n), pc+1
 		case opLoop:
-			pos, ok = m.loop(i, pc, pos)
+			pos, ok = m.runLoop(i, pc, pos)
 			if ok {
 				pc++
 			}
 		case opSplit:
-			ok = !m.isDead(i, pos)
+			ok = !m.isDeadEnd(i, pos)
 			if ok {
-				m.split(i, pc, pos)
+				m.pushSplit(i, pc, pos)
 				pc = i.x
 			}
 		case opJump:
 			pc = i.x
 		case opLook:
-			ok = (m.run(pc+1, pos) >= 0) == (i.min == 0)
+			ok = (m.matchAt(pc+1, pos) >= 0) == (i.min == 0)
 			pc = i.x
 		case opAtomic:
-			pos = m.run(pc+1, pos)
+			pos = m.matchAt(pc+1, pos)
 			ok = pos >= 0
 			pc = i.x
 		case opAssert:
-			ok = m.place(int(i.min), int(pos))
+			ok = m.assertHolds(int(i.min), int(pos))
 			pc++
 		case opMatch:
 			m.stack = m.stack[:base]
 			return pos
 		}
 		if !ok {
-			pc, pos = m.back(base)
+			pc, pos = m.backtrack(base)
 			if pc < 0 {
 				return -1
 			}
@@ -121,10 +121,10 @@ func (m *search) run(pc, pos int32) int32 {
 }
 
 // loop takes the characters of a loop and notes what else it could have taken.
-func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
+func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	at, count := pos, int32(0)
 	for ; count < i.min; count++ {
-		n := i.set.at(m.s, int(at))
+		n := i.set.lengthAt(m.s, int(at))
 		if n == 0 {
 			return pos, false
 		}
@@ -140,7 +140,7 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 	}
 
 	if i.mode == lazy {
-		m.stack = append(m.stack, choice{pc: pc, lo: at, hi: at, count: count, kind: wayLonger})
+		m.stack = append(m.stack, choice{pc: pc, lo: at, hi: at, count: count, kind: choiceExtend})
 		return at, true
 	}
 
@@ -150,7 +150,7 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 		if known {
 			break
 		}
-		n := i.set.at(m.s, int(at))
+		n := i.set.lengthAt(m.s, int(at))
 		if n == 0 {
 			break
 		}
@@ -164,33 +164,33 @@ func (m *search) loop(i *inst, pc, pos int32) (int32, bool) {
 			if known {
 				end = failed[1]
 			}
-			m.stack = append(m.stack, choice{pc: pc, lo: least, hi: end, kind: wayNone})
+			m.stack = append(m.stack, choice{pc: pc, lo: least, hi: end, kind: choiceFailed})
 		}
 		if at > least {
-			m.stack = append(m.stack, choice{pc: pc + 1, lo: least, hi: at, kind: wayShorter})
+			m.stack = append(m.stack, choice{pc: pc + 1, lo: least, hi: at, kind: choiceShorten})
 		}
 	}
 
 	return at, !known
 }
 
-func (m *search) split(i *inst, pc, pos int32) {
-	if m.keepsDead() {
-		m.stack = append(m.stack, choice{pc: pc, lo: pos, hi: pos, kind: wayNone})
+func (m *search) pushSplit(i *inst, pc, pos int32) {
+	if m.recordsDeadEnds() {
+		m.stack = append(m.stack, choice{pc: pc, lo: pos, hi: pos, kind: choiceFailed})
 	}
-	m.stack = append(m.stack, choice{pc: i.y, lo: pos, hi: pos, kind: wayOn})
+	m.stack = append(m.stack, choice{pc: i.y, lo: pos, hi: pos, kind: choiceResume})
 }
 
 // back takes the last choice that is left.
-func (m *search) back(base int) (pc, pos int32) {
+func (m *search) backtrack(base int) (pc, pos int32) {
 	for len(m.stack) > base {
 		c := &m.stack[len(m.stack)-1]
 		switch c.kind {
-		case wayOn:
+		case choiceResume:
 			pc, pos = c.pc, c.hi
 			m.stack = m.stack[:len(m.stack)-1]
 			return pc, pos
-		case wayShorter:
+		case choiceShorten:
 			_, n := utf8.DecodeLastRuneInString(m.s[:c.hi])
 			c.hi -= int32(n)
 			pc, pos = c.pc, c.hi
@@ -198,12 +198,12 @@ func (m *search) back(base int) (pc, pos int32) {
 				m.stack = m.stack[:len(m.stack)-1]
 			}
 			return pc, pos
-		case wayLonger:
-			if m.longer(c) {
+		case choiceExtend:
+			if m.extendLazy(c) {
 				return c.pc + 1, c.hi
 			}
-		case wayNone:
-			m.fail(c)
+		case choiceFailed:
+			m.recordFailure(c)
 		}
 		m.stack = m.stack[:len(m.stack)-1]
 	}
@@ -212,9 +212,9 @@ func (m *search) back(base int) (pc, pos int32) {
 
 // longer takes one more character of a lazy loop, if there is one; if not, all its ends have
 // failed.
-func (m *search) longer(c *choice) bool {
+func (m *search) extendLazy(c *choice) bool {
 	i := &m.p.prog[c.pc]
-	n := int32(i.set.at(m.s, int(c.hi)))
+	n := int32(i.set.lengthAt(m.s, int(c.hi)))
 	if i.max >= 0 {
 		c.hi += n
 		c.count++
@@ -234,42 +234,42 @@ func (m *search) longer(c *choice) bool {
 }
 
 // fail remembers that all ways of a loop or split have failed.
-func (m *search) fail(c *choice) {
+func (m *search) recordFailure(c *choice) {
 	i := &m.p.prog[c.pc]
 	if i.op == opLoop {
 		m.failed[c.pc] = [2]int32{c.lo, c.hi}
 		return
 	}
-	bit := int(i.index)*(len(m.s)+1) + int(c.hi)
-	m.dead[bit>>6] |= 1 << (bit & 63)
+	bit := int(i.splitIndex)*(len(m.s)+1) + int(c.hi)
+	m.deadEnds[bit>>6] |= 1 << (bit & 63)
 }
 
-func (m *search) isDead(i *inst, pos int32) bool {
-	if len(m.dead) == 0 {
+func (m *search) isDeadEnd(i *inst, pos int32) bool {
+	if len(m.deadEnds) == 0 {
 		return false
 	}
-	bit := int(i.index)*(len(m.s)+1) + int(pos)
-	return m.dead[bit>>6]&(1<<(bit&63)) != 0
+	bit := int(i.splitIndex)*(len(m.s)+1) + int(pos)
+	return m.deadEnds[bit>>6]&(1<<(bit&63)) != 0
 }
 
 // keepsDead says whether dead ends are remembered, from many steps on.
-func (m *search) keepsDead() bool {
-	if len(m.dead) > 0 {
+func (m *search) recordsDeadEnds() bool {
+	if len(m.deadEnds) > 0 {
 		return true
 	}
 	if m.steps < 64*(len(m.s)+16) {
 		return false
 	}
 
-	m.dead = append(m.dead, make([]uint64, (m.p.splits*(len(m.s)+1)+63)/64)...)
+	m.deadEnds = append(m.deadEnds, make([]uint64, (m.p.splits*(len(m.s)+1)+63)/64)...)
 	return true
 }
 
 // onigWord is Oniguruma's \w.
-var onigWord = sync.OnceValue(func() *charset { return newCharset(shorthand('w')) })
+var onigurumaWord = sync.OnceValue(func() *charset { return newCharset(shorthand('w')) })
 
 // place says whether the text at i is as an assertion asks.
-func (m *search) place(what, i int) bool {
+func (m *search) assertHolds(what, i int) bool {
 	s := m.s
 	switch what {
 	case lineStart:
@@ -285,7 +285,7 @@ func (m *search) place(what, i int) bool {
 	}
 
 	r, n := utf8.DecodeLastRuneInString(s[:i])
-	before := n > 0 && onigWord().has(r)
-	after := onigWord().at(s, i) > 0
+	before := n > 0 && onigurumaWord().has(r)
+	after := onigurumaWord().lengthAt(s, i) > 0
 	return (before != after) == (what == wordEdge)
 }

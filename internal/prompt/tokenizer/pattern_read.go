@@ -12,13 +12,13 @@ type patternReader struct {
 	src string
 	at  int
 	// fold says that case does not matter here.
-	fold bool
+	foldCase bool
 	// last is the last literal character read where case does not matter.
-	last rune
+	lastLiteral rune
 }
 
 // maxNested bounds groups in groups.
-const maxNested = 100
+const maxDepth = 100
 
 func (r *patternReader) peek() byte {
 	if r.at < len(r.src) {
@@ -27,7 +27,7 @@ func (r *patternReader) peek() byte {
 	return 0
 }
 
-func (r *patternReader) take(s string) bool {
+func (r *patternReader) accept(s string) bool {
 	if strings.HasPrefix(r.src[r.at:], s) {
 		r.at += len(s)
 		return true
@@ -35,7 +35,7 @@ func (r *patternReader) take(s string) bool {
 	return false
 }
 
-func (r *patternReader) rune() (rune, error) {
+func (r *patternReader) readRune() (rune, error) {
 	c, n := utf8.DecodeRuneInString(r.src[r.at:])
 	if n == 0 {
 		return 0, errors.New("it ends in the middle")
@@ -45,18 +45,18 @@ func (r *patternReader) rune() (rune, error) {
 }
 
 // choice reads alternatives up to ) or the end.
-func (r *patternReader) choice(depth int) (*expr, error) {
-	if depth > maxNested {
+func (r *patternReader) readChoice(depth int) (*expr, error) {
+	if depth > maxDepth {
 		return nil, errors.New("it is nested too deeply")
 	}
 	n := &expr{kind: nodeChoice}
 	for {
-		s, err := r.sequence(depth)
+		s, err := r.readSequence(depth)
 		if err != nil {
 			return nil, err
 		}
 		n.subs = append(n.subs, s)
-		if !r.take("|") {
+		if !r.accept("|") {
 			break
 		}
 	}
@@ -67,21 +67,21 @@ func (r *patternReader) choice(depth int) (*expr, error) {
 	return n, nil
 }
 
-func (r *patternReader) sequence(depth int) (*expr, error) {
+func (r *patternReader) readSequence(depth int) (*expr, error) {
 	n := &expr{kind: nodeSequence}
-	r.last = 0
+	r.lastLiteral = 0
 
 	for r.at < len(r.src) && r.peek() != '|' && r.peek() != ')' {
-		if r.at == 0 && r.take("(?i)") {
-			r.fold = true
+		if r.at == 0 && r.accept("(?i)") {
+			r.foldCase = true
 			continue
 		}
-		s, err := r.atom(depth)
+		s, err := r.readAtom(depth)
 		if err != nil {
 			return nil, err
 		}
 		for more := true; more; {
-			s, more, err = r.quantified(s)
+			s, more, err = r.readQuantifier(s)
 			if err != nil {
 				return nil, err
 			}
@@ -95,14 +95,14 @@ func (r *patternReader) sequence(depth int) (*expr, error) {
 	return n, nil
 }
 
-func (r *patternReader) atom(depth int) (*expr, error) {
+func (r *patternReader) readAtom(depth int) (*expr, error) {
 	switch c := r.peek(); c {
 	case '(':
-		return r.group(depth)
+		return r.readGroup(depth)
 	case '[':
 		r.at++
-		s, err := r.class(depth)
-		if err == nil && r.fold {
+		s, err := r.readClass(depth)
+		if err == nil && r.foldCase {
 			s, err = foldClass(s)
 		}
 		return &expr{kind: nodeSet, chars: s}, err
@@ -111,18 +111,18 @@ func (r *patternReader) atom(depth int) (*expr, error) {
 		return &expr{kind: nodeSet, chars: runs{{'\n', '\n'}}.not()}, nil
 	case '^', '$':
 		r.at++
-		r.last = 0
+		r.lastLiteral = 0
 		return &expr{kind: nodeAssert, min: map[byte]int{'^': lineStart, '$': lineEnd}[c]}, nil
 	case '*', '+', '?':
 		return nil, fmt.Errorf("%c with nothing before it", c)
 	case '\\':
-		if r.at+1 < len(r.src) && places[r.src[r.at+1]] != 0 {
+		if r.at+1 < len(r.src) && assertEscapes[r.src[r.at+1]] != 0 {
 			r.at += 2
-			r.last = 0
-			return &expr{kind: nodeAssert, min: places[r.src[r.at-1]]}, nil
+			r.lastLiteral = 0
+			return &expr{kind: nodeAssert, min: assertEscapes[r.src[r.at-1]]}, nil
 		}
-		s, single, err := r.escape()
-		if err == nil && r.fold {
+		s, single, err := r.readEscape()
+		if err == nil && r.foldCase {
 			if !single {
 				return nil, errors.New("a class where case does not matter")
 			}
@@ -131,31 +131,31 @@ func (r *patternReader) atom(depth int) (*expr, error) {
 		return &expr{kind: nodeSet, chars: s}, err
 	}
 
-	c, err := r.rune()
+	c, err := r.readRune()
 	if err != nil {
 		return nil, err
 	}
 
 	s := runs{{c, c}}
-	if r.fold {
+	if r.foldCase {
 		s, err = r.foldRune(c)
 	}
 	return &expr{kind: nodeSet, chars: s}, err
 }
 
-func (r *patternReader) group(depth int) (*expr, error) {
-	kind, fold := nodeSequence, r.fold
+func (r *patternReader) readGroup(depth int) (*expr, error) {
+	kind, fold := nodeSequence, r.foldCase
 	switch {
-	case r.take("(?:"):
-	case r.take("(?i:"):
-		r.fold = true
-	case r.take("(?-i:"):
-		r.fold = false
-	case r.take("(?="):
+	case r.accept("(?:"):
+	case r.accept("(?i:"):
+		r.foldCase = true
+	case r.accept("(?-i:"):
+		r.foldCase = false
+	case r.accept("(?="):
 		kind = nodeLook
-	case r.take("(?!"):
+	case r.accept("(?!"):
 		kind = nodeLookNot
-	case r.take("(?>"):
+	case r.accept("(?>"):
 		kind = nodeAtomic
 	case strings.HasPrefix(r.src[r.at:], "(?"):
 		return nil, fmt.Errorf("the group %.5s… is not supported", r.src[r.at:])
@@ -163,20 +163,20 @@ func (r *patternReader) group(depth int) (*expr, error) {
 		r.at++
 	}
 
-	n, err := r.choice(depth + 1)
+	n, err := r.readChoice(depth + 1)
 	if err != nil {
 		return nil, err
 	}
-	if !r.take(")") {
+	if !r.accept(")") {
 		return nil, errors.New("unmatched (")
 	}
 
-	r.fold, r.last = fold, 0
+	r.foldCase, r.lastLiteral = fold, 0
 	return &expr{kind: kind, subs: []*expr{n}}, nil
 }
 
 // quantified reads one quantifier after n.
-func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
+func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	q := &expr{kind: nodeRepeat, subs: []*expr{n}, max: -1}
 	counted := false
 	switch r.peek() {
@@ -187,7 +187,7 @@ func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
 		q.max = 1
 	case '{':
 		var ok bool
-		q.min, q.max, ok = r.counts()
+		q.min, q.max, ok = r.readCounts()
 		if !ok {
 			return nil, false, errors.New("a { that is no quantifier")
 		}
@@ -203,23 +203,23 @@ func (r *patternReader) quantified(n *expr) (*expr, bool, error) {
 	switch {
 	case counted && q.min == q.max && r.peek() == '?':
 		// Here {n}? is not lazy but {n}, or nothing.
-	case r.take("?"):
+	case r.accept("?"):
 		q.mode = lazy
-	case !counted && r.take("+"):
+	case !counted && r.accept("+"):
 		q.mode = possessive
 	}
 
 	if n.kind == nodeLook || n.kind == nodeLookNot || n.kind == nodeAssert {
 		return nil, false, errors.New("a look-ahead or a place that is repeated")
 	}
-	if n.shortest() == 0 && q.max != 1 {
+	if n.minLength() == 0 && q.max != 1 {
 		return nil, false, errors.New("a repetition of what may be nothing")
 	}
 	return q, true, nil
 }
 
 // counts reads {n}, {n,}, {n,m} or {,m}.
-func (r *patternReader) counts() (least, most int, ok bool) {
+func (r *patternReader) readCounts() (least, most int, ok bool) {
 	end := strings.IndexByte(r.src[r.at:], '}')
 	if end < 0 {
 		return 0, 0, false

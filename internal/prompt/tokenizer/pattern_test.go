@@ -11,9 +11,9 @@ import (
 // matches are all matches of a pattern in s.
 func matches(p *pattern, s string) (found []string) {
 	var m search
-	m.begin(p, s)
+	m.reset(p, s)
 	for i := 0; i < len(s); {
-		start, end := m.find(i)
+		start, end := m.findMatch(i)
 		if end > start {
 			found = append(found, s[start:end])
 		}

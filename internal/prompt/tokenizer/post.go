@@ -23,7 +23,7 @@ func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err erro
 	case "ByteLevel": // moves offsets, no ids
 		return nil, nil, nil
 	case "TemplateProcessing":
-		return c.template()
+		return c.readTemplate()
 	case "Sequence":
 		for i := range c.Processors {
 			b, a, err := readPostProcessor(&c.Processors[i])
@@ -38,7 +38,7 @@ func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err erro
 	return nil, nil, fmt.Errorf("post_processor %q is not supported; ByteLevel and TemplateProcessing are", c.Type)
 }
 
-func (c *postProcessorConfig) template() (before, after []uint32, err error) {
+func (c *postProcessorConfig) readTemplate() (before, after []uint32, err error) {
 	seen := 0
 	for _, piece := range c.Single {
 		switch {

@@ -103,7 +103,7 @@ func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err er
 func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 	switch c.Type {
 	case "Split":
-		return c.splitStage()
+		return c.splitStages()
 	case "ByteLevel":
 		var out []stage
 		if c.AddPrefixSpace == nil || *c.AddPrefixSpace {
@@ -114,7 +114,7 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 		}
 		return out, nil
 	case "Metaspace":
-		return c.metaspaceStage(first)
+		return c.metaspaceStages(first)
 	case "Punctuation":
 		how := isolated
 		if c.Behavior != nil {
@@ -124,12 +124,12 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 				return nil, fmt.Errorf("pre_tokenizer Punctuation with behavior %s is not supported", *c.Behavior)
 			}
 		}
-		return []stage{{kind: stageMatch, find: punctuation(), behavior: how}}, nil
+		return []stage{{kind: stageMatch, finder: findPunctuation(), behavior: how}}, nil
 	}
-	return c.simpleStage()
+	return c.simpleStages()
 }
 
-func (c *preTokenizerConfig) metaspaceStage(first bool) ([]stage, error) {
+func (c *preTokenizerConfig) metaspaceStages(first bool) ([]stage, error) {
 	scheme, err := readScheme(c.PrependScheme, c.AddPrefixSpace)
 	if err != nil {
 		return nil, err
@@ -141,23 +141,23 @@ func (c *preTokenizerConfig) metaspaceStage(first bool) ([]stage, error) {
 }
 
 // simpleStage is one of the pre-tokenizers that have hardly a setting.
-func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
+func (c *preTokenizerConfig) simpleStages() ([]stage, error) {
 	st := stage{kind: stageMatch, behavior: removed}
 	switch c.Type {
 	case "Digits":
-		st.find, st.behavior = numeric(), contiguous
+		st.finder, st.behavior = findNumeric(), contiguous
 		if c.IndividualDigits {
 			st.behavior = isolated
 		}
 	case "Whitespace":
-		st.find, st.invert = words(), true
+		st.finder, st.invert = findWords(), true
 	case "WhitespaceSplit":
-		st.find = whiteSpace()
+		st.finder = findWhiteSpace()
 	case "CharDelimiterSplit":
 		if utf8.RuneCountInString(c.Delimiter) != 1 {
 			return nil, errors.New("pre_tokenizer CharDelimiterSplit needs a delimiter of one character")
 		}
-		st.find = literal(c.Delimiter)
+		st.finder = literal(c.Delimiter)
 	case "FixedLength":
 		n := 5
 		if c.Length != nil {
@@ -166,7 +166,7 @@ func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
 		if n < 1 {
 			return nil, errors.New("pre_tokenizer FixedLength needs a length of at least 1")
 		}
-		st.find, st.behavior = fixedLength(n), isolated
+		st.finder, st.behavior = fixedLength(n), isolated
 	default:
 		return nil, fmt.Errorf("pre_tokenizer %q is not supported", c.Type)
 	}
@@ -174,7 +174,7 @@ func (c *preTokenizerConfig) simpleStage() ([]stage, error) {
 	return []stage{st}, nil
 }
 
-func (c *preTokenizerConfig) splitStage() ([]stage, error) {
+func (c *preTokenizerConfig) splitStages() ([]stage, error) {
 	if c.Behavior == nil {
 		return nil, errors.New("pre_tokenizer Split has no behavior")
 	}
@@ -197,7 +197,7 @@ func (c *preTokenizerConfig) splitStage() ([]stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pre_tokenizer Split: %w", err)
 	}
-	return []stage{{kind: stageMatch, find: find, behavior: how, invert: c.Invert}}, nil
+	return []stage{{kind: stageMatch, finder: find, behavior: how, invert: c.Invert}}, nil
 }
 
 var errScheme = errors.New("a Metaspace is not supported with a prepend_scheme but always, first and never, or one that add_prefix_space contradicts")
@@ -224,23 +224,23 @@ func readScheme(name *string, prefix *bool) (prependScheme, error) {
 
 // The finders of pre-tokenizers that have no expression, made when they are first asked for.
 var (
-	numeric = sync.OnceValue(func() finder {
+	findNumeric = sync.OnceValue(func() finder {
 		return oneOf{newCharset(categoryRunsOf("N").xor(rustNumeric[:]))}
 	})
-	punctuation = sync.OnceValue(func() finder {
+	findPunctuation = sync.OnceValue(func() finder {
 		ascii := runs{{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}
 		return oneOf{newCharset(categoryRunsOf("P").or(ascii).xor(rustPunctuation[:]))}
 	})
-	whiteSpace = sync.OnceValue(func() finder { return oneOf{newCharset(shorthand('s'))} })
+	findWhiteSpace = sync.OnceValue(func() finder { return oneOf{newCharset(shorthand('s'))} })
 	// words is \w+|[^\w\s]+ with the reference's other \w.
-	words = sync.OnceValue(func() finder {
+	findWords = sync.OnceValue(func() finder {
 		word := categoryRunsOf("L").or(categoryRunsOf("M")).or(categoryRunsOf("Nd")).or(categoryRunsOf("Pc")).xor(rustWord[:])
 		p := &pattern{}
 		p.emit(&expr{kind: nodeChoice, subs: []*expr{
 			{kind: nodeRepeat, min: 1, max: -1, subs: []*expr{{kind: nodeSet, chars: word}}},
 			{kind: nodeRepeat, min: 1, max: -1, subs: []*expr{{kind: nodeSet, chars: word.or(shorthand('s')).not()}}},
 		}})
-		p.add(inst{op: opMatch})
+		p.emitInst(inst{op: opMatch})
 		return p
 	})
 )

@@ -17,7 +17,7 @@ const (
 func everything() runs { return runs{{0, surrogateMin - 1}, {surrogateMax + 1, utf8.MaxRune}} }
 
 // tidy sorts s and joins what touches.
-func (s runs) tidy() runs {
+func (s runs) merged() runs {
 	slices.SortFunc(s, func(a, b [2]rune) int { return int(a[0] - b[0]) })
 	out := s[:0]
 	for _, r := range s {
@@ -30,7 +30,7 @@ func (s runs) tidy() runs {
 	return out
 }
 
-func (s runs) or(t runs) runs { return slices.Concat(s, t).tidy() }
+func (s runs) or(t runs) runs { return slices.Concat(s, t).merged() }
 
 func (s runs) and(t runs) runs { return s.not().or(t.not()).not() }
 
@@ -67,13 +67,13 @@ func categoryRunsOf(name string) runs {
 			continue
 		}
 		for r := run.lo; r <= run.hi; r++ {
-			if run.at(r).name()[:len(name)] == name {
+			if run.categoryAt(r).name()[:len(name)] == name {
 				out = append(out, [2]rune{r, r})
 			}
 		}
 	}
 
-	return out.tidy()
+	return out.merged()
 }
 
 // xor is what is in one of s and t.
@@ -119,7 +119,7 @@ func newCharset(s runs) *charset {
 func (c *charset) has(r rune) bool { return c.pages[r>>8][r>>6&3]&(1<<(r&63)) != 0 }
 
 // at is the length of the character at s[i] if it is in c, else 0.
-func (c *charset) at(s string, i int) int {
+func (c *charset) lengthAt(s string, i int) int {
 	if i >= len(s) {
 		return 0
 	}

@@ -28,14 +28,14 @@ func gpt2(s string, i int) int {
 
 	switch {
 	case c&letter != 0:
-		return while(s, j+n, letter)
+		return skipWhile(s, j+n, letter)
 	case c&number != 0:
-		return while(s, j+n, number)
+		return skipWhile(s, j+n, number)
 	case c&space != 0:
 		return spaceRun(s, i)
 	}
 
-	return until(s, j+n, space|letter|number)
+	return skipUntil(s, j+n, space|letter|number)
 }
 
 // llama3 is the expression of cl100k, Llama 3 and their kin; qwen differs in taking digits
@@ -51,7 +51,7 @@ func qwen35(s string, i int) int { return cl100k(s, i, 1, letter|mark) }
 func cl100k(s string, i, digits int, word class) int {
 	c, n := classAt(s, i)
 	if c&word != 0 {
-		return while(s, i+n, word)
+		return skipWhile(s, i+n, word)
 	}
 
 	if s[i] == '\'' {
@@ -61,22 +61,22 @@ func cl100k(s string, i, digits int, word class) int {
 	}
 
 	if c&number != 0 {
-		return atMost(s, i+n, digits-1, number)
+		return skipAtMost(s, i+n, digits-1, number)
 	}
 	if c&newline == 0 && i+n < len(s) {
 		next, size := classAt(s, i+n)
 		if next&word != 0 {
-			return while(s, i+n+size, word)
+			return skipWhile(s, i+n+size, word)
 		}
 		if s[i] == ' ' && next&(space|number) == 0 {
-			return whileNewline(s, until(s, i+n, space|number|word))
+			return skipNewlines(s, skipUntil(s, i+n, space|number|word))
 		}
 	}
 
 	if c&space != 0 {
 		return newlineRun(s, i)
 	}
-	return whileNewline(s, until(s, i+n, space|number|word))
+	return skipNewlines(s, skipUntil(s, i+n, space|number|word))
 }
 
 // o200k is the expression of GPT-4o and gpt-oss:
@@ -89,9 +89,9 @@ func cl100k(s string, i, digits int, word class) int {
 func o200k(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
-		return end + optionalContraction(s, end)
+		return end + contractionAt(s, end)
 	}
-	return notWord200k(s, i, c, n, 3)
+	return o200kOther(s, i, c, n, 3)
 }
 
 func tekken(s string, i int) int {
@@ -99,13 +99,13 @@ func tekken(s string, i int) int {
 	if end := o200kWord(s, i, c, n); end > 0 {
 		return end
 	}
-	return notWord200k(s, i, c, n, 1)
+	return o200kOther(s, i, c, n, 1)
 }
 
 // notWord200k is the rest of the expression, where no word begins.
-func notWord200k(s string, i int, c class, n, digits int) int {
+func o200kOther(s string, i int, c class, n, digits int) int {
 	if c&number != 0 {
-		return atMost(s, i+n, digits-1, number)
+		return skipAtMost(s, i+n, digits-1, number)
 	}
 	start := i
 	if s[i] == ' ' && i+1 < len(s) {
@@ -118,7 +118,7 @@ func notWord200k(s string, i int, c class, n, digits int) int {
 		return newlineRun(s, i)
 	}
 
-	end := until(s, start, space|letter|number)
+	end := skipUntil(s, start, space|letter|number)
 	for end < len(s) && (s[end] == '\n' || s[end] == '\r' || s[end] == '/') {
 		end++
 	}
@@ -172,7 +172,7 @@ func upperLower(s string, i int) int {
 		}
 	}
 
-	if end := while(s, j, lower); end > j {
+	if end := skipWhile(s, j, lower); end > j {
 		return end
 	}
 	return both
@@ -180,14 +180,14 @@ func upperLower(s string, i int) int {
 
 // upperOnly matches [upper]+[lower]*: the end, or 0.
 func upperOnly(s string, i int) int {
-	j := while(s, i, upper)
+	j := skipWhile(s, i, upper)
 	if j == i {
 		return 0
 	}
-	return while(s, j, lower)
+	return skipWhile(s, j, lower)
 }
 
-func optionalContraction(s string, i int) int {
+func contractionAt(s string, i int) int {
 	if i < len(s) && s[i] == '\'' {
 		return contraction(s[i:], true)
 	}
@@ -224,7 +224,7 @@ func contraction(s string, fold bool) int {
 	return 0
 }
 
-func whileNewline(s string, i int) int {
+func skipNewlines(s string, i int) int {
 	for i < len(s) && (s[i] == '\n' || s[i] == '\r') {
 		i++
 	}

@@ -28,7 +28,7 @@ const (
 )
 
 // controlLike are the tokens that llama.cpp takes for special whatever their type.
-var controlLike = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+var specialNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
 	"<|endoftext|>",
 	"</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
 	"<|tool_response>",
@@ -36,7 +36,7 @@ var controlLike = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", 
 
 // firstControlLike are groups of tokens of which llama.cpp takes one for special, whichever it
 // meets first in a hash table; a file with two that are not marked cannot be done exactly.
-var firstControlLike = [][]string{
+var specialNameGroups = [][]string{
 	{"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"},
 	{"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"},
 	{"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"},
@@ -56,9 +56,9 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	}
 
 	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)},
-		spell: plainText}
+		alphabet: plainText}
 	t.chars = newChars()
-	t.chars.first, t.chars.apart = uint32(n), true
+	t.chars.firstPart, t.chars.unknownApart = uint32(n), true
 	t.vocab = &vocabulary{}
 
 	for id, token := range m.tokens {
@@ -70,9 +70,9 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 		}
 	}
 
-	t.vocab.index()
-	t.whole = make(idSet, n/64+1)
-	t.decoding = decoding{each: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}, fallback: true}
+	t.vocab.buildIndex()
+	t.wholePieces = make(idSet, n/64+1)
+	t.decoding = decoding{tokenSteps: []decodeStep{{kind: decodeReplace, from: lowerBlock, to: " "}}, byteFallback: true}
 	if err := t.loadBytes(); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 
 // loadBytes finds the tokens that stand for single bytes.
 func (t *Tokenizer) loadBytes() error {
-	for b := range t.chars.bytes {
+	for b := range t.chars.byteIDs {
 		id := t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
 		if id == none {
 			id = t.vocab.lookup([]byte{byte(b)})
@@ -95,10 +95,10 @@ func (t *Tokenizer) loadBytes() error {
 		if id == none {
 			return fmt.Errorf("there is no token for byte %#02x", b)
 		}
-		t.chars.bytes[b] = id
+		t.chars.byteIDs[b] = id
 	}
 
-	t.byteIDs = t.chars.bytes
+	t.byteIDs = t.chars.byteIDs
 	return nil
 }
 
@@ -109,7 +109,7 @@ func (t *Tokenizer) loadChars(tokens []string) error {
 		last := rune(-1)
 		for i, r := range token {
 			if last >= 0 {
-				c.join(last, r)
+				c.markJoined(last, r)
 			}
 			last = r
 			if c.symbol(r) != none {
@@ -118,22 +118,22 @@ func (t *Tokenizer) loadChars(tokens []string) error {
 			char := token[i : i+utf8.RuneLen(r)]
 			id := t.vocab.lookup([]byte(char))
 			if id == none {
-				id = c.first + uint32(len(c.spelled))
-				c.spelled = append(c.spelled, c.spell(char))
+				id = c.firstPart + uint32(len(c.partIDs))
+				c.partIDs = append(c.partIDs, c.byteIDsOf(char))
 			}
-			c.set(r, id)
+			c.setSymbol(r, id)
 		}
 	}
 
-	if int(c.first)+len(c.spelled) > maxTokens {
+	if int(c.firstPart)+len(c.partIDs) > maxTokens {
 		return errors.New("it has too many tokens and characters")
 	}
 	return nil
 }
 
-func (c *chars) spell(char string) (ids []uint32) {
+func (c *chars) byteIDsOf(char string) (ids []uint32) {
 	for i := range len(char) {
-		ids = append(ids, c.bytes[char[i]])
+		ids = append(ids, c.byteIDs[char[i]])
 	}
 	return ids
 }
@@ -152,7 +152,7 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 			if i == 0 {
 				continue
 			}
-			l, r := t.symbol(token[:i]), t.symbol(token[i:])
+			l, r := t.symbolOf(token[:i]), t.symbolOf(token[i:])
 			if l != none && r != none {
 				pairs = append(pairs, pair{l, r, uint32(id)})
 			}
@@ -182,44 +182,44 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 			if i > 0 && scores[pairs[i-1].to] == scores[p.to] {
 				tied = true
 			} else {
-				turn = uint32(len(m.becomes))
+				turn = uint32(len(m.joined))
 			}
-			m.becomes = append(m.becomes, p.to)
-			m.turns = append(m.turns, turn)
+			m.joined = append(m.joined, p.to)
+			m.priorities = append(m.priorities, turn)
 		}
-		m.put(p.left, p.right, uint64(len(m.becomes)-1))
+		m.setRank(p.left, p.right, uint64(len(m.joined)-1))
 	}
 
 	if !tied {
-		m.turns = nil
+		m.priorities = nil
 	}
 	return nil
 }
 
 // symbol is the symbol of a text: its token, or that of the one character it is.
-func (t *Tokenizer) symbol(s string) uint32 {
+func (t *Tokenizer) symbolOf(s string) uint32 {
 	if r, n := utf8.DecodeRuneInString(s); n == len(s) {
 		if id := t.chars.symbol(r); id != none {
 			return id
 		}
 	}
-	return t.vocab.lookup(view(s))
+	return t.vocab.lookup(bytesOf(s))
 }
 
 // loadSpecials finds the tokens that are searched for in text.
 func (t *Tokenizer) loadSpecials(m *metadata) error {
 	types := slices.Clone(m.types)
-	for _, name := range controlLike {
-		if id := t.vocab.id(t.spell, []byte(name)); id != none && types[id] != typeUser {
+	for _, name := range specialNames {
+		if id := t.vocab.idOfSpelling(t.alphabet, []byte(name)); id != none && types[id] != typeUser {
 			types[id] = typeControl
 		}
 	}
 
-	for _, group := range firstControlLike {
+	for _, group := range specialNameGroups {
 		var found []uint32
 		marked := true
 		for _, name := range group {
-			if id := t.vocab.id(t.spell, []byte(name)); id != none {
+			if id := t.vocab.idOfSpelling(t.alphabet, []byte(name)); id != none {
 				found = append(found, id)
 				marked = marked && (types[id] == typeControl || types[id] == typeUser)
 			}
@@ -254,7 +254,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			if t.chars == nil {
 				continue
 			}
-			if b := slices.Index(t.chars.bytes[:], uint32(id)); b >= 0 {
+			if b := slices.Index(t.chars.byteIDs[:], uint32(id)); b >= 0 {
 				t.byteTokens[uint32(id)] = byte(b)
 			}
 		}
@@ -264,16 +264,16 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 }
 
 // spmText encodes what stands between special tokens.
-func (e *encoder) spmText(text string) {
-	buf := e.spaced[:0]
+func (e *encoder) encodeSPMText(text string) {
+	buf := e.spmBuffer[:0]
 	if e.t.spm.spacePrefix && e.afterSpecial {
 		buf = append(buf, lowerBlock...)
 	}
 
 	e.afterSpecial = false
 	buf = appendMarked(buf, text)
-	e.spaced = buf
+	e.spmBuffer = buf
 	if len(buf) > 0 {
-		e.cut(unsafe.String(unsafe.SliceData(buf), len(buf)))
+		e.encodeInParts(unsafe.String(unsafe.SliceData(buf), len(buf)))
 	}
 }

@@ -12,11 +12,11 @@ type stage struct {
 	kind stageKind
 
 	// stageSplit: the scanner, and whether it sees the text as llama.cpp does.
-	split splitter
-	llama bool
+	split   splitter
+	asLlama bool
 
 	// stageMatch: what is found, and what becomes of it and of what stands between.
-	find     finder
+	finder   finder
 	behavior behavior
 	invert   bool
 
@@ -38,7 +38,7 @@ const (
 
 // finder finds the first match at or after i < len(s): an empty one at the end for none.
 type finder interface {
-	find(m *search, s string, i int) (start, end int)
+	findMatch(m *search, s string, i int) (start, end int)
 }
 
 // behavior is what becomes of matches.
@@ -66,17 +66,17 @@ const (
 )
 
 // find for a pattern searches on in the text that m has begun, or begins it.
-func (p *pattern) find(m *search, s string, i int) (start, end int) {
+func (p *pattern) findMatch(m *search, s string, i int) (start, end int) {
 	if i == 0 || m.p != p || m.s != s {
-		m.begin(p, s)
+		m.reset(p, s)
 	}
-	return m.find(i)
+	return m.findMatch(i)
 }
 
 // literal finds a string.
 type literal string
 
-func (l literal) find(_ *search, s string, i int) (start, end int) {
+func (l literal) findMatch(_ *search, s string, i int) (start, end int) {
 	k := strings.Index(s[i:], string(l))
 	if k < 0 {
 		return len(s), len(s)
@@ -87,9 +87,9 @@ func (l literal) find(_ *search, s string, i int) (start, end int) {
 // oneOf finds single characters.
 type oneOf struct{ *charset }
 
-func (c oneOf) find(_ *search, s string, i int) (start, end int) {
+func (c oneOf) findMatch(_ *search, s string, i int) (start, end int) {
 	for i < len(s) {
-		if n := c.at(s, i); n > 0 {
+		if n := c.lengthAt(s, i); n > 0 {
 			return i, i + n
 		}
 		_, n := utf8.DecodeRuneInString(s[i:])
@@ -101,7 +101,7 @@ func (c oneOf) find(_ *search, s string, i int) (start, end int) {
 // fixedLength finds stretches of so many characters.
 type fixedLength int
 
-func (n fixedLength) find(_ *search, s string, i int) (start, end int) {
+func (n fixedLength) findMatch(_ *search, s string, i int) (start, end int) {
 	start = i
 	for k := 0; k < int(n) && i < len(s); k++ {
 		_, size := utf8.DecodeRuneInString(s[i:])
@@ -111,9 +111,9 @@ func (n fixedLength) find(_ *search, s string, i int) (start, end int) {
 }
 
 // stage cuts s by the first stage and each piece by the rest.
-func (e *encoder) stage(s string, stages []stage) {
+func (e *encoder) runStages(s string, stages []stage) {
 	if len(stages) == 0 {
-		e.word(s)
+		e.encodeWord(s)
 		return
 	}
 
@@ -121,32 +121,32 @@ func (e *encoder) stage(s string, stages []stage) {
 	switch st.kind {
 	case stageSplit:
 		seen := s
-		if st.llama {
-			seen = e.asLlamaSees(s, len(rest))
+		if st.asLlama {
+			seen = e.replaceForLlama(s, len(rest))
 		}
 		for i := 0; i < len(s); {
 			j := st.split(seen, i)
 			if len(rest) == 0 {
-				e.word(s[i:j])
+				e.encodeWord(s[i:j])
 			} else {
-				e.stage(s[i:j], rest)
+				e.runStages(s[i:j], rest)
 			}
 			i = j
 		}
 	case stageMatch:
-		e.matched(s, st, rest)
+		e.splitByMatches(s, st, rest)
 	case stagePrefix:
 		if s[0] != ' ' {
-			s = e.rewrite(len(rest), func(dst []byte) []byte { return append(append(dst, ' '), s...) })
+			s = e.writeStage(len(rest), func(dst []byte) []byte { return append(append(dst, ' '), s...) })
 		}
-		e.stage(s, rest)
+		e.runStages(s, rest)
 	case stageMetaspace:
-		e.metaspace(s, st, rest)
+		e.splitMetaspace(s, st, rest)
 	case stageSpell:
-		e.stage(e.rewrite(len(rest), func(dst []byte) []byte { return byteLevel.encode(dst, s) }), rest)
+		e.runStages(e.writeStage(len(rest), func(dst []byte) []byte { return byteLevel.encode(dst, s) }), rest)
 	case stageUnspell:
-		e.word(e.rewrite(len(rest), func(dst []byte) []byte {
-			dst, _ = byteLevel.decode(dst, view(s))
+		e.encodeWord(e.writeStage(len(rest), func(dst []byte) []byte {
+			dst, _ = byteLevel.decode(dst, bytesOf(s))
 			return dst
 		}))
 	}
@@ -154,26 +154,26 @@ func (e *encoder) stage(s string, stages []stage) {
 
 // rewrite is a text that write writes, in the buffer of the stage that has left more after it:
 // a piece may be rewritten again while the rest of an earlier one is still needed.
-func (e *encoder) rewrite(left int, write func([]byte) []byte) string {
-	for len(e.rewritten) <= left {
-		e.rewritten = append(e.rewritten, nil)
+func (e *encoder) writeStage(left int, write func([]byte) []byte) string {
+	for len(e.stageBuffers) <= left {
+		e.stageBuffers = append(e.stageBuffers, nil)
 	}
-	b := write(e.rewritten[left][:0])
-	e.rewritten[left] = b
+	b := write(e.stageBuffers[left][:0])
+	e.stageBuffers[left] = b
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
 // matched cuts s at matches. A part is a match or what stands between two; with invert they
 // change places. Held is a part that waits for its neighbour.
-func (e *encoder) matched(s string, st *stage, rest []stage) {
-	m := e.takeSearch()
+func (e *encoder) splitByMatches(s string, st *stage, rest []stage) {
+	m := e.acquireSearch()
 	heldFrom := 0
 	heldTo := 0
 	held := false
 	previous := false // whether the last part was a match
 	flush := func() {
 		if held {
-			e.stage(s[heldFrom:heldTo], rest)
+			e.runStages(s[heldFrom:heldTo], rest)
 		}
 		held = false
 	}
@@ -202,7 +202,7 @@ func (e *encoder) matched(s string, st *stage, rest []stage) {
 	}
 
 	for i := 0; i < len(s); {
-		start, end := st.find.find(m, s, i)
+		start, end := st.finder.findMatch(m, s, i)
 		if start > i {
 			part(i, start, false)
 		}
@@ -213,11 +213,11 @@ func (e *encoder) matched(s string, st *stage, rest []stage) {
 	}
 
 	flush()
-	e.giveSearch(m)
+	e.releaseSearch(m)
 }
 
 // takeSearch and giveSearch keep one search for each stage that is at work.
-func (e *encoder) takeSearch() *search {
+func (e *encoder) acquireSearch() *search {
 	if n := len(e.searches); n > 0 {
 		m := e.searches[n-1]
 		e.searches = e.searches[:n-1]
@@ -227,19 +227,19 @@ func (e *encoder) takeSearch() *search {
 	return &search{}
 }
 
-func (e *encoder) giveSearch(m *search) {
+func (e *encoder) releaseSearch(m *search) {
 	m.s = ""
 	e.searches = append(e.searches, m)
 }
 
 // metaspace writes ▁ for spaces, puts one before s as the scheme says, and cuts before each.
-func (e *encoder) metaspace(s string, st *stage, rest []stage) {
+func (e *encoder) splitMetaspace(s string, st *stage, rest []stage) {
 	marked := s[0] == ' ' || strings.HasPrefix(s, lowerBlock)
 	prepend := !marked && (st.scheme == prependAlways || st.scheme == prependFirst && e.first)
 	e.first = false
 
-	if folded := e.t.spell == markedText; prepend || !folded {
-		s = e.rewrite(len(rest), func(dst []byte) []byte {
+	if folded := e.t.alphabet == markedText; prepend || !folded {
+		s = e.writeStage(len(rest), func(dst []byte) []byte {
 			if folded {
 				return append(append(dst, ' '), s...)
 			}
@@ -251,17 +251,17 @@ func (e *encoder) metaspace(s string, st *stage, rest []stage) {
 	}
 
 	if !st.cut {
-		e.stage(s, rest)
+		e.runStages(s, rest)
 		return
 	}
 
 	start := 0
 	for i := 1; i < len(s); i++ {
 		if s[i] == ' ' || s[i] == lowerBlock[0] && strings.HasPrefix(s[i:], lowerBlock) {
-			e.stage(s[start:i], rest)
+			e.runStages(s[start:i], rest)
 			start = i
 		}
 	}
 
-	e.stage(s[start:], rest)
+	e.runStages(s[start:], rest)
 }

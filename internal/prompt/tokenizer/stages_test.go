@@ -31,9 +31,9 @@ func TestSplitBehaviors(t *testing.T) {
 		}}
 		// What is collected goes on to be encoded by a vocabulary of nothing.
 		tok.vocab = &vocabulary{slots: []slot{{id: none}}}
-		e.cache = make([]cached, 1<<cacheBits)
+		e.cache = make([]cacheEntry, 1<<cacheBits)
 		tok.merges, _ = newMerges(0)
-		e.stage(text, []stage{{kind: stageMatch, find: literal("-"), behavior: behaviors[c.behavior], invert: c.invert}, collect})
+		e.runStages(text, []stage{{kind: stageMatch, finder: literal("-"), behavior: behaviors[c.behavior], invert: c.invert}, collect})
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s, invert %t: %q, want %q", c.behavior, c.invert, got, c.want)
 		}

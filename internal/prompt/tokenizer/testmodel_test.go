@@ -27,7 +27,7 @@ func small(t testing.TB, edit func(file map[string]any)) []byte {
 	t.Helper()
 	vocab := map[string]int{}
 	for b := range 256 {
-		vocab[string(byteLevel.char[b])] = b
+		vocab[string(byteLevel.charOf[b])] = b
 	}
 	merges := []string{}
 	for _, m := range []string{"Ġ h", "Ġh i", "l l", "e ll", "é é"} {

@@ -3,16 +3,16 @@ package tokenizer
 // Tokenizer is a loaded vocabulary with the steps around it: added tokens, normalization,
 // pre-tokenizer, byte-pair encoding.
 type Tokenizer struct {
-	steps    []normalStep
-	stages   []stage
-	decoding decoding
+	normalSteps []normalStep
+	stages      []stage
+	decoding    decoding
 
-	spell   *alphabet
-	vocab   *vocabulary
-	chars   *chars // set where symbols are characters, not bytes
-	merges  *merges
-	byteIDs [256]uint32 // the token of each single byte, or none
-	whole   idSet       // the tokens that a piece equal to them becomes
+	alphabet    *alphabet
+	vocab       *vocabulary
+	chars       *chars // set where symbols are characters, not bytes
+	merges      *merges
+	byteIDs     [256]uint32 // the token of each single byte, or none
+	wholePieces idSet       // the tokens that a piece equal to them becomes
 	// ignoreMerges makes a piece that is a token that token.
 	ignoreMerges bool
 
@@ -50,7 +50,7 @@ func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	if ok {
 		return id, true
 	}
-	id = t.vocab.id(t.spell, []byte(token))
+	id = t.vocab.idOfSpelling(t.alphabet, []byte(token))
 	return id, id != none
 }
 

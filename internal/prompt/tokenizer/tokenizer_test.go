@@ -184,7 +184,7 @@ func TestScannersAgreeWithPatternEngine(t *testing.T) {
 			}
 			s := string(runes)
 			for i := 0; i < len(s); {
-				want, end := p.find(&m, s, i)
+				want, end := p.findMatch(&m, s, i)
 				if want == i {
 					want = end
 				}
@@ -208,10 +208,10 @@ func TestMergeStrategiesAgree(t *testing.T) {
 			symbols[i] = tok.byteIDs["etaoin shrdlu"[r.IntN(13)]]
 		}
 		want := plainMerge(tok.merges, slices.Clone(symbols))
-		if got := g.mergeMany(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
+		if got := g.mergeWithHeap(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
 			t.Fatalf("heap: %d, want %d", got, want)
 		}
-		if len(symbols) <= few {
+		if len(symbols) <= maxRescan {
 			if got := g.merge(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
 				t.Fatalf("rescanning: %d, want %d", got, want)
 			}
@@ -230,7 +230,7 @@ func plainMerge(m *merges, s []uint32) []uint32 {
 		if at < 0 {
 			return s
 		}
-		s = slices.Replace(s, at, at+2, m.becomes[best])
+		s = slices.Replace(s, at, at+2, m.joined[best])
 	}
 }
 
@@ -242,21 +242,21 @@ func TestNormalizationNFC(t *testing.T) {
 		"\u0344": "\u0308\u0301", "\u0958": "\u0915\u093c", "\U0001d15e": "\U0001d157\U0001d165", "q\u0307\u0323": "q\u0323\u0307",
 		"\uac00\u11a7": "\uac00\u11a7", "\uac00\u11a8": "\uac01", "\u0301e": "\u0301e", "a\u034f\u0301": "a\u034f\u0301", "plain": "plain",
 	} {
-		got := string(n.nfc(in))
+		got := string(n.normalize(in))
 		if got != want {
 			t.Errorf("%+q: %+q, want %+q", in, got, want)
 		}
-		if again := string(n.nfc(got)); again != got {
+		if again := string(n.normalize(got)); again != got {
 			t.Errorf("%+q is not its own NFC: %+q", got, again)
 		}
-		if nfc.normal(in) && got != in {
+		if nfc.isNormal(in) && got != in {
 			t.Errorf("%+q is taken for normal", in)
 		}
 	}
 	// A hundred thousand marks in the wrong order are sorted, not inserted one by one.
 	marks := "a" + strings.Repeat("\u0301\u0323", 50_000)
 	want := "\u1ea1" + strings.Repeat("\u0323", 49_999) + strings.Repeat("\u0301", 50_000)
-	if got := string(n.nfc(marks)); got != want {
+	if got := string(n.normalize(marks)); got != want {
 		t.Errorf("many marks: %d bytes, want %d", len(got), len(want))
 	}
 }

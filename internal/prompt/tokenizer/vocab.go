@@ -20,7 +20,7 @@ type vocabulary struct {
 	count int
 	// odd holds the tokens that are spelled with characters no byte stands for: text never
 	// becomes one of them, but they have ids.
-	odd map[string]uint32
+	unspellable map[string]uint32
 }
 
 type span struct{ start, size uint32 }
@@ -31,7 +31,7 @@ type slot struct{ id, hash uint32 }
 const maxID = 1<<20 - 1
 
 // bytes are the bytes of id, which must be one of the vocabulary's.
-func (v *vocabulary) bytes(id uint32) []byte {
+func (v *vocabulary) bytesOf(id uint32) []byte {
 	s := v.spans[id]
 	return v.arena[s.start : s.start+s.size]
 }
@@ -57,7 +57,7 @@ func (v *vocabulary) add(token []byte, id uint32) error {
 }
 
 // index builds the table that find looks in.
-func (v *vocabulary) index() {
+func (v *vocabulary) buildIndex() {
 	size := 1 << bits.Len(uint(2*v.count))
 	v.slots = make([]slot, size)
 
@@ -65,7 +65,7 @@ func (v *vocabulary) index() {
 		v.slots[i].id = none
 	}
 	for id, s := range v.spans {
-		if s.size == 0 || v.isOdd(uint32(id)) {
+		if s.size == 0 || v.isUnspellable(uint32(id)) {
 			continue
 		}
 		h := hash(v.arena[s.start : s.start+s.size])
@@ -78,31 +78,31 @@ func (v *vocabulary) index() {
 }
 
 // find is the id of token, or none; h is its hash.
-func (v *vocabulary) find(token []byte, h uint64) uint32 {
+func (v *vocabulary) lookupHashed(token []byte, h uint64) uint32 {
 	mask := len(v.slots) - 1
 	for i := int(h) & mask; ; i = (i + 1) & mask {
 		s := v.slots[i]
-		if s.id == none || s.hash == uint32(h>>32) && string(v.bytes(s.id)) == string(token) {
+		if s.id == none || s.hash == uint32(h>>32) && string(v.bytesOf(s.id)) == string(token) {
 			return s.id
 		}
 	}
 }
 
 // isOdd says whether id is of a token that no text becomes.
-func (v *vocabulary) isOdd(id uint32) bool {
-	if len(v.odd) == 0 {
+func (v *vocabulary) isUnspellable(id uint32) bool {
+	if len(v.unspellable) == 0 {
 		return false
 	}
-	odd, ok := v.odd[string(v.bytes(id))]
+	odd, ok := v.unspellable[string(v.bytesOf(id))]
 	return ok && odd == id
 }
 
 // id is the id of a token as the file spells it, or none.
-func (v *vocabulary) id(spell *alphabet, token []byte) uint32 {
+func (v *vocabulary) idOfSpelling(spell *alphabet, token []byte) uint32 {
 	var buf [64]byte
 	b, ok := spell.decode(buf[:0], token)
 	if !ok {
-		if id, ok := v.odd[string(token)]; ok {
+		if id, ok := v.unspellable[string(token)]; ok {
 			return id
 		}
 		return none
@@ -112,18 +112,18 @@ func (v *vocabulary) id(spell *alphabet, token []byte) uint32 {
 
 // readVocabulary reads the vocab object of a tokenizer.json.
 func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
-	v := &vocabulary{odd: map[string]uint32{}, arena: make([]byte, 0, len(src)/2)}
-	t := text{src: src}
+	v := &vocabulary{unspellable: map[string]uint32{}, arena: make([]byte, 0, len(src)/2)}
+	t := jsonReader{src: src}
 	var buf []byte
-	err := t.object(func(key []byte) error {
-		id, err := t.uint()
+	err := t.readObject(func(key []byte) error {
+		id, err := t.readUint()
 		if err != nil {
 			return err
 		}
 		b, ok := spell.decode(buf[:0], key)
 		buf = b
 		if !ok {
-			v.odd[string(key)] = id
+			v.unspellable[string(key)] = id
 			b = key
 		}
 		return v.add(b, id)
@@ -134,11 +134,11 @@ func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
 	}
 
 	v.arena = slices.Clip(v.arena)
-	v.index()
+	v.buildIndex()
 	return v, nil
 }
 
-func (v *vocabulary) lookup(token []byte) uint32 { return v.find(token, hash(token)) }
+func (v *vocabulary) lookup(token []byte) uint32 { return v.lookupHashed(token, hash(token)) }
 
 // hash mixes b by 128-bit multiplications, two words at a time. It is not seeded: what
 // hostile text can do is make cache slots collide, and a collision only costs time.
@@ -166,4 +166,4 @@ func hash(b []byte) uint64 {
 }
 
 // view is s as bytes, which must not be written to.
-func view(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
