@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is found in text before the pre-tokenizer sees it.
+// addedToken is a token that is searched for in the text before the pre-tokenizer splits it. Its fields are
+// those of tokenizer.json.
 type addedToken struct {
 	ID         uint32 `json:"id"`
 	Content    string `json:"content"`
@@ -18,24 +19,26 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// matcher finds added tokens: leftmost, and of those that begin at one place the longest. A
-// trie that is walked from each possible first byte: tokens are short, so that text of
-// nothing but first bytes costs a small factor, and no automaton has to be built.
+// matcher finds added tokens in a text: the leftmost first, and of tokens that begin at one place the
+// longest. It is a trie that is walked from each byte with which a token begins. An automaton would visit
+// each byte only once, but tokens are short, so that even text full of such bytes costs only a small factor.
 type matcher struct {
 	tokens []addedToken
 	nodes  []node
 	first  [256]bool
-	// only is the one byte that tokens begin with ("<", as a rule), and lets a fast search
-	// skip over the text; single says that there is only one.
+	// oneFirstByte is set where all tokens begin with the same byte, firstByte; usually that is "<". The
+	// search then uses the fast strings.IndexByte.
 	firstByte    byte
 	oneFirstByte bool
 }
 
+// node is a node of the trie: the text on the path from the root.
 type node struct {
-	edges []edge // sorted
-	token int    // index in tokens, -1 for none
+	edges []edge // sorted by byte
+	token int    // index in tokens of the token with this text, -1 for none
 }
 
+// edge leads to the node whose text is one byte longer.
 type edge struct {
 	byte byte
 	node int32
@@ -45,7 +48,8 @@ func newMatcher() *matcher { return &matcher{nodes: []node{{token: -1}}} }
 
 func (m *matcher) empty() bool { return len(m.tokens) == 0 }
 
-// add adds a token that is found as pattern.
+// add adds a token to the trie. Pattern is the text to search for: the token's content, or its normalized
+// content where the search runs on normalized text.
 func (m *matcher) add(token addedToken, pattern string) error {
 	at := int32(0)
 	for i := range len(pattern) {
@@ -59,7 +63,7 @@ func (m *matcher) add(token addedToken, pattern string) error {
 	}
 
 	if m.nodes[at].token >= 0 {
-		return fmt.Errorf("added tokens %q and %q are the same text", m.tokens[m.nodes[at].token].Content, token.Content)
+		return fmt.Errorf("added tokens %q and %q have the same text", m.tokens[m.nodes[at].token].Content, token.Content)
 	}
 
 	m.nodes[at].token = len(m.tokens)
@@ -70,7 +74,8 @@ func (m *matcher) add(token addedToken, pattern string) error {
 	return nil
 }
 
-// find is the first match in s at or after i: where it begins and ends, and whose it is.
+// findToken returns the first token in s at or after i, with its start and end. Token is nil where there is
+// none.
 func (m *matcher) findToken(s string, i int) (start, end int, token *addedToken) {
 	for ; i < len(s); i++ {
 		if m.oneFirstByte {
@@ -89,6 +94,8 @@ func (m *matcher) findToken(s string, i int) (start, end int, token *addedToken)
 	return len(s), len(s), nil
 }
 
+// longestAt returns the longest token with which s begins, and its length in bytes. Token is nil where s
+// begins with no token.
 func (m *matcher) longestAt(s string) (n int, token *addedToken) {
 	at := &m.nodes[0]
 	for i := range len(s) {
@@ -111,9 +118,9 @@ func (m *matcher) longestAt(s string) (n int, token *addedToken) {
 	return n, token
 }
 
-// split calls gap for each stretch of s between added tokens and found for each token, in
-// order. A token that strips takes the white space beside it; a token that must be a word of
-// its own and is not is text, and the search goes on behind it, as in the reference.
+// split calls onToken for each added token in s and onText for each text between tokens, in order. A token
+// with LStrip or RStrip includes the white space beside it. A single-word token inside a word counts as
+// text, and the search continues after it, as in the reference.
 func (m *matcher) split(s string, onText func(string), onToken func(uint32)) {
 	done := 0
 	spaceFrom := 0
@@ -131,7 +138,9 @@ func (m *matcher) split(s string, onText func(string), onToken func(uint32)) {
 			start = done + len(trimSpaceRight(s[done:max(start, done)]))
 		}
 		if token.RStrip {
-			if end < spaceFrom || end > spaceTo { // else in white space whose end is known
+			// The end of the last white space is kept, so that many tokens inside one run of white
+			// space do not scan the run many times.
+			if end < spaceFrom || end > spaceTo {
 				spaceFrom, spaceTo = end, skipWhile(s, end, space)
 			}
 			end = spaceTo
@@ -139,7 +148,9 @@ func (m *matcher) split(s string, onText func(string), onToken func(uint32)) {
 		if done < start {
 			onText(s[done:start])
 		}
-		if start < end { // else a token before has taken it for space, and the reference drops it
+		// A token that consists of white space may be empty here, because the token before it has
+		// stripped it. The reference drops such a token.
+		if start < end {
 			onToken(token.ID)
 		}
 		done = end
@@ -150,16 +161,16 @@ func (m *matcher) split(s string, onText func(string), onToken func(uint32)) {
 	}
 }
 
-// match is a token that was found in a text.
+// match is an added token with its place in a text.
 type match struct {
 	start, end int
 	token      *addedToken
 }
 
-// splitLongest is split as llama.cpp does it: longer tokens are found before shorter ones,
-// wherever they stand. That differs from leftmost-longest only where a longer token begins
-// inside a match; then the text is searched once more, length by length. Matches is scratch
-// space, which is returned.
+// splitLongest does what split does by the rules of llama.cpp, which searches the whole text for longer
+// tokens before shorter ones. The result differs from the leftmost-longest search only where a longer token
+// begins inside a match. Only such a text is searched again, with matchesByLength, which is slow. Matches is
+// scratch space; it is returned for the next call.
 func (m *matcher) splitLongest(s string, matches []match, onText func(string), onToken func(uint32)) []match {
 	matches = matches[:0]
 	for i := 0; i < len(s); {
@@ -190,7 +201,7 @@ func (m *matcher) splitLongest(s string, matches []match, onText func(string), o
 	return matches
 }
 
-// longerInside says whether a token longer than s[start:end] begins inside it.
+// longerInside reports whether a token that is longer than s[start:end] begins inside s[start:end].
 func (m *matcher) longerInside(s string, start, end int) bool {
 	for i := start + 1; i < end; i++ {
 		if m.first[s[i]] {
@@ -202,8 +213,8 @@ func (m *matcher) longerInside(s string, start, end int) bool {
 	return false
 }
 
-// byLength finds tokens length by length, the longest first, each from left to right in what
-// is left of the text.
+// matchesByLength searches s for the tokens of each length, the greatest length first, from left to right.
+// A byte that belongs to a longer token cannot belong to a shorter one.
 func (m *matcher) matchesByLength(s string) (matches []match) {
 	var lengths []int
 	for i := range m.tokens {
@@ -232,7 +243,7 @@ func (m *matcher) matchesByLength(s string) (matches []match) {
 	return matches
 }
 
-// exactly is the token that is s.
+// tokenEqualTo returns the token whose pattern is s, or nil.
 func (m *matcher) tokenEqualTo(s string) *addedToken {
 	at := int32(0)
 	for i := range len(s) {
@@ -249,11 +260,13 @@ func (m *matcher) tokenEqualTo(s string) *addedToken {
 	return &m.tokens[m.nodes[at].token]
 }
 
+// endsWithWordChar reports whether the last character of s belongs to a word.
 func endsWithWordChar(s string) bool {
 	r, n := utf8.DecodeLastRuneInString(s)
 	return n > 0 && wordChar(r)
 }
 
+// beginsWithWordChar reports whether the first character of s belongs to a word.
 func beginsWithWordChar(s string) bool {
 	r, n := utf8.DecodeRuneInString(s)
 	return n > 0 && wordChar(r)

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// alphabet is how a file spells the text of its tokens.
+// alphabet converts between the text of a token and its spelling in a file.
 type alphabet struct {
 	kind   alphabetKind
 	charOf [256]rune
@@ -16,12 +16,13 @@ type alphabet struct {
 type alphabetKind uint8
 
 const (
-	// kindBytes is GPT-2's way: bytes that print stand for themselves and the others are
-	// characters from U+0100 on, so that a vocabulary of bytes is text.
+	// kindBytes is the alphabet of GPT-2. It has one character for each byte, so that tokens with partial
+	// characters can be written in a JSON file: printable bytes stand for themselves, and the others are
+	// written as characters from U+0100 on.
 	kindBytes alphabetKind = iota
-	// kindPlain spells text as it is.
+	// kindPlain writes text unchanged.
 	kindPlain
-	// kindMarked writes ▁ for a space, where no token can come to hold a space.
+	// kindMarked writes ▁ for a space. A token that is spelled with a space can match no text.
 	kindMarked
 )
 
@@ -31,9 +32,11 @@ var (
 	markedText = &alphabet{kind: kindMarked}
 )
 
-// lowerBlock is what SentencePiece writes for a space.
+// lowerBlock is the character that SentencePiece writes for a space.
 const lowerBlock = "▁"
 
+// newByteLevel builds the alphabet of kindBytes. The bytes that are not printable in Latin-1 get the
+// characters from U+0100 on, in order.
 func newByteLevel() *alphabet {
 	a := &alphabet{kind: kindBytes, byteOf: make(map[rune]byte, 256)}
 	other := rune(0x100)
@@ -50,8 +53,8 @@ func newByteLevel() *alphabet {
 	return a
 }
 
-// decode appends the text that token spells; ok is false where it spells none, so that no
-// text becomes that token.
+// decode appends the text of a token in its file's spelling to dst. Ok is false where the spelling stands
+// for no text; encoding then never produces the token.
 func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 	switch a.kind {
 	case kindPlain:
@@ -92,7 +95,7 @@ func (a *alphabet) decode(dst, token []byte) (out []byte, ok bool) {
 	return dst, true
 }
 
-// encode appends text as the file would spell it.
+// encode appends text in the file's spelling to dst.
 func (a *alphabet) encode(dst []byte, text string) []byte {
 	switch a.kind {
 	case kindPlain:
@@ -107,7 +110,7 @@ func (a *alphabet) encode(dst []byte, text string) []byte {
 	return dst
 }
 
-// appendMarked appends s with ▁ for each space.
+// appendMarked appends s to dst with ▁ in place of each space.
 func appendMarked(dst []byte, s string) []byte {
 	for {
 		i := strings.IndexByte(s, ' ')

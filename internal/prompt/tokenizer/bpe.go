@@ -1,25 +1,25 @@
 package tokenizer
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
 )
 
-// merges is the table of pairs that byte-pair encoding joins: which pair of symbols becomes
-// which, and in what order.
+// merges is the table of the pairs of symbols that byte-pair encoding joins. Each pair has a rank: pairs of
+// lower rank are joined first.
 type merges struct {
-	// slots is open addressing, at most half full. A slot is left<<44 | right<<24 | rank+1, so
-	// that a look-up touches one word: a 32-bit key would collide, a wider slot would halve
-	// what a cache line holds.
+	// slots is a hash table with open addressing, at most half full. A slot is
+	// left<<44 | right<<24 | rank+1, and 0 is an empty slot. Key and value share one word, so that a
+	// look-up usually loads one cache line.
 	slots []uint64
-	shift uint
-	// becomes[rank] is the id of the joined pair.
+	shift uint // of a 64-bit hash, to get an index of slots
+	// joined[rank] is the id of the joined pair.
 	joined []uint32
-	// turns[rank] is when a pair is joined, where some ranks share a turn; else nil, and every
-	// rank has its own.
+	// priorities[rank] replaces the rank in the order of joining, where some ranks have the same
+	// priority. Of pairs with the same priority the leftmost is joined first. It is nil where the ranks
+	// themselves are the order.
 	priorities []uint32
 }
 
@@ -28,10 +28,14 @@ const (
 	noRank   = 1<<rankBits - 1
 )
 
-var errTooManyMerges = errors.New("it has more than 8 million merges")
+// maxMerges keeps rank+1 within rankBits.
+const maxMerges = 1<<23 - 1
 
+var errTooManyMerges = fmt.Errorf("more than %d merges are not supported", maxMerges)
+
+// newMerges returns an empty table with room for n pairs.
 func newMerges(n int) (*merges, error) {
-	if n >= 1<<23 {
+	if n > maxMerges {
 		return nil, errTooManyMerges
 	}
 	size := bits.Len(uint(2*n + 1))
@@ -42,14 +46,14 @@ func pairKey(left, right uint32) uint64 { return uint64(left)<<20 | uint64(right
 
 func (m *merges) slotOf(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> m.shift) }
 
-// add gives the next rank to a pair. Of a pair that comes twice the later rank counts, as in
-// the reference, which collects them into a map.
-func (m *merges) add(left, right, becomes uint32) {
-	m.joined = append(m.joined, becomes)
+// add gives the next rank to a pair, which is joined to the symbol joined. A pair that is added twice has
+// the later rank, as in the reference, which collects the merges of a file in a map.
+func (m *merges) add(left, right, joined uint32) {
+	m.joined = append(m.joined, joined)
 	m.setRank(left, right, uint64(len(m.joined)-1))
 }
 
-// put gives a pair a rank.
+// setRank stores the rank of a pair, and replaces the one that it has.
 func (m *merges) setRank(left, right uint32, rank uint64) {
 	key := pairKey(left, right)
 	i := m.slotOf(key)
@@ -59,7 +63,7 @@ func (m *merges) setRank(left, right uint32, rank uint64) {
 	m.slots[i] = key<<rankBits | (rank + 1)
 }
 
-// rank is the rank of a pair, noRank where it does not join.
+// rank returns the rank of a pair, or noRank for a pair that is never joined.
 func (m *merges) rank(left, right uint32) uint32 {
 	key := pairKey(left, right)
 	for i := m.slotOf(key); ; i = (i + 1) & (len(m.slots) - 1) {
@@ -73,18 +77,19 @@ func (m *merges) rank(left, right uint32) uint32 {
 	}
 }
 
-// merger joins the symbols of one piece; it holds only scratch space.
+// merger joins the symbols of one piece at a time. Its fields are scratch space for mergeWithHeap.
 type merger struct {
-	ranks      []uint32
-	next, prev []int32
-	heap       []uint64
+	ranks      []uint32 // rank of the pair that begins at each position
+	next, prev []int32  // positions of the neighbours of each symbol that is left
+	heap       []uint64 // see mergeWithHeap
 }
 
-// few is up to how many symbols rescanning beats keeping a heap.
+// maxRescan is the number of symbols up to which rescanning all pairs is faster than a heap.
 const maxRescan = 48
 
-// merge joins symbols until no pair joins, always the pair of lowest rank and of those the
-// leftmost, and returns what is left, in symbols' own memory.
+// merge joins pairs of symbols until no pair can be joined. It always joins the pair of the lowest
+// priority, and of several such pairs the leftmost. It returns the symbols that are left, in the memory of
+// the argument.
 func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	if len(symbols) > maxRescan {
 		return g.mergeWithHeap(m, symbols)
@@ -92,16 +97,16 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	n := len(symbols)
 	var buf [maxRescan]uint32
 
-	turns := buf[:n]
+	priorities := buf[:n]
 	for i := 0; i+1 < n; i++ {
-		turns[i] = m.priority(m.rank(symbols[i], symbols[i+1]))
+		priorities[i] = m.priority(m.rank(symbols[i], symbols[i+1]))
 	}
 
 	for n > 1 {
 		best, at := uint32(noRank), 0
-		for i, turn := range turns[:n-1] {
-			if turn < best {
-				best, at = turn, i
+		for i, priority := range priorities[:n-1] {
+			if priority < best {
+				best, at = priority, i
 			}
 		}
 		if best == noRank {
@@ -114,20 +119,21 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 		copy(symbols[at+1:n-1], symbols[at+2:n])
 		n--
 		if at+1 < n {
-			copy(turns[at+1:n-1], turns[at+2:n])
-			turns[at] = m.priority(m.rank(symbols[at], symbols[at+1]))
+			copy(priorities[at+1:n-1], priorities[at+2:n])
+			priorities[at] = m.priority(m.rank(symbols[at], symbols[at+1]))
 		}
 		if at > 0 {
-			turns[at-1] = m.priority(m.rank(symbols[at-1], symbols[at]))
+			priorities[at-1] = m.priority(m.rank(symbols[at-1], symbols[at]))
 		}
 	}
 
 	return symbols[:n]
 }
 
-// mergeMany does the same in n log n, so that a megabyte without a space is no attack. The
-// symbols form a list; the heap holds turn<<32 | position, and an entry whose turn is not the
-// position's any more is out of date.
+// mergeWithHeap does what merge does in O(n log n). Without it a long text without spaces would cost O(n²),
+// and a client could use that as an attack. The symbols form a linked list. The heap has an entry
+// priority<<32 | position for each pair. Entries are not removed when a pair changes: an entry is out of
+// date where its priority is not that of the pair which now begins at its position.
 func (g *merger) mergeWithHeap(m *merges, symbols []uint32) []uint32 {
 	n := len(symbols)
 	g.next, g.prev = slices.Grow(g.next[:0], n)[:n], slices.Grow(g.prev[:0], n)[:n]
@@ -150,9 +156,9 @@ func (g *merger) mergeWithHeap(m *merges, symbols []uint32) []uint32 {
 			continue
 		}
 		symbols[i] = m.joined[rank]
-		gone := g.next[i]
-		g.ranks[gone], g.ranks[i] = noRank, noRank
-		g.next[i] = g.next[gone]
+		right := g.next[i]
+		g.ranks[right], g.ranks[i] = noRank, noRank
+		g.next[i] = g.next[right]
 		if after := int(g.next[i]); after < n {
 			g.prev[after] = int32(i)
 			g.pushPair(m, symbols, i)
@@ -171,7 +177,7 @@ func (g *merger) mergeWithHeap(m *merges, symbols []uint32) []uint32 {
 	return symbols[:kept]
 }
 
-// join notes the rank of the pair that begins at i.
+// pushPair sets the rank of the pair that begins at i, and adds the pair to the heap if it can be joined.
 func (g *merger) pushPair(m *merges, symbols []uint32, i int) {
 	g.ranks[i] = m.rank(symbols[i], symbols[g.next[i]])
 	if g.ranks[i] != noRank {
@@ -179,6 +185,7 @@ func (g *merger) pushPair(m *merges, symbols []uint32, i int) {
 	}
 }
 
+// priority returns the priority of a rank; noRank stays noRank, which is greater than all priorities.
 func (m *merges) priority(rank uint32) uint32 {
 	if m.priorities == nil || rank == noRank {
 		return rank
@@ -186,8 +193,8 @@ func (m *merges) priority(rank uint32) uint32 {
 	return m.priorities[rank]
 }
 
-// push and pop keep a heap of four children each: half the levels of a binary one, and the
-// children share a cache line.
+// push adds v to the heap. Each node of the heap has four children, which share a cache line, so that the
+// heap has half the levels of a binary one.
 func (g *merger) push(v uint64) {
 	h := append(g.heap, v)
 	i := len(h) - 1
@@ -204,6 +211,7 @@ func (g *merger) push(v uint64) {
 	g.heap = h
 }
 
+// pop removes the least entry from the heap, which must not be empty, and returns it.
 func (g *merger) pop() uint64 {
 	h := g.heap
 	top, v := h[0], h[len(h)-1]
@@ -233,15 +241,19 @@ func (g *merger) pop() uint64 {
 	return top
 }
 
-// shrink gives back what a huge piece needed.
+// releaseLarge drops the scratch space after a very large piece, so that one request does not occupy that
+// memory for ever.
 func (g *merger) releaseLarge() {
-	if cap(g.ranks) > 1<<16 {
+	if cap(g.ranks) > maxKeptSymbols {
 		*g = merger{}
 	}
 }
 
-// readMerges reads the merges of a tokenizer.json, as "left right" or as ["left", "right"], and
-// shows each to see.
+// maxKeptSymbols is the size up to which a merger keeps its scratch space.
+const maxKeptSymbols = 1 << 16
+
+// readMerges reads the merges of a tokenizer.json. Each is written as "left right" or ["left", "right"]. It
+// calls onMerge, where that is set, with the text and id of each left and right symbol.
 func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, right []byte, l, r uint32)) (*merges, error) {
 	n := 0
 	t := jsonReader{src: src}
@@ -275,7 +287,7 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, r
 		a, b := v.idOfSpelling(spell, l), v.idOfSpelling(spell, r)
 		joined := v.idOfSpelling(spell, both)
 		if a == none || b == none || joined == none {
-			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", len(m.joined), l, r)
+			return fmt.Errorf("merge %d: the vocabulary lacks %q, %q or their concatenation", len(m.joined), l, r)
 		}
 		m.add(a, b, joined)
 		if onMerge != nil {
@@ -287,16 +299,16 @@ func readMerges(src []byte, spell *alphabet, v *vocabulary, onMerge func(left, r
 	return m, err
 }
 
-// cutPair reads "left right".
+// splitPair splits "left right" at its space.
 func splitPair(line []byte) (left, right []byte, err error) {
 	at := slices.Index(line, ' ')
 	if at < 0 || slices.Contains(line[at+1:], ' ') {
-		return nil, nil, fmt.Errorf("%q is not two tokens with a space between", line)
+		return nil, nil, fmt.Errorf("%q is not two tokens separated by one space", line)
 	}
 	return line[:at], line[at+1:], nil
 }
 
-// pair reads ["left", "right"].
+// appendPair reads ["left", "right"] and appends the two strings to left and right.
 func (t *jsonReader) appendPair(left, right []byte) (l, r []byte, err error) {
 	i := 0
 	err = t.readArray(func() (err error) {

@@ -2,39 +2,42 @@ package tokenizer
 
 import "unicode/utf8"
 
-// chars is how byte-pair encoding on characters begins: the symbol of each character, and
-// where a text may be cut.
+// chars is the part of a vocabulary whose initial symbols are characters instead of bytes: the symbol of
+// each character, and the places where a text may be cut.
 //
-// Such vocabularies often have no pre-tokenizer, so that a whole text would be one piece. But
-// two symbols are joined only where some merge joins one that ends with a character a to one
-// that begins with b; where none does, a text may be cut between a and b. The pieces are short
-// then, and the cache of pieces works as it does elsewhere.
+// Such vocabularies often have no pre-tokenizer, so that the whole text is one piece. But no merge crosses
+// the place between two characters a and b unless some merge joins a symbol that ends with a and one that
+// begins with b. At all other places the text may be cut without a change of its tokens. The pieces are
+// then short, and the cache of pieces is as useful as with a pre-tokenizer.
 type chars struct {
 	ascii [utf8.RuneSelf]uint32
 	pages [utf8.MaxRune>>8 + 1]*[256]uint32
-	// asciiJoins and joins have a bit for each pair of characters that something joins. Joins
-	// is by hash: a collision only makes a piece longer.
+	// asciiJoins and joins have a bit for each pair of characters that some merge joins. A pair with a
+	// character beyond ASCII has its bit at a hash; a collision only makes a piece longer.
 	asciiJoins [utf8.RuneSelf][2]uint64
 	joins      []uint64
-	// marked says that the text has spaces where the vocabulary has ▁.
+	// markedSpaces is set where the text has a space for each ▁ of the vocabulary.
 	markedSpaces bool
 
-	// What becomes of a character that has no symbol: its bytes' tokens, if all are there; else
-	// unknown, which is none for nothing at all. Fused, neighbours become one.
+	// These fields determine the symbols of a character that has none itself. With byteFallback the
+	// character becomes the tokens of its bytes, if all its bytes have tokens. Otherwise it becomes
+	// unknown, or nothing where unknown is none. With fuseUnknown a run of such characters becomes one
+	// unknown.
 	byteIDs      [256]uint32
 	byteFallback bool
 	unknown      uint32
 	fuseUnknown  bool
-	// loose says that what becomes of it may depend on its neighbours, so that text is not cut
-	// there; apart, that it never joins them.
+	// unknownMayJoin is set where the symbols of such a character may depend on its neighbours. Text is
+	// then not cut beside it. unknownApart is set where no merge joins them with their neighbours.
 	unknownMayJoin, unknownApart bool
 
-	// Symbols from first on are characters that are no tokens themselves but parts of some;
-	// where they are left over they are written as spelled says.
+	// Symbols from firstPart on are characters that occur in tokens but are no tokens themselves. A
+	// symbol that is left after merging becomes the ids partIDs[symbol-firstPart].
 	firstPart uint32
 	partIDs   [][]uint32
 }
 
+// joinedBits is the size of the hash of a pair of characters. 2^22 bits are 512 KiB.
 const joinedBits = 22
 
 var emptySymbolPage = func() *[256]uint32 {
@@ -45,6 +48,7 @@ var emptySymbolPage = func() *[256]uint32 {
 	return p
 }()
 
+// newChars returns a table in which no character has a symbol and no pair is joined.
 func newChars() *chars {
 	c := &chars{joins: make([]uint64, 1<<joinedBits/64), unknown: none, firstPart: none, ascii: [utf8.RuneSelf]uint32(emptySymbolPage[:])}
 	for i := range c.pages {
@@ -57,7 +61,7 @@ func newChars() *chars {
 	return c
 }
 
-// set gives r a symbol.
+// setSymbol sets the symbol of r. With markedSpaces the symbol of a space is that of ▁ too.
 func (c *chars) setSymbol(r rune, symbol uint32) {
 	page := &c.pages[r>>8]
 	if *page == emptySymbolPage {
@@ -74,17 +78,17 @@ func (c *chars) setSymbol(r rune, symbol uint32) {
 	}
 }
 
-// blockRune is lowerBlock.
+// blockRune is lowerBlock as a rune.
 const blockRune = '▁'
 
-// symbol is the symbol of r, or none.
+// symbol returns the symbol of r, or none.
 func (c *chars) symbol(r rune) uint32 { return c.pages[r>>8][r&255] }
 
 func joinedHash(a, b rune) uint32 {
 	return uint32((uint64(a)<<21 | uint64(b)) * 0x9e3779b97f4a7c15 >> (64 - joinedBits))
 }
 
-// join notes that something that ends with a is joined to something that begins with b.
+// markJoined marks the pair (a, b): some merge joins a symbol that ends with a and one that begins with b.
 func (c *chars) markJoined(a, b rune) {
 	a, b = c.unmarked(a), c.unmarked(b)
 	if a|b < utf8.RuneSelf {
@@ -95,7 +99,7 @@ func (c *chars) markJoined(a, b rune) {
 	c.joins[h>>6] |= 1 << (h & 63)
 }
 
-// unmarked is a space for ▁ where they are the same.
+// unmarked returns r, or a space for ▁ where both mean the same.
 func (c *chars) unmarked(r rune) rune {
 	if r == blockRune && c.markedSpaces {
 		return ' '
@@ -103,7 +107,8 @@ func (c *chars) unmarked(r rune) rune {
 	return r
 }
 
-// mayJoin says whether a text may not be cut between a and b, which are unmarked.
+// mayJoin reports whether a merge may cross the place between a and b, so that the text must not be cut
+// there. A and b must be unmarked.
 func (c *chars) mayJoin(a, b rune) bool {
 	if a|b < utf8.RuneSelf {
 		if c.asciiJoins[a][b>>6]&(1<<(b&63)) != 0 {
@@ -115,7 +120,7 @@ func (c *chars) mayJoin(a, b rune) bool {
 	return c.unknownMayJoin && (c.symbol(a) == none || c.symbol(b) == none)
 }
 
-// cut encodes s piece by piece.
+// encodeInParts cuts s wherever no merge may cross, and encodes the pieces.
 func (e *encoder) encodeInParts(s string) {
 	c := e.t.chars
 	start := 0
@@ -138,12 +143,13 @@ func (e *encoder) encodeInParts(s string) {
 	e.encodePiece(s[start:])
 }
 
-// mergeChars appends the ids of a piece.
+// encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is
+// that of the reference.
 func (e *encoder) encodeChars(key []byte) {
 	c := e.t.chars
 	e.symbols = e.symbols[:0]
 
-	unknown := false // one is waiting, to be fused with the next
+	unknown := false // whether an unknown symbol is pending, which may be fused with the next one
 	for i := 0; i < len(key); {
 		r, n := utf8.DecodeRune(key[i:])
 		symbol := none
@@ -167,7 +173,7 @@ func (e *encoder) encodeChars(key []byte) {
 				e.out = append(e.out, c.byteIDs[b])
 			}
 		case c.hasByteTokens(key[i : i+n]):
-			// One that waits comes after these bytes: the reference has it so.
+			// A pending unknown comes after these bytes. That looks wrong, but the reference does it.
 			for _, b := range key[i : i+n] {
 				e.symbols = append(e.symbols, c.byteIDs[b])
 			}
@@ -187,7 +193,7 @@ func (e *encoder) encodeChars(key []byte) {
 	e.flushSymbols()
 }
 
-// hasBytes says whether a character is written as its bytes.
+// hasByteTokens reports whether a character becomes the tokens of its bytes.
 func (c *chars) hasByteTokens(char []byte) bool {
 	if !c.byteFallback {
 		return false
@@ -200,7 +206,7 @@ func (c *chars) hasByteTokens(char []byte) bool {
 	return true
 }
 
-// flushChars joins the symbols so far and appends what is left.
+// flushSymbols merges e.symbols, appends the resulting ids to e.out and empties e.symbols.
 func (e *encoder) flushSymbols() {
 	c := e.t.chars
 	for _, id := range e.merger.merge(e.t.merges, e.symbols) {

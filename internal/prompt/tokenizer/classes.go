@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// category is a general category. Unassigned code points (Cn) have none.
+// category is a general category of Unicode. Unassigned code points (Cn) have the value 0.
 type category uint8
 
 const (
@@ -37,17 +37,17 @@ const (
 	catCc
 	catCf
 	catCo
-	catLuLl // Lu and Ll in turn, beginning with Lu
-	catLlLu // the other way round
+	catLuLl // a run in which Lu and Ll alternate, beginning with Lu
+	catLlLu // a run in which Ll and Lu alternate, beginning with Ll
 )
 
-// categoryNames are the categories in the order of their constants, from catLu on.
+// categoryNames are the two-letter names of the categories, in the order of the constants from catLu on.
 const categoryNames = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCo"
 
 func (c category) name() string { return categoryNames[2*c-2 : 2*c] }
 
-// class is the set of character classes that a code point belongs to; a byte, so that one
-// table lookup answers every question a pre-tokenizer asks.
+// class is the set of character classes to which a code point belongs. All classes that the handwritten
+// scanners need fit into a byte, so that one table look-up per character is enough.
 type class uint8
 
 const (
@@ -61,7 +61,7 @@ const (
 	mark                      // \p{M}
 )
 
-// classesOf are the classes of a category.
+// classesOf returns the classes of a category.
 func classesOf(c category) class {
 	switch c.name()[0] {
 	case 'L':
@@ -82,16 +82,18 @@ func classesOf(c category) class {
 	return 0
 }
 
+// spaces are the characters that \s matches.
 var spaces = [...]rune{9, 10, 11, 12, 13, 32, 0x85, 0xa0, 0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005,
 	0x2006, 0x2007, 0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000}
 
-// classTable holds the classes of all code points in blocks of 256; equal empty blocks are
-// one. asciiClasses is its first half block, for the loops that matter.
 var (
-	classTable   = buildClasses()
+	// classTable has the classes of all code points in blocks of 256. All empty blocks are the same one.
+	classTable = buildClasses()
+	// asciiClasses is a copy of the first block. It saves one load in the loops that most text runs through.
 	asciiClasses = [256]class(classTable[0][:])
 )
 
+// buildClasses computes classTable from the compact table of categories.
 func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 	var table [utf8.MaxRune>>8 + 1]*[256]class
 	empty := new([256]class)
@@ -119,7 +121,7 @@ func buildClasses() *[utf8.MaxRune>>8 + 1]*[256]class {
 	return &table
 }
 
-// at is the category of r, which lies in the run.
+// categoryAt returns the category of r, which must lie in the run.
 func (run categoryRun) categoryAt(r rune) category {
 	even := (r-run.lo)&1 == 0
 	switch {
@@ -131,8 +133,8 @@ func (run categoryRun) categoryAt(r rune) category {
 	return run.category
 }
 
-// classAt is the class and the length in bytes of the character at s[i]. A byte that is not
-// UTF-8 is a character of its own, of U+FFFD's class.
+// classAt returns the class and the length in bytes of the character at s[i]. A byte that is not valid
+// UTF-8 counts as one character with the class of U+FFFD.
 func classAt(s string, i int) (class, int) {
 	c := s[i]
 	if c < utf8.RuneSelf {
@@ -144,7 +146,7 @@ func classAt(s string, i int) (class, int) {
 
 func classOf(r rune) class { return classTable[r>>8][r&255] }
 
-// while is the end of the run of characters from s[i] on that are in c.
+// skipWhile returns the end of the run of characters from s[i] on that are in c.
 func skipWhile(s string, i int, c class) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
@@ -163,7 +165,7 @@ func skipWhile(s string, i int, c class) int {
 	return i
 }
 
-// until is the end of the run of characters from s[i] on that are not in c.
+// skipUntil returns the end of the run of characters from s[i] on that are not in c.
 func skipUntil(s string, i int, c class) int {
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
@@ -182,7 +184,7 @@ func skipUntil(s string, i int, c class) int {
 	return i
 }
 
-// atMost is the end of the run of at most n characters from s[i] on that are in c.
+// skipAtMost returns the end of the run of at most n characters from s[i] on that are in c.
 func skipAtMost(s string, i, n int, c class) int {
 	for ; n > 0 && i < len(s); n-- {
 		k, size := classAt(s, i)
@@ -194,13 +196,13 @@ func skipAtMost(s string, i, n int, c class) int {
 	return i
 }
 
-// inRuns says whether r is in one of the runs, which are sorted.
+// inRuns reports whether r is in one of the runs, which must be sorted. Each run is its first and last rune.
 func inRuns(runs [][2]rune, r rune) bool {
 	i := sort.Search(len(runs), func(i int) bool { return runs[i][1] >= r })
 	return i < len(runs) && runs[i][0] <= r
 }
 
-// categoryOf is r's general category, 0 for none.
+// categoryOf returns the general category of r, or 0 for none.
 func categoryOf(r rune) category {
 	i := sort.Search(len(categoryRuns), func(i int) bool { return categoryRuns[i].hi >= r })
 	if i < len(categoryRuns) && categoryRuns[i].lo <= r {
@@ -209,13 +211,13 @@ func categoryOf(r rune) category {
 	return 0
 }
 
-// wordChar says whether \w matches r in the expressions of the reference that are not
-// Oniguruma's: those that guard single-word added tokens, and its pre-tokenizer Whitespace.
+// wordChar reports whether \w of Rust's regular expressions matches r. The reference uses them around
+// single-word added tokens and in its pre-tokenizer Whitespace. Everywhere else it uses Oniguruma.
 func wordChar(r rune) bool {
 	in := classOf(r)&(letter|mark) != 0
 	if !in {
 		c := categoryOf(r)
 		in = c == catNd || c == catPc
 	}
-	return in != inRuns(rustWord[:], r)
+	return in != inRuns(rustWord[:], r) // rustWord lists the exceptions, where \w differs from the categories
 }

@@ -2,22 +2,23 @@ package tokenizer
 
 import "unicode/utf8"
 
-// Segment is the length of a first part of text that is encoded independently of the rest:
+// Segment returns the length n of a first part of text that is encoded independently of the rest:
 //
 //	Encode(text) = Encode(text[:n]) followed by Encode(text[n:])
 //
-// The part has at least least bytes and ends where an added token begins, or is the whole text
-// where there is no such place. Text must be a text's beginning, or the rest that a call left.
+// The part has at least minBytes bytes and ends where an added token begins. Where there is no such place, it
+// is the whole text. Text must be the beginning of a prompt's text, or the rest after an earlier segment.
 //
-// What follows the place decides nothing before it, so that a text and a longer one that it
-// begins are cut alike, up to the last part.
+// Text after the end of a segment never affects where the segment ends. So the segments of a conversation
+// are the same in its next turn, except for the last one.
 func (t *Tokenizer) Segment(text string, minBytes int) int {
 	for i := 0; i < len(text); {
 		start, end, token := t.added.findToken(text, i)
 		if token == nil {
 			break
 		}
-		// Found longest first, tokens that overlap may reach across the place.
+		// Where longer tokens are found first, a longer token may begin inside this one and make it
+		// text. So text must not be cut from here on.
 		if t.longestFirst && t.added.longerInside(text, start, end) {
 			break
 		}
@@ -29,10 +30,11 @@ func (t *Tokenizer) Segment(text string, minBytes int) int {
 	return len(text)
 }
 
-// parts says whether text may be cut where t begins. What stands before must be encoded as at
-// the end of a text: t takes no space from it, and is neither space that a token before it may
-// take nor a character that keeps one from being a word of its own. What follows is encoded as
-// in the whole text because it begins with a token, whatever stood before.
+// canBeginSegment reports whether text may be cut where t begins. The text before t must be encoded as at
+// the end of a text. This requires three properties of t: it strips no white space before it, it does not
+// begin with white space that the token before it may strip, and it does not begin with a word character,
+// which would affect a single-word token before it. The text from t on is encoded as in the whole text,
+// because it begins with a token.
 func (t *addedToken) canBeginSegment() bool {
 	_, n := utf8.DecodeRuneInString(t.Content)
 	first := t.Content[:n]
