@@ -77,7 +77,7 @@ var allowed = map[string][]string{
 	"extproc/sockets":   {"internal/backoff", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
-	"planner": {"internal/plan", "internal/fleet", "bus"},
+	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.

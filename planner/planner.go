@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/plan"
 )
 
@@ -116,19 +117,14 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	part := metric.For(reg, "planner")
 	m := &metrics{
-		plans: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stator", Subsystem: "planner", Name: "plans_total",
-			Help: "Plans by result: published or error.",
-		}, []string{"result"}),
-		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "stator", Subsystem: "planner", Name: "last_plan_timestamp_seconds",
-			Help: "Time of the last published plan.",
-		}),
+		plans: part.Counters("plans_total", "Plans by result: published or error.", "result"),
+		last:  part.Gauge("last_plan_timestamp_seconds", "Time of the last published plan."),
 	}
-	for _, result := range []string{"published", "error"} {
+
+	for _, result := range []string{"published", "error"} { // present before the first plan
 		m.plans.WithLabelValues(result)
 	}
-	reg.MustRegister(m.plans, m.last)
 	return m
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 // clients keep connections to one gateway open for as long as they are needed: opening them
@@ -128,20 +130,8 @@ func until(ctx context.Context, what string, patience time.Duration, ok func() e
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s: not within %s: %w", what, patience, err)
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

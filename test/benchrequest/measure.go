@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 // The set-ups, as the table names them.
@@ -126,7 +128,7 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 
 	wall, took, err := c.run(ctx, k, body)
 	if err == nil {
-		err = pause(ctx, settle)
+		err = backoff.Sleep(ctx, settle)
 	}
 	if err != nil {
 		return err
