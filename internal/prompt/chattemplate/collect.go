@@ -272,7 +272,7 @@ func truncate(f float64, absent Value) Value {
 	return bigValue(i)
 }
 
-// maxDigits is the length from which Python refuses to convert a decimal text to an integer.
+// maxDigits is Python's bound on the decimal digits of an integer, sys.int_info.default_max_str_digits.
 const maxDigits = 4300
 
 // basePrefixes holds the prefixes that Python's int accepts before the digits of a base.

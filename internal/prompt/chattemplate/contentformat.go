@@ -5,7 +5,8 @@ import "slices"
 // wantsParts reports whether a template iterates over the parts of a message's content. The rule is vLLM's,
 // which looks for a loop of one of three forms:
 //   - over the content of a variable that a loop over messages sets; variables assigned from
-//     messages count as messages//   - in a macro, over a parameter that gets such a content in any call.
+//     messages count as messages
+//   - in a macro, over a parameter that gets such a content in any call.
 //   - outside macros, over a variable named content.
 //
 // vLLM's analysis gives up at a loop or an assignment whose target is not a single name. The result is then

@@ -6,9 +6,11 @@ import (
 	"strconv"
 )
 
-// Precedence, weakest first: if-else, or, and, not, comparisons, + -, ~, * / // %, **, unary,
-// then postfix, filters and tests.
+// The methods of this file read expressions by recursive descent, one method for each level of precedence.
+// The levels of Jinja, weakest first, are: if-else, or, and, not, comparisons, + and -, ~, * / // and %, **,
+// unary operators, postfix operators, filters and tests.
 
+// expr reads an expression of any kind: a value, perhaps followed by if and else.
 func (p *parser) expr() expression {
 	if !p.enterNesting() {
 		return nil
@@ -26,6 +28,7 @@ func (p *parser) expr() expression {
 	return e
 }
 
+// or reads operands of or.
 func (p *parser) or() expression {
 	e := p.and()
 	for p.err == nil && p.acceptName("or") {
@@ -34,6 +37,7 @@ func (p *parser) or() expression {
 	return e
 }
 
+// and reads operands of and.
 func (p *parser) and() expression {
 	e := p.not()
 	for p.err == nil && p.acceptName("and") {
@@ -42,6 +46,7 @@ func (p *parser) and() expression {
 	return e
 }
 
+// not reads an operand of and, perhaps negated.
 func (p *parser) not() expression {
 	if !p.enterNesting() {
 		return nil
@@ -53,8 +58,10 @@ func (p *parser) not() expression {
 	return p.comparison()
 }
 
+// comparisons lists the comparison operators, apart from in and not in.
 var comparisons = []string{"==", "!=", "<", "<=", ">", ">="}
 
+// comparison reads a chain of comparisons, such as a < b <= c.
 func (p *parser) comparison() expression {
 	c := compare{first: p.sum()}
 	for p.err == nil {
@@ -81,7 +88,7 @@ func (p *parser) comparison() expression {
 	return c
 }
 
-// leftAssociative reads operands with left-associative operators between.
+// leftAssociative reads operands that are joined by any of ops. It groups them from the left.
 func (p *parser) leftAssociative(operand func() expression, ops ...string) expression {
 	e := operand()
 	for p.err == nil && p.current().kind == operator && slices.Contains(ops, p.current().text) {
@@ -90,8 +97,10 @@ func (p *parser) leftAssociative(operand func() expression, ops ...string) expre
 	return e
 }
 
+// sum reads operands of + and -.
 func (p *parser) sum() expression { return p.leftAssociative(p.concat, "+", "-") }
 
+// concat reads operands of ~.
 func (p *parser) concat() expression {
 	parts := []expression{p.product()}
 	for p.err == nil && p.acceptOp("~") {
@@ -103,13 +112,16 @@ func (p *parser) concat() expression {
 	return concat{parts}
 }
 
+// product reads operands of *, /, // and %.
 func (p *parser) product() expression { return p.leftAssociative(p.power, "*", "/", "//", "%") }
 
-// power is left-associative in Jinja.
+// power reads operands of **. In Jinja it groups from the left, unlike in Python.
 func (p *parser) power() expression {
 	return p.leftAssociative(func() expression { return p.unary(true) }, "**")
 }
 
+// unary reads an operand with its signs, postfix operators and, if filters is true, filters and tests. In
+// Jinja a filter applies to the negated value: -1|abs is 1.
 func (p *parser) unary(filters bool) expression {
 	if !p.enterNesting() {
 		return nil
@@ -133,8 +145,10 @@ func (p *parser) unary(filters bool) expression {
 	return e
 }
 
+// constants holds the names that are constants.
 var constants = map[string]Value{"true": trueValue, "True": trueValue, "false": falseValue, "False": falseValue, "none": none, "None": none}
 
+// primary reads a name, a literal, or an expression in parentheses.
 func (p *parser) primary() expression {
 	t := p.current()
 	switch {
@@ -146,7 +160,7 @@ func (p *parser) primary() expression {
 		return name{t.text}
 	case t.kind == stringToken:
 		s := p.advance().text
-		for p.current().kind == stringToken { // adjacent strings are one
+		for p.current().kind == stringToken { // adjacent literals are joined, as in Python
 			s += p.advance().text
 		}
 		return constant{StringValue(s)}
@@ -169,16 +183,17 @@ func (p *parser) primary() expression {
 	return nil
 }
 
+// integer converts an integer literal, which may have a prefix of its base.
 func (p *parser) integer(t token) Value {
 	i, ok := new(big.Int).SetString(t.text, 0)
-	if !ok || len(t.text) > 4300 { // Python's own bound on digits
+	if !ok || len(t.text) > maxDigits {
 		p.errorf(t.line, "invalid integer")
 		return none
 	}
 	return bigValue(i)
 }
 
-// parenthesized reads what stands between parentheses: an expression or a tuple.
+// parenthesized reads an expression or a tuple after an opening parenthesis.
 func (p *parser) parenthesized() expression {
 	if p.isOp(")") {
 		return tupleLit{}
@@ -186,8 +201,8 @@ func (p *parser) parenthesized() expression {
 	return p.exprOrTuple(true)
 }
 
-// exprOrTuple reads an expression or, with commas, a tuple. conditionals says whether "a if b" may
-// stand there; a name among ends ends it.
+// exprOrTuple reads an expression, or a tuple if commas follow. conditionals allows "a if b" as an element.
+// After a comma, a name in ends ends the tuple.
 func (p *parser) exprOrTuple(conditionals bool, ends ...string) expression {
 	one := p.expr
 	if !conditionals {
@@ -210,6 +225,7 @@ func (p *parser) exprOrTuple(conditionals bool, ends ...string) expression {
 	return tupleLit{items}
 }
 
+// listItems reads expressions, separated by commas, and the bracket end.
 func (p *parser) listItems(end string) (items []expression) {
 	for p.err == nil && !p.isOp(end) {
 		if len(items) > 0 {
@@ -225,6 +241,7 @@ func (p *parser) listItems(end string) (items []expression) {
 	return items
 }
 
+// dict reads the entries of a dict literal and the closing brace.
 func (p *parser) dict() expression {
 	var d dictLit
 	for p.err == nil && !p.isOp("}") {
@@ -243,6 +260,7 @@ func (p *parser) dict() expression {
 	return d
 }
 
+// postfix reads the members, indexes and calls that follow e.
 func (p *parser) postfix(e expression) expression {
 	for n := 0; p.err == nil; n++ {
 		switch {
@@ -261,6 +279,7 @@ func (p *parser) postfix(e expression) expression {
 	return e
 }
 
+// filtersAndTests reads the filters, tests and calls that follow e.
 func (p *parser) filtersAndTests(e expression) expression {
 	for n := 0; p.err == nil; n++ {
 		switch {
@@ -281,7 +300,7 @@ func (p *parser) filtersAndTests(e expression) expression {
 	return e
 }
 
-// member reads .name, .0 or [index].
+// member reads one of .name, .0 and [index] after e.
 func (p *parser) member(e expression) expression {
 	if p.acceptOp(".") {
 		switch t := p.advance(); t.kind {
@@ -319,6 +338,7 @@ func (p *parser) member(e expression) expression {
 	return subscript{e, items[0]}
 }
 
+// indexOrSlice reads one element between brackets: an index or start:stop:step.
 func (p *parser) indexOrSlice(of expression) expression {
 	var parts [3]expression
 	n := 0
@@ -337,6 +357,7 @@ func (p *parser) indexOrSlice(of expression) expression {
 	return slice{of, parts[0], parts[1], parts[2]}
 }
 
+// filterCall reads the name and the arguments of a filter.
 func (p *parser) filterCall(of expression) filterExpr {
 	t := p.expect(nameToken, "name of a filter")
 	f := filterExpr{of: of, name: p.dottedName(t.text), line: t.line}
@@ -346,6 +367,7 @@ func (p *parser) filterCall(of expression) filterExpr {
 	return f
 }
 
+// dottedName reads the rest of a name with points, such as a.b.
 func (p *parser) dottedName(s string) string {
 	for p.acceptOp(".") {
 		s += "." + p.expect(nameToken, "name").text
@@ -353,7 +375,7 @@ func (p *parser) dottedName(s string) string {
 	return s
 }
 
-// test reads what follows "is". A test's one argument may stand without parentheses.
+// test reads the test that follows "is". Its only argument may stand without parentheses.
 func (p *parser) test(of expression) expression {
 	negated := p.acceptName("not")
 	t := p.expect(nameToken, "name of a test")
@@ -376,6 +398,7 @@ func (p *parser) test(of expression) expression {
 	return e
 }
 
+// arguments reads the arguments of a call, with both parentheses.
 func (p *parser) arguments() (a callArgs) {
 	p.expectOp("(")
 	for first := true; p.err == nil && !p.isOp(")"); first = false {

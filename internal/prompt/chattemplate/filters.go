@@ -4,9 +4,11 @@ import (
 	"strings"
 )
 
-// A filter of Jinja: what stands after "|". v is what it is applied to.
+// filter is the implementation of a Jinja filter: v is the value before "|".
 type filter func(r *run, v Value, args *arguments) Value
 
+// filters holds the filters by name. An init function fills it, because map and select look filters up in it,
+// which would be an initialization cycle.
 var filters map[string]filter
 
 func init() {
@@ -34,11 +36,12 @@ func init() {
 	}
 }
 
-// textFilter is a filter that works on str(v).
+// textFilter returns a filter that applies change to str(v).
 func textFilter(change func(string) string) filter {
 	return func(r *run, v Value, _ *arguments) Value { return r.newString(change(text(v))) }
 }
 
+// str evaluates Python's str(v), which is Jinja's filter string.
 func (r *run) str(v Value) Value {
 	if v.kind == String {
 		return v
@@ -46,12 +49,16 @@ func (r *run) str(v Value) Value {
 	return r.newString(text(v))
 }
 
+// markupValue returns s as a markupsafe Markup, a string that is not escaped again.
 func markupValue(s string) Value { return Value{kind: String, str: s, markup: true} }
 
+// htmlEscapes replaces the characters that markupsafe.escape replaces.
 var htmlEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 
+// htmlEscape imitates markupsafe.escape for a str.
 func htmlEscape(s string) string { return htmlEscapes.Replace(s) }
 
+// escapeFilter imitates Jinja's filter escape. Markup stays as it is.
 func escapeFilter(r *run, v Value, _ *arguments) Value {
 	if v.markup {
 		return v
@@ -59,6 +66,8 @@ func escapeFilter(r *run, v Value, _ *arguments) Value {
 	return markupValue(htmlEscape(text(v)))
 }
 
+// titleFilter imitates Jinja's filter title. Unlike str.title it starts a word only after white space or one
+// of the characters -([{<.
 func titleFilter(s string) string {
 	var b strings.Builder
 	start := true
@@ -79,8 +88,8 @@ func titleFilter(s string) string {
 	return b.String()
 }
 
-// tojson is Hugging Face's, not Jinja's: json.dumps with ensure_ascii off and no escaping of
-// HTML.
+// tojson imitates Hugging Face's filter tojson(ensure_ascii, indent, separators, sort_keys). Unlike Jinja's
+// it escapes no HTML, and ensure_ascii is off by default.
 func tojson(r *run, v Value, a *arguments) Value {
 	style := plainStyle
 	style.ascii = a.argument(0, "ensure_ascii", falseValue).truth()
@@ -111,6 +120,7 @@ func tojson(r *run, v Value, a *arguments) Value {
 	return stringOf(b)
 }
 
+// defaultFilter imitates Jinja's filter default(default_value, boolean).
 func defaultFilter(_ *run, v Value, a *arguments) Value {
 	if v.kind == Undefined || a.argument(1, "boolean", falseValue).truth() && !v.truth() {
 		return a.argument(0, "default_value", StringValue(""))
@@ -118,11 +128,13 @@ func defaultFilter(_ *run, v Value, a *arguments) Value {
 	return v
 }
 
+// lengthFilter imitates Jinja's filter length.
 func lengthFilter(r *run, v Value, _ *arguments) Value {
 	n, _ := r.pyLen(v)
 	return IntValue(n)
 }
 
+// replaceFilter imitates Jinja's filter replace(old, new, count).
 func replaceFilter(r *run, v Value, a *arguments) Value {
 	count := -1
 	if c := a.argument(2, "count", none); c.kind != None {
@@ -131,6 +143,7 @@ func replaceFilter(r *run, v Value, a *arguments) Value {
 	return r.replaceSubstring(text(v), text(a.argument(0, "old", undefined)), text(a.argument(1, "new", undefined)), count)
 }
 
+// formatFilter imitates Jinja's filter format, which formats by Python's % operator.
 func formatFilter(r *run, v Value, a *arguments) Value {
 	if len(a.names) > 0 {
 		d := &Dict{}
@@ -142,6 +155,7 @@ func formatFilter(r *run, v Value, a *arguments) Value {
 	return r.percent(text(v), tuple(a.positional...))
 }
 
+// joinFilter imitates Jinja's filter join(d, attribute), where d is the separator.
 func joinFilter(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok {
@@ -168,6 +182,7 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 	return stringOf(b)
 }
 
+// listFilter imitates Jinja's filter list, which copies.
 func listFilter(r *run, v Value, _ *arguments) Value {
 	items, ok := r.iterate(v)
 	if !ok || !r.charge(len(items)) {
@@ -176,6 +191,7 @@ func listFilter(r *run, v Value, _ *arguments) Value {
 	return ListValue(append([]Value{}, items...))
 }
 
+// itemsFilter imitates Jinja's filter items. An undefined value has no items.
 func itemsFilter(r *run, v Value, _ *arguments) Value {
 	switch v.kind {
 	case Undefined:
@@ -186,8 +202,9 @@ func itemsFilter(r *run, v Value, _ *arguments) Value {
 	return r.failf("Can only get item pairs from a mapping.")
 }
 
+// firstFilter imitates Jinja's filter first. It reads one element of a generator and leaves the rest.
 func firstFilter(r *run, v Value, _ *arguments) Value {
-	if l := v.list(); l != nil && l.seq == generatorSeq { // reads one element only
+	if l := v.list(); l != nil && l.seq == generatorSeq {
 		if l.nextUnread == len(l.Items) {
 			return undefinedValue("No first item, sequence was empty: first")
 		}
@@ -202,6 +219,8 @@ func firstFilter(r *run, v Value, _ *arguments) Value {
 	return items[0]
 }
 
+// lastFilter imitates Jinja's filter last. Python cannot reverse a generator, so that a generator is an
+// error.
 func lastFilter(r *run, v Value, _ *arguments) Value {
 	if l := v.list(); l != nil && l.seq == generatorSeq {
 		return r.failf("'generator' object is not reversible")
@@ -213,6 +232,7 @@ func lastFilter(r *run, v Value, _ *arguments) Value {
 	return items[len(items)-1]
 }
 
+// reverseFilter imitates Jinja's filter reverse.
 func reverseFilter(r *run, v Value, _ *arguments) Value {
 	if v.kind == String {
 		return r.slice(v, [3]Value{none, none, IntValue(-1)})
@@ -227,7 +247,8 @@ func reverseFilter(r *run, v Value, _ *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
-// lookUpPath is what Jinja's filters call an attribute: "a.b.0".
+// lookUpPath evaluates the attribute argument of a filter, as Jinja's make_attrgetter does. attr is an index
+// or a path such as "a.b.0". Where a step is undefined the result is absent, unless absent is none.
 func (r *run) lookUpPath(v, attr, absent Value) Value {
 	if attr.isSmallInt() {
 		return r.item(v, attr)
@@ -246,6 +267,7 @@ func (r *run) lookUpPath(v, attr, absent Value) Value {
 	return v
 }
 
+// parseIndex reads a decimal index of up to nine digits. It returns false for any other text.
 func parseIndex(s string) (n int, ok bool) {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' || i > 8 {
@@ -256,8 +278,9 @@ func parseIndex(s string) (n int, ok bool) {
 	return n, s != ""
 }
 
+// mapFilter imitates Jinja's filter map. It applies a named filter, or reads an attribute of each item.
 func mapFilter(r *run, v Value, a *arguments) Value {
-	if !v.truth() { // whatever is false has nothing to map, even none
+	if !v.truth() { // Jinja maps no false value, not even none, which cannot be iterated
 		return sequenceOf(generatorSeq, nil)
 	}
 	items, ok := r.iterate(v)
@@ -296,7 +319,8 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
-// selectFilter is select, reject and their kin over attributes.
+// selectFilter returns Jinja's filter select if want is true, and reject if it is false. With byAttr it tests
+// an attribute of each item, as selectattr and rejectattr do.
 func selectFilter(want, byAttr bool) filter {
 	return func(r *run, v Value, a *arguments) Value {
 		if !v.truth() {
@@ -340,8 +364,8 @@ func selectFilter(want, byAttr bool) filter {
 	}
 }
 
-// filter compiles of|name(args). An unknown filter is an error of the template, but inside an
-// if only once it is reached, as in Jinja.
+// filter compiles of | name(args). An unknown filter is an error of the template. Inside an if it is an error
+// only when a render reaches it, as in Jinja.
 func (c *compiler) filter(e filterExpr, of eval) eval {
 	args := c.args(e.args)
 	f, ok := filters[e.name]
@@ -371,10 +395,11 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 	}
 }
 
-// noArguments is never written to.
+// noArguments is passed to filters without arguments, which saves an allocation. It is shared by all renders,
+// so that nothing may write to it.
 var noArguments arguments
 
-// filterChain is the filters of a block, applied in turn to what is passed.
+// filterChain compiles the filters of a block. The closure applies them in turn to a value.
 func (c *compiler) filterChain(chain []filterExpr) func(*run, *frame, Value) Value {
 	steps := make([]eval, len(chain))
 	for i, f := range chain {

@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// spec is how one value is formatted, by % or by str.format.
+// spec is a format specification for one value. Python's % operator and str.format share it.
 type spec struct {
 	fill                            rune
 	align, sign, verb               byte
 	alternate, zero, grouped, comma bool
-	width, precision                int // precision -1 where not given
+	width, precision                int // in code points; precision is -1 if the specification has none
 }
 
-// percent is Python's s % v.
+// percent evaluates Python's s % v for a str. A tuple v holds one value for each conversion, and a conversion
+// %(key)s reads a mapping v.
 func (r *run) percent(s string, v Value) Value {
 	args := []Value{v}
 	single := true
@@ -75,7 +76,8 @@ func (r *run) percent(s string, v Value) Value {
 	return stringOf(b)
 }
 
-// percentSpec reads flags, width, precision and verb.
+// percentSpec reads a conversion of the % operator after its "%": flags, width, precision and type. It
+// returns the text behind it. verb is 0 if the text ends too early.
 func percentSpec(s string) (f spec, rest string) {
 	f = spec{fill: ' ', align: '>', precision: -1}
 	for s != "" && strings.IndexByte("-+ 0#", s[0]) >= 0 {
@@ -104,7 +106,8 @@ func percentSpec(s string) (f spec, rest string) {
 	return f, s
 }
 
-// cutNumber reads digits; what is absurdly wide is cut to a width that limits refuse.
+// cutNumber reads a decimal number at the start of s. It caps the number, and the limit on strings refuses a
+// width of that size.
 func cutNumber(s string) (n int, rest string) {
 	for s != "" && s[0] >= '0' && s[0] <= '9' {
 		n, s = min(n*10+int(s[0]-'0'), 1<<30), s[1:]
@@ -112,6 +115,7 @@ func cutNumber(s string) (n int, rest string) {
 	return n, s
 }
 
+// appendPercentValue appends v, formatted by one conversion of the % operator.
 func (r *run) appendPercentValue(b []byte, f spec, v Value) []byte {
 	var body string
 	switch f.verb {
@@ -155,7 +159,8 @@ func (r *run) appendPercentValue(b []byte, f spec, v Value) []byte {
 	return r.appendPadded(b, f, body)
 }
 
-// formatInt is the digits of v, with sign and prefix.
+// formatInt returns the integer v with its sign, and with the prefix of its base if the alternate form is
+// asked for.
 func formatInt(f spec, v Value) string {
 	base := map[byte]int{'x': 16, 'X': 16, 'o': 8, 'b': 2}[f.verb]
 	if base == 0 {
@@ -180,6 +185,7 @@ func formatInt(f spec, v Value) string {
 	return withSign(f, i.Sign() < 0, digits)
 }
 
+// formatFloat returns x with its sign. The default precision is 6, as in Python.
 func formatFloat(f spec, x float64) string {
 	precision := f.precision
 	if precision < 0 {
@@ -209,7 +215,8 @@ func formatFloat(f spec, x float64) string {
 	return withSign(f, negative, digits)
 }
 
-// formatGeneral is %g: C's rule for the exponent, without trailing zeros.
+// formatGeneral formats x for the type g or G. It chooses the exponent by C's rule and removes trailing
+// zeros, which Go's strconv does differently.
 func formatGeneral(x float64, precision int, verb byte) string {
 	e := strconv.FormatFloat(x, 'e', precision-1, 64)
 	at := strings.IndexByte(e, 'e')
@@ -235,6 +242,7 @@ func formatGeneral(x float64, precision int, verb byte) string {
 	return out
 }
 
+// withSign prepends the sign. A number that is not negative gets one only if the specification asks for it.
 func withSign(f spec, negative bool, digits string) string {
 	switch {
 	case negative:
@@ -245,6 +253,7 @@ func withSign(f spec, negative bool, digits string) string {
 	return digits
 }
 
+// groupThousands puts sep between groups of three digits.
 func groupThousands(digits string, sep byte) string {
 	var b []byte
 	for i := range len(digits) {
@@ -256,7 +265,8 @@ func groupThousands(digits string, sep byte) string {
 	return string(b)
 }
 
-// appendPadded appends body, filled up to the width.
+// appendPadded appends body, padded to the width of the specification. Zeros and the alignment = go between
+// the sign and the digits.
 func (r *run) appendPadded(b []byte, f spec, body string) []byte {
 	n := f.width - runeCount(body)
 	if n <= 0 {

@@ -1,9 +1,9 @@
 package chattemplate
 
-// globals are the names that every template knows.
+// globals holds the names that every template can read. The context may hide them.
 var globals map[string]Value
 
-// maxRange is how many elements the sandbox lets range() have.
+// maxRange is the largest length that Jinja's sandbox allows for range().
 const maxRange = 100_000
 
 func init() {
@@ -20,10 +20,13 @@ func init() {
 	}
 }
 
+// raiseException imitates Hugging Face's raise_exception(message).
 func raiseException(r *run, a *arguments) Value {
 	return r.failf("%s", text(a.argument(0, "message", undefined)))
 }
 
+// rangeGlobal imitates range(stop), range(start, stop) and range(start, stop, step). The elements are made at
+// once, and their number is bounded by maxRange.
 func rangeGlobal(r *run, a *arguments) Value {
 	start := 0
 	stop := 0
@@ -65,7 +68,8 @@ func rangeGlobal(r *run, a *arguments) Value {
 	return sequenceOf(rangeSeq, items)
 }
 
-// fillDict fills d from the arguments of dict() and namespace(): a mapping or pairs, and names.
+// fillDict fills d from the arguments of dict() or namespace(): a mapping or an iterable of pairs, then
+// keywords.
 func (r *run) fillDict(d *Dict, a *arguments) {
 	if len(a.positional) > 0 {
 		from := a.positional[0]
@@ -90,19 +94,21 @@ func (r *run) fillDict(d *Dict, a *arguments) {
 	}
 }
 
+// dictGlobal imitates Python's dict().
 func dictGlobal(r *run, a *arguments) Value {
 	d := &Dict{}
 	r.fillDict(d, a)
 	return DictValue(d)
 }
 
+// namespaceGlobal imitates Jinja's namespace().
 func namespaceGlobal(r *run, a *arguments) Value {
 	ns := &namespace{}
 	r.fillDict(&ns.attrs, a)
 	return Value{kind: object, ref: ns}
 }
 
-// cyclerGlobal and joinerGlobal make objects with state; a namespace of functions is enough.
+// cyclerGlobal imitates Jinja's cycler(*items). The object is a namespace whose functions share a position.
 func cyclerGlobal(r *run, a *arguments) Value {
 	if len(a.positional) == 0 {
 		return r.failf("at least one item has to be provided")
@@ -126,6 +132,8 @@ func cyclerGlobal(r *run, a *arguments) Value {
 	return Value{kind: object, ref: ns}
 }
 
+// joinerGlobal imitates Jinja's joiner(sep). The function returns "" at the first call and sep at every later
+// one.
 func joinerGlobal(r *run, a *arguments) Value {
 	used := false
 	sep := a.argument(0, "sep", StringValue(", "))

@@ -11,18 +11,23 @@ import (
 	"unicode/utf8"
 )
 
-// jsonStyle is how json.dumps is asked to write.
+// jsonStyle holds the keyword arguments of json.dumps.
 type jsonStyle struct {
-	ascii       bool
-	indent      string // "" is one line
-	lines       bool   // indent was given
+	// ascii is ensure_ascii.
+	ascii bool
+	// indent is written once for each level. It counts only if lines is set.
+	indent string
+	// lines is set if indent was passed. Each element then gets its own line, even with an empty indent.
+	lines bool
+	// item and colon are the separators after an element and after a key.
 	item, colon string
 	sortKeys    bool
 }
 
+// plainStyle is the default style of json.dumps.
 var plainStyle = jsonStyle{item: ", ", colon: ": "}
 
-// appendJSON appends Python's json.dumps(v).
+// appendJSON appends Python's json.dumps(v). depth is the number of containers around v.
 func appendJSON(dst []byte, v Value, style *jsonStyle, depth int) ([]byte, error) {
 	if depth > maxNesting {
 		return dst, errors.New("value is nested too deeply for JSON")
@@ -49,6 +54,7 @@ func appendJSON(dst []byte, v Value, style *jsonStyle, depth int) ([]byte, error
 	return dst, fmt.Errorf("object of type %s is not JSON serializable", v.typeName())
 }
 
+// appendJSONFloat appends a float as json.dumps does, which writes NaN and Infinity as words.
 func appendJSONFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
@@ -61,6 +67,7 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 	return appendFloat(dst, f)
 }
 
+// newline starts a new line at a depth, if the style has lines.
 func (s *jsonStyle) newline(dst []byte, depth int) []byte {
 	if !s.lines {
 		return dst
@@ -72,6 +79,7 @@ func (s *jsonStyle) newline(dst []byte, depth int) []byte {
 	return dst
 }
 
+// appendJSONList appends a list or tuple as a JSON array.
 func appendJSONList(dst []byte, l *List, style *jsonStyle, depth int) (_ []byte, err error) {
 	if len(l.Items) == 0 {
 		return append(dst, "[]"...), nil
@@ -90,6 +98,7 @@ func appendJSONList(dst []byte, l *List, style *jsonStyle, depth int) (_ []byte,
 	return append(style.newline(dst, depth), ']'), nil
 }
 
+// appendJSONDict appends a dict as a JSON object.
 func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte, err error) {
 	if d.Len() == 0 {
 		return append(dst, "{}"...), nil
@@ -122,7 +131,7 @@ func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte,
 	return append(style.newline(dst, depth), '}'), nil
 }
 
-// jsonKey is how json.dumps spells a key.
+// jsonKey converts a key to a string, as json.dumps does. It refuses keys of other types, such as tuples.
 func jsonKey(k Value) (string, error) {
 	switch k.kind {
 	case String:
@@ -139,8 +148,8 @@ func jsonKey(k Value) (string, error) {
 	return "", fmt.Errorf("keys must be str, int, float, bool or None, not %s", k.typeName())
 }
 
-// appendJSONString appends s as Python's json.dumps writes it. With ascii set (ensure_ascii) every character
-// that is not printable ASCII is escaped, DEL included.
+// appendJSONString appends s as json.dumps writes it. With ascii set (ensure_ascii) every character that is
+// not printable ASCII is escaped, DEL included.
 func appendJSONString(dst []byte, s string, ascii bool) []byte {
 	const hex = "0123456789abcdef"
 	const lastPrintable = '~'
@@ -196,6 +205,7 @@ func FromJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src})
 // FromPythonJSON is [FromJSON], and takes NaN and Infinity too, as Python's json does.
 func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src, python: true}) }
 
+// fromJSON reads one value and checks that only white space follows.
 func fromJSON(p jsonParser) (Value, error) {
 	v := p.value(0)
 	p.skipSpace()
@@ -208,14 +218,18 @@ func fromJSON(p jsonParser) (Value, error) {
 	return v, nil
 }
 
+// jsonParser reads JSON as Python's json.loads does. After the first error it stands at the end of src, so
+// that every method returns at once.
 type jsonParser struct {
-	src    []byte
+	src []byte
+	// offset is the position of the next byte to read.
 	offset int
 	err    error
+	// python accepts NaN, Infinity and -Infinity.
 	python bool
 }
 
-// notFinite reads a number that JSON does not have.
+// notFinite reads NaN, Infinity or -Infinity, which only Python's dialect has.
 func (p *jsonParser) notFinite() Value {
 	for word, f := range map[string]float64{"NaN": math.NaN(), "Infinity": math.Inf(1), "-Infinity": math.Inf(-1)} {
 		if bytes.HasPrefix(p.src[p.offset:], []byte(word)) {
@@ -226,6 +240,7 @@ func (p *jsonParser) notFinite() Value {
 	return p.fail()
 }
 
+// fail records the position of the first error and moves to the end.
 func (p *jsonParser) fail() Value {
 	if p.err == nil {
 		p.err = fmt.Errorf("parse JSON: unexpected input at byte %d", p.offset)
@@ -234,6 +249,7 @@ func (p *jsonParser) fail() Value {
 	return undefined
 }
 
+// skipSpace skips white space and returns the next byte, or 0 at the end.
 func (p *jsonParser) skipSpace() byte {
 	for ; p.offset < len(p.src); p.offset++ {
 		if c := p.src[p.offset]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
@@ -243,6 +259,7 @@ func (p *jsonParser) skipSpace() byte {
 	return 0
 }
 
+// value reads a value of any kind.
 func (p *jsonParser) value(depth int) Value {
 	if depth > maxNesting {
 		return p.fail()
@@ -273,6 +290,7 @@ func (p *jsonParser) value(depth int) Value {
 	return p.fail()
 }
 
+// object reads an object. The first byte is known to be the opening brace.
 func (p *jsonParser) object(depth int) Value {
 	d := &Dict{}
 	p.offset++
@@ -301,6 +319,7 @@ func (p *jsonParser) object(depth int) Value {
 	}
 }
 
+// array reads an array. The first byte is known to be the opening bracket.
 func (p *jsonParser) array(depth int) Value {
 	var items []Value
 	p.offset++
@@ -323,6 +342,7 @@ func (p *jsonParser) array(depth int) Value {
 	}
 }
 
+// string reads a string. Only strings with escapes pass through encoding/json.
 func (p *jsonParser) string() string {
 	if p.offset >= len(p.src) || p.src[p.offset] != '"' {
 		p.fail()
@@ -357,6 +377,7 @@ func (p *jsonParser) string() string {
 	return s
 }
 
+// number reads a number. A number without point and exponent is an int of any size, others are floats.
 func (p *jsonParser) number() Value {
 	start, whole := p.offset, true
 	for ; p.offset < len(p.src); p.offset++ {
@@ -377,13 +398,13 @@ func (p *jsonParser) number() Value {
 	}
 
 	if !whole {
-		f, _ := strconv.ParseFloat(s, 64) // out of range is infinite, as in Python
+		f, _ := strconv.ParseFloat(s, 64) // a number out of range becomes infinite, as in Python
 		return FloatValue(f)
 	}
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return IntValue(int(i))
 	}
-	if len(s) > 4300 { // Python's own bound on digits
+	if len(s) > maxDigits {
 		return p.fail()
 	}
 

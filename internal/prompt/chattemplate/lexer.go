@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// kindOf is the kind of a token.
+// tokenKind is the kind of a token.
 type tokenKind uint8
 
 const (
@@ -18,13 +18,14 @@ const (
 	beginBlock // {%
 	endBlock
 	nameToken
-	stringToken // text is decoded
+	stringToken // its text has no quotes, and its escapes are decoded
 	intToken
 	floatToken
 	operator
 	endOfSource
 )
 
+// token is the smallest unit of a template's source. line counts from 1.
 type token struct {
 	kind tokenKind
 	text string
@@ -56,19 +57,20 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (line %d)", e.Message, e.Line)
 }
 
-// lexer cuts a source into tokens, with trim_blocks and lstrip_blocks on: the newline after a
-// block is dropped, and so is the white space before it on its line.
+// lexer cuts a source into tokens, as Jinja's lexer does with trim_blocks and lstrip_blocks set. A block
+// drops the newline after it, and the white space before it if that begins the line.
 type lexer struct {
-	src    string
+	src string
+	// at is the position of the next byte in src, and line is its line.
 	at     int
 	line   int
 	tokens []token
-	// lineStart says that what was read last ended a line: then white space before a block
-	// may be the beginning of one, even with no newline in sight.
+	// lineStart is set if the token read last ended with a newline. White space up to the next tag then
+	// begins a line, although the newline is not part of that text.
 	lineStart bool
 }
 
-// lex is every token of source.
+// lex returns all tokens of source. The last one is endOfSource.
 func lex(source string) ([]token, error) {
 	l := &lexer{src: normalizeNewlines(source), line: 1, lineStart: true}
 	for l.at < len(l.src) {
@@ -81,7 +83,8 @@ func lex(source string) ([]token, error) {
 	return l.tokens, nil
 }
 
-// normalizeNewlines makes every newline "\n" and drops one at the very end.
+// normalizeNewlines converts every newline to "\n" and drops one at the very end, as Jinja does with
+// keep_trailing_newline off.
 func normalizeNewlines(s string) string {
 	if strings.Contains(s, "\r") {
 		s = strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n")
@@ -89,15 +92,17 @@ func normalizeNewlines(s string) string {
 	return strings.TrimSuffix(s, "\n")
 }
 
+// emit appends a token at the current line.
 func (l *lexer) emit(kind tokenKind, text string) {
 	l.tokens = append(l.tokens, token{kind, text, l.line})
 }
 
+// errorf returns an error at the current line.
 func (l *lexer) errorf(format string, args ...any) error {
 	return &Error{Line: l.line, Message: fmt.Sprintf(format, args...)}
 }
 
-// advance moves to position to and counts lines.
+// advance moves to position to and counts the lines passed.
 func (l *lexer) advance(to int) {
 	l.line += strings.Count(l.src[l.at:to], "\n")
 	if to > l.at {
@@ -106,10 +111,13 @@ func (l *lexer) advance(to int) {
 	l.at = to
 }
 
+// rawTag matches the beginning of a raw block. The optional signs control white space.
 var rawTag = regexp.MustCompile(`^\{%[-+]?\s*raw\s*(-%\}\s*|%\})`)
+
+// endRawTag matches the end of a raw block. Like every block tag it drops the newline after it.
 var endRawTag = regexp.MustCompile(`\{%[-+]?\s*endraw\s*(\+%\}|-%\}\s*|%\}\n?)`)
 
-// lexText reads text up to the next tag, and the tag.
+// lexText reads the text up to the next tag, and then the whole tag.
 func (l *lexer) lexText() error {
 	rest := l.src[l.at:]
 	i := nextTag(rest)
@@ -151,7 +159,7 @@ func (l *lexer) lexText() error {
 	return l.lexTag(tag == "{%")
 }
 
-// nextTag is where the next {{, {% or {# begins, -1 for nowhere.
+// nextTag returns the position of the next {{, {% or {#, or -1 if there is none.
 func nextTag(s string) int {
 	for i := 0; ; i++ {
 		k := strings.IndexByte(s[i:], '{')
@@ -165,7 +173,8 @@ func nextTag(s string) int {
 	}
 }
 
-// trimBeforeTag is the text before a tag without the white space that the tag takes.
+// trimBeforeTag removes from data the white space that the tag after it strips. sign is the sign of that tag,
+// or 0. The sign - strips all white space, and + strips none. Without a sign, strips selects lstrip_blocks.
 func (l *lexer) trimBeforeTag(data string, sign byte, strips bool) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(data, isSpace)
@@ -184,6 +193,7 @@ func (l *lexer) trimBeforeTag(data string, sign byte, strips bool) string {
 	return data
 }
 
+// skipComment skips a comment, and the white space after it as its sign demands.
 func (l *lexer) skipComment() error {
 	end := strings.Index(l.src[l.at+2:], "#}")
 	if end < 0 {
@@ -204,6 +214,7 @@ func (l *lexer) skipComment() error {
 	return nil
 }
 
+// skipNewline returns the position after a newline at i, or i if there is none.
 func (l *lexer) skipNewline(i int) int {
 	if i < len(l.src) && l.src[i] == '\n' {
 		i++
@@ -211,11 +222,12 @@ func (l *lexer) skipNewline(i int) int {
 	return i
 }
 
+// skipSpace returns the position of the first byte from i on that is no white space.
 func (l *lexer) skipSpace(i int) int {
 	return len(l.src) - len(strings.TrimLeftFunc(l.src[i:], isSpace))
 }
 
-// lexRawBlock reads a raw block, whose text is not looked at.
+// lexRawBlock reads a raw block, whose text is emitted as it stands. opening is the length of its first tag.
 func (l *lexer) lexRawBlock(opening int) error {
 	l.advance(l.at + opening)
 	m := endRawTag.FindStringIndex(l.src[l.at:])
@@ -236,13 +248,14 @@ func (l *lexer) lexRawBlock(opening int) error {
 	return nil
 }
 
-// operators, longest first.
+// operators lists the operators. Longer ones come first, because the first match wins.
 var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=",
 	".", ":", "|", ",", ";"}
 
-// lexTag reads the tokens of a tag up to its end.
+// lexTag reads the tokens of a tag and its end. The end is only recognized outside brackets, because "}}" may
+// also close two dicts.
 func (l *lexer) lexTag(block bool) error {
-	var open []byte // brackets that wait for their end
+	var open []byte // the closing brackets that are still expected
 	for {
 		l.advance(l.skipSpace(l.at))
 		if l.at >= len(l.src) {
@@ -259,7 +272,7 @@ func (l *lexer) lexTag(block bool) error {
 	}
 }
 
-// lexTagEnd reads the end of a tag, if it comes now.
+// lexTagEnd reads the end of a tag, and returns false if another token comes next.
 func (l *lexer) lexTagEnd(block bool) bool {
 	kind, end := endVariable, "}}"
 	if block {
@@ -288,9 +301,11 @@ func (l *lexer) lexTagEnd(block bool) bool {
 	return true
 }
 
+// numberPattern matches the integers and floats of Jinja's grammar.
 var numberPattern = regexp.MustCompile(`^(?:0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[\da-fA-F])+|(?:\d+_)*\d+(?:\.(?:\d+_)*\d+)?(?:[eE][+\-]?(?:\d+_)*\d+)?)`)
 
-// lexExpressionToken reads one token of an expression.
+// lexExpressionToken reads one token of an expression. open holds the closing brackets that are still
+// expected.
 func (l *lexer) lexExpressionToken(open *[]byte) error {
 	rest := l.src[l.at:]
 	c := rest[0]
@@ -300,7 +315,7 @@ func (l *lexer) lexExpressionToken(open *[]byte) error {
 	case c >= '0' && c <= '9':
 		n := numberPattern.FindString(rest)
 		if dot := strings.IndexByte(n, '.'); dot > 0 && l.src[l.at-1] == '.' {
-			n = n[:dot] // a.0.b is two members
+			n = n[:dot] // in a.0.1 the text 0.1 is two members, not a float
 		}
 		kind := intToken
 		if !strings.HasPrefix(n, "0x") && !strings.HasPrefix(n, "0X") && strings.ContainsAny(n, ".eE") {
@@ -326,11 +341,13 @@ func (l *lexer) lexExpressionToken(open *[]byte) error {
 	return l.errorf("unexpected char %q", r)
 }
 
+// nameStart reports whether s begins with a character that may begin a name.
 func nameStart(s string) bool {
 	r, _ := utf8.DecodeRuneInString(s)
 	return r == '_' || unicode.IsLetter(r)
 }
 
+// nameLength returns the length of the name at the start of s.
 func nameLength(s string) int {
 	for i, r := range s {
 		if r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) {
@@ -340,7 +357,8 @@ func nameLength(s string) int {
 	return len(s)
 }
 
-// lexOperator reads op and keeps count of brackets: inside one, "}}" does not end a tag.
+// lexOperator reads op. It pushes the counterpart of an opening bracket to open, and checks a closing one
+// against it.
 func (l *lexer) lexOperator(op string, open *[]byte) error {
 	switch op {
 	case "(":
@@ -365,6 +383,7 @@ func (l *lexer) lexOperator(op string, open *[]byte) error {
 	return nil
 }
 
+// lexString reads a string literal and decodes its escapes.
 func (l *lexer) lexString(quote byte) error {
 	for i := l.at + 1; i < len(l.src); i++ {
 		switch l.src[i] {

@@ -1,32 +1,37 @@
 package chattemplate
 
-// loop is the variable of that name inside a for.
+// loop is the variable loop inside a for statement.
 type loop struct {
 	items []Value
-	index int // from 0
+	// index is the position of the current element, from 0. depth is the depth of recursion, from 1.
+	index int
 	depth int
-	// changed is what loop.changed was called with last.
-	changed    []Value
+	// changed holds the arguments of the last call of loop.changed; nil before the first call.
+	changed []Value
+	// code is the compiled loop, and outerFrame the frame around it. A recursive call needs both.
 	code       *loopCode
 	outerFrame *frame
 }
 
-// loopCode is a compiled for.
+// loopCode is a compiled for statement. It is shared by all renders.
 type loopCode struct {
-	iter      eval
-	filter    eval
-	store     func(*run, *frame, Value)
-	scope     *scope
+	iter   eval
+	filter eval
+	store  func(*run, *frame, Value)
+	scope  *scope
+	// loopSlot is the slot of the variable loop.
 	loopSlot  int
 	body, els []exec
 	elseScope *scope
 	recursive bool
 	line      int
-	// filterScope and filterStore bind the target for the filter, which does not see the loop.
+	// filterScope and filterStore assign the target while the filter runs. The filter has a scope without
+	// loop, because Jinja filters the elements before the loop begins.
 	filterScope *scope
 	filterStore func(*run, *frame, Value)
 }
 
+// forStatement compiles {% for %}.
 func (c *compiler) forStatement(s forStmt) exec {
 	code := &loopCode{line: s.line, iter: c.expr(s.iter), recursive: s.recursive}
 	var params []string
@@ -40,7 +45,8 @@ func (c *compiler) forStatement(s forStmt) exec {
 
 	params = append(params, "loop")
 
-	// A recursive loop calls itself, so that each call needs a frame of its own.
+	// A recursive loop calls itself. Each call needs its own frame, so that it does not overwrite the variables of
+	// the outer call.
 	if s.recursive {
 		c.enterFuncScope(s.body, params...)
 	} else {
@@ -64,7 +70,8 @@ func (c *compiler) forStatement(s forStmt) exec {
 	}
 }
 
-// run runs the loop over the elements of of; f is the frame around it.
+// run executes the loop over the elements of of. f is the frame around the loop, and depth its depth of
+// recursion.
 func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 	items, ok := r.iterate(of)
 	if !ok {
@@ -108,7 +115,7 @@ func (c *loopCode) run(r *run, f *frame, of Value, depth int) signal {
 	return next
 }
 
-// selectItems keeps the elements that the loop's filter is true of.
+// selectItems returns the elements for which the loop's filter is true. ok is false after an error.
 func (c *loopCode) selectItems(r *run, f *frame, items []Value) (kept []Value, ok bool) {
 	for _, item := range items {
 		c.filterScope.init(r, f)
@@ -123,7 +130,7 @@ func (c *loopCode) selectItems(r *run, f *frame, items []Value) (kept []Value, o
 	return kept, true
 }
 
-// recurse is loop(items) in a recursive loop.
+// recurse evaluates loop(items) in a recursive loop. It returns the text that the inner loop writes.
 func (l *loop) recurse(r *run, args *arguments) Value {
 	if !l.code.recursive || len(args.positional) != 1 {
 		return r.failf("loop() needs a recursive loop and the elements to go on with")
@@ -142,7 +149,7 @@ func (l *loop) recurse(r *run, args *arguments) Value {
 	return StringValue(text)
 }
 
-// attr is a member of loop.
+// attr returns a member of loop, as Jinja's LoopContext has it.
 func (l *loop) attr(name string) (Value, bool) {
 	n := len(l.items)
 	switch name {

@@ -1,9 +1,10 @@
 package chattemplate
 
-// macro compiles a macro; what it returns makes the function, given the frame around it.
+// macro compiles a macro. The closure that it returns makes the macro's function for an outer frame.
 //
-// A macro sees the variables around it as they are when it is called. What was passed beyond
-// its parameters is an error unless its body asks for varargs or kwargs, and so is a caller.
+// A macro reads outer variables with the values that they have when it is called. Its body gets surplus
+// arguments in varargs and kwargs, and the body of a call block in caller. As in Jinja, passing them is an
+// error unless the body uses those names.
 func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	body := append([]statement{}, m.body...)
 	for _, d := range m.defaults {
@@ -37,16 +38,22 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	}
 }
 
+// macroCode is a compiled macro. It is shared by all renders.
 type macroCode struct {
-	name     string
-	params   []string
-	slots    []int
-	defaults []eval // nil where a parameter has none
-	special  map[string]bool
-	scope    *scope
-	body     []exec
+	name   string
+	params []string
+	// slots are the slots of params.
+	slots []int
+	// defaults are the default values of params, nil for a parameter without one.
+	defaults []eval
+	// special holds those of the names caller, kwargs and varargs that the body uses.
+	special map[string]bool
+	scope   *scope
+	body    []exec
 }
 
+// call runs the macro in a new frame and returns the text that it writes. The line of the call is restored
+// afterwards, so that later errors name it.
 func (m *macroCode) call(r *run, around *frame, args *arguments) Value {
 	f := &frame{slots: make([]Value, m.scope.fn.slots), parent: around}
 	if !m.bind(r, f, args) {
@@ -63,8 +70,8 @@ func (m *macroCode) call(r *run, around *frame, args *arguments) Value {
 	return StringValue(text)
 }
 
-// bind gives the parameters their values. A parameter without a value takes its default, or is
-// undefined.
+// bind assigns the arguments to the parameters. A parameter without an argument gets its default, or is
+// undefined. It returns false after an error.
 func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 	given := make([]bool, len(m.params))
 	n := min(len(args.positional), len(m.params))
@@ -108,6 +115,8 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 	return r.err == nil
 }
 
+// bindSpecial assigns varargs, kwargs and caller. extra are the surplus positional arguments and rest the
+// surplus keywords. Both are errors if the body does not use the name.
 func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, caller Value) bool {
 	if m.special["varargs"] {
 		f.slots[m.scope.slots["varargs"]] = tuple(extra...)
@@ -127,7 +136,7 @@ func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, cal
 	return r.err == nil
 }
 
-// callBlock calls a macro that is given the block's body as its caller.
+// callBlock compiles {% call %}. It calls a macro and passes the body of the block as the argument caller.
 func (c *compiler) callBlock(s callBlock) exec {
 	of, _ := s.call.(call)
 	fn := c.expr(of.of)

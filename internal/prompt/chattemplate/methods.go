@@ -1,13 +1,16 @@
 package chattemplate
 
+// dictMethod is the implementation of a method of dict.
 type dictMethod func(r *run, d *Dict, args *arguments) Value
 
-// dictMethods are the methods of dict. Those that would change it are refused, as by the
-// immutable sandbox.
+// dictMethods holds the methods of Python's dict. Methods that change the dict are errors, as in Jinja's
+// ImmutableSandboxedEnvironment.
 var dictMethods map[string]dictMethod
 
 func init() { dictMethods = makeDictMethods() }
 
+// makeDictMethods returns the methods of dict. A variable initializer would refer to itself through the
+// interpreter.
 func makeDictMethods() map[string]dictMethod {
 	return map[string]dictMethod{
 		"get": func(r *run, d *Dict, a *arguments) Value {
@@ -41,20 +44,25 @@ func makeDictMethods() map[string]dictMethod {
 	}
 }
 
+// bindDict returns the method m bound to d.
 func bindDict(m dictMethod, name string, d *Dict) Value {
 	return function(name, func(r *run, args *arguments) Value { return m(r, d, args) })
 }
 
+// forbiddenMethod returns a method that fails as Jinja's sandbox does.
 func forbiddenMethod[T any](name string) func(*run, T, *arguments) Value {
 	return func(r *run, _ T, _ *arguments) Value {
 		return r.failf("access to attribute '%s' is unsafe", name)
 	}
 }
 
+// listMethods holds the methods of Python's list. Methods that change the list are errors, as in Jinja's
+// sandbox.
 var listMethods map[string]func(r *run, l *List, args *arguments) Value
 
 func init() { listMethods = makeListMethods() }
 
+// makeListMethods returns the methods of list.
 func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	return map[string]func(r *run, l *List, args *arguments) Value{
 		"index": func(r *run, l *List, a *arguments) Value {
@@ -84,7 +92,8 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	}
 }
 
-// method is a method of a list or a tuple.
+// method returns a method of a list or tuple, bound to l. A tuple has only index and count. The pairs of
+// groupby also have the attributes grouper and list.
 func (l *List) method(name string) (Value, bool) {
 	if l.isGroup && (name == "grouper" || name == "list") {
 		return l.Items[map[string]int{"grouper": 0, "list": 1}[name]], true

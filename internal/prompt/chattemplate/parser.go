@@ -5,18 +5,23 @@ import (
 	"slices"
 )
 
-// parser builds statements from tokens, with Jinja's grammar and precedence.
+// parser builds statements from tokens, with Jinja's grammar and precedence. After the first error it stands
+// at the last token, so that every method returns soon.
 type parser struct {
-	tokens         []token
-	at             int
-	depth          int
-	enclosingLoops int // loops around the current statement, for break and continue
+	tokens []token
+	at     int
+	// depth is the current depth of nesting, bounded by maxDepth.
+	depth int
+	// enclosingLoops counts the loops around the current statement. Without one, break and continue are
+	// errors.
+	enclosingLoops int
 	err            *Error
 }
 
-// maxDepth bounds how deep a template may nest, and with it the Go stack.
+// maxDepth bounds the nesting of a template. It protects the Go stack, because the parser is recursive.
 const maxDepth = 200
 
+// parse reads the source of a template.
 func parse(source string) ([]statement, error) {
 	tokens, err := lex(source)
 	if err != nil {
@@ -34,10 +39,13 @@ func parse(source string) ([]statement, error) {
 	return body, nil
 }
 
+// current returns the next token without reading it.
 func (p *parser) current() token { return p.tokens[p.at] }
 
+// peek returns the token after the next one.
 func (p *parser) peek() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
 
+// advance reads the next token. At the end it returns the last token again.
 func (p *parser) advance() token {
 	t := p.tokens[p.at]
 	if p.at < len(p.tokens)-1 {
@@ -46,7 +54,7 @@ func (p *parser) advance() token {
 	return t
 }
 
-// errorf notes the first error and moves to the end, where everything stops.
+// errorf records the first error and moves to the end, where all loops stop.
 func (p *parser) errorf(line int, format string, args ...any) {
 	if p.err == nil {
 		p.err = &Error{Line: line, Message: fmt.Sprintf(format, args...)}
@@ -54,6 +62,7 @@ func (p *parser) errorf(line int, format string, args ...any) {
 	p.at = len(p.tokens) - 1
 }
 
+// unexpected reports the next token as an error. wanted describes what is expected instead; it may be empty.
 func (p *parser) unexpected(wanted string) {
 	t := p.current()
 	if wanted != "" {
@@ -63,13 +72,16 @@ func (p *parser) unexpected(wanted string) {
 	p.errorf(t.line, "unexpected '%s'", t)
 }
 
+// isOp reports whether the next token is the operator op.
 func (p *parser) isOp(op string) bool { t := p.current(); return t.kind == operator && t.text == op }
 
+// isName reports whether the next token is the name word.
 func (p *parser) isName(word string) bool {
 	t := p.current()
 	return t.kind == nameToken && t.text == word
 }
 
+// acceptOp reads the operator op if it comes next.
 func (p *parser) acceptOp(op string) bool {
 	if p.isOp(op) {
 		p.advance()
@@ -78,6 +90,7 @@ func (p *parser) acceptOp(op string) bool {
 	return false
 }
 
+// acceptName reads the name word if it comes next.
 func (p *parser) acceptName(word string) bool {
 	if p.isName(word) {
 		p.advance()
@@ -86,12 +99,14 @@ func (p *parser) acceptName(word string) bool {
 	return false
 }
 
+// expectOp reads the operator op, and fails if another token comes next.
 func (p *parser) expectOp(op string) {
 	if !p.acceptOp(op) {
 		p.unexpected("'" + op + "'")
 	}
 }
 
+// expect reads a token of a kind, and fails if another one comes next. what names the kind in the error.
 func (p *parser) expect(kind tokenKind, what string) token {
 	if p.current().kind != kind {
 		p.unexpected(what)
@@ -99,7 +114,7 @@ func (p *parser) expect(kind tokenKind, what string) token {
 	return p.advance()
 }
 
-// enterNesting guards recursion; leave must follow.
+// enterNesting enters one level of nesting, and fails beyond maxDepth. The caller must call leaveNesting.
 func (p *parser) enterNesting() bool {
 	p.depth++
 	if p.depth > maxDepth {
@@ -109,10 +124,11 @@ func (p *parser) enterNesting() bool {
 	return true
 }
 
+// leaveNesting leaves a level of nesting.
 func (p *parser) leaveNesting() { p.depth-- }
 
-// statements reads until the end of the template or a block whose word is one of ends; the
-// word is left to be read.
+// statements reads statements up to the end of the template or a tag whose name is in ends. The name of that
+// tag is not read.
 func (p *parser) statements(ends ...string) []statement {
 	var body []statement
 	if !p.enterNesting() {
@@ -153,16 +169,17 @@ func (p *parser) statements(ends ...string) []statement {
 	return body
 }
 
-// block reads "%}", a body and the tag that ends it.
+// block reads the end of a tag, a body, and the name of the tag that ends the body.
 func (p *parser) block(ends ...string) (body []statement, end string) {
 	p.expect(endBlock, "end of statement block")
 	body = p.statements(ends...)
 	return body, p.advance().text
 }
 
-// expectBlockEnd reads the end of a block's last tag.
+// expectBlockEnd reads the end of a block tag.
 func (p *parser) expectBlockEnd() { p.expect(endBlock, "end of statement block") }
 
+// statement reads the statement whose tag has the name word.
 func (p *parser) statement(word token) []statement {
 	one := func(s statement) []statement { return []statement{s} }
 	switch word.text {
@@ -183,7 +200,7 @@ func (p *parser) statement(word token) []statement {
 		p.expectBlockEnd()
 		return one(filterBlock{f, body, word.line})
 	case "with":
-		return one(p.with())
+		return one(p.withStatement())
 	case "generation":
 		loops := p.enclosingLoops
 		p.enclosingLoops = 0
@@ -209,6 +226,7 @@ func (p *parser) statement(word token) []statement {
 	return nil
 }
 
+// print reads the expressions of {% print %}.
 func (p *parser) print(line int) (out []statement) {
 	for p.err == nil && p.current().kind != endBlock {
 		if len(out) > 0 {
@@ -221,6 +239,7 @@ func (p *parser) print(line int) (out []statement) {
 	return out
 }
 
+// ifStatement reads {% if %} up to endif.
 func (p *parser) ifStatement(line int) statement {
 	s := ifStmt{line: line}
 	for p.err == nil {
@@ -240,6 +259,7 @@ func (p *parser) ifStatement(line int) statement {
 	return s
 }
 
+// forStatement reads {% for %} up to endfor.
 func (p *parser) forStatement(line int) statement {
 	s := forStmt{line: line, target: p.target("in", false)}
 	if !p.acceptName("in") {
@@ -264,6 +284,7 @@ func (p *parser) forStatement(line int) statement {
 	return s
 }
 
+// setStatement reads {% set %}, with "=" and a value or with a body up to endset.
 func (p *parser) setStatement(line int) statement {
 	t := p.target("", true)
 	if p.acceptOp("=") {
@@ -282,7 +303,7 @@ func (p *parser) setStatement(line int) statement {
 	return setBlock{t, filters, body, line}
 }
 
-// filters reads name(args) | name …, for blocks.
+// filters reads a chain of filters, name(args) | name …, of a block.
 func (p *parser) filters() (chain []filterExpr) {
 	p.acceptOp("|")
 	for p.err == nil {
@@ -294,14 +315,14 @@ func (p *parser) filters() (chain []filterExpr) {
 	return chain
 }
 
-// target reads what is assigned to: names, attributes where attrs is true, with commas and
-// parentheses.
+// target reads the left side of an assignment. A name equal to end ends it, and attrs allows attributes of a
+// namespace. Several targets, separated by commas, make a tuple.
 func (p *parser) target(end string, attrs bool) target {
 	var parts []target
 	line, comma := p.current().line, false
 	for p.err == nil {
 		if len(parts) > 0 && (end != "" && p.isName(end) || p.isOp("=") || p.current().kind == endBlock || p.isOp(")")) {
-			break // after a trailing comma
+			break // the last comma was a trailing one
 		}
 		parts = append(parts, p.singleTarget(end, attrs))
 		if !p.acceptOp(",") {
@@ -316,6 +337,7 @@ func (p *parser) target(end string, attrs bool) target {
 	return target{tuple: parts, line: line}
 }
 
+// singleTarget reads one target, or several in parentheses.
 func (p *parser) singleTarget(end string, attrs bool) target {
 	if !p.enterNesting() {
 		return target{}
@@ -340,7 +362,7 @@ func (p *parser) singleTarget(end string, attrs bool) target {
 	return out
 }
 
-// macro reads a signature, a body and endmacro.
+// macro reads a macro up to endmacro.
 func (p *parser) macro(name string, line int) *macroStmt {
 	m := &macroStmt{name: name, line: line}
 	p.expectOp("(")
@@ -349,6 +371,7 @@ func (p *parser) macro(name string, line int) *macroStmt {
 	return m
 }
 
+// macroBody reads the body of a macro up to the tag end. Loops around the macro do not count inside it.
 func (p *parser) macroBody(m *macroStmt, end string) {
 	loops := p.enclosingLoops
 	p.enclosingLoops = 0
@@ -357,7 +380,7 @@ func (p *parser) macroBody(m *macroStmt, end string) {
 	p.expectBlockEnd()
 }
 
-// signature reads parameters up to ")".
+// signature reads the parameters of a macro and the closing parenthesis.
 func (p *parser) signature(m *macroStmt) {
 	for p.err == nil && !p.isOp(")") {
 		if len(m.params) > 0 {
@@ -373,6 +396,7 @@ func (p *parser) signature(m *macroStmt) {
 	p.expectOp(")")
 }
 
+// callBlock reads {% call %} up to endcall. Its body becomes a macro named caller.
 func (p *parser) callBlock(line int) statement {
 	m := &macroStmt{name: "caller", line: line}
 	if p.acceptOp("(") {
@@ -388,7 +412,8 @@ func (p *parser) callBlock(line int) statement {
 	return callBlock{of, m, line}
 }
 
-func (p *parser) with() statement {
+// withStatement reads {% with %} up to endwith.
+func (p *parser) withStatement() statement {
 	var s withStmt
 	for p.err == nil && p.current().kind != endBlock {
 		if len(s.targets) > 0 {

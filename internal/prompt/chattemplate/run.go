@@ -6,27 +6,33 @@ import (
 	"unsafe"
 )
 
-// run is one render. The first error is kept in err; from then on evaluating goes on only as
-// far as the statement at hand, and what it yields is not used. That keeps an error path out
-// of every closure, and nothing is lost, because nothing has effects but the output.
+// run is the state of one render. The first error is kept in err. Evaluation then continues to the end of the
+// current statement, and its values are discarded. So closures need no error results. This is safe because
+// the output is the only effect of a template.
 type run struct {
 	out         []byte
-	base        int // where this render's output begins in out
+	// base is the position in out where the output of this render begins.
+	base        int 
 	lim         Limits
+	// steps is the number of steps left, and calls the current depth of calls.
 	steps       int
 	calls       int
-	line        int // of the statement at hand
+	// line is the line of the current statement, for errors.
+	line        int 
 	now         time.Time
 	vars        *Dict
+	// free holds the values of the template's free names.
 	free        []Value
-	filterInput Value // what a block hands to its next filter
+	// filterInput is the input of the next filter in the chain of a block.
+	filterInput Value 
 	err         error
 }
 
-// frame holds the variables of one function body: the template, or one call of a macro.
+// frame holds the variables of one function: the template, a call of a macro, or a call of a recursive loop.
 type frame struct {
 	slots  []Value
-	parent *frame // of the function around it
+	// parent is the frame of the enclosing function.
+	parent *frame 
 }
 
 type (
@@ -34,7 +40,7 @@ type (
 	exec func(r *run, f *frame) signal
 )
 
-// resolve finds a name that the template has not set.
+// resolve returns the value of a name from the context, else from the globals, else undefined.
 func (r *run) resolve(name string) Value {
 	if r.vars != nil {
 		if v, ok := r.vars.Get(name); ok {
@@ -48,6 +54,8 @@ func (r *run) resolve(name string) Value {
 	return undefinedValue(name)
 }
 
+// failf records the first error of the render, at the current line. It returns undefined, so that callers can
+// return its result.
 func (r *run) failf(format string, args ...any) Value {
 	if r.err == nil {
 		r.err = &Error{Line: r.line, Message: fmt.Sprintf(format, args...)}
@@ -55,7 +63,7 @@ func (r *run) failf(format string, args ...any) Value {
 	return undefined
 }
 
-// charge counts n steps of work.
+// charge deducts n steps of work. It returns false if none are left or the render has failed.
 func (r *run) charge(n int) bool {
 	r.steps -= n
 	if r.steps < 0 {
@@ -65,7 +73,8 @@ func (r *run) charge(n int) bool {
 	return r.err == nil
 }
 
-// chargeString accounts for a new string of n bytes; false means that it must not be made.
+// chargeString charges the steps for a new string of n bytes. If it returns false the caller must not make
+// the string.
 func (r *run) chargeString(n int) bool {
 	if n > r.lim.Output {
 		r.failf("template makes a string of more than %d bytes", r.lim.Output)
@@ -74,6 +83,7 @@ func (r *run) chargeString(n int) bool {
 	return r.charge(1 + n/16)
 }
 
+// execAll runs statements until one of them ends with another signal than next.
 func (r *run) execAll(f *frame, body []exec) signal {
 	for _, s := range body {
 		if sig := s(r, f); sig != next {
@@ -83,7 +93,7 @@ func (r *run) execAll(f *frame, body []exec) signal {
 	return next
 }
 
-// write ends an output statement.
+// endOutput ends an output statement. It checks the limit on the output.
 func (r *run) endOutput() signal {
 	if len(r.out)-r.base > r.lim.Output {
 		r.failf("template writes more than %d bytes", r.lim.Output)
@@ -94,7 +104,7 @@ func (r *run) endOutput() signal {
 	return next
 }
 
-// capture runs body and returns what it wrote instead of writing it.
+// capture runs body and returns the text that it writes, without adding it to the output.
 func (r *run) capture(f *frame, body []exec) (string, signal) {
 	start := len(r.out)
 	sig := r.execAll(f, body)
@@ -106,7 +116,7 @@ func (r *run) capture(f *frame, body []exec) (string, signal) {
 	return text, sig
 }
 
-// failIfUndefined fails where v is undefined: Python's Undefined refuses to be computed with.
+// failIfUndefined fails and returns true if v is undefined. Jinja's Undefined raises in every computation.
 func (r *run) failIfUndefined(v Value) bool {
 	if v.kind != Undefined {
 		return false
@@ -115,6 +125,7 @@ func (r *run) failIfUndefined(v Value) bool {
 	return true
 }
 
+// failUndefined reports the use of an undefined value. Its str is the name for the message.
 func (r *run) failUndefined(v Value) Value {
 	if v.str == "" {
 		return r.failf("value is undefined")
@@ -122,19 +133,20 @@ func (r *run) failUndefined(v Value) Value {
 	return r.failf("%s is undefined", v.str)
 }
 
-// stringOf is the string of b, which must not be changed afterwards.
+// stringOf returns a string that shares the memory of b. Nothing may change b afterwards.
 func stringOf(b []byte) Value {
 	return StringValue(unsafe.String(unsafe.SliceData(b), len(b)))
 }
 
-// arguments are what a call passes.
+// arguments are the arguments of one call. names[i] is the keyword of named[i].
 type arguments struct {
 	positional []Value
 	names      []string
 	named      []Value
 }
 
-// argument is the argument at position i or of the given name, absent where neither was passed.
+// argument returns the argument at position i or with the given keyword. It returns absent if neither was
+// passed.
 func (a *arguments) argument(i int, name string, absent Value) Value {
 	if i < len(a.positional) {
 		return a.positional[i]
@@ -145,11 +157,13 @@ func (a *arguments) argument(i int, name string, absent Value) Value {
 	return absent
 }
 
+// isPassed reports whether an argument was passed, by position or by keyword.
 func (a *arguments) isPassed(i int, name string) bool {
 	_, ok := a.keyword(name)
 	return i < len(a.positional) || ok
 }
 
+// keyword returns the argument with a keyword.
 func (a *arguments) keyword(name string) (Value, bool) {
 	for i, n := range a.names {
 		if n == name {
@@ -159,7 +173,7 @@ func (a *arguments) keyword(name string) (Value, bool) {
 	return undefined, false
 }
 
-// call calls v.
+// call calls v with args. It fails if v is not callable or calls nest too deeply.
 func (r *run) call(v Value, args *arguments) Value {
 	if v.kind == Undefined {
 		return r.failUndefined(v)
