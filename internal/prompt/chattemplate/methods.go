@@ -9,8 +9,8 @@ var dictMethods map[string]dictMethod
 
 func init() { dictMethods = makeDictMethods() }
 
-// makeDictMethods returns the methods of dict. A variable initializer would refer to itself through the
-// interpreter.
+// makeDictMethods returns the methods of dict. An init function calls it, because the methods reach code that
+// reads dictMethods, which a variable initializer may not.
 func makeDictMethods() map[string]dictMethod {
 	return map[string]dictMethod{
 		"get": func(r *run, d *Dict, a *arguments) Value {
@@ -62,7 +62,8 @@ var listMethods map[string]func(r *run, l *List, args *arguments) Value
 
 func init() { listMethods = makeListMethods() }
 
-// makeListMethods returns the methods of list.
+// makeListMethods returns the methods of list. An init function calls it, for the same reason as
+// makeDictMethods.
 func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	return map[string]func(r *run, l *List, args *arguments) Value{
 		"index": func(r *run, l *List, a *arguments) Value {

@@ -7,32 +7,32 @@ import (
 )
 
 // run is the state of one render. The first error is kept in err. Evaluation then continues to the end of the
-// current statement, and its values are discarded. So closures need no error results. This is safe because
-// the output is the only effect of a template.
+// current statement, and its values are discarded. This keeps error results out of every closure. It is safe
+// because a failed render discards its output.
 type run struct {
-	out         []byte
+	out []byte
 	// base is the position in out where the output of this render begins.
-	base        int 
-	lim         Limits
+	base int
+	lim  Limits
 	// steps is the number of steps left, and calls the current depth of calls.
-	steps       int
-	calls       int
+	steps int
+	calls int
 	// line is the line of the current statement, for errors.
-	line        int 
-	now         time.Time
-	vars        *Dict
+	line int
+	now  time.Time
+	vars *Dict
 	// free holds the values of the template's free names.
-	free        []Value
+	free []Value
 	// filterInput is the input of the next filter in the chain of a block.
-	filterInput Value 
+	filterInput Value
 	err         error
 }
 
 // frame holds the variables of one function: the template, a call of a macro, or a call of a recursive loop.
 type frame struct {
-	slots  []Value
+	slots []Value
 	// parent is the frame of the enclosing function.
-	parent *frame 
+	parent *frame
 }
 
 type (
