@@ -69,7 +69,7 @@ func TestLoadErrors(t *testing.T) {
 			f["pre_tokenizer"], f["decoder"] = nil, nil
 			f["model"].(map[string]any)["unk_token"] = "<unk>"
 		},
-		`merge 0: "x" and "yz" are not all`:                 model("merges", []string{"x yz"}),
+		`merge 0: the vocabulary lacks "x", "yz"`:           model("merges", []string{"x yz"}),
 		`merge 0: "xyz" is not two tokens`:                  model("merges", []string{"xyz"}),
 		"has two tokens":                                    model("vocab", map[string]int{"a": 1, "b": 1}),
 		`normalizer "NFKC" is not supported`:                top("normalizer", map[string]any{"type": "NFKC"}),
@@ -85,7 +85,7 @@ func TestLoadErrors(t *testing.T) {
 		"Strip at the end":                         top("decoder", map[string]any{"type": "Strip", "content": "x", "stop": 1}),
 		`post_processor "Bert" is not supported`:   top("post_processor", map[string]any{"type": "Bert"}),
 		"has id 300 in the file, but engines give": top("added_tokens", []any{token(39, "<x>")}),
-		"are the same text": func(f map[string]any) {
+		"have the same text": func(f map[string]any) {
 			f["normalizer"] = map[string]any{"type": "NFC"}
 			f["added_tokens"] = []any{token(0, "\u01ff", "normalized"), token(1, "\u00f8\u0301", "normalized")}
 		},
