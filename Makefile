@@ -80,11 +80,12 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 ##@ Checks
 
 .PHONY: ci
-ci: ## what CI runs: format, modules, vet, lint, generated code, test, one pass of every benchmark
+ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test, one pass of every benchmark
 	$(MAKE) fmt-check
 	go mod tidy -diff
 	go vet ./...
 	$(MAKE) lint
+	$(MAKE) deadcode
 	$(MAKE) check-generate
 	$(MAKE) build
 	$(MAKE) test
@@ -152,7 +153,7 @@ check-generate: generate ## fail where generated files are not what is committed
 
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
-	go test ./xds ./internal/config ./cmd/stator ./admin -args -rewrite
+	go test . ./xds ./internal/config ./cmd/stator ./admin -args -rewrite
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME
