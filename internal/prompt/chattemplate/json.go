@@ -197,12 +197,11 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 	return append(append(dst, s[start:]...), '"')
 }
 
-// FromJSON reads one JSON value as Python's json.loads does: objects are dicts in order (of a
-// key that comes twice the later value counts, in the first place), whole numbers are ints of
-// any size.
+// FromJSON reads one JSON value as Python's json.loads does. Objects become dicts, in their order. A repeated
+// key keeps its first position and gets its last value. Whole numbers become ints of any size.
 func FromJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src}) }
 
-// FromPythonJSON is [FromJSON], and takes NaN and Infinity too, as Python's json does.
+// FromPythonJSON is [FromJSON] for Python's dialect, which also has NaN, Infinity and -Infinity.
 func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src, python: true}) }
 
 // fromJSON reads one value and checks that only white space follows.

@@ -44,9 +44,9 @@ func (t token) String() string {
 	return t.text
 }
 
-// Error is a template that Jinja would not take either, or a render that Python would raise in.
+// Error is the error of a template that Jinja would refuse too, or of a render in which Python would raise.
 type Error struct {
-	Line    int // 0 where it is not known
+	Line    int // 0 if it is not known
 	Message string
 }
 

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// formatMethod is str.format: "{}", "{0}", "{name}", "{a.b[0]!r:>10}".
+// formatMethod imitates str.format, with fields such as {}, {0}, {name} and {a.b[0]!r:>10}.
 func (r *run) formatMethod(s string, a *arguments) Value {
 	var b []byte
 	var auto fieldNumbering
@@ -16,7 +16,7 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 			break
 		}
 		b = append(b, s[:i]...)
-		if i+1 < len(s) && s[i+1] == s[i] { // doubled
+		if i+1 < len(s) && s[i+1] == s[i] { // a doubled brace stands for one
 			b, s = append(b, s[i]), s[i+2:]
 			continue
 		}
@@ -35,13 +35,16 @@ func (r *run) formatMethod(s string, a *arguments) Value {
 	return stringOf(b)
 }
 
-// fieldNumbering counts the fields that are not numbered; numbers given rule it out.
+// fieldNumbering tracks how the fields of one format string are numbered. Python refuses a string that mixes
+// {} and {0}.
 type fieldNumbering struct {
-	next  int
+	// next is the argument of the next field without a number.
+	next int
+	// given is set once a field has a number.
 	given bool
 }
 
-// fieldEnd is where the field that s begins with ends, -1 where it does not.
+// fieldEnd returns the position of the brace that closes the field at the start of s, or -1.
 func fieldEnd(s string) int {
 	depth := 0
 	for i := 1 + fieldNameLength(s[1:]); i < len(s); i++ {
@@ -59,8 +62,8 @@ func fieldEnd(s string) int {
 	return -1
 }
 
-// fieldNameLength is the length of a field's name, which ends before ":", "!" or a brace that are not
-// in brackets.
+// fieldNameLength returns the length of the field name at the start of s. The name ends at the first ":", "!"
+// or brace outside square brackets.
 func fieldNameLength(s string) int {
 	inside := false
 	for i := range len(s) {
@@ -77,7 +80,8 @@ func fieldNameLength(s string) int {
 	return len(s)
 }
 
-// expandSpec replaces the fields in a format specification, which hold none themselves.
+// expandSpec replaces the fields inside a format specification, such as {width} in {:{width}}. They cannot
+// hold fields themselves.
 func (r *run) expandSpec(format string, a *arguments, auto *fieldNumbering) string {
 	var b []byte
 	for r.err == nil {
@@ -97,8 +101,8 @@ func (r *run) expandSpec(format string, a *arguments, auto *fieldNumbering) stri
 	return string(append(b, format...))
 }
 
-// appendField formats one field. Outer says that its format specification may hold fields.
-func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbering, outer bool) []byte {
+// appendField appends the value of one field. nestable allows fields in its format specification.
+func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbering, nestable bool) []byte {
 	name, rest := field[:fieldNameLength(field)], field[fieldNameLength(field):]
 	conversion, format, _ := strings.Cut(rest, ":")
 	conversion = strings.TrimPrefix(conversion, "!")
@@ -145,7 +149,7 @@ func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbe
 	}
 
 	if strings.Contains(format, "{") {
-		if !outer {
+		if !nestable {
 			r.failf("Max string recursion exceeded")
 			return b
 		}
@@ -158,7 +162,7 @@ func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbe
 	return r.formatBySpec(b, v, format)
 }
 
-// lookUpField follows .name and [index].
+// lookUpField follows the .name and [index] steps of a field name.
 func (r *run) lookUpField(v Value, path string) Value {
 	for path != "" && r.err == nil {
 		if path[0] == '.' {
@@ -182,7 +186,8 @@ func (r *run) lookUpField(v Value, path string) Value {
 	return v
 }
 
-// formatBySpec formats v by a format specification: [[fill]align][sign][#][0][width][,][.precision][type].
+// formatBySpec appends v, formatted by a format specification as Python's format(v, s) does. Its grammar is
+// [[fill]align][sign][#][0][width][,][.precision][type].
 func (r *run) formatBySpec(b []byte, v Value, s string) []byte {
 	f := spec{fill: ' ', precision: -1}
 	if c, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
@@ -223,6 +228,8 @@ func (r *run) formatBySpec(b []byte, v Value, s string) []byte {
 	return r.appendBySpec(b, v, f)
 }
 
+// appendBySpec appends v, formatted by a parsed specification. It fails if the type of v does not have the
+// format type. Strings are aligned to the left by default, and numbers to the right.
 func (r *run) appendBySpec(b []byte, v Value, f spec) []byte {
 	body := ""
 	switch {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// strftime formats t as Python's datetime.strftime does in the C locale. Directives it does
-// not know stay as they are.
+// strftime imitates Python's datetime.strftime in the C locale. An unknown directive stays as it is.
 func strftime(t time.Time, format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
@@ -16,7 +15,7 @@ func strftime(t time.Time, format string) string {
 			continue
 		}
 		i++
-		if format[i] == '-' && i+1 < len(format) { // glibc: no padding
+		if format[i] == '-' && i+1 < len(format) { // %-d is %d without padding, an extension of glibc
 			if s, ok := formatDirective(t, format[i+1]); ok {
 				b.WriteString(trimPadding(s))
 				i++
@@ -34,6 +33,7 @@ func strftime(t time.Time, format string) string {
 	return b.String()
 }
 
+// trimPadding removes leading zeros and spaces, and leaves at least one digit.
 func trimPadding(s string) string {
 	if out := strings.TrimLeft(s, "0 "); out != "" {
 		return out
@@ -41,12 +41,14 @@ func trimPadding(s string) string {
 	return "0"
 }
 
+// layouts maps directives to layouts of Go's time package.
 var layouts = map[byte]string{
 	'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'j': "002",
 	'm': "01", 'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006", 'F': "2006-01-02", 'T': "15:04:05", 'D': "01/02/06",
 	'R': "15:04", 'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05", 'r': "03:04:05 PM",
 }
 
+// formatDirective formats t by one directive. It returns false for an unknown one.
 func formatDirective(t time.Time, c byte) (string, bool) {
 	if layout, ok := layouts[c]; ok {
 		return t.Format(layout), true
@@ -81,7 +83,7 @@ func formatDirective(t time.Time, c byte) (string, bool) {
 		return fmt.Sprintf("%2d", t.Hour()), true
 	case 'l':
 		return fmt.Sprintf("%2d", (t.Hour()+11)%12+1), true
-	case 'z', 'Z': // the time is naive
+	case 'z', 'Z': // empty, because the time has no zone
 		return "", true
 	}
 

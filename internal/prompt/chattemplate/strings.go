@@ -6,13 +6,16 @@ import (
 	"unicode/utf8"
 )
 
+// stringMethod is the implementation of a method of str.
 type stringMethod func(r *run, s string, args *arguments) Value
 
-// stringMethods are the methods of str.
+// stringMethods holds the methods of Python's str.
 var stringMethods map[string]stringMethod
 
 func init() { stringMethods = makeStringMethods() }
 
+// makeStringMethods returns the methods of str. An init function calls it, because the methods reach code
+// that reads stringMethods, which a variable initializer may not.
 func makeStringMethods() map[string]stringMethod {
 	return map[string]stringMethod{
 		"strip":  func(r *run, s string, a *arguments) Value { return r.strip(s, a, true, true) },
@@ -66,13 +69,13 @@ func makeStringMethods() map[string]stringMethod {
 	}
 }
 
-// newString accounts for s.
+// newString returns s as a value, and charges its steps.
 func (r *run) newString(s string) Value {
 	r.chargeString(len(s))
 	return StringValue(s)
 }
 
-// stringArg is an argument that must be a str.
+// stringArg returns an argument that must be a str. It fails for any other type.
 func (r *run) stringArg(a *arguments, i int, name string) string {
 	v := a.argument(i, name, undefined)
 	if v.kind != String {
@@ -82,7 +85,7 @@ func (r *run) stringArg(a *arguments, i int, name string) string {
 	return v.str
 }
 
-// intArg is an argument that must be an int.
+// intArg returns an argument that must be an int, capped to ±2^31. It fails for any other type.
 func (r *run) intArg(a *arguments, i int, name string, absent int) int {
 	v := a.argument(i, name, IntValue(absent))
 	if !v.isSmallInt() {
@@ -92,6 +95,7 @@ func (r *run) intArg(a *arguments, i int, name string, absent int) int {
 	return int(max(-1<<31, min(1<<31, v.int())))
 }
 
+// strip imitates str.strip(chars), lstrip for left only, and rstrip for right only.
 func (r *run) strip(s string, a *arguments, left, right bool) Value {
 	in := isSpace
 	if v := a.argument(0, "chars", none); v.kind == String {
@@ -109,6 +113,7 @@ func (r *run) strip(s string, a *arguments, left, right bool) Value {
 	return StringValue(s)
 }
 
+// splitString imitates str.split(sep, maxsplit), and rsplit if right is set.
 func (r *run) splitString(s string, a *arguments, right bool) Value {
 	sep, limit := a.argument(0, "sep", none), r.intArg(a, 1, "maxsplit", -1)
 	if !r.charge(len(s)/8) || sep.kind != None && sep.kind != String {
@@ -139,13 +144,14 @@ func (r *run) splitString(s string, a *arguments, right bool) Value {
 	return ListValue(items)
 }
 
-// splitSpace splits by runs of white space, at most limit times where it is not negative.
+// splitSpace splits by runs of white space, as str.split without a separator does. It splits at most limit
+// times, or without bound if limit is negative.
 func splitSpace(s string, limit int) (parts []string) {
 	s = strings.TrimLeftFunc(s, isSpace)
 	for s != "" {
 		end := strings.IndexFunc(s, isSpace)
 		if limit == 0 || end < 0 {
-			return append(parts, s) // with the white space behind it, as in Python
+			return append(parts, s) // the last part keeps its trailing white space, as in Python
 		}
 		parts = append(parts, s[:end])
 		s = strings.TrimLeftFunc(s[end:], isSpace)
@@ -155,6 +161,7 @@ func splitSpace(s string, limit int) (parts []string) {
 	return parts
 }
 
+// splitSpaceRight is splitSpace from the right, as str.rsplit without a separator.
 func splitSpaceRight(s string, limit int) (parts []string) {
 	s = strings.TrimRightFunc(s, isSpace)
 	for s != "" {
@@ -173,6 +180,7 @@ func splitSpaceRight(s string, limit int) (parts []string) {
 	return parts
 }
 
+// splitRight splits by sep from the right, as str.rsplit does.
 func splitRight(s, sep string, limit int) (parts []string) {
 	for limit != 0 {
 		at := strings.LastIndex(s, sep)
@@ -189,12 +197,14 @@ func splitRight(s, sep string, limit int) (parts []string) {
 	return parts
 }
 
+// reverseSlice reverses s in place.
 func reverseSlice[T any](s []T) {
 	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
 		s[i], s[j] = s[j], s[i]
 	}
 }
 
+// splitLines imitates str.splitlines(keepends), which splits at more characters than newlines.
 func (r *run) splitLines(s string, keep bool) Value {
 	var items []Value
 	for s != "" && r.charge(1) {
@@ -219,7 +229,8 @@ func (r *run) splitLines(s string, keep bool) Value {
 	return ListValue(items)
 }
 
-// hasAffix is startswith and endswith, whose argument may be a tuple.
+// hasAffix imitates str.startswith and endswith, whose first argument may be a tuple of options. has compares
+// with one option.
 func (r *run) hasAffix(s string, a *arguments, has func(s, affix string) bool) Value {
 	if a.isPassed(1, "start") {
 		v := r.slice(StringValue(s), [3]Value{a.argument(1, "start", none), a.argument(2, "end", none), none})
@@ -243,11 +254,14 @@ func (r *run) hasAffix(s string, a *arguments, has func(s, affix string) bool) V
 	return falseValue
 }
 
+// replaceMethod imitates str.replace(old, new, count).
 func (r *run) replaceMethod(s string, a *arguments) Value {
 	old, with := r.stringArg(a, 0, "old"), r.stringArg(a, 1, "new")
 	return r.replaceSubstring(s, old, with, r.intArg(a, 2, "count", -1))
 }
 
+// replaceSubstring replaces the first count occurrences of old, or all if count is negative. It checks the
+// size of the result before making it.
 func (r *run) replaceSubstring(s, old, with string, count int) Value {
 	if r.err != nil || !strings.Contains(s, old) {
 		return StringValue(s)
@@ -262,6 +276,7 @@ func (r *run) replaceSubstring(s, old, with string, count int) Value {
 	return StringValue(strings.Replace(s, old, with, count))
 }
 
+// joinMethod imitates str.join(iterable).
 func (r *run) joinMethod(s string, a *arguments) Value {
 	items, ok := r.iterate(a.argument(0, "iterable", undefined))
 	if !ok {
@@ -284,7 +299,9 @@ func (r *run) joinMethod(s string, a *arguments) Value {
 	return StringValue(strings.Join(parts, s))
 }
 
-func (r *run) findSubstring(s string, a *arguments, search func(s, sub string) int, must bool) Value {
+// findSubstring imitates str.find(sub, start, end), which counts in code points. With required set it
+// imitates str.index, which fails instead of returning -1. search selects the first or the last occurrence.
+func (r *run) findSubstring(s string, a *arguments, search func(s, sub string) int, required bool) Value {
 	sub := r.stringArg(a, 0, "sub")
 	start, stop, _, ok := r.sliceBounds([3]Value{a.argument(1, "start", none), a.argument(2, "end", none), none}, runeCount(s))
 	if !ok || start > stop {
@@ -295,12 +312,13 @@ func (r *run) findSubstring(s string, a *arguments, search func(s, sub string) i
 	if at := search(s[from:to], sub); at >= 0 {
 		return IntValue(runeCount(s[:from+at]))
 	}
-	if must {
+	if required {
 		return r.failf("substring not found")
 	}
 	return IntValue(-1)
 }
 
+// countSubstring imitates str.count(sub).
 func (r *run) countSubstring(s string, a *arguments) Value {
 	sub := r.stringArg(a, 0, "sub")
 	if sub == "" {
@@ -309,7 +327,8 @@ func (r *run) countSubstring(s string, a *arguments) Value {
 	return IntValue(strings.Count(s, sub))
 }
 
-// allRunes is the is… methods: true of each character, and there is one.
+// allRunes returns a method such as str.isdigit. It is true if the string is not empty and is holds for each
+// code point.
 func allRunes(is func(rune) bool) stringMethod {
 	return func(_ *run, s string, _ *arguments) Value {
 		for _, c := range s {
@@ -321,7 +340,8 @@ func allRunes(is func(rune) bool) stringMethod {
 	}
 }
 
-// onlyCase is islower and isupper: no character of the other case, and one of this.
+// onlyCase returns str.islower or str.isupper. It is true if at least one code point has this case and none
+// has the other.
 func onlyCase(other, this func(rune) bool) stringMethod {
 	return func(_ *run, s string, _ *arguments) Value {
 		found := false
@@ -335,6 +355,7 @@ func onlyCase(other, this func(rune) bool) stringMethod {
 	}
 }
 
+// zfill imitates str.zfill(width), which puts the zeros behind a sign.
 func (r *run) zfill(s string, a *arguments) Value {
 	n := r.intArg(a, 0, "width", 0) - runeCount(s)
 	if n <= 0 || !r.chargeString(n+len(s)) {
@@ -346,7 +367,8 @@ func (r *run) zfill(s string, a *arguments) Value {
 	return StringValue(strings.Repeat("0", n) + s)
 }
 
-// justify is center, rjust (left) and ljust (right).
+// justify imitates str.center(width, fillchar). With only left it pads on the left, as rjust does. With only
+// right it pads on the right, as ljust does.
 func (r *run) justify(s string, a *arguments, left, right bool) Value {
 	fill := a.argument(1, "fillchar", StringValue(" "))
 	width := r.intArg(a, 0, "width", 0)
@@ -368,6 +390,7 @@ func (r *run) justify(s string, a *arguments, left, right bool) Value {
 	return StringValue(strings.Repeat(fill.str, before) + s + strings.Repeat(fill.str, n-before))
 }
 
+// partitionString imitates str.partition(sep), and rpartition if right is set.
 func (r *run) partitionString(s string, a *arguments, right bool) Value {
 	sep := r.stringArg(a, 0, "sep")
 	if sep == "" {
@@ -388,10 +411,10 @@ func (r *run) partitionString(s string, a *arguments, right bool) Value {
 	return tuple(StringValue(s), StringValue(""), StringValue(""))
 }
 
-// maxTab bounds the columns of a tab, so that one character cannot become a text of any length.
+// maxTab bounds the columns of a tab. Without it one tab could become a text of any length.
 const maxTab = 1 << 16
 
-// expandTabsMethod is Python's str.expandtabs(tabsize=8).
+// expandTabsMethod imitates str.expandtabs(tabsize).
 func expandTabsMethod(r *run, s string, a *arguments) Value {
 	size := min(r.intArg(a, 0, "tabsize", 8), maxTab)
 	if !r.chargeString(len(s) + strings.Count(s, "\t")*max(0, size)) {
@@ -401,7 +424,7 @@ func expandTabsMethod(r *run, s string, a *arguments) Value {
 }
 
 // expandTabs replaces each tab by spaces up to the next column that is a multiple of size. Like Python it
-// removes tabs when size is not positive.
+// removes tabs if size is not positive.
 func expandTabs(s string, size int) string {
 	if size <= 0 {
 		return strings.ReplaceAll(s, "\t", "")

@@ -8,15 +8,18 @@ import (
 
 // Template is a parsed template. It is immutable.
 type Template struct {
-	root  []exec
+	root []exec
+	// slots is the number of variables in the root's frame.
 	slots int
-	// free are the names that the template does not set: they come from the context, else
+	// free are the names that the template reads and never sets. Their values come from the context, else
 	// from the globals.
 	free []string
-	// stored are the root's own names; each begins as what the context says of it.
+	// stored are the names that the template sets outside macros and loops. Until it sets them they have the
+	// values of the context.
 	stored []storedName
-	parts  bool
-	// developer and content say which words the source holds.
+	// parts is the result of wantsParts.
+	parts bool
+	// developer and content report which of these words the source contains.
 	developer, content bool
 }
 
@@ -32,6 +35,7 @@ func (t *Template) ReadsContent() bool { return t.content }
 // template must get lists of parts; any other must get strings.
 func (t *Template) WantsParts() bool { return t.parts }
 
+// storedName is a name that the template sets, and its slot in the root's frame.
 type storedName struct {
 	name string
 	slot int

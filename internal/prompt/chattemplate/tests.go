@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// A tester is a test of Jinja: what stands after "is".
+// tester is the implementation of a Jinja test, which stands after "is".
 type tester func(r *run, v Value, args *arguments) bool
 
+// testers holds the tests by name. An init function fills it, because the test "test" reads it.
 var testers map[string]tester
 
 func init() {
@@ -48,10 +49,10 @@ func init() {
 	}
 }
 
-// isSequence is what has a length and can be indexed.
+// isSequence imitates Jinja's test sequence: the value has a length and can be indexed.
 func isSequence(_ *run, v Value, _ *arguments) bool {
 	switch v.kind {
-	case String, DictKind, Undefined: // Undefined has both methods
+	case String, DictKind, Undefined: // Undefined has __len__ and __getitem__
 		return true
 	case ListKind:
 		return v.list().seq <= rangeSeq
@@ -59,6 +60,7 @@ func isSequence(_ *run, v Value, _ *arguments) bool {
 	return false
 }
 
+// isIterable imitates Jinja's test iterable.
 func isIterable(_ *run, v Value, _ *arguments) bool {
 	switch v.kind {
 	case String, DictKind, ListKind, Undefined:
@@ -70,7 +72,8 @@ func isIterable(_ *run, v Value, _ *arguments) bool {
 	return false
 }
 
-// isSame is Python's "is": the same object, where a template can tell.
+// isSame imitates Python's operator is. Equal strings, floats and ints of at most 64 bits count as the same
+// object, because Python may share them too.
 func isSame(_ *run, v Value, a *arguments) bool {
 	o := a.argument(0, "other", undefined)
 	if v.kind != o.kind {
@@ -93,8 +96,8 @@ func isSame(_ *run, v Value, a *arguments) bool {
 	return v.ref == o.ref
 }
 
-// test compiles "v is name(args)". An unknown test is an error when it is reached, as inside
-// an if of Jinja's.
+// test compiles "v is name(args)". An unknown test is an error of the template. Inside an if it is an error
+// only when a render reaches it, as in Jinja.
 func (c *compiler) test(e testExpr) eval {
 	of, args := c.expr(e.of), c.args(e.args)
 	t, ok := testers[e.name]

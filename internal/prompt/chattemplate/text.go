@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxNesting bounds how deep a value is printed; deeper ones end in "...".
+// maxNesting bounds the depth to which a value is printed. Deeper values are printed as "...".
 const maxNesting = 200
 
 // appendStr appends Python's str(v).
@@ -19,7 +19,8 @@ func appendStr(dst []byte, v Value) []byte {
 	return appendRepr(dst, v, 0)
 }
 
-// appendRepr appends Python's repr(v).
+// appendRepr appends Python's repr(v). depth is the number of containers around v. At depth 0 an undefined
+// value is empty, as when it is printed.
 func appendRepr(dst []byte, v Value, depth int) []byte {
 	if depth > maxNesting {
 		return append(dst, "..."...)
@@ -66,6 +67,7 @@ func appendRepr(dst []byte, v Value, depth int) []byte {
 	return append(dst, "<LoopContext>"...)
 }
 
+// appendList appends the repr of a list, a tuple or another sequence.
 func appendList(dst []byte, l *List, depth int) []byte {
 	open, end := "[", "]"
 	switch l.seq {
@@ -93,6 +95,7 @@ func appendList(dst []byte, l *List, depth int) []byte {
 	return append(dst, end...)
 }
 
+// appendDict appends the repr of a dict.
 func appendDict(dst []byte, d *Dict, depth int) []byte {
 	dst = append(dst, '{')
 	for i := range d.keys {
@@ -105,8 +108,8 @@ func appendDict(dst []byte, d *Dict, depth int) []byte {
 	return append(dst, '}')
 }
 
-// appendFloat appends Python's repr of a float: the shortest digits that read back, with an
-// exponent only below 1e-4 and from 1e16 on.
+// appendFloat appends Python's repr of a float: the shortest digits that read back as f. An exponent is used
+// below 1e-4 and from 1e16 on.
 func appendFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
@@ -129,7 +132,8 @@ func appendFloat(dst []byte, f float64) []byte {
 	return dst
 }
 
-// appendQuoted appends Python's repr of a str.
+// appendQuoted appends Python's repr of a str. It uses single quotes, unless s contains single quotes and no
+// double ones.
 func appendQuoted(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	quote := byte('\'')
@@ -165,7 +169,7 @@ func appendQuoted(dst []byte, s string) []byte {
 	return append(dst, quote)
 }
 
-// text is str(v), without a copy for strings.
+// text returns Python's str(v). It does not copy a string.
 func text(v Value) string {
 	if v.kind == String {
 		return v.str
@@ -173,7 +177,7 @@ func text(v Value) string {
 	return string(appendStr(nil, v))
 }
 
-// isASCII lets the common case index bytes where Python counts code points.
+// isASCII reports whether s is ASCII. Its bytes are then its code points, which makes indexing cheap.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {
@@ -183,7 +187,7 @@ func isASCII(s string) bool {
 	return true
 }
 
-// runeCount counts code points.
+// runeCount returns Python's len(s), the number of code points.
 func runeCount(s string) int {
 	if isASCII(s) {
 		return len(s)
@@ -191,7 +195,7 @@ func runeCount(s string) int {
 	return utf8.RuneCountInString(s)
 }
 
-// isSpace is Python's str.isspace of one character.
+// isSpace imitates str.isspace for one character. Go's unicode.IsSpace lacks the separators 0x1c to 0x1f.
 func isSpace(r rune) bool {
 	switch {
 	case r >= 9 && r <= 13, r >= 28 && r <= 32, r == 0x85, r == 0xa0:

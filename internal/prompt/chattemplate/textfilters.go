@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// truncateFilter shortens a text to a length, at a space unless words may be cut. A little more
-// than the length is left alone.
+// truncateFilter imitates Jinja's filter truncate(length, killwords, end, leeway). It cuts at a space, unless
+// killwords is set. A text that exceeds the length by at most leeway stays as it is.
 func truncateFilter(r *run, v Value, a *arguments) Value {
 	length, end := r.intArg(a, 0, "length", 255), text(a.argument(2, "end", StringValue("...")))
 	leeway := 5
@@ -38,8 +38,8 @@ func truncateFilter(r *run, v Value, a *arguments) Value {
 	return r.newString(s + end)
 }
 
-// sliceFilter deals a sequence out into so many lists, the first ones longer by one where it
-// does not come out even.
+// sliceFilter imitates Jinja's filter slice(slices, fill_with). It distributes a sequence over lists of
+// nearly equal length. The first lists get the remaining items.
 func sliceFilter(r *run, v Value, a *arguments) Value {
 	items, ok := r.iterate(v)
 	n := r.intArg(a, 0, "slices", 0)
@@ -71,7 +71,8 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 	return sequenceOf(generatorSeq, out)
 }
 
-// urlEncode writes a text, or pairs as a query, as URLs have them.
+// urlEncode imitates Jinja's filter urlencode. It escapes a text for a path, and a dict or a list of pairs
+// for a query.
 func urlEncode(r *run, v Value, _ *arguments) Value {
 	var pairs []Value
 	switch v.kind {
@@ -98,8 +99,8 @@ func urlEncode(r *run, v Value, _ *arguments) Value {
 	return r.newString(string(b))
 }
 
-// appendPercent writes the bytes of s that URLs do not have as they are with a percent sign. A
-// query has neither slashes nor spaces as they are.
+// appendPercent imitates urllib.parse.quote, and quote_plus if query is set. Only in a query "/" is escaped
+// and a space becomes "+".
 func appendPercent(b []byte, s string, query bool) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {
@@ -116,7 +117,7 @@ func appendPercent(b []byte, s string, query bool) []byte {
 	return b
 }
 
-// xmlAttr writes a dict as attributes, without those that are none.
+// xmlAttr imitates Jinja's filter xmlattr(autospace). It omits attributes that are none or undefined.
 func xmlAttr(r *run, v Value, a *arguments) Value {
 	if v.kind != DictKind {
 		return r.failf("'%s' object has no attribute 'items'", v.typeName())

@@ -20,34 +20,37 @@ const (
 	DictKind
 	// Func is anything that can be called: a macro, a method, a global function.
 	Func
-	// object is what only this package makes: namespaces and loops.
+	// object is a namespace or a loop.
 	object
 )
 
-// Value is one Python value. Strings, numbers and constants are held in place, so that most
-// of a render allocates nothing; containers are shared by reference, as in Python.
+// Value is one Python value. Strings, numbers and constants are stored in the Value itself, so that most of a
+// render allocates nothing. Containers are shared by reference, as in Python.
 type Value struct {
+	// kind is the Python type. It decides which of the other fields are used.
 	kind Kind
-	// markup is set for a string that filter safe or escape has marked: adding to it escapes.
+	// markup is set for a string that the filters safe or escape returned. Adding another string to it
+	// escapes that one.
 	markup bool
-	// num is a bool, an int64 or the bits of a float64.
+	// num is a Bool as 0 or 1, an Int as int64, or the bits of a Float.
 	num uint64
-	// str is the text of a String, or the name of what is Undefined.
+	// str is the text of a String. For an undefined value it is the name that an error reports.
 	str string
-	// ref is a *List, *Dict, *big.Int (an Int beyond 64 bits), *callable, *namespace or *loop.
+	// ref is a *List, *Dict, *big.Int (an Int beyond 64 bits), *callable, *namespace or *loop, else nil.
 	ref any
 }
 
 // List is a sequence. seq is its Python type.
 type List struct {
-	seq        sequence
-	Items      []Value
-	nextUnread int // a generator's position
-	// isGroup is set for groupby's pairs, whose elements also have names.
+	seq   sequence
+	Items []Value
+	// nextUnread is the position of the next element that a generator returns.
+	nextUnread int
+	// isGroup is set for a pair of groupby, whose elements can also be read as grouper and list.
 	isGroup bool
 }
 
-// sequence is the type of a List.
+// sequence is the Python type of a List.
 type sequence uint8
 
 const (
@@ -57,13 +60,15 @@ const (
 	keysView
 	valuesView
 	itemsView
-	// generatorSeq is a lazy filter's result: it can be read once, has no length and is true.
+	// generatorSeq is the result of a filter that is lazy in Jinja. It can be read once, has no length, and is true
+	// even without elements.
 	generatorSeq
 )
 
+// sequenceNames holds the names of Python's types, by sequence.
 var sequenceNames = [...]string{"list", "tuple", "range", "dict_keys", "dict_values", "dict_items", "generator"}
 
-// Constants.
+// The constants of Python, and the undefined value of Jinja.
 var (
 	undefined  = Value{}
 	none       = Value{kind: None}
@@ -71,13 +76,13 @@ var (
 	trueValue  = Value{kind: Bool, num: 1}
 )
 
-// NoneValue is Python's None.
+// NoneValue returns Python's None.
 func NoneValue() Value { return none }
 
-// StringValue is a str.
+// StringValue returns a str.
 func StringValue(s string) Value { return Value{kind: String, str: s} }
 
-// BoolValue is a bool.
+// BoolValue returns a bool.
 func BoolValue(b bool) Value {
 	if b {
 		return trueValue
@@ -85,26 +90,29 @@ func BoolValue(b bool) Value {
 	return falseValue
 }
 
-// IntValue is an int.
+// IntValue returns an int.
 func IntValue(i int) Value { return Value{kind: Int, num: uint64(i)} }
 
-// FloatValue is a float.
+// FloatValue returns a float.
 func FloatValue(f float64) Value { return Value{kind: Float, num: math.Float64bits(f)} }
 
-// ListValue is a list that holds items; it keeps the slice.
+// ListValue returns a list that keeps the slice.
 func ListValue(items []Value) Value { return Value{kind: ListKind, ref: &List{Items: items}} }
 
-// DictValue is a dict.
+// DictValue returns a dict that keeps d.
 func DictValue(d *Dict) Value { return Value{kind: DictKind, ref: d} }
 
+// tuple returns a tuple, which keeps the slice.
 func tuple(items ...Value) Value {
 	return Value{kind: ListKind, ref: &List{seq: tupleSeq, Items: items}}
 }
 
+// sequenceOf returns a sequence of a type, which keeps the slice.
 func sequenceOf(seq sequence, items []Value) Value {
 	return Value{kind: ListKind, ref: &List{seq: seq, Items: items}}
 }
 
+// bigValue returns an int. It keeps i only if the value exceeds 64 bits.
 func bigValue(i *big.Int) Value {
 	if i.IsInt64() {
 		return IntValue(int(i.Int64()))
@@ -112,6 +120,7 @@ func bigValue(i *big.Int) Value {
 	return Value{kind: Int, ref: i}
 }
 
+// undefinedValue returns an undefined value. An error that it causes begins with name.
 func undefinedValue(name string) Value { return Value{str: name} }
 
 // Kind is the kind of v.
@@ -144,14 +153,29 @@ func (v Value) Items() []Value {
 // Len is the number of elements of a ListKind, 0 for anything else.
 func (v Value) Len() int { return len(v.Items()) }
 
-func (v Value) list() *List      { l, _ := v.ref.(*List); return l }
-func (v Value) dict() *Dict      { d, _ := v.ref.(*Dict); return d }
-func (v Value) int() int64       { return int64(v.num) }
-func (v Value) float() float64   { return math.Float64frombits(v.num) }
-func (v Value) isBig() bool      { return v.kind == Int && v.ref != nil }
-func (v Value) isSmallInt() bool { return v.kind == Bool || v.kind == Int && v.ref == nil }
-func (v Value) isNumber() bool   { return v.kind == Bool || v.kind == Int || v.kind == Float }
+// list returns the List of v, or nil if v is no sequence.
+func (v Value) list() *List { l, _ := v.ref.(*List); return l }
 
+// dict returns the Dict of v, or nil if v is no dict.
+func (v Value) dict() *Dict { d, _ := v.ref.(*Dict); return d }
+
+// int returns a Bool or an Int of at most 64 bits. Other kinds have no meaningful result.
+func (v Value) int() int64 { return int64(v.num) }
+
+// float returns a Float. Other kinds have no meaningful result.
+func (v Value) float() float64 { return math.Float64frombits(v.num) }
+
+// isBig reports whether v is an Int beyond 64 bits.
+func (v Value) isBig() bool { return v.kind == Int && v.ref != nil }
+
+// isSmallInt reports whether v is an Int of at most 64 bits or a Bool, which Python counts as an int.
+func (v Value) isSmallInt() bool { return v.kind == Bool || v.kind == Int && v.ref == nil }
+
+// isNumber reports whether v is a Bool, an Int or a Float.
+func (v Value) isNumber() bool { return v.kind == Bool || v.kind == Int || v.kind == Float }
+
+// big returns an Int or a Bool as a big integer. The caller must not change the result, because v may share
+// it.
 func (v Value) big() *big.Int {
 	if b, ok := v.ref.(*big.Int); ok {
 		return b
@@ -159,7 +183,7 @@ func (v Value) big() *big.Int {
 	return big.NewInt(v.int())
 }
 
-// number is v, a number, as a float; an int beyond a float's range is infinite.
+// number returns a number as a float. An int beyond a float's range becomes infinite.
 func (v Value) number() float64 {
 	switch {
 	case v.kind == Float:
@@ -171,7 +195,7 @@ func (v Value) number() float64 {
 	return float64(v.int())
 }
 
-// truth is Python's bool(v).
+// truth returns Python's bool(v).
 func (v Value) truth() bool {
 	switch v.kind {
 	case Undefined, None:
@@ -193,7 +217,7 @@ func (v Value) truth() bool {
 	return true
 }
 
-// typeName is what Python calls the type of v.
+// typeName returns the name of v's type in Python's error messages.
 func (v Value) typeName() string {
 	switch v.kind {
 	case None:
@@ -221,15 +245,17 @@ func (v Value) typeName() string {
 	return "Undefined"
 }
 
-// namespace is what namespace() makes: the one thing a template may assign to from within.
+// namespace is an object of Jinja's namespace(). Its attributes are the only values that a template can
+// change in place.
 type namespace struct{ attrs Dict }
 
-// callable is a Func. It is called with positional and named arguments.
+// callable is the value of a Func.
 type callable struct {
 	name string
 	call func(r *run, args *arguments) Value
 }
 
+// function returns a Func with a name.
 func function(name string, call func(r *run, args *arguments) Value) Value {
 	return Value{kind: Func, ref: &callable{name, call}}
 }

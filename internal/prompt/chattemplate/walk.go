@@ -1,12 +1,13 @@
 package chattemplate
 
-// walk calls visit for each expression of body, inner bodies and expressions included.
+// walk calls visit for each expression of body, nested bodies and expressions included.
 func walk(body []statement, visit func(expression)) {
 	for _, s := range body {
 		walkStatement(s, visit)
 	}
 }
 
+// walkStatement calls visit for each expression of one statement.
 func walkStatement(s statement, visit func(expression)) {
 	switch s := s.(type) {
 	case output:
@@ -45,12 +46,15 @@ func walkStatement(s statement, visit func(expression)) {
 	}
 }
 
+// walkFilters calls visit for each filter of a block and for its arguments.
 func walkFilters(visit func(expression), filters []filterExpr) {
 	for _, f := range filters {
 		walkExpr(visit, f)
 	}
 }
 
+// walkExpr calls visit for each expression of list and for the expressions inside. A nil expression is
+// skipped.
 func walkExpr(visit func(expression), list ...expression) {
 	for _, e := range list {
 		if e == nil {
@@ -95,6 +99,7 @@ func walkExpr(visit func(expression), list ...expression) {
 	}
 }
 
+// walkArgs calls visit for each argument of a call.
 func walkArgs(visit func(expression), a callArgs) {
 	walkExpr(visit, a.positional...)
 	walkExpr(visit, a.named...)
