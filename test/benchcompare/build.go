@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -63,14 +64,15 @@ func build(ctx context.Context, dir, baseTree string, p pair) (b binaries, err e
 	return b, err
 }
 
-// common returns the names of the benchmarks, with their sub-benchmarks, that both revisions have.
-func (b binaries) common(ctx context.Context) ([]string, error) {
-	now, err := benchmarks(ctx, b.nowDir, b.now)
+// common returns the names of the benchmarks, with their sub-benchmarks, that both revisions have. Those whose
+// name matches skip are not even run once.
+func (b binaries) common(ctx context.Context, skip *regexp.Regexp) ([]string, error) {
+	now, err := benchmarks(ctx, b.nowDir, b.now, skip)
 	if err != nil {
 		return nil, err
 	}
 
-	base, err := benchmarks(ctx, b.baseDir, b.base)
+	base, err := benchmarks(ctx, b.baseDir, b.base, skip)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +80,23 @@ func (b binaries) common(ctx context.Context) ([]string, error) {
 }
 
 // benchmarks runs every benchmark once, because sub-benchmarks have no other list.
-func benchmarks(ctx context.Context, dir, binary string) (names []string, err error) {
-	out, err := command(ctx, dir, binary, "-test.run", "^$", "-test.bench", ".", "-test.benchtime", "1x", "-test.cpu", "1")
+func benchmarks(ctx context.Context, dir, binary string, skip *regexp.Regexp) (names []string, err error) {
+	list, err := command(ctx, dir, binary, "-test.list", "^Benchmark")
+	if err != nil {
+		return nil, err
+	}
+	var wanted []string
+	for _, name := range strings.Fields(list) {
+		if !skip.MatchString(name) {
+			wanted = append(wanted, name)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+
+	pattern := "^(" + strings.Join(wanted, "|") + ")$"
+	out, err := command(ctx, dir, binary, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", "1x", "-test.cpu", "1")
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	moved := f.String("moved", "extproc/stream=extproc,extproc/messages=extproc/envoywire",
 		"packages that have another name at the base, if they do not exist there under their own")
 	only := f.String("only", ".", "`regexp` of the benchmarks to run, such as BenchmarkDecide")
-	skip := f.String("skip", "Footprint|Fill|Churn", "`regexp` of benchmarks to leave out, because they measure memory or run long")
+	skip := f.String("skip", "Footprint|Fill|Churn|Load|ReplicaStart", "`regexp` of benchmarks to leave out, because they measure memory or run long")
 	rounds := f.Int("rounds", 10, "measurements of each benchmark at each revision")
 	target := f.Duration("target", 150*time.Millisecond, "CPU time of one measurement, approximately")
 	if err := f.Parse(args); err != nil {
@@ -86,12 +86,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		names, err := binaries.common(ctx)
+		names, err := binaries.common(ctx, skipped)
 		if err != nil {
 			return err
 		}
 		for _, name := range names {
-			if !want.MatchString(name) || skipped.MatchString(name) {
+			if !want.MatchString(name) {
 				continue
 			}
 			r, err := m.compare(ctx, binaries, name)
