@@ -7,31 +7,32 @@ import (
 	"unicode/utf8"
 )
 
-// decoding is how ids become text again.
+// decoding is the decoder of a vocabulary: how ids become text.
 type decoding struct {
-	// bytes says that tokens spell bytes, whatever characters they end in.
+	// byteLevel is set where a token stands for bytes, which may be a part of a character.
 	byteLevel bool
-	// each is done to each token; then, where fallback is set, tokens like <0xE4> are bytes;
-	// whole is done to all the text at once.
+	// tokenSteps apply to each token. Then, where byteFallback is set, tokens like <0xE4> become bytes.
+	// Finally textSteps apply to the concatenated text.
 	tokenSteps, textSteps []decodeStep
 	byteFallback          bool
-	// space stands between tokens, as in the reference where a file has no decoder.
+	// spaceBetween puts a space between tokens, as the reference does for a file without a decoder.
 	spaceBetween bool
 }
 
+// decodeStep is one change of a token or of the text.
 type decodeStep struct {
 	kind     decodeKind
 	from, to string
-	// strip takes away from at the beginning, up to so many times.
+	// maxStrip is how often decodeStrip removes from at the beginning, at most.
 	maxStrip int
 }
 
 type decodeKind uint8
 
 const (
-	decodeReplace decodeKind = iota
-	decodeStrip
-	decodeMetaspace // ▁ becomes a space, or nothing in the first token
+	decodeReplace   decodeKind = iota // from becomes to
+	decodeStrip                       // from is removed at the beginning
+	decodeMetaspace                   // ▁ becomes a space, or nothing in the first token
 	decodeMetaspaceAll
 )
 
@@ -47,8 +48,8 @@ type decoderConfig struct {
 	AddPrefix     *bool           `json:"add_prefix_space"`
 }
 
-// readDecoder reads a decoder. What it may hold is what can be done to a stream as well as to a
-// text: nothing that looks back.
+// readDecoder reads a decoder. It refuses decoders that cannot run on a stream of tokens, which are those
+// that need text before or after the current token.
 func readDecoder(c *decoderConfig) (decoding, error) {
 	var d decoding
 	if c == nil {
@@ -102,17 +103,18 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 	return d, read(c)
 }
 
-// step is a decoder that changes text.
+// textStep returns the step of a decoder that changes text. Fused is set where the step applies to the
+// concatenated text instead of each token.
 func (c *decoderConfig) textStep(fused bool) (decodeStep, error) {
 	switch c.Type {
 	case "Replace":
 		if c.Pattern.String == nil || *c.Pattern.String == "" || fused && utf8.RuneCountInString(*c.Pattern.String) > 1 {
-			return decodeStep{}, errors.New("decoder Replace of what is no plain text is not supported")
+			return decodeStep{}, errors.New("decoder Replace is supported only for plain text, and after Fuse only for one character")
 		}
 		return decodeStep{kind: decodeReplace, from: *c.Pattern.String, to: c.Content}, nil
 	case "Strip":
 		if c.Stop != 0 || c.Start < 0 || utf8.RuneCountInString(c.Content) != 1 {
-			return decodeStep{}, errors.New("decoder Strip at the end is not supported")
+			return decodeStep{}, errors.New("decoder Strip at the end is not supported; Strip of one character at the start is")
 		}
 		return decodeStep{kind: decodeStrip, from: c.Content, maxStrip: c.Start}, nil
 	case "Metaspace":
@@ -129,7 +131,7 @@ func (c *decoderConfig) textStep(fused bool) (decodeStep, error) {
 	return decodeStep{}, fmt.Errorf("decoder %q is not supported; ByteLevel, Replace, ByteFallback, Fuse, Strip and Metaspace are", c.Type)
 }
 
-// do applies the step to a token, the first of its text or not.
+// apply returns token after the step. First is set for the first token of a text.
 func (st *decodeStep) apply(token []byte, first bool) []byte {
 	switch st.kind {
 	case decodeStrip:
@@ -156,7 +158,8 @@ func (st *decodeStep) apply(token []byte, first bool) []byte {
 	return bytes.ReplaceAll(token, []byte(st.from), []byte(st.to))
 }
 
-// appendToken appends what the file, or for bytes their alphabet, says a token is.
+// appendToken appends the text of a token before the decoding steps. Ok is false for an id that is not in
+// the vocabulary.
 func (t *Tokenizer) appendToken(dst []byte, id uint32) (out []byte, ok bool) {
 	if b, ok := t.addedBytes[id]; ok {
 		return append(dst, b...), true
@@ -172,10 +175,9 @@ func (t *Tokenizer) appendToken(dst []byte, id uint32) (out []byte, ok bool) {
 	return append(dst, b...), true
 }
 
-// AppendDecode appends the bytes that ids stand for by themselves, special tokens included, to
-// dst: what a text begins with is not treated apart, and a sequence of ids may end inside a
-// character. Ids out of the vocabulary stand for nothing. See [Tokenizer.Decode] and [Decoder]
-// for text.
+// AppendDecode appends the bytes of each id to dst, including special tokens. It treats each token alone: the
+// beginning of a text gets no special treatment, and the bytes may end inside a character. Ids outside the
+// vocabulary add nothing. See [Tokenizer.Decode] and [Decoder] for text.
 func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 	for _, id := range ids {
 		if b, ok := t.byteTokens[id]; ok {
@@ -195,8 +197,8 @@ func (t *Tokenizer) AppendDecode(dst []byte, ids ...uint32) []byte {
 	return dst
 }
 
-// Decode appends the text of ids, as the reference decodes them all at once: what is no
-// character is U+FFFD, and special tokens are left out where skipSpecial is set.
+// Decode appends the text of ids to dst, as the reference decodes a complete list of ids. Bytes that form no
+// character become U+FFFD. SkipSpecial leaves special tokens out.
 func (t *Tokenizer) Decode(dst []byte, ids []uint32, skipSpecial bool) []byte {
 	d := Decoder{t: t, SkipSpecial: skipSpecial, atOnce: true}
 	for _, id := range ids {
@@ -205,20 +207,26 @@ func (t *Tokenizer) Decode(dst []byte, ids []uint32, skipSpecial bool) []byte {
 	return d.Flush(dst)
 }
 
-// Decoder decodes a stream of ids: what it gives out is whole characters, and all of a special
-// token at once. All of it together is what [Tokenizer.Decode] gives for the ids, but for one
-// case: tokens of single bytes are text as soon as they are a character, where Decode gives up
-// the whole run of them when any of it is no text. The zero value is not usable; see
-// [Tokenizer.NewDecoder]. It belongs to one goroutine.
+// Decoder decodes a stream of ids. It returns whole characters, and each special token in one part. All parts
+// together equal the result of [Tokenizer.Decode], with one exception. In a run of single-byte tokens, a
+// Decoder returns each character as soon as it is complete. Decode replaces the whole run by U+FFFD if any
+// byte of it is not UTF-8. The zero value is not usable; see [Tokenizer.NewDecoder]. A Decoder belongs to
+// one goroutine.
+//
+//	event                        effect
+//	token of text                pending bytes are returned first, then the token's text
+//	single-byte token            its byte is added to pending; whole characters are returned
+//	skipped special token        none
+//	end of the stream (Flush)    pending bytes are returned, and the state is that of a new Decoder
 type Decoder struct {
 	t *Tokenizer
-	// pending is the beginning of a character whose end has not come yet, at most 3 bytes
-	// once Append returns; with complete, a whole run of bytes.
+	// pending holds the first bytes of an incomplete character. It has at most 3 bytes after Append
+	// returns. With atOnce it holds a whole run of single-byte tokens.
 	pending []byte
 	token   []byte
 	started bool
 	atOnce  bool
-	// stripped counts what each step of decoding.whole has stripped; -1 when it is done.
+	// stripped counts how often each of decoding.textSteps has stripped; -1 is a step that is finished.
 	stripped []int
 	// SkipSpecial leaves special tokens out.
 	SkipSpecial bool
@@ -227,20 +235,20 @@ type Decoder struct {
 // NewDecoder returns a decoder of t's ids.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t: t} }
 
-// Append appends to dst the text that is complete once id has come. Bytes that can never
-// become a character are U+FFFD.
+// Append appends to dst the text that the next id of the stream completes. Bytes that can be part of no
+// character become U+FFFD.
 func (d *Decoder) Append(dst []byte, id uint32) []byte {
 	if d.SkipSpecial && d.t.skipped[id] {
 		return dst
 	}
-	how := &d.t.decoding
-	if how.byteLevel {
+	decoding := &d.t.decoding
+	if decoding.byteLevel {
 		d.pending, _ = d.t.appendToken(d.pending, id)
 		d.pending, dst = d.appendComplete(d.pending, dst)
 		return dst
 	}
 
-	if b, ok := d.t.byteTokens[id]; ok && how.byteFallback {
+	if b, ok := d.t.byteTokens[id]; ok && decoding.byteFallback {
 		d.started = true
 		d.pending = append(d.pending, b)
 		if d.atOnce {
@@ -256,19 +264,19 @@ func (d *Decoder) Append(dst []byte, id uint32) []byte {
 	}
 
 	dst = d.appendText(dst, d.takeBytes(true))
-	if how.spaceBetween && d.started {
+	if decoding.spaceBetween && d.started {
 		dst = append(dst, ' ')
 	}
 
-	for i := range how.tokenSteps {
-		token = how.tokenSteps[i].apply(token, !d.started)
+	for i := range decoding.tokenSteps {
+		token = decoding.tokenSteps[i].apply(token, !d.started)
 	}
 	d.started = true
 	return d.appendText(dst, token)
 }
 
-// drain appends the characters of b that are complete to dst, and returns the rest. What can
-// be no character is one U+FFFD for as many bytes as might have begun one.
+// appendComplete appends the complete characters of b to dst and returns the rest of b. Bytes that can be
+// part of no character become one U+FFFD for each longest beginning of a character, as Unicode recommends.
 func (d *Decoder) appendComplete(b, dst []byte) (rest, out []byte) {
 	rest = b
 	for len(rest) > 0 {
@@ -285,8 +293,8 @@ func (d *Decoder) appendComplete(b, dst []byte) (rest, out []byte) {
 	return b[:copy(b, rest)], dst
 }
 
-// broken is how many bytes of b, which does not begin with a character, are replaced as one:
-// the longest beginning of a character.
+// invalidLength returns how many bytes of b become one U+FFFD: the longest beginning of a character, or one
+// byte. B must not begin with a complete character.
 func invalidLength(b []byte) int {
 	n := 1
 	for n < len(b) && n < utf8.UTFMax && beginsRune(b[:n+1]) {
@@ -295,11 +303,11 @@ func invalidLength(b []byte) int {
 	return n
 }
 
-// beginsRune says whether b is the beginning of a character's bytes, and not all of them.
+// beginsRune reports whether b is an incomplete beginning of a character.
 func beginsRune(b []byte) bool { return !utf8.FullRune(b) }
 
-// run takes the text out of the bytes that tokens of single bytes have left: all of it at the
-// end of a run, else the whole characters.
+// takeBytes removes text from pending and returns it. At the end of a run of single-byte tokens it removes
+// all bytes, otherwise only complete characters.
 func (d *Decoder) takeBytes(end bool) []byte {
 	if len(d.pending) == 0 {
 		return nil
@@ -320,7 +328,8 @@ func (d *Decoder) takeBytes(end bool) []byte {
 	return out
 }
 
-// text appends text after what is done to the whole of it.
+// appendText appends text to dst after applying textSteps. The state of the steps that strip is in
+// d.stripped, because the beginning of the text may come in several parts.
 func (d *Decoder) appendText(dst, text []byte) []byte {
 	for i := range d.t.decoding.textSteps {
 		st := &d.t.decoding.textSteps[i]
@@ -344,8 +353,8 @@ func (d *Decoder) appendText(dst, text []byte) []byte {
 	return append(dst, text...)
 }
 
-// Flush appends what is left at the end of the stream, an unfinished character as U+FFFD, and
-// makes the decoder ready for another stream.
+// Flush appends the text that is left at the end of the stream to dst, with U+FFFD for an incomplete
+// character. The decoder is then ready for another stream.
 func (d *Decoder) Flush(dst []byte) []byte {
 	if len(d.pending) > 0 && d.t.decoding.byteLevel {
 		dst = utf8.AppendRune(dst, utf8.RuneError)

@@ -8,10 +8,10 @@ import "unicode/utf8"
 //	[一-龥぀-ゟ゠-ヿ]+
 //	[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //
-// What no alternative of the third matches (control characters, unassigned code points) is a
-// piece of its own, as long as it runs.
+// A run of characters that no alternative of the third expression matches (control characters, unassigned
+// code points) is one piece.
 
-// digits3 and cjk are the first two.
+// digits3 is the scanner of the first split, \p{N}{1,3}.
 func digits3(s string, i int) int {
 	if c, n := classAt(s, i); c&number != 0 {
 		return skipAtMost(s, i+n, 2, number)
@@ -19,6 +19,7 @@ func digits3(s string, i int) int {
 	return skipUntil(s, i, number)
 }
 
+// cjk is the scanner of the second split, which separates Chinese and Japanese from other text.
 func cjk(s string, i int) int {
 	inside := isCJK(s, i)
 	for i < len(s) && isCJK(s, i) == inside {
@@ -33,6 +34,8 @@ func cjk(s string, i int) int {
 	return i
 }
 
+// isCJK reports whether the character at s[i] is in [一-龥぀-ゟ゠-ヿ]. The test of the first byte avoids
+// decoding most other characters.
 func isCJK(s string, i int) bool {
 	if s[i] < 0xe3 || s[i] > 0xe9 {
 		return false
@@ -41,7 +44,7 @@ func isCJK(s string, i int) bool {
 	return r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff
 }
 
-// deepseek is the third.
+// deepseek is the scanner of the third split.
 func deepseek(s string, i int) int {
 	if end := deepseekMatch(s, i); end > 0 {
 		return end
@@ -55,7 +58,7 @@ func deepseek(s string, i int) int {
 	}
 }
 
-// deepseekMatch is the end of the third expression's match at s[i], 0 for none.
+// deepseekMatch returns the end of the match of the third expression at s[i], or 0 for none.
 func deepseekMatch(s string, i int) int {
 	c, n := classAt(s, i)
 	if s[i] < utf8.RuneSelf && c&symbol != 0 && i+1 < len(s) && isAZ(s[i+1]) {

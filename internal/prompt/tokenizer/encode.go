@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Encode appends the ids of text to dst. Special tokens are not added (see [Tokenizer.Before]);
-// those that stand in the text are recognised. Text should be UTF-8; bytes that are not are
-// characters of no class. It allocates only where dst is too short.
+// Encode appends the ids of text to dst. It recognises special tokens in the text, but adds none (see
+// [Tokenizer.Before]). Text should be UTF-8; other bytes count as characters without a class. Encode
+// allocates only where dst is too short.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	if text == "" {
 		return dst
@@ -32,19 +32,21 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	return dst
 }
 
-// EncodeBytes is Encode for bytes, which it neither keeps nor changes.
+// EncodeBytes does what Encode does for a text in bytes. It does not keep or change text.
 func (t *Tokenizer) EncodeBytes(dst []uint32, text []byte) []uint32 {
 	return t.Encode(dst, unsafe.String(unsafe.SliceData(text), len(text)))
 }
 
-// encoders keeps encoders between calls. A sync.Pool would forget them, and with them their
-// caches, at every second garbage collection; here they stay, the first slot hottest.
+// encoders keeps encoders with their caches between calls, at most one for each processor. A sync.Pool would
+// drop them at every second garbage collection. The first free encoder is used first, because its cache is
+// the one that was used most.
 type encoders struct{ slots []atomic.Pointer[encoder] }
 
 func newEncoders() encoders {
 	return encoders{make([]atomic.Pointer[encoder], runtime.GOMAXPROCS(0))}
 }
 
+// acquire removes an encoder and returns it, or nil where there is none.
 func (p *encoders) acquire() *encoder {
 	for i := range p.slots {
 		if e := p.slots[i].Swap(nil); e != nil {
@@ -54,7 +56,7 @@ func (p *encoders) acquire() *encoder {
 	return nil
 }
 
-// give keeps e in a free slot; where there is none e is forgotten.
+// release stores e for a later acquire. It drops e where all slots are full.
 func (p *encoders) release(e *encoder) {
 	for i := range p.slots {
 		if p.slots[i].CompareAndSwap(nil, e) {
@@ -63,7 +65,7 @@ func (p *encoders) release(e *encoder) {
 	}
 }
 
-// encoder is what one Encode at a time needs: scratch space, and a cache of pieces.
+// encoder holds the scratch space and the cache of pieces for one call of Encode at a time.
 type encoder struct {
 	t         *Tokenizer
 	out       []uint32
@@ -73,20 +75,21 @@ type encoder struct {
 	nfc       normalizer
 	spmBuffer []byte
 	matches   []match
-	// normals and rewritten are the texts that normalizer and pre-tokenizer write.
+	// normalizeBuffers and stageBuffers hold the texts that normalizer and pre-tokenizer write. See
+	// writeNormalized and writeStage for when their content is valid.
 	normalizeBuffers [2][]byte
 	stageBuffers     [][]byte
 	searches         []*search
-	// first says that the text at hand begins the prompt; afterSpecial, that it does or
-	// follows a special token.
+	// first is set while the current text is the beginning of the prompt. afterSpecial is set while it is
+	// the beginning or follows a special token.
 	first, afterSpecial bool
-	// The callbacks of matcher.split, made once: a closure each call would be an allocation.
+	// These callbacks of matcher.split are made once, because a closure for each call would be allocated.
 	onText, onNormalized func(string)
 	onToken              func(uint32)
 }
 
-// cached remembers the ids of one piece. A cache line: most pieces are short, and a long one
-// is no faster remembered than encoded.
+// cacheEntry holds the ids of one piece, in the 64 bytes of a cache line. Most pieces fit. A longer piece is
+// not cached, because comparing and copying it would take about as long as encoding it.
 type cacheEntry struct {
 	hash uint64
 	n    uint8 // ids
@@ -97,6 +100,7 @@ type cacheEntry struct {
 
 const cacheBits = 14 // 16,384 entries, 1 MiB
 
+// newEncoder returns an encoder of t with an empty cache.
 func newEncoder(t *Tokenizer) *encoder {
 	e := &encoder{t: t, cache: make([]cacheEntry, 1<<cacheBits)}
 	e.onText, e.onNormalized = e.encodeText, e.encodeNormalized
@@ -111,7 +115,8 @@ func newEncoder(t *Tokenizer) *encoder {
 	return e
 }
 
-// text encodes what stands between added tokens.
+// encodeText encodes the text between two added tokens. It normalizes the text first, and then splits it at
+// the added tokens that are searched for in normalized text.
 func (e *encoder) encodeText(s string) {
 	s = e.normalize(s, e.t.normalSteps)
 	switch {
@@ -125,13 +130,13 @@ func (e *encoder) encodeText(s string) {
 	e.first = false
 }
 
-// pieces encodes what stands between added tokens in a normalized text.
+// encodeNormalized encodes the text between two added tokens of a normalized text.
 func (e *encoder) encodeNormalized(s string) {
 	e.runStages(s, e.t.stages)
 	e.first = false
 }
 
-// word encodes a piece that the pre-tokenizer left.
+// encodeWord encodes a piece that the last stage of the pre-tokenizer has made.
 func (e *encoder) encodeWord(s string) {
 	switch {
 	case s == "":
@@ -148,8 +153,8 @@ func (e *encoder) encodeWord(s string) {
 	}
 }
 
-// piece appends the ids of one piece: from the cache, as one entry of the vocabulary, or by
-// merging.
+// encodePiece appends the ids of one piece to e.out. It tries the cache first, then a token that equals the
+// piece, and then merges.
 func (e *encoder) encodePiece(s string) {
 	key := bytesOf(s)
 	if len(key) == 1 && e.t.chars == nil {
@@ -191,8 +196,8 @@ func (e *encoder) encodePiece(s string) {
 	}
 }
 
-// merge is the ids of key by its bytes alone, valid until the next call. A byte that the
-// vocabulary lacks is left out, as the reference does where there is no unknown token.
+// mergeBytes returns the ids of key by merging its bytes, without cache and look-up. They are valid until the
+// next call. A byte without a token is left out, as in the reference without an unknown token.
 func (e *encoder) mergeBytes(key []byte) []uint32 {
 	e.symbols = e.symbols[:0]
 	for _, b := range key {
@@ -203,18 +208,19 @@ func (e *encoder) mergeBytes(key []byte) []uint32 {
 	return e.merger.merge(e.t.merges, e.symbols)
 }
 
-// idSet is a set of ids.
+// idSet is a set of ids with one bit for each.
 type idSet []uint64
 
 func (s idSet) has(id uint32) bool { return s[id/64]&(1<<(id%64)) != 0 }
 func (s idSet) add(id uint32)      { s[id/64] |= 1 << (id % 64) }
 
-// shrink gives back what a huge text needed.
+// releaseLarge drops the buffers after a very large text, so that one request does not occupy that memory for
+// ever.
 func (e *encoder) releaseLarge() {
-	const most = 4 << 20
-	large := max(cap(e.normalizeBuffers[0]), cap(e.normalizeBuffers[1]), cap(e.spmBuffer)) > most
+	const maxKeptBytes = 4 << 20
+	large := max(cap(e.normalizeBuffers[0]), cap(e.normalizeBuffers[1]), cap(e.spmBuffer)) > maxKeptBytes
 	for _, b := range e.stageBuffers {
-		large = large || cap(b) > most
+		large = large || cap(b) > maxKeptBytes
 	}
 
 	if large {
@@ -224,6 +230,6 @@ func (e *encoder) releaseLarge() {
 	}
 }
 
-// Forget gives up the encoders and their caches, as if t had just been loaded. It must not be
-// called while t is in use.
+// Forget drops the encoders with their caches, so that t is as after loading. It must not be called while t
+// is in use.
 func (t *Tokenizer) Forget() { t.encoders = newEncoders() }

@@ -21,11 +21,10 @@ type GGUF struct {
 	Tokens map[string]string
 }
 
-// LoadGGUF reads the vocabulary of a .gguf file of size bytes; the tensors behind it are not
-// touched. Ids are what llama.cpp gives, because that is what serves such files: its special
-// tokens are found longest first, and it does not normalize. Supported are vocabularies of
-// SentencePiece (tokenizer.ggml.model "llama") and of byte-pair encoding ("gpt2") with the
-// pre-tokenizers that llamaPre lists; others are refused.
+// LoadGGUF reads the vocabulary of a .gguf file of size bytes. It does not read the tensors after it. The ids
+// are those of llama.cpp, which serves such files: longer special tokens are found first, and text is not
+// normalized. LoadGGUF supports vocabularies of SentencePiece (tokenizer.ggml.model "llama") and of byte-pair
+// encoding ("gpt2") with the pre-tokenizers in llamaPre. It refuses all others.
 func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	m, err := readMetadata(r, size)
 	if err == nil {
@@ -38,7 +37,8 @@ func LoadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	return nil, fmt.Errorf("load GGUF: %w", err)
 }
 
-// metadata is the part of a file's key-value pairs that we read.
+// metadata is the part of a file's key-value pairs that the package uses. The slices have one element for
+// each token id or merge.
 type metadata struct {
 	values map[string]any // uint64, int64, float64, bool, string
 	tokens []string
@@ -47,26 +47,27 @@ type metadata struct {
 	types  []int32
 }
 
-// Bounds on what a file may claim; the largest vocabularies have some 260,000 tokens.
+// Bounds on the counts and sizes in a file. The largest known vocabularies have about 260,000 tokens.
 const (
 	maxPairs       = 1 << 16
 	maxStringBytes = 16 << 20
 	maxTokens      = maxID + 1
 )
 
+// readMetadata reads the header and all key-value pairs of a file.
 func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
 	g := &ggufReader{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<16), left: size}
 	if string(g.readBytes(4)) != "GGUF" {
-		return nil, errors.New("it is not a GGUF file")
+		return nil, errors.New("the file does not begin with GGUF: it has another format")
 	}
 	if v := g.readUint32(); g.err == nil && (v < 2 || v > 3) {
 		return nil, fmt.Errorf("version %d is not supported; 2 and 3 are", v)
 	}
 
-	g.readUint64() // tensors
+	g.readUint64() // the number of tensors
 	pairs := g.readUint64()
 	if pairs > maxPairs {
-		return nil, fmt.Errorf("it claims %d key-value pairs", pairs)
+		return nil, fmt.Errorf("the header has a count of %d key-value pairs; at most %d are accepted", pairs, maxPairs)
 	}
 
 	m := &metadata{values: map[string]any{}}
@@ -79,7 +80,7 @@ func readMetadata(r io.ReaderAt, size int64) (*metadata, error) {
 	return m, nil
 }
 
-// read reads one pair and keeps it if it is of use.
+// readPair reads one key-value pair and stores it in m if the package uses its key.
 func (m *metadata) readPair(g *ggufReader) {
 	key := g.readString()
 	kind := g.readUint32()
@@ -91,63 +92,75 @@ func (m *metadata) readPair(g *ggufReader) {
 	}
 
 	element, n := g.readUint32(), g.readUint64()
-	var into func()
+	var readElement func()
 	switch {
 	case key == "tokenizer.ggml.tokens" && element == ggufString:
-		into = func() { m.tokens = append(m.tokens, g.readString()) }
+		readElement = func() { m.tokens = append(m.tokens, g.readString()) }
 	case key == "tokenizer.ggml.merges" && element == ggufString:
-		into = func() { m.merges = append(m.merges, g.readString()) }
+		readElement = func() { m.merges = append(m.merges, g.readString()) }
 	case key == "tokenizer.ggml.scores" && element == ggufFloat32:
-		into = func() { m.scores = append(m.scores, math.Float32frombits(g.readUint32())) }
+		readElement = func() { m.scores = append(m.scores, math.Float32frombits(g.readUint32())) }
 	case key == "tokenizer.ggml.token_type" && element == ggufInt32:
-		into = func() { m.types = append(m.types, int32(g.readUint32())) }
+		readElement = func() { m.types = append(m.types, int32(g.readUint32())) }
 	default:
-		into = func() { g.readValue(element) }
+		readElement = func() { g.readValue(element) }
 	}
 
 	if n > 8*maxTokens {
-		g.fail(fmt.Errorf("%s claims %d elements", key, n))
+		g.fail(fmt.Errorf("%s has a count of %d elements; at most %d are accepted", key, n, 8*maxTokens))
 	}
 
 	for i := uint64(0); i < n && g.err == nil; i++ {
-		into()
+		readElement()
 	}
 }
 
+// isUsedKey reports whether metadata stores the value of key.
 func isUsedKey(key string) bool {
 	return strings.HasPrefix(key, "tokenizer.") || strings.HasPrefix(key, "general.") || strings.HasSuffix(key, ".context_length")
 }
 
-// The types of GGUF values that need a name.
+// The types of GGUF values, as numbered in the format.
 const (
-	ggufInt32   = 5
-	ggufFloat32 = 6
-	ggufString  = 8
-	ggufArray   = 9
+	ggufUint8 = iota
+	ggufInt8
+	ggufUint16
+	ggufInt16
+	ggufUint32
+	ggufInt32
+	ggufFloat32
+	ggufBool
+	ggufString
+	ggufArray
+	ggufUint64
+	ggufInt64
+	ggufFloat64
 )
 
-// ggufReader reads forward and keeps the first error.
+// ggufReader reads a file from front to back. After an error it keeps the first error in err and all reads
+// return zeros, so that callers check err only after a group of reads.
 type ggufReader struct {
 	r    *bufio.Reader
-	left int64 // bytes of the file
+	left int64 // unread bytes of the file
 	err  error
 	buf  [8]byte
 }
 
+// fail sets err, unless it is set already.
 func (g *ggufReader) fail(err error) {
 	if g.err == nil {
 		g.err = err
 	}
 }
 
-// bytes reads n bytes, at most 8, valid until the next call.
+// readBytes reads n bytes, at most 8. They are valid until the next call, and zero after an error.
 func (g *ggufReader) readBytes(n int) []byte {
 	b := g.buf[:n]
 	clear(b)
 
 	if g.err == nil {
 		if _, err := io.ReadFull(g.r, b); err != nil {
-			g.fail(errors.New("it ends in the middle of its metadata"))
+			g.fail(errTruncated)
 		}
 		g.left -= int64(n)
 	}
@@ -157,58 +170,64 @@ func (g *ggufReader) readBytes(n int) []byte {
 func (g *ggufReader) readUint32() uint32 { return binary.LittleEndian.Uint32(g.readBytes(4)) }
 func (g *ggufReader) readUint64() uint64 { return binary.LittleEndian.Uint64(g.readBytes(8)) }
 
+// errTruncated is the error for a file that ends too early.
+var errTruncated = errors.New("the file ends inside its metadata")
+
+// readString reads a string with its length. It checks the length before it allocates memory, so that a
+// corrupt file cannot exhaust memory.
 func (g *ggufReader) readString() string {
 	n := g.readUint64()
 	if g.err != nil || n > maxStringBytes || int64(n) > g.left {
-		g.fail(fmt.Errorf("it claims a text of %d bytes", n))
+		g.fail(fmt.Errorf("a string has a length of %d bytes, more than the file or than %d", n, maxStringBytes))
 		return ""
 	}
 
 	b := make([]byte, n)
 	if _, err := io.ReadFull(g.r, b); err != nil {
-		g.fail(errors.New("it ends in the middle of its metadata"))
+		g.fail(errTruncated)
 	}
 
 	g.left -= int64(n)
 	return string(b)
 }
 
-// value reads a value of a kind that is not an array.
+// readValue reads a value of any type but an array.
 func (g *ggufReader) readValue(kind uint32) any {
 	switch kind {
-	case 0:
+	case ggufUint8:
 		return uint64(g.readBytes(1)[0])
-	case 1:
+	case ggufInt8:
 		return int64(int8(g.readBytes(1)[0]))
-	case 2:
+	case ggufUint16:
 		return uint64(binary.LittleEndian.Uint16(g.readBytes(2)))
-	case 3:
+	case ggufInt16:
 		return int64(int16(binary.LittleEndian.Uint16(g.readBytes(2))))
-	case 4:
+	case ggufUint32:
 		return uint64(g.readUint32())
 	case ggufInt32:
 		return int64(int32(g.readUint32()))
 	case ggufFloat32:
 		return float64(math.Float32frombits(g.readUint32()))
-	case 7:
+	case ggufBool:
 		return g.readBytes(1)[0] != 0
 	case ggufString:
 		return g.readString()
-	case 10:
+	case ggufUint64:
 		return g.readUint64()
-	case 11:
+	case ggufInt64:
 		return int64(g.readUint64())
-	case 12:
+	case ggufFloat64:
 		return math.Float64frombits(g.readUint64())
 	}
 
-	g.fail(fmt.Errorf("it has a value of unknown type %d", kind))
+	g.fail(fmt.Errorf("a value has the unknown type %d", kind))
 	return nil
 }
 
+// text returns a string of the file, or "" where it is absent.
 func (m *metadata) text(key string) string { s, _ := m.values[key].(string); return s }
 
-// flag is a bool of the file, or what llama.cpp takes where it is absent.
+// flag returns a bool of the file, or absent where the file does not have it.
 func (m *metadata) flag(key string, absent bool) bool {
 	if v, ok := m.values[key].(bool); ok {
 		return v
@@ -216,7 +235,7 @@ func (m *metadata) flag(key string, absent bool) bool {
 	return absent
 }
 
-// number is a whole number that is not negative; -1 where it is absent.
+// number returns an integer of the file, or -1 where it is absent, negative or too large.
 func (m *metadata) number(key string) int {
 	switch v := m.values[key].(type) {
 	case uint64:
@@ -231,6 +250,7 @@ func (m *metadata) number(key string) int {
 	return -1
 }
 
+// loadTokenizer builds the result of LoadGGUF from the metadata.
 func (m *metadata) loadTokenizer() (*GGUF, error) {
 	if name := strings.ToLower(m.text("general.name")); strings.Contains(name, "phi-3") || strings.Contains(name, "phi3") {
 		return nil, errors.New("Phi-3's special tokens, which strip what follows them, are not supported")
@@ -270,7 +290,8 @@ type surroundings struct {
 	addBOS bool
 }
 
-// surround sets what is put around a text.
+// setSurroundings sets the special tokens that t puts around a text. The values of the file have precedence
+// over absent, which are the defaults of its type of vocabulary.
 func (m *metadata) setSurroundings(t *Tokenizer, absent surroundings) error {
 	for _, s := range []struct {
 		key, flag string

@@ -15,16 +15,16 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 	n := len(m.tokens)
 	switch {
 	case name == "" || name == "default":
-		return nil, around, errors.New("it does not say its pre-tokenizer (tokenizer.ggml.pre), so that engines guess: convert the " +
-			"model again")
+		return nil, around, errors.New("the file does not name its pre-tokenizer (tokenizer.ggml.pre), so that engines guess it: " +
+			"convert the model again")
 	case !ok:
 		return nil, around, fmt.Errorf("pre-tokenizer %q is not supported", name)
 	case n == 0 || n > maxTokens:
-		return nil, around, fmt.Errorf("it has %d tokens", n)
+		return nil, around, fmt.Errorf("the vocabulary has %d tokens; 1 to %d are accepted", n, maxTokens)
 	case len(m.types) != n:
-		return nil, around, fmt.Errorf("it has %d tokens and %d token types", n, len(m.types))
+		return nil, around, fmt.Errorf("the vocabulary has %d tokens but %d token types", n, len(m.types))
 	case m.merges == nil:
-		return nil, around, errors.New("it has no merges")
+		return nil, around, errors.New("the vocabulary has no merges")
 	}
 
 	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, alphabet: byteLevel, stages: pre.stages, ignoreMerges: pre.ignoreMerges}
@@ -44,7 +44,7 @@ func (m *metadata) loadBPE() (*Tokenizer, surroundings, error) {
 	return t, around, t.loadSpecials(m)
 }
 
-// loadTokens reads the vocabulary by id.
+// loadTokens sets the vocabulary from the tokens of a file, whose indexes are their ids.
 func (t *Tokenizer) loadTokens(tokens []string) error {
 	t.vocab = &vocabulary{unspellable: map[string]uint32{}}
 	var buf []byte
@@ -70,14 +70,14 @@ func (t *Tokenizer) loadTokens(tokens []string) error {
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
 		if t.byteIDs[b] == none && inUTF8(byte(b)) {
-			return fmt.Errorf("there is no token for byte %#02x", b)
+			return fmt.Errorf("the vocabulary has no token for byte %#02x", b)
 		}
 	}
 	return nil
 }
 
-// loadMerges reads "left right", the first of them first. Of a pair that comes twice the
-// earlier counts.
+// loadMerges reads merges, which are written as "left right", in the order of their ranks. A pair that comes
+// twice has the earlier rank, as in llama.cpp.
 func (t *Tokenizer) loadMerges(lines []string) (err error) {
 	t.merges, err = newMerges(len(lines))
 	if err != nil {
@@ -87,13 +87,13 @@ func (t *Tokenizer) loadMerges(lines []string) (err error) {
 	for i, line := range lines {
 		at := strings.IndexByte(line[min(1, len(line)):], ' ') + 1
 		if at == 0 {
-			return fmt.Errorf("merge %d, %q, is not two tokens with a space between", i, line)
+			return fmt.Errorf("merge %d: %q is not two tokens separated by one space", i, line)
 		}
 		left, right := []byte(line[:at]), []byte(line[at+1:])
 		a, b := t.vocab.idOfSpelling(byteLevel, left), t.vocab.idOfSpelling(byteLevel, right)
 		joined := t.vocab.idOfSpelling(byteLevel, append(left, right...))
 		if a == none || b == none || joined == none {
-			return fmt.Errorf("merge %d: %q and %q are not all in the vocabulary, joined and apart", i, line[:at], right)
+			return fmt.Errorf("merge %d: the vocabulary lacks %q, %q or their concatenation", i, line[:at], right)
 		}
 		if t.merges.rank(a, b) == noRank {
 			t.merges.add(a, b, joined)

@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// text reads the large parts of a tokenizer.json (vocabulary and merges) front to back. A
-// general decoder takes several passes and a map for what one pass and two slices hold; the
-// small parts are left to encoding/json.
+// jsonReader reads the large parts of a tokenizer.json, which are the vocabulary and the merges, in one pass.
+// encoding/json would build a map and a string for each token first. It decodes the small parts.
 type jsonReader struct {
 	src []byte
 	at  int
@@ -17,6 +16,7 @@ type jsonReader struct {
 
 var errJSON = errors.New("invalid JSON")
 
+// skipSpace skips white space and returns the next byte without reading it, or 0 at the end.
 func (t *jsonReader) skipSpace() byte {
 	for ; t.at < len(t.src); t.at++ {
 		if c := t.src[t.at]; c != ' ' && c != '\n' && c != '\t' && c != '\r' {
@@ -26,9 +26,11 @@ func (t *jsonReader) skipSpace() byte {
 	return 0
 }
 
+// syntaxError returns the error for the current position.
 func (t *jsonReader) syntaxError() error { return fmt.Errorf("%w at byte %d", errJSON, t.at) }
 
-// next reads the separator before an element: true when there is one, false at the end.
+// nextElement reads the comma before an element of an object or array. It returns false after the last
+// element, and reads the closing bracket end there.
 func (t *jsonReader) nextElement(first bool, end byte) (bool, error) {
 	switch c := t.skipSpace(); {
 	case c == end:
@@ -46,6 +48,7 @@ func (t *jsonReader) nextElement(first bool, end byte) (bool, error) {
 	return false, t.syntaxError()
 }
 
+// expect reads c, which must be the next byte after white space.
 func (t *jsonReader) expect(c byte) error {
 	if t.skipSpace() != c {
 		return t.syntaxError()
@@ -54,7 +57,8 @@ func (t *jsonReader) expect(c byte) error {
 	return nil
 }
 
-// object calls field for each key; field reads the value. The key is valid during the call.
+// readObject calls field for each key of an object. Field must read the value. The key is valid during the
+// call.
 func (t *jsonReader) readObject(field func(key []byte) error) error {
 	if err := t.expect('{'); err != nil {
 		return err
@@ -78,6 +82,7 @@ func (t *jsonReader) readObject(field func(key []byte) error) error {
 	}
 }
 
+// readArray calls element for each element of an array. Element must read the element.
 func (t *jsonReader) readArray(element func() error) error {
 	if err := t.expect('['); err != nil {
 		return err
@@ -93,7 +98,7 @@ func (t *jsonReader) readArray(element func() error) error {
 	}
 }
 
-// string appends the next string, decoded, to dst.
+// appendString reads a string and appends its decoded text to dst.
 func (t *jsonReader) appendString(dst []byte) ([]byte, error) {
 	if err := t.expect('"'); err != nil {
 		return dst, err
@@ -114,7 +119,8 @@ func (t *jsonReader) appendString(dst []byte) ([]byte, error) {
 	return dst, t.syntaxError()
 }
 
-// escaped is the rare case of string: find its end, and let encoding/json decode it.
+// appendEscaped does the work of appendString for a string with a backslash, which is rare. Start is the
+// position after the opening quote. encoding/json decodes the string.
 func (t *jsonReader) appendEscaped(dst []byte, start int) ([]byte, error) {
 	for ; t.at < len(t.src) && t.src[t.at] != '"'; t.at++ {
 		if t.src[t.at] == '\\' {
@@ -134,7 +140,7 @@ func (t *jsonReader) appendEscaped(dst []byte, start int) ([]byte, error) {
 	return append(dst, s...), nil
 }
 
-// uint reads a number that must be a whole one of at most 2^31-1.
+// readUint reads an integer from 0 to 2^31-1.
 func (t *jsonReader) readUint() (uint32, error) {
 	t.skipSpace()
 	start, v := t.at, uint64(0)
@@ -147,7 +153,8 @@ func (t *jsonReader) readUint() (uint32, error) {
 	return uint32(v), nil
 }
 
-// value skips one value, whose inside is not looked at, and returns its bytes.
+// skipValue skips one value and returns its bytes. It matches brackets and strings, but does not check the
+// syntax inside the value.
 func (t *jsonReader) skipValue() ([]byte, error) {
 	t.skipSpace()
 	start, depth := t.at, 0
@@ -181,12 +188,13 @@ func (t *jsonReader) skipValue() ([]byte, error) {
 	return nil, t.syntaxError()
 }
 
-// done says whether nothing but white space is left.
+// atEnd reports whether only white space is left.
 func (t *jsonReader) atEnd() bool { return t.skipSpace() == 0 && t.at >= len(t.src) }
 
+// validText returns an error where b is not UTF-8.
 func validText(b []byte) error {
 	if !utf8.Valid(b) {
-		return errors.New("it is not UTF-8")
+		return errors.New("the file is not UTF-8")
 	}
 	return nil
 }

@@ -2,17 +2,19 @@ package tokenizer
 
 import "unicode/utf8"
 
-// llamaPreTokenizer is what llama.cpp makes of a name in tokenizer.ggml.pre.
+// llamaPreTokenizer is the meaning that llama.cpp gives to a name in tokenizer.ggml.pre.
 type llamaPreTokenizer struct {
 	stages []stage
-	// ignoreMerges, addBOS and noBOS go with the name: pieces that are tokens are not merged; a
-	// text begins with a special token; there is none to begin it unless the file names it.
-	ignoreMerges, addBOS, noBOS bool
+	// ignoreMerges makes a piece that equals a token that token, without merging.
+	ignoreMerges bool
+	// addBOS puts a special token before a text, unless the file sets add_bos_token.
+	addBOS bool
+	// noBOS is set where the vocabulary has no such special token, unless the file names one.
+	noBOS bool
 }
 
-// llamaPre are the pre-tokenizers that are done exactly, by the names in files. The other names
-// that llama.cpp knows belong to few models, and some of their expressions it runs in ways
-// that no other engine would.
+// llamaPre maps the names in files to the pre-tokenizers that are supported exactly. llama.cpp has more names.
+// They belong to few models, and llama.cpp runs some of their expressions in ways that are unique to it.
 var llamaPre = map[string]llamaPreTokenizer{}
 
 func init() {
@@ -48,7 +50,7 @@ func init() {
 	}
 }
 
-// digits1 keeps each digit apart: \p{N}.
+// digits1 is the scanner of \p{N}: each digit is one piece.
 func digits1(s string, i int) int {
 	if c, n := classAt(s, i); c&number != 0 {
 		return i + n
@@ -56,8 +58,9 @@ func digits1(s string, i int) int {
 	return skipUntil(s, i, number)
 }
 
-// llamaO200k is what llama.cpp runs for [o200k]: marks are not letters, and only a to z and A
-// to Z have a case, because its expressions see no more of other letters than that they are.
+// llamaO200k is the scanner of the expression that llama.cpp uses in place of that of [o200k]. In it marks are
+// not letters, and only a to z and A to Z have a case, because llama.cpp reduces all other letters to one
+// class.
 //
 //	[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
@@ -70,7 +73,7 @@ func llamaO200k(s string, i int) int {
 	return o200kOther(s, i, c, n, 3)
 }
 
-// llamaTekken is the same of [tekken].
+// llamaTekken is the scanner of the expression that llama.cpp uses in place of that of [tekken].
 func llamaTekken(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := llamaWord(s, i, c, n); end > 0 {
@@ -79,7 +82,8 @@ func llamaTekken(s string, i int) int {
 	return o200kOther(s, i, c, n, 1)
 }
 
-// llamaWord is the end of a match of the first two alternatives at s[i], 0 for none.
+// llamaWord returns the end of a match of the first two alternatives of [llamaO200k] at s[i], or 0 for none. C
+// and n are the class and length of the character at s[i].
 func llamaWord(s string, i int, c class, n int) int {
 	if c&letter == 0 {
 		if c&(newline|number) != 0 {
@@ -88,7 +92,9 @@ func llamaWord(s string, i int, c class, n int) int {
 		i += n
 	}
 
-	j, both := i, 0 // the end of the letters but a to z, and of the last of them that is not A to Z
+	// J becomes the end of the run of letters that are not a to z. Both becomes the end of the last letter in
+	// that run that is not A to Z either, so that it may count as upper or lower case.
+	j, both := i, 0
 	for j < len(s) && (s[j] < 'a' || s[j] > 'z') {
 		c, n := classAt(s, j)
 		if c&letter == 0 {
@@ -121,17 +127,17 @@ func llamaWord(s string, i int, c class, n int) int {
 	return 0
 }
 
-// asLlamaSees is s as llama.cpp's pre-tokenizers see it: by Unicode 15.1, where ours know 16.0,
-// and with no other letter for the s of a contraction. Characters that would make a
-// difference are replaced by others as long, so that pieces have the same ends in both. Left
-// says which buffer may be written to (see rewrite).
-func (e *encoder) replaceForLlama(s string, left int) string {
+// replaceForLlama returns a text that the scanners of this package cut as llama.cpp cuts s. There are two
+// differences: llama.cpp uses Unicode 15.1 instead of 16.0, and it does not accept ſ for the s of a
+// contraction. The characters concerned are replaced by others of the same length, so that pieces end at
+// the same places in both texts. StagesLeft selects the buffer, as in writeStage.
+func (e *encoder) replaceForLlama(s string, stagesLeft int) string {
 	for i := range len(s) {
 		if s[i] < 0xc5 {
 			continue
 		}
 		if r, _ := utf8.DecodeRuneInString(s[i:]); replacement(r) != r {
-			return e.writeStage(left, func(dst []byte) []byte {
+			return e.writeStage(stagesLeft, func(dst []byte) []byte {
 				for i, r := range s {
 					if other := replacement(r); other != r {
 						dst = utf8.AppendRune(dst, other)
@@ -147,8 +153,8 @@ func (e *encoder) replaceForLlama(s string, left int) string {
 	return s
 }
 
-// replacement is r, or a character of the same length that every expression takes for what
-// llama.cpp takes r for.
+// replacement returns r, or a character of the same length that has the class which r has in llama.cpp. The
+// characters U+FFFF and U+1FFFF are unassigned in all versions of Unicode.
 func replacement(r rune) rune {
 	switch {
 	case r == 'ſ':
@@ -161,7 +167,7 @@ func replacement(r rune) rune {
 	return 0x1ffff
 }
 
-// since16 are the characters that Unicode 16.0 added to 15.1.
+// addedIn16 are the characters that Unicode 16.0 added to 15.1.
 var addedIn16 = [...][2]rune{
 	{0x897, 0x897}, {0x1b4e, 0x1b4f}, {0x1b7f, 0x1b7f}, {0x1c89, 0x1c8a}, {0x2427, 0x2429}, {0x31e4, 0x31e5}, {0xa7cb, 0xa7cd},
 	{0xa7da, 0xa7dc}, {0x105c0, 0x105f3}, {0x10d40, 0x10d65}, {0x10d69, 0x10d85}, {0x10d8e, 0x10d8f}, {0x10ec2, 0x10ec4},
@@ -173,6 +179,8 @@ var addedIn16 = [...][2]rune{
 	{0x1fadc, 0x1fadc}, {0x1fadf, 0x1fadf}, {0x1fae9, 0x1fae9}, {0x1fbcb, 0x1fbef},
 }
 
+// addedIn16Blocks has true for each block of 256 characters with one of addedIn16. It avoids the search for
+// most text.
 var addedIn16Blocks = func() (blocks [utf8.MaxRune>>8 + 1]bool) {
 	for _, run := range addedIn16 {
 		for b := run[0] >> 8; b <= run[1]>>8; b++ {

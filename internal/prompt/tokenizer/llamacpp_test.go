@@ -121,8 +121,8 @@ func TestGGUFByteTokensMissing(t *testing.T) {
 	for says, f := range map[string]*ggufFile{
 		"convert the model again":                          bpeFile("", "h e"),
 		`pre-tokenizer "falcon" is not supported`:          bpeFile("falcon", "h e"),
-		`"h" and "i" are not all in the vocabulary`:        bad,
-		`merge 0, "h", is not two tokens with a space`:     unmerged,
+		`the vocabulary lacks "h", "i" or their`:           bad,
+		`merge 0: "h" is not two tokens separated by`:      unmerged,
 		"add_bos_token is true, but bos_token_id is not":   glmWithBOS(),
 		`Phi-3's special tokens, which strip what follows`: phi(),
 	} {

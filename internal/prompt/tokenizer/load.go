@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// file is a tokenizer.json. The large parts of its model stay raw.
+// file is a decoded tokenizer.json, in which the vocabulary and the merges are still JSON.
 type file struct {
 	Version       string
 	AddedTokens   []addedToken
@@ -22,6 +22,7 @@ type file struct {
 	Model         modelConfig
 }
 
+// modelConfig is the model of a tokenizer.json.
 type modelConfig struct {
 	Type                    string   `json:"type"`
 	Dropout                 *float64 `json:"dropout"`
@@ -35,7 +36,7 @@ type modelConfig struct {
 	vocab, merges []byte
 }
 
-// readFile takes a tokenizer.json apart.
+// readFile decodes a tokenizer.json.
 func readFile(src []byte) (*file, error) {
 	if err := validText(src); err != nil {
 		return nil, err
@@ -51,12 +52,12 @@ func readFile(src []byte) (*file, error) {
 		if err != nil {
 			return err
 		}
-		into := map[string]any{"version": &f.Version, "added_tokens": &f.AddedTokens, "normalizer": &f.Normalizer,
+		target := map[string]any{"version": &f.Version, "added_tokens": &f.AddedTokens, "normalizer": &f.Normalizer,
 			"pre_tokenizer": &f.PreTokenizer, "post_processor": &f.PostProcessor, "decoder": &f.Decoder}[k]
-		if into == nil {
-			return nil // truncation and padding: engines switch them off
+		if target == nil {
+			return nil // truncation and padding, which engines switch off
 		}
-		if err := json.Unmarshal(raw, into); err != nil {
+		if err := json.Unmarshal(raw, target); err != nil {
 			return fmt.Errorf("%s: %w", k, err)
 		}
 		return nil
@@ -68,6 +69,8 @@ func readFile(src []byte) (*file, error) {
 	return f, err
 }
 
+// readFrom reads the model. It keeps the vocabulary and the merges as JSON and decodes the rest with
+// encoding/json.
 func (m *modelConfig) readFrom(t *jsonReader) error {
 	rest := []byte{'{'}
 	err := t.readObject(func(key []byte) error {
@@ -98,8 +101,8 @@ func (m *modelConfig) readFrom(t *jsonReader) error {
 	return nil
 }
 
-// check refuses the models that are not byte-pair encoding as we do it. Such a model has its
-// symbols in bytes, where the pre-tokenizer is ByteLevel, or else in characters.
+// checkSupported returns an error for a model other than byte-pair encoding, and for options of it that are
+// not supported.
 func (m *modelConfig) checkSupported() error {
 	set := func(s *string) bool { return s != nil && *s != "" }
 	switch {
@@ -108,7 +111,7 @@ func (m *modelConfig) checkSupported() error {
 	case m.vocab == nil || m.merges == nil:
 		return errors.New("the model has no vocab or no merges")
 	case m.Dropout != nil && *m.Dropout != 0:
-		return errors.New("dropout is random: set it to null")
+		return errors.New("dropout is random, so that engines compute other ids: set it to null")
 	case set(m.ContinuingSubwordPrefix) || set(m.EndOfWordSuffix):
 		return errors.New("continuing_subword_prefix and end_of_word_suffix are not supported")
 	}
@@ -116,8 +119,8 @@ func (m *modelConfig) checkSupported() error {
 	return nil
 }
 
-// Load reads a tokenizer.json. It keeps no reference to src. An error names the part that
-// cannot be done exactly.
+// Load reads a tokenizer.json. It keeps no reference to src. The error for a file with an unsupported part
+// names the part.
 func Load(src []byte) (*Tokenizer, error) {
 	t, err := loadFile(src)
 	if err != nil {
@@ -126,6 +129,8 @@ func Load(src []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
+// loadFile builds a tokenizer from a tokenizer.json. The symbols of the model are bytes where its
+// pre-tokenizer is ByteLevel, else characters.
 func loadFile(src []byte) (*Tokenizer, error) {
 	f, err := readFile(src)
 	if err != nil {
@@ -182,11 +187,12 @@ func loadFile(src []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// fold arranges that spaces are taken for the ▁ that they become, rather than written as it,
-// where nothing between would see the difference.
+// foldSpaces makes the vocabulary accept a space for ▁, so that normalizer and pre-tokenizer need not write ▁
+// for each space of a text. It does so only where no step in between can tell the difference. Without the
+// rewriting, text is encoded without a copy.
 func (t *Tokenizer) foldSpaces(f *file) {
 	if t.ignoreMerges {
-		return // whole words are looked up as they are spelled
+		return // whole words are looked up with ▁
 	}
 	if len(t.stages) == 1 && t.stages[0].kind == stageMetaspace {
 		t.alphabet = markedText
@@ -195,7 +201,7 @@ func (t *Tokenizer) foldSpaces(f *file) {
 
 	for _, a := range f.AddedTokens {
 		if a.Normalized {
-			return // is found in what the normalizer writes
+			return // this token is searched for in the text with ▁
 		}
 	}
 
@@ -212,6 +218,7 @@ func (t *Tokenizer) foldSpaces(f *file) {
 	}
 }
 
+// loadModel sets the vocabulary and the merges, and what depends on them.
 func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
 	t.vocab, err = readVocabulary(m.vocab, t.alphabet)
 	if err != nil {
@@ -230,6 +237,7 @@ func (t *Tokenizer) loadModel(m *modelConfig) (err error) {
 	return err
 }
 
+// loadBytesModel loads a model whose symbols are bytes.
 func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
 	t.merges, err = readMerges(m.merges, t.alphabet, t.vocab, nil)
 	if err != nil {
@@ -239,8 +247,8 @@ func (t *Tokenizer) loadBytesModel(m *modelConfig) (err error) {
 	for b := range t.byteIDs {
 		t.byteIDs[b] = t.vocab.lookup([]byte{byte(b)})
 		if t.byteIDs[b] == none && (m.UnkToken != nil || m.ByteFallback) && inUTF8(byte(b)) {
-			return fmt.Errorf("the vocabulary has no token for byte %#02x, and an unk_token or byte_fallback for it, which is not "+
-				"supported", b)
+			return fmt.Errorf("the vocabulary has no token for byte %#02x, but an unk_token or byte_fallback, which is not supported "+
+				"with ByteLevel", b)
 		}
 	}
 	return nil
@@ -295,7 +303,8 @@ func (t *Tokenizer) loadCharsModel(m *modelConfig) (err error) {
 	return nil
 }
 
-// byteToken reads a token like <0xE4>, as liberally as the reference's decoder.
+// byteToken returns the byte of a token like <0xE4>. Like the decoder of the reference it also accepts a sign,
+// as in <0x+4>.
 func byteToken(token []byte) (byte, bool) {
 	if len(token) != 6 || !bytes.HasPrefix(token, []byte("<0x")) || token[5] != '>' {
 		return 0, false
@@ -304,11 +313,11 @@ func byteToken(token []byte) (byte, bool) {
 	return byte(b), err == nil
 }
 
-// inUTF8 says whether b occurs in any UTF-8 text.
+// inUTF8 reports whether b can occur in UTF-8 text.
 func inUTF8(b byte) bool { return b < 0xc0 || b > 0xc1 && b < 0xf5 }
 
-// markWhole finds the tokens that a piece equal to them becomes: those that merging makes of
-// their own bytes, or all where the file says to ignore merges.
+// findWholePieces sets t.wholePieces: the tokens that are the result of encoding their own text. With
+// ignoreMerges that is every token. Otherwise there are tokens that merging never produces.
 func (t *Tokenizer) findWholePieces(ignoreMerges bool) {
 	t.wholePieces = make(idSet, len(t.vocab.spans)/64+1)
 	e := encoder{t: t}
@@ -325,6 +334,7 @@ func (t *Tokenizer) findWholePieces(ignoreMerges bool) {
 	}
 }
 
+// encodesToItself reports whether merging the text of id produces exactly id.
 func (t *Tokenizer) encodesToItself(e *encoder, id uint32) bool {
 	if t.chars == nil {
 		out := e.mergeBytes(t.vocab.bytesOf(id))
@@ -335,8 +345,9 @@ func (t *Tokenizer) encodesToItself(e *encoder, id uint32) bool {
 	return len(e.out) == 1 && e.out[0] == id
 }
 
-// loadAdded gives the added tokens their ids as the reference does: a token of the vocabulary
-// keeps its own, the others count on from its size. What the file says must agree.
+// loadAdded loads the added tokens. It assigns their ids as the reference does, which ignores the ids in the
+// file: a token of the vocabulary keeps its id, and the others get the next ids after the vocabulary. A file
+// with other ids is refused. Of tokens with the same content the last one counts, at the place of the first.
 func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 	t.added, t.normalized = newMatcher(), newMatcher()
 	t.addedIDs = map[string]uint32{}
@@ -353,7 +364,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		if a.Content == "" {
 			continue
 		}
-		if _, again := last[a.Content]; !again {
+		if _, repeated := last[a.Content]; !repeated {
 			order = append(order, a.Content)
 		}
 		last[a.Content] = a
@@ -369,15 +380,15 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		if id != a.ID {
 			return fmt.Errorf("added token %q has id %d in the file, but engines give it %d: correct the file", content, a.ID, id)
 		}
-		where, pattern := t.added, content
+		matcher, pattern := t.added, content
 		if a.Normalized {
-			where = t.normalized
+			matcher = t.normalized
 			pattern = strings.Clone(scratch.normalize(content, t.normalSteps))
 			if pattern == "" {
-				return fmt.Errorf("added token %q is nothing once it is normalized", content)
+				return fmt.Errorf("added token %q is empty after normalization", content)
 			}
 		}
-		if err := where.add(a, pattern); err != nil {
+		if err := matcher.add(a, pattern); err != nil {
 			return err
 		}
 		t.addedIDs[content], t.addedBytes[id] = id, t.decodedBytes(pattern)
@@ -392,15 +403,16 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		shown[id] = pattern
 	}
 
-	// The reference leaves out what is spelled like a special token, and so not one that is
-	// spelled otherwise once it is normalized.
+	// When decoding, the reference skips a token whose text equals the content of a special token. So it
+	// does not skip a special token whose content changes by normalization.
 	for id, text := range shown {
 		t.skipped[id] = specials[text]
 	}
 	return nil
 }
 
-// spelled is what a token of the file decodes to: for bytes, those it spells.
+// decodedBytes returns the bytes of an added token in decoded text. With ByteLevel, a content in that alphabet
+// stands for bytes; all other content stands for itself.
 func (t *Tokenizer) decodedBytes(token string) []byte {
 	if t.alphabet == byteLevel {
 		if b, ok := byteLevel.decode(nil, []byte(token)); ok {

@@ -154,12 +154,12 @@ func (e *encoder) runStages(s string, stages []stage) {
 
 // rewrite is a text that write writes, in the buffer of the stage that has left more after it:
 // a piece may be rewritten again while the rest of an earlier one is still needed.
-func (e *encoder) writeStage(left int, write func([]byte) []byte) string {
-	for len(e.stageBuffers) <= left {
+func (e *encoder) writeStage(stagesLeft int, write func([]byte) []byte) string {
+	for len(e.stageBuffers) <= stagesLeft {
 		e.stageBuffers = append(e.stageBuffers, nil)
 	}
-	b := write(e.stageBuffers[left][:0])
-	e.stageBuffers[left] = b
+	b := write(e.stageBuffers[stagesLeft][:0])
+	e.stageBuffers[stagesLeft] = b
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 

@@ -60,7 +60,7 @@ func TestLoadErrors(t *testing.T) {
 		`model type "Unigram"`: model("type", "Unigram"),
 		"dropout is random":    model("dropout", 0.1),
 		"end_of_word_suffix":   model("end_of_word_suffix", "</w>"),
-		"and an unk_token or byte_fallback for it": func(f map[string]any) {
+		"but an unk_token or byte_fallback": func(f map[string]any) {
 			m := f["model"].(map[string]any)
 			m["byte_fallback"] = true
 			delete(m["vocab"].(map[string]int), "z")
