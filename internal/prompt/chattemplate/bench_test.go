@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/models"
 )
 
-// BenchmarkRender: what does rendering a chat cost, without tokenizing it?
+// BenchmarkRender measures the rendering of a chat, without tokenization.
 //
 //	go test -run - -bench Render -count 6 ./internal/prompt/chattemplate | benchstat -col /messages -
 func BenchmarkRender(b *testing.B) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzRender: any template and any context end in text or in an [*Error], within the limits,
-// and the same again.
+// FuzzRender checks that any template renders any context to text or to an [*Error], within the limits. A second
+// render has the same result.
 func FuzzRender(f *testing.F) {
 	scenarios, err := os.ReadFile("testdata/scenarios/python.txt")
 	if err != nil {
@@ -50,7 +50,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// FuzzFromJSON: what is valid JSON is read, and writing it gives the same value again.
+// FuzzFromJSON checks that all valid JSON is read, and that the value survives writing and reading.
 func FuzzFromJSON(f *testing.F) {
 	for _, s := range []string{context, `[1,1.0,-0,1e5,"\u00e9\ud83d\ude00\n",null,true,{}]`, `{"a":1,"a":2}`, `[1,]`, `{"a"}`, `"`, `1 2`, `-`, `12345678901234567890`, `1e999`} {
 		f.Add([]byte(s))
@@ -69,7 +69,7 @@ func FuzzFromJSON(f *testing.F) {
 		}
 		if !json.Valid(text) {
 			if strings.Contains(string(text), "Infinity") {
-				return // Python's spelling of a number out of range
+				return // Python writes a number out of range as a word
 			}
 			t.Fatalf("%q is written as %q", src, text)
 		}

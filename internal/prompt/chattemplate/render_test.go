@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// context is what the scenarios render with.
+// context holds the variables of the scenarios, as JSON.
 const context = `{"d":{"a":1,"b":[1,2,{"c":"x"}],"items":"shadow","z":null,"name":"N"},"l":[3,1,2],"s":"Hello, Wörld","e":"","n":7,
 "f":2.5,"t":true,"big":12345678901234567890,"msgs":[{"role":"user","content":"hi"},{"role":"assistant","content":"yo",
 "tool_calls":[{"function":{"name":"f","arguments":{"k":[1,2]}}}]},{"role":"tool","content":"r"}],"words":["b","A","c","a"],
@@ -27,7 +27,7 @@ func contextOf(t testing.TB, src string) Context {
 	return Context{Vars: v.Dict(), Now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}
 }
 
-// TestScenarios runs testdata. The commands are:
+// TestScenarios runs the scenarios in testdata. The commands are:
 //
 //	render  render the input; the output stands between brackets, an error is "error: …"
 func TestScenarios(t *testing.T) {
@@ -47,7 +47,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// TestRealTemplates: templates of real models parse and render. `make oracle-template` compares the text with Python's.
+// TestRealTemplates checks that templates of real models parse and render. `make oracle-template` compares the text with Python's.
 func TestRealTemplates(t *testing.T) {
 	files, _ := filepath.Glob("../../../../shared/templates/*.jinja")
 	if len(files) == 0 {
@@ -70,7 +70,7 @@ func TestRealTemplates(t *testing.T) {
 	}
 }
 
-// TestRenderIsBounded: a template that would not end, or would fill the memory, is stopped.
+// TestRenderIsBounded checks that limits stop a template that would run forever or use all memory.
 func TestRenderIsBounded(t *testing.T) {
 	for _, src := range []string{
 		`{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}`,
@@ -94,7 +94,7 @@ func TestRenderIsBounded(t *testing.T) {
 	}
 }
 
-// TestRenderKeepsOutputOnError: after an error dst has its old content, and no more.
+// TestRenderKeepsOutputOnError checks that dst has its old content after an error.
 func TestRenderKeepsOutputOnError(t *testing.T) {
 	tmpl, err := Parse("text {{ raise_exception('no') }}")
 	if err != nil {
@@ -106,7 +106,7 @@ func TestRenderKeepsOutputOnError(t *testing.T) {
 	}
 }
 
-// TestTemplatesThatWantParts: templates that iterate over the parts of a message's content are found.
+// TestTemplatesThatWantParts checks which templates iterate over the parts of a message's content.
 func TestTemplatesThatWantParts(t *testing.T) {
 	for src, want := range map[string]bool{
 		`{% for m in messages %}{{ m.content }}{% endfor %}`:                                                                            false,

@@ -41,7 +41,7 @@ type storedName struct {
 	slot int
 }
 
-// Context is what a template is rendered with.
+// Context is the input of a render.
 type Context struct {
 	// Vars are the variables. The template reads them and never changes them.
 	Vars *Dict
@@ -51,8 +51,8 @@ type Context struct {
 
 // Limits bound a render. The zero value of a field means its default.
 type Limits struct {
-	// Steps bounds work: statements, calls, elements and, sixteen to a step, bytes of strings
-	// that were made; default 20 million, about a second.
+	// Steps bounds the work of a render: one step for each statement, call and element, and for each sixteen bytes
+	// of new strings. The default is 20 million, which run for about a second.
 	Steps int
 	// Output bounds the rendered text in bytes; default 64 MiB.
 	Output int
@@ -94,8 +94,8 @@ func Parse(source string) (*Template, error) {
 	return t, nil
 }
 
-// Render appends the rendered text to dst. Where Python would raise, and where a limit is
-// reached, it returns dst as it was and an [*Error].
+// Render appends the rendered text to dst. If Python would raise or a limit is reached, it
+// returns dst as it was and an [*Error].
 func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	lim = lim.withDefaults()
 	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestFromPythonJSONReadsWhatPythonWrites: json.dumps writes NaN and Infinity, which JSON does not have.
+// TestFromPythonJSONReadsWhatPythonWrites reads NaN and Infinity, which json.dumps writes although JSON lacks them.
 func TestFromPythonJSONReadsWhatPythonWrites(t *testing.T) {
 	v, err := FromPythonJSON([]byte(`{"a": NaN, "b": [Infinity, -Infinity], "c": "text", "d": null}`))
 	if err != nil {
@@ -46,7 +46,7 @@ func TestFromPythonJSONReadsWhatPythonWrites(t *testing.T) {
 	}
 }
 
-// TestJSONErrors: neither dialect reads the other's extras, nested values without end, or broken texts.
+// TestJSONErrors checks that invalid texts, values nested too deeply and, outside Python's dialect, NaN are refused.
 func TestJSONErrors(t *testing.T) {
 	deep := make([]byte, 2000)
 	for i := range deep {
@@ -64,7 +64,7 @@ func TestJSONErrors(t *testing.T) {
 	}
 }
 
-// TestTemplateTraits reads what a template's source handles.
+// TestTemplateTraits checks what Parse derives from the words in a template's source.
 func TestTemplateTraits(t *testing.T) {
 	for src, want := range map[string][2]bool{
 		`{{ messages[0].content }}{% if role == "developer" %}{% endif %}`: {true, true},

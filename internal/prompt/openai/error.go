@@ -37,6 +37,7 @@ func (e *Error) JSON() []byte {
 	return append(b, `}}`...)
 }
 
+// appendOrNull appends s as a JSON string, or null if s is empty.
 func appendOrNull(b []byte, s string) []byte {
 	if s == "" {
 		return append(b, "null"...)
@@ -44,8 +45,8 @@ func appendOrNull(b []byte, s string) []byte {
 	return AppendString(b, s)
 }
 
-// AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD, so that
-// the answer is valid whatever the request was.
+// AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD, so that the result is always
+// valid JSON.
 func AppendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -70,10 +71,12 @@ func Invalid(param, code, format string, args ...any) *Error {
 	return &Error{Status: 400, Type: InvalidRequest, Param: param, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// wrongType is a 400 about a value of the wrong JSON type, in OpenAI's wording.
 func wrongType(param, want string, got kind) *Error {
 	return Invalid(param, "invalid_type", "Invalid type for '%s': expected %s, but got %s instead.", param, want, got.withArticle())
 }
 
+// malformed is a 400 about a body that is not JSON, with the byte at which reading failed.
 func malformed(at int, what string) *Error {
 	return Invalid("", "invalid_json", "The request body is not valid JSON: %s at byte %s. Send one JSON object, encoded as UTF-8.",
 		what, strconv.Itoa(at))

@@ -16,8 +16,8 @@ var seeds = []string{
 	`{"model":"\ud800"}`, `{"a":1,}`, `[]`, `{"model":"m","model":null}`, "{\"model\":\"\xff\"}", `{"messages":[{"content":{}}]}`, `{"n":01}`, `{"\u006dodel":"escaped key"}`,
 }
 
-// FuzzParse: Parse answers with a request or an error and never both; what it takes is valid
-// JSON to encoding/json too, and the strings are the same.
+// FuzzParse checks that Parse returns either a request or an error. A body that it accepts is valid JSON for
+// encoding/json too, and both read the same strings.
 func FuzzParse(f *testing.F) {
 	for i, s := range seeds {
 		f.Add(uint8(i), []byte(s))
@@ -32,20 +32,21 @@ func FuzzParse(f *testing.F) {
 			if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || !json.Valid(e.JSON()) {
 				t.Errorf("error %+v renders as %s", err, e.JSON())
 			}
-			if e.Code == "invalid_json" && json.Valid(body) && utf8.Valid(body) && explained(e.Message) {
+			if e.Code == "invalid_json" && json.Valid(body) && utf8.Valid(body) && blamesForm(e.Message) {
 				t.Errorf("valid JSON is refused: %v", err)
 			}
 			return
 		}
 		if !json.Valid(body) {
-			t.Fatal("invalid JSON is taken")
+			t.Fatal("invalid JSON is accepted")
 		}
-		agree(t, req, body)
+		compareStrings(t, req, body)
 	})
 }
 
-// explained says whether a refusal of valid JSON needs another reason than its form.
-func explained(message string) bool {
+// blamesForm reports whether an invalid_json error blames the form of the JSON. The other ones name rules that only
+// Parse has, such as its limit on nesting.
+func blamesForm(message string) bool {
 	for _, s := range []string{"lone surrogate", "too deeply", "must be a JSON object"} {
 		if strings.Contains(message, s) {
 			return false
@@ -54,9 +55,9 @@ func explained(message string) bool {
 	return true
 }
 
-// agree compares a request with what encoding/json reads. That package matches keys without
-// regard to case, so that bodies with such keys are left out.
-func agree(t *testing.T, req *Request, body []byte) {
+// compareStrings compares the strings of a request with those that encoding/json reads from the body. It decodes
+// into maps, because for struct fields encoding/json ignores the case of keys.
+func compareStrings(t *testing.T, req *Request, body []byte) {
 	var keys map[string]json.RawMessage
 	if json.Unmarshal(body, &keys) != nil {
 		t.Fatal("not an object")
@@ -82,7 +83,7 @@ func agree(t *testing.T, req *Request, body []byte) {
 	}
 }
 
-// FuzzScanner: the scanner and encoding/json agree on what is one valid value.
+// FuzzScanner checks that the scanner accepts exactly the values that are valid for encoding/json.
 func FuzzScanner(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))

@@ -9,27 +9,28 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// Hints is how a request asks to be routed, in its member nvext or in headers. The names in nvext are
-// NVIDIA Dynamo's where it has one; workers go by name here. Strings alias the body. The table hints has
-// the member, the header and the bounds of each.
+// Hints is how a request asks to be routed, in its member nvext or in headers. Members that NVIDIA Dynamo has
+// too bear its names. Workers are identified by name. Strings alias the body. The table hints lists the
+// member, the header and the bounds of each hint.
 type Hints struct {
 	// OverlapWeight, PrefillLoadScale and Temperature replace the model's settings.
 	OverlapWeight, PrefillLoadScale, Temperature Override
-	// Workers are the only ones that may take the request, where there are any.
+	// Workers are the only workers to which the request may go. Empty means any.
 	Workers []string
-	// Worker is the only one that may take the request, and Rank the only rank; -1 for any.
+	// Worker is the only worker to which the request may go, empty for any. Rank is the only rank, -1 for
+	// any.
 	Worker string
 	Rank   int
 	// Class is the class of the queue.
 	Class string
 	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
 	Tenant string
-	// Deadline is how long the first token may take; 0 is no deadline.
+	// Deadline is the longest acceptable time to the first token; 0 is no deadline.
 	Deadline time.Duration
 	// Priority is a head start in the queue. A negative one counts as none, and one of more than a day as
 	// a day, because Dynamo's clients send both.
 	Priority time.Duration
-	// Strict goes before every other order of the queue: the higher one first.
+	// Strict precedes every other order of the queue. The request with the higher one goes first.
 	Strict int
 	// OutputTokens is the expected length of the answer; 0 is unknown.
 	OutputTokens int
@@ -45,7 +46,7 @@ type Preference struct {
 	Weight float64
 }
 
-// Override is a number that a request may give. Value is 0 where Set is false.
+// Override is a number that a request may set. Value is 0 if Set is false.
 type Override struct {
 	Value float64
 	Set   bool
@@ -58,30 +59,33 @@ const (
 	maxHeadStart   = 86_400 // a day, in seconds
 	maxStrict      = 1 << 20
 	maxWorkers     = 256
-	maxName        = 256 // no name of a worker or class is longer
-	maxTaint       = 317 // as fleet.MaxTaintBytes
+	maxName        = 256 // bytes of the name of a worker or class
+	maxTaint       = 317 // bytes, equal to fleet.MaxTaintBytes
 	maxTaints      = 64
 	maxPreference  = 100
 )
 
-// hintKind is how a hint's value is written, in JSON and in a header.
+// hintKind is the form of a hint's value, in JSON and in a header.
 type hintKind uint8
 
 const (
 	textHint     hintKind = iota // a string of at most maxName bytes
 	numberHint                   // a number
 	wholeHint                    // a whole number
-	secondsHint                  // a number of seconds; beyond the bounds it counts as the bound
+	secondsHint                  // a number of seconds, capped to its bounds
 	deadlineHint                 // JSON: a whole number of milliseconds; header: a duration such as 1500ms
 	workersHint                  // JSON: an array of names
 	taintsHint                   // JSON: an array of taints
 	weightsHint                  // JSON: an object with a weight for each taint
 )
 
-// hint is one routing hint. Kinds that only JSON can write have no set: see the parser.
+// hint describes one routing hint. Only hints with a text or a number have a function that stores them. The
+// parser stores the lists and objects, which no header carries.
 type hint struct {
-	path   string // of the member in the body; empty for a hint that only a header carries
-	header string // empty for a hint that only the body carries
+	// path is the hint's member in the body, empty for a hint that only a header carries.
+	path string
+	// header is the hint's header, empty for a hint that only the body carries.
+	header string
 	kind   hintKind
 	// least and most are the bounds of a number, in the unit of its kind.
 	least, most float64
@@ -121,9 +125,10 @@ var hints = []hint{
 	{path: "nvext.routing_constraints.preferred_taints", kind: weightsHint},
 }
 
-// hintByPath and hintByHeader index hints. They never change.
+// hintByPath and hintByHeader index the table hints. They never change.
 var hintByPath, hintByHeader = indexHints()
 
+// indexHints builds the two indexes of the table hints.
 func indexHints() (byPath, byHeader map[string]*hint) {
 	byPath, byHeader = map[string]*hint{}, map[string]*hint{}
 	for i := range hints {
@@ -138,13 +143,13 @@ func indexHints() (byPath, byHeader map[string]*hint) {
 	return byPath, byHeader
 }
 
-// raisePriority sets the priority to a number of seconds if that is larger: Dynamo has two members for
-// it.
+// raisePriority sets the priority to a number of seconds, unless it is higher already. Dynamo has two members
+// for the priority, and the higher one applies.
 func (h *Hints) raisePriority(seconds float64) {
 	h.Priority = max(h.Priority, time.Duration(seconds*float64(time.Second)))
 }
 
-// storeText stores a text, or returns what it must be.
+// storeText stores a text. For an invalid text it returns the rule that the text breaks.
 func (k *hint) storeText(h *Hints, v string) (must string) {
 	if len(v) > maxName {
 		return fmt.Sprintf("must have at most %d bytes", maxName)
@@ -153,7 +158,8 @@ func (k *hint) storeText(h *Hints, v string) (must string) {
 	return ""
 }
 
-// storeNumber stores a number, or returns what it must be.
+// storeNumber stores a number. For a number out of bounds it returns the rule that the number breaks. Seconds
+// are capped instead.
 func (k *hint) storeNumber(h *Hints, v float64) (must string) {
 	if k.kind == secondsHint {
 		v = min(max(v, k.least), k.most)
@@ -185,7 +191,7 @@ func (h *Hints) SetHeader(name, value string) *Error {
 	return nil
 }
 
-// parseHeader stores a header's value, or returns what it must be.
+// parseHeader stores the value of a header. For an invalid value it returns the rule that the value breaks.
 func (k *hint) parseHeader(h *Hints, value string) (must string) {
 	switch k.kind {
 	case wholeHint:
@@ -210,7 +216,7 @@ func (k *hint) parseHeader(h *Hints, value string) (must string) {
 	return k.storeText(h, value)
 }
 
-// clip bounds what an error repeats of a header.
+// clip shortens the value of a header for an error message.
 func clip(value string) string {
 	const most = 128
 	if len(value) > most {

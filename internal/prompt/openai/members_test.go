@@ -7,7 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// TestOptionalMembersOfChats reads the members that few clients send.
+// TestOptionalMembersOfChats parses the members that few clients send.
 func TestOptionalMembersOfChats(t *testing.T) {
 	body := `{"model": "m", "tools": [{}], "tool_choice": {"type": "function"}, "documents": [{"text": "d"}], "reasoning_effort": "high",
 		"add_generation_prompt": false, "continue_final_message": true, "add_special_tokens": true, "truncate_prompt_tokens": -1,
@@ -53,7 +53,7 @@ func TestOptionalMembersOfChats(t *testing.T) {
 	}
 }
 
-// TestMemberErrors: each body has one mistake, and the message names its place.
+// TestMemberErrors parses bodies with one mistake each. The error names the member at fault.
 func TestMemberErrors(t *testing.T) {
 	chat := func(message string) string { return `{"model": "m", "messages": [` + message + `]}` }
 	user := func(part string) string { return chat(`{"role": "user", "content": [` + part + `]}`) }
@@ -88,7 +88,7 @@ func TestMemberErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsAreValidJSON: a message with every kind of character survives.
+// TestErrorsAreValidJSON renders an error whose message has every kind of character that JSON escapes.
 func TestErrorsAreValidJSON(t *testing.T) {
 	e := openai.Invalid("p", "c", "quote \" backslash \\ line\n tab\t bell\a del\x7f é")
 

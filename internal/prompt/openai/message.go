@@ -6,7 +6,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// messages reads the conversation.
+// messages reads the conversation of a chat. Other endpoints skip it.
 func (p *parser) messages(param string) {
 	if p.req.Endpoint != Chat {
 		p.skip()
@@ -28,12 +28,12 @@ func (p *parser) messages(param string) {
 	})
 }
 
-// messagePath is the path of a field of one message, for errors.
+// messagePath returns the path of a field of message i, for errors.
 func (p *parser) messagePath(i int, field string) string {
 	return "messages[" + strconv.Itoa(i) + "]" + field
 }
 
-// message reads message i.
+// message reads message i into m.
 func (p *parser) message(i int, m *Message) {
 	if k := p.peek(); k != objectValue {
 		if p.err == nil {
@@ -76,15 +76,20 @@ func (p *parser) message(i int, m *Message) {
 	p.checkMessage(i, m, seen)
 }
 
-// memberFacts is the members of a message that must be checked once its role is known.
+// memberFacts records facts about the members of a message that are checked once its role is known. The role
+// may come last.
 type memberFacts struct {
-	null, nullName bool // content, name
-	own            bool // a member beyond role, content and name
-	compat         bool // reasoning_content is a string
-	reasoning      string
+	// null and nullName are set if content and name are null.
+	null, nullName bool
+	// own is set if the message has tools, tool_calls, reasoning or a task. vLLM then accepts parts that it
+	// refuses otherwise.
+	own bool
+	// compat is set if reasoning_content is a string, and reasoning is that string.
+	compat    bool
+	reasoning string
 }
 
-// rareMember reads the rarer members of message i.
+// rareMember reads the members of message i that few clients send.
 func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
 	switch key {
 	case "tool_call_id":
@@ -120,7 +125,7 @@ func (p *parser) optionalString(i int, m *Message, field string, which Members) 
 	return p.stringMember(i, field)
 }
 
-// checkMessage refuses what vLLM refuses of a message of its role.
+// checkMessage refuses a message that vLLM refuses for its role.
 func (p *parser) checkMessage(i int, m *Message, seen memberFacts) {
 	switch {
 	case m.Role == "":
@@ -139,9 +144,9 @@ func (p *parser) checkMessage(i int, m *Message, seen memberFacts) {
 	}
 }
 
-// hasOnlyLooseParts reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings, input_text
-// and output_text only beside parts of the types that chats have, beside other members of the message, or
-// in roles that are not its own.
+// hasOnlyLooseParts reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings,
+// input_text and output_text in three cases only: beside parts of the types that chats have, beside other
+// members of the message, or for roles that are not its own.
 func (m *Message) hasOnlyLooseParts() bool {
 	switch m.Role {
 	case "system", "developer", "user", "assistant", "tool":
@@ -155,7 +160,7 @@ func (m *Message) hasOnlyLooseParts() bool {
 	return len(m.Parts) > 0 && !own
 }
 
-// developerTools reads the tools of one message.
+// developerTools reads the tools of one message. Anything but an array is ignored.
 func (p *parser) developerTools() []byte {
 	if p.peek() != arrayValue {
 		p.skip()
@@ -164,8 +169,8 @@ func (p *parser) developerTools() []byte {
 	return p.skip()
 }
 
-// stringMember reads a string field of message i. The path of the field is only built for an error, because most
-// requests have none.
+// stringMember reads a string field of message i. The path of the field is built only for an error, because
+// it costs an allocation and most requests have no error.
 func (p *parser) stringMember(i int, field string) string {
 	if k := p.peek(); k != stringValue && k != nullValue {
 		if p.err == nil {
@@ -200,7 +205,7 @@ func (p *parser) content(i int, m *Message) {
 	}
 }
 
-// toolCalls keeps the raw array, after a check that its elements are objects.
+// toolCalls checks that tool_calls is an array of objects and keeps its raw bytes.
 func (p *parser) toolCalls(i int, m *Message) {
 	m.ToolCalls = nil
 	k := p.peek()
@@ -228,7 +233,7 @@ func (p *parser) toolCalls(i int, m *Message) {
 	}
 }
 
-// partTypes are the names of parts, OpenAI's and the engines'.
+// partTypes maps the names of part types to types, both OpenAI's and the engines' names.
 var partTypes = map[string]PartType{
 	"text": TextPart, "input_text": TextPart, "output_text": TextPart, "refusal": TextPart, "thinking": TextPart,
 	"image_url": ImagePart, "input_image": ImagePart, "image": ImagePart,
@@ -249,7 +254,7 @@ var partFields = map[string]bool{
 // PartField reports whether key is a member of parts that vLLM reads.
 func PartField(key string) bool { return partFields[key] }
 
-// part reads part j of the content of message i. A bare string is a text part, as for engines.
+// part reads part j of the content of message i. A bare string is a text part, as engines have it.
 func (p *parser) part(i, j int) Part {
 	k := p.peek()
 	start := p.at
@@ -319,8 +324,8 @@ func (p *parser) part(i, j int) Part {
 	return part
 }
 
-// textField is the index, among text, refusal, thinking and name, of the text of a part of this type or of a
-// member of this name.
+// textField returns the position of a text among text, refusal, thinking and name. It accepts the name of a
+// member, or the type of a part whose text that member holds.
 func textField(name string) int {
 	switch name {
 	case "refusal":
@@ -333,7 +338,7 @@ func textField(name string) int {
 	return 0
 }
 
-// partText reads a string member of a part.
+// partText reads a string member of a part. name builds its path, only for an error.
 func (p *parser) partText(name func(string) string, field string) string {
 	if k := p.peek(); k != stringValue && k != nullValue {
 		if p.err == nil {

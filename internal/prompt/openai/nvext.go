@@ -2,7 +2,7 @@ package openai
 
 import "strconv"
 
-// nvextGroups are the members of nvext that hold hints.
+// nvextGroups maps the members of nvext that hold hints to their paths.
 var nvextGroups = map[string]string{
 	"router":              "nvext.router",
 	"agent_hints":         "nvext.agent_hints",
@@ -64,6 +64,7 @@ func (p *parser) hint(h *Hints, path string) {
 	}
 }
 
+// requiredTaints reads an array of taints.
 func (p *parser) requiredTaints(path string) (list []string) {
 	if !p.expectKind(path, arrayValue, "an array of strings") {
 		return nil
@@ -76,7 +77,7 @@ func (p *parser) requiredTaints(path string) (list []string) {
 	return list
 }
 
-// preferredTaints reads an object of weights. If a taint comes twice the last weight counts.
+// preferredTaints reads an object with a weight for each taint. The last weight of a repeated taint counts.
 func (p *parser) preferredTaints(path string) (list []Preference) {
 	if !p.expectKind(path, objectValue, "an object of numbers") {
 		return nil
@@ -101,7 +102,7 @@ func (p *parser) preferredTaints(path string) (list []Preference) {
 	return list
 }
 
-// checkTaint reports whether a taint at a position of its list is valid.
+// checkTaint reports whether the taint at a position of its list is valid. It records an error otherwise.
 func (p *parser) checkTaint(path, name string, position int) bool {
 	switch {
 	case p.err != nil:
@@ -113,6 +114,7 @@ func (p *parser) checkTaint(path, name string, position int) bool {
 	return p.err == nil
 }
 
+// workers reads an array of worker names. Empty names are ignored, but at least one name must remain.
 func (p *parser) workers(path string) (list []string) {
 	if !p.expectKind(path, arrayValue, "an array of strings") {
 		return nil
@@ -136,7 +138,7 @@ func (p *parser) workers(path string) (list []string) {
 	return list
 }
 
-// decimal reads any number; false for null.
+// decimal reads any number. It returns false for null or an error.
 func (p *parser) decimal(param string) (float64, bool) {
 	if !p.expectKind(param, numberValue, "a number") {
 		return 0, false

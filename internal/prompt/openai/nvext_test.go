@@ -14,7 +14,7 @@ import (
 
 func hinted(nvext string) string { return `{"model":"m","prompt":"x","nvext":` + nvext + `}` }
 
-// TestHints reads what a request says of its routing; whatever else nvext has is skipped.
+// TestHints parses the routing hints of bodies. Other members of nvext are skipped.
 func TestHints(t *testing.T) {
 	r, err := Parse(Completions, []byte(hinted(`{"annotations":["a"],"router":{"overlap_score_weight":0,"temperature":0.5,"prefill_load_scale":16,
 		"allowed_workers":["a","b"],"worker":"b","dp_rank":3,"class":"batch","ttft_deadline_ms":1500,"more":{"x":1}},
@@ -43,7 +43,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestWrongHints: the error names the member, and says what it may be.
+// TestWrongHints parses invalid hints. The error names the member and the values that it accepts.
 func TestWrongHints(t *testing.T) {
 	for _, c := range []struct{ nvext, param, says string }{
 		{`[]`, "nvext", "expected an object, but got an array"},
@@ -75,8 +75,8 @@ func TestWrongHints(t *testing.T) {
 	}
 }
 
-// FuzzHints: whatever nvext is, hints that are taken lie within their bounds, and every refusal is
-// a 400 that names what is wrong.
+// FuzzHints checks that all accepted hints lie within their bounds. Every refusal is a 400 that names the
+// member at fault.
 func FuzzHints(f *testing.F) {
 	for _, s := range []string{`{"router":{"temperature":1,"allowed_workers":["a"],"dp_rank":1}}`, `{"agent_hints":{"priority":1e300,"osl":5}}`, `null`, `{"router":[]}`,
 		`{"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":-1e2,"c":1e-9}}}`} {
@@ -105,7 +105,7 @@ func FuzzHints(f *testing.F) {
 	})
 }
 
-// TestHintHeaders: each header that carries a hint has the bounds of its member in the body.
+// TestHintHeaders checks that each header of a hint has the same bounds as its member in the body.
 func TestHintHeaders(t *testing.T) {
 	for _, name := range envoynames.HintHeaders() {
 		if hintByHeader[name] == nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // Parse reads the body of a request to endpoint ep. On a bad body it returns nil and an
-// [*Error] with status 400. Where a key comes twice the last one counts, as engines have it.
+// [*Error] with status 400. The last value of a repeated key counts, as for engines.
 func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 	lim = lim.withDefaults()
 	if !utf8.Valid(body) {
@@ -33,6 +33,7 @@ func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 	return p.req, nil
 }
 
+// firstInvalidByte returns the position of the first byte of body that is not UTF-8.
 func firstInvalidByte(body []byte) int {
 	for i := 0; i < len(body); {
 		r, n := utf8.DecodeRune(body[i:])
@@ -44,20 +45,23 @@ func firstInvalidByte(body []byte) int {
 	return len(body)
 }
 
-// parser fills a request from its fields.
+// parser fills a request from the fields of its body.
 type parser struct {
 	scanner
 	lim Limits
 	req *Request
 
+	// maxTokens and maxCompletionTokens are 0 unless the body has them. Which one counts is only known at the
+	// end.
 	maxTokens, maxCompletionTokens int
 	hasMessages, hasPrompt         bool
-	hasToolChoice                  bool // tool_choice is given, and not none
-	tokenCount                     int  // token ids read so far
+	// hasToolChoice is set unless tool_choice is absent, null or "none".
+	hasToolChoice bool
+	// tokenCount is the number of token ids read so far.
+	tokenCount int
 }
 
-// field reads the value of one top-level key. Keys that do not change the prompt or the
-// route are skipped.
+// field reads the value of one top-level key. It skips keys that change neither the prompt nor the route.
 func (p *parser) field(key string) {
 	r := p.req
 	switch key {
@@ -97,7 +101,7 @@ func (p *parser) field(key string) {
 	}
 }
 
-// templateField reads the keys that change how a prompt is rendered or cut.
+// templateField reads the keys that change how a prompt is rendered or truncated.
 func (p *parser) templateField(key string) {
 	r := p.req
 	switch key {
@@ -142,6 +146,7 @@ func (p *parser) templateField(key string) {
 	}
 }
 
+// checkRequest checks the rules that concern several fields, once all are read.
 func (p *parser) checkRequest() {
 	r := p.req
 	r.MaxTokens = p.maxCompletionTokens
@@ -167,18 +172,20 @@ func (p *parser) checkRequest() {
 	}
 }
 
+// failMissing records that a required parameter is missing.
 func (p *parser) failMissing(param string) {
 	p.err = Invalid(param, "missing_required_parameter", "Missing required parameter: '%s'.", param)
 }
 
+// failInvalid records that a parameter has an invalid value. must completes the sentence "it …".
 func (p *parser) failInvalid(param, must string) {
 	if p.err == nil {
 		p.err = Invalid(param, "invalid_value", "Invalid value for '%s': it %s.", param, must)
 	}
 }
 
-// expectKind reports whether the next value is of kind k. A null is read and counts as an absent key. Any other kind
-// is an error.
+// expectKind reports whether the next value is of kind k. It reads a null, which counts as an absent key. Any
+// other kind is an error.
 func (p *parser) expectKind(param string, k kind, what string) bool {
 	switch got := p.peek(); got {
 	case k:
@@ -192,6 +199,7 @@ func (p *parser) expectKind(param string, k kind, what string) bool {
 	return false
 }
 
+// stringOrNull reads a string. Null reads as "".
 func (p *parser) stringOrNull(param string) string {
 	if !p.expectKind(param, stringValue, "a string") {
 		return ""
@@ -199,6 +207,7 @@ func (p *parser) stringOrNull(param string) string {
 	return p.string()
 }
 
+// booleanOr reads a boolean. Null reads as absent.
 func (p *parser) booleanOr(param string, absent bool) bool {
 	if !p.expectKind(param, boolValue, "a boolean") {
 		return absent
@@ -206,6 +215,7 @@ func (p *parser) booleanOr(param string, absent bool) bool {
 	return p.boolean()
 }
 
+// rawOrNull reads a value of kind k and returns its bytes, nil for null.
 func (p *parser) rawOrNull(param string, k kind) []byte {
 	if !p.expectKind(param, k, k.withArticle()) {
 		return nil
@@ -213,7 +223,7 @@ func (p *parser) rawOrNull(param string, k kind) []byte {
 	return p.skip()
 }
 
-// integer reads a whole number; one spelled 5.0 or 5e0 is whole too. ok is false for null.
+// integer reads a whole number, which may also be written as 5.0 or 5e0. ok is false for null or an error.
 func (p *parser) integer(param string) (v int64, ok bool) {
 	if !p.expectKind(param, numberValue, "an integer") {
 		return 0, false
@@ -236,7 +246,7 @@ func (p *parser) integer(param string) (v int64, ok bool) {
 	return int64(f), p.err == nil
 }
 
-// positiveInteger reads a whole number of at least 1; 0 means null.
+// positiveInteger reads a whole number of at least 1. It returns 0 for null.
 func (p *parser) positiveInteger(param string) int {
 	v, ok := p.integer(param)
 	if ok && (v < 1 || v > math.MaxInt32) {
@@ -245,6 +255,7 @@ func (p *parser) positiveInteger(param string) int {
 	return int(v)
 }
 
+// streamOptions reads stream_options, of which only include_usage counts.
 func (p *parser) streamOptions(param string) {
 	p.req.IncludeUsage = false
 	if !p.expectKind(param, objectValue, "an object") {

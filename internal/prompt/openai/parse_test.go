@@ -44,7 +44,7 @@ func TestParsePrompts(t *testing.T) {
 	}
 }
 
-// TestRefusals shows what a client is told: the field at fault, and what to change.
+// TestRefusals shows the errors that clients get. Each names the field at fault and the change to make.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		ep                Endpoint

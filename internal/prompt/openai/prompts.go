@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// prompts reads the prompts of a completion (prompt) or an embedding (input): a string, a list of strings, a
-// list of token ids, or a list of lists of token ids.
+// prompts reads the prompts of a completion (prompt) or an embedding (input). They are a string, a list of
+// strings, a list of token ids, or a list of lists of token ids. Other endpoints skip the key.
 func (p *parser) prompts(param string, ep Endpoint) {
 	if p.req.Endpoint != ep {
 		p.skip()
@@ -32,7 +32,8 @@ func (p *parser) prompts(param string, ep Endpoint) {
 
 const promptShapes = "a string, an array of strings, an array of token ids or an array of arrays of token ids"
 
-// promptList reads a list of one of the three kinds. All elements must be of the kind of the first.
+// promptList reads a list of strings, of token ids or of lists of token ids. All elements must be of the kind
+// of the first.
 func (p *parser) promptList(param string) {
 	var first kind
 	p.array(func(i int) {
@@ -64,7 +65,7 @@ func (p *parser) promptList(param string) {
 	}
 }
 
-// tokenList reads one prompt as a list of token ids.
+// tokenList reads prompt i as a list of token ids.
 func (p *parser) tokenList(param string, i int) []uint32 {
 	tokens := []uint32{}
 	p.array(func(int) { tokens = p.appendToken(param, tokens) })

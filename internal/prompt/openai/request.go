@@ -10,6 +10,7 @@ const (
 	Embeddings                  // POST /v1/embeddings
 )
 
+// endpointNames holds the names that String returns.
 var endpointNames = [...]string{"chat", "completions", "embeddings"}
 
 func (e Endpoint) String() string {
@@ -37,9 +38,9 @@ type Request struct {
 	// Messages is the conversation; only for Chat.
 	Messages []Message
 	// Tools, TemplateArgs and Documents are the raw JSON of tools, chat_template_kwargs and
-	// documents; nil where absent or null.
+	// documents; nil if absent or null.
 	Tools, TemplateArgs, Documents []byte
-	// ReasoningEffort is reasoning_effort as given; empty where absent.
+	// ReasoningEffort is reasoning_effort as sent; empty if absent.
 	ReasoningEffort string
 	// AddGenerationPrompt is true unless the client set it to false.
 	AddGenerationPrompt  bool
@@ -93,7 +94,7 @@ type Message struct {
 	Name, Task, ToolCallID, Reasoning string
 	Has                               Members
 	// ToolCalls is the raw JSON array of tool_calls, and Tools that of a developer's tools; nil
-	// where absent or null.
+	// if absent or null.
 	ToolCalls, Tools []byte
 	// Raw is the message's own JSON object.
 	Raw []byte
@@ -140,7 +141,8 @@ type Part struct {
 	// Raw is the part's own JSON.
 	Raw []byte
 
-	loose bool // a bare string, or of a type of another API
+	// loose is set for a bare string, and for a part of type input_text or output_text, which other APIs have.
+	loose bool
 }
 
 // Limits bound what a request may hold. The zero value of a field means its default.
@@ -152,6 +154,7 @@ type Limits struct {
 	Messages, Prompts, Parts, Tokens int
 }
 
+// withDefaults replaces zero fields by their defaults.
 func (l Limits) withDefaults() Limits {
 	for _, f := range []struct {
 		field *int

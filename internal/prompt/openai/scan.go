@@ -5,19 +5,20 @@ import (
 	"math/bits"
 )
 
-// scanner walks a JSON text once, front to back. The first fault is kept in err, after which
-// every method does nothing; callers check it where they would loop or build on a result.
+// scanner reads a JSON text once, front to back. The first error is kept in err. After it every method does
+// nothing, so that callers check err only before they loop or use a result.
 type scanner struct {
-	src   []byte
-	at    int
-	depth int // how much deeper arrays and objects may still nest
+	src []byte
+	at  int
+	// depth is the number of levels to which arrays and objects may still nest.
+	depth int
 	err   *Error
-	// arena holds decoded strings. A chunk is never grown, only followed by another, so that
-	// strings into it stay valid.
+	// arena holds decoded strings. Results alias it, so that it is never reallocated: a full arena is
+	// replaced by a new one.
 	arena []byte
 }
 
-// kind is the kind of a JSON value, known from its first byte.
+// kind is the kind of a JSON value, which its first byte determines.
 type kind uint8
 
 const (
@@ -30,16 +31,19 @@ const (
 	objectValue
 )
 
+// withArticle returns the name of a kind with its article, for errors.
 func (k kind) withArticle() string {
 	return [...]string{"nothing", "null", "a boolean", "a number", "a string", "an array", "an object"}[k]
 }
 
+// fail records an error at the current byte, unless there is one already.
 func (s *scanner) fail(what string) {
 	if s.err == nil {
 		s.err = malformed(s.at, what)
 	}
 }
 
+// skipSpace skips white space.
 func (s *scanner) skipSpace() {
 	for s.at < len(s.src) {
 		switch s.src[s.at] {
@@ -80,7 +84,7 @@ func (s *scanner) peek() kind {
 	return badValue
 }
 
-// expect reads c, after white space.
+// expect skips white space and reads c. It records an error if another byte comes next.
 func (s *scanner) expect(c byte) bool {
 	s.skipSpace()
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != c {
@@ -91,10 +95,10 @@ func (s *scanner) expect(c byte) bool {
 	return true
 }
 
-// object calls field for each key of an object; field must read the value.
+// object calls field for each key of an object. field must read the value.
 func (s *scanner) object(field func(key string)) { s.membersOf(s.string, field) }
 
-// membersOf is object with another way to read keys.
+// membersOf is object with another function that reads keys.
 func (s *scanner) membersOf(key func() string, field func(key string)) {
 	if !s.openContainer('{') {
 		return
@@ -118,7 +122,7 @@ func (s *scanner) membersOf(key func() string, field func(key string)) {
 	}
 }
 
-// array calls element for each element of an array; element must read it.
+// array calls element for each element of an array. element must read it.
 func (s *scanner) array(element func(i int)) {
 	if !s.openContainer('[') {
 		return
@@ -137,6 +141,7 @@ func (s *scanner) array(element func(i int)) {
 	}
 }
 
+// openContainer reads the opening bracket c and enters one level of nesting.
 func (s *scanner) openContainer(c byte) bool {
 	if s.depth == 0 {
 		if s.err == nil {
@@ -148,12 +153,14 @@ func (s *scanner) openContainer(c byte) bool {
 	return s.expect(c)
 }
 
+// closeContainer reads the closing bracket and leaves one level of nesting.
 func (s *scanner) closeContainer() {
 	s.at++
 	s.depth++
 }
 
-// nextElement reads what follows an element: a comma (true) or the end of its container (false).
+// nextElement reads the byte after an element. It returns true for a comma, and false for the end of the
+// container or an error.
 func (s *scanner) nextElement(end byte) bool {
 	if s.err != nil {
 		return false
@@ -179,7 +186,7 @@ func (s *scanner) skip() []byte {
 	start := s.at
 	switch k {
 	case objectValue:
-		// Keys of skipped objects are not decoded: an escape may be of no valid character.
+		// Keys of skipped objects are not decoded. A lone surrogate in such a key is therefore no error.
 		s.membersOf(func() string { s.rawString(); return "" }, func(string) { s.skip() })
 	case arrayValue:
 		s.array(func(int) { s.skip() })
@@ -198,6 +205,7 @@ func (s *scanner) skip() []byte {
 	return s.src[start:s.at]
 }
 
+// expectWord reads one of the words true, false and null.
 func (s *scanner) expectWord(word string) bool {
 	if s.err == nil && len(s.src)-s.at >= len(word) && string(s.src[s.at:s.at+len(word)]) == word {
 		s.at += len(word)
@@ -207,6 +215,7 @@ func (s *scanner) expectWord(word string) bool {
 	return false
 }
 
+// boolean reads true or false.
 func (s *scanner) boolean() bool {
 	if s.err == nil && s.at < len(s.src) && s.src[s.at] == 't' {
 		return s.expectWord("true")
@@ -215,7 +224,7 @@ func (s *scanner) boolean() bool {
 	return false
 }
 
-// number reads a number by JSON's grammar, and returns its characters.
+// number reads a number by JSON's grammar and returns its characters.
 func (s *scanner) number() []byte {
 	start := s.at
 	if s.at < len(s.src) && s.src[s.at] == '-' {
@@ -244,7 +253,7 @@ func (s *scanner) number() []byte {
 	return s.src[start:s.at]
 }
 
-// digits reads one digit or more.
+// digits reads one or more digits.
 func (s *scanner) digits() {
 	start := s.at
 	for s.at < len(s.src) && s.src[s.at]-'0' < 10 {
@@ -255,7 +264,8 @@ func (s *scanner) digits() {
 	}
 }
 
-// rawString reads a string and returns the bytes between its quotes, still escaped. It checks the form of escapes.
+// rawString reads a string and returns the bytes between its quotes. It checks the escapes and does not
+// decode them.
 func (s *scanner) rawString() []byte {
 	if s.err != nil || s.at >= len(s.src) || s.src[s.at] != '"' {
 		s.fail("expected a string")
@@ -288,8 +298,8 @@ func (s *scanner) rawString() []byte {
 	}
 }
 
-// plainLength counts the bytes of b before the first quote, backslash or control character, sixteen
-// at a time.
+// plainLength counts the bytes of b before the first quote, backslash or control character. It examines
+// sixteen bytes at a time, because most of a body is plain text.
 func plainLength(b []byte) int {
 	i := 0
 	for ; i+16 <= len(b); i += 16 {
@@ -311,8 +321,10 @@ func plainLength(b []byte) int {
 	return i
 }
 
-// markSpecial has the high bit of each byte of w set that is a quote, a backslash or a control
-// character. Borrows may set bits above a true one; the lowest is true.
+// markSpecial sets the high bit of each byte of w that is a quote, a backslash or a control character. XOR
+// turns the bytes that equal a character to 0, and (x-1)&^x has the high bit of a byte set if the byte is 0.
+// In the same way (w-0x20)&^w finds bytes below 0x20. A borrow may also set bits above the first match, so
+// that only the lowest set bit is certain.
 func markSpecial(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	quote, slash := w^(ones*'"'), w^(ones*'\\')

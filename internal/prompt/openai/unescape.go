@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// string reads a string and decodes it: in place if it has no escapes, else into the arena, in the same pass.
-// A lone surrogate is refused, as by engines, because it has no UTF-8.
+// string reads a string and decodes it. A string without escapes aliases the body. Others are decoded into
+// the arena, in the same pass. A lone surrogate is refused, as by engines, because it has no UTF-8.
 func (s *scanner) string() string {
 	if s.err == nil && s.at < len(s.src) && s.src[s.at] == '"' {
 		start := s.at + 1
@@ -19,7 +19,7 @@ func (s *scanner) string() string {
 	return unsafe.String(unsafe.SliceData(text), len(text))
 }
 
-// unescape decodes a string that begins with text, which is followed by its first escape.
+// unescape decodes a string of which text is read. Its first escape comes next.
 func (s *scanner) unescape(text []byte) string {
 	out := s.arena
 	from, lone := len(out), false
@@ -62,15 +62,15 @@ func (s *scanner) unescape(text []byte) string {
 	return unsafe.String(unsafe.SliceData(out[from:]), len(out)-from)
 }
 
-// newChunk returns new space for a string of which begun is decoded, and of which at least more bytes come next.
-// The rest of the body bounds it, because no escape is shorter than its character.
+// newChunk returns a new arena that begins with begun, the decoded part of a string. It has room for at least
+// more bytes. The rest of the body bounds its size, because no escape is shorter than its character.
 func (s *scanner) newChunk(begun []byte, more int) []byte {
 	size := min(len(s.src)-s.at, max(64<<10, len(begun))) + len(begun) + more
 	return append(make([]byte, 0, size), begun...)
 }
 
-// decodeEscape reads the escape that b begins with: its character and its length, 0 if it is none. lone is true for
-// a surrogate without its other half.
+// decodeEscape decodes the escape at the start of b. It returns the character and the length of the escape, 0
+// for an invalid one. lone is true for a surrogate without its other half.
 func decodeEscape(b []byte) (r rune, n int, lone bool) {
 	n = escapeLen(b)
 	if n != 6 {
@@ -91,7 +91,7 @@ func decodeEscape(b []byte) (r rune, n int, lone bool) {
 	return utf8.RuneError, n, true
 }
 
-// escapeLen is the length of the escape that b begins with, 0 if it is none.
+// escapeLen returns the length of the escape at the start of b, 0 for an invalid one.
 func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -126,7 +126,7 @@ func hex4(b []byte) (r rune, ok bool) {
 	return r, true
 }
 
-// unescapeLetter is the character of an escape of one letter.
+// unescapeLetter returns the character of a two-byte escape whose second byte is c.
 func unescapeLetter(c byte) rune {
 	switch c {
 	case 'b':
