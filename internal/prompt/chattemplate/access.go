@@ -150,7 +150,7 @@ func (r *run) sliceBounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 	for i, v := range at {
 		switch {
 		case v.kind == None:
-		case v.isBig():
+		case v.isBig(): // far beyond any sequence, so that only the sign matters
 			given[i] = math.MaxInt32 * v.big().Sign()
 		case v.isSmallInt():
 			given[i] = int(max(math.MinInt32, min(math.MaxInt32, v.int())))
@@ -169,6 +169,7 @@ func (r *run) sliceBounds(at [3]Value, n int) (start, stop, step int, ok bool) {
 		}
 	}
 
+	// A backward slice may end before the first element, at -1, and starts at the last one at most.
 	low, high := 0, n
 	if step < 0 {
 		low, high = -1, n-1
@@ -238,7 +239,7 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 	case ListKind:
 		l := v.list()
 		items := l.Items[l.nextUnread:]
-		if l.seq == generatorSeq {
+		if l.seq == generatorSeq { // a generator can be read once
 			l.nextUnread = len(l.Items)
 		}
 		return items, true

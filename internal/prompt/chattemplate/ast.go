@@ -5,44 +5,58 @@ package chattemplate
 type expression interface{}
 
 type (
-	constant  struct{ value Value }
-	name      struct{ id string }
+	// constant is a literal, or one of the names true, false and none.
+	constant struct{ value Value }
+	// name reads a variable.
+	name struct{ id string }
+	// attribute is of.name.
 	attribute struct {
 		of   expression
 		name string
 	}
+	// subscript is of[index].
 	subscript struct{ of, index expression }
-	slice     struct{ of, start, stop, step expression } // a bound is nil if the template leaves it out
-	listLit   struct{ items []expression }
-	tupleLit  struct{ items []expression }
-	dictLit   struct{ keys, values []expression }
-	unary     struct {
+	// slice is of[start:stop:step]. A bound is nil if the template leaves it out.
+	slice    struct{ of, start, stop, step expression }
+	listLit  struct{ items []expression }
+	tupleLit struct{ items []expression }
+	dictLit  struct{ keys, values []expression }
+	// unary is op of, for the operators not, - and +.
+	unary struct {
 		op string
 		of expression
 	}
+	// binary is left op right, for the operators and, or and those of arithmetic.
 	binary struct {
 		op          string
 		left, right expression
 	}
-	concat  struct{ parts []expression }
+	// concat is the parts joined by ~.
+	concat struct{ parts []expression }
+	// compare is a chain of comparisons: first ops[0] rest[0] ops[1] rest[1] ….
 	compare struct {
 		first expression
 		ops   []string
 		rest  []expression
 	}
-	conditional struct{ test, then, els expression } // without els the value is undefined
-	filterExpr  struct {
+	// conditional is "then if test else els". els may be nil, and the value is then undefined if test is
+	// false.
+	conditional struct{ test, then, els expression }
+	// filterExpr is of | name(args). of is nil in the filters of a block.
+	filterExpr struct {
 		of   expression
 		name string
 		args callArgs
 		line int
 	}
+	// testExpr is of is name(args).
 	testExpr struct {
 		of   expression
 		name string
 		args callArgs
 		line int
 	}
+	// call is of(args).
 	call struct {
 		of   expression
 		args callArgs
@@ -72,17 +86,20 @@ type target struct {
 type statement interface{}
 
 type (
+	// output is {{ of }}, or literal text if of is nil.
 	output struct {
-		text string     // literal text, if of is nil
-		of   expression // the expression of {{ … }}
+		text string
+		of   expression
 		line int
 	}
+	// ifStmt is {% if %}. bodies[i] runs if tests[i] is the first true test, and els if none is.
 	ifStmt struct {
 		tests  []expression
 		bodies [][]statement
 		els    []statement
 		line   int
 	}
+	// forStmt is {% for target in iter if filter %}. els is the body that runs if there are no elements.
 	forStmt struct {
 		target    target
 		iter      expression
@@ -91,34 +108,40 @@ type (
 		body, els []statement
 		line      int
 	}
+	// setStmt is {% set target = value %}.
 	setStmt struct {
 		target target
 		value  expression
 		line   int
 	}
+	// setBlock is {% set target | filters %}body{% endset %}.
 	setBlock struct {
 		target  target
 		filters []filterExpr
 		body    []statement
 		line    int
 	}
+	// macroStmt is {% macro name(params) %}. defaults are the default values of the last parameters.
 	macroStmt struct {
 		name     string
 		params   []string
-		defaults []expression // default values of the last parameters
+		defaults []expression
 		body     []statement
 		line     int
 	}
+	// callBlock is {% call call %}body{% endcall %}. The body is a macro named caller.
 	callBlock struct {
 		call  expression
 		macro *macroStmt
 		line  int
 	}
+	// filterBlock is {% filter filters %}body{% endfilter %}.
 	filterBlock struct {
 		filters []filterExpr
 		body    []statement
 		line    int
 	}
+	// withStmt is {% with targets[0] = values[0], … %}.
 	withStmt struct {
 		targets []target
 		values  []expression
@@ -126,8 +149,10 @@ type (
 	}
 	// scopeStmt is a body with its own scope, such as that of {% generation %}.
 	scopeStmt struct{ body []statement }
-	doStmt    struct{ of expression }
-	jump      struct{ signal signal } // {% break %} or {% continue %}
+	// doStmt is {% do of %}, which discards the value.
+	doStmt struct{ of expression }
+	// jump is {% break %} or {% continue %}.
+	jump struct{ signal signal }
 )
 
 // signal is the way in which a statement ended. It decides which statement runs next.

@@ -101,7 +101,8 @@ func (d *Dict) jsonOrder(sorted bool) ([]int, error) {
 	if !sorted {
 		return nil, nil
 	}
-	r := &run{steps: 1 << 30}
+
+	r := &run{steps: 1 << 30} // enough steps for any dict that fits into memory
 	at := make([]Value, len(d.keys))
 	for i := range at {
 		at[i] = IntValue(i)
@@ -128,6 +129,8 @@ func unique(r *run, v Value, a *arguments) Value {
 		if !hashable(key) {
 			return r.failf("unhashable type: '%s'", key.typeName())
 		}
+
+		// Keys that are no strings are found by linear search, whose cost grows with the keys seen.
 		if !r.charge(1 + seen.Len()/8) {
 			return undefined
 		}
@@ -222,6 +225,8 @@ func groupBy(r *run, v Value, a *arguments) Value {
 		keys[i] = sortKey(r.lookUpPath(item, attr, absent), a.argument(2, "case_sensitive", falseValue).truth())
 	}
 
+	// Sorting brings equal keys together, so that each new key begins a group. The key of a group is that of its first
+	// item, before it is converted to lower case.
 	var out []Value
 	var last Value
 	for i, item := range r.sortByKeys(items, keys, false) {
@@ -385,6 +390,8 @@ func roundTo(f float64, precision int) float64 {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return f
 	}
+
+	// The conversion to decimal text rounds exactly, and a product with a power of ten does not.
 	if precision >= 0 {
 		out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
 		return out
@@ -408,10 +415,12 @@ func indent(r *run, v Value, a *arguments) Value {
 	in := a.argument(0, "width", IntValue(4))
 	prefix := in.str
 	if in.kind != String {
-		prefix = strings.Repeat(" ", max(0, min(1<<16, r.intArg(a, 0, "width", 4))))
+		prefix = strings.Repeat(" ", max(0, min(maxFill, r.intArg(a, 0, "width", 4))))
 	}
 
 	first, blank := a.argument(1, "first", falseValue).truth(), a.argument(2, "blank", falseValue).truth()
+
+	// Jinja appends a newline before splitting, so that a final newline yields an empty last line.
 	lines := r.splitLines(text(v)+"\n", false).list().Items
 	if !r.chargeString((len(prefix) + 1) * len(lines)) {
 		return undefined

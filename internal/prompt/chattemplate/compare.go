@@ -24,7 +24,7 @@ func equal(a, b Value) bool {
 		if x == y {
 			return true
 		}
-		if x.seq != y.seq || len(x.Items) != len(y.Items) || x.seq == generatorSeq || x.seq == valuesView {
+		if x.seq != y.seq || len(x.Items) != len(y.Items) || x.seq == generatorSeq || x.seq == valuesView { // Python compares these by identity
 			return false
 		}
 		for i := range x.Items {

@@ -300,6 +300,7 @@ func (c *compiler) output(s output) exec {
 	}
 
 	if parts := sumParts(s.of); len(parts) > 1 {
+		// Only plain strings may be written one by one. A sum of numbers has to be added, and Markup escapes.
 		evals := c.exprs(parts)
 		return func(r *run, f *frame) signal {
 			r.line = s.line

@@ -27,6 +27,7 @@ type contentAnalysis struct {
 
 // findMessageVariables fills messageVars. It returns false if the analysis has to give up.
 func (a *contentAnalysis) findMessageVariables() bool {
+	// lists grows in the loop: a variable assigned from messages may itself be assigned to another one.
 	lists, ok := []string{"messages"}, true
 	for at := 0; at < len(lists); at++ {
 		eachStatement(a.body, func(s statement) {
@@ -103,6 +104,7 @@ func (a *contentAnalysis) hasContentLoop(body []statement, params []string, macr
 			over := a.isContent(s.iter) || named && (slices.Contains(params, n.id) || !macro && n.id == "content")
 			found = found || over && s.target.tuple == nil
 		case *macroStmt:
+			// Inside a macro only its own parameters count, so that its body is searched separately.
 			found = found || a.hasContentLoop(s.body, append(slices.Clip(params), a.contentParams[s.name]...), true)
 			continue
 		}

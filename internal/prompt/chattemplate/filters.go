@@ -96,7 +96,7 @@ func tojson(r *run, v Value, a *arguments) Value {
 	style.sortKeys = a.argument(3, "sort_keys", falseValue).truth()
 
 	switch in := a.argument(1, "indent", none); {
-	case in.isSmallInt():
+	case in.isSmallInt(): // with an indent, json.dumps writes no space after a comma
 		style.lines, style.item = true, ","
 		style.indent = strings.Repeat(" ", int(max(0, min(64, in.int()))))
 	case in.kind == String:
@@ -204,7 +204,7 @@ func itemsFilter(r *run, v Value, _ *arguments) Value {
 
 // firstFilter imitates Jinja's filter first. It reads one element of a generator and leaves the rest.
 func firstFilter(r *run, v Value, _ *arguments) Value {
-	if l := v.list(); l != nil && l.seq == generatorSeq {
+	if l := v.list(); l != nil && l.seq == generatorSeq { // iterate would use up the whole generator
 		if l.nextUnread == len(l.Items) {
 			return undefinedValue("No first item, sequence was empty: first")
 		}

@@ -70,6 +70,7 @@ func (r *run) percent(s string, v Value) Value {
 		}
 	}
 
+	// Python checks that all values of a tuple are used, and ignores a single unused mapping or list.
 	if used < len(args) && !(single && (v.kind == DictKind || v.kind == ListKind)) && r.err == nil {
 		return r.failf("not all arguments converted during string formatting")
 	}
@@ -99,7 +100,7 @@ func percentSpec(s string) (f spec, rest string) {
 		f.precision, s = cutNumber(s[1:])
 	}
 
-	s = strings.TrimLeft(s, "hlL")
+	s = strings.TrimLeft(s, "hlL") // C's length modifiers, which Python ignores
 	if s != "" {
 		f.verb, s = s[0], s[1:]
 	}
@@ -151,6 +152,7 @@ func (r *run) appendPercentValue(b []byte, f spec, v Value) []byte {
 		return b
 	}
 
+	// For a text the precision is its largest length, and the flag 0 has no effect.
 	if f.precision >= 0 && f.precision < runeCount(body) {
 		body = body[:byteOffset(body, f.precision)]
 	}
@@ -232,6 +234,7 @@ func formatGeneral(x float64, precision int, verb byte) string {
 		return s
 	}
 
+	// C writes an exponent below -4 and from the precision on.
 	out := trim(e[:at]) + e[at:]
 	if exp >= -4 && exp < precision {
 		out = trim(strconv.FormatFloat(x, 'f', precision-1-exp, 64))

@@ -164,7 +164,7 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 		dst = append(dst, s[start:i]...)
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])
-			if r >= 0x10000 {
+			if r >= 0x10000 { // JSON escapes such a character as a surrogate pair
 				r -= 0x10000
 				dst = fmt.Appendf(dst, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 			} else {

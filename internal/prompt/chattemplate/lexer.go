@@ -183,6 +183,7 @@ func (l *lexer) trimBeforeTag(data string, sign byte, strips bool) string {
 		return data
 	}
 
+	// Strip the last line of data if it holds only white space and begins a line of the source.
 	line := strings.LastIndexByte(data, '\n') + 1
 	if line == 0 && !l.lineStart {
 		return data

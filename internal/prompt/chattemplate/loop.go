@@ -140,6 +140,7 @@ func (l *loop) recurse(r *run, args *arguments) Value {
 		return r.failf("maximum recursion depth exceeded")
 	}
 
+	// The inner loop appends to the output. Its text is cut off again and returned as a value.
 	start := len(r.out)
 	l.code.run(r, l.outerFrame, args.positional[0], l.depth+1)
 	text := string(r.out[start:])

@@ -11,6 +11,7 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 		body = append(body, doStmt{d})
 	}
 
+	// The names that the body uses become hidden parameters, so that they have slots.
 	special := map[string]bool{}
 	params := m.params
 	for _, n := range []string{"caller", "kwargs", "varargs"} {
@@ -102,6 +103,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 		return false
 	}
 
+	// Defaults come last, because they may read the parameters and the special names.
 	for i, ok := range given {
 		switch {
 		case ok:

@@ -383,7 +383,7 @@ func (r *run) justify(s string, a *arguments, left, right bool) Value {
 	before := 0
 	switch {
 	case left && right:
-		before = n/2 + n&width&1
+		before = n/2 + n&width&1 // CPython's rule for an odd padding
 	case left:
 		before = n
 	}
@@ -411,12 +411,13 @@ func (r *run) partitionString(s string, a *arguments, right bool) Value {
 	return tuple(StringValue(s), StringValue(""), StringValue(""))
 }
 
-// maxTab bounds the columns of a tab. Without it one tab could become a text of any length.
-const maxTab = 1 << 16
+// maxFill bounds the columns of a tab and the width of an indent. Without it one character could become a
+// text of any length.
+const maxFill = 1 << 16
 
 // expandTabsMethod imitates str.expandtabs(tabsize).
 func expandTabsMethod(r *run, s string, a *arguments) Value {
-	size := min(r.intArg(a, 0, "tabsize", 8), maxTab)
+	size := min(r.intArg(a, 0, "tabsize", 8), maxFill)
 	if !r.chargeString(len(s) + strings.Count(s, "\t")*max(0, size)) {
 		return undefined
 	}

@@ -14,8 +14,8 @@ type Template struct {
 	// free are the names that the template reads and never sets. Their values come from the context, else
 	// from the globals.
 	free []string
-	// stored are the names that the template sets outside macros and loops. Until it sets them they have the
-	// values of the context.
+	// stored are the names that the template sets outside macros and loops. Until it sets one, the name has
+	// the value that the context or the globals give it.
 	stored []storedName
 	// parts is the result of wantsParts.
 	parts bool
@@ -60,6 +60,7 @@ type Limits struct {
 	Calls int
 }
 
+// withDefaults replaces zero and negative fields by their defaults.
 func (l Limits) withDefaults() Limits {
 	if l.Steps <= 0 {
 		l.Steps = 20 << 20

@@ -56,6 +56,7 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 	fill := a.argument(1, "fill_with", none)
 	var out []Value
 	for i := range max(0, n) {
+		// items shrinks with each row. A remainder means that this row is one of the longer ones.
 		k := len(items) / (n - i)
 		longer := len(items)%(n-i) != 0
 		if longer {

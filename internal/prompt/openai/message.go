@@ -49,13 +49,13 @@ func (p *parser) message(i int, m *Message) {
 		case "role":
 			m.Role = p.stringMember(i, ".role")
 		case "content":
-			seen.null = p.peek() == nullValue
+			seen.nullContent = p.peek() == nullValue
 			p.content(i, m)
 		case "tools":
-			seen.own = true
+			seen.hasOwnMembers = true
 			m.Tools = p.developerTools()
 		case "tool_calls":
-			seen.own = true
+			seen.hasOwnMembers = true
 			p.toolCalls(i, m)
 		case "name":
 			seen.nullName = p.peek() == nullValue
@@ -69,9 +69,9 @@ func (p *parser) message(i int, m *Message) {
 	}
 
 	m.Raw = p.src[start:p.at]
-	if m.Has&ReasoningMember == 0 && seen.compat {
+	if m.Has&ReasoningMember == 0 && seen.hasReasoningContent {
 		m.Has |= ReasoningMember
-		m.Reasoning = seen.reasoning
+		m.Reasoning = seen.reasoningContent
 	}
 	p.checkMessage(i, m, seen)
 }
@@ -79,14 +79,14 @@ func (p *parser) message(i int, m *Message) {
 // memberFacts records facts about the members of a message that are checked once its role is known. The role
 // may come last.
 type memberFacts struct {
-	// null and nullName are set if content and name are null.
-	null, nullName bool
-	// own is set if the message has tools, tool_calls, reasoning or a task. vLLM then accepts parts that it
-	// refuses otherwise.
-	own bool
-	// compat is set if reasoning_content is a string, and reasoning is that string.
-	compat    bool
-	reasoning string
+	// nullContent and nullName are set if content and name are null.
+	nullContent, nullName bool
+	// hasOwnMembers is set if the message has tools, tool_calls, reasoning or a task. vLLM then accepts parts
+	// that it refuses otherwise.
+	hasOwnMembers bool
+	// hasReasoningContent is set if reasoning_content is a string, and reasoningContent is that string.
+	hasReasoningContent bool
+	reasoningContent    string
 }
 
 // rareMember reads the members of message i that few clients send.
@@ -99,13 +99,13 @@ func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
 		}
 		m.ToolCallID = p.stringMember(i, ".tool_call_id")
 	case "reasoning":
-		seen.own = true
+		seen.hasOwnMembers = true
 		m.Reasoning = p.optionalString(i, m, ".reasoning", ReasoningMember)
 	case "reasoning_content":
-		seen.compat = p.peek() == stringValue
-		seen.reasoning = p.stringMember(i, ".reasoning_content")
+		seen.hasReasoningContent = p.peek() == stringValue
+		seen.reasoningContent = p.stringMember(i, ".reasoning_content")
 	case "task":
-		seen.own = true
+		seen.hasOwnMembers = true
 		if p.peek() != stringValue {
 			p.skip()
 			return
@@ -131,13 +131,13 @@ func (p *parser) checkMessage(i int, m *Message, seen memberFacts) {
 	case m.Role == "":
 		p.err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
 			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
-	case seen.null && m.Role != "assistant":
+	case seen.nullContent && m.Role != "assistant":
 		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
 			"Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
 	case seen.nullName && m.Role != "tool":
 		p.err = Invalid(p.messagePath(i, ".name"), "invalid_type",
 			"Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
-	case !seen.own && m.hasOnlyLooseParts():
+	case !seen.hasOwnMembers && m.hasOnlyLooseParts():
 		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
 			"Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.",
 			i, m.Role)
@@ -270,8 +270,9 @@ func (p *parser) part(i, j int) Part {
 		return Part{}
 	}
 
+	// The type may come after the other members. All texts are therefore kept until the type selects one.
 	var typ string
-	var texts [4]string // text, refusal, thinking, name
+	var texts [4]string // of text, refusal, thinking and name
 	var given [4]bool
 	var media []byte
 	var extra, uuid bool
@@ -309,7 +310,7 @@ func (p *parser) part(i, j int) Part {
 		p.err = Invalid(name(".type"), "missing_required_parameter",
 			"Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
 	case part.Type != TextPart && part.Type != ReferencePart:
-		if media == nil {
+		if media == nil { // a type without a member of this name: the whole part stands for it
 			media = part.Raw
 		}
 		part.Hash = xxh3.Hash128(media).Bytes()

@@ -30,6 +30,7 @@ func (p *parser) prompts(param string, ep Endpoint) {
 	p.hasPrompt = true
 }
 
+// promptShapes names the accepted forms of a prompt, for errors.
 const promptShapes = "a string, an array of strings, an array of token ids or an array of arrays of token ids"
 
 // promptList reads a list of strings, of token ids or of lists of token ids. All elements must be of the kind
