@@ -5,26 +5,29 @@ import (
 	"unicode/utf8"
 )
 
-// Hangul syllables are composed by arithmetic (Unicode, section 3.12).
+// These constants compose and decompose Hangul syllables by arithmetic (Unicode, section 3.12): the first
+// code point of syllables and of leading, vowel and trailing letters, and how many of each there are.
 const (
 	hangulS, hangulL, hangulV, hangulT = 0xac00, 0x1100, 0x1161, 0x11a7
 	countL, countV, countT             = 19, 21, 28
 	countS                             = countL * countV * countT
 )
 
-// nfcTables are Unicode 9.0's, because the reference's are: a newer table gives other ids for
-// text with newer marks.
+// nfcTables are the tables of Unicode 9.0 for the normal form NFC. The reference uses that version; a newer
+// one would give other ids for text with newer marks.
 type nfcTables struct {
-	combining map[rune]uint8
+	combining map[rune]uint8  // combining class, where it is not 0
 	decompose map[rune]string // full canonical decompositions, without Hangul
 	compose   map[[2]rune]rune
-	// unsafe marks what cannot be passed over: characters that are not their own NFC, that
-	// may combine with what stands before, or that have a combining class. One bit each.
+	// unsafe has a bit for each character that needs normalization: a character that is not its own NFC,
+	// that may combine with the character before it, or that has a combining class.
 	unsafe [(utf8.MaxRune + 64) / 64]uint64
 }
 
 var nfc = buildNFC()
 
+// buildNFC expands the compact tables. Decompositions in Unicode are given in single steps, so it computes the
+// full decomposition of each character.
 func buildNFC() *nfcTables {
 	t := &nfcTables{combining: map[rune]uint8{}, decompose: map[rune]string{}, compose: map[[2]rune]rune{}}
 	for _, run := range combiningRuns {
@@ -73,11 +76,11 @@ func buildNFC() *nfcTables {
 
 func (t *nfcTables) markUnsafe(r rune) { t.unsafe[r>>6] |= 1 << (r & 63) }
 
-// normal says whether s is certainly its own NFC. It may say no where a full look would say
-// yes; text without marks is always answered yes.
+// isNormal reports whether s is certainly its own NFC. The result false only means that s has an unsafe
+// character; normalizing s may then still change nothing.
 func (t *nfcTables) isNormal(s string) bool {
 	for i := 0; i < len(s); {
-		// Everything below U+0300 stands for itself.
+		// All characters below U+0300 are their own NFC, and their first byte is below 0xcc.
 		if s[i] < 0xcc {
 			i++
 			continue
@@ -91,26 +94,28 @@ func (t *nfcTables) isNormal(s string) bool {
 	return true
 }
 
-// normalizer is the scratch space of one normalization at a time.
+// normalizer holds the scratch space of one normalization at a time.
 type normalizer struct {
-	// pending holds decomposed characters that may still change, each below its class.
+	// pending holds the decomposed characters since the last place where text may be cut. Each is
+	// class<<runeBits | character.
 	pending []uint32
-	// sorted counts those at the front that are in canonical order.
+	// sorted is the number of elements at the front of pending that are in canonical order.
 	sorted int
 	out    []byte
 }
 
+// runeBits is the number of bits for a character in normalizer.pending.
 const runeBits = 24
 
-// nfc returns s in NFC; the result is valid until the next call. Bytes that are not UTF-8
-// become U+FFFD.
+// normalize returns s in NFC. The result is valid until the next call. Bytes that are not UTF-8 become
+// U+FFFD.
 func (n *normalizer) normalize(s string) []byte {
 	n.pending = n.pending[:0]
 	n.sorted = 0
 	n.out = n.out[:0]
 
 	for _, r := range s {
-		// What can be passed over never changes with what stands before it.
+		// A character that is not unsafe never changes with the characters before it.
 		if nfc.unsafe[r>>6]&(1<<(r&63)) == 0 {
 			n.flush()
 		}
@@ -121,6 +126,7 @@ func (n *normalizer) normalize(s string) []byte {
 	return n.out
 }
 
+// decompose adds the full decomposition of r to pending.
 func (n *normalizer) decompose(r rune) {
 	switch {
 	case r < 0xc0:
@@ -144,6 +150,7 @@ func (n *normalizer) decompose(r rune) {
 	}
 }
 
+// add adds one decomposed character to pending. A starter (class 0) ends the run of marks before it.
 func (n *normalizer) add(r rune) {
 	c := uint32(nfc.combining[r])
 	if c == 0 {
@@ -153,19 +160,20 @@ func (n *normalizer) add(r rune) {
 	n.pending = append(n.pending, c<<runeBits|uint32(r))
 }
 
-// sort puts the marks after the last starter into canonical order: by class, otherwise as
-// they came. A sort rather than insertions, because a text may be nothing but marks.
+// sortMarks puts the marks after the last starter into canonical order, which is a stable order by class.
+// Sorting costs O(n log n); inserting each mark in its place would cost O(n²) for a text of only marks.
 func (n *normalizer) sortMarks() {
 	slices.SortStableFunc(n.pending[n.sorted:], func(a, b uint32) int { return int(a>>runeBits) - int(b>>runeBits) })
 	n.sorted = len(n.pending)
 }
 
-// flush composes what is pending and writes it out.
+// flush composes the pending characters and appends them to out. A character combines with the last starter
+// if no character between them has the same or a higher class, as the algorithm of Unicode requires.
 func (n *normalizer) flush() {
 	n.sortMarks()
 	marks := uint32(0)
 	starter := -1
-	kept := 0 // marks: class of the mark kept last after the starter
+	kept := 0 // elements of pending that are left; marks is the class of the last of them
 	for _, p := range n.pending {
 		r, class := rune(p&(1<<runeBits-1)), p>>runeBits
 		if starter >= 0 && (kept == starter+1 || marks < class) {
@@ -188,6 +196,7 @@ func (n *normalizer) flush() {
 	n.pending, n.sorted = n.pending[:0], 0
 }
 
+// composePair returns the character that a and b compose to, if there is one.
 func composePair(a, b rune) (rune, bool) {
 	if a >= hangulL && a < hangulL+countL && b >= hangulV && b < hangulV+countV {
 		return hangulS + ((a-hangulL)*countV+(b-hangulV))*countT, true

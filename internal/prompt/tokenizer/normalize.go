@@ -35,9 +35,10 @@ type normalizerConfig struct {
 	StripRight  bool               `json:"strip_right"`
 }
 
-// patternConfig is what a Split or Replace looks for.
+// patternConfig is the pattern of a Split or Replace: a regular expression or a plain text.
 type patternConfig struct{ Regex, String *string }
 
+// finder returns a finder of the pattern.
 func (c patternConfig) finder() (finder, error) {
 	switch {
 	case c.Regex != nil:
@@ -45,11 +46,11 @@ func (c patternConfig) finder() (finder, error) {
 	case c.String != nil && *c.String != "":
 		return literal(*c.String), nil
 	}
-	return nil, errors.New("there is no pattern to look for")
+	return nil, errors.New("the pattern has neither a Regex nor a String")
 }
 
-// readNormalizer appends the steps of c. Lower-casing and the other normal forms are refused:
-// they are tables of versions that are the reference's own.
+// readNormalizer appends the steps of c to steps. It refuses lower-casing and the other normal forms, because
+// the reference uses its own versions of their tables.
 func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, error) {
 	if c == nil {
 		return steps, nil
@@ -81,12 +82,12 @@ func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, erro
 	return nil, fmt.Errorf("normalizer %q is not supported; NFC, Prepend, Replace and Strip are", c.Type)
 }
 
-// marksSpaces says whether a step writes ▁ for each space and does nothing else.
+// marksSpaces reports whether a step replaces each space by ▁.
 func (st *normalStep) marksSpaces() bool {
 	return st.kind == normalReplace && st.finder == literal(" ") && st.to == lowerBlock
 }
 
-// normalized is s after the steps; it is valid until the next call.
+// normalize returns s after the steps. The result is valid until the next call.
 func (e *encoder) normalize(s string, steps []normalStep) string {
 	for i := range steps {
 		if s == "" {
@@ -109,6 +110,7 @@ func (e *encoder) normalize(s string, steps []normalStep) string {
 	return s
 }
 
+// strip returns s without the white space that the step removes.
 func (st *normalStep) strip(s string) string {
 	if st.left {
 		s = s[skipWhile(s, 0, space):]
@@ -119,14 +121,15 @@ func (st *normalStep) strip(s string) string {
 	return s
 }
 
-// normal writes a text into one of two buffers, in turn: what is written is made of what was
-// written before.
+// writeNormalized returns the text that write appends to a buffer. It alternates between two buffers, because
+// write reads the text of the step before, which is in the other buffer.
 func (e *encoder) writeNormalized(write func([]byte) []byte) string {
 	b := write(e.normalizeBuffers[0][:0])
 	e.normalizeBuffers[0], e.normalizeBuffers[1] = e.normalizeBuffers[1], b
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
+// appendReplaced appends s to dst with the replacement in place of each match.
 func (e *encoder) appendReplaced(dst []byte, s string, st *normalStep) []byte {
 	if st.marksSpaces() {
 		return appendMarked(dst, s)
@@ -145,8 +148,8 @@ func (e *encoder) appendReplaced(dst []byte, s string, st *normalStep) []byte {
 	return dst
 }
 
-// foldable says whether steps put marks before a text at most, and then ▁ for every space;
-// folded are the steps that are left when a space is taken for the ▁ it would become.
+// foldable reports whether steps consist of prefixes and then a replacement of all spaces by ▁. Folded are
+// the steps that give the same text with a space for each ▁.
 func foldable(steps []normalStep) (folded []normalStep, ok bool) {
 	n := len(steps) - 1
 	if n < 0 || !steps[n].marksSpaces() {
@@ -163,7 +166,8 @@ func foldable(steps []normalStep) (folded []normalStep, ok bool) {
 	return folded, true
 }
 
-// keepsBeginning says whether what begins a text still stands for the beginning after steps.
+// keepsBeginning reports whether the first piece of a text is still its beginning after steps. A step that
+// may remove or add text at the beginning would change which piece comes first.
 func keepsBeginning(steps []normalStep) bool {
 	for _, st := range steps {
 		l, isLiteral := st.finder.(literal)

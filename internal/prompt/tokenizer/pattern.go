@@ -6,16 +6,15 @@ import (
 	"fmt"
 )
 
-// pattern is a regular expression with the meaning that Oniguruma gives it, for the
-// expressions of pre-tokenizers that are not among those written by hand. It backtracks,
-// because its answers must be those of an engine that does: the first alternative that leads
-// to a match counts, not the longest. What it has not the exact meaning of is refused when the
-// expression is read.
+// pattern is a compiled regular expression with the semantics of Oniguruma. It runs the expressions of
+// pre-tokenizers for which there is no handwritten scanner. It backtracks, because its matches must be those
+// of a backtracking engine: the first alternative that leads to a match counts, not the longest. parsePattern
+// refuses expressions whose exact meaning is not implemented.
 type pattern struct {
 	prog []inst
-	// splits counts the choices that a text may come back to.
+	// splits is the number of opSplit instructions.
 	splits int
-	// sets are the sets of the program, each made once, by what they hold.
+	// sets are the character sets of the program by their content, so that equal sets are built once.
 	sets map[string]*charset
 }
 
@@ -27,38 +26,40 @@ const (
 	opLoop                 // characters of set, min to max times (max < 0: any number)
 	opSplit                // try x, then y
 	opJump                 // go on at x
-	opLook                 // look ahead with what stands up to x; negated where min is 1
-	opAtomic               // match what stands up to x, and never come back to it
-	opAssert               // the place is what min says
-	opMatch
+	opLook                 // look ahead with the instructions before x; negated where min is 1
+	opAtomic               // match with the instructions before x, without backtracking into them
+	opAssert               // the position meets the assertion min
+	opMatch                // the match ends here
 )
 
-// greed is how a repetition chooses.
+// greed is the order in which a repetition tries its lengths.
 type greed uint8
 
 const (
-	greedy greed = iota
-	lazy
-	possessive
+	greedy     greed = iota // the longest first
+	lazy                    // the shortest first
+	possessive              // only the longest
 )
 
+// inst is an instruction. The constants of instOp describe its operands.
 type inst struct {
 	op         instOp
 	mode       greed
 	set        *charset
 	min, max   int32
 	x, y       int32
-	splitIndex int32 // of a split, for what is known to fail
+	splitIndex int32 // number of an opSplit, for search.deadEnds
 }
 
-// Bounds on an expression: counted repetitions are written out, and a set is some 35 KB.
+// These constants bound the memory of an expression. Counted repetitions are written out, and a set has about
+// 35 KB.
 const (
 	maxInst   = 4096
 	maxSets   = 256
 	maxSource = 8192
 )
 
-// expr is an expression as it was read.
+// expr is a node of a parsed expression.
 type expr struct {
 	kind     nodeKind
 	chars    runs
@@ -77,10 +78,10 @@ const (
 	nodeLook
 	nodeLookNot
 	nodeAtomic
-	nodeAssert // min says which
+	nodeAssert // min is the assertion
 )
 
-// shortest is the length in characters of the shortest match.
+// minLength returns the length in characters of the shortest match, at most maxInst.
 func (n *expr) minLength() int {
 	switch n.kind {
 	case nodeSet:
@@ -105,7 +106,8 @@ func (n *expr) minLength() int {
 	return 0
 }
 
-// parsePattern reads an expression.
+// parsePattern parses and compiles an expression. It refuses an expression that can match the empty string,
+// because a splitter needs progress.
 func parsePattern(source string) (*pattern, error) {
 	r := patternReader{src: source}
 	if len(source) > maxSource {
@@ -117,7 +119,7 @@ func parsePattern(source string) (*pattern, error) {
 		err = errors.New("unmatched )")
 	}
 	if err == nil && root.minLength() == 0 {
-		err = errors.New("it may match nothing at all")
+		err = errors.New("it can match the empty string")
 	}
 
 	if err == nil {
@@ -133,6 +135,8 @@ func parsePattern(source string) (*pattern, error) {
 	return nil, fmt.Errorf("the expression %s is not supported: %w", source, err)
 }
 
+// emitInst appends an instruction and returns its index. Beyond maxInst it drops the instruction, because
+// parsePattern then refuses the expression.
 func (p *pattern) emitInst(i inst) int32 {
 	if len(p.prog) <= maxInst {
 		p.prog = append(p.prog, i)
@@ -140,7 +144,7 @@ func (p *pattern) emitInst(i inst) int32 {
 	return int32(len(p.prog) - 1)
 }
 
-// charset is the finished set of s.
+// charset returns the set with the characters of s.
 func (p *pattern) charset(s runs) *charset {
 	var key []byte
 	for _, r := range s {
@@ -160,10 +164,10 @@ func (p *pattern) charset(s runs) *charset {
 
 func (p *pattern) nextPC() int32 { return int32(len(p.prog)) }
 
-// emit writes the instructions of n.
+// emit appends the instructions of n.
 func (p *pattern) emit(n *expr) {
 	if len(p.prog) > maxInst || len(p.sets) > maxSets {
-		return // it is refused
+		return // parsePattern refuses the expression
 	}
 	switch n.kind {
 	case nodeSet:
@@ -189,7 +193,7 @@ func (p *pattern) emit(n *expr) {
 	}
 }
 
-// emitInside writes an instruction that runs what follows it up to x on its own.
+// emitInside appends instruction i and the instructions of n, which i runs as a separate match.
 func (p *pattern) emitInside(i inst, n *expr) {
 	at := p.emitInst(i)
 	p.emit(n)
@@ -197,6 +201,7 @@ func (p *pattern) emitInside(i inst, n *expr) {
 	p.prog[at].x = p.nextPC()
 }
 
+// emitChoice appends the alternatives subs, with a split before each but the last.
 func (p *pattern) emitChoice(subs []*expr) {
 	var ends []int32
 	for i, s := range subs {
@@ -216,13 +221,14 @@ func (p *pattern) emitChoice(subs []*expr) {
 	}
 }
 
+// emitSplit appends a split, whose two targets the caller sets.
 func (p *pattern) emitSplit() int32 {
 	p.splits++
 	return p.emitInst(inst{op: opSplit, splitIndex: int32(p.splits - 1)})
 }
 
-// emitRepeat writes a repetition: of single characters as one instruction, of others written
-// out as often as they must and may come.
+// emitRepeat appends a repetition. A repetition of a single character is one opLoop. Otherwise the body is
+// written out n.min times, and then once with a jump back or as often as it is optional.
 func (p *pattern) emitRepeat(n *expr) {
 	body := n.subs[0]
 	if body.kind == nodeSet {
@@ -241,7 +247,8 @@ func (p *pattern) emitRepeat(n *expr) {
 		p.emit(body)
 	}
 	var ends []int32
-	leave := func(at int32) { // at has two ways: into the body, and out
+	// leave sets the target of split at that enters the body; the other target is set at the end.
+	leave := func(at int32) {
 		if n.mode == lazy {
 			p.prog[at].y = p.nextPC()
 		} else {
@@ -270,7 +277,7 @@ func (p *pattern) emitRepeat(n *expr) {
 	}
 }
 
-// What an assertion asks of a place.
+// The assertions about a position in the text.
 const (
 	lineStart = 1 + iota
 	lineEnd
@@ -281,4 +288,5 @@ const (
 	noWordEdge
 )
 
+// assertEscapes maps the letter after a backslash to its assertion.
 var assertEscapes = map[byte]int{'A': textStart, 'z': textEnd, 'Z': textLastEnd, 'b': wordEdge, 'B': noWordEdge}

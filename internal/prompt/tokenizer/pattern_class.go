@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// class reads a bracket expression after its [.
+// readClass reads a bracket expression after its opening bracket.
 func (r *patternReader) readClass(depth int) (runs, error) {
 	if depth > maxDepth {
 		return nil, errors.New("it is nested too deeply")
 	}
 
 	negated := r.accept("^")
-	var s, sofar runs
+	var s, intersection runs // the current operand of &&, and the operands before it
 	intersect := false
 	for first := true; ; first = false {
 		switch {
@@ -25,7 +25,7 @@ func (r *patternReader) readClass(depth int) (runs, error) {
 			return nil, errors.New("a ] that begins a class")
 		case r.accept("]"):
 			if intersect {
-				s = sofar.and(s)
+				s = intersection.and(s)
 			}
 			if negated {
 				s = s.not()
@@ -33,9 +33,9 @@ func (r *patternReader) readClass(depth int) (runs, error) {
 			return s, nil
 		case r.accept("&&"):
 			if intersect {
-				s = sofar.and(s)
+				s = intersection.and(s)
 			}
-			sofar = s
+			intersection = s
 			s = nil
 			intersect = true
 			continue
@@ -49,7 +49,7 @@ func (r *patternReader) readClass(depth int) (runs, error) {
 	}
 }
 
-// member reads a character, a range or a class inside brackets.
+// readMember reads a character, a range or a class inside brackets.
 func (r *patternReader) readMember(depth int) (runs, error) {
 	if strings.HasPrefix(r.src[r.at:], "[:") {
 		return nil, errors.New("a class by name, like [:alpha:]")
@@ -84,7 +84,7 @@ func (r *patternReader) readMember(depth int) (runs, error) {
 	return runs{{s[0][0], t[0][0]}}, nil
 }
 
-// element reads one character or escape; single says that it is one character.
+// readElement reads one character or escape. Single is set where it is one character.
 func (r *patternReader) readElement() (s runs, single bool, err error) {
 	if r.peek() == '\\' {
 		return r.readEscape()
@@ -93,9 +93,10 @@ func (r *patternReader) readElement() (s runs, single bool, err error) {
 	return runs{{c, c}}, true, err
 }
 
+// controlEscapes maps the letter after a backslash to its control character.
 var controlEscapes = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t', 'v': '\v', 'f': '\f', 'a': 7, 'e': 27}
 
-// escape reads what a backslash begins.
+// readEscape reads an escape from its backslash on. Single is set where it is one character.
 func (r *patternReader) readEscape() (s runs, single bool, err error) {
 	r.at++
 	c := r.peek()
@@ -129,7 +130,7 @@ func (r *patternReader) readEscape() (s runs, single bool, err error) {
 	return runs{{rune(c), rune(c)}}, true, nil
 }
 
-// shorthand is \s, \d or \w.
+// shorthand returns the characters of \s, \d or \w in Oniguruma.
 func shorthand(c byte) (s runs) {
 	switch c {
 	case 's':
@@ -145,8 +146,8 @@ func shorthand(c byte) (s runs) {
 	return s.xor(oniguWord[:])
 }
 
-// hex reads \xHH, \x{H…} or \uHHHH after its letter. One \x of two digits above 7F would be a
-// byte, not a character.
+// readHex reads the digits of \xHH, \x{H…} or \uHHHH. It refuses \xHH above 7F, which is a byte and not a
+// character.
 func (r *patternReader) readHex(kind byte) (rune, error) {
 	digits := 4
 	if kind == 'x' {
@@ -164,12 +165,12 @@ func (r *patternReader) readHex(kind byte) (rune, error) {
 	r.at += digits
 	braces := kind == 'x' && r.accept("}")
 	if err != nil || !utf8.ValidRune(rune(v)) || v > utf8.MaxRune || kind == 'x' && !braces && v >= utf8.RuneSelf {
-		return 0, errors.New("a \\x or \\u that is no character")
+		return 0, errors.New("a \\x or \\u that does not stand for a character")
 	}
 	return rune(v), nil
 }
 
-// property reads \p{Name}, \p{^Name} or \P{Name} from its p on.
+// readProperty reads \p{Name}, \p{^Name} or \P{Name} from its letter p on.
 func (r *patternReader) readProperty() (runs, error) {
 	negated := r.peek() == 'P'
 	r.at++
@@ -192,13 +193,14 @@ func (r *patternReader) readProperty() (runs, error) {
 	return s, nil
 }
 
+// longCategories maps the long names of categories to their short names.
 var longCategories = map[string]string{
 	"letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z", "uppercaseletter": "Lu",
 	"lowercaseletter": "Ll", "titlecaseletter": "Lt", "modifierletter": "Lm", "otherletter": "Lo", "nonspacingmark": "Mn",
 	"spacingmark": "Mc", "enclosingmark": "Me", "decimalnumber": "Nd", "letternumber": "Nl", "othernumber": "No",
 }
 
-// propertyRuns are the characters of a property by its tidied name.
+// propertyRuns returns the characters of a property. The name is in lower case without spaces, _ and -.
 func propertyRuns(name string) (s runs, ok bool) {
 	if long, ok := longCategories[name]; ok {
 		return categoryRunsOf(long), true
@@ -220,14 +222,14 @@ func propertyRuns(name string) (s runs, ok bool) {
 	return script, ok
 }
 
-// manyFolds are the pairs of letters that one character may stand for where case does not
-// matter (ß, ﬁ, …).
+// manyFolds are the pairs of letters that match one character when case is ignored (ß, ﬁ, …).
 var manyFolds = []string{"ss", "ff", "fi", "fl", "st"}
 
-var errFold = errors.New("more than ASCII where case does not matter")
+var errFold = errors.New("a character beyond ASCII, or ss, ff, fi, fl or st, under (?i)")
 
-// foldRune is c in every case. Beyond ASCII, case is a matter of tables and of characters that
-// stand for two; within it, it is letters, ſ and the Kelvin sign.
+// foldRune returns the characters that match c when case is ignored. For ASCII these are the two letters, and
+// ſ for s and the Kelvin sign for k. It refuses other characters, and pairs of letters that match one
+// character, because Oniguruma's tables for them are not implemented.
 func (r *patternReader) foldRune(c rune) (runs, error) {
 	s, err := foldClass(runs{{c, c}})
 	if err != nil {
@@ -244,6 +246,7 @@ func (r *patternReader) foldRune(c rune) (runs, error) {
 	return s, nil
 }
 
+// foldClass returns the characters that match one of s when case is ignored; see foldRune.
 func foldClass(s runs) (runs, error) {
 	out := s.or(nil)
 	for _, run := range s {

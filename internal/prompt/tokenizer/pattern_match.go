@@ -5,29 +5,31 @@ import (
 	"unicode/utf8"
 )
 
-// search is one text being searched for a pattern; it is scratch space that is used again.
+// search finds the matches of a pattern in one text at a time. Its buffers are used again for the next text.
 //
-// What it learns of a place is kept while the text lasts: that from this instruction at this
-// position nothing leads to a match. So a text costs steps in proportion to its length times
-// that of the program, whatever the expression, where plain backtracking may never end.
+// A search records from which instruction at which position no match is possible, and does not try those
+// again in the same text. The number of steps is therefore at most proportional to the length of the text
+// times the length of the program. Plain backtracking can need an exponential number of steps, which a client
+// could use as an attack.
 type search struct {
 	p     *pattern
 	s     string
 	stack []choice
-	// failed holds for each unbounded loop the last stretch of ends from which nothing matches;
-	// where one begins that could come to that stretch, no end in it is tried again.
+	// failed holds for each unbounded loop the last range of positions from which continuing after the
+	// loop failed. The range is [first, last]; it is empty where last is -1. No position in it is tried
+	// again.
 	failed [][2]int32
-	// dead has a bit for each split and position from which nothing matches. It is kept once
-	// steps are many; most texts never come to that.
+	// deadEnds has a bit for each split and position from which no match is possible. It is empty until a
+	// text has cost many steps, because most texts never need it.
 	deadEnds []uint64
 	steps    int
 }
 
-// choice is something to come back to.
+// choice is an entry of the stack to which the search backtracks.
 type choice struct {
 	pc     int32
 	lo, hi int32
-	count  int32 // of characters that a lazy loop has taken
+	count  int32 // of characters that a lazy loop has matched
 	kind   choiceKind
 }
 
@@ -35,12 +37,12 @@ type choiceKind uint8
 
 const (
 	choiceResume  choiceKind = iota // go on at pc from hi
-	choiceShorten                   // a greedy loop's: go on at pc from hi, then from before it, down to lo
-	choiceExtend                    // a lazy loop's: take one more character at hi
-	choiceFailed                    // all ways of the loop or split at pc have failed
+	choiceShorten                   // of a greedy loop: go on at pc from each position before hi, down to lo
+	choiceExtend                    // of a lazy loop: match one more character at hi
+	choiceFailed                    // no attempt: record that the loop or split at pc has failed
 )
 
-// begin makes ready to search s.
+// reset prepares m for text s.
 func (m *search) reset(p *pattern, s string) {
 	m.p = p
 	m.s = s
@@ -59,7 +61,7 @@ func (m *search) reset(p *pattern, s string) {
 	}
 }
 
-// find is the first match at or after i; start is len(s) where there is none.
+// findMatch returns the first match at or after i. Start and end are len(s) where there is none.
 func (m *search) findMatch(i int) (start, end int) {
 	for i < len(m.s) {
 		if end := m.matchAt(0, int32(i)); end > int32(i) {
@@ -71,8 +73,8 @@ func (m *search) findMatch(i int) (start, end int) {
 	return len(m.s), len(m.s)
 }
 
-// run is the end of the match from pc at pos, or -1. It recurses only into groups that look
-// ahead or never come back, which are nested as deeply as the expression says.
+// matchAt runs the program from pc at pos and returns the end of the match, or -1. It recurses only for
+// look-aheads and atomic groups, so that the depth is bounded by the nesting of the expression.
 func (m *search) matchAt(pc, pos int32) int32 {
 	base := len(m.stack)
 	for {
@@ -120,7 +122,9 @@ func (m *search) matchAt(pc, pos int32) int32 {
 	}
 }
 
-// loop takes the characters of a loop and notes what else it could have taken.
+// runLoop matches the characters of a loop from pos on and returns their end. It pushes choices for the other
+// lengths of the loop. It returns false where the loop cannot match, or where continuing after it has failed
+// before.
 func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	at, count := pos, int32(0)
 	for ; count < i.min; count++ {
@@ -174,6 +178,8 @@ func (m *search) runLoop(i *inst, pc, pos int32) (int32, bool) {
 	return at, !known
 }
 
+// pushSplit pushes the second way of a split. Where dead ends are recorded, it first pushes a choice that is
+// reached only after both ways have failed.
 func (m *search) pushSplit(i *inst, pc, pos int32) {
 	if m.recordsDeadEnds() {
 		m.stack = append(m.stack, choice{pc: pc, lo: pos, hi: pos, kind: choiceFailed})
@@ -181,7 +187,7 @@ func (m *search) pushSplit(i *inst, pc, pos int32) {
 	m.stack = append(m.stack, choice{pc: i.y, lo: pos, hi: pos, kind: choiceResume})
 }
 
-// back takes the last choice that is left.
+// backtrack returns where to continue, from the last choice above base. Pc is -1 where no choice is left.
 func (m *search) backtrack(base int) (pc, pos int32) {
 	for len(m.stack) > base {
 		c := &m.stack[len(m.stack)-1]
@@ -210,8 +216,8 @@ func (m *search) backtrack(base int) (pc, pos int32) {
 	return -1, 0
 }
 
-// longer takes one more character of a lazy loop, if there is one; if not, all its ends have
-// failed.
+// extendLazy matches one more character of a lazy loop. It returns false where the loop cannot be longer, and
+// then records that all its lengths have failed.
 func (m *search) extendLazy(c *choice) bool {
 	i := &m.p.prog[c.pc]
 	n := int32(i.set.lengthAt(m.s, int(c.hi)))
@@ -233,7 +239,7 @@ func (m *search) extendLazy(c *choice) bool {
 	return false
 }
 
-// fail remembers that all ways of a loop or split have failed.
+// recordFailure records that all ways of a loop or split have failed.
 func (m *search) recordFailure(c *choice) {
 	i := &m.p.prog[c.pc]
 	if i.op == opLoop {
@@ -244,6 +250,7 @@ func (m *search) recordFailure(c *choice) {
 	m.deadEnds[bit>>6] |= 1 << (bit & 63)
 }
 
+// isDeadEnd reports whether split i at pos is recorded as a dead end.
 func (m *search) isDeadEnd(i *inst, pos int32) bool {
 	if len(m.deadEnds) == 0 {
 		return false
@@ -252,12 +259,16 @@ func (m *search) isDeadEnd(i *inst, pos int32) bool {
 	return m.deadEnds[bit>>6]&(1<<(bit&63)) != 0
 }
 
-// keepsDead says whether dead ends are remembered, from many steps on.
+// stepsPerByte is the number of steps per byte of text after which a search records dead ends.
+const stepsPerByte = 64
+
+// recordsDeadEnds reports whether dead ends are recorded. It starts the recording once the text has cost many
+// steps; the table has a bit for each split and position.
 func (m *search) recordsDeadEnds() bool {
 	if len(m.deadEnds) > 0 {
 		return true
 	}
-	if m.steps < 64*(len(m.s)+16) {
+	if m.steps < stepsPerByte*(len(m.s)+16) {
 		return false
 	}
 
@@ -265,13 +276,13 @@ func (m *search) recordsDeadEnds() bool {
 	return true
 }
 
-// onigWord is Oniguruma's \w.
+// onigurumaWord returns the set of Oniguruma's \w.
 var onigurumaWord = sync.OnceValue(func() *charset { return newCharset(shorthand('w')) })
 
-// place says whether the text at i is as an assertion asks.
-func (m *search) assertHolds(what, i int) bool {
+// assertHolds reports whether the assertion is true at position i of the text.
+func (m *search) assertHolds(assertion, i int) bool {
 	s := m.s
-	switch what {
+	switch assertion {
 	case lineStart:
 		return i == 0 || s[i-1] == '\n' && i < len(s)
 	case lineEnd:
@@ -287,5 +298,5 @@ func (m *search) assertHolds(what, i int) bool {
 	r, n := utf8.DecodeLastRuneInString(s[:i])
 	before := n > 0 && onigurumaWord().has(r)
 	after := onigurumaWord().lengthAt(s, i) > 0
-	return (before != after) == (what == wordEdge)
+	return (before != after) == (assertion == wordEdge)
 }

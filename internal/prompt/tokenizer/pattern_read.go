@@ -7,19 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-// patternReader reads an expression front to back.
+// patternReader parses an expression from front to back.
 type patternReader struct {
 	src string
 	at  int
-	// fold says that case does not matter here.
+	// foldCase is set where case is ignored, as after (?i).
 	foldCase bool
-	// last is the last literal character read where case does not matter.
+	// lastLiteral is the literal character before the current one while foldCase is set, 0 for none.
 	lastLiteral rune
 }
 
-// maxNested bounds groups in groups.
+// maxDepth bounds the nesting of groups and classes.
 const maxDepth = 100
 
+// peek returns the next byte without reading it, or 0 at the end.
 func (r *patternReader) peek() byte {
 	if r.at < len(r.src) {
 		return r.src[r.at]
@@ -27,6 +28,7 @@ func (r *patternReader) peek() byte {
 	return 0
 }
 
+// accept reads s if it comes next, and reports whether it did.
 func (r *patternReader) accept(s string) bool {
 	if strings.HasPrefix(r.src[r.at:], s) {
 		r.at += len(s)
@@ -35,16 +37,17 @@ func (r *patternReader) accept(s string) bool {
 	return false
 }
 
+// readRune reads one character.
 func (r *patternReader) readRune() (rune, error) {
 	c, n := utf8.DecodeRuneInString(r.src[r.at:])
 	if n == 0 {
-		return 0, errors.New("it ends in the middle")
+		return 0, errors.New("it is incomplete")
 	}
 	r.at += n
 	return c, nil
 }
 
-// choice reads alternatives up to ) or the end.
+// readChoice reads alternatives up to a closing parenthesis or the end.
 func (r *patternReader) readChoice(depth int) (*expr, error) {
 	if depth > maxDepth {
 		return nil, errors.New("it is nested too deeply")
@@ -67,6 +70,7 @@ func (r *patternReader) readChoice(depth int) (*expr, error) {
 	return n, nil
 }
 
+// readSequence reads one alternative: atoms with their quantifiers.
 func (r *patternReader) readSequence(depth int) (*expr, error) {
 	n := &expr{kind: nodeSequence}
 	r.lastLiteral = 0
@@ -95,6 +99,7 @@ func (r *patternReader) readSequence(depth int) (*expr, error) {
 	return n, nil
 }
 
+// readAtom reads a character, a class, a group or an assertion.
 func (r *patternReader) readAtom(depth int) (*expr, error) {
 	switch c := r.peek(); c {
 	case '(':
@@ -114,7 +119,7 @@ func (r *patternReader) readAtom(depth int) (*expr, error) {
 		r.lastLiteral = 0
 		return &expr{kind: nodeAssert, min: map[byte]int{'^': lineStart, '$': lineEnd}[c]}, nil
 	case '*', '+', '?':
-		return nil, fmt.Errorf("%c with nothing before it", c)
+		return nil, fmt.Errorf("a %c without an operand", c)
 	case '\\':
 		if r.at+1 < len(r.src) && assertEscapes[r.src[r.at+1]] != 0 {
 			r.at += 2
@@ -124,7 +129,7 @@ func (r *patternReader) readAtom(depth int) (*expr, error) {
 		s, single, err := r.readEscape()
 		if err == nil && r.foldCase {
 			if !single {
-				return nil, errors.New("a class where case does not matter")
+				return nil, errors.New("a class under (?i)")
 			}
 			s, err = r.foldRune(s[0][0])
 		}
@@ -143,6 +148,8 @@ func (r *patternReader) readAtom(depth int) (*expr, error) {
 	return &expr{kind: nodeSet, chars: s}, err
 }
 
+// readGroup reads a group from its opening parenthesis on. Captures are ignored, because only the bounds of
+// the whole match matter.
 func (r *patternReader) readGroup(depth int) (*expr, error) {
 	kind, fold := nodeSequence, r.foldCase
 	switch {
@@ -175,7 +182,8 @@ func (r *patternReader) readGroup(depth int) (*expr, error) {
 	return &expr{kind: kind, subs: []*expr{n}}, nil
 }
 
-// quantified reads one quantifier after n.
+// readQuantifier reads a quantifier after n and returns the repetition of n. It returns n and false where
+// there is no quantifier.
 func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	q := &expr{kind: nodeRepeat, subs: []*expr{n}, max: -1}
 	counted := false
@@ -189,7 +197,7 @@ func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 		var ok bool
 		q.min, q.max, ok = r.readCounts()
 		if !ok {
-			return nil, false, errors.New("a { that is no quantifier")
+			return nil, false, errors.New("a { that does not begin a quantifier")
 		}
 		counted = true
 	default:
@@ -202,7 +210,7 @@ func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 
 	switch {
 	case counted && q.min == q.max && r.peek() == '?':
-		// Here {n}? is not lazy but {n}, or nothing.
+		// In Oniguruma {n}? is not lazy. It means an optional {n}, so ? is left for the next call.
 	case r.accept("?"):
 		q.mode = lazy
 	case !counted && r.accept("+"):
@@ -210,15 +218,15 @@ func (r *patternReader) readQuantifier(n *expr) (*expr, bool, error) {
 	}
 
 	if n.kind == nodeLook || n.kind == nodeLookNot || n.kind == nodeAssert {
-		return nil, false, errors.New("a look-ahead or a place that is repeated")
+		return nil, false, errors.New("a repeated look-ahead or assertion")
 	}
 	if n.minLength() == 0 && q.max != 1 {
-		return nil, false, errors.New("a repetition of what may be nothing")
+		return nil, false, errors.New("a repetition of a part that can match the empty string")
 	}
 	return q, true, nil
 }
 
-// counts reads {n}, {n,}, {n,m} or {,m}.
+// readCounts reads {n}, {n,}, {n,m} or {,m}. Most is -1 where there is no upper bound.
 func (r *patternReader) readCounts() (least, most int, ok bool) {
 	end := strings.IndexByte(r.src[r.at:], '}')
 	if end < 0 {

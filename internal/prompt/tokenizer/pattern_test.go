@@ -61,10 +61,10 @@ func TestPatternMatches(t *testing.T) {
 // TestPatternErrors: an expression whose exact meaning is not implemented is refused by name.
 func TestPatternErrors(t *testing.T) {
 	for pattern, says := range map[string]string{
-		`a*`: "nothing at all", `(?<=a)b`: "the group", `(a)\1`: `\1`, `(a`: "unmatched (", `a)`: "unmatched )", `[a`: "unmatched [",
-		`a{1`: "no quantifier", `+a`: "nothing before it", `(?i:é)`: "more than ASCII", `(?i:ss)`: "more than ASCII", `(?i:\p{L})`: "a class",
-		`[[:alpha:]]`: "by name", `\p{Klingon}`: `\p{Klingon}`, `[]a]`: "a ] that begins", `\h`: `\h`, `(?:a?)*b`: "may be nothing",
-		`(?:ab){4000}`: "too long", `[z-a]`: "a range", `[\s-a]`: "a range", `\xff`: "no character", `(?=a)*b`: "repeated",
+		`a*`: "match the empty string", `(?<=a)b`: "the group", `(a)\1`: `\1`, `(a`: "unmatched (", `a)`: "unmatched )", `[a`: "unmatched [",
+		`a{1`: "does not begin a quantifier", `+a`: "without an operand", `(?i:é)`: "beyond ASCII", `(?i:ss)`: "ss, ff", `(?i:\p{L})`: "a class",
+		`[[:alpha:]]`: "by name", `\p{Klingon}`: `\p{Klingon}`, `[]a]`: "a ] that begins", `\h`: `\h`, `(?:a?)*b`: "can match the empty string",
+		`(?:ab){4000}`: "too long", `[z-a]`: "a range", `[\s-a]`: "a range", `\xff`: "not stand for a character", `(?=a)*b`: "repeated",
 		`(?:(?:(?:(?:ab){4000}){4000}){4000}){4000}`: "too long", strings.Repeat("a", 9000): "too long",
 		strings.Repeat("(", 200): "too deeply", strings.Repeat("[", 200): "too deeply", `a\`: "not supported",
 	} {

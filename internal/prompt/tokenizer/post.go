@@ -14,13 +14,13 @@ type postProcessorConfig struct {
 	SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
 }
 
-// readPostProcessor is what comes before and after the ids of a text.
+// readPostProcessor returns the ids that an engine puts before and after those of a text.
 func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err error) {
 	if c == nil {
 		return nil, nil, nil
 	}
 	switch c.Type {
-	case "ByteLevel": // moves offsets, no ids
+	case "ByteLevel": // changes only offsets
 		return nil, nil, nil
 	case "TemplateProcessing":
 		return c.readTemplate()
@@ -38,6 +38,7 @@ func readPostProcessor(c *postProcessorConfig) (before, after []uint32, err erro
 	return nil, nil, fmt.Errorf("post_processor %q is not supported; ByteLevel and TemplateProcessing are", c.Type)
 }
 
+// readTemplate returns the ids of the special tokens before and after the text in a TemplateProcessing.
 func (c *postProcessorConfig) readTemplate() (before, after []uint32, err error) {
 	seen := 0
 	for _, piece := range c.Single {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 )
 
+// preTokenizerConfig is a pre-tokenizer of a tokenizer.json, with the settings of all types.
 type preTokenizerConfig struct {
 	Type          string               `json:"type"`
 	PreTokenizers []preTokenizerConfig `json:"pretokenizers"`
@@ -27,8 +28,8 @@ type preTokenizerConfig struct {
 	Length           *int   `json:"length"`
 }
 
-// patterns are the expressions whose pieces scanners written by hand find. Others are run as
-// they are, which is slower.
+// patterns maps the expressions of common models to handwritten scanners, which find the same pieces. Type
+// pattern runs all other expressions, which is slower.
 var patterns = map[string]splitter{
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: llama3,
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      qwen,
@@ -57,7 +58,9 @@ const (
 		"\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
-// readPreTokenizer reads the stages of c; bytes says that they end in bytes (ByteLevel).
+// readPreTokenizer returns the stages of c. Bytes is set where they include ByteLevel, so that the symbols are
+// bytes. Stages after ByteLevel must split text in its alphabet, so such stages are put between stageSpell and
+// stageUnspell.
 func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err error) {
 	if c == nil {
 		return nil, false, nil
@@ -99,7 +102,7 @@ func readPreTokenizer(c *preTokenizerConfig) (stages []stage, bytes bool, err er
 	return stages, bytes, nil
 }
 
-// stages are the stages of one pre-tokenizer.
+// stages returns the stages of one pre-tokenizer other than a Sequence. First is set for the first one.
 func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 	switch c.Type {
 	case "Split":
@@ -129,18 +132,20 @@ func (c *preTokenizerConfig) stages(first bool) ([]stage, error) {
 	return c.simpleStages()
 }
 
+// metaspaceStages returns the stage of a Metaspace.
 func (c *preTokenizerConfig) metaspaceStages(first bool) ([]stage, error) {
 	scheme, err := readScheme(c.PrependScheme, c.AddPrefixSpace)
 	if err != nil {
 		return nil, err
 	}
 	if c.Replacement != lowerBlock || scheme == prependFirst && !first {
-		return nil, errors.New("pre_tokenizer Metaspace is not supported with another replacement than ▁, or behind others with prepend_scheme first")
+		return nil, errors.New("pre_tokenizer Metaspace is supported only with the replacement ▁, and with prepend_scheme first only as " +
+			"the first pre_tokenizer")
 	}
 	return []stage{{kind: stageMetaspace, scheme: scheme, cut: c.Split == nil || *c.Split}}, nil
 }
 
-// simpleStage is one of the pre-tokenizers that have hardly a setting.
+// simpleStages returns the stage of a pre-tokenizer with at most one setting.
 func (c *preTokenizerConfig) simpleStages() ([]stage, error) {
 	st := stage{kind: stageMatch, behavior: removed}
 	switch c.Type {
@@ -174,6 +179,8 @@ func (c *preTokenizerConfig) simpleStages() ([]stage, error) {
 	return []stage{st}, nil
 }
 
+// splitStages returns the stage of a Split: a handwritten scanner for an expression in patterns, else its
+// matches.
 func (c *preTokenizerConfig) splitStages() ([]stage, error) {
 	if c.Behavior == nil {
 		return nil, errors.New("pre_tokenizer Split has no behavior")
@@ -184,11 +191,11 @@ func (c *preTokenizerConfig) splitStages() ([]stage, error) {
 	}
 
 	if regex := c.Pattern.Regex; regex != nil {
-		// Where an expression leaves nothing over, to remove what it does not match is to keep
-		// each match apart.
+		// Scanners isolate each match. An inverted Removed removes the text between matches; it gives the
+		// same pieces where the matches of an expression cover all text.
 		split, ok := patterns[*regex]
-		whole := !slices.Contains([]string{digitsPattern, cjkPattern, deepseekPattern}, *regex)
-		if ok && (how == isolated || how == removed && c.Invert && whole) {
+		coversText := !slices.Contains([]string{digitsPattern, cjkPattern, deepseekPattern}, *regex)
+		if ok && (how == isolated || how == removed && c.Invert && coversText) {
 			return []stage{{kind: stageSplit, split: split}}, nil
 		}
 	}
@@ -200,9 +207,9 @@ func (c *preTokenizerConfig) splitStages() ([]stage, error) {
 	return []stage{{kind: stageMatch, finder: find, behavior: how, invert: c.Invert}}, nil
 }
 
-var errScheme = errors.New("a Metaspace is not supported with a prepend_scheme but always, first and never, or one that add_prefix_space contradicts")
+var errScheme = errors.New("the prepend_scheme of a Metaspace must be always, first or never, and never where add_prefix_space is false")
 
-// readScheme reads Metaspace's scheme, which older files say with add_prefix_space.
+// readScheme returns the prepend scheme of a Metaspace. Older files have add_prefix_space instead.
 func readScheme(name *string, prefix *bool) (prependScheme, error) {
 	scheme := prependAlways
 	if name != nil {
@@ -222,7 +229,8 @@ func readScheme(name *string, prefix *bool) (prependScheme, error) {
 	return scheme, nil
 }
 
-// The finders of pre-tokenizers that have no expression, made when they are first asked for.
+// These functions return the finders of pre-tokenizers that have no expression. Each builds its finder at the
+// first call.
 var (
 	findNumeric = sync.OnceValue(func() finder {
 		return oneOf{newCharset(categoryRunsOf("N").xor(rustNumeric[:]))}
@@ -232,7 +240,7 @@ var (
 		return oneOf{newCharset(categoryRunsOf("P").or(ascii).xor(rustPunctuation[:]))}
 	})
 	findWhiteSpace = sync.OnceValue(func() finder { return oneOf{newCharset(shorthand('s'))} })
-	// words is \w+|[^\w\s]+ with the reference's other \w.
+	// findWords is \w+|[^\w\s]+ with the \w of Rust's regular expressions; see wordChar.
 	findWords = sync.OnceValue(func() finder {
 		word := categoryRunsOf("L").or(categoryRunsOf("M")).or(categoryRunsOf("Nd")).or(categoryRunsOf("Pc")).xor(rustWord[:])
 		p := &pattern{}

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// runs is a set of characters while an expression is read: sorted, apart from each other.
+// runs is a set of characters as sorted ranges, each [first, last], that neither overlap nor touch.
 type runs [][2]rune
 
 const (
@@ -13,10 +13,10 @@ const (
 	surrogateMax = 0xdfff
 )
 
-// everything is the set of all characters.
+// everything returns the set of all characters.
 func everything() runs { return runs{{0, surrogateMin - 1}, {surrogateMax + 1, utf8.MaxRune}} }
 
-// tidy sorts s and joins what touches.
+// merged returns s sorted, with ranges joined that overlap or touch. It changes s.
 func (s runs) merged() runs {
 	slices.SortFunc(s, func(a, b [2]rune) int { return int(a[0] - b[0]) })
 	out := s[:0]
@@ -34,7 +34,7 @@ func (s runs) or(t runs) runs { return slices.Concat(s, t).merged() }
 
 func (s runs) and(t runs) runs { return s.not().or(t.not()).not() }
 
-// not is everything but s.
+// not returns the characters that are not in s.
 func (s runs) not() runs {
 	var out runs
 	for _, all := range everything() {
@@ -56,7 +56,7 @@ func (s runs) not() runs {
 	return out
 }
 
-// categoryRunsOf are the characters of a category ("Lu") or of a group of them ("L").
+// categoryRunsOf returns the characters of a category ("Lu") or of a group of categories ("L").
 func categoryRunsOf(name string) runs {
 	var out runs
 	for _, run := range categoryRuns {
@@ -76,11 +76,10 @@ func categoryRunsOf(name string) runs {
 	return out.merged()
 }
 
-// xor is what is in one of s and t.
+// xor returns the characters that are in either s or t, but not in both.
 func (s runs) xor(t runs) runs { return s.or(t).and(s.and(t).not()) }
 
-// charset is a finished set: pages of 256 characters, equal ones shared when they are empty
-// or full.
+// charset is a set of characters with a bit for each, in pages of 256. Empty pages and full pages are shared.
 type charset struct {
 	ascii [2]uint64
 	pages [utf8.MaxRune>>8 + 1]*[4]uint64
@@ -88,6 +87,7 @@ type charset struct {
 
 var emptyPage, fullPage = new([4]uint64), &[4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 
+// newCharset returns a charset with the characters of s.
 func newCharset(s runs) *charset {
 	c := &charset{}
 	for i := range c.pages {
@@ -118,7 +118,7 @@ func newCharset(s runs) *charset {
 
 func (c *charset) has(r rune) bool { return c.pages[r>>8][r>>6&3]&(1<<(r&63)) != 0 }
 
-// at is the length of the character at s[i] if it is in c, else 0.
+// lengthAt returns the length in bytes of the character at s[i] if it is in c, else 0.
 func (c *charset) lengthAt(s string, i int) int {
 	if i >= len(s) {
 		return 0

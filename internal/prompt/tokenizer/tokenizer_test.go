@@ -74,10 +74,10 @@ func TestLoadErrors(t *testing.T) {
 		"has two tokens":                                    model("vocab", map[string]int{"a": 1, "b": 1}),
 		`normalizer "NFKC" is not supported`:                top("normalizer", map[string]any{"type": "NFKC"}),
 		`pre_tokenizer "BertPreTokenizer" is not supported`: top("pre_tokenizer", map[string]any{"type": "BertPreTokenizer"}),
-		"Metaspace is not supported with another":           top("pre_tokenizer", map[string]any{"type": "Metaspace", "replacement": "_"}),
+		"Metaspace is supported only with the":              top("pre_tokenizer", map[string]any{"type": "Metaspace", "replacement": "_"}),
 		"one of pre_tokenizer and decoder is ByteLevel":     top("pre_tokenizer", nil),
 		"(?<=a)b is not supported: the group":               split(map[string]any{"Regex": "(?<=a)b"}, "Isolated"),
-		"there is no pattern to look for":                   split(map[string]any{}, "Isolated"),
+		"neither a Regex nor a String":                      split(map[string]any{}, "Isolated"),
 		"Split with behavior Split":                         split(map[string]any{"Regex": gpt2Pattern}, "Split"),
 		"Metaspace after ByteLevel": top("pre_tokenizer", map[string]any{"type": "Sequence", "pretokenizers": []any{
 			map[string]any{"type": "ByteLevel"}, map[string]any{"type": "Metaspace", "replacement": lowerBlock}}}),
