@@ -147,6 +147,7 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 		}
 	}
 
+	// No scope sets the name. A render resolves it once, before the first statement.
 	i := slices.Index(c.free, name)
 	if i < 0 {
 		i = len(c.free)

@@ -92,6 +92,8 @@ func (d *Dict) set(key, v Value) {
 		d.values[i] = v
 		return
 	}
+
+	// The index is built when the dict outgrows fewKeys, and kept up to date from then on.
 	if key.kind == String && (d.byName != nil || len(d.keys) >= fewKeys) {
 		if d.byName == nil {
 			d.byName = make(map[string]int, 2*fewKeys)

@@ -244,6 +244,7 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 			out.positional, _ = r.evalAll(f, positional, make([]Value, 0, len(positional)))
 		}
 		if len(named) > 0 {
+			// The capacity is cut, so that appending keywords copies the names and leaves the compiled ones alone.
 			out.names = a.names[:len(a.names):len(a.names)]
 			out.named, _ = r.evalAll(f, named, make([]Value, 0, len(named)+1))
 		}

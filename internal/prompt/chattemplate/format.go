@@ -32,6 +32,8 @@ func (r *run) percent(s string, v Value) Value {
 			break
 		}
 		b, s = append(b, s[:i]...), s[i+1:]
+
+		// A conversion with a key reads its value from the mapping, in place of the tuple.
 		var key string
 		if strings.HasPrefix(s, "(") {
 			end := strings.IndexByte(s, ')')
@@ -51,6 +53,7 @@ func (r *run) percent(s string, v Value) Value {
 			used = 0
 			single = true
 		}
+
 		f, rest := percentSpec(s)
 		s = rest
 		if f.verb == 0 {
@@ -60,6 +63,7 @@ func (r *run) percent(s string, v Value) Value {
 			b = append(b, '%')
 			continue
 		}
+
 		if used >= len(args) {
 			return r.failf("not enough arguments for format string")
 		}

@@ -6,6 +6,7 @@ package chattemplate
 // arguments in varargs and kwargs, and the body of a call block in caller. As in Jinja, passing them is an
 // error unless the body uses those names.
 func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
+	// A default may read caller, varargs and kwargs too, so that usesName searches the defaults as well.
 	body := append([]statement{}, m.body...)
 	for _, d := range m.defaults {
 		body = append(body, doStmt{d})
@@ -80,6 +81,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 		f.slots[m.slots[i]], given[i] = v, true
 	}
 
+	// A keyword fills its parameter, unless a positional argument did. Others go to caller or kwargs.
 	rest := &Dict{}
 	caller := undefinedValue("caller")
 	for i, name := range args.names {
@@ -89,6 +91,7 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 				at = k
 			}
 		}
+
 		switch {
 		case at >= 0:
 			f.slots[m.slots[at]], given[at] = args.named[i], true

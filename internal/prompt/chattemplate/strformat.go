@@ -116,6 +116,7 @@ func (r *run) appendField(b []byte, field string, a *arguments, auto *fieldNumbe
 		first = k
 	}
 
+	// A field without a name gets the next positional argument, as if it had a number.
 	v, ok := undefined, false
 	if n, isNumber := parseIndex(name[:first]); isNumber || first == 0 {
 		if first == 0 {
@@ -190,6 +191,7 @@ func (r *run) lookUpField(v Value, path string) Value {
 // [[fill]align][sign][#][0][width][,][.precision][type].
 func (r *run) formatBySpec(b []byte, v Value, s string) []byte {
 	f := spec{fill: ' ', precision: -1}
+	// A character before an alignment is the fill character, which may itself be an alignment character.
 	if c, n := utf8.DecodeRuneInString(s); n < len(s) && strings.IndexByte("<>=^", s[n]) >= 0 {
 		f.fill = c
 		f.align = s[n]

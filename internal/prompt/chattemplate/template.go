@@ -100,15 +100,17 @@ func Parse(source string) (*Template, error) {
 func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	lim = lim.withDefaults()
 	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars}
-	r.free = make([]Value, len(t.free))
 
+	r.free = make([]Value, len(t.free))
 	for i, name := range t.free {
 		r.free[i] = r.resolve(name)
 	}
+
 	f := &frame{slots: make([]Value, t.slots)}
 	for _, s := range t.stored {
 		f.slots[s.slot] = r.resolve(s.name)
 	}
+
 	r.execAll(f, t.root)
 	if r.err != nil {
 		return dst, r.err

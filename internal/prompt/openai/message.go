@@ -310,7 +310,7 @@ func (p *parser) part(i, j int) Part {
 		p.err = Invalid(name(".type"), "missing_required_parameter",
 			"Missing required parameter: '%s'. Use text, image_url, input_audio or video_url.", name(".type"))
 	case part.Type != TextPart && part.Type != ReferencePart:
-		if media == nil { // a type without a member of this name: the whole part stands for it
+		if media == nil { // the part has no member with the medium, so that its whole JSON is hashed
 			media = part.Raw
 		}
 		part.Hash = xxh3.Hash128(media).Bytes()

@@ -31,6 +31,8 @@ func (s *scanner) unescape(text []byte) string {
 		if s.at >= len(s.src) || s.src[s.at] != '\\' {
 			break
 		}
+
+		// A lone surrogate is reported only at the end of the string, after all faults of form.
 		r, n, bad := decodeEscape(s.src[s.at:])
 		if n == 0 {
 			s.fail("invalid escape in a string")
