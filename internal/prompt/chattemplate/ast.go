@@ -17,7 +17,8 @@ type (
 	// subscript is of[index].
 	subscript struct{ of, index expression }
 	// slice is of[start:stop:step]. A bound is nil if the template leaves it out.
-	slice    struct{ of, start, stop, step expression }
+	slice struct{ of, start, stop, step expression }
+	// listLit, tupleLit and dictLit are the literals [a, b], (a, b) and {a: b}.
 	listLit  struct{ items []expression }
 	tupleLit struct{ items []expression }
 	dictLit  struct{ keys, values []expression }

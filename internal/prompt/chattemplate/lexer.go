@@ -14,9 +14,9 @@ type tokenKind uint8
 const (
 	dataToken     tokenKind = iota // text between tags
 	beginVariable                  // {{
-	endVariable
-	beginBlock // {%
-	endBlock
+	endVariable                    // }}
+	beginBlock                     // {%
+	endBlock                       // %}
 	nameToken
 	stringToken // its text has no quotes, and its escapes are decoded
 	intToken
