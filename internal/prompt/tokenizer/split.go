@@ -1,12 +1,12 @@
 package tokenizer
 
-// A splitter finds the end of the piece that begins at s[i], i < len(s): what a pre-tokenizer's
-// regular expression would match there. The expressions below are alternatives tried in
-// order, each greedy with backtracking; written by hand they need no backtracking and run
-// some fifty times as fast. Every character begins some alternative, so pieces cover the text.
+// A splitter returns the end of the piece that begins at s[i], i < len(s). The piece is the match of a
+// pre-tokenizer's regular expression there. The expressions below consist of alternatives that are tried in
+// order. The handwritten scanners need no backtracking and are about fifty times as fast as type pattern.
+// Every character begins some alternative, so that the pieces cover the text.
 type splitter func(s string, i int) int
 
-// gpt2 is ByteLevel's own expression:
+// gpt2 is the scanner of the expression that ByteLevel has built in:
 //
 //	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 func gpt2(s string, i int) int {
@@ -38,16 +38,19 @@ func gpt2(s string, i int) int {
 	return skipUntil(s, j+n, space|letter|number)
 }
 
-// llama3 is the expression of cl100k, Llama 3 and their kin; qwen differs in taking digits
-// one at a time, and qwen35 in taking marks for letters too:
+// llama3 is the scanner of the expression of cl100k, Llama 3 and similar models:
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 func llama3(s string, i int) int { return cl100k(s, i, 3, letter) }
 
+// qwen is the scanner of the same expression with \p{N} for \p{N}{1,3}.
 func qwen(s string, i int) int { return cl100k(s, i, 1, letter) }
 
+// qwen35 is the scanner of qwen's expression with marks as letters.
 func qwen35(s string, i int) int { return cl100k(s, i, 1, letter|mark) }
 
+// cl100k scans for llama3, qwen and qwen35. Digits is the most digits of a piece, and word the characters of
+// words.
 func cl100k(s string, i, digits int, word class) int {
 	c, n := classAt(s, i)
 	if c&word != 0 {
@@ -79,13 +82,11 @@ func cl100k(s string, i, digits int, word class) int {
 	return skipNewlines(s, skipUntil(s, i+n, space|number|word))
 }
 
-// o200k is the expression of GPT-4o and gpt-oss:
+// o200k is the scanner of the expression of GPT-4o and gpt-oss:
 //
 //	[^\r\n\p{L}\p{N}]?[upper]*[lower]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	[^\r\n\p{L}\p{N}]?[upper]+[lower]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|
 //	\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
-//
-// tekken, Mistral's, has no contractions and takes digits one at a time.
 func o200k(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
@@ -94,6 +95,8 @@ func o200k(s string, i int) int {
 	return o200kOther(s, i, c, n, 3)
 }
 
+// tekken is the scanner of Mistral's expression: that of o200k without contractions and with \p{N} for
+// \p{N}{1,3}.
 func tekken(s string, i int) int {
 	c, n := classAt(s, i)
 	if end := o200kWord(s, i, c, n); end > 0 {
@@ -102,7 +105,8 @@ func tekken(s string, i int) int {
 	return o200kOther(s, i, c, n, 1)
 }
 
-// notWord200k is the rest of the expression, where no word begins.
+// o200kOther scans for the alternatives of o200k after the first two. C and n are the class and length of the
+// character at s[i], and digits is the most digits of a piece.
 func o200kOther(s string, i int, c class, n, digits int) int {
 	if c&number != 0 {
 		return skipAtMost(s, i+n, digits-1, number)
@@ -125,8 +129,8 @@ func o200kOther(s string, i int, c class, n, digits int) int {
 	return end
 }
 
-// o200kWord is the end of a match of the first two alternatives at s[i], 0 for none. A mark
-// may be the optional first character or part of the word, in that order of preference.
+// o200kWord returns the end of a match of the first two alternatives of o200k at s[i], or 0 for none. A mark at
+// s[i] is tried first as the optional character before the word and then as a part of the word.
 func o200kWord(s string, i int, c class, n int) int {
 	if c&letter != 0 {
 		if end := upperLower(s, i); end > 0 {
@@ -157,8 +161,9 @@ func o200kWord(s string, i int, c class, n int) int {
 	return 0
 }
 
-// upperLower matches [upper]*[lower]+: the end, or 0. Where no lower follows the run of uppers,
-// the run gives back characters until one is both.
+// upperLower returns the end of a match of [upper]*[lower]+ at s[i], or 0. Where no lower follows the run of
+// uppers, the match ends after the last character of the run that is both, which is where a backtracking
+// engine ends.
 func upperLower(s string, i int) int {
 	j, both := i, 0
 	for j < len(s) {
@@ -178,7 +183,7 @@ func upperLower(s string, i int) int {
 	return both
 }
 
-// upperOnly matches [upper]+[lower]*: the end, or 0.
+// upperOnly returns the end of a match of [upper]+[lower]* at s[i], or 0.
 func upperOnly(s string, i int) int {
 	j := skipWhile(s, i, upper)
 	if j == i {
@@ -187,6 +192,7 @@ func upperOnly(s string, i int) int {
 	return skipWhile(s, j, lower)
 }
 
+// contractionAt returns the length of a contraction at s[i] in either case, or 0.
 func contractionAt(s string, i int) int {
 	if i < len(s) && s[i] == '\'' {
 		return contraction(s[i:], true)
@@ -194,8 +200,8 @@ func contractionAt(s string, i int) int {
 	return 0
 }
 
-// contraction is the length of the English contraction that s, which begins with an
-// apostrophe, begins with; 0 for none. Where case is folded, 's also matches 'ſ (U+017F).
+// contraction returns the length of the English contraction at the beginning of s, or 0 for none. S must
+// begin with an apostrophe. Fold ignores case; 's then also matches 'ſ (U+017F).
 func contraction(s string, fold bool) int {
 	if len(s) < 2 {
 		return 0
@@ -224,6 +230,7 @@ func contraction(s string, fold bool) int {
 	return 0
 }
 
+// skipNewlines returns the end of the run of newlines from s[i] on.
 func skipNewlines(s string, i int) int {
 	for i < len(s) && (s[i] == '\n' || s[i] == '\r') {
 		i++
@@ -231,8 +238,8 @@ func skipNewlines(s string, i int) int {
 	return i
 }
 
-// spaceRun matches \s+(?!\S)|\s+ at s[i], which is space: a run leaves its last character to
-// the word after it, unless it has only one.
+// spaceRun returns the end of a match of \s+(?!\S)|\s+ at s[i], which must be white space. The match leaves the
+// last character of a run to the word after it, unless the run has only one character.
 func spaceRun(s string, i int) int {
 	j, last := i, i
 	for j < len(s) {
@@ -250,8 +257,8 @@ func spaceRun(s string, i int) int {
 	return last
 }
 
-// newlineRun matches \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], which is space: a run with a newline
-// ends after its last newline.
+// newlineRun returns the end of a match of \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], which must be white space. A run
+// with a newline ends after its last newline; all others end as in spaceRun.
 func newlineRun(s string, i int) int {
 	j := i
 	last := i

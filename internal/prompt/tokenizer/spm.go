@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -9,11 +8,13 @@ import (
 	"unsafe"
 )
 
-// spm is what sets byte-pair encoding as llama.cpp has it for SentencePiece vocabularies apart:
-// the pair whose joined text has the best score is joined first, a character that is no token
-// is spelled in bytes, and special tokens are found longest first.
+// spm has the settings of llama.cpp's encoding for SentencePiece vocabularies. It differs from other byte-pair
+// encoding in three points:
+//   - The pair whose joined text has the best score is joined first.
+//   - A character without a token becomes the tokens of its bytes.
+//   - Longer special tokens are found before shorter ones.
 type spm struct {
-	// spacePrefix puts a space before text at the beginning and behind special tokens.
+	// spacePrefix puts a space before text at the beginning and after special tokens.
 	spacePrefix bool
 }
 
@@ -27,15 +28,16 @@ const (
 	typeByte
 )
 
-// controlLike are the tokens that llama.cpp takes for special whatever their type.
+// specialNames are the tokens that llama.cpp treats as special, whatever type the file gives them.
 var specialNames = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
 	"<|endoftext|>",
 	"</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>",
 	"<|tool_response>",
 	"<｜end▁of▁sentence｜>", "[e~[", "<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"}
 
-// firstControlLike are groups of tokens of which llama.cpp takes one for special, whichever it
-// meets first in a hash table; a file with two that are not marked cannot be done exactly.
+// specialNameGroups are groups of names with the same role. llama.cpp treats only one token of a group as
+// special: the first in the order of a hash table, which varies. So a vocabulary with two of them is
+// supported only if the file marks each as special.
 var specialNameGroups = [][]string{
 	{"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"},
 	{"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"},
@@ -50,9 +52,9 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	n := len(m.tokens)
 	switch {
 	case n == 0 || n > maxTokens:
-		return nil, fmt.Errorf("it has %d tokens", n)
+		return nil, fmt.Errorf("the vocabulary has %d tokens; 1 to %d are accepted", n, maxTokens)
 	case len(m.scores) != n || len(m.types) != n:
-		return nil, fmt.Errorf("it has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
+		return nil, fmt.Errorf("the vocabulary has %d tokens, %d scores and %d token types", n, len(m.scores), len(m.types))
 	}
 
 	t := &Tokenizer{encoders: newEncoders(), longestFirst: true, spm: &spm{spacePrefix: m.flag("tokenizer.ggml.add_space_prefix", true)},
@@ -85,7 +87,7 @@ func (m *metadata) loadSPM() (*Tokenizer, error) {
 	return t, t.loadSpecials(m)
 }
 
-// loadBytes finds the tokens that stand for single bytes.
+// loadBytes sets the token of each byte.
 func (t *Tokenizer) loadBytes() error {
 	for b := range t.chars.byteIDs {
 		id := t.vocab.lookup(fmt.Appendf(nil, "<0x%02X>", b))
@@ -93,7 +95,7 @@ func (t *Tokenizer) loadBytes() error {
 			id = t.vocab.lookup([]byte{byte(b)})
 		}
 		if id == none {
-			return fmt.Errorf("there is no token for byte %#02x", b)
+			return fmt.Errorf("the vocabulary has no token for byte %#02x", b)
 		}
 		t.chars.byteIDs[b] = id
 	}
@@ -102,7 +104,8 @@ func (t *Tokenizer) loadBytes() error {
 	return nil
 }
 
-// loadChars gives each character that tokens hold a symbol, and notes which stand together.
+// loadChars sets a symbol for each character that occurs in a token, and marks the pairs of characters that
+// occur together in a token. Text is never cut inside such a pair.
 func (t *Tokenizer) loadChars(tokens []string) error {
 	c := t.chars
 	for _, token := range tokens {
@@ -126,11 +129,12 @@ func (t *Tokenizer) loadChars(tokens []string) error {
 	}
 
 	if int(c.firstPart)+len(c.partIDs) > maxTokens {
-		return errors.New("it has too many tokens and characters")
+		return fmt.Errorf("the vocabulary has more than %d tokens and characters", maxTokens)
 	}
 	return nil
 }
 
+// byteIDsOf returns the tokens of the bytes of char.
 func (c *chars) byteIDsOf(char string) (ids []uint32) {
 	for i := range len(char) {
 		ids = append(ids, c.byteIDs[char[i]])
@@ -138,9 +142,9 @@ func (c *chars) byteIDsOf(char string) (ids []uint32) {
 	return ids
 }
 
-// loadPairs finds every pair of symbols whose joined text is a token. The pairs of one token
-// share its rank: better scores first. Tokens of equal score share a turn, in which the
-// leftmost pair is joined first.
+// loadPairs sets the merges: every pair of symbols whose joined text is a token. SentencePiece files have
+// scores instead of merges. All pairs of one token have the same rank, and a better score has a lower rank.
+// Tokens of equal score have the same priority, so that the leftmost of their pairs is joined first.
 func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 	type pair struct{ left, right, to uint32 }
 	var pairs []pair
@@ -176,16 +180,16 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 	}
 
 	m := t.merges
-	turn, tied := uint32(0), false
+	priority, tied := uint32(0), false
 	for i, p := range pairs {
 		if i == 0 || pairs[i-1].to != p.to {
 			if i > 0 && scores[pairs[i-1].to] == scores[p.to] {
 				tied = true
 			} else {
-				turn = uint32(len(m.joined))
+				priority = uint32(len(m.joined))
 			}
 			m.joined = append(m.joined, p.to)
-			m.priorities = append(m.priorities, turn)
+			m.priorities = append(m.priorities, priority)
 		}
 		m.setRank(p.left, p.right, uint64(len(m.joined)-1))
 	}
@@ -196,7 +200,7 @@ func (t *Tokenizer) loadPairs(tokens []string, scores []float32) error {
 	return nil
 }
 
-// symbol is the symbol of a text: its token, or that of the one character it is.
+// symbolOf returns the symbol of a text: of a single character its symbol, otherwise the token or none.
 func (t *Tokenizer) symbolOf(s string) uint32 {
 	if r, n := utf8.DecodeRuneInString(s); n == len(s) {
 		if id := t.chars.symbol(r); id != none {
@@ -206,7 +210,8 @@ func (t *Tokenizer) symbolOf(s string) uint32 {
 	return t.vocab.lookup(bytesOf(s))
 }
 
-// loadSpecials finds the tokens that are searched for in text.
+// loadSpecials sets the tokens that are searched for in text before it is encoded. Types are those of the
+// file, corrected as llama.cpp does by the names of the tokens.
 func (t *Tokenizer) loadSpecials(m *metadata) error {
 	types := slices.Clone(m.types)
 	for _, name := range specialNames {
@@ -225,8 +230,8 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 			}
 		}
 		if len(found) > 1 && !marked {
-			return fmt.Errorf("tokens %q and %q are alike, and not both marked as special: which one is, engines leave to chance",
-				m.tokens[found[0]], m.tokens[found[1]])
+			return fmt.Errorf("tokens %q and %q have the same role but are not both marked as special: llama.cpp treats one of them "+
+				"as special, at random", m.tokens[found[0]], m.tokens[found[1]])
 		}
 		for _, id := range found {
 			if types[id] != typeUser {
@@ -263,7 +268,7 @@ func (t *Tokenizer) loadSpecials(m *metadata) error {
 	return nil
 }
 
-// spmText encodes what stands between special tokens.
+// encodeSPMText encodes the text between two special tokens.
 func (e *encoder) encodeSPMText(text string) {
 	buf := e.spmBuffer[:0]
 	if e.t.spm.spacePrefix && e.afterSpecial {

@@ -6,21 +6,22 @@ import (
 	"unsafe"
 )
 
-// stage is one step of a pre-tokenizer. It cuts each piece of the step before it, and may put
-// a space before it or write it in another alphabet.
+// stage is one step of a pre-tokenizer. It cuts each piece of the stage before it. Some stages also rewrite
+// the piece.
 type stage struct {
 	kind stageKind
 
-	// stageSplit: the scanner, and whether it sees the text as llama.cpp does.
+	// For stageSplit: the scanner, and whether the text must be replaced for llama.cpp's expressions.
 	split   splitter
 	asLlama bool
 
-	// stageMatch: what is found, and what becomes of it and of what stands between.
+	// For stageMatch: the finder of matches, and how pieces are made of matches and the text between.
+	// Invert exchanges matches and text between.
 	finder   finder
 	behavior behavior
 	invert   bool
 
-	// stageMetaspace
+	// For stageMetaspace: when to put ▁ before the text, and whether to cut before each ▁.
 	scheme prependScheme
 	cut    bool
 }
@@ -28,28 +29,29 @@ type stage struct {
 type stageKind uint8
 
 const (
-	stageSplit     stageKind = iota // by a scanner written by hand: pieces cover the text
-	stageMatch                      // by matches, with a behavior
-	stagePrefix                     // a space before a piece that does not begin with one
-	stageMetaspace                  // spaces become ▁, with one before, and begin pieces
-	stageSpell                      // bytes become the characters that stand for them
-	stageUnspell                    // and back, last
+	stageSplit     stageKind = iota // cut with a handwritten scanner
+	stageMatch                      // cut at matches
+	stagePrefix                     // put a space before a piece that does not begin with one
+	stageMetaspace                  // write ▁ for spaces and before the text, and cut before each
+	stageSpell                      // write bytes in the alphabet of ByteLevel
+	stageUnspell                    // undo stageSpell; always the last stage
 )
 
-// finder finds the first match at or after i < len(s): an empty one at the end for none.
+// finder finds the first match at or after i < len(s). It returns an empty match at the end where there is
+// none. M is scratch space for patterns.
 type finder interface {
 	findMatch(m *search, s string, i int) (start, end int)
 }
 
-// behavior is what becomes of matches.
+// behavior is how pieces are made of the matches and the text between them.
 type behavior uint8
 
 const (
-	isolated behavior = iota
-	removed
-	contiguous
-	mergedWithPrevious
-	mergedWithNext
+	isolated           behavior = iota // each match is a piece
+	removed                            // matches are dropped
+	contiguous                         // adjacent matches are one piece
+	mergedWithPrevious                 // a match joins the text before it
+	mergedWithNext                     // a match joins the text after it
 )
 
 var behaviors = map[string]behavior{
@@ -57,15 +59,17 @@ var behaviors = map[string]behavior{
 	"MergedWithNext": mergedWithNext,
 }
 
+// prependScheme is when a Metaspace puts ▁ before a text.
 type prependScheme uint8
 
 const (
-	prependNever prependScheme = iota
-	prependFirst
-	prependAlways
+	prependNever  prependScheme = iota
+	prependFirst                // only at the beginning of the prompt
+	prependAlways               // also after added tokens
 )
 
-// find for a pattern searches on in the text that m has begun, or begins it.
+// findMatch continues the search of s where m has begun it, so that its recorded failures are used. Otherwise
+// it begins the search.
 func (p *pattern) findMatch(m *search, s string, i int) (start, end int) {
 	if i == 0 || m.p != p || m.s != s {
 		m.reset(p, s)
@@ -84,7 +88,7 @@ func (l literal) findMatch(_ *search, s string, i int) (start, end int) {
 	return i + k, i + k + len(l)
 }
 
-// oneOf finds single characters.
+// oneOf finds single characters of a set.
 type oneOf struct{ *charset }
 
 func (c oneOf) findMatch(_ *search, s string, i int) (start, end int) {
@@ -98,7 +102,7 @@ func (c oneOf) findMatch(_ *search, s string, i int) (start, end int) {
 	return len(s), len(s)
 }
 
-// fixedLength finds stretches of so many characters.
+// fixedLength finds pieces of that many characters.
 type fixedLength int
 
 func (n fixedLength) findMatch(_ *search, s string, i int) (start, end int) {
@@ -110,7 +114,7 @@ func (n fixedLength) findMatch(_ *search, s string, i int) (start, end int) {
 	return start, i
 }
 
-// stage cuts s by the first stage and each piece by the rest.
+// runStages cuts s by the first of stages, and each piece by the others. It encodes the final pieces.
 func (e *encoder) runStages(s string, stages []stage) {
 	if len(stages) == 0 {
 		e.encodeWord(s)
@@ -120,12 +124,12 @@ func (e *encoder) runStages(s string, stages []stage) {
 	st, rest := &stages[0], stages[1:]
 	switch st.kind {
 	case stageSplit:
-		seen := s
+		scanned := s
 		if st.asLlama {
-			seen = e.replaceForLlama(s, len(rest))
+			scanned = e.replaceForLlama(s, len(rest))
 		}
 		for i := 0; i < len(s); {
-			j := st.split(seen, i)
+			j := st.split(scanned, i)
 			if len(rest) == 0 {
 				e.encodeWord(s[i:j])
 			} else {
@@ -152,8 +156,9 @@ func (e *encoder) runStages(s string, stages []stage) {
 	}
 }
 
-// rewrite is a text that write writes, in the buffer of the stage that has left more after it:
-// a piece may be rewritten again while the rest of an earlier one is still needed.
+// writeStage returns the text that write appends to the buffer of a stage. StagesLeft, the number of stages
+// after it, identifies the buffer. Each stage needs its own, because a stage still reads the rest of its text
+// while later stages rewrite a piece of it.
 func (e *encoder) writeStage(stagesLeft int, write func([]byte) []byte) string {
 	for len(e.stageBuffers) <= stagesLeft {
 		e.stageBuffers = append(e.stageBuffers, nil)
@@ -163,8 +168,8 @@ func (e *encoder) writeStage(stagesLeft int, write func([]byte) []byte) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// matched cuts s at matches. A part is a match or what stands between two; with invert they
-// change places. Held is a part that waits for its neighbour.
+// splitByMatches cuts s at the matches of st and runs the stages rest on the pieces. A part is a match or the
+// text between two matches. The last part is held back until the next one shows whether they are joined.
 func (e *encoder) splitByMatches(s string, st *stage, rest []stage) {
 	m := e.acquireSearch()
 	heldFrom := 0
@@ -216,7 +221,7 @@ func (e *encoder) splitByMatches(s string, st *stage, rest []stage) {
 	e.releaseSearch(m)
 }
 
-// takeSearch and giveSearch keep one search for each stage that is at work.
+// acquireSearch returns an unused search. Stages are nested, so each running stage needs its own search.
 func (e *encoder) acquireSearch() *search {
 	if n := len(e.searches); n > 0 {
 		m := e.searches[n-1]
@@ -227,12 +232,14 @@ func (e *encoder) acquireSearch() *search {
 	return &search{}
 }
 
+// releaseSearch keeps m for a later acquireSearch.
 func (e *encoder) releaseSearch(m *search) {
 	m.s = ""
 	e.searches = append(e.searches, m)
 }
 
-// metaspace writes ▁ for spaces, puts one before s as the scheme says, and cuts before each.
+// splitMetaspace writes ▁ for each space of s and before s, as the scheme requires. Where st.cut is set it cuts
+// before each ▁. With a folded vocabulary it leaves spaces as they are, because they mean ▁.
 func (e *encoder) splitMetaspace(s string, st *stage, rest []stage) {
 	marked := s[0] == ' ' || strings.HasPrefix(s, lowerBlock)
 	prepend := !marked && (st.scheme == prependAlways || st.scheme == prependFirst && e.first)

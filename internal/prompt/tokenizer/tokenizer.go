@@ -9,32 +9,31 @@ type Tokenizer struct {
 
 	alphabet    *alphabet
 	vocab       *vocabulary
-	chars       *chars // set where symbols are characters, not bytes
+	chars       *chars // nil where symbols are bytes
 	merges      *merges
 	byteIDs     [256]uint32 // the token of each single byte, or none
-	wholePieces idSet       // the tokens that a piece equal to them becomes
-	// ignoreMerges makes a piece that is a token that token.
+	wholePieces idSet       // the tokens that are the encoding of their own text
+	// ignoreMerges makes a piece that equals a token that token, without merging.
 	ignoreMerges bool
 
-	added      *matcher // found in the text as it is
-	normalized *matcher // found in the normalized text
-	addedIDs   map[string]uint32
-	addedBytes map[uint32][]byte
+	added      *matcher          // tokens that are searched for in the unchanged text
+	normalized *matcher          // tokens that are searched for in the normalized text
+	addedIDs   map[string]uint32 // by content
+	addedBytes map[uint32][]byte // what added tokens decode to
 	special    map[uint32]bool
-	skipped    map[uint32]bool // what decoding leaves out with the special tokens
-	byteTokens map[uint32]byte // the tokens like <0xE4>
+	skipped    map[uint32]bool // tokens that decoding without special tokens leaves out
+	byteTokens map[uint32]byte // tokens like <0xE4>
 
-	// longestFirst finds longer added tokens before shorter ones, wherever they stand: for GGUF
-	// files, whose SentencePiece vocabularies have spm too.
+	// longestFirst searches the whole text for longer added tokens before shorter ones, for GGUF files.
 	longestFirst bool
-	spm          *spm
+	spm          *spm // nil but for SentencePiece vocabularies of GGUF files
 
-	before, after []uint32
+	before, after []uint32 // special tokens that engines put around a text
 
 	encoders encoders
 }
 
-// VocabSize is one more than the largest id.
+// VocabSize returns the largest id plus one.
 func (t *Tokenizer) VocabSize() int {
 	size := len(t.vocab.spans)
 	for id := range t.addedBytes {
@@ -43,8 +42,8 @@ func (t *Tokenizer) VocabSize() int {
 	return size
 }
 
-// ID is the id of a token as its file spells it: "<|im_end|>", or "Ġthe" (SentencePiece:
-// "▁the") for " the".
+// ID returns the id of a token in the spelling of its file: "<|im_end|>", or "Ġthe" (SentencePiece: "▁the") for
+// " the".
 func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	id, ok = t.addedIDs[token]
 	if ok {
@@ -54,7 +53,7 @@ func (t *Tokenizer) ID(token string) (id uint32, ok bool) {
 	return id, id != none
 }
 
-// Special reports whether id is a special token, which decoding for people leaves out.
+// Special reports whether id is a special token.
 func (t *Tokenizer) Special(id uint32) bool { return t.special[id] }
 
 // Before returns the special tokens that engines put before a text. A rendered chat has them already.

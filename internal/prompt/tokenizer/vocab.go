@@ -8,18 +8,18 @@ import (
 	"unsafe"
 )
 
-// none is the id of what is not in the vocabulary.
+// none stands for no id: a text or symbol that is not in the vocabulary.
 const none = ^uint32(0)
 
-// vocabulary maps tokens, as the bytes that they stand for, to their ids and back. All bytes
-// are in one arena: a map of strings would cost several times the memory and the load time.
+// vocabulary maps the bytes of tokens to their ids and back. All bytes are in one slice, because a map of
+// strings would need several times the memory and the time to load.
 type vocabulary struct {
 	arena []byte
 	spans []span // by id; a hole has length 0
 	slots []slot // open addressing, a power of two, at most half full
 	count int
-	// odd holds the tokens that are spelled with characters no byte stands for: text never
-	// becomes one of them, but they have ids.
+	// unspellable has the ids of tokens whose spelling contains a character that stands for no byte.
+	// Encoding never produces them.
 	unspellable map[string]uint32
 }
 
@@ -27,10 +27,10 @@ type span struct{ start, size uint32 }
 
 type slot struct{ id, hash uint32 }
 
-// maxID bounds ids: the pair table holds two of them and a rank in 64 bits.
+// maxID bounds ids, because a slot of merges has two of them and a rank in 64 bits.
 const maxID = 1<<20 - 1
 
-// bytes are the bytes of id, which must be one of the vocabulary's.
+// bytesOf returns the bytes of id, which must be in the vocabulary.
 func (v *vocabulary) bytesOf(id uint32) []byte {
 	s := v.spans[id]
 	return v.arena[s.start : s.start+s.size]
@@ -38,7 +38,7 @@ func (v *vocabulary) bytesOf(id uint32) []byte {
 
 func (v *vocabulary) has(id uint32) bool { return int(id) < len(v.spans) && v.spans[id].size > 0 }
 
-// add puts token into the arena under id; index must be called before find.
+// add adds a token. buildIndex must be called after the last one, before any look-up.
 func (v *vocabulary) add(token []byte, id uint32) error {
 	if id > maxID {
 		return fmt.Errorf("id %d is above %d, the largest supported", id, maxID)
@@ -56,7 +56,7 @@ func (v *vocabulary) add(token []byte, id uint32) error {
 	return nil
 }
 
-// index builds the table that find looks in.
+// buildIndex builds the hash table for look-ups.
 func (v *vocabulary) buildIndex() {
 	size := 1 << bits.Len(uint(2*v.count))
 	v.slots = make([]slot, size)
@@ -77,7 +77,7 @@ func (v *vocabulary) buildIndex() {
 	}
 }
 
-// find is the id of token, or none; h is its hash.
+// lookupHashed returns the id of token, or none. H is the hash of token.
 func (v *vocabulary) lookupHashed(token []byte, h uint64) uint32 {
 	mask := len(v.slots) - 1
 	for i := int(h) & mask; ; i = (i + 1) & mask {
@@ -88,7 +88,7 @@ func (v *vocabulary) lookupHashed(token []byte, h uint64) uint32 {
 	}
 }
 
-// isOdd says whether id is of a token that no text becomes.
+// isUnspellable reports whether encoding never produces id.
 func (v *vocabulary) isUnspellable(id uint32) bool {
 	if len(v.unspellable) == 0 {
 		return false
@@ -97,7 +97,7 @@ func (v *vocabulary) isUnspellable(id uint32) bool {
 	return ok && odd == id
 }
 
-// id is the id of a token as the file spells it, or none.
+// idOfSpelling returns the id of a token in the spelling of its file, or none.
 func (v *vocabulary) idOfSpelling(spell *alphabet, token []byte) uint32 {
 	var buf [64]byte
 	b, ok := spell.decode(buf[:0], token)
@@ -138,10 +138,11 @@ func readVocabulary(src []byte, spell *alphabet) (*vocabulary, error) {
 	return v, nil
 }
 
+// lookup returns the id of token, or none.
 func (v *vocabulary) lookup(token []byte) uint32 { return v.lookupHashed(token, hash(token)) }
 
-// hash mixes b by 128-bit multiplications, two words at a time. It is not seeded: what
-// hostile text can do is make cache slots collide, and a collision only costs time.
+// hash returns a hash of b, computed with 128-bit multiplications of two words at a time. It has no random
+// seed: a client can at most cause collisions in the cache of pieces, which only cost time.
 func hash(b []byte) uint64 {
 	const k0, k1 = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
 	h := uint64(len(b)) * k1
@@ -165,5 +166,5 @@ func hash(b []byte) uint64 {
 	return hi ^ lo
 }
 
-// view is s as bytes, which must not be written to.
+// bytesOf returns the memory of s as bytes, which must not be changed.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
