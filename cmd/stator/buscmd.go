@@ -15,6 +15,9 @@ import (
 const busAbout = `Runs the message bus, an embedded NATS server that keeps its data in memory. Any NATS server with
 JetStream can be used instead.`
 
+// anyPort is the number by which NATS chooses a free port. With port 0 it would use 4222.
+const anyPort = -1
+
 func runBus(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "bus", busAbout)
 	at := f.String("listen-address", "127.0.0.1:4222", "`address` for the other parts")
@@ -39,6 +42,9 @@ func runBus(ctx context.Context, env environment, args []string) error {
 		return fmt.Errorf("make a folder for the bus: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	if address.Port == 0 {
+		address.Port = anyPort
+	}
 	e, err := bus.Embed(bus.EmbedConfig{Host: address.IP.String(), Port: address.Port, Dir: filepath.Join(dir, "nats")})
 	if err != nil {
 		return err

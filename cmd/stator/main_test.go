@@ -18,13 +18,13 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stator": main})
 }
 
-// TestScripts runs testdata/script/*.txtar, which call the program as people do. Besides the commands of
+// TestScriptedCommandLines runs testdata/script/*.txtar, which call the program as people do. Besides the commands of
 // testscript there is
 //
 //	exits CODE PROGRAM ARGS...
 //
 // which checks an exit code. Run it with -rewrite to update the files that "cmp" compares with.
-func TestScripts(t *testing.T) {
+func TestScriptedCommandLines(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

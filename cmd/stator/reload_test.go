@@ -30,8 +30,9 @@ func parsed(t *testing.T, text string) *config.Config {
 	return cfg
 }
 
-// A new configuration reaches every part of `stator up`; one that needs a restart reaches none.
-func TestReloadReachesAll(t *testing.T) {
+// TestReloadReachesAllParts checks that a new configuration reaches every part of `stator up`, and that one that
+// needs a restart reaches none.
+func TestReloadReachesAllParts(t *testing.T) {
 	log, reg := slog.New(slog.DiscardHandler), newRegistry()
 	cfg := parsed(t, "models: [{name: sim, path: 'builtin:sim', launch: [{engine: sim, count: 2}]}]")
 	u := &up{flags: &upFlags{set: map[string]bool{}}, cfg: cfg, log: log, reg: reg, dir: t.TempDir()}

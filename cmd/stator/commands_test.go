@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/internal/config"
+)
+
+// runCommand runs a command line with a text as its standard input, and returns what it prints.
+func runCommand(t *testing.T, in string, args ...string) (out string, err error) {
+	t.Helper()
+
+	var printed, complaints bytes.Buffer
+	err = Main(t.Context(), environment{in: strings.NewReader(in), out: &printed, err: &complaints, hard: context.Background()}, args)
+	return printed.String(), err
+}
+
+// TestExplainPrintsThePageOfTheRouter asks an admin port for a decision, or for the newest one, as text and as
+// JSON. An answer of the router that is an error is the error of the command.
+func TestExplainPrintsThePageOfTheRouter(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/gone") {
+			http.Error(w, "decision gone is too old", http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, r.URL.RequestURI())
+	}))
+	defer srv.Close()
+	address := strings.TrimPrefix(srv.URL, "http://")
+
+	for args, want := range map[string]string{
+		"":           "/debug/decisions/latest",
+		"d1":         "/debug/decisions/d1",
+		"d/1 --json": "/debug/decisions/d%2F1?format=json",
+		"--json":     "/debug/decisions/latest?format=json",
+	} {
+		out, err := runCommand(t, "", append([]string{"explain", "--admin-address", address}, strings.Fields(args)...)...)
+		if err != nil || out != want {
+			t.Errorf("explain %s: %v, %q, want %q", args, err, out, want)
+		}
+	}
+
+	if out, err := runCommand(t, "", "explain", "--admin-address", address, "gone"); err == nil || err.Error() != "decision gone is too old" || out != "" {
+		t.Errorf("a refusal: %v, %q", err, out)
+	}
+	if _, err := runCommand(t, "", "explain", "--admin-address", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "is it running, and is 127.0.0.1:1 its --admin-address?") {
+		t.Errorf("no router: %v", err)
+	}
+	if _, err := runCommand(t, "", "explain", "--admin-address", "a b"); err == nil {
+		t.Error("an address with a space is accepted")
+	}
+}
+
+// TestPromptCommandsAnswerLines gives tokenize, render and hash a line each, and checks their errors.
+func TestPromptCommandsAnswerLines(t *testing.T) {
+	template := writeFile(t, "chat.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}")
+	broken := writeFile(t, "broken.jinja", "{% for %}")
+	const chat = `{"model": "sim", "messages": [{"role": "user", "content": "hi"}]}` + "\n"
+
+	for _, c := range []struct {
+		line, in, out, fails string
+	}{
+		{"tokenize", `{"text": "hello"}` + "\n", `{"ids":[`, ""},
+		{"tokenize --model absent", "", "", "model absent does not exist"},
+		{"render", chat, "hi", ""},
+		{"render --template " + template, chat, `{"prompt":"[hi]"}`, ""},
+		{"render --raw --template " + template, `{"messages": [{"content": "a"}, {"content": "b"}]}` + "\n", `{"prompt":"[a][b]"}`, ""},
+		{"render --template absent", "", "", "read template: open absent"},
+		{"render --template " + broken, "", "", broken + ": "},
+		{"hash --block-size 2", `{"tokens": [1, 2, 3]}` + "\n", `"sequence_hashes":[`, ""},
+		{"hash --block-size 0", "", "", "usage"},
+	} {
+		out, err := runCommand(t, c.in, strings.Fields(c.line)...)
+		if c.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%s: %v, want %q", c.line, err, c.fails)
+			}
+			continue
+		}
+		if err != nil || !strings.Contains(out, c.out) {
+			t.Errorf("%s: %v, %s", c.line, err, out)
+		}
+	}
+}
+
+// TestUpFlagsChangeTheFirstModel applies flags of `stator up` to the configuration: a flag that was not given
+// changes nothing, and the configuration with the flags is checked again.
+func TestUpFlagsChangeTheFirstModel(t *testing.T) {
+	folder := t.TempDir()
+	read := func(line string) (*config.Config, error) {
+		flags, err := readUpFlags(environment{out: &bytes.Buffer{}, err: &bytes.Buffer{}}, strings.Fields(line))
+		if err != nil {
+			return nil, err
+		}
+		return flags.config()
+	}
+
+	plain, err := read("")
+	if err != nil || plain.Models[0].Name != "sim" || plain.Models[0].Launch[0].Count != 2 || len(plain.Models[0].Launch[0].Args) == 0 {
+		t.Fatalf("%v, %+v", err, plain)
+	}
+	changed, err := read("--listen-address 127.0.0.1:9 --policy random --workers 3 --decision-log d.jsonl --model-dir " + folder + "/big.gguf --engine llamacpp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := changed.Models[0]
+	if changed.Gateway.Listen != "127.0.0.1:9" || changed.Decisions.Log != "d.jsonl" || first.Router.Policy != "random" {
+		t.Errorf("%+v", changed)
+	}
+	if first.Name != "big" || first.Path != filepath.Join(folder, "big.gguf") {
+		t.Errorf("model %s of %s", first.Name, first.Path)
+	}
+	// The arguments of the default launch are those of another engine.
+	if l := first.Launch[0]; l.Engine != "llamacpp" || l.Count != 3 || len(l.Args) != 0 {
+		t.Errorf("launch %+v", l)
+	}
+
+	file := writeFile(t, "fleet.yaml", remoteFleet)
+	remote, err := read("--config " + file + " --workers 4 --model other")
+	if err != nil || remote.Models[0].Name != "other" || len(remote.Models[0].Launch) != 1 || remote.Models[0].Launch[0].Engine != "sim" {
+		t.Errorf("%v, %+v", err, remote)
+	}
+	if _, err := read("--policy best"); err == nil || !strings.Contains(err.Error(), "with these flags: ") {
+		t.Errorf("an unknown policy: %v", err)
+	}
+}
+
+// TestStaleFoldersAreRemoved removes the folder of a process that has ended, and keeps those of running processes
+// and of other programs.
+func TestStaleFoldersAreRemoved(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Skip(err)
+	}
+	stale := filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-1", ended.Process.Pid))
+	kept := []string{
+		filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-1", os.Getpid())),
+		filepath.Join(os.TempDir(), "stator-1x-2"), // not a process id
+	}
+	for _, dir := range append(kept, stale) {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	removeStaleFolders(slog.New(slog.DiscardHandler))
+
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", stale, err)
+	}
+	for _, dir := range kept {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestConsolePrintsProgress checks the lines that a person sees while `stator up` starts and stops: the models with
+// their workers, parts that are ready or waited for, and requests to try.
+func TestConsolePrintsProgress(t *testing.T) {
+	cfg, err := config.Parse([]byte(strings.Replace(remoteFleet, "127.0.0.1:0", "0.0.0.0:8080", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Models[0].Launch = []config.Launch{{Engine: "sim", Count: 2}}
+	var out bytes.Buffer
+	c := newConsole(&out)
+	c.title(cfg)
+	c.ready("bus", "in this process")
+	c.waiting("workers", errors.New("1 of 2 ready"))
+	c.invite(cfg, "127.0.0.1:9999")
+	c.stopping(context.Background())
+	c.stopped()
+
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	c.stopping(ended) // the second Ctrl-C: there is nothing more to wait for
+
+	for want, times := range map[string]int{
+		"stator up: gateway http://0.0.0.0:8080\n":                         1,
+		"  model sim (builtin:sim), policy kv: 2 × sim, 1 from the file\n": 1,
+		"in this process\n":                                     1,
+		"workers  still waiting: 1 of 2 ready\n":                1,
+		"curl -s http://127.0.0.1:8080/v1/chat/completions":     1,
+		"  bin/stator explain --admin-address 127.0.0.1:9999\n": 1,
+		"\nstopping: running requests may end first":            1,
+		"stopped\n": 1,
+	} {
+		if n := strings.Count(out.String(), want); n != times {
+			t.Errorf("%q is printed %d times in\n%s", want, n, &out)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/internal/testkit"
+)
+
+// startedCommand is a command that runs in this process until stop is called or the test ends.
+type startedCommand struct {
+	log  *testkit.Log
+	stop func() error // asks the command to stop, and returns its result
+}
+
+// startCommand runs a command line and waits until its log has a text.
+func startCommand(t *testing.T, until string, args ...string) *startedCommand {
+	t.Helper()
+
+	log := &testkit.Log{}
+	log.PrintOnFailure(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	env := environment{in: strings.NewReader(""), out: log, err: log, hard: context.Background()}
+	result := make(chan error, 1)
+	go func() { result <- Main(ctx, env, args) }()
+
+	stopped := false
+	c := &startedCommand{log: log}
+	c.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-result
+	}
+	t.Cleanup(func() { _ = c.stop() })
+
+	testkit.Eventually(t, "the log of "+args[0]+" has "+until, func() bool { return log.Contains(until) })
+	return c
+}
+
+// match returns the part of the log that the group of a pattern matches.
+func (c *startedCommand) match(t *testing.T, pattern string) string {
+	t.Helper()
+
+	found := regexp.MustCompile(pattern).FindStringSubmatch(c.log.String())
+	if found == nil {
+		t.Fatalf("no %s in the log", pattern)
+	}
+	return found[1]
+}
+
+// page returns a page of the command's admin port.
+func (c *startedCommand) page(t *testing.T, path string) string {
+	t.Helper()
+
+	resp, err := http.Get("http://" + c.match(t, `admin=(\S+)`) + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// writeFile writes a file in a new folder and returns its path.
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// remoteFleet is a configuration whose only worker has no engine.
+const remoteFleet = `
+apiVersion: stator.dev/v1alpha1
+kind: Stator
+gateway: {listen: "127.0.0.1:0"}
+models:
+- name: sim
+  path: builtin:sim
+  workers: [{name: a, address: "127.0.0.1:1"}]
+`
+
+// TestPartsOfAClusterServeAndStop starts each part as a process of a cluster does: with a file, an admin port
+// and the bus of `stator bus`. Each serves its metrics, and ends without an error when it is asked to stop.
+func TestPartsOfAClusterServeAndStop(t *testing.T) {
+	file := writeFile(t, "fleet.yaml", remoteFleet)
+	sockets := t.TempDir()
+	bus := startCommand(t, "serving", "bus", "--listen-address", "127.0.0.1:0")
+	url := bus.match(t, `url=(\S+)`)
+
+	for name, args := range map[string][]string{
+		"planner": nil,
+		"agent":   {"--node", "n1"},
+		"xds":     {"--listen-address", "unix://" + filepath.Join(sockets, "xds")},
+		"extproc": {"--listen-address", "unix://" + filepath.Join(sockets, "extproc")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			part := startCommand(t, "part="+name, append([]string{name, "--config", file, "--bus", url, "--admin-address", "127.0.0.1:0"}, args...)...)
+			if page := part.page(t, "/metrics"); !strings.Contains(page, "stator_build_info{") {
+				t.Errorf("metrics without those of the program:\n%s", page)
+			}
+			if err := part.stop(); err != nil || !part.log.Contains("msg=stopped part="+name) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+
+	if err := bus.stop(); err != nil || !bus.log.Contains("msg=stopped part=bus") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRouterAndControlPlaneNeedNoBus starts both with the workers of the file alone: the control plane has the
+// configured worker, and the router serves on a socket.
+func TestRouterAndControlPlaneNeedNoBus(t *testing.T) {
+	file := writeFile(t, "fleet.yaml", remoteFleet)
+	sockets := t.TempDir()
+
+	control := startCommand(t, "part=xds", "xds", "--config", file, "--admin-address", "127.0.0.1:0",
+		"--listen-address", "unix://"+filepath.Join(sockets, "xds"))
+	if page := control.page(t, "/debug/fleet"); !strings.Contains(page, "127.0.0.1:1") {
+		t.Errorf("no configured worker in\n%s", page)
+	}
+
+	socket := filepath.Join(sockets, "extproc")
+	router := startCommand(t, "part=extproc", "extproc", "--config", file, "--admin-address", "127.0.0.1:0",
+		"--listen-address", "unix://"+socket, "--decision-log", filepath.Join(sockets, "decisions.jsonl"))
+	testkit.Eventually(t, "the router serves on its socket", func() bool {
+		_, err := os.Stat(socket)
+		return err == nil
+	})
+
+	for name, c := range map[string]*startedCommand{"control plane": control, "router": router} {
+		if err := c.stop(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPartsRefuseWhatTheyCannotUse checks errors that are found before a part serves: taken or malformed
+// addresses, a wrong flag of the log, and an Envoy that is not there.
+func TestPartsRefuseWhatTheyCannotUse(t *testing.T) {
+	file := writeFile(t, "fleet.yaml", remoteFleet)
+	taken := startCommand(t, "serving", "bus", "--listen-address", "127.0.0.1:0")
+	address := strings.TrimPrefix(taken.match(t, `url=(\S+)`), "nats://")
+
+	for _, c := range []struct {
+		line, want string
+	}{
+		{"bus --listen-address " + address, "is taken by another program"},
+		{"xds --config " + file + " --admin-address " + address, "choose another address with --admin-address"},
+		{"xds --config " + file + " --admin-address 127.0.0.1:0 --listen-address " + address, "choose another address with --listen-address"},
+		{"extproc --config " + file + " --admin-address 127.0.0.1:0 --listen-address " + address, "choose another address with --listen-address"},
+		{"extproc --config " + file + " --admin-address 127.0.0.1:0 --log-level loud", `--log-level is "loud"`},
+		{"sim --listen-address nowhere", "start engine sim: listen for HTTP: "},
+		{"up --envoy absent", "absent"},
+	} {
+		var out bytes.Buffer
+		err := Main(t.Context(), environment{out: &out, err: &out, hard: t.Context()}, strings.Fields(c.line))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("stator %s: %v, want %q", c.line, err, c.want)
+		}
+	}
+}
+
+// TestSimulatedEngineServesAndStops starts `stator sim` with event sockets and reads its models under both names.
+func TestSimulatedEngineServesAndStops(t *testing.T) {
+	engine := startCommand(t, "address=", "sim", "--listen-address", "127.0.0.1:0", "--model", "big", "--alias", "small",
+		"--kv-events", "tcp://127.0.0.1:0", "--kv-replay", "tcp://127.0.0.1:0", "--engine-speedup", "100")
+	url := "http://" + engine.match(t, `address=(\S+)`) + "/v1/models"
+
+	var body []byte
+	testkit.Eventually(t, "the engine answers", func() bool {
+		resp, err := http.Get(url)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err = io.ReadAll(resp.Body)
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	if text := string(body); !strings.Contains(text, `"id":"big"`) || !strings.Contains(text, `"id":"small"`) {
+		t.Errorf("models: %s", text)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if err := engine.stop(); err != nil {
+		t.Error(err)
+	}
+}
