@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// benchTexts are 64 prompts of about 16 KB: agent sessions from the folder of traces beside
-// the repository where it is there, else the sources of this package.
+// benchTexts returns 64 prompts of about 16 KB. They come from the agent sessions in the folder of traces
+// beside the repository where it exists, else from the sources of this package.
 func benchTexts(b *testing.B) []string {
 	var all strings.Builder
 	files, _ := filepath.Glob("../../../../shared/traces/agent/*/*.jsonl")
@@ -42,7 +42,7 @@ func benchTexts(b *testing.B) []string {
 	return texts
 }
 
-// benchModel is the vocabulary at $STATOR_BENCH_MODEL/tokenizer.json, else the simulator's.
+// benchModel loads $STATOR_BENCH_MODEL/tokenizer.json, or the simulator's vocabulary where that is not set.
 func benchModel(b *testing.B) *Tokenizer {
 	dir := os.Getenv("STATOR_BENCH_MODEL")
 	if dir == "" {
@@ -59,8 +59,8 @@ func benchModel(b *testing.B) *Tokenizer {
 	return tok
 }
 
-// BenchmarkEncode: how fast is English with code in it, with nothing remembered (cold: the
-// cache begins empty for every 64 prompts) and after one pass (warm)?
+// BenchmarkEncode measures encoding of English with code. With cache=cold the cache is emptied before every
+// 64 prompts; with cache=warm it is full.
 //
 //	go test -run - -bench Encode -cpu 1 -count 6 ./internal/prompt/tokenizer | benchstat -col /cache -
 func BenchmarkEncode(b *testing.B) {
@@ -89,7 +89,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad: how long does a vocabulary take to load, and how much memory does it keep?
+// BenchmarkLoad measures the time to load a vocabulary and the memory that it keeps.
 //
 //	STATOR_BENCH_MODEL=DIR go test -run - -bench Load ./internal/prompt/tokenizer
 func BenchmarkLoad(b *testing.B) {
@@ -121,8 +121,7 @@ func BenchmarkLoad(b *testing.B) {
 	runtime.KeepAlive(src)
 }
 
-// BenchmarkSplit: what does an expression cost that is run as it is, beside the same one written
-// by hand?
+// BenchmarkSplit compares an expression that type pattern runs with its handwritten scanner.
 //
 //	go test -run - -bench Split -count 6 ./internal/prompt/tokenizer | benchstat -col /by -
 func BenchmarkSplit(b *testing.B) {

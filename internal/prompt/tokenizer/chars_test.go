@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// charsModel is a random model whose symbols are characters, as it stands in a file.
+// charsModel is the model of a tokenizer.json whose symbols are characters.
 type charsModel struct {
 	Type         string         `json:"type"`
 	Vocab        map[string]int `json:"vocab"`
@@ -22,6 +22,7 @@ type charsModel struct {
 	IgnoreMerges bool           `json:"ignore_merges"`
 }
 
+// randomCharsModel returns a random vocabulary with random merges and settings.
 func randomCharsModel(r *rand.Rand) *charsModel {
 	m := &charsModel{Type: "BPE", Vocab: map[string]int{}, Merges: [][2]string{}, Fuse: r.IntN(2) == 0, ByteFallback: r.IntN(3) > 0, IgnoreMerges: r.IntN(4) == 0}
 	add := func(token string) {
@@ -56,9 +57,9 @@ func randomCharsModel(r *rand.Rand) *charsModel {
 	return m
 }
 
-// plain is the reference's rule itself: symbols of the whole word, the pair of lowest rank
-// joined until none is left, no cuts and no caches.
-func (m *charsModel) plain(word string) (ids []int) {
+// encodePlainly encodes a word by the rule of the reference: it joins the pair of the lowest rank in the whole
+// word until no pair can be joined. It neither cuts nor caches.
+func (m *charsModel) encodePlainly(word string) (ids []int) {
 	if id, ok := m.Vocab[word]; ok && m.IgnoreMerges {
 		return []int{id}
 	}
@@ -113,7 +114,7 @@ func (m *charsModel) plain(word string) (ids []int) {
 	}
 }
 
-// TestCharsAgreeWithPlainRule: cutting, caching and folding give the result of the plain rule, on random models.
+// TestCharsAgreeWithPlainRule checks on random models that cutting, caching and folding do not change ids.
 func TestCharsAgreeWithPlainRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	letters := []rune("abbcé▁ 你<xß\n")
@@ -142,7 +143,7 @@ func TestCharsAgreeWithPlainRule(t *testing.T) {
 				word = strings.ReplaceAll(word, " ", lowerBlock)
 			}
 			var want []uint32
-			for _, id := range m.plain(word) {
+			for _, id := range m.encodePlainly(word) {
 				want = append(want, uint32(id))
 			}
 			if got := tok.Encode(nil, string(text)); !slices.Equal(got, want) {
@@ -152,8 +153,8 @@ func TestCharsAgreeWithPlainRule(t *testing.T) {
 	}
 }
 
-// TestHostileCharsAreLinear: a text of one character, of pairs that join and of unknown ones
-// ends within the test's time.
+// TestHostileCharsAreLinear checks that long texts of one character, of joined pairs and of unknown characters
+// are encoded within the time of the test.
 func TestHostileCharsAreLinear(t *testing.T) {
 	for _, c := range referenceCases(t) {
 		tok, err := Load(c.Model)

@@ -7,22 +7,23 @@ import (
 	"testing"
 )
 
-// TestSegmentsEncodeLikeTheWhole: a text that is encoded segment by segment has the ids of the whole, whatever spaces the
-// added tokens remove. A longer text is cut like its beginning, apart from the last segment.
+// TestSegmentsEncodeLikeTheWhole checks that encoding a text by segments gives the ids of the whole text, with
+// added tokens that strip white space in all ways. It also checks that a longer text has the same segments,
+// except for the last one.
 func TestSegmentsEncodeLikeTheWhole(t *testing.T) {
 	v := newSPMVocabulary()
 	for _, special := range []string{"<a>", "<a><b>", "a><b><", "<l>", "><"} {
 		v.add(special, 0, typeControl)
 	}
 	for name, src := range map[string][]byte{
-		"flags": small(t, flagged),
+		"flags": smallFile(t, addFlaggedTokens),
 		// The beginning of a text is treated apart.
-		"first": small(t, func(file map[string]any) {
-			flagged(file)
+		"first": smallFile(t, func(file map[string]any) {
+			addFlaggedTokens(file)
 			file["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
 				map[string]any{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true}, file["pre_tokenizer"]}}
 		}),
-		"gguf": v.file(true), // and so is what follows a token; longer tokens come first
+		"gguf": v.ggufBytes(true), // and so is what follows a token; longer tokens come first
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "gguf" {
@@ -38,6 +39,7 @@ func TestSegmentsEncodeLikeTheWhole(t *testing.T) {
 	}
 }
 
+// testSegments compares segments with whole texts for random texts of words, spaces and added tokens.
 func testSegments(t *testing.T, tok *Tokenizer) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -49,24 +51,25 @@ func testSegments(t *testing.T, tok *Tokenizer) {
 		for range r.IntN(12) {
 			b.WriteString(parts[r.IntN(len(parts))])
 		}
-		text, least := b.String(), r.IntN(8)
-		got, ends := segmented(tok, text, least)
+		text, minBytes := b.String(), r.IntN(8)
+		got, ends := encodeSegments(tok, text, minBytes)
 		if want := tok.Encode(nil, text); !slices.Equal(got, want) {
-			t.Fatalf("seed %d: %q in parts of %d: %d, want %d, cut at %d", seed, text, least, got, want, ends)
+			t.Fatalf("seed %d: %q in parts of %d: %d, want %d, cut at %d", seed, text, minBytes, got, want, ends)
 		}
 		cuts += max(0, len(ends)-1)
-		if _, longer := segmented(tok, text+parts[r.IntN(len(parts))], least); len(ends) > 1 && !slices.Equal(longer[:len(ends)-1], ends[:len(ends)-1]) {
+		if _, longer := encodeSegments(tok, text+parts[r.IntN(len(parts))], minBytes); len(ends) > 1 && !slices.Equal(longer[:len(ends)-1], ends[:len(ends)-1]) {
 			t.Fatalf("seed %d: %q is cut at %d, continued at %d", seed, text, ends, longer)
 		}
 	}
 	if cuts < 1000 {
-		t.Errorf("%d cuts in all: the texts show nothing", cuts)
+		t.Errorf("only %d cuts in all texts: the test shows nothing", cuts)
 	}
 }
 
-func segmented(tok *Tokenizer, text string, least int) (ids []uint32, ends []int) {
+// encodeSegments encodes text by segments, and returns the ids and the ends of the segments.
+func encodeSegments(tok *Tokenizer, text string, minBytes int) (ids []uint32, ends []int) {
 	for done := 0; done < len(text); {
-		n := tok.Segment(text[done:], least)
+		n := tok.Segment(text[done:], minBytes)
 		ids = tok.Encode(ids, text[done:done+n])
 		done += n
 		ends = append(ends, done)
@@ -74,9 +77,9 @@ func segmented(tok *Tokenizer, text string, least int) (ids []uint32, ends []int
 	return ids, ends
 }
 
-// TestSegmentEndsAtTokens shows where texts are cut, and where not.
+// TestSegmentEndsAtTokens checks at which added tokens a text is cut.
 func TestSegmentEndsAtTokens(t *testing.T) {
-	tok, err := Load(small(t, flagged))
+	tok, err := Load(smallFile(t, addFlaggedTokens))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +91,7 @@ func TestSegmentEndsAtTokens(t *testing.T) {
 	} {
 		var parts []string
 		last := 0
-		_, ends := segmented(tok, c.text, 1)
+		_, ends := encodeSegments(tok, c.text, 1)
 		for _, end := range ends {
 			parts = append(parts, c.text[last:end])
 			last = end

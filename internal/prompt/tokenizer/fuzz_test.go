@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzEncode: a byte-level vocabulary loses nothing, so that text comes back from its ids; and
-// text between special tokens is encoded independently of them.
+// FuzzEncode checks that decoding the ids of a text gives the text, for a byte-level vocabulary. It also checks
+// that text beside a special token is encoded independently of it.
 func FuzzEncode(f *testing.F) {
 	tok := sim(f)
 	end, _ := tok.ID("<|im_end|>")
@@ -16,7 +16,7 @@ func FuzzEncode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		ids := tok.Encode(nil, s)
 		if got := string(tok.AppendDecode(nil, ids...)); got != s {
-			t.Errorf("%q comes back as %q", s, got)
+			t.Errorf("%q is decoded to %q", s, got)
 		}
 		twice := tok.Encode(nil, s+"<|im_end|>"+s)
 		if !utf8.ValidString(s) {
@@ -34,10 +34,10 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// FuzzLoad: a file is loaded or refused, never half of it, and what was loaded can be used.
+// FuzzLoad checks that Load returns either a usable tokenizer or an error.
 func FuzzLoad(f *testing.F) {
-	f.Add(small(f, nil))
-	f.Add(small(f, flagged))
+	f.Add(smallFile(f, nil))
+	f.Add(smallFile(f, addFlaggedTokens))
 	for _, c := range referenceCases(f) {
 		f.Add([]byte(c.Model))
 	}

@@ -18,7 +18,7 @@ type ggufFile struct {
 	pairs int
 }
 
-func (f *ggufFile) put(v any) {
+func (f *ggufFile) writeValue(v any) {
 	if s, ok := v.(string); ok {
 		_ = binary.Write(f, binary.LittleEndian, uint64(len(s)))
 		f.WriteString(s)
@@ -27,48 +27,48 @@ func (f *ggufFile) put(v any) {
 	_ = binary.Write(f, binary.LittleEndian, v)
 }
 
-func (f *ggufFile) pair(key string, v any) {
+func (f *ggufFile) addPair(key string, v any) {
 	f.pairs++
-	f.put(key)
+	f.writeValue(key)
 	array := func(kind uint32, n int) {
-		f.put(uint32(ggufArray))
-		f.put(kind)
-		f.put(uint64(n))
+		f.writeValue(uint32(ggufArray))
+		f.writeValue(kind)
+		f.writeValue(uint64(n))
 	}
 	switch v := v.(type) {
 	case string:
-		f.put(uint32(ggufString))
-		f.put(v)
+		f.writeValue(uint32(ggufString))
+		f.writeValue(v)
 	case bool:
-		f.put(uint32(7))
-		f.put(v)
+		f.writeValue(uint32(7))
+		f.writeValue(v)
 	case uint32:
-		f.put(uint32(4))
-		f.put(v)
+		f.writeValue(uint32(4))
+		f.writeValue(v)
 	case []string:
 		array(ggufString, len(v))
 		for _, s := range v {
-			f.put(s)
+			f.writeValue(s)
 		}
 	case []float32:
 		array(ggufFloat32, len(v))
-		f.put(v)
+		f.writeValue(v)
 	case []int32:
 		array(ggufInt32, len(v))
-		f.put(v)
+		f.writeValue(v)
 	}
 }
 
-func (f *ggufFile) file() []byte {
+func (f *ggufFile) encoded() []byte {
 	var head ggufFile
 	head.WriteString("GGUF")
-	head.put(uint32(3))
-	head.put(uint64(0))
-	head.put(uint64(f.pairs))
+	head.writeValue(uint32(3))
+	head.writeValue(uint64(0))
+	head.writeValue(uint64(f.pairs))
 	return append(head.Bytes(), f.Bytes()...)
 }
 
-// spmVocabulary is bytes, specials, and tokens with scores.
+// spmVocabulary is a SentencePiece vocabulary: special tokens, the bytes, and tokens with scores.
 type spmVocabulary struct {
 	tokens []string
 	scores []float32
@@ -92,17 +92,17 @@ func (v *spmVocabulary) add(token string, score float32, kind int32) {
 	}
 }
 
-func (v *spmVocabulary) file(prefix bool) []byte {
+func (v *spmVocabulary) ggufBytes(prefix bool) []byte {
 	f := &ggufFile{}
-	f.pair("general.architecture", "test")
-	f.pair("test.context_length", uint32(4096))
-	f.pair("tokenizer.ggml.model", "llama")
-	f.pair("tokenizer.ggml.tokens", v.tokens)
-	f.pair("tokenizer.ggml.scores", v.scores)
-	f.pair("tokenizer.ggml.token_type", v.types)
-	f.pair("tokenizer.ggml.bos_token_id", uint32(1))
-	f.pair("tokenizer.ggml.add_space_prefix", prefix)
-	return f.file()
+	f.addPair("general.architecture", "test")
+	f.addPair("test.context_length", uint32(4096))
+	f.addPair("tokenizer.ggml.model", "llama")
+	f.addPair("tokenizer.ggml.tokens", v.tokens)
+	f.addPair("tokenizer.ggml.scores", v.scores)
+	f.addPair("tokenizer.ggml.token_type", v.types)
+	f.addPair("tokenizer.ggml.bos_token_id", uint32(1))
+	f.addPair("tokenizer.ggml.add_space_prefix", prefix)
+	return f.encoded()
 }
 
 func loadGGUF(t testing.TB, src []byte) *GGUF {
@@ -114,9 +114,10 @@ func loadGGUF(t testing.TB, src []byte) *GGUF {
 	return g
 }
 
-// plainSPM is the rule itself on texts: join the neighbours whose joined text is the token of
-// the best score, the leftmost first, until there are none; spell what is no token in bytes.
-func (v *spmVocabulary) plainSPM(text string) (ids []uint32) {
+// encodePlainly encodes text by the rule of SentencePiece: it joins the neighbours whose joined text is the
+// token of the best score, the leftmost first, until no neighbours form a token. Other characters become
+// bytes.
+func (v *spmVocabulary) encodePlainly(text string) (ids []uint32) {
 	var parts []string
 	for _, r := range strings.ReplaceAll(text, " ", lowerBlock) {
 		parts = append(parts, string(r))
@@ -145,7 +146,7 @@ func (v *spmVocabulary) plainSPM(text string) (ids []uint32) {
 	return ids
 }
 
-// TestSPMAgreesWithPlainRule: the encoder gives the result of the plain rule, on random vocabularies with equal scores.
+// TestSPMAgreesWithPlainRule compares the encoder with encodePlainly, on random vocabularies with equal scores.
 func TestSPMAgreesWithPlainRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	letters := []string{"a", "b", "c", "é", lowerBlock, "你", "z"}
@@ -159,29 +160,29 @@ func TestSPMAgreesWithPlainRule(t *testing.T) {
 			}
 			v.add(token, float32(r.IntN(12)), typeNormal)
 		}
-		tok := loadGGUF(t, v.file(false)).Tokenizer
+		tok := loadGGUF(t, v.ggufBytes(false)).Tokenizer
 		for range 60 {
 			text := ""
 			for range 1 + r.IntN(70) {
 				text += strings.ReplaceAll(letters[r.IntN(len(letters))], lowerBlock, " ")
 			}
-			if got, want := tok.Encode(nil, text), v.plainSPM(text); !slices.Equal(got, want) {
+			if got, want := tok.Encode(nil, text), v.encodePlainly(text); !slices.Equal(got, want) {
 				t.Fatalf("%q: %d, want %d", text, got, want)
 			}
 			if got := string(tok.AppendDecode(nil, tok.Encode(nil, text)...)); got != text {
-				t.Fatalf("%q comes back as %q", text, got)
+				t.Fatalf("%q is decoded to %q", text, got)
 			}
 		}
 	}
 }
 
-// TestSpecialsLongestFirst: llama.cpp finds longer special tokens first, wherever they stand.
+// TestSpecialsLongestFirst checks that longer special tokens are found first in the whole text, as in llama.cpp.
 func TestSpecialsLongestFirst(t *testing.T) {
 	v := newSPMVocabulary()
 	for i, s := range []string{"[ab]", "b][cde]", "[cd", "xx", "xxxx"} {
 		v.add(s, 0, []int32{typeControl, typeUser}[i%2])
 	}
-	tok := loadGGUF(t, v.file(false)).Tokenizer
+	tok := loadGGUF(t, v.ggufBytes(false)).Tokenizer
 	for text, want := range map[string][]string{
 		"[ab][cd": {"[ab]", "[cd"}, "[ab][cde]": {"[", "a", "b][cde]"}, "xxxxxxx": {"xxxx", "xx", "x"}, "<s>xx": {"<s>", "xx"},
 	} {
@@ -195,44 +196,44 @@ func TestSpecialsLongestFirst(t *testing.T) {
 	}
 }
 
-// TestLoadGGUFReadsTheInputSide: vocabulary, template, context length and special tokens come from the file.
+// TestLoadGGUFReadsTheInputSide checks the vocabulary, template, context length and special tokens of a file.
 func TestLoadGGUFReadsTheInputSide(t *testing.T) {
 	v := newSPMVocabulary()
 	v.add(lowerBlock+"a", 1, typeNormal)
-	g := loadGGUF(t, v.file(true))
+	g := loadGGUF(t, v.ggufBytes(true))
 	if g.ContextLength != 4096 || g.Tokens["bos_token"] != "<s>" || !slices.Equal(g.Tokenizer.Before(), []uint32{1}) || len(g.Tokenizer.After()) != 0 {
 		t.Errorf("%+v, before %d", g, g.Tokenizer.Before())
 	}
-	// A space is put before the text at the beginning and behind special tokens.
+	// A space is put before the text at the beginning and after special tokens.
 	id, _ := g.Tokenizer.ID(lowerBlock + "a")
 	if got, want := g.Tokenizer.Encode(nil, "a<s>a"), []uint32{id, 1, id}; !slices.Equal(got, want) {
 		t.Errorf("%d, want %d", got, want)
 	}
-	for says, edit := range map[string]func(*spmVocabulary, *ggufFile){
-		"type \"bert\" is not supported": func(_ *spmVocabulary, f *ggufFile) { f.pair("tokenizer.ggml.model", "bert") },
-		"Phi-3":                          func(_ *spmVocabulary, f *ggufFile) { f.pair("general.name", "Phi-3 mini") },
-		"259 tokens, 0 scores":           func(v *spmVocabulary, f *ggufFile) { f.pair("tokenizer.ggml.tokens", v.tokens) },
+	for message, edit := range map[string]func(*spmVocabulary, *ggufFile){
+		"type \"bert\" is not supported": func(_ *spmVocabulary, f *ggufFile) { f.addPair("tokenizer.ggml.model", "bert") },
+		"Phi-3":                          func(_ *spmVocabulary, f *ggufFile) { f.addPair("general.name", "Phi-3 mini") },
+		"259 tokens, 0 scores":           func(v *spmVocabulary, f *ggufFile) { f.addPair("tokenizer.ggml.tokens", v.tokens) },
 	} {
 		f := &ggufFile{}
-		f.pair("tokenizer.ggml.model", "llama")
+		f.addPair("tokenizer.ggml.model", "llama")
 		edit(newSPMVocabulary(), f)
-		src := f.file()
-		if _, err := LoadGGUF(bytes.NewReader(src), int64(len(src))); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
+		src := f.encoded()
+		if _, err := LoadGGUF(bytes.NewReader(src), int64(len(src))); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%v, want %q", err, message)
 		}
 	}
 }
 
-// FuzzLoadGGUF: a file is loaded or refused, in memory that its size bounds, and what was
-// loaded encodes and decodes.
+// FuzzLoadGGUF checks that LoadGGUF returns either a usable tokenizer or an error, with memory bounded by the
+// size of the file.
 func FuzzLoadGGUF(f *testing.F) {
 	v := newSPMVocabulary()
-	f.Add(v.file(true))
+	f.Add(v.ggufBytes(true))
 	v.add("ab", 2, typeNormal)
 	v.add("<x>", 2, typeUser)
-	f.Add(v.file(false))
-	f.Add(bpeFile("llama-bpe", "h e", "Ġ he").file())
-	f.Add(bpeFile("gpt-4o", "a b").file())
+	f.Add(v.ggufBytes(false))
+	f.Add(bpeFile("llama-bpe", "h e", "Ġ he").encoded())
+	f.Add(bpeFile("gpt-4o", "a b").encoded())
 	f.Add([]byte("GGUF\x03\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		g, err := LoadGGUF(bytes.NewReader(src), int64(len(src)))

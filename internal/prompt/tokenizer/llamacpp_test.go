@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestLlamaSplitters compares the scanners that only GGUF files have with the expressions that
-// llama.cpp runs.
+// TestLlamaSplitters compares the scanners that only GGUF files use with the expressions of llama.cpp.
 func TestLlamaSplitters(t *testing.T) {
 	const word = `[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+%[1]s|[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))+((?=[\p{L}])([^A-Z]))*%[1]s|`
 	const rest = `| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -42,27 +41,27 @@ func TestLlamaSplitters(t *testing.T) {
 	}
 }
 
-// TestLlamaCharacterReplacement: a text is replaced character by character, by characters of the same length, and only where
-// llama.cpp does it.
+// TestLlamaCharacterReplacement checks that characters are replaced only where llama.cpp treats them otherwise,
+// and by characters of the same length.
 func TestLlamaCharacterReplacement(t *testing.T) {
 	e := newEncoder(sim(t))
 	for s, want := range map[string]string{
 		"don't ſ\xff\xc5": "don't ß\xff\xc5", "\u1c89\u0301\U000105c0x": "\uffff\u0301\U0001ffffx", "中文 \u0377 é": "中文 \u0377 é", "": "",
 	} {
 		if got := e.replaceForLlama(s, 0); got != want {
-			t.Errorf("%q is seen as %q, want %q", s, got, want)
+			t.Errorf("%q becomes %q, want %q", s, got, want)
 		}
 	}
 	for _, run := range addedIn16 {
 		for _, r := range run {
 			if c := classOf(replacement(r)); c != 0 || len(string(replacement(r))) != len(string(r)) {
-				t.Errorf("%U is seen as %U", r, replacement(r))
+				t.Errorf("%U becomes %U, want an unassigned character of the same length", r, replacement(r))
 			}
 		}
 	}
 }
 
-// bpeFile is a GGUF file of the bytes, the two special tokens and what merges make of them.
+// bpeFile returns a GGUF file with the bytes, two special tokens, and the results of merges as tokens.
 func bpeFile(pre string, merges ...string) *ggufFile {
 	tokens := []string{"<|im_end|>", "<user>"}
 	types := []int32{typeControl, typeUser}
@@ -73,23 +72,23 @@ func bpeFile(pre string, merges ...string) *ggufFile {
 		tokens = append(tokens, strings.ReplaceAll(m, " ", ""))
 	}
 	f := &ggufFile{}
-	f.pair("tokenizer.ggml.model", "gpt2")
+	f.addPair("tokenizer.ggml.model", "gpt2")
 	if pre != "" {
-		f.pair("tokenizer.ggml.pre", pre)
+		f.addPair("tokenizer.ggml.pre", pre)
 	}
-	f.pair("tokenizer.ggml.tokens", tokens)
-	f.pair("tokenizer.ggml.merges", merges)
+	f.addPair("tokenizer.ggml.tokens", tokens)
+	f.addPair("tokenizer.ggml.merges", merges)
 	for len(types) < len(tokens) {
 		types = append(types, typeNormal)
 	}
-	f.pair("tokenizer.ggml.token_type", types)
+	f.addPair("tokenizer.ggml.token_type", types)
 	return f
 }
 
-// TestGGUFByteTokens: the tokens of single bytes are found by their names.
+// TestGGUFByteTokens checks the ids of byte-level vocabularies with several pre-tokenizers.
 func TestGGUFByteTokens(t *testing.T) {
 	merges := []string{"h e", "Ġ he", "l l", "he l", "1 2", "12 3"}
-	g := loadGGUF(t, bpeFile("llama-bpe", merges...).file())
+	g := loadGGUF(t, bpeFile("llama-bpe", merges...).encoded())
 	tok := g.Tokenizer
 	for text, want := range map[string][]string{
 		" hello": {" he", "ll", "o"}, "<user>hel<|im_end|>": {"<user>", "hel", "<|im_end|>"}, "12312": {"123", "12"}, "é": {"\xc3", "\xa9"},
@@ -103,44 +102,46 @@ func TestGGUFByteTokens(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	// llama.cpp begins a text with token 11 where a file of this kind names none.
+	// llama.cpp begins a text with token 11 where such a file names no token for that.
 	if !slices.Equal(tok.Before(), []uint32{11}) || !tok.Special(0) || tok.Special(1) {
 		t.Errorf("before %d", tok.Before())
 	}
-	if one := loadGGUF(t, bpeFile("qwen2", merges...).file()).Tokenizer; len(one.Before()) != 0 || len(one.Encode(nil, "123")) != 3 {
+	if one := loadGGUF(t, bpeFile("qwen2", merges...).encoded()).Tokenizer; len(one.Before()) != 0 || len(one.Encode(nil, "123")) != 3 {
 		t.Errorf("qwen2: before %d, 123 is %d", one.Before(), one.Encode(nil, "123"))
 	}
 }
 
-// TestGGUFByteTokensMissing: a vocabulary without a token for each byte is refused.
-func TestGGUFByteTokensMissing(t *testing.T) {
+// TestLoadGGUFBytePairErrors checks the errors for byte-level vocabularies that are not supported.
+func TestLoadGGUFBytePairErrors(t *testing.T) {
 	bad := bpeFile("qwen2", "h e")
-	bad.pair("tokenizer.ggml.merges", []string{"h i"})
+	bad.addPair("tokenizer.ggml.merges", []string{"h i"})
 	unmerged := bpeFile("qwen2")
-	unmerged.pair("tokenizer.ggml.merges", []string{"h"})
-	for says, f := range map[string]*ggufFile{
+	unmerged.addPair("tokenizer.ggml.merges", []string{"h"})
+	for message, f := range map[string]*ggufFile{
 		"convert the model again":                          bpeFile("", "h e"),
 		`pre-tokenizer "falcon" is not supported`:          bpeFile("falcon", "h e"),
 		`the vocabulary lacks "h", "i" or their`:           bad,
 		`merge 0: "h" is not two tokens separated by`:      unmerged,
-		"add_bos_token is true, but bos_token_id is not":   glmWithBOS(),
-		`Phi-3's special tokens, which strip what follows`: phi(),
+		"add_bos_token is true, but bos_token_id is not":   glmFileWithBOS(),
+		`Phi-3's special tokens, which strip what follows`: phiFile(),
 	} {
-		src := f.file()
-		if _, err := LoadGGUF(bytes.NewReader(src), int64(len(src))); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
+		src := f.encoded()
+		if _, err := LoadGGUF(bytes.NewReader(src), int64(len(src))); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%v, want %q", err, message)
 		}
 	}
 }
 
-func glmWithBOS() *ggufFile {
+// glmFileWithBOS returns a file that sets add_bos_token without a token for it.
+func glmFileWithBOS() *ggufFile {
 	f := bpeFile("glm4", "h e")
-	f.pair("tokenizer.ggml.add_bos_token", true)
+	f.addPair("tokenizer.ggml.add_bos_token", true)
 	return f
 }
 
-func phi() *ggufFile {
+// phiFile returns a file of a Phi-3 model.
+func phiFile() *ggufFile {
 	f := bpeFile("qwen2", "h e")
-	f.pair("general.name", "Phi-3.5 mini")
+	f.addPair("general.name", "Phi-3.5 mini")
 	return f
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// matches are all matches of a pattern in s.
-func matches(p *pattern, s string) (found []string) {
+// allMatches returns all matches of a pattern in s.
+func allMatches(p *pattern, s string) (found []string) {
 	var m search
 	m.reset(p, s)
 	for i := 0; i < len(s); {
@@ -22,8 +22,8 @@ func matches(p *pattern, s string) (found []string) {
 	return found
 }
 
-// TestPatternMatches: the matches are those of Oniguruma in Hugging Face tokenizers 0.23.3, for expressions that other engines
-// treat differently.
+// TestPatternMatches checks expressions that engines treat differently. The expected matches were observed with
+// Oniguruma in Hugging Face tokenizers 0.23.3.
 func TestPatternMatches(t *testing.T) {
 	for _, c := range []struct {
 		pattern, text string
@@ -52,15 +52,15 @@ func TestPatternMatches(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if got := matches(p, c.text); !slices.Equal(got, c.want) {
+		if got := allMatches(p, c.text); !slices.Equal(got, c.want) {
 			t.Errorf("%s in %q: %q, want %q", c.pattern, c.text, got, c.want)
 		}
 	}
 }
 
-// TestPatternErrors: an expression whose exact meaning is not implemented is refused by name.
+// TestPatternErrors checks that the error for an unsupported expression names the unsupported part.
 func TestPatternErrors(t *testing.T) {
-	for pattern, says := range map[string]string{
+	for pattern, message := range map[string]string{
 		`a*`: "match the empty string", `(?<=a)b`: "the group", `(a)\1`: `\1`, `(a`: "unmatched (", `a)`: "unmatched )", `[a`: "unmatched [",
 		`a{1`: "does not begin a quantifier", `+a`: "without an operand", `(?i:é)`: "beyond ASCII", `(?i:ss)`: "ss, ff", `(?i:\p{L})`: "a class",
 		`[[:alpha:]]`: "by name", `\p{Klingon}`: `\p{Klingon}`, `[]a]`: "a ] that begins", `\h`: `\h`, `(?:a?)*b`: "can match the empty string",
@@ -68,13 +68,13 @@ func TestPatternErrors(t *testing.T) {
 		`(?:(?:(?:(?:ab){4000}){4000}){4000}){4000}`: "too long", strings.Repeat("a", 9000): "too long",
 		strings.Repeat("(", 200): "too deeply", strings.Repeat("[", 200): "too deeply", `a\`: "not supported",
 	} {
-		if _, err := parsePattern(pattern); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.20s: %v, want %q", pattern, err, says)
+		if _, err := parsePattern(pattern); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%.20s: %v, want %q", pattern, err, message)
 		}
 	}
 }
 
-// TestPatternAgreesWithRegexp: package regexp finds the same match, where an expression needs no backtracking.
+// TestPatternAgreesWithRegexp compares random expressions that package regexp supports with that package.
 func TestPatternAgreesWithRegexp(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	var random func(depth int) string
@@ -114,7 +114,7 @@ func TestPatternAgreesWithRegexp(t *testing.T) {
 			for i := range text {
 				text[i] = "aaabbc1\n"[r.IntN(8)]
 			}
-			if got, want := matches(p, string(text)), twin.FindAllString(string(text), -1); !slices.Equal(got, want) {
+			if got, want := allMatches(p, string(text)), twin.FindAllString(string(text), -1); !slices.Equal(got, want) {
 				t.Fatalf("%s in %q: %q, want %q", source, text, got, want)
 			}
 		}
@@ -125,8 +125,8 @@ func TestPatternAgreesWithRegexp(t *testing.T) {
 	}
 }
 
-// TestHostilePatternsAreLinear: expressions and texts that make plain backtracking take
-// exponential or quadratic time end within the test's time.
+// TestHostilePatternsAreLinear checks that searches end within the time of the test, with expressions and texts
+// for which plain backtracking needs exponential or quadratic time.
 func TestHostilePatternsAreLinear(t *testing.T) {
 	text := strings.Repeat("a", 200_000)
 	for _, source := range []string{`(?:a|aa)+b|c`, `(?:a+)+b|c`, `a+b|c`, `(?:a+a+)+b|c`, `a*?b|c`, `(?:a|a|a)+?b|c`, `(?=a+b)a|c`, `(?>a+b)|c`,
@@ -135,14 +135,14 @@ func TestHostilePatternsAreLinear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := matches(p, text+"c"); !slices.Equal(got, []string{"c"}) {
+		if got := allMatches(p, text+"c"); !slices.Equal(got, []string{"c"}) {
 			t.Errorf("%s: %d matches", source, len(got))
 		}
 	}
 }
 
-// FuzzPattern: an expression is read or refused, and one that was read finds matches that are
-// not empty, in order, in bounded time.
+// FuzzPattern checks that parsePattern returns a pattern or an error, and that the matches of a pattern are in
+// order and not empty.
 func FuzzPattern(f *testing.F) {
 	for source := range patterns {
 		f.Add(source, "Hello, wörld's 123\n\n  中文 x")
@@ -156,7 +156,7 @@ func FuzzPattern(f *testing.F) {
 		if p == nil || len(text) > 1<<12 {
 			return
 		}
-		if got := strings.Join(matches(p, text), ""); len(got) > len(text) {
+		if got := strings.Join(allMatches(p, text), ""); len(got) > len(text) {
 			t.Errorf("%q in %q finds %q", source, text, got)
 		}
 	})

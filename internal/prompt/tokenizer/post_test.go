@@ -9,9 +9,9 @@ import (
 // object is a part of a tokenizer.json.
 type object = map[string]any
 
-// template returns a post-processor that puts these pieces around a text: "$A" is the text, any other a
-// special token.
-func template(pieces ...string) object {
+// templateProcessing returns a TemplateProcessing with the given pieces: "$A" is the text, and any other piece
+// is a special token.
+func templateProcessing(pieces ...string) object {
 	var single []any
 	for _, p := range pieces {
 		if p == "$A" {
@@ -25,7 +25,7 @@ func template(pieces ...string) object {
 	}}
 }
 
-// TestPostProcessors reads the special tokens before and after a text.
+// TestPostProcessors checks the special tokens before and after a text for each kind of post-processor.
 func TestPostProcessors(t *testing.T) {
 	for name, c := range map[string]struct {
 		processor     object
@@ -33,10 +33,10 @@ func TestPostProcessors(t *testing.T) {
 	}{
 		"none":     {nil, nil, nil},
 		"bytes":    {object{"type": "ByteLevel"}, nil, nil},
-		"around":   {template("<s>", "$A", "</s>"), []uint32{1}, []uint32{2, 3}},
-		"sequence": {object{"type": "Sequence", "processors": []any{template("<s>", "$A"), template("$A", "</s>")}}, []uint32{1}, []uint32{2, 3}},
+		"around":   {templateProcessing("<s>", "$A", "</s>"), []uint32{1}, []uint32{2, 3}},
+		"sequence": {object{"type": "Sequence", "processors": []any{templateProcessing("<s>", "$A"), templateProcessing("$A", "</s>")}}, []uint32{1}, []uint32{2, 3}},
 	} {
-		loaded, err := Load(small(t, func(f map[string]any) { f["post_processor"] = c.processor }))
+		loaded, err := Load(smallFile(t, func(f map[string]any) { f["post_processor"] = c.processor }))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -47,19 +47,19 @@ func TestPostProcessors(t *testing.T) {
 	}
 }
 
-// TestPostProcessorErrors: a template that is not for one text, or names an unknown token, is refused.
+// TestPostProcessorErrors checks that templates without exactly one text or with an unknown token are refused.
 func TestPostProcessorErrors(t *testing.T) {
-	other := template("$A")
+	other := templateProcessing("$A")
 	other["single"] = []any{object{"Sequence": object{"id": "B"}}}
 
 	for want, processor := range map[string]object{
-		"post_processor template holds the text 0 times":                       template("<s>"),
-		"post_processor template holds the text 2 times":                       template("$A", "$A"),
-		`post_processor names "<x>", which is not among its special_tokens`:    template("<x>", "$A"),
+		"post_processor template holds the text 0 times":                       templateProcessing("<s>"),
+		"post_processor template holds the text 2 times":                       templateProcessing("$A", "$A"),
+		`post_processor names "<x>", which is not among its special_tokens`:    templateProcessing("<x>", "$A"),
 		"post_processor template for one text holds something else":            other,
 		`post_processor "Roberta" is not supported; ByteLevel and TemplatePro`: {"type": "Sequence", "processors": []any{object{"type": "Roberta"}}},
 	} {
-		_, err := Load(small(t, func(f map[string]any) { f["post_processor"] = processor }))
+		_, err := Load(smallFile(t, func(f map[string]any) { f["post_processor"] = processor }))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// referenceCase is one vocabulary of testdata/reference.jsonl, which test/oracle/golden.py
-// writes: what Hugging Face tokenizers makes of texts and ids with it.
+// referenceCase is one vocabulary of testdata/reference.jsonl, with the results of Hugging Face tokenizers for
+// texts and ids. The script test/oracle/golden.py writes the file.
 type referenceCase struct {
 	Name  string
 	Model json.RawMessage
@@ -45,7 +45,8 @@ func referenceCases(t testing.TB) (cases []referenceCase) {
 	return cases
 }
 
-// TestRecordedReference: vocabularies with settings of all kinds give the ids that Hugging Face gave for them.
+// TestRecordedReference compares ids and texts with recorded results of Hugging Face, for vocabularies with all
+// kinds of settings.
 func TestRecordedReference(t *testing.T) {
 	for _, c := range referenceCases(t) {
 		t.Run(c.Name, func(t *testing.T) {
@@ -65,8 +66,8 @@ func TestRecordedReference(t *testing.T) {
 	}
 }
 
-// checkDecoded compares a text, as a whole and as a stream, which differs only where bytes are
-// no text.
+// checkDecoded compares the decoded text of ids, decoded at once and as a stream. The two may differ only where
+// bytes are not UTF-8.
 func checkDecoded(t *testing.T, tok *Tokenizer, ids []uint32, all, plain string) {
 	t.Helper()
 	if got := string(tok.Decode(nil, ids, false)); got != all {
@@ -85,7 +86,8 @@ func checkDecoded(t *testing.T, tok *Tokenizer, ids []uint32, all, plain string)
 	}
 }
 
-// TestNoAllocations: once warm, no kind of vocabulary allocates for a prompt.
+// TestNoAllocations checks for each kind of vocabulary that encoding does not allocate once the buffers are
+// large enough.
 func TestNoAllocations(t *testing.T) {
 	text := strings.Repeat("The quick brown fox: 12345 x² naïve 你好\n\n", 50)
 	for _, c := range referenceCases(t) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestSplitBehaviors: each behaviour, plain and inverted, does to a match what Hugging Face documents.
+// TestSplitBehaviors checks the pieces for each behavior, plain and inverted, against Hugging Face's
+// documentation.
 func TestSplitBehaviors(t *testing.T) {
 	const text = "the-final--countdown-"
 	for _, c := range []struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/models"
 )
 
-// sim is the project's own vocabulary.
+// sim loads the simulator's vocabulary.
 func sim(t testing.TB) *Tokenizer {
 	t.Helper()
 	src, err := fs.ReadFile(models.Sim(), "tokenizer.json")
@@ -22,8 +22,8 @@ func sim(t testing.TB) *Tokenizer {
 	return tok
 }
 
-// small is a tokenizer.json of single bytes and a few merges, changed by edit.
-func small(t testing.TB, edit func(file map[string]any)) []byte {
+// smallFile returns a tokenizer.json with single bytes and a few merges, after edit has changed it.
+func smallFile(t testing.TB, edit func(file map[string]any)) []byte {
 	t.Helper()
 	vocab := map[string]int{}
 	for b := range 256 {
@@ -59,8 +59,8 @@ func small(t testing.TB, edit func(file map[string]any)) []byte {
 	return out
 }
 
-// token is an added token with the next ids from 261 on.
-func token(i int, content string, flags ...string) map[string]any {
+// addedTokenObject returns an added token with id 261+i. Each flag is a field to set to true.
+func addedTokenObject(i int, content string, flags ...string) map[string]any {
 	a := map[string]any{"id": 261 + i, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
 	for _, f := range flags {
 		a[f] = true
@@ -68,10 +68,13 @@ func token(i int, content string, flags ...string) map[string]any {
 	return a
 }
 
-func flagged(file map[string]any) {
+// addFlaggedTokens adds tokens with each flag, and a normalizer, to a tokenizer.json.
+func addFlaggedTokens(file map[string]any) {
 	file["normalizer"] = map[string]any{"type": "NFC"}
 	file["added_tokens"] = []any{
-		token(0, "<a>"), token(1, "<a><b>"), token(2, "word", "single_word"), token(3, "<l>", "lstrip"), token(4, "<r>", "rstrip"),
-		token(5, "ǿ", "normalized"), token(6, "<lr>", "lstrip", "rstrip"), token(7, "e\u0323", "normalized"),
+		addedTokenObject(0, "<a>"), addedTokenObject(1, "<a><b>"), addedTokenObject(2, "word", "single_word"),
+		addedTokenObject(3, "<l>", "lstrip"), addedTokenObject(4, "<r>", "rstrip"),
+		addedTokenObject(5, "ǿ", "normalized"), addedTokenObject(6, "<lr>", "lstrip", "rstrip"),
+		addedTokenObject(7, "e\u0323", "normalized"),
 	}
 }

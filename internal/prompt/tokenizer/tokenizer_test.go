@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// TestAddedTokens: the ids are what Hugging Face tokenizers 0.23.3 gives for the same file.
+// TestAddedTokens compares ids with those observed with Hugging Face tokenizers 0.23.3 for the same file.
 func TestAddedTokens(t *testing.T) {
-	tok, err := Load(small(t, flagged))
+	tok, err := Load(smallFile(t, addFlaggedTokens))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestAddedTokens(t *testing.T) {
 	}
 }
 
-// TestLoadErrors: what cannot be followed exactly is refused, and the error names it.
+// TestLoadErrors checks that the error for a file with an unsupported part names that part.
 func TestLoadErrors(t *testing.T) {
 	model := func(key string, value any) func(map[string]any) {
 		return func(f map[string]any) { f["model"].(map[string]any)[key] = value }
@@ -56,7 +56,7 @@ func TestLoadErrors(t *testing.T) {
 			map[string]any{"type": "Split", "pattern": pattern, "behavior": behavior, "invert": false},
 			map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}})
 	}
-	for says, edit := range map[string]func(map[string]any){
+	for message, edit := range map[string]func(map[string]any){
 		`model type "Unigram"`: model("type", "Unigram"),
 		"dropout is random":    model("dropout", 0.1),
 		"end_of_word_suffix":   model("end_of_word_suffix", "</w>"),
@@ -84,14 +84,14 @@ func TestLoadErrors(t *testing.T) {
 		`decoder "WordPiece" is not supported`:     top("decoder", map[string]any{"type": "WordPiece"}),
 		"Strip at the end":                         top("decoder", map[string]any{"type": "Strip", "content": "x", "stop": 1}),
 		`post_processor "Bert" is not supported`:   top("post_processor", map[string]any{"type": "Bert"}),
-		"has id 300 in the file, but engines give": top("added_tokens", []any{token(39, "<x>")}),
+		"has id 300 in the file, but engines give": top("added_tokens", []any{addedTokenObject(39, "<x>")}),
 		"have the same text": func(f map[string]any) {
 			f["normalizer"] = map[string]any{"type": "NFC"}
-			f["added_tokens"] = []any{token(0, "\u01ff", "normalized"), token(1, "\u00f8\u0301", "normalized")}
+			f["added_tokens"] = []any{addedTokenObject(0, "\u01ff", "normalized"), addedTokenObject(1, "\u00f8\u0301", "normalized")}
 		},
 	} {
-		if _, err := Load(small(t, edit)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want %q", err, says)
+		if _, err := Load(smallFile(t, edit)); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%v, want %q", err, message)
 		}
 	}
 	for _, src := range []string{"", "{", "[]", `{"model":{}}`, `{"model":{"type":"BPE","vocab":{},"merges":[]}} x`, "{\"x\":\"\xff\"}"} {
@@ -101,16 +101,16 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// TestMergesAsPairs: merges may be pairs of strings, and the vocabulary may match whole pieces first.
+// TestMergesAsPairs checks merges that are written as pairs of strings, and ignore_merges.
 func TestMergesAsPairs(t *testing.T) {
 	edit := func(f map[string]any) {
 		f["model"].(map[string]any)["merges"] = [][]string{{"Ġ", "h"}, {"Ġh", "i"}, {"l", "l"}, {"e", "ll"}, {"Ã", "©"}}
 	}
-	a, err := Load(small(t, edit))
+	a, err := Load(smallFile(t, edit))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Load(small(t, nil))
+	b, err := Load(smallFile(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +120,9 @@ func TestMergesAsPairs(t *testing.T) {
 	}
 }
 
-// naive is a pre-tokenizer's expression run by package regexp, which finds the same match as a
-// backtracking engine but has no look-ahead: the alternatives of white space are added by hand.
-func naive(pattern string) splitter {
+// regexpSplitter returns a splitter that runs a pre-tokenizer's expression with package regexp. It finds the
+// same matches as a backtracking engine. It has no look-ahead, so the splitter matches white space itself.
+func regexpSplitter(pattern string) splitter {
 	pattern = strings.NewReplacer(`|\s+(?!\S)|\s+`, "", `[^\s\p{L}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{N}]`,
 		`[^\s\p{L}\p{M}\p{N}]`, `[^\s\x85\x{a0}\x{2028}\p{Z}\p{L}\p{M}\p{N}]`, `\s*`, `[\s\x0b\x85\x{a0}\x{2028}\p{Z}]*`).Replace(pattern)
 	pattern = strings.ReplaceAll(pattern, `[^\s\x85`, `[^\s\x0b\x85`)
@@ -141,7 +141,7 @@ func naive(pattern string) splitter {
 	}
 }
 
-// TestScannersMatchTheirExpressions: the hand-written scanners cut like the expressions that they replace.
+// TestScannersMatchTheirExpressions compares the handwritten scanners with their expressions in package regexp.
 func TestScannersMatchTheirExpressions(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f")
@@ -149,7 +149,7 @@ func TestScannersMatchTheirExpressions(t *testing.T) {
 		if !strings.Contains(pattern, `(?!\S)`) || pattern == deepseekPattern {
 			continue
 		}
-		want := naive(pattern)
+		want := regexpSplitter(pattern)
 		for range 20_000 {
 			runes := make([]rune, 1+r.IntN(12))
 			for i := range runes {
@@ -167,7 +167,7 @@ func TestScannersMatchTheirExpressions(t *testing.T) {
 	}
 }
 
-// TestScannersAgreeWithPatternEngine: the hand-written scanners cut like the expressions do when this package runs them.
+// TestScannersAgreeWithPatternEngine compares the handwritten scanners with their expressions in type pattern.
 func TestScannersAgreeWithPatternEngine(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	alphabet := []rune("aaZzéßДжſǅʰªसि中ー가\u0301\u0323 \u00a0\u3000\u2028\t\n\r\r\v\u0085019٣Ⅷ½'’'sStTmMdDlLvVrReE.,;!?/_-$€😀\u200d\x00\x7f\u0378")
@@ -197,7 +197,7 @@ func TestScannersAgreeWithPatternEngine(t *testing.T) {
 	}
 }
 
-// TestMergeStrategiesAgree: rescanning, the heap and the plain loop give the same ids.
+// TestMergeStrategiesAgree compares merging by rescanning and with the heap with plainMerge.
 func TestMergeStrategiesAgree(t *testing.T) {
 	tok := sim(t)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -219,6 +219,7 @@ func TestMergeStrategiesAgree(t *testing.T) {
 	}
 }
 
+// plainMerge joins the leftmost pair of the lowest rank until no pair can be joined.
 func plainMerge(m *merges, s []uint32) []uint32 {
 	for {
 		best, at := uint32(noRank), -1
@@ -234,7 +235,7 @@ func plainMerge(m *merges, s []uint32) []uint32 {
 	}
 }
 
-// TestNormalizationNFC: composition follows Unicode 9.0.
+// TestNormalizationNFC checks that composition follows Unicode 9.0.
 func TestNormalizationNFC(t *testing.T) {
 	var n normalizer
 	for in, want := range map[string]string{
@@ -250,10 +251,10 @@ func TestNormalizationNFC(t *testing.T) {
 			t.Errorf("%+q is not its own NFC: %+q", got, again)
 		}
 		if nfc.isNormal(in) && got != in {
-			t.Errorf("%+q is taken for normal", in)
+			t.Errorf("isNormal reports true for %+q", in)
 		}
 	}
-	// A hundred thousand marks in the wrong order are sorted, not inserted one by one.
+	// A hundred thousand marks in the wrong order must not cost quadratic time.
 	marks := "a" + strings.Repeat("\u0301\u0323", 50_000)
 	want := "\u1ea1" + strings.Repeat("\u0323", 49_999) + strings.Repeat("\u0301", 50_000)
 	if got := string(n.normalize(marks)); got != want {
@@ -270,7 +271,8 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDecoderEmitsWholeCharacters: for any ids, each part is whole characters, and all parts together are the text.
+// TestDecoderEmitsWholeCharacters checks that a Decoder returns only whole characters, and that its parts
+// together are the text.
 func TestDecoderEmitsWholeCharacters(t *testing.T) {
 	tok := sim(t)
 	const text = "naïve 你好 👩‍👩‍👧 <|im_end|>\n"
@@ -286,23 +288,23 @@ func TestDecoderEmitsWholeCharacters(t *testing.T) {
 	}
 	b = d.Append(nil, tok.byteIDs[0xe4])
 	if b = d.Flush(b); string(b) != "\ufffd" {
-		t.Errorf("half a character is %q", b)
+		t.Errorf("half a character is decoded to %q", b)
 	}
 	d.SkipSpecial = true
 	end, _ := tok.ID("<|im_end|>")
 	if b = d.Append(nil, end); len(b) != 0 {
-		t.Errorf("a special token is %q", b)
+		t.Errorf("a special token is decoded to %q", b)
 	}
 }
 
-// TestHostileTextIsLinear: twice the text takes not much more than twice the steps; here, that
-// a megabyte of each kind ends at all within the test's time.
+// TestHostileTextIsLinear checks that long texts of repeated characters are encoded within the time of the test,
+// which quadratic work would exceed.
 func TestHostileTextIsLinear(t *testing.T) {
 	tok := sim(t)
 	for _, unit := range []string{"a", " ", "\n", "é", "1", "=", "<|", "<|im_", "中", "aB", " \n", "\u0301", "'s", "\x00"} {
 		text := strings.Repeat(unit, 1<<18/len(unit))
 		if got := string(tok.AppendDecode(nil, tok.Encode(nil, text)...)); got != text {
-			t.Errorf("a quarter of a megabyte of %q does not come back", unit)
+			t.Errorf("a quarter of a megabyte of %q is not decoded to itself", unit)
 		}
 	}
 }
