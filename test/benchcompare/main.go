@@ -47,7 +47,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	moved := f.String("moved", "extproc/stream=extproc,extproc/messages=extproc/envoywire",
 		"packages that have another name at the base, if they do not exist there under their own")
 	only := f.String("only", ".", "`regexp` of the benchmarks to run, such as BenchmarkDecide")
-	skip := f.String("skip", "Footprint|Fill|Churn|Load|ReplicaStart", "`regexp` of benchmarks to leave out, because they measure memory or run long")
+	skip := f.String("skip", "Footprint|Fill|Churn|Load|ReplicaStart|background=[^0]",
+		"`regexp` of benchmarks to leave out, because they measure memory, run long or have work beside them")
 	rounds := f.Int("rounds", 10, "measurements of each benchmark at each revision")
 	target := f.Duration("target", 150*time.Millisecond, "CPU time of one measurement, approximately")
 	if err := f.Parse(args); err != nil {
@@ -91,7 +92,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 		for _, name := range names {
-			if !want.MatchString(name) {
+			if !want.MatchString(name) || skipped.MatchString(name) {
 				continue
 			}
 			r, err := m.compare(ctx, binaries, name)
