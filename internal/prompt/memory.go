@@ -22,8 +22,8 @@ import (
 // a block costs about as much as copying its tokens, so shorter entries would cost more than they
 // save, and whole chains would be kept once for each turn.
 //
-// Results equal those without a memory, bit by bit: the memory holds only what was computed for the
-// same text, and no text is cut where a cut could change its tokens. That includes tokenizers that
+// A memory never changes a result. It returns only tokens and hashes that were computed for the same
+// text, and text is cut only where a cut cannot change its tokens. That includes tokenizers that
 // treat the beginning of a text differently, because every segment but the first begins with a special
 // token. Two texts with one hash would be confused. With 128 bits and a secret seed that does not
 // happen in practice, and its effect would be a request that goes to a worker without its prompt.

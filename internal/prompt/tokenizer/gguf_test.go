@@ -18,6 +18,7 @@ type ggufFile struct {
 	pairs int
 }
 
+// writeValue writes v in little-endian order.
 func (f *ggufFile) writeValue(v any) {
 	if s, ok := v.(string); ok {
 		_ = binary.Write(f, binary.LittleEndian, uint64(len(s)))
@@ -27,6 +28,7 @@ func (f *ggufFile) writeValue(v any) {
 	_ = binary.Write(f, binary.LittleEndian, v)
 }
 
+// addPair adds a key-value pair. The type of v determines the type in the file.
 func (f *ggufFile) addPair(key string, v any) {
 	f.pairs++
 	f.writeValue(key)
@@ -40,7 +42,7 @@ func (f *ggufFile) addPair(key string, v any) {
 		f.writeValue(uint32(ggufString))
 		f.writeValue(v)
 	case bool:
-		f.writeValue(uint32(7))
+		f.writeValue(uint32(ggufBool))
 		f.writeValue(v)
 	case uint32:
 		f.writeValue(uint32(4))
@@ -59,6 +61,7 @@ func (f *ggufFile) addPair(key string, v any) {
 	}
 }
 
+// encoded returns the bytes of the file.
 func (f *ggufFile) encoded() []byte {
 	var head ggufFile
 	head.WriteString("GGUF")
@@ -75,6 +78,7 @@ type spmVocabulary struct {
 	types  []int32
 }
 
+// newSPMVocabulary returns a vocabulary with the special tokens and all bytes.
 func newSPMVocabulary() *spmVocabulary {
 	v := &spmVocabulary{}
 	v.add("<unk>", 0, typeUnknown)
@@ -92,6 +96,7 @@ func (v *spmVocabulary) add(token string, score float32, kind int32) {
 	}
 }
 
+// ggufBytes returns a .gguf file with the vocabulary. Prefix is its add_space_prefix.
 func (v *spmVocabulary) ggufBytes(prefix bool) []byte {
 	f := &ggufFile{}
 	f.addPair("general.architecture", "test")
@@ -105,6 +110,7 @@ func (v *spmVocabulary) ggufBytes(prefix bool) []byte {
 	return f.encoded()
 }
 
+// loadGGUF loads a file that must be valid.
 func loadGGUF(t testing.TB, src []byte) *GGUF {
 	t.Helper()
 	g, err := LoadGGUF(bytes.NewReader(src), int64(len(src)))

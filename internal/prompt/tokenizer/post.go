@@ -56,12 +56,12 @@ func (c *postProcessorConfig) readTemplate() (before, after []uint32, err error)
 				after = append(after, special.IDs...)
 			}
 		default:
-			return nil, nil, fmt.Errorf("post_processor template for one text holds something else")
+			return nil, nil, fmt.Errorf("post_processor template has a piece that is neither the text nor a special token")
 		}
 	}
 
 	if seen != 1 {
-		return nil, nil, fmt.Errorf("post_processor template holds the text %d times", seen)
+		return nil, nil, fmt.Errorf("post_processor template contains the text %d times; once is supported", seen)
 	}
 	return before, after, nil
 }

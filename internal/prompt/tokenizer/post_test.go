@@ -53,10 +53,10 @@ func TestPostProcessorErrors(t *testing.T) {
 	other["single"] = []any{object{"Sequence": object{"id": "B"}}}
 
 	for want, processor := range map[string]object{
-		"post_processor template holds the text 0 times":                       templateProcessing("<s>"),
-		"post_processor template holds the text 2 times":                       templateProcessing("$A", "$A"),
+		"post_processor template contains the text 0 times":                    templateProcessing("<s>"),
+		"post_processor template contains the text 2 times":                    templateProcessing("$A", "$A"),
 		`post_processor names "<x>", which is not among its special_tokens`:    templateProcessing("<x>", "$A"),
-		"post_processor template for one text holds something else":            other,
+		"post_processor template has a piece that is neither the text":         other,
 		`post_processor "Roberta" is not supported; ByteLevel and TemplatePro`: {"type": "Sequence", "processors": []any{object{"type": "Roberta"}}},
 	} {
 		_, err := Load(smallFile(t, func(f map[string]any) { f["post_processor"] = processor }))

@@ -24,6 +24,7 @@ type referenceCase struct {
 	}
 }
 
+// referenceCases reads testdata/reference.jsonl.
 func referenceCases(t testing.TB) (cases []referenceCase) {
 	t.Helper()
 	f, err := os.Open("testdata/reference.jsonl")

@@ -80,6 +80,7 @@ func (p *pattern) findMatch(m *search, s string, i int) (start, end int) {
 // literal finds a string.
 type literal string
 
+// findMatch returns the first occurrence of l.
 func (l literal) findMatch(_ *search, s string, i int) (start, end int) {
 	k := strings.Index(s[i:], string(l))
 	if k < 0 {
@@ -91,6 +92,7 @@ func (l literal) findMatch(_ *search, s string, i int) (start, end int) {
 // oneOf finds single characters of a set.
 type oneOf struct{ *charset }
 
+// findMatch returns the first character of the set.
 func (c oneOf) findMatch(_ *search, s string, i int) (start, end int) {
 	for i < len(s) {
 		if n := c.lengthAt(s, i); n > 0 {
@@ -105,6 +107,7 @@ func (c oneOf) findMatch(_ *search, s string, i int) (start, end int) {
 // fixedLength finds pieces of that many characters.
 type fixedLength int
 
+// findMatch returns the n characters from i on, or fewer at the end of s.
 func (n fixedLength) findMatch(_ *search, s string, i int) (start, end int) {
 	start = i
 	for k := 0; k < int(n) && i < len(s); k++ {
