@@ -14,8 +14,9 @@ import (
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
-// A library's own SUB and DEALER sockets read what we publish and replay.
-func TestEvents(t *testing.T) {
+// TestEventsAreReadByAnotherZMQLibrary reads published and replayed events with the SUB and DEALER sockets of a
+// library: both are the same messages.
+func TestEventsAreReadByAnotherZMQLibrary(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.Topic = "kv-events"; c.Engine.Blocks = 8; c.Rank = 2 })
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -40,7 +41,7 @@ func TestEvents(t *testing.T) {
 		}
 	}()
 
-	// Nobody is told when a subscription has come into force: ask until something arrives.
+	// A subscription is not acknowledged: ask until a message arrives.
 	var first zmq4.Msg
 	for first.Frames == nil {
 		r.ask("/v1/completions", `{"model":"tiny","prompt":"ABCDEFGHIJ","max_tokens":1}`)

@@ -164,7 +164,9 @@ func (r *running) ask(path, body string) reply {
 
 const chat = `{"model":"tiny","messages":[{"role":"user","content":"Hello there, engine"}],"max_tokens":5`
 
-func TestChat(t *testing.T) {
+// TestChatAnswersRepeatAndUseTheCache sends chats: the answer depends on the prompt and the seed, and a repeated
+// prompt is found in the cache until the cache is reset.
+func TestChatAnswersRepeatAndUseTheCache(t *testing.T) {
 	r := start(t, nil)
 	first := r.ask("/v1/chat/completions", chat+"}")
 	if len(first.Choices) != 1 || first.Object != "chat.completion" || !strings.HasPrefix(first.ID, "chatcmpl-") || first.Model != "tiny" {
@@ -200,7 +202,8 @@ func TestChat(t *testing.T) {
 	}
 }
 
-func TestStream(t *testing.T) {
+// TestStreamHasTheWholeAnswer compares the events of a stream with the answer in one piece.
+func TestStreamHasTheWholeAnswer(t *testing.T) {
 	r := start(t, nil)
 	whole := r.ask("/v1/chat/completions", chat+`,"n":2}`)
 	_, body := r.post("/v1/chat/completions", chat+`,"n":2,"stream":true,"stream_options":{"include_usage":true}}`)
@@ -236,6 +239,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// TestCompletionsAndEmbeddings sends prompts as text, as tokens and as lists, to the model, an alias and an adapter.
 func TestCompletionsAndEmbeddings(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.Adapters, c.Aliases = []string{"poet"}, []string{"small"} })
 	text := r.ask("/v1/completions", `{"model":"tiny","prompt":"AB","max_tokens":3}`)
@@ -267,7 +271,8 @@ func TestCompletionsAndEmbeddings(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+// TestRefusedRequestsGetVLLMsErrors checks the status and the text of each refusal. A refused request is not queued.
+func TestRefusedRequestsGetVLLMsErrors(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.MaxBody = 2000; c.Engine.MaxWaiting = 1; c.MaxAnswers = 4 })
 	tests := []struct {
 		name, path, body string
@@ -282,6 +287,9 @@ func TestRefusals(t *testing.T) {
 		{"too large", "/v1/completions", `{"model":"tiny","prompt":"` + strings.Repeat("x", 3000) + `"}`, 413, "larger than 2000 bytes"},
 		{"queue full", "/v1/completions", `{"model":"tiny","prompt":["a","b"]}`, 503, "queue is full"},
 		{"too many answers", "/v1/completions", `{"model":"tiny","prompt":"a","n":5}`, 400, "at most 4 answers"},
+		{"empty prompt", "/v1/completions", `{"model":"tiny","prompt":""}`, 400, "prompt"},
+		{"text that is no request", "/tokenize", `{"messages":7}`, 400, `"type":"BadRequestError"`},
+		{"text that is too large", "/tokenize", strings.Repeat("x", 3000), 413, "larger than 2000 bytes"},
 		{"unknown path", "/v1/rerank", `{}`, 404, `{"detail":"Not Found"}`},
 	}
 	for _, tt := range tests {
@@ -299,14 +307,15 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestDescriptions(t *testing.T) {
-	r := start(t, func(c *enginesim.Config) { c.Adapters = []string{"poet"} })
+// TestPagesDescribeTheEngine reads the pages about models, load, event sockets and metrics, and tokenizes.
+func TestPagesDescribeTheEngine(t *testing.T) {
+	r := start(t, func(c *enginesim.Config) { c.Adapters, c.Aliases = []string{"poet"}, []string{"small"} })
 	r.ask("/v1/chat/completions", chat+"}")
 	r.ask("/v1/chat/completions", chat+"}")
 	events := fmt.Sprintf(`"endpoint":"%s"`, r.EventsEndpoint())
 	replay := fmt.Sprintf(`"replay_endpoint":"%s"`, r.ReplayEndpoint())
 	for path, wants := range map[string][]string{
-		"/v1/models":        {`"id":"tiny"`, `"id":"poet"`, `"parent":"tiny"`, `"max_model_len":4096`},
+		"/v1/models":        {`"id":"tiny"`, `"id":"small"`, `"id":"poet"`, `"parent":"tiny"`, `"max_model_len":4096`},
 		"/version":          {`"version":"0.32.0`},
 		"/load":             {`"server_load":0`},
 		"/kv_event_sources": {`{"0":{`, events, replay, `"buffer_steps":10000`, `"publisher":"zmq"`},
@@ -340,8 +349,8 @@ func TestDescriptions(t *testing.T) {
 	}
 }
 
-// The headers of a stream come when it is admitted; a client that leaves frees the engine at
-// once, in the middle of a prefill that would take an hour.
+// TestHeadersAtAdmissionAndCancellation checks that the headers of a stream come when it is admitted, and that a
+// client that leaves frees the engine at once, in the middle of a prefill of an hour.
 func TestHeadersAtAdmissionAndCancellation(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) {
 		c.Engine.Timing = perfmodel.Fixed{PrefillTime: time.Hour}
@@ -388,7 +397,8 @@ func TestHeadersAtAdmissionAndCancellation(t *testing.T) {
 	}
 }
 
-func TestStartDelay(t *testing.T) {
+// TestLoadingEngineRefusesRequests asks an engine that loads, and waits until it is ready.
+func TestLoadingEngineRefusesRequests(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.StartDelay = 50 * time.Millisecond })
 	if status, body := r.get("/health"); status != 503 || !strings.Contains(body, "loading") {
 		t.Errorf("%d %s", status, body)
@@ -396,8 +406,8 @@ func TestStartDelay(t *testing.T) {
 	r.until("ready", func() bool { status, _ := r.get("/health"); return status == 200 })
 }
 
-// A request in flight when the engine is told to stop is finished.
-func TestDrain(t *testing.T) {
+// TestStoppingEngineFinishesRequests stops an engine while it streams an answer: the client gets all of it.
+func TestStoppingEngineFinishesRequests(t *testing.T) {
 	r := start(t, func(c *enginesim.Config) { c.Engine.Timing = perfmodel.Fixed{DecodeTime: 2 * time.Millisecond} })
 	resp, err := http.Post("http://"+r.Addr()+"/v1/chat/completions", "", strings.NewReader(strings.Replace(chat, `"max_tokens":5`, `"max_tokens":50`, 1)+`,"stream":true}`))
 	if err != nil {

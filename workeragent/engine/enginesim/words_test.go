@@ -9,8 +9,8 @@ import (
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
-// Answers in the vocabulary of the simulated model are words that a person can read, and each
-// word is the token it stands for.
+// TestWordsOfTheSimulatedModel checks that answers in the vocabulary of the simulated model are words that a
+// person can read, and that each word is its token.
 func TestWordsOfTheSimulatedModel(t *testing.T) {
 	raw, err := fs.ReadFile(models.Sim(), "tokenizer.json")
 	if err != nil {
@@ -41,7 +41,8 @@ func TestWordsOfTheSimulatedModel(t *testing.T) {
 	t.Logf("an answer: %.100s", text.String())
 }
 
-func TestAnswers(t *testing.T) {
+// TestAnswersDependOnSeedPromptAndChoice compares answers that differ in one of these, and checks their lengths.
+func TestAnswersDependOnSeedPromptAndChoice(t *testing.T) {
 	w := &words{ids: make([]uint32, 100), texts: make([]string, 100)}
 	prompt := []uint32{5, 6, 7}
 	a := w.newAnswer(1, prompt, 0, 64, false)
