@@ -51,10 +51,12 @@ func TestExplainPrintsThePageOfTheRouter(t *testing.T) {
 		}
 	}
 
-	if out, err := runCommand(t, "", "explain", "--admin-address", address, "gone"); err == nil || err.Error() != "decision gone is too old" || out != "" {
+	out, err := runCommand(t, "", "explain", "--admin-address", address, "gone")
+	if err == nil || err.Error() != "decision gone is too old" || out != "" {
 		t.Errorf("a refusal: %v, %q", err, out)
 	}
-	if _, err := runCommand(t, "", "explain", "--admin-address", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "is it running, and is 127.0.0.1:1 its --admin-address?") {
+	_, err = runCommand(t, "", "explain", "--admin-address", "127.0.0.1:1")
+	if err == nil || !strings.Contains(err.Error(), "is it running, and is 127.0.0.1:1 its --admin-address?") {
 		t.Errorf("no router: %v", err)
 	}
 	if _, err := runCommand(t, "", "explain", "--admin-address", "a b"); err == nil {
@@ -110,7 +112,8 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 	if err != nil || plain.Models[0].Name != "sim" || plain.Models[0].Launch[0].Count != 2 || len(plain.Models[0].Launch[0].Args) == 0 {
 		t.Fatalf("%v, %+v", err, plain)
 	}
-	changed, err := read("--listen-address 127.0.0.1:9 --policy random --workers 3 --decision-log d.jsonl --model-dir " + folder + "/big.gguf --engine llamacpp")
+	changed, err := read("--listen-address 127.0.0.1:9 --policy random --workers 3 --decision-log d.jsonl --engine llamacpp " +
+		"--model-dir " + folder + "/big.gguf")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ import (
 
 const metricsFile = "../../docs/metrics.md"
 
-// TestMetricsDocs keeps docs/metrics.md equal to what the parts register. Run it with -rewrite
+// TestMetricsDocs compares docs/metrics.md with the metrics that the parts register. Run it with -rewrite
 // to update the file.
 func TestMetricsDocs(t *testing.T) {
 	var b strings.Builder
@@ -88,7 +88,7 @@ func metricParts(t *testing.T) []metricPart {
 	}
 }
 
-// comparedWorker returns a detector with a whole window of one worker: without one it has no metrics.
+// comparedWorker returns a detector with a whole window of one worker. A detector without a window has no metrics.
 func comparedWorker() *drift.Detector {
 	d := drift.New(drift.Config{})
 	d.Counted(drift.Counters{}, time.Unix(1, 0))
@@ -99,7 +99,7 @@ func comparedWorker() *drift.Detector {
 	return d
 }
 
-// recorder is a registry that knows what was registered.
+// recorder is a registry that keeps the collectors that were registered.
 type recorder struct {
 	*prometheus.Registry
 	collectors []prometheus.Collector
@@ -112,8 +112,7 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 	r.Registry.MustRegister(cs...)
 }
 
-// families gathers what was registered, with a child in every vector that has none yet: one
-// without children is not there.
+// families gathers the registered metrics. Vectors without children get one, because they would be missing.
 func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	for _, c := range r.collectors {
@@ -146,8 +145,7 @@ func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return !strings.HasPrefix(f.GetName(), "stator_") })
 }
 
-// blanks is an empty value for each label of a vector. Only the text of a description has their
-// names.
+// blanks returns an empty value for each label of a vector. Only the text of a description has their names.
 func blanks(c prometheus.Collector) []string {
 	descs := make(chan *prometheus.Desc, 1)
 	c.Describe(descs)
@@ -156,7 +154,7 @@ func blanks(c prometheus.Collector) []string {
 	return make([]string, len(strings.Split(names, ",")))
 }
 
-// labels names a family's labels, with the values of those that always have the same.
+// labels returns the names of a family's labels, with their values where there are several.
 func labels(f *dto.MetricFamily) string {
 	var names []string
 	values := map[string][]string{}

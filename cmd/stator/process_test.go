@@ -111,7 +111,8 @@ func TestPartsOfAClusterServeAndStop(t *testing.T) {
 		"extproc": {"--listen-address", "unix://" + filepath.Join(sockets, "extproc")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			part := startCommand(t, "part="+name, append([]string{name, "--config", file, "--bus", url, "--admin-address", "127.0.0.1:0"}, args...)...)
+			common := []string{name, "--config", file, "--bus", url, "--admin-address", "127.0.0.1:0"}
+			part := startCommand(t, "part="+name, append(common, args...)...)
 			if page := part.page(t, "/metrics"); !strings.Contains(page, "stator_build_info{") {
 				t.Errorf("metrics without those of the program:\n%s", page)
 			}

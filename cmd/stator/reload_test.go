@@ -15,7 +15,7 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-// drawer is a publisher that puts plans away.
+// drawer is a publisher that discards plans.
 type drawer struct{}
 
 func (drawer) PublishPlan(context.Context, plan.Plan) error { return nil }

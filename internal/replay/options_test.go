@@ -54,7 +54,8 @@ func TestFlagsBecomeTheSimulation(t *testing.T) {
 	if cfg.Queue == nil || cfg.Queue.Limit.Requests != 5 || cfg.Queue.Classes[0].Order != queue.WSPT {
 		t.Errorf("queue %+v", cfg.Queue)
 	}
-	if want := (sim.Restart{At: 10 * time.Minute, After: 30 * time.Second}); len(cfg.Restarts) != 1 || cfg.Restarts[0] != want || cfg.Slow[1] != 2.5 {
+	restart := sim.Restart{At: 10 * time.Minute, After: 30 * time.Second}
+	if len(cfg.Restarts) != 1 || cfg.Restarts[0] != restart || cfg.Slow[1] != 2.5 {
 		t.Errorf("restarts %+v, slow %v", cfg.Restarts, cfg.Slow)
 	}
 	if weights, ok := cfg.Cost.(*cost.Weights); !ok || weights.PrefillLoadScale != 16 {
@@ -66,7 +67,8 @@ func TestFlagsBecomeTheSimulation(t *testing.T) {
 // no path of the trace and no flags of the output.
 func TestSettingsCanBeGivenAgain(t *testing.T) {
 	const want = "--delay-decode 0.5 --no-events --restart 0@1m0s+30s 1@2m0s+30s --slow 0=3 1=2 --trace a.jsonl"
-	o, err := parseOptions("--json --trace some/folder/a.jsonl --slow 1=2 --slow 0=3 --restart 0@1m+30s --restart 1@2m+30s --no-events --delay-decode 0.5")
+	o, err := parseOptions("--json --trace some/folder/a.jsonl --slow 1=2 --slow 0=3 --restart 0@1m+30s --restart 1@2m+30s " +
+		"--no-events --delay-decode 0.5")
 	if err != nil || o.Settings() != want {
 		t.Fatalf("%v, %q, want %q", err, o.Settings(), want)
 	}
