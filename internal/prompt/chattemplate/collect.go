@@ -286,7 +286,7 @@ var basePrefixes = map[int]string{2: "0b", 8: "0o", 16: "0x"}
 // parseInt imitates Python's int(s, base) for bases from 2 to 36. It accepts a sign, a prefix of the base,
 // and digits with single underscores between them.
 func parseInt(s string, base int) (*big.Int, bool) {
-	if len(s) >= maxDigits || base < 2 || base > 36 {
+	if base < 2 || base > 36 {
 		return nil, false
 	}
 
@@ -300,7 +300,7 @@ func parseInt(s string, base int) (*big.Int, bool) {
 		digits = strings.TrimPrefix(digits[len(prefix):], "_")
 	}
 	digits, ok := withoutUnderscores(digits)
-	if !ok {
+	if !ok || len(digits) > maxDigits {
 		return nil, false
 	}
 

@@ -3,6 +3,7 @@ package chattemplate
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -93,5 +94,15 @@ func TestStrftimeDirectives(t *testing.T) {
 	want := "2026-03-04 05:06:07 26 March Mar Wednesday Wed 063 AM 05 09 09 10 2026 3 3 20 000000  4  5  5 \n\t% 03/04/26 2026-03-04 05:06:07 05:06 1772600767  4 5 %q"
 	if err != nil || string(out) != want {
 		t.Errorf("got\n%q, %v\nwant\n%q", out, err, want)
+	}
+}
+
+// TestLongestInteger: Python converts 4,300 digits to an integer, and refuses one more.
+func TestLongestInteger(t *testing.T) {
+	longest := strings.Repeat("7", maxDigits)
+	for text, want := range map[string]bool{longest: true, longest + "7": false, "-" + longest: true} {
+		if _, ok := parseInt(text, 10); ok != want {
+			t.Errorf("%d characters: converted %v, want %v", len(text), ok, want)
+		}
 	}
 }
