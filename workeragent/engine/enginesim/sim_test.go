@@ -359,10 +359,11 @@ func TestHeadersAtAdmissionAndCancellation(t *testing.T) {
 	for _, stream := range []string{"true", "false"} {
 		ctx, leave := context.WithCancel(context.Background())
 		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+r.Addr()+"/v1/chat/completions", strings.NewReader(chat+`,"stream":`+stream+"}"))
-		answered := make(chan struct{})
+		headers, answered := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(answered)
 			resp, err := http.DefaultClient.Do(req)
+			close(headers)
 			if stream == "true" {
 				if err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
 					t.Errorf("%v %v", resp, err)
@@ -382,6 +383,7 @@ func TestHeadersAtAdmissionAndCancellation(t *testing.T) {
 		}
 		if stream == "true" {
 			r.until("running", load(1))
+			<-headers // the client must not leave before it has them
 		} else {
 			// The pass of the first request goes on for an hour, so this one waits.
 			r.until("being served", func() bool { _, l := r.get("/load"); return strings.Contains(l, "1") })
