@@ -131,6 +131,7 @@ func call(ctx context.Context, method, url string) (string, error) {
 		return "", err
 	}
 
+	// The body of an answer is bounded, although Envoy is a child of this process.
 	resp, err := adminClient.Do(req)
 	if err != nil {
 		return "", err

@@ -126,6 +126,7 @@ func (p *Process) Run() error {
 
 // Stop stops Envoy, kills it when ctx ends, and returns when it is gone.
 func (p *Process) Stop(ctx context.Context) {
+	// Set first, so that warnings about the end are logged for debugging only.
 	p.stopping.Store(true)
 	p.child.Stop(ctx)
 }

@@ -94,6 +94,7 @@ func (s *Supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	// Stop ends this wait too, after it has drained Envoy.
 	err = p.Run()
 	stopWaiting()
+	// The waiter must have ended before the readiness is read.
 	waiting.Wait()
 	s.cfg.Ended()
 	return s.ended(), err

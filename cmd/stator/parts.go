@@ -46,7 +46,8 @@ func serveAdmin(ctx context.Context, ln net.Listener, s admin.Sources) error {
 }
 
 // joinBus connects to the configured bus.
-func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus.Embedded, log *slog.Logger, reg prometheus.Registerer, lost func()) (*bus.Bus, error) {
+func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus.Embedded, log *slog.Logger, reg prometheus.Registerer,
+	lost func()) (*bus.Bus, error) {
 	if cfg.Bus.URL == "" && embedded == nil {
 		return nil, errors.New("there is no bus: set bus.url in the configuration, or pass --bus URL")
 	}

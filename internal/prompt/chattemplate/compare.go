@@ -24,7 +24,9 @@ func equal(a, b Value) bool {
 		if x == y {
 			return true
 		}
-		if x.seq != y.seq || len(x.Items) != len(y.Items) || x.seq == generatorSeq || x.seq == valuesView { // Python compares these by identity
+		// Python compares generators and views by identity.
+		if x.seq != y.seq || len(x.Items) != len(y.Items) || x.seq == generatorSeq ||
+			x.seq == valuesView {
 			return false
 		}
 		for i := range x.Items {

@@ -118,7 +118,8 @@ func (p *parser) templateField(key string) {
 	case "chat_template":
 		p.stringOrNull(key)
 		if p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
-			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own template is used.")
+			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own "+
+				"template is used.")
 		}
 	case "reasoning_effort":
 		r.ReasoningEffort = p.stringOrNull(key)

@@ -145,7 +145,8 @@ func (s *scanner) array(element func(i int)) {
 func (s *scanner) openContainer(c byte) bool {
 	if s.depth == 0 {
 		if s.err == nil {
-			s.err = Invalid("", "invalid_json", "The request body nests arrays and objects too deeply at byte %d. Send a flatter document.", s.at)
+			s.err = Invalid("", "invalid_json", "The request body nests arrays and objects too deeply at byte %d. Send a flatter "+
+				"document.", s.at)
 		}
 		return false
 	}

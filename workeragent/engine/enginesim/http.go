@@ -114,7 +114,8 @@ func (s *Sim) refusal(err error) *openai.Error {
 		return api
 	case errors.As(err, &long):
 		return openai.Invalid("input_tokens", "",
-			"This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.",
+			"This model's maximum context length is %d tokens. However, your request has %d input tokens. "+
+				"Please reduce the length of the input messages.",
 			long.Limit, long.Tokens)
 	case errors.As(err, &large):
 		return &openai.Error{Status: http.StatusRequestEntityTooLarge,

@@ -1,0 +1,229 @@
+package stator_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mostAssigned is how many variables one assignment may have, unless a single call returns them.
+const mostAssigned = 2
+
+// TestAssignments refuses assignments that a reader has to match up by counting.
+func TestAssignments(t *testing.T) {
+	inspect(t, func(at string, n ast.Node) {
+		a, ok := n.(*ast.AssignStmt)
+		if ok && len(a.Lhs) > mostAssigned && len(a.Rhs) > 1 {
+			t.Errorf("%s: an assignment of %d variables: write one line for each", at, len(a.Lhs))
+		}
+	})
+}
+
+// TestIfHeaders refuses conditions that change something on the way: the header of an `if` declares
+// variables, and nothing else.
+func TestIfHeaders(t *testing.T) {
+	inspect(t, func(at string, n ast.Node) {
+		i, ok := n.(*ast.IfStmt)
+		if !ok || i.Init == nil {
+			return
+		}
+		if a, ok := i.Init.(*ast.AssignStmt); !ok || a.Tok != token.DEFINE && !assignsErrors(a) {
+			t.Errorf("%s: the header of an if has a side effect: move it to a line of its own", at)
+		}
+	})
+}
+
+// assignsErrors reports whether an assignment sets nothing but a variable named err.
+func assignsErrors(a *ast.AssignStmt) bool {
+	for _, e := range a.Lhs {
+		if id, ok := e.(*ast.Ident); !ok || id.Name != "err" && id.Name != "_" {
+			return false
+		}
+	}
+	return true
+}
+
+// longFunction is the number of lines from which a function must have paragraphs.
+const longFunction = 25
+
+// TestParagraphs wants a blank line between the steps of long functions. Tables and switches have no
+// steps, so a function whose body is one statement is left out.
+func TestParagraphs(t *testing.T) {
+	files := token.NewFileSet()
+	for path, f := range parsed(t, files) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(data), "\n")
+
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Body == nil || len(fn.Body.List) < 3 {
+				continue
+			}
+			from, to := files.Position(fn.Body.Lbrace).Line, files.Position(fn.Body.Rbrace).Line
+			if to-from >= longFunction && !slices.Contains(lines[from:to], "") {
+				t.Errorf("%s: function %s has %d lines and no paragraph", files.Position(fn.Pos()), fn.Name.Name, to-from)
+			}
+		}
+	}
+}
+
+// stateful lists the packages that hold state which changes over time. They explain it: at least a
+// quarter as many lines of comments as of code. xds is not in the list: most of it is tables of Envoy's
+// messages.
+var stateful = []string{
+	"bus", "envoy", "extproc", "extproc/accesslog", "extproc/cachesync", "extproc/sockets", "extproc/stream",
+	"internal/child", "internal/fleet", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex", "internal/kvsource",
+	"internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick", "internal/route/queue",
+	"internal/sim", "internal/sim/engine", "workeragent", "workeragent/engine/enginesim",
+}
+
+const leastComments = 0.25
+
+// TestCommentsOfStatefulPackages counts lines that hold a comment, and lines that hold code.
+func TestCommentsOfStatefulPackages(t *testing.T) {
+	comments, code := map[string]int{}, map[string]int{}
+	files := token.NewFileSet()
+	for path, f := range parsed(t, files) {
+		pkg := filepath.ToSlash(filepath.Dir(path))
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		commented := map[int]bool{}
+		for _, group := range f.Comments {
+			for line := files.Position(group.Pos()).Line; line <= files.Position(group.End()).Line; line++ {
+				commented[line] = true
+			}
+		}
+		for i, line := range strings.Split(string(data), "\n") {
+			text := strings.TrimSpace(line)
+			if commented[i+1] {
+				comments[pkg]++
+			}
+			if text != "" && !strings.HasPrefix(text, "//") {
+				code[pkg]++
+			}
+		}
+	}
+
+	for _, pkg := range stateful {
+		if code[pkg] == 0 {
+			t.Errorf("%s has no code: correct the list in style_test.go", pkg)
+			continue
+		}
+		if ratio := float64(comments[pkg]) / float64(code[pkg]); ratio < leastComments {
+			t.Errorf("%s has %.2f lines of comments for each line of code, less than %.2f", pkg, ratio, leastComments)
+		}
+	}
+}
+
+// riddles are words that give code a mind, or leave open who does what. Each has a plain word instead.
+var riddles = regexp.MustCompile(`(?i)\b(whoever|nobody|somebody|anybody|anew|of its own|its word|by lot|let go of|reckon\w*|` +
+	`tells?|told|hears?|heard|believe[sd]?|said|says?)\b`)
+
+// TestPlainWords reads what users see first: the documents, and the comments of exported names.
+func TestPlainWords(t *testing.T) {
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := filepath.Glob("docs/adr/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range slices.Concat(documents, decisions, front) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(data), "\n") {
+			if word := riddles.FindString(line); word != "" {
+				t.Errorf("%s:%d: %q: name who does what, in a plain word", path, i+1, word)
+			}
+		}
+	}
+
+	files := token.NewFileSet()
+	for _, f := range parsed(t, files) {
+		for _, group := range exportedComments(f) {
+			if word := riddles.FindString(group.Text()); word != "" {
+				t.Errorf("%s: %q in the comment of an exported name: name who does what, in a plain word", files.Position(group.Pos()), word)
+			}
+		}
+	}
+}
+
+// exportedComments returns the comments of a file's package, exported declarations and exported fields.
+func exportedComments(f *ast.File) (list []*ast.CommentGroup) {
+	add := func(group *ast.CommentGroup, exported bool) {
+		if group != nil && exported {
+			list = append(list, group)
+		}
+	}
+
+	add(f.Doc, true)
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			add(n.Doc, n.Name.IsExported())
+			return false
+		case *ast.TypeSpec:
+			add(n.Doc, n.Name.IsExported())
+		case *ast.GenDecl:
+			add(n.Doc, true)
+		case *ast.ValueSpec:
+			add(n.Doc, n.Names[0].IsExported())
+		case *ast.Field:
+			add(n.Doc, len(n.Names) > 0 && n.Names[0].IsExported())
+		}
+		return true
+	})
+	return list
+}
+
+// inspect calls check for every node of the production code, with its position.
+func inspect(t *testing.T, check func(at string, n ast.Node)) {
+	t.Helper()
+
+	files := token.NewFileSet()
+	for _, f := range parsed(t, files) {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if n != nil {
+				check(fmt.Sprint(files.Position(n.Pos())), n)
+			}
+			return true
+		})
+	}
+}
+
+// parsed returns the files of the production code with their positions: no tests, nothing generated.
+func parsed(t *testing.T, files *token.FileSet) map[string]*ast.File {
+	t.Helper()
+
+	all := map[string]*ast.File{}
+	for path := range sources(t) {
+		f, err := parser.ParseFile(files, path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ast.IsGenerated(f) {
+			all[path] = f
+		}
+	}
+	return all
+}
