@@ -127,7 +127,7 @@ func (r *routerSeen) askAgain(ctx context.Context) {
 	r.metricsNow, _ = readMetrics(ctx, r.page("/metrics"))
 }
 
-// request sends one HTTP request. clockAhead is how far the server's clock is ahead of ours, to the
+// request sends one HTTP request. ahead is how far the server's clock is ahead of ours, to the
 // second that the Date header has.
 func request(ctx context.Context, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))

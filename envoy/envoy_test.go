@@ -45,7 +45,7 @@ func program(t *testing.T, dir, path string) string {
 	return full
 }
 
-// Whoever has no Envoy is told in one sentence what to do.
+// Without an Envoy binary, the error is one sentence with what to do.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -190,7 +190,7 @@ static_resources:
 }
 
 // An Envoy that is live but has been given nothing to listen on is not ready: its control plane
-// is late, and clients would find nobody.
+// is late, and clients could not connect.
 func TestNotReadyWithoutListener(t *testing.T) {
 	p, _ := startEnvoy(t, t.TempDir(), "")
 	testkit.Eventually(t, "envoy is live", func() bool {
@@ -303,8 +303,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// The file that says where an earlier Envoy's admin server was is not believed of the next one:
-// the port may be anybody's by now.
+// The file with the admin address of an earlier Envoy is not used for the next one: another process may
+// have the port by then.
 func TestStaleAdminAddress(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "LIVE\n") }))
 	defer other.Close()

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 //	sim FLAGS          the simulated engine
 //	obey PORT          serves /health, whose status POST /set?health=N sets; /exit ends it
 //	stubborn PORT      the same, but SIGTERM does not end it
-//	broken             says why, and ends
+//	broken             prints why, and ends
 func play(args []string) error {
 	switch args[0] {
 	case "sim":

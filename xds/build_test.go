@@ -16,14 +16,14 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
-// TestBuild prints what Envoy is told for a fleet. Verbs:
+// TestBuild prints the configuration of Envoy for a fleet. Verbs:
 //
 //	worker name=w model=m address=ip:port [weight=n] [state=ready|starting|draining|down]
 //	gone name=w
 //	left model=m address=ip:port    a worker that has gone a moment ago
 //	build [models=(a,b)] [extproc=address] show=(listener,routes,clusters,endpoints)
 //
-// Run with -rewrite to update, and read the diff: it is what every Envoy will be told.
+// Run with -rewrite to update, and read the diff: it is what every Envoy will get.
 func TestBuild(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		f := fleet.New(fleet.Hooks{})
@@ -143,7 +143,7 @@ func asYAML(t *testing.T, m proto.Message) string {
 	return string(text)
 }
 
-// whole writes whole numbers as such: JSON knows floats alone.
+// whole writes whole numbers without a fraction: JSON has floats alone.
 func whole(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

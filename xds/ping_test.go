@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// An Envoy that pings as its bootstrap says keeps its connection, for hours: each loss would be
+// An Envoy that pings as its bootstrap configures keeps its connection, for hours: each loss would be
 // a reconnection and a full exchange of the configuration.
 func TestPingsAreWelcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

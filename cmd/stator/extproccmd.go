@@ -38,7 +38,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	}
 	ln, err := listen.On(*at, "--listen-address")
 	if err == nil {
-		err = ln.Close() // the address is free; the router listens when it knows its fleet
+		err = ln.Close() // the address is free; the router listens later, when it has its fleet
 	}
 	if err != nil {
 		return err

@@ -127,14 +127,14 @@ func start(t *testing.T, cfg child.Config, r string, args ...string) (*child.Pro
 	return p, &l
 }
 
-// ended is a context that has ended: whoever stops with it kills at once.
+// ended is a context that has ended, so that a Stop with it kills at once.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }
 
-// gone says whether no process of that id runs; a zombie that init has not yet reaped does not.
+// gone reports whether no process of that id runs. A zombie that init has not yet reaped counts as gone.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

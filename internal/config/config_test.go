@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 )
 
-// TestParse shows what a person is told about a file. Verbs:
+// TestParse shows the errors and defaults of a file. Verbs:
 //
 //	parse    the file below it; prints "ok" and the named fields, or every problem
 func TestParse(t *testing.T) {

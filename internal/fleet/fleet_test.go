@@ -22,7 +22,7 @@ import (
 //	show                             prints the snapshot: rank IDs, states, booked requests
 //	pool MODEL ROLE                  prints the ranks of a pool
 //	watch                            takes the channel of changes
-//	changed                          says whether it was closed since
+//	changed                          whether it was closed since
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		w := &world{}
@@ -152,7 +152,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Requests that nobody booked count once two reports have them, and while the last one is fresh.
+// Requests without a booking count once two reports have them, and while the last one is fresh.
 func TestForeign(t *testing.T) {
 	var l fleet.Load
 	now := time.Unix(100, 0)

@@ -7,7 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// The first age of events is believed at once, later ones by an eighth, and what clocks that differ make
+// The first age of events counts in full, later ones by an eighth, and what clocks that differ make
 // of it not at all.
 func TestLag(t *testing.T) {
 	var l fleet.Load
@@ -21,7 +21,7 @@ func TestLag(t *testing.T) {
 }
 
 // What waits on a rank is the time of the prefills booked there, less what has gone by since it
-// began with the first; and a rank that takes longer is not believed to be nearly done.
+// began with the first; and a rank that takes longer is not estimated to be nearly done.
 func TestWait(t *testing.T) {
 	var l fleet.Load
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }

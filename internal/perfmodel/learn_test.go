@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A line is found from noisy observations, whatever was believed before, and says how sure it is.
+// A line is found from noisy observations, whatever the prior was, and has a measure of its error.
 func TestLearned(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, truth := range []Line{{Base: 10 * time.Millisecond, Token: 2_000}, {Base: 0, Token: 50_000},

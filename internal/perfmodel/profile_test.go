@@ -103,8 +103,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// The profile of a Llama-3.1-8B on one H200 that lies beside the repository: at what was measured, it
-// says what was measured.
+// The profile of a Llama-3.1-8B on one H200 that lies beside the repository: at the measured
+// points, it gives the measured times.
 func TestPublishedProfile(t *testing.T) {
 	const folder = "../../../shared/reference/planner-profile"
 	if _, err := os.Stat(folder); err != nil {
@@ -191,7 +191,7 @@ func FuzzProfile(f *testing.F) {
 	})
 }
 
-// As two lines, a profile says the same where it is straight.
+// As two lines, a profile gives the same times where it is straight.
 func TestProfileAsSpeed(t *testing.T) {
 	p, err := LoadProfile(small(t))
 	if err != nil {

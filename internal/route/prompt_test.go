@@ -22,7 +22,7 @@ func (m *dated) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-// Templates are told the time of the decision, and prompts with other media share no blocks
+// Templates get the time of the decision, and prompts with other media share no blocks
 // although their tokens are equal.
 func TestPromptsAreToldTheTimeAndKeptApartByMedia(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})

@@ -32,7 +32,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	                                            replaces all models
 //	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
 //	load NAME [requests=N] [prefill=TOKENS] [decode=BLOCKS]
-//	report NAME kv=USAGE            what the engine says of itself
+//	report NAME kv=USAGE            what the engine reports about itself
 //	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N] [session=S] [tenant=T] [wait]
 //	                                text: prints the decision, or for several who got how many
 //	explain ID | prefill ID | end ID
@@ -40,7 +40,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	wake | leave ID | giveup ID | queues
 //	wait SECONDS
 //
-// Final decisions of those who waited are printed in short where they are told.
+// Final decisions of requests that waited are printed in short when they are made.
 //
 //	loads | stats
 func TestScenarios(t *testing.T) {

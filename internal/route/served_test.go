@@ -11,7 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// What a decision promised is told when its request has ended regularly, and only then.
+// A decision's promise is reported when its request has ended regularly, and only then.
 func TestServed(t *testing.T) {
 	x, got := kvindex.New(kvindex.Config{}), []string{}
 	r := route.New(route.Config{

@@ -117,7 +117,7 @@ func TestBusyIsBusy(t *testing.T) {
 	}
 }
 
-// TestTenThousandLeave: whoever waits and leaves, leaves nothing.
+// TestTenThousandLeave: requests that leave the queue leave no memory behind.
 func TestTenThousandLeave(t *testing.T) {
 	r, _ := crowd(t, 1, queue.Config{})
 	first := r.Decide(completion("the first"), start)

@@ -263,7 +263,7 @@ func (h *histogram) quantile(q float64) float64 {
 	return 0
 }
 
-// curve returns the curve of sorted values.
+// curve returns curvePoints quantiles of sorted values, from the least to the greatest.
 func curve(sorted []float64) []float64 {
 	if len(sorted) == 0 {
 		return []float64{}

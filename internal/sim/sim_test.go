@@ -90,7 +90,7 @@ func TestRunsRepeatThemselves(t *testing.T) {
 	}
 }
 
-// A router that knows the caches reuses more than one that takes turns, and knowing them late
+// A router with events of the caches reuses more than round robin, and having them late
 // costs little where predictions bridge the time.
 func TestKnowingCachesPays(t *testing.T) {
 	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
@@ -108,7 +108,7 @@ func TestKnowingCachesPays(t *testing.T) {
 	}
 }
 
-// Routers that are told of first tokens do hardly better than those that must gather from events, or
+// Routers with signals of first tokens do hardly better than those that infer them from events, or
 // from nothing but what prompts are thought to take, which of them are computed.
 func TestFirstTokensAreGathered(t *testing.T) {
 	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc, on every architecture that Go knows.
+// tick is the unit of CPU times in /proc, on every architecture that Go supports.
 const tick = 10 * time.Millisecond
 
 // cpuTime is what a process has used, user and system time together.

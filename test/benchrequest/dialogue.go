@@ -16,7 +16,7 @@ type dialogue struct {
 // fresh is the share of these characters that the known turn does not have.
 const fresh = 10 // per cent
 
-// appendBody appends the chat request of a turn. Turn 0 is the one that the router knows; every other turn
+// appendBody appends the chat request of a turn. The router has seen turn 0; every other turn
 // continues it with another end.
 func (d dialogue) appendBody(dst []byte, text *corpus, turn int) []byte {
 	rng := rand.New(rand.NewPCG(d.seed, 0))

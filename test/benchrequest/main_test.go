@@ -61,7 +61,7 @@ func TestSmoke(t *testing.T) {
 				t.Errorf("cold requests share %g of their blocks", reused)
 			}
 		case warmName:
-			// Nine tenths at most. Workers answer at once and the router, which nothing tells so, rather
+			// Nine tenths at most. Workers answer at once and the router, which gets no signal of it, rather
 			// has a short prompt computed again than wait for a rank.
 			if reused < 0.35 || reused > 0.95 {
 				t.Errorf("warm requests share %g of their blocks", reused)

@@ -8,7 +8,7 @@ import (
 )
 
 // promises sends chats one after the other, each for the second time or later, and demands that
-// what their decisions promised to find in the worker's cache is what its engine says it found.
+// what their decisions promised to find in the worker's cache is what its engine reports as found.
 // It returns how many blocks were promised altogether.
 func (p *parts) promises(t *testing.T, what string, chats [][]message) (blocks int) {
 	t.Helper()

@@ -297,7 +297,7 @@ func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int
 	return r, err
 }
 
-// decision is what the router says of one request.
+// decision is the router's record of one request.
 type decision struct {
 	ID           string
 	Worker       string

@@ -177,7 +177,7 @@ func stream(ctx context.Context, address string, p *play, began time.Time) error
 	return nil
 }
 
-// agree says where two plays of the same arrivals differ. An engine that was kept waiting for the
+// agree reports where two plays of the same arrivals differ. An engine that was kept waiting for the
 // processor for long does not race to catch up, so what takes longer may be later.
 func agree(live, virtual []sim.Outcome) error {
 	within := func(took time.Duration) time.Duration { return 60*time.Millisecond + took/8 }

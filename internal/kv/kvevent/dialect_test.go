@@ -80,7 +80,7 @@ func onlyOf(t testing.TB, s string) func(uint64, int) bool {
 	return func(w uint64, r int) bool { return w == worker && (!ranked || r == rank) }
 }
 
-// report prints a batch: its head where it says something, then one line for each event.
+// report prints a batch: its head if that has fields, then one line for each event.
 func report(b *kvevent.Batch, err error) string {
 	if err != nil {
 		return err.Error() + "\n"
@@ -189,7 +189,7 @@ func TestParseDialect(t *testing.T) {
 	}
 }
 
-// What Dynamo says in JSON it says in msgpack, too.
+// Dynamo's events decode equally from JSON and from msgpack.
 func TestDynamoSyntaxes(t *testing.T) {
 	compared := 0
 	for _, m := range append(made(t, "dynamo-frames.jsonl"), inputs(t, "dynamo")...) {

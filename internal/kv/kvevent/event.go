@@ -63,8 +63,8 @@ type Batch struct {
 	// Only selects the events of one rank from a message of several ranks (TensorRT-LLM) or workers (Dynamo).
 	// If it is nil, such a message is an error.
 	Only func(worker uint64, rank int) bool
-	// BlockSize is the engine's, if the caller knows it. TensorRT-LLM reports partial blocks like complete
-	// ones, and only their size distinguishes them. 0 means the size of the largest block so far.
+	// BlockSize is the engine's, in tokens. TensorRT-LLM reports partial blocks like complete ones, and only
+	// their size distinguishes them. 0 means unknown: then it is the size of the largest block so far.
 	BlockSize int
 
 	// Rank is the data-parallel rank; 0 if the engine has one. Worker is the number that Dynamo gave the

@@ -46,7 +46,7 @@ func FuzzDecodeVLLM(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip: what is published is what is decoded, and Add says the same without bytes.
+// FuzzRoundTrip: what is published is what is decoded, and Add yields the same batch without bytes.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte("\x00\x03\x01\x02abcdefghijklmnop"))
 	f.Add([]byte("\x01\x02\x00\x00"))

@@ -236,7 +236,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// BenchmarkLoad: how long until a new replica knows 2 million blocks, two ranks loaded at a time?
+// BenchmarkLoad: how long until a new replica has loaded 2 million blocks, two ranks loaded at a time?
 //
 //	go test -run - -bench Load ./internal/kv/kvindex
 func BenchmarkLoad(b *testing.B) {

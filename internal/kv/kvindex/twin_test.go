@@ -421,7 +421,7 @@ func TestHybridAgreesWithTwin(t *testing.T) {
 	audit(t, w.x)
 }
 
-// TestNeverClaimsUnderPressure: in too few bytes the index forgets, but what it says is
+// TestNeverClaimsUnderPressure: in too few bytes the index evicts blocks, but what it reports is
 // true, and it stays within its bytes.
 func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),

