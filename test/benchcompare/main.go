@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 )
@@ -31,7 +32,7 @@ const requestPath = "extproc/stream,extproc/messages,internal/prompt,internal/pr
 	"internal/kv/kvindex,internal/route,internal/route/cost,internal/route/queue"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
