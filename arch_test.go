@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/configfile":  {"internal/config", "internal/modelfile"},
 	"internal/tracefile":   {"internal/modelfile", "internal/trace"},
 	"internal/modelfile":   {"internal/models", "internal/prompt"},
-	"internal/testkit":     {"bus"}, // for tests alone
+	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai"}, // for tests alone
 
 	// What connects processes.
 	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
@@ -86,7 +86,7 @@ var allowed = map[string][]string{
 	"workeragent/engine":           {"internal/child", "internal/config", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, and reads the metrics of engines and routers.
-	"doctor": {"internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -45,7 +46,7 @@ func ask(ctx context.Context, cfg Config) *observation {
 	}
 
 	if rest := cfg.Wait - time.Since(began); rest > 0 && o.router.err == nil {
-		sleep(ctx, rest)
+		_ = backoff.Sleep(ctx, rest) // the second look at the router reports the end of ctx
 	}
 	o.router.askAgain(ctx)
 	o.router.watched = time.Since(began)
@@ -64,16 +65,6 @@ func (o *observation) askWorkers(ctx context.Context, wait time.Duration) {
 			defer func() { <-slots }()
 			w.ask(ctx, o.model(w.model), wait)
 		})
-	}
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 

@@ -47,7 +47,7 @@ func simulate(args []string) error {
 		return err
 	}
 	cfg := enginesim.Config{
-		Listen: flags["listen"] + flags["listen-address"], Events: flags["kv-events"], Replay: flags["kv-replay"],
+		Listen: flags["listen-address"], Events: flags["kv-events"], Replay: flags["kv-replay"],
 		ModelName: "sim", Model: model, Vocabulary: model.Tokenizer(),
 	}
 	cfg.Engine.Timing = perfmodel.Polynomial{Speedup: 100}

@@ -15,8 +15,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/test/loopback"
@@ -24,27 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
-
-// bytesModel is a model whose tokens are the bytes of its prompts.
-type bytesModel struct{}
-
-func (bytesModel) ContextLength() int { return 4096 }
-func (bytesModel) VocabSize() int     { return 256 }
-
-func (bytesModel) AppendDecode(dst []byte, ids ...uint32) []byte {
-	for _, id := range ids {
-		dst = append(dst, 'a'+byte(id%26))
-	}
-	return dst
-}
-
-func (bytesModel) Prepare(req *openai.Request, dst *prompt.Prompt) error {
-	dst.Tokens = dst.Tokens[:0]
-	for _, c := range []byte(req.Prompts[0].Text) {
-		dst.Tokens = append(dst.Tokens, uint32(c))
-	}
-	return nil
-}
 
 // ports are those of one simulated engine.
 type ports struct{ http, events, replay string }
@@ -67,7 +44,7 @@ func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
 	t.Helper()
 	e, err := enginesim.New(enginesim.Config{
 		Listen: at.http, Events: "tcp://" + at.events, Replay: "tcp://" + at.replay,
-		ModelName: "tiny", Model: bytesModel{}, Vocabulary: bytesModel{},
+		ModelName: "tiny", Model: testkit.ByteModel{}, Vocabulary: testkit.ByteModel{},
 		Engine: engine.Config{Blocks: 64, BlockSize: 4, Timing: perfmodel.Fixed{}},
 	})
 	if err == nil {

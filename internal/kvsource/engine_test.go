@@ -17,8 +17,6 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/perfmodel"
-	"github.com/stator-project/stator/internal/prompt"
-	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
@@ -30,32 +28,11 @@ func TestMain(m *testing.M) {
 	testkit.Main(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }
 
-// letters is a model whose tokens are bytes.
-type letters struct{}
-
-func (letters) ContextLength() int { return 4096 }
-func (letters) VocabSize() int     { return 256 }
-
-func (letters) AppendDecode(dst []byte, ids ...uint32) []byte {
-	for _, id := range ids {
-		dst = append(dst, 'a'+byte(id%26))
-	}
-	return dst
-}
-
-func (letters) Prepare(req *openai.Request, dst *prompt.Prompt) error {
-	dst.Tokens = dst.Tokens[:0]
-	for _, c := range []byte(req.Prompts[0].Text) {
-		dst.Tokens = append(dst.Tokens, uint32(c))
-	}
-	return nil
-}
-
 // startSim runs a simulated engine on the given endpoints until stop is called or the test ends.
 func startSim(t *testing.T, events, replay string, change func(*enginesim.Config)) (sim *enginesim.Sim, stop func()) {
 	t.Helper()
 	cfg := enginesim.Config{
-		ModelName: "tiny", Model: letters{}, Vocabulary: letters{}, Events: events, Replay: replay,
+		ModelName: "tiny", Model: testkit.ByteModel{}, Vocabulary: testkit.ByteModel{}, Events: events, Replay: replay,
 		Engine: engine.Config{Blocks: 64, BlockSize: 4, Timing: perfmodel.Fixed{}},
 	}
 	if change != nil {
