@@ -10,6 +10,7 @@
 package prompt
 
 import (
+	"errors"
 	"time"
 
 	"github.com/stator-project/stator/internal/prompt/chattemplate"
@@ -65,6 +66,9 @@ type namedToken struct{ name, text string }
 type Prompt struct {
 	// Now is the time that templates may ask for; set it before Prepare.
 	Now time.Time
+	// Done ends Prepare early when it is closed, because the client has gone: Prepare then returns ErrStopped.
+	// Set it before Prepare; nil never ends it.
+	Done <-chan struct{}
 	// Text is the rendered chat, or the text of the first prompt; empty for token ids.
 	Text []byte
 	// Tokens are the ids of the first prompt.
@@ -109,3 +113,6 @@ func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tokenizer }
 
 // HasTemplate reports whether the model has a chat template. Chats for a model without one are refused.
 func (m *Model) HasTemplate() bool { return m.template != nil }
+
+// ErrStopped is the error of a Prepare that Prompt.Done ended.
+var ErrStopped = errors.New("prepare the prompt: the request was cancelled")

@@ -30,6 +30,9 @@ type Request struct {
 	// Source names the Envoy that carries the request: see Router.EndBefore.
 	Source string
 
+	// Done ends the decision early when it is closed, because the client has gone. Nil never ends it.
+	Done <-chan struct{}
+
 	// IgnoreBodyHints ignores routing hints in the body, because the client is not trusted.
 	IgnoreBodyHints bool
 	// Hints are those of trusted headers. They take precedence over the body's. Nil for none.

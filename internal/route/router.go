@@ -124,6 +124,21 @@ func (r *Router) End(id string, now time.Time) bool {
 	return ended
 }
 
+// Ending is how a request ended, as Envoy's access log reports it.
+type Ending struct {
+	// ID is the decision's.
+	ID string
+	// Served is the address of the worker whose response the client received; empty if no worker answered.
+	Served string
+	// Failed means that the client received no good answer from a worker: Envoy reached none, or the response
+	// was a server error or was cut off.
+	Failed bool
+}
+
+// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
+// more).
+func (r *Router) Ended(e Ending, now time.Time) bool { return r.End(e.ID, now) }
+
 // PrefillDone ends the prefill of a decision's request, because its answer has begun. False means that it
 // had ended already, or that there is no such booking.
 func (r *Router) PrefillDone(id string, now time.Time) bool {
