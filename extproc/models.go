@@ -123,12 +123,19 @@ func streamSettings(settings *config.Config) stream.Settings {
 			pools[alias] = settings.Models[i].Name
 		}
 	}
+	g := &settings.Gateway
 	return stream.Settings{
-		BodyBytes:      settings.Gateway.MaxBodyBytes,
-		RejectUnknown:  settings.Gateway.UnknownPaths == "reject",
-		DefaultModel:   settings.Models[0].Name,
-		Pools:          pools,
-		AffinityHeader: settings.Gateway.AffinityHeader,
-		Hints:          stream.Hints(settings.Gateway.Hints),
+		BodyBytes:     g.MaxBodyBytes,
+		BodiesBytes:   g.MaxBodiesBytes,
+		PassPaths:     g.PassPaths,
+		DefaultModel:  settings.Models[0].Name,
+		Pools:         pools,
+		SeveralPools:  len(settings.Models) > 1,
+		SessionHeader: g.AffinityHeader,
+		Hints:         stream.Hints(g.Hints),
+		TrustEveryone: g.TrustsEveryone(),
+		RoleHeader:    g.RoleHeader,
+		TrustedRoles:  g.TrustedRoles,
+		TenantHeader:  g.TenantHeader,
 	}
 }

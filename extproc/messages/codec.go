@@ -26,11 +26,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal decodes a *Request, a *Log, or any generated message.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	r, ok := v.(interface{ Read(message []byte) error })
-	if !ok {
-		return c.generated.Unmarshal(data, v)
+	switch m := v.(type) {
+	case *Request:
+		return m.receive(data)
+	case interface{ Read(message []byte) error }:
+		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		return m.Read(buf.ReadOnlyData())
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	return r.Read(buf.ReadOnlyData())
+	return c.generated.Unmarshal(data, v)
 }

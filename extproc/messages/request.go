@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/stator-project/stator/internal/envoynames"
@@ -20,12 +21,26 @@ const (
 	Body         // the request's body
 )
 
-// Request holds the fields of a ProcessingRequest that the router needs. It owns them: they do not alias
-// the encoded message.
+// Names are the names of headers that the configuration selects, in lower case. An empty name selects none.
+type Names struct {
+	// Session names the client's session, Role the client's role by Envoy's own authentication, and Tenant the
+	// client's tenant by the same.
+	Session, Role, Tenant string
+}
+
+// Request holds the fields of a ProcessingRequest that the router needs. Its texts are
+// copies. Body is not: see there.
 type Request struct {
-	// Affinity is the name of the header that is read into Session, in lower case. It is set before
-	// Read.
-	Affinity string
+	// Names are the headers to read. They are set before the message is received.
+	Names Names
+	// Reserve is called with the size of a message before its content is copied. If it returns false, the
+	// message is not decoded and Refused is set. Nil always accepts. Free is called with the same size when
+	// the memory is given back.
+	Reserve func(bytes int) bool
+	Free    func(bytes int)
+
+	// Refused means that Reserve has refused the message. All fields below are empty then.
+	Refused bool
 
 	Kind Kind
 	// Field is the field number of the message's content; 0 for a message without content.
@@ -37,18 +52,55 @@ type Request struct {
 	Buffered bool
 
 	// These fields are set for Kind Headers.
-	Method, Path, ContentEncoding, ContentLength, Session string
+	Method, Path, ContentEncoding, ContentLength string
+	Session, Role, Tenant                        string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []Header
 
-	// Body is set for Kind Body. It is newly allocated, because decisions outlive the buffers of a
-	// connection.
+	// Body is set for Kind Body. It is valid until Release, or until the next message is received.
 	Body []byte
+
+	memory   *buffer // that Body lies in; nil for a message that was not received from gRPC
+	reserved int     // bytes
 }
 
-// Read decodes a ProcessingRequest. After an error some fields of r are set.
+// receive copies a message from gRPC's buffers, which are cleared and small, into one of ours and decodes it.
+func (r *Request) receive(data mem.BufferSlice) error {
+	r.Release()
+	size := data.Len()
+	if r.Reserve != nil && !r.Reserve(size) {
+		r.forget()
+		r.Refused = true
+		return nil
+	}
+
+	r.reserved = size
+	r.memory = newBuffer(size)
+	data.CopyTo(r.memory.bytes)
+	return r.Read(r.memory.bytes)
+}
+
+// Release gives back the memory of the message. Body is not valid any more.
+func (r *Request) Release() {
+	r.Body = nil
+	if r.memory != nil {
+		r.memory.free()
+		r.memory = nil
+	}
+	if r.reserved > 0 && r.Free != nil {
+		r.Free(r.reserved)
+	}
+	r.reserved = 0
+}
+
+// forget empties the decoded fields.
+func (r *Request) forget() {
+	*r = Request{Names: r.Names, Reserve: r.Reserve, Free: r.Free, memory: r.memory, reserved: r.reserved}
+}
+
+// Read decodes a ProcessingRequest. Body then refers to message. After an error some fields of r are set.
 func (r *Request) Read(message []byte) error {
-	*r = Request{Affinity: r.Affinity}
+	r.forget()
 	var content []byte
 	var hasContent, hasConfig bool
 
@@ -105,7 +157,7 @@ func (r *Request) readBody(message []byte) error {
 	for w.next() {
 		switch w.tag {
 		case bodyBody<<3 | length:
-			r.Body = append(r.Body[:0:0], w.bytes...)
+			r.Body = w.bytes
 		case bodyEndOfStream<<3 | varint:
 			r.EndOfStream = protowire.DecodeBool(w.number)
 		}
@@ -168,14 +220,35 @@ func (r *Request) readHeader(message []byte) error {
 		r.ContentEncoding = string(raw)
 	case "content-length":
 		r.ContentLength = string(raw)
-	case r.Affinity:
-		r.Session = string(raw)
 	default:
+		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {
 			r.Hints = append(r.Hints, Header{Key: string(key), Value: string(raw)})
 		}
 	}
 	return w.err
+}
+
+// readNamed stores the value of a header that Names selects. One header may be selected more than once.
+func (r *Request) readNamed(key, value []byte) {
+	switch string(key) {
+	case "":
+		return
+	case r.Names.Session, r.Names.Role, r.Names.Tenant:
+	default:
+		return
+	}
+
+	text := string(value)
+	if string(key) == r.Names.Session {
+		r.Session = text
+	}
+	if string(key) == r.Names.Role {
+		r.Role = text
+	}
+	if string(key) == r.Names.Tenant {
+		r.Tenant = text
+	}
 }
 
 // methodOf avoids an allocation for the most common method.

@@ -52,7 +52,7 @@ func body(end bool, b string) *extprocv3.ProcessingRequest {
 
 // generated returns a request as the generated code decodes it.
 func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
-	r := Request{Affinity: affinity, Buffered: m.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED}
+	r := Request{Names: Names{Session: affinity}, Buffered: m.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED}
 	switch q := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		r.Kind, r.Field, r.EndOfStream = Headers, 2, q.RequestHeaders.GetEndOfStream()
@@ -86,7 +86,7 @@ func same(a, b Request) bool {
 	if a.Kind == Other { // the generated code names the rest by types
 		a.Field = 0
 	}
-	return bytes.Equal(x, y) && a.Affinity == b.Affinity && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
+	return bytes.Equal(x, y) && a.Names == b.Names && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
 		a.Buffered == b.Buffered && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
 		a.ContentLength == b.ContentLength && a.Session == b.Session
 }
@@ -115,7 +115,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, message []byte) {
 		var m extprocv3.ProcessingRequest
 		theirs := proto.Unmarshal(message, &m)
-		r := Request{Affinity: "x-s"}
+		r := Request{Names: Names{Session: "x-s"}}
 		err := r.Read(message)
 		switch {
 		case errors.Is(err, errTwice):

@@ -14,11 +14,13 @@ import (
 func turn(w *world, headers, body *messages.Request) {
 	x := exchange{srv: w.server, source: "envoy-a"}
 	for _, m := range []*messages.Request{headers, body} {
-		answered, r, err := x.handle(m)
+		answered := x.phase
+		r, err := x.handle(m)
 		if err != nil {
 			panic(err)
 		}
 		_ = w.server.toMessage(r, answered)
+		x.recycle()
 	}
 	w.router.End(x.booking, start)
 }
@@ -46,7 +48,7 @@ func TestAllocationsOfHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := messages.Request{Affinity: "x-session-id"}
+	m := messages.Request{Names: messages.Names{Session: "x-session-id"}}
 	read := testing.AllocsPerRun(1000, func() { err = m.Read(raw) })
 	if read > 2 || err != nil { // path and session
 		t.Errorf("reading headers takes %.0f allocations, %v", read, err)

@@ -18,6 +18,7 @@
 //	wantBody     the whole body, all ranks busy  queued: a longer timeout, then the    finished
 //	                                             decision
 //	any          any other message               a gRPC error that names the setting   -
+//	any          a panic of this program         continue without a pick               finished
 //	any          Envoy ends the stream           none; a booking or ticket is ended    -
 //
 // # Fail open
@@ -38,6 +39,19 @@
 // The router decides at once, or queues the request. For a queued request the stream waits: Envoy
 // receives, once, a timeout slightly longer than the longest wait. The wait always ends with a decision:
 // a pick, or a refusal with a time to retry after. A client that cancels leaves the queue at once.
+//
+// # Memory
+//
+// A body lies in one buffer, which the request's strings refer to. It is used for another request after the
+// reply, so nothing may keep a string of a body. The bodies for which decisions are being made have a budget in
+// bytes; a request beyond it is answered with 503 before its body is copied.
+//
+// # Trust
+//
+// Clients can set every header and every member of a body. What only Envoy can set is the metadata with which
+// it opens a stream. An Envoy that package xds has configured marks the requests of its listener for trusted
+// clients there. Any other Envoy belongs to an operator whose filters authenticate clients: for these the
+// configured headers with a client's role and tenant count.
 //
 // # Concurrency
 //

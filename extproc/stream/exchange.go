@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ type head struct {
 	contentEncoding string
 	contentLength   string
 	session         string
+	role, tenant    string // as Envoy's own authentication has set them
 	hintHeaders     []messages.Header
 	noBody          bool // the request ends with its headers
 }
@@ -31,7 +33,7 @@ type reply struct {
 	// header sets the pick as a header too, which the endpoint picker protocol requires. An Envoy
 	// configured by package xds reads the metadata only, and would have to remove the header.
 	header bool
-	// body replaces the request's compressed body; nil keeps it.
+	// body replaces the request's body; nil keeps it.
 	body []byte
 	// answer is sent to the client, and the request reaches no worker.
 	answer *answer
@@ -62,20 +64,24 @@ const (
 
 // exchange is the state of one request. Each event is a method that returns the reply.
 type exchange struct {
-	srv        *Server
-	source     string // the name of the Envoy
-	configured bool   // the Envoy has its configuration from package xds
-	phase      phase
-	head       head
-	target     target
-	booking    string // empty for a request without a body, which is not booked
-	buffered   bool   // Envoy sends bodies in one piece
+	srv             *Server
+	source          string          // the name of the Envoy
+	done            <-chan struct{} // closed when the stream ends
+	configured      bool            // the Envoy has its configuration from package xds
+	trustedListener bool            // the request came on Envoy's listener for trusted clients
+
+	phase    phase
+	head     head
+	target   target
+	booking  string          // empty for a request without a body, which is not booked
+	buffered bool            // Envoy sends bodies in one piece
+	decision *route.Decision // memory to give back when the reply was sent; nil for none
 }
 
 // onHeaders handles the first message.
 func (x *exchange) onHeaders(h head, now time.Time) reply {
 	x.head = h
-	x.target = classify(h.path)
+	x.target = x.srv.settings.Load().classify(h.method, h.path)
 	x.phase = finished
 
 	if x.target.local != nil {
@@ -103,12 +109,19 @@ func (x *exchange) refuseEarly() *answer {
 		a.allow = http.MethodPost
 		return a
 	}
-	if !x.target.known && set.RejectUnknown {
+	if !x.target.known && !x.target.passed {
 		return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
-			Message: "Unknown request URL: " + clip(x.head.method+" "+x.head.path) + ". See /openapi.json for the paths."}, "unknown_path")
+			Message: "Unknown request URL: " + clip(x.head.method+" "+x.head.path) + ". See /openapi.json for the paths; the " +
+				"operator can let others pass with gateway.passPaths."}, "unknown_path")
 	}
-	if n, err := strconv.ParseInt(x.head.contentLength, 10, 64); err == nil && n > set.BodyBytes {
-		return tooLarge(set.BodyBytes)
+	if x.head.contentLength != "" { // parsing an empty text would allocate an error
+		n, err := strconv.ParseInt(x.head.contentLength, 10, 64)
+		if err == nil && n > set.BodyBytes {
+			return tooLarge(set.BodyBytes)
+		}
+	}
+	if x.target.known && !isIdentity(x.head.contentEncoding) {
+		return encoded(x.head.contentEncoding)
 	}
 	return nil
 }
@@ -120,30 +133,21 @@ func (x *exchange) onBody(body []byte, now time.Time) reply {
 }
 
 // decide returns the router's decision. It does not change the body.
-func (x *exchange) decide(raw []byte, now time.Time) reply {
-	encoding := x.head.contentEncoding
-	if !x.target.known {
-		encoding = "" // the body is not read, so it stays as it is
-	}
-	body, a := decompress(raw, encoding, x.srv.settings.Load().BodyBytes)
-	if a != nil {
-		return x.answerWith(a)
+func (x *exchange) decide(body []byte, now time.Time) reply {
+	set := x.srv.settings.Load()
+	if int64(len(body)) > set.BodyBytes {
+		return x.answerWith(tooLarge(set.BodyBytes))
 	}
 
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
-		Session: x.head.session, Source: x.source,
+		Session: x.head.session, Source: x.source, Done: x.done,
 	}
 	if a := x.applyHints(&req); a != nil {
 		return x.answerWith(a)
 	}
 	if !x.target.known {
-		req.Model = x.srv.settings.Load().DefaultModel
-	}
-
-	// Engines do not decompress, so a body that was decompressed replaces the request's.
-	if encoding == "" || len(raw) == 0 || identity(encoding) {
-		body = nil
+		req.Model = set.DefaultModel
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.
@@ -152,11 +156,12 @@ func (x *exchange) decide(raw []byte, now time.Time) reply {
 		decided = make(chan *route.Decision, 1)
 		req.Ready = func(d *route.Decision) { decided <- d }
 	}
-	d := x.srv.router.Decide(&req, now)
+	x.decision = x.srv.decisions.Get().(*route.Decision)
+	d := x.srv.router.DecideInto(x.decision, &req, now)
 	if d.Outcome == route.Queued {
-		return reply{queued: &queued{ticket: d.Ticket, decided: decided, body: body}}
+		return reply{queued: &queued{ticket: d.Ticket, decided: decided}}
 	}
-	return x.conclude(d, body, now)
+	return x.conclude(d, nil, now)
 }
 
 // conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry
@@ -186,6 +191,28 @@ func refusal(e *prompt.Error, detail string) *answer {
 
 // maxQuoted bounds the text of a request that is repeated in an answer or a log.
 const maxQuoted = 128
+
+// tooLarge returns the refusal of a body above the limit.
+func tooLarge(limit int64) *answer {
+	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
+		Message: fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", limit)}, "body_too_large")
+}
+
+// isIdentity reports whether a content encoding leaves a body as it is.
+func isIdentity(encoding string) bool {
+	return encoding == "" || strings.EqualFold(strings.TrimSpace(encoding), "identity")
+}
+
+// encoded returns the refusal of a body that is still compressed. An Envoy that package xds has configured
+// decompresses gzip before this service sees the body.
+func encoded(encoding string) *answer {
+	remedy := "Send gzip, or the body uncompressed."
+	if strings.EqualFold(strings.TrimSpace(encoding), "gzip") {
+		remedy = "Send the body uncompressed."
+	}
+	return refusal(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
+		Message: "The gateway does not decompress content-encoding " + clip(encoding) + ". " + remedy}, "content_encoding")
+}
 
 // clip shortens text of a request to maxQuoted bytes of valid UTF-8.
 func clip(s string) string {

@@ -1,11 +1,13 @@
 package stream
 
 import (
+	"slices"
+
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Hints is which routing hints of clients count. A client whose hints count can go before others, and
+// Hints is which routing hints of trusted clients count. A client whose hints count can go before others, and
 // can choose its worker.
 type Hints string
 
@@ -16,12 +18,25 @@ const (
 	HintsHeaders Hints = "headers" // the headers x-stator-…, and nvext in the body
 )
 
+// isTrusted reports whether the client's hints count. The header with its role is only believed from an Envoy of
+// the operator's own: the listeners of package xds have no authentication, so a client would have set it.
+func (x *exchange) isTrusted(set *Settings) bool {
+	return set.TrustEveryone || x.trustedListener ||
+		!x.configured && x.head.role != "" && slices.Contains(set.TrustedRoles, x.head.role)
+}
+
 // applyHints adds the hints that count to a request. It returns the answer to a header whose value is
 // wrong; nil where all is well.
 func (x *exchange) applyHints(req *route.Request) *answer {
-	trusted := x.srv.settings.Load().Hints
-	req.IgnoreBodyHints = trusted == HintsOff
-	if trusted != HintsHeaders || len(x.head.hintHeaders) == 0 {
+	set := x.srv.settings.Load()
+	if set.Hints == HintsOff || !x.isTrusted(set) {
+		req.IgnoreBodyHints = true
+		if len(x.head.hintHeaders) > 0 {
+			x.srv.metrics.ignoredHints.Inc()
+		}
+		return nil
+	}
+	if set.Hints != HintsHeaders || len(x.head.hintHeaders) == 0 {
 		return nil
 	}
 

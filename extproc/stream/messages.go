@@ -20,7 +20,7 @@ const headerRank = "x-data-parallel-rank"
 func headOf(m *messages.Request) head {
 	return head{
 		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength,
-		session: m.Session, hintHeaders: m.Hints, noBody: m.EndOfStream,
+		session: m.Session, role: m.Role, tenant: m.Tenant, hintHeaders: m.Hints, noBody: m.EndOfStream,
 	}
 }
 
@@ -54,15 +54,16 @@ func destinations(d *route.Decision) string {
 }
 
 // changeRequest adds the changes of the request's headers and body to m: the pick, the pool of another model, the
-// rank, and a decompressed body.
+// rank, and a new body.
 func (s *Server) changeRequest(m *messages.Response, r reply) {
 	set := func(key, value string) { m.Set = append(m.Set, messages.Header{Key: key, Value: value}) }
 	if r.header {
 		set(envoynames.HeaderDestination, m.Picked)
 	}
-	// Envoy has chosen the default model's route already. The header selects another one.
-	if pool, other := s.otherPool(r.pick.Model); other {
-		set(envoynames.HeaderModel, pool)
+	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
+	// decision. The header selects the route of the pool.
+	if settings := s.settings.Load(); settings.SeveralPools {
+		set(envoynames.HeaderModel, settings.poolOf(r.pick.Model))
 		m.ClearRoute = true
 	}
 	if r.pick.Ranks > 1 {
@@ -71,7 +72,6 @@ func (s *Server) changeRequest(m *messages.Response, r reply) {
 	if r.body != nil {
 		m.NewBody = r.body
 		set("content-length", strconv.Itoa(len(r.body)))
-		m.Remove = []string{"content-encoding"}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 // Envoy receives the changes of the request.
 func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 	s := &Server{}
-	s.settings.Store(&Settings{DefaultModel: "m"})
 	for _, c := range []struct {
 		header bool
 		pick   route.Decision
@@ -21,6 +20,7 @@ func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
 		{false, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
 	} {
+		s.settings.Store(&Settings{DefaultModel: "m", SeveralPools: c.pick.Model == "other"})
 		m := s.toMessage(reply{pick: &c.pick, header: c.header}, wantBody).(*messages.Response)
 		if got := len(m.Set); got != c.want {
 			t.Errorf("header %v, pick %+v: %d headers set, want %d", c.header, c.pick, got, c.want)

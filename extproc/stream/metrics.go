@@ -10,21 +10,25 @@ import (
 type metrics struct {
 	streams  prometheus.Gauge
 	outcomes *prometheus.CounterVec
-	duration prometheus.Histogram
-	blocks   prometheus.Histogram
-	waits    prometheus.Histogram
+	// ignoredHints counts requests with hint headers of clients that are not trusted.
+	ignoredHints prometheus.Counter
+	duration     prometheus.Histogram
+	blocks       prometheus.Histogram
+	waits        prometheus.Histogram
 }
 
 // The outcomes of this package, beside those of package route.
 const (
 	outcomePicked    = "picked"
 	outcomeCancelled = "cancelled"
+	outcomePanic     = "panic"
 )
 
 // outcomes are the possible outcomes of a request. The set is closed, because they are label values.
 func outcomes() []string {
 	list := []string{
-		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "protocol_error",
+		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
+		"protocol_error", outcomePanic,
 	}
 	for _, r := range route.Reasons() {
 		list = append(list, string(r))
@@ -32,13 +36,15 @@ func outcomes() []string {
 	return list
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
 	part := metric.For(reg, "extproc")
 	m := &metrics{
 		streams: part.Gauge("streams", "Requests that wait for a decision, queued ones included."),
 		outcomes: part.Counters("requests_total",
 			"Requests by outcome: picked, local for pages of the router, cancelled for queued requests whose clients cancelled, "+
 				"else the reason of the refusal.", "outcome"),
+		ignoredHints: part.Counter("ignored_hints_total",
+			"Requests whose hint headers were ignored, because their clients are not trusted."),
 		duration: part.Histogram("decision_duration_seconds",
 			"Time from the end of the request body to the decision, of requests that were not queued.",
 			prometheus.ExponentialBuckets(16e-6, 2, 16)),
@@ -48,6 +54,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			prometheus.ExponentialBuckets(1e-3, 2, 16)),
 	}
 
+	part.GaugeFunc("body_bytes", "Bytes of the bodies for which decisions are being made.",
+		func() float64 { return float64(bodies.used.Load()) })
 	for _, o := range outcomes() {
 		m.outcomes.WithLabelValues(o)
 	}

@@ -50,6 +50,8 @@ stator_extproc_requests_total{outcome="model_not_found"} 1
 stator_extproc_requests_total{outcome="no_allowed_worker"} 0
 stator_extproc_requests_total{outcome="no_ready_worker"} 0
 stator_extproc_requests_total{outcome="no_tainted_worker"} 0
+stator_extproc_requests_total{outcome="overloaded"} 0
+stator_extproc_requests_total{outcome="panic"} 0
 stator_extproc_requests_total{outcome="picked"} 1
 stator_extproc_requests_total{outcome="pinned_busy"} 0
 stator_extproc_requests_total{outcome="protocol_error"} 0
@@ -73,6 +75,6 @@ func TestMetricsRegisterOnce(t *testing.T) {
 		}
 	}()
 	reg := prometheus.NewRegistry()
-	newMetrics(reg)
-	newMetrics(reg)
+	newMetrics(reg, &bodyBudget{})
+	newMetrics(reg, &bodyBudget{})
 }

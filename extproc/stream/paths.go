@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"net/http"
 	"strings"
 
 	"github.com/stator-project/stator/internal/prompt"
@@ -11,11 +12,13 @@ type target struct {
 	// known means that the bodies of such requests are parsed, as those of endpoint.
 	known    bool
 	endpoint prompt.Endpoint
+	// passed means that requests reach a worker although their bodies are not parsed.
+	passed bool
 	// local makes the answer, without an engine; nil for requests to workers.
 	local func(*Server, head) *answer
 }
 
-// targets are the known paths. All others are unknown, except the pages of single models.
+// targets are the known paths, apart from the pages of single models.
 var targets = map[string]target{
 	"/v1/chat/completions": {known: true, endpoint: prompt.Chat},
 	"/v1/completions":      {known: true, endpoint: prompt.Completions},
@@ -26,17 +29,44 @@ var targets = map[string]target{
 	"/openapi.json":        {local: (*Server).openAPI},
 }
 
-// classify returns the target of a path. Its query, and a slash at its end, are ignored.
-func classify(path string) target {
+// classify returns the target of a request. The query of its path, and a slash at the end, are ignored. Engines
+// answer the OPTIONS by which browsers ask for permission, so these pass to a worker.
+func (s *Settings) classify(method, path string) target {
 	path, _, _ = strings.Cut(path, "?")
-	if t, ok := targets[path]; ok {
-		return t
+	t, ok := targets[path]
+	if !ok {
+		t, ok = targets[strings.TrimSuffix(path, "/")]
 	}
-	if t, ok := targets[strings.TrimSuffix(path, "/")]; ok {
+
+	switch {
+	case ok && t.known && method == http.MethodOptions:
+		return target{passed: true}
+	case ok:
 		return t
-	}
-	if strings.HasPrefix(path, "/v1/models/") {
+	case strings.HasPrefix(path, "/v1/models/"):
 		return target{local: (*Server).oneModel}
 	}
-	return target{}
+	return target{passed: s.passes(path)}
+}
+
+// passes reports whether requests on an unparsed path reach workers.
+func (s *Settings) passes(path string) bool {
+	for _, p := range s.PassPaths {
+		prefix, below := strings.CutSuffix(p, "*")
+		switch {
+		case p == "/*":
+			return true
+		case path == p || strings.TrimSuffix(path, "/") == p:
+			return true
+		case below && strings.HasPrefix(path, prefix) && isPlain(path):
+			return true
+		}
+	}
+	return false
+}
+
+// isPlain reports whether a path means the same to every server: it has no escapes and no dot segments, which
+// could lead out of the prefix that it begins with.
+func isPlain(path string) bool {
+	return !strings.Contains(path, "%") && !strings.Contains(path, "/.") && !strings.Contains(path, "\\")
 }

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"bytes"
-	"compress/gzip"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -29,11 +28,13 @@ import (
 // TestExchange runs testdata/exchange/*.txt: Envoy's messages and the replies. Each byte of a chat's contents or
 // of a prompt is a token, and a block has four. Verbs:
 //
-//	settings [body=BYTES] [unknown=reject] [affinity=HEADER] [hints=off|nvext|headers]
+//	settings [body=BYTES] [pass=PATH] [affinity=HEADER] [hints=off|nvext|headers] [from=everyone] [role=HEADER:VALUE]
 //	model NAME [pool=NAME] [policy=P] [limit=TOKENS]     the first is the default one
 //	worker NAME [model=POOL] [ranks=N] [state=S]         a, b, c are 10.0.0.1:8000, .2, .3
-//	request METHOD PATH [end] [HEADER=VALUE]...          headers; end: there is no body
-//	body [gzip] [repeat=N] [go]                          text: the whole body, N times; go: as a Go string has it
+//	request METHOD PATH [end] [trusted] [ours] [HEADER=VALUE]...
+//	                                                     headers; end: there is no body; trusted: on the listener of
+//	                                                     trusted clients; ours: Envoy has its configuration from xds
+//	body [repeat=N] [go]                                 text: the whole body, N times; go: as a Go string has it
 //	end                                                  the access-log entry ends the booking
 //
 // A line in brackets shows the phase of the exchange and the number of bookings.
@@ -60,7 +61,9 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func newWorld(t testing.TB) *world {
 	w := &world{
 		registry: prometheus.NewRegistry(), models: map[string]*route.ModelConfig{},
-		settings: Settings{BodyBytes: 1 << 20, Pools: map[string]string{}, AffinityHeader: "x-session-id"},
+		settings: Settings{
+			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, Pools: map[string]string{}, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
+		},
 	}
 	index := kvindex.New(kvindex.Config{})
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { index.Drop(id); w.router.RankGone(id) }})
@@ -135,9 +138,12 @@ func number(t *testing.T, d *datadriven.TestData, key string, absent int) int {
 
 func (w *world) configure(t *testing.T, d *datadriven.TestData) {
 	w.settings.BodyBytes = int64(number(t, d, "body", 1<<20))
-	w.settings.RejectUnknown = value(d, "unknown", "route") == "reject"
-	w.settings.AffinityHeader = value(d, "affinity", "x-session-id")
+	w.settings.PassPaths = []string{value(d, "pass", "/*")}
+	w.settings.SessionHeader = value(d, "affinity", "x-session-id")
 	w.settings.Hints = Hints(value(d, "hints", ""))
+	w.settings.TrustEveryone = value(d, "from", "") == "everyone"
+	header, role, _ := strings.Cut(value(d, "role", ""), ":")
+	w.settings.RoleHeader, w.settings.TrustedRoles = header, []string{role}
 	w.server.Reload(w.settings)
 }
 
@@ -156,6 +162,7 @@ func (w *world) model(t *testing.T, d *datadriven.TestData) {
 	if pool != name {
 		w.settings.Pools[name] = pool
 	}
+	w.settings.SeveralPools = w.settings.SeveralPools || pool != w.settings.DefaultModel
 	w.server.Reload(w.settings)
 }
 
@@ -180,22 +187,22 @@ func (w *world) request(d *datadriven.TestData) string {
 	if v := d.CmdArgs[1].Vals; len(v) > 0 { // datadriven takes the "=" of a query for its own
 		headers[3] += "=" + v[0]
 	}
-	end := false
 	for _, a := range d.CmdArgs[2:] {
-		end = end || a.Key == "end"
 		if len(a.Vals) > 0 {
 			headers = append(headers, a.Key, a.Vals[0])
 		}
 	}
-	w.exchange = &exchange{srv: w.server, source: "envoy-a"}
-	m := w.read(headersMessage(end, headers...))
+	w.exchange = &exchange{
+		srv: w.server, source: "envoy-a", trustedListener: d.HasArg("trusted"), configured: d.HasArg("ours"),
+	}
+	m := w.read(headersMessage(d.HasArg("end"), headers...))
 	return w.reply(wantHeaders, w.exchange.onHeaders(headOf(m), start))
 }
 
 // read decodes a message of Envoy as the server does.
 func (w *world) read(m *extprocv3.ProcessingRequest) *messages.Request {
 	raw, err := proto.Marshal(m)
-	r := &messages.Request{Affinity: w.settings.AffinityHeader}
+	r := &messages.Request{Names: w.settings.headerNames()}
 	if err == nil {
 		err = r.Read(raw)
 	}
@@ -222,23 +229,7 @@ func (w *world) body(t *testing.T, d *datadriven.TestData) string {
 		}
 	}
 	body := []byte(strings.Repeat(text, number(t, d, "repeat", 1)))
-	if d.HasArg("gzip") {
-		body = zip(t, body)
-	}
 	return w.reply(wantBody, w.exchange.onBody(body, start))
-}
-
-func zip(t testing.TB, body []byte) []byte {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, err := z.Write(body)
-	if err == nil {
-		err = z.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }
 
 // reply prints the reply to a message of that phase.

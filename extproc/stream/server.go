@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,18 +24,36 @@ import (
 
 // Settings can be replaced while the server runs.
 type Settings struct {
-	// BodyBytes bounds a body, as received and after decompression.
-	BodyBytes int64
-	// RejectUnknown answers 404 for unknown paths. Otherwise their requests are routed by load.
-	RejectUnknown bool
+	// BodyBytes bounds a body, and BodiesBytes the sum of those for which decisions are being made. A request
+	// beyond the sum is answered with 503.
+	BodyBytes, BodiesBytes int64
+	// PassPaths are the paths whose requests reach workers although their bodies are not parsed. One that ends
+	// in "/*" stands for all paths below it.
+	PassPaths []string
 	// DefaultModel serves the requests that name no model. It is the first one.
 	DefaultModel string
 	// Pools maps aliases to the model whose workers serve them.
 	Pools map[string]string
-	// AffinityHeader is the header with a client's session, in lower case.
-	AffinityHeader string
-	// Hints selects the routing hints of clients that count. Empty means HintsBody.
+	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
+	SeveralPools bool
+	// SessionHeader is the header with a client's session, in lower case.
+	SessionHeader string
+
+	// Hints selects the routing hints of trusted clients that count. Empty means HintsBody.
 	Hints Hints
+	// TrustEveryone trusts all clients. Otherwise a client is trusted on Envoy's listener for trusted clients,
+	// and where Envoy's own authentication has set RoleHeader, in lower case, to one of TrustedRoles.
+	TrustEveryone bool
+	RoleHeader    string
+	TrustedRoles  []string
+	// TenantHeader is the header with the client's tenant by Envoy's own authentication, in lower case. Empty
+	// means that there are no tenants.
+	TenantHeader string
+}
+
+// headerNames returns the headers to read.
+func (s *Settings) headerNames() messages.Names {
+	return messages.Names{Session: s.SessionHeader, Role: s.RoleHeader, Tenant: s.TenantHeader}
 }
 
 // Server implements Envoy's ExternalProcessor service. Give it to [Register].
@@ -44,17 +63,27 @@ type Server struct {
 	metrics  *metrics
 	started  time.Time
 	settings atomic.Pointer[Settings]
+	bodies   bodyBudget
+	panics   panicLog
+	// decisions keeps the memory of decisions for later requests.
+	decisions sync.Pool // of *route.Decision
 }
 
 // NewServer returns a server that decides with router.
 func NewServer(set Settings, router *route.Router, log *slog.Logger, reg prometheus.Registerer) *Server {
-	s := &Server{router: router, log: log, metrics: newMetrics(reg), started: time.Now()}
-	s.settings.Store(&set)
+	s := &Server{router: router, log: log, started: time.Now()}
+	s.metrics = newMetrics(reg, &s.bodies)
+	s.panics.log = log
+	s.decisions.New = func() any { return new(route.Decision) }
+	s.Reload(set)
 	return s
 }
 
 // Reload replaces the settings. A request that has begun may use old and new ones.
-func (s *Server) Reload(set Settings) { s.settings.Store(&set) }
+func (s *Server) Reload(set Settings) {
+	s.bodies.limit.Store(set.BodiesBytes)
+	s.settings.Store(&set)
+}
 
 const (
 	// headerRoom is the size of a message beside its body: the headers, and protobuf's own bytes.
@@ -99,73 +128,102 @@ func (s *Server) Process(stream grpc.ServerStream) error {
 	defer s.metrics.streams.Dec()
 	growStack()
 
-	x := exchange{
-		srv: s, source: accesslog.Source(stream.Context()), configured: isConfiguredHere(stream.Context()),
-	}
-	msg := messages.Request{Affinity: s.settings.Load().AffinityHeader}
+	x := s.newExchange(stream.Context())
+	msg := messages.Request{Names: s.settings.Load().headerNames(), Reserve: s.bodies.reserve, Free: s.bodies.free}
+	defer msg.Release()
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
 			return streamEnd(err)
 		}
-
-		answered, r, err := x.handle(&msg)
-		if err != nil {
-			s.metrics.outcomes.WithLabelValues("protocol_error").Inc()
+		last, err := x.serve(stream, &msg)
+		if last || err != nil {
 			return err
-		}
-
-		if r.pick != nil && stream.Context().Err() != nil {
-			// Envoy reset the stream during the decision, because the client cancelled. On one connection
-			// the access-log entry follows the reset, so it may have arrived before the booking was made.
-			// The booking must end here then. After SendMsg the check would be wrong: an Envoy that has
-			// read the reply also ends the stream.
-			s.router.End(r.pick.ID, time.Now())
-			return nil
-		}
-		if r.queued != nil {
-			msg = messages.Request{Affinity: msg.Affinity} // the body can be freed during the wait
-			r, err = x.wait(stream, r.queued)
-			if !r.last {
-				return err
-			}
-		}
-
-		if err := stream.SendMsg(s.toMessage(r, answered)); err != nil {
-			return streamEnd(err)
-		}
-		if r.last {
-			return nil
 		}
 	}
 }
 
-// handle passes a message to the exchange and counts the outcome. It returns the phase that the message
-// belonged to.
-func (x *exchange) handle(m *messages.Request) (answered phase, r reply, err error) {
-	answered = x.phase
-	began := time.Now()
+// newExchange returns the exchange of a stream with this context.
+func (s *Server) newExchange(ctx context.Context) *exchange {
+	return &exchange{
+		srv: s, source: accesslog.Source(ctx), done: ctx.Done(),
+		configured:      isConfiguredHere(ctx),
+		trustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
+	}
+}
 
-	switch m.Kind {
-	case messages.Headers:
+// serve handles one message of Envoy and sends the reply. It returns true after the last one. A panic fails this
+// request only: see failOpen.
+func (x *exchange) serve(stream grpc.ServerStream, msg *messages.Request) (last bool, err error) {
+	answered := x.phase
+	defer func() {
+		if v := recover(); v != nil {
+			last, err = true, x.failOpen(stream, answered, v)
+		}
+		x.recycle()
+	}()
+
+	r, err := x.handle(msg)
+	if err != nil {
+		x.srv.metrics.outcomes.WithLabelValues("protocol_error").Inc()
+		return true, err
+	}
+
+	if r.pick != nil && stream.Context().Err() != nil {
+		// Envoy reset the stream during the decision, because the client cancelled. On one connection
+		// the access-log entry follows the reset, so it may have arrived before the booking was made.
+		// The booking must end here then. After SendMsg the check would be wrong: an Envoy that has
+		// read the reply also ends the stream.
+		x.srv.router.End(r.pick.ID, time.Now())
+		return true, nil
+	}
+	if r.queued != nil {
+		msg.Release() // the body can be freed during the wait
+		r, err = x.wait(stream, r.queued)
+		if !r.last {
+			return true, err
+		}
+	}
+
+	if err := stream.SendMsg(x.srv.toMessage(r, answered)); err != nil {
+		return true, streamEnd(err)
+	}
+	return r.last, nil
+}
+
+// recycle gives the memory of the decision back, after the reply was sent.
+func (x *exchange) recycle() {
+	if x.decision != nil {
+		x.srv.decisions.Put(x.decision)
+		x.decision = nil
+	}
+}
+
+// handle passes a message to the exchange and counts the outcome.
+func (x *exchange) handle(m *messages.Request) (r reply, err error) {
+	began := time.Now()
+	switch {
+	case m.Refused:
+		r = x.answerWith(overloaded())
+	case m.Kind == messages.Headers:
 		if x.phase != wantHeaders {
-			return answered, r, status.Error(codes.InvalidArgument, "request headers arrived twice")
+			return r, status.Error(codes.InvalidArgument, "request headers arrived twice")
 		}
 		x.buffered = m.Buffered
 		r = x.onHeaders(headOf(m), began)
-	case messages.Body:
+	case m.Kind == messages.Body:
 		// In mode BUFFERED the body is complete, even if trailers follow it.
 		if x.phase != wantBody || !x.buffered && !m.EndOfStream {
-			return answered, r, status.Error(codes.InvalidArgument,
+			return r, status.Error(codes.InvalidArgument,
 				"the body arrived in pieces or before the headers: set request_body_mode to BUFFERED and request_header_mode to SEND")
 		}
 		r = x.onBody(m.Body, began)
-	case messages.Other:
-		return answered, r, status.Errorf(codes.InvalidArgument,
+	default:
+		return r, status.Errorf(codes.InvalidArgument,
 			"message %s is not expected: set request_body_mode to BUFFERED and all other modes but request_header_mode to SKIP", m)
 	}
 
 	x.srv.observe(x, r, time.Since(began))
-	return answered, r, nil
+	return r, nil
 }
 
 // observe counts a reply that ends the exchange. Decisions after a wait are not part of the duration: their
@@ -212,16 +270,20 @@ func streamEnd(err error) error {
 
 // isConfiguredHere reports whether the Envoy at the other end has its configuration from package xds.
 func isConfiguredHere(ctx context.Context) bool {
-	authority := metadata.ValueFromIncomingContext(ctx, ":authority")
-	return len(authority) == 1 && authority[0] == envoynames.Authority
+	return hasMetadata(ctx, ":authority", envoynames.Authority)
 }
 
-// otherPool returns the pool that serves a model, and whether it is another than the default one.
-func (s *Server) otherPool(model string) (pool string, other bool) {
-	set := s.settings.Load()
-	pool = set.Pools[model]
-	if pool == "" {
-		pool = model
+// hasMetadata reports whether the metadata with which Envoy opened the stream has this value. Clients of the
+// gateway cannot set it.
+func hasMetadata(ctx context.Context, key, value string) bool {
+	values := metadata.ValueFromIncomingContext(ctx, key)
+	return len(values) == 1 && values[0] == value
+}
+
+// poolOf returns the pool that serves a model.
+func (s *Settings) poolOf(model string) string {
+	if pool := s.Pools[model]; pool != "" {
+		return pool
 	}
-	return pool, pool != "" && pool != set.DefaultModel
+	return model
 }

@@ -45,12 +45,15 @@ type Config struct {
 type Gateway struct {
 	// Listen is the IP and port on which Envoy serves clients. Use "0.0.0.0:8080" to serve other machines.
 	Listen string `yaml:"listen" reload:"restart"`
-	// MaxBodyBytes bounds a request body, as received and after decoding gzip. A larger one is answered with
-	// 413. Each request of that size in flight needs as much memory in Envoy and in the router.
+	// MaxBodyBytes bounds a request body, after Envoy has decompressed it. A larger one is answered with 413.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
-	// UnknownPaths is the treatment of requests on paths that are not parsed. "route" sends them to the least
-	// loaded worker of the first model, and "reject" answers 404.
-	UnknownPaths string `yaml:"unknownPaths"`
+	// MaxBodiesBytes bounds the sum of the bodies for which a router is making decisions. A request beyond it is
+	// answered with 503. It must be at least maxBodyBytes.
+	MaxBodiesBytes int64 `yaml:"maxBodiesBytes"`
+	// PassPaths are further paths whose requests reach workers: those that Stator does not parse. They go to
+	// the least loaded worker. A path that ends in "/*" stands for all paths below it, and "/*" for all paths.
+	// Engines have paths that change or stop them, so list only what every client may use. Others get 404.
+	PassPaths []string `yaml:"passPaths" default:"those of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
 	// DecisionTimeout is how long Envoy waits for a decision before it routes a request itself. A short one
 	// costs cache hits while the router is busy. A long one costs time while the router hangs.
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
@@ -59,12 +62,27 @@ type Gateway struct {
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
 	// worker where the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
-	// Hints is which routing hints of clients count. "nvext" means nvext in the body. "headers" means the
+	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
 	// x-stator-tenant, x-stator-worker and x-stator-rank too, which take precedence. "off" means none. A
 	// client whose hints count can go before others.
 	Hints string `yaml:"hints"`
+	// HintsFrom is whose hints count: "trusted" means clients of trustedListen, and those whose roleHeader has one
+	// of trustedRoles. "everyone" means all clients.
+	HintsFrom string `yaml:"hintsFrom"`
+	// RoleHeader is a request header that an Envoy of yours sets from its authentication, such as
+	// "x-jwt-role". Envoy must remove it from requests of clients.
+	RoleHeader string `yaml:"roleHeader" default:"none"`
+	// TrustedRoles are the values of roleHeader whose clients are trusted.
+	TrustedRoles []string `yaml:"trustedRoles"`
+	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
+	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
+	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients.
+	TenantHeader string `yaml:"tenantHeader" default:"none"`
 }
+
+// TrustsEveryone reports whether the routing hints of all clients count.
+func (g *Gateway) TrustsEveryone() bool { return g.HintsFrom == hintsFromEveryone }
 
 // Model is a model: its names, the files that describe it, and its workers.
 type Model struct {

@@ -3,6 +3,7 @@ package config
 import (
 	"math"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -37,13 +38,25 @@ func applyDefaults(v reflect.Value) {
 func (g *Gateway) setDefaults() {
 	*g = Gateway{
 		Listen:          "127.0.0.1:8080",
-		MaxBodyBytes:    64 << 20,
-		UnknownPaths:    unknownRoute,
+		MaxBodyBytes:    32 << 20,
+		MaxBodiesBytes:  256 << 20,
+		PassPaths:       slices.Clone(passPaths),
 		DecisionTimeout: Duration(5 * time.Second),
 		IdleTimeout:     Duration(10 * time.Minute),
 		AffinityHeader:  "x-session-id",
 		Hints:           hintsBody,
+		HintsFrom:       hintsFromTrusted,
 	}
+}
+
+// passPaths are the paths that pass by default: those by which clients have an engine compute something. They
+// change no state that another client could notice.
+var passPaths = []string{
+	"/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+	"/v1/images/generations", "/v1/images/edits", "/v1/moderations",
+	"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
+	"/tokenize", "/detokenize",
 }
 
 func (m *Model) setDefaults() { m.BlockSize = route.DefaultBlockSize }

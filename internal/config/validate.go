@@ -13,14 +13,14 @@ import (
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
-// The values of gateway.unknownPaths and gateway.hints.
+// The values of gateway.hints and gateway.hintsFrom.
 const (
-	unknownRoute  = "route"
-	unknownReject = "reject"
-
 	hintsOff     = "off"
 	hintsBody    = "nvext"
 	hintsHeaders = "headers"
+
+	hintsFromTrusted  = "trusted"
+	hintsFromEveryone = "everyone"
 )
 
 // The engines that an agent can start, and those that a worker can be.
@@ -39,6 +39,7 @@ const (
 	maxHashEvery    = 1 << 16
 	minLease        = Duration(time.Second)
 	minBodyBytes    = 1 << 10
+	maxBodiesBytes  = 1 << 40
 	minDecision     = Duration(10 * time.Millisecond)
 	minIdle         = Duration(time.Second)
 	minWait         = Duration(10 * time.Millisecond)
@@ -96,14 +97,50 @@ func (v *validator) oneOf(s string, of []string, path string) {
 func (v *validator) gateway(g *Gateway) {
 	_, err := netip.ParseAddrPort(g.Listen)
 	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
-	v.is(g.MaxBodyBytes >= minBodyBytes && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes",
-		"must lie between %d and %d", minBodyBytes, MaxBodyBytes)
-	v.oneOf(g.UnknownPaths, []string{unknownRoute, unknownReject}, "gateway.unknownPaths")
-	v.is(g.AffinityHeader != "", "gateway.affinityHeader", "must not be empty")
-	v.oneOf(g.Hints, []string{hintsOff, hintsBody, hintsHeaders}, "gateway.hints")
 	v.is(g.DecisionTimeout >= minDecision, "gateway.decisionTimeout", "must be at least %s", minDecision)
 	v.is(g.IdleTimeout >= minIdle, "gateway.idleTimeout", "must be at least %s", minIdle)
+	v.is(g.MaxBodyBytes >= minBodyBytes && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes",
+		"must lie between %d and %d", minBodyBytes, MaxBodyBytes)
+	v.is(g.MaxBodiesBytes >= g.MaxBodyBytes && g.MaxBodiesBytes <= maxBodiesBytes, "gateway.maxBodiesBytes",
+		"must lie between gateway.maxBodyBytes, which is %d, and %d", g.MaxBodyBytes, int64(maxBodiesBytes))
+	for i, p := range g.PassPaths {
+		path, _ := strings.CutSuffix(p, "/*")
+		v.is(strings.HasPrefix(p, "/") && !strings.ContainsAny(path, "*?%\\ "), fmt.Sprintf("gateway.passPaths[%d]", i),
+			"is %q: it must begin with a slash, and have a * only as the last of its parts, such as /v1/audio/*", p)
+	}
+
+	v.header(g.AffinityHeader, "gateway.affinityHeader")
+	v.trust(g)
 }
+
+// trust checks whose hints count.
+func (v *validator) trust(g *Gateway) {
+	v.oneOf(g.Hints, []string{hintsOff, hintsBody, hintsHeaders}, "gateway.hints")
+	v.oneOf(g.HintsFrom, []string{hintsFromTrusted, hintsFromEveryone}, "gateway.hintsFrom")
+	if g.RoleHeader != "" {
+		v.header(g.RoleHeader, "gateway.roleHeader")
+	}
+	v.is(g.RoleHeader == "" || len(g.TrustedRoles) > 0, "gateway.trustedRoles",
+		"must name at least one role, because gateway.roleHeader is set")
+	v.is(g.RoleHeader != "" || len(g.TrustedRoles) == 0, "gateway.trustedRoles", "has no effect until gateway.roleHeader is set")
+	if g.TenantHeader != "" {
+		v.header(g.TenantHeader, "gateway.tenantHeader")
+	}
+}
+
+// header accepts the name of an ordinary request header. Those with credentials are refused, because routers keep
+// the values in their logs.
+func (v *validator) header(name, path string) {
+	ok := name != ""
+	for _, c := range []byte(name) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+	}
+	v.is(ok, path, "is %q: use the name of a header in lower case, such as x-session-id", name)
+	v.is(!slices.Contains(credentials, name), path, "is %q, whose values are credentials: use another header", name)
+}
+
+// credentials are headers whose values must be in no log.
+var credentials = []string{"authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"}
 
 func (v *validator) model(m *Model, path string, names, workers map[string]string) {
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")

@@ -41,6 +41,10 @@ const (
 	// Authority is the :authority that an Envoy uses for the router if xds configured it.
 	Authority = "stator"
 
+	// MetadataTrusted is the gRPC metadata, of value "true", with which an Envoy opens the streams of requests
+	// that came on its listener for trusted clients.
+	MetadataTrusted = "x-stator-trusted"
+
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"
 )

@@ -130,7 +130,7 @@ func TestForgedHeadersAreRemoved(t *testing.T) {
 // TestUnknownPathsRejected: where unknown paths are refused, the answer has OpenAI's shape.
 func TestUnknownPathsRejected(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
-gateway: {unknownPaths: reject}
+gateway: {passPaths: []}
 models:
 - name: sim
   path: "builtin:sim"

@@ -50,7 +50,7 @@ func (g *gateway) waiting(n float64) {
 // the configured status.
 func TestQueuedRequestOutlivesEnvoysTimeout(t *testing.T) {
 	g := up(t, "--config", configFile(t, `
-gateway: {decisionTimeout: 1s}
+gateway: {decisionTimeout: 1s, hintsFrom: everyone}
 models:
 - name: sim
   path: "builtin:sim"
@@ -123,7 +123,7 @@ models:
   launch: [{engine: sim, count: 2}]
 `
 	body := []byte(`{"model": "sim", "max_tokens": 1, "prompt": "hello"}`)
-	g := up(t, "--config", configFile(t, "gateway: {hints: headers}"+models))
+	g := up(t, "--config", configFile(t, "gateway: {hints: headers, hintsFrom: everyone}"+models))
 	for i := range 6 {
 		want := fmt.Sprintf("sim-%d", i%2)
 		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", body, "x-stator-worker", want)

@@ -10,7 +10,8 @@ import (
 // TestRequiredTaintsRestrictWorkers: taints from the file reach the router over the bus. A request that requires one goes to no other worker,
 // whatever the cost, and is refused when no worker has it.
 func TestRequiredTaintsRestrictWorkers(t *testing.T) {
-	file := configFile(t, `models:
+	file := configFile(t, `gateway: {hintsFrom: everyone}
+models:
 - name: sim
   path: "builtin:sim"
   launch:

@@ -3,6 +3,7 @@ package openai
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Types of error, as OpenAI names them.
@@ -66,9 +67,9 @@ func AppendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// Invalid is a 400 about one field.
+// Invalid is a 400 about one field. The error outlives the body, so it copies the field's name.
 func Invalid(param, code, format string, args ...any) *Error {
-	return &Error{Status: 400, Type: InvalidRequest, Param: param, Code: code, Message: fmt.Sprintf(format, args...)}
+	return &Error{Status: 400, Type: InvalidRequest, Param: strings.Clone(param), Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 // wrongType is a 400 about a value of the wrong JSON type, in OpenAI's wording.
