@@ -115,7 +115,8 @@ func orderOf(name string) queue.Order {
 }
 
 // streamSettings returns the settings that the stream's server needs. The first model serves requests that
-// name no model.
+// name no model. The pool of an alias is its model; a model without an alias is its own pool, and has no entry.
+// With one model Envoy needs no pool: its only route leads there.
 func streamSettings(settings *config.Config) stream.Settings {
 	pools := map[string]string{}
 	for i := range settings.Models {
