@@ -57,8 +57,13 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 	if err != nil {
 		return b, err
 	}
-	if _, err := os.Stat(o.stator); err != nil {
-		return b, fmt.Errorf("%w: run `make build`, or name the program with --stator", err)
+	for _, program := range []string{o.stator, o.before} {
+		if program == "" {
+			continue
+		}
+		if _, err := os.Stat(program); err != nil {
+			return b, fmt.Errorf("%w: run `make build`, or name the program with --stator or --before", err)
+		}
 	}
 
 	b.dir, err = os.MkdirTemp("", "benchrequest-")
@@ -71,7 +76,7 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 		return b, fmt.Errorf("start workers: %w", err)
 	}
 
-	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs} {
+	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore} {
 		if err := start(); err != nil {
 			return b, err
 		}
@@ -140,7 +145,7 @@ func (b *bench) startEmpty() error {
 		return err
 	}
 
-	s.envoy, err = b.startGateway("empty", file, socket)
+	s.envoy, err = b.startGateway("empty", b.stator, file, socket)
 	if err != nil {
 		return err
 	}
@@ -149,25 +154,36 @@ func (b *bench) startEmpty() error {
 	return b.awaitAnswer(file, s.gateway, w)
 }
 
-func (b *bench) startOurs() error {
+func (b *bench) startOurs() error { return b.startRouter("ours", b.stator, coldName, warmName) }
+
+// startBefore starts the older program, if there is one.
+func (b *bench) startBefore() error {
+	if b.before == "" {
+		return nil
+	}
+	return b.startRouter("before", b.before, beforeColdName, beforeWarmName)
+}
+
+// startRouter starts a program's router and control plane with an Envoy, as two set-ups.
+func (b *bench) startRouter(name, program, coldName, warmName string) error {
 	admin, err := loopback.Address()
 	if err != nil {
 		return err
 	}
 
-	file, cfg, err := b.writeConfig("ours")
+	file, cfg, err := b.writeConfig(name)
 	if err != nil {
 		return err
 	}
 
-	socket := b.socket("ours")
-	pid, err := b.start("stator extproc", b.stator, "extproc", "--config", file, "--listen-address", socket, "--admin-address", admin)
+	socket := b.socket(name)
+	pid, err := b.start(program+" extproc", program, "extproc", "--config", file, "--listen-address", socket, "--admin-address", admin)
 	if err != nil {
 		return err
 	}
 
 	w := ourWitness{admin}
-	proxy, err := b.startGateway("ours", file, socket)
+	proxy, err := b.startGateway(name, program, file, socket)
 	if err != nil {
 		return err
 	}
@@ -179,15 +195,15 @@ func (b *bench) startOurs() error {
 	return b.awaitAnswer(file, cold.gateway, w)
 }
 
-// startGateway starts a stator xds for the file, and an Envoy that gets everything from it.
-func (b *bench) startGateway(name, file, extproc string) (pid int, err error) {
+// startGateway starts a program's control plane for the file, and an Envoy that gets everything from it.
+func (b *bench) startGateway(name, program, file, extproc string) (pid int, err error) {
 	admin, err := loopback.Address()
 	if err != nil {
 		return 0, err
 	}
 
 	socket := b.socket(name + "-xds")
-	_, err = b.start("stator xds", b.stator, "xds", "--config", file, "--listen-address", socket, "--extproc-address", extproc,
+	_, err = b.start(program+" xds", program, "xds", "--config", file, "--listen-address", socket, "--extproc-address", extproc,
 		"--admin-address", admin)
 	if err != nil {
 		return 0, err

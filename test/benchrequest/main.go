@@ -5,6 +5,7 @@
 //	empty handler  our configuration, answered by a Go handler that decides nothing
 //	ours, cold     stator extproc; nothing is shared between requests
 //	ours, warm     stator extproc; the next turn of a conversation whose last turn was seen
+//	before, …      the same two of an older program, which --before names
 //
 // The empty handler is the yardstick: what is above it is the price of deciding. Everything
 // runs as processes of their own, as it would in earnest; clients and workers are in this one
@@ -39,12 +40,12 @@ func main() {
 }
 
 type options struct {
-	stator, envoy, traces, model string
-	jsonFile, profiles           string
-	sizes                        sizes
-	requests, rounds, streams    int
-	threads                      int
-	smoke                        bool
+	stator, before, envoy, traces, model string
+	jsonFile, profiles                   string
+	sizes                                sizes
+	requests, rounds, streams            int
+	threads                              int
+	smoke                                bool
 }
 
 // sizes are prompt lengths in characters.
@@ -84,6 +85,7 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	f.Var(&o.sizes, "sizes", "prompt lengths in `characters`")
 	f.IntVar(&o.threads, "concurrency", 2, "Envoy's worker threads")
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
+	f.StringVar(&o.before, "before", "", "an older `program`, to be measured beside it in the same rounds")
 	f.StringVar(&o.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&o.model, "model", "builtin:sim", "model `folder` whose vocabulary and template extproc uses")
 	f.StringVar(&o.traces, "traces", "", "`folder` of agents' sessions to take text from (default: generated text where none are at hand)")

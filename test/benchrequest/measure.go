@@ -15,6 +15,9 @@ const (
 	emptyName = "empty handler"
 	coldName  = "ours, cold"
 	warmName  = "ours, warm"
+
+	beforeColdName = "before, cold"
+	beforeWarmName = "before, warm"
 )
 
 const (

@@ -46,10 +46,22 @@ type goal struct {
 	Stand float64 `json:"stands_at"`
 }
 
-// limits are the goals: what deciding may cost on top of asking, for short prompts.
-var limits = map[string]float64{warmName: 1.15, coldName: 1.35}
-
-const shortPrompt = 4000
+// limit returns the goal for a set-up: what deciding may cost on top of asking. It is 0 where there is none.
+func limit(setup string, chars int) float64 {
+	const shortPrompt, longPrompt = 4000, 32000
+	switch {
+	case chars > longPrompt:
+	case setup == warmName && chars <= shortPrompt:
+		return 1.15
+	case setup == coldName && chars <= shortPrompt:
+		return 1.35
+	case setup == warmName:
+		return 1.5
+	case setup == coldName:
+		return 2.5
+	}
+	return 0
+}
 
 func newReport(ctx context.Context, o *options, envoyPath string, text *corpus) *report {
 	return &report{
@@ -70,7 +82,7 @@ func (r *report) finish() {
 		}
 	}
 
-	order := []string{plainName, emptyName, coldName, warmName}
+	order := []string{plainName, emptyName, beforeColdName, coldName, beforeWarmName, warmName}
 	slices.SortStableFunc(keys, func(a, b cell) int {
 		if a.Chars != b.Chars {
 			return a.Chars - b.Chars
@@ -81,8 +93,8 @@ func (r *report) finish() {
 	for _, k := range keys {
 		row := r.row(k.Setup, k.Chars)
 		r.Rows = append(r.Rows, row)
-		if limit := limits[k.Setup]; limit > 0 && k.Chars <= shortPrompt && !r.Smoke {
-			r.Goals = append(r.Goals, goal{Setup: k.Setup, Chars: k.Chars, Limit: limit, Stand: row.Ratio})
+		if most := limit(k.Setup, k.Chars); most > 0 && !r.Smoke {
+			r.Goals = append(r.Goals, goal{Setup: k.Setup, Chars: k.Chars, Limit: most, Stand: row.Ratio})
 		}
 	}
 }
@@ -159,7 +171,7 @@ func (r *report) print(w io.Writer) {
 		if x.Setup != plainName {
 			extproc = fmt.Sprintf("%.0f", x.ExtProc)
 		}
-		if x.Setup == coldName || x.Setup == warmName {
+		if x.Setup != plainName && x.Setup != emptyName {
 			reused = fmt.Sprintf("%.1f %%", 100*x.Reused)
 		}
 		fmt.Fprintf(t, "%d\t%s\t%.0f\t%s\t%.0f\t%.2f\t(%.2f-%.2f)\t%.0f\t%.2f\t%.2f\t%s\t\n",
