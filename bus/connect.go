@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +33,22 @@ type Config struct {
 	// Lost is called when the connection breaks: what is published before it is back is lost. It must
 	// not block. Nil is not called.
 	Lost func()
+}
+
+// Redacted returns the addresses of servers without user names, passwords and tokens, for logs and pages.
+func Redacted(urls string) string {
+	list := strings.Split(urls, ",")
+	for i, text := range list {
+		u, err := url.Parse(strings.TrimSpace(text))
+		switch {
+		case err != nil:
+			list[i] = "(an address that cannot be read)"
+		default:
+			u.User = nil
+			list[i] = u.String()
+		}
+	}
+	return strings.Join(list, ",")
 }
 
 // Bus is a connection to the bus that is restored automatically.
@@ -76,19 +93,19 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to bus %s: %w", cfg.URL, err)
+		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
 	}
 
 	js, err := jetstream.New(nc)
 	if err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("connect to bus %s: %w", cfg.URL, err)
+		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
 	}
 
 	b.nc, b.js = nc, js
 	if err := b.await(ctx); err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("connect to bus %s: %w", cfg.URL, err)
+		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
 	}
 	return b, nil
 }

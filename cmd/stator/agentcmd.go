@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -15,6 +19,7 @@ when they fail, and publishes their state, load and KV events on the bus.`
 func runAgent(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "agent", agentAbout)
 	p := newProcess(env, f, "agent", "127.0.0.1:8084")
+	defer p.close()
 	node := f.String("node", "", "`name` of this node: the agent starts launches with this node (default: launches without a node)")
 	if err := f.Read(args); err != nil {
 		return err
@@ -26,6 +31,9 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	if len(wanted) == 0 {
+		return noLaunches(p.cfg, *node)
+	}
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
@@ -33,4 +41,21 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	}
 	p.part(a.Run)
 	return p.run(ctx, admin.Sources{})
+}
+
+// noLaunches returns the error of an agent that would have nothing to start.
+func noLaunches(cfg *config.Config, node string) error {
+	var nodes []string
+	for i := range cfg.Models {
+		for _, l := range cfg.Models[i].Launch {
+			nodes = append(nodes, fmt.Sprintf("%q", l.Node))
+		}
+	}
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	if len(nodes) == 0 {
+		return fmt.Errorf("no model of the configuration has a launch for node %q: add one, or start no agent", node)
+	}
+	return fmt.Errorf("no launch of the configuration is for node %q: correct --node, or launch[].node; the file has %s",
+		node, strings.Join(nodes, ", "))
 }

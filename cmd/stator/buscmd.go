@@ -37,7 +37,8 @@ func runBus(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return fmt.Errorf("--listen-address: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "stator-bus-")
+	removeStaleFolders(log)
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", runFolder, os.Getpid()))
 	if err != nil {
 		return fmt.Errorf("make a folder for the bus: %w", err)
 	}

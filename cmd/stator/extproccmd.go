@@ -19,6 +19,7 @@ the configuration and reads their event sockets.`
 func runExtProc(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "extproc", extProcAbout)
 	p := newProcess(env, f, "extproc", "127.0.0.1:8081")
+	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,21 +29,51 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// serveAdmin serves the operators' pages until ctx ends.
-func serveAdmin(ctx context.Context, ln net.Listener, s admin.Sources) error {
-	srv := &http.Server{Handler: admin.Handler(s), ReadHeaderTimeout: 10 * time.Second}
-	done := make(chan struct{})
+// adminPort serves the operators' pages. What they show can be replaced, so that they answer while a part waits.
+type adminPort struct {
+	ln      net.Listener
+	srv     *http.Server
+	handler atomic.Pointer[http.Handler]
+	done    chan struct{} // closed when the server has ended
+	err     error         // valid once done is closed
+}
+
+// serveAdmin serves the pages on ln until close.
+func serveAdmin(ln net.Listener, s admin.Sources) *adminPort {
+	a := &adminPort{ln: ln, done: make(chan struct{})}
+	a.show(s)
+	a.srv = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*a.handler.Load()).ServeHTTP(w, r)
+	})}
 	go func() {
-		defer close(done)
-		<-ctx.Done()
-		_ = srv.Close()
+		defer close(a.done)
+		a.err = a.srv.Serve(ln)
 	}()
-	err := srv.Serve(ln)
-	if errors.Is(err, http.ErrServerClosed) {
-		err = nil
+	return a
+}
+
+// show replaces what the pages show.
+func (a *adminPort) show(s admin.Sources) {
+	h := admin.Handler(s)
+	a.handler.Store(&h)
+}
+
+func (a *adminPort) address() string { return a.ln.Addr().String() }
+
+// wait returns when ctx ends, or with an error when the server fails.
+func (a *adminPort) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.done:
+		return a.err
 	}
-	<-done
-	return err
+}
+
+// close ends the server and waits for it.
+func (a *adminPort) close() {
+	_ = a.srv.Close()
+	<-a.done
 }
 
 // joinBus connects to the configured bus.

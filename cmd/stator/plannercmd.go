@@ -19,6 +19,7 @@ replicas that the configuration names.`
 func runPlanner(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "planner", plannerAbout)
 	p := newProcess(env, f, "planner", "127.0.0.1:8083")
+	defer p.close()
 	if err := f.Read(args); err != nil {
 		return err
 	}

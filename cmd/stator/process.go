@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"sync"
+	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +34,7 @@ type process struct {
 	log   *slog.Logger
 	reg   *prometheus.Registry
 	bus   *bus.Bus // nil where no bus is configured
-	admin net.Listener
+	admin *adminPort
 	group run.Group
 }
 
@@ -46,7 +48,7 @@ func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
 	return p
 }
 
-// open reads the configuration and opens the admin port.
+// open reads the configuration and serves the admin port. Until the part runs, its pages show that it waits.
 func (p *process) open() (err error) {
 	p.log, err = p.logFlags.Logger(p.env.err)
 	if err != nil {
@@ -62,17 +64,56 @@ func (p *process) open() (err error) {
 	if p.busURL != "" {
 		p.cfg.Bus.URL = p.busURL
 	}
-	p.admin, err = listen.On(p.adminAt, "--admin-address")
-	return err
+	ln, err := listen.On(p.adminAt, "--admin-address")
+	if err != nil {
+		return err
+	}
+	p.admin = serveAdmin(ln, admin.Sources{Metrics: p.reg, Ready: func() error { return errors.New("the part is starting") }})
+	return nil
+}
+
+// close stops what open has started. It is called once, when the command ends.
+func (p *process) close() {
+	if p.admin != nil {
+		p.admin.close()
+	}
 }
 
 // join connects to the bus where one is configured. lost is called when the connection breaks; it may be
-// nil.
+// nil. Until the bus is there, the log and /readyz show that the part waits for it.
 func (p *process) join(ctx context.Context, lost func()) (err error) {
-	if p.cfg.Bus.URL != "" {
-		p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
+	if p.cfg.Bus.URL == "" {
+		return nil
 	}
+
+	url := bus.Redacted(p.cfg.Bus.URL)
+	p.admin.show(admin.Sources{Metrics: p.reg, Ready: func() error { return fmt.Errorf("waiting for the bus at %s", url) }})
+	connected := make(chan struct{})
+	var reporter sync.WaitGroup
+	reporter.Go(func() { reportWaiting(ctx, connected, p.log.With("url", url, "admin", p.admin.address())) })
+	p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
+	close(connected)
+	reporter.Wait()
 	return err
+}
+
+// reportWaiting logs that the part waits for its bus: after a second, and then every half minute, until done is
+// closed or ctx ends.
+func reportWaiting(ctx context.Context, done <-chan struct{}, log *slog.Logger) {
+	const first, next = time.Second, 30 * time.Second
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			log.Warn("waiting for the bus; start it, or correct bus.url")
+			timer.Reset(next)
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // openOnBus opens a part that needs a bus, and connects to the bus.
@@ -105,8 +146,9 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 		}
 		return nil
 	})
-	p.part(func(ctx context.Context) error { return serveAdmin(ctx, p.admin, s) })
-	p.log.Info("serving", "part", p.name, "admin", p.admin.Addr().String())
+	p.admin.show(s)
+	p.part(p.admin.wait)
+	p.log.Info("serving", "part", p.name, "admin", p.admin.address())
 	err := p.group.Run()
 	if p.bus != nil {
 		p.bus.Close()

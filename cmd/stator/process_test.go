@@ -99,7 +99,8 @@ models:
 // TestPartsOfAClusterServeAndStop starts each part as a process of a cluster does: with a file, an admin port
 // and the bus of `stator bus`. Each serves its metrics, and ends without an error when it is asked to stop.
 func TestPartsOfAClusterServeAndStop(t *testing.T) {
-	file := writeFile(t, "fleet.yaml", remoteFleet)
+	file := writeFile(t, "fleet.yaml", remoteFleet+`  launch: [{engine: exec, node: n1, command: [sleep, "1000"]}]
+`)
 	sockets := t.TempDir()
 	bus := startCommand(t, "serving", "bus", "--listen-address", "127.0.0.1:0")
 	url := bus.match(t, `url=(\S+)`)
@@ -202,5 +203,41 @@ func TestSimulatedEngineServesAndStops(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	if err := engine.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPartWaitsForItsBus: a part whose bus is not there logs what it waits for, and answers on its admin port. The
+// password of the bus is in neither.
+func TestPartWaitsForItsBus(t *testing.T) {
+	c := startCommand(t, "waiting for the bus", "planner", "--config", writeFile(t, "fleet.yaml", remoteFleet),
+		"--bus", "nats://me:secret@127.0.0.1:1", "--admin-address", "127.0.0.1:0")
+	if page := c.page(t, "/readyz"); !strings.Contains(page, "waiting for the bus at nats://127.0.0.1:1") {
+		t.Errorf("/readyz shows %q", page)
+	}
+	if page := c.page(t, "/healthz"); !strings.Contains(page, "ok") {
+		t.Errorf("/healthz shows %q", page)
+	}
+	if c.log.Contains("secret") {
+		t.Error("the password is in the log")
+	}
+}
+
+// TestAgentWithoutLaunches: an agent that would start nothing is an error that names the nodes there are.
+func TestAgentWithoutLaunches(t *testing.T) {
+	bus := startCommand(t, "serving", "bus", "--listen-address", "127.0.0.1:0")
+	file := writeFile(t, "fleet.yaml", `apiVersion: stator.dev/v1alpha1
+kind: Stator
+models:
+- name: m
+  path: "builtin:sim"
+  launch: [{engine: sim, node: east}, {engine: sim, node: west}, {engine: sim, node: east}]
+`)
+	var out bytes.Buffer
+	env := environment{in: strings.NewReader(""), out: &out, err: &out, hard: context.Background()}
+	err := Main(t.Context(), env, []string{"agent", "--config", file, "--node", "esat", "--bus", bus.match(t, `url=(\S+)`),
+		"--admin-address", "127.0.0.1:0"})
+	if err == nil || !strings.Contains(err.Error(), `no launch of the configuration is for node "esat"`) ||
+		!strings.Contains(err.Error(), `the file has "east", "west"`) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -218,7 +218,9 @@ func (u *up) run(ctx context.Context) error {
 	})
 	part(u.planner.Run)
 	part(u.agent.Run)
-	part(func(ctx context.Context) error { return serveAdmin(ctx, u.adminLn, u.sources()) })
+	pages := serveAdmin(u.adminLn, u.sources())
+	defer pages.close()
+	part(pages.wait)
 	if u.flags.file != "" {
 		part(func(ctx context.Context) error { return configfile.Watch(ctx, u.flags.file, u.log, u.reload) })
 	}

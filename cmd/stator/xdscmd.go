@@ -22,6 +22,7 @@ over delta ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such 
 func runXDS(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "xds", xdsAbout)
 	p := newProcess(env, f, "xds", "127.0.0.1:8082")
+	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	var routers cli.List
 	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router; may be given more than once (default 127.0.0.1:9002)")

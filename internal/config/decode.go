@@ -133,7 +133,9 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 		d.failf(n, path, "must be a string; put it in quotes")
 		return
 	}
-	if err := n.Decode(v.Addr().Interface()); err != nil {
+	// The YAML library would cut the fraction off a number.
+	isFraction := v.CanInt() && n.Tag == "!!float"
+	if err := n.Decode(v.Addr().Interface()); err != nil || isFraction {
 		d.failf(n, path, "must be %s", describe(v.Kind()))
 	}
 }

@@ -3,7 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -72,9 +74,12 @@ func (c *Config) Validate() error {
 	v.is(fleet.ValidName(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
 	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
 
+	v.busURL(c.Bus.URL)
+
 	names, workers := map[string]string{}, map[string]string{}
+	addresses := map[string]string{}
 	for i := range c.Models {
-		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers)
+		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers, addresses)
 		wait := c.Models[i].Router.Queue.MaxWait
 		v.is(wait == 0 || wait+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.maxWait", i),
 			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", wait, waitMargin, c.Gateway.IdleTimeout)
@@ -142,7 +147,7 @@ func (v *validator) header(name, path string) {
 // credentials are headers whose values must be in no log.
 var credentials = []string{"authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"}
 
-func (v *validator) model(m *Model, path string, names, workers map[string]string) {
+func (v *validator) model(m *Model, path string, names, workers, addresses map[string]string) {
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
 	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
 	v.is(m.Path != "", path+".path", "is required: a folder with tokenizer.json, a .gguf file, or builtin:sim")
@@ -154,6 +159,10 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 
 	v.busy(&m.Router.Busy, path+".router.busy")
 	v.queue(&m.Router, path+".router.queue")
+	for i, alias := range m.Aliases {
+		v.is(alias != "" && len(alias) <= maxModelName, fmt.Sprintf("%s.aliases[%d]", path, i),
+			"must have 1 to %d characters", maxModelName)
+	}
 	for _, n := range append([]string{m.Name}, m.Aliases...) {
 		v.is(names[n] == "", path, "the name %q is taken by %s", n, names[n])
 		names[n] = path
@@ -166,6 +175,8 @@ func (v *validator) model(m *Model, path string, names, workers map[string]strin
 		v.worker(&m.Workers[i], at)
 		v.is(workers[m.Workers[i].Name] == "", at+".name", "is taken by %s", workers[m.Workers[i].Name])
 		workers[m.Workers[i].Name] = at
+		v.is(addresses[m.Workers[i].Address] == "", at+".address", "is taken by %s", addresses[m.Workers[i].Address])
+		addresses[m.Workers[i].Address] = at
 	}
 }
 
@@ -252,4 +263,46 @@ func (v *validator) worker(w *Worker, path string) {
 	v.taints(w.Taints, path+".taints")
 	v.is(w.Weight >= 1 && w.Weight <= fleet.MaxWeight, path+".weight", "must lie between 1 and %d", fleet.MaxWeight)
 	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
+	v.events(w, path)
+}
+
+// events checks the endpoints of KV events.
+func (v *validator) events(w *Worker, path string) {
+	events, isBound := strings.CutPrefix(w.KVEvents, "bind:")
+	switch {
+	case events == "" && !isBound || events == "auto" && !isBound:
+	case w.Engine == "trtllm":
+		v.is(strings.HasPrefix(events, "http://") && !isBound, path+".kvEvents",
+			"is %q: use a URL such as http://10.0.0.1:8000/kv_cache_events", w.KVEvents)
+	default:
+		v.is(isEndpoint(events, isBound), path+".kvEvents",
+			"is %q: use auto, tcp://host:port, ipc:///path, or bind:tcp://*:port", w.KVEvents)
+	}
+	v.is(w.KVReplay == "" || isEndpoint(w.KVReplay, false), path+".kvReplay",
+		"is %q: use tcp://host:port or ipc:///path", w.KVReplay)
+}
+
+// isEndpoint reports whether text is a ZMQ endpoint to connect to, or to bind.
+func isEndpoint(text string, bind bool) bool {
+	scheme, address, _ := strings.Cut(text, "://")
+	host, port, err := net.SplitHostPort(address)
+	switch {
+	case scheme == "ipc" && !bind:
+		return address != ""
+	case scheme != "tcp" || err != nil || port == "":
+		return false
+	}
+	return bind || host != "" && host != "*"
+}
+
+// busURL checks the addresses of NATS servers, which a comma separates.
+func (v *validator) busURL(urls string) {
+	if urls == "" {
+		return
+	}
+	for text := range strings.SplitSeq(urls, ",") {
+		u, err := url.Parse(strings.TrimSpace(text))
+		ok := err == nil && slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) && u.Host != ""
+		v.is(ok, "bus.url", "is not the address of a NATS server, such as nats://127.0.0.1:4222")
+	}
 }

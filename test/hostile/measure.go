@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stator-project/stator/internal/backoff"
+)
+
+// mostMemory bounds this process, so that a template that is not bounded ends this program and not the machine.
+const mostMemory = 4 << 30
+
+func limitMemory() error {
+	limit := syscall.Rlimit{Cur: mostMemory, Max: mostMemory}
+	if err := syscall.Setrlimit(syscall.RLIMIT_DATA, &limit); err != nil {
+		return fmt.Errorf("limit the memory of this process: %w", err)
+	}
+	return nil
+}
+
+// state is what the router holds when it has nothing to do.
+type state struct {
+	rss                          int64 // bytes
+	bookings, queued, goroutines float64
+	unpicked                     float64 // requests that went on without a decision
+	panics                       float64
+}
+
+const (
+	rssSlack = 20 << 20
+	// goroutineSlack is for connections of Envoy that come and go.
+	goroutineSlack = 8
+	// settleTime is how long the Go runtime may take to give memory back.
+	settleTime = 60 * time.Second
+)
+
+// problems lists what is left that was not there before.
+func (a state) problems(before state) (list []string) {
+	if a.rss > before.rss+rssSlack {
+		list = append(list, fmt.Sprintf("RSS has grown by %.0f MB", megabytes(a.rss-before.rss)))
+	}
+	if a.bookings != 0 || a.queued != 0 {
+		list = append(list, fmt.Sprintf("%.0f bookings and %.0f queued requests are left", a.bookings, a.queued))
+	}
+	if a.goroutines > before.goroutines+goroutineSlack {
+		list = append(list, fmt.Sprintf("%.0f goroutines are left, %.0f before", a.goroutines, before.goroutines))
+	}
+	if a.panics > 0 {
+		list = append(list, fmt.Sprintf("%.0f requests caused a panic", a.panics))
+	}
+	return list
+}
+
+// settled reads the router's state before the first case.
+func (s *stack) settled(ctx context.Context) (state, error) {
+	if err := backoff.Sleep(ctx, time.Second); err != nil {
+		return state{}, err
+	}
+	return s.state(ctx)
+}
+
+// left waits until nothing is left that was not there before, or until settleTime is over.
+func (s *stack) left(ctx context.Context, before state) (state, error) {
+	for deadline := time.Now().Add(settleTime); ; {
+		now, err := s.state(ctx)
+		if err != nil || len(now.problems(before)) == 0 || time.Now().After(deadline) {
+			return now, err
+		}
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
+			return now, err
+		}
+	}
+}
+
+func (s *stack) state(ctx context.Context) (now state, err error) {
+	m, err := s.metrics(ctx)
+	if err != nil {
+		return now, err
+	}
+	now = state{
+		bookings: m["stator_route_bookings"], queued: m["stator_route_queue_requests"], goroutines: m["go_goroutines"],
+		unpicked: m[`stator_accesslog_requests_total{outcome="unpicked"}`],
+		panics:   m[`stator_extproc_requests_total{outcome="panic"}`],
+	}
+	now.rss, err = residentBytes(s.router)
+	return now, err
+}
+
+// metrics reads the router's metrics.
+func (s *stack) metrics(ctx context.Context) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the router does not answer: %w\n%s", err, s.log.String())
+	}
+	defer func() { _ = resp.Body.Close() }()
+
+	values := map[string]float64{}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, value, ok := cutLast(lines.Text(), ' ')
+		if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
+			values[name] += n
+			if family, _, labelled := strings.Cut(name, "{"); labelled {
+				values[family] += n
+			}
+		}
+	}
+	return values, lines.Err()
+}
+
+func cutLast(s string, sep byte) (before, after string, ok bool) {
+	at := strings.LastIndexByte(s, sep)
+	if at < 0 {
+		return s, "", false
+	}
+	return s[:at], s[at+1:], true
+}
+
+// residentBytes is a process's memory.
+func residentBytes(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read memory (this needs Linux): %w", err)
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("read memory: %q has too few fields", text)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// cpuOf is the CPU time of a process, exact to the nanosecond: the sum over its threads.
+func cpuOf(pid int) (time.Duration, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(tasks) == 0 {
+		return 0, fmt.Errorf("read CPU time of process %d: it has no threads", pid)
+	}
+	var sum time.Duration
+	for _, path := range tasks {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // a thread that has just ended
+		}
+		first, _, _ := bytes.Cut(text, []byte(" "))
+		n, err := strconv.ParseInt(string(first), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read CPU time: %w", err)
+		}
+		sum += time.Duration(n)
+	}
+	return sum, nil
+}
+
+// used is what a case has spent.
+type used struct {
+	cpu   time.Duration
+	bytes int64
+}
+
+// ofRouter measures what the router spends while f runs.
+func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
+	m, err := s.metrics(ctx)
+	if err != nil {
+		return used{}, err
+	}
+	allocated := m["go_memstats_alloc_bytes_total"]
+	cpu, err := cpuOf(s.router)
+	if err != nil {
+		return used{}, err
+	}
+
+	err = f()
+
+	after, failed := cpuOf(s.router)
+	if failed != nil {
+		return used{}, failed
+	}
+	m, failed = s.metrics(ctx)
+	if failed != nil {
+		return used{}, failed
+	}
+	return used{cpu: after - cpu, bytes: int64(m["go_memstats_alloc_bytes_total"] - allocated)}, err
+}
+
+// ofCall measures what this process spends while f runs.
+func ofCall(f func() error) (used, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	cpu := cpuHere()
+	err := f()
+	spent := cpuHere() - cpu
+	runtime.ReadMemStats(&after)
+	return used{cpu: spent, bytes: int64(after.TotalAlloc - before.TotalAlloc)}, err
+}
+
+func cpuHere() time.Duration {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
