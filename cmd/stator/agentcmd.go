@@ -24,6 +24,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if err := f.Read(args); err != nil {
 		return err
 	}
+
 	if err := p.openOnBus(ctx); err != nil {
 		return err
 	}
@@ -34,6 +35,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if len(wanted) == 0 {
 		return noLaunches(p.cfg, *node)
 	}
+
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {

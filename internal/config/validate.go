@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -285,13 +284,15 @@ func (v *validator) events(w *Worker, path string) {
 // isEndpoint reports whether text is a ZMQ endpoint to connect to, or to bind.
 func isEndpoint(text string, bind bool) bool {
 	scheme, address, _ := strings.Cut(text, "://")
-	host, port, err := net.SplitHostPort(address)
-	switch {
-	case scheme == "ipc" && !bind:
+	if scheme == "ipc" && !bind {
 		return address != ""
-	case scheme != "tcp" || err != nil || port == "":
+	}
+
+	colon := strings.LastIndexByte(address, ':')
+	if scheme != "tcp" || colon < 0 || colon == len(address)-1 {
 		return false
 	}
+	host := address[:colon]
 	return bind || host != "" && host != "*"
 }
 

@@ -84,6 +84,7 @@ func connectionCases() []testCase {
 		{"half a body", line + host + "Content-Length: 500\r\n\r\n{", []int{0}},
 		{"no body", line + host + "\r\n", []int{400}},
 	}
+
 	var list []testCase
 	for _, t := range texts {
 		list = append(list, testCase{name: t.name, send: raw(t.text), want: t.want, param: "*"})
