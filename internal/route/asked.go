@@ -55,6 +55,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	if req.Known {
 		parsed, err := parse(req)
 		if err != nil {
+			d.Model = clip(d.Model)
 			return refuseError(err)
 		}
 		q.parsed = parsed
@@ -168,15 +169,6 @@ func (q *asked) costFunction(j *judged) cost.Function {
 		return &j.delay
 	}
 	return function
-}
-
-// clip bounds a name that a client sent, and copies it: the original may alias the body.
-func clip(name string) string {
-	const most = 128
-	if len(name) > most {
-		return name[:most] + "…"
-	}
-	return string([]byte(name))
 }
 
 // computedElsewhere reports whether the prompt comes computed, from a prefill worker.

@@ -148,18 +148,35 @@ func (h *hints) lane() string {
 	return strings.Join(append([]string{h.role.String(), workers + "/" + strconv.Itoa(h.rank)}, h.required...), ",")
 }
 
-// clone is a copy whose strings outlive the request's body.
-func (h *hints) clone() hints {
-	c := *h
-	c.allowed, c.required = cloneStrings(h.allowed), cloneStrings(h.required)
-	c.preferred = slices.Clone(h.preferred)
-	for i := range c.preferred {
-		c.preferred[i].Taint = strings.Clone(c.preferred[i].Taint)
+// forQueue returns a copy for a request that waits, whose memory is bounded and which does not alias the
+// request's body. Of names that clients may invent, those that no rank of the pool has are left out: allowed
+// workers and preferred taints. The other names have been found in the pool already.
+func (h *hints) forQueue(pool []fleet.Rank) hints {
+	kept := *h
+	kept.worker = strings.Clone(h.worker)
+	kept.class = strings.Clone(keptLabel(h.class))
+	kept.tenant = strings.Clone(keptLabel(h.tenant))
+	kept.required = slices.Compact(cloneStrings(h.required))
+
+	kept.allowed, kept.preferred = nil, nil
+	if len(h.allowed) > 0 {
+		for i := range pool {
+			name := pool[i].Worker.Name
+			if _, ok := slices.BinarySearch(h.allowed, name); ok && pool[i].Number == 0 {
+				kept.allowed = append(kept.allowed, name)
+			}
+		}
+		if len(kept.allowed) == 0 { // they have just left, and an empty list would allow every worker
+			kept.allowed = []string{clip(h.allowed[0])}
+		}
 	}
-	c.worker = strings.Clone(h.worker)
-	c.class = strings.Clone(h.class)
-	c.tenant = strings.Clone(h.tenant)
-	return c
+	for _, p := range h.preferred {
+		if slices.ContainsFunc(pool, func(r fleet.Rank) bool { return r.Worker.Taints.Has(p.Taint) }) {
+			p.Taint = strings.Clone(p.Taint)
+			kept.preferred = append(kept.preferred, p)
+		}
+	}
+	return kept
 }
 
 // cloneStrings copies a list and the memory of its strings.

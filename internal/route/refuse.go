@@ -184,7 +184,7 @@ func refuseLate(q *asked, expected time.Duration) *refusal {
 // refuse makes d a refusal.
 func (d *Decision) refuse(why *refusal) {
 	d.Outcome = Refused
-	d.Err, d.Reason = why.err, why.reason
+	d.Err, d.Reason = keptError(why.err), why.reason
 	d.RetryAfter = why.retryAfter
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
-// Request is a request to route. Body and strings are only read during Decide.
+// Request is a request to route. Body and strings are only read during Decide, except Session and Source.
 type Request struct {
 	// ID becomes the decision's id; where it is empty the router makes one. It must be
 	// unique among requests in flight and must never come from a client.
@@ -25,9 +25,14 @@ type Request struct {
 	Role fleet.Role
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
-	// Session is the client's session, where it names one.
+	// Session is the client's session, where it names one. The session policy compares all of it. Decisions keep
+	// a session of at most 128 bytes as it is, so it must not be a part of a larger string; of a longer one they
+	// keep a hash.
 	Session string
-	// Source names the Envoy that carries the request: see Router.EndBefore.
+	// HashSession keeps only a hash of Session, whatever its length, because its header may carry a credential:
+	// authorization, cookie and their like.
+	HashSession bool
+	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
 
 	// Done ends the decision early when it is closed, because the client has gone. Nil never ends it.
@@ -104,7 +109,8 @@ type Decision struct {
 	// Stream, IncludeUsage and MaxTokens are as the client set them; MaxTokens 0 is no bound.
 	Stream, IncludeUsage bool
 	MaxTokens            int `json:",omitempty"`
-	Session, Source      string
+	// Session and Source are the request's, or a hash of them: "h:" and 16 hex digits. See Request.Session.
+	Session, Source string
 
 	// Candidates are the best that were considered, best first by cost, the picked one always
 	// among them; Considered is how many there were.

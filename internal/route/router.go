@@ -3,6 +3,7 @@ package route
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ type Config struct {
 	// same seed and the same requests, one at a time, give the same decisions.
 	Seed uint64
 	// Decisions is how many decisions are kept for Explain, and Candidates how many candidates each of
-	// them keeps. Defaults 4096 and 16: together about 13 MiB when full.
+	// them keeps. Defaults 4096 and 16: together about 14 MiB when full, and at most 24 MiB whatever clients send.
 	Decisions, Candidates int
 	// Grace is how old a booking must be before an empty engine's report ends it. It must be longer than
 	// a request's way to the engine. Default 10 s.
@@ -85,15 +86,17 @@ type Router struct {
 	queuesMu sync.Mutex                 // held to store queues
 	queued   atomic.Int64               // requests that wait, in all queues
 
+	maxIdle int
+
 	mu   sync.Mutex
-	idle []*workspace // guarded by mu; as many as there were decisions at one time
-	made uint64       // guarded by mu; how many workspaces there are
+	idle []*workspace // guarded by mu; at most maxIdle
+	made uint64       // guarded by mu; how many workspaces were made
 }
 
 // New returns a router that serves no model until SetModels.
 func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
-	r := &Router{cfg: cfg, fleet: f, index: x}
+	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0)}
 	r.speeds.start = cfg.Speeds
 	r.bookings = pick.NewBookings(pick.BookingsConfig{Served: cfg.Served, Prefilled: r.speeds.observePrefill})
 	r.recent.slots = make([]slot, cfg.Decisions)
@@ -178,6 +181,7 @@ func (r *Router) hasNoEvents(rank fleet.Rank) bool { return r.cfg.PredictFor(ran
 // EndBefore ends the bookings of one Envoy that began before t, and returns how many: for
 // an Envoy whose access-log stream has stayed closed.
 func (r *Router) EndBefore(source string, t time.Time) int {
+	source = keptLabel(source)
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 

@@ -106,7 +106,8 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	j := r.judge(w, q, f, d.At)
 	best, first := j.soonest()
 	t := &Ticket{
-		waiting: q.model.waiting, ready: req.Ready, hints: q.hints.clone(), policy: q.policy, deciding: true,
+		waiting: q.model.waiting, ready: req.Ready, policy: q.policy, deciding: true,
+		hints:  q.hints.forQueue(q.model.ranks(r.fleet.Snapshot(), q.role)),
 		blocks: slices.Clone(q.blocks),
 		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
 	}

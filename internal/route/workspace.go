@@ -2,6 +2,7 @@ package route
 
 import (
 	"math/rand/v2"
+	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
@@ -27,6 +28,9 @@ type workspace struct {
 // its memory forever.
 const maxKept = 4 << 20
 
+// idlePerCore is how many idle workspaces are kept for each of GOMAXPROCS.
+const idlePerCore = 4
+
 // acquire returns a workspace for one decision. Idle ones form a stack, and not a sync.Pool: a single
 // caller always gets the same workspace, so a simulation draws the same random numbers each time.
 func (r *Router) acquire() *workspace {
@@ -43,14 +47,24 @@ func (r *Router) acquire() *workspace {
 	return &workspace{rng: rand.New(rand.NewPCG(r.cfg.Seed, r.made))}
 }
 
-// release drops what refers to the request and keeps the buffers for the next decision.
+// release drops what refers to the request and keeps the buffers for the next decision. At most maxIdle
+// workspaces are kept: as many requests may arrive at once as clients like, but only GOMAXPROCS run.
 func (r *Router) release(w *workspace) {
 	w.asked.reset()
-	if cap(w.prompt.Text)+4*cap(w.prompt.Tokens)+8*cap(w.asked.blocks) > maxKept {
+	w.prompt.Reset()
+	w.prompt.Now, w.prompt.Done = time.Time{}, nil
+	if w.size() > maxKept {
 		w.prompt, w.asked = prompt.Prompt{}, asked{}
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = append(r.idle, w)
+	if len(r.idle) < r.maxIdle {
+		r.idle = append(r.idle, w)
+	}
+}
+
+// size is how many bytes the buffers of the prompt take.
+func (w *workspace) size() int {
+	return cap(w.prompt.Text) + 4*cap(w.prompt.Tokens) + 8*cap(w.asked.blocks) + 8*cap(w.asked.chain)
 }
