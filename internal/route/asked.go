@@ -84,8 +84,12 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.mayWait = q.model.waiting != nil && req.Ready != nil
 
+	w.prompt.Done = req.Done
 	if err := q.prepare(&w.prompt, d); err != nil {
 		return refuseError(err)
+	}
+	if req.isDone() {
+		return refuse(ReasonCancelled, nil, 0)
 	}
 	if q.policyName == pick.Direct && q.worker == "" {
 		return refuse(ReasonWorkerRequired, nil, 0)

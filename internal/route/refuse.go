@@ -19,6 +19,7 @@ const (
 	ReasonBadRequest      Reason = "bad_request"
 	ReasonModelNotFound   Reason = "model_not_found"
 	ReasonInternal        Reason = "internal"
+	ReasonCancelled       Reason = "cancelled"         // its client went away while it was decided: see Request.Done
 	ReasonWorkerRequired  Reason = "worker_required"   // the policy is direct, and the request names no worker
 	ReasonNoAllowedWorker Reason = "no_allowed_worker" // no allowed worker is in the pool
 	ReasonWorkerNotFound  Reason = "worker_not_found"  // the named worker is not in the pool, or not allowed
@@ -34,9 +35,9 @@ const (
 
 // Reasons lists the reasons.
 func Reasons() []Reason {
-	return []Reason{ReasonBadRequest, ReasonModelNotFound, ReasonInternal, ReasonWorkerRequired, ReasonNoAllowedWorker,
-		ReasonWorkerNotFound, ReasonRankNotFound, ReasonNoTaintedWorker, ReasonNoReadyWorker, ReasonBusy, ReasonPinnedBusy,
-		ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong}
+	return []Reason{ReasonBadRequest, ReasonModelNotFound, ReasonInternal, ReasonCancelled, ReasonWorkerRequired,
+		ReasonNoAllowedWorker, ReasonWorkerNotFound, ReasonRankNotFound, ReasonNoTaintedWorker, ReasonNoReadyWorker, ReasonBusy,
+		ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong}
 }
 
 // refusal is why a request is not booked now, and what to answer if it stays so.
@@ -53,6 +54,9 @@ var queueOccupied = &refusal{}
 // isBusy reports whether the request could go if a rank were less busy. Such a request may wait.
 func (w *refusal) isBusy() bool { return w.reason == ReasonBusy || w.reason == ReasonPinnedBusy }
 
+// statusClientClosed is nginx's status for a client that went away. No client receives it.
+const statusClientClosed = 499
+
 // busyStatus stands for the status that the model's Busy sets.
 const busyStatus = 0
 
@@ -65,6 +69,8 @@ var answers = map[Reason]struct {
 }{
 	ReasonModelNotFound: {404, openai.InvalidRequest, "model",
 		"The model `%s` does not exist%s."},
+	ReasonCancelled: {statusClientClosed, openai.InvalidRequest, "",
+		"The client closed the request."},
 	ReasonWorkerRequired: {400, openai.InvalidRequest, "nvext.router.worker",
 		"Requests for this model must name their worker. Set 'nvext.router.worker' to its name."},
 	ReasonNoAllowedWorker: {400, openai.InvalidRequest, "nvext.router.allowed_workers",
@@ -108,6 +114,9 @@ func refuse(reason Reason, busy *Busy, retryAfter time.Duration, args ...any) *r
 // refuseError refuses a request that could not be parsed or prepared. An error that is not in the form
 // that clients understand is ours.
 func refuseError(err error) *refusal {
+	if errors.Is(err, prompt.ErrStopped) {
+		return refuse(ReasonCancelled, nil, 0)
+	}
 	var e *prompt.Error
 	if !errors.As(err, &e) {
 		e = &prompt.Error{Status: 500, Type: openai.ServerError, Message: err.Error()}

@@ -35,7 +35,8 @@ type Request struct {
 	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
 
-	// Done ends the decision early when it is closed, because the client has gone. Nil never ends it.
+	// Done ends the decision early when it is closed, because the client has gone: the request is then refused
+	// with ReasonCancelled and not booked. Nil never ends it. A request that waits is ended by Router.Cancel.
 	Done <-chan struct{}
 
 	// IgnoreBodyHints ignores routing hints in the body, because the client is not trusted.
@@ -49,6 +50,16 @@ type Request struct {
 	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
 	// must not call the router. Nil means that the request cannot wait, and is refused instead.
 	Ready func(*Decision)
+}
+
+// isDone reports whether the client has gone.
+func (req *Request) isDone() bool {
+	select {
+	case <-req.Done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Outcome is the kind of a decision.

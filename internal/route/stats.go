@@ -11,7 +11,7 @@ type counts struct {
 	picked, refused                       atomic.Uint64
 	promptTokens, cached, blocks, overlap atomic.Uint64
 	notFound, unready, busy, bad          atomic.Uint64
-	queued, cancelled                     atomic.Uint64
+	queued, cancelled, stopped            atomic.Uint64
 }
 
 // add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
@@ -33,6 +33,8 @@ func (c *counts) add(d *Decision) {
 	switch d.Reason {
 	case ReasonModelNotFound:
 		c.notFound.Add(1)
+	case ReasonCancelled:
+		c.stopped.Add(1)
 	case ReasonNoReadyWorker:
 		c.unready.Add(1)
 	case ReasonBusy, ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong:
@@ -51,6 +53,8 @@ type Stats struct {
 	// ModelNotFound, NoReadyWorker, Busy and BadRequest count refused requests by their reason. Busy
 	// includes requests that waited too long or would have missed their deadline.
 	ModelNotFound, NoReadyWorker, Busy, BadRequest uint64
+	// Stopped counts refused requests whose client left while they were decided.
+	Stopped uint64
 	// Queued counts requests that had to wait, and Cancelled those of them whose client left before
 	// their turn. Waiting is how many wait now.
 	Queued, Cancelled uint64
@@ -65,7 +69,7 @@ func (r *Router) Stats() Stats {
 		Picked: c.picked.Load(), Refused: c.refused.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
-		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
+		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
 		Bookings: r.bookings.Stats(),
 	}
