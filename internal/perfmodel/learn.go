@@ -64,6 +64,8 @@ func (l Line) String() string {
 type Learned struct {
 	line atomic.Pointer[Line]
 
+	long int // tokens from which a prompt is long; does not change
+
 	mu          sync.Mutex
 	prior, seen sums // guarded by mu
 	// residual is the sum of squared errors, and squares that of squared times, both with forgetting. Guarded
@@ -104,13 +106,15 @@ const (
 	// prior is the weight of each of the prior's two points, in observations.
 	prior = 10
 	// beyond bounds an observation to this many times its estimate, so that one stall of the engine does not
-	// spoil the line for minutes.
+	// spoil the line for minutes. It bounds the observation of a long prompt to that part of its estimate too:
+	// least squares would follow the longest prompts, and another request may have computed one of them. A short
+	// prompt may take no time of its own, because it shares a pass.
 	beyond = 5
 )
 
 // NewLearned begins with the line start, as if it had been observed at two numbers of tokens, short and long.
 func NewLearned(start Line, short, long int) *Learned {
-	l := &Learned{}
+	l := &Learned{long: long}
 	for _, tokens := range []int{short, long} {
 		l.prior.add(float64(tokens), float64(start.at(tokens)), prior)
 	}
@@ -135,6 +139,9 @@ func (l *Learned) Observe(tokens int, took time.Duration) {
 	now := l.Line()
 	expected := float64(now.at(tokens))
 	y := min(float64(took), beyond*expected)
+	if tokens > l.long {
+		y = max(y, expected/beyond)
+	}
 	l.seen.fade(keep)
 	l.prior.fade(keepPrior)
 	l.residual *= keep

@@ -97,3 +97,24 @@ func TestLearnedSteps(t *testing.T) {
 		t.Errorf("a step of an empty cache takes %v", got)
 	}
 }
+
+// TestLearnedBoundsOneObservation adds one observation that cannot be true: a line of a hundred true ones must
+// stay within its bound of it, whatever its length.
+func TestLearnedBoundsOneObservation(t *testing.T) {
+	truth := Line{Base: 10 * time.Millisecond, Token: 16_000}
+	for _, tokens := range []int{1, 500, 8_000, 100_000, 4 << 20} {
+		for _, took := range []time.Duration{0, 30 * time.Millisecond, 24 * time.Hour} {
+			l := NewLearned(truth, 500, 8_000)
+			for i := range 100 {
+				l.Observe(500+i*70, truth.Prefill(500+i*70))
+			}
+			l.Observe(tokens, took)
+			if got, want := l.Line().Prefill(8_000), truth.Prefill(8_000); got > 6*want || got < want/6 {
+				t.Errorf("%d tokens in %s: 8,000 tokens take %s, want about %s", tokens, took, got, want)
+			}
+			if token := l.Line().Token; token < truth.Token/6 || token > 6*truth.Token {
+				t.Errorf("%d tokens in %s: %s", tokens, took, l.Line())
+			}
+		}
+	}
+}
