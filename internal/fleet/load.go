@@ -74,7 +74,7 @@ type sample struct {
 
 // Amount is one booking's weight on a rank.
 type Amount struct {
-	Requests      int64 // 1, or -1 to take it back
+	Requests      int64 // sequences that the engine makes of it; negative to take them back
 	PrefillTokens int64 // tokens that must still be computed
 	DecodeBlocks  int64 // blocks the request will occupy
 	// PrefillTime is how long PrefillTokens are estimated to take.

@@ -21,6 +21,7 @@ type asked struct {
 	policy      pick.Policy
 	policyInput pick.Request
 
+	batch    batch
 	tokens   int                  // of the prompt; of all its prompts where there are several
 	prepared *prompt.Prompt       // what cut makes blocks of; nil where blocks are there already
 	blocks   []blockhash.Block    // the complete blocks of the first prompt
@@ -73,6 +74,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	}
 
 	q.hints = readHints(req, q.parsed)
+	q.batch = batchOf(q.parsed)
 	c := q.model.choice(q.role)
 	q.policyName, q.policy = c.Policy, c.policy
 	q.policyInput = q.hints.policyInput(d.Session)
@@ -88,6 +90,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	if err := q.prepare(&w.prompt, d); err != nil {
 		return refuseError(err)
 	}
+	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
 	}
@@ -145,9 +148,42 @@ func (q *asked) cut() {
 	q.chain = blockhash.Chain(q.chain[:0], q.blocks)
 }
 
-// answerBlocks is how many blocks an answer of known length occupies: half of its blocks, which is the
-// mean over the time in which it grows. An answer of unknown length adds nothing, as for all others.
-func (q *asked) answerBlocks() int { return q.outputTokens / (2 * q.model.BlockSize) }
+// batch is how many prompts a request has, and how many sequences an engine makes of them: n for each prompt.
+type batch struct{ prompts, sequences int }
+
+// maxSequences bounds the sequences of one request. No engine runs more at a time.
+const maxSequences = 4096
+
+// batchOf returns the batch of a parsed request. A request that is not parsed counts as one sequence.
+func batchOf(parsed *prompt.Request) batch {
+	if parsed == nil {
+		return batch{1, 1}
+	}
+	prompts := min(max(1, len(parsed.Prompts)), maxSequences)
+	answers := min(max(1, parsed.N), maxSequences)
+	return batch{prompts, min(prompts*answers, maxSequences)}
+}
+
+// maxOutput bounds the expected length of an answer where no context length bounds it, in tokens.
+const maxOutput = 131_072
+
+// boundOutput bounds the length of the answer that a request claims to expect: by max_tokens, and by what the
+// prompt leaves of the context. A client could otherwise fill every cache with blocks that it never uses.
+func (q *asked) boundOutput(claimed, maxTokens int) int {
+	if q.model.ContextLength > 0 {
+		claimed = min(claimed, max(0, q.model.ContextLength-q.tokens/q.batch.prompts))
+	}
+	if maxTokens > 0 {
+		claimed = min(claimed, maxTokens)
+	}
+	return min(claimed, maxOutput)
+}
+
+// answerBlocks is how many blocks answers of known length occupy: half of their blocks, which is the mean over
+// the time in which they grow. Answers of unknown length add nothing, as for all others.
+func (q *asked) answerBlocks() int {
+	return q.outputTokens / (2 * q.model.BlockSize) * q.batch.sequences
+}
 
 // costFunction is the model's cost function with the weights that the request overrides. The changed
 // copy lies in j.

@@ -157,7 +157,11 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 	amount.PrefillTokens = int64(c.Uncached)
 	amount.PrefillTime = j.addedTime(c)
 	last := d.Last
-	if last != 0 && (q.computedElsewhere() || r.index.IsReported(c.Rank.ID, blockhash.Sequence(last))) {
+	switch {
+	case last == 0:
+	case q.batch.prompts > 1:
+		last = 0 // it is the first prompt's, and shows nothing of the others
+	case q.computedElsewhere(), r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
 	return pick.Booking{

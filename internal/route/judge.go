@@ -60,7 +60,8 @@ func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged 
 		score := j.score(c)
 		c.Total, c.Uncached = score.Total, score.Uncached
 	}
-	j.booking = fleet.Amount{Requests: 1, DecodeBlocks: int64(j.request.Blocks() + q.answerBlocks())}
+	// The answers to one prompt share its blocks and its prefill.
+	j.booking = fleet.Amount{Requests: int64(q.batch.sequences), DecodeBlocks: int64(j.request.Blocks() + q.answerBlocks())}
 	return j
 }
 

@@ -29,6 +29,7 @@ func (c *counts) add(d *Decision) {
 		c.queued.Add(1)
 		return
 	}
+
 	c.refused.Add(1)
 	switch d.Reason {
 	case ReasonModelNotFound:

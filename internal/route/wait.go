@@ -57,6 +57,7 @@ type Ticket struct {
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision Decision
 	hints    hints
+	batch    batch
 	policy   pick.Policy
 	blocks   []blockhash.Block
 	wait     Wait
@@ -106,7 +107,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	j := r.judge(w, q, f, d.At)
 	best, first := j.soonest()
 	t := &Ticket{
-		waiting: q.model.waiting, ready: req.Ready, policy: q.policy, deciding: true,
+		waiting: q.model.waiting, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
 		hints:  q.hints.forQueue(q.model.ranks(r.fleet.Snapshot(), q.role)),
 		blocks: slices.Clone(q.blocks),
 		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
@@ -277,6 +278,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	q := &w.asked
 	q.reset()
 	q.hints = t.hints
+	q.batch = t.batch
 	q.model = m
 	q.tokens = d.PromptTokens
 	q.policy = t.policy

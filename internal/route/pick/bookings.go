@@ -52,8 +52,8 @@ type Booking struct {
 	// Amount is the booking's load now. The end of its prefill takes the prefill part out of it.
 	Amount fleet.Amount
 	// Last is the sequence hash of the prompt's last complete block. When the rank's events report it, the
-	// prompt is computed. It is 0 where there is no such block, where the rank had it before, and once it
-	// was reported.
+	// prompt is computed. It is 0 where there is no such block, where the request has several prompts, where
+	// the rank had the block before, and once it was reported.
 	Last uint64
 	// Source names the Envoy that carries the request.
 	Source string
