@@ -3,7 +3,6 @@ package route
 import (
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -129,23 +128,6 @@ func (h *hints) preference(w *fleet.Worker) float64 {
 		}
 	}
 	return math.Exp(-math.Tanh(sum))
-}
-
-// lane names the set of ranks that may take the request: requests with the same lane may go to the same
-// ranks. Names of workers cannot hold a comma, so lanes of different sets differ.
-func (h *hints) lane() string {
-	if !h.isRestricted() {
-		if h.role == fleet.Aggregated {
-			return ""
-		}
-		return h.role.String()
-	}
-
-	workers := strings.Join(h.allowed, ",")
-	if h.worker != "" {
-		workers = h.worker
-	}
-	return strings.Join(append([]string{h.role.String(), workers + "/" + strconv.Itoa(h.rank)}, h.required...), ",")
 }
 
 // forQueue returns a copy for a request that waits, whose memory is bounded and which does not alias the

@@ -123,7 +123,9 @@ func (r *Router) NewID() string {
 // there is no such booking (any more).
 func (r *Router) End(id string, now time.Time) bool {
 	ended := r.bookings.End(id, pick.Finished)
-	r.Wake(now)
+	if ended {
+		r.Wake(now)
+	}
 	return ended
 }
 
@@ -146,7 +148,9 @@ func (r *Router) Ended(e Ending, now time.Time) bool { return r.End(e.ID, now) }
 // had ended already, or that there is no such booking.
 func (r *Router) PrefillDone(id string, now time.Time) bool {
 	done := r.bookings.PrefillDone(id, now)
-	r.Wake(now)
+	if done {
+		r.Wake(now)
+	}
 	return done
 }
 

@@ -20,6 +20,7 @@ type waiting struct {
 
 	mu    sync.Mutex
 	queue *queue.Queue // guarded by mu
+	open  openRanks    // guarded by mu; memory of drain
 }
 
 // Wait describes the time that a request waited.
@@ -61,6 +62,7 @@ type Ticket struct {
 	policy   pick.Policy
 	blocks   []blockhash.Block
 	wait     Wait
+	lane     laneRanks // guarded by waiting.mu
 
 	deciding bool      // guarded by waiting.mu; true until Decide has returned
 	final    *Decision // guarded by waiting.mu; the final decision, if it was made while deciding
@@ -114,7 +116,8 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	}
 	t.wait.Tenant = t.hints.tenant
 	turn := queue.Request{
-		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.lane(), Strict: t.hints.strict, HeadStart: t.hints.headStart,
+		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.lane(), Restricted: t.hints.isRestricted(),
+		Strict: t.hints.strict, HeadStart: t.hints.headStart,
 		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait,
 		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
@@ -187,9 +190,10 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 	w := r.acquire()
 	defer r.release(w)
 
+	open := r.openRanks(wt, now)
 	var closed map[string]bool // lanes whose head could go and then found no free rank
 	for {
-		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && r.canGo(it.Value.(*Ticket), now) })
+		it := wt.queue.Next(func(it *queue.Item) bool { return !closed[it.Lane] && open.canGo(it.Value.(*Ticket)) })
 		if it == nil {
 			return
 		}
@@ -202,6 +206,7 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 			closed[it.Lane] = true
 			continue
 		}
+		open.booked(d)
 		wt.queue.Take(it)
 		r.countGone(wt)
 		r.deliver(t, d)
@@ -212,41 +217,6 @@ func (r *Router) drain(wt *waiting, now time.Time) {
 func (r *Router) countGone(wt *waiting) {
 	wt.len.Add(-1)
 	r.queued.Add(-1)
-}
-
-// canGo reports whether a decision for the request would be final: a rank is free, or the pool has no rank
-// for it any more, so that it will be refused. It is cheaper than resume, and is called for the head of
-// each lane at each Wake.
-func (r *Router) canGo(t *Ticket, now time.Time) bool {
-	m := (*r.models.Load())[t.decision.Model]
-	if m == nil {
-		return true
-	}
-
-	snap, exists := r.fleet.Snapshot(), false
-	hasFree := func(ranks []fleet.Rank) bool {
-		for i := range ranks {
-			rank := &ranks[i]
-			if rank.Worker.Model != m.Pool || rank.Worker.Role != t.hints.role || t.hints.excludes(rank) != notExcluded {
-				continue
-			}
-			exists = true
-			if rank.Worker.State == fleet.Ready && !r.isBusy(&m.Busy, rank, now) {
-				return true
-			}
-		}
-		return false
-	}
-	free := false
-	switch {
-	case t.hints.worker != "":
-		free = hasFree(ranksOf(snap, t.hints.worker))
-	case len(t.hints.allowed) > 0:
-		free = slices.ContainsFunc(t.hints.allowed, func(name string) bool { return hasFree(ranksOf(snap, name)) })
-	default:
-		free = hasFree(m.ranks(snap, t.hints.role))
-	}
-	return free || !exists
 }
 
 // ranksOf returns the ranks of one worker. It searches the sorted ranks and does not walk the fleet,

@@ -33,6 +33,8 @@ type gate struct {
 	lanes int    // how many classes have the lane; the gate goes with the last one
 	round uint64 // of Queue.Next in which open was found out
 	open  bool
+	// restricted is true for a lane that counts for MaxLanes.
+	restricted bool
 }
 
 // tenant is a client of a fair class. start is its virtual time: the tokens that it has been served, or
@@ -55,12 +57,15 @@ func newClass(cfg *Class) *class {
 	return &class{Class: *cfg, lanes: map[string]*lane{}, tenants: map[string]*tenant{}}
 }
 
-// gate returns the gate of a lane's name, and makes it where it is missing.
-func (q *Queue) gate(name string) *gate {
-	g := q.gates[name]
+// gate returns the gate of a request's lane, and makes it where it is missing.
+func (q *Queue) gate(r *Request) *gate {
+	g := q.gates[r.Lane]
 	if g == nil {
-		g = &gate{}
-		q.gates[name] = g
+		g = &gate{restricted: r.Restricted}
+		q.gates[r.Lane] = g
+		if r.Restricted {
+			q.chosen++
+		}
 	}
 	return g
 }

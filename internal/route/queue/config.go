@@ -77,7 +77,7 @@ const (
 	MaxQuantum      = 1 << 30
 )
 
-// MaxLanes bounds the lanes of a queue. Each costs a check whenever a rank may have become free, and
+// MaxLanes bounds the restricted lanes of a queue. Each costs a check whenever a rank may have become free, and
 // clients can name any number of sets of workers.
 const MaxLanes = 1024
 

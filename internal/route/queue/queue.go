@@ -8,8 +8,10 @@ import (
 type Request struct {
 	// Class names its class. Tenant names its tenant: a fair class serves its tenants alike.
 	Class, Tenant string
-	// Lane names the set of ranks that may take it. Requests of one lane may go to the same ranks.
-	Lane string
+	// Lane names the set of ranks that may take it. Requests of one lane may go to the same ranks. Restricted
+	// means that a client has chosen the set: MaxLanes bounds such lanes, and no others.
+	Lane       string
+	Restricted bool
 	// Strict is its strict priority, 0 to MaxStrict. A higher one goes first in its class, whatever the order.
 	Strict int
 	// HeadStart is the head start that its priority gives, 0 to MaxHeadStart.
@@ -68,6 +70,7 @@ type Queue struct {
 	classes []*class
 	byName  map[string]*class
 	gates   map[string]*gate // by lane
+	chosen  int              // gates of restricted lanes
 	due     heapOf[*dueItem] // all items, by Until
 	all     amount
 	seq     uint64    // of the item that came last
@@ -124,7 +127,7 @@ func (q *Queue) Push(r Request) (*Item, *Full) {
 	if full := c.Limit.reached(c.Name, &c.sum); full != nil {
 		return nil, full
 	}
-	if q.gates[r.Lane] == nil && len(q.gates) >= MaxLanes {
+	if r.Restricted && q.chosen >= MaxLanes && q.gates[r.Lane] == nil {
 		return nil, &Full{What: "different sets of workers", Limit: MaxLanes}
 	}
 
@@ -140,7 +143,7 @@ func (q *Queue) Push(r Request) (*Item, *Full) {
 func (q *Queue) insert(it *Item) {
 	c := it.class
 	it.key = q.key(c, &it.Request)
-	c.insert(it, q.gate(it.Lane))
+	c.insert(it, q.gate(&it.Request))
 	c.sum.add(&it.Request, 1)
 	q.all.add(&it.Request, 1)
 	q.due.push((*dueItem)(it))
@@ -167,6 +170,9 @@ func (q *Queue) Remove(it *Item) bool {
 	q.due.remove((*dueItem)(it))
 	if g := q.gates[it.Lane]; g.lanes == 0 {
 		delete(q.gates, it.Lane)
+		if g.restricted {
+			q.chosen--
+		}
 	}
 	return true
 }

@@ -152,16 +152,29 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLanesAreBounded: who waits in a lane that is there can always be joined.
+// TestLanesAreBounded fills the restricted lanes: requests for these lanes and for others that no client has
+// chosen can still wait, also after a reload, and a lane that gets empty makes room for another.
 func TestLanesAreBounded(t *testing.T) {
 	q := New(Config{})
+	var items []*Item
 	for i := range MaxLanes {
-		push(t, q, Request{Lane: fmt.Sprint(i)})
+		items = append(items, push(t, q, Request{Lane: fmt.Sprint(i), Restricted: true}))
 	}
-	if _, full := q.Push(Request{Lane: "one more"}); full == nil {
-		t.Error("there is no bound")
+	for range 2 {
+		if _, full := q.Push(Request{Lane: "one more", Restricted: true}); full == nil {
+			t.Error("there is no bound")
+		}
+		push(t, q, Request{Lane: "7", Restricted: true})
+		push(t, q, Request{})
+		push(t, q, Request{Lane: "decode"})
+		q.Configure(Config{})
 	}
-	push(t, q, Request{Lane: "7"})
+
+	q.Remove(items[0])
+	push(t, q, Request{Lane: "one more", Restricted: true})
+	if _, full := q.Push(Request{Lane: "two more", Restricted: true}); full == nil {
+		t.Error("there is no bound after a lane has gone")
+	}
 }
 
 // TestConfigureKeepsPlaces: who waits stays in order when classes are added and taken away.
@@ -231,5 +244,24 @@ func BenchmarkNext(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestAheadOfALongQueueIsNearlyRight estimates the work ahead from a part of a long queue.
+func TestAheadOfALongQueueIsNearlyRight(t *testing.T) {
+	q := New(Config{Classes: []Class{{Name: "a", Quantum: 300}, {Name: "b", Quantum: 100}}})
+	rng := rand.New(rand.NewPCG(1, 1))
+	var behind time.Duration
+	for i := range 16_000 {
+		r := Request{Class: []string{"a", "b"}[i%2], Tokens: 100, Work: time.Duration(rng.IntN(200)) * time.Millisecond,
+			At: t0.Add(time.Duration(i)), Until: t0.Add(time.Duration(rng.IntN(1e9)))}
+		push(t, q, r)
+		if r.Class == "a" {
+			behind += r.Work
+		}
+	}
+	want := behind.Seconds() * 4 / 3 // b gets a turn of a third as much
+	if got := q.Ahead(Request{Class: "a", At: t0.Add(time.Hour)}).Seconds(); got < 0.9*want || got > 1.1*want {
+		t.Errorf("%.0f s are ahead, want about %.0f", got, want)
 	}
 }
