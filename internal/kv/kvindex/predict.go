@@ -37,7 +37,7 @@ func (x *Index) Predict(id fleet.RankID, chain []blockhash.Sequence, from int, u
 	if r.dead {
 		return
 	}
-	end := (until.UnixNano() + tick - 1) / tick * tick
+	end := roundUp(until)
 	p := predicting{x: x, r: r, e: x.edit(r, predicted, 0), end: end, limit: limit}
 	p.e.unless = 1<<fleet.Device | predicted
 	p.all(chain, from)
@@ -177,6 +177,43 @@ func (x *Index) PredictedUntil(id fleet.RankID, last blockhash.Sequence) (until 
 	}
 	return time.Unix(0, p.at), true
 }
+
+// Withdraw takes back the predictions of a chain on a rank, because its request did not reach the rank. The first
+// from blocks are left alone. So are predictions that end after until, because another request has made or
+// prolonged them, and what the rank has reported. It returns how many blocks it took back.
+func (x *Index) Withdraw(id fleet.RankID, chain []blockhash.Sequence, from int, until time.Time) (blocks int) {
+	r := x.lookupRank(id)
+	if r == nil || from >= len(chain) {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead {
+		return 0
+	}
+
+	end := roundUp(until)
+	e := x.edit(r, 0, predicted)
+	for _, seq := range chain[from:] {
+		at, pos := x.nodes.find(key(seq))
+		if at == nil {
+			continue
+		}
+		p := r.predictions.owner(at.chunk, 1<<pos)
+		if p == nil || p.at > end {
+			continue
+		}
+		r.predictions.disown(p, 1<<pos)
+		e.restrictTo(at.chunk, pos)
+		e.apply(seq)
+		blocks++
+	}
+	e.done()
+	return blocks
+}
+
+// roundUp is the end of a prediction until a time.
+func roundUp(until time.Time) int64 { return (until.UnixNano() + tick - 1) / tick * tick }
 
 // lowerNext makes Expire look at the predictions no later than at a time.
 func (x *Index) lowerNext(at int64) {

@@ -21,6 +21,7 @@ import (
 //	Predict, and the owner ends earlier     the new part
 //	Predict, and the owner ends later       unchanged
 //	the owner's prediction ends             none; the bit is cleared
+//	Withdraw, and the owner ends by then    none; the bit is cleared
 //	the engine reports the block, removed   none; the bit is cleared with the device's
 //
 // Invariant: a node has the rank's predicted bit exactly if one part owns it.

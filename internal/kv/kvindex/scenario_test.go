@@ -24,6 +24,7 @@ import (
 //	clear rank=R | drop rank=R
 //	reload rank=R                                 from a dump of its own
 //	predict rank=R until=SECONDS [from=N] [limit=N]   letters, a chain from the root
+//	withdraw rank=R until=SECONDS [from=N]        letters, a chain from the root: prints how many
 //	until rank=R                                  letters: how long the last is predicted
 //	expire at=SECONDS
 //	lookup                                        letters: prints each rank's overlap by tier
@@ -81,6 +82,9 @@ func act(t *testing.T, x *Index, d *datadriven.TestData) string {
 		x.Drop(id)
 	case "predict":
 		x.Predict(id, blockhash.Chain(nil, blocks), number(t, d, "from"), time.Unix(int64(number(t, d, "until")), 0), number(t, d, "limit"))
+	case "withdraw":
+		n := x.Withdraw(id, blockhash.Chain(nil, blocks), number(t, d, "from"), time.Unix(int64(number(t, d, "until")), 0))
+		return fmt.Sprintf("%d blocks\n", n)
 	case "until":
 		chain := blockhash.Chain(nil, blocks)
 		if at, ok := x.PredictedUntil(id, chain[len(chain)-1]); ok {

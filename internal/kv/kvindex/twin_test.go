@@ -241,6 +241,19 @@ func (w *world) step() {
 		}
 		clear(r.until)
 		clear(r.promised)
+	case dice < 915: // a request did not reach its rank
+		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+		n := w.x.Withdraw(id, blockhash.Chain(nil, chain), from, until)
+		for i := from; i < len(chain); i++ {
+			p := path(chain[:i+1])
+			if at, ok := r.until[p]; ok && at <= (until.UnixNano()+tick-1)/tick*tick {
+				delete(r.until, p)
+				n--
+			}
+		}
+		if n > 0 { // an index that is full may have dropped some
+			w.t.Fatalf("%d blocks too many were withdrawn", n)
+		}
 	case dice < 960:
 		until := w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
 		from := max(0, w.rng.IntN(8)-4)
