@@ -36,6 +36,8 @@ var (
 	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")
 	unbooked      = metric.Desc("route", "unbooked_requests_total",
 		"Picked requests that were not booked because the table of bookings was full.")
+	unpromised = metric.Desc("route", "unpromised_requests_total",
+		"Picked requests whose predicted blocks cannot be taken back if another worker serves them, because too many were in flight.")
 	queueRequests = metric.Desc("route", "queue_requests",
 		"Requests in the queue: every rank that may serve them is busy.", "model", "class")
 	queueTokens = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
@@ -121,6 +123,7 @@ func (c *collector) collectRoutes(out samples) {
 	}
 	out.counter(unbooked, s.Bookings.Unbooked)
 	out.counter(lostRaces, s.Bookings.LostRaces)
+	out.counter(unpromised, s.Unpromised)
 
 	out.counter(queuedTotal, s.Queued)
 	out.counter(cancelled, s.Cancelled)

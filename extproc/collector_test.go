@@ -71,7 +71,9 @@ stator_peers_messages_total{result="old"} 0
 stator_route_bookings 1
 # HELP stator_route_bookings_ended_total Ended bookings by the reason of their end.
 # TYPE stator_route_bookings_ended_total counter
+stator_route_bookings_ended_total{reason="failed"} 0
 stator_route_bookings_ended_total{reason="finished"} 0
+stator_route_bookings_ended_total{reason="moved"} 0
 stator_route_bookings_ended_total{reason="rank_gone"} 0
 stator_route_bookings_ended_total{reason="reconciled"} 0
 stator_route_bookings_ended_total{reason="replaced"} 0

@@ -99,7 +99,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 		return refused
 	}
 	w.judged.explain(d, won, r.cfg.Candidates)
-	r.predict(w, q, d.At, *w.judged.candidates[won].Rank)
+	r.predict(w, q, d, *w.judged.candidates[won].Rank)
 	return nil
 }
 
@@ -179,17 +179,20 @@ const (
 	bridgeBlocks    = 1 << 14
 )
 
-// predict makes the index expect the prompt's blocks on the picked rank, until its events report them.
-func (r *Router) predict(w *workspace, q *asked, now time.Time, rank fleet.Rank) {
-	ttl, limit := r.cfg.PredictFor(rank), rank.Worker.Blocks
+// predict makes the index expect the prompt's blocks on the picked rank, until its events report them. It
+// remembers them, so that the prediction can be taken back if the request does not reach the rank.
+func (r *Router) predict(w *workspace, q *asked, d *Decision, rank fleet.Rank) {
+	ttl := r.cfg.PredictFor(rank)
 	if ttl <= 0 || len(q.blocks) == 0 {
 		return
 	}
-	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
-		limit = bridgeBlocks
+	known := r.knownBlocks(w, q, d.At, rank.ID, ttl)
+	until := r.predictOn(rank, q.chain, known, d.At)
+
+	r.promises.make(d.ID, q.chain, known, until)
+	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
+		r.promises.drop(d.ID)
 	}
-	known := r.knownBlocks(w, q, now, rank.ID, ttl)
-	r.index.Predict(rank.ID, q.chain, known, now.Add(ttl), limit)
 }
 
 // knownBlocks is how many of the prompt's blocks need no new prediction: those that the rank reports,

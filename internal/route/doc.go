@@ -32,5 +32,6 @@
 //
 // After a pick the index predicts the prompt's blocks on the picked rank, so that a burst with one prefix
 // goes to one rank before the engine's first event. [Config.PredictFor] sets how long a prediction lasts:
-// by default 5 s on workers that publish events, and 120 s on others.
+// by default 5 s on workers that publish events, and 120 s on others. A request that ends on another worker,
+// or on none, takes its prediction back: see [Router.Ended].
 package route

@@ -35,9 +35,9 @@ type Config struct {
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
 	// must be quick, must not call the router, and must keep neither argument. May be nil.
 	Decided func(d *Decision, chain []blockhash.Sequence)
-	// Served receives each request that has ended regularly: its rank, when it was decided, its prompt's
-	// tokens, and how many of them the decision took for cached. It must be quick and must not call the
-	// router. May be nil.
+	// Served receives each request that has ended regularly: the rank that served it, when it was decided, its
+	// prompt's tokens, and how many of them the decision took for cached there: none where it picked another
+	// rank. It must be quick and must not call the router. May be nil.
 	Served func(rank fleet.Rank, decided time.Time, prompt, cached int)
 }
 
@@ -81,6 +81,7 @@ type Router struct {
 	counts   counts
 	ids      atomic.Uint64
 	latches  latches
+	promises promises
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues
@@ -98,8 +99,11 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0)}
 	r.speeds.start = cfg.Speeds
-	r.bookings = pick.NewBookings(pick.BookingsConfig{Served: cfg.Served, Prefilled: r.speeds.observePrefill})
+	r.bookings = pick.NewBookings(pick.BookingsConfig{
+		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.promises.drop,
+	})
 	r.recent.slots = make([]slot, cfg.Decisions)
+	r.promises.init()
 	r.models.Store(&map[string]*model{})
 	r.queues.Store(&[]*waiting{})
 	return r
@@ -128,21 +132,6 @@ func (r *Router) End(id string, now time.Time) bool {
 	}
 	return ended
 }
-
-// Ending is how a request ended, as Envoy's access log reports it.
-type Ending struct {
-	// ID is the decision's.
-	ID string
-	// Served is the address of the worker whose response the client received; empty if no worker answered.
-	Served string
-	// Failed means that the client received no good answer from a worker: Envoy reached none, or the response
-	// was a server error or was cut off.
-	Failed bool
-}
-
-// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
-// more).
-func (r *Router) Ended(e Ending, now time.Time) bool { return r.End(e.ID, now) }
 
 // PrefillDone ends the prefill of a decision's request, because its answer has begun. False means that it
 // had ended already, or that there is no such booking.

@@ -61,6 +61,8 @@ type Stats struct {
 	Queued, Cancelled uint64
 	Waiting           int
 	Bookings          BookingStats
+	// Unpromised counts picked requests whose prediction cannot be taken back, because too many were in flight.
+	Unpromised uint64
 }
 
 // Stats returns the counters now.
@@ -72,7 +74,7 @@ func (r *Router) Stats() Stats {
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
-		Bookings: r.bookings.Stats(),
+		Bookings: r.bookings.Stats(), Unpromised: r.promises.lost.Load(),
 	}
 }
 

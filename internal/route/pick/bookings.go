@@ -17,17 +17,19 @@ type Reason uint8
 
 // The reasons. A booking does not expire by age, because a request may run for hours.
 const (
-	Finished   Reason = iota // its end was reported: an access-log entry
+	Finished   Reason = iota // its end was reported, and the picked worker served it, as far as is known
 	Replaced                 // a new booking was made under the same id
 	SourceGone               // the access log of the Envoy that carried it has stayed closed
 	Reconciled               // its engine has reported an empty batch and queue since
 	RankGone                 // its rank's epoch has ended
+	Moved                    // its end was reported, and another worker than the picked one served it
+	Failed                   // its end was reported, and no worker gave a good answer
 
 	// Reasons is how many there are.
-	Reasons = 5
+	Reasons = 7
 )
 
-var reasonNames = [Reasons]string{"finished", "replaced", "source_gone", "reconciled", "rank_gone"}
+var reasonNames = [Reasons]string{"finished", "replaced", "source_gone", "reconciled", "rank_gone", "moved", "failed"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {
@@ -77,6 +79,8 @@ type BookingsConfig struct {
 	// Prefilled receives each prefill that ended, where it is certain how long its rank worked on it. May
 	// be nil.
 	Prefilled func(k *Booking, p fleet.Ended)
+	// Gone receives the id of each booking that has ended, whatever the reason. May be nil.
+	Gone func(id string)
 }
 
 // Bookings is the table of all bookings that have not ended. Create it with [NewBookings].
@@ -175,17 +179,36 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	if why == Finished && b.cfg.Served != nil {
 		b.cfg.Served(k.Rank, k.At, int(k.Prompt), int(k.Cached))
 	}
+	if b.cfg.Gone != nil {
+		b.cfg.Gone(id)
+	}
 }
 
 // End ends the booking; false means that there is none under id (any more).
 func (b *Bookings) End(id string, why Reason) bool {
+	_, ok := b.EndAs(id, func(fleet.Rank) Reason { return why })
+	return ok
+}
+
+// EndAs ends the booking for the reason that why returns for its rank, and returns the booking. False means
+// that there is none under id (any more). why must be quick, and must not call back into the table.
+func (b *Bookings) EndAs(id string, why func(fleet.Rank) Reason) (k Booking, ok bool) {
 	s := b.shard(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k, ok := s.byID[id]
+	k, ok = s.byID[id]
 	if ok {
-		b.endLocked(s, id, k, why)
+		b.endLocked(s, id, k, why(k.Rank))
 	}
+	return k, ok
+}
+
+// Has reports whether there is a booking under id.
+func (b *Bookings) Has(id string) bool {
+	s := b.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.byID[id]
 	return ok
 }
 

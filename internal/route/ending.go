@@ -1,0 +1,104 @@
+package route
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// Ending is how a request ended, as Envoy's access log reports it.
+type Ending struct {
+	// ID is the decision's.
+	ID string
+	// Served is the address of the worker whose response the client received; empty if no worker answered.
+	Served string
+	// Failed means that the client received no good answer from a worker: Envoy reached none, or the response
+	// was a server error or was cut off.
+	Failed bool
+}
+
+// Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
+// more). The caches are corrected by what happened to the request:
+//
+//	served by          failed   reason     predictions
+//	the picked worker  no       Finished   stay
+//	the picked worker  yes      Failed     stay: the prompt may have been computed
+//	another            no       Moved      move to that worker
+//	another            yes      Failed     are taken back
+//	none               yes      Failed     are taken back
+//	none               no       Finished   stay: it is not known who served it
+func (r *Router) Ended(e Ending, now time.Time) bool {
+	made := r.promises.take(e.ID) // before the booking, whose end drops it
+	k, ok := r.bookings.EndAs(e.ID, e.reason)
+	if ok {
+		r.correct(&e, &k, made, now)
+		r.Wake(now)
+	}
+	r.promises.recycle(e.ID, made)
+	return ok
+}
+
+// reason is why the booking on a rank ends.
+func (e *Ending) reason(rank fleet.Rank) pick.Reason {
+	switch {
+	case e.Failed:
+		return pick.Failed
+	case e.Served == "" || e.Served == rank.Worker.Address:
+		return pick.Finished
+	default:
+		return pick.Moved
+	}
+}
+
+// correct takes back the prediction of a request that its rank did not serve, and predicts its blocks where it
+// was served. made is nil for a request without a prediction.
+func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Time) {
+	if e.Served == k.Rank.Worker.Address || e.Served == "" && !e.Failed {
+		return
+	}
+	if made != nil {
+		r.index.Withdraw(k.Rank.ID, made.chain, made.from, made.until)
+	}
+	if e.Failed {
+		return
+	}
+
+	served, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Served)
+	if !ok {
+		return
+	}
+	if made != nil {
+		r.predictOn(served, made.chain, 0, now)
+	}
+	if r.cfg.Served != nil {
+		r.cfg.Served(served, k.At, int(k.Prompt), 0)
+	}
+}
+
+// rankAt returns the rank at an address in the pool and role of a worker. A worker with several ranks has one
+// address, so it is not known which of them has served; then there is no rank.
+func rankAt(snap *fleet.Snapshot, like *fleet.Worker, address string) (rank fleet.Rank, ok bool) {
+	for _, rank := range snap.Pool(like.Model, like.Role) {
+		if rank.Worker.Address == address {
+			return rank, rank.Worker.Ranks == 1
+		}
+	}
+	return fleet.Rank{}, false
+}
+
+// predictOn makes the index expect the blocks of a chain on a rank, except the first known ones, and returns
+// until when; the zero time if it predicts nothing.
+func (r *Router) predictOn(rank fleet.Rank, chain []blockhash.Sequence, known int, now time.Time) (until time.Time) {
+	ttl, limit := r.cfg.PredictFor(rank), rank.Worker.Blocks
+	if ttl <= 0 || known >= len(chain) {
+		return time.Time{}
+	}
+	if ttl <= shortPrediction && (limit == 0 || limit > bridgeBlocks) {
+		limit = bridgeBlocks
+	}
+	until = now.Add(ttl)
+	r.index.Predict(rank.ID, chain, known, until, limit)
+	return until
+}

@@ -1,0 +1,150 @@
+package route_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// listedRouter routes over workers that a file lists: nothing reports their caches or whether they live.
+func listedRouter(t testing.TB, workers int, cfg route.Config) (*route.Router, *fleet.Fleet, *kvindex.Index) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 16 << 20})
+	f := fleet.New(fleet.Hooks{RankGone: x.Drop})
+	cfg.Seed = 1
+	r := route.New(cfg, f, x)
+	for i := range workers {
+		if _, err := f.Put(fleet.Worker{Name: fmt.Sprintf("w%d", i+1), Model: "sim", Address: addressOf(i + 1), Ranks: 1, State: fleet.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+		t.Fatal(err)
+	}
+	return r, f, x
+}
+
+// addressOf is the address of the worker of that number.
+func addressOf(i int) string { return fmt.Sprintf("10.0.0.%d:8000", i) }
+
+// TestDeadWorkerAttractsNoConversation runs conversations over w1, which lives, and w2, which does not. Envoy
+// retries each pick of w2 at w1, and reports that. No conversation may go to w2 for the sake of its cache.
+func TestDeadWorkerAttractsNoConversation(t *testing.T) {
+	r, f, _ := listedRouter(t, 2, route.Config{})
+	const conversations, turns = 4, 10
+	now, later := start, 0
+	text := make([]string, conversations)
+	for turn := range turns {
+		for c := range conversations {
+			text[c] += fmt.Sprintf("turn %d of conversation %d ", turn, c) + strings.Repeat("all work and no play ", 8)
+			d := r.Decide(batchOf(1, text[c]), now)
+			if d.Worker == "w2" && turn > 0 {
+				later++
+			}
+			now = now.Add(time.Second)
+			if !r.Ended(route.Ending{ID: d.ID, Served: addressOf(1)}, now) {
+				t.Error("a booking was not there to end")
+			}
+			now = now.Add(time.Second)
+		}
+	}
+
+	if later > conversations {
+		t.Errorf("%d of %d later turns went to the dead worker", later, conversations*(turns-1))
+	}
+	for _, rank := range f.Snapshot().Ranks {
+		if b := rank.Load.Booked(); b != (fleet.Amount{}) {
+			t.Errorf("%s ends with %+v", rank.Worker.Name, b)
+		}
+	}
+}
+
+// TestEndingsCorrectTheCaches ends a request on w1 in each way, and reads what the index expects then.
+func TestEndingsCorrectTheCaches(t *testing.T) {
+	const prompt, none = 160, ""
+	for _, c := range []struct {
+		name     string
+		ending   route.Ending
+		w1, w2   int // tokens of the prompt that are cached there
+		reason   pick.Reason
+		observed string // by Config.Served
+	}{
+		{"as picked", route.Ending{Served: addressOf(1)}, 160, 0, pick.Finished, "w1 160/0"},
+		{"picked, and failed", route.Ending{Served: addressOf(1), Failed: true}, 160, 0, pick.Failed, none},
+		{"by another", route.Ending{Served: addressOf(2)}, 0, 160, pick.Moved, "w2 160/0"},
+		{"by another, and failed", route.Ending{Served: addressOf(2), Failed: true}, 0, 0, pick.Failed, none},
+		{"by none", route.Ending{Failed: true}, 0, 0, pick.Failed, none},
+		{"by a worker that is not known", route.Ending{Served: "10.9.9.9:1"}, 0, 0, pick.Moved, none},
+		{"by one that Envoy did not name", route.Ending{}, 160, 0, pick.Finished, "w1 160/0"},
+	} {
+		observed := none
+		r, f, x := listedRouter(t, 2, route.Config{Served: func(rank fleet.Rank, _ time.Time, prompt, cached int) {
+			observed += fmt.Sprintf("%s %d/%d", rank.Worker.Name, prompt, cached)
+		}})
+		req := batchOf(1, strings.Repeat("a", prompt))
+		req.ID = "one"
+		f.SetState("w2", fleet.Draining)
+		if d := r.Decide(req, start); d.Worker != "w1" {
+			t.Fatal(d)
+		}
+		f.SetState("w2", fleet.Ready)
+
+		c.ending.ID = "one"
+		if !r.Ended(c.ending, start.Add(time.Second)) || r.Ended(c.ending, start.Add(time.Second)) {
+			t.Errorf("%s: a booking must end exactly once", c.name)
+		}
+		if got := r.Stats().Bookings.Ended; got[c.reason] != 1 {
+			t.Errorf("%s: the bookings ended as %v", c.name, got)
+		}
+		if observed != c.observed {
+			t.Errorf("%s: observed %q, want %q", c.name, observed, c.observed)
+		}
+		for worker, want := range map[string]int{"w1": c.w1, "w2": c.w2} {
+			if got := cachedOn(r, worker, strings.Repeat("a", prompt)); got != want {
+				t.Errorf("%s: %d tokens are cached on %s, want %d", c.name, got, worker, want)
+			}
+		}
+		r.RankGone(0)
+		r.RankGone(1)
+		x.Expire(start.Add(time.Hour))
+		if s := x.Stats(); s.Predicted != 0 {
+			t.Errorf("%s: %d blocks stay predicted", c.name, s.Predicted)
+		}
+	}
+}
+
+// cachedOn is how many tokens of a prompt the router takes for cached on a worker. The request for it is made
+// and withdrawn.
+func cachedOn(r *route.Router, worker, text string) int {
+	d := r.Decide(batchOf(1, text), start.Add(2*time.Second))
+	r.Ended(route.Ending{ID: d.ID, Failed: true}, start.Add(2*time.Second))
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Worker == worker {
+			return c.Overlap[fleet.Device] * 16
+		}
+	}
+	return -1
+}
+
+// TestFailedRequestKeepsOthersPredictions ends one of two requests with the same beginning. What the other one
+// predicted stays.
+func TestFailedRequestKeepsOthersPredictions(t *testing.T) {
+	r, _, _ := listedRouter(t, 1, route.Config{})
+	first := r.Decide(batchOf(1, strings.Repeat("a", 160)), start)
+	second := r.Decide(batchOf(1, strings.Repeat("a", 160)+strings.Repeat("b", 160)), start.Add(time.Second))
+	if second.Overlap != 10 {
+		t.Fatal(second)
+	}
+	r.Ended(route.Ending{ID: second.ID, Failed: true}, start.Add(2*time.Second))
+	r.Ended(route.Ending{ID: first.ID, Served: addressOf(1)}, start.Add(2*time.Second))
+
+	third := r.Decide(batchOf(1, strings.Repeat("a", 160)+strings.Repeat("b", 160)), start.Add(3*time.Second))
+	if third.Overlap != 10 {
+		t.Errorf("%d blocks are predicted, want those of the first request: 10", third.Overlap)
+	}
+}
