@@ -3,6 +3,7 @@ package extproc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -15,7 +16,7 @@ type decisionFile struct {
 	path  string
 	limit int64 // bytes of a file from which a new one begins
 
-	file   *os.File
+	file   io.WriteCloser
 	size   int64
 	opened bool // the file has no version line of this process yet
 	cut    bool // the file may end in the middle of a line

@@ -1,11 +1,17 @@
 package extproc
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -153,6 +159,59 @@ func TestDecisionLogContinuesCutFile(t *testing.T) {
 	line, err := r.Next()
 	if err != nil || line.Decision == nil || line.Decision.ID != "x" || r.Skipped() != 1 {
 		t.Errorf("%+v, %v, %d lines skipped", line, err, r.Skipped())
+	}
+}
+
+// fullDisk is a file on a disk that has room for some bytes.
+type fullDisk struct {
+	io.WriteCloser
+	room int
+}
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	if len(b) <= d.room {
+		d.room -= len(b)
+		return d.WriteCloser.Write(b)
+	}
+	n, err := d.WriteCloser.Write(b[:d.room])
+	d.room -= n
+	return n, cmp.Or(err, error(syscall.ENOSPC))
+}
+
+// TestDecisionLogSurvivesAFullDisk fills the disk at every byte of a line, and then makes room. All lines that
+// were written whole can be read, and no other.
+func TestDecisionLogSurvivesAFullDisk(t *testing.T) {
+	for room := range 300 {
+		l := newTestLog(t, 1<<30)
+		disk := &fullDisk{l.file, room}
+		l.file = disk
+		for i := range 6 {
+			l.Ended(&decisionlog.End{ID: fmt.Sprint("lost ", i), Outcome: "as_picked"})
+			l.writeAll()
+		}
+		disk.room = 1 << 20
+		l.Ended(&decisionlog.End{ID: "kept", Outcome: "as_picked"})
+		l.writeAll()
+
+		data, err := os.ReadFile(l.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, read, last := decisionlog.NewReader(bytes.NewReader(data)), 0, ""
+		for {
+			line, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("room for %d bytes: %v in\n%s", room, err, data)
+			}
+			read, last = read+1, line.End.ID
+		}
+		if written := int(l.counter("stator_decision_log_lines_total")); read < written || last != "kept" {
+			t.Errorf("room for %d bytes: %d lines were written and %d are read, the last is %q:\n%s", room, written, read, last, data)
+		}
+		l.close()
 	}
 }
 

@@ -114,6 +114,9 @@ func TestReaderSkipsCutLines(t *testing.T) {
 {"end":{"id":"a"}}
 {"end":{"id":"b","outc
 {"end":{"id":"c"}}
+{"end":{"id":"d","outc{"end":{"id":"e"}}
+nonsense
+{"end":{"id":"f"}}
 {"decision":{"id":"torn`
 
 	r := NewReader(strings.NewReader(log))
@@ -128,7 +131,7 @@ func TestReaderSkipsCutLines(t *testing.T) {
 		}
 		ids = append(ids, l.End.ID)
 	}
-	if !slices.Equal(ids, []string{"a", "c"}) || r.Skipped() != 2 {
+	if !slices.Equal(ids, []string{"a", "c", "f"}) || r.Skipped() != 4 {
 		t.Errorf("ends %v, %d lines skipped", ids, r.Skipped())
 	}
 }
@@ -142,7 +145,7 @@ func TestReaderErrors(t *testing.T) {
 		version + `{"version":7}`:                "line 2: the log has version 7",
 		`{"end":{"id":"x"}}`:                     `line 1: the log has no version: its first line must be {"version":1,"format":"stator-decisions"}`,
 		version + "{}":                           "line 2: it has neither a decision nor an end",
-		version + "nonsense":                     "line 2: invalid character",
+		"nonsense\nand more":                     "line 2: the log has no version",
 		version + strings.Repeat(" ", maxLine+1): "line 2: it is too large: a line may have 16 MB",
 	} {
 		if _, err := NewReader(strings.NewReader(log)).Next(); err == nil || !strings.Contains(err.Error(), want) {

@@ -29,8 +29,8 @@ func NewReader(r io.Reader) *Reader {
 
 // Next returns the next decision or end, or io.EOF. Errors name the line.
 //
-// A line that ends in the middle is skipped: a full disk or a killed router cuts lines, and the log that
-// is being written may end in one.
+// A line that is not JSON is skipped and counted: a full disk or a killed router cuts lines, an older
+// router has written the next line right behind, and the log that is being written may end in one.
 func (r *Reader) Next() (Line, error) {
 	for r.lines.Scan() {
 		r.at++
@@ -41,7 +41,8 @@ func (r *Reader) Next() (Line, error) {
 
 		var l Line
 		err := json.Unmarshal(text, &l)
-		if isCut(err, len(text)) {
+		var cut *json.SyntaxError
+		if errors.As(err, &cut) {
 			r.skipped++
 			continue
 		}
@@ -62,8 +63,13 @@ func (r *Reader) Next() (Line, error) {
 		}
 		return Line{}, r.Errorf("%w", err)
 	}
+	if !r.started && r.skipped > 0 {
+		return Line{}, r.Errorf("%w", errNoVersion)
+	}
 	return Line{}, io.EOF
 }
+
+var errNoVersion = fmt.Errorf(`the log has no version: its first line must be {"version":%d,"format":%q}`, Version, Format)
 
 // check validates a line, and that a version line came before it.
 func (r *Reader) check(l *Line) error {
@@ -74,21 +80,15 @@ func (r *Reader) check(l *Line) error {
 		r.started = true
 	}
 	if !r.started {
-		return fmt.Errorf(`the log has no version: its first line must be {"version":%d,"format":%q}`, Version, Format)
+		return errNoVersion
 	}
 	return nil
-}
-
-// isCut reports whether an error means that the text ends too early.
-func isCut(err error, length int) bool {
-	var syntax *json.SyntaxError
-	return errors.As(err, &syntax) && syntax.Offset >= int64(length) && syntax.Error() == "unexpected end of JSON input"
 }
 
 // Line returns the number of the last line that was read, from 1.
 func (r *Reader) Line() int { return r.at }
 
-// Skipped returns how many cut lines were skipped.
+// Skipped returns how many lines were skipped because they are not JSON.
 func (r *Reader) Skipped() int { return r.skipped }
 
 // Errorf returns an error about the last line that was read.

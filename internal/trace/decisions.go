@@ -62,6 +62,9 @@ func readDecisions(r io.Reader) ([]*decided, error) {
 	byID := map[string]*decided{}
 	for {
 		line, err := log.Next()
+		if errors.Is(err, io.EOF) && len(list) == 0 && log.Skipped() > 0 {
+			return nil, log.Errorf("it has no decision, and %d lines that are not JSON", log.Skipped())
+		}
 		if errors.Is(err, io.EOF) {
 			return list, nil
 		}

@@ -112,7 +112,7 @@ func TestDecisionErrors(t *testing.T) {
 		{strings.Replace(good, `"hash_every":2`, `"hash_every":1`, 1), "do not name 2 blocks"},
 		{strings.Replace(good, `"hash_every":2`, `"hash_every":0`, 1), "do not name 2 blocks"},
 		{strings.Replace(good, `00aa`, `00a`, 1) + good, "line 2: hash \"00000000000000a\""},
-		{"nonsense\n" + good, "line 2: "},
+		{"nonsense\n" + good[1:], "2 lines that are not JSON"},
 		{good + strings.Replace(good, "2026", "2226", 1), "100 years"},
 	} {
 		_, _, err := Decisions(strings.NewReader(version + c.log))
