@@ -51,6 +51,7 @@ func loadModel(m *config.Model) modelSeen {
 		s.err = err
 		return s
 	}
+	loaded = loaded.WithContextLength(m.ContextLength)
 	s.contextLength = loaded.ContextLength()
 
 	p := prompt.Prompt{Now: time.Now()}

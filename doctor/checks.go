@@ -206,10 +206,10 @@ func checkContextLength(o *observation) []Finding {
 				m.contextLength)}
 			if s.MaxLen < m.contextLength {
 				f.Why = "longer prompts are sent there, wait, and are then refused by the engine"
-				f.Remedy = "raise --max-model-len of the engine, or lower max_position_embeddings in a copy of the model's config.json"
+				f.Remedy = "raise --max-model-len of the engine, or set models[].contextLength to its value"
 			} else {
 				f.Why = "the router refuses prompts that the engine would serve"
-				f.Remedy = "set max_position_embeddings in the model's config.json to the engine's max_model_len"
+				f.Remedy = "set models[].contextLength to the engine's max_model_len"
 			}
 			return f, true
 		}

@@ -31,8 +31,11 @@ func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error)
 	return speeds, nil
 }
 
-// setModels replaces the models of the router, under their names and aliases. After an error the old models
-// stay in use.
+// setModels replaces the models of the router, under their names, aliases and adapters. After an error the old
+// models stay in use.
+//
+// An adapter is a model of its own that shares everything with its base model but the seed of its block hashes:
+// engines keep the blocks of adapters apart, because their content depends on the adapter's weights.
 func (r *Router) setModels(settings *config.Config) error {
 	models := map[string]*route.ModelConfig{}
 	blockSizes := map[string]int{}
@@ -42,18 +45,25 @@ func (r *Router) setModels(settings *config.Config) error {
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
+		p = p.WithContextLength(m.ContextLength)
 		cost, err := m.Router.CostFunction()
 		if err != nil {
 			return fmt.Errorf("models[%d].router: %w", i, err)
 		}
 
 		blockSizes[m.Name] = m.BlockSize
-		for _, name := range append([]string{m.Name}, m.Aliases...) {
-			models[name] = &route.ModelConfig{
-				Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
-				Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
-				Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
-			}
+		base := route.ModelConfig{
+			Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
+			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
+			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
+		}
+		for _, name := range m.Names() {
+			models[name] = &base
+		}
+		for _, a := range m.Adapters {
+			adapter := base
+			adapter.Adapter = a.EngineName
+			models[a.Name] = &adapter
 		}
 	}
 
@@ -115,15 +125,20 @@ func orderOf(name string) queue.Order {
 }
 
 // streamSettings returns the settings that the stream's server needs. The first model serves requests that
-// name no model. The pool of an alias is its model; a model without an alias is its own pool, and has no entry.
+// name no model. The pool of an alias or adapter is its model; a model is its own pool, and has no entry.
 // With one model Envoy needs no pool: its only route leads there.
 func streamSettings(settings *config.Config) stream.Settings {
 	pools := map[string]string{}
 	for i := range settings.Models {
-		for _, alias := range settings.Models[i].Aliases {
-			pools[alias] = settings.Models[i].Name
+		m := &settings.Models[i]
+		for _, alias := range m.Aliases {
+			pools[alias] = m.Name
+		}
+		for _, adapter := range m.Adapters {
+			pools[adapter.Name] = m.Name
 		}
 	}
+
 	g := &settings.Gateway
 	return stream.Settings{
 		BodyBytes:     g.MaxBodyBytes,

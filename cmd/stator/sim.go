@@ -22,8 +22,9 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	cfg := enginesim.Config{}
 	f.StringVar(&cfg.Listen, "listen-address", "127.0.0.1:8000", "`address` of the HTTP server")
 	f.StringVar(&cfg.ModelName, "model", "sim", "`name` that clients use")
-	var aliases cli.List
+	var aliases, adapters cli.List
 	f.Var(&aliases, "alias", "further `name` of the model; may be given more than once")
+	f.Var(&adapters, "adapter", "`name` of a LoRA adapter that is loaded; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
@@ -55,7 +56,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 
 	cfg.Model = model
 	cfg.Vocabulary = model.Tokenizer()
-	cfg.Aliases = aliases
+	cfg.Aliases, cfg.Adapters = aliases, adapters
 	cfg.Logger = log.With("worker", *name)
 	cfg.Engine.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: *speed}, Tokens: *scale}
 	cfg.Engine.HashSeed = rand.Uint64() // real engines draw a new seed at each start, too

@@ -94,6 +94,11 @@ type Model struct {
 	Path string `yaml:"path" default:"required"`
 	// Aliases are further names for the same model.
 	Aliases []string `yaml:"aliases"`
+	// Adapters are the LoRA adapters that the model's workers have loaded. Each has its own cache.
+	Adapters []Adapter `yaml:"adapters"`
+	// ContextLength is the most tokens of a prompt and its answer, as the engines' max_model_len. A longer prompt
+	// is refused. 0 is the length in the model's files.
+	ContextLength int `yaml:"contextLength"`
 	// BlockSize is the number of tokens in a KV block, 1 to 4096. It must equal the engines' setting, or no
 	// prompt is ever found in their caches.
 	BlockSize int `yaml:"blockSize"`
@@ -108,6 +113,17 @@ type Model struct {
 	// Workers lists engines that are started elsewhere.
 	Workers []Worker `yaml:"workers" reload:"restart"`
 }
+
+// Adapter is a LoRA adapter of a model.
+type Adapter struct {
+	// Name is the value of "model" in requests, and the engines' name of the adapter.
+	Name string `yaml:"name" default:"required"`
+	// EngineName is the name of the adapter in the engines' KV events, where it differs.
+	EngineName string `yaml:"engineName" default:"name"`
+}
+
+// Names returns the names that clients may use for the model itself, the main one first.
+func (m *Model) Names() []string { return append([]string{m.Name}, m.Aliases...) }
 
 // Router configures how a worker is chosen.
 type Router struct {

@@ -24,6 +24,12 @@ func TestParse(t *testing.T) {
 			fmt.Fprintf(&b, "ok: listen %s, decisionTimeout %s, %d models\n", c.Gateway.Listen, c.Gateway.DecisionTimeout, len(c.Models))
 			for _, m := range c.Models {
 				fmt.Fprintf(&b, "  %s: %s, block size %d, policy %s, cost %s\n", m.Name, m.Path, m.BlockSize, m.Router.Policy, m.Router.Cost)
+				if m.ContextLength > 0 {
+					fmt.Fprintf(&b, "    context of %d tokens\n", m.ContextLength)
+				}
+				for _, a := range m.Adapters {
+					fmt.Fprintf(&b, "    adapter %s, in events %s\n", a.Name, a.EngineName)
+				}
 				for _, l := range m.Launch {
 					fmt.Fprintf(&b, "    %d × %s (%s) %v\n", l.Count, l.Engine, l.Role, l.Args)
 				}

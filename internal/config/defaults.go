@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"math"
 	"reflect"
 	"slices"
@@ -113,6 +114,14 @@ func (d *Decisions) setDefaults() {
 func (b *Bus) setDefaults() {
 	b.Cluster = "default"
 	b.LeaseTTL = Duration(10 * time.Second)
+}
+
+// inherit fills what depends on other values of the file, after decoding.
+func (m *Model) inherit() {
+	m.Router.inherit()
+	for i := range m.Adapters {
+		m.Adapters[i].EngineName = cmp.Or(m.Adapters[i].EngineName, m.Adapters[i].Name)
+	}
 }
 
 // inherit fills what depends on other values of the file, after decoding.

@@ -29,7 +29,7 @@ func Parse(data []byte) (*Config, error) {
 	}
 	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
 	for i := range c.Models {
-		c.Models[i].Router.inherit()
+		c.Models[i].inherit()
 	}
 
 	if err := c.Validate(); err != nil {

@@ -46,6 +46,7 @@ const (
 	minWait         = Duration(10 * time.Millisecond)
 	maxModelName    = 256
 	maxBlockSize    = 4096
+	maxContext      = 1 << 30 // tokens
 	maxPrefillShare = 1000
 	maxCount        = 256
 
@@ -162,10 +163,12 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 		v.is(alias != "" && len(alias) <= maxModelName, fmt.Sprintf("%s.aliases[%d]", path, i),
 			"must have 1 to %d characters", maxModelName)
 	}
-	for _, n := range append([]string{m.Name}, m.Aliases...) {
+	for _, n := range m.Names() {
 		v.is(names[n] == "", path, "the name %q is taken by %s", n, names[n])
 		names[n] = path
 	}
+	v.is(m.ContextLength >= 0 && m.ContextLength <= maxContext, path+".contextLength", "must lie between 0 and %d", maxContext)
+	v.adapters(m.Adapters, path+".adapters", names)
 	for i := range m.Launch {
 		v.launch(&m.Launch[i], fmt.Sprintf("%s.launch[%d]", path, i))
 	}
@@ -176,6 +179,20 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 		workers[m.Workers[i].Name] = at
 		v.is(addresses[m.Workers[i].Address] == "", at+".address", "is taken by %s", addresses[m.Workers[i].Address])
 		addresses[m.Workers[i].Address] = at
+	}
+}
+
+// adapters checks that each adapter has a name that no model has, and a name of its own in the engines' events.
+func (v *validator) adapters(list []Adapter, path string, names map[string]string) {
+	inEvents := map[string]bool{}
+	for i := range list {
+		a, at := &list[i], fmt.Sprintf("%s[%d]", path, i)
+		v.is(a.Name != "", at+".name", "is required: it is what clients put into \"model\"")
+		v.is(len(a.Name) <= maxModelName && len(a.EngineName) <= maxModelName, at, "must have names of at most %d characters", maxModelName)
+		v.is(names[a.Name] == "", at, "the name %q is taken by %s", a.Name, names[a.Name])
+		names[a.Name] = at
+		v.is(!inEvents[a.EngineName], at+".engineName", "is that of another adapter of the model")
+		inEvents[a.EngineName] = true
 	}
 }
 

@@ -24,7 +24,7 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 
 	// Only the memory of the slices is used again. Everything else of the last decision must go.
 	*d = Decision{
-		ID: req.ID, At: now, Session: req.keptSession(), Source: keptLabel(req.Source),
+		ID: req.ID, At: now, Session: keptLabel(req.Session), Source: keptLabel(req.Source),
 		Candidates: d.Candidates[:0], Others: d.Others[:0],
 	}
 	if d.ID == "" {

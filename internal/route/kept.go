@@ -28,21 +28,8 @@ func keptLabel(s string) string {
 	if len(s) <= maxKeptName {
 		return s
 	}
-	return hashLabel(s)
-}
-
-// hashLabel returns 64 bits of a hash from which s cannot be computed.
-func hashLabel(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return keptHashPrefix + hex.EncodeToString(sum[:8])
-}
-
-// keptSession returns what is kept of the request's session, which is also what policies compare.
-func (req *Request) keptSession() string {
-	if req.HashSession && req.Session != "" {
-		return hashLabel(req.Session)
-	}
-	return keptLabel(req.Session)
 }
 
 // clip bounds a name that a client sent, and copies it: the original may alias the body.

@@ -156,21 +156,6 @@ func TestLongSessionsKeepTheirAffinity(t *testing.T) {
 	}
 }
 
-// TestSecretSessionsAreHashed keeps a short session that is a credential as its hash.
-func TestSecretSessionsAreHashed(t *testing.T) {
-	r := newRouter(t, "session", 4)
-	req := completion("hello")
-	req.Session, req.HashSession = "Bearer abc", true
-	d := r.Decide(req, start)
-	again := r.Decide(req, start)
-	if strings.Contains(d.Session, "abc") || !strings.HasPrefix(d.Session, "h:") || len(d.Session) != 18 {
-		t.Errorf("the session is kept as %q", d.Session)
-	}
-	if d.Session != again.Session || d.Worker != again.Worker {
-		t.Errorf("%s and %s", d, again)
-	}
-}
-
 // TestSourcesOfAnyLengthEnd ends the bookings of an Envoy with a long name.
 func TestSourcesOfAnyLengthEnd(t *testing.T) {
 	r := newRouter(t, "kv", 1)

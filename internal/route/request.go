@@ -29,9 +29,6 @@ type Request struct {
 	// a session of at most 128 bytes as it is, so it must not be a part of a larger string; of a longer one they
 	// keep a hash.
 	Session string
-	// HashSession keeps only a hash of Session, whatever its length, because its header may carry a credential:
-	// authorization, cookie and their like.
-	HashSession bool
 	// Source names the Envoy that carries the request: see Router.EndBefore. It is kept as Session is.
 	Source string
 

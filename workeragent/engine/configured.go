@@ -56,8 +56,12 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	for key, value := range l.Args {
 		args[key] = fmt.Sprint(value)
 	}
+	var adapters []string
+	for i := range m.Adapters {
+		adapters = append(adapters, m.Adapters[i].Name)
+	}
 	return Launch{
-		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Role: role, BlockSize: m.BlockSize,
+		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
 		Command: l.Command, Args: args, Taints: taints, Self: self, Python: python(self),
 	}, nil
 }

@@ -33,6 +33,9 @@ func simulated(l Launch, ports []int, c *Command) error {
 	for _, a := range l.Aliases {
 		c.Args = append(c.Args, "--alias", a)
 	}
+	for _, a := range l.Adapters {
+		c.Args = append(c.Args, "--adapter", a)
+	}
 	flags := map[string]string{
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",

@@ -21,7 +21,9 @@ type Launch struct {
 	// or file of the model.
 	Model, ModelPath string
 	Aliases          []string
-	Role             fleet.Role
+	// Adapters are the LoRA adapters of kind sim. Other engines get theirs by Args.
+	Adapters []string
+	Role     fleet.Role
 	// BlockSize is the size of a KV block in tokens.
 	BlockSize int
 	// Command is the command line of kind exec.
