@@ -71,7 +71,8 @@ var allowed = map[string][]string{
 		"internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
 		"internal/prompt/openai", "internal/route"},
-	"extproc/accesslog": {"extproc/messages", "internal/metric"},
+	// Bookings end with the result of the request, whose type is the router's.
+	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
 	"extproc/sockets":   {"internal/backoff", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},

@@ -35,6 +35,9 @@ var (
 	sampleUpdate   = peers.Update{Replica: "r", Seq: 7, Full: true, Digest: 9, Ranks: []peers.RankAmount{
 		{Worker: "w", Epoch: 2, Rank: 1, Amount: fleet.Amount{Requests: 3, PrefillTokens: 400, DecodeBlocks: 50, PrefillTime: 6}},
 	}}
+	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4,
+		ResponseBytes: 5, Status: 503, Broken: true, Left: true}
+	sampleGone = Gone{Replica: "r", Source: "s", Ago: 5}
 	samplePlan = plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}
 )
 
@@ -49,6 +52,8 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encodeReplayed(&sampleEvents))
 	f.Add(encode(snapshotReply(&sampleSnapshot, &busv1.SnapshotRequest{})))
 	f.Add(encode(bookingsMessage(&sampleUpdate)))
+	f.Add(encode(endsMessage([]RequestEnd{sampleEnd})))
+	f.Add(encode(goneMessage(&sampleGone)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -57,6 +62,7 @@ func FuzzMessages(f *testing.F) {
 		checkPlan(t, data)
 		checkSnapshot(t, data)
 		checkBookings(t, data)
+		checkEnds(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -172,4 +178,31 @@ func BenchmarkEvents(b *testing.B) {
 			}
 		}
 	})
+}
+
+func checkEnds(t *testing.T, data []byte) {
+	var m, second busv1.Ends
+	if decode(&m, data) == nil {
+		var ends []RequestEnd
+		for _, e := range m.Ends {
+			ends = append(ends, readEnd(e))
+		}
+		if err := decode(&second, encode(endsMessage(ends))); err != nil || len(second.Ends) != len(ends) {
+			t.Fatalf("%d ends became %d, %v", len(ends), len(second.Ends), err)
+		}
+		for i, e := range second.Ends {
+			if readEnd(e) != ends[i] {
+				t.Fatalf("end %+v became %+v", ends[i], readEnd(e))
+			}
+		}
+	}
+
+	g, err := decodeGone(&busv1.Gone{}, data)
+	if err != nil {
+		return
+	}
+	again, err := decodeGone(&busv1.Gone{}, encode(goneMessage(&g)))
+	if err != nil || again != g {
+		t.Fatalf("%+v became %+v, %v", g, again, err)
+	}
 }

@@ -3,7 +3,8 @@
 // Workers are leases in a key-value bucket. An agent writes the lease of each of its workers every third
 // of its lifetime and after every reconnection, so a living worker is back in the fleet after any
 // pause. KV events, load and bookings are plain messages. They may be lost; their sequence numbers
-// show it. The plan is the entry of a second bucket. All storage is memory, because every value on the
+// show it. Ends of requests are plain messages too: a booking whose end is lost ends when its engine is
+// empty. The plan is the entry of a second bucket. All storage is memory, because every value on the
 // bus can be written again by the process that made it. [Embed] runs a server in this process, and
 // [Connect] joins one.
 //
@@ -12,6 +13,8 @@
 //	stator.v1.<cluster>.kv.<worker>.<rank>        batches of KV events, and marks
 //	stator.v1.<cluster>.load.<worker>             an engine's load
 //	stator.v1.<cluster>.book.<replica>            bookings of a replica of the router
+//	stator.v1.<cluster>.ends.<replica>            ends of requests that this replica decided, from access logs of others
+//	stator.v1.<cluster>.gone                      access logs that Envoys closed
 //	stator.v1.<cluster>.rpc.<worker>.replay       requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.snapshot     requests for a snapshot, page by page
 //

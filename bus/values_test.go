@@ -46,6 +46,11 @@ func TestValuesOutOfRange(t *testing.T) {
 		"pool 0: role is 9: it must be at most 3":                                plan(&busv1.Plan{Pools: []*busv1.Pool{{Role: 9}}}),
 		"pool 0: 0 replicas, 2147483648 ready: there must be at most 2147483647": plan(&busv1.Plan{Pools: []*busv1.Pool{{Ready: 1 << 31}}}),
 
+		"an access log was closed -1ns ago: it must be in the past": func() error {
+			_, err := decodeGone(&busv1.Gone{}, encode(goneMessage(&Gone{Ago: -1})))
+			return err
+		}(),
+
 		"a snapshot without an id": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) { m.Snapshot.Id = 0 })),
 		"a dump of 1073741825 bytes: it must have at most 1073741824": snapshot(editedSnapshot(func(m *busv1.SnapshotReply) {
 			m.Snapshot.Size = maxDump + 1

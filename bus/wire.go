@@ -32,6 +32,8 @@ const (
 	kindSnapshot kind = "snapshot"
 	kindBookings kind = "bookings"
 	kindPlan     kind = "plan"
+	kindEnds     kind = "ends"
+	kindGone     kind = "gone"
 )
 
 // encode returns the bytes of a message. Marshalling fails for texts that are not UTF-8 only in other

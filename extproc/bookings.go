@@ -3,9 +3,11 @@ package extproc
 import (
 	"context"
 	"crypto/rand"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
@@ -16,21 +18,25 @@ const publishEvery = 5 * time.Millisecond
 // replicaNameLength makes equal names of two replicas unlikely: 60 random bits.
 const replicaNameLength = 12
 
-// newReplica returns a name for this process among the replicas of the router.
-func newReplica() string { return rand.Text()[:replicaNameLength] }
+// newReplica returns a name for this process among the replicas of the router. Ids of decisions begin with it, and
+// subjects of the bus end with it.
+func newReplica() string { return strings.ToLower(rand.Text()[:replicaNameLength]) }
 
-// publishBookings publishes the bookings of this replica, and drops those of replicas that no longer
-// publish theirs, until ctx ends.
+// publishBookings publishes the bookings of this replica and the ends of others' requests, and drops the bookings
+// of replicas that no longer publish theirs, until ctx ends.
 func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 	publisher := peers.NewPublisher(r.replica, r.fleet)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
+	defer r.ends.flush(b)
 
 	for {
 		select {
 		case now := <-tick.C:
+			r.ends.flush(b)
 			if n := r.peers.Expire(now); n > 0 {
 				r.log.Warn("replicas of the router stopped publishing; their bookings were dropped", "replicas", n)
+				r.accessLog.Lost(now) // ends of this replica's requests may have been lost with them
 			}
 
 			// A lost update needs no retry: amounts are absolute, and a full update follows.
@@ -49,4 +55,42 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 
 // applyBookings applies an update of another replica. The receiver ignores this replica's own updates, which the
 // bus delivers too.
-func (r *Router) applyBookings(update *peers.Update) { r.peers.Apply(update, time.Now()) }
+func (r *Router) applyBookings(update *peers.Update) {
+	now := time.Now()
+	if update.Replica != r.replica {
+		r.ends.observe(update.Replica, now)
+	}
+	r.peers.Apply(update, now)
+}
+
+// foreignEnded passes the end of another replica's request on. If no such replica is known, the entry is counted
+// here.
+func (r *Router) foreignEnded(replica string, e *messages.Entry) {
+	// An end that is counted here is forwarded all the same: a replica that has just started is not known yet, and
+	// its booking matters more than a count.
+	now := time.Now()
+	if known := r.ends.add(replica, e, now); !known {
+		r.accessLog.Apply(e, now)
+	}
+}
+
+// applyEnd applies the end of one of this replica's requests, which arrived in the access log of another one.
+func (r *Router) applyEnd(e *bus.RequestEnd) {
+	entry := messages.Entry(*e)
+	r.accessLog.Apply(&entry, time.Now())
+}
+
+// publishGone tells the other replicas that an Envoy closed its access log: their entries may be lost with it.
+func (r *Router) publishGone(b *bus.Bus, source string, closed time.Time) {
+	if err := b.PublishGone(bus.Gone{Replica: r.replica, Source: source, Ago: max(0, time.Since(closed))}); err != nil {
+		r.log.Debug("end of an access log not published", "source", source, "err", err)
+	}
+}
+
+// applyGone ends the bookings of an Envoy that closed its access log at another replica.
+func (r *Router) applyGone(g bus.Gone) {
+	// This replica's own message arrives too. Its bookings have ended already.
+	if g.Replica != r.replica {
+		r.accessLog.End(g.Source, time.Now().Add(-g.Ago))
+	}
+}

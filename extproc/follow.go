@@ -56,6 +56,8 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 	subscribe("fleet", func() error { return discovery.Bus(ctx, workers) })
 	subscribe("load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
 	subscribe("bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
+	subscribe("ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })
+	subscribe("gone", func() error { return b.SubscribeGone(ctx, r.applyGone) })
 	subscribe("events", func() error { return r.caches.Run(ctx, b) })
 	all.Go(func() { r.publishBookings(ctx, b) })
 	all.Go(func() { r.pruneDrift(ctx) })

@@ -57,10 +57,13 @@ type Router struct {
 	routes *route.Router
 
 	// The parts that keep it up to date.
-	replica string          // the name of this process among the replicas; every start has a new one
+	replica string // the name of this process among the replicas; every start has a new one
+	ends    *foreignEnds
 	listed  map[string]bool // the workers of the configuration; a lease on the bus does not replace them
 	sockets *sockets.Reader
 	caches  *cachesync.Syncer
+
+	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
 	// The parts that Envoy connects to.
 	decisions    *stream.Server
@@ -129,7 +132,7 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 	}
 
 	// The seed differs between replicas and starts, so that decision ids never repeat.
-	cfg := route.Config{Seed: rand.Uint64(), PredictFor: r.feed.Lifetime, Served: r.requestServed, Speeds: speeds}
+	cfg := route.Config{Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Served: r.requestServed, Speeds: speeds}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
 	}
@@ -140,14 +143,23 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 // one address to configure and one health check.
 func (r *Router) newServers(cfg Config) {
 	r.decisions = stream.NewServer(streamSettings(cfg.Settings), r.routes, cfg.Log, cfg.Metrics)
+	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
 	r.accessLog = accesslog.NewServer(accesslog.Config{
-		Bookings: r.routes, Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
+		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
+		Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
 
-	r.grpc = grpc.NewServer(stream.Options(config.MaxBodyBytes)...)
+	r.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
 	stream.Register(r.grpc, r.decisions)
 	accesslog.Register(r.grpc, r.accessLog)
 	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
+}
+
+// logClosed tells the other replicas that an Envoy closed its access log.
+func (r *Router) logClosed(source string, closed time.Time) {
+	if b := r.bus.Load(); b != nil {
+		r.publishGone(b, source, closed)
+	}
 }
 
 // requestEnded writes the end of a request to the decision log. Entries without a decision are left out:
@@ -216,6 +228,8 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
 	if cfg.Bus != nil {
+		r.bus.Store(cfg.Bus)
+		r.ends.join()
 		followers.Go(func() { r.followBus(ctx, cfg.Bus, func() { close(synced) }) })
 	}
 
@@ -233,7 +247,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	if err != nil {
 		return err
 	}
-	return grpcserve.Run(ctx, r.grpc, ln, r.runBesideServer)
+	return grpcserve.Run(ctx, r.grpc, r.accessLog.Listener(ln), r.runBesideServer)
 }
 
 // runBesideServer runs what belongs to the serving of Envoy, until ctx ends: the settling of prefills, the

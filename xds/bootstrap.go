@@ -43,7 +43,7 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 
 	var p packer
 	boot := &bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: b.NodeID, Cluster: everyone},
+		Node:  &corev3.Node{Id: b.NodeID, Cluster: "gateway"},
 		Admin: &bootstrapv3.Admin{Address: admin},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
 			AdsConfig: &corev3.ApiConfigSource{

@@ -21,13 +21,15 @@ const (
 	filterName     = "stator.ext_proc"
 	extProcCluster = "stator-extproc"
 	listenerName   = "gateway"
+	trustedName    = "trusted"
 	routesName     = "gateway"
 )
 
 // Settings are the inputs of Build besides the fleet. They change with the configuration file.
 type Settings struct {
-	// Listen is ip:port of the gateway.
-	Listen string
+	// Listen is ip:port of the gateway. TrustedListen is ip:port for clients whose hints in headers count; empty
+	// for none.
+	Listen, TrustedListen string
 	// ExtProc lists the addresses of routers, at least one: ip:port, or unix:///path.
 	ExtProc []string
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
@@ -43,7 +45,8 @@ type Settings struct {
 	HintHeaders bool
 }
 
-// Resources is one consistent configuration: every name that it refers to is part of it.
+// Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of
+// an Envoy without a node id.
 type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
@@ -59,9 +62,9 @@ type Leaving struct{ Model, Address string }
 
 // Build returns the configuration for a fleet. Equal inputs have equal outputs, to the byte.
 func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error) {
-	listener, err := buildListener(s)
+	listeners, err := buildListeners(s, "")
 	if err != nil {
-		return Resources{}, fmt.Errorf("build listener: %w", err)
+		return Resources{}, fmt.Errorf("build listeners: %w", err)
 	}
 	extproc, err := buildExtProcCluster(s)
 	if err != nil {
@@ -69,7 +72,7 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 	}
 
 	r := Resources{
-		Listeners: []*listenerv3.Listener{listener},
+		Listeners: listeners,
 		Routes:    []*routev3.RouteConfiguration{buildRoutes(s)},
 		Clusters:  []*clusterv3.Cluster{extproc},
 	}

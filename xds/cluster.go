@@ -3,6 +3,7 @@ package xds
 import (
 	"errors"
 	"strings"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -83,6 +84,10 @@ func wideOpen() *clusterv3.CircuitBreakers {
 	}}}
 }
 
+// routerPings is how often Envoy pings a router on a connection. A router that does not answer for half of it is
+// treated as gone.
+const routerPings = 10 * time.Second
+
 // buildExtProcCluster builds the cluster of routers: they decide, and receive access-log entries. Envoy
 // balances over all of them.
 func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
@@ -114,6 +119,8 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 					// A body may be large and is sent as one message. These windows hold several of them.
 					InitialStreamWindowSize:     wrapperspb.UInt32(4 << 20),
 					InitialConnectionWindowSize: wrapperspb.UInt32(64 << 20),
+					// A router whose host has vanished must not delay requests until TCP gives up.
+					ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(routerPings), Timeout: seconds(routerPings / 2)},
 				}},
 			}},
 		})},

@@ -12,7 +12,7 @@ import (
 // Headers of hints leave Envoy only where clients are trusted with them.
 func TestHintHeaders(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
-		text := prototext.Format(buildExtProc(Settings{HintHeaders: trusted}))
+		text := prototext.Format(buildExtProc(Settings{}, audience{hints: trusted}))
 		for _, h := range envoynames.HintHeaders() {
 			if strings.Contains(text, `"`+h+`"`) != trusted {
 				t.Errorf("trusted %v: %s", trusted, h)

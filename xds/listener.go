@@ -3,6 +3,7 @@ package xds
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
@@ -21,20 +22,52 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// buildListener builds the gateway's listener.
-func buildListener(s Settings) (*listenerv3.Listener, error) {
-	address, err := socketAddress(s.Listen)
+// connectionBuffer bounds what Envoy buffers of a connection that is read faster than it is written. Bodies of
+// requests have a bound of their own, on the route.
+const connectionBuffer = 64 << 10
+
+// audience is whom a listener serves.
+type audience struct {
+	name    string // of the listener
+	address string
+	node    string // the node id of the Envoy; empty for an Envoy that has none
+	hints   bool   // the routing hints in headers of its clients count
+	trusted bool   // routers are told that its clients are trusted
+}
+
+// buildListeners builds the listeners of one Envoy: the gateway's, and the one for trusted clients if there is one.
+func buildListeners(s Settings, node string) ([]*listenerv3.Listener, error) {
+	audiences := []audience{{name: listenerName, address: s.Listen, node: node, hints: s.HintHeaders}}
+	if s.TrustedListen != "" {
+		audiences = append(audiences, audience{name: trustedName, address: s.TrustedListen, node: node, hints: true, trusted: true})
+	}
+
+	var out []*listenerv3.Listener
+	for _, a := range audiences {
+		l, err := buildListener(s, a)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// buildListener builds a listener of the gateway.
+func buildListener(s Settings, a audience) (*listenerv3.Listener, error) {
+	address, err := socketAddress(a.address)
 	if err != nil {
 		return nil, err
 	}
 	var p packer
 	l := &listenerv3.Listener{
-		Name:    listenerName,
+		Name:    a.name,
 		Address: address,
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
 			Name:       "envoy.filters.network.http_connection_manager",
-			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.any(buildConnectionManager(s, &p))},
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.any(buildConnectionManager(s, a, &p))},
 		}}}},
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(connectionBuffer),
 	}
 	return l, p.err
 }
@@ -52,7 +85,7 @@ func socketAddress(hostPort string) (*corev3.Address, error) {
 }
 
 // buildConnectionManager builds the HTTP settings: ext_proc decides, and the router filter forwards.
-func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager {
+func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnectionManager {
 	return &hcmv3.HttpConnectionManager{
 		StatPrefix: envoynames.ConnectionManager,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
@@ -67,41 +100,57 @@ func buildConnectionManager(s Settings, p *packer) *hcmv3.HttpConnectionManager 
 		StreamIdleTimeout:         seconds(s.IdleTimeout),
 		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{{
 			Name:        "envoy.http.early_header_mutation.header_mutation",
-			TypedConfig: p.any(&earlyv3.HeaderMutation{Mutations: forgedHeaders()}),
+			TypedConfig: p.any(&earlyv3.HeaderMutation{Mutations: forgedHeaders(a)}),
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
-		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(p)},
+		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
 		// The router filter must be the last one. The decision comes directly before it, so that no filter
 		// changes the request in between.
 		HttpFilters: []*hcmv3.HttpFilter{
-			{Name: filterName, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(buildExtProc(s))}},
+			{Name: filterName, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(buildExtProc(s, a))}},
 			{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})}},
 		},
 	}
 }
 
 // forgedHeaders removes headers that only routers may set from the requests of clients. It comes before ext_proc,
-// because without a running router nothing else would remove them.
-func forgedHeaders() []*mutationv3.HeaderMutation {
+// because without a running router nothing else would remove them. Clients whose hints count keep all headers that
+// begin with x-stator- but those of the gateway itself.
+func forgedHeaders(a audience) []*mutationv3.HeaderMutation {
+	rules := []*matcherv3.StringMatcher{beginsWith(envoynames.DestinationPrefix)}
+	rules = append(rules, exactly(envoynames.HeaderDataRank)...)
+	if a.hints {
+		rules = append(rules, exactly(envoynames.HeaderModel, envoynames.HeaderDecision)...)
+		rules = append(rules, exactly(envoynames.MetadataEnvoy, envoynames.MetadataTrusted)...)
+	} else {
+		rules = append(rules, beginsWith(envoynames.HintPrefix))
+	}
+
 	var out []*mutationv3.HeaderMutation
-	for _, h := range []string{envoynames.HeaderDestination, envoynames.HeaderDestinationServed, envoynames.HeaderDestinationSubset,
-		envoynames.HeaderModel, envoynames.HeaderDecision} {
-		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: h}})
+	for _, r := range rules {
+		out = append(out, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_RemoveOnMatch_{
+			RemoveOnMatch: &mutationv3.HeaderMutation_RemoveOnMatch{KeyMatcher: r},
+		}})
 	}
 	return out
+}
+
+// beginsWith returns a matcher of names that begin with a prefix.
+func beginsWith(prefix string) *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}}
 }
 
 // buildExtProc builds the filter that asks routers. The body mode is BUFFERED: the whole prompt is needed, retries
 // send the same body, and it is the only mode in which requests go on when no router answers. Request headers
 // must be sent, or Envoy ignores the picks.
-func buildExtProc(s Settings) *extprocv3.ExternalProcessor {
+func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
-	if s.HintHeaders {
+	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
 
 	return &extprocv3.ExternalProcessor{
-		GrpcService: extProcService(),
+		GrpcService: decisionService(a),
 		StatPrefix:  "stator",
 		// Without an answer in time, the request goes on without a decision.
 		FailureModeAllow: true,
@@ -138,22 +187,38 @@ func exactly(names ...string) []*matcherv3.StringMatcher {
 	return out
 }
 
-// extProcService returns the gRPC service of the routers.
-func extProcService() *corev3.GrpcService {
-	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+// extProcService returns the gRPC service of the routers. Its streams carry the node id of their Envoy, so that
+// routers can tell Envoys on one host apart.
+func extProcService(a audience) *corev3.GrpcService {
+	g := &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
 		ClusterName: extProcCluster, Authority: envoynames.Authority,
 	}}}
+	if a.node != "" {
+		// Envoy replaces %COMMANDS% in the value; %% is a percent sign.
+		id := strings.ReplaceAll(a.node, "%", "%%")
+		g.InitialMetadata = []*corev3.HeaderValue{{Key: envoynames.MetadataEnvoy, Value: id}}
+	}
+	return g
+}
+
+// decisionService returns the service for decisions. Its streams also tell whether the clients are trusted.
+func decisionService(a audience) *corev3.GrpcService {
+	g := extProcService(a)
+	if a.trusted {
+		g.InitialMetadata = append(g.InitialMetadata, &corev3.HeaderValue{Key: envoynames.MetadataTrusted, Value: "true"})
+	}
+	return g
 }
 
 // buildAccessLog sends an entry for each request to the routers. Its entry ends the booking of a request.
-func buildAccessLog(p *packer) *accesslogv3.AccessLog {
+func buildAccessLog(a audience, p *packer) *accesslogv3.AccessLog {
 	return &accesslogv3.AccessLog{
 		Name: "envoy.access_loggers.http_grpc",
 		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: p.any(&alsv3.HttpGrpcAccessLogConfig{
 			CommonConfig: &alsv3.CommonGrpcAccessLogConfig{
 				LogName:             "stator",
 				TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcService:         extProcService(),
+				GrpcService:         extProcService(a),
 				// Bookings end this much later than requests. Flushing more often costs CPU time in Envoy
 				// and in the router.
 				BufferFlushInterval: seconds(1e8),

@@ -23,13 +23,10 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// everyone is the key of all Envoys in the caches: all Envoys of a gateway have the same configuration.
-const everyone = "gateway"
-
 // Server serves the results of Build to any number of Envoys over delta ADS.
 //
-// Invariants: the caches have the same configuration, whose fingerprint is pushed. Resources that did not change
-// keep their versions, so Envoys get only differences.
+// Invariants: the caches have the same configuration, whose fingerprint is pushed. Envoys differ in their listeners
+// alone; see tables. Resources that did not change keep their versions, so Envoys get only differences.
 type Server struct {
 	log      *slog.Logger
 	fleet    *fleet.Fleet
@@ -37,14 +34,14 @@ type Server struct {
 	reload   chan struct{} // has a token when settings changed since the last push
 	metrics  *metrics
 
+	tables    *tables              // listeners, routes and clusters of every Envoy
+	endpoints *cachev3.LinearCache // apart, because they change often
+
 	// Written by Run alone.
-	tables    cachev3.SnapshotCache // listeners, routes, clusters
-	endpoints *cachev3.LinearCache  // apart, because they change often
-	clusters  map[string][]byte     // content of each cluster in the last push
-	nudges    map[string]int        // how often the content of a cluster changed
-	leavers   *leavers
-	pushed    [sha256.Size]byte // fingerprint of the last push
-	version   uint64
+	clusters map[string][]byte // content of each cluster in the last push
+	nudges   map[string]int    // how often the content of a cluster changed
+	leavers  *leavers
+	pushed   [sha256.Size]byte // fingerprint of the last push
 }
 
 // NewServer returns a server without resources. Run makes the first push.
@@ -54,7 +51,7 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		fleet:    f,
 		reload:   make(chan struct{}, 1),
 		metrics:  newMetrics(reg),
-		tables:   cachev3.NewSnapshotCache(true, oneGroup{}, nil),
+		tables:   newTables(),
 		clusters: map[string][]byte{},
 		nudges:   map[string]int{},
 		leavers:  newLeavers(),
@@ -74,12 +71,6 @@ func Options() []grpc.ServerOption {
 		MinTime: pingInterval / 2, PermitWithoutStream: true,
 	})}
 }
-
-// oneGroup maps every Envoy to the same configuration.
-type oneGroup struct{}
-
-// ID returns the key of an Envoy in the caches.
-func (oneGroup) ID(*corev3.Node) string { return everyone }
 
 // Reload replaces the settings. Run pushes the new configuration.
 func (s *Server) Reload(n Settings) {
@@ -103,7 +94,7 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	mux := &cachev3.MuxCache{
 		Classify:      func(r *cachev3.Request) string { return classify(r.GetTypeUrl()) },
 		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return classify(r.GetTypeUrl()) },
-		Caches:        map[string]cachev3.Cache{"tables": s.tables, "endpoints": s.endpoints},
+		Caches:        map[string]cachev3.Cache{"tables": s.tables.cache, "endpoints": s.endpoints},
 	}
 	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks()))
 }
@@ -115,11 +106,15 @@ func (s *Server) callbacks() serverv3.Callbacks {
 			s.metrics.streams.Inc()
 			return nil
 		},
-		DeltaStreamClosedFunc: func(_ int64, n *corev3.Node) {
+		DeltaStreamClosedFunc: func(stream int64, n *corev3.Node) {
 			s.metrics.streams.Dec()
+			s.tables.leave(stream)
 			s.log.Info("envoy disconnected", "node", n.GetId())
 		},
-		StreamDeltaRequestFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
+		StreamDeltaRequestFunc: func(stream int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
+			if err := s.joined(stream, r.GetNode()); err != nil {
+				return err
+			}
 			kind := shortType(r.GetTypeUrl())
 			if e := r.GetErrorDetail(); e != nil {
 				s.metrics.nacks.WithLabelValues(kind).Inc()
@@ -132,6 +127,19 @@ func (s *Server) callbacks() serverv3.Callbacks {
 			s.metrics.pushes.WithLabelValues(shortType(r.GetTypeUrl())).Inc()
 		},
 	}
+}
+
+// joined gives an Envoy its own tables at the first message of its stream, which alone carries the node.
+func (s *Server) joined(stream int64, node *corev3.Node) error {
+	if node == nil {
+		return nil
+	}
+	streams, err := s.tables.join(stream, node.GetId())
+	if streams > 1 {
+		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
+			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
+	}
+	return err
 }
 
 // A push makes every Envoy rebuild its load balancers. On average there is at most one push in interval. After a
@@ -151,7 +159,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for allowed := burst; ; {
 		// The channel is taken before the snapshot, so a change in between starts another push.
 		changed := s.fleet.Changed()
-		pushed, later, err := s.push(ctx, time.Now())
+		pushed, later, err := s.push(time.Now())
 		if err != nil {
 			// The last good configuration stays in force.
 			s.log.Error("configuration not pushed", "err", err)
@@ -188,7 +196,7 @@ func (s *Server) Run(ctx context.Context) error {
 // push builds the configuration and publishes it, unless it equals the last one. Endpoints are published before
 // clusters, so that a new cluster finds its endpoints when it asks for them. later reports that another push is
 // necessary after linger, to remove workers that have left.
-func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, err error) {
+func (s *Server) push(now time.Time) (pushed, later bool, err error) {
 	snapshot := s.fleet.Snapshot()
 	left, later := s.leavers.update(snapshot, now)
 	r, err := Build(*s.settings.Load(), snapshot, left...)
@@ -218,24 +226,13 @@ func (s *Server) push(ctx context.Context, now time.Time) (pushed, later bool, e
 		return false, later, fmt.Errorf("update endpoints: %w", err)
 	}
 
-	// Every push has a new version of the tables. The cache compares their content, and Envoys get only
-	// the resources that changed.
-	s.version++
-	snap, err := cachev3.NewSnapshot(strconv.FormatUint(s.version, 10), map[resourcev3.Type][]types.Resource{
-		resourcev3.ListenerType: resources(r.Listeners),
-		resourcev3.RouteType:    resources(r.Routes),
-		resourcev3.ClusterType:  resources(r.Clusters),
-	})
-	if err != nil {
-		return false, later, fmt.Errorf("make snapshot: %w", err)
-	}
-	if err := s.tables.SetSnapshot(ctx, everyone, snap); err != nil {
-		return false, later, fmt.Errorf("set snapshot: %w", err)
+	if err := s.tables.set(*s.settings.Load(), r); err != nil {
+		return false, later, err
 	}
 
 	s.metrics.lastPush.SetToCurrentTime()
 	s.pushed = sum
-	s.log.Debug("configuration pushed", "version", s.version, "clusters", len(r.Clusters))
+	s.log.Debug("configuration pushed", "clusters", len(r.Clusters))
 	return true, later, nil
 }
 
@@ -261,15 +258,6 @@ func (s *Server) nudge(r Resources) {
 			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
 		}}
 	}
-}
-
-// resources converts a list of one type to a list of resources.
-func resources[T types.Resource](in []T) []types.Resource {
-	out := make([]types.Resource, len(in))
-	for i, r := range in {
-		out[i] = r
-	}
-	return out
 }
 
 // shortType returns the short name of a resource type. The names are a closed set, so they can be label values.

@@ -1079,6 +1079,246 @@ func (x *RankAmount) GetPrefillNanoseconds() int64 {
 	return 0
 }
 
+// Ends are ends of requests that one replica of the router decided, from a replica that received them in an access
+// log.
+type Ends struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ends          []*RequestEnd          `protobuf:"bytes,1,rep,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ends) Reset() {
+	*x = Ends{}
+	mi := &file_bus_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ends) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ends) ProtoMessage() {}
+
+func (x *Ends) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ends.ProtoReflect.Descriptor instead.
+func (*Ends) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Ends) GetEnds() []*RequestEnd {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+// RequestEnd is what the access log says of a request.
+type RequestEnd struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	Booking              string                 `protobuf:"bytes,1,opt,name=booking,proto3" json:"booking,omitempty"`
+	Decision             string                 `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	Picked               string                 `protobuf:"bytes,3,opt,name=picked,proto3" json:"picked,omitempty"`
+	Served               string                 `protobuf:"bytes,4,opt,name=served,proto3" json:"served,omitempty"`
+	Upstream             bool                   `protobuf:"varint,5,opt,name=upstream,proto3" json:"upstream,omitempty"`
+	Attempts             uint32                 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	FirstByteNanoseconds int64                  `protobuf:"varint,7,opt,name=first_byte_nanoseconds,json=firstByteNanoseconds,proto3" json:"first_byte_nanoseconds,omitempty"`
+	LastByteNanoseconds  int64                  `protobuf:"varint,8,opt,name=last_byte_nanoseconds,json=lastByteNanoseconds,proto3" json:"last_byte_nanoseconds,omitempty"`
+	ResponseBytes        uint64                 `protobuf:"varint,9,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`
+	Status               uint32                 `protobuf:"varint,10,opt,name=status,proto3" json:"status,omitempty"`
+	Broken               bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"`
+	Left                 bool                   `protobuf:"varint,12,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *RequestEnd) Reset() {
+	*x = RequestEnd{}
+	mi := &file_bus_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestEnd) ProtoMessage() {}
+
+func (x *RequestEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestEnd.ProtoReflect.Descriptor instead.
+func (*RequestEnd) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RequestEnd) GetBooking() string {
+	if x != nil {
+		return x.Booking
+	}
+	return ""
+}
+
+func (x *RequestEnd) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *RequestEnd) GetPicked() string {
+	if x != nil {
+		return x.Picked
+	}
+	return ""
+}
+
+func (x *RequestEnd) GetServed() string {
+	if x != nil {
+		return x.Served
+	}
+	return ""
+}
+
+func (x *RequestEnd) GetUpstream() bool {
+	if x != nil {
+		return x.Upstream
+	}
+	return false
+}
+
+func (x *RequestEnd) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetFirstByteNanoseconds() int64 {
+	if x != nil {
+		return x.FirstByteNanoseconds
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetLastByteNanoseconds() int64 {
+	if x != nil {
+		return x.LastByteNanoseconds
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetResponseBytes() uint64 {
+	if x != nil {
+		return x.ResponseBytes
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *RequestEnd) GetBroken() bool {
+	if x != nil {
+		return x.Broken
+	}
+	return false
+}
+
+func (x *RequestEnd) GetLeft() bool {
+	if x != nil {
+		return x.Left
+	}
+	return false
+}
+
+// Gone is an Envoy that closed its access log: requests of before have no other end.
+type Gone struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Replica        string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`                                      // the replica that saw it
+	Source         string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`                                        // the Envoy
+	AgoNanoseconds int64                  `protobuf:"varint,3,opt,name=ago_nanoseconds,json=agoNanoseconds,proto3" json:"ago_nanoseconds,omitempty"` // since it closed the log
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Gone) Reset() {
+	*x = Gone{}
+	mi := &file_bus_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gone) ProtoMessage() {}
+
+func (x *Gone) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gone.ProtoReflect.Descriptor instead.
+func (*Gone) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Gone) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *Gone) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Gone) GetAgoNanoseconds() int64 {
+	if x != nil {
+		return x.AgoNanoseconds
+	}
+	return 0
+}
+
 // Plan is how many workers each pool should have.
 type Plan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1089,7 +1329,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1341,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1354,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{12}
+	return file_bus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Plan) GetPools() []*Pool {
@@ -1138,7 +1378,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1390,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1403,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{13}
+	return file_bus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pool) GetModel() string {
@@ -1298,7 +1538,28 @@ const file_bus_proto_rawDesc = "" +
 	"\brequests\x18\x04 \x01(\x03R\brequests\x12%\n" +
 	"\x0eprefill_tokens\x18\x05 \x01(\x03R\rprefillTokens\x12#\n" +
 	"\rdecode_blocks\x18\x06 \x01(\x03R\fdecodeBlocks\x12/\n" +
-	"\x13prefill_nanoseconds\x18\a \x01(\x03R\x12prefillNanoseconds\"1\n" +
+	"\x13prefill_nanoseconds\x18\a \x01(\x03R\x12prefillNanoseconds\"5\n" +
+	"\x04Ends\x12-\n" +
+	"\x04ends\x18\x01 \x03(\v2\x19.stator.bus.v1.RequestEndR\x04ends\"\xff\x02\n" +
+	"\n" +
+	"RequestEnd\x12\x18\n" +
+	"\abooking\x18\x01 \x01(\tR\abooking\x12\x1a\n" +
+	"\bdecision\x18\x02 \x01(\tR\bdecision\x12\x16\n" +
+	"\x06picked\x18\x03 \x01(\tR\x06picked\x12\x16\n" +
+	"\x06served\x18\x04 \x01(\tR\x06served\x12\x1a\n" +
+	"\bupstream\x18\x05 \x01(\bR\bupstream\x12\x1a\n" +
+	"\battempts\x18\x06 \x01(\rR\battempts\x124\n" +
+	"\x16first_byte_nanoseconds\x18\a \x01(\x03R\x14firstByteNanoseconds\x122\n" +
+	"\x15last_byte_nanoseconds\x18\b \x01(\x03R\x13lastByteNanoseconds\x12%\n" +
+	"\x0eresponse_bytes\x18\t \x01(\x04R\rresponseBytes\x12\x16\n" +
+	"\x06status\x18\n" +
+	" \x01(\rR\x06status\x12\x16\n" +
+	"\x06broken\x18\v \x01(\bR\x06broken\x12\x12\n" +
+	"\x04left\x18\f \x01(\bR\x04left\"a\n" +
+	"\x04Gone\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12'\n" +
+	"\x0fago_nanoseconds\x18\x03 \x01(\x03R\x0eagoNanoseconds\"1\n" +
 	"\x04Plan\x12)\n" +
 	"\x05pools\x18\x01 \x03(\v2\x13.stator.bus.v1.PoolR\x05pools\"z\n" +
 	"\x04Pool\x12\x14\n" +
@@ -1320,7 +1581,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
@@ -1334,8 +1595,11 @@ var file_bus_proto_goTypes = []any{
 	(*Snapshot)(nil),        // 9: stator.bus.v1.Snapshot
 	(*Bookings)(nil),        // 10: stator.bus.v1.Bookings
 	(*RankAmount)(nil),      // 11: stator.bus.v1.RankAmount
-	(*Plan)(nil),            // 12: stator.bus.v1.Plan
-	(*Pool)(nil),            // 13: stator.bus.v1.Pool
+	(*Ends)(nil),            // 12: stator.bus.v1.Ends
+	(*RequestEnd)(nil),      // 13: stator.bus.v1.RequestEnd
+	(*Gone)(nil),            // 14: stator.bus.v1.Gone
+	(*Plan)(nil),            // 15: stator.bus.v1.Plan
+	(*Pool)(nil),            // 16: stator.bus.v1.Pool
 }
 var file_bus_proto_depIdxs = []int32{
 	3,  // 0: stator.bus.v1.Events.events:type_name -> stator.bus.v1.Event
@@ -1343,12 +1607,13 @@ var file_bus_proto_depIdxs = []int32{
 	6,  // 2: stator.bus.v1.ReplayReply.end:type_name -> stator.bus.v1.Position
 	9,  // 3: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
 	11, // 4: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	13, // 5: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	13, // 5: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
+	16, // 6: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1366,7 +1631,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

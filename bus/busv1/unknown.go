@@ -64,3 +64,16 @@ func (m *Plan) HasUnknown() bool {
 	}
 	return len(m.unknownFields) > 0
 }
+
+// HasUnknown reports whether the ends have unknown fields.
+func (m *Ends) HasUnknown() bool {
+	for _, e := range m.Ends {
+		if len(e.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether the message has unknown fields.
+func (m *Gone) HasUnknown() bool { return len(m.unknownFields) > 0 }

@@ -16,7 +16,7 @@ else comes from ` + "`stator xds`" + `.`
 func runEnvoy(_ context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
-	f.StringVar(&b.NodeID, "node-id", "gateway-0", "`name` of the Envoy")
+	f.StringVar(&b.NodeID, "node-id", nodeID, "`name` of the Envoy, different for each: bookings of an Envoy that dies are found by it")
 	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	if len(args) == 0 || args[0] != "bootstrap" {

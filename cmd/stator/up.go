@@ -31,6 +31,9 @@ import (
 	"github.com/stator-project/stator/xds"
 )
 
+// nodeID is the node id of the Envoy that stator up runs, and the default of stator envoy bootstrap.
+const nodeID = "gateway-0"
+
 func runUp(ctx context.Context, env environment, args []string) error {
 	o, err := readUpFlags(env, args)
 	if err != nil {
@@ -123,7 +126,7 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: "gateway-0", Admin: "127.0.0.1:0", XDS: u.socket("xds")})
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: nodeID, Admin: "127.0.0.1:0", XDS: u.socket("xds")})
 	if err != nil {
 		return err
 	}
@@ -131,7 +134,7 @@ func (u *up) prepare(ctx context.Context) error {
 		Config:    envoy.Config{Path: path, Bootstrap: boot, Dir: u.dir, Concurrency: u.flags.concurrency, Log: u.log},
 		DrainTime: u.flags.drain, Hard: u.env.hard,
 		// An Envoy that has ended sends no more access-log entries, so its bookings end here.
-		Ended: func() { u.router.Routes().EndBefore("unix", time.Now()) },
+		Ended: func() { u.router.Routes().EndBefore(nodeID, time.Now()) },
 	})
 	return nil
 }

@@ -5,16 +5,27 @@
 // by the router's own id and never by a client's request id. The package sees no bodies and decides
 // nothing. Its counters show whether Envoy obeys the decisions.
 //
+// # Several routers
+//
+// Envoy balances decisions over all routers, and sends the log of each of its worker threads to one of them.
+// An id begins with the name of the router that made it. An entry of another router goes to Config.Foreign,
+// which passes it on, and arrives there at [Server.Apply].
+//
+// # Several Envoys
+//
+// A booking belongs to the Envoy whose stream asked for it; see [Source]. An Envoy that dies sends no more
+// entries, so its bookings end when it has no connection any more: [Server.Listener] watches them.
+//
 // # Concurrency
 //
 // Each Envoy worker thread has a stream, which a goroutine of the gRPC server reads. [Server.Run] watches
-// for closed streams.
+// for closed streams and connections.
 package accesslog
 
 import (
-	"context"
+	"cmp"
 	"log/slog"
-	"net"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -22,15 +33,15 @@ import (
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/peer"
 
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/metric"
+	"github.com/stator-project/stator/internal/route"
 )
 
 // Bookings are ended by entries. *route.Router implements it.
 type Bookings interface {
-	End(id string, now time.Time) bool
+	Ended(e route.Ending, now time.Time) bool
 	EndBefore(source string, t time.Time) int
 }
 
@@ -41,6 +52,13 @@ const lateEntries = 5 * time.Second
 // Config is read by NewServer and not changed later.
 type Config struct {
 	Bookings Bookings
+	// Replica is the name with which the ids of this router begin. Entries of other routers go to Foreign. Both
+	// are empty if there is one router alone.
+	Replica string
+	Foreign func(replica string, e *messages.Entry)
+	// Gone is called when a log of an Envoy was closed: entries were lost with it, also those of other routers.
+	// It passes the time of the end on to them. May be nil.
+	Gone func(source string, closed time.Time)
 	// Ended receives each entry with the outcome of its request. It must not keep the entry. May be
 	// nil.
 	Ended   func(e *messages.Entry, outcome string, now time.Time)
@@ -52,24 +70,10 @@ type Config struct {
 type Server struct {
 	cfg     Config
 	metrics *metrics
+	panics  sync.Once // the first one is logged with its stack
 
 	mu      sync.Mutex
 	sources map[string]*source // guarded by mu; by name
-}
-
-// source is one Envoy. Its bookings end as follows:
-//
-//	streams                      bookings made before   end
-//	---------------------------  ---------------------  -----------------------------------------
-//	all closed for lateEntries   now                    at once; the source is dropped
-//	closed and open again        the last close         lateEntries after the first close
-//	open                         -                      by their entries
-type source struct {
-	open int // streams
-	// closed is when the last open stream was closed most recently; zero before the first time.
-	closed time.Time
-	// due is when the bookings from before closed end; zero if none have to.
-	due time.Time
 }
 
 // NewServer returns a server that ends bookings.
@@ -108,17 +112,46 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 	}
 }
 
-// entry ends the booking of one request and counts its outcome.
+// entry passes the entry of another router's request on, and applies one of this router's.
 func (s *Server) entry(e *messages.Entry, now time.Time) {
-	if e.Booking != "" {
-		s.cfg.Bookings.End(e.Booking, now)
+	owner := ownerOf(cmp.Or(e.Booking, e.Decision))
+	if s.cfg.Foreign != nil && owner != "" && owner != s.cfg.Replica {
+		s.cfg.Foreign(owner, e)
+		return
 	}
+	s.Apply(e, now)
+}
+
+// ownerOf returns the name of the router that made an id; empty for an id without one.
+func ownerOf(id string) string {
+	i := strings.LastIndexByte(id, '-')
+	if i < 0 {
+		return ""
+	}
+	return id[:i]
+}
+
+// Apply ends the booking of one request and counts its outcome. A panic is counted, and costs this entry alone.
+func (s *Server) Apply(e *messages.Entry, now time.Time) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.metrics.panics.Inc()
+			s.panics.Do(func() {
+				s.cfg.Log.Error("an access-log entry was dropped after a panic; later ones are counted only", "panic", cause,
+					"stack", string(debug.Stack()))
+			})
+		}
+	}()
 
 	outcome := outcomeOf(e)
 	s.metrics.requests.WithLabelValues(outcome).Inc()
+	if e.Booking != "" {
+		s.cfg.Bookings.Ended(route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e)}, now)
+	}
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(e, outcome, now)
 	}
+
 	if outcome == Misdirected || outcome == Unpicked {
 		s.cfg.Log.Debug("request not served as picked",
 			"outcome", outcome, "decision", e.Decision, "picked", e.Picked, "served", e.Served)
@@ -128,130 +161,12 @@ func (s *Server) entry(e *messages.Entry, now time.Time) {
 	}
 }
 
-// The outcomes of requests.
-const (
-	AsPicked    = "as_picked"   // served by the picked worker
-	Retried     = "retried"     // served by another worker after a failed attempt
-	Misdirected = "misdirected" // served by another worker without a failed attempt: the pick was ignored
-	Unpicked    = "unpicked"    // served by a worker that Envoy chose without a decision
-	Unserved    = "unserved"    // picked, but no worker was reached
-	Answered    = "answered"    // answered by the gateway without a worker
-)
-
-// outcomeOf returns how a request was served.
-func outcomeOf(e *messages.Entry) string {
-	decided := e.Decision != ""
-	first, _, _ := strings.Cut(e.Picked, ",") // the others are for retries
-
-	switch {
-	case !decided && !e.Upstream:
-		return Answered
-	case !decided:
-		return Unpicked
-	case !e.Upstream:
-		return Unserved
-	case e.Served == first:
-		return AsPicked
-	case e.Attempts > 1:
-		return Retried
-	default:
-		return Misdirected
-	}
-}
-
-func (s *Server) opened(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.metrics.streams.Inc()
-	if s.sources[name] == nil {
-		s.sources[name] = &source{}
-	}
-	s.sources[name].open++
-}
-
-func (s *Server) closed(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.metrics.streams.Dec()
-
-	src := s.sources[name]
-	src.open--
-	if src.open > 0 {
-		return
-	}
-	src.closed = time.Now()
-	if src.due.IsZero() {
-		src.due = src.closed.Add(lateEntries)
-	}
-}
-
-// Run ends the bookings of Envoys that closed their log, until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case now := <-tick.C:
-			s.sweep(now)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func (s *Server) sweep(now time.Time) {
-	for name, before := range s.overdue(now) {
-		n := s.cfg.Bookings.EndBefore(name, before)
-		if n == 0 {
-			continue
-		}
-		s.metrics.abandoned.Add(float64(n))
-		s.cfg.Log.Warn("access log closed; earlier bookings ended", "source", name, "bookings", n)
-	}
-}
-
-// overdue returns the Envoys whose bookings have to end, with the time before which these were made. It
-// drops the Envoys that are still away.
-//
-// Bookings also end for an Envoy that has connected again. It may be a new process, which does not
-// report the requests of the old one. If it is the old process, the requests that it still serves are
-// counted from the engine's reports only. The alternative is worse: bookings that never end.
-func (s *Server) overdue(now time.Time) map[string]time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := map[string]time.Time{}
-	for name, src := range s.sources {
-		switch {
-		case src.open == 0 && now.Sub(src.closed) > lateEntries:
-			before[name] = now
-			delete(s.sources, name)
-		case !src.due.IsZero() && now.After(src.due):
-			before[name] = src.closed
-			src.due = time.Time{}
-		}
-	}
-	return before
-}
-
-// Source returns the name of the Envoy at the other end of a stream: its host. The port is left out,
-// because decisions and access log arrive by different connections.
-func Source(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
-	}
-	host, _, err := net.SplitHostPort(p.Addr.String())
-	if err != nil {
-		return p.Addr.Network() // a Unix socket: the Envoy on this host
-	}
-	return host
-}
-
 type metrics struct {
 	streams   prometheus.Gauge
 	requests  *prometheus.CounterVec
 	firstByte prometheus.Histogram
 	abandoned prometheus.Counter
+	panics    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -259,15 +174,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams: part.Gauge("streams", "Open access log streams: one per Envoy worker thread that has logged a request."),
 		requests: part.Counters("requests_total",
-			"Finished requests by outcome: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.", "outcome"),
+			"Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, or answered by the gateway.",
+			"outcome"),
 		firstByte: part.Histogram("first_byte_duration_seconds",
 			"Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
 			prometheus.ExponentialBuckets(1e-3, 2, 16)),
 		abandoned: part.Counter("abandoned_bookings_total",
 			"Bookings ended because their Envoy closed its access log without an entry for them."),
+		panics: part.Counter("panics_total", "Access-log entries that were dropped after a panic, which is a bug of this program."),
 	}
 
-	for _, outcome := range []string{AsPicked, Retried, Misdirected, Unpicked, Unserved, Answered} {
+	for _, outcome := range []string{AsPicked, Retried, Failed, Misdirected, Unpicked, Unserved, Answered} {
 		m.requests.WithLabelValues(outcome)
 	}
 	return m

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/route"
 )
 
 // table is a table of bookings by id, with their Envoy and time.
@@ -47,11 +48,11 @@ func (b *table) book(id, source string) {
 	b.open[id] = booking{source, time.Now()}
 }
 
-func (b *table) End(id string, _ time.Time) bool {
+func (b *table) Ended(e route.Ending, _ time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, ok := b.open[id]
-	delete(b.open, id)
+	_, ok := b.open[e.ID]
+	delete(b.open, e.ID)
 	return ok
 }
 
@@ -142,10 +143,11 @@ func TestEntriesEndBookings(t *testing.T) {
 		t.Errorf("left: %s", b)
 	}
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP stator_accesslog_requests_total Finished requests by outcome: as_picked, retried, misdirected, unpicked, unserved, or answered by the gateway.
+# HELP stator_accesslog_requests_total Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, or answered by the gateway.
 # TYPE stator_accesslog_requests_total counter
 stator_accesslog_requests_total{outcome="answered"} 2
 stator_accesslog_requests_total{outcome="as_picked"} 3
+stator_accesslog_requests_total{outcome="failed"} 0
 stator_accesslog_requests_total{outcome="misdirected"} 0
 stator_accesslog_requests_total{outcome="retried"} 1
 stator_accesslog_requests_total{outcome="unpicked"} 1

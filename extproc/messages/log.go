@@ -3,6 +3,8 @@ package messages
 import (
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
@@ -22,6 +24,11 @@ type Entry struct {
 	FirstByte, LastByte time.Duration
 	// ResponseBytes is the size of the response's body, as the client received it.
 	ResponseBytes uint64
+	// Status is the HTTP status that the client received; 0 for none.
+	Status uint32
+	// Broken means that the worker's side ended the request early: it could not be reached, or it reset or closed
+	// the connection. Left means that the client did.
+	Broken, Left bool
 }
 
 // Read decodes a StreamAccessLogsMessage.
@@ -70,18 +77,63 @@ func (e *Entry) read(message []byte) error {
 
 // readResponse decodes an HTTPResponseProperties.
 func (e *Entry) readResponse(message []byte) error {
+	code := false
 	w := over(message)
 	for w.next() {
-		if w.tag == responseBodyBytes<<3|varint {
+		switch w.tag {
+		case responseCode<<3 | length:
+			if w.once(&code) {
+				e.Status, w.err = readUInt32(w.bytes)
+			}
+		case responseBodyBytes<<3 | varint:
 			e.ResponseBytes = w.number
 		}
 	}
 	return w.err
 }
 
+// readUInt32 decodes a UInt32Value.
+func readUInt32(message []byte) (n uint32, err error) {
+	w := over(message)
+	for w.next() {
+		if w.tag == wrapperValue<<3|varint {
+			n = uint32(w.number)
+		}
+	}
+	return n, w.err
+}
+
+// The flags that mean that the worker's side ended a request early, and those that mean that the client did.
+const (
+	brokenFlags = 1<<flagNoHealthyUpstream | 1<<flagUpstreamRequestTimeout | 1<<flagUpstreamRemoteReset |
+		1<<flagUpstreamConnectionFailure | 1<<flagUpstreamConnectionTermination | 1<<flagUpstreamOverflow |
+		1<<flagStreamIdleTimeout | 1<<flagUpstreamProtocolError
+	leftFlags = 1<<flagDownstreamConnectionTermination | 1<<flagDownstreamRemoteReset
+)
+
+// readFlags decodes a ResponseFlags. The last value of a repeated flag counts.
+func (e *Entry) readFlags(message []byte) error {
+	var set uint64
+	w := over(message)
+	for w.next() {
+		field := w.tag >> 3
+		if w.tag&7 != varint || field > flagDownstreamRemoteReset {
+			continue // the reason of a refused authorization, or a flag of a later Envoy
+		}
+		set &^= 1 << field
+		if protowire.DecodeBool(w.number) {
+			set |= 1 << field
+		}
+	}
+	e.Broken = set&brokenFlags != 0
+	e.Left = set&leftFlags != 0
+	return w.err
+}
+
 // readCommon decodes an AccessLogCommon.
 func (e *Entry) readCommon(message []byte) error {
-	var first, last, meta bool
+	var first, last, flags, meta bool
+
 	w := over(message)
 	for w.next() {
 		switch w.tag {
@@ -95,6 +147,10 @@ func (e *Entry) readCommon(message []byte) error {
 			}
 		case commonUpstreamRemoteAddress<<3 | length:
 			e.Upstream = true
+		case commonResponseFlags<<3 | length:
+			if w.once(&flags) {
+				w.err = e.readFlags(w.bytes)
+			}
 		case commonMetadata<<3 | length:
 			if w.once(&meta) {
 				w.err = e.readMetadata(w.bytes)

@@ -93,14 +93,33 @@ const (
 	logCommonProperties = 1
 	logResponse         = 4
 
+	responseCode      = 1
 	responseBodyBytes = 3
 
 	commonTimeToFirstUpstreamByte = 9
 	commonTimeToLastUpstreamByte  = 10
 	commonUpstreamRemoteAddress   = 13
+	commonResponseFlags           = 16
 	commonMetadata                = 17
 	commonUpstreamRequestAttempts = 24
 )
+
+// envoy.data.accesslog.v3.ResponseFlags.
+const (
+	flagNoHealthyUpstream               = 2
+	flagUpstreamRequestTimeout          = 3
+	flagUpstreamRemoteReset             = 5
+	flagUpstreamConnectionFailure       = 6
+	flagUpstreamConnectionTermination   = 7
+	flagUpstreamOverflow                = 8
+	flagDownstreamConnectionTermination = 15
+	flagStreamIdleTimeout               = 17
+	flagUpstreamProtocolError           = 24
+	flagDownstreamRemoteReset           = 28
+)
+
+// google.protobuf.UInt32Value.
+const wrapperValue = 1
 
 // envoy.config.core.v3.Metadata.
 const metadataFilterMetadata = 1

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stator-project/stator/internal/envoynames"
 )
@@ -199,11 +200,13 @@ var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCom
 		envoynames.NamespaceLB: texts(envoynames.HeaderDestination, "a,b", envoynames.HeaderDestinationServed, "a"),
 		"envoy.other":          texts(envoynames.Booking, "no"),
 	}},
-}, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345}}
+	ResponseFlags: &datav3.ResponseFlags{UpstreamRemoteReset: true, DownstreamConnectionTermination: true, NoRouteFound: true},
+}, Response: &datav3.HTTPResponseProperties{ResponseHeadersBytes: 7, ResponseBodyBytes: 12345, ResponseCode: wrapperspb.UInt32(503)}}
 
 // theirs returns an entry as the generated code decodes it.
 func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 	c := m.GetCommonProperties()
+	flags := c.GetResponseFlags()
 	fact := func(namespace, key string) string {
 		return c.GetMetadata().GetFilterMetadata()[namespace].GetFields()[key].GetStringValue()
 	}
@@ -212,7 +215,13 @@ func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 		Picked: fact(envoynames.NamespaceLB, envoynames.HeaderDestination), Served: fact(envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
 		Upstream: c.GetUpstreamRemoteAddress() != nil, Attempts: c.GetUpstreamRequestAttemptCount(),
 		FirstByte: max(0, c.GetTimeToFirstUpstreamRxByte().AsDuration()), LastByte: max(0, c.GetTimeToLastUpstreamRxByte().AsDuration()),
-		ResponseBytes: m.GetResponse().GetResponseBodyBytes(),
+		ResponseBytes: m.GetResponse().GetResponseBodyBytes(), Status: m.GetResponse().GetResponseCode().GetValue(),
+		Broken: slices.Contains([]bool{
+			flags.GetNoHealthyUpstream(), flags.GetUpstreamRequestTimeout(), flags.GetUpstreamRemoteReset(),
+			flags.GetUpstreamConnectionFailure(), flags.GetUpstreamConnectionTermination(), flags.GetUpstreamOverflow(),
+			flags.GetStreamIdleTimeout(), flags.GetUpstreamProtocolError(),
+		}, true),
+		Left: flags.GetDownstreamConnectionTermination() || flags.GetDownstreamRemoteReset(),
 	}
 }
 

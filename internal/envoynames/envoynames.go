@@ -9,6 +9,9 @@ const (
 	HeaderDestination       = "x-gateway-destination-endpoint"
 	HeaderDestinationServed = "x-gateway-destination-endpoint-served"
 	HeaderDestinationSubset = "x-gateway-destination-endpoint-subset"
+
+	// DestinationPrefix begins the names of all headers of the protocol.
+	DestinationPrefix = "x-gateway-destination-"
 )
 
 // Stator's own names.
@@ -34,6 +37,9 @@ const (
 	HeaderWorker   = "x-stator-worker"
 	HeaderRank     = "x-stator-rank"
 
+	// HeaderDataRank is vLLM's header that selects a data-parallel rank. Routers set it; clients must not.
+	HeaderDataRank = "x-data-parallel-rank"
+
 	// DetailPrefix begins the response code details of answers that the router gave itself. They have
 	// OpenAI's shape already, so Envoy must not replace them.
 	DetailPrefix = "stator_"
@@ -44,6 +50,9 @@ const (
 	// MetadataTrusted is the gRPC metadata, of value "true", with which an Envoy opens the streams of requests
 	// that came on its listener for trusted clients.
 	MetadataTrusted = "x-stator-trusted"
+
+	// MetadataEnvoy is the gRPC metadata with which an Envoy opens all its streams: its node id.
+	MetadataEnvoy = "x-stator-envoy"
 
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"

@@ -20,6 +20,10 @@ type Config struct {
 	// Seed makes decision ids and random choices. It must differ between replicas and between starts. The
 	// same seed and the same requests, one at a time, give the same decisions.
 	Seed uint64
+	// Replica is the name of this router among those behind the same Envoys; empty if it is the only one. Ids of
+	// decisions begin with it and a hyphen, so that a router which receives the end of a foreign request knows
+	// whose it is.
+	Replica string
 	// Decisions is how many decisions are kept for Explain, and Candidates how many candidates each of
 	// them keeps. Defaults 4096 and 16: together about 14 MiB when full, and at most 24 MiB whatever clients send.
 	Decisions, Candidates int
@@ -110,7 +114,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 }
 
 // NewID returns a fresh decision id, for a caller that must name the decision before it is made (see
-// Request.ID). It has 16 hex digits: a counter that starts at the seed, mixed by a bijection. So ids of
+// Request.ID). It ends in 16 hex digits: a counter that starts at the seed, mixed by a bijection. So ids of
 // one router never repeat, and those of two routers are equal only by chance.
 func (r *Router) NewID() string {
 	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
@@ -120,7 +124,10 @@ func (r *Router) NewID() string {
 	var text [16]byte
 	binary.BigEndian.PutUint64(raw[:], x^x>>31)
 	hex.Encode(text[:], raw[:])
-	return string(text[:])
+	if r.cfg.Replica == "" {
+		return string(text[:])
+	}
+	return r.cfg.Replica + "-" + string(text[:])
 }
 
 // End ends the booking of a decision, because its request is over, however it ended. False means that

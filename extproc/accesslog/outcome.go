@@ -1,0 +1,57 @@
+package accesslog
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/stator-project/stator/extproc/messages"
+)
+
+// The outcomes of requests.
+const (
+	AsPicked    = "as_picked"   // served by the picked worker
+	Retried     = "retried"     // served by another worker after a failed attempt
+	Failed      = "failed"      // a worker was reached, and its answer was a server error, cut off, or none
+	Misdirected = "misdirected" // served by another worker without a failed attempt: the pick was ignored
+	Unpicked    = "unpicked"    // sent to a worker that Envoy chose without a decision
+	Unserved    = "unserved"    // picked, but no worker was reached
+	Answered    = "answered"    // answered by the gateway without a worker
+)
+
+// outcomeOf returns how a request was served.
+func outcomeOf(e *messages.Entry) string {
+	decided := e.Decision != ""
+	first, _, _ := strings.Cut(e.Picked, ",") // the others are for retries
+
+	switch {
+	case !decided && !e.Upstream:
+		return Answered
+	case !decided:
+		return Unpicked
+	case !e.Upstream:
+		return Unserved
+	case failed(e):
+		return Failed
+	case e.Served == first:
+		return AsPicked
+	case e.Attempts > 1:
+		return Retried
+	default:
+		return Misdirected
+	}
+}
+
+// failed reports whether the client got no good answer because of the workers. A client that left has not waited
+// for one.
+func failed(e *messages.Entry) bool {
+	return e.Status >= http.StatusInternalServerError || e.Broken && !e.Left
+}
+
+// servedBy returns the address of the worker whose answer the client received; empty if there was none. Envoy names
+// the worker of the last attempt, also where that failed.
+func servedBy(e *messages.Entry) string {
+	if !e.Upstream || e.FirstByte == 0 {
+		return ""
+	}
+	return e.Served
+}
