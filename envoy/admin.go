@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,8 +18,8 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// AdminAddress returns host:port of Envoy's admin server. Envoy writes it shortly after its start; before
-// that there is an error.
+// AdminAddress returns the address of Envoy's admin server: host:port, or the path of a Unix socket. Envoy writes
+// it shortly after its start; before that there is an error.
 func (p *Process) AdminAddress() (string, error) {
 	b, err := os.ReadFile(filepath.Join(p.dir, adminFile))
 	if err != nil {
@@ -47,12 +48,12 @@ func (p *Process) ready(ctx context.Context) bool {
 	}
 
 	// /ready is LIVE before the first listener, so both are asked.
-	live, err := call(ctx, http.MethodGet, "http://"+admin+"/ready")
+	live, err := call(ctx, http.MethodGet, admin, "/ready")
 	if err != nil || !strings.HasPrefix(live, "LIVE") {
 		return false
 	}
 
-	listeners, err := call(ctx, http.MethodGet, "http://"+admin+"/listeners")
+	listeners, err := call(ctx, http.MethodGet, admin, "/listeners")
 	return err == nil && strings.TrimSpace(listeners) != ""
 }
 
@@ -63,7 +64,7 @@ func (p *Process) Drain(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	if _, err := call(ctx, http.MethodPost, "http://"+admin+"/drain_listeners"); err != nil {
+	if _, err := call(ctx, http.MethodPost, admin, "/drain_listeners"); err != nil {
 		return
 	}
 
@@ -91,7 +92,7 @@ func (p *Process) Stat(ctx context.Context, name string) (int, error) {
 	}
 
 	name = strings.ReplaceAll(name, ":", "_") // Envoy replaces colons in names of statistics
-	text, err := call(ctx, http.MethodGet, "http://"+admin+"/stats?filter="+url.QueryEscape("^"+regexp.QuoteMeta(name)+"$"))
+	text, err := call(ctx, http.MethodGet, admin, "/stats?filter="+url.QueryEscape("^"+regexp.QuoteMeta(name)+"$"))
 	if err != nil {
 		return 0, fmt.Errorf("read stat %s: %w", name, err)
 	}
@@ -119,14 +120,28 @@ func (p *Process) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// adminClient closes its connections: requests are rare, and a drained Envoy must have none open.
-var adminClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+// adminKey is the key of the admin server's address in the context of a request.
+type adminKey struct{}
 
-// call sends one request to the admin server, with a time-out of one second, and returns the body.
-func call(ctx context.Context, method, url string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+// adminClient dials the admin server of its request, at a port or a socket. It closes its connections: requests are
+// rare, and a drained Envoy must have none open.
+var adminClient = &http.Client{Transport: &http.Transport{
+	DisableKeepAlives: true,
+	DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		admin, _ := ctx.Value(adminKey{}).(string)
+		network := "tcp"
+		if strings.HasPrefix(admin, "/") {
+			network = "unix"
+		}
+		return new(net.Dialer).DialContext(ctx, network, admin)
+	},
+}}
+
+// call sends one request to the admin server at that address, with a time-out of one second, and returns the body.
+func call(ctx context.Context, method, admin, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, adminKey{}, admin), time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
 		return "", err
 	}

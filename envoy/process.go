@@ -91,10 +91,8 @@ func (p *Process) relay(log *slog.Logger, line string) {
 	log.Log(context.Background(), at, "envoy log", "logger", name, "line", text)
 }
 
-// usual holds the beginnings of warnings that do not point to a problem: the gateway has no limit on
-// connections by design, and every stop is a SIGTERM.
+// usual holds the beginnings of warnings that do not point to a problem: every stop is a SIGTERM.
 var usual = []string{
-	"There is no configured limit to the number of allowed active downstream connections",
 	"caught ENVOY_SIGTERM",
 }
 

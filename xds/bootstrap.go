@@ -2,12 +2,17 @@ package xds
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	connectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	heapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -17,8 +22,13 @@ import (
 type BootstrapSettings struct {
 	// NodeID is the name of the Envoy in logs.
 	NodeID string
-	// Admin is the ip:port of Envoy's admin server. Port 0 means a free port.
+	// Admin is the address of Envoy's admin server: ip:port, or unix:///path. Port 0 means a free port. The
+	// admin server has no authentication, and can stop Envoy.
 	Admin string
+	// MaxConnections bounds the connections of clients. 0 is no bound.
+	MaxConnections int
+	// MaxHeapBytes bounds Envoy's heap: near it, Envoy answers requests with 503. 0 is no bound.
+	MaxHeapBytes int64
 	// XDS is the address of the control plane: ip:port, or unix:///path.
 	XDS string
 }
@@ -32,7 +42,7 @@ const pingInterval = 30 * time.Second
 // Bootstrap returns an Envoy bootstrap in JSON: node, admin server and the cluster of the control plane. Everything
 // else comes from the control plane.
 func Bootstrap(b BootstrapSettings) ([]byte, error) {
-	admin, err := socketAddress(b.Admin)
+	admin, err := grpcAddress(b.Admin)
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
@@ -43,8 +53,10 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 
 	var p packer
 	boot := &bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: b.NodeID, Cluster: "gateway"},
-		Admin: &bootstrapv3.Admin{Address: admin},
+		Node: &corev3.Node{Id: b.NodeID, Cluster: "gateway"},
+		// An operator must be able to look at an Envoy that refuses connections.
+		Admin:           &bootstrapv3.Admin{Address: admin, IgnoreGlobalConnLimit: true},
+		OverloadManager: buildOverload(b, &p),
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
 			AdsConfig: &corev3.ApiConfigSource{
 				// Only differences are sent, so a change costs the same with many workers.
@@ -84,4 +96,46 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 		return nil, fmt.Errorf("bootstrap is invalid: %w", err)
 	}
 	return protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(boot)
+}
+
+// Shares of MaxHeapBytes at which Envoy returns free memory to the system, and at which it refuses requests.
+const (
+	shrinkAt = 0.9
+	refuseAt = 0.95
+)
+
+// overloadInterval is how often Envoy looks at its heap.
+const overloadInterval = 250 * time.Millisecond
+
+// buildOverload bounds what clients can make Envoy hold.
+func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
+	if b.MaxConnections == 0 && b.MaxHeapBytes == 0 {
+		return nil
+	}
+	o := &overloadv3.OverloadManager{RefreshInterval: seconds(overloadInterval)}
+	if b.MaxConnections > 0 {
+		o.ResourceMonitors = append(o.ResourceMonitors, monitor("envoy.resource_monitors.global_downstream_max_connections",
+			p.any(&connectionsv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(b.MaxConnections)})))
+	}
+	if b.MaxHeapBytes == 0 {
+		return o
+	}
+
+	const heap = "envoy.resource_monitors.fixed_heap"
+	o.ResourceMonitors = append(o.ResourceMonitors, monitor(heap, p.any(&heapv3.FixedHeapConfig{MaxHeapSizeBytes: uint64(b.MaxHeapBytes)})))
+	for action, share := range map[string]float64{
+		"envoy.overload_actions.shrink_heap": shrinkAt, "envoy.overload_actions.stop_accepting_requests": refuseAt,
+	} {
+		o.Actions = append(o.Actions, &overloadv3.OverloadAction{Name: action, Triggers: []*overloadv3.Trigger{{
+			Name:         heap,
+			TriggerOneof: &overloadv3.Trigger_Threshold{Threshold: &overloadv3.ThresholdTrigger{Value: share}},
+		}}})
+	}
+	slices.SortFunc(o.Actions, func(a, b *overloadv3.OverloadAction) int { return strings.Compare(a.Name, b.Name) })
+	return o
+}
+
+// monitor returns a monitor of a resource.
+func monitor(name string, config *anypb.Any) *overloadv3.ResourceMonitor {
+	return &overloadv3.ResourceMonitor{Name: name, ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: config}}
 }

@@ -39,6 +39,12 @@ type Settings struct {
 	// DecisionTimeout bounds a decision. After it the request goes on without one. IdleTimeout ends a stream
 	// without data.
 	DecisionTimeout, IdleTimeout time.Duration
+	// PassPaths are further paths whose requests reach workers where no router decides. One that ends in "/*"
+	// stands for all paths below it.
+	PassPaths []string
+	// HeadersTimeout and BodyTimeout bound how long the headers and the whole of a request may take to arrive. 0
+	// is no bound.
+	HeadersTimeout, BodyTimeout time.Duration
 	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
 	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.

@@ -52,6 +52,9 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 		CircuitBreakers: wideOpen(),
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+			// vLLM's and SGLang's server closes a connection that was idle for five seconds. A request that is
+			// sent at that moment would be reset, and retried at a worker without its cache.
+			CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(4e9)},
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 				// Engines serve HTTP/1.1.
 				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: &corev3.Http1ProtocolOptions{}},

@@ -9,17 +9,23 @@ import (
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stator-project/stator/internal/envoynames"
+)
+
+// Bounds of HTTP/2 connections of clients. A client with more requests at one time opens another connection.
+const (
+	maxStreams       = 256
+	streamWindow     = 256 << 10
+	connectionWindow = 4 << 20
 )
 
 // connectionBuffer bounds what Envoy buffers of a connection that is read faster than it is written. Bodies of
@@ -94,6 +100,16 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// The gateway is the edge: it does not trust addresses and paths of clients.
 		UseRemoteAddress: wrapperspb.Bool(true),
 		NormalizePath:    wrapperspb.Bool(true),
+		// Clients that send their headers or their body slowly, or not at all, hold memory.
+		RequestHeadersTimeout: seconds(s.HeadersTimeout),
+		RequestTimeout:        seconds(s.BodyTimeout),
+		// HTTP/1.0 is what nginx speaks to its upstreams by default.
+		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true, DefaultHostForHttp_10: "gateway"},
+		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+			MaxConcurrentStreams:        wrapperspb.UInt32(maxStreams),
+			InitialStreamWindowSize:     wrapperspb.UInt32(streamWindow),
+			InitialConnectionWindowSize: wrapperspb.UInt32(connectionWindow),
+		},
 		// Engines use the client's id in theirs (cmpl-<id>), so it must reach them. Decisions and access-log
 		// entries are joined by another id.
 		PreserveExternalRequestId: true,
@@ -104,13 +120,19 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
 		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
-		// The router filter must be the last one. The decision comes directly before it, so that no filter
-		// changes the request in between.
-		HttpFilters: []*hcmv3.HttpFilter{
-			{Name: filterName, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(buildExtProc(s, a))}},
-			{Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})}},
-		},
+		// Bodies are decompressed before the decision, because engines do not decompress. The router filter must
+		// be the last one. The decision comes directly before it, so that no filter changes the request in
+		// between.
+		HttpFilters: append(buildDecompressors(p),
+			filter(filterName, p.any(buildExtProc(s, a))),
+			filter("envoy.filters.http.router", p.any(&routerv3.Router{})),
+		),
 	}
+}
+
+// filter returns a filter for HTTP requests.
+func filter(name string, config *anypb.Any) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}}
 }
 
 // forgedHeaders removes headers that only routers may set from the requests of clients. It comes before ext_proc,
@@ -225,66 +247,6 @@ func buildAccessLog(a audience, p *packer) *accesslogv3.AccessLog {
 				BufferSizeBytes:     wrapperspb.UInt32(16 << 10),
 			},
 		})},
-	}
-}
-
-// buildLocalReplies writes Envoy's own answers as OpenAI errors. Answers of routers are errors of that form already
-// and pass unchanged.
-func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
-	// Answers of routers are recognized by the prefix of their response code details.
-	ours := &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{
-		ExtensionFilter: &accesslogv3.ExtensionFilter{
-			Name: "envoy.access_loggers.extension_filters.cel",
-			ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: p.any(&celv3.ExpressionFilter{
-				Expression: fmt.Sprintf("response.code_details.startsWith(%q)", envoynames.DetailPrefix),
-			})},
-		},
-	}}
-
-	return &hcmv3.LocalReplyConfig{
-		Mappers: []*hcmv3.ResponseMapper{
-			{Filter: ours, BodyFormatOverride: &corev3.SubstitutionFormatString{
-				Format:      &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: inline("%LOCAL_REPLY_BODY%")},
-				ContentType: "application/json",
-			}},
-			{Filter: status(413), BodyFormatOverride: openAIError("invalid_request_error", "request_too_large",
-				fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", s.MaxBodyBytes))},
-			{Filter: status(503), BodyFormatOverride: openAIError("server_error", "no_worker",
-				"No worker could take the request (%RESPONSE_CODE_DETAILS%). Try again in a moment.")},
-			{Filter: status(504), BodyFormatOverride: openAIError("server_error", "timeout",
-				"The worker did not answer in time (%RESPONSE_CODE_DETAILS%). Try again in a moment.")},
-		},
-		BodyFormat: openAIError("gateway_error", "%RESPONSE_CODE%",
-			"The gateway answered %RESPONSE_CODE% itself: %RESPONSE_CODE_DETAILS%."),
-	}
-}
-
-// inline returns a text as a data source.
-func inline(text string) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}}
-}
-
-// status matches answers with an HTTP status.
-func status(code uint32) *accesslogv3.AccessLogFilter {
-	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_StatusCodeFilter{
-		StatusCodeFilter: &accesslogv3.StatusCodeFilter{Comparison: &accesslogv3.ComparisonFilter{
-			Op: accesslogv3.ComparisonFilter_EQ,
-			// Envoy requires a runtime key. No runtime layer sets it.
-			Value: &corev3.RuntimeUInt32{DefaultValue: code, RuntimeKey: fmt.Sprintf("stator.status.%d", code)},
-		}},
-	}}
-}
-
-// openAIError returns the format of an error in the API of OpenAI. Texts may have Envoy's %COMMANDS%.
-func openAIError(kind, code, message string) *corev3.SubstitutionFormatString {
-	text := structpb.NewStringValue
-	return &corev3.SubstitutionFormatString{
-		Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: map[string]*structpb.Value{
-			"error": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-				"message": text(message), "type": text(kind), "param": structpb.NewNullValue(), "code": text(code),
-			}}),
-		}}},
-		ContentType: "application/json",
 	}
 }
 

@@ -1,6 +1,10 @@
 package xds
 
 import (
+	"regexp"
+	"slices"
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
@@ -10,44 +14,87 @@ import (
 	"github.com/stator-project/stator/internal/envoynames"
 )
 
-// buildRoutes builds a route for each model. Routers set a header that selects the route of every model but the
-// first. The route of the first model is the last one and matches all other requests, also those without a
-// decision.
+// buildRoutes builds the routes to the pools of models. With one model they match the paths of workers, also without a
+// decision. With several, routers set a header that selects the route, and a request without that header is refused:
+// Envoy does not read bodies, so it cannot know the model, and the worker of another one would answer as if it were
+// asked for.
 func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	var p packer
 	retry := buildRetry(&p)
 	var routes []*routev3.Route
 
-	// Routes are tried in order, so the first model, which matches everything, is at the end.
-	for i := len(s.Models) - 1; i >= 0; i-- {
-		match := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
-		if i > 0 {
-			match.Headers = []*routev3.HeaderMatcher{{
-				Name: envoynames.HeaderModel,
-				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
-					MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s.Models[i]},
-				}},
-			}}
+	if len(s.Models) == 1 {
+		for _, path := range slices.Concat(parsedPaths, s.PassPaths) {
+			routes = append(routes, buildRoute(s, path, s.Models[0], matchPath(path), retry))
 		}
-
-		routes = append(routes, &routev3.Route{
-			Name:                   s.Models[i],
-			Match:                  match,
-			Action:                 &routev3.Route_Route{Route: buildAction(s, s.Models[i], retry)},
-			RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
-			// The headers of the decision are for Envoy. Engines do not see them.
-			RequestHeadersToRemove: []string{envoynames.HeaderModel, envoynames.HeaderDestination},
-			// The client gets the id of the decision, which stator explain accepts.
-			ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
-				Header: &corev3.HeaderValue{Key: envoynames.HeaderDecision,
-					Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
-				AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-			}},
-		})
+	} else {
+		for _, model := range s.Models {
+			routes = append(routes, buildRoute(s, model, model, matchModel(model), retry))
+		}
 	}
+	routes = append(routes, undecided(s))
+
 	return &routev3.RouteConfiguration{
 		Name:         routesName,
 		VirtualHosts: []*routev3.VirtualHost{{Name: "gateway", Domains: []string{"*"}, Routes: routes}},
+	}
+}
+
+// buildRoute builds a route to the pool of a model.
+func buildRoute(s Settings, name, model string, match *routev3.RouteMatch, retry *routev3.RetryPolicy) *routev3.Route {
+	return &routev3.Route{
+		Name:                   name,
+		Match:                  match,
+		Action:                 &routev3.Route_Route{Route: buildAction(s, model, retry)},
+		RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
+		// The headers of the decision are for Envoy, and hints are for routers. Engines do not see them.
+		RequestHeadersToRemove: append([]string{envoynames.HeaderModel, envoynames.HeaderDestination}, envoynames.HintHeaders()...),
+		// The client gets the id of the decision, which stator explain accepts.
+		ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
+			Header: &corev3.HeaderValue{Key: envoynames.HeaderDecision,
+				Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
+			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
+		}},
+	}
+}
+
+// matchModel matches the requests for which a router has chosen a worker of that model. It has checked their path.
+func matchModel(model string) *routev3.RouteMatch {
+	return &routev3.RouteMatch{
+		PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"},
+		Headers: []*routev3.HeaderMatcher{{
+			Name: envoynames.HeaderModel,
+			HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_Exact{Exact: model},
+			}},
+		}},
+	}
+}
+
+// parsedPaths are the paths whose requests routers parse.
+var parsedPaths = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
+
+// matchPath matches a path of workers, with or without a slash at the end. Below a path that ends in "/*" it matches no
+// escapes, which could lead out of it. Each path has its own expression, because Envoy bounds their size.
+func matchPath(path string) *routev3.RouteMatch {
+	if path == "/*" {
+		return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+	}
+	regex := regexp.QuoteMeta(path) + "/?"
+	if prefix, below := strings.CutSuffix(path, "*"); below {
+		regex = regexp.QuoteMeta(prefix) + `[^%\\]*`
+	}
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}}
+}
+
+// undecided refuses the requests that no router decided and that Envoy may not route itself. With several models every
+// request begins with this route, because the header of the model comes with the decision, so the body must fit.
+func undecided(s Settings) *routev3.Route {
+	return &routev3.Route{
+		Name:                   "undecided",
+		Match:                  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		Action:                 &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}},
+		RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
 	}
 }
 
@@ -66,14 +113,15 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 	}
 }
 
-// buildRetry retries requests that failed before the first byte of the answer. The second and the third attempt
-// use the further addresses of the decision. After that Envoy chooses as without a decision.
+// buildRetry retries a request once that failed before the first byte of the answer, at the next address of the
+// decision. Envoy has one number for all kinds of failures. With a higher one, a prompt that makes engines crash
+// would stop as many of them.
 func buildRetry(p *packer) *routev3.RetryPolicy {
 	return &routev3.RetryPolicy{
 		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",
 		RetriableStatusCodes: []uint32{503},
 		// 503 is the answer of an engine that loads or is full. It has not begun the request.
-		NumRetries: wrapperspb.UInt32(3),
+		NumRetries: wrapperspb.UInt32(1),
 		// Short, because another worker is tried, not the same one again.
 		RetryBackOff: &routev3.RetryPolicy_RetryBackOff{BaseInterval: seconds(25e6), MaxInterval: seconds(250e6)},
 		// A retry without a further address must not choose a worker that failed before.

@@ -118,7 +118,7 @@ func (s *Server) callbacks() serverv3.Callbacks {
 			kind := shortType(r.GetTypeUrl())
 			if e := r.GetErrorDetail(); e != nil {
 				s.metrics.nacks.WithLabelValues(kind).Inc()
-				s.log.Error("envoy refused its configuration and keeps the last one", "node", r.GetNode().GetId(), "type", kind, "err",
+				s.log.Error("envoy refused its configuration and keeps the last one", "node", s.tables.node(stream), "type", kind, "err",
 					e.GetMessage())
 			}
 			return nil

@@ -110,6 +110,13 @@ func (t *tables) fill(node string) error {
 	return nil
 }
 
+// node returns the node id of a stream.
+func (t *tables) node(stream int64) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.streams[stream]
+}
+
 // count returns how many streams have a node id. mu is held.
 func (t *tables) count(node string) (n int) {
 	for _, other := range t.streams {

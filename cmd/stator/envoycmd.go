@@ -17,7 +17,9 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
 	f.StringVar(&b.NodeID, "node-id", nodeID, "`name` of the Envoy, different for each: bookings of an Envoy that dies are found by it")
-	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server")
+	f.StringVar(&b.Admin, "admin-address", "127.0.0.1:9901", "`address` of Envoy's admin server, ip:port or unix:///path")
+	f.IntVar(&b.MaxConnections, "max-connections", 10_000, "bound on the connections of clients; 0 is none")
+	f.Int64Var(&b.MaxHeapBytes, "max-heap-bytes", 0, "bound on Envoy's heap in bytes, near which it answers 503; 0 is none")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	if len(args) == 0 || args[0] != "bootstrap" {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {

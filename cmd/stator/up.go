@@ -105,6 +105,11 @@ func (u *up) prepare(ctx context.Context) error {
 	if err := listen.Check(u.cfg.Gateway.Listen, "--listen-address"); err != nil {
 		return err
 	}
+	if u.cfg.Gateway.TrustedListen != "" {
+		if err := listen.Check(u.cfg.Gateway.TrustedListen, "gateway.trustedListen"); err != nil {
+			return err
+		}
+	}
 	u.adminLn, err = listen.On(u.flags.admin, "--admin-address")
 	if err != nil {
 		return err
@@ -126,7 +131,10 @@ func (u *up) prepare(ctx context.Context) error {
 		return err
 	}
 
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: nodeID, Admin: "127.0.0.1:0", XDS: u.socket("xds")})
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{
+		NodeID: nodeID, Admin: u.socket("envoy"), XDS: u.socket("xds"),
+		MaxConnections: u.cfg.Gateway.MaxConnections, MaxHeapBytes: u.cfg.Gateway.MaxHeapBytes,
+	})
 	if err != nil {
 		return err
 	}

@@ -86,11 +86,14 @@ func checkRouters(f *cli.Flags, routers *cli.List) error {
 }
 
 func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
+	g := &cfg.Gateway
 	s := xds.Settings{
-		Listen: cfg.Gateway.Listen, ExtProc: routers, MaxBodyBytes: cfg.Gateway.MaxBodyBytes,
-		DecisionTimeout: cfg.Gateway.DecisionTimeout.Std(), IdleTimeout: cfg.Gateway.IdleTimeout.Std(),
-		AffinityHeader: cfg.Gateway.AffinityHeader,
-		HintHeaders:    cfg.Gateway.Hints == "headers",
+		Listen: g.Listen, TrustedListen: g.TrustedListen, ExtProc: routers, MaxBodyBytes: g.MaxBodyBytes,
+		PassPaths:       g.PassPaths,
+		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
+		HeadersTimeout: g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
+		AffinityHeader: g.AffinityHeader,
+		HintHeaders:    g.Hints == "headers" && g.TrustsEveryone(),
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -59,6 +59,21 @@ type Gateway struct {
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
 	// IdleTimeout ends a stream on which no byte has moved in either direction.
 	IdleTimeout Duration `yaml:"idleTimeout"`
+	// HeadersTimeout is how long the headers of a request may take to arrive. 0s is no bound.
+	HeadersTimeout Duration `yaml:"headersTimeout"`
+	// BodyTimeout is how long a request may take to arrive, its body included. 0s is no bound. A slower one is
+	// answered with 408. The time of the response does not count.
+	BodyTimeout Duration `yaml:"bodyTimeout"`
+	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed.
+	// For other Envoys see "stator envoy bootstrap --max-connections".
+	MaxConnections int `yaml:"maxConnections" reload:"restart"`
+	// MaxHeapBytes bounds the heap of an Envoy that stator up runs: near it, requests are answered with 503. 0 is
+	// no bound. Each request in flight may need maxBodyBytes. For other Envoys see "stator envoy bootstrap
+	// --max-heap-bytes".
+	MaxHeapBytes int64 `yaml:"maxHeapBytes" reload:"restart"`
+	// TrustedListen is a second IP and port for clients whose routing hints count. Only trusted clients may
+	// reach it. Without it there is none.
+	TrustedListen string `yaml:"trustedListen" default:"none" reload:"restart"`
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
 	// worker where the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`

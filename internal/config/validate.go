@@ -41,6 +41,7 @@ const (
 	minLease        = Duration(time.Second)
 	minBodyBytes    = 1 << 10
 	maxBodiesBytes  = 1 << 40
+	minHeapBytes    = 64 << 20 // an Envoy without requests has less
 	minDecision     = Duration(10 * time.Millisecond)
 	minIdle         = Duration(time.Second)
 	minWait         = Duration(10 * time.Millisecond)
@@ -114,8 +115,21 @@ func (v *validator) gateway(g *Gateway) {
 			"is %q: it must begin with a slash, and have a * only as the last of its parts, such as /v1/audio/*", p)
 	}
 
+	v.edge(g)
 	v.header(g.AffinityHeader, "gateway.affinityHeader")
 	v.trust(g)
+}
+
+// edge checks the bounds on clients' connections.
+func (v *validator) edge(g *Gateway) {
+	_, err := netip.ParseAddrPort(g.TrustedListen)
+	v.is(err == nil || g.TrustedListen == "", "gateway.trustedListen",
+		"is %q: use an IP and a port, such as 127.0.0.1:8090", g.TrustedListen)
+	v.is(g.TrustedListen == "" || g.TrustedListen != g.Listen, "gateway.trustedListen", "must differ from gateway.listen")
+	v.is(g.HeadersTimeout >= 0, "gateway.headersTimeout", "must not be negative")
+	v.is(g.BodyTimeout >= 0, "gateway.bodyTimeout", "must not be negative")
+	v.is(g.MaxConnections >= 1, "gateway.maxConnections", "must be at least 1")
+	v.is(g.MaxHeapBytes == 0 || g.MaxHeapBytes >= minHeapBytes, "gateway.maxHeapBytes", "must be 0, or at least %d", minHeapBytes)
 }
 
 // trust checks whose hints count.

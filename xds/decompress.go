@@ -1,0 +1,37 @@
+package xds
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	brotliv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/brotli/decompressor/v3"
+	gzipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/gzip/decompressor/v3"
+	zstdv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/zstd/decompressor/v3"
+	decompressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/decompressor/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// buildDecompressors builds the filters that decompress the bodies of requests. Responses pass as they are.
+func buildDecompressors(p *packer) []*hcmv3.HttpFilter {
+	build := func(coding string, library proto.Message) *hcmv3.HttpFilter {
+		return filter("stator.decompressor."+coding, p.any(&decompressorv3.Decompressor{
+			DecompressorLibrary: &corev3.TypedExtensionConfig{Name: coding, TypedConfig: p.any(library)},
+			RequestDirectionConfig: &decompressorv3.Decompressor_RequestDirectionConfig{
+				// Clients are not told to expect compressed responses: engines do not compress.
+				AdvertiseAcceptEncoding: wrapperspb.Bool(false),
+				// Cache-Control: no-transform is a header for responses of origins. An engine needs a plain body.
+				CommonConfig: &decompressorv3.Decompressor_CommonDirectionConfig{IgnoreNoTransformHeader: true},
+			},
+			ResponseDirectionConfig: &decompressorv3.Decompressor_ResponseDirectionConfig{
+				CommonConfig: &decompressorv3.Decompressor_CommonDirectionConfig{Enabled: &corev3.RuntimeFeatureFlag{
+					DefaultValue: wrapperspb.Bool(false), RuntimeKey: "stator.decompress_responses",
+				}},
+			},
+		}))
+	}
+	return []*hcmv3.HttpFilter{
+		build("gzip", &gzipv3.Gzip{}),
+		build("br", &brotliv3.Brotli{}),
+		build("zstd", &zstdv3.Zstd{}),
+	}
+}
