@@ -23,6 +23,9 @@ const (
 	listenerName   = "gateway"
 	trustedName    = "trusted"
 	routesName     = "gateway"
+
+	// noCluster is the name of a cluster that does not exist. Requests that are sent there are refused.
+	noCluster = "stator-undecided"
 )
 
 // Settings are the inputs of Build besides the fleet. They change with the configuration file.
@@ -51,7 +54,7 @@ type Settings struct {
 	HintHeaders bool
 }
 
-// Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of
+// Resources is one consistent configuration: every name that it refers to is part of it, apart from noCluster. The listeners are those of
 // an Envoy without a node id.
 type Resources struct {
 	Listeners []*listenerv3.Listener

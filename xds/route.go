@@ -91,9 +91,15 @@ func matchPath(path string) *routev3.RouteMatch {
 // request begins with this route, because the header of the model comes with the decision, so the body must fit.
 func undecided(s Settings) *routev3.Route {
 	return &routev3.Route{
-		Name:                   "undecided",
-		Match:                  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Action:                 &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}},
+		Name:  "undecided",
+		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		// A direct response would be simpler, but Envoy ignores the bound of the body there and uses that of the
+		// connection.
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier:            &routev3.RouteAction_Cluster{Cluster: noCluster},
+			ClusterNotFoundResponseCode: routev3.RouteAction_SERVICE_UNAVAILABLE,
+			IdleTimeout:                 seconds(s.IdleTimeout),
+		}},
 		RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
 	}
 }

@@ -1,0 +1,334 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stator-project/stator/envoy"
+)
+
+// backend is a worker of a test: an HTTP server that records what reaches it.
+type backend struct {
+	*http.Server
+	address string
+
+	mu       sync.Mutex
+	requests []received // guarded by mu
+}
+
+// received is a request as a worker gets it.
+type received struct {
+	path   string
+	header http.Header
+	body   string
+}
+
+// startBackend starts a worker. answer, if it is not nil, answers instead of an empty chat.
+func startBackend(t *testing.T, answer func(b *backend, w http.ResponseWriter, body string)) *backend {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &backend{address: ln.Addr().String()}
+	b.Server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		b.mu.Lock()
+		b.requests = append(b.requests, received{r.URL.Path, r.Header, string(body)})
+		b.mu.Unlock()
+		if answer != nil {
+			answer(b, w, string(body))
+			return
+		}
+		_, _ = fmt.Fprint(w, `{"choices":[]}`)
+	})}
+	go func() { _ = b.Serve(ln) }()
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func (b *backend) got() []received {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.requests)
+}
+
+// edge is an Envoy with workers of the file, and with a router unless it is left out.
+type edge struct {
+	*gateway
+	process *envoy.Process
+	trusted *gateway // the listener for trusted clients
+}
+
+// startEdge starts a control plane for that gateway and those models, a router if withRouter, and Envoy. models is
+// YAML.
+func startEdge(t *testing.T, withRouter bool, settings, models string) *edge {
+	t.Helper()
+	listen, trusted, extprocAt, xdsAt := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
+	file := configFile(t, fmt.Sprintf("gateway: {listen: %q, trustedListen: %q, %s}\nmodels: [%s]\n", listen, trusted, settings, models))
+	e := &edge{
+		gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)},
+		trusted: &gateway{t: t, url: "http://" + trusted},
+	}
+	if withRouter {
+		start(t, "extproc", "--config", file, "--listen-address", extprocAt, "--admin-address", e.admin)
+		eventually(t, "the router is ready", func() error {
+			_, err := get("http://" + e.admin + "/readyz")
+			return err
+		})
+	}
+	start(t, "xds", "--config", file, "--listen-address", xdsAt, "--extproc-address", extprocAt, "--admin-address", "127.0.0.1:0")
+
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", xdsAt).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.process, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.process.Stop(context.Background()) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := e.process.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Envoy has its routes", func() error {
+		r, err := e.send(t.Context(), http.MethodOptions, "/v1/chat/completions", nil)
+		if err == nil && r.status == http.StatusNotFound {
+			err = errNotYet
+		}
+		return err
+	})
+	return e
+}
+
+// settledAsPicked waits until the requests of startEdge have ended, and returns how many were served as picked.
+func (e *edge) settledAsPicked() int {
+	e.t.Helper()
+	eventually(e.t, "the first requests have ended", func() error {
+		if e.served("as_picked")+e.served("retried") == 0 || e.metric("stator_accesslog_streams") == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	e.assertNothingBooked()
+	return e.served("as_picked")
+}
+
+// simModel returns a model of the file with these workers.
+func simModel(name string, workers ...*backend) string {
+	var list []string
+	for i, w := range workers {
+		list = append(list, fmt.Sprintf(`{name: %s-%d, address: "%s"}`, name, i, w.address))
+	}
+	return fmt.Sprintf(`{name: %s, path: "builtin:sim", workers: [%s]}`, name, strings.Join(list, ", "))
+}
+
+// ask sends a chat to a model.
+func (e *edge) ask(model, text string, headers ...string) reply {
+	e.t.Helper()
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, text)
+	r, err := e.send(e.t.Context(), http.MethodPost, chatPath, []byte(body), headers...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return r
+}
+
+// TestUndecidedRequestsOfSeveralModels: without a router Envoy does not know the model of a request, so no worker gets
+// it: another model's would answer as if it were asked for.
+func TestUndecidedRequestsOfSeveralModels(t *testing.T) {
+	a, b := startBackend(t, nil), startBackend(t, nil)
+	e := startEdge(t, false, "decisionTimeout: 500ms", simModel("a", a)+", "+simModel("b", b))
+	for _, model := range []string{"a", "b"} {
+		r := e.ask(model, "hello")
+		if r.status != 503 || r.error.Code != "no_decision" || r.header.Get("retry-after") == "" {
+			t.Errorf("model %s: status %d, retry-after %q: %s", model, r.status, r.header.Get("retry-after"), r.body)
+		}
+	}
+	for name, w := range map[string]*backend{"a": a, "b": b} {
+		for _, r := range w.got() {
+			t.Errorf("worker %s got a request to %s", name, r.path)
+		}
+	}
+}
+
+// TestDecidedRequestsOfSeveralModels: each model's requests reach its workers, with bodies that are larger than a
+// connection's buffer, and paths that are not parsed go to a worker, too.
+func TestDecidedRequestsOfSeveralModels(t *testing.T) {
+	a, b := startBackend(t, nil), startBackend(t, nil)
+	e := startEdge(t, true, "", simModel("a", a)+", "+simModel("b", b))
+	text := strings.Repeat("All work and no play. ", 10_000)
+	for model, w := range map[string]*backend{"a": a, "b": b} {
+		before := len(w.got())
+		r := e.ask(model, text)
+		got := w.got()
+		if r.status != 200 || len(got) != before+1 || !strings.Contains(got[before].body, text) {
+			t.Errorf("model %s: status %d, %d requests: %.300s", model, r.status, len(got)-before, r.body)
+		}
+	}
+}
+
+// TestControlPathsWithoutRouter: while no router decides, Envoy routes by itself the paths that routers let pass, and
+// no others: engines have paths that change or stop them.
+func TestControlPathsWithoutRouter(t *testing.T) {
+	w := startBackend(t, nil)
+	e := startEdge(t, false, "decisionTimeout: 500ms", simModel("sim", w))
+	before := len(w.got())
+	for path, want := range map[string]int{
+		"/v1/chat/completions": 200, "/v1/completions/": 200, "/v1/embeddings?x=1": 200, "/v1/rerank": 200,
+		"/reset_prefix_cache": 503, "/v1/rerank/../load_lora_adapter": 503, "/v1/chat/completions/x": 503, "/metrics": 503,
+	} {
+		r, err := e.send(t.Context(), http.MethodPost, path, []byte(`{}`))
+		if err != nil || r.status != want {
+			t.Errorf("%s: status %d, want %d, %v: %s", path, r.status, want, err, r.body)
+		}
+	}
+	if n := len(w.got()) - before; n != 4 {
+		t.Errorf("%d requests reached the worker", n)
+	}
+}
+
+// crash ends a worker as its process would: connections are reset, and its port is closed.
+func crash(b *backend, w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = conn.Close()
+	}
+	_ = b.Close()
+}
+
+// TestDeadlyPromptStopsTwoWorkers: a prompt that makes engines crash is tried twice, not at every worker.
+func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
+	var mu sync.Mutex
+	stopped := 0
+	var workers []*backend
+	for range 5 {
+		workers = append(workers, startBackend(t, func(b *backend, w http.ResponseWriter, body string) {
+			if strings.Contains(body, "die") {
+				mu.Lock()
+				stopped++
+				mu.Unlock()
+				crash(b, w)
+			}
+		}))
+	}
+	e := startEdge(t, true, "", simModel("sim", workers...))
+	r := e.ask("sim", "die")
+	if r.status != 503 || r.error.Code != "no_worker" || r.header.Get("retry-after") == "" {
+		t.Errorf("status %d: %s", r.status, r.body)
+	}
+	if stopped != 2 {
+		t.Errorf("%d workers were stopped", stopped)
+	}
+	eventually(t, "the request counts as failed", func() error {
+		if n := e.served("failed"); n != 1 {
+			return fmt.Errorf("%d failed, %d retried", n, e.served("retried"))
+		}
+		return nil
+	})
+	e.assertNothingBooked()
+}
+
+// TestOutcomesOfBadAnswers: an answer that is an error of the server, or is cut off, is no success. A client's own
+// mistake is none of the worker's.
+func TestOutcomesOfBadAnswers(t *testing.T) {
+	w := startBackend(t, func(_ *backend, w http.ResponseWriter, body string) {
+		switch {
+		case strings.Contains(body, "break"):
+			w.WriteHeader(http.StatusInternalServerError)
+		case strings.Contains(body, "cut"):
+			w.Header().Set("content-length", "1000")
+			_, _ = fmt.Fprint(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		case strings.Contains(body, "refuse"):
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	})
+	e := startEdge(t, true, "", simModel("sim", w))
+	before := e.settledAsPicked()
+	for _, text := range []string{"break", "cut", "refuse", "be good"} {
+		body := fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":%q}]}`, text)
+		_, _ = e.send(t.Context(), http.MethodPost, chatPath, []byte(body))
+	}
+	eventually(t, "two requests failed and two did not", func() error {
+		if failed, good := e.served("failed"), e.served("as_picked")-before; failed != 2 || good != 2 {
+			return fmt.Errorf("%d failed, %d as picked, %d retried", failed, good, e.served("retried"))
+		}
+		return nil
+	})
+}
+
+// TestClosedPortIsRetriedElsewhere: a worker that is listed and does not run costs a retry and no request.
+func TestClosedPortIsRetriedElsewhere(t *testing.T) {
+	gone := startBackend(t, nil)
+	_ = gone.Close()
+	alive := startBackend(t, nil)
+	e := startEdge(t, true, "", simModel("sim", gone, alive))
+	before := e.settledAsPicked() + e.served("retried")
+	for i := range 20 {
+		if r := e.ask("sim", fmt.Sprintf("Question %d has its own answer.", i)); r.status != 200 {
+			t.Errorf("request %d: status %d: %s", i, r.status, r.body)
+		}
+	}
+	eventually(t, "the requests are counted", func() error {
+		if n := e.served("retried") + e.served("as_picked") - before; n != 20 || e.served("retried") == 0 {
+			return fmt.Errorf("%d as picked or retried, %d retried", n, e.served("retried"))
+		}
+		return nil
+	})
+	e.assertNothingBooked()
+}
+
+// TestHeadersOfClients: headers with which a client could pretend to be a router do not reach routers or workers. Hints
+// count on the listener for trusted clients, and do not reach workers.
+func TestHeadersOfClients(t *testing.T) {
+	a, b := startBackend(t, nil), startBackend(t, nil)
+	e := startEdge(t, true, "hints: headers", simModel("sim", a, b))
+	forged := []string{
+		"x-stator-worker", "sim-1", "x-stator-model", "x", "x-stator-anything", "x", "x-stator-decision", "x", "x-stator-trusted", "true",
+		"x-data-parallel-rank", "7", "x-gateway-destination-endpoint", "127.0.0.1:1", "x-gateway-destination-more", "x", "x-kept", "yes",
+	}
+	trusted := &edge{gateway: e.trusted}
+	for i := range 8 {
+		for _, c := range []*edge{e, trusted} {
+			if r := c.ask("sim", fmt.Sprintf("Question %d", i), forged...); r.status != 200 {
+				t.Errorf("status %d: %s", r.status, r.body)
+			}
+		}
+	}
+
+	onA, onB := a.got(), b.got()
+	if len(onA) == 0 || len(onB) < 8 {
+		t.Errorf("%d and %d requests: the hint of trusted clients counts, and that of others does not", len(onA), len(onB))
+	}
+	for _, r := range append(onA, onB...) {
+		if r.path == chatPath && r.body != "" && r.header.Get("x-kept") == "" {
+			t.Errorf("an ordinary header is lost: %v", r.header)
+		}
+		for name := range r.header {
+			name = strings.ToLower(name)
+			unknown := strings.HasPrefix(name, "x-stator-") && name != "x-stator-anything"
+			if unknown || strings.HasPrefix(name, "x-gateway-") || name == "x-data-parallel-rank" {
+				t.Errorf("a worker got the header %s", name)
+			}
+		}
+	}
+}
