@@ -1,8 +1,10 @@
 package prompt
 
 import (
+	"errors"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/prompt/chattemplate"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -17,6 +19,7 @@ import (
 // The value is valid until p is used again, because it is made of p's buffers.
 func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemplate.Value, error) {
 	parts := t.WantsParts()
+	most := maxArgumentValues
 	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
 
 	for i := range req.Messages {
@@ -29,7 +32,7 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 			return content, err
 		}
 		d.Set("content", content)
-		if err := addOptionalMembers(d, m, i); err != nil {
+		if err := addOptionalMembers(d, m, i, &most); err != nil {
 			return content, err
 		}
 		p.items[i] = chattemplate.DictValue(d)
@@ -52,6 +55,10 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 	return chattemplate.ListValue(p.items), nil
 }
 
+// maxArgumentValues bounds the values and keys in the arguments of all tool calls of a chat. The parser of
+// requests cannot count them, because clients send arguments as strings.
+const maxArgumentValues = 1 << 17
+
 // grow returns a slice of length n. It reuses the memory of s where its capacity is enough.
 func grow[T any](s []T, n int) []T {
 	if cap(s) < n {
@@ -61,12 +68,12 @@ func grow[T any](s []T, n int) []T {
 }
 
 // addOptionalMembers adds the members of a message other than role and content to d. I is the message's
-// index, for errors.
-func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int) error {
+// index, for errors. The values in arguments of tool calls are deducted from *most.
+func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, most *int) error {
 	switch m.Role {
 	case "assistant":
 		if m.ToolCalls != nil {
-			calls, err := toolCallsValue(m.ToolCalls, i)
+			calls, err := toolCallsValue(m.ToolCalls, i, most)
 			if err != nil {
 				return err
 			}
@@ -302,8 +309,8 @@ func appendContinueTag(content chattemplate.Value) (_ chattemplate.Value, text s
 
 // toolCallsValue returns the tool calls of message i for templates. Clients send arguments as JSON text,
 // but templates need dicts. Arguments that are not a JSON object become an empty dict: a model wrote them,
-// and its mistake must not make the conversation unusable.
-func toolCallsValue(raw []byte, i int) (chattemplate.Value, error) {
+// and its mistake must not make the conversation unusable. The values of arguments are deducted from *most.
+func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 	param := "messages[" + strconv.Itoa(i) + "].tool_calls"
 	calls, err := decodeJSON(param, raw)
 	if err != nil {
@@ -324,7 +331,11 @@ func toolCallsValue(raw []byte, i int) (chattemplate.Value, error) {
 		}
 		function := withKeysFirst(fn.Dict(), "arguments", "name")
 		text, _ := function.Get("arguments")
-		args, err := chattemplate.FromPythonJSON([]byte(text.Text()))
+		args, err := chattemplate.FromPythonJSON(unsafe.Slice(unsafe.StringData(text.Text()), len(text.Text())), most)
+		if errors.Is(err, chattemplate.ErrTooManyValues) {
+			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': the arguments of all tool calls together hold more than %d "+
+				"values and keys. Send fewer.", param, maxArgumentValues)
+		}
 		if err != nil || args.Kind() != chattemplate.DictKind {
 			args = chattemplate.DictValue(&chattemplate.Dict{})
 		}

@@ -201,8 +201,14 @@ func appendJSONString(dst []byte, s string, ascii bool) []byte {
 // key keeps its first position and gets its last value. Whole numbers become ints of any size.
 func FromJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src}) }
 
-// FromPythonJSON is [FromJSON] for Python's dialect, which also has NaN, Infinity and -Infinity.
-func FromPythonJSON(src []byte) (Value, error) { return fromJSON(jsonParser{src: src, python: true}) }
+// FromPythonJSON is [FromJSON] for Python's dialect, which also has NaN, Infinity and -Infinity. Values and
+// keys that it reads are deducted from *most. Where more are needed it returns [ErrTooManyValues].
+func FromPythonJSON(src []byte, most *int) (Value, error) {
+	return fromJSON(jsonParser{src: src, python: true, most: most})
+}
+
+// ErrTooManyValues is the error for JSON with more values than the caller accepts.
+var ErrTooManyValues = errors.New("parse JSON: too many values")
 
 // fromJSON reads one value and checks that only white space follows.
 func fromJSON(p jsonParser) (Value, error) {
@@ -226,6 +232,19 @@ type jsonParser struct {
 	err    error
 	// python accepts NaN, Infinity and -Infinity.
 	python bool
+	// most is the number of values that may still be read; nil is no bound.
+	most *int
+}
+
+// countValue deducts a value or a key from p.most. It fails where none is left.
+func (p *jsonParser) countValue() {
+	if p.most == nil {
+		return
+	}
+	*p.most--
+	if *p.most < 0 {
+		p.failWith(ErrTooManyValues)
+	}
 }
 
 // notFinite reads NaN, Infinity or -Infinity, which only Python's dialect has.
@@ -241,8 +260,13 @@ func (p *jsonParser) notFinite() Value {
 
 // fail records the position of the first error and moves to the end.
 func (p *jsonParser) fail() Value {
+	return p.failWith(fmt.Errorf("parse JSON: unexpected input at byte %d", p.offset))
+}
+
+// failWith records the first error and moves to the end.
+func (p *jsonParser) failWith(err error) Value {
 	if p.err == nil {
-		p.err = fmt.Errorf("parse JSON: unexpected input at byte %d", p.offset)
+		p.err = err
 	}
 	p.offset = len(p.src)
 	return undefined
@@ -263,6 +287,7 @@ func (p *jsonParser) value(depth int) Value {
 	if depth > maxNesting {
 		return p.fail()
 	}
+	p.countValue()
 	switch c := p.skipSpace(); {
 	case p.python && (c == 'N' || c == 'I' || c == '-' && p.offset+1 < len(p.src) && p.src[p.offset+1] == 'I'):
 		return p.notFinite()
@@ -305,6 +330,7 @@ func (p *jsonParser) object(depth int) Value {
 		case !first:
 			return p.fail()
 		}
+		p.countValue()
 		key := p.string()
 		if p.skipSpace() != ':' {
 			return p.fail()
@@ -404,7 +430,7 @@ func (p *jsonParser) number() Value {
 		return IntValue(int(i))
 	}
 	if len(s) > maxDigits {
-		return p.fail()
+		return p.failWith(fmt.Errorf("parse JSON: the integer at byte %d has more than %d digits, which Python refuses", start, maxDigits))
 	}
 
 	i, _ := new(big.Int).SetString(s, 10)

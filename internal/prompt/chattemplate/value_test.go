@@ -10,7 +10,7 @@ import (
 
 // TestFromPythonJSONReadsWhatPythonWrites reads NaN and Infinity, which json.dumps writes although JSON lacks them.
 func TestFromPythonJSONReadsWhatPythonWrites(t *testing.T) {
-	v, err := FromPythonJSON([]byte(`{"a": NaN, "b": [Infinity, -Infinity], "c": "text", "d": null}`))
+	v, err := FromPythonJSON([]byte(`{"a": NaN, "b": [Infinity, -Infinity], "c": "text", "d": null}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestJSONErrors(t *testing.T) {
 		}
 	}
 	for _, src := range []string{`Nope`, `Inf`, `-I`, string(deep)} {
-		if _, err := FromPythonJSON([]byte(src)); err == nil {
+		if _, err := FromPythonJSON([]byte(src), nil); err == nil {
 			t.Errorf("FromPythonJSON accepted %.40q", src)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/envoynames"
@@ -125,22 +126,25 @@ var hints = []hint{
 	{path: "nvext.routing_constraints.preferred_taints", kind: weightsHint},
 }
 
-// hintByPath and hintByHeader index the table hints. They never change.
-var hintByPath, hintByHeader = indexHints()
+// hintByMember and hintByHeader index the table hints. They never change.
+var hintByMember, hintByHeader = indexHints()
+
+// member is a member of the object at a path.
+type member struct{ group, name string }
 
 // indexHints builds the two indexes of the table hints.
-func indexHints() (byPath, byHeader map[string]*hint) {
-	byPath, byHeader = map[string]*hint{}, map[string]*hint{}
+func indexHints() (byMember map[member]*hint, byHeader map[string]*hint) {
+	byMember, byHeader = map[member]*hint{}, map[string]*hint{}
 	for i := range hints {
 		k := &hints[i]
-		if k.path != "" {
-			byPath[k.path] = k
+		if dot := strings.LastIndexByte(k.path, '.'); dot >= 0 {
+			byMember[member{k.path[:dot], k.path[dot+1:]}] = k
 		}
 		if k.header != "" {
 			byHeader[k.header] = k
 		}
 	}
-	return byPath, byHeader
+	return byMember, byHeader
 }
 
 // raisePriority sets the priority to a number of seconds, unless it is higher already. Dynamo has two members

@@ -12,14 +12,15 @@ func (p *parser) messages(param string) {
 		p.skip()
 		return
 	}
-	p.req.Messages = nil
+	p.req.Messages = p.req.Messages[:0]
 	p.hasMessages = false
 	if !p.expectKind(param, arrayValue, "an array of objects") {
 		return
 	}
 	p.hasMessages = true
 	p.array(func(i int) {
-		if i >= p.lim.Messages {
+		p.messageCount++
+		if p.messageCount > p.lim.Messages {
 			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Messages)+" messages")
 			return
 		}
@@ -42,7 +43,6 @@ func (p *parser) message(i int, m *Message) {
 		return
 	}
 
-	start := p.at
 	var seen memberFacts
 	p.object(func(key string) {
 		switch key {
@@ -68,7 +68,6 @@ func (p *parser) message(i int, m *Message) {
 		return
 	}
 
-	m.Raw = p.src[start:p.at]
 	if m.Has&ReasoningMember == 0 && seen.hasReasoningContent {
 		m.Has |= ReasoningMember
 		m.Reasoning = seen.reasoningContent
@@ -166,7 +165,7 @@ func (p *parser) developerTools() []byte {
 		p.skip()
 		return nil
 	}
-	return p.skip()
+	return p.skipCounted("messages")
 }
 
 // stringMember reads a string field of message i. The path of the field is built only for an error, because
@@ -193,8 +192,9 @@ func (p *parser) content(i int, m *Message) {
 	case arrayValue:
 		m.Kind, m.Parts = PartsContent, []Part{}
 		p.array(func(j int) {
-			if j >= p.lim.Parts {
-				p.failInvalid(p.messagePath(i, ".content"), "holds more than "+strconv.Itoa(p.lim.Parts)+" parts")
+			p.partCount++
+			if p.partCount > p.lim.Parts {
+				p.failInvalid("messages", "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
 				return
 			}
 			m.Parts = append(m.Parts, p.part(i, j))
@@ -226,7 +226,7 @@ func (p *parser) toolCalls(i int, m *Message) {
 			p.err = wrongType(p.messagePath(i, ".tool_calls["+strconv.Itoa(j)+"]"), "an object", k)
 			return
 		}
-		p.skip()
+		p.skipCounted("messages")
 	})
 	if p.err == nil {
 		m.ToolCalls = p.src[start:p.at]
@@ -288,10 +288,10 @@ func (p *parser) part(i, j int) Part {
 			extra = extra || !partFields[key]
 			uuid = uuid || key == "uuid" && p.peek() != nullValue
 			if _, known := partTypes[key]; known {
-				media = p.skip()
+				media = p.skipCounted("messages")
 				return
 			}
-			p.skip()
+			p.skipCounted("messages")
 		}
 	})
 

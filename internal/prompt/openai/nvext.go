@@ -2,12 +2,15 @@ package openai
 
 import "strconv"
 
-// nvextGroups maps the members of nvext that hold hints to their paths.
+// nvextGroups are the members of nvext that hold hints, with their paths.
 var nvextGroups = map[string]string{
 	"router":              "nvext.router",
 	"agent_hints":         "nvext.agent_hints",
 	"routing_constraints": "nvext.routing_constraints",
 }
+
+// maxHintElements bounds the elements of all lists and objects of hints, repeated members included.
+const maxHintElements = 1024
 
 // nvext reads the routing hints of the body. Members that are no hints are skipped.
 func (p *parser) nvext(key string) {
@@ -15,7 +18,8 @@ func (p *parser) nvext(key string) {
 	if !p.expectKind(key, objectValue, "an object") {
 		return
 	}
-	h := &Hints{Rank: -1}
+	h := &p.req.memory.hints
+	*h = Hints{Rank: -1}
 	p.req.Hints = h
 	p.object(func(key string) {
 		group, ok := nvextGroups[key]
@@ -23,20 +27,19 @@ func (p *parser) nvext(key string) {
 		case !ok:
 			p.skip()
 		case p.expectKind(group, objectValue, "an object"):
-			p.object(func(key string) { p.hint(h, group+"."+key) })
+			p.object(func(key string) { p.hint(h, hintByMember[member{group, key}]) })
 		}
 	})
 }
 
-// hint reads one member of a group. A null leaves the hint as it is.
-func (p *parser) hint(h *Hints, path string) {
-	k := hintByPath[path]
+// hint reads the value of hint k, which is nil for a member that is no hint. A null leaves the hint as it is.
+func (p *parser) hint(h *Hints, k *hint) {
 	if k == nil {
 		p.skip()
 		return
 	}
 
-	must := ""
+	path, must := k.path, ""
 	switch k.kind {
 	case textHint:
 		if p.expectKind(path, stringValue, "a string") {
@@ -70,6 +73,7 @@ func (p *parser) requiredTaints(path string) (list []string) {
 		return nil
 	}
 	p.array(func(i int) {
+		p.countHintElement(path)
 		if s := p.stringOrNull(path + "[" + strconv.Itoa(i) + "]"); p.checkTaint(path, s, i) {
 			list = append(list, s)
 		}
@@ -83,6 +87,7 @@ func (p *parser) preferredTaints(path string) (list []Preference) {
 		return nil
 	}
 	p.object(func(name string) {
+		p.countHintElement(path)
 		weight, ok := p.decimal(path + "." + name)
 		if !p.checkTaint(path, name, len(list)) || !ok {
 			return
@@ -100,6 +105,14 @@ func (p *parser) preferredTaints(path string) (list []Preference) {
 		list = append(list, Preference{name, weight})
 	})
 	return list
+}
+
+// countHintElement counts one more element of a list or object of hints.
+func (p *parser) countHintElement(path string) {
+	p.hintCount++
+	if p.hintCount > maxHintElements {
+		p.failInvalid(path, "exceeds "+strconv.Itoa(maxHintElements)+" elements in all hints")
+	}
 }
 
 // checkTaint reports whether the taint at a position of its list is valid. It records an error otherwise.
@@ -120,6 +133,7 @@ func (p *parser) workers(path string) (list []string) {
 		return nil
 	}
 	p.array(func(i int) {
+		p.countHintElement(path)
 		if i >= maxWorkers {
 			p.failInvalid(path, "must have at most "+strconv.Itoa(maxWorkers)+" names")
 			return

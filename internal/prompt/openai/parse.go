@@ -14,7 +14,7 @@ func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 	if !utf8.Valid(body) {
 		return nil, malformed(firstInvalidByte(body), "invalid UTF-8")
 	}
-	p := parser{scanner: scanner{src: body, depth: lim.Depth}, lim: lim}
+	p := parser{scanner: scanner{src: body, depth: lim.Depth, maxValues: lim.Values}, lim: lim}
 	p.req = &Request{Endpoint: ep, N: 1, AddGenerationPrompt: true, AddSpecialTokens: ep != Chat}
 	if k := p.peek(); p.err == nil && k != objectValue {
 		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.withArticle())
@@ -57,8 +57,9 @@ type parser struct {
 	hasMessages, hasPrompt         bool
 	// hasToolChoice is set unless tool_choice is absent, null or "none".
 	hasToolChoice bool
-	// tokenCount is the number of token ids read so far.
-	tokenCount int
+	// These count what was read so far, for the limits. Elements of a repeated key count each time, because
+	// each costs memory.
+	messageCount, partCount, promptCount, tokenCount, hintCount int
 }
 
 // field reads the value of one top-level key. It skips keys that change neither the prompt nor the route.
@@ -221,7 +222,7 @@ func (p *parser) rawOrNull(param string, k kind) []byte {
 	if !p.expectKind(param, k, k.withArticle()) {
 		return nil
 	}
-	return p.skip()
+	return p.skipCounted(param)
 }
 
 // integer reads a whole number, which may also be written as 5.0 or 5e0. ok is false for null or an error.

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 )
@@ -12,15 +13,14 @@ func (p *parser) prompts(param string, ep Endpoint) {
 		p.skip()
 		return
 	}
-	p.req.Prompts = nil
+	p.req.Prompts = p.req.Prompts[:0]
 	p.hasPrompt = false
-	p.tokenCount = 0
 	switch k := p.peek(); k {
 	case nullValue:
 		p.expectWord("null")
 		return
 	case stringValue:
-		p.req.Prompts = []Prompt{{Text: p.string()}}
+		p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
 	case arrayValue:
 		p.promptList(param)
 	case badValue:
@@ -47,10 +47,10 @@ func (p *parser) promptList(param string) {
 		case k != first:
 			p.err = wrongType(param+"["+strconv.Itoa(i)+"]", first.withArticle()+" like the first element", k)
 		case k == numberValue && i == 0:
-			p.req.Prompts = []Prompt{{Tokens: p.appendToken(param, nil)}}
+			p.req.Prompts = append(p.req.Prompts, Prompt{Tokens: p.appendToken(param, p.newTokens())})
 		case k == numberValue:
 			p.req.Prompts[0].Tokens = p.appendToken(param, p.req.Prompts[0].Tokens)
-		case i >= p.lim.Prompts:
+		case p.countPrompt() > p.lim.Prompts:
 			p.failInvalid(param, "holds more than "+strconv.Itoa(p.lim.Prompts)+" prompts")
 		case k == stringValue:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
@@ -66,9 +66,25 @@ func (p *parser) promptList(param string) {
 	}
 }
 
+// countPrompt counts one more prompt and returns the number so far.
+func (p *parser) countPrompt() int {
+	p.promptCount++
+	return p.promptCount
+}
+
+// newTokens returns an empty list with room for the token ids up to the next closing bracket, so that it
+// need not grow.
+func (p *parser) newTokens() []uint32 {
+	rest := p.src[p.at:]
+	if end := bytes.IndexByte(rest, ']'); end >= 0 {
+		rest = rest[:end]
+	}
+	return make([]uint32, 0, min(bytes.Count(rest, []byte{','})+1, p.lim.Tokens))
+}
+
 // tokenList reads prompt i as a list of token ids.
 func (p *parser) tokenList(param string, i int) []uint32 {
-	tokens := []uint32{}
+	tokens := p.newTokens()
 	p.array(func(int) { tokens = p.appendToken(param, tokens) })
 	if p.err == nil && len(tokens) == 0 {
 		p.failInvalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")

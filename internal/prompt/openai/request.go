@@ -62,6 +62,13 @@ type Request struct {
 	Priority                   int
 	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
+
+	memory memory
+}
+
+// memory is what a request keeps from one ParseInto to the next.
+type memory struct {
+	hints Hints
 }
 
 // Prompt is one prompt of a completion or embedding request: text, or token ids.
@@ -96,8 +103,6 @@ type Message struct {
 	// ToolCalls is the raw JSON array of tool_calls, and Tools that of a developer's tools; nil
 	// if absent or null.
 	ToolCalls, Tools []byte
-	// Raw is the message's own JSON object.
-	Raw []byte
 }
 
 // Members is a set of optional members that a message has.
@@ -145,13 +150,17 @@ type Part struct {
 	loose bool
 }
 
-// Limits bound what a request may hold. The zero value of a field means its default.
+// Limits bound what a request may hold. The zero value of a field means its default. The defaults bound the
+// memory of a request to about twice its body and 20 MiB.
 type Limits struct {
 	// Depth is how deep arrays and objects may nest; default 128.
 	Depth int
-	// Messages bounds messages, default 16,384; Prompts bounds prompts, default 16,384; Parts
-	// bounds parts per message, default 4,096; Tokens bounds token ids, default 4 million.
-	Messages, Prompts, Parts, Tokens int
+	// Messages bounds messages, default 16,384. Parts bounds the parts of all messages together, default
+	// 16,384. Prompts bounds prompts, default 16,384. Tokens bounds token ids, default 4 million.
+	Messages, Parts, Prompts, Tokens int
+	// Values bounds the JSON values and keys that templates may read, in tools, tool calls, documents,
+	// template arguments and parts together; default 131,072.
+	Values int
 }
 
 // withDefaults replaces zero fields by their defaults.
@@ -159,7 +168,7 @@ func (l Limits) withDefaults() Limits {
 	for _, f := range []struct {
 		field *int
 		value int
-	}{{&l.Depth, 128}, {&l.Messages, 1 << 14}, {&l.Prompts, 1 << 14}, {&l.Parts, 1 << 12}, {&l.Tokens, 4 << 20}} {
+	}{{&l.Depth, 128}, {&l.Messages, 1 << 14}, {&l.Parts, 1 << 14}, {&l.Prompts, 1 << 14}, {&l.Tokens, 4 << 20}, {&l.Values, 1 << 17}} {
 		if *f.field <= 0 {
 			*f.field = f.value
 		}

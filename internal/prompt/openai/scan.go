@@ -13,6 +13,9 @@ type scanner struct {
 	// depth is the number of levels to which arrays and objects may still nest.
 	depth int
 	err   *Error
+	// counted names the field whose values skip counts in values, up to maxValues; empty counts none.
+	counted           string
+	values, maxValues int
 	// arena holds decoded strings. Results alias it, so that it is never reallocated: a full arena is
 	// replaced by a new one.
 	arena []byte
@@ -185,10 +188,11 @@ func (s *scanner) nextElement(end byte) bool {
 func (s *scanner) skip() []byte {
 	k := s.peek()
 	start := s.at
+	s.countValue()
 	switch k {
 	case objectValue:
 		// Keys of skipped objects are not decoded. A lone surrogate in such a key is therefore no error.
-		s.membersOf(func() string { s.rawString(); return "" }, func(string) { s.skip() })
+		s.membersOf(func() string { s.rawString(); return "" }, func(string) { s.countValue(); s.skip() })
 	case arrayValue:
 		s.array(func(int) { s.skip() })
 	case stringValue:
@@ -204,6 +208,27 @@ func (s *scanner) skip() []byte {
 		return nil
 	}
 	return s.src[start:s.at]
+}
+
+// skipCounted reads one value as skip does, and counts the values and keys in it. Field is the name for the
+// error where the request has too many.
+func (s *scanner) skipCounted(field string) []byte {
+	s.counted = field
+	raw := s.skip()
+	s.counted = ""
+	return raw
+}
+
+// countValue counts a value or a key of the field that is counted.
+func (s *scanner) countValue() {
+	if s.counted == "" {
+		return
+	}
+	s.values++
+	if s.values > s.maxValues && s.err == nil {
+		s.err = Invalid(s.counted, "invalid_value", "Invalid value for '%s': the request holds more than %d values and keys in tools, "+
+			"tool calls, documents, template arguments and content parts. Send fewer.", s.counted, s.maxValues)
+	}
 }
 
 // expectWord reads one of the words true, false and null.
