@@ -77,14 +77,14 @@ func (m *merges) rank(left, right uint32) uint32 {
 	}
 }
 
-// merger joins the symbols of one piece at a time. Its fields are scratch space for mergeWithHeap.
+// merger joins the symbols of one piece at a time. Its queue is scratch space for mergeLong.
 type merger struct {
-	ranks      []uint32 // rank of the pair that begins at each position
-	next, prev []int32  // positions of the neighbours of each symbol that is left
-	heap       []uint64 // see mergeWithHeap
+	queue pairQueue
+	// done is closed when the result is no longer wanted. It may be nil.
+	done <-chan struct{}
 }
 
-// maxRescan is the number of symbols up to which rescanning all pairs is faster than a heap.
+// maxRescan is the number of symbols up to which rescanning all pairs is faster than a queue.
 const maxRescan = 48
 
 // merge joins pairs of symbols until no pair can be joined. It always joins the pair of the lowest
@@ -92,7 +92,7 @@ const maxRescan = 48
 // the argument.
 func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	if len(symbols) > maxRescan {
-		return g.mergeWithHeap(m, symbols)
+		return g.mergeLong(m, symbols)
 	}
 	n := len(symbols)
 	var buf [maxRescan]uint32
@@ -130,61 +130,6 @@ func (g *merger) merge(m *merges, symbols []uint32) []uint32 {
 	return symbols[:n]
 }
 
-// mergeWithHeap does what merge does in O(n log n). Without it a long text without spaces would cost O(n²),
-// and a client could use that as an attack. The symbols form a linked list. The heap has an entry
-// priority<<32 | position for each pair. Entries are not removed when a pair changes: an entry is out of
-// date where its priority is not that of the pair which now begins at its position.
-func (g *merger) mergeWithHeap(m *merges, symbols []uint32) []uint32 {
-	n := len(symbols)
-	g.next, g.prev = slices.Grow(g.next[:0], n)[:n], slices.Grow(g.prev[:0], n)[:n]
-	g.ranks, g.heap = slices.Grow(g.ranks[:0], n)[:n], g.heap[:0]
-
-	for i := range symbols {
-		g.next[i] = int32(i + 1)
-		g.prev[i] = int32(i - 1)
-		g.ranks[i] = noRank
-	}
-
-	for i := 0; i+1 < n; i++ {
-		g.pushPair(m, symbols, i)
-	}
-	for len(g.heap) > 0 {
-		top := g.pop()
-		i := int(uint32(top))
-		rank := g.ranks[i]
-		if rank == noRank || m.priority(rank) != uint32(top>>32) {
-			continue
-		}
-		symbols[i] = m.joined[rank]
-		right := g.next[i]
-		g.ranks[right], g.ranks[i] = noRank, noRank
-		g.next[i] = g.next[right]
-		if after := int(g.next[i]); after < n {
-			g.prev[after] = int32(i)
-			g.pushPair(m, symbols, i)
-		}
-		if before := int(g.prev[i]); before >= 0 {
-			g.pushPair(m, symbols, before)
-		}
-	}
-
-	kept := 0
-	for i := 0; i < n; i = int(g.next[i]) {
-		symbols[kept] = symbols[i]
-		kept++
-	}
-	g.releaseLarge()
-	return symbols[:kept]
-}
-
-// pushPair sets the rank of the pair that begins at i, and adds the pair to the heap if it can be joined.
-func (g *merger) pushPair(m *merges, symbols []uint32, i int) {
-	g.ranks[i] = m.rank(symbols[i], symbols[g.next[i]])
-	if g.ranks[i] != noRank {
-		g.push(uint64(m.priority(g.ranks[i]))<<32 | uint64(i))
-	}
-}
-
 // priority returns the priority of a rank; noRank stays noRank, which is greater than all priorities.
 func (m *merges) priority(rank uint32) uint32 {
 	if m.priorities == nil || rank == noRank {
@@ -192,65 +137,6 @@ func (m *merges) priority(rank uint32) uint32 {
 	}
 	return m.priorities[rank]
 }
-
-// push adds v to the heap. Each node of the heap has four children, which share a cache line, so that the
-// heap has half the levels of a binary one.
-func (g *merger) push(v uint64) {
-	h := append(g.heap, v)
-	i := len(h) - 1
-	for i > 0 {
-		parent := (i - 1) / 4
-		if h[parent] <= v {
-			break
-		}
-		h[i] = h[parent]
-		i = parent
-	}
-
-	h[i] = v
-	g.heap = h
-}
-
-// pop removes the least entry from the heap, which must not be empty, and returns it.
-func (g *merger) pop() uint64 {
-	h := g.heap
-	top, v := h[0], h[len(h)-1]
-	h = h[:len(h)-1]
-	g.heap = h
-
-	for i := 0; len(h) > 0; {
-		child := 4*i + 1
-		if child >= len(h) {
-			h[i] = v
-			break
-		}
-		least := child
-		for k := child + 1; k < min(child+4, len(h)); k++ {
-			if h[k] < h[least] {
-				least = k
-			}
-		}
-		if h[least] >= v {
-			h[i] = v
-			break
-		}
-		h[i] = h[least]
-		i = least
-	}
-
-	return top
-}
-
-// releaseLarge drops the scratch space after a very large piece, so that one request does not occupy that
-// memory for ever.
-func (g *merger) releaseLarge() {
-	if cap(g.ranks) > maxKeptSymbols {
-		*g = merger{}
-	}
-}
-
-// maxKeptSymbols is the size up to which a merger keeps its scratch space.
-const maxKeptSymbols = 1 << 16
 
 // readMerges reads the merges of a tokenizer.json. Each is written as "left right" or ["left", "right"]. It
 // calls onMerge, where that is set, with the text and id of each left and right symbol.

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"slices"
+	"unicode/utf8"
+)
 
 // chars is the part of a vocabulary whose initial symbols are characters instead of bytes: the symbol of
 // each character, and the places where a text may be cut.
@@ -126,7 +129,7 @@ func (e *encoder) encodeInParts(s string) {
 	start := 0
 	i := 0
 	last := rune(-1)
-	for i < len(s) {
+	for i < len(s) && !e.stopped() {
 		r, n := rune(s[i]), 1
 		if r >= utf8.RuneSelf {
 			r, n = utf8.DecodeRuneInString(s[i:])
@@ -147,7 +150,7 @@ func (e *encoder) encodeInParts(s string) {
 // that of the reference.
 func (e *encoder) encodeChars(key []byte) {
 	c := e.t.chars
-	e.symbols = e.symbols[:0]
+	e.symbols = slices.Grow(e.symbols[:0], len(key))
 
 	unknown := false // whether an unknown symbol is pending, which may be fused with the next one
 	for i := 0; i < len(key); {

@@ -1,7 +1,9 @@
 package tokenizer
 
 import (
+	"math"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 )
@@ -10,8 +12,14 @@ import (
 // [Tokenizer.Before]). Text should be UTF-8; other bytes count as characters without a class. Encode
 // allocates only where dst is too short.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
+	dst, _ = t.EncodeWithin(dst, text, Bounds{Tokens: math.MaxInt})
+	return dst
+}
+
+// EncodeWithin does what Encode does until it reaches a bound. It then returns an error and a part of the ids.
+func (t *Tokenizer) EncodeWithin(dst []uint32, text string, within Bounds) ([]uint32, error) {
 	if text == "" {
-		return dst
+		return dst, nil
 	}
 	e := t.encoders.acquire()
 	if e == nil {
@@ -19,6 +27,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	}
 
 	e.out, e.first = dst, true
+	e.start(within)
 	if t.longestFirst {
 		e.afterSpecial = true
 		e.matches = t.added.splitLongest(text, e.matches, e.onText, e.onToken)
@@ -27,9 +36,10 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	}
 
 	dst, e.out = e.out, nil
+	err := e.finish(len(dst))
 	e.releaseLarge()
 	t.encoders.release(e)
-	return dst
+	return dst, err
 }
 
 // EncodeBytes does what Encode does for a text in bytes. It does not keep or change text.
@@ -83,6 +93,7 @@ type encoder struct {
 	// first is set while the current text is the beginning of the prompt. afterSpecial is set while it is
 	// the beginning or follows a special token.
 	first, afterSpecial bool
+	progress
 	// These callbacks of matcher.split are made once, because a closure for each call would be allocated.
 	onText, onNormalized func(string)
 	onToken              func(uint32)
@@ -118,6 +129,9 @@ func newEncoder(t *Tokenizer) *encoder {
 // encodeText encodes the text between two added tokens. It normalizes the text first, and then splits it at
 // the added tokens that are searched for in normalized text.
 func (e *encoder) encodeText(s string) {
+	if e.stopped() {
+		return
+	}
 	s = e.normalize(s, e.t.normalSteps)
 	switch {
 	case s == "":
@@ -147,6 +161,7 @@ func (e *encoder) encodeWord(s string) {
 	default:
 		if id := e.t.vocab.lookup(bytesOf(s)); id != none {
 			e.out = append(e.out, id)
+			e.count(len(s))
 		} else {
 			e.encodeInParts(s)
 		}
@@ -156,6 +171,14 @@ func (e *encoder) encodeWord(s string) {
 // encodePiece appends the ids of one piece to e.out. It tries the cache first, then a token that equals the
 // piece, and then merges.
 func (e *encoder) encodePiece(s string) {
+	e.count(len(s))
+	if len(s) > giantBytes {
+		if e.stopped() || !e.acquireGiant() {
+			return
+		}
+		defer releaseGiant()
+	}
+
 	key := bytesOf(s)
 	if len(key) == 1 && e.t.chars == nil {
 		if id := e.t.byteIDs[key[0]]; id != none {
@@ -199,7 +222,7 @@ func (e *encoder) encodePiece(s string) {
 // mergeBytes returns the ids of key by merging its bytes, without cache and look-up. They are valid until the
 // next call. A byte without a token is left out, as in the reference without an unknown token.
 func (e *encoder) mergeBytes(key []byte) []uint32 {
-	e.symbols = e.symbols[:0]
+	e.symbols = slices.Grow(e.symbols[:0], len(key))
 	for _, b := range key {
 		if id := e.t.byteIDs[b]; id != none {
 			e.symbols = append(e.symbols, id)
@@ -217,7 +240,7 @@ func (s idSet) add(id uint32)      { s[id/64] |= 1 << (id % 64) }
 // releaseLarge drops the buffers after a very large text, so that one request does not occupy that memory for
 // ever.
 func (e *encoder) releaseLarge() {
-	const maxKeptBytes = 4 << 20
+	const maxKeptBytes = 512 << 10
 	large := max(cap(e.normalizeBuffers[0]), cap(e.normalizeBuffers[1]), cap(e.spmBuffer)) > maxKeptBytes
 	for _, b := range e.stageBuffers {
 		large = large || cap(b) > maxKeptBytes
@@ -227,6 +250,24 @@ func (e *encoder) releaseLarge() {
 		e.stageBuffers = nil
 		e.normalizeBuffers = [2][]byte{}
 		e.spmBuffer = nil
+	}
+	if 4*cap(e.symbols) > maxKeptBytes {
+		e.symbols = nil
+	}
+	if max(cap(e.nfc.out), 4*cap(e.nfc.pending)) > maxKeptBytes {
+		e.nfc = normalizer{}
+	}
+
+	if cap(e.matches)*int(unsafe.Sizeof(match{})) > maxKeptBytes {
+		e.matches = nil
+	} else {
+		clear(e.matches[:cap(e.matches)])
+	}
+	for _, m := range e.searches {
+		if max(8*cap(m.deadEnds), cap(m.stack)*int(unsafe.Sizeof(choice{}))) > maxKeptBytes {
+			e.searches = nil
+			break
+		}
 	}
 }
 

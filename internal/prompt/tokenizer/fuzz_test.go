@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"strings"
 	"testing"
 	"unicode/utf8"
 )
@@ -53,6 +54,9 @@ func FuzzLoad(f *testing.F) {
 		d := tok.NewDecoder()
 		for _, text := range []string{"Hi there é\n<a> word", "  12 ▁x<unk>\u00e9\x00 中文", "\xff\xe4"} {
 			ids := tok.Encode(nil, text)
+			if long := strings.Repeat(text, 40); utf8.ValidString(text) && tok.FewestTokens(long) > len(tok.Encode(nil, long)) {
+				t.Errorf("%d tokens, and a lower bound of %d", len(tok.Encode(nil, long)), tok.FewestTokens(long))
+			}
 			for _, id := range ids {
 				if int(id) >= tok.VocabSize() {
 					t.Errorf("id %d of a vocabulary of %d", id, tok.VocabSize())

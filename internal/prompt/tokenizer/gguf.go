@@ -272,6 +272,7 @@ func (m *metadata) loadTokenizer() (*GGUF, error) {
 		return nil, err
 	}
 
+	t.measureTokens()
 	g := &GGUF{Tokenizer: t, Tokens: map[string]string{}, ChatTemplate: m.text("tokenizer.chat_template")}
 	for name, key := range map[string]string{"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"} {
 		if id := m.number("tokenizer.ggml." + key + "_token_id"); id >= 0 && id < len(m.tokens) {

@@ -184,6 +184,7 @@ func loadFile(src []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.measureTokens()
 	return t, nil
 }
 
@@ -391,6 +392,7 @@ func (t *Tokenizer) loadAdded(tokens []addedToken) error {
 		if err := matcher.add(a, pattern); err != nil {
 			return err
 		}
+		t.longestAdded = max(t.longestAdded, len(content), len(pattern))
 		t.addedIDs[content], t.addedBytes[id] = id, t.decodedBytes(pattern)
 		if t.chars != nil {
 			delete(t.byteTokens, id)

@@ -119,6 +119,9 @@ func (n fixedLength) findMatch(_ *search, s string, i int) (start, end int) {
 
 // runStages cuts s by the first of stages, and each piece by the others. It encodes the final pieces.
 func (e *encoder) runStages(s string, stages []stage) {
+	if e.stopped() {
+		return
+	}
 	if len(stages) == 0 {
 		e.encodeWord(s)
 		return
@@ -131,7 +134,7 @@ func (e *encoder) runStages(s string, stages []stage) {
 		if st.asLlama {
 			scanned = e.replaceForLlama(s, len(rest))
 		}
-		for i := 0; i < len(s); {
+		for i := 0; i < len(s) && !e.stopped(); {
 			j := st.split(scanned, i)
 			if len(rest) == 0 {
 				e.encodeWord(s[i:j])
@@ -209,7 +212,7 @@ func (e *encoder) splitByMatches(s string, st *stage, rest []stage) {
 		heldTo = to
 	}
 
-	for i := 0; i < len(s); {
+	for i := 0; i < len(s) && !e.stopped(); {
 		start, end := st.finder.findMatch(m, s, i)
 		if start > i {
 			part(i, start, false)
@@ -266,7 +269,7 @@ func (e *encoder) splitMetaspace(s string, st *stage, rest []stage) {
 	}
 
 	start := 0
-	for i := 1; i < len(s); i++ {
+	for i := 1; i < len(s) && !e.stopped(); i++ {
 		if s[i] == ' ' || s[i] == lowerBlock[0] && strings.HasPrefix(s[i:], lowerBlock) {
 			e.runStages(s[start:i], rest)
 			start = i

@@ -30,6 +30,10 @@ type Tokenizer struct {
 
 	before, after []uint32 // special tokens that engines put around a text
 
+	longestAdded int // bytes of the longest added token
+	mostPerToken int // see measureTokens
+	dropsSpace   bool
+
 	encoders encoders
 }
 

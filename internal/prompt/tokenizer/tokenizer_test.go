@@ -197,7 +197,8 @@ func TestScannersAgreeWithPatternEngine(t *testing.T) {
 	}
 }
 
-// TestMergeStrategiesAgree compares merging by rescanning and with the heap with plainMerge.
+// TestMergeStrategiesAgree compares merging by rescanning and with the queue with plainMerge, for the
+// simulator's vocabulary and for random merges, whose joined symbols may join at once.
 func TestMergeStrategiesAgree(t *testing.T) {
 	tok := sim(t)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -207,14 +208,43 @@ func TestMergeStrategiesAgree(t *testing.T) {
 		for i := range symbols {
 			symbols[i] = tok.byteIDs["etaoin shrdlu"[r.IntN(13)]]
 		}
-		want := plainMerge(tok.merges, slices.Clone(symbols))
-		if got := g.mergeWithHeap(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
-			t.Fatalf("heap: %d, want %d", got, want)
+		compareMerges(t, &g, tok.merges, symbols)
+
+		random := randomMerges(r)
+		for i := range symbols {
+			symbols[i] = uint32(r.IntN(20))
 		}
-		if len(symbols) <= maxRescan {
-			if got := g.merge(tok.merges, slices.Clone(symbols)); !slices.Equal(got, want) {
-				t.Fatalf("rescanning: %d, want %d", got, want)
-			}
+		compareMerges(t, &g, random, symbols)
+	}
+}
+
+// randomMerges returns merges of 30 symbols in random order, half of the time with equal priorities.
+func randomMerges(r *rand.Rand) *merges {
+	m, _ := newMerges(200)
+	for range 1 + r.IntN(200) {
+		m.add(uint32(r.IntN(30)), uint32(r.IntN(30)), uint32(r.IntN(30)))
+		if r.IntN(2) == 0 {
+			m.priorities = append(m.priorities, uint32(len(m.joined)-1))
+		} else {
+			m.priorities = append(m.priorities, uint32(len(m.joined)-1)/4*4)
+		}
+	}
+	if r.IntN(2) == 0 {
+		m.priorities = nil
+	}
+	return m
+}
+
+// compareMerges merges symbols in each way.
+func compareMerges(t *testing.T, g *merger, m *merges, symbols []uint32) {
+	t.Helper()
+	want := plainMerge(m, slices.Clone(symbols))
+	if got := g.mergeLong(m, slices.Clone(symbols)); !slices.Equal(got, want) {
+		t.Fatalf("queue: %d, want %d", got, want)
+	}
+	if len(symbols) <= maxRescan {
+		if got := g.merge(m, slices.Clone(symbols)); !slices.Equal(got, want) {
+			t.Fatalf("rescanning: %d, want %d", got, want)
 		}
 	}
 }
@@ -224,14 +254,14 @@ func plainMerge(m *merges, s []uint32) []uint32 {
 	for {
 		best, at := uint32(noRank), -1
 		for i := 0; i+1 < len(s); i++ {
-			if rank := m.rank(s[i], s[i+1]); rank < best {
-				best, at = rank, i
+			if priority := m.priority(m.rank(s[i], s[i+1])); priority < best {
+				best, at = priority, i
 			}
 		}
 		if at < 0 {
 			return s
 		}
-		s = slices.Replace(s, at, at+2, m.joined[best])
+		s = slices.Replace(s, at, at+2, m.joined[m.rank(s[at], s[at+1])])
 	}
 }
 
