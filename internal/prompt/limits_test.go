@@ -1,7 +1,9 @@
 package prompt_test
 
 import (
+	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +69,9 @@ func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
 		{"weights again and again", prompt.Chat, fill(chat+`"nvext":{"routing_constraints":{`, `"preferred_taints":{"a":1},`, `"x":0}}}`, size)},
 		{"workers again and again", prompt.Chat, fill(chat+`"nvext":{"router":{`, `"allowed_workers":["a"],`, `"x":0}}}`, size)},
 		{"numbers again and again", prompt.Chat, fill(chat, `"n":1,`, `"n":1}`, size)},
+		{"escapes", prompt.Chat, fill(user+`"`, `\n`, `"}]}`, size)},
+		{"one word", prompt.Chat, fill(user+`"`, `a`, `"}]}`, size)},
+		{"words", prompt.Chat, fill(user+`"`, `the end `, `"}]}`, size)},
 		{"short strings with escapes", prompt.Chat, fill(chat, `"\n":0,`, `"n":1}`, size)},
 		{"nested arrays", prompt.Chat, fill(chat+`"x":[`, `[[]],`, `0]}`, size)},
 		{"as many numbers as accepted", prompt.Chat, fill(chat+`"chat_template_kwargs":{"x":[`, `0,`, `0]}}`, 262_000)},
@@ -89,10 +94,79 @@ func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
 				}
 			}) - len(c.body) // the copy of the body that the conversion makes
 
-			if most := 2*len(c.body) + 64<<20; bytes > most {
+			if most := 2*len(c.body) + 48<<20; bytes > most {
 				t.Errorf("a body of %d KiB allocates %d KiB, more than %d: %.200v", len(c.body)>>10, bytes>>10, most>>10, err)
 			}
 			t.Logf("%d KiB of body, %d KiB allocated, error %.100v", len(c.body)>>10, bytes>>10, err)
 		})
+	}
+}
+
+// TestLongPromptsAreRefusedEarly prepares prompts that cannot fit. Memory is a measure of the work: ids are
+// computed only until they are too many.
+func TestLongPromptsAreRefusedEarly(t *testing.T) {
+	const size = 16 << 20
+	m := sim(t)
+	for name, c := range map[string]struct{ text, more, want string }{
+		"by its length": {strings.Repeat("=", size), "", "contains at least "},
+		"words":         {strings.Repeat("the end ", size/32), "", "contains more than 131072 input tokens"},
+		"truncated":     {strings.Repeat("the end ", size/8), `,"truncate_prompt_tokens":7,"truncation_side":"right"`, ""},
+	} {
+		req := parse(t, prompt.Completions, `{"model":"m","prompt":"`+c.text+`"`+c.more+`}`)
+		p := prompt.Prompt{Text: make([]byte, 0, size)}
+		var err error
+		bytes := allocated(func() { err = m.Prepare(req, &p) })
+
+		if c.want == "" && (err != nil || len(p.Tokens) != 7) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %d tokens, error %v, want %q", name, len(p.Tokens), err, c.want)
+		}
+		if bytes > 8<<20 || cap(p.Tokens) > 1<<19 {
+			t.Errorf("%s: %d KiB are allocated, and %d tokens", name, bytes>>10, cap(p.Tokens))
+		}
+	}
+}
+
+// TestTruncatedAtTheBeginning compares a prompt that is truncated at its beginning with the whole prompt.
+func TestTruncatedAtTheBeginning(t *testing.T) {
+	m := sim(t)
+	var whole, cut prompt.Prompt
+	body := `{"model":"m","prompt":"` + strings.Repeat("the end ", 1000)
+	if err := m.Prepare(parse(t, prompt.Completions, body+`"}`), &whole); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Prepare(parse(t, prompt.Completions, body+`","truncate_prompt_tokens":9}`), &cut); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(cut.Tokens, whole.Tokens[len(whole.Tokens)-9:]) {
+		t.Errorf("%d, want the end of %d", cut.Tokens, whole.Tokens[len(whole.Tokens)-9:])
+	}
+}
+
+// TestPrepareStops closes Done before Prepare and while a template runs.
+func TestPrepareStops(t *testing.T) {
+	done := make(chan struct{})
+	close(done)
+	looping, err := sim(t).WithTemplate(`{% for a in range(100000) %}{% for b in range(1000) %}{{ a }}{% endfor %}{% endfor %}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	memory := prompt.NewMemory(prompt.MemoryConfig{MaxBytes: 1 << 20, Seed: 1})
+	chat := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("the end ", 1<<13)+`"}]}`)
+	prompts := parse(t, prompt.Completions, `{"model":"m","prompt":["a","b"]}`)
+	for name, c := range map[string]struct {
+		model *prompt.Model
+		req   *prompt.Request
+	}{
+		"a chat": {sim(t), chat}, "a chat with a memory": {sim(t).WithMemory(memory), chat}, "a long template": {looping, chat},
+		"prompts": {sim(t), prompts},
+	} {
+		p := prompt.Prompt{Done: done}
+		if err := c.model.Prepare(c.req, &p); !errors.Is(err, prompt.ErrStopped) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := memory.Stats().Entries; n != 0 {
+		t.Errorf("the memory keeps %d entries of a stopped request", n)
 	}
 }

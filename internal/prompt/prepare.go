@@ -1,10 +1,13 @@
 package prompt
 
 import (
+	"errors"
+	"strconv"
 	"strings"
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
 // Prepare renders and tokenizes req into dst, which it overwrites. It returns an [*Error] for a bad
@@ -43,13 +46,20 @@ func (m *Model) Prepare(req *Request, dst *Prompt) error {
 // addPrompt tokenizes one prompt of a request and counts its tokens. Dst keeps only the tokens of the first
 // prompt, because the router places a request by its first prompt.
 func (m *Model) addPrompt(req *Request, dst *Prompt, p openai.Prompt) error {
+	if isClosed(dst.Done) {
+		return ErrStopped
+	}
 	ids, ends := &dst.Tokens, &dst.segmentEnds
 	if dst.Prompts > 0 {
 		ids, ends = &dst.laterTokens, &dst.laterEnds
 	}
 
 	var err error
-	*ids, err = m.tokenize(req, (*ids)[:0], p, ends)
+	if p.Tokens != nil {
+		*ids, err = m.copyTokens(req, (*ids)[:0], p.Tokens)
+	} else {
+		*ids, err = m.tokenize(req, (*ids)[:0], p.Text, dst.Done, ends)
+	}
 	if err != nil {
 		return err
 	}
@@ -59,21 +69,29 @@ func (m *Model) addPrompt(req *Request, dst *Prompt, p openai.Prompt) error {
 	return m.checkLength(req, len(*ids))
 }
 
-// tokenize appends the ids of p to dst, which must be empty, and truncates them as req asks. It sets ends as
-// encode does; a truncated prompt has none, because its blocks differ from those of the whole prompt.
-func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, ends *[]segmentEnd) ([]uint32, error) {
-	if p.Tokens != nil {
-		for _, id := range p.Tokens {
-			if int64(id) >= int64(m.vocabulary) {
-				return dst, openai.Invalid(promptField(req), "invalid_value",
-					"Token id %d is out of vocabulary. Use ids from 0 to %d.", id, m.vocabulary-1)
-			}
+// copyTokens appends the ids of a prompt to dst, which must be empty, and truncates them as req asks.
+func (m *Model) copyTokens(req *Request, dst, ids []uint32) ([]uint32, error) {
+	for _, id := range ids {
+		if int64(id) >= int64(m.vocabulary) {
+			return dst, openai.Invalid(promptField(req), "invalid_value",
+				"Token id %d is out of vocabulary. Use ids from 0 to %d.", id, m.vocabulary-1)
 		}
-		return truncate(append(dst, p.Tokens...), m.tokensToKeep(req), req.TruncateRight), nil
 	}
 
+	keep := m.tokensToKeep(req)
+	if keep < 0 {
+		if err := m.checkLength(req, len(ids)); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, truncate(ids, keep, req.TruncateRight)...), nil
+}
+
+// tokenize appends the ids of text to dst, which must be empty, and truncates them as req asks. It sets ends as
+// encode does; a truncated prompt has none, because its blocks differ from those of the whole prompt. A text
+// that is too long costs little: it is refused by its length, or encoded only until its tokens are too many.
+func (m *Model) tokenize(req *Request, dst []uint32, text string, done <-chan struct{}, ends *[]segmentEnd) ([]uint32, error) {
 	var before, after []uint32
-	text := p.Text
 	switch {
 	case req.Endpoint == Chat && m.surroundChat:
 		before, after = m.before, m.after
@@ -83,10 +101,32 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, ends *[]se
 	}
 
 	// The special tokens around the text count as tokens to keep, and they are never cut off.
-	dst = m.encode(append(dst, before...), text, ends)
-	if keep := m.tokensToKeep(req); keep >= 0 {
+	around := len(before) + len(after)
+	keep := m.tokensToKeep(req)
+	most := m.mostTokens() - around
+	switch {
+	case keep >= 0 && req.TruncateRight:
+		keep = max(0, keep-around)
+		most = keep
+	case keep >= 0:
+		keep = max(0, keep-around)
+		most = maxTokens // all tokens are needed to find the last ones
+	}
+
+	if fewest := m.tokenizer.FewestTokens(text); fewest > most && (keep < 0 || !req.TruncateRight) {
+		return dst, m.tooLongError("at least " + strconv.Itoa(fewest+around))
+	}
+	dst, err := m.encode(append(dst, before...), text, tokenizer.Bounds{Tokens: most, Done: done}, ends)
+	switch {
+	case errors.Is(err, tokenizer.ErrStopped):
+		return dst, ErrStopped
+	case err != nil && (keep < 0 || !req.TruncateRight):
+		return dst, m.tooLongError("more than " + strconv.Itoa(most+around))
+	}
+
+	if keep >= 0 {
 		encoded := dst[len(before):]
-		kept := truncate(encoded, max(0, keep-len(before)-len(after)), req.TruncateRight)
+		kept := truncate(encoded, keep, req.TruncateRight)
 		if len(kept) < len(encoded) {
 			*ends = (*ends)[:0]
 		}
@@ -94,6 +134,18 @@ func (m *Model) tokenize(req *Request, dst []uint32, p openai.Prompt, ends *[]se
 	}
 
 	return append(dst, after...), nil
+}
+
+// maxTokens bounds the tokens of a prompt for a model without a context length, and of a prompt that is
+// truncated at its beginning.
+const maxTokens = 4 << 20
+
+// mostTokens returns the most tokens of a prompt that may be accepted.
+func (m *Model) mostTokens() int {
+	if m.context > 0 {
+		return m.context
+	}
+	return maxTokens
 }
 
 // trimSurroundings removes the special tokens at the ends of a rendered chat that tokenize adds there.
@@ -122,7 +174,7 @@ func (m *Model) tokensToKeep(req *Request) int {
 }
 
 // truncate returns the last n ids, or the first n ids where right is set. It returns all ids where n is
-// negative. It moves the last ids to the beginning of the slice.
+// negative.
 func truncate(ids []uint32, n int, right bool) []uint32 {
 	switch {
 	case n < 0 || n >= len(ids):
@@ -130,7 +182,7 @@ func truncate(ids []uint32, n int, right bool) []uint32 {
 	case right:
 		return ids[:n]
 	}
-	return ids[:copy(ids, ids[len(ids)-n:])]
+	return ids[len(ids)-n:]
 }
 
 // checkLength refuses a prompt of n tokens that leaves no room for an answer, with vLLM's message. It does
@@ -148,15 +200,25 @@ func (m *Model) checkLength(req *Request, n int) error {
 	switch {
 	case m.context == 0:
 	case n > maxTokens:
-		return openai.Invalid("input_tokens", "context_length_exceeded",
-			"This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this "+
-				"limit or leaves no room for output tokens. Please reduce the length of the input prompt.", m.context, n)
+		return m.tooLongError(strconv.Itoa(n))
 	case req.Endpoint != Embeddings && req.MaxTokens > m.context:
 		return openai.Invalid("max_tokens", "invalid_value",
 			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxTokens, m.context)
 	}
 
 	return nil
+}
+
+// tooLongError returns vLLM's error for a prompt with too many tokens. Count describes their number.
+func (m *Model) tooLongError(count string) error {
+	if m.context == 0 {
+		return openai.Invalid("input_tokens", "context_length_exceeded",
+			"Prompts of more than %d tokens are not accepted, and your prompt contains %s input tokens. Please reduce its length.",
+			maxTokens, count)
+	}
+	return openai.Invalid("input_tokens", "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your prompt contains %s input tokens, which exceeds this "+
+			"limit or leaves no room for output tokens. Please reduce the length of the input prompt.", m.context, count)
 }
 
 // promptField returns the name of the field that holds a request's prompt.

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
 // WithMemory returns a copy of m that stores the tokens and block hashes of its prompts in mem. A nil mem
@@ -26,30 +27,52 @@ type segmentEnd struct {
 
 // encode appends the ids of text to dst and sets ends to the ends of its segments. It copies the ids of
 // stored segments from the memory, and encodes and stores the others. The ids that dst holds before the
-// call must be the same for every text, because the keys contain only their number.
-func (m *Model) encode(dst []uint32, text string, ends *[]segmentEnd) []uint32 {
+// call must be the same for every text, because the keys contain only their number. An error is that of
+// EncodeWithin.
+func (m *Model) encode(dst []uint32, text string, within tokenizer.Bounds, ends *[]segmentEnd) ([]uint32, error) {
 	*ends = (*ends)[:0]
 	if m.memory == nil {
-		return m.tokenizer.Encode(dst, text)
+		return m.tokenizer.EncodeWithin(dst, text, within)
 	}
 
 	chain := key{Hi: m.id, Lo: uint64(len(dst))}
+	most := len(dst) + within.Tokens
 	for len(text) > 0 {
+		if isClosed(within.Done) {
+			return dst, tokenizer.ErrStopped
+		}
 		n := m.tokenizer.Segment(text, minSegmentBytes)
 		k := m.memory.segmentKey(text[:n], m.id)
 		found := false
 		dst, found = m.memory.appendIDs(dst, k, n)
 		if !found {
 			from := len(dst)
-			dst = m.tokenizer.Encode(dst, text[:n])
+			var err error
+			dst, err = m.tokenizer.EncodeWithin(dst, text[:n], tokenizer.Bounds{Tokens: most - from, Done: within.Done})
+			if err != nil {
+				return dst, err
+			}
 			m.memory.storeIDs(k, dst[from:])
 		}
 		chain = chain.extended(k)
 		*ends = append(*ends, segmentEnd{chain, len(dst)})
 		text = text[n:]
+		if len(dst) > most {
+			return dst, tokenizer.ErrTooLong
+		}
 	}
 
-	return dst
+	return dst, nil
+}
+
+// isClosed reports whether done is closed.
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
 }
 
 // AppendBlocks appends the hashes of the complete blocks of p.Tokens to dst, as [blockhash.Append] does. It

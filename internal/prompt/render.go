@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"unicode"
 
@@ -25,7 +26,10 @@ func (m *Model) render(req *Request, dst *Prompt) error {
 		return err
 	}
 
-	text, err := t.Render(dst.Text, chattemplate.Context{Vars: vars, Now: dst.Now}, chattemplate.Limits{})
+	text, err := t.Render(dst.Text, chattemplate.Context{Vars: vars, Now: dst.Now, Done: dst.Done}, chattemplate.Limits{})
+	if errors.Is(err, chattemplate.ErrStopped) {
+		return ErrStopped
+	}
 	if err != nil {
 		return openai.Invalid("messages", "invalid_value", "The model's chat template refuses this conversation: %v", err)
 	}

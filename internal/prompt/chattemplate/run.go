@@ -14,6 +14,9 @@ type run struct {
 	// base is the position in out where the output of this render begins.
 	base int
 	lim  Limits
+	// done ends the render. It is checked when no more than nextCheck steps are left.
+	done      <-chan struct{}
+	nextCheck int
 	// steps is the number of steps left, and calls the current depth of calls.
 	steps int
 	calls int
@@ -70,7 +73,25 @@ func (r *run) charge(n int) bool {
 		r.failf("template takes too many steps")
 		return false
 	}
+	if r.steps <= r.nextCheck {
+		r.checkDone()
+	}
 	return r.err == nil
+}
+
+// checkSteps is the number of steps between two checks of done.
+const checkSteps = 4096
+
+// checkDone ends the render where done is closed.
+func (r *run) checkDone() {
+	r.nextCheck = r.steps - checkSteps
+	select {
+	case <-r.done:
+		if r.err == nil {
+			r.err = ErrStopped
+		}
+	default:
+	}
 }
 
 // chargeString charges the steps for a new string of n bytes. If it returns false the caller must not make

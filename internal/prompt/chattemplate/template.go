@@ -1,6 +1,7 @@
 package chattemplate
 
 import (
+	"errors"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -47,6 +48,8 @@ type Context struct {
 	Vars *Dict
 	// Now is the time that strftime_now formats.
 	Now time.Time
+	// Done ends the render with ErrStopped soon after it is closed. A nil Done never ends it.
+	Done <-chan struct{}
 }
 
 // Limits bound a render. The zero value of a field means its default.
@@ -95,11 +98,15 @@ func Parse(source string) (*Template, error) {
 	return t, nil
 }
 
+// ErrStopped is the error of a render that Context.Done ended.
+var ErrStopped = errors.New("render the template: stopped by the caller")
+
 // Render appends the rendered text to dst. If Python would raise or a limit is reached, it
-// returns dst as it was and an [*Error].
+// returns dst as it was and an [*Error], or ErrStopped.
 func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	lim = lim.withDefaults()
-	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars}
+	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars, done: ctx.Done}
+	r.nextCheck = r.steps
 
 	r.free = make([]Value, len(t.free))
 	for i, name := range t.free {

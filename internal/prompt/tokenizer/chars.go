@@ -143,7 +143,9 @@ func (e *encoder) encodeInParts(s string) {
 		i += n
 	}
 
-	e.encodePiece(s[start:])
+	if !e.stopped() {
+		e.encodePiece(s[start:])
+	}
 }
 
 // encodeChars appends the ids of a piece whose symbols are characters to e.out. The order of the cases is
