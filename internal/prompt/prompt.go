@@ -12,6 +12,7 @@ package prompt
 import (
 	"errors"
 	"time"
+	"unsafe"
 
 	"github.com/stator-project/stator/internal/prompt/chattemplate"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -94,7 +95,8 @@ type Prompt struct {
 	final string
 }
 
-// Reset empties p and keeps its buffers.
+// Reset empties p and keeps its buffers. P then holds no part of a request. Prepare calls it first; the owner
+// should call it too before p is idle, because templates' values refer to the body of the request.
 func (p *Prompt) Reset() {
 	p.Text = p.Text[:0]
 	p.Tokens = p.Tokens[:0]
@@ -103,6 +105,24 @@ func (p *Prompt) Reset() {
 	p.Total = 0
 	p.Prompts = 0
 	p.memory = nil
+
+	for i := range p.dicts {
+		p.dicts[i].Reset()
+	}
+	clear(p.items)
+	p.dicts, p.items = p.dicts[:0], p.items[:0]
+	p.final = ""
+}
+
+// Size returns the bytes of p's buffers.
+func (p *Prompt) Size() int {
+	n := cap(p.Text) + cap(p.Tokens)*wordBytes + cap(p.laterTokens)*wordBytes + cap(p.Media)*len([16]byte{}) +
+		(cap(p.segmentEnds)+cap(p.laterEnds))*int(unsafe.Sizeof(segmentEnd{})) +
+		cap(p.items)*int(unsafe.Sizeof(chattemplate.Value{}))
+	for i := range p.dicts[:cap(p.dicts)] {
+		n += p.dicts[:cap(p.dicts)][i].Size()
+	}
+	return n
 }
 
 // ContextLength returns the most tokens of a prompt and its answer together; 0 is unknown.

@@ -1,5 +1,7 @@
 package chattemplate
 
+import "unsafe"
+
 // Dict is a dict: it keeps the order in which keys were first set. The zero value is empty.
 type Dict struct {
 	keys, values []Value
@@ -25,6 +27,11 @@ func (d *Dict) Reset() {
 	d.keys = d.keys[:0]
 	d.values = d.values[:0]
 	d.byName = nil
+}
+
+// Size returns the bytes of the dict itself and of its tables, but not of the values that it refers to.
+func (d *Dict) Size() int {
+	return int(unsafe.Sizeof(*d)) + (cap(d.keys)+cap(d.values))*int(unsafe.Sizeof(Value{}))
 }
 
 // Each calls visit for each string key and its value, in order.
