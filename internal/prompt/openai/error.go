@@ -2,8 +2,10 @@ package openai
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Types of error, as OpenAI names them.
@@ -24,13 +26,22 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// JSON renders {"error": {"message", "type", "param", "code"}}; an empty param or code is null.
+// The most bytes of the parts of an error, so that no client can make an error long. An argument is a part of
+// the request that a message repeats. A cause is an error of this program that may repeat such a part.
+const (
+	maxArgument = 128
+	maxCause    = 256
+	maxMessage  = 768
+)
+
+// JSON renders {"error": {"message", "type", "param", "code"}}; an empty param or code is null. The result has at
+// most 1,300 bytes: longer parts are cut.
 func (e *Error) JSON() []byte {
-	b := make([]byte, 0, 96+len(e.Message)+len(e.Param)+len(e.Code))
+	b := make([]byte, 0, 96+min(len(e.Message), maxMessage)+min(len(e.Param), maxArgument)+min(len(e.Code), maxArgument))
 	b = append(b, `{"error":{"message":`...)
-	b = AppendString(b, e.Message)
+	b = appendClipped(b, e.Message, maxMessage)
 	b = append(b, `,"type":`...)
-	b = AppendString(b, e.Type)
+	b = appendClipped(b, e.Type, maxArgument)
 	b = append(b, `,"param":`...)
 	b = appendOrNull(b, e.Param)
 	b = append(b, `,"code":`...)
@@ -43,15 +54,24 @@ func appendOrNull(b []byte, s string) []byte {
 	if s == "" {
 		return append(b, "null"...)
 	}
-	return AppendString(b, s)
+	return appendClipped(b, s, maxArgument)
 }
 
 // AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD, so that the result is always
 // valid JSON.
-func AppendString(b []byte, s string) []byte {
+func AppendString(b []byte, s string) []byte { return appendClipped(b, s, math.MaxInt) }
+
+// appendClipped appends s as a JSON string. It cuts s where the string would have more than most bytes.
+func appendClipped(b []byte, s string, most int) []byte {
 	const hex = "0123456789abcdef"
+	const longest = len(`\u0000`) // that one character needs
 	b = append(b, '"')
+	from := len(b)
 	for _, r := range s {
+		if len(b)-from > most-longest {
+			b = append(b, "…"...)
+			break
+		}
 		switch {
 		case r == '"' || r == '\\':
 			b = append(b, '\\', byte(r))
@@ -67,9 +87,34 @@ func AppendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// Invalid is a 400 about one field. The error outlives the body, so it copies the field's name.
+// Invalid is a 400 about one field. It clips the strings and errors among args, and the param, because they may
+// repeat any part of a request.
 func Invalid(param, code, format string, args ...any) *Error {
-	return &Error{Status: 400, Type: InvalidRequest, Param: strings.Clone(param), Code: code, Message: fmt.Sprintf(format, args...)}
+	for i, a := range args {
+		switch a := a.(type) {
+		case string:
+			args[i] = clip(a, maxArgument)
+		case error:
+			args[i] = clip(a.Error(), maxCause)
+		}
+	}
+	message := fmt.Sprintf(format, args...)
+	return &Error{Status: 400, Type: InvalidRequest, Param: Clip(param), Code: Clip(code), Message: clip(message, maxMessage)}
+}
+
+// Clip shortens a string of a client to 128 bytes, for errors and for whatever outlives the request. The result
+// is valid UTF-8 where s is, and does not share the memory of s.
+func Clip(s string) string { return strings.Clone(clip(s, maxArgument)) }
+
+// clip returns s, or as many whole characters of it as have at most n bytes and an ellipsis.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
 }
 
 // wrongType is a 400 about a value of the wrong JSON type, in OpenAI's wording.

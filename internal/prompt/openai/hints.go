@@ -190,7 +190,7 @@ func (h *Hints) SetHeader(name, value string) *Error {
 		return nil
 	}
 	if must := k.parseHeader(h, value); must != "" {
-		return Invalid(name, "invalid_header", "The header %s is %q: it %s.", name, clip(value), must)
+		return Invalid(name, "invalid_header", "The header %s is %q: it %s.", name, value, must)
 	}
 	return nil
 }
@@ -218,13 +218,4 @@ func (k *hint) parseHeader(h *Hints, value string) (must string) {
 		return k.storeNumber(h, v)
 	}
 	return k.storeText(h, value)
-}
-
-// clip shortens the value of a header for an error message.
-func clip(value string) string {
-	const most = 128
-	if len(value) > most {
-		return value[:most] + "…"
-	}
-	return value
 }
