@@ -24,7 +24,9 @@ var allowed = map[string][]string{
 	// The table of routing hints names the header of each.
 	"internal/prompt/openai": {"internal/envoynames"},
 	// The memory of a prompt's prefix holds block hashes beside the tokens they are made of.
-	"internal/prompt":      {"internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/chattemplate", "internal/prompt/tokenizer"},
+	"internal/prompt": {"internal/kv/blockhash", "internal/prompt/openai", "internal/prompt/vllm", "internal/prompt/chattemplate",
+		"internal/prompt/tokenizer"},
+	"internal/prompt/vllm": {"internal/prompt/openai"},
 	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},
 	"internal/kv/kvindex":  {"internal/kv/blockhash", "internal/fleet"},
 	"internal/kv/feed":     {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},

@@ -179,8 +179,7 @@ func (p *Prompt) partsValue(m *openai.Message, asParts bool) (chattemplate.Value
 			p.Media, media = append(p.Media, part.Hash), append(media, "<"+kind+">")
 			d.Set("type", chattemplate.StringValue(kind))
 		default:
-			return chattemplate.NoneValue(), openai.Invalid("type", "invalid_value",
-				"Unsupported chat content part type. Supported types: text, refusal, image_url, input_audio, audio_url, video_url.")
+			return chattemplate.NoneValue(), openai.Invalid("type", "invalid_value", "Unsupported chat content part type.")
 		}
 		if asParts && part.Extra && part.Type != openai.ReferencePart {
 			if err := addExtraFields(d, part.Raw); err != nil {
@@ -322,12 +321,12 @@ func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 		fn, _ := c.Dict().Get("function")
 		if !isString(c.Dict(), "id") || !isString(c.Dict(), "type") || fn.Kind() != chattemplate.DictKind ||
 			!isString(fn.Dict(), "name") || !isString(fn.Dict(), "arguments") {
-			return calls, openai.Invalid(param, "invalid_type", "Invalid '%s': a call lacks a member, or one has the wrong type. "+
-				"Send {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}, the arguments as a string.", param)
+			return calls, vllmRule(openai.Invalid(param, "invalid_type", "Invalid '%s': a call lacks a member, or one has the wrong type. "+
+				"Send {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}, the arguments as a string.", param))
 		}
 		if kind, _ := c.Dict().Get("type"); kind.Text() != "function" {
-			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant tool_calls of "+
-				"type 'function'.", param)
+			return calls, vllmRule(openai.Invalid(param, "invalid_value", "Invalid '%s': chat completions only support assistant "+
+				"tool_calls of type 'function'.", param))
 		}
 		function := withKeysFirst(fn.Dict(), "arguments", "name")
 		text, _ := function.Get("arguments")
@@ -364,8 +363,8 @@ func toolsValue(raw []byte) (chattemplate.Value, error) {
 
 	items := list.Items()
 	if len(items) == 0 {
-		return list, openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool or omit "+
-			"the field entirely.")
+		return list, vllmRule(openai.Invalid("tools", "empty_array", "Invalid 'tools': empty array. Either provide at least one tool "+
+			"or omit the field entirely."))
 	}
 
 	for i, t := range items {
@@ -384,8 +383,8 @@ func toolsValue(raw []byte) (chattemplate.Value, error) {
 
 // invalidTool returns the error for tool i of a request.
 func invalidTool(i int, reason string) error {
-	return openai.Invalid("tools["+strconv.Itoa(i)+"]", "invalid_type",
-		"Invalid 'tools[%d]': %s. Send {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", i, reason)
+	return vllmRule(openai.Invalid("tools["+strconv.Itoa(i)+"]", "invalid_type",
+		"Invalid 'tools[%d]': %s. Send {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", i, reason))
 }
 
 // toolValue returns one tool for templates, or the reason why t is not a valid tool. Defer_loading may be a

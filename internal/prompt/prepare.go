@@ -8,18 +8,53 @@ import (
 
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
+	"github.com/stator-project/stator/internal/prompt/vllm"
 )
 
 // Prepare renders and tokenizes req into dst, which it overwrites. It returns an [*Error] for a bad
-// request, for example one that the template refuses or whose prompt is longer than the context.
+// request, for example one that the template refuses or whose prompt is longer than the context. A request
+// that it cannot read, and that the engine may accept, sets dst.Unread and is no error.
 func (m *Model) Prepare(req *Request, dst *Prompt) error {
 	dst.Reset()
-	dst.memory = m.memory
+	if m.rules == VLLM {
+		if err := vllm.Check(req); err != nil {
+			return err
+		}
+	}
+	if req.Unread {
+		dst.Unread = true
+		return nil
+	}
 
+	dst.memory = m.memory
+	err := m.prepare(req, dst)
+	if err == nil {
+		return nil
+	}
+	return m.applyRules(err, dst)
+}
+
+// applyRules returns the error of prepare. For an engine with other rules than vLLM's, a form that only vLLM
+// refuses is no error.
+func (m *Model) applyRules(err error, dst *Prompt) error {
+	var rule *ruleError
+	switch {
+	case !errors.As(err, &rule):
+		return err
+	case m.rules == VLLM:
+		return rule.refusal
+	}
+	dst.Reset()
+	dst.Unread = true
+	return nil
+}
+
+// prepare does what Prepare does for a request that can be read.
+func (m *Model) prepare(req *Request, dst *Prompt) error {
 	if m.context > 0 && req.Truncate > m.context {
-		return openai.Invalid("truncate_prompt_tokens", "invalid_value",
+		return vllmRule(openai.Invalid("truncate_prompt_tokens", "invalid_value",
 			"truncate_prompt_tokens=%d cannot be greater than max_model_len = %d. Please request a smaller truncation size.",
-			req.Truncate, m.context)
+			req.Truncate, m.context))
 	}
 	if req.Endpoint == Chat {
 		if err := m.render(req, dst); err != nil {
@@ -201,7 +236,7 @@ func (m *Model) checkLength(req *Request, n int) error {
 	case m.context == 0:
 	case n > maxTokens:
 		return m.tooLongError(strconv.Itoa(n))
-	case req.Endpoint != Embeddings && req.MaxTokens > m.context:
+	case m.rules == VLLM && req.Endpoint != Embeddings && req.MaxTokens > m.context:
 		return openai.Invalid("max_tokens", "invalid_value",
 			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxTokens, m.context)
 	}

@@ -58,6 +58,7 @@ type Model struct {
 	id     uint64
 	// vocabulary is the largest token id that the model accepts, plus one.
 	vocabulary int
+	rules      Rules
 }
 
 // namedToken is a special token with the name of its template variable.
@@ -74,6 +75,9 @@ type Prompt struct {
 	Text []byte
 	// Tokens are the ids of the first prompt.
 	Tokens []uint32
+	// Unread is set where the prompt has a form that this package cannot read but the engine may: see
+	// [openai.Request.Unread]. Text and Tokens are then empty.
+	Unread bool
 	// Total counts the tokens of all prompts; Prompts counts the prompts.
 	Total, Prompts int
 	// Media are the hashes of the images, audio and video that a chat refers to, in order. The
@@ -104,6 +108,7 @@ func (p *Prompt) Reset() {
 	p.segmentEnds = p.segmentEnds[:0]
 	p.Total = 0
 	p.Prompts = 0
+	p.Unread = false
 	p.memory = nil
 
 	for i := range p.dicts {

@@ -107,8 +107,8 @@ func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Tem
 		}
 		for i, document := range v.Items() {
 			if !allStrings(document) {
-				return nil, openai.Invalid("documents", "invalid_type", "Invalid 'documents[%d]': expected an object of strings. Send "+
-					"{\"title\", \"text\"}.", i)
+				return nil, vllmRule(openai.Invalid("documents", "invalid_type", "Invalid 'documents[%d]': expected an object of strings. "+
+					"Send {\"title\", \"text\"}.", i))
 			}
 		}
 		vars.Set("documents", v)
@@ -160,8 +160,8 @@ func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, e
 			"tokenize":
 			// These are parameters of apply_chat_template itself, which does not pass them to templates.
 		case "messages", "tools", "conversation", "chat_template", "return_assistant_tokens_mask":
-			bad = openai.Invalid("chat_template_kwargs", "invalid_value",
-				"Found unexpected chat template kwargs from request: '%s'. Remove it.", key)
+			bad = vllmRule(openai.Invalid("chat_template_kwargs", "invalid_value",
+				"Found unexpected chat template kwargs from request: '%s'. Remove it.", key))
 		default:
 			// vLLM treats a key with one of these two values as absent.
 			if v.Kind() == chattemplate.None || v.Kind() == chattemplate.String && v.Text() == "auto" {
@@ -176,7 +176,7 @@ func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, e
 
 // decodeJSON decodes the raw JSON of a request's field. Param names the field in the error.
 func decodeJSON(param string, raw []byte) (chattemplate.Value, error) {
-	v, err := chattemplate.FromJSON(raw)
+	v, err := chattemplate.FromPythonJSON(raw, nil)
 	if err != nil {
 		return v, openai.Invalid(param, "invalid_json", "Invalid '%s': %v.", param, err)
 	}

@@ -10,6 +10,9 @@
 // The routing hints of a request are listed once, in one table, with their members, headers and bounds: see
 // [Hints].
 //
+// Parse refuses only what no engine can serve. A form that it cannot read and some engine accepts sets
+// [Request.Unread]; a form that only some engines accept sets [Request.Facts].
+//
 // The bytes come from outside. Everything is bounded by [Limits]; nothing panics; a bad
 // request is an [*Error] that describes what to change. All functions are safe for concurrent use.
 package openai

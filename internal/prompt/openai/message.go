@@ -9,9 +9,11 @@ import (
 // messages reads the conversation of a chat. Other endpoints skip it.
 func (p *parser) messages(param string) {
 	if p.req.Endpoint != Chat {
+		p.hasMessages = p.peek() == arrayValue
 		p.skip()
 		return
 	}
+	p.req.Unread = false
 	p.req.Messages = p.req.Messages[:0]
 	p.hasMessages = false
 	if !p.expectKind(param, arrayValue, "an array of objects") {
@@ -43,53 +45,54 @@ func (p *parser) message(i int, m *Message) {
 		return
 	}
 
-	var seen memberFacts
+	reasoningContent, hasReasoningContent := "", false
 	p.object(func(key string) {
 		switch key {
 		case "role":
 			m.Role = p.stringMember(i, ".role")
 		case "content":
-			seen.nullContent = p.peek() == nullValue
+			m.set(NullContent, p.peek() == nullValue)
 			p.content(i, m)
 		case "tools":
-			seen.hasOwnMembers = true
+			m.set(OwnMembers, true)
 			m.Tools = p.developerTools()
 		case "tool_calls":
-			seen.hasOwnMembers = true
+			m.set(OwnMembers, true)
 			p.toolCalls(i, m)
 		case "name":
-			seen.nullName = p.peek() == nullValue
+			m.set(NullName, p.peek() == nullValue)
 			m.Name = p.optionalString(i, m, ".name", NameMember)
+		case "reasoning_content":
+			hasReasoningContent = p.peek() == stringValue
+			reasoningContent = p.stringMember(i, ".reasoning_content")
 		default:
-			p.rareMember(i, m, key, &seen)
+			p.rareMember(i, m, key)
 		}
 	})
 	if p.err != nil {
 		return
 	}
 
-	if m.Has&ReasoningMember == 0 && seen.hasReasoningContent {
+	if m.Has&ReasoningMember == 0 && hasReasoningContent {
 		m.Has |= ReasoningMember
-		m.Reasoning = seen.reasoningContent
+		m.Reasoning = reasoningContent
 	}
-	p.checkMessage(i, m, seen)
+	if m.Role == "" {
+		p.err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
+			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
+	}
 }
 
-// memberFacts records facts about the members of a message that are checked once its role is known. The role
-// may come last.
-type memberFacts struct {
-	// nullContent and nullName are set if content and name are null.
-	nullContent, nullName bool
-	// hasOwnMembers is set if the message has tools, tool_calls, reasoning or a task. vLLM then accepts parts
-	// that it refuses otherwise.
-	hasOwnMembers bool
-	// hasReasoningContent is set if reasoning_content is a string, and reasoningContent is that string.
-	hasReasoningContent bool
-	reasoningContent    string
+// set sets or clears one member.
+func (m *Message) set(which Members, present bool) {
+	m.Has &^= which
+	if present {
+		m.Has |= which
+	}
 }
 
 // rareMember reads the members of message i that few clients send.
-func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
+func (p *parser) rareMember(i int, m *Message, key string) {
 	switch key {
 	case "tool_call_id":
 		m.Has |= ToolCallIDMember
@@ -98,13 +101,10 @@ func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
 		}
 		m.ToolCallID = p.stringMember(i, ".tool_call_id")
 	case "reasoning":
-		seen.hasOwnMembers = true
+		m.set(OwnMembers, true)
 		m.Reasoning = p.optionalString(i, m, ".reasoning", ReasoningMember)
-	case "reasoning_content":
-		seen.hasReasoningContent = p.peek() == stringValue
-		seen.reasoningContent = p.stringMember(i, ".reasoning_content")
 	case "task":
-		seen.hasOwnMembers = true
+		m.set(OwnMembers, true)
 		if p.peek() != stringValue {
 			p.skip()
 			return
@@ -117,46 +117,8 @@ func (p *parser) rareMember(i int, m *Message, key string, seen *memberFacts) {
 
 // optionalString reads a string field of message i, and sets its bit in m.Has unless it is null.
 func (p *parser) optionalString(i int, m *Message, field string, which Members) string {
-	m.Has &^= which
-	if p.peek() == stringValue {
-		m.Has |= which
-	}
+	m.set(which, p.peek() == stringValue)
 	return p.stringMember(i, field)
-}
-
-// checkMessage refuses a message that vLLM refuses for its role.
-func (p *parser) checkMessage(i int, m *Message, seen memberFacts) {
-	switch {
-	case m.Role == "":
-		p.err = Invalid(p.messagePath(i, ".role"), "missing_required_parameter",
-			"Missing required parameter: 'messages[%d].role'. Use system, developer, user, assistant or tool.", i)
-	case seen.nullContent && m.Role != "assistant":
-		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
-			"Invalid type for 'messages[%d].content': only an assistant's content may be null. Send a string or an array of parts.", i)
-	case seen.nullName && m.Role != "tool":
-		p.err = Invalid(p.messagePath(i, ".name"), "invalid_type",
-			"Invalid type for 'messages[%d].name': expected a string, but got null instead. Leave it out.", i)
-	case !seen.hasOwnMembers && m.hasOnlyLooseParts():
-		p.err = Invalid(p.messagePath(i, ".content"), "invalid_type",
-			"Invalid 'messages[%d].content': no part is of a type that a %s message has. Send {\"type\": \"text\", \"text\"}.",
-			i, m.Role)
-	}
-}
-
-// hasOnlyLooseParts reports whether vLLM refuses a message because of its parts. vLLM accepts bare strings,
-// input_text and output_text in three cases only: beside parts of the types that chats have, beside other
-// members of the message, or for roles that are not its own.
-func (m *Message) hasOnlyLooseParts() bool {
-	switch m.Role {
-	case "system", "developer", "user", "assistant", "tool":
-	default:
-		return false
-	}
-	own := m.Role == "tool" && m.Has&NameMember != 0 || m.Role != "tool" && m.Has&ToolCallIDMember != 0
-	for _, part := range m.Parts {
-		own = own || !part.loose
-	}
-	return len(m.Parts) > 0 && !own
 }
 
 // developerTools reads the tools of one message. Anything but an array is ignored.
@@ -240,6 +202,7 @@ var partTypes = map[string]PartType{
 	"input_audio": AudioPart, "audio_url": AudioPart, "audio": AudioPart,
 	"video_url": VideoPart, "input_video": VideoPart, "video": VideoPart,
 	"tool_reference": ReferencePart,
+	"image_embeds":   EmbedsPart, "audio_embeds": EmbedsPart, "video_embeds": EmbedsPart,
 }
 
 // partFields are the members of parts that vLLM reads. It passes all others on to the template.
@@ -260,7 +223,7 @@ func (p *parser) part(i, j int) Part {
 	start := p.at
 	if k == stringValue {
 		text := p.string()
-		return Part{Text: text, Raw: p.src[start:p.at], loose: true}
+		return Part{Text: text, Raw: p.src[start:p.at], Loose: true}
 	}
 	name := func(field string) string { return p.messagePath(i, ".content["+strconv.Itoa(j)+"]"+field) }
 	if k != objectValue {
@@ -301,7 +264,8 @@ func (p *parser) part(i, j int) Part {
 	if !known {
 		part.Type = OtherPart
 	}
-	part.loose = typ == "input_text" || typ == "output_text"
+	part.UUID = uuid
+	part.Loose = typ == "input_text" || typ == "output_text"
 
 	at := textField(typ)
 	switch {
@@ -314,11 +278,10 @@ func (p *parser) part(i, j int) Part {
 			media = part.Raw
 		}
 		part.Hash = xxh3.Hash128(media).Bytes()
+		p.req.Unread = p.req.Unread || part.Type == EmbedsPart || part.Type == OtherPart
 	case !given[at]:
 		field := name("." + [...]string{"text", "refusal", "thinking", "name"}[at])
 		p.err = Invalid(field, "missing_required_parameter", "Missing required parameter: '%s'.", field)
-	case uuid:
-		p.err = Invalid(name(".uuid"), "invalid_value", "Invalid '%s': only media have a uuid. Remove it.", name(".uuid"))
 	default:
 		part.Text = texts[at]
 	}

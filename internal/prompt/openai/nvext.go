@@ -1,6 +1,9 @@
 package openai
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // nvextGroups are the members of nvext that hold hints, with their paths.
 var nvextGroups = map[string]string{
@@ -162,8 +165,11 @@ func (p *parser) decimal(param string) (float64, bool) {
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(string(digits), 64)
-	if err != nil {
+	switch {
+	case err != nil || math.IsInf(v, 0):
 		p.failInvalid(param, "is too large")
+	case math.IsNaN(v):
+		p.failInvalid(param, "must be a number, not NaN")
 	}
 	return v, p.err == nil
 }

@@ -54,9 +54,8 @@ type parser struct {
 	// maxTokens and maxCompletionTokens are 0 unless the body has them. Which one counts is only known at the
 	// end.
 	maxTokens, maxCompletionTokens int
-	hasMessages, hasPrompt         bool
-	// hasToolChoice is set unless tool_choice is absent, null or "none".
-	hasToolChoice bool
+	// hasEmbeds is set if the request has prompt_embeds.
+	hasMessages, hasPrompt, hasEmbeds bool
 	// These count what was read so far, for the limits. Elements of a repeated key count each time, because
 	// each costs memory.
 	messageCount, partCount, promptCount, tokenCount, hintCount int
@@ -79,9 +78,20 @@ func (p *parser) field(key string) {
 	case "stream_options":
 		p.streamOptions(key)
 	case "max_tokens":
-		p.maxTokens = p.positiveInteger(key)
+		v, ok := p.integer(key)
+		r.set(MaxTokensZero, ok && v == 0)
+		r.set(MaxTokensNegative, ok && v < 0)
+		p.maxTokens = clampInt32(v)
 	case "max_completion_tokens":
-		p.maxCompletionTokens = p.positiveInteger(key)
+		v, ok := p.integer(key)
+		r.set(MaxCompletionTokensBelowOne, ok && v < 1)
+		p.maxCompletionTokens = clampInt32(v)
+	case "echo":
+		r.set(Echo, p.peek() == boolValue && p.src[p.at] == 't')
+		p.skip()
+	case "prompt_embeds":
+		p.hasEmbeds = p.peek() != nullValue
+		p.skip()
 	case "n":
 		r.N = max(1, p.positiveInteger(key))
 	case "seed":
@@ -109,7 +119,7 @@ func (p *parser) templateField(key string) {
 	case "tool_choice":
 		kind, start := p.peek(), p.at
 		p.skip()
-		p.hasToolChoice = kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`
+		r.set(ToolChoice, kind != nullValue && string(bytes.TrimSpace(p.src[start:p.at])) != `"none"`)
 	case "tools":
 		r.Tools = p.rawOrNull(key, arrayValue)
 	case "documents":
@@ -117,18 +127,10 @@ func (p *parser) templateField(key string) {
 	case "chat_template_kwargs":
 		r.TemplateArgs = p.rawOrNull(key, objectValue)
 	case "chat_template":
+		r.set(OwnTemplate, p.peek() == stringValue)
 		p.stringOrNull(key)
-		if p.err == nil && r.Endpoint == Chat && p.src[p.at-1] == '"' {
-			p.err = Invalid(key, "unsupported_parameter", "'chat_template' is not taken from requests. Remove it: the model's own "+
-				"template is used.")
-		}
 	case "reasoning_effort":
 		r.ReasoningEffort = p.stringOrNull(key)
-		switch r.ReasoningEffort {
-		case "", "none", "minimal", "low", "medium", "high", "xhigh", "max":
-		default:
-			p.failInvalid(key, "must be none, minimal, low, medium, high, xhigh or max")
-		}
 	case "add_generation_prompt":
 		r.AddGenerationPrompt = p.booleanOr(key, true)
 	case "continue_final_message":
@@ -137,9 +139,11 @@ func (p *parser) templateField(key string) {
 		r.AddSpecialTokens = p.booleanOr(key, r.Endpoint != Chat)
 	case "truncate_prompt_tokens":
 		v, ok := p.integer(key)
-		r.Truncate = int(v)
-		if ok && (v == 0 || v < -1 || v > math.MaxInt32) {
-			p.failInvalid(key, "must be -1 (as many as the model takes) or at least 1")
+		bad := ok && (v == 0 || v < -1 || v > math.MaxInt32)
+		r.set(BadTruncation, bad)
+		r.Truncate = 0
+		if !bad {
+			r.Truncate = int(v)
 		}
 	case "truncation_side":
 		r.TruncateRight = p.stringOrNull(key) == "right"
@@ -155,6 +159,16 @@ func (p *parser) checkRequest() {
 	if r.MaxTokens == 0 {
 		r.MaxTokens = p.maxTokens
 	}
+	// Completions may have embeddings beside or in place of text, and embedding requests may be chats.
+	switch r.Endpoint {
+	case Chat:
+		r.Unread = r.Unread || r.Facts&OwnTemplate != 0
+	case Completions:
+		r.Unread = p.hasEmbeds || r.Facts&OddPrompts != 0
+	case Embeddings:
+		r.Unread = !p.hasPrompt && p.hasMessages || r.Facts&OddPrompts != 0
+	}
+
 	switch {
 	case r.Model == "":
 		p.failMissing("model")
@@ -162,17 +176,23 @@ func (p *parser) checkRequest() {
 		p.failMissing("messages")
 	case r.Endpoint == Chat && len(r.Messages) == 0:
 		p.err = Invalid("messages", "empty_array", "Invalid 'messages': empty array. Send at least one message.")
-	case r.Endpoint == Chat && p.hasToolChoice && r.Tools == nil:
-		p.err = Invalid("tool_choice", "invalid_value", "When using `tool_choice`, `tools` must be set.")
-	case r.Endpoint == Completions && !p.hasPrompt:
+	case r.Endpoint == Completions && !p.hasPrompt && !p.hasEmbeds:
 		p.failMissing("prompt")
-	case r.Endpoint == Embeddings && !p.hasPrompt:
+	case r.Endpoint == Embeddings && !p.hasPrompt && !p.hasMessages:
 		p.failMissing("input")
-	case r.Endpoint == Chat && r.ContinueFinalMessage && r.AddGenerationPrompt:
-		p.err = Invalid("continue_final_message", "invalid_value",
-			"Cannot set both `continue_final_message` and `add_generation_prompt` to True. Set 'add_generation_prompt' to false.")
 	}
 }
+
+// set sets or clears one fact.
+func (r *Request) set(which Facts, holds bool) {
+	r.Facts &^= which
+	if holds {
+		r.Facts |= which
+	}
+}
+
+// clampInt32 returns v as a number between 0 and the largest 32-bit integer.
+func clampInt32(v int64) int { return int(min(max(v, 0), math.MaxInt32)) }
 
 // failMissing records that a required parameter is missing.
 func (p *parser) failMissing(param string) {

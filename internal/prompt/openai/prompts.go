@@ -15,6 +15,7 @@ func (p *parser) prompts(param string, ep Endpoint) {
 	}
 	p.req.Prompts = p.req.Prompts[:0]
 	p.hasPrompt = false
+	p.req.set(OddPrompts, false)
 	switch k := p.peek(); k {
 	case nullValue:
 		p.expectWord("null")
@@ -23,6 +24,8 @@ func (p *parser) prompts(param string, ep Endpoint) {
 		p.req.Prompts = append(p.req.Prompts, Prompt{Text: p.string()})
 	case arrayValue:
 		p.promptList(param)
+	case objectValue:
+		p.oddPrompt()
 	case badValue:
 	default:
 		p.err = wrongType(param, promptShapes, k)
@@ -44,8 +47,8 @@ func (p *parser) promptList(param string) {
 		}
 		switch {
 		case p.err != nil:
-		case k != first:
-			p.err = wrongType(param+"["+strconv.Itoa(i)+"]", first.withArticle()+" like the first element", k)
+		case p.req.Facts&OddPrompts != 0 || k == objectValue || k != first && k != badValue:
+			p.oddPrompt()
 		case k == numberValue && i == 0:
 			p.req.Prompts = append(p.req.Prompts, Prompt{Tokens: p.appendToken(param, p.newTokens())})
 		case k == numberValue:
@@ -61,9 +64,16 @@ func (p *parser) promptList(param string) {
 		}
 	})
 
-	if p.err == nil && len(p.req.Prompts) == 0 {
+	if p.err == nil && len(p.req.Prompts) == 0 && p.req.Facts&OddPrompts == 0 {
 		p.err = Invalid(param, "empty_array", "Invalid '%s': empty array. Send at least one prompt.", param)
 	}
+}
+
+// oddPrompt skips a prompt of a form that only some engines accept.
+func (p *parser) oddPrompt() {
+	p.req.set(OddPrompts, true)
+	p.req.Prompts = p.req.Prompts[:0]
+	p.skip()
 }
 
 // countPrompt counts one more prompt and returns the number so far.
@@ -86,7 +96,7 @@ func (p *parser) newTokens() []uint32 {
 func (p *parser) tokenList(param string, i int) []uint32 {
 	tokens := p.newTokens()
 	p.array(func(int) { tokens = p.appendToken(param, tokens) })
-	if p.err == nil && len(tokens) == 0 {
+	if p.err == nil && len(tokens) == 0 && p.req.Facts&OddPrompts == 0 {
 		p.failInvalid(param+"["+strconv.Itoa(i)+"]", "must hold at least one token id")
 	}
 	return tokens
@@ -95,9 +105,7 @@ func (p *parser) tokenList(param string, i int) []uint32 {
 // appendToken reads one token id. Whether the vocabulary has it is checked later, with the model.
 func (p *parser) appendToken(param string, dst []uint32) []uint32 {
 	if k := p.peek(); k != numberValue {
-		if p.err == nil {
-			p.err = wrongType(param, promptShapes, k)
-		}
+		p.oddPrompt()
 		return dst
 	}
 	v, _ := p.integer(param)

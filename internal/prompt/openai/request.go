@@ -28,7 +28,8 @@ type Request struct {
 
 	Stream, IncludeUsage bool // stream; stream_options.include_usage
 
-	// MaxTokens is max_completion_tokens, else max_tokens; 0 if the client set neither.
+	// MaxTokens is max_completion_tokens, else max_tokens; 0 if the client set neither, or none above 0 (see
+	// Facts).
 	MaxTokens int
 	// N is how many answers the client asks for; 1 if it did not set n.
 	N       int
@@ -63,6 +64,12 @@ type Request struct {
 	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
 
+	// Unread is set where the prompt has a form that this package cannot read but some engine can, such as
+	// embeddings in place of text. Nothing is known of its tokens then.
+	Unread bool
+	// Facts are properties of the request that some engines refuse.
+	Facts Facts
+
 	memory memory
 }
 
@@ -70,6 +77,28 @@ type Request struct {
 type memory struct {
 	hints Hints
 }
+
+// Facts is a set of properties of a request that some engines refuse and others accept.
+type Facts uint16
+
+// The facts.
+const (
+	// MaxTokensZero and MaxTokensNegative are about max_tokens, and MaxCompletionTokensBelowOne is about
+	// max_completion_tokens. With 0 a completion scores its prompt, and -1 is llama.cpp's word for no bound.
+	MaxTokensZero Facts = 1 << iota
+	MaxTokensNegative
+	MaxCompletionTokensBelowOne
+	// Echo is set if echo is true: the answer begins with the prompt.
+	Echo
+	// ToolChoice is set unless tool_choice is absent, null or "none".
+	ToolChoice
+	// OwnTemplate is set if the request has a chat_template.
+	OwnTemplate
+	// BadTruncation is set if truncate_prompt_tokens is neither -1 nor positive.
+	BadTruncation
+	// OddPrompts is set if prompt or input mixes kinds or holds objects, as llama.cpp and SGLang accept.
+	OddPrompts
+)
 
 // Prompt is one prompt of a completion or embedding request: text, or token ids.
 type Prompt struct {
@@ -106,7 +135,7 @@ type Message struct {
 }
 
 // Members is a set of optional members that a message has.
-type Members uint8
+type Members uint16
 
 // The members whose presence templates see.
 const (
@@ -115,6 +144,10 @@ const (
 	ToolCallIDMember // present; null if NullToolCallID is set too
 	NullToolCallID
 	ReasoningMember
+	NullName
+	NullContent
+	// OwnMembers is set if the message has tools, tool_calls, reasoning or a task.
+	OwnMembers
 )
 
 // PartType is the type of a part of a message's content.
@@ -128,6 +161,8 @@ const (
 	VideoPart
 	// ReferencePart names a tool that the template may expand; its Text is the name.
 	ReferencePart
+	// EmbedsPart holds embeddings of an image or of audio.
+	EmbedsPart
 	// OtherPart is a part of an unknown type.
 	OtherPart
 )
@@ -146,8 +181,10 @@ type Part struct {
 	// Raw is the part's own JSON.
 	Raw []byte
 
-	// loose is set for a bare string, and for a part of type input_text or output_text, which other APIs have.
-	loose bool
+	// Loose is set for a bare string, and for a part of type input_text or output_text, which other APIs have.
+	Loose bool
+	// UUID is set if the part has a uuid that is not null.
+	UUID bool
 }
 
 // Limits bound what a request may hold. The zero value of a field means its default. The defaults bound the

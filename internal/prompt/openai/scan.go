@@ -80,7 +80,7 @@ func (s *scanner) peek() kind {
 		return boolValue
 	case c == 'n':
 		return nullValue
-	case c == '-' || c >= '0' && c <= '9':
+	case c == '-' || c >= '0' && c <= '9' || c == 'N' || c == 'I':
 		return numberValue
 	}
 	s.fail("unexpected character")
@@ -250,11 +250,20 @@ func (s *scanner) boolean() bool {
 	return false
 }
 
-// number reads a number by JSON's grammar and returns its characters.
+// number reads a number and returns its characters. The grammar is JSON's, with NaN, Infinity and -Infinity,
+// because engines in Python accept these words.
 func (s *scanner) number() []byte {
 	start := s.at
+	if s.at < len(s.src) && s.src[s.at] == 'N' {
+		s.expectWord("NaN")
+		return s.src[start:s.at]
+	}
 	if s.at < len(s.src) && s.src[s.at] == '-' {
 		s.at++
+	}
+	if s.at < len(s.src) && s.src[s.at] == 'I' {
+		s.expectWord("Infinity")
+		return s.src[start:s.at]
 	}
 	if s.at < len(s.src) && s.src[s.at] == '0' {
 		s.at++

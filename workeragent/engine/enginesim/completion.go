@@ -90,6 +90,11 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		if err := s.cfg.Model.Prepare(&one, &scratch); err != nil {
 			return nil, err
 		}
+		// vLLM accepts embeddings in place of text, and chats for embeddings. The simulator's model has no
+		// weights that could use them.
+		if scratch.Unread {
+			return nil, openai.Invalid("", "", "This engine computes no embeddings in place of text: send text.")
+		}
 
 		// The choices of a prompt share its tokens.
 		tokens := append([]uint32(nil), scratch.Tokens...)
