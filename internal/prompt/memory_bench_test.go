@@ -66,15 +66,16 @@ func cpu(b *testing.B) time.Duration {
 
 // stage prepares requests as the router does, with the buffers that it uses again for each request.
 type stage struct {
-	prompt prompt.Prompt
+	request prompt.Request
+	prompt  prompt.Prompt
 	blocks []blockhash.Block
 }
 
 // prepare parses, renders and tokenizes body and computes its block hashes.
 func (s *stage) prepare(t testing.TB, m *prompt.Model, body []byte) {
-	req, err := openai.Parse(prompt.Chat, body, openai.Limits{})
+	err := openai.ParseInto(&s.request, prompt.Chat, body, openai.Limits{})
 	if err == nil {
-		err = m.Prepare(req, &s.prompt)
+		err = m.Prepare(&s.request, &s.prompt)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ func (p *parser) messages(param string) {
 		return
 	}
 	p.req.Unread = false
+	clear(p.req.Messages) // of an earlier value of a repeated key
 	p.req.Messages = p.req.Messages[:0]
 	p.hasMessages = false
 	if !p.expectKind(param, arrayValue, "an array of objects") {
@@ -152,15 +153,17 @@ func (p *parser) content(i int, m *Message) {
 	case nullValue:
 		p.expectWord("null")
 	case arrayValue:
-		m.Kind, m.Parts = PartsContent, []Part{}
+		all := &p.req.memory.parts
+		from := len(*all)
 		p.array(func(j int) {
 			p.partCount++
 			if p.partCount > p.lim.Parts {
 				p.failInvalid("messages", "holds more than "+strconv.Itoa(p.lim.Parts)+" parts in all messages")
 				return
 			}
-			m.Parts = append(m.Parts, p.part(i, j))
+			*all = append(*all, p.part(i, j))
 		})
+		m.Kind, m.Parts = PartsContent, (*all)[from:len(*all):len(*all)]
 	case badValue:
 	default:
 		p.err = wrongType(p.messagePath(i, ".content"), "a string or an array of parts", k)

@@ -10,27 +10,56 @@ import (
 // Parse reads the body of a request to endpoint ep. On a bad body it returns nil and an
 // [*Error] with status 400. The last value of a repeated key counts, as for engines.
 func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
+	req := &Request{}
+	if err := ParseInto(req, ep, body, lim); err != nil {
+		return nil, err
+	}
+	return req, nil
+}
+
+// ParseInto does what Parse does, with the memory that req has from the request before. The content of that
+// request, strings included, is no longer valid then. After an error req must not be read, but it may be used
+// for another ParseInto.
+func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 	lim = lim.withDefaults()
 	if !utf8.Valid(body) {
-		return nil, malformed(firstInvalidByte(body), "invalid UTF-8")
+		return malformed(firstInvalidByte(body), "invalid UTF-8")
 	}
-	p := parser{scanner: scanner{src: body, depth: lim.Depth, maxValues: lim.Values}, lim: lim}
-	p.req = &Request{Endpoint: ep, N: 1, AddGenerationPrompt: true, AddSpecialTokens: ep != Chat}
+
+	req.Reset()
+	req.Endpoint = ep
+	req.N = 1
+	req.AddGenerationPrompt = true
+	req.AddSpecialTokens = ep != Chat
+	req.Messages = req.memory.messages
+	req.Prompts = req.memory.prompts
+
+	p := parser{scanner: scanner{src: body, depth: lim.Depth, maxValues: lim.Values, arena: req.memory.arena}, lim: lim, req: req}
+	p.body()
+	req.memory.arena, req.memory.messages, req.memory.prompts = p.arena[:0], req.Messages[:0], req.Prompts[:0]
+	if p.err != nil {
+		return p.err
+	}
+	if ep != Chat {
+		req.Messages = nil
+	}
+	return nil
+}
+
+// body reads the whole body.
+func (p *parser) body() {
 	if k := p.peek(); p.err == nil && k != objectValue {
-		return nil, Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.withArticle())
+		p.err = Invalid("", "invalid_json", "The request body must be a JSON object, but is %s.", k.withArticle())
+		return
 	}
 	p.object(p.field)
 	p.skipSpace()
-	if p.err == nil && p.at != len(body) {
+	if p.err == nil && p.at != len(p.src) {
 		p.fail("unexpected data after the object")
 	}
 	if p.err == nil {
 		p.checkRequest()
 	}
-	if p.err != nil {
-		return nil, p.err
-	}
-	return p.req, nil
 }
 
 // firstInvalidByte returns the position of the first byte of body that is not UTF-8.

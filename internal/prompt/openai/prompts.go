@@ -13,6 +13,7 @@ func (p *parser) prompts(param string, ep Endpoint) {
 		p.skip()
 		return
 	}
+	clear(p.req.Prompts) // of an earlier value of a repeated key
 	p.req.Prompts = p.req.Prompts[:0]
 	p.hasPrompt = false
 	p.req.set(OddPrompts, false)

@@ -1,5 +1,7 @@
 package openai
 
+import "unsafe"
+
 // Endpoint is the API of a request.
 type Endpoint uint8
 
@@ -20,8 +22,8 @@ func (e Endpoint) String() string {
 	return "unknown"
 }
 
-// Request is the content of a parsed request. Its strings and raw slices alias the body: the body must not
-// change while the request is in use.
+// Request is the content of a parsed request. Its strings and raw slices alias the body or the memory of the
+// request: the body must not change while the request is in use.
 type Request struct {
 	Endpoint Endpoint
 	Model    string
@@ -73,9 +75,31 @@ type Request struct {
 	memory memory
 }
 
-// memory is what a request keeps from one ParseInto to the next.
+// memory is what a request keeps from one ParseInto to the next. Its slices have length 0 between them, except
+// for parts.
 type memory struct {
-	hints Hints
+	arena    []byte
+	messages []Message
+	// parts are those of all messages, one after another.
+	parts   []Part
+	prompts []Prompt
+	hints   Hints
+}
+
+// Reset empties r and keeps its memory for ParseInto. R then refers to no body.
+func (r *Request) Reset() {
+	m := &r.memory
+	clear(r.Messages)
+	clear(r.Prompts)
+	clear(m.parts)
+	*r = Request{memory: memory{arena: m.arena, messages: m.messages, parts: m.parts[:0], prompts: m.prompts}}
+}
+
+// Size returns the bytes of the memory that r keeps for ParseInto.
+func (r *Request) Size() int {
+	m := &r.memory
+	return cap(m.arena) + cap(m.messages)*int(unsafe.Sizeof(Message{})) + cap(m.parts)*int(unsafe.Sizeof(Part{})) +
+		cap(m.prompts)*int(unsafe.Sizeof(Prompt{}))
 }
 
 // Facts is a set of properties of a request that some engines refuse and others accept.

@@ -65,9 +65,10 @@ func (s *scanner) unescape(text []byte) string {
 }
 
 // newChunk returns a new arena that begins with begun, the decoded part of a string. It has room for at least
-// more bytes. The rest of the body bounds its size, because no escape is shorter than its character.
+// more bytes. The rest of the body bounds its size, because no escape is shorter than its character. Otherwise
+// it is twice as large as the arena before, so that the last one suits the next request with as many escapes.
 func (s *scanner) newChunk(begun []byte, more int) []byte {
-	size := min(len(s.src)-s.at, max(64<<10, len(begun))) + len(begun) + more
+	size := min(len(s.src)-s.at, max(64<<10, 2*cap(s.arena), len(begun))) + len(begun) + more
 	return append(make([]byte, 0, size), begun...)
 }
 
