@@ -68,7 +68,7 @@ func cpu(b *testing.B) time.Duration {
 type stage struct {
 	request prompt.Request
 	prompt  prompt.Prompt
-	blocks []blockhash.Block
+	blocks  []blockhash.Block
 }
 
 // prepare parses, renders and tokenizes body and computes its block hashes.

@@ -21,13 +21,14 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 	parts := t.WantsParts()
 	most := maxArgumentValues
 	p.dicts, p.items = grow(p.dicts, len(req.Messages)), grow(p.items, len(req.Messages))
+	p.contents = grow(p.contents, len(req.Messages))
 
 	for i := range req.Messages {
 		m := &req.Messages[i]
 		d := &p.dicts[i]
 		d.Reset()
 		d.Set("role", chattemplate.StringValue(m.Role))
-		content, err := p.contentValue(m, parts)
+		content, err := p.contentValue(m, parts, &p.contents[i])
 		if err != nil {
 			return content, err
 		}
@@ -118,15 +119,8 @@ func addOptionalMembers(d *chattemplate.Dict, m *openai.Message, i int, most *in
 }
 
 // contentValue returns a message's content: a list of parts where parts is set, else one string. Tool
-// messages have a string in both cases, unless they contain more than text.
-func (p *Prompt) contentValue(m *openai.Message, parts bool) (chattemplate.Value, error) {
-	text := func(s string) chattemplate.Value {
-		d := chattemplate.NewDict(2)
-		d.Set("type", chattemplate.StringValue("text"))
-		d.Set("text", chattemplate.StringValue(s))
-		return chattemplate.DictValue(d)
-	}
-
+// messages have a string in both cases, unless they contain more than text. Buffer becomes a list of one text.
+func (p *Prompt) contentValue(m *openai.Message, parts bool, buffer *chattemplate.TextContent) (chattemplate.Value, error) {
 	if m.Kind != openai.PartsContent {
 		content, left := m.Content, true
 		if m.Role == "system" {
@@ -138,7 +132,7 @@ func (p *Prompt) contentValue(m *openai.Message, parts bool) (chattemplate.Value
 		case m.Kind == openai.NoContent || !left:
 			return chattemplate.ListValue(nil), nil
 		}
-		return chattemplate.ListValue([]chattemplate.Value{text(content)}), nil
+		return buffer.Set(content), nil
 	}
 
 	return p.partsValue(m, parts)

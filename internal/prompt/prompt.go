@@ -92,9 +92,10 @@ type Prompt struct {
 	// laterTokens and laterEnds are buffers for the prompts after the first, which are only counted.
 	laterTokens []uint32
 	laterEnds   []segmentEnd
-	// dicts and items are buffers for the messages of a chat.
-	dicts []chattemplate.Dict
-	items []chattemplate.Value
+	// dicts, items and contents are buffers for the messages of a chat.
+	dicts    []chattemplate.Dict
+	items    []chattemplate.Value
+	contents []chattemplate.TextContent
 	// final is the text of the final message, where the engine continues that message.
 	final string
 }
@@ -114,8 +115,13 @@ func (p *Prompt) Reset() {
 	for i := range p.dicts {
 		p.dicts[i].Reset()
 	}
+	for i := range p.contents {
+		p.contents[i].Reset()
+	}
 	clear(p.items)
-	p.dicts, p.items = p.dicts[:0], p.items[:0]
+	p.dicts = p.dicts[:0]
+	p.items = p.items[:0]
+	p.contents = p.contents[:0]
 	p.final = ""
 }
 
@@ -126,6 +132,9 @@ func (p *Prompt) Size() int {
 		cap(p.items)*int(unsafe.Sizeof(chattemplate.Value{}))
 	for i := range p.dicts[:cap(p.dicts)] {
 		n += p.dicts[:cap(p.dicts)][i].Size()
+	}
+	for i := range p.contents[:cap(p.contents)] {
+		n += p.contents[:cap(p.contents)][i].Size()
 	}
 	return n
 }

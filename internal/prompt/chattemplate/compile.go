@@ -286,20 +286,6 @@ func (c *compiler) output(s output) exec {
 		}
 	}
 
-	if joined, ok := s.of.(concat); ok {
-		evals := c.exprs(joined.parts)
-		return func(r *run, f *frame) signal {
-			r.line = s.line
-			var buf [8]Value
-			if values, _ := r.evalAll(f, evals, buf[:0]); r.err == nil {
-				for _, v := range values {
-					r.out = appendStr(r.out, v)
-				}
-			}
-			return r.endOutput()
-		}
-	}
-
 	if parts := sumParts(s.of); len(parts) > 1 {
 		// Only plain strings may be written one by one. A sum of numbers has to be added, and Markup escapes.
 		evals := c.exprs(parts)
@@ -318,13 +304,95 @@ func (c *compiler) output(s output) exec {
 		}
 	}
 
-	of := c.expr(s.of)
+	write := c.writer(s.of)
 	return func(r *run, f *frame) signal {
 		r.line = s.line
+		write(r, f)
+		return r.endOutput()
+	}
+}
+
+// writer compiles writing the text of an expression to the output. The parts of a ~ b and the text of a macro are
+// written without a copy. That is the same as writing the joined text, because the output of a render
+// that fails is discarded.
+func (c *compiler) writer(e expression) func(*run, *frame) {
+	switch e := e.(type) {
+	case concat:
+		parts := make([]func(*run, *frame), len(e.parts))
+		for i, part := range e.parts {
+			parts[i] = c.writer(part)
+		}
+		return func(r *run, f *frame) {
+			for _, write := range parts {
+				write(r, f)
+			}
+		}
+	case conditional:
+		return c.conditionalWriter(e)
+	case call:
+		if a, ok := e.of.(attribute); !ok || stringMethods[a.name] == nil {
+			return c.callWriter(e)
+		}
+	}
+
+	of := c.expr(e)
+	return func(r *run, f *frame) {
 		if v := of(r, f); r.err == nil {
 			r.out = appendStr(r.out, v)
 		}
-		return r.endOutput()
+	}
+}
+
+// conditionalWriter compiles writing the text of a if test else b.
+func (c *compiler) conditionalWriter(e conditional) func(*run, *frame) {
+	defer func(outer bool) { c.insideIf = outer }(c.insideIf)
+	c.insideIf = true
+	test, then := c.expr(e.test), c.writer(e.then)
+	if e.els == nil {
+		whole := c.conditional(e) // its error names the missing else
+		return func(r *run, f *frame) {
+			if v := whole(r, f); r.err == nil {
+				r.out = appendStr(r.out, v)
+			}
+		}
+	}
+
+	els := c.writer(e.els)
+	return func(r *run, f *frame) {
+		if test(r, f).truth() {
+			then(r, f)
+		} else {
+			els(r, f)
+		}
+	}
+}
+
+// callWriter compiles writing the result of a call. A macro writes to the output itself.
+func (c *compiler) callWriter(e call) func(*run, *frame) {
+	of, args := c.expr(e.of), c.args(e.args)
+	simple := len(e.args.named) == 0 && e.args.star == nil && e.args.dict == nil
+	positional := c.exprs(e.args.positional)
+	return func(r *run, f *frame) {
+		fn := of(r, f)
+		target, _ := fn.ref.(*callable)
+		switch {
+		case r.err != nil:
+		case target == nil || target.macro == nil:
+			given := args(r, f)
+			if r.err != nil {
+				return
+			}
+			if v := r.call(fn, given); r.err == nil {
+				r.out = appendStr(r.out, v)
+			}
+		case simple:
+			var buf [4]Value
+			given := arguments{}
+			given.positional, _ = r.evalAll(f, positional, buf[:0])
+			r.writeMacro(target, &given)
+		default:
+			r.writeMacro(target, args(r, f))
+		}
 	}
 }
 

@@ -227,7 +227,7 @@ func (c *compiler) conditional(e conditional) eval {
 	}
 }
 
-// args compiles the arguments of a call.
+// args compiles the arguments of a call. Callees must not change them.
 func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 	positional, named := c.exprs(a.positional), c.exprs(a.named)
 	var star, dict eval
@@ -238,6 +238,10 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 		dict = c.expr(a.dict)
 	}
 
+	if len(positional) == 0 && len(named) == 0 && star == nil && dict == nil {
+		none := &arguments{}
+		return func(*run, *frame) *arguments { return none }
+	}
 	return func(r *run, f *frame) *arguments {
 		out := &arguments{}
 		if len(positional) > 0 {

@@ -1,5 +1,7 @@
 package chattemplate
 
+import "slices"
+
 // macro compiles a macro. The closure that it returns makes the macro's function for an outer frame.
 //
 // A macro reads outer variables with the values that they have when it is called. Its body gets surplus
@@ -36,7 +38,9 @@ func (c *compiler) macro(m *macroStmt) func(around *frame) Value {
 	s.body = c.statements(m.body)
 	s.scope = c.leaveScope()
 	return func(around *frame) Value {
-		return function(m.name, func(r *run, args *arguments) Value { return s.call(r, around, args) })
+		fn := &callable{name: m.name, macro: s, around: around}
+		fn.call = func(r *run, args *arguments) Value { return s.call(r, around, args) }
+		return Value{kind: Func, ref: fn}
 	}
 }
 
@@ -57,32 +61,61 @@ type macroCode struct {
 // call runs the macro in a new frame and returns the text that it writes. The line of the call is restored
 // afterwards, so that later errors name it.
 func (m *macroCode) call(r *run, around *frame, args *arguments) Value {
-	f := &frame{slots: make([]Value, m.scope.fn.slots), parent: around}
-	if !m.bind(r, f, args) {
+	start := len(r.out)
+	if !m.write(r, around, args) {
 		return undefined
 	}
-
-	m.scope.init(r, f)
-	line := r.line
-	text, sig := r.capture(f, m.body)
-	r.line = line
-	if sig == stop {
+	text, ok := r.takeText(start)
+	if !ok {
 		return undefined
 	}
 	return StringValue(text)
 }
 
+// write runs the macro in a new frame. Its text stays in the output. It returns false after an error.
+func (m *macroCode) write(r *run, around *frame, args *arguments) bool {
+	f := newFrame(m.scope.fn.slots, around)
+	if !m.bind(r, f, args) {
+		return false
+	}
+
+	m.scope.init(r, f)
+	line := r.line
+	sig := r.execAll(f, m.body)
+	r.line = line
+	return sig != stop
+}
+
+// newFrame returns a frame with n slots. A few slots need no second allocation.
+func newFrame(n int, parent *frame) *frame {
+	const few = 4
+	if n > few {
+		return &frame{slots: make([]Value, n), parent: parent}
+	}
+	both := &struct {
+		frame
+		slots [few]Value
+	}{}
+	both.frame = frame{slots: both.slots[:n], parent: parent}
+	return &both.frame
+}
+
 // bind assigns the arguments to the parameters. A parameter without an argument gets its default, or is
 // undefined. It returns false after an error.
 func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
-	given := make([]bool, len(m.params))
+	var few [16]bool
+	given := few[:]
+	if len(m.params) > len(few) {
+		given = make([]bool, len(m.params))
+	}
+	given = given[:len(m.params)]
 	n := min(len(args.positional), len(m.params))
 	for i, v := range args.positional[:n] {
 		f.slots[m.slots[i]], given[i] = v, true
 	}
 
 	// A keyword fills its parameter, unless a positional argument did. Others go to caller or kwargs.
-	rest := &Dict{}
+	var rest *Dict
 	caller := undefinedValue("caller")
 	for i, name := range args.names {
 		at := -1
@@ -98,6 +131,9 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 		case name == "caller" && m.special["caller"]:
 			caller = args.named[i]
 		default:
+			if rest == nil {
+				rest = &Dict{}
+			}
 			rest.Set(name, args.named[i])
 		}
 	}
@@ -124,14 +160,17 @@ func (m *macroCode) bind(r *run, f *frame, args *arguments) bool {
 // surplus keywords. Both are errors if the body does not use the name.
 func (m *macroCode) bindSpecial(r *run, f *frame, extra []Value, rest *Dict, caller Value) bool {
 	if m.special["varargs"] {
-		f.slots[m.scope.slots["varargs"]] = tuple(extra...)
+		f.slots[m.scope.slots["varargs"]] = tuple(slices.Clone(extra)...)
 	} else if len(extra) > 0 {
 		r.failf("macro '%s' takes not more than %d argument(s)", m.name, len(m.params))
 	}
 
 	if m.special["kwargs"] {
+		if rest == nil {
+			rest = &Dict{}
+		}
 		f.slots[m.scope.slots["kwargs"]] = DictValue(rest)
-	} else if rest.Len() > 0 {
+	} else if rest != nil {
 		r.failf("macro '%s' takes no keyword argument '%s'", m.name, rest.keys[0].str)
 	}
 
@@ -149,13 +188,15 @@ func (c *compiler) callBlock(s callBlock) exec {
 	macro := c.macro(s.macro)
 	return func(r *run, f *frame) signal {
 		r.line = s.line
-		a := args(r, f)
+		a := *args(r, f)
 		a.names, a.named = append(a.names, "caller"), append(a.named, macro(f))
 		target := fn(r, f)
 		if r.err != nil {
 			return stop
 		}
-		if v := r.call(target, a); r.err == nil {
+		if fn, ok := target.ref.(*callable); ok && fn.macro != nil {
+			r.writeMacro(fn, &a)
+		} else if v := r.call(target, &a); r.err == nil {
 			r.out = appendStr(r.out, v)
 		}
 		return r.endOutput()

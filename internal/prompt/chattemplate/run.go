@@ -129,12 +129,19 @@ func (r *run) endOutput() signal {
 func (r *run) capture(f *frame, body []exec) (string, signal) {
 	start := len(r.out)
 	sig := r.execAll(f, body)
-	text := string(r.out[start:])
-	r.out = r.out[:start]
-	if !r.chargeString(len(text)) {
+	text, ok := r.takeText(start)
+	if !ok {
 		sig = stop
 	}
 	return text, sig
+}
+
+// takeText removes the output from start on and returns it. It charges the steps for a new string, and returns
+// false if none are left or the render has failed.
+func (r *run) takeText(start int) (text string, ok bool) {
+	text = string(r.out[start:])
+	r.out = r.out[:start]
+	return text, r.chargeString(len(text))
 }
 
 // failIfUndefined fails and returns true if v is undefined. Jinja's Undefined raises in every computation.
@@ -207,17 +214,31 @@ func (r *run) call(v Value, args *arguments) Value {
 	if !ok {
 		return r.failf("'%s' object is not callable", v.typeName())
 	}
-	if !r.charge(1) {
+	if !r.beginCall() {
 		return undefined
 	}
-
-	r.calls++
-	if r.calls > r.lim.Calls {
-		r.failf("maximum recursion depth exceeded")
-		return undefined
-	}
-
 	out := c.call(r, args)
 	r.calls--
 	return out
+}
+
+// writeMacro calls a macro that writes its text to the output.
+func (r *run) writeMacro(c *callable, args *arguments) {
+	if r.err == nil && r.beginCall() {
+		c.macro.write(r, c.around, args)
+		r.calls--
+	}
+}
+
+// beginCall enters one level of calls. It returns false if calls nest too deeply, or no steps are left.
+func (r *run) beginCall() bool {
+	if !r.charge(1) {
+		return false
+	}
+	r.calls++
+	if r.calls > r.lim.Calls {
+		r.failf("maximum recursion depth exceeded")
+		return false
+	}
+	return true
 }

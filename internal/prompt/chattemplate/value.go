@@ -253,9 +253,12 @@ type namespace struct{ attrs Dict }
 type callable struct {
 	name string
 	call func(r *run, args *arguments) Value
+	// macro is set for a macro, and around is then the frame in which it is defined.
+	macro  *macroCode
+	around *frame
 }
 
 // function returns a Func with a name.
 func function(name string, call func(r *run, args *arguments) Value) Value {
-	return Value{kind: Func, ref: &callable{name, call}}
+	return Value{kind: Func, ref: &callable{name: name, call: call}}
 }
