@@ -50,8 +50,8 @@ func connectionCases() []testCase {
 		want       []int
 	}{
 		{"HTTP/1.0", "POST " + completionsPath + " HTTP/1.0\r\n" + length(simple), []int{200}},
-		{"HTTP/0.9", "GET /v1/models\r\n", []int{0, 400}},
-		{"HTTP/1.2", "GET /v1/models HTTP/1.2\r\n" + host + "\r\n", []int{0, 400, 426, 505}},
+		{"HTTP/0.9", "GET /v1/models\r\n", []int{0, 200, 400}},
+		{"HTTP/1.2", "GET /v1/models HTTP/1.2\r\n" + host + "\r\n", []int{0, 200, 400, 426, 505}},
 		{"no host", line + length(simple), []int{400}},
 		{"two hosts", line + host + host + length(simple), []int{200, 400}},
 		{"no request", "\r\n\r\n\r\n", []int{0, 400}},

@@ -34,7 +34,8 @@ func (r *jsonReader) reset(raw []byte) {
 
 var errCut = errors.New("the message is cut")
 
-// next returns the next byte that is not space, without consuming it; 0 is the end.
+// next returns the next byte that is not space, without consuming it. It returns 0 at the
+// end, and for a NUL byte, which is no end: r.raw tells them apart.
 func (r *jsonReader) next() byte {
 	for i, c := range r.raw {
 		if c != ' ' && c != '\n' && c != '\t' && c != '\r' {
@@ -48,7 +49,7 @@ func (r *jsonReader) next() byte {
 
 func (r *jsonReader) kind() kind {
 	switch c := r.next(); {
-	case c == 0:
+	case c == 0 && len(r.raw) == 0:
 		return kindEnd
 	case c == 'n':
 		return kindNull
@@ -66,7 +67,7 @@ func (r *jsonReader) kind() kind {
 
 func (r *jsonReader) unexpected(want string) error {
 	c := r.next()
-	if c == 0 {
+	if c == 0 && len(r.raw) == 0 {
 		return errCut
 	}
 	return fmt.Errorf("a %q: want %s", c, want)
