@@ -125,14 +125,14 @@ func orderOf(name string) queue.Order {
 }
 
 // streamSettings returns the settings that the stream's server needs. The first model serves requests that
-// name no model. The pool of an alias or adapter is its model; a model is its own pool, and has no entry.
-// With one model Envoy needs no pool: its only route leads there.
+// name no model. The pool of a model, its aliases and its adapters has the model's name. With one
+// model Envoy needs no pool: its only route leads there.
 func streamSettings(settings *config.Config) stream.Settings {
 	pools := map[string]string{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		for _, alias := range m.Aliases {
-			pools[alias] = m.Name
+		for _, name := range m.Names() {
+			pools[name] = m.Name
 		}
 		for _, adapter := range m.Adapters {
 			pools[adapter.Name] = m.Name

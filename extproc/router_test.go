@@ -61,9 +61,8 @@ func TestReload(t *testing.T) {
 // TestWrongConfigurationsAreRefused: New names the key of each wrong value.
 func TestWrongConfigurationsAreRefused(t *testing.T) {
 	for models, want := range map[string]string{
-		`{name: m, path: /no/such/folder}`:                                                               "models[0].path: ",
-		`{name: m, path: "builtin:sim", profile: /no/such/folder}`:                                       "models[0].profile /no/such/folder: ",
-		`{name: m, path: "builtin:sim", workers: [{name: a, address: "10.0.0.1:80", kvEvents: "x://"}]}`: "worker a: ",
+		`{name: m, path: /no/such/folder}`:                         "models[0].path: ",
+		`{name: m, path: "builtin:sim", profile: /no/such/folder}`: "models[0].profile /no/such/folder: ",
 	} {
 		_, err := New(Config{Settings: settings(t, models), Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry()})
 		if err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -147,7 +147,7 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 		return x.answerWith(a)
 	}
 	if !x.target.known {
-		req.Model = set.DefaultModel
+		req.Model = set.modelOf(body)
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.

@@ -63,7 +63,7 @@ func (s *Server) changeRequest(m *messages.Response, r reply) {
 	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
 	// decision. The header selects the route of the pool.
 	if settings := s.settings.Load(); settings.SeveralPools {
-		set(envoynames.HeaderModel, settings.poolOf(r.pick.Model))
+		set(envoynames.HeaderModel, settings.Pools[r.pick.Model])
 		m.ClearRoute = true
 	}
 	if r.pick.Ranks > 1 {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
 // target is the handling of a path.
@@ -47,6 +48,17 @@ func (s *Settings) classify(method, path string) target {
 		return target{local: (*Server).oneModel}
 	}
 	return target{passed: s.passes(path)}
+}
+
+// modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A
+// name that nothing serves counts where there are several pools: the request must not reach another model's
+// workers. Otherwise it is the engine's to judge.
+func (s *Settings) modelOf(body []byte) string {
+	name, ok := openai.ModelOf(body)
+	if ok && (s.SeveralPools || s.Pools[name] != "") {
+		return name
+	}
+	return s.DefaultModel
 }
 
 // passes reports whether requests on an unparsed path reach workers.

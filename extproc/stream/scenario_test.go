@@ -159,9 +159,7 @@ func (w *world) model(t *testing.T, d *datadriven.TestData) {
 	if w.settings.DefaultModel == "" {
 		w.settings.DefaultModel = name
 	}
-	if pool != name {
-		w.settings.Pools[name] = pool
-	}
+	w.settings.Pools[name] = pool
 	w.settings.SeveralPools = w.settings.SeveralPools || pool != w.settings.DefaultModel
 	w.server.Reload(w.settings)
 }

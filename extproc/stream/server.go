@@ -32,7 +32,7 @@ type Settings struct {
 	PassPaths []string
 	// DefaultModel serves the requests that name no model. It is the first one.
 	DefaultModel string
-	// Pools maps aliases to the model whose workers serve them.
+	// Pools maps the names of models, aliases and adapters to the model whose workers serve them.
 	Pools map[string]string
 	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
 	SeveralPools bool
@@ -278,12 +278,4 @@ func isConfiguredHere(ctx context.Context) bool {
 func hasMetadata(ctx context.Context, key, value string) bool {
 	values := metadata.ValueFromIncomingContext(ctx, key)
 	return len(values) == 1 && values[0] == value
-}
-
-// poolOf returns the pool that serves a model.
-func (s *Settings) poolOf(model string) string {
-	if pool := s.Pools[model]; pool != "" {
-		return pool
-	}
-	return model
 }
