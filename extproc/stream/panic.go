@@ -31,8 +31,8 @@ func (x *exchange) failOpen(stream grpc.ServerStream, answered phase, cause any)
 	return streamEnd(stream.SendMsg(m))
 }
 
-// panicLog logs panics, for all streams of a server. A client may cause them as often as it likes, so that a stack is logged once a minute at
-// most.
+// panicLog logs panics, for all streams of a server. A client may cause them as often as it likes, so that a
+// stack is logged once a minute at most.
 type panicLog struct {
 	log *slog.Logger
 

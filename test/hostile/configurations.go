@@ -44,8 +44,10 @@ func configurationCases() []testCase {
 		file(fmt.Sprintf("%.30q", text), text, false)
 	}
 
-	for _, v := range []string{"listen: 8080", "listen: localhost:1", "listen: [a]", "maxBodyBytes: 0", "maxBodyBytes: -1", "maxBodyBytes: many",
-		"maxBodyBytes: 1e9999", "maxBodyBytes: 16.5", "maxBodiesBytes: 1", "decisionTimeout: 5", "decisionTimeout: -1s", "decisionTimeout: 0s",
+	for _, v := range []string{"listen: 8080", "listen: localhost:1", "listen: [a]", "maxBodyBytes: 0", "maxBodyBytes: -1",
+		"maxBodyBytes: many",
+		"maxBodyBytes: 1e9999", "maxBodyBytes: 16.5", "maxBodiesBytes: 1", "decisionTimeout: 5", "decisionTimeout: -1s",
+		"decisionTimeout: 0s",
 		"decisionTimeout: forever", "idleTimeout: 1ns", `affinityHeader: "Bad Header"`, `affinityHeader: ":path"`,
 		"affinityHeader: authorization", `affinityHeader: ""`, "hints: everything", "hintsFrom: anyone", "roleHeader: cookie",
 		"roleHeader: x-role", "trustedRoles: [a]", "tenantHeader: Authorization", "passPaths: metrics", `passPaths: ["a"]`,
@@ -68,11 +70,13 @@ func configurationCases() []testCase {
 		`address: "1.2.3.4:1"}, {name: x, address: "1.2.3.4:1"`} {
 		text := worker(v)
 		if strings.Contains(v, "}, {") {
-			text = strings.Replace(goodConfig, `  - {name: w, address: "127.0.0.1:8000"}`, "  - {name: w, "+strings.Replace(v, "}, {", "}\n  - {", 1)+"}", 1)
+			both := "  - {name: w, " + strings.Replace(v, "}, {", "}\n  - {", 1) + "}"
+			text = strings.Replace(goodConfig, `  - {name: w, address: "127.0.0.1:8000"}`, both, 1)
 		}
 		file("worker: "+v, text, false)
 	}
-	for _, v := range []string{"bus: {url: nope}", `bus: {url: "http://x"}`, "bus: {cluster: A B}", "bus: {leaseTTL: 0s}", "index: {maxBytes: 1}",
+	for _, v := range []string{"bus: {url: nope}", `bus: {url: "http://x"}`, "bus: {cluster: A B}", "bus: {leaseTTL: 0s}",
+		"index: {maxBytes: 1}",
 		"prompts: {memoryBytes: 1}", "decisions: {hashEvery: 0}", "decisions: {logBytes: 1}", "index: {driftRatio: 5}"} {
 		file(v, goodConfig+v+"\n", false)
 	}

@@ -119,7 +119,8 @@ func messageCases() []testCase {
 		if k.kind != "string" {
 			list = append(list,
 				post("a part's type is a "+k.kind, chatPath, part(`{"type":`+k.value+`,"text":"x"}`), 400, "messages[0].content[0].type"),
-				post("a part's text is a "+k.kind, chatPath, part(`{"type":"text","text":`+k.value+`}`), 400, "messages[0].content[0].text"))
+				post("a part's text is a "+k.kind, chatPath, part(`{"type":"text","text":`+k.value+`}`), 400,
+					"messages[0].content[0].text"))
 		}
 	}
 

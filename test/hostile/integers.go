@@ -19,12 +19,13 @@ func integerCases() []testCase {
 		}
 		list = append(list,
 			post(fmt.Sprintf("%d digits in a tool", digits), chatPath,
-				chatWith("tools", `[{"type":"function","function":{"name":"f","parameters":{"a":`+number+`}}}]`), status(digits <= 4300), "*"),
+				chatWith("tools", `[{"type":"function","function":{"name":"f","parameters":{"a":`+number+`}}}]`),
+				status(digits <= 4300), "*"),
 			post(fmt.Sprintf("%d digits, negative, in the template's arguments", digits), chatPath,
 				chatWith("chat_template_kwargs", `{"a":-`+number+`}`), status(digits <= 4300), "*"),
 			post(fmt.Sprintf("%d digits in the arguments of a call", digits), chatPath,
-				chatWith("messages", `[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",`+
-					`"function":{"name":"f","arguments":"{\"a\":`+number+`}"}}]}]`), 200, "*"))
+				chatWith("messages", `[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"1",`+
+					`"type":"function","function":{"name":"f","arguments":"{\"a\":`+number+`}"}}]}]`), 200, "*"))
 	}
 	return list
 }

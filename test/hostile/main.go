@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	failed := print(out, results, before, left)
+	failed := report(out, results, before, left)
 
 	if o.concurrent {
 		problems, err := s.worstBodies(ctx, out)
@@ -138,8 +138,8 @@ func checkShares(classes []class, only string) error {
 	return nil
 }
 
-// print writes the table and returns how many expectations were not met.
-func print(out io.Writer, results []classResult, before, left state) (failed int) {
+// report writes the table and returns how many expectations were not met.
+func report(out io.Writer, results []classResult, before, left state) (failed int) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "class\tcases\tfailed\tCPU ms\tmost CPU ms\tMB allocated\tmost MB\t")
 	cases := 0

@@ -7,7 +7,8 @@ import (
 
 // engineControls are paths by which engines are changed, stopped or observed. No client may reach them.
 var engineControls = []string{
-	"/metrics", "/load", "/version", "/ping", "/server_info", "/get_server_info", "/get_model_info", "/reset_prefix_cache", "/reset_mm_cache",
+	"/metrics", "/load", "/version", "/ping", "/server_info", "/get_server_info", "/get_model_info", "/reset_prefix_cache",
+	"/reset_mm_cache",
 	"/sleep", "/wake_up", "/is_sleeping", "/collective_rpc", "/scale_elastic_ep", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
 	"/flush_cache", "/abort_request", "/update_weights_from_disk", "/update_weights_from_tensor", "/init_weights_update_group",
 	"/release_memory_occupation", "/resume_memory_occupation", "/slow_down", "/start_profile", "/stop_profile", "/set_internal_state",

@@ -33,7 +33,8 @@ func (s *stack) play(ctx context.Context, classes []class, o *options, out io.Wr
 			spent, problem := s.playCase(ctx, &c.cases[i])
 			r.add(spent, problem)
 			if problem != nil || o.verbose {
-				fmt.Fprintf(out, "%s: %s: %v (%.1f ms, %.1f MB)\n", c.name, c.cases[i].name, problem, milliseconds(spent.cpu), megabytes(spent.bytes))
+				fmt.Fprintf(out, "%s: %s: %v (%.1f ms, %.1f MB)\n", c.name, c.cases[i].name, problem,
+					milliseconds(spent.cpu), megabytes(spent.bytes))
 			}
 		}
 		results = append(results, r)

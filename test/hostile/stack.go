@@ -94,7 +94,8 @@ func (s *stack) writeConfig(ctx context.Context, o *options) (path string, err e
 		if err != nil {
 			return "", err
 		}
-		if _, err := s.run(o.stator, "sim", "--listen-address", address, "--engine-speedup", engineSpeedup, "--log-level", "warn"); err != nil {
+		_, err = s.run(o.stator, "sim", "--listen-address", address, "--engine-speedup", engineSpeedup, "--log-level", "warn")
+		if err != nil {
 			return "", err
 		}
 		text += fmt.Sprintf("  - {name: w%d, address: %q, engine: sim}\n", i, address)

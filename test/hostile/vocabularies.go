@@ -31,7 +31,8 @@ func vocabularyCases() []testCase {
 				return err
 			}
 			var p prompt.Prompt
-			return m.Prepare(&prompt.Request{Endpoint: prompt.Completions, Prompts: []openai.Prompt{{Text: strings.Repeat("ab", 1000)}}}, &p)
+			prompts := []openai.Prompt{{Text: strings.Repeat("ab", 1000)}}
+			return m.Prepare(&prompt.Request{Endpoint: prompt.Completions, Prompts: prompts}, &p)
 		}})
 	}
 	tokenizer := func(name, old, replacement string, accepted bool) {
@@ -58,7 +59,8 @@ func vocabularyCases() []testCase {
 	tokenizer("a merge that is a number", `["a","b"]`, `5`, false)
 	tokenizer("an unknown normalizer", `"normalizer":null`, `"normalizer":{"type":"Magic"}`, false)
 	tokenizer("an unknown pre-tokenizer", `"pre_tokenizer":null`, `"pre_tokenizer":{"type":"Magic"}`, false)
-	tokenizer("a pattern that is broken", `"pre_tokenizer":null`, `"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}`, false)
+	tokenizer("a pattern that is broken", `"pre_tokenizer":null`,
+		`"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"}`, false)
 	tokenizer("a pattern of 100,000 brackets", `"pre_tokenizer":null`, `"pre_tokenizer":{"type":"Split","pattern":{"Regex":"`+
 		strings.Repeat("(", 100_000)+`"},"behavior":"Isolated"}`, false)
 	tokenizer("an added token without text", `"added_tokens":[]`, `"added_tokens":[{"id":3,"content":""}]`, false)

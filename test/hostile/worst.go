@@ -16,7 +16,8 @@ const worstClients = 48
 
 // worstShapes are bodies that cost a router the most memory for their bytes.
 var worstShapes = []struct{ name, before, element, after string }{
-	{"numbers in the template's arguments", `{"model":"sim","messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"a":[`, `0,`, `0]}}`},
+	{"numbers in the template's arguments", `{"model":"sim","messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"a":[`,
+		`0,`, `0]}}`},
 	{"escapes in a message", `{"model":"sim","messages":[{"role":"user","content":"`, `\u0061`, `"}]}`},
 	{"one long word", `{"model":"sim","messages":[{"role":"user","content":"`, `a`, `"}]}`},
 	{"empty messages", `{"model":"sim","messages":[`, `{"role":"user","content":""},`, `{"role":"user","content":""}]}`},
@@ -39,7 +40,8 @@ func (s *stack) worstBodies(ctx context.Context, out io.Writer) (failed int, err
 			verdict = "missed"
 			failed++
 		}
-		fmt.Fprintf(out, "  %-38s %5.0f MB of bodies, peak %5.0f MB, %s; statuses %v\n", shape.name, megabytes(sum), megabytes(peak), verdict, statuses)
+		fmt.Fprintf(out, "  %-38s %5.0f MB of bodies, peak %5.0f MB, %s; statuses %v\n",
+			shape.name, megabytes(sum), megabytes(peak), verdict, statuses)
 	}
 	return failed, nil
 }
