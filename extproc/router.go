@@ -227,6 +227,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
+	followers.Go(func() { r.decisions.Run(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()

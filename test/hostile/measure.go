@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -61,8 +62,17 @@ func (a state) problems(before state) (list []string) {
 	return list
 }
 
-// settled reads the router's state before the first case.
+// settled reads the router's state before the first case, after some ordinary requests: caches that are made with
+// the first request belong to the program.
 func (s *stack) settled(ctx context.Context) (state, error) {
+	var clients sync.WaitGroup
+	for i := range 32 {
+		clients.Go(func() {
+			text := strings.Repeat(fmt.Sprintf("ordinary words of client %d. ", i), 200)
+			s.status(ctx, []byte(chatWith("messages", fmt.Sprintf(`[{"role":"user","content":%q}]`, text))))
+		})
+	}
+	clients.Wait()
 	if err := backoff.Sleep(ctx, time.Second); err != nil {
 		return state{}, err
 	}

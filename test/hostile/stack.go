@@ -86,8 +86,9 @@ func (s *stack) writeConfig(ctx context.Context, o *options) (path string, err e
 	if err != nil {
 		return "", err
 	}
+	// The memory of prompts is a cache that fills. It is small here, so that growth has another cause.
 	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q, maxBodyBytes: %d, hintsFrom: everyone, hints: headers}\n"+
-		"models:\n- name: sim\n  path: \"builtin:sim\"\n  aliases: [alias]\n  workers:\n",
+		"prompts: {memoryBytes: 1048576}\nmodels:\n- name: sim\n  path: \"builtin:sim\"\n  aliases: [alias]\n  workers:\n",
 		config.APIVersion, config.Kind, s.gateway, maxBody)
 	for i := range 2 {
 		address, err := loopback.Address()
