@@ -36,8 +36,12 @@ var (
 	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")
 	unbooked      = metric.Desc("route", "unbooked_requests_total",
 		"Picked requests that were not booked because the table of bookings was full.")
+	// Both are 0 while every request is served by the worker that was picked, and few are in flight. Held-back
+	// ranks are alive for the fleet: their leases are renewed, or a file lists them.
 	unpromised = metric.Desc("route", "unpromised_requests_total",
 		"Picked requests whose predicted blocks cannot be taken back if another worker serves them, because too many were in flight.")
+	heldBack = metric.Desc("route", "held_back_total",
+		"Times that a rank was held back for 5 s, because it did not serve three or more requests in a row that were sent there.")
 	queueRequests = metric.Desc("route", "queue_requests",
 		"Requests in the queue: every rank that may serve them is busy.", "model", "class")
 	queueTokens = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
@@ -124,6 +128,7 @@ func (c *collector) collectRoutes(out samples) {
 	out.counter(unbooked, s.Bookings.Unbooked)
 	out.counter(lostRaces, s.Bookings.LostRaces)
 	out.counter(unpromised, s.Unpromised)
+	out.counter(heldBack, s.HeldBack)
 
 	out.counter(queuedTotal, s.Queued)
 	out.counter(cancelled, s.Cancelled)

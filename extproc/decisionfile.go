@@ -16,6 +16,7 @@ type decisionFile struct {
 	path  string
 	limit int64 // bytes of a file from which a new one begins
 
+	// file is an *os.File, or in tests a file on a full disk.
 	file   io.WriteCloser
 	size   int64
 	opened bool // the file has no version line of this process yet

@@ -33,6 +33,7 @@ type Load struct {
 	// lag is the mean age of the rank's events when they are received, in nanoseconds.
 	lag      atomic.Int64
 	pace     pace
+	health   health
 	reported atomic.Pointer[sample] // nil until the first report
 }
 

@@ -98,6 +98,9 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	if refused != nil {
 		return refused
 	}
+	if w.judged.candidates[won].Rank.Load.Probe(d.At) {
+		r.holdBack(d.At)
+	}
 	w.judged.explain(d, won, r.cfg.Candidates)
 	r.predict(w, q, d, *w.judged.candidates[won].Rank)
 	return nil

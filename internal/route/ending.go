@@ -29,6 +29,9 @@ type Ending struct {
 //	another            yes      Failed     are taken back
 //	none               yes      Failed     are taken back
 //	none               no       Finished   stay: it is not known who served it
+//
+// A rank that did not serve some requests in a row is held back for a while. A request that its client
+// cancelled has not failed.
 func (r *Router) Ended(e Ending, now time.Time) bool {
 	made := r.promises.take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
@@ -55,9 +58,16 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 // correct takes back the prediction of a request that its rank did not serve, and predicts its blocks where it
 // was served. made is nil for a request without a prediction.
 func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Time) {
-	if e.Served == k.Rank.Worker.Address || e.Served == "" && !e.Failed {
+	switch {
+	case e.Served == k.Rank.Worker.Address && !e.Failed:
+		k.Rank.Load.ObserveServed()
 		return
+	case e.Served == k.Rank.Worker.Address, e.Served == "" && !e.Failed:
+		return
+	case k.Rank.Load.ObserveUnserved(now):
+		r.holdBack(now)
 	}
+
 	if made != nil {
 		r.index.Withdraw(k.Rank.ID, made.chain, made.from, made.until)
 	}
@@ -69,6 +79,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	if !ok {
 		return
 	}
+	served.Load.ObserveServed()
 	if made != nil {
 		r.predictOn(served, made.chain, 0, now)
 	}
@@ -76,6 +87,18 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 		r.cfg.Served(served, k.At, int(k.Prompt), 0)
 	}
 }
+
+// holdBack records that a rank is held back for some time from now: see [fleet.Load.IsHeldBack].
+func (r *Router) holdBack(now time.Time) {
+	r.counts.heldBack.Add(1)
+	until := now.Add(fleet.HoldTime).UnixNano()
+	for before := r.heldUntil.Load(); before < until && !r.heldUntil.CompareAndSwap(before, until); {
+		before = r.heldUntil.Load()
+	}
+}
+
+// someHeldBack reports whether a rank may be held back now. It spares decisions the look at each rank.
+func (r *Router) someHeldBack(now time.Time) bool { return now.UnixNano() < r.heldUntil.Load() }
 
 // rankAt returns the rank at an address in the pool and role of a worker. A worker with several ranks has one
 // address, so it is not known which of them has served; then there is no rank.

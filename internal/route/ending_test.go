@@ -148,3 +148,50 @@ func TestFailedRequestKeepsOthersPredictions(t *testing.T) {
 		t.Errorf("%d blocks are predicted, want those of the first request: 10", third.Overlap)
 	}
 }
+
+// TestDeadWorkerIsHeldBack runs new conversations, one after the other, while w2 is dead, and then while it
+// lives again. A dead worker gets a request now and then, and one that is back gets its share again.
+func TestDeadWorkerIsHeldBack(t *testing.T) {
+	r, f, _ := listedRouter(t, 2, route.Config{})
+	now := start
+	run := func(requests int, alive bool) (picked int) {
+		for i := range requests {
+			d := r.Decide(batchOf(1, fmt.Sprintf("%v %d ", alive, i)+strings.Repeat("all work and no play ", 8)), now)
+			ending := route.Ending{ID: d.ID, Served: d.Address}
+			if d.Worker == "w2" {
+				picked++
+				if !alive {
+					ending.Served = addressOf(1)
+				}
+			}
+			now = now.Add(100 * time.Millisecond)
+			r.Ended(ending, now)
+		}
+		return picked
+	}
+
+	if n := run(200, false); n < fleet.HoldAfter || n > fleet.HoldAfter+5 { // 20 s: a probe each 5 s
+		t.Errorf("%d of 200 requests went to a dead worker", n)
+	}
+	if n := r.Stats().HeldBack; n == 0 {
+		t.Error("nothing is counted")
+	}
+	now = now.Add(fleet.HoldTime)
+	if n := run(200, true); n < 60 {
+		t.Errorf("%d of 200 requests went to a worker that is back", n)
+	}
+
+	// Where all ranks are held back, requests still go.
+	for range 20 {
+		d := r.Decide(batchOf(1, "hello"), now)
+		if d.Outcome != route.Picked {
+			t.Fatal(d)
+		}
+		r.Ended(route.Ending{ID: d.ID, Failed: true}, now)
+	}
+	for _, rank := range f.Snapshot().Ranks {
+		if !rank.Load.IsHeldBack(now) {
+			t.Errorf("%s is not held back after failures", rank.Worker.Name)
+		}
+	}
+}

@@ -53,11 +53,26 @@ func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 	snap := r.fleet.Snapshot()
 	name := poolMoment{snap, m.Pool, q.role}
 	restricted := q.isRestricted()
-	cacheable := m != anyModel && !restricted && !m.Busy.isSet()
+	someHeld := r.someHeldBack(now)
+	cacheable := m != anyModel && !restricted && !m.Busy.isSet() && !someHeld
 	if cacheable && f.cached == name {
 		return f
 	}
 
+	r.fillField(f, snap, q, now, someHeld)
+	if len(f.ranks) == 0 && someHeld { // all of them, and one may be back
+		r.fillField(f, snap, q, now, false)
+	}
+	f.loadFacts(&r.speeds)
+	if cacheable && f.free > 0 {
+		f.cached = name
+	}
+	return f
+}
+
+// fillField finds the ranks of a field, with or without those that are held back.
+func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, skipHeld bool) {
+	m, restricted := q.model, q.isRestricted()
 	*f = field{ranks: f.ranks[:0], facts: f.facts[:0]}
 	for _, rank := range m.ranks(snap, q.role) {
 		if m == anyModel && rank.Worker.Role != q.role {
@@ -74,15 +89,10 @@ func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 		}
 
 		f.states[min(rank.Worker.State, fleet.States-1)]++
-		if rank.Worker.State == fleet.Ready {
+		if rank.Worker.State == fleet.Ready && !(skipHeld && rank.Load.IsHeldBack(now)) {
 			f.add(rank, !r.isBusy(&m.Busy, &rank, now))
 		}
 	}
-	f.loadFacts(&r.speeds)
-	if cacheable && f.free > 0 {
-		f.cached = name
-	}
-	return f
 }
 
 // add appends a ready rank. Free ranks stand in front of busy ones.

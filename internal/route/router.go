@@ -86,6 +86,8 @@ type Router struct {
 	ids      atomic.Uint64
 	latches  latches
 	promises promises
+	// heldUntil is until when a rank may be held back, in nanoseconds since 1970.
+	heldUntil atomic.Int64
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues

@@ -11,7 +11,7 @@ type counts struct {
 	picked, refused                       atomic.Uint64
 	promptTokens, cached, blocks, overlap atomic.Uint64
 	notFound, unready, busy, bad          atomic.Uint64
-	queued, cancelled, stopped            atomic.Uint64
+	queued, cancelled, stopped, heldBack  atomic.Uint64
 }
 
 // add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
@@ -61,6 +61,8 @@ type Stats struct {
 	Queued, Cancelled uint64
 	Waiting           int
 	Bookings          BookingStats
+	// HeldBack counts how often a rank was held back, because it did not serve the requests that were sent there.
+	HeldBack uint64
 	// Unpromised counts picked requests whose prediction cannot be taken back, because too many were in flight.
 	Unpromised uint64
 }
@@ -74,7 +76,7 @@ func (r *Router) Stats() Stats {
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
 		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
-		Bookings: r.bookings.Stats(), Unpromised: r.promises.lost.Load(),
+		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.promises.lost.Load(),
 	}
 }
 
