@@ -42,6 +42,8 @@ var (
 		"Picked requests whose predicted blocks cannot be taken back if another worker serves them, because too many were in flight.")
 	heldBack = metric.Desc("route", "held_back_total",
 		"Times that a rank was held back for 5 s, because it did not serve three or more requests in a row that were sent there.")
+	unread = metric.Desc("route", "unread_requests_total",
+		"Requests that were routed by load because their prompt has a form that only some engines accept.")
 	queueRequests = metric.Desc("route", "queue_requests",
 		"Requests in the queue: every rank that may serve them is busy.", "model", "class")
 	queueTokens = metric.Desc("route", "queue_tokens", "Tokens in the prompts of queued requests.", "model", "class")
@@ -129,6 +131,7 @@ func (c *collector) collectRoutes(out samples) {
 	out.counter(lostRaces, s.Bookings.LostRaces)
 	out.counter(unpromised, s.Unpromised)
 	out.counter(heldBack, s.HeldBack)
+	out.counter(unread, s.Unread)
 
 	out.counter(queuedTotal, s.Queued)
 	out.counter(cancelled, s.Cancelled)

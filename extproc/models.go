@@ -45,7 +45,7 @@ func (r *Router) setModels(settings *config.Config) error {
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
-		p = p.WithContextLength(m.ContextLength)
+		p = p.WithContextLength(m.ContextLength).WithRules(rulesOf(m))
 		cost, err := m.Router.CostFunction()
 		if err != nil {
 			return fmt.Errorf("models[%d].router: %w", i, err)
@@ -72,6 +72,22 @@ func (r *Router) setModels(settings *config.Config) error {
 	}
 	r.blockSizes.Store(&blockSizes) // after SetModels: a failed reload must not change it
 	return nil
+}
+
+// rulesOf returns the rules about requests of a model's engines. They are vLLM's only if all engines have them: else
+// the router would refuse what another engine serves.
+func rulesOf(m *config.Model) prompt.Rules {
+	for i := range m.Workers {
+		if rules := prompt.RulesOf(m.Workers[i].Engine); rules != prompt.VLLM {
+			return rules
+		}
+	}
+	for i := range m.Launch {
+		if rules := prompt.RulesOf(m.Launch[i].Engine); rules != prompt.VLLM {
+			return rules
+		}
+	}
+	return prompt.VLLM
 }
 
 // prepare returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to

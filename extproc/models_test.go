@@ -120,3 +120,37 @@ func TestContextLengthIsTheConfigured(t *testing.T) {
 		}
 	}
 }
+
+// TestRulesAreThoseOfTheEngines sends requests that vLLM refuses and llama.cpp accepts. One that cannot be read
+// goes by load.
+func TestRulesAreThoseOfTheEngines(t *testing.T) {
+	const router = `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", engine: %s},
+		{name: w1, address: "10.0.0.2:80", engine: %s}]}`
+	for engines, want := range map[[2]string]route.Outcome{
+		{"vllm", "sim"}: route.Refused, {"llamacpp", "llamacpp"}: route.Picked, {"vllm", "llamacpp"}: route.Picked,
+	} {
+		r, err := New(Config{
+			Settings: settings(t, fmt.Sprintf(router, engines[0], engines[1])), Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for body, unread := range map[string]uint64{
+			`{"model": "base", "prompt": "hi", "max_tokens": -1}`: 0,
+			`{"model": "base", "prompt": [12, "x"]}`:              1,
+		} {
+			before := r.routes.Stats().Unread
+			d := r.routes.Decide(&route.Request{Endpoint: prompt.Completions, Known: true, Body: []byte(body)}, time.Now())
+			if d.Outcome != want {
+				t.Errorf("%v: %s: %s", engines, body, d)
+			}
+			counted := r.routes.Stats().Unread - before
+			if want == route.Picked && counted != unread || want == route.Refused && counted != 0 {
+				t.Errorf("%v: %s: %d counted as unread", engines, body, counted)
+			}
+			if counted > 0 && d.Policy != "least-loaded" {
+				t.Errorf("%s: policy %s", body, d.Policy)
+			}
+		}
+	}
+}

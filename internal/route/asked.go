@@ -14,7 +14,8 @@ import (
 type asked struct {
 	hints
 	model *model
-	// parsed is nil for a request that is routed by load alone. Its strings alias the body.
+	// parsed is nil for a request that is routed by load alone. Its strings alias the body, or memory that the next
+	// request uses again.
 	parsed *prompt.Request
 
 	policyName  string
@@ -54,7 +55,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	q.reset()
 	d.Model = req.Model
 	if req.Known {
-		parsed, err := parse(req)
+		parsed, err := req.parse(&w.parsed)
 		if err != nil {
 			d.Model = clip(d.Model)
 			return refuseError(err)
@@ -79,17 +80,20 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	q.policyName, q.policy = c.Policy, c.policy
 	q.policyInput = q.hints.policyInput(d.Session)
 	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
-		// Embeddings leave nothing in a cache that a later request could use.
-		q.policyName, q.policy = pick.LeastLoaded, anyModel.all.policy
-		q.parsed = nil
+		q.routeByLoad() // embeddings leave nothing in a cache that a later request could use
 	}
-	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.mayWait = q.model.waiting != nil && req.Ready != nil
 
 	w.prompt.Done = req.Done
 	if err := q.prepare(&w.prompt, d); err != nil {
+		d.Policy = q.policyName
 		return refuseError(err)
 	}
+	if w.prompt.Unread {
+		r.counts.unread.Add(1)
+		q.routeByLoad()
+	}
+	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
@@ -98,6 +102,12 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 		return refuse(ReasonWorkerRequired, nil, 0)
 	}
 	return nil
+}
+
+// routeByLoad leaves the prompt out of the decision.
+func (q *asked) routeByLoad() {
+	q.policyName, q.policy = pick.LeastLoaded, anyModel.all.policy
+	q.parsed = nil
 }
 
 // model returns the model of that name, or nil. A request that names none on a path that is not parsed
@@ -110,12 +120,13 @@ func (r *Router) model(name string, known bool) *model {
 	return m
 }
 
-// parse returns the content of the body, which the caller may have parsed already.
-func parse(req *Request) (*prompt.Request, error) {
+// parse returns the content of the body, which the caller may have parsed already. Else it is parsed into the
+// memory of into: nothing may keep its strings without a copy.
+func (req *Request) parse(into *prompt.Request) (*prompt.Request, error) {
 	if req.Parsed != nil {
 		return req.Parsed, nil
 	}
-	return openai.Parse(req.Endpoint, req.Body, openai.Limits{})
+	return into, openai.ParseInto(into, req.Endpoint, req.Body, openai.Limits{})
 }
 
 // prepare renders and tokenizes the prompt into buf. Without a parsed request the prompt is empty.

@@ -12,6 +12,7 @@ type counts struct {
 	promptTokens, cached, blocks, overlap atomic.Uint64
 	notFound, unready, busy, bad          atomic.Uint64
 	queued, cancelled, stopped, heldBack  atomic.Uint64
+	unread                                atomic.Uint64
 }
 
 // add counts a decision. A request that waits is counted twice: as queued when it comes, and as picked or
@@ -56,6 +57,8 @@ type Stats struct {
 	ModelNotFound, NoReadyWorker, Busy, BadRequest uint64
 	// Stopped counts refused requests whose client left while they were decided.
 	Stopped uint64
+	// Unread counts requests whose prompt has a form that cannot be read here, and which were routed by load.
+	Unread uint64
 	// Queued counts requests that had to wait, and Cancelled those of them whose client left before
 	// their turn. Waiting is how many wait now.
 	Queued, Cancelled uint64
@@ -74,7 +77,7 @@ func (r *Router) Stats() Stats {
 		Picked: c.picked.Load(), Refused: c.refused.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
-		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(),
+		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(), Unread: c.unread.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
 		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.promises.lost.Load(),
 	}

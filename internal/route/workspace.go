@@ -17,6 +17,7 @@ import (
 // A workspace belongs to one goroutine between acquire and release.
 type workspace struct {
 	rng     *rand.Rand
+	parsed  prompt.Request  // of a request that comes with its body alone
 	prompt  prompt.Prompt   // buffers of Preparer.Prepare
 	overlap kvindex.Overlap // of the prompt with every rank's cache
 	asked   asked
@@ -24,8 +25,8 @@ type workspace struct {
 	judged  judged
 }
 
-// maxKept is how many bytes of a prompt's buffers survive a decision. One giant prompt must not pin
-// its memory forever.
+// maxKept is how many bytes of a request's and a prompt's buffers survive a decision. One giant prompt must not
+// pin its memory forever.
 const maxKept = 4 << 20
 
 // idlePerCore is how many idle workspaces are kept for each of GOMAXPROCS.
@@ -51,9 +52,11 @@ func (r *Router) acquire() *workspace {
 // workspaces are kept: as many requests may arrive at once as clients like, but only GOMAXPROCS run.
 func (r *Router) release(w *workspace) {
 	w.asked.reset()
+	w.parsed.Reset()
 	w.prompt.Reset()
 	w.prompt.Now, w.prompt.Done = time.Time{}, nil
 	if w.size() > maxKept {
+		w.parsed = prompt.Request{}
 		w.prompt, w.asked = prompt.Prompt{}, asked{}
 	}
 
@@ -64,7 +67,7 @@ func (r *Router) release(w *workspace) {
 	}
 }
 
-// size is how many bytes the buffers of the prompt take.
+// size is how many bytes the buffers of the request and of its prompt take.
 func (w *workspace) size() int {
-	return cap(w.prompt.Text) + 4*cap(w.prompt.Tokens) + 8*cap(w.asked.blocks) + 8*cap(w.asked.chain)
+	return w.parsed.Size() + w.prompt.Size() + 8*cap(w.asked.blocks) + 8*cap(w.asked.chain)
 }
