@@ -64,3 +64,14 @@ func TestPromisesBesideEachOther(t *testing.T) {
 		t.Errorf("%d bytes are spare", got)
 	}
 }
+
+// Promised is how many promises there are, for tests of the whole router.
+func (r *Router) Promised() (n int) {
+	for i := range r.promises.shards {
+		s := &r.promises.shards[i]
+		s.mu.Lock()
+		n += len(s.byID)
+		s.mu.Unlock()
+	}
+	return n
+}

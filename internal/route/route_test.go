@@ -101,7 +101,14 @@ func TestConcurrent(t *testing.T) {
 					t.Errorf("%s", d)
 				}
 				r.PrefillDone(d.ID, d.At)
-				if !r.End(d.ID, start) {
+				ending := route.Ending{ID: d.ID, Served: d.Address}
+				switch i % 8 {
+				case 0:
+					ending.Served = "10.0.0.1:8000"
+				case 1:
+					ending = route.Ending{ID: d.ID, Failed: true}
+				}
+				if !r.Ended(ending, d.At.Add(time.Millisecond)) {
 					t.Error("a booking was not there to end")
 				}
 			}
@@ -125,6 +132,9 @@ func TestConcurrent(t *testing.T) {
 	})
 	clients.Wait()
 	others.Wait()
+	if n := r.Promised(); n != 0 {
+		t.Errorf("%d promises are left", n)
+	}
 	for _, m := range f.Snapshot().Ranks {
 		if b := m.Load.Booked(); b != (fleet.Amount{}) || r.Bookings() != 0 {
 			t.Errorf("%s ends with %+v, %d bookings", m.Worker.Name, b, r.Bookings())
