@@ -36,6 +36,7 @@ var line = perfmodel.Line{Token: 1e6}
 //	decide [id=ID] [model=M] [path=unknown] [endpoint=embeddings] [times=N] [session=S] [tenant=T] [wait]
 //	                                text: prints the decision, or for several who got how many
 //	explain ID | prefill ID | end ID
+//	ended ID [by=NAME] [failed]     as Envoy reports it: the worker that served, if any
 //	settle                          prints how many prefills the engines' events show to be done
 //	wake | leave ID | giveup ID | queues
 //	wait SECONDS
@@ -151,6 +152,12 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		return fmt.Sprintf("%d settled\n", w.router.SettlePrefills(w.now))
 	case "end":
 		return fmt.Sprintln(w.router.End(a.words[0], w.now))
+	case "ended":
+		ending := route.Ending{ID: a.words[0], Failed: slices.Contains(a.words, "failed")}
+		if by := w.fleet.Snapshot().Worker(a.value["by"]); by != nil {
+			ending.Served = by.Address
+		}
+		return fmt.Sprintln(w.router.Ended(ending, w.now))
 	case "wait":
 		n, _ := strconv.Atoi(a.words[0])
 		w.now = w.now.Add(time.Duration(n) * time.Second)
