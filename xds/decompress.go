@@ -5,11 +5,16 @@ import (
 	brotliv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/brotli/decompressor/v3"
 	gzipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/gzip/decompressor/v3"
 	zstdv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/zstd/decompressor/v3"
+	limitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/body_size_limit/v3"
 	decompressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/decompressor/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
+
+// maxInflateRatio is the most that gzip can expand a body. With a lower bound Envoy would pass on a body that ends at
+// the bound as if it were complete. The bound of bodies is that of sizeLimit.
+const maxInflateRatio = 1032
 
 // buildDecompressors builds the filters that decompress the bodies of requests. Responses pass as they are.
 func buildDecompressors(p *packer) []*hcmv3.HttpFilter {
@@ -30,8 +35,17 @@ func buildDecompressors(p *packer) []*hcmv3.HttpFilter {
 		}))
 	}
 	return []*hcmv3.HttpFilter{
-		build("gzip", &gzipv3.Gzip{}),
+		build("gzip", &gzipv3.Gzip{MaxInflateRatio: wrapperspb.UInt32(maxInflateRatio)}),
 		build("br", &brotliv3.Brotli{}),
 		build("zstd", &zstdv3.Zstd{}),
 	}
+}
+
+// sizeLimit bounds bodies after decompression also where no router asks for the whole of them. Envoy before 1.40 does
+// not have the filter and leaves it out.
+func sizeLimit(s Settings, p *packer) *hcmv3.HttpFilter {
+	limit := &limitv3.BodySizeLimit{MaxRequestBytes: wrapperspb.UInt64(uint64(s.MaxBodyBytes))}
+	f := filter("envoy.filters.http.body_size_limit", p.any(limit))
+	f.IsOptional = true
+	return f
 }

@@ -29,8 +29,9 @@ const (
 )
 
 // connectionBuffer bounds what Envoy buffers of a connection that is read faster than it is written. Bodies of
-// requests have a bound of their own, on the route.
-const connectionBuffer = 64 << 10
+// requests have a bound of their own, on the route. So much of a compressed body is decompressed at once, which is up
+// to 33 MiB in each worker thread.
+const connectionBuffer = 32 << 10
 
 // audience is whom a listener serves.
 type audience struct {
@@ -124,6 +125,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// be the last one. The decision comes directly before it, so that no filter changes the request in
 		// between.
 		HttpFilters: append(buildDecompressors(p),
+			sizeLimit(s, p),
 			filter(filterName, p.any(buildExtProc(s, a))),
 			filter("envoy.filters.http.router", p.any(&routerv3.Router{})),
 		),

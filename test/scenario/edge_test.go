@@ -41,7 +41,10 @@ func startBackend(t *testing.T, answer func(b *backend, w http.ResponseWriter, b
 	}
 	b := &backend{address: ln.Addr().String()}
 	b.Server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler) // the request was ended early
+		}
 		b.mu.Lock()
 		b.requests = append(b.requests, received{r.URL.Path, r.Header, string(body)})
 		b.mu.Unlock()
@@ -92,7 +95,7 @@ func startEdge(t *testing.T, withRouter bool, settings, models string) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.process, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	e.process, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Concurrency: 2, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,173 @@
+package scenario
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// zipped returns a body as gzip.
+func zipped(t *testing.T, body io.Reader) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err == nil {
+		_, err = io.Copy(w, body)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// zstdFrame returns a body as a frame of zstd with one block that is not compressed.
+func zstdFrame(body string) []byte {
+	n := uint32(len(body))
+	block := n<<3 | 1 // the last block, raw
+	frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x60, byte(n - 256), byte((n - 256) >> 8), byte(block), byte(block >> 8), byte(block >> 16)}
+	return append(frame, body...)
+}
+
+// TestCompressedBodiesReachWorkersPlain: engines do not decompress, so Envoy does, with and without a router.
+func TestCompressedBodiesReachWorkersPlain(t *testing.T) {
+	for _, withRouter := range []bool{true, false} {
+		t.Run(fmt.Sprintf("router=%v", withRouter), func(t *testing.T) {
+			w := startBackend(t, nil)
+			e := startEdge(t, withRouter, "decisionTimeout: 5s", simModel("sim", w))
+			plain := fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":%q}]}`, strings.Repeat("Say it again. ", 100))
+			for coding, body := range map[string][]byte{"gzip": zipped(t, strings.NewReader(plain)), "zstd": zstdFrame(plain)} {
+				before := len(w.got())
+				r, err := e.send(t.Context(), http.MethodPost, chatPath, body, "content-encoding", coding)
+				got := w.got()
+				if err != nil || r.status != 200 || len(got) != before+1 {
+					t.Fatalf("%s: status %d, %d requests, %v: %s", coding, r.status, len(got)-before, err, r.body)
+				}
+				if last := got[before]; last.body != plain || last.header.Get("content-encoding") != "" {
+					t.Errorf("%s: the worker got %d bytes with content-encoding %q", coding, len(last.body), last.header.Get("content-encoding"))
+				}
+			}
+		})
+	}
+}
+
+// residentMiB returns the memory of a process.
+func residentMiB(t *testing.T, pid int) int {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, _ := strconv.Atoi(strings.Fields(rest)[0])
+			return kib >> 10
+		}
+	}
+	return 0
+}
+
+// TestDecompressionBombsAreRefused: 61 KB become 60 MiB. Envoy stops at the bound of bodies and answers 413, and a
+// second bomb needs no more memory than the first.
+func TestDecompressionBombsAreRefused(t *testing.T) {
+	for _, withRouter := range []bool{true, false} {
+		t.Run(fmt.Sprintf("router=%v", withRouter), func(t *testing.T) {
+			w := startBackend(t, nil)
+			e := startEdge(t, withRouter, "maxBodyBytes: 4194304", simModel("sim", w))
+			before := len(w.got())
+			bomb := zipped(t, io.LimitReader(letters{}, 60<<20))
+			began := residentMiB(t, e.process.PID())
+			for range 16 {
+				r, err := e.send(t.Context(), http.MethodPost, chatPath, bomb, "content-encoding", "gzip")
+				if err != nil || r.status != 413 || r.error.Code != "request_too_large" {
+					t.Errorf("a bomb of %d bytes: status %d, %v: %.200s", len(bomb), r.status, err, r.body)
+				}
+			}
+			// Each of two threads may have expanded one buffer of 32 KiB, 1,032 times.
+			if now := residentMiB(t, e.process.PID()); now > began+128 {
+				t.Errorf("Envoy has %d MiB after sixteen bombs, and had %d", now, began)
+			}
+			if n := len(w.got()) - before; n != 0 {
+				t.Errorf("%d bombs reached the worker", n)
+			}
+		})
+	}
+}
+
+// letters is an endless text.
+type letters struct{}
+
+func (letters) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'a'
+	}
+	return len(p), nil
+}
+
+// TestSlowRequestsEnd: a request whose headers or body do not arrive in time is ended, and a client learns why.
+func TestSlowRequestsEnd(t *testing.T) {
+	w := startBackend(t, nil)
+	e := startEdge(t, true, "headersTimeout: 500ms, bodyTimeout: 1s", simModel("sim", w))
+	before := len(w.got())
+	for name, begin := range map[string]string{
+		"headers": "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
+		"body":    "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err := io.WriteString(c, begin); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(c)
+		if err != nil || !strings.Contains(string(answer), "408 Request Timeout") || !strings.Contains(string(answer), `"code":"request_timeout"`) {
+			t.Errorf("slow %s: %v: %s", name, err, answer)
+		}
+		_ = c.Close()
+	}
+	if n := len(w.got()) - before; n != 0 {
+		t.Errorf("%d slow requests reached the worker", n)
+	}
+	e.assertNothingBooked()
+}
+
+// TestErrorsOfEnvoyHaveTextCodes: typed clients expect a code to be a text or null.
+func TestErrorsOfEnvoyHaveTextCodes(t *testing.T) {
+	e := startEdge(t, true, "", simModel("sim", startBackend(t, nil)))
+	for _, c := range []struct {
+		request string
+		want    string
+	}{
+		{"GET /v1/models HTTP/1.1\r\n\r\n", "400 Bad Request"},                             // no host
+		{"GET /v1/models HTTP/1.1\r\nhost: x\r\nbad header: x\r\n\r\n", "400 Bad Request"}, // a space in a name
+		{"GET /v1/models HTTP/1.0\r\n\r\n", "200 OK"},                                      // nginx's default for upstreams
+		{"GET /v1/models HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", "403 Forbidden"},
+		{"GET /v1/models HTTP/1.1\r\nhost: x\r\nx: " + strings.Repeat("x", 70_000) + "\r\n\r\n", "431 Request Header Fields Too Large"},
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(2 * time.Second)) // a good answer leaves the connection open
+		_, _ = io.WriteString(conn, c.request)
+		answer, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		status, rest, _ := strings.Cut(string(answer), "\r\n")
+		bad := !strings.Contains(status, "200") && !strings.Contains(rest, `"code":"gateway_error"`)
+		if !strings.HasSuffix(status, c.want) || bad {
+			t.Errorf("%.60q: %s %s", c.request, status, rest)
+		}
+	}
+}
