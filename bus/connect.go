@@ -121,10 +121,12 @@ func (b *Bus) await(ctx context.Context) error {
 	return nil
 }
 
-// Close leaves the bus. What was published is sent first.
+// Close leaves the bus. What was published is sent first, unless the server is away.
 func (b *Bus) Close() {
 	// Publish only fills a buffer. Without a flush the last messages would be lost.
-	_ = b.nc.FlushTimeout(time.Second)
+	if b.nc.IsConnected() {
+		_ = b.nc.FlushTimeout(time.Second)
+	}
 	b.nc.Close()
 }
 

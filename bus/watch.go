@@ -50,7 +50,12 @@ func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Durati
 		return fmt.Errorf("watch %s: %w", bucket, err)
 	}
 
-	defer func() { _ = w.Stop() }()
+	// Stop waits seconds for a server that is away. That server forgets the watch by itself.
+	defer func() {
+		if b.nc.IsConnected() {
+			_ = w.Stop()
+		}
+	}()
 
 	// Entries that are there come first, so that a watcher can tell what has gone meanwhile.
 	to.started()

@@ -24,8 +24,8 @@ const (
 	trustedName    = "trusted"
 	routesName     = "gateway"
 
-	// noCluster is the name of a cluster that does not exist. Requests that are sent there are refused.
-	noCluster = "stator-undecided"
+	// undecidedName is the name of a route, and of the cluster without endpoints to which it leads.
+	undecidedName = "stator-undecided"
 )
 
 // Settings are the inputs of Build besides the fleet. They change with the configuration file.
@@ -33,7 +33,7 @@ type Settings struct {
 	// Listen is ip:port of the gateway. TrustedListen is ip:port for clients whose hints in headers count; empty
 	// for none.
 	Listen, TrustedListen string
-	// ExtProc lists the addresses of routers, at least one: ip:port, or unix:///path.
+	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckRouters.
 	ExtProc []string
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
@@ -54,7 +54,7 @@ type Settings struct {
 	HintHeaders bool
 }
 
-// Resources is one consistent configuration: every name that it refers to is part of it, apart from noCluster. The listeners are those of
+// Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of
 // an Envoy without a node id.
 type Resources struct {
 	Listeners []*listenerv3.Listener
@@ -83,7 +83,7 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 	r := Resources{
 		Listeners: listeners,
 		Routes:    []*routev3.RouteConfiguration{buildRoutes(s)},
-		Clusters:  []*clusterv3.Cluster{extproc},
+		Clusters:  []*clusterv3.Cluster{extproc, emptyCluster()},
 	}
 
 	for _, m := range s.Models {

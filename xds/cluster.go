@@ -2,6 +2,10 @@ package xds
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,6 +68,15 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
+// emptyCluster returns the cluster of requests that no worker may get. Envoy answers them with 503.
+func emptyCluster() *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 undecidedName,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LoadAssignment:       &endpointv3.ClusterLoadAssignment{ClusterName: undecidedName},
+	}
+}
+
 // policy returns a load-balancing policy.
 func policy(name string, config *anypb.Any) *clusterv3.LoadBalancingPolicy {
 	return &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
@@ -100,17 +113,22 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	}
 
 	var routers []*endpointv3.LbEndpoint
+	discovery := clusterv3.Cluster_STATIC
 	for _, text := range s.ExtProc {
-		address, err := grpcAddress(text)
+		address, isName, err := routerAddress(text)
 		if err != nil {
 			return nil, err
+		}
+		if isName {
+			discovery = clusterv3.Cluster_STRICT_DNS
 		}
 		routers = append(routers, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
 	}
 
 	c := &clusterv3.Cluster{
 		Name:                 extProcCluster,
-		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: discovery},
+		DnsLookupFamily:      clusterv3.Cluster_V4_PREFERRED,
 		ConnectTimeout:       seconds(1e9),
 		CircuitBreakers:      wideOpen(),
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
@@ -131,15 +149,54 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
-// CheckRouterAddress reports what is wrong with the address of a router.
-func CheckRouterAddress(address string) error {
-	_, err := grpcAddress(address)
-	return err
+// CheckRouters reports what is wrong with the addresses of routers.
+func CheckRouters(addresses []string) error {
+	names, sockets := 0, 0
+	for _, a := range addresses {
+		_, isName, err := routerAddress(a)
+		if err != nil {
+			return err
+		}
+		if isName {
+			names++
+		}
+		if strings.HasPrefix(a, unixPrefix) {
+			sockets++
+		}
+	}
+
+	// Envoy has one way of discovery in a cluster.
+	if names > 0 && sockets > 0 {
+		return errors.New("Unix sockets and names cannot be used together")
+	}
+	return nil
 }
+
+// routerAddress parses ip:port, unix:///path, or name:port. Envoy resolves a name, and uses all its addresses.
+func routerAddress(s string) (a *corev3.Address, isName bool, err error) {
+	a, err = grpcAddress(s)
+	if err == nil {
+		return a, false, nil
+	}
+	host, port, splitErr := net.SplitHostPort(s)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	if splitErr != nil || portErr != nil || n == 0 || !hostName.MatchString(host) {
+		return nil, false, fmt.Errorf("address %q: use ip:port, name:port, or unix:///path", s)
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(n)},
+	}}}, true, nil
+}
+
+// hostName matches the names of hosts. One that has no letter is a mistyped IP address.
+var hostName = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.)*[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.?$`)
+
+// unixPrefix begins the addresses of Unix sockets.
+const unixPrefix = "unix://"
 
 // grpcAddress parses ip:port or unix:///path.
 func grpcAddress(s string) (*corev3.Address, error) {
-	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+	if path, ok := strings.CutPrefix(s, unixPrefix); ok {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}, nil
 	}
 	return socketAddress(s)

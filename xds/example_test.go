@@ -34,6 +34,7 @@ func ExampleBuild() {
 	}
 	// Output:
 	// cluster stator-extproc
+	// cluster stator-undecided
 	// cluster pool/sim
 	// endpoints of pool/sim 2
 }

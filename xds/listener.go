@@ -246,7 +246,7 @@ func buildAccessLog(a audience, p *packer) *accesslogv3.AccessLog {
 				// Bookings end this much later than requests. Flushing more often costs CPU time in Envoy
 				// and in the router.
 				BufferFlushInterval: seconds(1e8),
-				BufferSizeBytes:     wrapperspb.UInt32(16 << 10),
+				BufferSizeBytes:     wrapperspb.UInt32(0),
 			},
 		})},
 	}

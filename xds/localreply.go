@@ -25,7 +25,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 				Format:      &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: inline("%LOCAL_REPLY_BODY%")},
 				ContentType: "application/json",
 			}},
-			{Filter: when(p, `response.code_details == "cluster_not_found"`), HeadersToAdd: retryAfter,
+			{Filter: when(p, fmt.Sprintf("response.code == 503 && xds.route_name == %q", undecidedName)), HeadersToAdd: retryAfter,
 				BodyFormatOverride: openAIError("server_error", "no_decision",
 					"No router decided about this request. Try again in a moment.")},
 			{Filter: status(408), BodyFormatOverride: openAIError("invalid_request_error", "request_timeout",

@@ -91,14 +91,13 @@ func matchPath(path string) *routev3.RouteMatch {
 // request begins with this route, because the header of the model comes with the decision, so the body must fit.
 func undecided(s Settings) *routev3.Route {
 	return &routev3.Route{
-		Name:  "undecided",
+		Name:  undecidedName,
 		Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
 		// A direct response would be simpler, but Envoy ignores the bound of the body there and uses that of the
 		// connection.
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier:            &routev3.RouteAction_Cluster{Cluster: noCluster},
-			ClusterNotFoundResponseCode: routev3.RouteAction_SERVICE_UNAVAILABLE,
-			IdleTimeout:                 seconds(s.IdleTimeout),
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: undecidedName},
+			IdleTimeout:      seconds(s.IdleTimeout),
 		}},
 		RequestBodyBufferLimit: wrapperspb.UInt64(uint64(s.MaxBodyBytes)),
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -25,7 +26,8 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
 	var routers cli.List
-	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router; may be given more than once (default 127.0.0.1:9002)")
+	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
+		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -72,15 +74,18 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})
 }
 
-// checkRouters sets the default address of routers and refuses addresses that Envoy cannot use.
+// checkRouters divides lists of addresses, sets the default, and refuses addresses that Envoy cannot use.
 func checkRouters(f *cli.Flags, routers *cli.List) error {
-	if len(*routers) == 0 {
-		*routers = cli.List{"127.0.0.1:9002"}
+	var all cli.List
+	for _, list := range *routers {
+		all = append(all, strings.Split(list, ",")...)
 	}
-	for _, address := range *routers {
-		if err := xds.CheckRouterAddress(address); err != nil {
-			return f.UsageError("--extproc-address %s: %v", address, err)
-		}
+	if len(all) == 0 {
+		all = cli.List{"127.0.0.1:9002"}
+	}
+	*routers = all
+	if err := xds.CheckRouters(all); err != nil {
+		return f.UsageError("--extproc-address: %v", err)
 	}
 	return nil
 }

@@ -1,0 +1,25 @@
+package scenario
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestNextRequestSeesNoGhost: a client that sends its next request as soon as it has the answer to the last one finds
+// its worker free again: the end of the last request reaches the router before the next one. So the same prompt,
+// twice at once, is served from the cache the second time.
+func TestNextRequestSeesNoGhost(t *testing.T) {
+	g := up(t, "--workers", "2")
+	cached := 0
+	for i := range 40 {
+		prompt := []message{{"user", fmt.Sprintf("Conversation %d. ", i) + strings.Repeat("The tide comes in and goes out again. ", 14)}}
+		first := g.chat(prompt, 1)
+		if second := g.chat(prompt, 1); g.decision(first.decision).Worker == g.decision(second.decision).Worker {
+			cached++
+		}
+	}
+	if cached != 40 {
+		t.Errorf("%d of 40 second requests went to the worker with the prompt", cached)
+	}
+}
