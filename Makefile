@@ -77,6 +77,10 @@ endif
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
 	go test -race -timeout 20m ./...
 
+.PHONY: test-replicas
+test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
+	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m
+
 ##@ Checks
 
 .PHONY: ci

@@ -39,8 +39,9 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 	}
 
 	for _, c := range r.Clusters {
-		if c.GetType() != clusterv3.Cluster_EDS {
-			continue // extproc's own
+		if c.GetType() != clusterv3.Cluster_EDS { // no workers': as it is
+			boot.StaticResources.Clusters = append(boot.StaticResources.Clusters, c)
+			continue
 		}
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		c.EdsClusterConfig = nil

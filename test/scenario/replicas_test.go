@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,15 +33,16 @@ type frontEnd struct {
 
 // startReplicas starts a bus, an agent, routers, and a control plane for each Envoy: their listeners have different
 // addresses, as on different machines.
-func startReplicas(t *testing.T, routers, envoys int) *replicated {
+// speedup divides the time of the engines.
+func startReplicas(t *testing.T, routers, envoys, speedup int) *replicated {
 	t.Helper()
 	busAt := freeAddress(t)
 	file := func(listen string) string {
 		return configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 10s}
 bus: {url: "nats://%s", leaseTTL: 5s}
-models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 3}]}]
-`, listen, busAt))
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 3, args: {engineSpeedup: %d}}]}]
+`, listen, busAt, speedup))
 	}
 	start(t, "bus", "--listen-address", busAt)
 	common := file(freeAddress(t))
@@ -48,8 +52,8 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 3}]}]
 	var addresses []string
 	for range routers {
 		at, admin := freeAddress(t), freeAddress(t)
-		start(t, "extproc", "--config", common, "--listen-address", at, "--admin-address", admin)
-		p.routers = append(p.routers, &gateway{t: t, admin: admin})
+		c := start(t, "extproc", "--config", common, "--listen-address", at, "--admin-address", admin)
+		p.routers = append(p.routers, &gateway{t: t, admin: admin, up: c})
 		addresses = append(addresses, "--extproc-address", at)
 	}
 	for i := range envoys {
@@ -157,7 +161,7 @@ func (p *replicated) sum(name string, labels ...string) (n float64) {
 func TestSeveralRoutersEndAllBookings(t *testing.T) {
 	for _, c := range []struct{ routers, envoys int }{{2, 1}, {2, 2}} {
 		t.Run(fmt.Sprintf("routers=%d,envoys=%d", c.routers, c.envoys), func(t *testing.T) {
-			p := startReplicas(t, c.routers, c.envoys)
+			p := startReplicas(t, c.routers, c.envoys, 1)
 			answered, cancelled := p.play(400, 16)
 			t.Logf("%d answered, %d cancelled", answered, cancelled)
 			p.assertNothingBooked()
@@ -179,7 +183,7 @@ func TestSeveralRoutersEndAllBookings(t *testing.T) {
 // TestKilledEnvoyLosesItsBookingsAlone: two Envoys on one host have streams open at two routers. One is killed. Its
 // bookings end at both routers, and those of the other stay until their requests end.
 func TestKilledEnvoyLosesItsBookingsAlone(t *testing.T) {
-	p := startReplicas(t, 2, 2)
+	p := startReplicas(t, 2, 2, 1)
 	const each = 12
 	ctx, cancel := context.WithCancel(t.Context())
 	var open sync.WaitGroup
@@ -216,4 +220,53 @@ func TestKilledEnvoyLosesItsBookingsAlone(t *testing.T) {
 	if n := p.sum("stator_accesslog_abandoned_bookings_total"); n != each {
 		t.Errorf("%g bookings were abandoned", n)
 	}
+}
+
+// TestReplicasUnderLoad plays ten thousand requests through each set-up and prints what was left and what it cost. It
+// takes minutes, so it runs only by `make test-replicas`.
+func TestReplicasUnderLoad(t *testing.T) {
+	if os.Getenv(replicasVariable) == "" {
+		t.Skip("it takes minutes: run `make test-replicas`")
+	}
+	const requests, clients = 10_000, 48
+	t.Log("routers Envoys answered cancelled bookings-after-5s CPU-of-routers CPU-of-Envoys load-average")
+	for _, c := range []struct{ routers, envoys int }{{1, 1}, {2, 1}, {3, 1}, {2, 2}} {
+		t.Run(fmt.Sprintf("routers=%d,envoys=%d", c.routers, c.envoys), func(t *testing.T) {
+			p := startReplicas(t, c.routers, c.envoys, 20)
+			answered, cancelled := p.play(requests, clients)
+			time.Sleep(5 * time.Second)
+
+			left := p.sum("stator_route_bookings")
+			var routers, envoys time.Duration
+			for _, r := range p.routers {
+				routers += cpuOf(t, r.up.cmd.Process.Pid)
+			}
+			for _, e := range p.envoys {
+				envoys += cpuOf(t, e.process.PID())
+			}
+			load, _ := os.ReadFile("/proc/loadavg")
+			t.Logf("%7d %6d %8d %9d %17g %14s %13s %12.5s", c.routers, c.envoys, answered, cancelled, left, routers, envoys, load)
+			if left != 0 {
+				t.Errorf("%g bookings are left", left)
+			}
+			p.assertNothingBooked()
+			if n := p.sum("stator_accesslog_abandoned_bookings_total"); n != 0 {
+				t.Errorf("%g bookings were abandoned", n)
+			}
+		})
+	}
+}
+
+// cpuOf returns the CPU time that a process has used.
+func cpuOf(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	fields := strings.Fields(rest) // from the state on, the third field of the file
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
