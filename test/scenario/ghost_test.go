@@ -6,10 +6,9 @@ import (
 	"testing"
 )
 
-// TestNextRequestSeesNoGhost: a client that sends its next request as soon as it has the answer to the last one finds
-// its worker free again: the end of the last request reaches the router before the next one. So the same prompt,
-// twice at once, is served from the cache the second time.
-func TestNextRequestSeesNoGhost(t *testing.T) {
+// TestNextRequestFindsItsCache: a client sends its next request as soon as it has the answer to the last one. The end of
+// the last request reaches the router so soon that its booking does not drive the next one away from the cache.
+func TestNextRequestFindsItsCache(t *testing.T) {
 	g := up(t, "--workers", "2")
 	cached := 0
 	for i := range 40 {
