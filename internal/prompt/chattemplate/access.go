@@ -14,7 +14,10 @@ func (r *run) attr(v Value, name string) Value {
 		return r.failUndefined(v)
 	case String:
 		if m, ok := stringMethods[name]; ok {
-			return function(name, func(r *run, args *arguments) Value { return m(r, v.str, args) })
+			return function(name, func(r *run, args *arguments) Value {
+				r.chargeRead(v)
+				return m(r, v.str, args)
+			})
 		}
 	case ListKind:
 		if m, ok := v.list().method(name); ok {
@@ -62,6 +65,7 @@ func (r *run) item(v, index Value) Value {
 		}
 	case String:
 		if index.isSmallInt() {
+			r.chargeRead(v)
 			return charAt(v.str, index)
 		}
 	}
@@ -110,6 +114,7 @@ func (r *run) slice(v Value, at [3]Value) Value {
 	n := 0
 	switch {
 	case v.kind == String:
+		r.chargeRead(v)
 		n = runeCount(v.str)
 	case v.kind == ListKind && v.list().seq <= rangeSeq:
 		n = len(v.list().Items)
@@ -267,6 +272,7 @@ func (r *run) iterate(v Value) ([]Value, bool) {
 func (r *run) pyLen(v Value) (int, bool) {
 	switch v.kind {
 	case String:
+		r.chargeRead(v)
 		return runeCount(v.str), true
 	case DictKind:
 		return v.dict().Len(), true

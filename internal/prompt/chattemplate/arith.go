@@ -26,6 +26,9 @@ func (r *run) concat(values []Value) Value {
 	n := 0
 	for _, v := range values {
 		n += len(v.str)
+		if v.kind != String && !r.chargeRead(v) {
+			return undefined
+		}
 	}
 	if r.err != nil || !r.chargeString(n) {
 		return undefined
@@ -53,7 +56,7 @@ func (r *run) add(a, b Value) Value {
 		return StringValue(a.str + b.str)
 	case a.kind == ListKind && b.kind == ListKind:
 		x, y := a.list(), b.list()
-		if x.seq == y.seq && x.seq <= tupleSeq && r.charge(len(x.Items)+len(y.Items)) {
+		if x.seq == y.seq && x.seq <= tupleSeq && r.chargeItems(len(x.Items)+len(y.Items)) {
 			items := make([]Value, 0, len(x.Items)+len(y.Items))
 			return sequenceOf(x.seq, append(append(items, x.Items...), y.Items...))
 		}
@@ -146,7 +149,7 @@ func smallArith(op string, a, b int64) (v Value, ok bool) {
 
 // bigArith evaluates a op b for integers of any size. Its cost in steps grows with the size of the operands.
 func (r *run) bigArith(op string, a, b *big.Int) Value {
-	if !r.charge(1 + (a.BitLen()+b.BitLen())/64) {
+	if !r.charge(1 + (a.BitLen()+b.BitLen())/16) {
 		return undefined
 	}
 	out := new(big.Int)
@@ -191,6 +194,9 @@ func (r *run) power(a, b *big.Int) Value {
 	if a.BitLen() > 1 && (!b.IsInt64() || b.Int64()*int64(a.BitLen()-1) > maxBits) {
 		return r.failf("integer is too large")
 	}
+	if !r.charge(maxBits / 16) {
+		return undefined
+	}
 
 	// For the bases -1, 0 and 1 only the parity of b and whether it is zero matter. A small exponent that keeps
 	// both replaces b, which may be huge.
@@ -222,6 +228,9 @@ func (r *run) floatArith(op string, a, b Value) Value {
 	}
 	if op == "/" {
 		if a.kind != Float && b.kind != Float && (a.isBig() || b.isBig()) {
+			if !r.charge(4 * (a.big().BitLen() + b.big().BitLen())) {
+				return undefined
+			}
 			f, _ := new(big.Rat).SetFrac(a.big(), b.big()).Float64()
 			return FloatValue(f)
 		}
@@ -265,10 +274,10 @@ func (r *run) repeat(a, b Value) Value {
 		return StringValue(strings.Repeat(a.str, int(n)))
 	case a.kind == ListKind && a.list().seq <= tupleSeq:
 		items := a.list().Items
-		if len(items) > 0 && n > int64(r.steps/len(items)) || !r.charge(len(items)*int(n)) {
+		if len(items) > 0 && n > int64(r.steps/len(items)) || !r.chargeItems(len(items)*int(n)) {
 			return r.failf("template takes too many steps")
 		}
-		var out []Value
+		out := make([]Value, 0, len(items)*int(n))
 		for range n {
 			out = append(out, items...)
 		}

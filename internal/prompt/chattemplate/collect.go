@@ -200,9 +200,10 @@ func batch(r *run, v Value, a *arguments) Value {
 		k := min(n, len(items))
 		row := append([]Value{}, items[:k]...)
 		if fill := a.argument(1, "fill_with", none); fill.kind != None {
-			for len(row) < n && r.charge(1) {
-				row = append(row, fill)
+			if !r.chargeItems(n - len(row)) {
+				return undefined
 			}
+			row = append(row, slices.Repeat([]Value{fill}, n-len(row))...)
 		}
 		out, items = append(out, ListValue(row)), items[k:]
 	}

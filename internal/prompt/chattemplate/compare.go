@@ -7,6 +7,21 @@ import (
 
 // equal evaluates Python's a == b.
 func equal(a, b Value) bool {
+	left := maxCompared
+	return equalWithin(a, b, &left)
+}
+
+// maxCompared bounds the pairs of elements that one comparison visits. Lists that share elements may have more
+// paths than any computer can follow; such lists count as different.
+const maxCompared = 1 << 20
+
+// equalWithin evaluates a == b. It deducts the pairs that it visits from *left, and returns false where none is
+// left.
+func equalWithin(a, b Value, left *int) bool {
+	*left--
+	if *left < 0 {
+		return false
+	}
 	if a.isNumber() && b.isNumber() {
 		return compareNumbers(a, b) == 0
 	}
@@ -30,7 +45,7 @@ func equal(a, b Value) bool {
 			return false
 		}
 		for i := range x.Items {
-			if !equal(x.Items[i], y.Items[i]) {
+			if !equalWithin(x.Items[i], y.Items[i], left) {
 				return false
 			}
 		}
@@ -44,7 +59,7 @@ func equal(a, b Value) bool {
 			return false
 		}
 		for i, k := range x.keys {
-			if v, ok := y.get(k); !ok || !equal(x.values[i], v) {
+			if v, ok := y.get(k); !ok || !equalWithin(x.values[i], v, left) {
 				return false
 			}
 		}
@@ -102,6 +117,9 @@ func compareOrder(a, b Value) (c int, ok bool) {
 
 // compare evaluates a op b for Python's comparison operators, in and not in.
 func (r *run) compare(op string, a, b Value) bool {
+	if a.kind == b.kind || op == "in" || op == "not in" {
+		r.chargeRead(b)
+	}
 	switch op {
 	case "==":
 		return equal(a, b)
@@ -146,7 +164,6 @@ func (r *run) contains(container, item Value) bool {
 		return strings.Contains(container.str, item.str)
 	case ListKind:
 		l := container.list()
-		r.charge(len(l.Items))
 		for i := l.nextUnread; i < len(l.Items); i++ {
 			if l.seq == generatorSeq {
 				l.nextUnread = i + 1

@@ -1,14 +1,13 @@
 package chattemplate
 
-import "slices"
-
 // compiler turns statements into closures. It resolves every name at compile time, so that a render reads a
 // variable by its slot in a frame and needs no map. A name that the template does not set becomes a free
 // name, whose value comes from the context or the globals.
 type compiler struct {
 	scope *scope
 	// free lists the free names. A free name is read by its position in this list.
-	free []string
+	free      []string
+	freeIndex map[string]int
 	// insideIf is set while the parts of an if statement or of "a if b else c" are compiled. Jinja reports an
 	// unknown filter or test there only when a render reaches it.
 	insideIf bool
@@ -38,7 +37,7 @@ type initial struct {
 
 // compileTemplate compiles a parsed template.
 func compileTemplate(body []statement) (*Template, error) {
-	c := &compiler{}
+	c := &compiler{freeIndex: map[string]int{}}
 	root := &funcScope{}
 	c.scope = &scope{fn: root, slots: map[string]int{}}
 
@@ -148,10 +147,11 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 	}
 
 	// No scope sets the name. A render resolves it once, before the first statement.
-	i := slices.Index(c.free, name)
-	if i < 0 {
+	i, known := c.freeIndex[name]
+	if !known {
 		i = len(c.free)
 		c.free = append(c.free, name)
+		c.freeIndex[name] = i
 	}
 	return func(r *run, f *frame) Value { return r.free[i] }
 }
@@ -159,12 +159,18 @@ func (c *compiler) loadFrom(name string, fn *funcScope) eval {
 // namesSetIn lists the names that body sets in its own scope. Bodies of if have no scope, so their names
 // count too.
 func namesSetIn(body []statement) (names []string) {
-	add := func(n string) {
-		if !slices.Contains(names, n) {
+	known := map[string]bool{}
+	eachNameSetIn(body, func(n string) {
+		if !known[n] {
+			known[n] = true
 			names = append(names, n)
 		}
-	}
+	})
+	return names
+}
 
+// eachNameSetIn calls add for each name that body sets in its own scope.
+func eachNameSetIn(body []statement, add func(string)) {
 	for _, s := range body {
 		switch s := s.(type) {
 		case setStmt:
@@ -174,15 +180,12 @@ func namesSetIn(body []statement) (names []string) {
 		case *macroStmt:
 			add(s.name)
 		case ifStmt:
-			for _, b := range append(s.bodies, s.els) {
-				for _, n := range namesSetIn(b) {
-					add(n)
-				}
+			for _, b := range s.bodies {
+				eachNameSetIn(b, add)
 			}
+			eachNameSetIn(s.els, add)
 		}
 	}
-
-	return names
 }
 
 // eachName calls add for each name that t sets. An attribute of a namespace sets no name.
@@ -298,7 +301,7 @@ func (c *compiler) output(s output) exec {
 					r.out = append(r.out, v.str...)
 				}
 			} else if sum := r.sum(values); r.err == nil {
-				r.out = appendStr(r.out, sum)
+				r.write(sum)
 			}
 			return r.endOutput()
 		}
@@ -338,7 +341,7 @@ func (c *compiler) writer(e expression) func(*run, *frame) {
 	of := c.expr(e)
 	return func(r *run, f *frame) {
 		if v := of(r, f); r.err == nil {
-			r.out = appendStr(r.out, v)
+			r.write(v)
 		}
 	}
 }
@@ -352,7 +355,7 @@ func (c *compiler) conditionalWriter(e conditional) func(*run, *frame) {
 		whole := c.conditional(e) // its error names the missing else
 		return func(r *run, f *frame) {
 			if v := whole(r, f); r.err == nil {
-				r.out = appendStr(r.out, v)
+				r.write(v)
 			}
 		}
 	}
@@ -383,7 +386,7 @@ func (c *compiler) callWriter(e call) func(*run, *frame) {
 				return
 			}
 			if v := r.call(fn, given); r.err == nil {
-				r.out = appendStr(r.out, v)
+				r.write(v)
 			}
 		case simple:
 			var buf [4]Value
@@ -455,7 +458,7 @@ func (c *compiler) filterBlock(s filterBlock) exec {
 		}
 		r.line = s.line
 		if v := filters(r, f, StringValue(text)); r.err == nil {
-			r.out = appendStr(r.out, v)
+			r.write(v)
 		}
 		return r.endOutput()
 	}

@@ -130,6 +130,17 @@ func (d *Dict) items() []Value {
 
 // hashable reports whether Python can use v as a key of a dict.
 func hashable(v Value) bool {
+	left := maxCompared
+	return hashableWithin(v, &left)
+}
+
+// hashableWithin does what hashable does. It deducts the values that it visits from *left. A value with more is not
+// hashable.
+func hashableWithin(v Value, left *int) bool {
+	*left--
+	if *left < 0 {
+		return false
+	}
 	switch v.kind {
 	case ListKind:
 		l := v.list()
@@ -137,7 +148,7 @@ func hashable(v Value) bool {
 			return l.seq == rangeSeq || l.seq == generatorSeq
 		}
 		for _, item := range l.Items {
-			if !hashable(item) {
+			if !hashableWithin(item, left) {
 				return false
 			}
 		}

@@ -239,8 +239,7 @@ func (c *compiler) args(a callArgs) func(*run, *frame) *arguments {
 	}
 
 	if len(positional) == 0 && len(named) == 0 && star == nil && dict == nil {
-		none := &arguments{}
-		return func(*run, *frame) *arguments { return none }
+		return func(*run, *frame) *arguments { return &noArguments }
 	}
 	return func(r *run, f *frame) *arguments {
 		out := &arguments{}
@@ -293,6 +292,9 @@ func (c *compiler) callExpr(e call) eval {
 					return undefined
 				}
 				if v.kind == String {
+					if !r.chargeRead(v) {
+						return undefined
+					}
 					return method(r, v.str, given)
 				}
 				return r.call(r.attr(v, a.name), given)

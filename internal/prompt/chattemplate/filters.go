@@ -172,6 +172,9 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 		if attr.kind != None {
 			item = r.lookUpPath(item, attr, none)
 		}
+		if item.kind != String && !r.chargeRead(item) {
+			return undefined
+		}
 		b = appendStr(b, item)
 		if len(b) > r.lim.Output || !r.charge(1+len(sep)/16) {
 			return r.failf("template makes a string of more than %d bytes", r.lim.Output)
@@ -185,7 +188,7 @@ func joinFilter(r *run, v Value, a *arguments) Value {
 // listFilter imitates Jinja's filter list, which copies.
 func listFilter(r *run, v Value, _ *arguments) Value {
 	items, ok := r.iterate(v)
-	if !ok || !r.charge(len(items)) {
+	if !ok || !r.chargeItems(len(items)) {
 		return undefined
 	}
 	return ListValue(append([]Value{}, items...))
@@ -311,10 +314,13 @@ func mapFilter(r *run, v Value, a *arguments) Value {
 
 	rest := &arguments{positional: a.positional[1:], names: a.names, named: a.named}
 	for i, item := range items {
-		out[i] = f(r, item, rest)
-		if r.err != nil {
+		if !r.chargeRead(item) {
 			return undefined
 		}
+		out[i] = f(r, item, rest)
+	}
+	if r.err != nil {
+		return undefined
 	}
 	return sequenceOf(generatorSeq, out)
 }
@@ -353,6 +359,9 @@ func selectFilter(want, byAttr bool) filter {
 			if byAttr {
 				tested = r.lookUpPath(item, attr, none)
 			}
+			if !r.chargeRead(tested) {
+				return undefined
+			}
 			if test(r, tested, &args) == want {
 				out = append(out, item)
 			}
@@ -379,7 +388,7 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 	if len(e.args.positional)+len(e.args.names) == 0 && e.args.star == nil && e.args.dict == nil {
 		return func(r *run, fr *frame) Value {
 			v := of(r, fr)
-			if r.err != nil {
+			if r.err != nil || !r.chargeRead(v) {
 				return undefined
 			}
 			return f(r, v, &noArguments)
@@ -388,7 +397,7 @@ func (c *compiler) filter(e filterExpr, of eval) eval {
 
 	return func(r *run, fr *frame) Value {
 		v, given := of(r, fr), args(r, fr)
-		if r.err != nil {
+		if r.err != nil || !r.chargeRead(v) {
 			return undefined
 		}
 		return f(r, v, given)

@@ -24,6 +24,9 @@ type jsonStyle struct {
 	sortKeys    bool
 }
 
+// errTooLarge is the error for a value whose JSON exceeds maxPrinted.
+var errTooLarge = errors.New("value is too large for JSON")
+
 // plainStyle is the default style of json.dumps.
 var plainStyle = jsonStyle{item: ", ", colon: ": "}
 
@@ -86,6 +89,9 @@ func appendJSONList(dst []byte, l *List, style *jsonStyle, depth int) (_ []byte,
 	}
 	dst = append(dst, '[')
 	for i, item := range l.Items {
+		if len(dst) > maxPrinted {
+			return dst, errTooLarge
+		}
 		if i > 0 {
 			dst = append(dst, style.item...)
 		}
@@ -110,6 +116,9 @@ func appendJSONDict(dst []byte, d *Dict, style *jsonStyle, depth int) (_ []byte,
 
 	dst = append(dst, '{')
 	for n := range d.keys {
+		if len(dst) > maxPrinted {
+			return dst, errTooLarge
+		}
 		i := n
 		if order != nil {
 			i = order[n]

@@ -197,7 +197,7 @@ func (c *compiler) callBlock(s callBlock) exec {
 		if fn, ok := target.ref.(*callable); ok && fn.macro != nil {
 			r.writeMacro(fn, &a)
 		} else if v := r.call(target, &a); r.err == nil {
-			r.out = appendStr(r.out, v)
+			r.write(v)
 		}
 		return r.endOutput()
 	}

@@ -67,6 +67,7 @@ func init() { listMethods = makeListMethods() }
 func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 	return map[string]func(r *run, l *List, args *arguments) Value{
 		"index": func(r *run, l *List, a *arguments) Value {
+			r.charge(len(l.Items))
 			for i, v := range l.Items {
 				if equal(v, a.argument(0, "value", undefined)) {
 					return IntValue(i)
@@ -76,6 +77,7 @@ func makeListMethods() map[string]func(r *run, l *List, args *arguments) Value {
 		},
 		"count": func(r *run, l *List, a *arguments) Value {
 			n := 0
+			r.charge(len(l.Items))
 			for _, v := range l.Items {
 				if equal(v, a.argument(0, "value", undefined)) {
 					n++

@@ -104,6 +104,42 @@ func (r *run) chargeString(n int) bool {
 	return r.charge(1 + n/16)
 }
 
+// chargeRead charges the steps for reading v once: one for each sixteen bytes of a string and for each element.
+// Converting a big integer to text costs the square of its length. It returns false as charge does.
+func (r *run) chargeRead(v Value) bool {
+	n := 0
+	switch {
+	case v.kind == String:
+		n = len(v.str) / 16
+	case v.isBig():
+		words := v.big().BitLen() / 64
+		n = words * words / 16
+	case v.kind == ListKind:
+		n = len(v.list().Items)
+	case v.kind == DictKind:
+		n = v.dict().Len()
+	}
+	return n == 0 && r.err == nil || r.charge(n)
+}
+
+// chargeItems charges the steps for a new list of n elements. It returns false as charge does, and the caller must
+// then not make the list.
+func (r *run) chargeItems(n int) bool {
+	const steps = 3 // an element has as many bytes as a string of three steps
+	if n > r.lim.Steps {
+		n = r.lim.Steps
+	}
+	return r.charge(steps * n)
+}
+
+// write appends the text of v to the output.
+func (r *run) write(v Value) {
+	if v.kind != String && !r.chargeRead(v) {
+		return
+	}
+	r.out = appendStr(r.out, v)
+}
+
 // execAll runs statements until one of them ends with another signal than next.
 func (r *run) execAll(f *frame, body []exec) signal {
 	for _, s := range body {

@@ -119,7 +119,7 @@ func (c *compiler) test(e testExpr) eval {
 
 	return func(r *run, f *frame) Value {
 		v, given := of(r, f), args(r, f)
-		if r.err != nil {
+		if r.err != nil || v.kind == String && !r.chargeRead(v) {
 			return falseValue
 		}
 		return BoolValue(t(r, v, given))

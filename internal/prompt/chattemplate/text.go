@@ -11,6 +11,10 @@ import (
 // maxNesting bounds the depth to which a value is printed. Deeper values are printed as "...".
 const maxNesting = 200
 
+// maxPrinted bounds the text of a value in bytes. It is above the limits on output, so that a text that was cut off
+// always exceeds them. Lists that share elements may otherwise have a text of any length.
+const maxPrinted = 96 << 20
+
 // appendStr appends Python's str(v).
 func appendStr(dst []byte, v Value) []byte {
 	if v.kind == String {
@@ -87,6 +91,9 @@ func appendList(dst []byte, l *List, depth int) []byte {
 
 	dst = append(dst, open...)
 	for i, item := range l.Items {
+		if len(dst) > maxPrinted {
+			return dst
+		}
 		if i > 0 {
 			dst = append(dst, ", "...)
 		}
@@ -99,6 +106,9 @@ func appendList(dst []byte, l *List, depth int) []byte {
 func appendDict(dst []byte, d *Dict, depth int) []byte {
 	dst = append(dst, '{')
 	for i := range d.keys {
+		if len(dst) > maxPrinted {
+			return dst
+		}
 		if i > 0 {
 			dst = append(dst, ", "...)
 		}

@@ -49,7 +49,7 @@ func sliceFilter(r *run, v Value, a *arguments) Value {
 	if n == 0 {
 		return r.failf("integer division or modulo by zero")
 	}
-	if !r.charge(len(items) + max(0, n)) {
+	if !r.chargeItems(len(items) + 4*max(0, n)) {
 		return undefined
 	}
 
