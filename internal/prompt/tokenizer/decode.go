@@ -58,6 +58,7 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 	}
 
 	fused := false
+	growth := 1
 	var read func(c *decoderConfig) error
 	read = func(c *decoderConfig) error {
 		if c.Type == "Sequence" {
@@ -87,6 +88,12 @@ func readDecoder(c *decoderConfig) (decoding, error) {
 			step, err := c.textStep(fused)
 			if err != nil {
 				return err
+			}
+			if step.kind == decodeReplace {
+				growth *= max(1, (len(step.to)+len(step.from)-1)/len(step.from))
+			}
+			if growth > maxGrowth {
+				return fmt.Errorf("the decoders may make a token more than %d times longer, which is not supported", maxGrowth)
 			}
 			switch {
 			case fused:

@@ -148,7 +148,7 @@ func (t *jsonReader) readUint() (uint32, error) {
 		v = v*10 + uint64(t.src[t.at]-'0')
 	}
 	if t.at == start || v >= 1<<31 {
-		return 0, t.syntaxError()
+		return 0, fmt.Errorf("the id at byte %d is not an integer between 0 and 2147483647", start)
 	}
 	return uint32(v), nil
 }

@@ -142,6 +142,9 @@ func loadFile(src []byte) (*Tokenizer, error) {
 
 	t := &Tokenizer{encoders: newEncoders(), ignoreMerges: f.Model.IgnoreMerges}
 	t.normalSteps, err = readNormalizer(nil, f.Normalizer)
+	if err == nil {
+		err = checkGrowth(t.normalSteps)
+	}
 	if err != nil {
 		return nil, err
 	}

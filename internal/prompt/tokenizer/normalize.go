@@ -82,6 +82,36 @@ func readNormalizer(steps []normalStep, c *normalizerConfig) ([]normalStep, erro
 	return nil, fmt.Errorf("normalizer %q is not supported; NFC, Prepend, Replace and Strip are", c.Type)
 }
 
+// maxGrowth bounds how many times longer the steps of a normalizer or decoder may make a text.
+const maxGrowth = 256
+
+// checkGrowth returns an error for steps that may make a text more than maxGrowth times longer, or put very long
+// texts before it.
+func checkGrowth(steps []normalStep) error {
+	growth := 1
+	for i := range steps {
+		st := &steps[i]
+		switch st.kind {
+		case normalNFC:
+			growth *= 3 // a character has a decomposition of at most three times its length
+		case normalReplace:
+			from := 1
+			if l, ok := st.finder.(literal); ok {
+				from = len(l)
+			}
+			growth *= max(1, (len(st.to)+from-1)/from)
+		case normalPrepend:
+			if len(st.to) > maxGrowth {
+				return fmt.Errorf("normalizer Prepend with more than %d bytes is not supported", maxGrowth)
+			}
+		}
+		if growth > maxGrowth {
+			return fmt.Errorf("the normalizers may make a text more than %d times longer, which is not supported", maxGrowth)
+		}
+	}
+	return nil
+}
+
 // marksSpaces reports whether a step replaces each space by ▁.
 func (st *normalStep) marksSpaces() bool {
 	return st.kind == normalReplace && st.finder == literal(" ") && st.to == lowerBlock
