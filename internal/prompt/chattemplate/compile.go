@@ -350,7 +350,6 @@ func (c *compiler) writer(e expression) func(*run, *frame) {
 func (c *compiler) conditionalWriter(e conditional) func(*run, *frame) {
 	defer func(outer bool) { c.insideIf = outer }(c.insideIf)
 	c.insideIf = true
-	test, then := c.expr(e.test), c.writer(e.then)
 	if e.els == nil {
 		whole := c.conditional(e) // its error names the missing else
 		return func(r *run, f *frame) {
@@ -360,7 +359,8 @@ func (c *compiler) conditionalWriter(e conditional) func(*run, *frame) {
 		}
 	}
 
-	els := c.writer(e.els)
+	test := c.expr(e.test)
+	then, els := c.writer(e.then), c.writer(e.els)
 	return func(r *run, f *frame) {
 		if test(r, f).truth() {
 			then(r, f)
@@ -375,9 +375,11 @@ func (c *compiler) callWriter(e call) func(*run, *frame) {
 	of, args := c.expr(e.of), c.args(e.args)
 	simple := len(e.args.named) == 0 && e.args.star == nil && e.args.dict == nil
 	positional := c.exprs(e.args.positional)
+
 	return func(r *run, f *frame) {
 		fn := of(r, f)
 		target, _ := fn.ref.(*callable)
+
 		switch {
 		case r.err != nil:
 		case target == nil || target.macro == nil:

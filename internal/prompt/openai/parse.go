@@ -36,7 +36,9 @@ func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
 
 	p := parser{scanner: scanner{src: body, depth: lim.Depth, maxValues: lim.Values, arena: req.memory.arena}, lim: lim, req: req}
 	p.body()
-	req.memory.arena, req.memory.messages, req.memory.prompts = p.arena[:0], req.Messages[:0], req.Prompts[:0]
+	req.memory.arena = p.arena[:0]
+	req.memory.messages = req.Messages[:0]
+	req.memory.prompts = req.Prompts[:0]
 	if p.err != nil {
 		return p.err
 	}
