@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -92,7 +93,11 @@ func (s *stack) left(ctx context.Context, before state) (state, error) {
 	}
 }
 
+// state reads what the router holds after a garbage collection.
 func (s *stack) state(ctx context.Context) (now state, err error) {
+	if _, err := s.page(ctx, "/debug/pprof/heap?gc=1"); err != nil {
+		return now, err
+	}
 	m, err := s.metrics(ctx)
 	if err != nil {
 		return now, err
@@ -108,18 +113,12 @@ func (s *stack) state(ctx context.Context) (now state, err error) {
 
 // metrics reads the router's metrics.
 func (s *stack) metrics(ctx context.Context) (map[string]float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+"/metrics", nil)
+	text, err := s.page(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the router does not answer: %w\n%s", err, s.log.String())
-	}
-	defer func() { _ = resp.Body.Close() }()
-
 	values := map[string]float64{}
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {
 		name, value, ok := cutLast(lines.Text(), ' ')
 		if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
@@ -130,6 +129,20 @@ func (s *stack) metrics(ctx context.Context) (map[string]float64, error) {
 		}
 	}
 	return values, lines.Err()
+}
+
+// page reads one of the router's admin pages.
+func (s *stack) page(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the router does not answer: %w\n%s", err, s.log.String())
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return io.ReadAll(resp.Body)
 }
 
 func cutLast(s string, sep byte) (before, after string, ok bool) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/big"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -438,7 +439,7 @@ func (p *jsonParser) number() Value {
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return IntValue(int(i))
 	}
-	if len(s) > maxDigits {
+	if len(strings.TrimPrefix(s, "-")) > maxDigits {
 		return p.failWith(fmt.Errorf("parse JSON: the integer at byte %d has more than %d digits, which Python refuses", start, maxDigits))
 	}
 

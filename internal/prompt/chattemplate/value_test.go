@@ -104,5 +104,8 @@ func TestLongestInteger(t *testing.T) {
 		if _, ok := parseInt(text, 10); ok != want {
 			t.Errorf("%d characters: converted %v, want %v", len(text), ok, want)
 		}
+		if _, err := FromJSON([]byte(text)); (err == nil) != want {
+			t.Errorf("%d characters of JSON: %v, want %v", len(text), err, want)
+		}
 	}
 }
