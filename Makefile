@@ -81,10 +81,14 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
 	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m
 
+.PHONY: test-hostile
+test-hostile: build ## send a real gateway what hostile clients would, and compare answers, CPU time and memory
+	go run ./test/hostile $(ARGS)
+
 ##@ Checks
 
 .PHONY: ci
-ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test, one pass of every benchmark
+ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, tests, one pass of every benchmark
 	$(MAKE) fmt-check
 	go mod tidy -diff
 	go vet ./...
@@ -93,6 +97,7 @@ ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test
 	$(MAKE) check-generate
 	$(MAKE) build
 	$(MAKE) test
+	$(MAKE) test-hostile
 	$(MAKE) bench-smoke
 
 .PHONY: fmt
