@@ -11,7 +11,10 @@ import (
 )
 
 // RequestEnd is an entry of an access log that another replica of the router received. Its fields are those of
-// messages.Entry.
+// messages.Entry, in the same order: the compiler refuses the conversion if they differ.
+//
+// Entries are passed on whole and not as ids alone, because the decision log and the metrics of a request belong to the
+// replica that decided it.
 type RequestEnd struct {
 	Booking, Decision, Picked, Served string
 	Upstream                          bool

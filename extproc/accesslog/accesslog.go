@@ -43,6 +43,7 @@ import (
 type Bookings interface {
 	Ended(e route.Ending, now time.Time) bool
 	EndBefore(source string, t time.Time) int
+	Bookings() int // that have not ended
 }
 
 // lateEntries is how long after the end of an Envoy's log the entries may still arrive that were on their
@@ -71,6 +72,7 @@ type Server struct {
 	cfg     Config
 	metrics *metrics
 	panics  sync.Once // the first one is logged with its stack
+	noIDs   noIDs
 
 	mu      sync.Mutex
 	sources map[string]*source // guarded by mu; by name
@@ -142,6 +144,12 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 			})
 		}
 	}()
+
+	if s.noIDs.observe(e) && s.cfg.Bookings.Bookings() >= manyWithoutID {
+		s.cfg.Log.Warn("entries of the access log carry no ids of decisions, so bookings stay: set "+
+			"metadata_options.receiving_namespaces.untyped of Envoy's ext_proc filter to [envoy.lb, stator]; "+
+			"compare your filter with `stator envoy bootstrap` and docs/operations.md", "bookings", s.cfg.Bookings.Bookings())
+	}
 
 	outcome := outcomeOf(e)
 	s.metrics.requests.WithLabelValues(outcome).Inc()

@@ -68,6 +68,12 @@ func (b *table) EndBefore(source string, t time.Time) (n int) {
 	return n
 }
 
+func (b *table) Bookings() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.open)
+}
+
 func (b *table) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,13 +1,17 @@
 package accesslog
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -190,5 +194,32 @@ func TestFailedOutcome(t *testing.T) {
 		if outcome := outcomeOf(&e); outcome != c.want || got != c.ending {
 			t.Errorf("%s: %s, %+v; want %s, %+v", name, outcome, got, c.want, c.ending)
 		}
+	}
+}
+
+// TestWarningAboutMissingIDs: an Envoy that does not pass the router's metadata on leaks every booking, so it is logged,
+// once. Requests without a decision while there is no booking are those of a router that was away.
+func TestWarningAboutMissingIDs(t *testing.T) {
+	b := newTable()
+	var log bytes.Buffer
+	s := NewServer(Config{Bookings: b, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry()})
+	unpicked := entry("", "", "", "a")
+	for range 2 * manyWithoutID {
+		s.entry(&unpicked, time.Time{})
+	}
+	if log.Len() > 0 {
+		t.Errorf("without bookings: %s", &log)
+	}
+
+	for i := range manyWithoutID + 1 {
+		b.book(fmt.Sprint(i), "")
+	}
+	known := entry("0", "0", "a", "a")
+	s.entry(&known, time.Time{})
+	for range 3 * manyWithoutID {
+		s.entry(&unpicked, time.Time{})
+	}
+	if n := strings.Count(log.String(), "receiving_namespaces"); n != 1 {
+		t.Errorf("%d warnings: %s", n, &log)
 	}
 }

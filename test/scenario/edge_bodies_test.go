@@ -171,3 +171,33 @@ func TestErrorsOfEnvoyHaveTextCodes(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectionsAreBounded: connections beyond the bound are closed, those before it go on, and Envoy's admin server,
+// which is a socket that no other user can reach, still answers.
+func TestConnectionsAreBounded(t *testing.T) {
+	const bound = 8
+	g := up(t, "--config", configFile(t, fmt.Sprintf(`
+gateway: {maxConnections: %d}
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 1}]}]
+`, bound)))
+	served := 0
+	for range 3 * bound {
+		c, err := net.Dial("tcp", strings.TrimPrefix(g.url, "http://"))
+		if err != nil {
+			continue
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(c, "GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+		var answer [12]byte
+		if _, err := io.ReadFull(c, answer[:]); err == nil && string(answer[:]) == "HTTP/1.1 200" {
+			served++
+		}
+	}
+	if served == 0 || served > bound {
+		t.Errorf("%d connections were served", served)
+	}
+	if _, err := get("http://" + g.admin + "/readyz"); err != nil {
+		t.Errorf("Envoy's state cannot be read: %v", err)
+	}
+}
