@@ -104,6 +104,25 @@ func wideOpen() *clusterv3.CircuitBreakers {
 // treated as gone.
 const routerPings = 10 * time.Second
 
+// routerHealth checks routers, so that none of several that hangs or has vanished delays its share of the requests for
+// ever. It is patient, because a router that is merely slow still decides.
+func routerHealth() *corev3.HealthCheck {
+	const interval, again = 2 * time.Second, 500 * time.Millisecond
+	return &corev3.HealthCheck{
+		Timeout:            seconds(interval),
+		Interval:           seconds(interval),
+		UnhealthyThreshold: wrapperspb.UInt32(3),
+		// One that is back is used at once.
+		HealthyThreshold:  wrapperspb.UInt32(1),
+		UnhealthyInterval: seconds(again),
+		// By default a cluster without requests is checked once a minute.
+		NoTrafficInterval: seconds(again),
+		HealthChecker: &corev3.HealthCheck_GrpcHealthCheck_{
+			GrpcHealthCheck: &corev3.HealthCheck_GrpcHealthCheck{Authority: envoynames.Authority},
+		},
+	}
+}
+
 // buildExtProcCluster builds the cluster of routers: they decide, and receive access-log entries. Envoy
 // balances over all of them.
 func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
@@ -131,6 +150,9 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 		DnsLookupFamily:      clusterv3.Cluster_V4_PREFERRED,
 		ConnectTimeout:       seconds(1e9),
 		CircuitBreakers:      wideOpen(),
+		HealthChecks:         []*corev3.HealthCheck{routerHealth()},
+		// Without a healthy router requests go on undecided at once.
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: extProcCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
 			LbEndpoints: routers,
 		}}},
@@ -167,7 +189,7 @@ func CheckRouters(addresses []string) error {
 
 	// Envoy has one way of discovery in a cluster.
 	if names > 0 && sockets > 0 {
-		return errors.New("Unix sockets and names cannot be used together")
+		return errors.New("names and Unix sockets cannot be used together")
 	}
 	return nil
 }

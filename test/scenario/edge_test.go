@@ -1,7 +1,9 @@
 package scenario
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/envoy"
 )
@@ -333,5 +336,54 @@ func TestHeadersOfClients(t *testing.T) {
 				t.Errorf("a worker got the header %s", name)
 			}
 		}
+	}
+}
+
+// TestIdleConnectionsAreClosedByEnvoy: vLLM's server closes a connection that was idle for five seconds. Envoy closes it
+// before, so that no request meets the end of its connection.
+func TestIdleConnectionsAreClosedByEnvoy(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	byEnvoy := make(chan bool, 16)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { byEnvoy <- answerUntilIdle(c) }()
+		}
+	}()
+
+	e := startEdge(t, false, "decisionTimeout: 500ms", simModel("sim", &backend{address: ln.Addr().String()}))
+	if r := e.ask("sim", "hello"); r.status != 200 {
+		t.Fatalf("status %d: %s", r.status, r.body)
+	}
+	select {
+	case ok := <-byEnvoy:
+		if !ok {
+			t.Error("the worker closed the connection")
+		}
+	case <-time.After(patience):
+		t.Error("nobody closed the connection")
+	}
+}
+
+// answerUntilIdle answers requests as vLLM's server does, which closes a connection after five seconds without one. It
+// returns true if Envoy closed the connection before.
+func answerUntilIdle(c net.Conn) (byEnvoy bool) {
+	defer func() { _ = c.Close() }()
+	in := bufio.NewReader(c)
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			return errors.Is(err, io.EOF)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -219,6 +220,47 @@ func TestKilledEnvoyLosesItsBookingsAlone(t *testing.T) {
 	p.assertNothingBooked()
 	if n := p.sum("stator_accesslog_abandoned_bookings_total"); n != each {
 		t.Errorf("%g bookings were abandoned", n)
+	}
+}
+
+// TestHangingRouterIsLeftOut: one of two routers hangs. Its share of the requests waits for it at first, and then the
+// other router decides all of them. When it goes on, it decides again, and no booking is left anywhere.
+func TestHangingRouterIsLeftOut(t *testing.T) {
+	p := startReplicas(t, 2, 1, 1)
+	p.play(50, 8)
+	hanging := p.routers[0].up.cmd.Process
+	if err := hanging.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	decided := func(n int) error {
+		for i := range n {
+			r, err := p.envoys[0].tryChat(t.Context(), []message{{"user", fmt.Sprintf("Is router %d there?", i)}}, 1)
+			if err != nil {
+				return err
+			}
+			if r.decision == "" {
+				return fmt.Errorf("request %d of %d was not decided", i, n)
+			}
+		}
+		return nil
+	}
+	eventually(t, "the other router decides all requests", func() error { return decided(40) })
+
+	if err := hanging.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	before := p.routers[0].metric("stator_extproc_requests_total", `outcome="picked"`)
+	eventually(t, "it decides again", func() error {
+		if err := decided(10); err != nil {
+			return err
+		}
+		if p.routers[0].metric("stator_extproc_requests_total", `outcome="picked"`) < before+5 {
+			return errNotYet
+		}
+		return nil
+	})
+	for _, r := range p.routers {
+		r.assertNothingBooked()
 	}
 }
 
