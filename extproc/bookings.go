@@ -36,7 +36,7 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 			r.ends.flush(b)
 			if n := r.peers.Expire(now); n > 0 {
 				r.log.Warn("replicas of the router stopped publishing; their bookings were dropped", "replicas", n)
-				r.accessLog.Lost(now) // ends of this replica's requests may have been lost with them
+				r.endBookingsOfLostReplicas(b, now)
 			}
 
 			// A lost update needs no retry: amounts are absolute, and a full update follows.
@@ -50,6 +50,14 @@ func (r *Router) publishBookings(ctx context.Context, b *bus.Bus) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// endBookingsOfLostReplicas ends the bookings whose ends may have been lost with another replica. While the bus is away
+// all others are silent, and the ends that they hold arrive when it is back.
+func (r *Router) endBookingsOfLostReplicas(b *bus.Bus, now time.Time) {
+	if b.Connected() {
+		r.accessLog.Lost(now)
 	}
 }
 

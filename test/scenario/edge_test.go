@@ -282,12 +282,19 @@ func TestOutcomesOfBadAnswers(t *testing.T) {
 	})
 }
 
-// TestClosedPortIsRetriedElsewhere: a worker that is listed and does not run costs a retry and no request.
+// TestClosedPortIsRetriedElsewhere: a worker that is listed and does not run costs a retry and no request. With several
+// models the retries are those of the model's route, which is chosen after the decision.
 func TestClosedPortIsRetriedElsewhere(t *testing.T) {
+	t.Run("models=1", func(t *testing.T) { retriesElsewhere(t, "") })
+	t.Run("models=2", func(t *testing.T) { retriesElsewhere(t, simModel("other", startBackend(t, nil))+", ") })
+}
+
+func retriesElsewhere(t *testing.T, others string) {
+	t.Helper()
 	gone := startBackend(t, nil)
 	_ = gone.Close()
 	alive := startBackend(t, nil)
-	e := startEdge(t, true, "", simModel("sim", gone, alive))
+	e := startEdge(t, true, "", others+simModel("sim", gone, alive))
 	before := e.settledAsPicked() + e.served("retried")
 	for i := range 20 {
 		if r := e.ask("sim", fmt.Sprintf("Question %d has its own answer.", i)); r.status != 200 {
