@@ -25,8 +25,8 @@ func fill(head, element, tail string, n int) string {
 	return head + strings.Repeat(element, (n-len(head)-len(tail))/len(element)) + tail
 }
 
-// TestNoBodyCostsManyTimesItsSize parses and prepares the most expensive bodies. Each allocates at most a
-// few times its size and a constant, whether it is accepted or refused.
+// TestNoBodyCostsManyTimesItsSize parses and prepares the most expensive bodies. Each allocates at most twice its
+// size and 48 MiB, whether it is accepted or refused. Bodies of 16 MiB allocate at most 100 MiB.
 func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
 	const size = 4 << 20
 	chat := `{"model":"m","messages":[{"role":"user","content":"hi"}],`
@@ -72,6 +72,12 @@ func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
 		{"escapes", prompt.Chat, fill(user+`"`, `\n`, `"}]}`, size)},
 		{"one word", prompt.Chat, fill(user+`"`, `a`, `"}]}`, size)},
 		{"words", prompt.Chat, fill(user+`"`, `the end `, `"}]}`, size)},
+		{"a long description", prompt.Chat, fill(chat+`"tools":[{"function":{"name":"f","description":"`, `a\n`, `"}}]}`, size)},
+		{"a long argument", prompt.Chat, fill(calls+`"{\"a\":\"`, `a\\n`, `\"}"}}]}]}`, size)},
+		{"a long template argument", prompt.Chat, fill(chat+`"chat_template_kwargs":{"x":"`, `a\n`, `"}}`, size)},
+		{"a long part", prompt.Chat, fill(user+`[{"type":"text","text":"`, `a\n`, `","more":1}]}]}`, size)},
+		{"a long key", prompt.Chat, fill(chat+`"chat_template_kwargs":{"`, `a\n`, `":1}}`, size)},
+		{"a long role", prompt.Chat, fill(`{"model":"m","messages":[{"role":"`, `a\n`, `","content":"x"}]}`, size)},
 		{"short strings with escapes", prompt.Chat, fill(chat, `"\n":0,`, `"n":1}`, size)},
 		{"nested arrays", prompt.Chat, fill(chat+`"x":[`, `[[]],`, `0]}`, size)},
 		{"as many numbers as accepted", prompt.Chat, fill(chat+`"chat_template_kwargs":{"x":[`, `0,`, `0]}}`, 262_000)},

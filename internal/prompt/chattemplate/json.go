@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -163,6 +164,10 @@ func jsonKey(k Value) (string, error) {
 func appendJSONString(dst []byte, s string, ascii bool) []byte {
 	const hex = "0123456789abcdef"
 	const lastPrintable = '~'
+	const long = 4096
+	if len(s) > long { // growing step by step would allocate five times as much
+		dst = slices.Grow(dst, len(s)+len(s)/4)
+	}
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {

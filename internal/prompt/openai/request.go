@@ -211,8 +211,8 @@ type Part struct {
 	UUID bool
 }
 
-// Limits bound what a request may hold. The zero value of a field means its default. The defaults bound the
-// memory of a request to about twice its body and 20 MiB.
+// Limits bound what a request may hold. The zero value of a field means its default. With the defaults, parsing
+// and preparing a request allocate at most 48 MiB or six times its body.
 type Limits struct {
 	// Depth is how deep arrays and objects may nest; default 128.
 	Depth int
