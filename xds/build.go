@@ -50,6 +50,8 @@ type Settings struct {
 	HeadersTimeout, BodyTimeout time.Duration
 	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
+	// TenantHeader is the header with a client's tenant, which routers get of trusted clients. Empty means none.
+	TenantHeader string
 	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.
 	HintHeaders bool
 }

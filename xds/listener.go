@@ -172,6 +172,9 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
+	if a.trusted && s.TenantHeader != "" {
+		forwarded = append(forwarded, s.TenantHeader)
+	}
 
 	return &extprocv3.ExternalProcessor{
 		GrpcService: decisionService(a),

@@ -97,7 +97,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		PassPaths:       g.PassPaths,
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
 		HeadersTimeout: g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
-		AffinityHeader: g.AffinityHeader,
+		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader,
 		HintHeaders:    g.Hints == "headers" && g.TrustsEveryone(),
 	}
 	for _, m := range cfg.Models {

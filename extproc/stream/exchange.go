@@ -142,6 +142,7 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
 		Session: x.head.session, Source: x.source, Done: x.done,
+		Tenant: x.tenant(), Isolate: set.TenantHeader != "",
 	}
 	if a := x.applyHints(&req); a != nil {
 		return x.answerWith(a)
@@ -158,10 +159,11 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 	}
 	x.decision = x.srv.decisions.Get().(*route.Decision)
 	d := x.srv.router.DecideInto(x.decision, &req, now)
+	body = withSalt(body, d.CacheSalt)
 	if d.Outcome == route.Queued {
-		return reply{queued: &queued{ticket: d.Ticket, decided: decided}}
+		return reply{queued: &queued{ticket: d.Ticket, decided: decided, body: body}}
 	}
-	return x.conclude(d, nil, now)
+	return x.conclude(d, body, now)
 }
 
 // conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry

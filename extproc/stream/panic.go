@@ -23,6 +23,11 @@ func (x *exchange) failOpen(stream grpc.ServerStream, answered phase, cause any)
 		x.srv.router.End(x.booking, time.Now())
 	}
 
+	// Without a decision the request would keep the cache salt of its client, which could be another tenant's.
+	if x.srv.settings.Load().TenantHeader != "" {
+		return streamEnd(stream.SendMsg(x.srv.toMessage(reply{answer: internalError()}, answered)))
+	}
+
 	// The response for a phase differs, and Envoy accepts only that of the message which it has sent last.
 	m := &messages.Response{To: messages.Body}
 	if answered == wantHeaders {

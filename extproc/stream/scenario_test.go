@@ -29,6 +29,7 @@ import (
 // of a prompt is a token, and a block has four. Verbs:
 //
 //	settings [body=BYTES] [pass=PATH] [affinity=HEADER] [hints=off|nvext|headers] [from=everyone] [role=HEADER:VALUE]
+//	         [tenant=HEADER]
 //	model NAME [pool=NAME] [policy=P] [limit=TOKENS]     the first is the default one
 //	worker NAME [model=POOL] [ranks=N] [state=S]         a, b, c are 10.0.0.1:8000, .2, .3
 //	request METHOD PATH [end] [trusted] [ours] [HEADER=VALUE]...
@@ -142,6 +143,7 @@ func (w *world) configure(t *testing.T, d *datadriven.TestData) {
 	w.settings.SessionHeader = value(d, "affinity", "x-session-id")
 	w.settings.Hints = Hints(value(d, "hints", ""))
 	w.settings.TrustEveryone = value(d, "from", "") == "everyone"
+	w.settings.TenantHeader = value(d, "tenant", "")
 	header, role, _ := strings.Cut(value(d, "role", ""), ":")
 	w.settings.RoleHeader, w.settings.TrustedRoles = header, []string{role}
 	w.server.Reload(w.settings)

@@ -177,7 +177,9 @@ func (x *exchange) serve(stream grpc.ServerStream, msg *messages.Request) (last 
 		return true, nil
 	}
 	if r.queued != nil {
-		msg.Release() // the body can be freed during the wait
+		if r.queued.body == nil {
+			msg.Release() // the body can be freed during the wait; a new one counts in its place
+		}
 		r, err = x.wait(stream, r.queued)
 		if !r.last {
 			return true, err

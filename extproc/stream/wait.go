@@ -14,6 +14,7 @@ type queued struct {
 	ticket *route.Ticket
 	// decided receives the final decision. It has room for one, so that the router never blocks.
 	decided chan *route.Decision
+	body    []byte // replaces the request's body; nil keeps it
 }
 
 // envoyPatience is how much longer Envoy waits than the request: the decision must reach Envoy before it
@@ -56,7 +57,7 @@ func (x *exchange) wait(stream grpc.ServerStream, q *queued) (reply, error) {
 		return reply{}, nil
 	}
 
-	r := x.conclude(d, nil, time.Now())
+	r := x.conclude(d, q.body, time.Now())
 	x.srv.observe(x, r, time.Since(began))
 	return r, nil
 }

@@ -54,11 +54,18 @@ func must(p pick.Policy, err error) pick.Policy {
 func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
 	q.reset()
 	d.Model = req.Model
+	if req.Isolate && !req.Known {
+		d.CacheSalt = tenantSalt(req.Tenant, "")
+	}
 	if req.Known {
 		parsed, err := req.parse(&w.parsed)
 		if err != nil {
 			d.Model = clip(d.Model)
 			return refuseError(err)
+		}
+		if req.Isolate {
+			parsed.CacheSalt = tenantSalt(req.Tenant, parsed.CacheSalt)
+			d.CacheSalt = parsed.CacheSalt
 		}
 		q.parsed = parsed
 		d.Model, d.MaxTokens = parsed.Model, parsed.MaxTokens

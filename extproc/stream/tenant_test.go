@@ -1,0 +1,40 @@
+package stream
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// TestSaltIsTheLast: the salt replaces one that the client has set, for every parser that takes the last of equal
+// members, and changes nothing else.
+func TestSaltIsTheLast(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model": "m", "cache_salt": "other's", "x": {}}`: `{"cache_salt":"s","model":"m","x":{}}`,
+		" {\"a\": [1, {}] }\n":                             `{"a":[1,{}],"cache_salt":"s"}`,
+		`{}`:                                               `{"cache_salt":"s"}`,
+		`{ }`:                                              `{"cache_salt":"s"}`,
+		`[]`:                                               "",
+		`--form`:                                           "",
+		`{"a"`:                                             "",
+		``:                                                 "",
+	} {
+		got := withSalt([]byte(body), "s")
+		if want == "" {
+			if got != nil {
+				t.Errorf("%s became %s", body, got)
+			}
+			continue
+		}
+		var value any
+		if err := json.Unmarshal(got, &value); err != nil {
+			t.Errorf("%s became %s: %v", body, got, err)
+			continue
+		}
+		if same, err := json.Marshal(value); err != nil || string(same) != want {
+			t.Errorf("%s became %s, which means %s", body, got, same)
+		}
+	}
+	if withSalt([]byte(`{"a":1}`), "") != nil {
+		t.Error("a body without a salt was changed")
+	}
+}
