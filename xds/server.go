@@ -134,8 +134,8 @@ func (s *Server) joined(stream int64, node *corev3.Node) error {
 	if node == nil {
 		return nil
 	}
-	streams, err := s.tables.join(stream, node.GetId())
-	if streams > 1 {
+	shared, err := s.tables.join(stream, node.GetId())
+	if shared {
 		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
 			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
 	}

@@ -22,13 +22,14 @@ type tables struct {
 
 	mu       sync.Mutex
 	streams  map[int64]string // guarded by mu; the node id of each stream
+	shared   map[string]bool  // guarded by mu; node ids that two streams had at one time
 	settings Settings         // guarded by mu; of the last push
 	last     *Resources       // guarded by mu; of the last push; nil before the first one
 	version  uint64           // guarded by mu
 }
 
 func newTables() *tables {
-	return &tables{cache: cachev3.NewSnapshotCache(true, byNode{}, nil), streams: map[int64]string{}}
+	return &tables{cache: cachev3.NewSnapshotCache(true, byNode{}, nil), streams: map[int64]string{}, shared: map[string]bool{}}
 }
 
 // byNode is the key of an Envoy in the cache: its node id.
@@ -37,19 +38,22 @@ type byNode struct{}
 // ID returns the key of an Envoy in the cache.
 func (byNode) ID(n *corev3.Node) string { return n.GetId() }
 
-// join adds the stream of an Envoy. It returns how many streams have this node id now.
-func (t *tables) join(stream int64, node string) (streams int, err error) {
+// join adds the stream of an Envoy. shared is true at the first time that another stream has its node id, too.
+func (t *tables) join(stream int64, node string) (shared bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	if _, known := t.streams[stream]; known {
-		return 0, nil
+		return false, nil
 	}
 	t.streams[stream] = node
 	if t.last != nil {
 		err = t.fill(node)
 	}
-	return t.count(node), err
+
+	shared = t.count(node) > 1 && !t.shared[node]
+	t.shared[node] = t.shared[node] || shared
+	return shared, err
 }
 
 // leave removes a stream. The tables of an Envoy are dropped with its last stream.

@@ -19,19 +19,21 @@ func TestTablesOfNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newTables()
-	join := func(stream int64, node string, want int) {
+	join := func(stream int64, node string, want bool) {
 		t.Helper()
-		if n, err := x.join(stream, node); n != want || err != nil {
-			t.Errorf("stream %d of %s: %d streams, want %d, %v", stream, node, n, want, err)
+		if shared, err := x.join(stream, node); shared != want || err != nil {
+			t.Errorf("stream %d of %s: shared %v, want %v, %v", stream, node, shared, want, err)
 		}
 	}
-	join(1, "edge-early", 1)
+	join(1, "edge-early", false)
 	if err := x.set(s, r); err != nil {
 		t.Fatal(err)
 	}
-	join(2, "edge-late", 1)
-	join(3, "edge-late", 2)
-	join(3, "edge-late", 0) // a further message of the same stream
+	join(2, "edge-late", false)
+	join(3, "edge-late", true)
+	join(3, "edge-late", false) // a further message of the same stream
+	join(4, "edge-late", false) // it is known already
+	x.leave(4)
 
 	routes := map[string]bool{}
 	for _, node := range []string{"edge-early", "edge-late"} {
