@@ -28,7 +28,7 @@ func fill(head, element, tail string, n int) string {
 // TestNoBodyCostsManyTimesItsSize parses and prepares the most expensive bodies. Each allocates at most twice its
 // size and 48 MiB, whether it is accepted or refused. Bodies of 16 MiB allocate at most 100 MiB.
 func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
-	const size = 4 << 20
+	const size = 2 << 20
 	chat := `{"model":"m","messages":[{"role":"user","content":"hi"}],`
 	user := `{"model":"m","messages":[{"role":"user","content":`
 	calls := `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":`
