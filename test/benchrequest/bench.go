@@ -209,7 +209,7 @@ func (b *bench) startGateway(name, program, file, extproc string) (pid int, err 
 		return 0, err
 	}
 
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: name, Admin: "127.0.0.1:0", XDS: socket})
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: name, Admin: "127.0.0.1:0", MaxConnections: 10_000, XDS: socket})
 	if err != nil {
 		return 0, err
 	}

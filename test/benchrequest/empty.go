@@ -14,6 +14,8 @@ import (
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // emptyCommand, as the first argument, makes this program the empty handler: it is followed
@@ -79,6 +81,7 @@ func serveEmpty(ctx context.Context, socket, admin string) error {
 	g := grpc.NewServer(emptyOptions()...)
 	extprocv3.RegisterExternalProcessorServer(g, h)
 	alsv3.RegisterAccessLogServiceServer(g, h)
+	healthv1.RegisterHealthServer(g, health.NewServer()) // Envoy asks for it
 	ln, err := net.Listen("unix", strings.TrimPrefix(socket, "unix://"))
 	if err != nil {
 		return fmt.Errorf("listen for envoy: %w", err)

@@ -120,7 +120,9 @@ func (s *stack) run(path string, args ...string) (pid int, err error) {
 }
 
 func (s *stack) startEnvoy(ctx context.Context, path string) error {
-	boot, err := xds.Bootstrap(xds.BootstrapSettings{NodeID: "hostile", Admin: "127.0.0.1:0", XDS: s.socket("xds")})
+	boot, err := xds.Bootstrap(xds.BootstrapSettings{
+		NodeID: "hostile", Admin: "127.0.0.1:0", MaxConnections: 10_000, XDS: s.socket("xds"),
+	})
 	if err != nil {
 		return err
 	}
