@@ -382,7 +382,7 @@ func (p *jsonParser) array(depth int) Value {
 	}
 }
 
-// string reads a string. Only strings with escapes pass through encoding/json.
+// string reads a string.
 func (p *jsonParser) string() string {
 	if p.offset >= len(p.src) || p.src[p.offset] != '"' {
 		p.fail()
@@ -410,8 +410,8 @@ func (p *jsonParser) string() string {
 		return string(p.src[start+1 : p.offset-1])
 	}
 
-	var s string
-	if json.Unmarshal(p.src[start:p.offset], &s) != nil {
+	s, ok := unescapeJSON(p.src[start+1 : p.offset-1])
+	if !ok {
 		p.fail()
 	}
 	return s
