@@ -26,7 +26,7 @@ func fill(head, element, tail string, n int) string {
 }
 
 // TestNoBodyCostsManyTimesItsSize parses and prepares the most expensive bodies. Each allocates at most twice its
-// size and 48 MiB, whether it is accepted or refused. Bodies of 16 MiB allocate at most 100 MiB.
+// size and 48 MiB, whether it is accepted or refused.
 func TestNoBodyCostsManyTimesItsSize(t *testing.T) {
 	const size = 2 << 20
 	chat := `{"model":"m","messages":[{"role":"user","content":"hi"}],`

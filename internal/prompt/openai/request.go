@@ -212,7 +212,7 @@ type Part struct {
 }
 
 // Limits bound what a request may hold. The zero value of a field means its default. With the defaults, parsing
-// and preparing a request allocate at most 48 MiB or six times its body.
+// and preparing a request allocate at most twice its body and 48 MiB.
 type Limits struct {
 	// Depth is how deep arrays and objects may nest; default 128.
 	Depth int
