@@ -14,7 +14,7 @@ const maxModelName = 256
 // or longer than 256 bytes. The last value of a repeated key counts. ModelOf reads the body once and
 // allocates only for keys and names with escapes. Name may alias the body.
 func ModelOf(body []byte) (name string, ok bool) {
-	s := scanner{src: body, depth: Limits{}.withDefaults().Depth}
+	s := scanner{src: body, depth: Limits{}.WithDefaults().Depth}
 	if s.peek() != objectValue {
 		return "", false
 	}

@@ -21,7 +21,7 @@ func Parse(ep Endpoint, body []byte, lim Limits) (*Request, error) {
 // request, strings included, is no longer valid then. After an error req must not be read, but it may be used
 // for another ParseInto.
 func ParseInto(req *Request, ep Endpoint, body []byte, lim Limits) error {
-	lim = lim.withDefaults()
+	lim = lim.WithDefaults()
 	if !utf8.Valid(body) {
 		return malformed(firstInvalidByte(body), "invalid UTF-8")
 	}

@@ -224,8 +224,8 @@ type Limits struct {
 	Values int
 }
 
-// withDefaults replaces zero fields by their defaults.
-func (l Limits) withDefaults() Limits {
+// WithDefaults returns the limits with the defaults of zero fields.
+func (l Limits) WithDefaults() Limits {
 	for _, f := range []struct {
 		field *int
 		value int
