@@ -98,7 +98,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
 		HeadersTimeout: g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader,
-		HintHeaders:    g.Hints == "headers" && g.TrustsEveryone(),
+		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)
