@@ -238,7 +238,7 @@ func TestNoBookingLeaks(t *testing.T) {
 	for range 32 {
 		clients.Go(func() {
 			for i := range next {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%40)*time.Millisecond)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%80)*time.Millisecond)
 				req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/chat/completions", strings.NewReader(fmt.Sprintf(body, i%2 == 0, i)))
 				if err == nil {
 					req.Header.Set("content-type", "application/json")
