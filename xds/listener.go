@@ -124,11 +124,12 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// Bodies are decompressed before the decision, because engines do not decompress. The router filter must
 		// be the last one. The decision comes directly before it, so that no filter changes the request in
 		// between.
-		HttpFilters: append(buildDecompressors(p),
+		HttpFilters: []*hcmv3.HttpFilter{
+			buildDecompressor(p),
 			sizeLimit(s, p),
 			filter(filterName, p.any(buildExtProc(s, a))),
 			filter("envoy.filters.http.router", p.any(&routerv3.Router{})),
-		),
+		},
 	}
 }
 
