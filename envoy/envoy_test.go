@@ -103,7 +103,7 @@ func TestRelay(t *testing.T) {
 	want := `level=WARN msg="envoy log" logger=config line="gRPC config stream closed: 14, connection refused"
 level=ERROR msg="envoy log" logger=main line="error initializing configuration"
 level=ERROR msg="envoy log" logger=backtrace line="Caught Segmentation fault"
-level=DEBUG msg="envoy log" logger=main line="There is no configured limit to the number of allowed active downstream connections. Configure a limit"
+level=WARN msg="envoy log" logger=main line="There is no configured limit to the number of allowed active downstream connections. Configure a limit"
 level=DEBUG msg="envoy log" logger=main line="caught ENVOY_SIGTERM"
 level=WARN msg="envoy log" logger=main line="tabs\tare\tkept"
 level=WARN msg="envoy log" logger="" line="a line of its own, as of a sanitizer"
@@ -129,13 +129,21 @@ func installed(t *testing.T) string {
 	return found[0]
 }
 
-// startEnvoy runs an Envoy whose bootstrap has these static resources.
+// bounded is the part of a bootstrap without which Envoy warns.
+const bounded = `overload_manager: {resource_monitors: [{
+  name: envoy.resource_monitors.global_downstream_max_connections,
+  typed_config: {
+    "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig,
+    max_active_downstream_connections: 100}}]}
+`
+
+// startEnvoy runs an Envoy whose bootstrap has these static resources. Its admin server is a socket.
 func startEnvoy(t *testing.T, dir, resources string) (*Process, *testkit.Log) {
 	t.Helper()
 	log, out := logger()
 	p, err := Start(Config{
 		Path: installed(t), Dir: dir, Concurrency: 1, Log: log,
-		Bootstrap: []byte("admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n" + resources),
+		Bootstrap: []byte("admin: {address: {pipe: {path: " + filepath.Join(dir, "admin.sock") + "}}}\n" + bounded + resources),
 	})
 	if err != nil {
 		t.Fatal(err)
