@@ -39,7 +39,10 @@ func plainBootstrap(cfg *config.Config) ([]byte, error) {
 	}
 
 	for _, c := range r.Clusters {
-		if c.GetType() != clusterv3.Cluster_EDS { // no workers': as it is
+		if c.GetName() == "stator-extproc" {
+			continue
+		}
+		if c.GetType() != clusterv3.Cluster_EDS { // that of requests without a decision: as it is
 			boot.StaticResources.Clusters = append(boot.StaticResources.Clusters, c)
 			continue
 		}
