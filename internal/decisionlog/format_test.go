@@ -156,11 +156,15 @@ func TestReaderErrors(t *testing.T) {
 
 // TestViewIsComplete fails when a route.Decision gets a field that the view may lack.
 func TestViewIsComplete(t *testing.T) {
-	const known = 30 // fields of route.Decision, of which Ticket is not written
+	const known = 31 // fields of route.Decision, of which Ticket and CacheSalt are not written
 	if n := reflect.TypeFor[route.Decision]().NumField(); n != known {
 		t.Errorf("route.Decision has %d fields, and View was written for %d", n, known)
 	}
-	if data, err := json.Marshal(View(&route.Decision{})); err != nil || !strings.Contains(string(data), `"candidates":[]`) {
+	data, err := json.Marshal(View(&route.Decision{CacheSalt: "of a tenant"}))
+	if err != nil || !strings.Contains(string(data), `"candidates":[]`) {
 		t.Errorf("%s, %v", data, err)
+	}
+	if strings.Contains(string(data), "of a tenant") {
+		t.Errorf("the salt of a tenant is written: %s", data)
 	}
 }
