@@ -326,8 +326,9 @@ func toolCallsValue(raw []byte, i int, most *int) (chattemplate.Value, error) {
 		text, _ := function.Get("arguments")
 		args, err := chattemplate.FromPythonJSON(unsafe.Slice(unsafe.StringData(text.Text()), len(text.Text())), most)
 		if errors.Is(err, chattemplate.ErrTooManyValues) {
-			return calls, openai.Invalid(param, "invalid_value", "Invalid '%s': the arguments of all tool calls together hold more than %d "+
-				"values and keys. Send fewer.", param, maxArgumentValues)
+			return calls, openai.Invalid(param, "invalid_value",
+				"Invalid '%s': the arguments of all tool calls together hold more than %d "+
+					"values and keys. Send fewer.", param, maxArgumentValues)
 		}
 		if err != nil || args.Kind() != chattemplate.DictKind {
 			args = chattemplate.DictValue(&chattemplate.Dict{})

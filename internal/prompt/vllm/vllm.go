@@ -46,8 +46,9 @@ func checkParameters(req *openai.Request) *openai.Error {
 		if req.Endpoint == openai.Embeddings {
 			field = "input"
 		}
-		return openai.Invalid(field, "invalid_type", "Invalid type for '%s': expected a string, an array of strings, an array of token ids "+
-			"or an array of arrays of token ids, with all elements like the first element.", field)
+		return openai.Invalid(field, "invalid_type",
+			"Invalid type for '%s': expected a string, an array of strings, an array of token ids "+
+				"or an array of arrays of token ids, with all elements like the first element.", field)
 	case chat && has(openai.ToolChoice) && req.Tools == nil:
 		return openai.Invalid("tool_choice", "invalid_value", "When using `tool_choice`, `tools` must be set.")
 	case chat && req.ContinueFinalMessage && req.AddGenerationPrompt:
