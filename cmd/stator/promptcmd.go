@@ -27,7 +27,7 @@ func runTokenize(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := promptlines.Tokenizer{Model: m, Now: time.Now}
+	t := promptlines.Tokenizer{Model: m, Now: time.Now, Done: ctx.Done()}
 	return promptlines.Each(ctx, env.in, env.out, t.Answer)
 }
 
@@ -51,7 +51,7 @@ func runRender(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now}
+	r := promptlines.Renderer{Model: m, Raw: *raw, Now: time.Now, Done: ctx.Done()}
 	return promptlines.Each(ctx, env.in, env.out, r.Answer)
 }
 

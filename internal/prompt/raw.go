@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,8 +23,8 @@ func (m *Model) WithTemplate(source string) (*Model, error) {
 // RenderRaw renders the model's chat template and appends the text to dst. context is a JSON object with
 // the variables of the template, as apply_chat_template passes them. The model's special tokens stand in
 // for those that the context does not define. The error is the template's, or names the mistake in the
-// context.
-func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
+// context. It is ErrStopped where done was closed; a nil done never ends the render.
+func (m *Model) RenderRaw(dst, context []byte, now time.Time, done <-chan struct{}) ([]byte, error) {
 	v, err := chattemplate.FromJSON(context)
 	if err != nil {
 		return dst, openai.Invalid("", "invalid_json", "The context is not valid JSON: %v.", err)
@@ -47,7 +48,10 @@ func (m *Model) RenderRaw(dst, context []byte, now time.Time) ([]byte, error) {
 		return dst, openai.Invalid("", "invalid_value", "This model has no chat template. Name one with --template.")
 	}
 
-	out, err := t.Render(dst, chattemplate.Context{Vars: vars, Now: now}, chattemplate.Limits{})
+	out, err := t.Render(dst, chattemplate.Context{Vars: vars, Now: now, Done: done}, chattemplate.Limits{})
+	if errors.Is(err, chattemplate.ErrStopped) {
+		return dst, ErrStopped
+	}
 	if err != nil {
 		return dst, openai.Invalid("messages", "template_error", "%v", err)
 	}

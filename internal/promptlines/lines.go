@@ -18,17 +18,21 @@ const bufferBytes = 64 << 10
 const maxLine = 64 << 20
 
 // Each answers every line of in with one line of out, in order, until in or ctx ends. A line for which answer
-// returns an error gets that error as its answer. Answers are flushed when no more input is there, so that a
-// program can send a line and wait for the answer.
+// returns an error gets that error as its answer, unless ctx has ended. Answers are flushed when no more input is
+// there, so that a program can send a line and wait for the answer.
+//
+// Each does not wait for a Read of in when ctx ends. That Read ends with the process, or when in does.
 func Each(ctx context.Context, in io.Reader, out io.Writer, answer func(dst, line []byte) ([]byte, error)) error {
-	lines := bufio.NewReaderSize(in, bufferBytes)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := bufio.NewReaderSize(newStoppable(ctx, in), bufferBytes)
 	w := bufio.NewWriterSize(out, bufferBytes)
 	var line, reply []byte
 	for ctx.Err() == nil {
 		var err error
 		var tooLong bool
 		line, tooLong, err = readLine(lines, line[:0])
-		if errors.Is(err, io.EOF) && len(line) == 0 && !tooLong {
+		if ctx.Err() != nil || errors.Is(err, io.EOF) && len(line) == 0 && !tooLong {
 			break
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -36,6 +40,9 @@ func Each(ctx context.Context, in io.Reader, out io.Writer, answer func(dst, lin
 		}
 
 		reply = replyTo(reply[:0], line, tooLong, answer)
+		if ctx.Err() != nil {
+			break // the reply may be the error of an answer that was ended early
+		}
 		if _, err := w.Write(append(reply, '\n')); err != nil {
 			return fmt.Errorf("write standard output: %w", err)
 		}
@@ -79,4 +86,53 @@ func readLine(r *bufio.Reader, dst []byte) (line []byte, tooLong bool, err error
 			return bytes.TrimRight(dst, "\r\n"), tooLong, err
 		}
 	}
+}
+
+// stoppable reads until its context ends. A goroutine calls Read of the source, because a Read of standard input
+// cannot be interrupted.
+type stoppable struct {
+	done  <-chan struct{}
+	parts chan part
+	rest  part // what the caller has not read yet
+}
+
+// part is the result of one Read of the source.
+type part struct {
+	data []byte
+	err  error
+}
+
+func newStoppable(ctx context.Context, in io.Reader) *stoppable {
+	s := &stoppable{done: ctx.Done(), parts: make(chan part)}
+	go func() {
+		for err := error(nil); err == nil; {
+			data := make([]byte, bufferBytes)
+			var n int
+			n, err = in.Read(data)
+			select {
+			case s.parts <- part{data[:n], err}:
+			case <-s.done:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// Read returns io.EOF after the context has ended.
+func (s *stoppable) Read(p []byte) (int, error) {
+	if len(s.rest.data) == 0 && s.rest.err == nil {
+		select {
+		case s.rest = <-s.parts:
+		case <-s.done:
+			s.rest.err = io.EOF
+		}
+	}
+
+	n := copy(p, s.rest.data)
+	s.rest.data = s.rest.data[n:]
+	if len(s.rest.data) > 0 {
+		return n, nil
+	}
+	return n, s.rest.err
 }

@@ -9,30 +9,37 @@ package promptlines
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
 // Tokenizer answers texts and requests with token ids.
 type Tokenizer struct {
 	Model *prompt.Model
 	Now   func() time.Time // for chat templates that print the date
+	// Done ends Answer early when it is closed. A nil Done never ends it.
+	Done <-chan struct{}
 
 	prompt prompt.Prompt
 	ids    []uint32
 }
 
 // Answer appends the answer to a line: {"text": "…"}, or a request.
-func (t *Tokenizer) Answer(dst, line []byte) ([]byte, error) {
+func (t *Tokenizer) Answer(dst, line []byte) (_ []byte, err error) {
 	var v struct {
 		Text *string `json:"text"`
 	}
 	if err := json.Unmarshal(line, &v); err == nil && v.Text != nil {
-		t.ids = t.Model.Tokenizer().Encode(t.ids[:0], *v.Text)
+		t.ids, err = t.Model.Tokenizer().EncodeWithin(t.ids[:0], *v.Text, tokenizer.Bounds{Tokens: math.MaxInt, Done: t.Done})
+		if err != nil {
+			return dst, err
+		}
 		return appendIDs(dst, t.ids), nil
 	}
 
@@ -67,7 +74,7 @@ func (t *Tokenizer) appendEach(dst []byte, req *openai.Request) ([]byte, error) 
 }
 
 func (t *Tokenizer) prepare(req *openai.Request) error {
-	t.prompt.Now = t.Now()
+	t.prompt.Now, t.prompt.Done = t.Now(), t.Done
 	return t.Model.Prepare(req, &t.prompt)
 }
 
@@ -118,6 +125,8 @@ type Renderer struct {
 	// it, and not requests.
 	Raw bool
 	Now func() time.Time // for templates that print the date
+	// Done ends Answer early when it is closed. A nil Done never ends it.
+	Done <-chan struct{}
 
 	prompt prompt.Prompt
 	text   []byte
@@ -126,7 +135,7 @@ type Renderer struct {
 // Answer appends the answer to a line.
 func (r *Renderer) Answer(dst, line []byte) (_ []byte, err error) {
 	if r.Raw {
-		r.text, err = r.Model.RenderRaw(r.text[:0], line, r.Now())
+		r.text, err = r.Model.RenderRaw(r.text[:0], line, r.Now(), r.Done)
 	} else {
 		r.text, err = r.renderChat(line)
 	}
@@ -148,7 +157,7 @@ func (r *Renderer) renderChat(line []byte) ([]byte, error) {
 		return nil, openai.Invalid("messages", "missing_required_parameter", "Only chats are rendered: the line has no messages.")
 	}
 
-	r.prompt.Now = r.Now()
+	r.prompt.Now, r.prompt.Done = r.Now(), r.Done
 	if err := r.Model.Prepare(req, &r.prompt); err != nil {
 		return nil, err
 	}

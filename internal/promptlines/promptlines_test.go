@@ -1,6 +1,8 @@
 package promptlines
 
 import (
+	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/tokenizer"
 )
 
 // TestEachAnswersEveryLine answers lines of each command in order, with errors in place.
@@ -67,6 +70,72 @@ func TestEachRefusesLongLines(t *testing.T) {
 	err := Each(t.Context(), in, &out, func(dst, line []byte) ([]byte, error) { return append(dst, "ok"...), nil })
 	if lines := strings.Split(out.String(), "\n"); err != nil || !strings.Contains(lines[0], "line_too_long") || lines[1] != "ok" {
 		t.Errorf("%v: %.200s", err, out.String())
+	}
+}
+
+// TestEachStopsWithItsContext ends the context while a template or a text is busy, and while Each waits for a line:
+// Each returns soon, and the line that was cut short gets no answer.
+func TestEachStopsWithItsContext(t *testing.T) {
+	m, err := prompt.Load(models.Sim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The template takes some seconds until the bound on its steps ends it.
+	busy, err := m.WithTemplate("{% for a in range(100000) %}{% for b in range(1000) %}{{ a }}{% endfor %}{% endfor %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := func() time.Time { return time.Unix(0, 0) }
+	const chat = `{"messages": [{"role": "user", "content": "hi"}]}` + "\n"
+	text := `{"text": "` + strings.Repeat("the end ", 1<<20) + `"}` + "\n"
+
+	for _, c := range []struct {
+		name, in string
+		answer   func(done <-chan struct{}) func(dst, line []byte) ([]byte, error)
+	}{
+		{"a chat", chat, func(done <-chan struct{}) func(dst, line []byte) ([]byte, error) {
+			return (&Renderer{Model: busy, Now: now, Done: done}).Answer
+		}},
+		{"a context", chat, func(done <-chan struct{}) func(dst, line []byte) ([]byte, error) {
+			return (&Renderer{Model: busy, Raw: true, Now: now, Done: done}).Answer
+		}},
+		{"a text", text, func(done <-chan struct{}) func(dst, line []byte) ([]byte, error) {
+			return (&Tokenizer{Model: m, Now: now, Done: done}).Answer
+		}},
+		{"no line", "", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			in, writer := io.Pipe()
+			defer func() { _ = writer.Close() }()
+
+			var stopped error
+			var out strings.Builder
+			ended := make(chan error, 1)
+			go func() {
+				ended <- Each(ctx, in, &out, func(dst, line []byte) ([]byte, error) {
+					cancel()
+					dst, stopped = c.answer(ctx.Done())(dst, line)
+					return dst, stopped
+				})
+			}()
+
+			if c.in == "" {
+				cancel()
+			} else if _, err := io.WriteString(writer, c.in); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				early := errors.Is(stopped, prompt.ErrStopped) || errors.Is(stopped, tokenizer.ErrStopped) || c.in == ""
+				if err != nil || out.Len() > 0 || !early {
+					t.Errorf("%v, the answer's error is %v, it wrote %.100q", err, stopped, &out)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("it did not stop")
+			}
+		})
 	}
 }
 
