@@ -3,6 +3,7 @@ package kvsource
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ type Source struct {
 
 	mu    sync.Mutex
 	stats Stats // guarded by mu
+	// lostLines, failedLines and restartLines bound what is logged; guarded by mu.
+	lostLines, failedLines, restartLines lineLimit
 
 	// All fields below belong to the goroutine of Run.
 	consumer Consumer
@@ -193,7 +196,7 @@ func (s *Source) processChanged() {
 	s.last = lastMessage{}
 	s.progress.replayed = 0
 	s.count(func(st *Stats) { st.Restarts++ })
-	s.cfg.Logger.Info("engine restarted", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
+	s.log(slog.LevelInfo, &s.restartLines, "engine restarted")
 
 	s.consumer.Restarted()
 }

@@ -272,21 +272,27 @@ func TestSourceReportsThatItHasCaughtUp(t *testing.T) {
 	}
 
 	testkit.Eventually(t, "an idle engine's next number is 0", reports(0))
-	testkit.Eventually(t, "both are connected", func() bool { return blind.Stats().Connected })
 	ask(t, sim, "hello engine")
 	testkit.Eventually(t, "the next number is 1", reports(1))
 
 	before := 0
 	l.read(func() { before = len(l.caughtUp) })
 	events.cut()
-	testkit.Eventually(t, "it is connected again", func() bool { return l.Stats().Connects == 2 })
+	testkit.Eventually(t, "it is connected again", func() bool { return l.Stats().Connects >= 2 })
 	testkit.Eventually(t, "the next number is reported again", func() (again bool) {
 		l.read(func() { again = len(l.caughtUp) > before })
 		return again
 	})
 
-	testkit.Eventually(t, "the message is there without a replay socket too", blind.reached(1))
-	if len(blind.caughtUp) != 0 {
-		t.Errorf("without a replay socket it reports %d", blind.caughtUp)
-	}
+	// A source is connected before the engine has read its subscription, and without a replay socket the messages
+	// in between are lost. So the engine publishes until the source has received one.
+	testkit.Eventually(t, "messages arrive without a replay socket too", func() bool {
+		ask(t, sim, fmt.Sprintf("question %d", time.Now().UnixNano()))
+		return blind.Stats().Received > 0
+	})
+	blind.read(func() {
+		if len(blind.caughtUp) != 0 {
+			t.Errorf("without a replay socket it reports %d", blind.caughtUp)
+		}
+	})
 }

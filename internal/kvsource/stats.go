@@ -68,7 +68,7 @@ func (s *Source) lost(err error, quiet bool) {
 	if quiet {
 		level = slog.LevelDebug
 	}
-	s.cfg.Logger.Log(context.Background(), level, "event connection lost", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank, "err", err)
+	s.log(level, &s.lostLines, "event connection lost", "err", err)
 
 	s.count(func(st *Stats) {
 		st.Connected = false
@@ -78,10 +78,56 @@ func (s *Source) lost(err error, quiet bool) {
 
 // failed logs and counts an operation that went wrong.
 func (s *Source) failed(operation string, err error, change func(*Stats)) {
-	s.cfg.Logger.Warn("event source failed", "operation", operation, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank, "err", err)
+	s.log(slog.LevelWarn, &s.failedLines, "event source failed", "operation", operation, "err", err)
 
 	s.count(func(st *Stats) {
 		change(st)
 		st.LastError = fmt.Sprintf("%s: %v", operation, err)
 	})
+}
+
+// log writes a line of one kind, unless the kind has had its lines of this minute. Lines of level debug are not
+// bounded, and not counted as left out.
+func (s *Source) log(level slog.Level, kind *lineLimit, message string, attributes ...any) {
+	attributes = append(attributes, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
+	if level >= slog.LevelInfo {
+		s.mu.Lock()
+		leftOut, ok := kind.admit(time.Now())
+		s.mu.Unlock()
+
+		if !ok {
+			return
+		}
+		if leftOut > 0 {
+			attributes = append(attributes, "left_out", leftOut)
+		}
+	}
+	s.cfg.Logger.Log(context.Background(), level, message, attributes...)
+}
+
+// linesPerMinute bounds the lines of one kind that a source logs. A publisher can restart, or break a connection,
+// thousands of times a minute.
+const linesPerMinute = 4
+
+// lineLimit counts the lines of one kind.
+type lineLimit struct {
+	begun   time.Time // of the present minute
+	written int       // in this minute
+	leftOut int       // since the last written line
+}
+
+// admit reports whether a line may be written now, and how many were left out before it.
+func (l *lineLimit) admit(now time.Time) (leftOut int, ok bool) {
+	if now.Sub(l.begun) >= time.Minute {
+		l.begun, l.written = now, 0
+	}
+	if l.written == linesPerMinute {
+		l.leftOut++
+		return 0, false
+	}
+
+	leftOut = l.leftOut
+	l.leftOut = 0
+	l.written++
+	return leftOut, true
 }
