@@ -3,7 +3,6 @@ package kvsource
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -196,7 +195,9 @@ func (s *Source) processChanged() {
 	s.last = lastMessage{}
 	s.progress.replayed = 0
 	s.count(func(st *Stats) { st.Restarts++ })
-	s.log(slog.LevelInfo, &s.restartLines, "engine restarted")
+	if attributes, ok := s.admit(&s.restartLines); ok {
+		s.cfg.Logger.Info("engine restarted", attributes...)
+	}
 
 	s.consumer.Restarted()
 }

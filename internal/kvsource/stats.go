@@ -1,9 +1,7 @@
 package kvsource
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"time"
 )
 
@@ -64,11 +62,11 @@ func (s *Source) countConnection() (number uint64) {
 
 // lost logs why there is no connection. quiet is for failures that repeat the one before.
 func (s *Source) lost(err error, quiet bool) {
-	level := slog.LevelWarn
 	if quiet {
-		level = slog.LevelDebug
+		s.cfg.Logger.Debug("event connection lost", "err", err, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
+	} else if attributes, ok := s.admit(&s.lostLines); ok {
+		s.cfg.Logger.Warn("event connection lost", append(attributes, "err", err)...)
 	}
-	s.log(level, &s.lostLines, "event connection lost", "err", err)
 
 	s.count(func(st *Stats) {
 		st.Connected = false
@@ -78,7 +76,9 @@ func (s *Source) lost(err error, quiet bool) {
 
 // failed logs and counts an operation that went wrong.
 func (s *Source) failed(operation string, err error, change func(*Stats)) {
-	s.log(slog.LevelWarn, &s.failedLines, "event source failed", "operation", operation, "err", err)
+	if attributes, ok := s.admit(&s.failedLines); ok {
+		s.cfg.Logger.Warn("event source failed", append(attributes, "operation", operation, "err", err)...)
+	}
 
 	s.count(func(st *Stats) {
 		change(st)
@@ -86,23 +86,17 @@ func (s *Source) failed(operation string, err error, change func(*Stats)) {
 	})
 }
 
-// log writes a line of one kind, unless the kind has had its lines of this minute. Lines of level debug are not
-// bounded, and not counted as left out.
-func (s *Source) log(level slog.Level, kind *lineLimit, message string, attributes ...any) {
-	attributes = append(attributes, "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
-	if level >= slog.LevelInfo {
-		s.mu.Lock()
-		leftOut, ok := kind.admit(time.Now())
-		s.mu.Unlock()
+// admit reports whether a line of that kind may be logged, and returns the attributes that all lines have.
+func (s *Source) admit(kind *lineLimit) (attributes []any, ok bool) {
+	s.mu.Lock()
+	leftOut, ok := kind.admit(time.Now())
+	s.mu.Unlock()
 
-		if !ok {
-			return
-		}
-		if leftOut > 0 {
-			attributes = append(attributes, "left_out", leftOut)
-		}
+	attributes = []any{"endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank}
+	if leftOut > 0 {
+		attributes = append(attributes, "left_out", leftOut)
 	}
-	s.cfg.Logger.Log(context.Background(), level, message, attributes...)
+	return attributes, ok
 }
 
 // linesPerMinute bounds the lines of one kind that a source logs. A publisher can restart, or break a connection,
