@@ -125,11 +125,11 @@ def main():
     cases.update({f"random {i}": contexts.random_context(r) for i in range(args.random)})
     if args.contexts:
         cases.update({f"{args.contexts.name}:{i}": json.loads(line) for i, line in enumerate(args.contexts.open(), 1) if line.strip()})
-    folder = ROOT / "models" / "sim" if args.model == "builtin:sim" else pathlib.Path(args.model)
+    folder = ROOT / "internal" / "models" / "sim" if args.model == "builtin:sim" else pathlib.Path(args.model)
     tokens = {k: v for k, v in json.loads((folder / "tokenizer_config.json").read_text()).items() if k.endswith("_token") and isinstance(v, str)}
     lines = [json.dumps({**tokens, **c}, ensure_ascii=False) for c in cases.values()]
 
-    files = [ROOT / "models" / "sim" / "chat_template.jinja"]
+    files = [ROOT / "internal" / "models" / "sim" / "chat_template.jinja"]
     for place in args.templates or [ROOT.parent / "shared" / "templates"]:
         found = [place] if place.is_file() else sorted(place.glob("*.jinja"))
         if not found:
