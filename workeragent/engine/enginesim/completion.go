@@ -23,6 +23,7 @@ type completion struct {
 // choice is one answer. The goroutine of passes writes it and the handler reads it.
 type choice struct {
 	answer answer
+	echo   string        // the text of the prompt, where the answer begins with it
 	notify chan struct{} // of the completion: one channel wakes the handler for all choices
 
 	// state is the number of emitted tokens and the reason for the end, in one word. So a reader that sees
@@ -102,6 +103,9 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 		for i := range req.N {
 			c.add(s, p*req.N+i, i, tokens, now)
 		}
+		if c.echoes() {
+			c.setEcho(p, s.echoOf(&scratch))
+		}
 	}
 
 	return c, nil
@@ -109,6 +113,41 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 
 // defaultCompletion is the bound of answers to completions without max_tokens, in OpenAI's API and in vLLM.
 const defaultCompletion = 16
+
+// echoes reports whether answers begin with their prompts.
+func (c *completion) echoes() bool {
+	return c.req.Endpoint == openai.Completions && c.req.Facts&openai.Echo != 0
+}
+
+// scores reports whether answers are their prompts alone: max_tokens is 0, and echo is true. Clients ask so for the
+// log probabilities of prompts. As in vLLM the engine then computes one token, which is counted and not shown.
+func (c *completion) scores() bool { return c.echoes() && c.req.Facts&openai.MaxTokensZero != 0 }
+
+// setEcho sets the text of the prompt at, for all of its answers.
+func (c *completion) setEcho(at int, text string) {
+	for i := range c.req.N {
+		c.choices[at*c.req.N+i].echo = text
+	}
+}
+
+// echoOf returns the text of a prompt. Token ids are decoded.
+func (s *Sim) echoOf(p *prompt.Prompt) string {
+	if len(p.Text) > 0 {
+		return string(p.Text)
+	}
+	return string(s.cfg.Vocabulary.AppendDecode(nil, p.Tokens...))
+}
+
+// shown returns the text of the i-th token of a choice, as the answer shows it.
+func (c *completion) shown(ch *choice, i int) string {
+	switch {
+	case c.scores():
+		return ch.echo
+	case i == 0 && ch.echo != "":
+		return ch.echo + ch.answer.text(0)
+	}
+	return ch.answer.text(i)
+}
 
 // add adds the choice at, the i-th answer to a prompt.
 func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
@@ -120,6 +159,8 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	switch {
 	case c.req.Endpoint == openai.Embeddings:
 		limit = 1 // an embedding needs one pass over its prompt
+	case c.scores():
+		limit = 1
 	case c.req.Endpoint == openai.Completions && limit == 0:
 		limit = defaultCompletion
 	}

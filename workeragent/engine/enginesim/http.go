@@ -204,7 +204,7 @@ func (c *completion) appendNews(b, head []byte) []byte {
 			if ch.sent == n-1 {
 				reason = finishReasons[done]
 			}
-			b = c.appendChunk(b, head, i, false, ch.answer.text(ch.sent), reason)
+			b = c.appendChunk(b, head, i, false, c.shown(ch, ch.sent), reason)
 		}
 	}
 	return b

@@ -104,7 +104,7 @@ func (c *completion) appendWhole(b []byte) []byte {
 		text = text[:0]
 		emitted, done := ch.progress()
 		for t := range emitted {
-			text = append(text, ch.answer.text(t)...)
+			text = append(text, c.shown(ch, t)...)
 		}
 
 		if i > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -269,6 +270,70 @@ func TestCompletionsAndEmbeddings(t *testing.T) {
 	if len(e.Data) != 3 || fmt.Sprint(e.Data[0]) != fmt.Sprint(e.Data[1]) || fmt.Sprint(e.Data[0]) == fmt.Sprint(e.Data[2]) || e.Usage.Prompt != 5 || e.Usage.Answer != 0 {
 		t.Errorf("%s", body)
 	}
+}
+
+// TestEcho: completions with echo begin with their prompt. With max_tokens 0 they are the prompt alone, with vLLM's
+// count of one token and its reason "length". Without echo vLLM refuses max_tokens 0.
+func TestEcho(t *testing.T) {
+	model, err := prompt.Load(models.Sim())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, func(c *enginesim.Config) { c.Model, c.Vocabulary = model, model.Tokenizer() })
+	ids, err := json.Marshal(model.Tokenizer().Encode(nil, "AB"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	plain := r.ask("/v1/completions", `{"model":"tiny","prompt":"AB","max_tokens":3}`).Choices[0].Text
+	for _, tt := range []struct{ body, want string }{
+		{`"prompt":"AB","max_tokens":3`, "AB" + plain},
+		{`"prompt":` + string(ids) + `,"max_tokens":3`, "AB" + plain},
+		{`"prompt":"AB","max_tokens":0`, "AB"},
+		{`"prompt":` + string(ids) + `,"max_tokens":0,"n":2`, "AB"},
+	} {
+		body := `{"model":"tiny","echo":true,` + tt.body
+		got := r.ask("/v1/completions", body+"}")
+		for i, c := range got.Choices {
+			if i == 0 && c.Text != tt.want || c.Reason != "length" {
+				t.Errorf("%s: %q, %s", tt.body, c.Text, c.Reason)
+			}
+		}
+		if strings.Contains(tt.body, `:0`) && got.Usage.Answer != len(got.Choices) {
+			t.Errorf("%s: %+v", tt.body, got.Usage)
+		}
+
+		_, events := r.post("/v1/completions", body+`,"stream":true}`)
+		if streamed := streamedText(t, events); streamed != tt.want {
+			t.Errorf("%s: the stream has %q", tt.body, streamed)
+		}
+	}
+
+	status, body := r.post("/v1/completions", `{"model":"tiny","prompt":"AB","max_tokens":0}`)
+	if status != 400 || !strings.Contains(body, `"type":"BadRequestError","param":"max_tokens","code":400`) {
+		t.Errorf("without echo: %d %s", status, body)
+	}
+}
+
+// streamedText returns the text of the first choice of a stream.
+func streamedText(t *testing.T, events string) (text string) {
+	t.Helper()
+	for data := range strings.SplitSeq(events, "\n\n") {
+		var chunk reply
+		data = strings.TrimPrefix(data, "data: ")
+		if data == "" || data == "[DONE]" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			t.Fatalf("%v: %s", err, data)
+		}
+		for _, c := range chunk.Choices {
+			if c.Index == 0 {
+				text += c.Text
+			}
+		}
+	}
+	return text
 }
 
 // TestRefusedRequestsGetVLLMsErrors checks the status and the text of each refusal. A refused request is not queued.
