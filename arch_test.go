@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
 	"internal/cli":         {"internal/config"},
-	"internal/promptlines": {"internal/kv/blockhash", "internal/prompt", "internal/prompt/openai"},
+	"internal/promptlines": {"internal/kv/blockhash", "internal/prompt", "internal/prompt/openai", "internal/prompt/tokenizer"}, // bounds of texts
 	"internal/configfile":  {"internal/config", "internal/modelfile"},
 	"internal/tracefile":   {"internal/modelfile", "internal/trace"},
 	"internal/modelfile":   {"internal/models", "internal/prompt"},

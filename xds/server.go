@@ -139,8 +139,17 @@ func (s *Server) joined(stream int64, node *corev3.Node) error {
 		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
 			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
 	}
+	if v := node.GetUserAgentBuildVersion().GetVersion(); v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
+		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
+			"misdirected; use Envoy 1.38 or later", "node", node.GetId(),
+			"version", fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch()))
+	}
 	return err
 }
+
+// oldestMinor is the first minor version of Envoy 1 that has OverrideHost.selected_host_key; see buildPool. Older
+// ones ignore the field.
+const oldestMinor = 38
 
 // A push makes every Envoy rebuild its load balancers. On average there is at most one push in interval. After a
 // quiet time there may be burst pushes without a wait, so that a new worker is used at once. Changes within

@@ -47,11 +47,18 @@ func failed(e *messages.Entry) bool {
 	return e.Status >= http.StatusInternalServerError || e.Broken && !e.Left
 }
 
-// servedBy returns the address of the worker whose answer the client received; empty if there was none. Envoy names
-// the worker of the last attempt, also where that failed.
+// servedBy returns the address of the worker whose answer the client received; empty if there was none, or if it is
+// not known. Envoy names the worker of the last attempt, also where that failed.
+//
+// An Envoy before 1.38 names none. The first attempt goes to the picked worker, so that one has served a request with
+// one attempt. Otherwise a worker would be held back after a few failures, and no success would end that.
 func servedBy(e *messages.Entry) string {
-	if !e.Upstream || e.FirstByte == 0 {
+	switch {
+	case !e.Upstream || e.FirstByte == 0:
 		return ""
+	case e.Served == "" && e.Attempts == 1:
+		first, _, _ := strings.Cut(e.Picked, ",")
+		return first
 	}
 	return e.Served
 }
