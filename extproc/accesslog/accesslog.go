@@ -154,7 +154,7 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 	outcome := outcomeOf(e)
 	s.metrics.requests.WithLabelValues(outcome).Inc()
 	if e.Booking != "" {
-		s.cfg.Bookings.Ended(route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e)}, now)
+		s.cfg.Bookings.Ended(route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e), Tried: triedLast(e)}, now)
 	}
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(e, outcome, now)

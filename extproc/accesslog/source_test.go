@@ -183,17 +183,17 @@ func TestFailedOutcome(t *testing.T) {
 		"the client's mistake":  {func(e *messages.Entry) { e.Status = 422 }, AsPicked, route.Ending{Served: "a"}},
 		"an error":              {func(e *messages.Entry) { e.Status = 500 }, Failed, route.Ending{Served: "a", Failed: true}},
 		"cut off":               {func(e *messages.Entry) { e.Broken = true }, Failed, route.Ending{Served: "a", Failed: true}},
-		"none after a retry":    {func(e *messages.Entry) { e.Status, e.FirstByte, e.Attempts = 503, 0, 2 }, Failed, route.Ending{Failed: true}},
+		"none after a retry":    {func(e *messages.Entry) { e.Status, e.FirstByte, e.Attempts = 503, 0, 2 }, Failed, route.Ending{Failed: true, Tried: "a"}},
 		"the client left":       {func(e *messages.Entry) { e.Status, e.Broken, e.Left = 0, true, true }, AsPicked, route.Ending{Served: "a"}},
 		"an old Envoy":          {func(e *messages.Entry) { e.Served = "" }, Misdirected, route.Ending{Served: "a"}},
 		"its error":             {func(e *messages.Entry) { e.Served, e.Status = "", 500 }, Failed, route.Ending{Served: "a", Failed: true}},
 		"its retry":             {func(e *messages.Entry) { e.Served, e.Attempts = "", 2 }, Retried, route.Ending{}},
 		"good after a retry":    {func(e *messages.Entry) { e.Served, e.Attempts = "b", 2 }, Retried, route.Ending{Served: "b"}},
-		"no worker was reached": {func(e *messages.Entry) { e.Upstream, e.Status, e.FirstByte = false, 503, 0 }, Unserved, route.Ending{Failed: true}},
+		"no worker was reached": {func(e *messages.Entry) { e.Upstream, e.Status, e.FirstByte = false, 503, 0 }, Unserved, route.Ending{Failed: true, Tried: "a"}},
 	} {
 		e := good
 		c.change(&e)
-		got := route.Ending{Served: servedBy(&e), Failed: failed(&e)}
+		got := route.Ending{Served: servedBy(&e), Failed: failed(&e), Tried: triedLast(&e)}
 		if outcome := outcomeOf(&e); outcome != c.want || got != c.ending {
 			t.Errorf("%s: %s, %+v; want %s, %+v", name, outcome, got, c.want, c.ending)
 		}

@@ -43,11 +43,9 @@ func (s *Server) toMessage(r reply, answered phase) any {
 	return m
 }
 
-// destinations returns the picked address, followed by those to try after a failure. They are left out for a
-// worker with several ranks: the request carries the number of the picked rank, which would be wrong at
-// another worker.
+// destinations returns the picked address, followed by those to try after a failure.
 func destinations(d *route.Decision) string {
-	if len(d.Others) == 0 || d.Ranks > 1 {
+	if len(d.Others) == 0 {
 		return d.Address
 	}
 	return d.Address + "," + strings.Join(d.Others, ",")

@@ -34,6 +34,9 @@ func (l *Load) IsHeldBack(now time.Time) bool {
 	return until != 0 && now.UnixNano() < until
 }
 
+// HasFailed reports whether the rank did not serve the last request that was sent there.
+func (l *Load) HasFailed() bool { return l.health.failures.Load() != 0 }
+
 // ObserveServed records that the rank has served a request.
 func (l *Load) ObserveServed() {
 	l.health.failures.Store(0)

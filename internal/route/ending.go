@@ -17,6 +17,8 @@ type Ending struct {
 	// Failed means that the client received no good answer from a worker: Envoy reached none, or the response
 	// was a server error or was cut off.
 	Failed bool
+	// Tried is the address of the worker that was tried last, where no worker answered; empty if it is not known.
+	Tried string
 }
 
 // Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
@@ -68,6 +70,12 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 		r.holdBack(now)
 	}
 
+	if e.Failed && e.Served == "" && e.Tried != k.Rank.Worker.Address {
+		// The retry has failed, too.
+		if tried, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Tried); ok && tried.Load.ObserveUnserved(now) {
+			r.holdBack(now)
+		}
+	}
 	if made != nil {
 		r.index.Withdraw(k.Rank.ID, made.chain, made.from, made.until)
 	}

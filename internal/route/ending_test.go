@@ -131,6 +131,37 @@ func cachedOn(r *route.Router, worker, text string) int {
 	return -1
 }
 
+// TestRetriesAvoidFailedWorkers: the prompt of death has ended w1 and w2. Until they are held back a request that is
+// picked for one of them is retried at w3, and never at the other one: there is one retry only.
+func TestRetriesAvoidFailedWorkers(t *testing.T) {
+	r, f, _ := listedRouter(t, 3, route.Config{})
+	f.SetState("w3", fleet.Draining)
+	deadly := r.Decide(batchOf(1, "die"), start)
+	if len(deadly.Others) != 1 {
+		t.Fatal(deadly)
+	}
+	r.Ended(route.Ending{ID: deadly.ID, Failed: true, Tried: deadly.Others[0]}, start.Add(time.Second))
+
+	f.SetState("w3", fleet.Ready)
+	for i := range 5 {
+		now := start.Add(time.Duration(2+i) * time.Second)
+		d := r.Decide(batchOf(1, fmt.Sprintf("ordinary question %d", i)), now)
+		if d.Worker != "w3" && d.Others[0] != addressOf(3) {
+			t.Errorf("request %d for %s is retried at %v", i, d.Worker, d.Others)
+		}
+		r.Ended(route.Ending{ID: d.ID, Served: addressOf(3)}, now)
+	}
+
+	// A success ends the suspicion.
+	ok := r.Decide(batchOf(1, "one more"), start.Add(time.Minute))
+	r.Ended(route.Ending{ID: ok.ID, Served: ok.Address}, start.Add(time.Minute))
+	for _, rank := range f.Snapshot().Ranks {
+		if rank.Worker.Name == ok.Worker && rank.Load.HasFailed() {
+			t.Errorf("%s has served a request and counts as failed", ok.Worker)
+		}
+	}
+}
+
 // TestFailedRequestKeepsOthersPredictions ends one of two requests with the same beginning. What the other one
 // predicted stays.
 func TestFailedRequestKeepsOthersPredictions(t *testing.T) {

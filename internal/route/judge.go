@@ -203,26 +203,38 @@ func (j *judged) explain(d *Decision, won, shown int) {
 			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
 		}
 	}
-	d.listOthers()
+	j.listOthers(d, order)
 }
 
 // maxOthers is how many addresses a retry may walk to.
 const maxOthers = 2
 
-// listOthers collects the next best addresses. Ranks of one worker share an address, and a retry must
-// reach another worker.
-func (d *Decision) listOthers() {
-	for i := range d.Candidates {
-		address := d.Candidates[i].Address
-		if address == d.Address || slices.Contains(d.Others, address) {
-			continue
-		}
-		if cap(d.Others) == 0 {
-			d.Others = make([]string, 0, maxOthers)
-		}
-		d.Others = append(d.Others, address)
-		if len(d.Others) == maxOthers {
-			return
+// listOthers adds the addresses to try next to a decision, best first. A worker that did not serve its last request
+// stands behind the others: there is one retry only.
+func (j *judged) listOthers(d *Decision, order []int) {
+	for _, failed := range [...]bool{false, true} {
+		for _, at := range order {
+			rank := j.candidates[at].Rank
+			if rank.Load.HasFailed() == failed && d.mayRetryAt(rank.Worker) {
+				d.addOther(rank.Worker.Address)
+			}
 		}
 	}
+}
+
+// mayRetryAt reports whether a worker may be tried after the picked one. Ranks of one worker share an address, and a
+// retry must reach another worker. It carries the number of the picked rank, so that worker must have such a rank.
+func (d *Decision) mayRetryAt(w *fleet.Worker) bool {
+	return w.Address != d.Address && !slices.Contains(d.Others, w.Address) && (d.Ranks == 1 || d.Rank < w.Ranks)
+}
+
+// addOther adds an address to try next, unless there are enough.
+func (d *Decision) addOther(address string) {
+	if len(d.Others) == maxOthers {
+		return
+	}
+	if cap(d.Others) == 0 {
+		d.Others = make([]string, 0, maxOthers)
+	}
+	d.Others = append(d.Others, address)
 }

@@ -106,7 +106,7 @@ type Decision struct {
 	Worker      string
 	Rank, Ranks int
 	Address     string
-	// Others are the addresses to try next, best first: ready, and of other workers.
+	// Others are the addresses to try next, best first: ready, of other workers, and with a rank of that number.
 	Others []string
 
 	PromptTokens int

@@ -247,6 +247,61 @@ func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
 		return nil
 	})
 	e.assertNothingBooked()
+
+	// The others serve on.
+	for i := range 12 {
+		if r := e.ask("sim", fmt.Sprintf("ordinary question %d", i)); r.status != 200 {
+			t.Errorf("request %d after the deadly one: status %d: %s", i, r.status, r.body)
+		}
+	}
+	if stopped != 2 {
+		t.Errorf("%d workers were stopped", stopped)
+	}
+	e.assertNothingBooked()
+}
+
+// TestDeadWorkerLosesItsConversations: a worker of the file that never ran attracts no conversation for long. Envoy
+// serves its requests elsewhere, the router moves their caches there, and holds the worker back. Then a request each
+// five seconds tries it.
+func TestDeadWorkerLosesItsConversations(t *testing.T) {
+	gone := startBackend(t, nil)
+	_ = gone.Close()
+	e := startEdge(t, true, "", simModel("sim", gone, startBackend(t, nil)))
+
+	const conversations, turns = 4, 10
+	began := time.Now()
+	var talks [conversations][]message
+	var picked [turns]int // of the dead worker, in each turn
+	for turn := range turns {
+		for i := range talks {
+			text := fmt.Sprintf("Turn %d of conversation %d. ", turn, i) + strings.Repeat("The tide comes in and goes out again. ", 14)
+			talks[i] = append(talks[i], message{"user", text})
+			r := e.chat(talks[i], 1)
+			if e.decision(r.decision).Worker == "sim-0" {
+				picked[turn]++
+			}
+			talks[i] = append(talks[i], message{"assistant", "Yes."})
+		}
+	}
+
+	sum := 0
+	for _, n := range picked {
+		sum += n
+	}
+	// Three failures in a row hold it back. The report of the last one may be on its way when the next is picked.
+	if most := 5 + int(time.Since(began)/(5*time.Second)); sum > most {
+		t.Errorf("the dead worker was picked %d times, by turns %v; want at most %d", sum, picked, most)
+	}
+	eventually(t, "the requests are counted", func() error {
+		if n := e.served("as_picked") + e.served("retried"); n < conversations*turns {
+			return fmt.Errorf("%d as picked or retried", n)
+		}
+		return nil
+	})
+	if n := e.served("failed") + e.served("unserved") + e.served("misdirected"); n > 0 {
+		t.Errorf("%d requests were not served as they should be", n)
+	}
+	e.assertNothingBooked()
 }
 
 // TestOutcomesOfBadAnswers: an answer that is an error of the server, or is cut off, is no success. A client's own
