@@ -77,7 +77,8 @@ func (r *Router) Stats() Stats {
 		Picked: c.picked.Load(), Refused: c.refused.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cached.Load(),
 		Blocks: c.blocks.Load(), OverlapBlocks: c.overlap.Load(),
-		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(), Stopped: c.stopped.Load(), Unread: c.unread.Load(),
+		ModelNotFound: c.notFound.Load(), NoReadyWorker: c.unready.Load(), BadRequest: c.bad.Load(),
+		Stopped: c.stopped.Load(), Unread: c.unread.Load(),
 		Busy: c.busy.Load(), Queued: c.queued.Load(), Cancelled: c.cancelled.Load(), Waiting: int(r.queued.Load()),
 		Bookings: r.bookings.Stats(), HeldBack: c.heldBack.Load(), Unpromised: r.promises.lost.Load(),
 	}
