@@ -129,17 +129,18 @@ func (s *Server) callbacks() serverv3.Callbacks {
 	}
 }
 
-// joined gives an Envoy its own tables at the first message of its stream, which alone carries the node.
+// joined gives an Envoy its own tables at the first message of its stream. Later messages may carry no node.
 func (s *Server) joined(stream int64, node *corev3.Node) error {
 	if node == nil {
 		return nil
 	}
+	isNew := !s.tables.has(stream) // Envoy repeats its node in the first message of each type
 	shared, err := s.tables.join(stream, node.GetId())
 	if shared {
 		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
 			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
 	}
-	if v := node.GetUserAgentBuildVersion().GetVersion(); v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
+	if v := node.GetUserAgentBuildVersion().GetVersion(); isNew && v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
 		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
 			"misdirected; use Envoy 1.38 or later", "node", node.GetId(),
 			"version", fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch()))

@@ -114,6 +114,14 @@ func (t *tables) fill(node string) error {
 	return nil
 }
 
+// has reports whether a stream has joined.
+func (t *tables) has(stream int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, known := t.streams[stream]
+	return known
+}
+
 // node returns the node id of a stream.
 func (t *tables) node(stream int64) string {
 	t.mu.Lock()

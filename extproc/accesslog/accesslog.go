@@ -73,6 +73,7 @@ type Server struct {
 	metrics *metrics
 	panics  sync.Once // the first one is logged with its stack
 	noIDs   noIDs
+	silent  noEntries
 
 	mu      sync.Mutex
 	sources map[string]*source // guarded by mu; by name
@@ -145,6 +146,7 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 		}
 	}()
 
+	s.silent.entries.Add(1)
 	if s.noIDs.observe(e) && s.cfg.Bookings.Bookings() >= manyWithoutID {
 		s.cfg.Log.Warn("entries of the access log carry no ids of decisions, so bookings stay: set "+
 			"metadata_options.receiving_namespaces.untyped of Envoy's ext_proc filter to [envoy.lb, stator]; "+

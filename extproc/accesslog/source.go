@@ -104,6 +104,10 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) sweep(now time.Time) {
+	if bookings := s.cfg.Bookings.Bookings(); s.silent.observe(bookings, now) {
+		s.cfg.Log.Warn("requests are decided and none ends, so bookings stay: Envoy sends no access log here; compare its access_log "+
+			"with that of `stator envoy bootstrap` and docs/operations.md", "bookings", bookings, "for", silence)
+	}
 	for _, o := range s.overdue(now) {
 		s.End(o.source, o.before)
 		if s.cfg.Gone != nil && !o.closed.IsZero() {

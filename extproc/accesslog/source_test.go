@@ -226,3 +226,35 @@ func TestWarningAboutMissingIDs(t *testing.T) {
 		t.Errorf("%d warnings: %s", n, &log)
 	}
 }
+
+// TestWarningAboutNoAccessLog: an Envoy without an access log leaks every booking, so it is logged, once. Many bookings
+// are no sign of it while requests end.
+func TestWarningAboutNoAccessLog(t *testing.T) {
+	b := newTable()
+	var log bytes.Buffer
+	s := NewServer(Config{Bookings: b, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry()})
+	for i := range 2 * manyWithoutID {
+		b.book(fmt.Sprint(i), "")
+	}
+
+	now := time.Now()
+	pass := func(minutes int, ends bool) {
+		for range minutes * 60 {
+			now = now.Add(time.Second)
+			if ends {
+				s.entry(&messages.Entry{Booking: "unknown"}, now)
+			}
+			s.sweep(now)
+		}
+	}
+	pass(10, true)
+	pass(4, false)
+	pass(1, true)
+	if log.Len() > 0 {
+		t.Errorf("while requests end: %s", &log)
+	}
+	pass(20, false)
+	if n := strings.Count(log.String(), "sends no access log"); n != 1 {
+		t.Errorf("%d warnings: %s", n, &log)
+	}
+}
