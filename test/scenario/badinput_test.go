@@ -111,12 +111,16 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: 2}]}]
 	if err != nil || r.status != 200 || r.decision == "" {
 		t.Errorf("embeddings: status %d, decision %q, %v: %s", r.status, r.decision, err, r.body)
 	}
+	scored, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(`{"model":"sim","max_tokens":0,"echo":true,"prompt":"a text to score"}`))
+	if err != nil || scored.status != 200 || scored.text != "a text to score" {
+		t.Errorf("a text to score: status %d, %v: %s", scored.status, err, scored.body)
+	}
 	zipped := zip(t, `{"model":"sim","max_tokens":3,"prompt":"compressed"}`)
 	r, err = g.send(t.Context(), http.MethodPost, "/v1/completions", zipped, "content-encoding", "gzip")
 	if err != nil || r.status != 200 || r.usage.PromptTokens == 0 {
 		t.Errorf("a gzip body: status %d, %v: %s", r.status, err, r.body)
 	}
-	g.assertServed(4)
+	g.assertServed(5)
 }
 
 // TestForgedHeadersAreRemoved: a client cannot choose its worker by sending the router's headers.
