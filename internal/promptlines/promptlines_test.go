@@ -107,8 +107,9 @@ func TestEachStopsWithItsContext(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			in, writer := io.Pipe()
+			pipe, writer := io.Pipe()
 			defer func() { _ = writer.Close() }()
+			in := &signalling{Reader: pipe, reads: make(chan struct{}, 100)}
 
 			var stopped error
 			var out strings.Builder
@@ -121,6 +122,7 @@ func TestEachStopsWithItsContext(t *testing.T) {
 				})
 			}()
 
+			<-in.reads
 			if c.in == "" {
 				cancel()
 			} else if _, err := io.WriteString(writer, c.in); err != nil {
@@ -137,6 +139,20 @@ func TestEachStopsWithItsContext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// signalling is a reader that signals each Read before it begins.
+type signalling struct {
+	io.Reader
+	reads chan struct{}
+}
+
+func (s *signalling) Read(p []byte) (int, error) {
+	select {
+	case s.reads <- struct{}{}:
+	default:
+	}
+	return s.Reader.Read(p)
 }
 
 // zeros is an endless reader of the digit 0.

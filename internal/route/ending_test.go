@@ -142,7 +142,21 @@ func TestRetriesAvoidFailedWorkers(t *testing.T) {
 	}
 	r.Ended(route.Ending{ID: deadly.ID, Failed: true, Tried: deadly.Others[0]}, start.Add(time.Second))
 
+	for _, rank := range f.Snapshot().Ranks {
+		if failed := rank.Worker.Name != "w3"; rank.Load.HasFailed() != failed {
+			t.Errorf("%s has failed: %v", rank.Worker.Name, !failed)
+		}
+	}
+
+	// A long request makes w3 the worst choice, but for the failures of the others.
+	f.SetState("w1", fleet.Draining)
+	f.SetState("w2", fleet.Draining)
 	f.SetState("w3", fleet.Ready)
+	if long := r.Decide(batchOf(1, strings.Repeat("all work and no play ", 100)), start.Add(time.Second)); long.Worker != "w3" {
+		t.Fatal(long)
+	}
+	f.SetState("w1", fleet.Ready)
+	f.SetState("w2", fleet.Ready)
 	for i := range 5 {
 		now := start.Add(time.Duration(2+i) * time.Second)
 		d := r.Decide(batchOf(1, fmt.Sprintf("ordinary question %d", i)), now)
