@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/metric"
 )
 
 // mostMemory bounds this process, so that a template that is not bounded ends this program and not the machine.
@@ -34,8 +34,7 @@ func limitMemory() error {
 type state struct {
 	rss                          int64 // bytes
 	bookings, queued, goroutines float64
-	unpicked                     float64 // requests that went on without a decision
-	panics                       float64
+	panics                       float64 // requests
 }
 
 const (
@@ -103,32 +102,20 @@ func (s *stack) state(ctx context.Context) (now state, err error) {
 		return now, err
 	}
 	now = state{
-		bookings: m["stator_route_bookings"], queued: m["stator_route_queue_requests"], goroutines: m["go_goroutines"],
-		unpicked: m[`stator_accesslog_requests_total{outcome="unpicked"}`],
-		panics:   m[`stator_extproc_requests_total{outcome="panic"}`],
+		bookings: m.Sum("stator_route_bookings"), queued: m.Sum("stator_route_queue_requests"), goroutines: m.Sum("go_goroutines"),
+		panics: m.Sum("stator_extproc_requests_total", "outcome", "panic"),
 	}
 	now.rss, err = residentBytes(s.router)
 	return now, err
 }
 
 // metrics reads the router's metrics.
-func (s *stack) metrics(ctx context.Context) (map[string]float64, error) {
+func (s *stack) metrics(ctx context.Context) (metric.Samples, error) {
 	text, err := s.page(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	values := map[string]float64{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		name, value, ok := cutLast(lines.Text(), ' ')
-		if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
-			values[name] += n
-			if family, _, labelled := strings.Cut(name, "{"); labelled {
-				values[family] += n
-			}
-		}
-	}
-	return values, lines.Err()
+	return metric.Read(bytes.NewReader(text))
 }
 
 // page reads one of the router's admin pages.
@@ -143,14 +130,6 @@ func (s *stack) page(ctx context.Context, path string) ([]byte, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	return io.ReadAll(resp.Body)
-}
-
-func cutLast(s string, sep byte) (before, after string, ok bool) {
-	at := strings.LastIndexByte(s, sep)
-	if at < 0 {
-		return s, "", false
-	}
-	return s[:at], s[at+1:], true
 }
 
 // residentBytes is a process's memory.
@@ -201,7 +180,7 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 	if err != nil {
 		return used{}, err
 	}
-	allocated := m["go_memstats_alloc_bytes_total"]
+	allocated := m.Sum("go_memstats_alloc_bytes_total")
 	cpu, err := cpuOf(s.router)
 	if err != nil {
 		return used{}, err
@@ -217,7 +196,7 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 	if failed != nil {
 		return used{}, failed
 	}
-	return used{cpu: after - cpu, bytes: int64(m["go_memstats_alloc_bytes_total"] - allocated)}, err
+	return used{cpu: after - cpu, bytes: int64(m.Sum("go_memstats_alloc_bytes_total") - allocated)}, err
 }
 
 // ofCall measures what this process spends while f runs.
