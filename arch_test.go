@@ -50,8 +50,9 @@ var allowed = map[string][]string{
 		"internal/route/queue"},
 
 	// Libraries that do I/O, see doesIO.
-	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
-	"internal/child":    {"internal/backoff"},
+	"internal/kvsource":     {"internal/backoff", "internal/kv/kvevent"},
+	"internal/enginemodels": {"internal/fleet"},
+	"internal/child":        {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
 	"internal/cli":         {"internal/config"},
@@ -77,7 +78,7 @@ var allowed = map[string][]string{
 	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
-	"extproc/sockets":   {"internal/backoff", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":   {"internal/backoff", "internal/enginemodels", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
@@ -86,7 +87,7 @@ var allowed = map[string][]string{
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
-	"workeragent/engine":           {"internal/child", "internal/config", "internal/fleet", "internal/metric"},
+	"workeragent/engine":           {"internal/child", "internal/config", "internal/enginemodels", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, and reads the metrics of engines and routers.
 	"doctor": {"internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
@@ -98,7 +99,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

@@ -19,7 +19,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 // below it. It imports rooms of lower floors only, so there is no circle and no arrow upward.
 var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models"},
-	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child"},
+	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child", "internal/enginemodels"},
 	{"internal/prompt", "internal/kvsource"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},

@@ -37,6 +37,9 @@ func TestValuesOutOfRange(t *testing.T) {
 		"state is 9: it must be at most 3":                    worker(editedWorker(func(m *busv1.Worker) { m.State = 9 })),
 		"blocks is 2147483648: it must be at most 2147483647": worker(editedWorker(func(m *busv1.Worker) { m.Blocks = 1 << 31 })),
 		"block size is 65537: it must be at most 65536":       worker(editedWorker(func(m *busv1.Worker) { m.BlockSize = 1<<16 + 1 })),
+		"max_model_len is 1073741825: it must be at most 1073741824": worker(editedWorker(func(m *busv1.Worker) {
+			m.MaxModelLen = fleet.MaxContext + 1
+		})),
 
 		"rank is 1024: it must be less than 1024":                                     load(&busv1.Load{Rank: fleet.MaxRanks}),
 		"KV usage is 1.5: it must lie between 0 and 1":                                load(&busv1.Load{KvUsage: 1.5}),
@@ -75,5 +78,24 @@ func TestRequestsNeedAReplySubject(t *testing.T) {
 	}
 	if err := decodeRequest(&request, &nats.Msg{Reply: "inbox", Data: []byte{1, 0x9f}}); err == nil {
 		t.Error("bytes that are no message are accepted")
+	}
+}
+
+// TestWorkerKeepsItsMaxModelLen: the length survives the way over the bus. An agent of before the field sends no
+// length, and its worker has none.
+func TestWorkerKeepsItsMaxModelLen(t *testing.T) {
+	for _, length := range []int{0, 1, fleet.MaxContext} {
+		sent := sampleWorker
+		sent.MaxModelLen = length
+		got, err := decodeWorker(&busv1.Worker{}, encode(workerMessage(&sent)))
+		if err != nil || got != sent {
+			t.Errorf("worker %+v became %+v, %v", sent, got, err)
+		}
+	}
+
+	const older = "\x0a\x01w\x12\x01m\x22\x0b10.0.0.1:80\x38\x01" // name, model, address and ranks
+	got, err := decodeWorker(&busv1.Worker{}, []byte(older))
+	if want := (fleet.Worker{Name: "w", Model: "m", Address: "10.0.0.1:80", Ranks: 1}); err != nil || got != want {
+		t.Errorf("the worker of an older agent is %+v, %v", got, err)
 	}
 }

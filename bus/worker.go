@@ -15,6 +15,7 @@ func workerMessage(w *fleet.Worker) *busv1.Worker {
 		Epoch: w.Epoch, Ranks: uint32(w.Ranks), Weight: w.Weight, State: uint32(w.State),
 		KvEvents: w.KVEvents, KvReplay: w.KVReplay,
 		Blocks: uint32(w.Blocks), BlockSize: uint32(w.BlockSize), Taints: string(w.Taints),
+		MaxModelLen: uint32(w.MaxModelLen),
 	}
 }
 
@@ -34,6 +35,8 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		return fleet.Worker{}, fmt.Errorf("blocks is %d: it must be at most %d", m.Blocks, math.MaxInt32)
 	case m.BlockSize > maxBlockSize:
 		return fleet.Worker{}, fmt.Errorf("block size is %d: it must be at most %d", m.BlockSize, maxBlockSize)
+	case m.MaxModelLen > fleet.MaxContext:
+		return fleet.Worker{}, fmt.Errorf("max_model_len is %d: it must be at most %d", m.MaxModelLen, fleet.MaxContext)
 	}
 
 	w := fleet.Worker{
@@ -41,6 +44,7 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		Epoch: m.Epoch, Ranks: int(m.Ranks), Weight: m.Weight, State: fleet.State(m.State),
 		KVEvents: m.KvEvents, KVReplay: m.KvReplay,
 		Blocks: int(m.Blocks), BlockSize: int(m.BlockSize), Taints: fleet.Taints(m.Taints),
+		MaxModelLen: int(m.MaxModelLen),
 	}
 
 	if err := w.Validate(); err != nil {

@@ -31,7 +31,7 @@ func (r *Router) addListedWorkers(settings *config.Config) error {
 			return fmt.Errorf("add worker of the configuration: %w", err)
 		}
 	}
-	r.sockets, err = sockets.New(sockets.Config{Feed: r.feed, Log: r.log}, workers)
+	r.sockets, err = sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log}, workers)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -37,15 +38,24 @@ func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error)
 // An adapter is a model of its own that shares everything with its base model but the seed of its block hashes:
 // engines keep the blocks of adapters apart, because their content depends on the adapter's weights.
 func (r *Router) setModels(settings *config.Config) error {
+	r.modelsMu.Lock()
+	defer r.modelsMu.Unlock()
+
+	return r.setModelsLocked(settings, r.engineLengthsLocked(settings))
+}
+
+// setModelsLocked is setModels with the context lengths of the engines by model, in tokens. A model without one has the
+// length of its files. The caller holds modelsMu.
+func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int) error {
 	models := map[string]*route.ModelConfig{}
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		p, err := r.prepare(m.Path)
+		p, err := r.prepareLocked(m.Path)
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
-		p = p.WithContextLength(m.ContextLength).WithRules(rulesOf(m))
+		p = p.WithContextLength(cmp.Or(m.ContextLength, lengths[m.Name])).WithRules(rulesOf(m))
 		cost, err := m.Router.CostFunction()
 		if err != nil {
 			return fmt.Errorf("models[%d].router: %w", i, err)
@@ -70,7 +80,10 @@ func (r *Router) setModels(settings *config.Config) error {
 	if err := r.routes.SetModels(models); err != nil {
 		return err
 	}
-	r.blockSizes.Store(&blockSizes) // after SetModels: a failed reload must not change it
+	// After SetModels: a failed reload must not change them.
+	r.blockSizes.Store(&blockSizes)
+	r.settings = settings
+	r.setEngineLengthsLocked(lengths)
 	return nil
 }
 
@@ -90,9 +103,9 @@ func rulesOf(m *config.Model) prompt.Rules {
 	return prompt.VLLM
 }
 
-// prepare returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to
+// prepareLocked returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to
 // load and hundreds of megabytes, so a reload must not load it again, nor two names of one model.
-func (r *Router) prepare(path string) (*prompt.Model, error) {
+func (r *Router) prepareLocked(path string) (*prompt.Model, error) {
 	if p := r.prepared[path]; p != nil {
 		return p, nil
 	}

@@ -72,9 +72,12 @@ type Router struct {
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
 
-	// prepared holds the loaded models by path: a model's files are read once. It is used by New and
-	// Reload only, which are not called at the same time.
-	prepared map[string]*prompt.Model
+	// modelsMu is held while the models are replaced: by Reload, and after a change of an engine's length.
+	modelsMu sync.Mutex
+	// prepared holds the loaded models by path: a model's files are read once.
+	prepared      map[string]*prompt.Model // guarded by modelsMu
+	settings      *config.Config           // guarded by modelsMu; what the models were made of
+	engineLengths map[string]int           // guarded by modelsMu; the engines' context length by model, in tokens
 	// blockSizes holds the tokens per block by model. The map is never changed once stored.
 	blockSizes atomic.Pointer[map[string]int]
 }
@@ -228,6 +231,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
 	followers.Go(func() { r.decisions.Run(ctx) })
+	followers.Go(func() { r.followEngineLengths(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()

@@ -31,6 +31,9 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch
 		}
 	}
 	close(ready)
+
+	// The length comes before the state: the first prompt that a router sends here needs it.
+	s.setMaxModelLen(probe.MaxModelLen(ctx))
 	s.setState(fleet.Ready)
 
 	// From here on the worker's state follows the probes, and its load is published while they pass.

@@ -358,7 +358,7 @@ func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
 	s := run(t, Config{}, launch)
 	h := listen(t, s.bus)
 	w := s.await("a", fleet.Ready, 0)
-	if w.Blocks != 256 || w.KVEvents == "" {
+	if w.Blocks != 256 || w.KVEvents == "" || w.MaxModelLen != 131072 {
 		t.Errorf("the worker is %+v", w)
 	}
 	testkit.Eventually(t, "its load is published", func() bool {

@@ -190,6 +190,14 @@ func (s *supervisor) setState(state fleet.State) {
 	}
 }
 
+// setMaxModelLen records the context length of the engine. The change of state that follows renews the lease.
+func (s *supervisor) setMaxModelLen(tokens int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.worker.MaxModelLen = tokens
+}
+
 // renewLease has the holder of the lease write it now instead of at its next regular time.
 func (s *supervisor) renewLease() {
 	// The holder reads the newest state when it writes, so one waiting renewal covers any number of changes.

@@ -32,18 +32,19 @@ type Worker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Role          uint32                 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`                             // fleet.Role
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`                        // host:port of the engine's HTTP server
-	Engine        string                 `protobuf:"bytes,5,opt,name=engine,proto3" json:"engine,omitempty"`                          // the kind of engine
-	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`                           // differs at each start of the engine process
-	Ranks         uint32                 `protobuf:"varint,7,opt,name=ranks,proto3" json:"ranks,omitempty"`                           // data-parallel ranks
-	Weight        uint32                 `protobuf:"varint,8,opt,name=weight,proto3" json:"weight,omitempty"`                         // share of traffic that is not picked, 1 to 1000
-	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"`                           // fleet.State
-	KvEvents      string                 `protobuf:"bytes,10,opt,name=kv_events,json=kvEvents,proto3" json:"kv_events,omitempty"`     // ZMQ endpoint of rank 0's events
-	KvReplay      string                 `protobuf:"bytes,11,opt,name=kv_replay,json=kvReplay,proto3" json:"kv_replay,omitempty"`     // ZMQ endpoint of rank 0's replay
-	Blocks        uint32                 `protobuf:"varint,12,opt,name=blocks,proto3" json:"blocks,omitempty"`                        // KV capacity of a rank in blocks
-	BlockSize     uint32                 `protobuf:"varint,13,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // tokens
-	Taints        string                 `protobuf:"bytes,14,opt,name=taints,proto3" json:"taints,omitempty"`                         // fleet.Taints
+	Role          uint32                 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`                                     // fleet.Role
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`                                // host:port of the engine's HTTP server
+	Engine        string                 `protobuf:"bytes,5,opt,name=engine,proto3" json:"engine,omitempty"`                                  // the kind of engine
+	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`                                   // differs at each start of the engine process
+	Ranks         uint32                 `protobuf:"varint,7,opt,name=ranks,proto3" json:"ranks,omitempty"`                                   // data-parallel ranks
+	Weight        uint32                 `protobuf:"varint,8,opt,name=weight,proto3" json:"weight,omitempty"`                                 // share of traffic that is not picked, 1 to 1000
+	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"`                                   // fleet.State
+	KvEvents      string                 `protobuf:"bytes,10,opt,name=kv_events,json=kvEvents,proto3" json:"kv_events,omitempty"`             // ZMQ endpoint of rank 0's events
+	KvReplay      string                 `protobuf:"bytes,11,opt,name=kv_replay,json=kvReplay,proto3" json:"kv_replay,omitempty"`             // ZMQ endpoint of rank 0's replay
+	Blocks        uint32                 `protobuf:"varint,12,opt,name=blocks,proto3" json:"blocks,omitempty"`                                // KV capacity of a rank in blocks
+	BlockSize     uint32                 `protobuf:"varint,13,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`         // tokens
+	Taints        string                 `protobuf:"bytes,14,opt,name=taints,proto3" json:"taints,omitempty"`                                 // fleet.Taints
+	MaxModelLen   uint32                 `protobuf:"varint,15,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // tokens; 0 is unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,6 +175,13 @@ func (x *Worker) GetTaints() string {
 		return x.Taints
 	}
 	return ""
+}
+
+func (x *Worker) GetMaxModelLen() uint32 {
+	if x != nil {
+		return x.MaxModelLen
+	}
+	return 0
 }
 
 // Load is what an engine reports about one of its ranks.
@@ -1445,7 +1453,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\"\xdb\x02\n" +
+	"\tbus.proto\x12\rstator.bus.v1\"\xff\x02\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -1462,7 +1470,8 @@ const file_bus_proto_rawDesc = "" +
 	"\x06blocks\x18\f \x01(\rR\x06blocks\x12\x1d\n" +
 	"\n" +
 	"block_size\x18\r \x01(\rR\tblockSize\x12\x16\n" +
-	"\x06taints\x18\x0e \x01(\tR\x06taints\"\x9c\x02\n" +
+	"\x06taints\x18\x0e \x01(\tR\x06taints\x12\"\n" +
+	"\rmax_model_len\x18\x0f \x01(\rR\vmaxModelLen\"\x9c\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +

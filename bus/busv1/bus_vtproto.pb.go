@@ -51,6 +51,11 @@ func (m *Worker) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.MaxModelLen != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MaxModelLen))
+		i--
+		dAtA[i] = 0x78
+	}
 	if len(m.Taints) > 0 {
 		i -= len(m.Taints)
 		copy(dAtA[i:], m.Taints)
@@ -1327,6 +1332,9 @@ func (m *Worker) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.MaxModelLen != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.MaxModelLen))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2168,6 +2176,25 @@ func (m *Worker) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Taints = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field MaxModelLen", wireType)
+			}
+			m.MaxModelLen = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.MaxModelLen |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

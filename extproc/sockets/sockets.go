@@ -17,7 +17,9 @@ const probe = time.Second
 
 // Config is read by New and not changed later.
 type Config struct {
-	// Feed receives the events. Its fleet must have the workers.
+	// Fleet has the workers. It receives the context lengths of their engines.
+	Fleet *fleet.Fleet
+	// Feed receives the events. Its fleet is Fleet.
 	Feed *feed.Feed
 	Log  *slog.Logger
 }
@@ -25,14 +27,15 @@ type Config struct {
 // Reader reads the event sockets of some workers. Create it with [New].
 type Reader struct {
 	cfg        Config
+	workers    []fleet.Worker // all of them; their engines are asked for their context length
 	configured []*source      // the sockets whose addresses are configured
 	discovered []fleet.Worker // the workers whose engines are asked for their sockets
 }
 
 // New returns a reader of the workers' sockets that does nothing until it is run. Workers without
-// kvEvents are left out. An address that is wrong is an error.
+// kvEvents have no sockets. An address that is wrong is an error.
 func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
-	r := &Reader{cfg: cfg}
+	r := &Reader{cfg: cfg, workers: workers}
 	for _, w := range workers {
 		if kvsource.Discovered(w.KVEvents) {
 			r.discovered = append(r.discovered, w)
@@ -47,7 +50,7 @@ func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
 	return r, nil
 }
 
-// Run reads the sockets until ctx ends. It must be called once.
+// Run reads the sockets and the engines' context lengths until ctx ends. It must be called once.
 func (r *Reader) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, s := range r.configured {
@@ -55,6 +58,9 @@ func (r *Reader) Run(ctx context.Context) {
 	}
 	for _, w := range r.discovered {
 		all.Go(func() { r.cfg.discover(ctx, w) })
+	}
+	for _, w := range r.workers {
+		all.Go(func() { r.cfg.followLength(ctx, w) })
 	}
 	all.Wait()
 }

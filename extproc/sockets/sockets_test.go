@@ -139,6 +139,7 @@ func (n *network) cut() {
 // reader is a fleet of one worker w0, whose sockets are read into a feed.
 type reader struct {
 	t     *testing.T
+	fleet *fleet.Fleet
 	feed  *feed.Feed
 	index *kvindex.Index
 	log   testkit.Log
@@ -148,14 +149,14 @@ func read(t *testing.T, w fleet.Worker) *reader {
 	t.Helper()
 	r := &reader{t: t, index: kvindex.New(kvindex.Config{})}
 	r.log.PrintOnFailure(t)
-	members := fleet.New(fleet.Hooks{})
-	r.feed = feed.New(feed.Config{}, members, r.index)
+	r.fleet = fleet.New(fleet.Hooks{})
+	r.feed = feed.New(feed.Config{}, r.fleet, r.index)
 	w.Name, w.Model, w.Ranks, w.BlockSize, w.State = "w0", "tiny", 1, 4, fleet.Ready
-	if _, err := members.Put(w); err != nil {
+	if _, err := r.fleet.Put(w); err != nil {
 		t.Fatal(err)
 	}
 
-	read, err := sockets.New(sockets.Config{Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w})
+	read, err := sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,6 +220,21 @@ func TestSocketsAreDiscovered(t *testing.T) {
 	r.exact(e, "the sockets were found")
 	if !r.log.Contains("event socket found") {
 		t.Error("the log does not contain the socket")
+	}
+}
+
+// TestContextLengthIsRead: a worker has the length of its engine, whether or not its events are read, and keeps its
+// state and its rank.
+func TestContextLengthIsRead(t *testing.T) {
+	at := freePorts(t)
+	startEngine(t, at)
+	r := read(t, fleet.Worker{Address: at.http})
+	before, _ := r.fleet.Snapshot().Rank("w0", 0)
+
+	testkit.Eventually(t, "the length was read", func() bool { return r.fleet.Snapshot().Worker("w0").MaxModelLen == 4096 })
+	after, _ := r.fleet.Snapshot().Rank("w0", 0)
+	if after.ID != before.ID || after.Load != before.Load || after.Worker.State != fleet.Ready {
+		t.Errorf("rank %+v became %+v", before, after)
 	}
 }
 

@@ -112,7 +112,8 @@ type Model struct {
 	// Adapters are the LoRA adapters that the model's workers have loaded. Each has its own cache.
 	Adapters []Adapter `yaml:"adapters"`
 	// ContextLength is the most tokens of a prompt and its answer, as the engines' max_model_len. A longer prompt
-	// is refused. 0 is the length in the model's files.
+	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files where
+	// none of them does.
 	ContextLength int `yaml:"contextLength"`
 	// BlockSize is the number of tokens in a KV block, 1 to 4096. It must equal the engines' setting, or no
 	// prompt is ever found in their caches.

@@ -47,7 +47,7 @@ const (
 	minWait         = Duration(10 * time.Millisecond)
 	maxModelName    = 256
 	maxBlockSize    = 4096
-	maxContext      = 1 << 30 // tokens
+	maxContext      = fleet.MaxContext
 	maxPrefillShare = 1000
 	maxCount        = 256
 

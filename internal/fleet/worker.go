@@ -34,6 +34,8 @@ type Worker struct {
 	Blocks int
 	// BlockSize is the engine's own block size in tokens; 0 is unknown.
 	BlockSize int
+	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 is unknown.
+	MaxModelLen int
 	// Taints are marks that requests may require or prefer.
 	Taints Taints
 }
@@ -70,6 +72,9 @@ const (
 	MaxWeight     = 1000
 	DefaultWeight = 1
 )
+
+// MaxContext bounds the context length of a model or an engine, in tokens.
+const MaxContext = 1 << 30
 
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024

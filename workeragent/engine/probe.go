@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/stator-project/stator/internal/enginemodels"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -67,6 +68,13 @@ func (p *Probe) Close() { p.client.CloseIdleConnections() }
 // Healthy returns nil when the engine's /health answers 200.
 func (p *Probe) Healthy(ctx context.Context) error {
 	return p.read(ctx, "/health", func(io.Reader) error { return nil })
+}
+
+// MaxModelLen returns the most tokens of a prompt and its answer that the engine accepts; 0 where it does not report
+// that.
+func (p *Probe) MaxModelLen(ctx context.Context) int {
+	length, _ := enginemodels.MaxModelLen(ctx, p.client, p.base)
+	return length
 }
 
 // ReadsLoad reports whether the metric names of this kind of engine are known.

@@ -1,0 +1,121 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/testkit"
+)
+
+// putLength puts a worker of the model base into the fleet, whose engine reports a max_model_len.
+func (r *Router) putLength(t *testing.T, name string, tokens int) {
+	t.Helper()
+	_, err := r.fleet.Put(fleet.Worker{
+		Name: name, Model: "base", Address: "10.0.1.1:80", Engine: "vllm", Epoch: 7, Ranks: 1, State: fleet.Ready, MaxModelLen: tokens,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.applyEngineLengths()
+}
+
+// expectLength checks that a prompt with room for one token of an answer is accepted, and a longer one refused.
+func (r *Router) expectLength(t *testing.T, when string, tokens int) {
+	t.Helper()
+	if d := r.decideForTest("base", make([]uint32, tokens-1), time.Now()); d.Outcome != route.Picked {
+		t.Errorf("%s: a prompt of %d tokens: %s", when, tokens-1, d)
+	}
+
+	d := r.decideForTest("base", make([]uint32, tokens), time.Now())
+	if d.Outcome != route.Refused || d.Err.Status != http.StatusBadRequest || d.Err.Code != "context_length_exceeded" ||
+		!strings.Contains(d.Err.Message, fmt.Sprintf(" %d tokens", tokens)) {
+		t.Errorf("%s: a prompt of %d tokens: %s", when, tokens, d)
+	}
+	if got := r.routes.Models()[0].ContextLength; got != tokens {
+		t.Errorf("%s: the model is listed with %d tokens", when, got)
+	}
+}
+
+// TestContextLengthIsThatOfTheEngines: the largest max_model_len of the model's engines replaces the length in its
+// files, in both directions, and follows the engines.
+func TestContextLengthIsThatOfTheEngines(t *testing.T) {
+	r := modelsRouter(t, "aliases: [also]")
+	files := r.routes.Models()[0].ContextLength
+	if d := r.decideForTest("base", make([]uint32, 60), time.Now()); d.Outcome != route.Picked {
+		t.Errorf("no engine reports a length, and a prompt of 60 tokens: %s", d)
+	}
+
+	r.putLength(t, "w8", 50)
+	r.expectLength(t, "one engine reports a length", 50)
+	if d := r.decideForTest("also", make([]uint32, 60), time.Now()); d.Outcome != route.Refused {
+		t.Errorf("the alias has another length: %s", d)
+	}
+	r.putLength(t, "w9", 2*files)
+	r.expectLength(t, "another one reports a larger one", 2*files)
+	r.fleet.Remove("w9")
+	r.applyEngineLengths()
+	r.expectLength(t, "the larger engine is gone", 50)
+	r.putLength(t, "w8", 0)
+	r.expectLength(t, "the engine restarts, and has not reported its length yet", 50)
+}
+
+// TestContextLengthOfTheFileWins: the engines do not change the length of models[].contextLength, and it can be
+// removed and set with a reload.
+func TestContextLengthOfTheFileWins(t *testing.T) {
+	const models = `{name: base, path: "builtin:sim", contextLength: %d, workers: [{name: w0, address: "10.0.0.1:80"}]}`
+	r := modelsRouter(t, "contextLength: 100")
+	r.putLength(t, "w9", 50)
+	r.expectLength(t, "the key is set", 100)
+
+	for _, c := range []struct{ key, want int }{{0, 50}, {70, 70}} {
+		if err := r.Reload(settings(t, fmt.Sprintf(models, c.key))); err != nil {
+			t.Fatal(err)
+		}
+		r.expectLength(t, fmt.Sprintf("a reload with the key %d", c.key), c.want)
+	}
+}
+
+// TestEngineLengthsAreFollowed: the follower replaces the models while reloads do, and logs a length once.
+func TestEngineLengthsAreFollowed(t *testing.T) {
+	testkit.NoLeaks(t)
+	log := &testkit.Log{}
+	cfg := settings(t, `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80"}]}`)
+	r, err := New(Config{Settings: cfg, Log: log.Logger(), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.followEngineLengths(ctx) })
+	w := *r.fleet.Snapshot().Worker("w0")
+	for length := 41; length <= 50; length++ {
+		w.MaxModelLen = length
+		if _, err := r.fleet.Put(w); err != nil {
+			t.Error(err)
+		}
+		if err := r.Reload(cfg); err != nil {
+			t.Error(err)
+		}
+	}
+	testkit.Eventually(t, "the length is that of the engine", func() bool { return r.routes.Models()[0].ContextLength == 50 })
+	stop()
+	running.Wait()
+
+	r.putLength(t, "w9", 40) // not the largest
+	r.expectLength(t, "the follower has ended", 50)
+	r.putLength(t, "w9", 60)
+	const logged = `msg="context length of the model is that of its engines" model=base tokens=60`
+	if n := log.Count(logged); n != 1 {
+		t.Errorf("the length was logged %d times", n)
+	}
+}
