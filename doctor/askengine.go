@@ -52,7 +52,7 @@ func loadModel(m *config.Model) modelSeen {
 		return s
 	}
 	loaded = loaded.WithContextLength(m.ContextLength)
-	s.contextLength = loaded.ContextLength()
+	s.contextLength, s.lengthIsSet = loaded.ContextLength(), m.ContextLength > 0
 
 	p := prompt.Prompt{Now: time.Now()}
 	for i, members := range sampleRequests() {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -194,17 +195,17 @@ func firstDifference(a, b []uint32) int {
 
 func checkContextLength(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
-		if m == nil || m.contextLength == 0 {
+		if m == nil {
 			return Finding{}, false
 		}
 
+		routed := o.routedLength(m)
 		for _, s := range w.engine.served {
-			if !slices.Contains(m.names, s.ID) || s.MaxLen == 0 || s.MaxLen == m.contextLength {
+			if !slices.Contains(m.names, s.ID) || s.MaxLen == 0 || routed == 0 || s.MaxLen == routed {
 				continue
 			}
-			f := Finding{What: fmt.Sprintf("its max_model_len is %d, and the context length of model %s is %d", s.MaxLen, m.name,
-				m.contextLength)}
-			if s.MaxLen < m.contextLength {
+			f := Finding{What: fmt.Sprintf("its max_model_len is %d, and the context length of model %s is %d", s.MaxLen, m.name, routed)}
+			if s.MaxLen < routed {
 				f.Why = "longer prompts are sent there, wait, and are then refused by the engine"
 				f.Remedy = "raise --max-model-len of the engine, or set models[].contextLength to its value"
 			} else {
@@ -215,6 +216,23 @@ func checkContextLength(o *observation) []Finding {
 		}
 		return Finding{}, false
 	})
+}
+
+// routedLength returns the context length that the router uses for a model, in tokens; 0 is unknown. Without
+// models[].contextLength it is the largest of the model's engines.
+func (o *observation) routedLength(m *modelSeen) int {
+	if m.lengthIsSet {
+		return m.contextLength
+	}
+
+	longest := 0
+	for i := range o.workers {
+		w := &o.workers[i]
+		if w.model == m.name && len(w.engine.served) > 0 {
+			longest = max(longest, w.engine.served[0].MaxLen)
+		}
+	}
+	return cmp.Or(longest, m.contextLength)
 }
 
 // reportedBlockSize returns the engine's block size and where it was read. Events count first, because

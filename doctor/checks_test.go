@@ -19,7 +19,7 @@ func healthyFleet() *observation {
 	seq := func(n uint64) *uint64 { return &n }
 	o := &observation{
 		busURL: "nats://bus:4222",
-		models: []modelSeen{{name: "m", names: []string{"m", "alias"}, path: "models/m", blockSize: 16, contextLength: 4096,
+		models: []modelSeen{{name: "m", names: []string{"m", "alias"}, path: "models/m", blockSize: 16, contextLength: 4096, lengthIsSet: true,
 			tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}}},
 	}
 	for _, name := range []string{"a", "b"} {
@@ -70,6 +70,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"", func(o *observation) { o.workers[0].engine.tokens[4] = nil }, nil},
 		{"context-length", func(o *observation) { o.workers[0].engine.served[0].MaxLen = 2048 }, []string{"its max_model_len is 2048, and the context length of model m is 4096", "refused by the engine"}},
 		{"context-length", func(o *observation) { o.workers[0].engine.served[0].MaxLen = 8192 }, []string{"the router refuses prompts"}},
+		{"context-length", func(o *observation) {
+			o.models[0].contextLength, o.models[0].lengthIsSet = 1024, false
+			o.workers[0].engine.served[0].MaxLen = 2048
+		}, []string{"worker a: its max_model_len is 2048, and the context length of model m is 4096", "refused by the engine"}},
+		{"", func(o *observation) { o.models[0].contextLength, o.models[0].lengthIsSet = 1024, false }, nil},
 		{"block-size", func(o *observation) { o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize = 32, 0 },
 			[]string{"its blocks have 32 tokens according to its metrics, and those of model m have 16", "set models[].blockSize to 32"}},
 		{"block-size", func(o *observation) { o.workers[0].sockets[0].blockSize = 64 }, []string{"64 tokens according to its events"}},

@@ -62,7 +62,8 @@ type modelSeen struct {
 	names         []string // the name and its aliases
 	path          string
 	blockSize     int
-	contextLength int
+	contextLength int        // models[].contextLength, or else the length in its files
+	lengthIsSet   bool       // models[].contextLength is set
 	err           error      // its files cannot be read
 	tokens        [][]uint32 // of each sample request, as tokenized here
 }
