@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,15 +220,12 @@ func crash(b *backend, w http.ResponseWriter) {
 
 // TestDeadlyPromptStopsTwoWorkers: a prompt that makes engines crash is tried twice, not at every worker.
 func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
-	var mu sync.Mutex
-	stopped := 0
+	var stopped atomic.Int32
 	var workers []*backend
 	for range 5 {
 		workers = append(workers, startBackend(t, func(b *backend, w http.ResponseWriter, body string) {
 			if strings.Contains(body, "die") {
-				mu.Lock()
-				stopped++
-				mu.Unlock()
+				stopped.Add(1)
 				crash(b, w)
 			}
 		}))
@@ -237,8 +235,8 @@ func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
 	if r.status != 503 || r.error.Code != "no_worker" || r.header.Get("retry-after") == "" {
 		t.Errorf("status %d: %s", r.status, r.body)
 	}
-	if stopped != 2 {
-		t.Errorf("%d workers were stopped", stopped)
+	if n := stopped.Load(); n != 2 {
+		t.Errorf("%d workers were stopped", n)
 	}
 	eventually(t, "the request counts as failed", func() error {
 		if n := e.served("failed"); n != 1 {
@@ -254,8 +252,8 @@ func TestDeadlyPromptStopsTwoWorkers(t *testing.T) {
 			t.Errorf("request %d after the deadly one: status %d: %s", i, r.status, r.body)
 		}
 	}
-	if stopped != 2 {
-		t.Errorf("%d workers were stopped", stopped)
+	if n := stopped.Load(); n != 2 {
+		t.Errorf("%d workers were stopped", n)
 	}
 	e.assertNothingBooked()
 }
