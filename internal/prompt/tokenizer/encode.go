@@ -79,7 +79,7 @@ func (p *encoders) release(e *encoder) {
 type encoder struct {
 	t         *Tokenizer
 	out       []uint32
-	cache     []cacheEntry
+	cache     *[1 << cacheBits]cacheEntry
 	symbols   []uint32
 	merger    merger
 	nfc       normalizer
@@ -94,6 +94,7 @@ type encoder struct {
 	// the beginning or follows a special token.
 	first, afterSpecial bool
 	progress
+	loaded uint64 // only written: see loadEntries
 	// These callbacks of matcher.split are made once, because a closure for each call would be allocated.
 	onText, onNormalized func(string)
 	onToken              func(uint32)
@@ -113,7 +114,7 @@ const cacheBits = 14 // 16,384 entries, 1 MiB
 
 // newEncoder returns an encoder of t with an empty cache.
 func newEncoder(t *Tokenizer) *encoder {
-	e := &encoder{t: t, cache: make([]cacheEntry, 1<<cacheBits)}
+	e := &encoder{t: t, cache: new([1 << cacheBits]cacheEntry)}
 	e.onText, e.onNormalized = e.encodeText, e.encodeNormalized
 	if t.spm != nil {
 		e.onText = e.encodeSPMText
@@ -168,9 +169,12 @@ func (e *encoder) encodeWord(s string) {
 	}
 }
 
-// encodePiece appends the ids of one piece to e.out. It tries the cache first, then a token that equals the
-// piece, and then merges.
-func (e *encoder) encodePiece(s string) {
+// encodePiece appends the ids of one piece to e.out.
+func (e *encoder) encodePiece(s string) { e.encodeHashed(s, hash(bytesOf(s))) }
+
+// encodeHashed appends the ids of one piece to e.out. It tries the cache first, then a token that equals the
+// piece, and then merges. H is the hash of the piece.
+func (e *encoder) encodeHashed(s string, h uint64) {
 	e.count(len(s))
 	if len(s) > giantBytes {
 		if e.stopped() || !e.acquireGiant() {
@@ -187,7 +191,6 @@ func (e *encoder) encodePiece(s string) {
 		return
 	}
 
-	h := hash(key)
 	var c *cacheEntry
 	if len(key) <= len(c.key) {
 		c = &e.cache[h>>(64-cacheBits)]

@@ -134,13 +134,13 @@ func (e *encoder) runStages(s string, stages []stage) {
 		if st.asLlama {
 			scanned = e.replaceForLlama(s, len(rest))
 		}
+		if len(rest) == 0 && e.t.chars == nil {
+			e.encodeSplit(s, scanned, st.split)
+			return
+		}
 		for i := 0; i < len(s) && !e.stopped(); {
 			j := st.split(scanned, i)
-			if len(rest) == 0 {
-				e.encodeWord(s[i:j])
-			} else {
-				e.runStages(s[i:j], rest)
-			}
+			e.runStages(s[i:j], rest)
 			i = j
 		}
 	case stageMatch:

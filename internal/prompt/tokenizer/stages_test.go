@@ -32,7 +32,7 @@ func TestSplitBehaviors(t *testing.T) {
 		}}
 		// What is collected goes on to be encoded by a vocabulary of nothing.
 		tok.vocab = &vocabulary{slots: []slot{{id: none}}}
-		e.cache = make([]cacheEntry, 1<<cacheBits)
+		e.cache = new([1 << cacheBits]cacheEntry)
 		tok.merges, _ = newMerges(0)
 		e.runStages(text, []stage{{kind: stageMatch, finder: literal("-"), behavior: behaviors[c.behavior], invert: c.invert}, collect})
 		if !slices.Equal(got, c.want) {
