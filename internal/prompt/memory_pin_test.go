@@ -8,7 +8,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt"
 )
 
-// TestIdlePromptsPinNoBody prepares chats with a large image or a long message, and resets the prompt. Its
+// TestIdlePromptsPinNoBody prepares chats with a long message or a long variable, and resets the prompt. Its
 // buffers then do not refer to the bodies.
 func TestIdlePromptsPinNoBody(t *testing.T) {
 	const size = 8 << 20
@@ -28,6 +28,11 @@ func TestIdlePromptsPinNoBody(t *testing.T) {
 	for i := range prompts {
 		message := `{"role":"user","content":"` + strings.Repeat("A", size) + `"}`
 		if err := m.Prepare(parse(t, prompt.Chat, `{"model":"m","messages":[`+message+`,{"role":"user","content":"x"}]}`), &prompts[i]); err != nil {
+			t.Fatal(err)
+		}
+		named := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"a":1,"b":2,"`+
+			strings.Repeat("A", size)+`":"`+strings.Repeat("A", size)+`"}}`)
+		if err := m.Prepare(named, &prompts[i]); err != nil {
 			t.Fatal(err)
 		}
 		few := parse(t, prompt.Chat, `{"model":"m","messages":[{"role":"user","content":"x"}]}`)

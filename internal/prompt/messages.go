@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -39,7 +40,7 @@ func (p *Prompt) messagesValue(req *Request, t *chattemplate.Template) (chattemp
 		p.items[i] = chattemplate.DictValue(d)
 	}
 
-	if !t.KnowsDeveloper() {
+	if !t.KnowsDeveloper() && hasDeveloper(req.Messages) {
 		p.items = convertDevelopers(p.items)
 	}
 	if req.ContinueFinalMessage {
@@ -222,19 +223,21 @@ func removeBillingLine(text string) (rest string, left bool) {
 	return rest, rest != ""
 }
 
+// hasDeveloper reports whether a message is a developer's.
+func hasDeveloper(messages []openai.Message) bool {
+	return slices.ContainsFunc(messages, func(m openai.Message) bool { return m.Role == "developer" })
+}
+
 // convertDevelopers changes developer messages into system messages, for a template without a developer
 // role. Where a developer or system message is not the first message, all their texts are joined into one
-// system message at the front, because such templates accept only that. Messages without a developer are
-// returned unchanged.
+// system message at the front, because such templates accept only that. There is a developer message.
 func convertDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 	var systemTexts []string
-	found, late := false, false // whether there is a developer; whether an instruction is not the first message
+	late := false // whether an instruction is not the first message
 	rest := make([]chattemplate.Value, 1, len(messages)+1)
 	for i, m := range messages {
 		switch role, _ := m.Dict().Get("role"); role.Text() {
-		case "developer":
-			found = true
-		case "system":
+		case "developer", "system":
 		default:
 			rest = append(rest, m)
 			continue
@@ -245,10 +248,7 @@ func convertDevelopers(messages []chattemplate.Value) []chattemplate.Value {
 		}
 	}
 
-	switch {
-	case !found:
-		return messages
-	case !late:
+	if !late {
 		first := chattemplate.NewDict(4)
 		messages[0].Dict().Each(func(key string, v chattemplate.Value) {
 			if key != "tools" {

@@ -92,7 +92,8 @@ type Prompt struct {
 	// laterTokens and laterEnds are buffers for the prompts after the first, which are only counted.
 	laterTokens []uint32
 	laterEnds   []segmentEnd
-	// dicts, items and contents are buffers for the messages of a chat.
+	// vars, dicts, items and contents are buffers for the variables of a template and the messages of a chat.
+	vars     chattemplate.Dict
 	dicts    []chattemplate.Dict
 	items    []chattemplate.Value
 	contents []chattemplate.TextContent
@@ -112,6 +113,7 @@ func (p *Prompt) Reset() {
 	p.Unread = false
 	p.memory = nil
 
+	p.vars.Reset()
 	for i := range p.dicts {
 		p.dicts[i].Reset()
 	}
@@ -129,7 +131,7 @@ func (p *Prompt) Reset() {
 func (p *Prompt) Size() int {
 	n := cap(p.Text) + cap(p.Tokens)*wordBytes + cap(p.laterTokens)*wordBytes + cap(p.Media)*len([16]byte{}) +
 		(cap(p.segmentEnds)+cap(p.laterEnds))*int(unsafe.Sizeof(segmentEnd{})) +
-		cap(p.items)*int(unsafe.Sizeof(chattemplate.Value{}))
+		cap(p.items)*int(unsafe.Sizeof(chattemplate.Value{})) + p.vars.Size() - int(unsafe.Sizeof(p.vars))
 	for i := range p.dicts[:cap(p.dicts)] {
 		n += p.dicts[:cap(p.dicts)][i].Size()
 	}

@@ -80,7 +80,8 @@ func isSpace(r rune) bool { return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f 
 // chat_template_kwargs, documents, tools and messages. Later variables replace earlier ones of the same
 // name, so the order of the steps matters.
 func (m *Model) templateVariables(req *Request, dst *Prompt, t *chattemplate.Template) (*chattemplate.Dict, error) {
-	vars := chattemplate.NewDict(len(m.tokens) + 8)
+	vars := &dst.vars
+	vars.Reset()
 	for _, t := range m.tokens {
 		vars.Set(t.name, chattemplate.StringValue(t.text))
 	}
@@ -142,11 +143,14 @@ func allStrings(v chattemplate.Value) bool {
 	return all
 }
 
+// noArgs are the chat_template_kwargs of a request without any. They are only read.
+var noArgs chattemplate.Dict
+
 // addTemplateArgs adds chat_template_kwargs to vars and returns them. They may replace special tokens. They
 // must not replace a variable that comes from a field of the request, such as messages or tools.
 func addTemplateArgs(vars *chattemplate.Dict, raw []byte) (*chattemplate.Dict, error) {
 	if raw == nil {
-		return &chattemplate.Dict{}, nil
+		return &noArgs, nil
 	}
 	args, err := decodeJSON("chat_template_kwargs", raw)
 	if err != nil {

@@ -23,6 +23,7 @@ func (d *Dict) Len() int { return len(d.keys) }
 
 // Reset empties the dict and keeps its memory.
 func (d *Dict) Reset() {
+	clear(d.keys)
 	clear(d.values)
 	d.keys = d.keys[:0]
 	d.values = d.values[:0]

@@ -108,12 +108,14 @@ func (t *Template) Render(dst []byte, ctx Context, lim Limits) ([]byte, error) {
 	r := &run{out: dst, base: len(dst), lim: lim, steps: lim.Steps, now: ctx.Now, vars: ctx.Vars, done: ctx.Done}
 	r.nextCheck = r.steps
 
-	r.free = make([]Value, len(t.free))
+	// One allocation holds the values of the free names and the frame of the template.
+	values := make([]Value, len(t.free)+t.slots)
+	r.free = values[:len(t.free):len(t.free)]
 	for i, name := range t.free {
 		r.free[i] = r.resolve(name)
 	}
 
-	f := &frame{slots: make([]Value, t.slots)}
+	f := &frame{slots: values[len(t.free):]}
 	for _, s := range t.stored {
 		f.slots[s.slot] = r.resolve(s.name)
 	}
