@@ -154,7 +154,7 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 	}
 
 	outcome := outcomeOf(e)
-	s.metrics.requests.WithLabelValues(outcome).Inc()
+	s.metrics.count(outcome)
 	if e.Booking != "" {
 		s.cfg.Bookings.Ended(route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e), Tried: triedLast(e)}, now)
 	}
@@ -174,6 +174,7 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 type metrics struct {
 	streams   prometheus.Gauge
 	requests  *prometheus.CounterVec
+	asPicked  prometheus.Counter // the one of AsPicked, which is found faster than by its label
 	firstByte prometheus.Histogram
 	abandoned prometheus.Counter
 	panics    prometheus.Counter
@@ -197,5 +198,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, outcome := range []string{AsPicked, Retried, Failed, Misdirected, Unpicked, Unserved, Answered} {
 		m.requests.WithLabelValues(outcome)
 	}
+	m.asPicked = m.requests.WithLabelValues(AsPicked)
 	return m
+}
+
+// count counts a finished request.
+func (m *metrics) count(outcome string) {
+	if outcome == AsPicked {
+		m.asPicked.Inc()
+		return
+	}
+	m.requests.WithLabelValues(outcome).Inc()
 }

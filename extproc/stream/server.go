@@ -237,8 +237,10 @@ func (s *Server) observe(x *exchange, r reply, duration time.Duration) {
 	outcome := outcomePicked
 	if r.answer != nil {
 		outcome = r.answer.detail
+		s.metrics.outcomes.WithLabelValues(outcome).Inc()
+	} else {
+		s.metrics.picked.Inc()
 	}
-	s.metrics.outcomes.WithLabelValues(outcome).Inc()
 	if r.pick != nil {
 		if r.pick.Wait == nil {
 			s.metrics.duration.Observe(duration.Seconds())
