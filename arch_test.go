@@ -28,11 +28,13 @@ var allowed = map[string][]string{
 		"internal/prompt/tokenizer"},
 	"internal/prompt/vllm": {"internal/prompt/openai"},
 	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},
-	"internal/kv/kvindex":  {"internal/kv/blockhash", "internal/fleet"},
-	"internal/kv/feed":     {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
-	"internal/route/cost":  {"internal/fleet", "internal/perfmodel"},
-	"internal/route/pick":  {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
-	"internal/route/peers": {"internal/fleet"},
+	// The index and the tokenizer load lines of large tables before they need them.
+	"internal/kv/kvindex":       {"internal/kv/blockhash", "internal/fleet", "internal/prefetch"},
+	"internal/prompt/tokenizer": {"internal/prefetch"},
+	"internal/kv/feed":          {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
+	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
+	"internal/route/pick":       {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
+	"internal/route/peers":      {"internal/fleet"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.

@@ -18,7 +18,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 // floors lists the rooms of the program, the ground floor first. A room is a folder with everything
 // below it. It imports rooms of lower floors only, so there is no circle and no arrow upward.
 var floors = [][]string{
-	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models"},
+	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
+		"internal/prefetch"},
 	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child", "internal/enginemodels"},
 	{"internal/prompt", "internal/kvsource"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},

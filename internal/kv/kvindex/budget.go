@@ -33,5 +33,7 @@ type ages struct {
 }
 
 // now is the present tick. advance counts blocks that are stored.
-func (a *ages) now() uint8    { return uint8(a.stored.Load() / a.granule) }
+func (a *ages) now() uint8 { return uint8(a.stored.Load() / a.granule) }
+
+// advance counts n stored blocks.
 func (a *ages) advance(n int) { a.stored.Add(uint64(n)) }

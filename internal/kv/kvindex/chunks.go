@@ -47,7 +47,9 @@ const (
 )
 
 // used is the tick of the chunk's last use, and use sets it.
-func (g *chunk) used() uint8   { return uint8(g.age.Load()) }
+func (g *chunk) used() uint8 { return uint8(g.age.Load()) }
+
+// use records that the chunk was used at an age.
 func (g *chunk) use(age uint8) { g.age.Store(uint32(age)) }
 
 // holders is the set of a run; of nil, which is no node, the empty one.

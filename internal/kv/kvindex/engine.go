@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 // engineTable maps one rank's engine hashes to content. The rank's lock guards it.
@@ -98,16 +99,16 @@ func (t *engineTable) get(hash uint64) (seq blockhash.Sequence, tiers uint8) {
 // prefetch loads the first cache lines of the first 16 hashes, of which there is at least one. Entries and
 // marks of a hash are in different lines, and the memory latency of all of them overlaps.
 func (t *engineTable) prefetch(hashes []uint64) {
-	var entries, marks [prefetches]uintptr
-	n := min(len(hashes), prefetches)
+	var entries, marks [prefetch.Most]uintptr
+	n := min(len(hashes), prefetch.Most)
 	for j := range n {
 		if s, _ := t.segment(hashes[j]); len(s.entries) > 0 {
 			i, _ := s.home(hashes[j])
 			entries[j], marks[j] = uintptr(unsafe.Pointer(&s.entries[i])), uintptr(unsafe.Pointer(&s.marks[i]))
 		}
 	}
-	prefetch(&marks, n)
-	prefetch(&entries, n)
+	prefetch.Lines(&marks, n)
+	prefetch.Lines(&entries, n)
 }
 
 // add adds tiers to hash, which stands for seq, and returns its content and tiers before. If it stood for

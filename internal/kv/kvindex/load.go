@@ -12,6 +12,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 // Load replaces the state of a rank, predictions included, by a dump of [Index.AppendDump]. On an error
@@ -136,7 +137,7 @@ func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent bloc
 		}
 		chained := i == 0 && p.flags&pieceContinues != 0 || i > 0 && !loose
 		e.expect(parent, chained, left)
-		if i%prefetches == 0 {
+		if i%prefetch.Most == 0 {
 			x.prefetchPiece(r, p, i)
 		}
 		entry := p.at(i)
@@ -148,17 +149,18 @@ func (x *Index) restorePiece(r *rank, p piece, kind, bit, age uint8, parent bloc
 	return true
 }
 
-// prefetchPiece loads the nodes and entries of the next 16 blocks of a piece.
+// prefetchPiece loads the nodes and entries of the next 16 blocks of a piece. A dump has millions of blocks, whose
+// nodes are spread over all tables.
 func (x *Index) prefetchPiece(r *rank, p piece, from int) {
-	var hashes [prefetches]uint64
-	var lines [prefetches]uintptr
-	n := min(prefetches, p.count-from)
+	var hashes [prefetch.Most]uint64
+	var lines [prefetch.Most]uintptr
+	n := min(prefetch.Most, p.count-from)
 	for i := range n {
 		entry := p.at(from + i)
 		hashes[i], lines[i] = entry.hash, uintptr(unsafe.Pointer(x.nodes.line(key(entry.seq))))
 	}
 	r.engine.prefetch(hashes[:n])
-	prefetch(&lines, n)
+	prefetch.Lines(&lines, n)
 }
 
 // dump is a parsed dump. Its slices alias the bytes of the dump.
@@ -305,8 +307,10 @@ func (s *section) pieces() pieces { return pieces{s.body} }
 // pieces is an iterator over pieces: call next as long as more is true.
 type pieces struct{ body []byte }
 
+// more reports whether pieces are left.
 func (a *pieces) more() bool { return len(a.body) > 0 }
 
+// next returns the next piece. There is one.
 func (a *pieces) next() piece {
 	head, n := binary.Uvarint(a.body)
 	p := piece{count: int(head >> pieceFlags), flags: uint8(head & (1<<pieceFlags - 1)), mask: a.body[n]}
@@ -355,6 +359,7 @@ func parseOrphans(body []byte, groups int) (orphanReader, error) {
 	return w, nil
 }
 
+// more reports whether orphans are left.
 func (w *orphanReader) more() bool { return w.left > 0 }
 
 func (w *orphanReader) next() (o orphan) {

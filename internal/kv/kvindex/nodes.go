@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 // nodes maps sequence hashes to runs, and so to sets of holders. Readers take no lock.
@@ -248,17 +249,19 @@ func (n *nodes) line(key uint64) *line {
 	return (*line)(t.slots[t.home(key):])
 }
 
-// prefetch loads the first cache lines of the first 16 nodes, so that their latencies overlap.
+// prefetch loads the first cache lines of the first 16 nodes, so that their latencies overlap. The index reads many
+// words that are spread over its tables, and computes early which. Waiting for one after the other would take most
+// of the time of a look-up.
 func (n *nodes) prefetch(seqs []blockhash.Sequence) {
 	if len(seqs) == 0 {
 		return
 	}
-	var lines [prefetches]uintptr
-	count := min(len(seqs), prefetches)
+	var lines [prefetch.Most]uintptr
+	count := min(len(seqs), prefetch.Most)
 	for i, seq := range seqs[:count] {
 		lines[i] = uintptr(unsafe.Pointer(n.line(key(seq))))
 	}
-	prefetch(&lines, count)
+	prefetch.Lines(&lines, count)
 }
 
 // find returns the run of the node of a key, and its position there; nil if the node has no holders.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 const (
@@ -64,8 +65,8 @@ type predicting struct {
 func (p *predicting) all(chain []blockhash.Sequence, from int) {
 	p.x.nodes.prefetch(chain[from:])
 	for i := from; i < len(chain); i++ {
-		if (i-from)%prefetches == 0 {
-			p.x.nodes.prefetch(chain[min(i+prefetches, len(chain)):])
+		if (i-from)%prefetch.Most == 0 {
+			p.x.nodes.prefetch(chain[min(i+prefetch.Most, len(chain)):])
 		}
 		p.e.expect(0, false, len(chain)-i)
 		if i > 0 {
@@ -273,8 +274,8 @@ func (x *Index) endPart(r *rank, e *edit, p *predictionPart) {
 	owned := p.owned
 	r.predictions.disown(p, owned)
 	for i, seq := range p.seqs {
-		if i%prefetches == 0 {
-			x.nodes.prefetch(p.seqs[min(i+prefetches, len(p.seqs)):])
+		if i%prefetch.Most == 0 {
+			x.nodes.prefetch(p.seqs[min(i+prefetch.Most, len(p.seqs)):])
 		}
 		if pos := p.start + uint8(i); owned>>pos&1 != 0 {
 			e.restrictTo(p.chunk, pos)

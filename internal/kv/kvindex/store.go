@@ -7,6 +7,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 // rank is the state of one rank since it was last dropped.
@@ -128,12 +129,12 @@ func (x *Index) store(r *rank, e *edit, p place, c Chain) {
 // ahead, and prefetches their nodes and entries, so that memory latencies overlap with the work on the
 // blocks before.
 func (x *Index) storeChain(r *rank, e *edit, p place, seq blockhash.Sequence, root bool, hashes []uint64, blocks []blockhash.Block) {
-	var seqs [2 * prefetches]blockhash.Sequence // a ring, by the number of the block
+	var seqs [2 * prefetch.Most]blockhash.Sequence // a ring, by the number of the block
 	hashed := 0
 	ahead := seq
 	for i, h := range hashes {
-		for hashed < len(hashes) && hashed < i/prefetches*prefetches+len(seqs) {
-			group := seqs[hashed%len(seqs):][:min(prefetches, len(hashes)-hashed)]
+		for hashed < len(hashes) && hashed < i/prefetch.Most*prefetch.Most+len(seqs) {
+			group := seqs[hashed%len(seqs):][:min(prefetch.Most, len(hashes)-hashed)]
 			for j := range group {
 				ahead = blockhash.Next(ahead, blocks[hashed+j])
 				if root && hashed+j == 0 {
@@ -155,16 +156,17 @@ func (x *Index) storeChain(r *rank, e *edit, p place, seq blockhash.Sequence, ro
 	}
 }
 
-// prefetchKnown loads the nodes of those of the first 16 engine hashes whose content is known.
+// prefetchKnown loads the nodes of those of the first 16 engine hashes whose content is known. The others stay at
+// address 0, which is no fault for a prefetch.
 func (x *Index) prefetchKnown(r *rank, hashes []uint64) {
-	var lines [prefetches]uintptr
-	n := min(len(hashes), prefetches)
+	var lines [prefetch.Most]uintptr
+	n := min(len(hashes), prefetch.Most)
 	for i := range n {
 		if seq, tiers := r.engine.get(hashes[i]); tiers != 0 {
 			lines[i] = uintptr(unsafe.Pointer(x.nodes.line(key(seq))))
 		}
 	}
-	prefetch(&lines, n)
+	prefetch.Lines(&lines, n)
 }
 
 // content returns the content that an engine's hash stands for, in any of the rank's tables.
@@ -262,13 +264,13 @@ func (x *Index) Remove(id fleet.RankID, tier fleet.Tier, hashes []uint64) {
 	e := x.edit(r, 0, clears(bit))
 	defer e.done()
 	for i, h := range hashes {
-		if i%prefetches == 0 {
+		if i%prefetch.Most == 0 {
 			if i == 0 {
 				r.engine.prefetch(hashes)
 			}
 			x.prefetchKnown(r, hashes[i:])
-			if i+prefetches < len(hashes) {
-				r.engine.prefetch(hashes[i+prefetches:])
+			if i+prefetch.Most < len(hashes) {
+				r.engine.prefetch(hashes[i+prefetch.Most:])
 			}
 		}
 		if o := r.orphans.byHash[h]; o != nil {

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/prefetch"
 )
 
 // walk finds the nodes of a prompt's blocks. It reads the first node of each row of set bits in a run, and the
@@ -83,9 +84,10 @@ func (w *walk) hash(end int) {
 }
 
 // prefetchAhead loads the lines that the walk will read if the chunk that begins at block i is full, and the
-// one after it too: the first and the last node of each.
+// one after it too: the first and the last node of each. A walk reads these two nodes of a full chunk and none
+// between.
 func (w *walk) prefetchAhead(i int) {
-	var lines [prefetches]uintptr
+	var lines [prefetch.Most]uintptr
 	n := 0
 	for _, j := range [...]int{i, i + chunkBlocks - 1, i + chunkBlocks, i + 2*chunkBlocks - 1} {
 		if j < w.hashed {
@@ -102,5 +104,5 @@ func (w *walk) prefetchAhead(i int) {
 		lines[n] = uintptr(unsafe.Pointer(at.run.Load()))
 		n++
 	}
-	prefetch(&lines, n)
+	prefetch.Lines(&lines, n)
 }

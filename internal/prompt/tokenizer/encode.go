@@ -94,7 +94,6 @@ type encoder struct {
 	// the beginning or follows a special token.
 	first, afterSpecial bool
 	progress
-	loaded uint64 // only written: see loadEntries
 	// These callbacks of matcher.split are made once, because a closure for each call would be allocated.
 	onText, onNormalized func(string)
 	onToken              func(uint32)

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// func prefetch(lines *[prefetches]uintptr, n int)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
-	MOVD lines+0(FP), R0
+// func Lines(addresses *[Most]uintptr, n int)
+TEXT ·Lines(SB), NOSPLIT, $0-16
+	MOVD addresses+0(FP), R0
 	MOVD n+8(FP), R1
 
 next:

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// func prefetch(lines *[prefetches]uintptr, n int)
-TEXT ·prefetch(SB), NOSPLIT, $0-16
-	MOVQ lines+0(FP), SI
+// func Lines(addresses *[Most]uintptr, n int)
+TEXT ·Lines(SB), NOSPLIT, $0-16
+	MOVQ addresses+0(FP), SI
 	MOVQ n+8(FP), CX
 
 next:

@@ -1,4 +1,0 @@
-package kvindex
-
-// prefetches is how many cache lines are asked for at once.
-const prefetches = 16
