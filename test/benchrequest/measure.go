@@ -25,7 +25,7 @@ const (
 	// extproc remembers 65,536 predicted blocks of a worker that reports none itself, which for
 	// four workers is about 12 million characters.
 	batchChars = 8_000_000
-	// settle is how long the last access-log entries take: Envoy flushes them every 100 ms.
+	// settle is longer than the last access-log entries take. Older programs have Envoy flush them every 100 ms.
 	settle = 200 * time.Millisecond
 )
 

@@ -18,8 +18,8 @@ func TestNextRequestFindsItsCache(t *testing.T) {
 			cached++
 		}
 	}
-	// On a busy machine Envoy's timer may be late for a few. With a flush every 100 ms it was late for half of them.
-	if cached < 36 {
+	// With a flush every 100 ms it is half of them.
+	if cached < 38 {
 		t.Errorf("%d of 40 second requests went to the worker with the prompt", cached)
 	}
 }
