@@ -34,9 +34,11 @@ type class struct {
 	cases []testCase
 }
 
-// The bounds of cases that set none: a part for each case, and a part for each MiB of its body.
+// The bounds of cases that set none: a part for each case, and a part for each MiB of its body. What the router does
+// anyway, such as looking for changes of bookings, comes on top for each second that a case lasts.
 const (
-	cpuOfCase, cpuOfMiB     = 60 * time.Millisecond, 100 * time.Millisecond
+	cpuOfCase, cpuOfMiB     = 100 * time.Millisecond, 100 * time.Millisecond
+	cpuOfSecond             = 50 * time.Millisecond
 	bytesOfCase, bytesOfMiB = 8 << 20, 4 << 20
 )
 

@@ -170,8 +170,8 @@ func cpuOf(pid int) (time.Duration, error) {
 
 // used is what a case has spent.
 type used struct {
-	cpu   time.Duration
-	bytes int64
+	cpu, wall time.Duration
+	bytes     int64
 }
 
 // ofRouter measures what the router spends while f runs.
@@ -186,7 +186,9 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 		return used{}, err
 	}
 
+	began := time.Now()
 	err = f()
+	wall := time.Since(began)
 
 	after, failed := cpuOf(s.router)
 	if failed != nil {
@@ -196,7 +198,7 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 	if failed != nil {
 		return used{}, failed
 	}
-	return used{cpu: after - cpu, bytes: int64(m.Sum("go_memstats_alloc_bytes_total") - allocated)}, err
+	return used{cpu: after - cpu, wall: wall, bytes: int64(m.Sum("go_memstats_alloc_bytes_total") - allocated)}, err
 }
 
 // ofCall measures what this process spends while f runs.

@@ -88,8 +88,9 @@ func (s *stack) playCase(ctx context.Context, c *testCase) (used, error) {
 
 // within compares what a case has spent with its bounds.
 func (c *testCase) within(spent used) error {
-	if spent.cpu > c.cpu {
-		return fmt.Errorf("spent %.0f ms of CPU, more than %.0f", milliseconds(spent.cpu), milliseconds(c.cpu))
+	most := c.cpu + time.Duration(spent.wall.Seconds()*float64(cpuOfSecond))
+	if spent.cpu > most {
+		return fmt.Errorf("spent %.0f ms of CPU, more than %.0f", milliseconds(spent.cpu), milliseconds(most))
 	}
 	if spent.bytes > c.bytes {
 		return fmt.Errorf("allocated %.1f MB, more than %.1f", megabytes(spent.bytes), megabytes(c.bytes))
