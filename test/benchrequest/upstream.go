@@ -48,7 +48,9 @@ func (w *workers) serve(rw http.ResponseWriter, r *http.Request) {
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		return
 	}
-	w.served.Add(1)
+	if r.Method == http.MethodPost { // routers also ask a worker for its models, now and then
+		w.served.Add(1)
+	}
 	rw.Header()["Content-Type"] = []string{"application/json"}
 	rw.Header()["Content-Length"] = []string{strconv.Itoa(len(answer))}
 	_, _ = io.WriteString(rw, answer)
