@@ -114,10 +114,12 @@ func (p *replicated) play(requests, clients int) (answered, cancelled int64) {
 					return
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				tokens := 1 + i%30
 				if i%5 == 0 {
+					tokens = 100_000 // it must not be done before
 					time.AfterFunc(time.Duration(rand.IntN(100))*time.Millisecond, cancel)
 				}
-				_, err := p.envoys[i%len(p.envoys)].tryChat(ctx, []message{{"user", fmt.Sprintf("What is the answer to question %d?", i)}}, 1+i%30)
+				_, err := p.envoys[i%len(p.envoys)].tryChat(ctx, []message{{"user", fmt.Sprintf("What is the answer to question %d?", i)}}, tokens)
 				switch {
 				case err == nil:
 					ok.Add(1)
