@@ -159,6 +159,10 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 	}
 	x.decision = x.srv.decisions.Get().(*route.Decision)
 	d := x.srv.router.DecideInto(x.decision, &req, now)
+	if d.Outcome == route.Refused {
+		return x.conclude(d, nil, now)
+	}
+
 	body = withSalt(body, d.CacheSalt)
 	if d.Outcome == route.Queued {
 		return reply{queued: &queued{ticket: d.Ticket, decided: decided, body: body}}
@@ -191,9 +195,6 @@ func refusal(e *prompt.Error, detail string) *answer {
 	return &answer{status: e.Status, body: e.JSON(), detail: detail}
 }
 
-// maxQuoted bounds the text of a request that is repeated in an answer or a log.
-const maxQuoted = 128
-
 // tooLarge returns the refusal of a body above the limit.
 func tooLarge(limit int64) *answer {
 	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
@@ -215,6 +216,9 @@ func encoded(encoding string) *answer {
 	return refusal(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
 		Message: "The gateway does not decompress content-encoding " + clip(encoding) + ". " + remedy}, "content_encoding")
 }
+
+// maxQuoted bounds the text of a request that is repeated in an answer or a log.
+const maxQuoted = 128
 
 // clip shortens text of a request to maxQuoted bytes of valid UTF-8.
 func clip(s string) string {

@@ -18,7 +18,7 @@ const (
 	HintsHeaders Hints = "headers" // the headers x-stator-…, and nvext in the body
 )
 
-// isTrusted reports whether the client's hints count. The header with its role is only believed from an Envoy of
+// isTrusted reports whether the client's hints count. The header with its role counts only from an Envoy of
 // the operator's own: the listeners of package xds have no authentication, so a client would have set it.
 func (x *exchange) isTrusted(set *Settings) bool {
 	return set.TrustEveryone || x.trustedListener ||

@@ -7,7 +7,7 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// tenant returns the client's tenant. The header that names it is only believed from an Envoy of the operator's
+// tenant returns the client's tenant. The header that names it counts only from an Envoy of the operator's
 // own, and on the listener for trusted clients: elsewhere a client may have set it.
 func (x *exchange) tenant() string {
 	if x.configured && !x.trustedListener {
