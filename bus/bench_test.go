@@ -40,10 +40,10 @@ func BenchmarkSnapshot(b *testing.B) {
 			defer all.Wait()
 			defer stop()
 			all.Go(func() {
-				_ = from.ServeSnapshots(ctx, "w", func(int, uint64) *feed.Snapshot { return s })
+				_ = from.ServeSnapshots(ctx, "w", 5, func(int, uint64) *feed.Snapshot { return s })
 			})
 			pull := func() error {
-				_, err := to.Snapshot(b.Context(), "w", 0, func(context.Context, int) error { return nil })
+				_, err := to.Snapshot(b.Context(), "w", 5, 0, func(context.Context, int) error { return nil })
 				return err
 			}
 			for pull() != nil { // until it is served

@@ -221,7 +221,7 @@ func TestEventsAndReplay(t *testing.T) {
 	testkit.Eventually(t, "the mark arrives", func() bool { return <-got == show(&mark) })
 
 	running(t, func(ctx context.Context) error {
-		return from.ServeReplay(ctx, "w", func(rank int, seq uint64, send func(*feed.Message)) feed.Position {
+		return from.ServeReplay(ctx, "w", 5, func(rank int, seq uint64, send func(*feed.Message)) feed.Position {
 			for ; seq < 6; seq++ {
 				send(&feed.Message{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
 			}
@@ -231,13 +231,13 @@ func TestEventsAndReplay(t *testing.T) {
 	var past []uint64
 	testkit.Eventually(t, "the replay is served", func() bool {
 		past = nil
-		stands, err := to.Replay(t.Context(), "w", 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
+		stands, err := to.Replay(t.Context(), "w", 5, 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
 		return err == nil && stands == feed.Position{Epoch: 5, Next: 6, Connected: true}
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
 		t.Errorf("the replay has %v", past)
 	}
-	if _, err := to.Replay(t.Context(), "nobody", 0, 0, nil); err == nil {
+	if _, err := to.Replay(t.Context(), "nobody", 5, 0, 0, nil); err == nil {
 		t.Error("a worker without an agent has a replay")
 	}
 }
@@ -251,7 +251,7 @@ func TestSnapshots(t *testing.T) {
 	var mu sync.Mutex
 	kept, asked := map[int]*feed.Snapshot{}, 0
 	running(t, func(ctx context.Context) error {
-		return from.ServeSnapshots(ctx, "w", func(rank int, id uint64) *feed.Snapshot {
+		return from.ServeSnapshots(ctx, "w", 5, func(rank int, id uint64) *feed.Snapshot {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
@@ -263,7 +263,7 @@ func TestSnapshots(t *testing.T) {
 	})
 	anySize := func(context.Context, int) error { return nil }
 	testkit.Eventually(t, "snapshots are served", func() bool {
-		_, err := to.Snapshot(t.Context(), "w", 0, anySize)
+		_, err := to.Snapshot(t.Context(), "w", 5, 0, anySize)
 		return errors.Is(err, feed.ErrNoSnapshot) && func() bool { mu.Lock(); defer mu.Unlock(); return asked > 0 }()
 	})
 	mu.Lock()
@@ -279,7 +279,7 @@ func TestSnapshots(t *testing.T) {
 	for rank, want := range kept {
 		for range 4 {
 			all.Go(func() {
-				got, err := to.Snapshot(t.Context(), "w", rank, anySize)
+				got, err := to.Snapshot(t.Context(), "w", 5, rank, anySize)
 				if err != nil || !bytes.Equal(got.Dump, want.Dump) {
 					t.Errorf("rank %d: %v", rank, err)
 					return
@@ -293,7 +293,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	all.Wait()
 	tooLarge := errors.New("too large")
-	if _, err := to.Snapshot(t.Context(), "w", 4, func(_ context.Context, size int) error {
+	if _, err := to.Snapshot(t.Context(), "w", 5, 4, func(_ context.Context, size int) error {
 		if size != 20<<20 {
 			t.Errorf("size %d", size)
 		}
@@ -301,7 +301,7 @@ func TestSnapshots(t *testing.T) {
 	}); !errors.Is(err, tooLarge) {
 		t.Error(err)
 	}
-	if _, err := to.Snapshot(t.Context(), "w", 4, func(context.Context, int) error {
+	if _, err := to.Snapshot(t.Context(), "w", 5, 4, func(context.Context, int) error {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(kept, 4)
@@ -309,7 +309,7 @@ func TestSnapshots(t *testing.T) {
 	}); !errors.Is(err, bus.ErrSnapshotGone) {
 		t.Error(err)
 	}
-	if _, err := to.Snapshot(t.Context(), "nobody", 0, anySize); !errors.Is(err, feed.ErrNoSnapshot) {
+	if _, err := to.Snapshot(t.Context(), "nobody", 5, 0, anySize); !errors.Is(err, feed.ErrNoSnapshot) {
 		t.Error(err)
 	}
 }

@@ -15,8 +15,8 @@
 //	stator.v1.<cluster>.book.<replica>            bookings of a replica of the router
 //	stator.v1.<cluster>.ends.<replica>            ends of requests that this replica decided, from access logs of others
 //	stator.v1.<cluster>.gone                      access logs that Envoys closed
-//	stator.v1.<cluster>.rpc.<worker>.replay       requests for past batches
-//	stator.v1.<cluster>.rpc.<worker>.snapshot     requests for a snapshot, page by page
+//	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
+//	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
 //
 // # Messages
 //

@@ -14,7 +14,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// eventSubject returns the subject of a rank's events. "*" stands for any worker or rank.
+// eventSubject returns the subject of a rank's events.
 func (b *Bus) eventSubject(worker, rank string) string {
 	return b.subject("kv", worker, rank)
 }
@@ -38,7 +38,8 @@ func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) er
 	received := &busv1.Events{}
 	var batch kvevent.Batch
 
-	return b.subscribe(ctx, b.eventSubject("*", "*"), func(m *nats.Msg) {
+	// A worker's name has one token or two, and the rank is another.
+	return b.subscribe(ctx, b.subject("kv", ">"), func(m *nats.Msg) {
 		received.ResetVT()
 		e := feed.Message{Batch: &batch}
 		if err := decodeEvents(received, m.Data, &e); err != nil {
@@ -66,6 +67,7 @@ func fillEvents(m *busv1.Events, e *feed.Message) {
 	m.Epoch = e.Epoch
 	m.Seq = e.Seq
 	m.Mark = e.Mark
+	m.State = uint32(e.State)
 	if e.Mark {
 		return
 	}
@@ -132,11 +134,16 @@ func decodeEvents(m *busv1.Events, data []byte, e *feed.Message) error {
 // readEvents fills e and its batch from m, and checks every value. All hashes of the batch share two
 // allocations, which belong to the batch.
 func readEvents(m *busv1.Events, e *feed.Message) error {
-	if !fleet.ValidName(m.Worker) {
-		return fmt.Errorf("worker name %q must match [a-z0-9-]+ and have at most 63 characters", m.Worker)
+	if !fleet.ValidWorkerName(m.Worker) {
+		return fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part of [a-z0-9-]+", m.Worker)
 	}
 	if m.Rank >= fleet.MaxRanks {
 		return fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)
+	}
+
+	// A state of a newer release must not be read as another one: "exact" is a promise.
+	if m.State > uint32(feed.Stale) {
+		return fmt.Errorf("state is %d: it must be at most %d", m.State, feed.Stale)
 	}
 
 	// A mark has no batch: Seq is the number of the batch that comes next.
@@ -145,6 +152,7 @@ func readEvents(m *busv1.Events, e *feed.Message) error {
 	e.Epoch = m.Epoch
 	e.Seq = m.Seq
 	e.Mark = m.Mark
+	e.State = feed.State(m.State)
 	if m.Mark {
 		return nil
 	}

@@ -30,7 +30,7 @@ type Load struct {
 	GapTime time.Duration
 }
 
-// loadSubject returns the subject of a worker's load. "*" stands for any worker.
+// loadSubject returns the subject of a worker's load. ">" stands for any worker.
 func (b *Bus) loadSubject(worker string) string { return b.subject("load", worker) }
 
 // PublishLoad publishes a sample to every subscriber. A sample that is lost is not repeated, because
@@ -43,7 +43,7 @@ func (b *Bus) PublishLoad(l Load) error {
 // SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that
 // come faster than apply returns are dropped.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
-	return b.subscribe(ctx, b.loadSubject("*"), func(m *nats.Msg) {
+	return b.subscribe(ctx, b.loadSubject(">"), func(m *nats.Msg) {
 		var received busv1.Load
 		l, err := decodeLoad(&received, m.Data)
 		if err != nil {

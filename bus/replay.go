@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,17 +25,20 @@ const (
 // errNoAnswer is returned when an agent is silent for answerTime.
 var errNoAnswer = errors.New("its agent does not answer")
 
-// replaySubject returns the subject of requests for a worker's past batches.
-func (b *Bus) replaySubject(worker string) string { return b.subject("rpc", worker, "replay") }
+// replaySubject returns the subject of requests for a worker's past batches in one epoch. With the epoch in it,
+// no agent answers for an engine process that is not its own.
+func (b *Bus) replaySubject(worker string, epoch uint64) string {
+	return b.subject("rpc", worker, strconv.FormatUint(epoch, 10), "replay")
+}
 
-// ServeReplay answers requests for a worker's past batches until ctx ends. replay must call send for
+// ServeReplay answers requests for a worker's past batches in one epoch until ctx ends. replay must call send for
 // each batch of the rank that it still has from the number from on, in order, and return the end of
 // the rank's events. Requests of one worker are answered one after the other; a request that waits for
 // too long is given up by its router, and answered in vain.
 func (b *Bus) ServeReplay(
-	ctx context.Context, worker string, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position,
+	ctx context.Context, worker string, epoch uint64, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position,
 ) error {
-	return b.subscribe(ctx, b.replaySubject(worker), func(m *nats.Msg) {
+	return b.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.ReplayRequest
 		if err := decodeRequest(&request, m); err != nil {
 			b.reader.refuse(kindReplay, m.Subject, err)
@@ -51,7 +55,7 @@ func (b *Bus) ServeReplay(
 			}
 		})
 		_ = b.nc.Publish(m.Reply, encode(&busv1.ReplayReply{Content: &busv1.ReplayReply_End{
-			End: &busv1.Position{Epoch: end.Epoch, Next: end.Next, Connected: end.Connected},
+			End: &busv1.Position{Epoch: end.Epoch, Next: end.Next, Connected: end.Connected, State: uint32(end.State)},
 		}}))
 	})
 }
@@ -76,8 +80,10 @@ func encodeReplayed(e *feed.Message) []byte {
 // Replay requests a rank's batches from the number from on, from its worker's agent, and calls apply
 // for each, in order. It returns the end of the rank's events when all have come, and an error when
 // the agent is silent for two seconds. A message is valid during its call.
-func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (feed.Position, error) {
-	end, err := b.replay(ctx, worker, rank, from, apply)
+func (b *Bus) Replay(
+	ctx context.Context, worker string, epoch uint64, rank int, from uint64, apply func(*feed.Message),
+) (feed.Position, error) {
+	end, err := b.replay(ctx, b.replaySubject(worker, epoch), rank, from, apply)
 	if err != nil {
 		return feed.Position{}, fmt.Errorf("request a replay of %s/%d: %w", worker, rank, err)
 	}
@@ -85,7 +91,7 @@ func (b *Bus) Replay(ctx context.Context, worker string, rank int, from uint64, 
 }
 
 // replay is Replay without the context of its errors.
-func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (end feed.Position, err error) {
+func (b *Bus) replay(ctx context.Context, subject string, rank int, from uint64, apply func(*feed.Message)) (end feed.Position, err error) {
 	// The inbox is a subject for this answer alone. It must exist before the request is sent.
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, replayBuffer)
@@ -97,7 +103,7 @@ func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, 
 	defer func() { _ = sub.Unsubscribe() }()
 
 	request := busv1.ReplayRequest{Rank: uint32(rank), From: from}
-	if err := b.nc.PublishRequest(b.replaySubject(worker), inbox, encode(&request)); err != nil {
+	if err := b.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
 		return end, err
 	}
 
@@ -120,7 +126,7 @@ func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, 
 
 		switch content := reply.Content.(type) {
 		case *busv1.ReplayReply_End:
-			return feed.Position{Epoch: content.End.Epoch, Next: content.End.Next, Connected: content.End.Connected}, nil
+			return readPosition(content.End)
 		case *busv1.ReplayReply_Events:
 			e := feed.Message{Batch: &batch}
 			batch.Reset()
@@ -131,6 +137,15 @@ func (b *Bus) replay(ctx context.Context, worker string, rank int, from uint64, 
 			apply(&e)
 		}
 	}
+}
+
+// readPosition returns the position in m, and an error for a state that no release sends. A state of a newer
+// release must not be read as another one, because "exact" is a promise.
+func readPosition(m *busv1.Position) (feed.Position, error) {
+	if m.State > uint32(feed.Stale) {
+		return feed.Position{}, fmt.Errorf("state is %d: it must be at most %d", m.State, feed.Stale)
+	}
+	return feed.Position{Epoch: m.Epoch, Next: m.Next, State: feed.State(m.State), Connected: m.Connected}, nil
 }
 
 // receive returns the data of the next message. It waits for answerTime at most.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 
@@ -27,14 +28,16 @@ const (
 // ErrSnapshotGone is returned when the agent drops a snapshot while a router pulls it.
 var ErrSnapshotGone = errors.New("the agent no longer keeps the snapshot")
 
-// snapshotSubject returns the subject of requests for snapshots of a worker's ranks.
-func (b *Bus) snapshotSubject(worker string) string { return b.subject("rpc", worker, "snapshot") }
+// snapshotSubject returns the subject of requests for snapshots of a worker's ranks in one epoch.
+func (b *Bus) snapshotSubject(worker string, epoch uint64) string {
+	return b.subject("rpc", worker, strconv.FormatUint(epoch, 10), "snapshot")
+}
 
-// ServeSnapshots answers requests for snapshots of a worker's ranks, page by page, until ctx ends. get
+// ServeSnapshots answers requests for snapshots of a worker's ranks in one epoch, page by page, until ctx ends. get
 // returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil where
 // there is none. Several requests may share a snapshot: its Dump is only read.
-func (b *Bus) ServeSnapshots(ctx context.Context, worker string, get func(rank int, id uint64) *feed.Snapshot) error {
-	return b.subscribe(ctx, b.snapshotSubject(worker), func(m *nats.Msg) {
+func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, get func(rank int, id uint64) *feed.Snapshot) error {
+	return b.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.SnapshotRequest
 		if err := decodeRequest(&request, m); err != nil {
 			b.reader.refuse(kindSnapshot, m.Subject, err)
@@ -73,9 +76,9 @@ func snapshotReply(s *feed.Snapshot, request *busv1.SnapshotRequest) *busv1.Snap
 // wrap feed.ErrNoSnapshot when the agent has none or there is no agent, and ErrSnapshotGone when the agent
 // dropped it meanwhile.
 func (b *Bus) Snapshot(
-	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
+	ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
-	s, err := b.pullSnapshot(ctx, worker, rank, admit)
+	s, err := b.pullSnapshot(ctx, worker, epoch, rank, admit)
 	if err != nil {
 		return nil, fmt.Errorf("pull a snapshot of %s/%d: %w", worker, rank, err)
 	}
@@ -85,9 +88,10 @@ func (b *Bus) Snapshot(
 // pullSnapshot is Snapshot without the context of its errors. A small dump comes whole with the first
 // answer; a larger one is pulled page by page.
 func (b *Bus) pullSnapshot(
-	ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error,
+	ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
-	reply, err := b.requestSnapshot(ctx, worker, rank)
+	subject := b.snapshotSubject(worker, epoch)
+	reply, err := b.requestSnapshot(ctx, subject, rank)
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +116,14 @@ func (b *Bus) pullSnapshot(
 	}
 
 	s.Dump = make([]byte, size)
-	return s, b.pullPages(ctx, s, copy(s.Dump, first))
+	return s, b.pullPages(ctx, subject, s, copy(s.Dump, first))
 }
 
 // requestSnapshot returns the description of a snapshot with its first page.
-func (b *Bus) requestSnapshot(ctx context.Context, worker string, rank int) (*busv1.SnapshotReply, error) {
+func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*busv1.SnapshotReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 
-	subject := b.snapshotSubject(worker)
 	m, err := b.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
 
 	switch {
@@ -144,7 +147,7 @@ func (b *Bus) requestSnapshot(ctx context.Context, worker string, rank int) (*bu
 
 // pullPages fills the dump from the byte from on. Several pages are on their way at a time; the agent
 // sends them in the order of the requests.
-func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
+func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, from int) error {
 	inbox := b.nc.NewInbox()
 	in := make(chan *nats.Msg, pagesAhead)
 	sub, err := b.nc.ChanSubscribe(inbox, in)
@@ -159,7 +162,7 @@ func (b *Bus) pullPages(ctx context.Context, s *feed.Snapshot, from int) error {
 	for pulled := from; pulled < len(s.Dump); {
 		for requested < len(s.Dump) && requested < pulled+pagesAhead*pageBytes {
 			request := busv1.SnapshotRequest{Rank: uint32(s.Rank), Id: s.ID, Offset: uint64(requested)}
-			if err := b.nc.PublishRequest(b.snapshotSubject(s.Worker), inbox, encode(&request)); err != nil {
+			if err := b.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
 				return err
 			}
 			requested += pageBytes

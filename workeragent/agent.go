@@ -60,7 +60,7 @@ func New(cfg Config) (*Agent, error) {
 	names := map[string]bool{}
 	var errs []error
 	for _, l := range cfg.Launches {
-		if !fleet.ValidName(l.Name) || names[l.Name] {
+		if !fleet.ValidWorkerName(l.Name) || names[l.Name] {
 			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))
 		}
 		names[l.Name] = true // a name that is not valid is reported once

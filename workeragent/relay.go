@@ -181,12 +181,12 @@ func (r *relay) serve(ctx context.Context) {
 	var snapshots sync.WaitGroup
 	defer snapshots.Wait()
 	snapshots.Go(func() {
-		if err := r.cfg.Bus.ServeSnapshots(ctx, r.worker.Name, r.snapshot); err != nil {
+		if err := r.cfg.Bus.ServeSnapshots(ctx, r.worker.Name, r.worker.Epoch, r.snapshot); err != nil {
 			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
 		}
 	})
 
-	if err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, r.replay); err != nil {
+	if err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, r.worker.Epoch, r.replay); err != nil {
 		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)
 	}
 }

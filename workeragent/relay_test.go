@@ -379,14 +379,14 @@ func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
 	var again []string
 	testkit.Eventually(t, "the replay repeats the events", func() bool {
 		again = nil
-		position, err := s.bus.Replay(t.Context(), "a", 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
+		position, err := s.bus.Replay(t.Context(), "a", w.Epoch, 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
 		if err != nil || position.Epoch != w.Epoch || int(position.Next) != len(again) || !position.Connected {
 			t.Fatalf("position %+v, %v; replayed\n%s", position, err, strings.Join(again, "\n"))
 		}
 		return slices.Equal(again, h.all())
 	})
 	again = nil
-	if _, err := s.bus.Replay(t.Context(), "a", 1, 0, func(e *feed.Message) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
+	if _, err := s.bus.Replay(t.Context(), "a", w.Epoch, 1, 0, func(e *feed.Message) { again = append(again, describe(e)) }); err != nil || len(again) != 0 {
 		t.Errorf("a rank that does not exist: %v, %v", again, err)
 	}
 }

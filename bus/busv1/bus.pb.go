@@ -313,6 +313,7 @@ type Events struct {
 	Seconds       float64                `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"` // the engine's clock, since 1970
 	Unknown       uint32                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`  // events that the sender could not read
 	Events        []*Event               `protobuf:"bytes,8,rep,name=events,proto3" json:"events,omitempty"`
+	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent; in a mark
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +402,13 @@ func (x *Events) GetEvents() []*Event {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *Events) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
 }
 
 // Event is one change of a rank's KV cache.
@@ -654,6 +662,7 @@ type Position struct {
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`           // the number of the batch that comes next
 	Connected     bool                   `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"` // the agent receives the engine's events
+	State         uint32                 `protobuf:"varint,4,opt,name=state,proto3" json:"state,omitempty"`         // feed.State of the rank at its agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -707,6 +716,13 @@ func (x *Position) GetConnected() bool {
 		return x.Connected
 	}
 	return false
+}
+
+func (x *Position) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
 }
 
 // SnapshotRequest asks for a snapshot of a rank (id 0), or for a page of one.
@@ -1484,7 +1500,7 @@ const file_bus_proto_rawDesc = "" +
 	"prefixHits\x12\x12\n" +
 	"\x04gaps\x18\t \x01(\x04R\x04gaps\x12'\n" +
 	"\x0fgap_nanoseconds\x18\n" +
-	" \x01(\x03R\x0egapNanoseconds\"\xd2\x01\n" +
+	" \x01(\x03R\x0egapNanoseconds\"\xe8\x01\n" +
 	"\x06Events\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -1493,7 +1509,8 @@ const file_bus_proto_rawDesc = "" +
 	"\x04mark\x18\x05 \x01(\bR\x04mark\x12\x18\n" +
 	"\aseconds\x18\x06 \x01(\x01R\aseconds\x12\x18\n" +
 	"\aunknown\x18\a \x01(\rR\aunknown\x12,\n" +
-	"\x06events\x18\b \x03(\v2\x14.stator.bus.v1.EventR\x06events\"\xe3\x01\n" +
+	"\x06events\x18\b \x03(\v2\x14.stator.bus.v1.EventR\x06events\x12\x14\n" +
+	"\x05state\x18\t \x01(\rR\x05state\"\xe3\x01\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04tier\x18\x02 \x01(\rR\x04tier\x12\x1d\n" +
@@ -1512,11 +1529,12 @@ const file_bus_proto_rawDesc = "" +
 	"\vReplayReply\x12/\n" +
 	"\x06events\x18\x01 \x01(\v2\x15.stator.bus.v1.EventsH\x00R\x06events\x12+\n" +
 	"\x03end\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionH\x00R\x03endB\t\n" +
-	"\acontent\"R\n" +
+	"\acontent\"h\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x1c\n" +
-	"\tconnected\x18\x03 \x01(\bR\tconnected\"M\n" +
+	"\tconnected\x18\x03 \x01(\bR\tconnected\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\rR\x05state\"M\n" +
 	"\x0fSnapshotRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x16\n" +

@@ -21,12 +21,16 @@ type Transport interface {
 
 	// Replay calls apply for each batch of a rank that its agent remembers, from number from on,
 	// and returns the rank's position after the last one.
-	Replay(ctx context.Context, worker string, rank int, from uint64, apply func(*feed.Message)) (feed.Position, error)
+	Replay(
+		ctx context.Context, worker string, epoch uint64, rank int, from uint64, apply func(*feed.Message),
+	) (feed.Position, error)
 
 	// Snapshot returns a snapshot of a rank from its agent. Before it transfers the dump it calls
 	// admit with the dump's size; admit may wait, and its error is returned. The error is
 	// feed.ErrNoSnapshot if the agent has none.
-	Snapshot(ctx context.Context, worker string, rank int, admit func(ctx context.Context, size int) error) (*feed.Snapshot, error)
+	Snapshot(
+		ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
+	) (*feed.Snapshot, error)
 
 	// Connected reports whether messages can arrive now.
 	Connected() bool

@@ -133,7 +133,9 @@ func (n *network) answering(ctx context.Context, worker string) (*agent, error) 
 	return a, nil
 }
 
-func (n *network) Replay(ctx context.Context, worker string, _ int, from uint64, apply func(*feed.Message)) (feed.Position, error) {
+func (n *network) Replay(
+	ctx context.Context, worker string, _ uint64, _ int, from uint64, apply func(*feed.Message),
+) (feed.Position, error) {
 	a, err := n.answering(ctx, worker)
 	if err != nil {
 		return feed.Position{}, fmt.Errorf("request a replay from %s: %w", worker, err)
@@ -154,7 +156,9 @@ func (n *network) Replay(ctx context.Context, worker string, _ int, from uint64,
 	return position, nil
 }
 
-func (n *network) Snapshot(ctx context.Context, worker string, rank int, admit func(context.Context, int) error) (*feed.Snapshot, error) {
+func (n *network) Snapshot(
+	ctx context.Context, worker string, _ uint64, rank int, admit func(context.Context, int) error,
+) (*feed.Snapshot, error) {
 	a, err := n.answering(ctx, worker)
 	if err != nil {
 		return nil, fmt.Errorf("request a snapshot from %s: %w", worker, err)

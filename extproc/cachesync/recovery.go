@@ -71,7 +71,7 @@ func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey) (method,
 		}
 	}
 
-	err := s.restore(ctx, t, key)
+	err := s.restore(ctx, t, key, m.Worker.Epoch)
 	switch {
 	case errors.Is(err, feed.ErrNoSnapshot), errors.Is(err, feed.ErrOld):
 		return byReplay, s.replay(ctx, t, key, m)
@@ -85,7 +85,7 @@ func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey) (method,
 // agent's position at the end is applied as a mark: only that proves that nothing is missing.
 func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.Rank) error {
 	gap := false
-	position, err := t.Replay(ctx, key.worker, key.rank, s.cfg.Feed.Resume(m), func(batch *feed.Message) {
+	position, err := t.Replay(ctx, key.worker, m.Worker.Epoch, key.rank, s.cfg.Feed.Resume(m), func(batch *feed.Message) {
 		gap = s.missing(batch, time.Now())
 	})
 	if err != nil {
@@ -104,11 +104,11 @@ func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.R
 }
 
 // restore replaces a rank's cache by a snapshot from its agent.
-func (s *Syncer) restore(ctx context.Context, t Transport, key rankKey) error {
+func (s *Syncer) restore(ctx context.Context, t Transport, key rankKey, epoch uint64) error {
 	size := 0
 	defer func() { s.dumps.release(size) }()
 
-	snapshot, err := t.Snapshot(ctx, key.worker, key.rank, func(ctx context.Context, n int) error {
+	snapshot, err := t.Snapshot(ctx, key.worker, epoch, key.rank, func(ctx context.Context, n int) error {
 		if err := s.dumps.acquire(ctx, n); err != nil {
 			return err
 		}

@@ -273,6 +273,7 @@ func (v *validator) role(name, path string) {
 func (v *validator) launch(l *Launch, path string) {
 	v.taints(l.Taints, path+".taints")
 	v.oneOf(l.Engine, launched, path+".engine")
+	v.is(l.Node == "" || fleet.ValidName(l.Node), path+".node", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", l.Node)
 	v.role(l.Role, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // Worker is one engine process. It is a value: the copy in a [Snapshot] never changes.
 type Worker struct {
-	// Name is unique in the fleet and matches [a-z0-9-]+.
+	// Name is unique in the fleet. It is "local" or "node.local", each part of [a-z0-9-]+: see [NodeOf].
 	Name string
 	// Model is the base model the worker serves.
 	Model string
@@ -43,8 +44,9 @@ type Worker struct {
 // Validate reports everything that is wrong with the worker.
 func (w *Worker) Validate() error {
 	var errs []error
-	if !ValidName(w.Name) {
-		errs = append(errs, fmt.Errorf("worker name %q must match [a-z0-9-]+ and have at most 63 characters", w.Name))
+	if !ValidWorkerName(w.Name) {
+		errs = append(errs, fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part of [a-z0-9-]+ and at most %d characters",
+			w.Name, maxName))
 	}
 	if w.Model == "" {
 		errs = append(errs, fmt.Errorf("worker %s: model is empty", w.Name))
@@ -79,9 +81,13 @@ const MaxContext = 1 << 30
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024
 
-// ValidName reports whether s can name a worker: [a-z0-9-]+, at most 63 characters.
+// maxName bounds the characters of a name.
+const maxName = 63
+
+// ValidName reports whether s is a name of one part: [a-z0-9-]+, at most 63 characters. Nodes, clusters and
+// replicas have such names, and so have workers without a node.
 func ValidName(s string) bool {
-	if s == "" || len(s) > 63 {
+	if s == "" || len(s) > maxName {
 		return false
 	}
 	for i := range len(s) {
@@ -91,4 +97,29 @@ func ValidName(s string) bool {
 		}
 	}
 	return true
+}
+
+// ValidWorkerName reports whether s can name a worker: a name of one part, or those of its node and of the
+// worker there, with a dot between them.
+func ValidWorkerName(s string) bool {
+	node, local, hasNode := strings.Cut(s, ".")
+	return ValidName(node) && (!hasNode || ValidName(local))
+}
+
+// NodeOf returns the node in a worker's name; empty for a worker without one. A dot separates the parts of
+// NATS subjects and keys, so the bus can confine an agent to the workers of its node.
+func NodeOf(worker string) string {
+	node, _, hasNode := strings.Cut(worker, ".")
+	if !hasNode {
+		return ""
+	}
+	return node
+}
+
+// WorkerName returns the name of a worker on a node; an empty node has none in the name.
+func WorkerName(node, local string) string {
+	if node == "" {
+		return local
+	}
+	return node + "." + local
 }

@@ -69,7 +69,7 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 // maxModelInName bounds the part of a worker's name that is the model's name.
 const maxModelInName = 40
 
-// workerName returns a name of [a-z0-9-], such as sim-0 or n1-meta-llama-llama-3-1-8b-0.
+// workerName returns a name such as sim-0 or n1.meta-llama-llama-3-1-8b-0.
 func workerName(node, model string, number int) string {
 	clean := strings.Map(func(r rune) rune {
 		switch {
@@ -85,10 +85,7 @@ func workerName(node, model string, number int) string {
 	if len(name) > maxModelInName {
 		name = name[:maxModelInName]
 	}
-	if node != "" {
-		name = node + "-" + name
-	}
-	return name + "-" + strconv.Itoa(number)
+	return fleet.WorkerName(node, name+"-"+strconv.Itoa(number))
 }
 
 // python returns the interpreter of the virtual environment beside this program, or the first python3 in

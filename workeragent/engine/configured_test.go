@@ -22,7 +22,7 @@ models:
 		t.Fatal(err)
 	}
 	for node, want := range map[string][]string{
-		"": {"meta-llama-3-1-0"}, "n1": {"n1-meta-llama-3-1-1", "n1-meta-llama-3-1-2"}, "n2": nil,
+		"": {"meta-llama-3-1-0"}, "n1": {"n1.meta-llama-3-1-1", "n1.meta-llama-3-1-2"}, "n2": nil,
 	} {
 		launches, err := Configured(cfg, node)
 		if err != nil {
