@@ -154,7 +154,7 @@ generate: $(PROTOC_STAMP) $(PROTOC_GEN_GO) $(PROTOC_GEN_VT) ## generate the mess
 	  --plugin=protoc-gen-go=$(PROTOC_GEN_GO) --plugin=protoc-gen-go-vtproto=$(PROTOC_GEN_VT) \
 	  --go_out=bus/busv1 --go_opt=paths=source_relative \
 	  --go-vtproto_out=bus/busv1 --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size+pool \
-	  --go-vtproto_opt=pool=$(BUSV1).Events,pool=$(BUSV1).Event bus/busv1/bus.proto
+	  --go-vtproto_opt=pool=$(BUSV1).Batch,pool=$(BUSV1).Event bus/busv1/bus.proto
 
 .PHONY: check-generate
 check-generate: generate ## fail where generated files are not what is committed

@@ -203,36 +203,33 @@ func TestEventsAndReplay(t *testing.T) {
 	running(t, func(ctx context.Context) error {
 		return to.SubscribeEvents(ctx, func(e *feed.Message) { got <- show(e) })
 	})
-	sent := feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
+	events := writing(t, from, "n")
+	sent := feed.Message{Worker: "n.w", Rank: 1, Epoch: 5, Seq: 3, Batch: batch()}
 	testkit.Eventually(t, "the subscription is there", func() bool {
-		if err := from.PublishEvents(&sent); err != nil {
-			t.Fatal(err)
-		}
+		add(t, events, &sent)
 		return len(got) > 0
 	})
 	if g := <-got; g != show(&sent) {
 		t.Errorf("sent %s\n got %s", show(&sent), g)
 	}
 
-	mark := feed.Message{Worker: "w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
-	if err := from.PublishEvents(&mark); err != nil {
-		t.Fatal(err)
-	}
+	mark := feed.Message{Worker: "n.w", Rank: 1, Epoch: 5, Seq: 4, Mark: true, Batch: &kvevent.Batch{}}
+	add(t, events, &mark)
 	testkit.Eventually(t, "the mark arrives", func() bool { return <-got == show(&mark) })
 
 	running(t, func(ctx context.Context) error {
-		return from.ServeReplay(ctx, "w", 5, func(rank int, seq uint64, send func(*feed.Message)) feed.Position {
-			for ; seq < 6; seq++ {
-				send(&feed.Message{Worker: "w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()})
+		return from.ServeReplay(ctx, "n.w", 5, func(rank int, seq uint64, _ int) (page [][]byte, end feed.Position) {
+			for last := min(seq+3, 6); seq < last; seq++ { // three on each page
+				page = append(page, bus.EncodeBatch(&feed.Message{Worker: "n.w", Rank: rank, Epoch: 5, Seq: seq, Batch: batch()}))
 			}
-			return feed.Position{Epoch: 5, Next: 6, Connected: true}
+			return page, feed.Position{Epoch: 5, Next: 6, State: feed.Exact}
 		})
 	})
 	var past []uint64
 	testkit.Eventually(t, "the replay is served", func() bool {
 		past = nil
-		stands, err := to.Replay(t.Context(), "w", 5, 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
-		return err == nil && stands == feed.Position{Epoch: 5, Next: 6, Connected: true}
+		stands, err := to.Replay(t.Context(), "n.w", 5, 1, 2, func(e *feed.Message) { past = append(past, e.Seq) })
+		return err == nil && stands == feed.Position{Epoch: 5, Next: 6, State: feed.Exact}
 	})
 	if fmt.Sprint(past) != "[2 3 4 5]" {
 		t.Errorf("the replay has %v", past)
@@ -314,6 +311,26 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
+// writing returns a writer of a node's events that runs until the test ends.
+func writing(t *testing.T, b *bus.Bus, node string) *bus.EventWriter {
+	t.Helper()
+
+	w := b.EventWriter(node)
+	running(t, func(ctx context.Context) error {
+		w.Run(ctx)
+		return nil
+	})
+	return w
+}
+
+func add(t *testing.T, w *bus.EventWriter, e *feed.Message) {
+	t.Helper()
+
+	if err := w.Add(bus.EncodeBatch(e)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func show(e *feed.Message) string {
 	text := fmt.Sprintf("%s/%d epoch %d seq %d mark %v at %g, %d unknown:", e.Worker, e.Rank, e.Epoch, e.Seq, e.Mark, e.Batch.Seconds, e.Batch.Unknown)
 	for _, v := range e.Batch.Events {
@@ -390,9 +407,9 @@ func TestLargeBatchIsRefused(t *testing.T) {
 	b := testkit.Bus(t)
 	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, 1<<18)}}}
 
-	err := b.PublishEvents(&feed.Message{Worker: "w", Batch: large})
+	err := b.EventWriter("").Add(bus.EncodeBatch(&feed.Message{Worker: "w", Batch: large}))
 
-	if err == nil || !strings.Contains(err.Error(), "exceeds the 1048576 of a message") {
+	if err == nil || !strings.Contains(err.Error(), "exceeds the 1047552 of a message") {
 		t.Errorf("error %v", err)
 	}
 }

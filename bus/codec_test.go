@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
@@ -48,9 +50,10 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(workerMessage(&sampleWorker)))
 	f.Add(encode(loadMessage(&sampleLoad)))
 	f.Add(encode(planMessage(samplePlan)))
-	f.Add(encodeEvents(&sampleEvents))
-	f.Add(encodeEvents(&sampleMark))
-	f.Add(encodeReplayed(&sampleEvents))
+	f.Add(EncodeBatch(&sampleEvents))
+	f.Add(EncodeBatch(&sampleMark))
+	f.Add(appendBatch(nil, EncodeBatch(&sampleEvents)))
+	f.Add(encodeReplay([][]byte{EncodeBatch(&sampleEvents)}, feed.Position{Epoch: 5, Next: 4, State: feed.Exact}))
 	f.Add(encode(snapshotReply(&sampleSnapshot, &busv1.SnapshotRequest{})))
 	f.Add(encode(bookingsMessage(&sampleUpdate)))
 	f.Add(encode(endsMessage([]RequestEnd{sampleEnd})))
@@ -133,17 +136,26 @@ func checkBookings(t *testing.T, data []byte) {
 }
 
 func checkEvents(t *testing.T, data []byte) {
-	e := feed.Message{Batch: &kvevent.Batch{}}
-	if err := decodeEvents(&busv1.Events{}, data, &e); err != nil {
-		if len(e.Batch.Events) != 0 {
+	_, _ = eachField(data, func(_ protowire.Number, value []byte) error {
+		checkBatch(t, value)
+		return nil
+	})
+	checkBatch(t, data)
+}
+
+func checkBatch(t *testing.T, data []byte) {
+	var d, second batchDecoder
+	e, _, err := d.decode("n", data)
+	if err != nil {
+		if len(d.batch.Events) != 0 {
 			t.Fatal("refused events were left in the batch")
 		}
 		return
 	}
 
-	first := encodeEvents(&e)
-	again := feed.Message{Batch: &kvevent.Batch{}}
-	if err := decodeEvents(&busv1.Events{}, first, &again); err != nil || !bytes.Equal(encodeEvents(&again), first) {
+	first := EncodeBatch(&e)
+	again, _, err := second.decode("n", first)
+	if err != nil || again.Worker != e.Worker || !bytes.Equal(EncodeBatch(&again), first) {
 		t.Fatalf("events do not survive a round trip: %v", err)
 	}
 }
@@ -164,17 +176,15 @@ func BenchmarkEvents(b *testing.B) {
 	b.Run("op=write", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			encodeEvents(&e)
+			EncodeBatch(&e)
 		}
 	})
 	b.Run("op=read", func(b *testing.B) {
-		data := encodeEvents(&e)
-		var m busv1.Events
-		out := feed.Message{Batch: &kvevent.Batch{}}
+		data := EncodeBatch(&e)
+		var d batchDecoder
 		b.ReportAllocs()
 		for b.Loop() {
-			m.ResetVT()
-			if err := decodeEvents(&m, data, &out); err != nil {
+			if _, _, err := d.decode("n", data); err != nil {
 				b.Fatal(err)
 			}
 		}

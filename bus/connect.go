@@ -2,9 +2,11 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +32,8 @@ type Config struct {
 	Log  *slog.Logger
 	// Metrics registers the figures of this connection. Nil registers none.
 	Metrics prometheus.Registerer
+	// Intakes is how many goroutines read KV events; default is the number of CPUs that this process may use.
+	Intakes int
 	// Lost is called when the connection breaks: what is published before it is back is lost. It must
 	// not block. Nil is not called.
 	Lost func()
@@ -66,6 +70,10 @@ type Bus struct {
 func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	// The client reconnects for ever. Jitter keeps the members of a cluster from all returning in one
 	// moment to a server that has just started.
+	if cfg.Intakes <= 0 {
+		cfg.Intakes = runtime.GOMAXPROCS(0)
+	}
+	cfg.Intakes = min(cfg.Intakes, maxIntakes)
 	b := &Bus{cfg: cfg, reader: newReader(&cfg), back: make(chan struct{})}
 	opts := []nats.Option{
 		nats.Name(cfg.Name),
@@ -156,26 +164,34 @@ func (b *Bus) subject(parts ...string) string {
 	return "stator.v1." + b.cfg.Cluster + "." + strings.Join(parts, ".")
 }
 
-// subscribeBuffer is how many messages of one subscription may wait. NATS drops what comes beyond.
-const subscribeBuffer = 8192
+// The bounds of the messages of one subscription that wait. NATS drops what comes beyond.
+const (
+	maxWaitingMessages = 1 << 16
+	maxWaitingBytes    = 32 << 20
+)
 
 // subscribe calls handle for every message, one at a time, until ctx ends.
 func (b *Bus) subscribe(ctx context.Context, subject string, handle func(*nats.Msg)) error {
-	in := make(chan *nats.Msg, subscribeBuffer)
-	sub, err := b.nc.ChanSubscribe(subject, in)
+	sub, err := b.nc.SubscribeSync(subject)
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
-
 	defer func() { _ = sub.Unsubscribe() }()
+	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
 
-	// NATS fills the channel from a goroutine of its client, and drops what finds it full.
+	// The client keeps the messages that wait. It reports once that it has dropped some.
 	for {
-		select {
-		case m := <-in:
+		m, err := sub.NextMsgWithContext(ctx)
+		switch {
+		case err == nil:
 			handle(m)
-		case <-ctx.Done():
+		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, nats.ErrSlowConsumer): // messages were dropped; the next ones follow
+		default:
+			return fmt.Errorf("subscribe to %s: %w", subject, err)
 		}
 	}
 }

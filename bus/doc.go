@@ -10,13 +10,17 @@
 //
 // # Subjects
 //
-//	stator.v1.<cluster>.kv.<worker>.<rank>        batches of KV events, and marks
+//	stator.v1.<cluster>.kv.<node>                 batches of KV events, and marks, of the node's ranks
 //	stator.v1.<cluster>.load.<worker>             an engine's load
 //	stator.v1.<cluster>.book.<replica>            bookings of a replica of the router
 //	stator.v1.<cluster>.ends.<replica>            ends of requests that this replica decided, from access logs of others
 //	stator.v1.<cluster>.gone                      access logs that Envoys closed
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
+//
+// A worker's name is "local" or "node.local". So the node is a separate token of these subjects, and NATS
+// permissions can confine an agent to its node. The node of an agent without a name is "_" in the subject
+// of events. Requests name the epoch, so that no agent answers for an engine process that is not its own.
 //
 // # Messages
 //

@@ -1,11 +1,9 @@
 package bus
 
 import (
-	"context"
+	"cmp"
 	"fmt"
-	"strconv"
-
-	"github.com/nats-io/nats.go"
+	"strings"
 
 	"github.com/stator-project/stator/bus/busv1"
 	"github.com/stator-project/stator/internal/fleet"
@@ -14,55 +12,25 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
-// eventSubject returns the subject of a rank's events.
-func (b *Bus) eventSubject(worker, rank string) string {
-	return b.subject("kv", worker, rank)
-}
+// noNode stands for the node in the subject of an agent without one. No node has this name.
+const noNode = "_"
 
-// PublishEvents publishes a batch, or a mark, to every subscriber. A batch that is too large for one
-// message is an error: subscribers will find the gap and request a replay, which lacks that batch too, and
-// then pull a snapshot. The batch is only read during the call.
-func (b *Bus) PublishEvents(e *feed.Message) error {
-	data := encodeEvents(e)
-	if len(data) > maxMessage {
-		return fmt.Errorf("publish events of %s: a batch of %d bytes exceeds the %d of a message", e.Worker, len(data), maxMessage)
-	}
-	return b.nc.Publish(b.eventSubject(e.Worker, strconv.Itoa(e.Rank)), data)
-}
+// eventSubject returns the subject of a node's events. "*" stands for any node.
+func (b *Bus) eventSubject(node string) string { return b.subject("kv", cmp.Or(node, noNode)) }
 
-// SubscribeEvents calls apply for every batch and mark of every rank until ctx ends. The message and
-// its batch are valid during the call; the hashes of its events may be kept. A subscriber that is too
-// slow loses batches, and finds that by their sequence numbers.
-func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) error {
-	// Both are used again for every message. Callbacks of one subscription run one at a time.
-	received := &busv1.Events{}
-	var batch kvevent.Batch
-
-	// A worker's name has one token or two, and the rank is another.
-	return b.subscribe(ctx, b.subject("kv", ">"), func(m *nats.Msg) {
-		received.ResetVT()
-		e := feed.Message{Batch: &batch}
-		if err := decodeEvents(received, m.Data, &e); err != nil {
-			b.reader.refuse(kindEvents, m.Subject, err)
-			return
-		}
-		b.reader.observe(kindEvents, m.Subject, received)
-		apply(&e)
-	})
-}
-
-// encodeEvents returns the bytes of a batch or mark. It allocates the bytes alone.
-func encodeEvents(e *feed.Message) []byte {
-	m := busv1.EventsFromVTPool()
+// EncodeBatch returns the bytes of a batch or a mark, for [EventWriter.Add] and [Bus.ServeReplay]. It
+// allocates the bytes alone. The node in the worker's name is not among them: the subject has it.
+func EncodeBatch(e *feed.Message) []byte {
+	m := busv1.BatchFromVTPool()
 	defer m.ReturnToVTPool()
 
-	fillEvents(m, e)
+	fillBatch(m, e)
 	return encode(m)
 }
 
-// fillEvents writes e into an empty message.
-func fillEvents(m *busv1.Events, e *feed.Message) {
-	m.Worker = e.Worker
+// fillBatch writes e into an empty message.
+func fillBatch(m *busv1.Batch, e *feed.Message) {
+	m.Worker = localName(e.Worker)
 	m.Rank = uint32(e.Rank)
 	m.Epoch = e.Epoch
 	m.Seq = e.Seq
@@ -80,9 +48,18 @@ func fillEvents(m *busv1.Events, e *feed.Message) {
 	}
 }
 
+// localName returns a worker's name without its node.
+func localName(worker string) string {
+	_, local, hasNode := strings.Cut(worker, ".")
+	if !hasNode {
+		return worker
+	}
+	return local
+}
+
 // nextEvent appends an empty event to m. It uses one that an earlier message left behind, if there is
 // one, because the buffers of its hashes are large enough already.
-func nextEvent(m *busv1.Events) *busv1.Event {
+func nextEvent(m *busv1.Batch) *busv1.Event {
 	n := len(m.Events)
 	if n < cap(m.Events) {
 		m.Events = m.Events[:n+1]
@@ -121,70 +98,72 @@ func appendNumbers[T ~uint64](dst []uint64, hashes []T) []uint64 {
 	return dst
 }
 
-// decodeEvents fills e and its batch from data, by way of the empty message m. After an error the batch
-// is empty.
-func decodeEvents(m *busv1.Events, data []byte, e *feed.Message) error {
-	e.Batch.Reset()
-	if err := decode(m, data); err != nil {
-		return err
-	}
-	return readEvents(m, e)
+// batchDecoder decodes batches and marks. It reuses its memory: a batch is valid until the next call.
+type batchDecoder struct {
+	message busv1.Batch
+	batch   kvevent.Batch
+	// The hashes of the batch's events are parts of these two.
+	hashes []kvevent.EngineHash
+	blocks []blockhash.Block
 }
 
-// readEvents fills e and its batch from m, and checks every value. All hashes of the batch share two
-// allocations, which belong to the batch.
-func readEvents(m *busv1.Events, e *feed.Message) error {
-	if !fleet.ValidWorkerName(m.Worker) {
-		return fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part of [a-z0-9-]+", m.Worker)
-	}
-	if m.Rank >= fleet.MaxRanks {
-		return fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)
+// decode returns the batch or mark in data, of a worker of node. It checks every value. unknown is true for fields
+// of a newer release.
+func (d *batchDecoder) decode(node string, data []byte) (e feed.Message, unknown bool, err error) {
+	d.batch.Reset()
+	d.message.ResetVT()
+	if err := decode(&d.message, data); err != nil {
+		return feed.Message{}, false, err
 	}
 
+	m := &d.message
+	worker := fleet.WorkerName(node, m.Worker)
+	switch {
+	case !fleet.ValidName(m.Worker):
+		return feed.Message{}, false, fmt.Errorf("worker name %q must match [a-z0-9-]+ and have at most 63 characters", m.Worker)
+	case m.Rank >= fleet.MaxRanks:
+		return feed.Message{}, false, fmt.Errorf("rank is %d: it must be less than %d", m.Rank, fleet.MaxRanks)
 	// A state of a newer release must not be read as another one: "exact" is a promise.
-	if m.State > uint32(feed.Stale) {
-		return fmt.Errorf("state is %d: it must be at most %d", m.State, feed.Stale)
+	case m.State > uint32(feed.Stale):
+		return feed.Message{}, false, fmt.Errorf("state is %d: it must be at most %d", m.State, feed.Stale)
 	}
 
-	// A mark has no batch: Seq is the number of the batch that comes next.
-	e.Worker = m.Worker
-	e.Rank = int(m.Rank)
-	e.Epoch = m.Epoch
-	e.Seq = m.Seq
-	e.Mark = m.Mark
-	e.State = feed.State(m.State)
-	if m.Mark {
-		return nil
+	e = feed.Message{
+		Worker: worker, Rank: int(m.Rank), Epoch: m.Epoch, Seq: m.Seq, Mark: m.Mark, State: feed.State(m.State), Batch: &d.batch,
 	}
+	if !m.Mark {
+		err = d.readEvents()
+	}
+	return e, m.HasUnknown(), err
+}
 
-	// First check everything, so that a bad event leaves no others behind, and count the hashes, so that
-	// one allocation has room for those of the whole batch.
-	engineHashes, contentHashes := 0, 0
+// readEvents fills the batch from the message.
+func (d *batchDecoder) readEvents() error {
+	// First check everything, so that a bad event leaves no others behind.
+	m := &d.message
 	for i, event := range m.Events {
 		if err := checkEvent(event); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
-		engineHashes += len(event.Hashes)
-		contentHashes += len(event.Blocks)
 	}
 
-	e.Batch.Rank = e.Rank
-	e.Batch.Seconds = m.Seconds
-	e.Batch.Unknown = int(m.Unknown)
+	// The hashes of all events share two buffers, which are used again for the next batch.
+	d.batch.Rank = int(m.Rank)
+	d.batch.Seconds = m.Seconds
+	d.batch.Unknown = int(m.Unknown)
+	d.hashes = d.hashes[:0]
+	d.blocks = d.blocks[:0]
 
-	hashes := make([]kvevent.EngineHash, 0, engineHashes)
-	blocks := make([]blockhash.Block, 0, contentHashes)
 	for _, event := range m.Events {
 		out := kvevent.Event{
 			Kind: kvevent.Kind(event.Kind), Tier: fleet.Tier(event.Tier),
 			Parent: kvevent.EngineHash(event.Parent), HasParent: event.HasParent,
 			BlockSize: int(event.BlockSize), Window: int(event.Window), Group: int(event.Group),
 		}
-		hashes, out.Hashes = appendPart(hashes, event.Hashes)
-		blocks, out.Blocks = appendPart(blocks, event.Blocks)
-		e.Batch.Events = append(e.Batch.Events, out)
+		d.hashes, out.Hashes = appendPart(d.hashes, event.Hashes)
+		d.blocks, out.Blocks = appendPart(d.blocks, event.Blocks)
+		d.batch.Events = append(d.batch.Events, out)
 	}
-
 	return nil
 }
 

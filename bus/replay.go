@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,18 +9,19 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
 const (
 	// answerTime is how long an agent may take for each message of an answer.
 	answerTime = 2 * time.Second
-	// replayBuffer is how many messages of a replay may wait: more than the 10,000 batches that an
-	// agent keeps for a rank.
-	replayBuffer = 16384
+	// pageBytes is the part of a replay or a dump that one message carries. The rest of the message, up to the
+	// largest that NATS accepts, is for the description and the protocol. A page has one batch at least.
+	pageBytes = 512 << 10
 )
 
 // errNoAnswer is returned when an agent is silent for answerTime.
@@ -31,12 +33,12 @@ func (b *Bus) replaySubject(worker string, epoch uint64) string {
 	return b.subject("rpc", worker, strconv.FormatUint(epoch, 10), "replay")
 }
 
-// ServeReplay answers requests for a worker's past batches in one epoch until ctx ends. replay must call send for
-// each batch of the rank that it still has from the number from on, in order, and return the end of
-// the rank's events. Requests of one worker are answered one after the other; a request that waits for
-// too long is given up by its router, and answered in vain.
+// ServeReplay answers requests for a worker's past batches in one epoch, page by page, until ctx ends. page must
+// return the encoded batches of the rank that it still has from the number from on, in order, at least one and
+// otherwise at most room bytes, and the end of the rank's events. Requests of one worker are answered one
+// after the other.
 func (b *Bus) ServeReplay(
-	ctx context.Context, worker string, epoch uint64, replay func(rank int, from uint64, send func(*feed.Message)) feed.Position,
+	ctx context.Context, worker string, epoch uint64, page func(rank int, from uint64, room int) (batches [][]byte, end feed.Position),
 ) error {
 	return b.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.ReplayRequest
@@ -46,18 +48,20 @@ func (b *Bus) ServeReplay(
 		}
 		b.reader.observe(kindReplay, m.Subject, &request)
 
-		// The batches go straight to the inbox of the router that requested them. The end follows them
-		// on the same subject, so NATS keeps the order.
-		end := replay(int(request.Rank), request.From, func(e *feed.Message) {
-			// A batch that is too large for a message was not published either.
-			if data := encodeReplayed(e); len(data) <= maxMessage {
-				_ = b.nc.Publish(m.Reply, data)
-			}
-		})
-		_ = b.nc.Publish(m.Reply, encode(&busv1.ReplayReply{Content: &busv1.ReplayReply_End{
-			End: &busv1.Position{Epoch: end.Epoch, Next: end.Next, Connected: end.Connected, State: uint32(end.State)},
-		}}))
+		batches, end := page(int(request.Rank), request.From, pageBytes)
+		_ = b.nc.Publish(m.Reply, encodeReplay(batches, end))
 	})
+}
+
+// encodeReplay returns the bytes of a ReplayReply.
+func encodeReplay(batches [][]byte, end feed.Position) []byte {
+	position := encode(&busv1.Position{Epoch: end.Epoch, Next: end.Next, Connected: end.Connected, State: uint32(end.State)})
+	reply := protowire.AppendTag(nil, positionField, protowire.BytesType)
+	reply = protowire.AppendBytes(reply, position)
+	for _, batch := range batches {
+		reply = appendBatch(reply, batch)
+	}
+	return reply
 }
 
 // decodeRequest fills an empty request from a message that must name where to send the answer.
@@ -68,75 +72,89 @@ func decodeRequest(request message, m *nats.Msg) error {
 	return decode(request, m.Data)
 }
 
-// encodeReplayed returns the bytes of a reply with a batch.
-func encodeReplayed(e *feed.Message) []byte {
-	m := busv1.EventsFromVTPool()
-	defer m.ReturnToVTPool()
-
-	fillEvents(m, e)
-	return encode(&busv1.ReplayReply{Content: &busv1.ReplayReply_Events{Events: m}})
-}
-
 // Replay requests a rank's batches from the number from on, from its worker's agent, and calls apply
 // for each, in order. It returns the end of the rank's events when all have come, and an error when
-// the agent is silent for two seconds. A message is valid during its call.
+// the agent is silent for two seconds. A message is valid during its call. The batches come in pages, so that
+// a router never has more of a replay in memory than it has asked for, and an agent notices at once that a
+// router has given up.
 func (b *Bus) Replay(
 	ctx context.Context, worker string, epoch uint64, rank int, from uint64, apply func(*feed.Message),
 ) (feed.Position, error) {
-	end, err := b.replay(ctx, b.replaySubject(worker, epoch), rank, from, apply)
-	if err != nil {
-		return feed.Position{}, fmt.Errorf("request a replay of %s/%d: %w", worker, rank, err)
+	r := replay{bus: b, subject: b.replaySubject(worker, epoch), node: fleet.NodeOf(worker), rank: rank, from: from, apply: apply}
+	for {
+		end, isLast, err := r.page(ctx)
+		switch {
+		case err != nil:
+			return feed.Position{}, fmt.Errorf("request a replay of %s/%d: %w", worker, rank, err)
+		case isLast:
+			return end, nil
+		}
 	}
-	return end, nil
 }
 
-// replay is Replay without the context of its errors.
-func (b *Bus) replay(ctx context.Context, subject string, rank int, from uint64, apply func(*feed.Message)) (end feed.Position, err error) {
-	// The inbox is a subject for this answer alone. It must exist before the request is sent.
-	inbox := b.nc.NewInbox()
-	in := make(chan *nats.Msg, replayBuffer)
-	sub, err := b.nc.ChanSubscribe(inbox, in)
+// replay is a replay that is being received.
+type replay struct {
+	bus     *Bus
+	subject string
+	node    string
+	rank    int
+	from    uint64 // the number of the next batch
+	apply   func(*feed.Message)
+	decoder batchDecoder
+	end     *busv1.Position // of the present page; nil before it was read
+}
+
+// page requests and applies one page. The last page reaches the end of the rank's events, or is empty: then the
+// agent does not remember the batches.
+func (r *replay) page(ctx context.Context) (end feed.Position, isLast bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
+	defer cancel()
+	m, err := r.bus.nc.RequestWithContext(ctx, r.subject, encode(&busv1.ReplayRequest{Rank: uint32(r.rank), From: r.from}))
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return end, false, errors.New("it has no agent")
+	case errors.Is(err, context.DeadlineExceeded):
+		return end, false, cmp.Or(context.Cause(ctx), err)
+	case err != nil:
+		return end, false, err
+	}
+
+	before := r.from
+	r.end = nil
+	newer, err := eachField(m.Data, r.use)
+	switch {
+	case err != nil:
+		return end, false, err
+	case r.end == nil:
+		return end, false, errors.New("a page without a position")
+	case newer:
+		r.bus.reader.skipped(kindReplay, r.subject)
+	}
+	end, err = readPosition(r.end)
+	return end, r.from >= end.Next || r.from == before, err
+}
+
+// use applies one field of a page.
+func (r *replay) use(number protowire.Number, data []byte) error {
+	if number == positionField {
+		r.end = &busv1.Position{}
+		return decode(r.end, data)
+	}
+
+	e, unknown, err := r.decoder.decode(r.node, data)
 	if err != nil {
-		return end, err
+		return err
+	}
+	if unknown {
+		r.bus.reader.skipped(kindReplay, r.subject)
+	}
+	if e.Seq < r.from || e.Mark {
+		return fmt.Errorf("batch %d in a replay from %d", e.Seq, r.from)
 	}
 
-	defer func() { _ = sub.Unsubscribe() }()
-
-	request := busv1.ReplayRequest{Rank: uint32(rank), From: from}
-	if err := b.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
-		return end, err
-	}
-
-	var batch kvevent.Batch
-	for {
-		data, err := receive(ctx, in)
-		if err != nil {
-			return end, err
-		}
-		// An empty message comes from the server itself.
-		if len(data) == 0 { // NATS answers for a subject without subscribers
-			return end, errors.New("it has no agent")
-		}
-
-		var reply busv1.ReplayReply
-		if err := decode(&reply, data); err != nil {
-			return end, err
-		}
-		b.reader.observe(kindReplay, inbox, &reply)
-
-		switch content := reply.Content.(type) {
-		case *busv1.ReplayReply_End:
-			return readPosition(content.End)
-		case *busv1.ReplayReply_Events:
-			e := feed.Message{Batch: &batch}
-			batch.Reset()
-			if err := readEvents(content.Events, &e); err != nil {
-				batch.Reset()
-				return end, err
-			}
-			apply(&e)
-		}
-	}
+	r.from = e.Seq + 1
+	r.apply(&e)
+	return nil
 }
 
 // readPosition returns the position in m, and an error for a state that no release sends. A state of a newer

@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// pageBytes is the part of a dump that one message carries. The rest of the message, up to the
-	// largest that NATS accepts, is for the description and the protocol.
-	pageBytes = 512 << 10
 	// pagesAhead is how many pages are requested before the first has come.
 	pagesAhead = 4
 	// maxDump bounds the dump of one rank in bytes: some 60 million blocks.

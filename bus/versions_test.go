@@ -118,7 +118,7 @@ func TestThisReleaseReadsTheNext(t *testing.T) {
 	}
 
 	testkit.Eventually(t, "events of the next release arrive", func() bool {
-		publish("kv.w.0", &busv1.Events{Worker: "w", Seq: 3, Events: []*busv1.Event{{Hashes: []uint64{7}}}})
+		publish("kv._", &busv1.Events{Batches: []*busv1.Batch{{Worker: "w", Seq: 3, Events: []*busv1.Event{{Hashes: []uint64{7}}}}}})
 		return len(events) > 0
 	})
 	want := show(&feed.Message{Worker: "w", Seq: 3, Batch: &kvevent.Batch{Events: []kvevent.Event{{Hashes: []kvevent.EngineHash{7}}}}})
@@ -198,28 +198,36 @@ func TestUnreadableMessagesAreCounted(t *testing.T) {
 
 	bad := [][]byte{
 		{1, 0x9f},
-		marshal(t, &busv1.Events{Worker: "A worker"}),
-		marshal(t, &busv1.Events{Worker: "w", Rank: fleet.MaxRanks}),
-		marshal(t, &busv1.Events{Worker: "w", Events: []*busv1.Event{{Kind: 9}}}),
-		marshal(t, &busv1.Events{Worker: "w", Events: []*busv1.Event{{Tier: 9}}}),
-		marshal(t, &busv1.Events{Worker: "w", Events: []*busv1.Event{{Window: 1 << 31}}}),
-		marshal(t, &busv1.Events{Worker: "w", Events: []*busv1.Event{{Hashes: []uint64{1, 2}, Blocks: []uint64{1}}}}),
+		events(t, &busv1.Batch{Worker: "w", State: 9}),
+		events(t, &busv1.Batch{Worker: "A worker"}),
+		events(t, &busv1.Batch{Worker: "w", Rank: fleet.MaxRanks}),
+		events(t, &busv1.Batch{Worker: "w", Events: []*busv1.Event{{Kind: 9}}}),
+		events(t, &busv1.Batch{Worker: "w", Events: []*busv1.Event{{Tier: 9}}}),
+		events(t, &busv1.Batch{Worker: "w", Events: []*busv1.Event{{Window: 1 << 31}}}),
+		events(t, &busv1.Batch{Worker: "w", Events: []*busv1.Event{{Hashes: []uint64{1, 2}, Blocks: []uint64{1}}}}),
 	}
 	testkit.Eventually(t, "the messages are counted", func() bool {
 		for _, data := range bad {
-			if err := raw.Publish("stator.v1.test.kv.w.0", data); err != nil {
+			if err := raw.Publish("stator.v1.test.kv._", data); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return countOf(t, reg, "stator_bus_unreadable_messages_total", "events") >= float64(2*len(bad))
 	})
 
-	if !log.Contains(`msg="bus message dropped" kind=events subject=stator.v1.test.kv.w.0 err=`) {
+	if !log.Contains(`msg="bus message dropped" kind=events subject=stator.v1.test.kv._ err=`) {
 		t.Error("the log does not have the reason")
 	}
 	if n := log.Count("bus message dropped"); n != 1 {
 		t.Errorf("%d lines in the log, want 1", n)
 	}
+}
+
+// events returns the bytes of a message with one batch.
+func events(t *testing.T, b *busv1.Batch) []byte {
+	t.Helper()
+
+	return marshal(t, &busv1.Events{Batches: []*busv1.Batch{b}})
 }
 
 func marshal(t *testing.T, m proto.Message) []byte {

@@ -65,6 +65,7 @@ type reader struct {
 	cfg           *Config // for its log
 	unreadable    *prometheus.CounterVec
 	unknownFields *prometheus.CounterVec
+	dropped       prometheus.Counter
 
 	// One entry for each kind and warning, so the map is bounded by the kinds.
 	mu     sync.Mutex
@@ -96,16 +97,21 @@ func newReader(cfg *Config) *reader {
 			"Messages on the bus that could not be decoded or had values out of range; they were dropped.", "kind"),
 		unknownFields: part.Counters("unknown_fields_total",
 			"Messages on the bus with fields that this release does not have; the fields were skipped.", "kind"),
+		dropped: part.Counter("dropped_event_messages_total",
+			"Messages with KV events that were dropped because this router reads them too slowly; their ranks are recovered."),
 		logged: map[logKey]time.Time{},
 	}
 }
 
 // observe counts m when it has fields that were skipped.
 func (r *reader) observe(k kind, subject string, m message) {
-	if !m.HasUnknown() {
-		return
+	if m.HasUnknown() {
+		r.skipped(k, subject)
 	}
+}
 
+// skipped counts a message with fields that were skipped.
+func (r *reader) skipped(k kind, subject string) {
 	r.unknownFields.WithLabelValues(string(k)).Inc()
 
 	if r.logIsDue(logKey{k, false}) {

@@ -21,9 +21,11 @@ import (
 type Config struct {
 	// Launches are the engines to keep alive. Their names are unique in the cluster.
 	Launches []engine.Launch
-	Bus      *bus.Bus
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Node is the name of this node, which the names of its workers begin with; empty for none.
+	Node    string
+	Bus     *bus.Bus
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
 	// IndexBytes bounds the memory of the index of the engines' caches, from which a router that
 	// starts late gets a snapshot; default 256 MiB. Snapshots that are being pulled use as much again
 	// at most.
@@ -41,6 +43,7 @@ type Agent struct {
 	probing probing
 	metrics *metrics
 	mirror  *cacheMirror
+	events  *bus.EventWriter
 	engines []*supervisor
 }
 
@@ -54,6 +57,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.PastBatches = pastBatches
 	}
 	a := &Agent{cfg: cfg, probing: usualProbing, mirror: newCacheMirror(cfg.IndexBytes)}
+	a.events = cfg.Bus.EventWriter(cfg.Node)
 	a.metrics = newMetrics(cfg.Metrics, a.mirror)
 
 	// All mistakes are reported together, before anything is started.
@@ -78,11 +82,17 @@ const expireEvery = time.Second
 
 // Run keeps the engines running until ctx ends, then stops them and returns when they are gone.
 func (a *Agent) Run(ctx context.Context) error {
+	// Engines publish events until they have ended, which may be some time after ctx.
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	writer.Go(func() { a.events.Run(serving) })
+
 	var all sync.WaitGroup
 	for _, e := range a.engines {
 		all.Go(func() { e.run(ctx) })
 	}
-
 	all.Go(func() {
 		for backoff.Sleep(ctx, expireEvery) == nil {
 			a.mirror.expire(time.Now())

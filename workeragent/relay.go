@@ -1,13 +1,12 @@
 package workeragent
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
@@ -32,20 +31,20 @@ type relay struct {
 	worker  fleet.Worker
 	metrics *metrics
 	mirror  *cacheMirror
+	events  *bus.EventWriter
 	now     func() time.Time
 	up      atomic.Bool // the engine's event socket is connected
 
 	// mu also orders what is published: a mark must not overtake the batches that it counts.
-	mu     sync.Mutex
-	next   uint64         // guarded by mu; the number of the next batch
-	past   []feed.Message // guarded by mu; the newest batches, by number
-	blocks int            // guarded by mu; hashes in past
+	mu   sync.Mutex
+	next uint64 // guarded by mu; the number of the next batch
+	past past   // guarded by mu
 }
 
-// The bounds of a relay's memory: as many batches as vLLM's own replay buffer, and 64 MiB of hashes.
+// The bounds of the batches that a relay remembers: as many as vLLM's own replay buffer has, and their bytes.
 const (
 	pastBatches = 10_000
-	pastBlocks  = 4 << 20
+	pastBytes   = 64 << 20
 )
 
 // markEvery is how often the number of the next batch is published. Routers mark a rank as stale
@@ -55,8 +54,11 @@ const markEvery = time.Second
 // probeEvery is how soon a silent engine is asked for messages that its socket dropped.
 const probeEvery = 2 * time.Second
 
-func newRelay(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror) *relay {
-	return &relay{cfg: cfg, worker: w, metrics: m, mirror: mirror, now: time.Now}
+func newRelay(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror, events *bus.EventWriter) *relay {
+	return &relay{
+		cfg: cfg, worker: w, metrics: m, mirror: mirror, events: events, now: time.Now,
+		past: past{maxBatches: cfg.PastBatches, maxBytes: pastBytes},
+	}
 }
 
 // run relays until ctx ends.
@@ -115,9 +117,9 @@ func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	}
 
 	r.next = seq + 1
-	m := feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: clone(b)}
-	r.rememberLocked(m)
-	if err := r.cfg.Bus.PublishEvents(&m); err != nil {
+	data := bus.EncodeBatch(&feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: b})
+	r.past.add(seq, data)
+	if err := r.events.Add(data); err != nil {
 		r.metrics.unsent.Inc()
 		r.cfg.Log.Debug("events not published", "worker", r.worker.Name, "seq", seq, "err", err)
 		return 0, false
@@ -141,8 +143,7 @@ func (r *relay) CaughtUp(next uint64) { r.stream().CaughtUp(next) }
 // startAgainLocked drops the remembered batches of an engine that counts from 0 again.
 func (r *relay) startAgainLocked() {
 	r.next = 0
-	r.past = nil
-	r.blocks = 0
+	r.past.clear()
 }
 
 // publishMark publishes the number of the next batch, unless the engine's socket is not connected:
@@ -155,24 +156,8 @@ func (r *relay) publishMark() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
-	if err := r.cfg.Bus.PublishEvents(&m); err != nil {
+	if err := r.events.Add(bus.EncodeBatch(&m)); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
-	}
-}
-
-// rememberLocked appends a batch and drops the oldest ones beyond the bounds.
-func (r *relay) rememberLocked(m feed.Message) {
-	r.past = append(r.past, m)
-	r.blocks += m.Size()
-
-	drop := 0
-	for len(r.past)-drop > r.cfg.PastBatches || r.blocks > pastBlocks {
-		r.blocks -= r.past[drop].Size()
-		drop++
-	}
-	if drop > 0 {
-		clear(r.past[:drop]) // so that their batches can be freed
-		r.past = r.past[drop:]
 	}
 }
 
@@ -191,15 +176,15 @@ func (r *relay) serve(ctx context.Context) {
 	}
 }
 
-// replay sends the remembered batches of a rank from a number on, and returns the rank's position.
-func (r *relay) replay(rank int, from uint64, send func(*feed.Message)) feed.Position {
-	past, next := r.since(from)
-	for _, m := range past {
-		if m.Rank == rank {
-			send(&m)
-		}
+// replay returns the remembered batches from a number on, and the rank's position. A launched engine has one rank.
+func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end feed.Position) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if rank == 0 {
+		batches = r.past.from(from, room)
 	}
-	return feed.Position{Epoch: r.worker.Epoch, Next: next, Connected: r.up.Load()}
+	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load()}
 }
 
 func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {
@@ -211,25 +196,5 @@ func (r *relay) replayable(next uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return next == r.next || len(r.past) > 0 && r.past[0].Seq <= next && next < r.next
-}
-
-// since returns the remembered batches from number from on, and the number of the next batch.
-func (r *relay) since(from uint64) (past []feed.Message, next uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	i, _ := slices.BinarySearchFunc(r.past, from, func(m feed.Message, seq uint64) int { return cmp.Compare(m.Seq, seq) })
-	return slices.Clone(r.past[i:]), r.next
-}
-
-// clone copies a batch out of the decoder's buffers.
-func clone(b *kvevent.Batch) *kvevent.Batch {
-	c := &kvevent.Batch{Rank: b.Rank, Seconds: b.Seconds, Unknown: b.Unknown, Events: slices.Clone(b.Events)}
-	for i := range c.Events {
-		e := &c.Events[i]
-		e.Hashes = slices.Clone(e.Hashes)
-		e.Blocks = slices.Clone(e.Blocks)
-	}
-	return c
+	return next == r.next || r.past.has(next)
 }

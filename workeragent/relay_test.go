@@ -36,7 +36,7 @@ type published struct {
 }
 
 // probe is the worker of a message that shows whether the subscription works.
-const probe = "probe"
+const probe = "probes.probe"
 
 func (h *published) add(e *feed.Message) {
 	h.mu.Lock()
@@ -79,9 +79,11 @@ func listen(t *testing.T, b *bus.Bus) *published {
 			h.load = &l
 		})
 	})
+	probes := b.EventWriter("probes")
+	all.Go(func() { probes.Run(ctx) })
 	t.Cleanup(func() { cancel(); all.Wait() })
 	testkit.Eventually(t, "the subscription works", func() bool {
-		if err := b.PublishEvents(&feed.Message{Worker: probe, Batch: stored(0)}); err != nil {
+		if err := probes.Add(bus.EncodeBatch(&feed.Message{Worker: probe, Batch: stored(0)})); err != nil {
 			t.Fatal(err)
 		}
 		h.mu.Lock()
@@ -97,7 +99,12 @@ func testRelay(t *testing.T) *relay {
 	if _, err := k.fleet.Put(w); err != nil {
 		t.Fatal(err)
 	}
-	r := newRelay(w, cfg, newMetrics(prometheus.NewRegistry(), k), k)
+	events := cfg.Bus.EventWriter("")
+	ctx, cancel := context.WithCancel(context.Background())
+	var writer sync.WaitGroup
+	writer.Go(func() { events.Run(ctx) })
+	t.Cleanup(func() { cancel(); writer.Wait() })
+	r := newRelay(w, cfg, newMetrics(prometheus.NewRegistry(), k), k, events)
 	r.now = func() time.Time { return time.Unix(1000, 0) }
 	return r
 }
@@ -154,9 +161,8 @@ func TestRelayKeepsOrder(t *testing.T) {
 	if got := h.all(); !slices.Equal(got, want) {
 		t.Errorf("published\n%s", strings.Join(got, "\n"))
 	}
-	past, next := r.since(0)
-	if len(past) != len(want) || next != 10 {
-		t.Errorf("%d batches remembered, next %d", len(past), next)
+	if n := len(r.past.batches); n != len(want) || r.next != 10 {
+		t.Errorf("%d batches remembered, next %d", n, r.next)
 	}
 }
 
@@ -198,17 +204,16 @@ func TestRelayOfRestartedEngine(t *testing.T) {
 	b = stored(7)
 	b.Seconds = 200
 	r.Batch(0, b)
-	past, next := r.since(0)
-	if len(past) != 1 || next != 1 || past[0].Batch.Events[0].Hashes[0] != 7 {
-		t.Errorf("remembers %d batches, next %d", len(past), next)
+	if n := len(r.past.batches); n != 1 || r.next != 1 {
+		t.Errorf("remembers %d batches, next %d", n, r.next)
 	}
 	if s := r.snapshot(0, 0); s == nil || s.Next != 1 || r.mirror.index.Stats().Pairs != 1 {
 		t.Errorf("snapshot %+v, %d blocks", s, r.mirror.index.Stats().Pairs)
 	}
 
 	r.Restarted()
-	if past, next := r.since(0); len(past) != 0 || next != 0 || r.mirror.index.Stats().Pairs != 0 {
-		t.Errorf("%d batches remembered, next %d, %d blocks", len(past), next, r.mirror.index.Stats().Pairs)
+	if len(r.past.batches) != 0 || r.next != 0 || r.mirror.index.Stats().Pairs != 0 {
+		t.Errorf("%d batches remembered, next %d, %d blocks", len(r.past.batches), r.next, r.mirror.index.Stats().Pairs)
 	}
 	r.CaughtUp(0)
 	if n := r.mirror.feed.Stats().Ranks[feed.Exact]; n != 1 {
@@ -254,9 +259,9 @@ func TestSnapshotsAreShared(t *testing.T) {
 	if second == first || second.Next != 2 || r.snapshot(0, first.ID) != first {
 		t.Errorf("after a while it is %+v", second)
 	}
-	r.past = r.past[2:]
+	r.past.batches = r.past.batches[2:]
 	apply(r, 2)
-	r.past = nil
+	r.past.clear()
 	if third := r.snapshot(0, 0); third == second || third.Next != 3 {
 		t.Errorf("without a replay it is %+v", third)
 	}
@@ -284,54 +289,6 @@ func TestSnapshotsAreShared(t *testing.T) {
 	r.mirror.forget("a")
 	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0, 0) != nil {
 		t.Errorf("%d bytes are stored of a worker that is gone", n)
-	}
-}
-
-// TestRelayCopiesBatches: the source reuses its buffers, and the remembered batches stay unchanged.
-func TestRelayCopiesBatches(t *testing.T) {
-	r := testRelay(t)
-	b := stored(1, 2)
-	r.Batch(0, b)
-	b.Events[0].Hashes[0], b.Events[0].Kind = 99, kvevent.Removed
-	if got := r.past[0].Batch.Events[0]; got.Hashes[0] != 1 || got.Kind != kvevent.Stored {
-		t.Errorf("remembered %+v", got)
-	}
-}
-
-// TestRelayMemoryIsBounded: the remembered batches are bounded in number and in hashes. The oldest are
-// dropped first.
-func TestRelayMemoryIsBounded(t *testing.T) {
-	r := testRelay(t)
-	for seq := range uint64(pastBatches + 5) {
-		r.rememberLocked(feed.Message{Seq: seq, Batch: stored(seq)})
-		r.next = seq + 1
-	}
-	past, next := r.since(0)
-	if len(past) != pastBatches || past[0].Seq != 5 || next != pastBatches+5 {
-		t.Errorf("%d batches from %d, next %d", len(past), past[0].Seq, next)
-	}
-	if past, _ := r.since(pastBatches); len(past) != 5 || past[0].Seq != pastBatches {
-		t.Errorf("want the last five, got %d", len(past))
-	}
-	if past, _ := r.since(1 << 60); len(past) != 0 {
-		t.Errorf("%d batches of the future", len(past))
-	}
-	big := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, pastBlocks/4)}}}
-	for seq := range uint64(10) {
-		r.rememberLocked(feed.Message{Seq: pastBatches + 5 + seq, Batch: big})
-	}
-	past, _ = r.since(0)
-	sum := 0
-	for _, e := range past {
-		sum += e.Size()
-	}
-	if len(past) != 3 || sum != r.blocks || sum > pastBlocks || past[2].Seq != pastBatches+14 {
-		t.Errorf("%d large batches with %d hashes, of which %d are counted", len(past), sum, r.blocks)
-	}
-	huge := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, pastBlocks+1)}}}
-	r.rememberLocked(feed.Message{Seq: 1 << 20, Batch: huge})
-	if past, _ := r.since(0); len(past) != 0 || r.blocks != 0 {
-		t.Errorf("one that exceeds the bound alone: %d batches, %d hashes", len(past), r.blocks)
 	}
 }
 

@@ -117,7 +117,7 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 	if w.KVEvents == "" {
 		return
 	}
-	relay := newRelay(w, cfg, s.agent.metrics, s.agent.mirror)
+	relay := newRelay(w, cfg, s.agent.metrics, s.agent.mirror, s.agent.events)
 	all.Go(func() { relay.serve(ctx) })
 	all.Go(func() {
 		// A ready engine has opened its sockets. Events that it published before are replayed.

@@ -301,19 +301,11 @@ func (x *Load) GetGapNanoseconds() int64 {
 	return 0
 }
 
-// Events is one batch of KV cache events of one rank, or a mark: then it has no batch, and seq is the
-// number that the rank's next batch will have.
+// Events is what an agent publishes at a time: batches and marks of the ranks of its node. Those of one rank
+// are in order.
 type Events struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"` // counts the rank's batches from 0 in each epoch
-	Mark          bool                   `protobuf:"varint,5,opt,name=mark,proto3" json:"mark,omitempty"`
-	Seconds       float64                `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"` // the engine's clock, since 1970
-	Unknown       uint32                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`  // events that the sender could not read
-	Events        []*Event               `protobuf:"bytes,8,rep,name=events,proto3" json:"events,omitempty"`
-	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent; in a mark
+	Batches       []*Batch               `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -348,63 +340,117 @@ func (*Events) Descriptor() ([]byte, []int) {
 	return file_bus_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Events) GetWorker() string {
+func (x *Events) GetBatches() []*Batch {
+	if x != nil {
+		return x.Batches
+	}
+	return nil
+}
+
+// Batch is one batch of KV cache events of one rank, or a mark: then it has no events, and seq is the
+// number that the rank's next batch will have.
+type Batch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"` // its name without its node, which is in the subject
+	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"` // counts the rank's batches from 0 in each epoch
+	Mark          bool                   `protobuf:"varint,5,opt,name=mark,proto3" json:"mark,omitempty"`
+	Seconds       float64                `protobuf:"fixed64,6,opt,name=seconds,proto3" json:"seconds,omitempty"` // the engine's clock, since 1970
+	Unknown       uint32                 `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"`  // events that the sender could not read
+	Events        []*Event               `protobuf:"bytes,8,rep,name=events,proto3" json:"events,omitempty"`
+	State         uint32                 `protobuf:"varint,9,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent; in a mark
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Batch) Reset() {
+	*x = Batch{}
+	mi := &file_bus_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Batch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Batch) ProtoMessage() {}
+
+func (x *Batch) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Batch.ProtoReflect.Descriptor instead.
+func (*Batch) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Batch) GetWorker() string {
 	if x != nil {
 		return x.Worker
 	}
 	return ""
 }
 
-func (x *Events) GetRank() uint32 {
+func (x *Batch) GetRank() uint32 {
 	if x != nil {
 		return x.Rank
 	}
 	return 0
 }
 
-func (x *Events) GetEpoch() uint64 {
+func (x *Batch) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
 	}
 	return 0
 }
 
-func (x *Events) GetSeq() uint64 {
+func (x *Batch) GetSeq() uint64 {
 	if x != nil {
 		return x.Seq
 	}
 	return 0
 }
 
-func (x *Events) GetMark() bool {
+func (x *Batch) GetMark() bool {
 	if x != nil {
 		return x.Mark
 	}
 	return false
 }
 
-func (x *Events) GetSeconds() float64 {
+func (x *Batch) GetSeconds() float64 {
 	if x != nil {
 		return x.Seconds
 	}
 	return 0
 }
 
-func (x *Events) GetUnknown() uint32 {
+func (x *Batch) GetUnknown() uint32 {
 	if x != nil {
 		return x.Unknown
 	}
 	return 0
 }
 
-func (x *Events) GetEvents() []*Event {
+func (x *Batch) GetEvents() []*Event {
 	if x != nil {
 		return x.Events
 	}
 	return nil
 }
 
-func (x *Events) GetState() uint32 {
+func (x *Batch) GetState() uint32 {
 	if x != nil {
 		return x.State
 	}
@@ -429,7 +475,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_bus_proto_msgTypes[3]
+	mi := &file_bus_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +487,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[3]
+	mi := &file_bus_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +500,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{3}
+	return file_bus_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Event) GetKind() uint32 {
@@ -531,7 +577,7 @@ type ReplayRequest struct {
 
 func (x *ReplayRequest) Reset() {
 	*x = ReplayRequest{}
-	mi := &file_bus_proto_msgTypes[4]
+	mi := &file_bus_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +589,7 @@ func (x *ReplayRequest) String() string {
 func (*ReplayRequest) ProtoMessage() {}
 
 func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[4]
+	mi := &file_bus_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +602,7 @@ func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRequest.ProtoReflect.Descriptor instead.
 func (*ReplayRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{4}
+	return file_bus_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReplayRequest) GetRank() uint32 {
@@ -573,21 +619,19 @@ func (x *ReplayRequest) GetFrom() uint64 {
 	return 0
 }
 
-// ReplayReply is one message of the answer: batches in order, then the position.
+// ReplayReply is the batches that follow the number, as many as fit, and the rank's position at its agent. If
+// the last batch is not the one before the position, the router asks again.
 type ReplayReply struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Content:
-	//
-	//	*ReplayReply_Events
-	//	*ReplayReply_End
-	Content       isReplayReply_Content `protobuf_oneof:"content"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Batches       []*Batch               `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
+	Position      *Position              `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplayReply) Reset() {
 	*x = ReplayReply{}
-	mi := &file_bus_proto_msgTypes[5]
+	mi := &file_bus_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +643,7 @@ func (x *ReplayReply) String() string {
 func (*ReplayReply) ProtoMessage() {}
 
 func (x *ReplayReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[5]
+	mi := &file_bus_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,49 +656,22 @@ func (x *ReplayReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayReply.ProtoReflect.Descriptor instead.
 func (*ReplayReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{5}
+	return file_bus_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ReplayReply) GetContent() isReplayReply_Content {
+func (x *ReplayReply) GetBatches() []*Batch {
 	if x != nil {
-		return x.Content
+		return x.Batches
 	}
 	return nil
 }
 
-func (x *ReplayReply) GetEvents() *Events {
+func (x *ReplayReply) GetPosition() *Position {
 	if x != nil {
-		if x, ok := x.Content.(*ReplayReply_Events); ok {
-			return x.Events
-		}
+		return x.Position
 	}
 	return nil
 }
-
-func (x *ReplayReply) GetEnd() *Position {
-	if x != nil {
-		if x, ok := x.Content.(*ReplayReply_End); ok {
-			return x.End
-		}
-	}
-	return nil
-}
-
-type isReplayReply_Content interface {
-	isReplayReply_Content()
-}
-
-type ReplayReply_Events struct {
-	Events *Events `protobuf:"bytes,1,opt,name=events,proto3,oneof"`
-}
-
-type ReplayReply_End struct {
-	End *Position `protobuf:"bytes,2,opt,name=end,proto3,oneof"`
-}
-
-func (*ReplayReply_Events) isReplayReply_Content() {}
-
-func (*ReplayReply_End) isReplayReply_Content() {}
 
 // Position is where a rank's events stand at its agent.
 type Position struct {
@@ -669,7 +686,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +698,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +711,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{6}
+	return file_bus_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -737,7 +754,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +766,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +779,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{7}
+	return file_bus_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotRequest) GetRank() uint32 {
@@ -798,7 +815,7 @@ type SnapshotReply struct {
 
 func (x *SnapshotReply) Reset() {
 	*x = SnapshotReply{}
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +827,7 @@ func (x *SnapshotReply) String() string {
 func (*SnapshotReply) ProtoMessage() {}
 
 func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +840,7 @@ func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReply.ProtoReflect.Descriptor instead.
 func (*SnapshotReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{8}
+	return file_bus_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotReply) GetSnapshot() *Snapshot {
@@ -856,7 +873,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +885,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +898,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{9}
+	return file_bus_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Snapshot) GetId() uint64 {
@@ -947,7 +964,7 @@ type Bookings struct {
 
 func (x *Bookings) Reset() {
 	*x = Bookings{}
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +976,7 @@ func (x *Bookings) String() string {
 func (*Bookings) ProtoMessage() {}
 
 func (x *Bookings) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +989,7 @@ func (x *Bookings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookings.ProtoReflect.Descriptor instead.
 func (*Bookings) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{10}
+	return file_bus_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Bookings) GetReplica() string {
@@ -1026,7 +1043,7 @@ type RankAmount struct {
 
 func (x *RankAmount) Reset() {
 	*x = RankAmount{}
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1055,7 @@ func (x *RankAmount) String() string {
 func (*RankAmount) ProtoMessage() {}
 
 func (x *RankAmount) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1068,7 @@ func (x *RankAmount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankAmount.ProtoReflect.Descriptor instead.
 func (*RankAmount) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{11}
+	return file_bus_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RankAmount) GetWorker() string {
@@ -1114,7 +1131,7 @@ type Ends struct {
 
 func (x *Ends) Reset() {
 	*x = Ends{}
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1143,7 @@ func (x *Ends) String() string {
 func (*Ends) ProtoMessage() {}
 
 func (x *Ends) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1156,7 @@ func (x *Ends) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ends.ProtoReflect.Descriptor instead.
 func (*Ends) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{12}
+	return file_bus_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Ends) GetEnds() []*RequestEnd {
@@ -1170,7 +1187,7 @@ type RequestEnd struct {
 
 func (x *RequestEnd) Reset() {
 	*x = RequestEnd{}
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1199,7 @@ func (x *RequestEnd) String() string {
 func (*RequestEnd) ProtoMessage() {}
 
 func (x *RequestEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1212,7 @@ func (x *RequestEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEnd.ProtoReflect.Descriptor instead.
 func (*RequestEnd) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{13}
+	return file_bus_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RequestEnd) GetBooking() string {
@@ -1294,7 +1311,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_bus_proto_msgTypes[14]
+	mi := &file_bus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1323,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[14]
+	mi := &file_bus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1336,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{14}
+	return file_bus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Gone) GetReplica() string {
@@ -1353,7 +1370,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_bus_proto_msgTypes[15]
+	mi := &file_bus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1382,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[15]
+	mi := &file_bus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1395,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{15}
+	return file_bus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Plan) GetPools() []*Pool {
@@ -1402,7 +1419,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1431,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1444,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{16}
+	return file_bus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Pool) GetModel() string {
@@ -1500,8 +1517,10 @@ const file_bus_proto_rawDesc = "" +
 	"prefixHits\x12\x12\n" +
 	"\x04gaps\x18\t \x01(\x04R\x04gaps\x12'\n" +
 	"\x0fgap_nanoseconds\x18\n" +
-	" \x01(\x03R\x0egapNanoseconds\"\xe8\x01\n" +
-	"\x06Events\x12\x16\n" +
+	" \x01(\x03R\x0egapNanoseconds\"8\n" +
+	"\x06Events\x12.\n" +
+	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\xe7\x01\n" +
+	"\x05Batch\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
@@ -1525,11 +1544,10 @@ const file_bus_proto_rawDesc = "" +
 	"\x06blocks\x18\t \x03(\x06R\x06blocks\"7\n" +
 	"\rReplayRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\x04R\x04from\"v\n" +
-	"\vReplayReply\x12/\n" +
-	"\x06events\x18\x01 \x01(\v2\x15.stator.bus.v1.EventsH\x00R\x06events\x12+\n" +
-	"\x03end\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionH\x00R\x03endB\t\n" +
-	"\acontent\"h\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\"r\n" +
+	"\vReplayReply\x12.\n" +
+	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\x123\n" +
+	"\bposition\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionR\bposition\"h\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x1c\n" +
@@ -1608,39 +1626,41 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
 	(*Events)(nil),          // 2: stator.bus.v1.Events
-	(*Event)(nil),           // 3: stator.bus.v1.Event
-	(*ReplayRequest)(nil),   // 4: stator.bus.v1.ReplayRequest
-	(*ReplayReply)(nil),     // 5: stator.bus.v1.ReplayReply
-	(*Position)(nil),        // 6: stator.bus.v1.Position
-	(*SnapshotRequest)(nil), // 7: stator.bus.v1.SnapshotRequest
-	(*SnapshotReply)(nil),   // 8: stator.bus.v1.SnapshotReply
-	(*Snapshot)(nil),        // 9: stator.bus.v1.Snapshot
-	(*Bookings)(nil),        // 10: stator.bus.v1.Bookings
-	(*RankAmount)(nil),      // 11: stator.bus.v1.RankAmount
-	(*Ends)(nil),            // 12: stator.bus.v1.Ends
-	(*RequestEnd)(nil),      // 13: stator.bus.v1.RequestEnd
-	(*Gone)(nil),            // 14: stator.bus.v1.Gone
-	(*Plan)(nil),            // 15: stator.bus.v1.Plan
-	(*Pool)(nil),            // 16: stator.bus.v1.Pool
+	(*Batch)(nil),           // 3: stator.bus.v1.Batch
+	(*Event)(nil),           // 4: stator.bus.v1.Event
+	(*ReplayRequest)(nil),   // 5: stator.bus.v1.ReplayRequest
+	(*ReplayReply)(nil),     // 6: stator.bus.v1.ReplayReply
+	(*Position)(nil),        // 7: stator.bus.v1.Position
+	(*SnapshotRequest)(nil), // 8: stator.bus.v1.SnapshotRequest
+	(*SnapshotReply)(nil),   // 9: stator.bus.v1.SnapshotReply
+	(*Snapshot)(nil),        // 10: stator.bus.v1.Snapshot
+	(*Bookings)(nil),        // 11: stator.bus.v1.Bookings
+	(*RankAmount)(nil),      // 12: stator.bus.v1.RankAmount
+	(*Ends)(nil),            // 13: stator.bus.v1.Ends
+	(*RequestEnd)(nil),      // 14: stator.bus.v1.RequestEnd
+	(*Gone)(nil),            // 15: stator.bus.v1.Gone
+	(*Plan)(nil),            // 16: stator.bus.v1.Plan
+	(*Pool)(nil),            // 17: stator.bus.v1.Pool
 }
 var file_bus_proto_depIdxs = []int32{
-	3,  // 0: stator.bus.v1.Events.events:type_name -> stator.bus.v1.Event
-	2,  // 1: stator.bus.v1.ReplayReply.events:type_name -> stator.bus.v1.Events
-	6,  // 2: stator.bus.v1.ReplayReply.end:type_name -> stator.bus.v1.Position
-	9,  // 3: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
-	11, // 4: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	13, // 5: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
-	16, // 6: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	3,  // 0: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
+	4,  // 1: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
+	3,  // 2: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	7,  // 3: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
+	10, // 4: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
+	12, // 5: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
+	14, // 6: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
+	17, // 7: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1648,17 +1668,13 @@ func file_bus_proto_init() {
 	if File_bus_proto != nil {
 		return
 	}
-	file_bus_proto_msgTypes[5].OneofWrappers = []any{
-		(*ReplayReply_Events)(nil),
-		(*ReplayReply_End)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -10,7 +10,7 @@ func (m *Worker) HasUnknown() bool { return len(m.unknownFields) > 0 }
 func (m *Load) HasUnknown() bool { return len(m.unknownFields) > 0 }
 
 // HasUnknown reports whether the batch or one of its events has unknown fields.
-func (m *Events) HasUnknown() bool {
+func (m *Batch) HasUnknown() bool {
 	for _, e := range m.Events {
 		if len(e.unknownFields) > 0 {
 			return true
@@ -22,20 +22,8 @@ func (m *Events) HasUnknown() bool {
 // HasUnknown reports whether the request has unknown fields.
 func (m *ReplayRequest) HasUnknown() bool { return len(m.unknownFields) > 0 }
 
-// HasUnknown reports whether the reply or its content has unknown fields.
-func (m *ReplayReply) HasUnknown() bool {
-	switch content := m.Content.(type) {
-	case *ReplayReply_Events:
-		if content.Events.HasUnknown() {
-			return true
-		}
-	case *ReplayReply_End:
-		if len(content.End.unknownFields) > 0 {
-			return true
-		}
-	}
-	return len(m.unknownFields) > 0
-}
+// HasUnknown reports whether the position has unknown fields.
+func (m *Position) HasUnknown() bool { return len(m.unknownFields) > 0 }
 
 // HasUnknown reports whether the request has unknown fields.
 func (m *SnapshotRequest) HasUnknown() bool { return len(m.unknownFields) > 0 }

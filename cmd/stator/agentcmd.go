@@ -36,7 +36,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return noLaunches(p.cfg, *node)
 	}
 
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Bus: p.bus, Log: p.log, Metrics: p.reg,
+	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
 		return err

@@ -15,8 +15,9 @@ import (
 
 // Transport connects a router to the agents of its workers. *bus.Bus implements it.
 type Transport interface {
-	// SubscribeEvents calls apply for every message of every rank until ctx ends. Messages may be
-	// lost. A message is valid during its call; the hashes of its events may be kept.
+	// SubscribeEvents calls apply for every message of every rank until ctx ends: for those of one rank one
+	// after the other, and for those of different ranks also at the same time. Messages may be lost. A
+	// message is valid during its call.
 	SubscribeEvents(ctx context.Context, apply func(*feed.Message)) error
 
 	// Replay calls apply for each batch of a rank that its agent remembers, from number from on,
@@ -61,8 +62,8 @@ type Syncer struct {
 	ranks map[rankKey]*rank // guarded by mu
 	// pruned is the fleet's version at which ranks was last pruned.
 	pruned uint64 // guarded by mu
-	// queuedHashes is the size of all queued batches.
-	queuedHashes int // guarded by mu
+	// queuedBytes is the memory of all queued batches.
+	queuedBytes int // guarded by mu
 }
 
 // rankKey names a rank, in whatever epoch.
@@ -96,8 +97,8 @@ const (
 	maxDumpBytes = 512 << 20
 	// maxQueuedBatches bounds the batches of one rank that wait for its recovery.
 	maxQueuedBatches = 4096
-	// maxQueuedHashes bounds the waiting batches of all ranks together, to some 64 MiB.
-	maxQueuedHashes = 4 << 20
+	// maxQueuedBytes bounds the memory of the waiting batches of all ranks together.
+	maxQueuedBytes = 64 << 20
 	// minPause is the pause after a recovery that did not help. It doubles up to maxPause.
 	minPause = 200 * time.Millisecond
 	maxPause = 30 * time.Second

@@ -69,12 +69,12 @@ func TestQueuedBatchesAreBounded(t *testing.T) {
 		t.Errorf("%d batches are queued", n)
 	}
 
-	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, maxQueuedHashes/2)}}}
+	large := &kvevent.Batch{Events: []kvevent.Event{{Hashes: make([]kvevent.EngineHash, maxQueuedBytes/16)}}}
 	for seq := range uint64(3) {
 		s.queueLocked(second, &feed.Message{Worker: "b", Seq: seq, Batch: large})
 	}
-	if len(second.queued) != 1 || s.queuedHashes > maxQueuedHashes {
-		t.Errorf("%d large batches are queued, %d hashes", len(second.queued), s.queuedHashes)
+	if len(second.queued) != 1 || s.queuedBytes > maxQueuedBytes {
+		t.Errorf("%d large batches are queued, %d bytes", len(second.queued), s.queuedBytes)
 	}
 	if n := testutil.ToFloat64(s.metrics.dropped); n != 5 {
 		t.Errorf("%g batches were dropped", n)

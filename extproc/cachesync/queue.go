@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/kv/feed"
-	"github.com/stator-project/stator/internal/kv/kvevent"
 )
 
 // queueLocked copies a live batch into its rank's queue. Beyond the bounds the batch is dropped: the
@@ -13,16 +12,15 @@ func (s *Syncer) queueLocked(r *rank, m *feed.Message) {
 	if m.Mark {
 		return
 	}
-	size := m.Size()
-	if len(r.queued) >= maxQueuedBatches || s.queuedHashes+size > maxQueuedHashes {
+	size := m.Batch.CloneBytes()
+	if len(r.queued) >= maxQueuedBatches || s.queuedBytes+size > maxQueuedBytes {
 		s.metrics.dropped.Inc()
 		return
 	}
 
-	s.queuedHashes += size
+	s.queuedBytes += size
 	queued := *m
-	queued.Batch = &kvevent.Batch{Rank: m.Batch.Rank, Seconds: m.Batch.Seconds, Unknown: m.Batch.Unknown}
-	queued.Batch.Events = append(queued.Batch.Events, m.Batch.Events...) // see Transport: hashes may be kept
+	queued.Batch = m.Batch.Clone()
 	r.queued = append(r.queued, queued)
 }
 
@@ -39,7 +37,7 @@ func (s *Syncer) release(r *rank) {
 			return
 		}
 		for i := range queued {
-			s.queuedHashes -= queued[i].Size()
+			s.queuedBytes -= queued[i].Batch.CloneBytes()
 		}
 		s.mu.Unlock()
 

@@ -45,7 +45,7 @@ type Worker struct {
 func (w *Worker) Validate() error {
 	var errs []error
 	if !ValidWorkerName(w.Name) {
-		errs = append(errs, fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part of [a-z0-9-]+ and at most %d characters",
+		errs = append(errs, fmt.Errorf("worker name %q must be \"local\" or \"node.local\", each part [a-z0-9-]+ and at most %d characters",
 			w.Name, maxName))
 	}
 	if w.Model == "" {

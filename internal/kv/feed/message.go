@@ -26,16 +26,6 @@ type Message struct {
 	Batch *kvevent.Batch
 }
 
-// Size returns how many hashes the message contains, at least 1. It measures the memory of a message:
-// the minimum keeps a bound on sizes a bound on messages too.
-func (m *Message) Size() int {
-	n := 1
-	for i := range m.Batch.Events {
-		n += len(m.Batch.Events[i].Hashes) + len(m.Batch.Events[i].Blocks)
-	}
-	return n
-}
-
 // Position is the end of one rank's events in its agent.
 type Position struct {
 	// Epoch identifies the engine process.

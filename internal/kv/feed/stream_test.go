@@ -50,14 +50,3 @@ func TestStreamFollowsItsSource(t *testing.T) {
 		t.Errorf("gap %v, replay from %d; want a replay from 1", gap, resume)
 	}
 }
-
-// TestMessageSize: an empty batch counts as one hash.
-func TestMessageSize(t *testing.T) {
-	event := kvevent.Event{Hashes: make([]kvevent.EngineHash, 3), Blocks: make([]blockhash.Block, 3)}
-	empty := feed.Message{Batch: &kvevent.Batch{}}
-	stored := feed.Message{Batch: &kvevent.Batch{Events: []kvevent.Event{event}}}
-
-	if empty.Size() != 1 || stored.Size() != 7 {
-		t.Errorf("sizes %d and %d, want 1 and 7", empty.Size(), stored.Size())
-	}
-}
