@@ -47,14 +47,14 @@ type members struct {
 	m  map[string]fleet.Worker
 }
 
-func (m *members) apply(name string, w *fleet.Worker) {
+func (m *members) apply(l bus.Lease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if w == nil {
-		delete(m.m, name)
+	if l.Worker == nil {
+		delete(m.m, l.Name)
 		return
 	}
-	m.m[name] = *w
+	m.m[l.Name] = *l.Worker
 }
 
 func (m *members) String() string {

@@ -90,16 +90,25 @@ func (b *Bus) removeLease(name string) error {
 	return nil
 }
 
-// WatchWorkers calls apply for every worker of the fleet now and at every change, until ctx ends. A nil
-// worker has left the fleet. synced, if it is not nil, is called whenever all workers of the moment
+// Lease is a worker's lease, after a change of it.
+type Lease struct {
+	Name string
+	// Worker is the worker as its lease describes it; nil when it has none any more.
+	Worker *fleet.Worker
+	// Expired means that the agent has neither renewed nor removed the lease. The engine may still serve.
+	Expired bool
+}
+
+// WatchWorkers calls apply for the lease of every worker now and at every change, until ctx ends. synced, if it is not nil, is called whenever all workers of the moment
 // have been applied.
 //
 //	event                        effect
 //	lease written                apply with the worker
-//	lease removed or expired     apply with nil
+//	lease removed                apply without a worker
+//	lease expired                apply without a worker, Expired
 //	bus lost                     nothing: the last known fleet stays in force
-//	bus back                     leases that are not written again within one lifetime: apply with nil
-func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet.Worker), synced func()) error {
+//	bus back                     leases that are not written again within one lifetime: as expired
+func (b *Bus) WatchWorkers(ctx context.Context, apply func(Lease), synced func()) error {
 	if synced == nil {
 		synced = func() {}
 	}
@@ -110,7 +119,7 @@ func (b *Bus) WatchWorkers(ctx context.Context, apply func(name string, w *fleet
 // membership is the fleet as a watch of the leases shows it. It is a watcher.
 type membership struct {
 	bus    *Bus
-	apply  func(name string, w *fleet.Worker)
+	apply  func(Lease)
 	synced func()
 
 	// Invariant: missing is a subset of known.
@@ -130,7 +139,7 @@ func (m *membership) started() {
 func (m *membership) settled() {
 	for name := range m.missing {
 		delete(m.known, name)
-		m.apply(name, nil)
+		m.apply(Lease{Name: name, Expired: true})
 	}
 	clear(m.missing)
 }
@@ -147,7 +156,8 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 
 	if entry.Operation() != jetstream.KeyValuePut {
 		delete(m.known, name)
-		m.apply(name, nil)
+		// The server purges what has expired. Agents delete.
+		m.apply(Lease{Name: name, Expired: entry.Operation() == jetstream.KeyValuePurge})
 		return
 	}
 
@@ -166,5 +176,5 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 	m.bus.reader.observe(kindWorker, name, &received)
 
 	m.known[name] = true
-	m.apply(name, &w)
+	m.apply(Lease{Name: name, Worker: &w})
 }

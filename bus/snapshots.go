@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,7 @@ func (b *Bus) pullSnapshot(
 
 // requestSnapshot returns the description of a snapshot with its first page.
 func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*busv1.SnapshotReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
 	defer cancel()
 
 	m, err := b.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
@@ -126,6 +127,8 @@ func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*b
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, feed.ErrNoSnapshot
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, cmp.Or(context.Cause(ctx), err)
 	case err != nil:
 		return nil, err
 	}

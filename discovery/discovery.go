@@ -1,7 +1,7 @@
 // Package discovery puts the workers of a cluster into a fleet: those of the configuration file, and
 // those that have a lease on the bus.
 //
-// It does not probe workers and does not read their load.
+// It does not read the load of workers, and asks engines for their health only while their agents are silent.
 //
 // # A worker on the bus
 //
@@ -9,7 +9,8 @@
 //	lease written, state other than ready    added or updated, with that state
 //	lease written, ready, at the start       added as ready
 //	lease written, ready, later              added as starting; ready after Config.Settle
-//	lease removed or expired                 removed
+//	lease removed                            removed
+//	lease expired                            stays while its engine answers: see silence.go
 //
 // # Concurrency
 //
@@ -74,8 +75,14 @@ func Names(workers []fleet.Worker) map[string]bool {
 
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
 func Bus(ctx context.Context, cfg Config) error {
-	w := &watcher{Config: cfg, due: map[string]*settling{}}
+	w := &watcher{Config: cfg, due: map[string]*settling{}, unleased: map[string]*unleased{}}
 	defer w.stop()
+
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	asking.Go(func() { w.askUnleased(ctx) })
 	return cfg.Bus.WatchWorkers(ctx, w.apply, w.sync)
 }
 
@@ -84,10 +91,11 @@ func Bus(ctx context.Context, cfg Config) error {
 type watcher struct {
 	Config
 
-	mu      sync.Mutex
-	due     map[string]*settling // guarded by mu; workers that wait for Settle, by name
-	synced  bool                 // guarded by mu; the workers of the start were applied
-	stopped bool                 // guarded by mu; timers change nothing any more
+	mu       sync.Mutex
+	due      map[string]*settling // guarded by mu; workers that wait for Settle, by name
+	unleased map[string]*unleased // guarded by mu; workers of the fleet whose lease has expired, by name
+	synced   bool                 // guarded by mu; the workers of the start were applied
+	stopped  bool                 // guarded by mu; timers change nothing any more
 }
 
 // settling is a worker that becomes ready in the fleet when its timer fires.
@@ -96,8 +104,9 @@ type settling struct {
 	timer  *time.Timer
 }
 
-// apply applies one change of a lease; a nil worker has none any more.
-func (w *watcher) apply(name string, worker *fleet.Worker) {
+// apply applies one change of a lease.
+func (w *watcher) apply(l bus.Lease) {
+	name, worker := l.Name, l.Worker
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.Keep[name] || w.stopped {
@@ -112,11 +121,17 @@ func (w *watcher) apply(name string, worker *fleet.Worker) {
 		delete(w.due, name)
 	}
 
-	if worker == nil {
-		if w.Fleet.Remove(name) {
-			w.Log.Info("worker gone", "worker", name)
-		}
+	switch {
+	case l.Expired:
+		w.expired(name)
 		return
+	case worker == nil:
+		w.remove(name, "its lease was removed")
+		return
+	}
+	if w.unleased[name] != nil {
+		delete(w.unleased, name)
+		w.Log.Info("agent of a worker is back", "worker", name)
 	}
 
 	if w.mustSettle(worker) {

@@ -102,12 +102,16 @@ type held struct {
 }
 
 // hold asserts a lease until release, or the end of the test.
-func (c *cluster) hold(w fleet.Worker) *held {
+func (c *cluster) hold(w fleet.Worker) *held { return c.holdBy(w, func() {}) }
+
+// holdBy is hold; it calls before whenever the lease is about to be written.
+func (c *cluster) holdBy(w fleet.Worker, before func()) *held {
 	h := &held{worker: w, changed: make(chan struct{}, 1)}
 	ctx, stop := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
 		_ = c.bus.HoldWorker(ctx, w.Name, func() fleet.Worker {
+			before()
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.worker

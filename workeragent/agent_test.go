@@ -63,11 +63,12 @@ func run(t *testing.T, cfg Config, launches ...engine.Launch) *fixture {
 	return s
 }
 
-func (s *fixture) see(name string, w *fleet.Worker) {
+func (s *fixture) see(l bus.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w := l.Worker
 	if w == nil {
-		w = &fleet.Worker{Name: name}
+		w = &fleet.Worker{Name: l.Name}
 	}
 	s.seen = append(s.seen, *w)
 }

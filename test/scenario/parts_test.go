@@ -219,13 +219,45 @@ func (p *parts) knowledge(state string, ranks float64) func() error {
 	}
 }
 
-// TestAgentPausesLongerThanItsLeases: its workers leave the fleet and come back without help.
+// TestAgentPausesLongerThanItsLeases: an agent that hangs does not take its healthy engines out. They serve every
+// request without their leases, and their caches are stale until the agent is back.
 func TestAgentPausesLongerThanItsLeases(t *testing.T) {
 	p := startParts(t, 2)
+	eventually(t, "both caches are exact", p.knowledge("exact", 2))
+	l := p.load(2)
 	if err := p.agent.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the leases have expired", func() error {
+	for _, part := range []*command{p.extproc, p.xds} {
+		eventually(t, "the leases have expired", func() error {
+			if n := strings.Count(part.out.String(), "worker without a lease serves"); n != 2 {
+				return fmt.Errorf("%d workers without a lease", n)
+			}
+			return nil
+		})
+	}
+	l.more(t, 100)
+	eventually(t, "the caches are stale", p.knowledge("stale", 2))
+	if n := len(p.fleet()); n != 2 {
+		t.Errorf("%d workers", n)
+	}
+
+	if err := p.agent.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the caches are exact", p.knowledge("exact", 2))
+	l.stop()
+	if n := l.failed.Load(); n != 0 {
+		t.Errorf("%d requests failed, the last with %v", n, l.lastError.Load())
+	}
+}
+
+// TestAgentAndEnginesKilled: engines that refuse connections leave the fleet soon after their leases, and are back
+// with their agent.
+func TestAgentAndEnginesKilled(t *testing.T) {
+	p := startParts(t, 2)
+	p.agent.kill()
+	eventually(t, "the workers have left", func() error {
 		if n := len(p.fleet()); n != 0 {
 			return fmt.Errorf("%d workers", n)
 		}
@@ -235,9 +267,7 @@ func TestAgentPausesLongerThanItsLeases(t *testing.T) {
 	if err != nil || r.status != 503 || r.error.Message == "" || r.header.Get("retry-after") == "" {
 		t.Errorf("without workers: status %d, retry-after %q, %v: %s", r.status, r.header.Get("retry-after"), err, r.body)
 	}
-	if err := p.agent.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	p.agent = start(t, "agent", "--config", p.file, "--admin-address", "127.0.0.1:0")
 	eventually(t, "the workers are back", func() error {
 		_, err := p.tryChat(t.Context(), []message{{"user", "hello again"}}, 1)
 		return err
