@@ -24,10 +24,15 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))))
 	}
 
-	for i := range b.Events {
-		e := &b.Events[i]
-		r.counts.Events++
-		r.hashes = appendHashes(r.hashes[:0], e.Hashes)
+	for rest := b.Events; len(rest) > 0; {
+		e := &rest[0]
+		n := sameRemovals(rest)
+		r.counts.Events += uint64(n)
+		r.hashes = r.hashes[:0]
+		for i := range rest[:n] {
+			r.hashes = appendHashes(r.hashes, rest[i].Hashes)
+		}
+		rest = rest[n:]
 
 		switch e.Kind {
 		case kvevent.Stored:
@@ -38,6 +43,21 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 			f.clear(r)
 		}
 	}
+}
+
+// sameRemovals returns how many events at the beginning of the list, at least 1, the index can apply as one: an
+// engine that evicts ten blocks reports ten removals, and the index overlaps the memory accesses of one call.
+func sameRemovals(events []kvevent.Event) int {
+	first := &events[0]
+	if first.Kind != kvevent.Removed {
+		return 1
+	}
+	n := 1
+	for n < len(events) && events[n].Kind == kvevent.Removed && events[n].Tier == first.Tier &&
+		events[n].Window == first.Window && events[n].Group == first.Group {
+		n++
+	}
+	return n
 }
 
 // clear empties a rank whose engine dropped its whole cache, on all tiers. An empty cache is
@@ -91,9 +111,9 @@ func (f *Feed) storeWindow(r *rank, w *fleet.Worker, e *kvevent.Event, blocks []
 	f.index.StoreWindow(r.id, window, r.chain(e, blocks))
 }
 
-// remove removes the blocks of an event, from the tier or from the window's group.
+// remove removes the blocks of r.hashes, from the tier or from the window's group of an event.
 func (f *Feed) remove(r *rank, e *kvevent.Event) {
-	r.counts.Removed += uint64(len(e.Hashes))
+	r.counts.Removed += uint64(len(r.hashes))
 
 	switch {
 	case e.Window == 0:
