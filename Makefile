@@ -186,6 +186,7 @@ bench: ## run the benchmarks; the figures go to bench/<revision>.txt
 .PHONY: bench-smoke
 bench-smoke: ## run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+	go run ./test/benchscale --smoke >/dev/null
 
 BASE ?= main
 
@@ -196,6 +197,10 @@ bench-compare: ## run the request path's benchmarks at BASE and here, in turns, 
 .PHONY: bench-request
 bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy
 	go run ./test/benchrequest $(ARGS)
+
+.PHONY: bench-scale
+bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")
+	go run ./test/benchscale $(ARGS)
 
 .PHONY: demo-trace
 demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
