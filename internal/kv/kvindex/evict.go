@@ -130,6 +130,7 @@ func (x *Index) sweep(limit uint8) (gone, seen int) {
 			x.forget(r, e.hash, e.seq, tiers)
 		}
 		x.evicted.Add(1)
+		r.lossy = true
 		gone++
 	}
 	if h.slot >= len(s.entries) {
@@ -170,6 +171,7 @@ func (r *rank) segments() int {
 // sweeper takes them once in each round.
 func (x *Index) evictWaiting(r *rank) int {
 	orphans := (len(r.orphans.byHash) + 7) / 8
+	r.lossy = r.lossy || orphans > 0
 	for range orphans {
 		x.removeOrphan(r, r.orphans.oldest)
 	}
@@ -285,6 +287,19 @@ func (x *Index) IsReported(id fleet.RankID, seq blockhash.Sequence) bool {
 		return false
 	}
 	return x.nodes.holders(seq).tiers(r.holder)&(1<<fleet.Device) != 0
+}
+
+// Evicted reports whether a rank's blocks were evicted, or not stored because the index is full, since the
+// rank was last empty or loaded. The index may then have fewer blocks than the engine reported.
+func (x *Index) Evicted(id fleet.RankID) bool {
+	r := x.lookupRank(id)
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.lossy
 }
 
 // Blocks is how many blocks the rank's engine has reported and not removed.

@@ -99,12 +99,14 @@ func (x *Index) restoreSection(r *rank, s *section, now uint8) bool {
 	}
 	var parent blockhash.Sequence
 	stored := 0
+
 	for at := s.pieces(); at.more(); {
 		p := at.next()
 		stored += p.count
 		if stored > loadStep {
 			stored = 0
 			if !x.makeRoom(loadStep) {
+				r.lossy = true
 				return false
 			}
 		}

@@ -47,9 +47,11 @@ func (x *Index) addOrphan(r *rank, hash, parent uint64, block blockhash.Block, p
 	}
 
 	for len(q.byHash) >= x.cfg.MaxOrphans {
+		r.lossy = true
 		x.removeOrphan(r, q.oldest)
 	}
 	if !x.budget.reserve(orphanBytes) {
+		r.lossy = true
 		return
 	}
 	if q.byHash == nil {

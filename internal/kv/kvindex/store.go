@@ -20,6 +20,7 @@ type rank struct {
 
 	mu          sync.Mutex // guards all below
 	dead        bool       // dropped: writers ignore it
+	lossy       bool       // blocks were evicted, or not stored for want of room
 	reapedTo    int        // the reaper's position in a segment
 	reaped      bool       // the reaper is done
 	engine      engineTable
@@ -179,11 +180,14 @@ func (r *rank) content(hash uint64) (seq blockhash.Sequence, known bool) {
 }
 
 // storeBlock records that the rank holds content seq at a place. False means that there is no room.
-func (x *Index) storeBlock(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p place) bool {
+func (x *Index) storeBlock(r *rank, e *edit, hash uint64, seq blockhash.Sequence, p place) (ok bool) {
 	if p.group != 0 {
-		return x.storeGroup(r, e, hash, seq, p.group)
+		ok = x.storeGroup(r, e, hash, seq, p.group)
+	} else {
+		ok = x.storeTier(r, e, hash, seq, p.tier)
 	}
-	return x.storeTier(r, e, hash, seq, p.tier)
+	r.lossy = r.lossy || !ok
+	return ok
 }
 
 // edit begins a change of a rank's bits. The rank is locked until the edit is done.
