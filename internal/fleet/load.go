@@ -30,8 +30,9 @@ type Load struct {
 	mixed, shared atomic.Bool
 	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
 	lastEnd atomic.Int64
-	// lag is the mean age of the rank's events when they are received, in nanoseconds.
+	// lag is the mean delay of the rank's events when they are received, in nanoseconds.
 	lag      atomic.Int64
+	ages     leastAge
 	pace     pace
 	health   health
 	reported atomic.Pointer[sample] // nil until the first report
@@ -158,27 +159,49 @@ func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	return Ended{Took: max(0, time.Duration(end.UnixNano()-began)), Sure: sure, Alone: sure && !l.shared.Load()}
 }
 
-// Lag is the mean age of the rank's latest events when they were received, by the rank's clock and ours. It
-// is 0 before the first event.
+// Lag is how much later than the fastest events of the last minute the rank's latest events were received,
+// on average. It is 0 before the first event.
 func (l *Load) Lag() time.Duration { return time.Duration(l.lag.Load()) }
 
-// ObserveLag adds the age that a batch of events had when it was received. Negative ages and ages over
-// maxLag count as 0: they come from clock skew. It is for one goroutine at a time.
-func (l *Load) ObserveLag(age time.Duration) {
-	if age < 0 || age > maxLag {
-		age = 0
-	}
+// ObserveLag adds the age that a batch of events had when it was received, by the rank's clock and ours. The
+// clocks may differ by any amount: the least age of the last minute is the difference, and only what an age
+// exceeds it by is lag. When a clock steps, the ages are all larger or all smaller from then on. A smaller
+// one is the least at once. A larger one looks like lag until the older ages are a minute old, or is a step
+// if it exceeds maxLag. ObserveLag is for one goroutine at a time.
+func (l *Load) ObserveLag(age time.Duration, now time.Time) {
+	lag := int64(age - l.ages.observe(age, now))
 	mean := l.lag.Load()
-	if mean == 0 { // begin with the first age: a mean that grows from 0 would be too small for a while
-		mean = int64(age)
-	}
-	l.lag.Store(mean + (int64(age)-mean)/lagShare)
+	l.lag.Store(mean + (lag-mean)/lagShare)
 }
 
 const (
 	maxLag   = 30 * time.Second
-	lagShare = 8 // a new age counts for an eighth of the mean
+	lagShare = 8 // a new lag counts for an eighth of the mean
 )
+
+// leastAge is the least age of the last minute. It holds the least of two periods, so that it forgets an age
+// after one period at the earliest and two at the latest.
+type leastAge struct {
+	begun    time.Time // of the present period; zero before the first age
+	least    time.Duration
+	previous time.Duration // of the period before
+}
+
+// agePeriod is the length of a period.
+const agePeriod = 30 * time.Second
+
+// observe adds an age and returns the least one.
+func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
+	elapsed := now.Sub(a.begun)
+	switch {
+	case a.begun.IsZero(), elapsed >= 2*agePeriod, age-min(a.least, a.previous) > maxLag:
+		*a = leastAge{begun: now, least: age, previous: age}
+	case elapsed >= agePeriod:
+		*a = leastAge{begun: now, least: age, previous: a.least}
+	}
+	a.least = min(a.least, age)
+	return min(a.least, a.previous)
+}
 
 // Wait estimates how long a prompt that is booked now waits for the prefills before it: their time, less
 // the time since the rank began with the first of them. At least an eighth of their time is left, because

@@ -7,16 +7,49 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// The first age of events counts in full, later ones by an eighth, and what clocks that differ make
-// of it not at all.
-func TestLag(t *testing.T) {
-	var l fleet.Load
-	for i, c := range []struct{ age, want time.Duration }{
-		{0, 0}, {time.Second, time.Second}, {200 * time.Millisecond, 900 * time.Millisecond}, {-time.Hour, 787500 * time.Microsecond}, {time.Hour, 689062500},
-	} {
-		if l.ObserveLag(c.age); l.Lag() != c.want {
-			t.Errorf("after age %d, %v: lag %v, want %v", i, c.age, l.Lag(), c.want)
+// TestLagExceedsTheLeastAge: the lag is what ages exceed the least one of the last minute by. A new one counts
+// for an eighth. Clocks that differ, and clocks that step, are no lag.
+func TestLagExceedsTheLeastAge(t *testing.T) {
+	for _, skew := range []time.Duration{0, 200 * time.Millisecond, -time.Hour, time.Hour} {
+		var l fleet.Load
+		for i, c := range []struct{ at, age, want time.Duration }{
+			{0, 0, 0},
+			{time.Second, 80 * time.Millisecond, 10 * time.Millisecond},
+			{2 * time.Second, 10 * time.Millisecond, 10 * time.Millisecond},
+			{3 * time.Second, -time.Minute, 8750 * time.Microsecond},                  // a clock steps: the age is the least at once
+			{4 * time.Second, 0, 7656250},                                             // and back: too far to be lag
+			{5 * time.Second, 500 * time.Millisecond, 69199218},                       // a step that may be lag
+			{40 * time.Second, 500 * time.Millisecond, 123049316},                     // for a while
+			{75 * time.Second, 500 * time.Millisecond, 107668152},                     // until the older ages are forgotten
+			{76 * time.Second, 508 * time.Millisecond, 107668152 - 107668152/8 + 1e6}, // and so on from there
+		} {
+			l.ObserveLag(skew+c.age, time.Unix(1000, 0).Add(c.at))
+			if got := l.Lag(); (got - c.want).Abs() > time.Microsecond {
+				t.Errorf("skew %v, age %d, %v: lag %v, want %v", skew, i, c.age, got, c.want)
+			}
 		}
+	}
+}
+
+// TestSkewDoesNotShortenPrefills: the engine's clock is 200 ms behind. Prefills of 300 ms whose end is
+// observed at once are learned as 300 ms.
+func TestSkewDoesNotShortenPrefills(t *testing.T) {
+	l := &fleet.Load{}
+	now := time.Unix(1000, 0)
+	for range 6 {
+		booked := now
+		prefill := fleet.Amount{Requests: 1, PrefillTokens: 1000, PrefillTime: 300 * time.Millisecond}
+		l.PrefillBegins(now)
+		l.Add(prefill)
+
+		now = now.Add(300 * time.Millisecond)
+		published := now.Add(-200 * time.Millisecond)
+		l.ObserveLag(now.Sub(published), now)
+		l.Add(prefill.Negative())
+		if e := l.PrefillObserved(booked, now.Add(-l.Lag())); e.Took != 300*time.Millisecond || !e.Sure {
+			t.Fatalf("with a lag of %v it took %v (sure %v)", l.Lag(), e.Took, e.Sure)
+		}
+		now = now.Add(time.Second)
 	}
 }
 

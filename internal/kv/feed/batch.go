@@ -21,7 +21,7 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 
 	// Replayed batches are old because they were replayed: only an exact rank's age is its lag.
 	if b.Seconds > 0 && r.currentState() == Exact {
-		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))))
+		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))), now)
 	}
 
 	for rest := b.Events; len(rest) > 0; {
