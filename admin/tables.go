@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,13 +20,14 @@ func decisionTable(list []*route.Decision) string {
 }
 
 func feedTable(states []feed.RankState) string {
-	return table("WORKER\tRANK\tSTATE\tSEQ\tLAST EVENT\tBATCHES\tGAPS\tRESTARTS", func(row func(...any)) {
+	return table("WORKER\tRANK\tSTATE\tREASON\tSEQ\tLAST EVENT\tBATCHES\tGAPS\tRESTARTS", func(row func(...any)) {
 		for _, s := range states {
 			seq, last := "-", "never"
+			reason := cmp.Or(s.Reason.String(), "-")
 			if s.Events > 0 {
 				seq, last = strconv.FormatUint(s.Seq, 10), s.LastEvent.Format("15:04:05.000")
 			}
-			row(s.Worker, s.Rank, s.State, seq, last, s.Batches, s.Gaps, s.Restarts)
+			row(s.Worker, s.Rank, s.State, reason, seq, last, s.Batches, s.Gaps, s.Restarts)
 		}
 	})
 }

@@ -83,6 +83,8 @@ type cacheView struct {
 	Rank   int    `json:"rank"`
 	Epoch  uint64 `json:"epoch"`
 	State  string `json:"state"`
+	// Reason is why the rank is stale; empty otherwise.
+	Reason string `json:"reason,omitempty"`
 	Blocks int    `json:"blocks"`
 
 	// Null until an event was applied.
@@ -108,7 +110,7 @@ func viewCaches(states []feed.RankState) []cacheView {
 	out := []cacheView{}
 	for _, s := range states {
 		v := cacheView{
-			Worker: s.Worker, Rank: s.Rank, Epoch: s.Epoch, State: s.State.String(), Blocks: s.Blocks,
+			Worker: s.Worker, Rank: s.Rank, Epoch: s.Epoch, State: s.State.String(), Reason: s.Reason.String(), Blocks: s.Blocks,
 			Events: s.Events, Batches: s.Batches, StoredBlocks: s.Stored, RemovedBlocks: s.Removed, Clears: s.Cleared,
 			DuplicateBatches: s.Duplicates, Gaps: s.Gaps, UnrecoveredGaps: s.UnrecoveredGaps, Restarts: s.Restarts, Snapshots: s.Snapshots,
 			WrongBlockSize: s.WrongBlockSize, Unknown: s.Unknown, NoTokens: s.NoTokens,

@@ -81,6 +81,7 @@ var (
 // The cache states. Duplicates and gaps are normal after a lost message; unrecovered gaps are not.
 var (
 	feedRanks      = metric.Desc("feed", "ranks", "Ranks by the state of their caches in the index.", "state")
+	feedStale      = metric.Desc("feed", "stale_ranks", "Stale ranks by the reason why their caches in the index cannot be trusted.", "reason")
 	feedBatches    = metric.Desc("feed", "batches_total", "Batches of events applied.")
 	feedBlocks     = metric.Desc("feed", "blocks_total", "Blocks that events stored or removed.", "kind")
 	feedDuplicates = metric.Desc("feed", "duplicates_total", "Batches ignored because they had been applied before.")
@@ -172,6 +173,9 @@ func (c *collector) collectFeed(out samples) {
 	s := c.feed.Stats()
 	for state, n := range s.Ranks {
 		out.gauge(feedRanks, float64(n), feed.State(state).String())
+	}
+	for reason := feed.Sound + 1; reason < feed.Reasons; reason++ {
+		out.gauge(feedStale, float64(s.Stale[reason]), reason.String())
 	}
 	out.counter(feedBatches, s.Batches)
 	out.counter(feedBlocks, s.Stored, "stored")

@@ -81,10 +81,27 @@ func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int
 		return err
 	}
 	// After SetModels: a failed reload must not change them.
-	r.blockSizes.Store(&blockSizes)
+	old := r.blockSizes.Swap(&blockSizes)
+	if old != nil {
+		r.forgetResized(*old, blockSizes)
+	}
 	r.settings = settings
 	r.setEngineLengthsLocked(lengths)
 	return nil
+}
+
+// forgetResized empties the ranks of models whose block size has changed: their blocks can match no prompt any
+// more, and the engines' blocks that could were skipped before. The ranks are not exact then, so that cachesync
+// recovers them, and that sources of listed workers replay them from the start.
+func (r *Router) forgetResized(old, now map[string]int) {
+	for _, m := range r.fleet.Snapshot().Ranks {
+		before, known := old[m.Worker.Model]
+		if after := now[m.Worker.Model]; known && after != before {
+			r.log.Info("block size changed; the rank's cache state is rebuilt",
+				"worker", m.Worker.Name, "rank", m.Number, "from", before, "to", after)
+			r.feed.Forget(m.Worker.Name, m.Number)
+		}
+	}
 }
 
 // rulesOf returns the rules about requests of a model's engines. They are vLLM's only if all engines have them: else

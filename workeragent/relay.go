@@ -23,9 +23,10 @@ import (
 //	batch that the mirror applies           remembered and published
 //	batch that the mirror ignores           dropped: it has been published before
 //	batch after a gap                       the source replays; nothing is published
-//	restart within the process              the remembered batches are dropped, counting from 0
-//	socket connected, then every markEvery  a mark with the number of the next batch
-//	socket lost                             no marks, so that routers mark the rank as stale
+//	restart within the epoch                the remembered batches are dropped, counting from 0;
+//	                                        the published state is Stale at best from then on
+//	socket connected or lost, source has    a mark with the number of the next batch, and the state
+//	  caught up, every markEvery            in the mirror
 type relay struct {
 	cfg     Config
 	worker  fleet.Worker
@@ -34,6 +35,8 @@ type relay struct {
 	events  *bus.EventWriter
 	now     func() time.Time
 	up      atomic.Bool // the engine's event socket is connected
+	// restarted means that the source has found another process in this epoch.
+	restarted atomic.Bool
 
 	// mu also orders what is published: a mark must not overtake the batches that it counts.
 	mu   sync.Mutex
@@ -93,10 +96,11 @@ func (r *relay) stream() *feed.Stream {
 	return &feed.Stream{Feed: r.mirror.feed, Worker: r.worker.Name, Epoch: r.worker.Epoch, Now: r.now}
 }
 
-// Connected records whether the engine's event socket is connected.
+// Connected records whether the engine's event socket is connected. Routers get the new state with a mark at once.
 func (r *relay) Connected(up bool) {
 	r.up.Store(up)
 	r.stream().Connected(up)
+	r.publishMark()
 }
 
 // Batch relays one batch. The source closes gaps. If the engine no longer has the missing batches the
@@ -117,7 +121,9 @@ func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	}
 
 	r.next = seq + 1
-	data := bus.EncodeBatch(&feed.Message{Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, Batch: b})
+	data := bus.EncodeBatch(&feed.Message{
+		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.state(), Batch: b,
+	})
 	r.past.add(seq, data)
 	if err := r.events.Add(data); err != nil {
 		r.metrics.unsent.Inc()
@@ -137,25 +143,40 @@ func (r *relay) Restarted() {
 	r.startAgainLocked()
 }
 
-// CaughtUp makes an idle rank exact in the mirror.
-func (r *relay) CaughtUp(next uint64) { r.stream().CaughtUp(next) }
+// CaughtUp makes the rank exact in the mirror. Routers get the new state with a mark at once.
+func (r *relay) CaughtUp(next uint64) (resume uint64, gap bool) {
+	was := r.state()
+	resume, gap = r.stream().CaughtUp(next)
+	if r.state() != was {
+		r.publishMark()
+	}
+	return resume, gap
+}
+
+// state is the rank's state in the mirror. After a restart within the epoch it is Stale at best: the numbers of
+// the two processes cannot be told apart by routers.
+func (r *relay) state() feed.State {
+	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, 0)
+	state := r.mirror.feed.State(m)
+	if r.restarted.Load() && state == feed.Exact {
+		return feed.Stale
+	}
+	return state
+}
 
 // startAgainLocked drops the remembered batches of an engine that counts from 0 again.
 func (r *relay) startAgainLocked() {
+	r.restarted.Store(true)
 	r.next = 0
 	r.past.clear()
 }
 
-// publishMark publishes the number of the next batch, unless the engine's socket is not connected:
-// the number would be right only for the batches that the agent has received.
+// publishMark publishes the number of the next batch and the rank's state. While the engine's socket is not
+// connected the state is not Exact: the number is right only for the batches that the agent has received.
 func (r *relay) publishMark() {
-	if !r.up.Load() {
-		return
-	}
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true}
+	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.state()}
 	if err := r.events.Add(bus.EncodeBatch(&m)); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
 	}
@@ -184,7 +205,7 @@ func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end f
 	if rank == 0 {
 		batches = r.past.from(from, room)
 	}
-	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load()}
+	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load(), State: r.state()}
 }
 
 func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {

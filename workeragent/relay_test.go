@@ -46,7 +46,7 @@ func (h *published) add(e *feed.Message) {
 		return
 	}
 	if e.Mark {
-		h.marks = append(h.marks, fmt.Sprintf("%s/%d epoch %d next %d", e.Worker, e.Rank, e.Epoch, e.Seq))
+		h.marks = append(h.marks, fmt.Sprintf("%s/%d epoch %d next %d %v", e.Worker, e.Rank, e.Epoch, e.Seq, e.State))
 		return
 	}
 	h.events = append(h.events, describe(e))
@@ -219,25 +219,56 @@ func TestRelayOfRestartedEngine(t *testing.T) {
 	if n := r.mirror.feed.Stats().Ranks[feed.Exact]; n != 1 {
 		t.Errorf("%d ranks are exact", n)
 	}
+	if s := r.state(); s != feed.Stale {
+		t.Errorf("routers get the state %v, although they cannot tell the numbers of two processes apart", s)
+	}
 }
 
-// TestMarksFollowTheConnection: marks are published while the engine's socket is connected, and never
-// before the batches that they count.
-func TestMarksFollowTheConnection(t *testing.T) {
+// TestMarksHaveTheAgentsState: a mark has the rank's state in the mirror. It is published when the connection
+// changes and when the source has caught up, and never before the batches that it counts.
+func TestMarksHaveTheAgentsState(t *testing.T) {
 	r := testRelay(t)
 	h := listen(t, r.cfg.Bus)
-	r.publishMark()
 	r.Connected(true)
+	r.CaughtUp(0)
 	apply(r, 0)
 	r.publishMark()
 	r.Connected(false)
-	r.publishMark()
+	r.Connected(true)
+	r.CaughtUp(1)
 	apply(r, 1)
+
 	testkit.Eventually(t, "all batches arrive", func() bool { return len(h.all()) == 2 })
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !slices.Equal(h.marks, []string{"a/0 epoch 7 next 1"}) {
+	want := []string{
+		"a/0 epoch 7 next 0 none", "a/0 epoch 7 next 0 exact", "a/0 epoch 7 next 1 exact",
+		"a/0 epoch 7 next 1 stale", "a/0 epoch 7 next 1 stale", "a/0 epoch 7 next 1 exact",
+	}
+	if !slices.Equal(h.marks, want) {
 		t.Errorf("marks %q", h.marks)
+	}
+}
+
+// TestAgentInAGapProvesNothing: while the agent misses batches itself, its marks and replays do not make a router's
+// rank exact.
+func TestAgentInAGapProvesNothing(t *testing.T) {
+	r := testRelay(t)
+	h := listen(t, r.cfg.Bus)
+	r.Connected(true)
+	apply(r, 0)
+	if got := apply(r, 5); got != "gap, from 1" {
+		t.Fatalf("batch 5 after 0: %s", got)
+	}
+
+	r.publishMark()
+	testkit.Eventually(t, "the mark arrives", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return slices.Contains(h.marks, "a/0 epoch 7 next 1 syncing")
+	})
+	if _, p := r.replay(0, 0, 1<<20); p.State != feed.Syncing || p.Next != 1 {
+		t.Errorf("the position is %+v", p)
 	}
 }
 

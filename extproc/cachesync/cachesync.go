@@ -54,12 +54,15 @@ type Config struct {
 type Syncer struct {
 	cfg        Config
 	metrics    *metrics
-	slots      chan struct{}  // one element per recovery that runs
+	freed      chan struct{}  // has an element after a recovery has ended
 	dumps      *byteSemaphore // the memory of the recoveries' dumps
 	recoveries sync.WaitGroup
 
 	mu    sync.Mutex
 	ranks map[rankKey]*rank // guarded by mu
+	nodes map[string]*node  // guarded by mu; those with a recovery that runs or has failed
+	// running is how many recoveries run.
+	running int // guarded by mu
 	// pruned is the fleet's version at which ranks was last pruned.
 	pruned uint64 // guarded by mu
 	// queuedBytes is the memory of all queued batches.
@@ -77,12 +80,24 @@ type rank struct {
 	lastMessage time.Time
 	epoch       uint64 // the worker's, when the rank was last checked
 	recovering  bool
+	agentState  feed.State // of the last message
+	// settled means that the last recovery got all that the agent has, and that the rank is stale all the
+	// same. Another one would be in vain until the agent's state changes.
+	settled bool
 	// queued holds the live batches that wait for the recovery. Invariant: it is empty unless
 	// recovering.
 	queued    []feed.Message
 	failures  int // recoveries in a row that did not make the rank exact
 	pauses    backoff.Backoff
 	notBefore time.Time // when the next recovery may start
+}
+
+// node is the progress of the recoveries from one agent. Syncer.mu guards it. While an agent does not answer,
+// its ranks must not occupy the slots of the others.
+type node struct {
+	running   int // recoveries
+	pauses    backoff.Backoff
+	notBefore time.Time // when the next recovery may start: the agent has not answered the last one
 }
 
 const (
@@ -93,6 +108,8 @@ const (
 	silenceLimit = 5 * time.Second
 	// maxRecoveries bounds how many recoveries run at a time.
 	maxRecoveries = 16
+	// maxNodeRecoveries bounds those of one node.
+	maxNodeRecoveries = 4
 	// maxDumpBytes bounds the dumps of all recoveries together.
 	maxDumpBytes = 512 << 20
 	// maxQueuedBatches bounds the batches of one rank that wait for its recovery.
@@ -110,8 +127,8 @@ const (
 func New(cfg Config) *Syncer {
 	return &Syncer{
 		cfg: cfg, metrics: newMetrics(cfg.Metrics),
-		slots: make(chan struct{}, maxRecoveries), dumps: newByteSemaphore(maxDumpBytes),
-		ranks: map[rankKey]*rank{},
+		freed: make(chan struct{}, 1), dumps: newByteSemaphore(maxDumpBytes),
+		ranks: map[rankKey]*rank{}, nodes: map[string]*node{},
 	}
 }
 
@@ -138,14 +155,15 @@ func (s *Syncer) Disconnected() {
 
 // receive applies one live message, or queues it while its rank is in recovery.
 func (s *Syncer) receive(ctx context.Context, t Transport, m *feed.Message, now time.Time) {
+	if _, ok := s.cfg.Fleet.Snapshot().Rank(m.Worker, m.Rank); !ok {
+		s.missing(m, now) // counts it
+		return
+	}
 	key := rankKey{m.Worker, m.Rank}
 
 	s.mu.Lock()
 	r := s.rankLocked(key)
-	if now.Sub(r.lastMessage) > silenceLimit/2 {
-		r.retryAtOnce() // the agent is back
-	}
-	r.lastMessage = now
+	s.observeLocked(key, r, m, now)
 	if r.recovering {
 		s.queueLocked(r, m)
 		s.mu.Unlock()
@@ -161,6 +179,24 @@ func (s *Syncer) receive(ctx context.Context, t Transport, m *feed.Message, now 
 	defer s.mu.Unlock()
 	if s.startLocked(ctx, t, key, r, now) {
 		s.queueLocked(r, m)
+	}
+}
+
+// observeLocked records that an agent has published a message. If the agent is back, or its rank has become
+// exact, a recovery may help that was in vain before.
+func (s *Syncer) observeLocked(key rankKey, r *rank, m *feed.Message, now time.Time) {
+	back := now.Sub(r.lastMessage) > silenceLimit/2
+	r.lastMessage = now
+
+	if m.Mark || m.State != feed.None {
+		back = back || m.State == feed.Exact && r.agentState != feed.Exact
+		r.agentState = m.State
+	}
+	if back {
+		r.retryAtOnce()
+	}
+	if n := s.nodes[nodeOf(key.worker)]; n != nil {
+		n.retryAtOnce()
 	}
 }
 
@@ -183,10 +219,25 @@ func (r *rank) retryAtOnce() {
 	r.failures = 0
 	r.pauses.Reset()
 	r.notBefore = time.Time{}
+	r.settled = false
 }
 
-// reconcileRegularly checks all ranks until ctx ends: every reconcileEvery, when the fleet changes, and
-// when the transport is back.
+// retryAtOnce ends the pause after a recovery without an answer.
+func (n *node) retryAtOnce() {
+	n.pauses.Reset()
+	n.notBefore = time.Time{}
+}
+
+// nodeOf returns the node of a worker. A worker whose name has none is a node of its own.
+func nodeOf(worker string) string {
+	if name := fleet.NodeOf(worker); name != "" {
+		return name
+	}
+	return worker
+}
+
+// reconcileRegularly checks all ranks until ctx ends: every reconcileEvery, when the fleet changes, when the
+// transport is back, and when a recovery has ended, because others may wait for its slot.
 func (s *Syncer) reconcileRegularly(ctx context.Context, t Transport) {
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
@@ -201,6 +252,7 @@ func (s *Syncer) reconcileRegularly(ctx context.Context, t Transport) {
 		select {
 		case <-tick.C:
 		case <-changed:
+		case <-s.freed:
 		case <-back:
 			s.reconnected(time.Now())
 		case <-ctx.Done():
@@ -217,6 +269,9 @@ func (s *Syncer) reconnected(now time.Time) {
 	for _, r := range s.ranks {
 		r.retryAtOnce()
 		r.lastMessage = now
+	}
+	for _, n := range s.nodes {
+		n.retryAtOnce()
 	}
 }
 
@@ -239,8 +294,9 @@ func (s *Syncer) reconcile(ctx context.Context, t Transport, now time.Time) {
 			r.retryAtOnce()
 		}
 
-		switch {
-		case s.cfg.Feed.State(m) != feed.Exact:
+		switch state := s.cfg.Feed.State(m); {
+		case state == feed.Stale && r.settled:
+		case state != feed.Exact:
 			s.startLocked(ctx, t, key, r, now)
 		case now.Sub(r.lastMessage) > silenceLimit && !r.recovering:
 			s.cfg.Log.Warn("no KV events of a rank; its cache state is stale",
@@ -263,16 +319,36 @@ func (s *Syncer) pruneLocked(snap *fleet.Snapshot) {
 			delete(s.ranks, key)
 		}
 	}
+	present := map[string]bool{}
+	for _, w := range snap.Workers {
+		present[nodeOf(w.Name)] = true
+	}
+	for name, n := range s.nodes {
+		if !present[name] && n.running == 0 {
+			delete(s.nodes, name)
+		}
+	}
 }
 
 // startLocked starts the recovery of a rank and reports whether it did: not while one runs, during a
-// pause, or after the end of ctx.
+// pause of the rank or of its node, without a free slot, or after the end of ctx.
 func (s *Syncer) startLocked(ctx context.Context, t Transport, key rankKey, r *rank, now time.Time) bool {
 	if r.recovering || now.Before(r.notBefore) || ctx.Err() != nil {
 		return false
 	}
 
+	n := s.nodes[nodeOf(key.worker)]
+	if n == nil {
+		n = &node{pauses: backoff.Backoff{Min: minPause, Max: maxPause}}
+		s.nodes[nodeOf(key.worker)] = n
+	}
+	if s.running == maxRecoveries || n.running == maxNodeRecoveries || now.Before(n.notBefore) {
+		return false
+	}
+
+	s.running++
+	n.running++
 	r.recovering = true
-	s.recoveries.Go(func() { s.recoverRank(ctx, t, key, r) })
+	s.recoveries.Go(func() { s.recoverRank(ctx, t, key, r, n) })
 	return true
 }

@@ -87,10 +87,11 @@ func TestPausesGrowWithFailures(t *testing.T) {
 	s := newTestSyncer()
 	now := time.Unix(1000, 0)
 	r := s.rankLocked(rankKey{"a", 0})
+	finish := func(state feed.State) int { return s.finish(r, &node{}, state, errMissing, now) }
 
 	var last time.Duration
 	for n := range 40 {
-		if failures := s.finish(r, false, now); failures != n+1 {
+		if failures := finish(feed.Syncing); failures != n+1 {
 			t.Errorf("%d failures, want %d", failures, n+1)
 		}
 		if pause := r.notBefore.Sub(now); pause < last || pause > maxPause || n == 0 && pause != minPause {
@@ -102,8 +103,8 @@ func TestPausesGrowWithFailures(t *testing.T) {
 		t.Errorf("in the end a pause of %s", last)
 	}
 
-	s.finish(r, true, now)
-	s.finish(r, false, now)
+	finish(feed.Exact)
+	finish(feed.Syncing)
 	if pause := r.notBefore.Sub(now); pause != minPause {
 		t.Errorf("after a success a pause of %s", pause)
 	}

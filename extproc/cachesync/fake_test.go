@@ -53,8 +53,19 @@ func (n *network) join(w fleet.Worker, remember int) *agent {
 	if _, err := a.fleet.Put(w); err != nil {
 		panic(err)
 	}
+	a.connect(true)
 	n.agents[w.Name] = a
 	return a
+}
+
+// connect makes or breaks the agent's connection to its engine, which has a replay socket.
+func (a *agent) connect(up bool) {
+	a.detached = !up
+	stream := feed.Stream{Feed: a.feed, Worker: a.name, Epoch: a.epoch, Now: time.Now}
+	stream.Connected(up)
+	if up {
+		stream.CaughtUp(uint64(len(a.batches)))
+	}
 }
 
 // publish numbers a batch of an agent's engine. It is not sent yet.
@@ -66,12 +77,20 @@ func (n *network) publish(worker string, b *kvevent.Batch) *feed.Message {
 	m := feed.Message{Worker: a.name, Epoch: a.epoch, Seq: uint64(len(a.batches)), Batch: b}
 	a.batches = append(a.batches, m)
 	a.feed.Apply(&m, time.Now())
+	m.State = a.state()
+	a.batches[len(a.batches)-1] = m
 	return &m
 }
 
 // position is the agent's, for marks and replays.
 func (a *agent) position() feed.Position {
-	return feed.Position{Epoch: a.epoch, Next: uint64(len(a.batches)), Connected: !a.detached}
+	return feed.Position{Epoch: a.epoch, Next: uint64(len(a.batches)), State: a.state()}
+}
+
+// state is the rank's state at the agent.
+func (a *agent) state() feed.State {
+	m, _ := a.fleet.Snapshot().Rank(a.name, 0)
+	return a.feed.State(m)
 }
 
 // send delivers a message to the router, unless the network is down.
@@ -89,8 +108,8 @@ func (n *network) sendMarks() {
 	n.mu.Lock()
 	var marks []feed.Message
 	for _, a := range n.agents {
-		if !a.silent && !a.detached {
-			marks = append(marks, feed.Message{Worker: a.name, Epoch: a.epoch, Seq: uint64(len(a.batches)), Mark: true})
+		if !a.silent {
+			marks = append(marks, feed.Message{Worker: a.name, Epoch: a.epoch, Seq: uint64(len(a.batches)), Mark: true, State: a.state()})
 		}
 	}
 	n.mu.Unlock()

@@ -20,45 +20,40 @@ const (
 var (
 	// errMissing means that the agent no longer remembers the missing batches.
 	errMissing = errors.New("the agent no longer has the missing batches")
-	// errNoEngine means that the agent's position may be older than its engine's.
-	errNoEngine = errors.New("the agent has no connection to its engine")
+	// errNotExact means that the agent itself may have missed events of its engine.
+	errNotExact = errors.New("the rank is not exact at its agent")
 )
 
 // recoverRank tries to make one rank exact, once. If that fails reconcile tries again after a pause.
-func (s *Syncer) recoverRank(ctx context.Context, t Transport, key rankKey, r *rank) {
-	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		s.release(r)
-		return
-	}
+func (s *Syncer) recoverRank(ctx context.Context, t Transport, key rankKey, r *rank, n *node) {
 	began := time.Now()
-	by, err := s.attempt(ctx, t, key)
-	<-s.slots
-
+	by, err := s.attempt(ctx, t, key, r)
 	s.release(r)
+
+	m, ok := s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
+	state := feed.None
+	if ok {
+		state = s.cfg.Feed.State(m)
+	}
+	failures := s.finish(r, n, state, err, time.Now())
 	if ctx.Err() != nil {
 		return
 	}
 
-	m, ok := s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
-	exact := ok && s.cfg.Feed.State(m) == feed.Exact
 	duration := time.Since(began)
-	s.metrics.recovered(by, exact, duration)
-	failures := s.finish(r, exact, time.Now())
-
+	s.metrics.recovered(by, state == feed.Exact, duration)
 	switch {
-	case exact:
+	case state == feed.Exact:
 		s.cfg.Log.Debug("cache state recovered",
 			"worker", key.worker, "rank", key.rank, "from", by, "blocks", s.cfg.Feed.Blocks(m), "duration", duration)
 	case ok && failures == 2: // one failure is normal for a worker that has just started
 		s.cfg.Log.Warn("cache state not recovered; retrying with growing pauses",
-			"worker", key.worker, "rank", key.rank, "state", s.cfg.Feed.State(m).String(), "err", err)
+			"worker", key.worker, "rank", key.rank, "state", state.String(), "reason", s.cfg.Feed.Reason(m).String(), "err", err)
 	}
 }
 
 // attempt requests what a rank is missing from its agent. The package comment has a table of the steps.
-func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey) (method, error) {
+func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey, r *rank) (method, error) {
 	m, ok := s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
 	if !ok {
 		return byReplay, feed.ErrGone
@@ -66,7 +61,8 @@ func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey) (method,
 
 	if s.cfg.Feed.Resume(m) > 0 {
 		err := s.replay(ctx, t, key, m)
-		if err != nil && !errors.Is(err, errMissing) || s.cfg.Feed.State(m) == feed.Exact {
+		complete := err == nil && (s.cfg.Feed.State(m) == feed.Exact || s.isSettled(r))
+		if complete || err != nil && !errors.Is(err, errMissing) {
 			return byReplay, err
 		}
 	}
@@ -89,16 +85,18 @@ func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.R
 		gap = s.missing(batch, time.Now())
 	})
 	if err != nil {
-		return err
-	}
-	if !position.Connected {
-		return errNoEngine
+		return noAnswer{err}
 	}
 
-	end := feed.Message{Worker: key.worker, Epoch: position.Epoch, Rank: key.rank, Seq: position.Next, Mark: true}
+	end := feed.Message{
+		Worker: key.worker, Epoch: position.Epoch, Rank: key.rank, Seq: position.Next, Mark: true, State: position.State,
+	}
 	behind := s.missing(&end, time.Now())
-	if gap || behind {
+	switch {
+	case gap || behind:
 		return errMissing
+	case position.State != feed.Exact:
+		return errNotExact
 	}
 	return nil
 }
@@ -115,25 +113,54 @@ func (s *Syncer) restore(ctx context.Context, t Transport, key rankKey, epoch ui
 		size = n
 		return nil
 	})
-	if err != nil {
+	if errors.Is(err, feed.ErrNoSnapshot) {
 		return err
+	}
+	if err != nil {
+		return noAnswer{err}
 	}
 
 	s.metrics.dumped.Add(float64(len(snapshot.Dump)))
 	return s.cfg.Feed.Restore(snapshot, time.Now())
 }
 
-// finish sets the pause before the rank's next recovery. It returns how many in a row have failed.
-func (s *Syncer) finish(r *rank, exact bool, now time.Time) (failures int) {
+// isSettled reports whether the agent's snapshot was no help before, and nothing has changed since.
+func (s *Syncer) isSettled(r *rank) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if exact {
+	return r.settled
+}
+
+// finish ends a recovery of a rank whose state is now state, and whose error was err. It sets the pause before
+// the next one, of the whole node if its agent has not answered. It returns how many in a row have failed.
+func (s *Syncer) finish(r *rank, n *node, state feed.State, err error, now time.Time) (failures int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.running--
+	n.running--
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
+
+	if state == feed.Exact {
 		r.retryAtOnce()
 		r.notBefore = now.Add(pauseAfterSuccess)
 		return 0
 	}
+	if errors.As(err, new(noAnswer)) {
+		n.notBefore = now.Add(n.pauses.Next())
+	}
+	r.settled = state == feed.Stale && (err == nil || errors.Is(err, errNotExact))
 	r.failures++
 	r.notBefore = now.Add(r.pauses.Next())
 	return r.failures
 }
+
+// noAnswer is the error of a request that the agent has not answered in full.
+type noAnswer struct{ error }
+
+// Unwrap returns the transport's error.
+func (e noAnswer) Unwrap() error { return e.error }

@@ -127,7 +127,7 @@ func (w *world) run(t *testing.T, d *datadriven.TestData) string {
 		w.network.mu.Lock()
 		a.silent = word == "silent"
 		a.slow = word == "slow"
-		a.detached = word == "detached"
+		a.connect(word != "detached")
 		w.network.mu.Unlock()
 	case "bus":
 		w.network.set(subject == "up")

@@ -26,7 +26,8 @@ type Config struct {
 	Dialect kvevent.Dialect
 	// BlockSize is the engine's, in tokens, if it is known; see kvevent.Batch.
 	BlockSize int
-	// Replay is the replay socket. Without one, gaps stay open and CaughtUp is never reported.
+	// Replay is the replay socket. Without one, gaps stay open and CaughtUp is never reported: a rank
+	// is then exact only from number 0 on, and as long as the connection lasts.
 	Replay string
 	// Topic is the prefix of the topics to subscribe to; empty subscribes to all. vLLM's default
 	// is empty too.
@@ -42,6 +43,9 @@ type Config struct {
 	// Buffer is how many live messages may wait while a replay runs or the consumer is slow;
 	// default 4,096. Raising it makes drops by the engine, and so replays, rarer.
 	Buffer int
+	// BufferBytes bounds the same messages in bytes; default 64 MiB. Beyond either bound the source
+	// stops reading the connection, and the engine drops what its own queue cannot hold. That is a gap.
+	BufferBytes int
 	// RetryMin and RetryMax bound the pause between attempts to connect or to replay, which
 	// doubles from one to the other; defaults 100 ms and 5 s.
 	RetryMin, RetryMax time.Duration
@@ -66,6 +70,10 @@ func (c Config) withDefaults() Config {
 	if c.Buffer <= 0 {
 		c.Buffer = 4096
 	}
+	if c.BufferBytes <= 0 {
+		c.BufferBytes = 64 << 20
+	}
+
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration

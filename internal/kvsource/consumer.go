@@ -17,12 +17,15 @@ type Consumer interface {
 	// more, and the next batches count from 0.
 	Restarted()
 
-	// CaughtUp reports that the engine's next message has number next: a replay on the present
-	// connection was answered to its end, and everything in it was accepted.
-	CaughtUp(next uint64)
+	// CaughtUp reports that every message before number next was accepted, and that the engine of
+	// the present connection is the process that sent them: it has answered a replay to its end.
+	// Later messages are on their way. If the consumer misses earlier ones all the same it
+	// returns gap true, and the source replays from number resume.
+	CaughtUp(next uint64) (resume uint64, gap bool)
 
 	// Connected reports that a connection to the event socket was made (true) or lost (false).
-	// It must not block and must not call the source. It may be called during another method.
+	// It must not block and must not call the source. A loss is reported at once, during another
+	// method if need be. A new connection is reported after the messages of the one before.
 	Connected(up bool)
 }
 
@@ -38,8 +41,8 @@ func (f Batches) Batch(_ uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 // Restarted does nothing.
 func (Batches) Restarted() {}
 
-// CaughtUp does nothing.
-func (Batches) CaughtUp(uint64) {}
+// CaughtUp reports no gap.
+func (Batches) CaughtUp(uint64) (resume uint64, gap bool) { return 0, false }
 
 // Connected does nothing.
 func (Batches) Connected(bool) {}

@@ -22,20 +22,24 @@
 //
 //	what happens                               the consumer's methods are called as follows
 //	-----------------------------------------  ---------------------------------------------
-//	a connection was made                      Connected(true)
+//	a connection was made                      Connected(true), in order with the messages
 //	  the engine answers with the last         Batch for each later message, CaughtUp
 //	    message accepted
 //	  the engine answers with other bytes      Restarted, Batch from number 0, CaughtUp
 //	  the replay socket does not answer        retried for Config.Timeout, then live messages
-//	                                           continue; the next probe tries again
+//	                                           continue; they and probes try again
 //	a live message arrives                     Batch
 //	  Batch returns gap                        Batch from the number it returned
 //	  its number is not above the one before   Restarted, Batch
+//	  it is the first of a connection without  Restarted, Batch
+//	    an answer, and not above the last one
+//	    accepted
 //	nothing arrives for Config.Probe           Batch for missed messages, CaughtUp
+//	CaughtUp returns gap                       Batch from the number it returned, CaughtUp
 //	the connection was lost                    Connected(false)
 //
 // Without a replay socket, and over HTTP, nothing can be asked again. CaughtUp is then never
-// reported.
+// reported, and a process that restarts while the connection is away may remain unnoticed.
 //
 // # Finding the sockets
 //
@@ -46,7 +50,7 @@
 // # Bounds
 //
 // A message above Config.MaxMessage is refused before memory is allocated for it. The live messages
-// that wait are bounded by Config.Buffer. Beyond that the source stops reading the connection, the
+// that wait are bounded by Config.Buffer and Config.BufferBytes. Beyond that the source stops reading the connection, the
 // engine's queue fills, and the messages that the engine then drops are found as a gap. Every retry
 // is preceded by a pause. A publisher does not notify a slow subscriber of dropped messages, and a
 // drop at the end of a stream leaves no gap. A source therefore asks the replay socket whenever the

@@ -118,7 +118,10 @@ type consumer struct {
 
 func (l *consumer) Restarted() { l.read(func() { l.reported++ }) }
 
-func (l *consumer) CaughtUp(next uint64) { l.read(func() { l.caughtUp = append(l.caughtUp, next) }) }
+func (l *consumer) CaughtUp(next uint64) (resume uint64, gap bool) {
+	l.read(func() { l.caughtUp = append(l.caughtUp, next) })
+	return 0, false
+}
 
 func (l *consumer) Connected(up bool) {
 	if l.ups != nil {

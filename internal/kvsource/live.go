@@ -62,7 +62,6 @@ func (s *Source) readEvents(ctx context.Context, z *zmq4.Conn, conn *boundedConn
 
 	succeeded()
 	number := s.countConnection()
-	s.consumer.Connected(true)
 	s.cfg.Logger.Debug("event source connected", "endpoint", s.cfg.Endpoint, "rank", s.cfg.Rank)
 	if !s.pass(ctx, liveMessage{connection: number}) {
 		return ctx.Err()
@@ -93,13 +92,34 @@ func (s *Source) readEvents(ctx context.Context, z *zmq4.Conn, conn *boundedConn
 // subscribeTopic begins the message by which a ZMQ subscriber names a topic.
 const subscribeTopic = 1
 
-// pass hands m to Run. It waits while the buffer is full, and returns false when ctx ends.
+// pass hands m to Run. It waits while the buffer is full, and returns false when ctx ends. A message that
+// exceeds Config.BufferBytes alone passes through an empty buffer.
 func (s *Source) pass(ctx context.Context, m liveMessage) bool {
+	size := int64(len(m.payload))
+	for s.waiting.Load() > 0 && s.waiting.Load()+size > int64(s.cfg.BufferBytes) {
+		s.count(func(st *Stats) { st.BufferFull++ })
+		select {
+		case <-s.freed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	s.waiting.Add(size)
+
 	select {
 	case s.live <- m:
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// taken records that Run has taken m out of the buffer.
+func (s *Source) taken(m liveMessage) {
+	s.waiting.Add(-int64(len(m.payload)))
+	select {
+	case s.freed <- struct{}{}:
+	default:
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -16,6 +17,9 @@ import (
 type Source struct {
 	cfg  Config
 	live chan liveMessage
+	// waiting is the size of the messages in live, in bytes. freed gets an element when it falls.
+	waiting atomic.Int64
+	freed   chan struct{}
 
 	mu    sync.Mutex
 	stats Stats // guarded by mu
@@ -60,7 +64,7 @@ func New(cfg Config) (*Source, error) {
 	}
 
 	cfg = cfg.withDefaults()
-	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), retry: cfg.backoff()}
+	s := &Source{cfg: cfg, live: make(chan liveMessage, cfg.Buffer), freed: make(chan struct{}, 1), retry: cfg.backoff()}
 	s.batch.BlockSize = cfg.BlockSize
 	if cfg.Dialect == kvevent.Dynamo { // one endpoint carries the messages of several ranks
 		s.batch.Only = func(_ uint64, rank int) bool { return rank == cfg.Rank }
@@ -89,6 +93,7 @@ func (s *Source) Run(ctx context.Context, c Consumer) error {
 		case <-ctx.Done():
 			return nil
 		case m := <-s.live:
+			s.taken(m)
 			silent = false
 			if m.connection != 0 {
 				s.onConnection(ctx, m.connection)
@@ -119,16 +124,28 @@ func (s *Source) connected() bool {
 	return s.stats.Connected
 }
 
-// onConnection catches up after a connection was made, while live messages wait. An engine opens its
+// onConnection reports a connection and catches up, while live messages wait. An engine opens its
 // two sockets one after the other, so a replay without an answer is tried again for Config.Timeout.
-// Then live messages continue, and a probe tries again later.
+// Then live messages continue, and each tries again after a pause.
 func (s *Source) onConnection(ctx context.Context, number uint64) {
 	s.connection = number
 	s.progress = progress{}
 	s.identified = false
+	s.reportConnection()
 
 	if s.cfg.Replay != "" {
 		_ = s.persist(ctx, func() error { return s.catchUp(ctx) }) // logged by each attempt
+	}
+}
+
+// reportConnection reports the connection, unless it was lost since. The mutex is held during the
+// report: a loss of the connection also needs it, so it is reported after this.
+func (s *Source) reportConnection() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.stats.Connected && s.stats.Connects == s.connection {
+		s.consumer.Connected(true)
 	}
 }
 
@@ -145,12 +162,23 @@ func (s *Source) persist(ctx context.Context, try func() error) error {
 	}
 }
 
-// catchUp delivers every message that the engine has and reports that nothing is missing.
+// catchUp delivers every message that the engine has and reports that nothing is missing. A consumer
+// may have dropped what it had accepted: then those messages are replayed too.
 func (s *Source) catchUp(ctx context.Context) error {
 	if err := s.resync(ctx); err != nil {
 		return err
 	}
-	s.reportCaughtUp()
+	resume, gap := s.reportCaughtUp()
+	if !gap {
+		return nil
+	}
+
+	if err := s.replay(ctx, resume); err != nil {
+		return err
+	}
+	if _, gap := s.reportCaughtUp(); gap {
+		return errGapStays
+	}
 	return nil
 }
 
@@ -171,21 +199,21 @@ func (s *Source) resync(ctx context.Context) error {
 	return err
 }
 
-// reportCaughtUp reports that nothing is missing, unless a message has arrived or the connection
-// was lost since. The mutex is held during the report: a loss of the connection also needs it, so
-// the consumer cannot receive CaughtUp after the Connected(false) that voids it.
-func (s *Source) reportCaughtUp() {
+// reportCaughtUp reports that nothing is missing, unless the connection was lost since. The mutex is
+// held during the report: a loss of the connection also needs it, so the consumer cannot receive
+// CaughtUp after the Connected(false) that voids it.
+func (s *Source) reportCaughtUp() (resume uint64, gap bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if !s.stats.Connected || s.stats.Connects != s.connection || len(s.live) > 0 {
-		return
+	if !s.stats.Connected || s.stats.Connects != s.connection {
+		return 0, false
 	}
 	next := uint64(0)
 	if s.last.known {
 		next = s.last.seq + 1
 	}
-	s.consumer.CaughtUp(next)
+	return s.consumer.CaughtUp(next)
 }
 
 // processChanged reports a new engine process. An engine whose replay buffer no longer contains the
@@ -202,12 +230,31 @@ func (s *Source) processChanged() {
 	s.consumer.Restarted()
 }
 
+// identify asks the engine of a connection whose replay socket has not answered yet, unless the pause after
+// the last attempt is not over.
+func (s *Source) identify(ctx context.Context) {
+	if s.identified || s.cfg.Replay == "" || time.Now().Before(s.retryAt) {
+		return
+	}
+
+	if err := s.catchUp(ctx); err != nil { // logged
+		s.retryAt = time.Now().Add(s.retry.Next())
+		return
+	}
+	s.retry.Reset()
+}
+
 // onLive delivers one live message. After a gap it replays, unless the last replay did not help and its pause
 // is not over: without the pause every message after an unrecoverable gap would cause a replay.
 func (s *Source) onLive(ctx context.Context, m liveMessage) {
+	s.identify(ctx)
+
 	switch {
 	case m.seq < s.progress.live:
 		// Numbers rise on one connection. A proxy may have reconnected to a new process.
+		s.processChanged()
+	case !s.identified && s.progress.live == 0 && s.last.known && m.seq <= s.last.seq:
+		// No process publishes a message twice, so the connection is to a new one.
 		s.processChanged()
 	case m.seq < s.progress.replayed:
 		s.progress.live = m.seq + 1

@@ -12,8 +12,11 @@ type Stats struct {
 	// before the first.
 	LastSeq uint64
 	LastAt  time.Time
-	// Waiting is how many live messages wait now.
-	Waiting int
+	// Waiting is how many live messages wait now, and WaitingBytes their size. BufferFull counts how
+	// often the source stopped reading the connection because of Config.BufferBytes.
+	Waiting      int
+	WaitingBytes int64
+	BufferFull   uint64
 	// Received counts live messages and Bytes their size; Replayed counts replayed messages.
 	Received, Bytes, Replayed uint64
 	// Duplicates are live messages that a replay had delivered before.
@@ -39,6 +42,7 @@ func (s *Source) Stats() Stats {
 
 	stats := s.stats
 	stats.Waiting = len(s.live)
+	stats.WaitingBytes = s.waiting.Load()
 	return stats
 }
 

@@ -47,6 +47,6 @@ func TestLinesOfASourceAreBounded(t *testing.T) {
 type deaf struct{}
 
 func (deaf) Restarted()                                  { /* ignored */ }
-func (deaf) CaughtUp(uint64)                             { /* ignored */ }
+func (deaf) CaughtUp(uint64) (resume uint64, gap bool)   { return 0, false }
 func (deaf) Connected(bool)                              { /* ignored */ }
 func (deaf) Batch(uint64, *kvevent.Batch) (uint64, bool) { return 0, false }

@@ -12,17 +12,23 @@ import (
 // applyBatch hands a batch's events to the index, in order. r.mu is held.
 func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 	b := m.Batch
+
+	// Replayed batches are old because they were replayed: only an exact rank's age is its lag.
+	if b.Seconds > 0 && r.currentState() == Exact {
+		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))), now)
+	}
+
+	if m.Seq == 0 { // nothing can be missing before the first batch
+		r.doubt = Sound
+		r.tail = tailProved
+		r.first = b.Seconds
+	}
 	r.next = m.Seq + 1
 	r.seconds = b.Seconds
 	r.lastApplied = now
 	r.gapSince = time.Time{}
 	r.counts.Batches++
 	r.counts.Unknown += uint64(b.Unknown)
-
-	// Replayed batches are old because they were replayed: only an exact rank's age is its lag.
-	if b.Seconds > 0 && r.currentState() == Exact {
-		r.load.ObserveLag(now.Sub(time.Unix(0, int64(b.Seconds*1e9))), now)
-	}
 
 	for rest := b.Events; len(rest) > 0; {
 		e := &rest[0]
@@ -42,6 +48,17 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 		case kvevent.Cleared:
 			f.clear(r)
 		}
+	}
+
+	// An event that could not be read may have been an eviction.
+	if b.Unknown > 0 {
+		r.doubt = Unreadable
+	}
+	switch m.State {
+	case Exact:
+		r.tail = tailProved
+	case Syncing, Stale:
+		r.interrupt(AgentNotExact)
 	}
 }
 
@@ -64,9 +81,9 @@ func sameRemovals(events []kvevent.Event) int {
 // complete, so earlier losses no longer matter.
 func (f *Feed) clear(r *rank) {
 	r.counts.Cleared++
-	r.incomplete = false
+	r.doubt = Sound
+	r.tail = tailProved
 	f.index.Clear(r.id)
-	r.setState(Exact)
 }
 
 // store stores the blocks of an event. Without token ids the index only finds blocks that the engine has stored
@@ -74,6 +91,7 @@ func (f *Feed) clear(r *rank) {
 func (f *Feed) store(r *rank, w *fleet.Worker, e *kvevent.Event) {
 	if want := f.cfg.BlockSize(w); e.BlockSize != 0 && want != 0 && e.BlockSize != want {
 		r.counts.WrongBlockSize++
+		r.doubt = OtherBlockSize
 		return
 	}
 

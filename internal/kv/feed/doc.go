@@ -6,41 +6,91 @@
 // [State] per rank shows how far its part of the index can be trusted. The package reads no
 // sockets, buffers no events and reads no clock: callers pass the time.
 //
+// # Exact
+//
+// A rank is Exact only if two things are known:
+//
+//   - Its index equals the engine's cache after the last batch applied. The exception is the index's own
+//     bound: blocks that the router evicted are missing from it, which lowers the hit rate and no more.
+//   - Every later batch of the engine is on its way. One that is lost will show as a gap.
+//
+// Each observer knows a part of that:
+//
+//	observer              what it knows                               what it cannot know
+//	--------------------  ------------------------------------------  -------------------------------------
+//	a batch's number      whether a batch before it is missing        whether one after it is missing; which
+//	                                                                  process sent it
+//	batch 0               nothing was published before it             -
+//	a "cleared" event     the cache is empty after it                 -
+//	CaughtUp of a source  the process is the same, and has            -
+//	                      published nothing else
+//	a source without a    the numbers of one connection               whether the next connection is to the
+//	replay socket                                                     same process
+//	a mark of an agent    the agent's number, and whether the agent   what the agent missed itself
+//	                      is exact
+//	a snapshot            the cache at one number, if it is complete  what came after it
+//
+// So the feed keeps two facts of each rank. Its doubt is why the index may differ from the cache; a doubt
+// ends only when the cache has been empty once, or with a complete snapshot. Its tail is whether batches may
+// be missing after the last one; a message with its agent's exact state proves the tail, and so does CaughtUp.
+// An open gap makes the rank Syncing, else a doubt makes it Stale, else the tail decides.
+//
 // # Events and states
 //
 // A rank is in one of the states None, Syncing, Exact and Stale. "Emptied" means that the rank's
 // blocks leave the index and that its count starts again at 0.
 //
-//	event                                 effect, next state
-//	------------------------------------  ------------------------------------------------------
-//	batch 0 of an epoch                   applied, Exact
-//	next batch in order, None or Syncing  applied, Exact
-//	next batch in order, Exact            applied, Exact
-//	next batch, Stale after Lost          applied, Exact: its number proves that none was missed
-//	next batch, Stale after a given-up    applied, Stale: the lost events are still missing
-//	  gap
-//	batch after a gap                     refused with Missing, Syncing
-//	batch after a gap that stayed open    emptied, then applied, Stale
+//	event                                 effect                          doubt      tail
+//	------------------------------------  ------------------------------  ---------  -----------
+//	batch 0 of a process                  applied                         ends       proved
+//	next batch in order                   applied                         -          -
+//	  its agent is exact                                                  -          proved
+//	  its agent is not exact                                              -          interrupted
+//	  with an event that was not readable                                 begins     -
+//	  with blocks of another size         those are skipped               begins     -
+//	  with a "cleared" event              emptied on all tiers            ends       proved
+//	batch after a gap                     refused with Missing            -          -
+//	batch after a gap that stayed open    emptied, then applied           begins     -
 //	  for Config.Patience
-//	batch below the next number           Ignored as a duplicate, state unchanged
-//	the same, but published later         emptied, Restarts counted, then as a first batch
-//	batch of another epoch                Ignored, state unchanged
-//	"cleared" event in a batch            emptied on all tiers, Exact
-//	mark at the next number               Exact; unchanged after a given-up gap or in a gap
-//	mark above the next number            Missing, Syncing: the last batches were lost
-//	mark below the next number            Ignored: the mark was published before those batches
-//	Lost: the source or bus is away       Exact becomes Stale, other states stay
-//	Restarted: the source saw a new       emptied, None
+//	batch below the next number           Ignored as a duplicate          -          -
+//	the same, but of a later process      emptied, Restarts counted,      ends       unproved
+//	                                      then as a first batch
+//	batch of another epoch                Ignored                         -          -
+//	mark at the next number               -                               -          proved
+//	  its agent is not exact              -                               -          interrupted
+//	  in a gap                            Ignored                         -          -
+//	mark above the next number            Missing: batches were lost      -          -
+//	mark below the next number            Ignored: the mark was           -          -
+//	                                      published before those batches
+//	Lost: the bus is away, or silent      -                               -          interrupted
+//	Connected: the source's connection    Stale while it is lost          -          interrupted
+//	  was made or lost
+//	Restarted: the source saw a new       emptied                         ends       unknown
 //	  engine process
-//	Forget: the rank's blocks are wrong   emptied, Syncing
-//	Restore: a snapshot replaces all      Syncing; Stale where the snapshot is incomplete
-//	RankGone: the fleet ended the epoch   the record is deleted
+//	Forget: the rank's blocks are wrong   emptied                         ends       unproved
+//	Restore: a snapshot                   replaces all in one step        see below  unproved
+//	RankGone: the fleet ended the epoch   the record is deleted           -          -
+//
+//	tail         state without gap and doubt
+//	-----------  ---------------------------
+//	unknown      None
+//	unproved     Syncing
+//	interrupted  Stale
+//	proved       Exact
+//
+// A tail that was unknown stays so when it is interrupted. A restored rank has a doubt if the snapshot is
+// incomplete or of another block size. [Reason] lists the doubts.
+//
+// An engine without a replay socket is Exact from batch 0 on while one connection lasts. After a new connection
+// it is Stale until its cache is cleared or it restarts from 0. Its socket may drop the last batches of a stream
+// without a trace until the next batch: a replay socket is needed to find those.
 //
 // # Restarts
 //
 // An agent gives each engine process an epoch, and a new epoch is a new rank. An engine that is
 // read without an agent has no epoch: after a restart it counts from 0 again. A batch below the
-// next number with a later timestamp is therefore a restart and not a duplicate.
+// next number with a later timestamp is therefore a restart and not a duplicate. In a known epoch only batch 0
+// can be one, because clocks step back.
 //
 // A restarted engine may also have counted past the next number, and then looks like a gap. A
 // replay therefore begins at the last batch that was applied, and not at the one after it: the

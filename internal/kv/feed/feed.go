@@ -75,19 +75,76 @@ type rank struct {
 
 	next        uint64    // the sequence number expected; 0 before the first batch
 	seconds     float64   // the engine's clock in the last batch applied; 0 is unknown
+	first       float64   // the engine's clock in batch 0, if that was applied; 0 is unknown
 	lastApplied time.Time // the router's clock at that batch
 	gapSince    time.Time // when the open gap was noticed; zero without a gap
-	// incomplete means that a gap was given up, and that the engine's cache has not been empty
-	// since. Invariant: the state is then never Exact.
-	incomplete bool
-	// beforeLost is Exact between Lost and the next batch of a rank that was exact, else None.
-	beforeLost State
-	counts     Counts
-	hashes     []uint64 // scratch space for the index's arguments
+	// doubt is why the index may differ from the engine's cache at next; Sound if it does not. It stays until
+	// the engine's cache has been empty once, or until a complete snapshot.
+	doubt Reason
+	// tail is whether there may be batches from next on that are not on their way.
+	tail tail
+	// interruption is why tail is tailInterrupted.
+	interruption Reason
+	// away means that the source has no connection: no batch can prove anything.
+	away   bool
+	counts Counts
+	hashes []uint64 // scratch space for the index's arguments
 }
 
-func (r *rank) setState(s State)    { r.state.Store(uint32(s)) }
+// tail is what is known of the batches that the engine has published after the last one applied.
+type tail uint8
+
+const (
+	// tailUnknown means that no message has arrived.
+	tailUnknown tail = iota
+	// tailUnproved means that the cache was restored or is being rebuilt, and that its last batches may be missing.
+	tailUnproved
+	// tailInterrupted means that messages may have been missed since the rank was last exact.
+	tailInterrupted
+	// tailProved means that each batch is applied or on its way: a lost one will show as a gap.
+	tailProved
+)
+
 func (r *rank) currentState() State { return State(r.state.Load()) }
+
+// settle sets the rank's state from what is known of it. r.mu is held.
+func (r *rank) settle() {
+	state := None
+	switch {
+	case !r.gapSince.IsZero():
+		state = Syncing
+	case r.doubt != Sound || r.tail == tailInterrupted || r.tail == tailProved && r.away:
+		state = Stale
+	case r.tail == tailUnproved:
+		state = Syncing
+	case r.tail == tailProved:
+		state = Exact
+	}
+	r.state.Store(uint32(state))
+}
+
+// reason returns why the rank is Stale, and Sound if it is not. r.mu is held.
+func (r *rank) reason() Reason {
+	switch {
+	case r.currentState() != Stale:
+		return Sound
+	case r.doubt != Sound:
+		return r.doubt
+	case r.tail == tailInterrupted:
+		return r.interruption
+	}
+	return Interrupted
+}
+
+// interrupt records that batches may be missed from now on, without a gap that shows it. r.mu is held.
+func (r *rank) interrupt(why Reason) {
+	if r.tail == tailProved || r.tail == tailUnproved && why == AgentNotExact {
+		r.tail = tailInterrupted
+	}
+	if r.tail == tailInterrupted {
+		r.interruption = why
+	}
+}
 
 // anyEpoch is the epoch of callers that cannot distinguish engine processes. It matches every
 // epoch, and a worker listed with it matches the messages of every epoch.
@@ -103,12 +160,13 @@ func (f *Feed) Apply(m *Message, now time.Time) Result {
 	}
 	defer r.mu.Unlock()
 
+	defer r.settle()
 	if m.Mark {
-		return r.applyMark(m.Seq, now)
+		return r.applyMark(m, now)
 	}
 
 	restarts := r.counts.Restarts
-	result := Result{Verdict: f.judge(r, m.Seq, m.Batch, now)}
+	result := Result{Verdict: f.judge(r, m, now)}
 	switch result.Verdict {
 	case Ignored:
 		r.counts.Duplicates++
@@ -125,18 +183,23 @@ func (f *Feed) Apply(m *Message, now time.Time) Result {
 // applyMark compares the rank's next number with the one that its engine or agent counts. Without
 // marks the loss of a rank's last batches would stay unnoticed until its next batch, and an idle
 // rank could not become exact. r.mu is held.
-func (r *rank) applyMark(next uint64, now time.Time) Result {
+func (r *rank) applyMark(m *Message, now time.Time) Result {
 	switch {
-	case next > r.next:
+	case m.Seq > r.next:
 		r.openGap(now)
 		r.counts.Gaps++
 		return Result{Verdict: Missing, Resume: r.resume()}
-	case next < r.next || r.incomplete || !r.gapSince.IsZero():
+	case m.Seq < r.next || !r.gapSince.IsZero():
+		return Result{Verdict: Ignored}
+	case m.State != Exact:
+		r.interrupt(AgentNotExact)
 		return Result{Verdict: Ignored}
 	}
 
-	r.beforeLost = None
-	r.setState(Exact)
+	r.tail = tailProved
+	if r.doubt != Sound {
+		return Result{Verdict: Ignored}
+	}
 	return Result{Verdict: Applied}
 }
 
@@ -149,6 +212,9 @@ func (f *Feed) lock(worker string, epoch uint64, number int) (fleet.Rank, *rank,
 	}
 
 	r := f.record(member)
+	if r == nil {
+		return member, nil, false
+	}
 	r.mu.Lock()
 
 	// The rank may have gone before the lock was held, so it is looked up again. If it goes after
@@ -174,8 +240,8 @@ func (f *Feed) find(worker string, epoch uint64, number int) (fleet.Rank, bool) 
 	return m, true
 }
 
-// record returns the record of m, and makes it if there is none. A record with m's ID but another
-// load belongs to an earlier owner of the ID and is replaced.
+// record returns the record of m, and makes it if there is none; nil if m has left the fleet. Its ID may
+// have another owner by then, whose record must stay.
 func (f *Feed) record(m fleet.Rank) *rank {
 	if r := f.existing(m); r != nil {
 		return r
@@ -183,6 +249,9 @@ func (f *Feed) record(m fleet.Rank) *rank {
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if now, ok := f.fleet.Snapshot().Rank(m.Worker.Name, m.Number); !ok || now.Load != m.Load {
+		return nil
+	}
 	if r := f.ranks[m.ID]; r == nil || r.load != m.Load {
 		f.ranks[m.ID] = &rank{id: m.ID, load: m.Load}
 	}

@@ -19,6 +19,7 @@ import (
 
 type world struct {
 	fleet    *fleet.Fleet
+	size     int // the router's block size
 	index    *kvindex.Index
 	feed     *feed.Feed
 	now      time.Time
@@ -26,9 +27,9 @@ type world struct {
 }
 
 func newWorld() *world {
-	w := &world{index: kvindex.New(kvindex.Config{}), now: time.Unix(1000, 0)}
+	w := &world{index: kvindex.New(kvindex.Config{}), now: time.Unix(1000, 0), size: 16}
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { w.feed.RankGone(id) }})
-	w.feed = feed.New(feed.Config{}, w.fleet, w.index)
+	w.feed = feed.New(feed.Config{BlockSize: func(*fleet.Worker) int { return w.size }}, w.fleet, w.index)
 	return w
 }
 
@@ -37,18 +38,23 @@ func newWorld() *world {
 //
 //	worker NAME [epoch=E]           puts a worker with one rank and block size 16 into the fleet
 //	remove NAME                     removes it from the fleet
-//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS]
+//	batch NAME seq=N [epoch=E] [at=SECONDS] [size=TOKENS] [window=TOKENS] [state=S]
 //	                                applies a batch, one event per line: "store abc", "store bc after a",
-//	                                "remove c", "clear"; at is the engine's clock. Prints the replay
-//	                                that Apply requires.
-//	mark NAME next=N [epoch=E]      applies a mark: the rank's next batch is N. Prints the replay that
-//	                                Apply requires.
+//	                                "remove c", "clear", "unknown"; at is the engine's clock. Prints the
+//	                                replay that Apply requires. S is the number of the rank's state at its
+//	                                agent: 0 none, 1 syncing, 2 exact, 3 stale. The default is none.
+//	mark NAME next=N [epoch=E] [state=S]
+//	                                applies a mark: the rank's next batch is N, and it is exact at its
+//	                                agent unless S says otherwise. Prints the replay that Apply requires.
+//	connected NAME up=0|1           reports that the source's connection was lost or made
 //	restarted NAME                  reports a new engine process in the same epoch
 //	forget NAME                     empties the rank because its blocks are wrong
 //	snapshot NAME                   makes a snapshot and keeps it
 //	restore NAME [epoch=E] [size=TOKENS]
 //	                                restores the kept snapshot; prints the error
 //	lost NAME                       reports that events have stopped arriving
+//	reload size=TOKENS              changes the router's block size
+//	garble                          makes the kept snapshot unreadable
 //	wait SECONDS
 //	lookup                          letters: prints how many blocks of that prompt each worker stores
 //	states | lifetime NAME | counts NAME
@@ -60,7 +66,7 @@ func TestScenarios(t *testing.T) {
 }
 
 func (w *world) act(t *testing.T, d *datadriven.TestData) string {
-	arg := func(key string) int {
+	argOr := func(key string, otherwise int) int {
 		for _, a := range d.CmdArgs {
 			if a.Key == key {
 				n, err := strconv.Atoi(a.Vals[0])
@@ -70,8 +76,9 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 				return n
 			}
 		}
-		return 0
+		return otherwise
 	}
+	arg := func(key string) int { return argOr(key, 0) }
 	subject := ""
 	if len(d.CmdArgs) > 0 {
 		subject = d.CmdArgs[0].Key
@@ -86,9 +93,12 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	case "batch":
 		b := batch(t, d)
 		b.Seconds = float64(arg("at"))
-		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), Batch: b})
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), State: feed.State(arg("state")), Batch: b})
 	case "mark":
-		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true})
+		state := feed.State(argOr("state", int(feed.Exact)))
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true, State: state})
+	case "connected":
+		w.feed.Connected(subject, 0, arg("up") == 1)
 	case "restarted":
 		w.feed.Restarted(subject, 0)
 	case "forget":
@@ -111,6 +121,10 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "lost":
 		w.feed.Lost(subject, 0)
+	case "reload":
+		w.size = arg("size")
+	case "garble":
+		w.snapshot.Dump = []byte("not a dump")
 	case "wait":
 		n, _ := strconv.Atoi(subject)
 		w.now = w.now.Add(time.Duration(n) * time.Second)
@@ -166,6 +180,9 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 			}
 		case "remove":
 			e.Kind = kvevent.Removed
+		case "unknown":
+			b.Unknown++
+			continue
 		case "clear":
 			e.Kind = kvevent.Cleared
 			words = append(words, "")

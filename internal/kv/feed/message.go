@@ -18,8 +18,8 @@ type Message struct {
 	// Mark is true for a message without a batch. An agent publishes marks at regular intervals,
 	// because the loss of a rank's last batches would otherwise show only at its next batch.
 	Mark bool
-	// State is, in a mark, the rank's state at its agent: a rank cannot be exact at a router unless its agent
-	// has every event.
+	// State is the rank's state at its agent after this message: a rank is exact at a router only if it is
+	// exact at its agent too. A batch of [None] states nothing; a mark of None is not exact.
 	State State
 	// Batch holds content hashes and engine hashes, never token ids. It is empty in a mark. A
 	// receiver may use it during its callback only.
@@ -32,10 +32,10 @@ type Position struct {
 	Epoch uint64
 	// Next is the number of the rank's next batch.
 	Next uint64
-	// State is the rank's state at its agent.
+	// State is the rank's state at its agent. Unless it is Exact, the engine may have published batches
+	// that Next does not count.
 	State State
-	// Connected is false while the agent has no connection to the engine's event socket. The
-	// engine may then have published batches that Next does not count.
+	// Connected is false while the agent has no connection to the engine's event socket.
 	Connected bool
 }
 

@@ -1,10 +1,6 @@
 package feed
 
-import (
-	"time"
-
-	"github.com/stator-project/stator/internal/kv/kvevent"
-)
+import "time"
 
 // Verdict is the outcome of a message.
 type Verdict uint8
@@ -30,21 +26,20 @@ type Result struct {
 	Restarted bool
 }
 
-// judge compares a batch's number with the next expected one and sets the state. It applies no
-// events. It empties the rank after a restart or a given-up gap. r.mu is held.
-func (f *Feed) judge(r *rank, seq uint64, b *kvevent.Batch, now time.Time) Verdict {
-	if seq < r.next {
-		if !r.isRestart(seq, b.Seconds) {
+// judge compares a batch's number with the next expected one. It applies no events. It empties the
+// rank after a restart or a given-up gap. r.mu is held.
+func (f *Feed) judge(r *rank, m *Message, now time.Time) Verdict {
+	if m.Seq < r.next {
+		if !r.isRestart(m) {
 			return Ignored
 		}
 		f.empty(r)
 		r.counts.Restarts++
-		r.setState(Syncing)
+		r.tail = tailUnproved
 	}
 
 	switch {
-	case seq == r.next:
-		r.inOrder(seq)
+	case m.Seq == r.next:
 		return Applied
 	case r.gapSince.IsZero():
 		r.openGap(now)
@@ -57,31 +52,14 @@ func (f *Feed) judge(r *rank, seq uint64, b *kvevent.Batch, now time.Time) Verdi
 	// may be gone from the engine. The batches from here on are right, but not all there is.
 	f.index.Clear(r.id)
 	r.counts.UnrecoveredGaps++
-	r.incomplete = true
-	r.setState(Stale)
+	r.doubt = GapGivenUp
 	return Applied
-}
-
-// inOrder sets the state after the next batch in order. r.mu is held.
-func (r *rank) inOrder(seq uint64) {
-	if seq == 0 {
-		r.incomplete = false // nothing can be missing before the first batch
-	}
-
-	switch s := r.currentState(); {
-	case r.incomplete:
-		r.setState(Stale)
-	case seq == 0 || s == Syncing || s == Stale && r.beforeLost == Exact:
-		r.setState(Exact)
-	}
-	r.beforeLost = None
 }
 
 // openGap begins a gap, unless one is open. r.mu is held.
 func (r *rank) openGap(now time.Time) {
 	if r.gapSince.IsZero() {
 		r.gapSince = now
-		r.setState(Syncing)
 	}
 }
 
@@ -93,11 +71,17 @@ const farBack = 16_384
 // duplicate. A duplicate has the timestamp of the batch it repeats, which is never later than the
 // last one applied; so a later timestamp proves a restart. Without timestamps only batch 0 or a
 // jump far back do.
-func (r *rank) isRestart(seq uint64, seconds float64) bool {
-	if seconds != 0 && r.seconds != 0 {
-		return seconds > r.seconds
+//
+// An engine's clock may step back, and then a duplicate is later than the last batch. A known epoch is one
+// process, so there only batch 0 can be a restart.
+func (r *rank) isRestart(m *Message) bool {
+	if m.Epoch != anyEpoch && m.Seq != 0 {
+		return false
 	}
-	return seq == 0 && r.next > 1 || r.next-seq > farBack
+	if seconds := m.Batch.Seconds; seconds != 0 && r.seconds != 0 {
+		return seconds > r.seconds && (m.Epoch == anyEpoch || seconds != r.first)
+	}
+	return m.Seq == 0 && r.next > 1 || r.next-m.Seq > farBack
 }
 
 // resume is the number at which a replay has to begin: the last batch applied, whose timestamp

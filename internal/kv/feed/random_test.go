@@ -95,7 +95,7 @@ func TestRandomDeliveries(t *testing.T) {
 		for seq := int(router.feed.Resume(m)); seq < len(e.sent); seq++ {
 			router.feed.Apply(&feed.Message{Worker: "a", Epoch: e.epoch, Seq: uint64(seq), Batch: e.sent[seq]}, now)
 		}
-		end := feed.Message{Worker: "a", Epoch: e.epoch, Seq: uint64(len(e.sent)), Mark: true}
+		end := feed.Message{Worker: "a", Epoch: e.epoch, Seq: uint64(len(e.sent)), Mark: true, State: feed.Exact}
 		if router.feed.Apply(&end, now).Verdict == feed.Missing || router.feed.State(m) != feed.Exact {
 			fail(step, "a recovery did not make it exact")
 		}

@@ -16,6 +16,18 @@ func (f *Feed) State(m fleet.Rank) State {
 	return None
 }
 
+// Reason returns why m is stale; Sound if it is not.
+func (f *Feed) Reason(m fleet.Rank) Reason {
+	r := f.existing(m)
+	if r == nil {
+		return Sound
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.reason()
+}
+
 // Resume returns the number at which a replay for m has to begin; 0 before its first batch.
 func (f *Feed) Resume(m fleet.Rank) uint64 {
 	r := f.existing(m)
@@ -54,6 +66,7 @@ func (f *Feed) States() []RankState {
 		if r := f.existing(m); r != nil {
 			r.mu.Lock()
 			s.State = r.currentState()
+			s.Reason = r.reason()
 			s.LastEvent = r.lastApplied
 			s.Counts = r.counts
 			if r.next > 0 {
@@ -76,6 +89,9 @@ func (f *Feed) Stats() Stats {
 
 	for _, r := range f.States() {
 		s.Ranks[r.State]++
+		if r.State == Stale {
+			s.Stale[r.Reason]++
+		}
 		s.Counts.add(r.Counts)
 	}
 	return s
@@ -86,6 +102,9 @@ func (f *Feed) String() string {
 	var b strings.Builder
 	for _, s := range f.States() {
 		fmt.Fprintf(&b, "%s/%d %s", s.Worker, s.Rank, s.State)
+		if s.Reason != Sound {
+			fmt.Fprintf(&b, " (%s)", s.Reason)
+		}
 		if s.Batches+s.Snapshots > 0 {
 			fmt.Fprintf(&b, " seq %d", s.Seq)
 		}

@@ -6,53 +6,56 @@ import "time"
 // the new process at its connection, before the process has published anything: until then the
 // rank's state is None.
 func (f *Feed) Restarted(worker string, number int) {
-	_, r, ok := f.lock(worker, anyEpoch, number)
-	if !ok {
-		return
-	}
-	defer r.mu.Unlock()
-
-	f.empty(r)
-	r.counts.Restarts++
-	r.setState(None)
+	f.change(worker, number, func(r *rank) {
+		f.empty(r)
+		r.counts.Restarts++
+	})
 }
 
 // Forget empties a rank whose indexed blocks turned out to be wrong. Its state is Syncing until a
 // replay from 0 or a snapshot has rebuilt it.
 func (f *Feed) Forget(worker string, number int) {
+	f.change(worker, number, func(r *rank) {
+		f.empty(r)
+		r.tail = tailUnproved
+	})
+}
+
+// Lost marks an exact rank as stale, because its events have stopped arriving: the bus is away, or no
+// message has arrived for long. A message with its agent's exact state makes it exact again. Its blocks
+// stay in the index.
+func (f *Feed) Lost(worker string, number int) {
+	f.change(worker, number, func(r *rank) { r.interrupt(Interrupted) })
+}
+
+// Connected reports that the connection to a rank's engine was made (true) or lost (false). Either makes
+// an exact rank stale, until a mark proves that nothing was missed: the connection may be to another
+// process, and the number of its next batch does not show that.
+func (f *Feed) Connected(worker string, number int, up bool) {
+	f.change(worker, number, func(r *rank) {
+		r.away = !up
+		r.interrupt(Interrupted)
+	})
+}
+
+// change calls edit with a rank of the fleet, whose lock is held, and sets the rank's state after it.
+func (f *Feed) change(worker string, number int, edit func(r *rank)) {
 	_, r, ok := f.lock(worker, anyEpoch, number)
 	if !ok {
 		return
 	}
 	defer r.mu.Unlock()
 
-	f.empty(r)
-	r.setState(Syncing)
-}
-
-// Lost marks an exact rank as stale, because its events have stopped arriving: the engine's
-// socket or the bus is away. The next batch in order makes it exact again. Its blocks stay in the
-// index.
-func (f *Feed) Lost(worker string, number int) {
-	member, ok := f.find(worker, anyEpoch, number)
-	if !ok {
-		return
-	}
-	r := f.record(member)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if s := r.currentState(); s == Exact {
-		r.beforeLost = s
-		r.setState(Stale)
-	}
+	edit(r)
+	r.settle()
 }
 
 // empty removes the rank's blocks from the index and starts its count at 0. r.mu is held.
 func (f *Feed) empty(r *rank) {
 	f.index.Clear(r.id)
-	r.next, r.seconds = 0, 0
+	r.next = 0
+	r.seconds, r.first = 0, 0
 	r.gapSince = time.Time{}
-	r.incomplete = false
-	r.beforeLost = None
+	r.doubt = Sound
+	r.tail = tailUnknown
 }

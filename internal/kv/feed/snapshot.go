@@ -24,8 +24,8 @@ type Snapshot struct {
 	// Seconds is the engine's clock in the batch before Next; 0 is unknown. It distinguishes a
 	// restarted engine from a duplicate.
 	Seconds float64
-	// Complete is false after a gap was given up: every block in the snapshot is right, but
-	// blocks may be missing from it.
+	// Complete is false if the dump may differ from the engine's cache: the agent has a [Reason] to doubt
+	// its own index, or that index was full and blocks were evicted from it.
 	Complete bool
 	// BlockSize is the engine's, in tokens; 0 is unknown.
 	BlockSize int
@@ -37,8 +37,8 @@ type Snapshot struct {
 var (
 	// ErrGone means that the fleet does not have the rank in the snapshot's epoch.
 	ErrGone = errors.New("the rank, or its epoch, is not in the fleet")
-	// ErrOld means that the rank is exact and at least as far as the snapshot.
-	ErrOld = errors.New("the snapshot is older than the exact state of the rank")
+	// ErrOld means that the snapshot is no better than what the rank has.
+	ErrOld = errors.New("the snapshot is no better than the state of the rank")
 )
 
 // Snapshot returns a copy of a rank's cache; false if the fleet does not have the rank in that
@@ -52,7 +52,7 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 
 	s := Snapshot{
 		Worker: worker, Rank: number, Epoch: epoch,
-		Next: r.next, Seconds: r.seconds, Complete: !r.incomplete, BlockSize: member.Worker.BlockSize,
+		Next: r.next, Seconds: r.seconds, Complete: r.doubt == Sound && !f.index.Evicted(r.id), BlockSize: member.Worker.BlockSize,
 	}
 	if r.next > 0 {
 		s.Dump = f.index.AppendDump(nil, r.id)
@@ -60,49 +60,57 @@ func (f *Feed) Snapshot(worker string, epoch uint64, number int) (Snapshot, bool
 	return s, true
 }
 
-// Restore replaces a rank's cache by a snapshot. The next batch expected is s.Next. The rank is
-// Syncing until that batch, or a mark, proves that no events are missing after the snapshot; it
-// is Stale if the snapshot is incomplete. The rank's events wait meanwhile.
+// Restore replaces a rank's cache by a snapshot, in one step: lookups find the old blocks or the new
+// ones. The next batch expected is s.Next. The rank is Syncing until a message with its agent's exact state
+// proves that no events are missing after the snapshot; it is Stale if the snapshot is incomplete. The
+// rank's events wait meanwhile.
 //
-// An exact rank that is at least as far as the snapshot stays as it is, and the error is [ErrOld].
-// A dump that cannot be read leaves the rank empty and Syncing. A snapshot with a block size other
-// than the router's cannot match any prompt: Restore then takes its position and not its blocks.
+// A snapshot that is no better changes nothing, and the error is [ErrOld]: it does not reach beyond the
+// rank's last batch, and the rank's own blocks are right or the snapshot is incomplete. A dump that cannot be
+// read changes nothing either. A snapshot with a block size other than the router's cannot match any prompt:
+// Restore then takes its position and not its blocks.
 func (f *Feed) Restore(s *Snapshot, now time.Time) error {
 	member, r, ok := f.lock(s.Worker, s.Epoch, s.Rank)
 	if !ok {
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrGone)
 	}
 	defer r.mu.Unlock()
-	if r.currentState() == Exact && r.next >= s.Next {
+	if r.next > 0 && r.next >= s.Next && (r.doubt == Sound || !s.Complete) {
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, ErrOld)
 	}
 
-	f.empty(r)
-	if err := f.loadDump(r, member.Worker, s); err != nil {
-		f.empty(r) // the dump may have been loaded in part
-		r.setState(Syncing)
+	doubt, err := f.loadDump(r, member.Worker, s)
+	if err != nil {
 		return fmt.Errorf("restore %s/%d: %w", s.Worker, s.Rank, err)
 	}
 
-	r.next, r.seconds = s.Next, s.Seconds
-	r.incomplete = !s.Complete
+	r.next = s.Next
+	r.seconds, r.first = s.Seconds, 0
 	r.lastApplied = now
+	r.gapSince = time.Time{}
+	r.doubt = doubt
+	r.tail = tailUnproved
 	r.counts.Snapshots++
-	r.setState(Syncing)
-	if r.incomplete {
-		r.setState(Stale)
-	}
+	r.settle()
 	return nil
 }
 
-// loadDump stores a snapshot's blocks, unless they are of another size than the router's.
-func (f *Feed) loadDump(r *rank, w *fleet.Worker, s *Snapshot) error {
+// loadDump replaces a rank's blocks by those of a snapshot, or by none if they are of another size than the
+// router's. It returns why the result may differ from the engine's cache. After an error nothing has changed.
+func (f *Feed) loadDump(r *rank, w *fleet.Worker, s *Snapshot) (Reason, error) {
 	if want := f.cfg.BlockSize(w); s.BlockSize != 0 && want != 0 && s.BlockSize != want {
 		r.counts.WrongBlockSize++
-		return nil
+		f.index.Clear(r.id)
+		return OtherBlockSize, nil
 	}
+
 	if len(s.Dump) == 0 {
-		return nil
+		f.index.Clear(r.id)
+	} else if err := f.index.Load(r.id, s.Dump); err != nil {
+		return Sound, err
 	}
-	return f.index.Load(r.id, s.Dump)
+	if !s.Complete {
+		return PartialSnapshot, nil
+	}
+	return Sound, nil
 }

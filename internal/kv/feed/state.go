@@ -12,10 +12,11 @@ const (
 	None State = iota
 	// Syncing means that events are missing and a replay or a snapshot is expected.
 	Syncing
-	// Exact means that every event since the cache was empty has been applied.
+	// Exact means that the index equals the engine's cache after the last batch applied, and that every
+	// later batch is still on its way.
 	Exact
-	// Stale means that the indexed blocks were right once, but events are missing: none arrive
-	// at present, or a gap was given up. Predictions have the long lifetime.
+	// Stale means that the index may differ from the engine's cache. A [Reason] names why. Predictions
+	// have the long lifetime.
 	Stale
 )
 
@@ -28,12 +29,52 @@ func (s State) String() string {
 	return "unknown"
 }
 
+// Reason is why a rank is Stale.
+type Reason uint8
+
+// The reasons. The first group ends when a message proves that nothing is missing. The second group means
+// that the index differs from the engine's cache; it ends when that cache has been empty once, or with a
+// complete snapshot.
+const (
+	// Sound is the reason of ranks that are not Stale.
+	Sound Reason = iota
+
+	// Interrupted means that events have stopped arriving, or that the connection was made again and the
+	// engine has not yet shown that nothing was missed. Without a replay socket it cannot.
+	Interrupted
+	// AgentNotExact means that the rank is not exact at its agent.
+	AgentNotExact
+
+	// GapGivenUp means that missing batches were not replayed.
+	GapGivenUp
+	// Unreadable means that an event or a whole message could not be decoded.
+	Unreadable
+	// OtherBlockSize means that the engine's blocks are of another size than the router's.
+	OtherBlockSize
+	// PartialSnapshot means that blocks are missing from the agent's snapshot.
+	PartialSnapshot
+
+	// Reasons is their number.
+	Reasons
+)
+
+var reasonNames = [Reasons]string{"", "interrupted", "agent", "gap", "unreadable", "block_size", "snapshot"}
+
+func (r Reason) String() string {
+	if r < Reasons {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
+
 // RankState describes one rank of the fleet.
 type RankState struct {
 	Worker string
 	Rank   int
 	Epoch  uint64
 	State  State
+	// Reason is why the rank is Stale.
+	Reason Reason
 	// Seq is the number of the last batch applied. It means nothing while both Batches and
 	// Snapshots are 0.
 	Seq uint64
@@ -86,4 +127,6 @@ type Stats struct {
 	UnknownWorker, WrongEpoch uint64
 	// Ranks counts the fleet's ranks by State.
 	Ranks [4]int
+	// Stale counts the fleet's stale ranks by Reason.
+	Stale [Reasons]int
 }

@@ -29,19 +29,17 @@ func (s *Stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	return result.Resume, result.Verdict == Missing
 }
 
-// CaughtUp reports that the engine has published nothing from number next on. It makes an idle
-// rank exact.
-func (s *Stream) CaughtUp(next uint64) {
-	s.Feed.Apply(&Message{Worker: s.Worker, Epoch: s.Epoch, Rank: s.Rank, Seq: next, Mark: true}, s.Now())
+// CaughtUp reports that the engine is still the same process and that everything before number next has
+// been delivered. It makes the rank exact, unless its index may differ from the cache. If a batch before next is
+// missing it returns gap true, and the source has to replay from resume.
+func (s *Stream) CaughtUp(next uint64) (resume uint64, gap bool) {
+	mark := Message{Worker: s.Worker, Epoch: s.Epoch, Rank: s.Rank, Seq: next, Mark: true, State: Exact}
+	result := s.Feed.Apply(&mark, s.Now())
+	return result.Resume, result.Verdict == Missing
 }
 
 // Restarted reports that the engine is a new process: the rank is emptied.
 func (s *Stream) Restarted() { s.Feed.Restarted(s.Worker, s.Rank) }
 
-// Connected reports whether the engine's socket is connected. An exact rank becomes stale when
-// the connection is lost.
-func (s *Stream) Connected(up bool) {
-	if !up {
-		s.Feed.Lost(s.Worker, s.Rank)
-	}
-}
+// Connected reports whether the engine's socket is connected. An exact rank becomes stale, until CaughtUp.
+func (s *Stream) Connected(up bool) { s.Feed.Connected(s.Worker, s.Rank, up) }
