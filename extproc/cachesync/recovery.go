@@ -82,6 +82,7 @@ func (s *Syncer) attempt(ctx context.Context, t Transport, key rankKey, r *rank)
 func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.Rank) error {
 	gap := false
 	position, err := t.Replay(ctx, key.worker, m.Worker.Epoch, key.rank, s.cfg.Feed.Resume(m), func(batch *feed.Message) {
+		batch.State = feed.None // it was the agent's when the batch was published
 		gap = s.missing(batch, time.Now())
 	})
 	if err != nil {

@@ -26,7 +26,7 @@ func (f *Feed) applyBatch(r *rank, w *fleet.Worker, m *Message, now time.Time) {
 	r.next = m.Seq + 1
 	r.seconds = b.Seconds
 	r.lastApplied = now
-	r.gapSince = time.Time{}
+	r.closeGap()
 	r.counts.Batches++
 	r.counts.Unknown += uint64(b.Unknown)
 

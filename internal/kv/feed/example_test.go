@@ -37,6 +37,6 @@ func ExampleFeed_Apply() {
 	// Output:
 	// batch 0: missing false, replay from 0; a/0 exact seq 0, 1 blocks
 	// batch 2: missing true, replay from 1; a/0 syncing seq 0, 1 blocks
-	// batch 1: missing false, replay from 0; a/0 exact seq 1, 2 blocks
+	// batch 1: missing false, replay from 0; a/0 syncing seq 1, 2 blocks
 	// batch 2: missing false, replay from 0; a/0 exact seq 2, 3 blocks
 }

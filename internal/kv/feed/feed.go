@@ -78,6 +78,7 @@ type rank struct {
 	first       float64   // the engine's clock in batch 0, if that was applied; 0 is unknown
 	lastApplied time.Time // the router's clock at that batch
 	gapSince    time.Time // when the open gap was noticed; zero without a gap
+	gapEnd      uint64    // every batch below it has been published; it is above next only in a gap
 	// doubt is why the index may differ from the engine's cache at next; Sound if it does not. It stays until
 	// the engine's cache has been empty once, or until a complete snapshot.
 	doubt Reason
@@ -186,13 +187,13 @@ func (f *Feed) Apply(m *Message, now time.Time) Result {
 func (r *rank) applyMark(m *Message, now time.Time) Result {
 	switch {
 	case m.Seq > r.next:
-		r.openGap(now)
+		r.openGap(m.Seq, now)
 		r.counts.Gaps++
 		return Result{Verdict: Missing, Resume: r.resume()}
-	case m.Seq < r.next || !r.gapSince.IsZero():
-		return Result{Verdict: Ignored}
-	case m.State != Exact:
+	case m.State != Exact: // even below the next number: the agent may have started again
 		r.interrupt(AgentNotExact)
+		return Result{Verdict: Ignored}
+	case m.Seq < r.next || !r.gapSince.IsZero():
 		return Result{Verdict: Ignored}
 	}
 

@@ -42,9 +42,10 @@ func (f *Feed) judge(r *rank, m *Message, now time.Time) Verdict {
 	case m.Seq == r.next:
 		return Applied
 	case r.gapSince.IsZero():
-		r.openGap(now)
+		r.openGap(m.Seq+1, now)
 		return Missing
 	case now.Sub(r.gapSince) < f.cfg.Patience:
+		r.openGap(m.Seq+1, now)
 		return Missing
 	}
 
@@ -53,13 +54,23 @@ func (f *Feed) judge(r *rank, m *Message, now time.Time) Verdict {
 	f.index.Clear(r.id)
 	r.counts.UnrecoveredGaps++
 	r.doubt = GapGivenUp
+	r.gapEnd = 0
 	return Applied
 }
 
-// openGap begins a gap, unless one is open. r.mu is held.
-func (r *rank) openGap(now time.Time) {
+// openGap begins a gap, unless one is open. Every batch below end has been published. r.mu is held.
+func (r *rank) openGap(end uint64, now time.Time) {
+	r.gapEnd = max(r.gapEnd, end)
 	if r.gapSince.IsZero() {
 		r.gapSince = now
+	}
+}
+
+// closeGap ends an open gap if every batch that is known to be published has been applied. r.mu is held.
+func (r *rank) closeGap() {
+	if r.next >= r.gapEnd {
+		r.gapSince = time.Time{}
+		r.gapEnd = 0
 	}
 }
 

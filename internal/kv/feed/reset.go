@@ -56,6 +56,7 @@ func (f *Feed) empty(r *rank) {
 	r.next = 0
 	r.seconds, r.first = 0, 0
 	r.gapSince = time.Time{}
+	r.gapEnd = 0
 	r.doubt = Sound
 	r.tail = tailUnknown
 }

@@ -87,7 +87,7 @@ func (f *Feed) Restore(s *Snapshot, now time.Time) error {
 	r.next = s.Next
 	r.seconds, r.first = s.Seconds, 0
 	r.lastApplied = now
-	r.gapSince = time.Time{}
+	r.closeGap()
 	r.doubt = doubt
 	r.tail = tailUnproved
 	r.counts.Snapshots++
