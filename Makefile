@@ -81,6 +81,14 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
 	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m
 
+.PHONY: test-states
+test-states: ## play 10,000 random histories of faults: an exact cache state must equal the engine's cache (a minute)
+	go test ./extproc/cachesync -run TestExactMeansEqual -v -count 1 -states.histories 10000
+
+.PHONY: test-states-mutants
+test-states-mutants: ## put each known false claim of exactness back, and print the history that finds it
+	go test ./extproc/cachesync -run TestEachFalseClaimIsFound -v -count 1 -states.mutants
+
 .PHONY: test-hostile
 test-hostile: build ## send a real gateway what hostile clients would, and compare answers, CPU time and memory
 	go run ./test/hostile $(ARGS)

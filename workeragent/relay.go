@@ -24,7 +24,8 @@ import (
 //	batch that the mirror ignores           dropped: it has been published before
 //	batch after a gap                       the source replays; nothing is published
 //	restart within the epoch                the remembered batches are dropped, counting from 0;
-//	                                        the published state is Stale at best from then on
+//	                                        the published state is Stale at best once a number is
+//	                                        used again
 //	socket connected or lost, source has    a mark with the number of the next batch, and the state
 //	  caught up, every markEvery            in the mirror
 type relay struct {
@@ -35,12 +36,14 @@ type relay struct {
 	events  *bus.EventWriter
 	now     func() time.Time
 	up      atomic.Bool // the engine's event socket is connected
-	// restarted means that the source has found another process in this epoch.
-	restarted atomic.Bool
 
 	// mu also orders what is published: a mark must not overtake the batches that it counts.
 	mu   sync.Mutex
 	next uint64 // guarded by mu; the number of the next batch
+	// used is what next was before the source found another process in this epoch, and reused means that a
+	// number below it was published again.
+	used   uint64 // guarded by mu
+	reused bool   // guarded by mu
 	past past   // guarded by mu
 }
 
@@ -121,8 +124,9 @@ func (r *relay) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
 	}
 
 	r.next = seq + 1
+	r.reused = r.reused || seq < r.used
 	data := bus.EncodeBatch(&feed.Message{
-		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.state(), Batch: b,
+		Worker: r.worker.Name, Rank: b.Rank, Epoch: r.worker.Epoch, Seq: seq, State: r.stateLocked(), Batch: b,
 	})
 	r.past.add(seq, data)
 	if err := r.events.Add(data); err != nil {
@@ -145,20 +149,23 @@ func (r *relay) Restarted() {
 
 // CaughtUp makes the rank exact in the mirror. Routers get the new state with a mark at once.
 func (r *relay) CaughtUp(next uint64) (resume uint64, gap bool) {
-	was := r.state()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	was := r.stateLocked()
 	resume, gap = r.stream().CaughtUp(next)
-	if r.state() != was {
-		r.publishMark()
+	if r.stateLocked() != was {
+		r.publishMarkLocked()
 	}
 	return resume, gap
 }
 
-// state is the rank's state in the mirror. After a restart within the epoch it is Stale at best: the numbers of
-// the two processes cannot be told apart by routers.
-func (r *relay) state() feed.State {
+// stateLocked is the rank's state in the mirror. If a second process of the epoch uses the same numbers it is
+// Stale at best: routers cannot tell the two apart.
+func (r *relay) stateLocked() feed.State {
 	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, 0)
 	state := r.mirror.feed.State(m)
-	if r.restarted.Load() && state == feed.Exact {
+	if state == feed.Exact && (r.reused || r.next < r.used) {
 		return feed.Stale
 	}
 	return state
@@ -166,7 +173,7 @@ func (r *relay) state() feed.State {
 
 // startAgainLocked drops the remembered batches of an engine that counts from 0 again.
 func (r *relay) startAgainLocked() {
-	r.restarted.Store(true)
+	r.used = max(r.used, r.next)
 	r.next = 0
 	r.past.clear()
 }
@@ -176,7 +183,12 @@ func (r *relay) startAgainLocked() {
 func (r *relay) publishMark() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.state()}
+
+	r.publishMarkLocked()
+}
+
+func (r *relay) publishMarkLocked() {
+	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.stateLocked()}
 	if err := r.events.Add(bus.EncodeBatch(&m)); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
 	}
@@ -205,7 +217,7 @@ func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end f
 	if rank == 0 {
 		batches = r.past.from(from, room)
 	}
-	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load(), State: r.state()}
+	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load(), State: r.stateLocked()}
 }
 
 func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {

@@ -219,7 +219,7 @@ func TestRelayOfRestartedEngine(t *testing.T) {
 	if n := r.mirror.feed.Stats().Ranks[feed.Exact]; n != 1 {
 		t.Errorf("%d ranks are exact", n)
 	}
-	if s := r.state(); s != feed.Stale {
+	if s := r.stateLocked(); s != feed.Stale {
 		t.Errorf("routers get the state %v, although they cannot tell the numbers of two processes apart", s)
 	}
 }

@@ -51,6 +51,7 @@ func (s *Source) replayAfterLast(ctx context.Context) (same bool, err error) {
 			if !same {
 				return errOtherProcess
 			}
+			s.keepLast = false
 			s.progress.replayed = max(s.progress.replayed, last.seq+1)
 			return nil
 		}

@@ -31,6 +31,9 @@ type Source struct {
 	batch    kvevent.Batch
 	// last is the message that the consumer accepted last from the present engine process.
 	last lastMessage
+	// keepLast means that last is a message of an earlier connection, and that the engine behind the present one
+	// has not answered yet. It may be another process, so its messages must not replace last.
+	keepLast bool
 	// connection is the number of the connection that Run reads messages of, as Stats.Connects
 	// counts them. The subscriber may be on a later one already.
 	connection uint64
@@ -131,6 +134,7 @@ func (s *Source) onConnection(ctx context.Context, number uint64) {
 	s.connection = number
 	s.progress = progress{}
 	s.identified = false
+	s.keepLast = s.last.known && s.cfg.Replay != ""
 	s.reportConnection()
 
 	if s.cfg.Replay != "" {
@@ -209,7 +213,7 @@ func (s *Source) reportCaughtUp() (resume uint64, gap bool) {
 	if !s.stats.Connected || s.stats.Connects != s.connection {
 		return 0, false
 	}
-	next := uint64(0)
+	next := uint64(0) // last is of this connection: the engine has answered
 	if s.last.known {
 		next = s.last.seq + 1
 	}
@@ -221,6 +225,7 @@ func (s *Source) reportCaughtUp() (resume uint64, gap bool) {
 // rebuild of the rank, from the oldest message that the engine still has.
 func (s *Source) processChanged() {
 	s.last = lastMessage{}
+	s.keepLast = false
 	s.progress.replayed = 0
 	s.count(func(st *Stats) { st.Restarts++ })
 	if attributes, ok := s.admit(&s.restartLines); ok {
@@ -319,7 +324,9 @@ func (s *Source) deliver(seq uint64, payload []byte) (resume uint64, gap bool) {
 		s.count(func(st *Stats) { st.Gaps++ })
 		return resume, true
 	}
-	s.last = lastMessage{known: true, seq: seq, sum: xxh3.Hash(payload)}
+	if !s.keepLast {
+		s.last = lastMessage{known: true, seq: seq, sum: xxh3.Hash(payload)}
+	}
 	s.count(func(st *Stats) { st.LastSeq, st.LastAt = seq, time.Now() })
 	return 0, false
 }

@@ -34,6 +34,8 @@ func (f *Feed) Lost(worker string, number int) {
 func (f *Feed) Connected(worker string, number int, up bool) {
 	f.change(worker, number, func(r *rank) {
 		r.away = !up
+		r.gapSince = time.Time{} // its end may have been published by another process
+		r.gapEnd = 0
 		r.interrupt(Interrupted)
 	})
 }
