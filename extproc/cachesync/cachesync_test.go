@@ -3,6 +3,7 @@ package cachesync
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/testkit"
@@ -81,13 +83,62 @@ func TestQueuedBatchesAreBounded(t *testing.T) {
 	}
 }
 
+// TestHungNodeHoldsFewSlots: an agent with hundreds of ranks does not answer. Its recoveries hold few slots, and
+// after one that timed out none begins until its pause is over or its next message arrives. Another node's rank
+// is recovered at once.
+func TestHungNodeHoldsFewSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.stop()
+		put := func(name string) *agent {
+			worker := fleet.Worker{
+				Name: name, Model: "m", Address: "10.0.0.1:8000", Ranks: 1, Epoch: 1, State: fleet.Ready, KVEvents: "tcp://10.0.0.1:5557",
+			}
+			a := w.network.join(worker, 0)
+			if _, err := w.fleet.Put(worker); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		for i := range 300 {
+			put(fmt.Sprintf("hung.w%d", i)).silent = true
+		}
+		put("well.w0")
+		running := func() int {
+			w.syncer.mu.Lock()
+			defer w.syncer.mu.Unlock()
+			return w.syncer.running
+		}
+
+		w.all.Go(func() { _ = w.syncer.Run(w.ctx, w.network) })
+		time.Sleep(time.Second)
+		m, _ := w.fleet.Snapshot().Rank("well.w0", 0)
+		if s := w.feed.State(m); s != feed.Exact || running() != maxNodeRecoveries {
+			t.Errorf("the other node's rank is %v; %d recoveries run", s, running())
+		}
+
+		time.Sleep(1100 * time.Millisecond) // the first ones have timed out
+		if n := running(); n != 0 {
+			t.Errorf("%d recoveries run during the node's pause", n)
+		}
+		w.network.send(&feed.Message{Worker: "hung.w0", Epoch: 1, Mark: true, Batch: &kvevent.Batch{}})
+		time.Sleep(reconcileEvery)
+		if n := running(); n != maxNodeRecoveries {
+			t.Errorf("%d recoveries run after the node's message", n)
+		}
+	})
+}
+
 // TestPausesGrowWithFailures: the pause grows with each recovery in a row that failed, up to a bound.
 // A success ends that.
 func TestPausesGrowWithFailures(t *testing.T) {
 	s := newTestSyncer()
 	now := time.Unix(1000, 0)
 	r := s.rankLocked(rankKey{"a", 0})
-	finish := func(state feed.State) int { return s.finish(r, &node{}, state, errMissing, now) }
+	finish := func(state feed.State) int {
+		failures, _ := s.finish(r, &node{}, state, errMissing, now)
+		return failures
+	}
 
 	var last time.Duration
 	for n := range 40 {

@@ -24,25 +24,17 @@ func (s *Syncer) queueLocked(r *rank, m *feed.Message) {
 	r.queued = append(r.queued, queued)
 }
 
-// release ends a recovery: it applies the queued batches until there are none. The queue is taken in
-// rounds, because the subscriber queues more while a round is applied without the lock.
-func (s *Syncer) release(r *rank) {
-	for {
-		s.mu.Lock()
-		queued := r.queued
-		r.queued = nil
-		if len(queued) == 0 {
-			r.recovering = false
-			s.mu.Unlock()
-			return
-		}
-		for i := range queued {
-			s.queuedBytes -= queued[i].Batch.CloneBytes()
-		}
-		s.mu.Unlock()
+// applyQueued applies the batches that are queued now. The subscriber queues more meanwhile.
+func (s *Syncer) applyQueued(r *rank) {
+	s.mu.Lock()
+	queued := r.queued
+	r.queued = nil
+	for i := range queued {
+		s.queuedBytes -= queued[i].Batch.CloneBytes()
+	}
+	s.mu.Unlock()
 
-		for i := range queued {
-			s.missing(&queued[i], time.Now())
-		}
+	for i := range queued {
+		s.missing(&queued[i], time.Now())
 	}
 }

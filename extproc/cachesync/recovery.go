@@ -28,14 +28,19 @@ var (
 func (s *Syncer) recoverRank(ctx context.Context, t Transport, key rankKey, r *rank, n *node) {
 	began := time.Now()
 	by, err := s.attempt(ctx, t, key, r)
-	s.release(r)
 
-	m, ok := s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
-	state := feed.None
-	if ok {
-		state = s.cfg.Feed.State(m)
+	// Live batches must not overtake the queued ones, so the recovery ends when there are none.
+	var m fleet.Rank
+	state, ok := feed.None, false
+	failures := 0
+	for ended := false; !ended; {
+		s.applyQueued(r)
+		m, ok = s.cfg.Fleet.Snapshot().Rank(key.worker, key.rank)
+		if ok {
+			state = s.cfg.Feed.State(m)
+		}
+		failures, ended = s.finish(r, n, state, err, time.Now())
 	}
-	failures := s.finish(r, n, state, err, time.Now())
 	if ctx.Err() != nil {
 		return
 	}
@@ -134,11 +139,16 @@ func (s *Syncer) isSettled(r *rank) bool {
 }
 
 // finish ends a recovery of a rank whose state is now state, and whose error was err. It sets the pause before
-// the next one, of the whole node if its agent has not answered. It returns how many in a row have failed.
-func (s *Syncer) finish(r *rank, n *node, state feed.State, err error, now time.Time) (failures int) {
+// the next one, of the whole node if its agent has not answered. It returns how many in a row have failed. It
+// does nothing and returns ended false while batches are queued.
+func (s *Syncer) finish(r *rank, n *node, state feed.State, err error, now time.Time) (failures int, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(r.queued) > 0 {
+		return 0, false
+	}
 
+	r.recovering = false
 	s.running--
 	n.running--
 	select {
@@ -149,7 +159,7 @@ func (s *Syncer) finish(r *rank, n *node, state feed.State, err error, now time.
 	if state == feed.Exact {
 		r.retryAtOnce()
 		r.notBefore = now.Add(pauseAfterSuccess)
-		return 0
+		return 0, true
 	}
 	if errors.As(err, new(noAnswer)) {
 		n.notBefore = now.Add(n.pauses.Next())
@@ -157,7 +167,7 @@ func (s *Syncer) finish(r *rank, n *node, state feed.State, err error, now time.
 	r.settled = state == feed.Stale && (err == nil || errors.Is(err, errNotExact))
 	r.failures++
 	r.notBefore = now.Add(r.pauses.Next())
-	return r.failures
+	return r.failures, true
 }
 
 // noAnswer is the error of a request that the agent has not answered in full.

@@ -31,7 +31,8 @@ import (
 //	remove NAME               removes the worker from the router's fleet
 //	publish NAME [lost|twice|late]
 //	                          the engine publishes one batch, an event per line: "store abc",
-//	                          "store bc after a", "remove c"; late arrives after the next batch
+//	                          "store bc after a", "remove c", "clear", "unknown"; late arrives after
+//	                          the next batch
 //	agent NAME silent|slow|detached|well
 //	                          silent: the agent neither publishes marks nor answers
 //	                          slow: it answers after a second
@@ -228,6 +229,12 @@ func batch(t *testing.T, d *datadriven.TestData) *kvevent.Batch {
 			}
 		case "remove":
 			e.Kind = kvevent.Removed
+		case "clear":
+			e.Kind = kvevent.Cleared
+			words = append(words, "")
+		case "unknown":
+			b.Unknown++
+			continue
 		default:
 			d.Fatalf(t, "unknown event %s", words[0])
 		}
