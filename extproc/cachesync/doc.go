@@ -12,6 +12,8 @@
 //
 // Each rank is idle or in recovery.
 //
+// "No pause any more" includes that a rank is not settled any more.
+//
 //	event                                   idle                     in recovery
 //	--------------------------------------  -----------------------  --------------------------
 //	message in order                        applied                  batch queued, mark dropped
@@ -19,13 +21,20 @@
 //	                                        the pause is not over;
 //	                                        a batch is then dropped
 //	the rank is not exact (checked every    recovery starts unless   –
-//	  reconcileEvery)                       the pause is not over
+//	  reconcileEvery)                       the pause is not over, or
+//	                                        the rank is settled
 //	no message for silenceLimit             stale, then recovery     –
 //	new epoch                               no pause any more        no pause any more
 //	first message after half the silence    no pause any more        no pause any more
 //	the bus is back                         no pause any more        no pause any more
 //	recovery ended, exact                   –                        idle, short pause
+//	a message with the state exact, which   no pause any more        no pause any more
+//	  the agent did not have before
 //	recovery ended, not exact               –                        idle, pause doubled
+//	recovery ended, stale with all that     –                        idle and settled
+//	  the agent has
+//	recovery ended without an answer        –                        idle, pause of the node too
+//	first message of the node after that    no pause of the node     no pause of the node
 //
 // When a recovery ends the queued batches are applied in order. Those that the recovery has applied
 // already are duplicates.
@@ -36,19 +45,20 @@
 //	-----------------  ---------------------------------  ----------------------------------------
 //	some batches       with all that is missing           exact
 //	some batches       without the oldest missing ones    snapshot
-//	some batches       not, or has lost its engine        failed
+//	some batches       not, or is not exact itself        failed
+//	some batches       with all, but the rank is stale    snapshot, unless the rank is settled
 //	no batch           –                                  snapshot
 //
 //	the snapshot is    next
 //	-----------------  ----------------------------------------------------------------------------
 //	restored           replay from its position: exact, or failed
 //	not available      replay from the router's own position: exact, or failed
-//	too old            the same: live batches were faster
+//	no better          the same: live batches were faster, or the agent's cache has a doubt too
 //	not readable       failed
 //
 // # Bounds
 //
-// At most maxRecoveries run at a time, and the dumps of their snapshots share maxDumpBytes. Queued
+// At most maxRecoveries run at a time, maxNodeRecoveries of one node, and the dumps of their snapshots share maxDumpBytes. Queued
 // batches are bounded per rank and in total; a batch beyond the bound is dropped and replayed later.
 //
 // # Concurrency

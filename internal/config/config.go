@@ -273,8 +273,8 @@ type Worker struct {
 	// engine that connects. TensorRT-LLM's is "http://10.0.0.1:8000/kv_cache_events", which only one reader
 	// may use. Without it, the cache's content is predicted from the requests that were sent there.
 	KVEvents string `yaml:"kvEvents"`
-	// KVReplay is the ZMQ endpoint on which rank 0 replays its KV events. Without it, a gap leaves the rank
-	// stale until the engine restarts.
+	// KVReplay is the ZMQ endpoint on which rank 0 replays its KV events. Without it, a gap or a lost
+	// connection leaves the rank stale until the engine restarts or clears its cache.
 	KVReplay string `yaml:"kvReplay"`
 	// Ranks is the number of data-parallel ranks, 1 to 1024.
 	Ranks int `yaml:"ranks"`
