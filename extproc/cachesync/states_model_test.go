@@ -80,10 +80,10 @@ func (e *engineModel) restart() {
 	e.connection = 0
 }
 
-// publish changes the cache at random, or clears it, and publishes that. A garbled batch lacks its events.
-func (e *engineModel) publish(clear bool) {
+// publish changes the cache at random, or first empties it, and publishes that. A garbled batch lacks its events.
+func (e *engineModel) publish(empty bool) {
 	b := &kvevent.Batch{Seconds: float64((time.Duration(time.Now().UnixNano()) + e.clock).Microseconds()) / 1e6}
-	if clear {
+	if empty {
 		e.cache = 0
 		b.Events = append(b.Events, kvevent.Event{Kind: kvevent.Cleared})
 	}
@@ -104,7 +104,7 @@ func (e *engineModel) publish(clear bool) {
 		e.cache &^= 1 << n
 		b.Events = append(b.Events, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{kvevent.EngineHash(n + 1)}})
 	}
-	if e.garbles && !clear && e.rng.IntN(12) == 0 {
+	if e.garbles && !empty && e.rng.IntN(12) == 0 {
 		b.Events = nil
 		b.Unknown = 1
 	}
