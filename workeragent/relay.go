@@ -3,7 +3,6 @@ package workeragent
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stator-project/stator/bus"
@@ -35,7 +34,6 @@ type relay struct {
 	mirror  *cacheMirror
 	events  *bus.EventWriter
 	now     func() time.Time
-	up      atomic.Bool // the engine's event socket is connected
 
 	// mu also orders what is published: a mark must not overtake the batches that it counts.
 	mu   sync.Mutex
@@ -101,7 +99,6 @@ func (r *relay) stream() *feed.Stream {
 
 // Connected records whether the engine's event socket is connected. Routers get the new state with a mark at once.
 func (r *relay) Connected(up bool) {
-	r.up.Store(up)
 	r.stream().Connected(up)
 	r.publishMark()
 }
@@ -217,7 +214,7 @@ func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end f
 	if rank == 0 {
 		batches = r.past.from(from, room)
 	}
-	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, Connected: r.up.Load(), State: r.stateLocked()}
+	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked()}
 }
 
 func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {

@@ -368,7 +368,7 @@ func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
 	testkit.Eventually(t, "the replay repeats the events", func() bool {
 		again = nil
 		position, err := s.bus.Replay(t.Context(), "a", w.Epoch, 0, 0, func(e *feed.Message) { again = append(again, describe(e)) })
-		if err != nil || position.Epoch != w.Epoch || int(position.Next) != len(again) || !position.Connected {
+		if err != nil || position.Epoch != w.Epoch || int(position.Next) != len(again) || position.State != feed.Exact {
 			t.Fatalf("position %+v, %v; replayed\n%s", position, err, strings.Join(again, "\n"))
 		}
 		return slices.Equal(again, h.all())

@@ -677,9 +677,8 @@ func (x *ReplayReply) GetPosition() *Position {
 type Position struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`           // the number of the batch that comes next
-	Connected     bool                   `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"` // the agent receives the engine's events
-	State         uint32                 `protobuf:"varint,4,opt,name=state,proto3" json:"state,omitempty"`         // feed.State of the rank at its agent
+	Next          uint64                 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`   // the number of the batch that comes next
+	State         uint32                 `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"` // feed.State of the rank at its agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,13 +725,6 @@ func (x *Position) GetNext() uint64 {
 		return x.Next
 	}
 	return 0
-}
-
-func (x *Position) GetConnected() bool {
-	if x != nil {
-		return x.Connected
-	}
-	return false
 }
 
 func (x *Position) GetState() uint32 {
@@ -1547,12 +1539,11 @@ const file_bus_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\"r\n" +
 	"\vReplayReply\x12.\n" +
 	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\x123\n" +
-	"\bposition\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionR\bposition\"h\n" +
+	"\bposition\x18\x02 \x01(\v2\x17.stator.bus.v1.PositionR\bposition\"J\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x1c\n" +
-	"\tconnected\x18\x03 \x01(\bR\tconnected\x12\x14\n" +
-	"\x05state\x18\x04 \x01(\rR\x05state\"M\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\rR\x05state\"M\n" +
 	"\x0fSnapshotRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x16\n" +

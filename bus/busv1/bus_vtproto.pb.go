@@ -590,16 +590,6 @@ func (m *Position) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.State != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.State))
 		i--
-		dAtA[i] = 0x20
-	}
-	if m.Connected {
-		i--
-		if m.Connected {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
 		dAtA[i] = 0x18
 	}
 	if m.Next != 0 {
@@ -1543,9 +1533,6 @@ func (m *Position) SizeVT() (n int) {
 	}
 	if m.Next != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Next))
-	}
-	if m.Connected {
-		n += 2
 	}
 	if m.State != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.State))
@@ -3379,26 +3366,6 @@ func (m *Position) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 		case 3:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Connected", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.Connected = bool(v != 0)
-		case 4:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field State", wireType)
 			}

@@ -203,7 +203,7 @@ func (e *remembering) replay(_ int, from uint64, room int) (page [][]byte, end f
 		page = append(page, data)
 		room -= len(data)
 	}
-	return page, feed.Position{Epoch: e.worker.Epoch, Next: e.seq, Connected: true, State: feed.Exact}
+	return page, feed.Position{Epoch: e.worker.Epoch, Next: e.seq, State: feed.Exact}
 }
 
 // snapshot returns a snapshot of an engine's cache.

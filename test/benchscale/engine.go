@@ -84,7 +84,7 @@ func (e *engine) stored(n int, continues bool) kvevent.Event {
 // message numbers the batch.
 func (e *engine) message(seconds float64) *feed.Message {
 	e.batch.Seconds = seconds
-	m := &feed.Message{Worker: e.worker.Name, Epoch: e.worker.Epoch, Seq: e.seq, Batch: &e.batch}
+	m := &feed.Message{Worker: e.worker.Name, Epoch: e.worker.Epoch, Seq: e.seq, State: feed.Exact, Batch: &e.batch}
 	e.seq++
 	return m
 }

@@ -35,8 +35,6 @@ type Position struct {
 	// State is the rank's state at its agent. Unless it is Exact, the engine may have published batches
 	// that Next does not count.
 	State State
-	// Connected is false while the agent has no connection to the engine's event socket.
-	Connected bool
 }
 
 // ErrNoSnapshot is returned by transports when a worker's agent has no snapshot of the rank.
