@@ -22,7 +22,10 @@ type Config struct {
 	// Launches are the engines to keep alive. Their names are unique in the cluster.
 	Launches []engine.Launch
 	// Node is the name of this node, which the names of its workers begin with; empty for none.
-	Node    string
+	Node string
+	// Site is where they run. Its ports may be used by other agents of the host too; its folder belongs to
+	// this agent.
+	Site    engine.Site
 	Bus     *bus.Bus
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -63,6 +66,9 @@ func New(cfg Config) (*Agent, error) {
 	// All mistakes are reported together, before anything is started.
 	names := map[string]bool{}
 	var errs []error
+	if err := cfg.Site.Validate(); err != nil {
+		errs = append(errs, err)
+	}
 	for _, l := range cfg.Launches {
 		if !fleet.ValidWorkerName(l.Name) || names[l.Name] {
 			errs = append(errs, fmt.Errorf("worker name %q is not valid or is there twice", l.Name))

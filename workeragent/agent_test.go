@@ -38,6 +38,7 @@ func run(t *testing.T, cfg Config, launches ...engine.Launch) *fixture {
 	s := &fixture{t: t, bus: testkit.Bus(t), log: &testkit.Log{}}
 	cfg.Launches, cfg.Bus, cfg.Metrics = launches, s.bus, prometheus.NewRegistry()
 	cfg.Log = s.log.Logger()
+	cfg.Site = testSite(t)
 	s.log.PrintOnFailure(t)
 	a, err := New(cfg)
 	if err != nil {
@@ -61,6 +62,16 @@ func run(t *testing.T, cfg Config, launches ...engine.Launch) *fixture {
 		watch.Wait()
 	})
 	return s
+}
+
+// testSite is a place for engines on loopback.
+func testSite(t *testing.T) engine.Site {
+	t.Helper()
+	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return site
 }
 
 func (s *fixture) see(l bus.Lease) {
@@ -232,8 +243,8 @@ func TestNewReportsEveryWrongLaunch(t *testing.T) {
 	bad := exec("c", "serve")
 	bad.Args = map[string]string{"engineSpeedup": "10"}
 	_, err := New(Config{
-		Launches: []engine.Launch{exec("a", "x"), exec("a", "x"), exec("B", "x"), {Kind: "steam", Name: "d"}, bad},
-		Metrics:  prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Launches: []engine.Launch{exec("a", "x"), exec("a", "x"), exec("B", "x"), {Kind: "steam", Name: "d"}, bad}, Site: testSite(t),
+		Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	want := `worker name "a" is not valid or is there twice
 worker name "B" is not valid or is there twice

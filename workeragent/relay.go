@@ -13,7 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/kvsource"
 )
 
-// relay publishes one engine process's KV events on the bus. It first applies them to the agent's
+// relay publishes the KV events of one rank of an engine process on the bus. It first applies them to the agent's
 // mirror, which drops duplicates and finds gaps. It remembers the newest batches, for routers that
 // start late or missed some.
 //
@@ -30,6 +30,7 @@ import (
 type relay struct {
 	cfg     Config
 	worker  fleet.Worker
+	rank    int
 	metrics *metrics
 	mirror  *cacheMirror
 	events  *bus.EventWriter
@@ -67,11 +68,7 @@ func newRelay(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror, event
 
 // run relays until ctx ends.
 func (r *relay) run(ctx context.Context) {
-	src, err := kvsource.New(kvsource.Config{
-		Endpoint: r.worker.KVEvents, Replay: r.worker.KVReplay,
-		Dialect: kvsource.DialectOf(r.worker.Engine, r.worker.KVEvents), BlockSize: r.worker.BlockSize,
-		Logger: r.cfg.Log, Probe: probeEvery,
-	})
+	src, err := r.source()
 	if err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 		return
@@ -92,9 +89,22 @@ func (r *relay) run(ctx context.Context) {
 	}
 }
 
-// stream is the engine's rank in the mirror. Launched engines have one rank.
+// source returns the source of the rank's events.
+func (r *relay) source() (*kvsource.Source, error) {
+	at, err := kvsource.ConfiguredSocket(r.worker.KVEvents, r.worker.KVReplay, r.rank)
+	if err != nil {
+		return nil, err
+	}
+	return kvsource.New(kvsource.Config{
+		Endpoint: at.Endpoint, Replay: at.Replay, Rank: r.rank,
+		Dialect: kvsource.DialectOf(r.worker.Engine, at.Endpoint), BlockSize: r.worker.BlockSize,
+		Logger: r.cfg.Log, Probe: probeEvery,
+	})
+}
+
+// stream is the engine's rank in the mirror.
 func (r *relay) stream() *feed.Stream {
-	return &feed.Stream{Feed: r.mirror.feed, Worker: r.worker.Name, Epoch: r.worker.Epoch, Now: r.now}
+	return &feed.Stream{Feed: r.mirror.feed, Worker: r.worker.Name, Epoch: r.worker.Epoch, Rank: r.rank, Now: r.now}
 }
 
 // Connected records whether the engine's event socket is connected. Routers get the new state with a mark at once.
@@ -185,33 +195,20 @@ func (r *relay) publishMark() {
 }
 
 func (r *relay) publishMarkLocked() {
-	m := feed.Message{Worker: r.worker.Name, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.stateLocked()}
+	m := feed.Message{
+		Worker: r.worker.Name, Rank: r.rank, Epoch: r.worker.Epoch, Seq: r.next, Mark: true, State: r.stateLocked(),
+	}
 	if err := r.events.Add(bus.EncodeBatch(&m)); err != nil {
 		r.cfg.Log.Debug("mark not published", "worker", r.worker.Name, "err", err)
 	}
 }
 
-// serve answers routers that ask for past batches, or for a snapshot, until ctx ends.
-func (r *relay) serve(ctx context.Context) {
-	var snapshots sync.WaitGroup
-	defer snapshots.Wait()
-	snapshots.Go(func() {
-		if err := r.cfg.Bus.ServeSnapshots(ctx, r.worker.Name, r.worker.Epoch, r.snapshot); err != nil {
-			r.cfg.Log.Error("snapshots not served", "worker", r.worker.Name, "err", err)
-		}
-	})
-
-	if err := r.cfg.Bus.ServeReplay(ctx, r.worker.Name, r.worker.Epoch, r.replay); err != nil {
-		r.cfg.Log.Error("replays not served", "worker", r.worker.Name, "err", err)
-	}
-}
-
-// replay returns the remembered batches from a number on, and the rank's position. A launched engine has one rank.
+// replay returns the remembered batches from a number on, and the rank's position.
 func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end feed.Position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if rank == 0 {
+	if rank == r.rank {
 		batches = r.past.from(from, room)
 	}
 	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked()}

@@ -52,10 +52,11 @@ func (s *supervisor) run(ctx context.Context) {
 // runOnce runs the engine from its start to its end. It returns for how long the engine was ready and
 // why it ended.
 func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err error) {
-	cmd, err := s.launch.Build()
+	cmd, err := s.launch.Build(&s.agent.cfg.Site)
 	if err != nil {
 		return 0, err
 	}
+	defer cmd.Release()
 
 	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
 	proc, err := child.Start(child.Config{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Line: s.logLine})
@@ -117,16 +118,18 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 	if w.KVEvents == "" {
 		return
 	}
-	relay := newRelay(w, cfg, s.agent.metrics, s.agent.mirror, s.agent.events)
-	all.Go(func() { relay.serve(ctx) })
-	all.Go(func() {
-		// A ready engine has opened its sockets. Events that it published before are replayed.
-		select {
-		case <-ready:
-			relay.run(ctx)
-		case <-ctx.Done():
-		}
-	})
+	ranks := newRelays(w, cfg, s.agent.metrics, s.agent.mirror, s.agent.events)
+	all.Go(func() { ranks.serve(ctx) })
+	for _, r := range ranks {
+		all.Go(func() {
+			// A ready engine has opened its sockets. Events that it published before are replayed.
+			select {
+			case <-ready:
+				r.run(ctx)
+			case <-ctx.Done():
+			}
+		})
+	}
 }
 
 // logLine handles one line of the engine's output.

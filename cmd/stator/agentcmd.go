@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -21,6 +22,9 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	p := newProcess(env, f, "agent", "127.0.0.1:8084")
 	defer p.close()
 	node := f.String("node", "", "`name` of this node: the agent starts launches with this node (default: launches without a node)")
+	address := f.String("advertise-address", "",
+		"`IP` at which engines listen and routers reach them (default: the address of the route to the bus)")
+	ports := f.String("engine-ports", engine.DefaultPorts, "`range` of the engines' ports; agents of one host may share it")
 	if err := f.Read(args); err != nil {
 		return err
 	}
@@ -36,7 +40,23 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return noLaunches(p.cfg, *node)
 	}
 
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Bus: p.bus, Log: p.log, Metrics: p.reg,
+	if *address == "" {
+		*address, err = workeragent.RouteAddress(p.cfg.Bus.URL)
+		if err != nil {
+			return err
+		}
+	}
+	sockets, err := makeRunFolder(p.log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(sockets) }()
+	site, err := engine.NewSite(*address, *ports, sockets)
+	if err != nil {
+		return err
+	}
+
+	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Site: site, Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
 		return err

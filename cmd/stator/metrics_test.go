@@ -22,6 +22,7 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/workeragent/engine"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -75,7 +76,7 @@ func metricParts(t *testing.T) []metricPart {
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	planner.New(nil, members, nil, log, plans)
-	if _, err := workeragent.New(workeragent.Config{Log: log, Metrics: agent}); err != nil {
+	if _, err := workeragent.New(workeragent.Config{Site: engine.Site{Host: "127.0.0.1"}, Log: log, Metrics: agent}); err != nil {
 		t.Fatal(err)
 	}
 	return []metricPart{

@@ -26,7 +26,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.Var(&aliases, "alias", "further `name` of the model; may be given more than once")
 	f.Var(&adapters, "adapter", "`name` of a LoRA adapter that is loaded; may be given more than once")
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
-	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557")
+	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557 or ipc:///run/events.sock")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")

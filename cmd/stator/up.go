@@ -48,10 +48,9 @@ func runUp(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	removeStaleFolders(log)
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", runFolder, os.Getpid()))
+	dir, err := makeRunFolder(log)
 	if err != nil {
-		return fmt.Errorf("make a folder for sockets: %w", err)
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 
@@ -198,7 +197,11 @@ func (u *up) makeControl() (err error) {
 	if err != nil {
 		return err
 	}
-	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Bus: u.bus, Log: u.log, Metrics: u.reg,
+	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, u.dir)
+	if err != nil {
+		return err
+	}
+	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Site: site, Bus: u.bus, Log: u.log, Metrics: u.reg,
 		IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
 	return err
 }

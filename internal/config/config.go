@@ -246,12 +246,14 @@ type Launch struct {
 	Role string `yaml:"role"`
 	// Node is the node agent that starts them.
 	Node string `yaml:"node" default:"agents without a name, and stator up"`
-	// Command is the command line for exec. {port} and {name} are filled in.
+	// Command is the command line for exec. {host}, {port}, {name} and {model} are filled in: the engine must
+	// listen on that host and port.
 	Command []string `yaml:"command"`
 	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is
 	// divided by it, default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), tokenScale (each
 	// token lasts as long as this many). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads.
-	// For vllm: command-line options by name.
+	// For vllm: command-line options by name, such as max-model-len, without those that Stator sets; a map or a
+	// list becomes JSON. With data-parallel-size, a worker has so many ranks.
 	Args map[string]any `yaml:"args"`
 	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.

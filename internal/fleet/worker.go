@@ -28,7 +28,8 @@ type Worker struct {
 	Weight uint32
 	State  State
 	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay that of their replay. Rank r has the
-	// same with its port raised by r. Empty for an engine that publishes no events.
+	// same with its port raised by r, or with _dpr after the path of a Unix socket, which only processes of
+	// the engine's host can open. Empty for an engine that publishes no events.
 	KVEvents string
 	KVReplay string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.

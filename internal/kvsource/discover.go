@@ -191,11 +191,11 @@ func raisePorts(all []Socket) error {
 	for i := range all {
 		f := &all[i]
 		var err error
-		f.Endpoint, err = RaisePort(f.Endpoint, f.Rank)
+		f.Endpoint, err = rankEndpoint(f.Endpoint, f.Rank)
 		if err != nil {
 			return err
 		}
-		f.Replay, err = RaisePort(f.Replay, f.Rank)
+		f.Replay, err = rankEndpoint(f.Replay, f.Rank)
 		if err != nil {
 			return err
 		}
@@ -203,17 +203,21 @@ func raisePorts(all []Socket) error {
 	return nil
 }
 
-// RaisePort returns the endpoint of rank by from that of rank 0. An empty endpoint stays empty.
-func RaisePort(endpoint string, by int) (string, error) {
-	if by == 0 || endpoint == "" {
+// rankEndpoint returns the endpoint of a rank from that of rank 0, as vLLM derives it: the port is raised by
+// the rank, and the path of a Unix socket gets _dp and the rank at its end. An empty endpoint stays empty.
+func rankEndpoint(endpoint string, rank int) (string, error) {
+	if rank == 0 || endpoint == "" {
 		return endpoint, nil
+	}
+	if strings.HasPrefix(endpoint, "ipc://") {
+		return endpoint + "_dp" + strconv.Itoa(rank), nil
 	}
 
 	address, ok := strings.CutPrefix(endpoint, "tcp://")
 	host, port, err := net.SplitHostPort(address)
 	n, portErr := strconv.Atoi(port)
-	if !ok || err != nil || portErr != nil || n+by > maxPort {
-		return "", fmt.Errorf("%q has no port to raise for rank %d: use tcp://host:port", endpoint, by)
+	if !ok || err != nil || portErr != nil || n+rank > maxPort {
+		return "", fmt.Errorf("%q has no port to raise for rank %d: use tcp://host:port", endpoint, rank)
 	}
-	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+by)), nil
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(n+rank)), nil
 }

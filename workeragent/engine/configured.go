@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,7 +55,10 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 
 	args := map[string]string{}
 	for key, value := range l.Args {
-		args[key] = fmt.Sprint(value)
+		args[key], err = argument(value)
+		if err != nil {
+			return Launch{}, fmt.Errorf("launch: args.%s: %w", key, err)
+		}
 	}
 	var adapters []string
 	for i := range m.Adapters {
@@ -64,6 +68,16 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
 		Command: l.Command, Args: args, Taints: taints, Self: self, Python: python(self),
 	}, nil
+}
+
+// argument returns a setting as the text of a command line: maps and lists as JSON, all else as it is written.
+func argument(value any) (string, error) {
+	switch value.(type) {
+	case map[string]any, []any:
+		text, err := json.Marshal(value)
+		return string(text), err
+	}
+	return fmt.Sprint(value), nil
 }
 
 // maxModelInName bounds the part of a worker's name that is the model's name.

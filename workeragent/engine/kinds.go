@@ -11,7 +11,7 @@ import (
 )
 
 // simulated runs the simulated engine, which is part of this program.
-func simulated(l Launch, ports []int, c *Command) error {
+func simulated(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
 		"tokenScale"); err != nil {
 		return err
@@ -22,7 +22,7 @@ func simulated(l Launch, ports []int, c *Command) error {
 	}
 
 	c.Worker.Blocks = blocks
-	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
+	c.Worker.KVEvents, c.Worker.KVReplay = c.at.endpoints(port)
 	c.Path = l.Self
 	c.Args = []string{
 		"sim", "--name", l.Name, "--listen-address", c.Worker.Address, "--model", l.Model, "--model-dir", l.ModelPath,
@@ -55,11 +55,11 @@ func simulated(l Launch, ports []int, c *Command) error {
 var llamaScript string
 
 // llamaCPP runs a llama.cpp server, which publishes no KV events.
-func llamaCPP(l Launch, ports []int, c *Command) error {
+func llamaCPP(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("ctx", "slots", "threads"); err != nil {
 		return err
 	}
-	settings := map[string]any{"model": l.ModelPath, "alias": l.Model, "host": host, "port": ports[0]}
+	settings := map[string]any{"model": l.ModelPath, "alias": l.Model, "host": c.at.Host, "port": port}
 	for key, def := range map[string]int{"ctx": 8192, "slots": 4, "threads": 0} {
 		n, err := l.number(key, def)
 		if err != nil {
@@ -75,36 +75,8 @@ func llamaCPP(l Launch, ports []int, c *Command) error {
 	return nil
 }
 
-// vllm runs the vLLM that is installed in the interpreter's environment. Every argument becomes an option
-// of its command line.
-func vllm(l Launch, ports []int, c *Command) error {
-	c.Worker.KVEvents, c.Worker.KVReplay = endpoint(ports[1]), endpoint(ports[2])
-	events := toJSON(map[string]any{
-		"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events",
-		// vLLM binds an endpoint with a star, and connects to any other.
-		"endpoint": "tcp://*:" + strconv.Itoa(ports[1]), "replay_endpoint": "tcp://*:" + strconv.Itoa(ports[2]),
-	})
-
-	c.Path = l.Python
-	c.Args = append([]string{
-		"-m", "vllm.entrypoints.openai.api_server", "--model", l.ModelPath, "--served-model-name", l.Model,
-	}, l.Aliases...)
-	c.Args = append(c.Args, "--host", host, "--port", strconv.Itoa(ports[0]), "--block-size", strconv.Itoa(l.BlockSize),
-		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", events)
-
-	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
-		c.Args = append(c.Args, "--"+strings.TrimPrefix(key, "--"))
-		if v := l.Args[key]; v != "" && v != "true" {
-			c.Args = append(c.Args, v)
-		}
-	}
-
-	c.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}
-	return nil
-}
-
-// anyCommand runs a command of the user's. It replaces {port}, {name} and {model} in it.
-func anyCommand(l Launch, ports []int, c *Command) error {
+// anyCommand runs a command of the user's. It replaces {host}, {port}, {name} and {model} in it.
+func anyCommand(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs(); err != nil {
 		return err
 	}
@@ -112,7 +84,7 @@ func anyCommand(l Launch, ports []int, c *Command) error {
 		return fmt.Errorf("launch %s: engine exec needs a command", l.Name)
 	}
 
-	fill := strings.NewReplacer("{port}", strconv.Itoa(ports[0]), "{name}", l.Name, "{model}", l.Model)
+	fill := strings.NewReplacer("{host}", c.at.Host, "{port}", strconv.Itoa(port), "{name}", l.Name, "{model}", l.Model)
 	c.Path = fill.Replace(l.Command[0])
 
 	for _, a := range l.Command[1:] {

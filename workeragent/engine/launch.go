@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,45 +43,60 @@ type Command struct {
 	Env  []string
 	// Worker has the addresses that the engine will serve on. The agent fills in state and epoch.
 	Worker fleet.Worker
+
+	at   *Site
+	port *reservation // nil in a command of Validate
 }
 
-// host is the address that launched engines serve on: loopback.
-const host = "127.0.0.1"
+// Release gives the engine's port back and removes its sockets. The engine must have ended.
+func (c *Command) Release() {
+	c.at.removeSockets(c.port.port)
+	c.port.release()
+}
 
-// Build chooses free ports and builds the command line. Another program may take a port before the engine
-// binds it; then the engine ends, and the next Build chooses others.
-func (l Launch) Build() (Command, error) {
-	ports, err := freePorts(3)
+// Build reserves a port and builds the command line. Another program may take the port before the engine
+// binds it; then the engine ends, and the next Build chooses another. The caller must call Command.Release
+// when the engine has ended.
+func (l Launch) Build(at *Site) (*Command, error) {
+	port, err := at.Ports.reserve(at.Host)
 	if err != nil {
-		return Command{}, fmt.Errorf("find free ports for %s: %w", l.Name, err)
+		return nil, fmt.Errorf("reserve a port for %s: %w", l.Name, err)
 	}
-	return l.command(ports)
+
+	c, err := l.command(at, port.port)
+	if err != nil {
+		port.release()
+		return nil, err
+	}
+	c.port = port
+	return c, nil
 }
 
-// command builds the command line for three ports: of HTTP, of KV events, and of their replay.
-func (l Launch) command(ports []int) (Command, error) {
-	c := Command{Worker: fleet.Worker{
+// command builds the command line for an engine whose HTTP server has that port.
+func (l Launch) command(at *Site, port int) (*Command, error) {
+	c := &Command{at: at, Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
-		Address: net.JoinHostPort(host, strconv.Itoa(ports[0])), Taints: l.Taints,
+		Address: at.address(port), Taints: l.Taints,
 	}}
+
 	build, ok := kinds[l.Kind]
 	if !ok {
-		return Command{}, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
+		return nil, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
 	}
-	if err := build(l, ports, &c); err != nil {
-		return Command{}, err
+	if err := build(l, port, c); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
 
 // Validate reports what is wrong with the launch.
 func (l Launch) Validate() error {
-	_, err := l.command([]int{1, 2, 3})
+	_, err := l.command(&Site{Host: "127.0.0.1"}, maxPort)
 	return err
 }
 
 // kinds holds, for each kind of engine, the function that builds its command line.
-var kinds = map[string]func(Launch, []int, *Command) error{
+var kinds = map[string]func(Launch, int, *Command) error{
 	"sim":      simulated,
 	"llamacpp": llamaCPP,
 	"vllm":     vllm,
@@ -91,23 +105,6 @@ var kinds = map[string]func(Launch, []int, *Command) error{
 
 // Kinds returns the kinds of engines that can be launched, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
-
-// freePorts returns n different ports that are free at the moment.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", host+":0")
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = l.Close() }() // at the end: an open listener keeps its port from being chosen twice
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-
-	return ports, nil
-}
-
-func endpoint(port int) string { return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port)) }
 
 // number returns the argument key as a whole number, or def if it is absent.
 func (l Launch) number(key string, def int) (int, error) {

@@ -10,8 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestCommandLines runs testdata/*.txt: how each kind of engine is started. Its ports are 9000
-// for HTTP, 9001 for events and 9002 for their replay. Verb:
+// TestCommandLines runs testdata/*.txt: how each kind of engine is started, on port 9000 of host 10.0.0.7. Verb:
 //
 //	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)]    text: args, "name value" a line
 func TestCommandLines(t *testing.T) {
@@ -45,7 +44,7 @@ func TestCommandLines(t *testing.T) {
 }
 
 func printLaunch(l Launch) string {
-	c, err := l.command([]int{9000, 9001, 9002})
+	c, err := l.command(&Site{Host: "10.0.0.7", Sockets: "/run/stator"}, 9000)
 	if err != nil {
 		return err.Error() + "\n"
 	}
@@ -70,39 +69,34 @@ func printLaunch(l Launch) string {
 	return b.String()
 }
 
-// Every start has ports of its own, which were free.
-func TestBuildFindsPorts(t *testing.T) {
-	taken := map[string]bool{}
-	for range 20 {
-		c, err := Launch{Kind: "sim", Name: "a", Model: "m", Self: "/bin/stator", BlockSize: 16}.Build()
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := c.Worker
-		addresses := map[string]bool{w.Address: true, w.KVEvents: true, w.KVReplay: true}
-		if len(addresses) != 3 || w.Address == "" || w.KVEvents == "" {
-			t.Fatalf("addresses %v", addresses)
-		}
-		taken[w.Address] = true
+// testSite is a place for engines on loopback.
+func testSite(t *testing.T) *Site {
+	t.Helper()
+	site, err := NewSite("127.0.0.1", DefaultPorts, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(taken) < 2 {
-		t.Error("twenty starts had one port")
-	}
+	return &site
 }
 
 func TestBuildRefuses(t *testing.T) {
-	_, err := Launch{Kind: "steam", Name: "a"}.Build()
-	if err == nil || err.Error() != `engine "steam" cannot be launched: use sim, llamacpp, vllm or exec` {
-		t.Error(err)
+	at := testSite(t)
+	for _, c := range []struct {
+		launch Launch
+		want   string
+	}{
+		{Launch{Kind: "steam", Name: "a"}, `engine "steam" cannot be launched: use sim, llamacpp, vllm or exec`},
+		{Launch{Kind: "exec", Name: "a"}, "launch a: engine exec needs a command"},
+	} {
+		if c2, err := c.launch.Build(at); c2 != nil || err == nil || err.Error() != c.want {
+			t.Errorf("%+v, %v; want %s", c2, err, c.want)
+		}
+		if err := c.launch.Validate(); err == nil {
+			t.Errorf("%+v is valid", c.launch)
+		}
 	}
 	if err := (Launch{Kind: "sim", Name: "a", Args: map[string]string{"blocks speed": "1"}}).Validate(); err == nil {
 		t.Error("two names in one key are taken")
-	}
-	if err := (Launch{Kind: "steam", Name: "a"}).Validate(); err == nil {
-		t.Error("an unknown kind is valid")
-	}
-	if c, err := (Launch{Kind: "exec", Name: "a"}).Build(); err == nil || c.Path != "" {
-		t.Errorf("%+v, %v", c, err)
 	}
 }
 

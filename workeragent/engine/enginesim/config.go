@@ -31,8 +31,8 @@ type Vocabulary interface {
 type Config struct {
 	// Listen is the HTTP address, host:port. Port 0 means a free port. Default 127.0.0.1:0.
 	Listen string
-	// Events and Replay are the ZMQ endpoints, tcp://host:port, of KV events and of their replay. Port 0 means
-	// a free port. An empty endpoint means that there is none.
+	// Events and Replay are the ZMQ endpoints, tcp://host:port or ipc://path, of KV events and of their replay.
+	// Port 0 means a free port. An empty endpoint means that there is none.
 	Events, Replay string
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
@@ -102,7 +102,7 @@ func (c Config) Validate() error {
 	}
 
 	for _, e := range []string{c.Events, c.Replay} {
-		if _, err := tcpAddress(e); e != "" && err != nil {
+		if _, _, err := splitEndpoint(e); e != "" && err != nil {
 			errs = append(errs, err)
 		}
 	}

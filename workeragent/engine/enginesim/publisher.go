@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -284,11 +285,33 @@ func (c *writeBehind) Write(b []byte) (int, error) {
 // bigEndian returns the eight bytes of a sequence number.
 func bigEndian(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 
-// tcpAddress returns the host:port of a ZMQ endpoint. The host * means every interface.
-func tcpAddress(endpoint string) (string, error) {
+// splitEndpoint returns the arguments of net.Listen for a ZMQ endpoint. The host * means every interface.
+func splitEndpoint(endpoint string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
+		return "unix", path, nil
+	}
+
 	address, ok := strings.CutPrefix(endpoint, "tcp://")
 	if _, _, err := net.SplitHostPort(address); !ok || err != nil {
-		return "", fmt.Errorf("endpoint %q must look like tcp://127.0.0.1:5557", endpoint)
+		return "", "", fmt.Errorf("endpoint %q must look like tcp://127.0.0.1:5557 or ipc:///run/events.sock", endpoint)
 	}
-	return strings.TrimPrefix(address, "*"), nil
+	return "tcp", strings.TrimPrefix(address, "*"), nil
+}
+
+// listen binds a ZMQ endpoint. As libzmq does, it replaces a Unix socket that a killed process has left. A file
+// of another kind is never replaced, because its path can only be a mistake.
+func listen(endpoint string) (net.Listener, error) {
+	network, address, err := splitEndpoint(endpoint)
+	if err != nil {
+		return nil, err
+	}
+
+	if info, err := os.Lstat(address); network == "unix" && err == nil && info.Mode().Type() == os.ModeSocket {
+		_ = os.Remove(address) // if it cannot be removed, it cannot be bound either
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for %s: %w", endpoint, err)
+	}
+	return l, nil
 }

@@ -82,13 +82,9 @@ func (s *Sim) Listen() (err error) {
 		if z.endpoint == "" {
 			continue
 		}
-		address, err := tcpAddress(z.endpoint)
+		*z.to, err = listen(z.endpoint)
 		if err != nil {
 			return err
-		}
-		*z.to, err = net.Listen("tcp", address)
-		if err != nil {
-			return fmt.Errorf("listen for %s: %w", z.endpoint, err)
 		}
 	}
 
@@ -109,21 +105,30 @@ func (s *Sim) closeListeners() {
 }
 
 // Addr returns the bound host:port of the HTTP server. It is empty before Listen.
-func (s *Sim) Addr() string { return addrOf(s.http, "") }
+func (s *Sim) Addr() string {
+	if s.http == nil {
+		return ""
+	}
+	return s.http.Addr().String()
+}
 
 // EventsEndpoint returns the endpoint of KV events, such as tcp://127.0.0.1:5557. It is empty where there is none,
 // and before Listen.
-func (s *Sim) EventsEndpoint() string { return addrOf(s.events, "tcp://") }
+func (s *Sim) EventsEndpoint() string { return endpointOf(s.events) }
 
 // ReplayEndpoint returns the endpoint of the replay of KV events, as [Sim.EventsEndpoint] does.
-func (s *Sim) ReplayEndpoint() string { return addrOf(s.replay, "tcp://") }
+func (s *Sim) ReplayEndpoint() string { return endpointOf(s.replay) }
 
-// addrOf returns the bound address of a socket, or "" where it is not bound.
-func addrOf(l net.Listener, scheme string) string {
-	if l == nil {
+// endpointOf returns the ZMQ endpoint of a bound socket, or "" where it is not bound. A port that was chosen
+// when it was bound is in it.
+func endpointOf(l net.Listener) string {
+	switch {
+	case l == nil:
 		return ""
+	case l.Addr().Network() == "unix":
+		return "ipc://" + l.Addr().String()
 	}
-	return scheme + l.Addr().String()
+	return "tcp://" + l.Addr().String()
 }
 
 // Run serves until ctx ends. Then it accepts no more requests, finishes the running ones within Config.Drain, and
