@@ -59,7 +59,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	defer cmd.Release()
 
 	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
-	proc, err := child.Start(child.Config{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Line: s.logLine})
+	proc, err := child.Start(child.Config{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Holder: cmd.Holder, Line: s.logLine})
 	if err != nil {
 		return 0, err
 	}

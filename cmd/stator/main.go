@@ -12,8 +12,10 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 // command is one subcommand. run receives the arguments after the name.
@@ -53,6 +55,11 @@ func commands() []command {
 }
 
 func main() {
+	// An agent runs this program between itself and an engine. That is no command for people.
+	if len(os.Args) > 1 && os.Args[1] == engine.HoldCommand {
+		os.Exit(child.Hold(os.Args[2:]))
+	}
+
 	ctx, hard := signals()
 	err := Main(ctx, environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, hard: hard}, os.Args[1:])
 	switch {

@@ -6,8 +6,11 @@ import (
 )
 
 // attr makes the child the leader of a new process group, so that a Ctrl-C at the terminal does not reach
-// it, and has the kernel kill it when this process dies.
-func attr() *syscall.SysProcAttr {
+// it, and has the kernel kill it when this process dies. A holder must outlive this process by a moment.
+func attr(isHolder bool) *syscall.SysProcAttr {
+	if isHolder {
+		return &syscall.SysProcAttr{Setpgid: true}
+	}
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 

@@ -1,9 +1,9 @@
 // Package child runs child processes that end with this process, and starts them again when they end.
 //
 // A [Process] is the leader of a process group, so a Ctrl-C at the terminal reaches the parent alone,
-// which stops its children in order. On Linux the kernel kills the process when its parent dies. When
-// the process ends, the rest of its group is killed. A [Supervisor] restarts a process with growing
-// pauses.
+// which stops its children in order. On Linux the kernel kills the process when its parent dies, and with a
+// holder, see [Hold], also all that the process has started. When the process ends, the rest of its group
+// is killed. A [Supervisor] restarts a process with growing pauses.
 //
 // # Concurrency
 //
@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -32,6 +33,9 @@ type Config struct {
 	// Line is called for each line that the process writes to its standard output or error, without
 	// the line's end, from one goroutine. A line is cut after 1 MiB. Nil drops the lines.
 	Line func(line string)
+	// Holder is a command line that calls [Hold], and is run between this process and the program: the
+	// program's descendants then die with this process too. Empty runs the program itself.
+	Holder []string
 	// StopTime is how long Stop waits between SIGTERM and SIGKILL; default 5 s.
 	StopTime time.Duration
 }
@@ -40,6 +44,8 @@ type Config struct {
 type Process struct {
 	cfg    Config
 	cmd    *exec.Cmd
+	holder *holder // nil without one
+	pid    int
 	exited chan struct{} // closed when the process is gone and its output is read
 	err    error         // the result of the process; valid once exited is closed
 }
@@ -53,35 +59,71 @@ func Start(cfg Config) (*Process, error) {
 		cfg.Line = func(string) {}
 	}
 
-	out, in, err := os.Pipe()
+	p, err := start(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
 	}
+	return p, nil
+}
+
+// start starts the process, or its holder.
+func start(cfg Config) (*Process, error) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
 
 	p := &Process{cfg: cfg, cmd: exec.Command(cfg.Path, cfg.Args...), exited: make(chan struct{})}
-	p.cmd.SysProcAttr = attr()
+	inherited := func() {}
+	if len(cfg.Holder) > 0 {
+		line := slices.Concat(cfg.Holder, []string{cfg.Path}, cfg.Args)
+		p.cmd = exec.Command(line[0], line[1:]...)
+		p.holder, inherited, err = newHolder(p.cmd)
+		if err != nil {
+			_ = out.Close()
+			_ = in.Close()
+			return nil, err
+		}
+	}
+	p.cmd.SysProcAttr = attr(p.holder != nil)
 	p.cmd.Env = append(os.Environ(), cfg.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = in, in
+
 	started := make(chan error)
-	go p.live(out, in, started)
+	go p.live(out, func() { _ = in.Close(); inherited() }, started)
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+		return nil, err
 	}
 	return p, nil
 }
 
 // live starts the process, sends the result to started, and waits until the process and its output have
 // ended. It stays on one thread, because Pdeathsig kills the child when the thread that started it ends.
-func (p *Process) live(out, in *os.File, started chan<- error) {
+func (p *Process) live(out *os.File, closeInherited func(), started chan<- error) {
 	unlock := lockThread()
 	defer unlock()
 	defer func() { _ = out.Close() }()
+	if p.holder != nil {
+		defer p.holder.close()
+	}
 	err := p.cmd.Start()
-	_ = in.Close() // the child has a copy
-	started <- err
+	closeInherited() // the child has copies
 	if err != nil {
+		started <- err
 		return
 	}
+
+	// A holder reports the program's own id. If it could not start the program it ends at once.
+	p.pid = p.cmd.Process.Pid
+	if p.holder != nil {
+		p.pid, err = p.holder.started()
+	}
+	if err != nil {
+		_ = p.cmd.Wait()
+		started <- err
+		return
+	}
+	started <- nil
 
 	gone := make(chan error, 1)
 	go func() {
@@ -96,6 +138,9 @@ func (p *Process) live(out, in *os.File, started chan<- error) {
 
 	p.relay(out)
 	p.err = <-gone
+	if p.holder != nil {
+		p.err = p.holder.result(p.err)
+	}
 	close(p.exited)
 }
 
@@ -122,8 +167,8 @@ func (p *Process) relay(out io.Reader) {
 	}
 }
 
-// PID returns the process id.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
+// PID returns the process id of the program.
+func (p *Process) PID() int { return p.pid }
 
 // Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
@@ -148,6 +193,16 @@ func (p *Process) Stop(ctx context.Context) {
 	case <-ctx.Done():
 	}
 
+	// A holder kills all descendants of the program, and is killed itself if that takes too long.
+	if p.holder != nil {
+		_ = p.holder.lifeline.Close()
+		patience.Reset(2 * killTime)
+		select {
+		case <-p.exited:
+			return
+		case <-patience.C:
+		}
+	}
 	_ = p.cmd.Process.Kill()
 	<-p.exited
 }

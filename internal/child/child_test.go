@@ -70,6 +70,38 @@ func play(role string, args []string) {
 		if args[0] == "stay" {
 			play("gentle", nil)
 		}
+	case "hold": // runs its arguments in a role, for a parent of this package
+		become(args[0])
+		os.Exit(child.Hold(args[1:]))
+	case "leaver": // starts a child in a session of its own, and ends at once
+		kid := exec.Command(os.Args[0])
+		kid.Env = append(os.Environ(), as("stubborn"))
+		kid.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := kid.Start(); err != nil {
+			panic(err)
+		}
+		fmt.Println("child", kid.Process.Pid)
+	case "family": // starts a leaver, whose child becomes an orphan, and a child of its own
+		for _, r := range []string{"leaver", "stubborn"} {
+			kid := exec.Command(os.Args[0])
+			kid.Env = append(os.Environ(), as(r))
+			kid.Stdout, kid.Stderr = os.Stdout, os.Stderr
+			if err := kid.Start(); err != nil {
+				panic(err)
+			}
+			fmt.Println("child", kid.Process.Pid)
+			if r == "leaver" {
+				_ = kid.Wait()
+			}
+		}
+		play("gentle", nil)
+	case "holding keeper": // runs a family by this package with a holder, and can only be killed
+		p, err := child.Start(child.Config{Path: os.Args[0], Holder: held("family"), Env: []string{as("hold")}, Line: func(l string) { fmt.Println(l) }})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("child", p.PID())
+		play("stubborn", nil)
 	case "keeper": // runs a child by this package, and can only be killed
 		p, err := child.Start(child.Config{Path: os.Args[0], Env: []string{as("stubborn")}})
 		if err != nil {
@@ -82,6 +114,12 @@ func play(role string, args []string) {
 
 // as is the environment variable for a role.
 func as(r string) string { return role + "=" + r }
+
+// become gives the children of this process a role.
+func become(r string) { _ = os.Setenv(role, r) }
+
+// held is the command line of a holder that runs this binary in a role.
+func held(r string) []string { return []string{os.Args[0], r} }
 
 // lines collects what a child writes.
 type lines struct {

@@ -41,12 +41,18 @@ type Command struct {
 	Path string
 	Args []string
 	Env  []string
+	// Holder is the command line of the process between the agent and the engine, see child.Hold. The
+	// simulated engine has none, because it starts no processes.
+	Holder []string
 	// Worker has the addresses that the engine will serve on. The agent fills in state and epoch.
 	Worker fleet.Worker
 
 	at   *Site
 	port *reservation // nil in a command of Validate
 }
+
+// HoldCommand is the hidden subcommand of this program that runs child.Hold.
+const HoldCommand = "hold"
 
 // Release gives the engine's port back and removes its sockets. The engine must have ended.
 func (c *Command) Release() {
@@ -85,6 +91,9 @@ func (l Launch) command(at *Site, port int) (*Command, error) {
 	}
 	if err := build(l, port, c); err != nil {
 		return nil, err
+	}
+	if l.Kind != "sim" && l.Self != "" {
+		c.Holder = []string{l.Self, HoldCommand}
 	}
 	return c, nil
 }

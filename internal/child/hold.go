@@ -1,0 +1,204 @@
+package child
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The file descriptors of a holder. The first is the read end of a pipe whose write end its parent has: it
+// ends when the parent dies, or wants the program killed. On the second the holder writes its reports.
+const (
+	lifelineFD = 3
+	reportFD   = 4
+)
+
+// The reports of a holder, one a line: a word and its argument.
+const (
+	reportPID    = "pid"    // the program has started, with this process id
+	reportFailed = "failed" // it could not be started, for this reason
+	reportStatus = "status" // it has ended, with this wait status
+)
+
+// failedExit is the exit code of a holder whose program could not be started, or whose end it did not see.
+const failedExit = 125
+
+// killTime bounds how long a holder waits for killed descendants, which the kernel may keep in a system call.
+const killTime = 5 * time.Second
+
+// Hold runs a program between [Start] and the program itself, and returns the exit code for this process.
+// [Config.Holder] names the command line that calls it, with the program's path and arguments at its end.
+//
+//	event                            effect
+//	program started                  reports its process id
+//	SIGTERM                          passed on to the program
+//	program ended                    its descendants are killed; its status is reported
+//	parent died, or Process.Stop     the program and its descendants are killed
+//	    lost its patience
+//
+// On Linux descendants are found also where they have left the process group, and their own parent has
+// ended. Elsewhere the process group is killed.
+func Hold(args []string) int {
+	syscall.CloseOnExec(lifelineFD)
+	syscall.CloseOnExec(reportFD)
+	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
+	if len(args) == 0 || lifeline == nil || report == nil {
+		return failedExit
+	}
+
+	// The handler is there before the program is, so that no SIGTERM is lost between them.
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
+
+	defer lockThread()()
+	pid, err := startHeld(args)
+	if err != nil {
+		tell(report, reportFailed, err.Error())
+		return failedExit
+	}
+	tell(report, reportPID, fmt.Sprint(pid))
+
+	ended, orphaned := make(chan syscall.WaitStatus, 1), make(chan struct{})
+	go func() { ended <- reap(pid) }() // the end of this process ends both
+	go func() {
+		_, _ = io.Copy(io.Discard, lifeline)
+		close(orphaned)
+	}()
+
+	for {
+		select {
+		case <-terminate:
+			_ = syscall.Kill(pid, syscall.SIGTERM)
+		case status := <-ended:
+			killDescendants()
+			tell(report, reportStatus, fmt.Sprint(uint32(status)))
+			return exitCode(status)
+		case <-orphaned:
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			status := <-ended
+			killDescendants()
+			tell(report, reportStatus, fmt.Sprint(uint32(status)))
+			return exitCode(status)
+		}
+	}
+}
+
+// startHeld starts the program in this process's group, and returns its process id.
+func startHeld(args []string) (pid int, err error) {
+	adoptOrphans()
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return 0, err
+	}
+
+	p, err := os.StartProcess(path, args, &os.ProcAttr{Files: []*os.File{nil, os.Stdout, os.Stderr}, Sys: heldAttr()})
+	if err != nil {
+		return 0, err
+	}
+	return p.Pid, nil
+}
+
+// reap waits for children until the one of that id has ended, and returns its status. Others are orphans that
+// this process has adopted.
+func reap(pid int) syscall.WaitStatus {
+	for {
+		var status syscall.WaitStatus
+		ended, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case ended == pid:
+			return status
+		case err != nil && !errors.Is(err, syscall.EINTR):
+			return syscall.WaitStatus(failedExit << exitShift) // it cannot be waited for
+		}
+	}
+}
+
+// exitShift is where a wait status has the exit code.
+const exitShift = 8
+
+// exitCode returns the exit code that a shell would show.
+func exitCode(status syscall.WaitStatus) int {
+	const bySignal = 128
+	if status.Signaled() {
+		return bySignal + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// tell writes a report. The parent may be gone, and then nobody reads it.
+func tell(to io.Writer, word, argument string) {
+	_, _ = fmt.Fprintf(to, "%s %s\n", word, strings.ReplaceAll(argument, "\n", " "))
+}
+
+// holder is the parent's side of a process that runs Hold.
+type holder struct {
+	lifeline *os.File // its close has the holder kill everything
+	reports  *bufio.Reader
+	close    func()
+}
+
+// newHolder has the command inherit the holder's two pipes. inherited must be closed once the command has
+// started, or has failed to.
+func newHolder(cmd *exec.Cmd) (h *holder, inherited func(), err error) {
+	lifeOut, lifeIn, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	reportOut, reportIn, err := os.Pipe()
+	if err != nil {
+		_ = lifeOut.Close()
+		_ = lifeIn.Close()
+		return nil, nil, err
+	}
+
+	cmd.ExtraFiles = []*os.File{lifeOut, reportIn}
+	h = &holder{lifeline: lifeIn, reports: bufio.NewReader(reportOut)}
+	h.close = func() { _ = lifeIn.Close(); _ = reportOut.Close() }
+	return h, func() { _ = lifeOut.Close(); _ = reportIn.Close() }, nil
+}
+
+// started returns the process id of the held program, or why it did not start.
+func (h *holder) started() (pid int, err error) {
+	word, argument := h.next()
+	if word == reportFailed {
+		return 0, errors.New(argument)
+	}
+	if _, err := fmt.Sscan(argument, &pid); word != reportPID || err != nil {
+		return 0, errors.New("the holder of the process ended before it started it")
+	}
+	return pid, nil
+}
+
+// result returns how the held program has ended; err is the holder's own end, which counts where there is no
+// report.
+func (h *holder) result(err error) error {
+	var number uint32
+	word, argument := h.next()
+	if _, scanErr := fmt.Sscan(argument, &number); word != reportStatus || scanErr != nil {
+		return err
+	}
+
+	status := syscall.WaitStatus(number)
+	switch {
+	case status.Signaled():
+		return fmt.Errorf("signal: %v", status.Signal())
+	case status.ExitStatus() != 0:
+		return fmt.Errorf("exit status %d", status.ExitStatus())
+	}
+	return nil
+}
+
+// next reads one report; both are empty at the end.
+func (h *holder) next() (word, argument string) {
+	line, _ := h.reports.ReadString('\n')
+	word, argument, _ = strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	return word, argument
+}

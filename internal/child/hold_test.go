@@ -1,0 +1,141 @@
+package child_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/testkit"
+)
+
+// startHeld runs this binary in a role behind a holder.
+func startHeld(t *testing.T, cfg child.Config, r string, args ...string) (*child.Process, *lines) {
+	t.Helper()
+	cfg.Holder = held(r)
+	return start(t, cfg, "hold", args...)
+}
+
+// needsProc skips a test of what only Linux does.
+func needsProc(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("only Linux finds all descendants")
+	}
+}
+
+// family waits for a family of n and returns their process ids.
+func family(t *testing.T, l *lines, n int) (pids []int) {
+	t.Helper()
+	testkit.Eventually(t, fmt.Sprintf("%d processes", n), func() bool {
+		pids = nil
+		for _, line := range l.all() {
+			var pid int
+			if _, err := fmt.Sscanf(line, "child %d", &pid); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		return len(pids) >= n && slices.Contains(l.all(), "up")
+	})
+	return pids
+}
+
+// TestDescendantsDieWithAKilledParent: when the process that started a program is killed, the program, its children,
+// and an orphan in another session are gone.
+func TestDescendantsDieWithAKilledParent(t *testing.T) {
+	needsProc(t)
+	p, l := start(t, child.Config{}, "holding keeper")
+	pids := family(t, l, 4)
+
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, pid := range pids {
+		testkit.Eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return gone(pid) })
+	}
+}
+
+// TestHolderPassesOnTheResult: a held program looks to its parent as one that was started directly.
+func TestHolderPassesOnTheResult(t *testing.T) {
+	for code, want := range map[string]string{"0": "<nil>", "3": "exit status 3"} {
+		p, _ := startHeld(t, child.Config{}, "exit", code)
+		if err := p.Wait(); fmt.Sprint(err) != want {
+			t.Errorf("exit code %s: %v", code, err)
+		}
+	}
+
+	p, _ := startHeld(t, child.Config{}, "stubborn")
+	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); fmt.Sprint(err) != "signal: killed" {
+		t.Errorf("killed: %v", err)
+	}
+
+	p, err := child.Start(child.Config{Path: "/no/such/program", Holder: held("exit"), Env: []string{as("hold")}})
+	if p != nil || fmt.Sprint(err) != "start /no/such/program: fork/exec /no/such/program: no such file or directory" &&
+		fmt.Sprint(err) != "start /no/such/program: exec: \"/no/such/program\": stat /no/such/program: no such file or directory" {
+		t.Errorf("%v, %v", p, err)
+	}
+}
+
+// TestStopOfAHeldProgram: SIGTERM reaches the program, and one that ignores it is killed with all that it has started.
+func TestStopOfAHeldProgram(t *testing.T) {
+	p, l := startHeld(t, child.Config{StopTime: time.Minute}, "gentle")
+	l.await(t, "up")
+	p.Stop(t.Context())
+	if err := p.Wait(); err != nil || !slices.Equal(l.all(), []string{"up", "bye"}) {
+		t.Errorf("%q, %v", l.all(), err)
+	}
+
+	p, l = startHeld(t, child.Config{StopTime: 50 * time.Millisecond}, "stubborn")
+	l.await(t, "up")
+	p.Stop(t.Context())
+	if err := p.Wait(); fmt.Sprint(err) != "signal: killed" {
+		t.Errorf("after the stop time: %v", err)
+	}
+}
+
+// TestDescendantsOfAHeldProgram: when a held program ends, an orphan in another session is gone too.
+func TestDescendantsOfAHeldProgram(t *testing.T) {
+	needsProc(t)
+	p, l := startHeld(t, child.Config{StopTime: time.Minute}, "family")
+	pids := family(t, l, 3)
+	p.Stop(t.Context())
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+}
+
+// TestHolderIsKilled: the program does not outlive its holder, and the parent sees the end.
+func TestHolderIsKilled(t *testing.T) {
+	needsProc(t)
+	p, l := startHeld(t, child.Config{}, "stubborn")
+	l.await(t, "up")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var state string
+	var holder int
+	_, after, _ := strings.Cut(string(status), ") ")
+	if _, err := fmt.Sscan(after, &state, &holder); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(holder, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); fmt.Sprint(err) != "signal: killed" || !gone(p.PID()) {
+		t.Errorf("%v, gone %v", err, gone(p.PID()))
+	}
+}
