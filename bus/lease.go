@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,10 @@ const workerBucket = "workers"
 // retryLease is how soon a lease is written again after an error.
 const retryLease = 250 * time.Millisecond
 
+// ErrLeave is the cause of a context's end with which HoldWorker leaves the lease to the next holder, or to
+// expire: the engine lives on.
+var ErrLeave = errors.New("the lease is left to its next holder")
+
 // HoldWorker keeps a worker in the fleet until ctx ends, then removes it. It writes the lease every
 // third of its lifetime, after every reconnection, and whenever changed receives; each time it calls
 // current for the worker's description. Errors are logged and the lease is written again, so a holder
@@ -27,7 +32,7 @@ const retryLease = 250 * time.Millisecond
 //	changed receives              lease written
 //	server back after a loss      lease written
 //	write failed                  written again after 250 ms
-//	ctx ends                      lease removed
+//	ctx ends                      lease removed; left, if the cause is ErrLeave
 func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.Worker, changed <-chan struct{}) error {
 	for {
 		// Taken before the lease is written: a reconnection in between must not be missed.
@@ -45,6 +50,9 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 		case <-reconnected:
 		case <-ctx.Done():
 			next.Stop()
+			if errors.Is(context.Cause(ctx), ErrLeave) {
+				return nil
+			}
 			if err := b.removeLease(name); err != nil {
 				b.cfg.Log.Debug("lease left to expire", "worker", name, "err", err)
 			}

@@ -25,7 +25,9 @@ type Config struct {
 	Node string
 	// Site is where they run. Its ports may be used by other agents of the host too; its folder belongs to
 	// this agent.
-	Site    engine.Site
+	Site engine.Site
+	// State is the folder of engines that survive the agent; nil where none does.
+	State   *State
 	Bus     *bus.Bus
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -78,6 +80,9 @@ func New(cfg Config) (*Agent, error) {
 		if err := l.Validate(); err != nil {
 			errs = append(errs, err)
 		}
+		if l.Survive && cfg.State == nil {
+			errs = append(errs, fmt.Errorf("launch %s: its engine is to survive the agent, which needs --state-dir", l.Name))
+		}
 		a.engines = append(a.engines, newSupervisor(l, a))
 	}
 	return a, errors.Join(errs...)
@@ -86,7 +91,19 @@ func New(cfg Config) (*Agent, error) {
 // expireEvery is how often the agent looks for snapshots that no router pulls any more.
 const expireEvery = time.Second
 
-// Run keeps the engines running until ctx ends, then stops them and returns when they are gone.
+// stopObsolete stops the engines that have survived an earlier agent, and that no launch names any more.
+func (a *Agent) stopObsolete() {
+	keep := map[string]bool{}
+	for _, l := range a.cfg.Launches {
+		keep[l.Name] = l.Survive
+	}
+	if err := a.cfg.State.StopEngines(a.cfg.Hard, keep, a.cfg.Log); err != nil {
+		a.cfg.Log.Warn("engines of an earlier agent are not stopped", "err", err)
+	}
+}
+
+// Run keeps the engines running until ctx ends, then stops them and returns when they are gone. Engines that
+// survive the agent run on.
 func (a *Agent) Run(ctx context.Context) error {
 	// Engines publish events until they have ended, which may be some time after ctx.
 	var writer sync.WaitGroup
@@ -96,6 +113,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	writer.Go(func() { a.events.Run(serving) })
 
 	var all sync.WaitGroup
+	if a.cfg.State != nil {
+		all.Go(a.stopObsolete)
+	}
 	for _, e := range a.engines {
 		all.Go(func() { e.run(ctx) })
 	}

@@ -35,10 +35,15 @@ type fixture struct {
 
 // run runs an agent that looks at its engines often.
 func run(t *testing.T, cfg Config, launches ...engine.Launch) *fixture {
+	return runAt(t, testSite(t), cfg, launches...)
+}
+
+// runAt runs an agent on a site.
+func runAt(t *testing.T, at engine.Site, cfg Config, launches ...engine.Launch) *fixture {
 	s := &fixture{t: t, bus: testkit.Bus(t), log: &testkit.Log{}}
 	cfg.Launches, cfg.Bus, cfg.Metrics = launches, s.bus, prometheus.NewRegistry()
 	cfg.Log = s.log.Logger()
-	cfg.Site = testSite(t)
+	cfg.Site = at
 	s.log.PrintOnFailure(t)
 	a, err := New(cfg)
 	if err != nil {

@@ -16,8 +16,15 @@
 //	replay, on request                      the newest batches, up to Config.PastBatches
 //	snapshot, on request                    a rank's cache at one position
 //
+// # Engines that survive
+//
+// An engine of a launch with Survive is started detached, see child.StartDetached, and recorded in the
+// agent's [State]. An agent that finds the record of a running process with the command line that it would
+// use itself adopts the process, in the same epoch.
+//
 // # Concurrency
 //
-// Agent.Run owns every goroutine and every child process, and returns when all have ended. A mutex
+// Agent.Run owns every goroutine and every child process, and returns when all have ended, apart from engines
+// that survive. A mutex
 // guards the worker of each supervisor, because the holder of its lease reads it.
 package workeragent

@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/models"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/workeragent/engine"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
@@ -27,6 +29,9 @@ const role = "WORKERAGENT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // engines of a race-enabled test end at once too
+	if len(os.Args) > 1 && os.Args[1] == engine.HoldCommand {
+		os.Exit(child.Hold(os.Args[2:]))
+	}
 	if os.Getenv(role) != "" {
 		if err := play(os.Args[1:]); err != nil {
 			fmt.Println(err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -20,6 +21,8 @@ import (
 //	a health probe passes      Ready
 //	process ended              Down, then started again
 //	agent stops                Draining, until the process has ended
+//	agent stops, engine        unchanged: the lease stays until it expires, and the next agent renews it
+//	    survives it
 type supervisor struct {
 	launch engine.Launch
 	agent  *Agent
@@ -52,32 +55,32 @@ func (s *supervisor) run(ctx context.Context) {
 // runOnce runs the engine from its start to its end. It returns for how long the engine was ready and
 // why it ended.
 func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err error) {
-	cmd, err := s.launch.Build(&s.agent.cfg.Site)
-	if err != nil {
-		return 0, err
-	}
-	defer cmd.Release()
-
-	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
-	proc, err := child.Start(child.Config{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Holder: cmd.Holder, Line: s.logLine})
+	a, err := s.prepare(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	// The start time is a good epoch: no later process of this worker has the same, on any node.
-	w := cmd.Worker
-	w.Epoch, w.State = uint64(time.Now().UnixNano()), fleet.Starting
+	proc, err := s.start(a)
+	if err != nil {
+		a.cmd.Release()
+		return 0, err
+	}
+
+	w := a.worker
 	s.started(w, proc.PID())
 	if _, err := s.agent.mirror.fleet.Put(w); err != nil {
 		s.agent.cfg.Log.Warn("worker rejected by the local fleet; its KV events will not be relayed", "worker", w.Name, "err", err)
 	}
 	defer s.agent.mirror.forget(w.Name)
 
-	// The companions outlive the process by a moment: the holder must still write the last state.
+	// The companions end before the lease, whose last state is written while the process ends.
 	inner, stop := context.WithCancel(ctx)
+	leased, endLease := context.WithCancelCause(context.WithoutCancel(ctx))
 	var companions sync.WaitGroup
+	companions.Go(func() { s.holdLease(leased, w.Name) })
 	s.startCompanions(inner, w, &companions)
 
+	runsOn := false
 	select {
 	case <-proc.Exited():
 		err = proc.Wait()
@@ -86,29 +89,44 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		}
 		s.setState(fleet.Down)
 	case <-ctx.Done():
-		s.setState(fleet.Draining)
-		proc.Stop(s.agent.cfg.Hard)
 		err = ctx.Err()
+		runsOn = s.launch.Survive
+		if !runsOn {
+			s.setState(fleet.Draining)
+			proc.Stop(s.agent.cfg.Hard)
+		}
 	}
 
-	// The lease is removed before runOnce returns, so that it cannot replace that of the next process.
+	// The lease is removed before runOnce returns, so that it cannot replace that of the next process. That of
+	// an engine that runs on is left, so that routers keep the worker.
 	stop()
+	if runsOn {
+		endLease(bus.ErrLeave)
+	} else {
+		endLease(nil)
+	}
 	companions.Wait()
+	if runsOn {
+		s.leave(a, proc)
+	} else {
+		s.finish(a)
+	}
 	return s.ended(), err
 }
 
-// startCompanions starts what runs beside a living engine: the holder of its lease, the prober of its
-// health and load, and the relay of its KV events.
+// holdLease holds the worker's lease until ctx ends.
+func (s *supervisor) holdLease(ctx context.Context, worker string) {
+	if err := s.agent.cfg.Bus.HoldWorker(ctx, worker, s.current, s.changed); err != nil {
+		s.agent.cfg.Log.Debug("lease left to expire", "worker", worker, "err", err)
+	}
+}
+
+// startCompanions starts what runs beside a living engine: the prober of its health and load, and the relays
+// of its KV events.
 func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *sync.WaitGroup) {
 	cfg := s.agent.cfg
 	probe := engine.NewProbe(s.launch.Kind, w.Address)
 	ready := make(chan struct{})
-
-	all.Go(func() {
-		if err := cfg.Bus.HoldWorker(ctx, w.Name, s.current, s.changed); err != nil {
-			cfg.Log.Debug("lease left to expire", "worker", w.Name, "err", err)
-		}
-	})
 
 	all.Go(func() {
 		defer probe.Close()

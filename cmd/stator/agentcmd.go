@@ -25,8 +25,13 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	address := f.String("advertise-address", "",
 		"`IP` at which engines listen and routers reach them (default: the address of the route to the bus)")
 	ports := f.String("engine-ports", engine.DefaultPorts, "`range` of the engines' ports; agents of one host may share it")
+	stateDir := f.String("state-dir", "", "`folder` of engines that survive the agent (launch[].survive); one agent at a time uses it")
+	stopEngines := f.Bool("stop-engines", false, "stop the engines in --state-dir that have survived their agent, and end")
 	if err := f.Read(args); err != nil {
 		return err
+	}
+	if *stopEngines {
+		return stopSurvivors(env, p, *stateDir)
 	}
 
 	if err := p.openOnBus(ctx); err != nil {
@@ -46,23 +51,58 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 			return err
 		}
 	}
-	sockets, err := makeRunFolder(p.log)
+	state, sockets, err := agentFolder(p, *stateDir)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(sockets) }()
+	if state != nil {
+		defer state.Close()
+	} else {
+		defer func() { _ = os.RemoveAll(sockets) }()
+	}
 	site, err := engine.NewSite(*address, *ports, sockets)
 	if err != nil {
 		return err
 	}
 
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Site: site, Bus: p.bus, Log: p.log, Metrics: p.reg,
+	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Site: site, State: state,
+		Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
 		return err
 	}
 	p.part(a.Run)
 	return p.run(ctx, admin.Sources{})
+}
+
+// agentFolder returns the folder of the engines' sockets: that of the state, or else a private one.
+func agentFolder(p *process, stateDir string) (state *workeragent.State, sockets string, err error) {
+	if stateDir == "" {
+		sockets, err = makeRunFolder(p.log)
+		return nil, sockets, err
+	}
+	state, err = workeragent.OpenState(stateDir)
+	if err != nil {
+		return nil, "", err
+	}
+	return state, state.Sockets(), nil
+}
+
+// stopSurvivors stops the engines that have survived their agent.
+func stopSurvivors(env environment, p *process, stateDir string) error {
+	if stateDir == "" {
+		return p.flags.UsageError("--stop-engines needs the --state-dir of the agent")
+	}
+	log, err := p.logFlags.Logger(env.err)
+	if err != nil {
+		return err
+	}
+	state, err := workeragent.OpenState(stateDir)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	return state.StopEngines(env.hard, nil, log)
 }
 
 // noLaunches returns the error of an agent that would have nothing to start.

@@ -12,9 +12,16 @@ import (
 
 	_ "github.com/cockroachdb/datadriven" // its flag -rewrite updates golden files here too
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 func TestMain(m *testing.M) {
+	// Agents in tests run this binary between themselves and their engines. Without this it would run the tests
+	// again, which would run agents again.
+	if len(os.Args) > 1 && os.Args[1] == engine.HoldCommand {
+		main()
+	}
 	testscript.Main(m, map[string]func(){"stator": main})
 }
 

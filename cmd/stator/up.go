@@ -197,6 +197,9 @@ func (u *up) makeControl() (err error) {
 	if err != nil {
 		return err
 	}
+	for i := range wanted {
+		wanted[i].Survive = false // all that up starts ends with it
+	}
 	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, u.dir)
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@
 // holder, see [Hold], also all that the process has started. When the process ends, the rest of its group
 // is killed. A [Supervisor] restarts a process with growing pauses.
 //
+// A [Detached] process outlives its parent instead, and a later process adopts it.
+//
 // # Concurrency
 //
 // Start starts one goroutine, which has ended when Wait or Stop returns. All methods of a Process are safe
@@ -40,6 +42,9 @@ type Config struct {
 	StopTime time.Duration
 }
 
+// defaultStopTime is the default of Config.StopTime.
+const defaultStopTime = 5 * time.Second
+
 // Process is a child process.
 type Process struct {
 	cfg    Config
@@ -53,7 +58,7 @@ type Process struct {
 // Start starts a process. An error names the program.
 func Start(cfg Config) (*Process, error) {
 	if cfg.StopTime == 0 {
-		cfg.StopTime = 5 * time.Second
+		cfg.StopTime = defaultStopTime
 	}
 	if cfg.Line == nil {
 		cfg.Line = func(string) {}

@@ -45,65 +45,130 @@ const killTime = 5 * time.Second
 //
 // On Linux descendants are found also where they have left the process group, and their own parent has
 // ended. Elsewhere the process group is killed.
+//
+// With --detached and a file as the first arguments the program outlives the parent: the lifeline has no
+// effect, SIGQUIT kills the program and its descendants, and the output goes to the file.
 func Hold(args []string) int {
 	syscall.CloseOnExec(lifelineFD)
 	syscall.CloseOnExec(reportFD)
 	lifeline, report := os.NewFile(lifelineFD, "lifeline"), os.NewFile(reportFD, "report")
+	output := ""
+	if len(args) > 1 && args[0] == detachedFlag {
+		output = args[1]
+		args = args[2:]
+	}
 	if len(args) == 0 || lifeline == nil || report == nil {
 		return failedExit
 	}
 
-	// The handler is there before the program is, so that no SIGTERM is lost between them.
-	terminate := make(chan os.Signal, 1)
+	// The handlers are there before the program is, so that no signal is lost between them.
+	terminate, kill := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
+	signal.Notify(kill, syscall.SIGQUIT)
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 
 	defer lockThread()()
-	pid, err := startHeld(args)
-	if err != nil {
+	adoptOrphans()
+	h := &held{out: os.Stdout}
+	if err := h.start(args, output); err != nil {
 		tell(report, reportFailed, err.Error())
 		return failedExit
 	}
-	tell(report, reportPID, fmt.Sprint(pid))
+	tell(report, reportPID, fmt.Sprint(h.pid))
 
-	ended, orphaned := make(chan syscall.WaitStatus, 1), make(chan struct{})
-	go func() { ended <- reap(pid) }() // the end of this process ends both
-	go func() {
-		_, _ = io.Copy(io.Discard, lifeline)
-		close(orphaned)
-	}()
+	ended := make(chan syscall.WaitStatus, 1)
+	go func() { ended <- reap(h.pid) }() // the end of this process ends its goroutines
+	if output == "" {
+		go func() {
+			_, _ = io.Copy(io.Discard, lifeline)
+			kill <- syscall.SIGQUIT
+		}()
+	}
 
 	for {
 		select {
 		case <-terminate:
-			_ = syscall.Kill(pid, syscall.SIGTERM)
+			_ = syscall.Kill(h.pid, syscall.SIGTERM)
+		case <-kill:
+			_ = syscall.Kill(h.pid, syscall.SIGKILL)
 		case status := <-ended:
 			killDescendants()
-			tell(report, reportStatus, fmt.Sprint(uint32(status)))
-			return exitCode(status)
-		case <-orphaned:
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			status := <-ended
-			killDescendants()
+			h.finish(status)
 			tell(report, reportStatus, fmt.Sprint(uint32(status)))
 			return exitCode(status)
 		}
 	}
 }
 
-// startHeld starts the program in this process's group, and returns its process id.
-func startHeld(args []string) (pid int, err error) {
-	adoptOrphans()
+// detachedFlag has Hold outlive its parent.
+const detachedFlag = "--detached"
+
+// errDetachedEnded is the result of every detached process: its parent may have been another process.
+var errDetachedEnded = errors.New("it has ended; its output has the reason")
+
+// held is the program of a holder.
+type held struct {
+	pid    int
+	out    *os.File      // where it writes
+	log    *boundedFile  // nil unless it is detached
+	copied chan struct{} // closed when its output has ended
+}
+
+// start starts the program in this process's group. With an output it writes to that file.
+func (h *held) start(args []string, output string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
-		return 0, err
+		return err
 	}
 
-	p, err := os.StartProcess(path, args, &os.ProcAttr{Files: []*os.File{nil, os.Stdout, os.Stderr}, Sys: heldAttr()})
-	if err != nil {
-		return 0, err
+	errorsTo := os.Stderr
+	if output != "" {
+		closePipe, err := h.openOutput(output)
+		if err != nil {
+			return err
+		}
+		defer closePipe()
+		errorsTo = h.out
 	}
-	return p.Pid, nil
+	p, err := os.StartProcess(path, args, &os.ProcAttr{Files: []*os.File{os.Stdin, h.out, errorsTo}, Sys: heldAttr()})
+	if err != nil {
+		return err
+	}
+	h.pid = p.Pid
+	return nil
+}
+
+// openOutput opens the file, and copies to it what the program writes. closePipe closes the program's end.
+func (h *held) openOutput(path string) (closePipe func(), err error) {
+	h.log, err = openBounded(path, DetachedOutput)
+	if err != nil {
+		return nil, err
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+
+	h.out = in
+	h.copied = make(chan struct{})
+	go func() {
+		_, _ = io.Copy(h.log, out)
+		close(h.copied)
+	}()
+	return func() { _ = in.Close() }, nil
+}
+
+// finish writes how a detached program has ended below its output.
+func (h *held) finish(status syscall.WaitStatus) {
+	if h.log == nil {
+		return
+	}
+	<-h.copied // all that could write have ended
+	text := "exit status 0"
+	if err := statusError(status); err != nil {
+		text = err.Error()
+	}
+	_, _ = fmt.Fprintf(h.log, "the process ended: %s\n", text)
 }
 
 // reap waits for children until the one of that id has ended, and returns its status. Others are orphans that
@@ -186,7 +251,11 @@ func (h *holder) result(err error) error {
 		return err
 	}
 
-	status := syscall.WaitStatus(number)
+	return statusError(syscall.WaitStatus(number))
+}
+
+// statusError returns a wait status as package exec does; nil for exit code 0.
+func statusError(status syscall.WaitStatus) error {
 	switch {
 	case status.Signaled():
 		return fmt.Errorf("signal: %v", status.Signal())

@@ -99,3 +99,26 @@ func readStat(pid int) (stat, error) {
 	group, groupErr := strconv.Atoi(fields[statGroup])
 	return stat{state: fields[statState][0], parent: parent, group: group, started: fields[statStarted]}, errors.Join(parentErr, groupErr)
 }
+
+// identify returns the identity of a running process.
+func identify(pid int) (Identity, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
+	}
+	s, err := readStat(pid)
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify process %d: %w", pid, err)
+	}
+	return Identity{PID: pid, Started: strings.TrimSpace(string(boot)) + "/" + s.started}, nil
+}
+
+// running reports whether the process has not ended. A zombie has ended, although it still has its id.
+func (id Identity) running() bool {
+	now, err := identify(id.PID)
+	if err != nil || now != id {
+		return false
+	}
+	s, err := readStat(id.PID)
+	return err == nil && s.state != 'Z' && s.state != 'X'
+}

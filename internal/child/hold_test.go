@@ -139,3 +139,67 @@ func TestHolderIsKilled(t *testing.T) {
 		t.Errorf("%v, gone %v", err, gone(p.PID()))
 	}
 }
+
+// TestDetachedProcessIsAdopted: a detached program survives the process that started it. Another one adopts it by its
+// identity, and stops it with all that it has started.
+func TestDetachedProcessIsAdopted(t *testing.T) {
+	needsProc(t)
+	output := t.TempDir() + "/log"
+	d, err := child.StartDetached(child.Config{Path: os.Args[0], Holder: held("family"), Env: []string{as("hold")}}, output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the family is there", func() bool { return child.LastLine(output) == "up" })
+	d.Leave()
+
+	if other, ok := child.Adopt(child.Identity{PID: d.Identity().PID, Started: "another boot/1"}, d.PID()); ok {
+		t.Errorf("another process with the same id is adopted: %+v", other)
+	}
+	again, ok := child.Adopt(d.Identity(), d.PID())
+	if !ok || again.PID() != d.PID() || gone(d.PID()) {
+		t.Fatalf("the process is not adopted: %v", ok)
+	}
+	again.Stop(t.Context())
+	if err := again.Wait(); err == nil || !gone(again.PID()) {
+		t.Errorf("after Stop: %v, gone %v", err, gone(again.PID()))
+	}
+	if got := child.LastLine(output); got != "the process ended: exit status 0" {
+		t.Errorf("last line %q", got)
+	}
+	if _, ok := child.Adopt(d.Identity(), d.PID()); ok {
+		t.Error("a process that has ended is adopted")
+	}
+}
+
+// TestDetachedProcessEndsByItself: its end is seen, and a program that ignores SIGTERM is killed.
+func TestDetachedProcessEndsByItself(t *testing.T) {
+	needsProc(t)
+	output := t.TempDir() + "/log"
+	start := func(cfg child.Config, r string, args ...string) *child.Detached {
+		cfg.Path, cfg.Args, cfg.Holder, cfg.Env = os.Args[0], args, held(r), []string{as("hold")}
+		d, err := child.StartDetached(cfg, output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+
+	if err := start(child.Config{}, "exit", "3").Wait(); err == nil || child.LastLine(output) != "the process ended: exit status 3" {
+		t.Errorf("%v, last line %q", err, child.LastLine(output))
+	}
+	d := start(child.Config{StopTime: 10 * time.Millisecond}, "stubborn")
+	testkit.Eventually(t, "it is up", func() bool { return child.LastLine(output) == "up" })
+	d.Stop(t.Context())
+	if got := child.LastLine(output); got != "the process ended: signal: killed" || !gone(d.PID()) {
+		t.Errorf("last line %q", got)
+	}
+
+	// Much output is bounded.
+	_ = start(child.Config{}, "long", fmt.Sprint(3*child.DetachedOutput)).Wait()
+	for _, path := range []string{output, output + ".1"} {
+		info, err := os.Stat(path)
+		if err != nil || info.Size() > child.DetachedOutput+64<<10 {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+	}
+}

@@ -255,6 +255,9 @@ type Launch struct {
 	// For vllm: command-line options by name, such as max-model-len, without those that Stator sets; a map or a
 	// list becomes JSON. With data-parallel-size, a worker has so many ranks.
 	Args map[string]any `yaml:"args"`
+	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
+	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.
+	Survive bool `yaml:"survive" reload:"restart"`
 	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.
 	Taints []string `yaml:"taints"`

@@ -31,6 +31,12 @@ type parts struct {
 // startParts runs bus, agent, planner, extproc and xds, and an Envoy that finds xds late.
 func startParts(t *testing.T, workers int) *parts {
 	t.Helper()
+	return startPartsWith(t, workers, "")
+}
+
+// startPartsWith is startParts with further keys of the launch, each after a comma, and further flags of the agent.
+func startPartsWith(t *testing.T, workers int, keys string, flags ...string) *parts {
+	t.Helper()
 	listen := freeAddress(t)
 	p := &parts{
 		gateway:   &gateway{t: t, url: "http://" + listen},
@@ -42,8 +48,8 @@ func startParts(t *testing.T, workers int) *parts {
 	p.file = configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 2s}
 bus: {url: "%s", leaseTTL: 2s}
-models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
-`, listen, p.busURL, workers))
+models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]
+`, listen, p.busURL, workers, keys))
 
 	// Envoy first: its control plane is late.
 	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", p.xdsAt).Output()
@@ -57,7 +63,7 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d}]}]
 	t.Cleanup(func() { p.envoy.Stop(context.Background()) })
 
 	p.bus = start(t, "bus", "--listen-address", busAt)
-	p.agent = start(t, "agent", "--config", p.file, "--admin-address", "127.0.0.1:0")
+	p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, flags...)...)
 	p.planner = start(t, "planner", "--config", p.file, "--admin-address", p.plannerAdmin)
 	p.startExtProc()
 	p.startXDS()

@@ -66,7 +66,7 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	}
 	return Launch{
 		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
-		Command: l.Command, Args: args, Taints: taints, Self: self, Python: python(self),
+		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self, Python: python(self),
 	}, nil
 }
 

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,6 +33,8 @@ type Launch struct {
 	Args map[string]string
 	// Taints are the worker's taints.
 	Taints fleet.Taints
+	// Survive has the engine run on when its agent ends.
+	Survive bool
 	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
 	// llamacpp and vllm.
 	Self, Python string
@@ -42,7 +46,7 @@ type Command struct {
 	Args []string
 	Env  []string
 	// Holder is the command line of the process between the agent and the engine, see child.Hold. The
-	// simulated engine has none, because it starts no processes.
+	// simulated engine has none unless it survives the agent, because it starts no processes.
 	Holder []string
 	// Worker has the addresses that the engine will serve on. The agent fills in state and epoch.
 	Worker fleet.Worker
@@ -50,6 +54,18 @@ type Command struct {
 	at   *Site
 	port *reservation // nil in a command of Validate
 }
+
+// Port returns the port of the engine's HTTP server.
+func (c *Command) Port() int { return c.port.port }
+
+// Fingerprint returns a text that another command line, or another environment, does not have.
+func (c *Command) Fingerprint() string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("%q %q %q", c.Path, c.Args, c.Env)))
+	return hex.EncodeToString(sum[:])
+}
+
+// Leave keeps the sockets of an engine that runs on. Its port cannot be given to another one while it listens.
+func (c *Command) Leave() { c.port.release() }
 
 // HoldCommand is the hidden subcommand of this program that runs child.Hold.
 const HoldCommand = "hold"
@@ -78,6 +94,22 @@ func (l Launch) Build(at *Site) (*Command, error) {
 	return c, nil
 }
 
+// Rebuild returns the command of an engine that runs already, with its port. The caller must call
+// Command.Release when the engine has ended.
+func (l Launch) Rebuild(at *Site, port int) (*Command, error) {
+	c, err := l.command(at, port)
+	if err != nil {
+		return nil, err
+	}
+
+	// The engine listens on the port, so it is safe from others also where it cannot be reserved just now.
+	c.port, err = hold(port)
+	if err != nil {
+		c.port = &reservation{port: port}
+	}
+	return c, nil
+}
+
 // command builds the command line for an engine whose HTTP server has that port.
 func (l Launch) command(at *Site, port int) (*Command, error) {
 	c := &Command{at: at, Worker: fleet.Worker{
@@ -92,7 +124,7 @@ func (l Launch) command(at *Site, port int) (*Command, error) {
 	if err := build(l, port, c); err != nil {
 		return nil, err
 	}
-	if l.Kind != "sim" && l.Self != "" {
+	if (l.Kind != "sim" || l.Survive) && l.Self != "" {
 		c.Holder = []string{l.Self, HoldCommand}
 	}
 	return c, nil

@@ -57,11 +57,15 @@ func ParsePorts(text string) (*Ports, error) {
 // reservation is a port that no other engine of the host gets.
 type reservation struct {
 	port int
-	held net.PacketConn
+	held net.PacketConn // nil where the port could not be reserved
 }
 
 // release gives the port back.
-func (r *reservation) release() { _ = r.held.Close() }
+func (r *reservation) release() {
+	if r.held != nil {
+		_ = r.held.Close()
+	}
+}
 
 // reserve returns a port that is free on the host, an IP. A port that was given back is tried last.
 func (p *Ports) reserve(host string) (*reservation, error) {

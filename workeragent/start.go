@@ -1,0 +1,124 @@
+package workeragent
+
+import (
+	"context"
+	"time"
+
+	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/workeragent/engine"
+)
+
+// process is a running engine: one that ends with the agent, or one that survives it.
+type process interface {
+	PID() int
+	Exited() <-chan struct{}
+	Wait() error
+	Stop(ctx context.Context)
+}
+
+// attempt is one life of an engine process, from before its start.
+type attempt struct {
+	cmd    *engine.Command
+	worker fleet.Worker    // as its first lease describes it
+	found  *child.Detached // the process, where it has survived an earlier agent
+}
+
+// prepare finds the engine that has survived an earlier agent, or prepares the start of a new one.
+//
+//	what is there                             effect
+//	a running engine, same command line       adopted, in the same epoch
+//	a running engine, another command line    stopped; a new one
+//	none                                      a new one
+func (s *supervisor) prepare(ctx context.Context) (*attempt, error) {
+	if s.launch.Survive {
+		if a := s.adopt(ctx); a != nil {
+			return a, nil
+		}
+	}
+
+	cmd, err := s.launch.Build(&s.agent.cfg.Site)
+	if err != nil {
+		return nil, err
+	}
+
+	// The start time is a good epoch: no later process of this worker has the same, on any node.
+	w := cmd.Worker
+	w.Epoch, w.State = uint64(time.Now().UnixNano()), fleet.Starting
+	return &attempt{cmd: cmd, worker: w}, nil
+}
+
+// adopt returns the engine that has survived an earlier agent; nil where there is none that can be used.
+func (s *supervisor) adopt(ctx context.Context) *attempt {
+	log := s.agent.cfg.Log.With("worker", s.launch.Name)
+	record, found, ok := s.agent.cfg.State.find(s.launch.Name)
+	if !ok {
+		return nil
+	}
+
+	cmd, err := s.launch.Rebuild(&s.agent.cfg.Site, record.Port)
+	if err != nil || cmd.Fingerprint() != record.Command {
+		log.Info("the launch has changed; stopping the engine that has survived the agent", "pid", found.PID())
+		found.Stop(s.agent.cfg.Hard)
+		if err == nil {
+			cmd.Release()
+		}
+		return nil
+	}
+
+	// Its lease is still there, or has just ended. An engine that was ready must not be taken out for a moment.
+	w := cmd.Worker
+	w.Epoch, w.State = record.Epoch, fleet.Starting
+	probe := engine.NewProbe(s.launch.Kind, w.Address)
+	defer probe.Close()
+	if probe.Healthy(ctx) == nil {
+		w.State = fleet.Ready
+		w.MaxModelLen = probe.MaxModelLen(ctx)
+	}
+	log.Info("engine adopted that has survived the agent", "pid", found.PID(), "state", w.State)
+	return &attempt{cmd: cmd, worker: w, found: found}
+}
+
+// start starts the attempt's process, unless it runs.
+func (s *supervisor) start(a *attempt) (process, error) {
+	if a.found != nil {
+		return a.found, nil
+	}
+
+	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
+	cfg := child.Config{Path: a.cmd.Path, Args: a.cmd.Args, Env: a.cmd.Env, Holder: a.cmd.Holder, Line: s.logLine}
+	if !s.launch.Survive {
+		return child.Start(cfg)
+	}
+
+	state := s.agent.cfg.State
+	started, err := child.StartDetached(cfg, state.output(s.launch.Name))
+	if err != nil {
+		return nil, err
+	}
+	err = state.save(s.launch.Name, engineRecord{
+		Holder: started.Identity(), PID: started.PID(), Port: a.cmd.Port(), Epoch: a.worker.Epoch, Command: a.cmd.Fingerprint(),
+	})
+	if err != nil {
+		s.agent.cfg.Log.Warn("the engine cannot be found again by a later agent", "worker", s.launch.Name, "err", err)
+	}
+	return started, nil
+}
+
+// finish gives back what the attempt used, when its process has ended.
+func (s *supervisor) finish(a *attempt) {
+	if s.launch.Survive {
+		s.agent.cfg.State.forget(s.launch.Name)
+		s.output.set(child.LastLine(s.agent.cfg.State.output(s.launch.Name)))
+	}
+	a.cmd.Release()
+}
+
+// leave lets the process of a surviving engine run on.
+func (s *supervisor) leave(a *attempt, p process) {
+	s.agent.cfg.Log.Info("engine left running; stop it with stator agent --stop-engines", "worker", s.launch.Name, "pid", p.PID())
+	if d, ok := p.(*child.Detached); ok {
+		d.Leave()
+	}
+	a.cmd.Leave()
+}

@@ -1,0 +1,145 @@
+package workeragent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/stator-project/stator/internal/child"
+)
+
+// State is the folder in which an agent keeps what it needs to find its surviving engines again. One agent at
+// a time uses it.
+//
+//	lock            locked by the agent that runs
+//	NAME.json       the process of a surviving engine, while it runs
+//	NAME.log        its output, see child.DetachedOutput
+//	sockets/        the sockets of all engines' KV events
+//
+// It is not safe for concurrent use for the same worker.
+type State struct {
+	dir  string
+	lock *os.File
+}
+
+// engineRecord is the file of one surviving engine.
+type engineRecord struct {
+	Holder child.Identity `json:"holder"`
+	// PID is the engine's own process id.
+	PID int `json:"pid"`
+	// Port is the port of its HTTP server.
+	Port int `json:"port"`
+	// Epoch is the worker's epoch, in which routers know the engine's cache.
+	Epoch uint64 `json:"epoch"`
+	// Command is a hash of the command line. Another one needs another process.
+	Command string `json:"command"`
+}
+
+// recordSuffix ends the names of files of surviving engines, and maxRecord bounds their bytes.
+const (
+	recordSuffix = ".json"
+	maxRecord    = 16 << 10
+)
+
+// OpenState opens the folder of an agent, and makes it where it is not there. It is an error if another agent
+// uses it.
+func OpenState(dir string) (*State, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "sockets"), 0o700); err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	// Whoever could write here could have the agent adopt and stop processes.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("state folder %s: another agent uses it: give each agent its own --state-dir", dir)
+	}
+	return &State{dir: dir, lock: lock}, nil
+}
+
+// Close lets another agent use the folder.
+func (s *State) Close() { _ = s.lock.Close() }
+
+// Sockets returns the folder for the sockets of engines.
+func (s *State) Sockets() string { return filepath.Join(s.dir, "sockets") }
+
+// output returns the file with the output of a worker's engine.
+func (s *State) output(worker string) string { return filepath.Join(s.dir, worker+".log") }
+
+// save records a running engine. The file is complete or not there.
+func (s *State) save(worker string, r engineRecord) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("record engine %s: %w", worker, err)
+	}
+	path := filepath.Join(s.dir, worker+recordSuffix)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("record engine %s: %w", worker, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("record engine %s: %w", worker, err)
+	}
+	return nil
+}
+
+// forget removes the record of an engine that has ended.
+func (s *State) forget(worker string) { _ = os.Remove(filepath.Join(s.dir, worker+recordSuffix)) }
+
+// find returns the running engine of a worker. ok is false where there is none.
+func (s *State) find(worker string) (r engineRecord, engine *child.Detached, ok bool) {
+	file, err := os.Open(filepath.Join(s.dir, worker+recordSuffix))
+	if err != nil {
+		return r, nil, false
+	}
+	defer func() { _ = file.Close() }()
+
+	if err := json.NewDecoder(io.LimitReader(file, maxRecord)).Decode(&r); err != nil {
+		return r, nil, false
+	}
+	engine, ok = child.Adopt(r.Holder, r.PID)
+	return r, engine, ok
+}
+
+// StopEngines stops the surviving engines that keep does not list, and waits until they have ended. Those
+// still there when ctx ends are killed.
+func (s *State) StopEngines(ctx context.Context, keep map[string]bool, log *slog.Logger) error {
+	files, err := filepath.Glob(filepath.Join(s.dir, "*"+recordSuffix))
+	if err != nil {
+		return errors.New("list engines: the name of the state folder must not have the characters *?[")
+	}
+
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, path := range files {
+		worker := strings.TrimSuffix(filepath.Base(path), recordSuffix)
+		if keep[worker] {
+			continue
+		}
+		all.Go(func() {
+			if _, engine, ok := s.find(worker); ok {
+				log.Info("stopping an engine that has survived its agent", "worker", worker, "pid", engine.PID())
+				engine.Stop(ctx)
+			}
+			s.forget(worker)
+		})
+	}
+	return nil
+}
