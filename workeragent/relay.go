@@ -43,7 +43,7 @@ type relay struct {
 	// number below it was published again.
 	used   uint64 // guarded by mu
 	reused bool   // guarded by mu
-	past past   // guarded by mu
+	past   past   // guarded by mu
 }
 
 // The bounds of the batches that a relay remembers: as many as vLLM's own replay buffer has, and their bytes.
@@ -170,7 +170,7 @@ func (r *relay) CaughtUp(next uint64) (resume uint64, gap bool) {
 // stateLocked is the rank's state in the mirror. If a second process of the epoch uses the same numbers it is
 // Stale at best: routers cannot tell the two apart.
 func (r *relay) stateLocked() feed.State {
-	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, 0)
+	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, r.rank)
 	state := r.mirror.feed.State(m)
 	if state == feed.Exact && (r.reused || r.next < r.used) {
 		return feed.Stale
