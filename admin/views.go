@@ -130,6 +130,7 @@ type peersView struct {
 	Messages         uint64 `json:"messages"`
 	OldMessages      uint64 `json:"old_messages"`
 	LostMessages     uint64 `json:"lost_messages"`
+	RefusedMessages  uint64 `json:"refused_messages"`
 	DigestMismatches uint64 `json:"digest_mismatches"`
 	ExpiredReplicas  uint64 `json:"expired_replicas"`
 }
@@ -137,7 +138,7 @@ type peersView struct {
 func viewPeers(s peers.Stats) peersView {
 	return peersView{
 		Replicas: s.Live, BookedRequests: s.Booked, Messages: s.Messages, OldMessages: s.Old, LostMessages: s.Lost,
-		DigestMismatches: s.DigestMismatches, ExpiredReplicas: s.Expired,
+		RefusedMessages: s.Refused, DigestMismatches: s.DigestMismatches, ExpiredReplicas: s.Expired,
 	}
 }
 

@@ -233,7 +233,8 @@ var (
 	peersLive     = metric.Desc("peers", "replicas", "Other replicas of the router that publish their bookings.")
 	peersBooked   = metric.Desc("peers", "bookings", "Requests that other replicas have booked.")
 	peersMessages = metric.Desc("peers", "messages_total",
-		"Booking updates of other replicas: applied, old (late or repeated), or lost (missing by their numbers).", "result")
+		"Booking updates of other replicas: applied, old (late or repeated), lost (missing by their numbers), or refused "+
+			"(an amount is negative or out of bounds).", "result")
 	peersMismatches = metric.Desc("peers", "digest_mismatches_total",
 		"Updates after which a replica's bookings did not match its digest. A full update within two seconds corrects them.")
 	peersExpired = metric.Desc("peers", "expired_total", "Replicas that stopped publishing; their bookings were dropped.")
@@ -254,6 +255,7 @@ func (c peersCollector) Collect(metrics chan<- prometheus.Metric) {
 	out.counter(peersMessages, s.Messages, "applied")
 	out.counter(peersMessages, s.Old, "old")
 	out.counter(peersMessages, s.Lost, "lost")
+	out.counter(peersMessages, s.Refused, "refused")
 	out.counter(peersMismatches, s.DigestMismatches)
 	out.counter(peersExpired, s.Expired)
 }

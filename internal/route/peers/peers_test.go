@@ -179,6 +179,31 @@ func TestReceiverIsBounded(t *testing.T) {
 	}
 }
 
+// TestAmountsOutOfRangeAreRefused: a message on the bus that books less than nothing, or more than any router, changes no
+// load and adds no replica.
+func TestAmountsOutOfRangeAreRefused(t *testing.T) {
+	v := newTestReplica(t, "a", 1)
+	now := time.Unix(1000, 0)
+	absurd := []fleet.Amount{
+		{Requests: -1000, PrefillTokens: -1 << 40, DecodeBlocks: -1 << 40},
+		{Requests: maxRequests + 1}, {PrefillTokens: maxTokens + 1}, {DecodeBlocks: -1}, {PrefillTime: -1}, {PrefillTime: maxPrefillTime + 1},
+	}
+	for i, amount := range absurd {
+		v.receiver.Apply(&Update{Replica: "stranger", Seq: uint64(i + 1), Ranks: []RankAmount{
+			{"w0", 1, 1, fleet.Amount{Requests: 5}}, {"w0", 1, 0, amount},
+		}}, now)
+	}
+
+	for _, rank := range v.fleet.Snapshot().Ranks {
+		if booked := rank.Load.Booked(); booked != (fleet.Amount{}) {
+			t.Errorf("rank %d: booked %+v", rank.Number, booked)
+		}
+	}
+	if s := v.receiver.Stats(); s.Live != 0 || s.Refused != uint64(len(absurd)) {
+		t.Errorf("%+v", s)
+	}
+}
+
 // BenchmarkPublisher: how long does a search for changed bookings take in a fleet of 1,000 ranks, of which
 // one in a hundred has changed?
 //

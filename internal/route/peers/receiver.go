@@ -65,9 +65,9 @@ type Stats struct {
 	Live   int
 	Booked int64
 	// Messages are applied updates, and Old those that were late or repeated. Lost are missing by
-	// their numbers. DigestMismatches are updates with a digest mismatch. Expired are replicas that stopped
-	// publishing.
-	Messages, Old, Lost, DigestMismatches, Expired uint64
+	// their numbers. Refused have an amount that no router books. DigestMismatches are updates with a digest
+	// mismatch. Expired are replicas that stopped publishing.
+	Messages, Old, Lost, Refused, DigestMismatches, Expired uint64
 }
 
 // NewReceiver returns a receiver for the replica self, whose own updates it ignores.
@@ -83,6 +83,13 @@ func (r *Receiver) Apply(u *Update, now time.Time) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
+	// A negative amount would make its worker the cheapest of the fleet, so nothing of the update is used.
+	if slices.ContainsFunc(u.Ranks, func(a RankAmount) bool { return !a.isValid() }) {
+		r.stats.Refused++
+		return
+	}
+
 	from := r.replicaLocked(u)
 	if from == nil {
 		return

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -35,6 +36,23 @@ type Update struct {
 
 // isZero reports whether nothing is booked on the rank.
 func (a *RankAmount) isZero() bool { return a.Amount == (fleet.Amount{}) }
+
+// The bounds of one amount. They are far above what a router books, and low enough that the sum over all replicas
+// and ranks does not overflow.
+const (
+	maxRequests    = 1 << 32
+	maxTokens      = 1 << 44 // and blocks
+	maxPrefillTime = time.Duration(1 << 52)
+)
+
+// isValid reports whether a router can have booked the amount: nothing is negative or out of bounds.
+func (a *RankAmount) isValid() bool {
+	b := &a.Amount
+	return b.Requests >= 0 && b.Requests <= maxRequests &&
+		b.PrefillTokens >= 0 && b.PrefillTokens <= maxTokens &&
+		b.DecodeBlocks >= 0 && b.DecodeBlocks <= maxTokens &&
+		b.PrefillTime >= 0 && b.PrefillTime <= maxPrefillTime
+}
 
 // digest returns the summand of one rank in [Update.Digest]; 0 for no bookings. The digest is a sum, so it
 // can be updated when one amount changes, and does not depend on the order of changes.
