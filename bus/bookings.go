@@ -17,14 +17,14 @@ func (b *Bus) bookingsSubject(replica string) string { return b.subject("book", 
 // PublishBookings publishes what this replica of the router has booked. A message that is lost is made
 // good by a later one, because amounts are totals and not changes.
 func (b *Bus) PublishBookings(u *peers.Update) error {
-	return b.nc.Publish(b.bookingsSubject(u.Replica), encode(bookingsMessage(u)))
+	return b.control.nc.Publish(b.bookingsSubject(u.Replica), encode(bookingsMessage(u)))
 }
 
 // SubscribeBookings calls apply for every message of every replica, this one's included, until ctx
 // ends. The update belongs to apply. Whether it is late, repeated or out of range is for its receiver to
 // find out: package peers does.
 func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error {
-	return b.subscribe(ctx, b.bookingsSubject("*"), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.bookingsSubject("*"), func(m *nats.Msg) {
 		var received busv1.Bookings
 		if err := decode(&received, m.Data); err != nil {
 			b.reader.refuse(kindBookings, m.Subject, err)

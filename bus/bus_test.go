@@ -103,7 +103,7 @@ func TestLeaseLifecycle(t *testing.T) {
 	now, changed := worker("w", fleet.Starting), make(chan struct{}, 1)
 	holder := connect(t, e.URL())
 	stop := running(t, func(ctx context.Context) error {
-		return holder.HoldWorker(ctx, "w", func() fleet.Worker { mu.Lock(); defer mu.Unlock(); return now }, changed)
+		return holder.HoldWorker(ctx, bus.Claim{Name: "w", Current: func() fleet.Worker { mu.Lock(); defer mu.Unlock(); return now }, Changed: changed})
 	})
 	testkit.Eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=starting]" })
 	seen.mu.Lock()
@@ -130,14 +130,14 @@ func TestLeaseIsBackAfterAPause(t *testing.T) {
 	pause, resume := make(chan struct{}), make(chan struct{})
 	holder := connect(t, e.URL())
 	running(t, func(ctx context.Context) error {
-		return holder.HoldWorker(ctx, "w", func() fleet.Worker {
+		return holder.HoldWorker(ctx, bus.Claim{Name: "w", Current: func() fleet.Worker {
 			select {
 			case <-pause: // as a process that is stopped, for as long as it takes
 				<-resume
 			default:
 			}
 			return worker("w", fleet.Ready)
-		}, nil)
+		}})
 	})
 	testkit.Eventually(t, "the worker is seen", func() bool { return seen.String() == "[w=ready]" })
 	close(pause)
@@ -156,11 +156,11 @@ func TestBusRestarts(t *testing.T) {
 	running(t, func(ctx context.Context) error { return watcher.WatchWorkers(ctx, seen.apply, nil) })
 	holder := connect(t, e.URL())
 	running(t, func(ctx context.Context) error {
-		return holder.HoldWorker(ctx, "stays", func() fleet.Worker { return worker("stays", fleet.Ready) }, nil)
+		return holder.HoldWorker(ctx, bus.Claim{Name: "stays", Current: func() fleet.Worker { return worker("stays", fleet.Ready) }})
 	})
 	leaver := connect(t, e.URL())
 	stop := running(t, func(ctx context.Context) error {
-		return leaver.HoldWorker(ctx, "leaves", func() fleet.Worker { return worker("leaves", fleet.Ready) }, nil)
+		return leaver.HoldWorker(ctx, bus.Claim{Name: "leaves", Current: func() fleet.Worker { return worker("leaves", fleet.Ready) }})
 	})
 	testkit.Eventually(t, "both are seen", func() bool { return seen.String() == "[leaves=ready stays=ready]" })
 

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,9 +18,12 @@ import (
 
 // Config is read by Connect and not changed later.
 type Config struct {
-	// URL is the address of the server. Embedded, if it is not nil, is used instead.
+	// URL is the address of the server, or of several, separated by commas. Embedded, if it is not nil, is
+	// used instead.
 	URL      string
 	Embedded *Embedded
+	// Login is what the server asks for; the zero value is for a server that asks for nothing.
+	Login Login
 	// Cluster separates fleets that share a server; it matches [a-z0-9-]+.
 	Cluster string
 	// LeaseTTL is the lifetime of a worker's lease. All members of a cluster must use the same.
@@ -34,96 +35,79 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// Intakes is how many goroutines read KV events; default is the number of CPUs that this process may use.
 	Intakes int
-	// Lost is called when the connection breaks: what is published before it is back is lost. It must
-	// not block. Nil is not called.
+	// Lost is called when the connection of the events breaks: events that are published before it is
+	// back are lost. It must not block. Nil is not called.
 	Lost func()
 }
 
-// Redacted returns the addresses of servers without user names, passwords and tokens, for logs and pages.
-func Redacted(urls string) string {
-	list := strings.Split(urls, ",")
-	for i, text := range list {
-		u, err := url.Parse(strings.TrimSpace(text))
-		switch {
-		case err != nil:
-			list[i] = "(an address that cannot be read)"
-		default:
-			u.User = nil
-			list[i] = u.String()
-		}
-	}
-	return strings.Join(list, ",")
-}
-
-// Bus is a connection to the bus that is restored automatically.
+// Bus is a pair of connections to the bus that are restored automatically. Control carries leases, load, bookings,
+// ends and requests; data carries events. A burst of events can thus not delay a lease.
 type Bus struct {
-	cfg    Config
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	reader *reader
+	cfg     Config
+	control *link
+	data    *link
+	js      jetstream.JetStream // on control
+	holder  string              // names this process in its leases
+	reader  *reader
+	leases  leaseCounters
+	stop    func() // ends the goroutine that logs, and waits for it
 
-	mu   sync.Mutex
-	back chan struct{} // guarded by mu; closed and replaced at each reconnection
+	mu      sync.Mutex
+	back    chan struct{}                 // guarded by mu; closed and replaced at each reconnection
+	buckets map[string]jetstream.KeyValue // guarded by mu; open ones by name, none after a reconnection
 }
 
-// Connect joins the bus. It waits for a server that is not there yet until ctx ends.
+// Connect joins the bus. It waits for a server that is not there yet, or refuses the login, until ctx ends. An
+// error before that is a mistake in cfg: an address or a file that cannot be read.
 func Connect(ctx context.Context, cfg Config) (*Bus, error) {
-	// The client reconnects for ever. Jitter keeps the members of a cluster from all returning in one
-	// moment to a server that has just started.
 	if cfg.Intakes <= 0 {
 		cfg.Intakes = runtime.GOMAXPROCS(0)
 	}
 	cfg.Intakes = min(cfg.Intakes, maxIntakes)
-	b := &Bus{cfg: cfg, reader: newReader(&cfg), back: make(chan struct{})}
-	opts := []nats.Option{
-		nats.Name(cfg.Name),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(250 * time.Millisecond),
-		nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
-		nats.RetryOnFailedConnect(true),
-		nats.ReconnectHandler(func(*nats.Conn) { b.reconnected() }),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err == nil {
-				return // Close was called
-			}
-			cfg.Log.Warn("bus lost; the last known fleet stays in force", "err", err)
-			if cfg.Lost != nil {
-				cfg.Lost()
-			}
-		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { cfg.Log.Debug("bus error", "err", err) }),
-	}
 
-	// An embedded server is reached without a port.
-	if cfg.Embedded != nil {
-		opts = append(opts, nats.InProcessServer(cfg.Embedded.srv))
+	b := &Bus{
+		cfg: cfg, holder: newHolder(), reader: newReader(&cfg), back: make(chan struct{}),
+		buckets: map[string]jetstream.KeyValue{}, leases: newLeaseCounters(cfg.Metrics),
 	}
-
-	nc, err := nats.Connect(cfg.URL, opts...)
-	if err != nil {
+	if err := b.connect(ctx); err != nil {
 		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
 	}
 
-	js, err := jetstream.New(nc)
-	if err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
-	}
-
-	b.nc, b.js = nc, js
-	if err := b.await(ctx); err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("connect to bus %s: %w", Redacted(cfg.URL), err)
+	if cfg.Metrics != nil {
+		cfg.Metrics.MustRegister(linkCollector{b.links()})
 	}
 	return b, nil
 }
 
-// await waits until the connection is there. The client connects in the background, because the server
+// connect opens both connections and waits until they are there.
+func (b *Bus) connect(ctx context.Context) (err error) {
+	b.control, err = b.open("control", nil)
+	if err != nil {
+		return err
+	}
+	b.data, err = b.open("data", b.cfg.Lost)
+	if err != nil {
+		b.control.nc.Close()
+		return err
+	}
+
+	b.stop = b.logLosses()
+	b.js, err = jetstream.New(b.control.nc)
+	if err == nil {
+		err = b.await(ctx)
+	}
+	if err != nil {
+		b.close()
+	}
+	return err
+}
+
+// await waits until the connections are there. The client connects in the background, because the server
 // may start after this process.
 func (b *Bus) await(ctx context.Context) error {
-	for !b.nc.IsConnected() {
+	for !b.Connected() {
 		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
+			return errors.Join(err, b.Err())
 		}
 	}
 	return nil
@@ -132,21 +116,44 @@ func (b *Bus) await(ctx context.Context) error {
 // Close leaves the bus. What was published is sent first, unless the server is away.
 func (b *Bus) Close() {
 	// Publish only fills a buffer. Without a flush the last messages would be lost.
-	if b.nc.IsConnected() {
-		_ = b.nc.FlushTimeout(time.Second)
+	for _, l := range b.links() {
+		if l.nc.IsConnected() {
+			_ = l.nc.FlushTimeout(time.Second)
+		}
 	}
-	b.nc.Close()
+	b.close()
 }
 
-// Connected reports whether the connection is there now.
-func (b *Bus) Connected() bool { return b.nc.IsConnected() }
+// close closes both connections and waits for the goroutine that logs.
+func (b *Bus) close() {
+	b.stop()
+	for _, l := range b.links() {
+		l.nc.Close()
+	}
+}
+
+// links returns both connections.
+func (b *Bus) links() []*link { return []*link{b.control, b.data} }
+
+// Connected reports whether both connections are there now.
+func (b *Bus) Connected() bool { return b.control.nc.IsConnected() && b.data.nc.IsConnected() }
+
+// Err returns nil while both connections are there, and otherwise since when one is away and why.
+func (b *Bus) Err() error {
+	for _, l := range b.links() {
+		if err := l.away(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // reconnected wakes everything that must be set up again: a server that restarted has lost its buckets.
 func (b *Bus) reconnected() {
-	b.cfg.Log.Info("bus is back")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
+	clear(b.buckets)
 	close(b.back)
 	b.back = make(chan struct{})
 }
@@ -162,55 +169,4 @@ func (b *Bus) Back() <-chan struct{} {
 // subject returns a subject of this cluster.
 func (b *Bus) subject(parts ...string) string {
 	return "stator.v1." + b.cfg.Cluster + "." + strings.Join(parts, ".")
-}
-
-// The bounds of the messages of one subscription that wait. NATS drops what comes beyond.
-const (
-	maxWaitingMessages = 1 << 16
-	maxWaitingBytes    = 32 << 20
-)
-
-// subscribe calls handle for every message, one at a time, until ctx ends.
-func (b *Bus) subscribe(ctx context.Context, subject string, handle func(*nats.Msg)) error {
-	sub, err := b.nc.SubscribeSync(subject)
-	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-	defer func() { _ = sub.Unsubscribe() }()
-	if err := sub.SetPendingLimits(maxWaitingMessages, maxWaitingBytes); err != nil {
-		return fmt.Errorf("subscribe to %s: %w", subject, err)
-	}
-
-	// The client keeps the messages that wait. It reports once that it has dropped some.
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		switch {
-		case err == nil:
-			handle(m)
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, nats.ErrSlowConsumer): // messages were dropped; the next ones follow
-		default:
-			return fmt.Errorf("subscribe to %s: %w", subject, err)
-		}
-	}
-}
-
-// bucket opens a key-value bucket, and creates it when there is none. Entries live for ttl; 0 keeps them.
-func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetstream.KeyValue, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	cfg := jetstream.KeyValueConfig{
-		Bucket: "stator-" + b.cfg.Cluster + "-" + name, Storage: jetstream.MemoryStorage, History: 1, TTL: ttl,
-	}
-	if ttl > 0 {
-		cfg.LimitMarkerTTL = max(time.Second, ttl) // with it watchers receive expiries
-	}
-
-	// The bucket is created by the first member that needs it, and again after the server lost it.
-	kv, err := b.js.CreateOrUpdateKeyValue(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open bucket %s: %w", cfg.Bucket, err)
-	}
-	return kv, nil
 }

@@ -2,11 +2,15 @@
 //
 // Workers are leases in a key-value bucket. An agent writes the lease of each of its workers every third
 // of its lifetime and after every reconnection, so a living worker is back in the fleet after any
-// pause. KV events, load and bookings are plain messages. They may be lost; their sequence numbers
-// show it. Ends of requests are plain messages too: a booking whose end is lost ends when its engine is
-// empty. The plan is the entry of a second bucket. All storage is memory, because every value on the
-// bus can be written again by the process that made it. [Embed] runs a server in this process, and
-// [Connect] joins one.
+// pause. A lease belongs to one process: it is claimed, renewed and deleted by compare-and-set on its
+// revision, one operation each, and a second claimant stands by. KV events, load and bookings are plain
+// messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
+// booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket. All
+// storage is memory, because every value on the bus can be written again by the process that made it.
+// [Embed] runs a server in this process, and [Connect] joins one.
+//
+// A process has two connections, which are restored for ever. Control carries leases, load, bookings, ends and
+// requests to agents. Data carries KV events, so that a burst of them delays no lease.
 //
 // # Subjects
 //
@@ -32,9 +36,12 @@
 //
 //	event                          effect
 //	the server is away             published messages fill a buffer, then publishing fails; writes of leases are repeated
+//	the login is refused           tried again for ever, with the password that the file has then; a warning a minute
 //	the server is back             buckets are created and leases written again, and watches start again
 //	the server is back and empty   the same: the processes that made the values still have them
-//	a subscriber is too slow       NATS drops its messages; their sequence numbers show it
+//	a subscriber is too slow       NATS drops its messages, which are counted; their sequence numbers show it
+//	a lease expires                routers ask the server once before the worker goes
+//	two agents claim one worker    the second one stands by and logs an error
 //	a message of a newer release   unknown fields are skipped and counted
 //	a message that is unreadable   dropped and counted
 //

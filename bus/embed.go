@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 )
 
 // EmbedConfig is read by Embed and not changed later.
@@ -51,6 +52,11 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		return nil, errors.New("start bus: the NATS server accepted no connections within 10 s; is its port free?")
 	}
 	return &Embedded{srv}, nil
+}
+
+// options returns the options of a client in this process.
+func (e *Embedded) options() []nats.Option {
+	return []nats.Option{nats.InProcessServer(e.srv)}
 }
 
 // URL returns the address for other processes; empty if the server does not listen.

@@ -48,13 +48,13 @@ func (b *Bus) PublishEnds(replica string, ends []RequestEnd) error {
 	if len(data) > maxMessage {
 		return fmt.Errorf("publish ends: %d ends of %d bytes exceed the %d of a message", len(ends), len(data), maxMessage)
 	}
-	return b.nc.Publish(b.endsSubject(replica), data)
+	return b.control.nc.Publish(b.endsSubject(replica), data)
 }
 
 // SubscribeEnds calls apply for every end that is for this replica, until ctx ends.
 func (b *Bus) SubscribeEnds(ctx context.Context, replica string, apply func(*RequestEnd)) error {
 	// Ends are figures and names, and no value of theirs can distort a decision: an unknown id has no booking.
-	return b.subscribe(ctx, b.endsSubject(replica), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.endsSubject(replica), func(m *nats.Msg) {
 		var received busv1.Ends
 		if err := decode(&received, m.Data); err != nil {
 			b.reader.refuse(kindEnds, m.Subject, err)
@@ -71,12 +71,12 @@ func (b *Bus) SubscribeEnds(ctx context.Context, replica string, apply func(*Req
 // PublishGone publishes to all replicas that an Envoy closed its access log. The time is passed on as a duration,
 // because clocks of machines differ.
 func (b *Bus) PublishGone(g Gone) error {
-	return b.nc.Publish(b.goneSubject(), encode(goneMessage(&g)))
+	return b.control.nc.Publish(b.goneSubject(), encode(goneMessage(&g)))
 }
 
 // SubscribeGone calls apply for every access log that was closed, at this replica too, until ctx ends.
 func (b *Bus) SubscribeGone(ctx context.Context, apply func(Gone)) error {
-	return b.subscribe(ctx, b.goneSubject(), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.goneSubject(), func(m *nats.Msg) {
 		var received busv1.Gone
 		g, err := decodeGone(&received, m.Data)
 		if err != nil {

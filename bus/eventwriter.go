@@ -127,7 +127,7 @@ func (w *EventWriter) publish() bool {
 	for rest := waiting; len(rest) > 0; {
 		size := messageSize(rest)
 		// The client copies the bytes. An error means that its buffer for a reconnection is full.
-		if err := w.bus.nc.Publish(w.bus.eventSubject(w.node), rest[:size]); err != nil {
+		if err := w.bus.data.nc.Publish(w.bus.eventSubject(w.node), rest[:size]); err != nil {
 			w.bus.cfg.Log.Debug("events not published", "node", w.node, "err", err)
 		}
 		rest = rest[size:]

@@ -46,7 +46,7 @@ func (b *Bus) SubscribeEvents(ctx context.Context, apply func(*feed.Message)) er
 		readers.Go(func() { in.read(ctx, queue) })
 	}
 
-	return b.subscribe(ctx, b.eventSubject("*"), in.enqueue)
+	return b.data.subscribe(ctx, b.eventSubject("*"), in.enqueue)
 }
 
 // intake distributes messages with events to goroutines, by node.

@@ -2,8 +2,10 @@ package bus
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,46 +17,83 @@ import (
 // workerBucket is the key-value bucket of leases: a worker's name is its key.
 const workerBucket = "workers"
 
-// retryLease is how soon a lease is written again after an error.
-const retryLease = 250 * time.Millisecond
+const (
+	// retryLease is how soon a lease is written again after an error.
+	retryLease = 250 * time.Millisecond
+	// retryClaim is how often a lease that another agent holds is claimed again, at most.
+	retryClaim = time.Second
+	// removeTime is how long the removal of a lease may take.
+	removeTime = time.Second
+)
 
 // ErrLeave is the cause of a context's end with which HoldWorker leaves the lease to the next holder, or to
 // expire: the engine lives on.
 var ErrLeave = errors.New("the lease is left to its next holder")
 
-// HoldWorker keeps a worker in the fleet until ctx ends, then removes it. It writes the lease every
-// third of its lifetime, after every reconnection, and whenever changed receives; each time it calls
-// current for the worker's description. Errors are logged and the lease is written again, so a holder
-// outlives the loss of the server. It returns nil.
+// newHolder returns a name for this process that no other has.
+func newHolder() string { return rand.Text() }
+
+// Claim is a worker that an agent wants to keep in the fleet.
+type Claim struct {
+	// Name is the worker's name.
+	Name string
+	// Current returns the worker's description at any time.
+	Current func() fleet.Worker
+	// Changed receives when the description has changed. Nil never does.
+	Changed <-chan struct{}
+	// Claimed is called once, when the lease is this process's for the first time. Nil is not called.
+	Claimed func()
+}
+
+// errHeld is returned when another process holds a lease.
+var errHeld = errors.New("another agent holds the lease")
+
+// holding is the state of one lease at the process that wants it.
 //
-//	event                         effect
-//	third of the lifetime passed  lease written
-//	changed receives              lease written
-//	server back after a loss      lease written
-//	write failed                  written again after 250 ms
-//	ctx ends                      lease removed; left, if the cause is ErrLeave
-func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.Worker, changed <-chan struct{}) error {
+//	state           event                                effect                              next state
+//	claiming        the lease is free                    created                             held
+//	claiming        it is this process's                 updated: a write had no answer      held
+//	claiming        it is unreadable                     replaced: it is of no agent         held
+//	claiming        another process holds it             one warning                         claiming, again in a second
+//	claiming        the other process has renewed it     one error, a conflict is counted    claiming, again in a second
+//	held            a third of the lifetime passed       updated at its revision             held
+//	held            the update finds another revision    a loss is counted; claimed at once  claiming
+//	any             the write fails                      written again after 250 ms          the same
+//	held            the context ends                     deleted at its revision             -
+//	held            it ends with the cause ErrLeave      left                                -
+type holding struct {
+	bus   *Bus
+	lease Claim
+
+	revision uint64 // of the lease as this process wrote it; 0 while it is not held
+	claimed  bool   // it was held once
+
+	foreign  uint64    // the revision of another process's lease; 0 if there was none
+	conflict bool      // that process lives
+	warned   time.Time // when a failed write was last logged
+}
+
+// HoldWorker keeps a worker in the fleet until ctx ends, then removes it. The lease belongs to one process: while
+// another one holds it, HoldWorker stands by, and claims the lease when it has expired or was deleted. Errors are
+// logged and the lease is written again, so a holder outlives the loss of the server. It returns nil.
+func (b *Bus) HoldWorker(ctx context.Context, c Claim) error {
+	h := &holding{bus: b, lease: c}
 	for {
 		// Taken before the lease is written: a reconnection in between must not be missed.
 		reconnected := b.Back()
-		wait := b.cfg.LeaseTTL / 3
-		if err := b.writeLease(ctx, current()); err != nil && ctx.Err() == nil {
-			b.cfg.Log.Warn("lease not written; trying again", "worker", name, "err", err)
-			wait = retryLease
-		}
+		next := time.NewTimer(h.keep(ctx))
 
-		next := time.NewTimer(wait)
 		select {
 		case <-next.C:
-		case <-changed:
+		case <-c.Changed:
 		case <-reconnected:
 		case <-ctx.Done():
 			next.Stop()
 			if errors.Is(context.Cause(ctx), ErrLeave) {
 				return nil
 			}
-			if err := b.removeLease(name); err != nil {
-				b.cfg.Log.Debug("lease left to expire", "worker", name, "err", err)
+			if err := h.remove(); err != nil {
+				b.cfg.Log.Debug("lease left to expire", "worker", c.Name, "err", err)
 			}
 			return nil
 		}
@@ -62,127 +101,201 @@ func (b *Bus) HoldWorker(ctx context.Context, name string, current func() fleet.
 	}
 }
 
-// writeLease writes a worker's lease, which then lives for LeaseTTL. It opens the bucket each time,
-// because a server that restarted has lost it.
-func (b *Bus) writeLease(ctx context.Context, w fleet.Worker) error {
+// keep writes the lease and returns when to do it again.
+func (h *holding) keep(ctx context.Context) (wait time.Duration) {
+	err := h.write(ctx)
+
+	switch {
+	case err == nil:
+		h.foreign = 0
+		h.conflict = false
+		h.warned = time.Time{}
+		if !h.claimed && h.lease.Claimed != nil {
+			h.lease.Claimed()
+		}
+		h.claimed = true
+		return h.bus.cfg.LeaseTTL / 3
+	case errors.Is(err, errHeld):
+		return min(retryClaim, h.bus.cfg.LeaseTTL/3)
+	case ctx.Err() != nil:
+		return retryLease
+	}
+
+	h.bus.leases.failures.Inc()
+	if now := time.Now(); now.Sub(h.warned) >= logEvery {
+		h.warned = now
+		h.bus.cfg.Log.Warn("lease not written; trying again", "worker", h.lease.Name, "err", err)
+	}
+	return retryLease
+}
+
+// write renews the lease, or claims it. The lease then lives for LeaseTTL.
+func (h *holding) write(ctx context.Context) error {
 	// A write that takes longer than the lease lives is of no use.
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.LeaseTTL)
+	ctx, cancel := context.WithTimeout(ctx, h.bus.cfg.LeaseTTL)
 	defer cancel()
 
-	kv, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL)
+	kv, err := h.bus.bucket(ctx, workerBucket, h.bus.cfg.LeaseTTL)
 	if err != nil {
 		return err
 	}
-	if _, err := kv.Put(ctx, w.Name, encode(workerMessage(&w))); err != nil {
-		return fmt.Errorf("write lease of %s: %w", w.Name, err)
+
+	if h.revision == 0 {
+		err = h.claim(ctx, kv)
+	} else {
+		err = h.renew(ctx, kv)
 	}
-	return nil
+	if isBucketLost(err) {
+		h.bus.forgetBucket(workerBucket)
+	}
+	if err != nil && !errors.Is(err, errHeld) {
+		return fmt.Errorf("write lease of %s: %w", h.lease.Name, err)
+	}
+	return err
 }
 
-// removeLease removes a worker from the fleet at once. If it fails the lease expires by itself.
-func (b *Bus) removeLease(name string) error {
-	if !b.nc.IsConnected() {
+// renew updates a lease that this process holds. If another write came between it claims the lease again.
+func (h *holding) renew(ctx context.Context, kv jetstream.KeyValue) error {
+	revision, err := kv.Update(ctx, h.lease.Name, h.value(), h.revision)
+	if err == nil {
+		h.revision = revision
+		return nil
+	}
+	if !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		return err
+	}
+
+	// An earlier write of this process may have arrived without an answer. Everything else is a loss.
+	there, err := h.read(ctx, kv)
+	if err == nil && there.owner == ownProcess {
+		h.revision, err = kv.Update(ctx, h.lease.Name, h.value(), there.revision)
+		return err
+	}
+	h.revision = 0
+	h.bus.leases.lost.Inc()
+	return h.claim(ctx, kv)
+}
+
+// claim takes a lease that is free, is this process's already, or cannot be read. It returns errHeld for that of
+// another process.
+func (h *holding) claim(ctx context.Context, kv jetstream.KeyValue) error {
+	revision, err := kv.Create(ctx, h.lease.Name, h.value())
+	if err == nil {
+		h.revision = revision
+		return nil
+	}
+	if !errors.Is(err, jetstream.ErrKeyExists) {
+		return err
+	}
+
+	there, err := h.read(ctx, kv)
+	if err != nil {
+		return err // it may have expired meanwhile; the next attempt creates it
+	}
+	if there.owner == otherProcess {
+		h.standBy(there)
+		return errHeld
+	}
+
+	h.revision, err = kv.Update(ctx, h.lease.Name, h.value(), there.revision)
+	return err
+}
+
+// owner is who holds a lease.
+type owner int
+
+const (
+	noProcess owner = iota // the value is no lease of the worker
+	ownProcess
+	otherProcess
+)
+
+// found is a lease as it is on the server.
+type found struct {
+	revision uint64
+	owner    owner
+	host     string // the machine of its holder
+	address  string // of the engine that it describes
+}
+
+// read returns the lease that is on the server. A value that is no lease of this worker has no holder: anything that
+// can publish to the key could have left it there.
+func (h *holding) read(ctx context.Context, kv jetstream.KeyValue) (found, error) {
+	entry, err := kv.Get(ctx, h.lease.Name)
+	if err != nil {
+		return found{}, err
+	}
+
+	var received busv1.Worker
+	w, err := decodeWorker(&received, entry.Value())
+	there := found{revision: entry.Revision(), owner: otherProcess, host: received.Host, address: w.Address}
+	switch {
+	case err != nil || w.Name != h.lease.Name:
+		there.owner = noProcess
+	case received.Holder == h.bus.holder:
+		there.owner = ownProcess
+	}
+	return there, nil
+}
+
+// standBy logs that another process holds the lease: first as a warning, because a process that has just ended leaves
+// its leases behind, and as an error when the other process has renewed it.
+func (h *holding) standBy(by found) {
+	log := h.bus.cfg.Log.With("worker", h.lease.Name, "host", by.host, "address", by.address)
+	switch {
+	case h.foreign == 0:
+		log.Warn("another agent holds the lease of the worker; waiting for it to expire", "lifetime", h.bus.cfg.LeaseTTL)
+	case h.foreign != by.revision && !h.conflict:
+		h.conflict = true
+		h.bus.leases.conflicts.Inc()
+		log.Error("two agents claim one worker, and the other one has it: its engine here gets no requests; " +
+			"give each agent its own --node")
+	}
+	h.foreign = by.revision
+}
+
+// value returns the bytes of the lease.
+func (h *holding) value() []byte {
+	w := h.lease.Current()
+	m := workerMessage(&w)
+	m.Holder = h.bus.holder
+	m.Host, _ = os.Hostname() // for people; it may be empty
+	return encode(m)
+}
+
+// remove removes the worker from the fleet at once. If it fails the lease expires by itself.
+func (h *holding) remove() error {
+	if !h.bus.control.nc.IsConnected() {
 		return nil // the lease will expire
 	}
 
 	// The context of the holder has ended, which is why the lease is removed.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	kv, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL)
+	kv, err := h.bus.bucket(ctx, workerBucket, h.bus.cfg.LeaseTTL)
 	if err != nil {
 		return err
 	}
-	if err := kv.Delete(ctx, name); err != nil {
-		return fmt.Errorf("remove lease of %s: %w", name, err)
+
+	// A write without an answer may have given the lease another revision.
+	err = h.deleteAt(ctx, kv, h.revision)
+	if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		there, readErr := h.read(ctx, kv)
+		if readErr != nil || there.owner != ownProcess {
+			return readErr
+		}
+		err = h.deleteAt(ctx, kv, there.revision)
 	}
-	return nil
-}
-
-// Lease is a worker's lease, after a change of it.
-type Lease struct {
-	Name string
-	// Worker is the worker as its lease describes it; nil when it has none any more.
-	Worker *fleet.Worker
-	// Expired means that the agent has neither renewed nor removed the lease. The engine may still serve.
-	Expired bool
-}
-
-// WatchWorkers calls apply for the lease of every worker now and at every change, until ctx ends. synced, if it is not nil, is called whenever all workers of the moment
-// have been applied.
-//
-//	event                        effect
-//	lease written                apply with the worker
-//	lease removed                apply without a worker
-//	lease expired                apply without a worker, Expired
-//	bus lost                     nothing: the last known fleet stays in force
-//	bus back                     leases that are not written again within one lifetime: as expired
-func (b *Bus) WatchWorkers(ctx context.Context, apply func(Lease), synced func()) error {
-	if synced == nil {
-		synced = func() {}
-	}
-	b.watch(ctx, workerBucket, b.cfg.LeaseTTL, &membership{bus: b, apply: apply, synced: synced, known: map[string]bool{}})
-	return nil
-}
-
-// membership is the fleet as a watch of the leases shows it. It is a watcher.
-type membership struct {
-	bus    *Bus
-	apply  func(Lease)
-	synced func()
-
-	// Invariant: missing is a subset of known.
-	known   map[string]bool // workers that were applied
-	missing map[string]bool // those of known whose lease has not been seen since the watch started
-}
-
-// started makes every known worker show its lease again.
-func (m *membership) started() {
-	m.missing = map[string]bool{}
-	for name := range m.known {
-		m.missing[name] = true
-	}
-}
-
-// settled removes the workers that have not shown their lease in time.
-func (m *membership) settled() {
-	for name := range m.missing {
-		delete(m.known, name)
-		m.apply(Lease{Name: name, Expired: true})
-	}
-	clear(m.missing)
-}
-
-// entry applies one change of a lease.
-func (m *membership) entry(entry jetstream.KeyValueEntry) {
-	if entry == nil {
-		m.synced()
-		return
-	}
-
-	name := entry.Key()
-	delete(m.missing, name)
-
-	if entry.Operation() != jetstream.KeyValuePut {
-		delete(m.known, name)
-		// The server purges what has expired. Agents delete.
-		m.apply(Lease{Name: name, Expired: entry.Operation() == jetstream.KeyValuePurge})
-		return
-	}
-
-	// The key is the name that NATS permissions can confine, so the value must agree with it.
-	var received busv1.Worker
-	w, err := decodeWorker(&received, entry.Value())
-	if err == nil && w.Name != name {
-		err = fmt.Errorf("the lease is of worker %q", w.Name)
-	}
-
 	if err != nil {
-		m.bus.reader.refuse(kindWorker, name, err)
-		return
+		return fmt.Errorf("remove lease of %s: %w", h.lease.Name, err)
 	}
+	return nil
+}
 
-	m.bus.reader.observe(kindWorker, name, &received)
-
-	m.known[name] = true
-	m.apply(Lease{Name: name, Worker: &w})
+// deleteAt deletes the lease if it has the revision, which for 0 no lease has.
+func (h *holding) deleteAt(ctx context.Context, kv jetstream.KeyValue, revision uint64) error {
+	if revision == 0 {
+		return jetstream.ErrKeyRevisionMismatch
+	}
+	return kv.Delete(ctx, h.lease.Name, jetstream.LastRevision(revision))
 }

@@ -37,13 +37,13 @@ func (b *Bus) loadSubject(worker string) string { return b.subject("load", worke
 // the next one replaces it. The error is not nil when the bus was closed or its buffer for messages that
 // wait for a reconnection is full.
 func (b *Bus) PublishLoad(l Load) error {
-	return b.nc.Publish(b.loadSubject(l.Worker), encode(loadMessage(&l)))
+	return b.control.nc.Publish(b.loadSubject(l.Worker), encode(loadMessage(&l)))
 }
 
 // SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that
 // come faster than apply returns are dropped.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
-	return b.subscribe(ctx, b.loadSubject(">"), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.loadSubject(">"), func(m *nats.Msg) {
 		var received busv1.Load
 		l, err := decodeLoad(&received, m.Data)
 		if err != nil {

@@ -33,6 +33,7 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	if _, err := kv.Put(ctx, planKey, encode(planMessage(p))); err != nil {
+		b.forgetBucket(planBucket) // the server may have lost it
 		return fmt.Errorf("publish plan: %w", err)
 	}
 	return nil
@@ -54,8 +55,8 @@ type planWatch struct {
 // started does nothing: a plan stays in force until another one comes.
 func (w *planWatch) started() {}
 
-// settled does nothing: a plan does not expire.
-func (w *planWatch) settled() {}
+// check does nothing: a plan does not expire.
+func (w *planWatch) check(context.Context, jetstream.KeyValue) {}
 
 // entry applies a new plan.
 func (w *planWatch) entry(entry jetstream.KeyValueEntry) {

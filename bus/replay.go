@@ -40,7 +40,7 @@ func (b *Bus) replaySubject(worker string, epoch uint64) string {
 func (b *Bus) ServeReplay(
 	ctx context.Context, worker string, epoch uint64, page func(rank int, from uint64, room int) (batches [][]byte, end feed.Position),
 ) error {
-	return b.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.ReplayRequest
 		if err := decodeRequest(&request, m); err != nil {
 			b.reader.refuse(kindReplay, m.Subject, err)
@@ -49,7 +49,7 @@ func (b *Bus) ServeReplay(
 		b.reader.observe(kindReplay, m.Subject, &request)
 
 		batches, end := page(int(request.Rank), request.From, pageBytes)
-		_ = b.nc.Publish(m.Reply, encodeReplay(batches, end))
+		_ = b.control.nc.Publish(m.Reply, encodeReplay(batches, end))
 	})
 }
 
@@ -109,7 +109,7 @@ type replay struct {
 func (r *replay) page(ctx context.Context) (end feed.Position, isLast bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
 	defer cancel()
-	m, err := r.bus.nc.RequestWithContext(ctx, r.subject, encode(&busv1.ReplayRequest{Rank: uint32(r.rank), From: r.from}))
+	m, err := r.bus.control.nc.RequestWithContext(ctx, r.subject, encode(&busv1.ReplayRequest{Rank: uint32(r.rank), From: r.from}))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return end, false, errors.New("it has no agent")

@@ -35,7 +35,7 @@ func (b *Bus) snapshotSubject(worker string, epoch uint64) string {
 // returns a snapshot of the rank for id 0, and for any other id the snapshot that has it; nil where
 // there is none. Several requests may share a snapshot: its Dump is only read.
 func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, get func(rank int, id uint64) *feed.Snapshot) error {
-	return b.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
+	return b.control.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.SnapshotRequest
 		if err := decodeRequest(&request, m); err != nil {
 			b.reader.refuse(kindSnapshot, m.Subject, err)
@@ -46,7 +46,7 @@ func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, g
 		// The answer to an unknown snapshot is an empty reply, so that the router need not wait for a
 		// time-out.
 		s := get(int(request.Rank), request.Id)
-		_ = b.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
+		_ = b.control.nc.Publish(m.Reply, encode(snapshotReply(s, &request)))
 	})
 }
 
@@ -122,7 +122,7 @@ func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*b
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
 	defer cancel()
 
-	m, err := b.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
+	m, err := b.control.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
 
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -148,9 +148,9 @@ func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*b
 // pullPages fills the dump from the byte from on. Several pages are on their way at a time; the agent
 // sends them in the order of the requests.
 func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, from int) error {
-	inbox := b.nc.NewInbox()
+	inbox := b.control.nc.NewInbox()
 	in := make(chan *nats.Msg, pagesAhead)
-	sub, err := b.nc.ChanSubscribe(inbox, in)
+	sub, err := b.control.nc.ChanSubscribe(inbox, in)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, f
 	for pulled := from; pulled < len(s.Dump); {
 		for requested < len(s.Dump) && requested < pulled+pagesAhead*pageBytes {
 			request := busv1.SnapshotRequest{Rank: uint32(s.Rank), Id: s.ID, Offset: uint64(requested)}
-			if err := b.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
+			if err := b.control.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
 				return err
 			}
 			requested += pageBytes

@@ -18,14 +18,17 @@ type watcher interface {
 	// entry is called for every entry that is there and for every change. A nil entry follows those
 	// that were there when the watch began.
 	entry(jetstream.KeyValueEntry)
-	// settled is called once after each start, when the lifetime of the entries has passed.
-	settled()
+	// check is called several times in the lifetime of entries, to find those that have expired.
+	check(context.Context, jetstream.KeyValue)
 }
+
+// checks is how often a watcher checks its entries in their lifetime.
+const checks = 8
 
 // retryWatch is how soon a watch that failed is tried again.
 const retryWatch = 250 * time.Millisecond
 
-// watch follows a bucket until ctx ends. It starts again after every reconnection, because a server
+// watch follows a bucket, whose entries live for lifetime, until ctx ends. It starts again after every reconnection, because a server
 // that restarted has lost the watch.
 func (b *Bus) watch(ctx context.Context, bucket string, lifetime time.Duration, to watcher) {
 	for ctx.Err() == nil {
@@ -47,20 +50,21 @@ func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Durati
 
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
+		b.forgetBucket(bucket) // the server may have lost it
 		return fmt.Errorf("watch %s: %w", bucket, err)
 	}
 
 	// Stop waits seconds for a server that is away. That server forgets the watch by itself.
 	defer func() {
-		if b.nc.IsConnected() {
+		if b.control.nc.IsConnected() {
 			_ = w.Stop()
 		}
 	}()
 
 	// Entries that are there come first, so that a watcher can tell what has gone meanwhile.
 	to.started()
-	grace := time.NewTimer(lifetime)
-	defer grace.Stop()
+	tick := time.NewTicker(max(lifetime, time.Second) / checks)
+	defer tick.Stop()
 
 	for {
 		select {
@@ -68,8 +72,8 @@ func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Durati
 			return nil
 		case <-reconnected:
 			return nil
-		case <-grace.C:
-			to.settled()
+		case <-tick.C:
+			to.check(ctx, kv)
 		case entry, open := <-w.Updates():
 			if !open {
 				return errors.New("the server ended the watch")

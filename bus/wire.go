@@ -36,6 +36,14 @@ const (
 	kindGone     kind = "gone"
 )
 
+// The kinds of warnings that are about no message.
+const (
+	warnAway       kind = "away"
+	warnSlow       kind = "slow"
+	warnPermission kind = "permission"
+	warnLifetime   kind = "lifetime"
+)
+
 // encode returns the bytes of a message. Marshalling fails for texts that are not UTF-8 only in other
 // implementations than the generated one, so an error is a mistake in this program.
 func encode(m message) []byte {
@@ -66,7 +74,11 @@ type reader struct {
 	unreadable    *prometheus.CounterVec
 	unknownFields *prometheus.CounterVec
 	dropped       prometheus.Counter
+	warnings      warnings
+}
 
+// warnings limits equal warnings to one a minute. It is safe for concurrent use.
+type warnings struct {
 	// One entry for each kind and warning, so the map is bounded by the kinds.
 	mu     sync.Mutex
 	logged map[logKey]time.Time // guarded by mu
@@ -83,13 +95,7 @@ const logEvery = time.Minute
 
 // newReader returns a reader that has counted nothing. Its counters are registered in cfg.Metrics.
 func newReader(cfg *Config) *reader {
-	// Without a registry the counters still work, and nothing reads them.
-	registry := cfg.Metrics
-	if registry == nil {
-		registry = prometheus.NewRegistry()
-	}
-
-	part := metric.For(registry, "bus")
+	part := metric.For(orUnread(cfg.Metrics), "bus")
 
 	return &reader{
 		cfg: cfg,
@@ -99,7 +105,7 @@ func newReader(cfg *Config) *reader {
 			"Messages on the bus with fields that this release does not have; the fields were skipped.", "kind"),
 		dropped: part.Counter("dropped_event_messages_total",
 			"Messages with KV events that were dropped because this router reads them too slowly; their ranks are recovered."),
-		logged: map[logKey]time.Time{},
+		warnings: warnings{logged: map[logKey]time.Time{}},
 	}
 }
 
@@ -114,7 +120,7 @@ func (r *reader) observe(k kind, subject string, m message) {
 func (r *reader) skipped(k kind, subject string) {
 	r.unknownFields.WithLabelValues(string(k)).Inc()
 
-	if r.logIsDue(logKey{k, false}) {
+	if r.warnings.due(logKey{k, false}) {
 		r.cfg.Log.Warn("bus message has fields of a newer release, which were skipped; run the same release everywhere",
 			"kind", string(k), "subject", subject)
 	}
@@ -123,22 +129,22 @@ func (r *reader) skipped(k kind, subject string) {
 // refuse counts a message that cannot be used.
 func (r *reader) refuse(k kind, subject string, err error) {
 	r.unreadable.WithLabelValues(string(k)).Inc()
-	if r.logIsDue(logKey{k, true}) {
+	if r.warnings.due(logKey{k, true}) {
 		r.cfg.Log.Warn("bus message dropped", "kind", string(k), "subject", subject, "err", err)
 	}
 }
 
-// logIsDue reports whether a warning was not logged in the last minute, and notes that it is logged now.
-func (r *reader) logIsDue(key logKey) bool {
+// due reports whether a warning was not logged in the last minute, and notes that it is logged now.
+func (w *warnings) due(key logKey) bool {
 	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 
-	last, logged := r.logged[key]
+	last, logged := w.logged[key]
 	if logged && now.Sub(last) < logEvery {
 		return false
 	}
 
-	r.logged[key] = now
+	w.logged[key] = now
 	return true
 }

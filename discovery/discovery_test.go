@@ -110,12 +110,12 @@ func (c *cluster) holdBy(w fleet.Worker, before func()) *held {
 	ctx, stop := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		_ = c.bus.HoldWorker(ctx, w.Name, func() fleet.Worker {
+		_ = c.bus.HoldWorker(ctx, bus.Claim{Name: w.Name, Changed: h.changed, Current: func() fleet.Worker {
 			before()
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.worker
-		}, h.changed)
+		}})
 	})
 	h.release = func() { stop(); done.Wait() }
 	c.t.Cleanup(h.release)

@@ -114,6 +114,15 @@ func (s *supervisor) finish(a *attempt) {
 	a.cmd.Release()
 }
 
+// abandon gives up an attempt whose process was not started by it. One that has survived an earlier agent runs on.
+func (s *supervisor) abandon(a *attempt) {
+	if a.found != nil {
+		s.leave(a, a.found)
+		return
+	}
+	a.cmd.Release()
+}
+
 // leave lets the process of a surviving engine run on.
 func (s *supervisor) leave(a *attempt, p process) {
 	s.agent.cfg.Log.Info("engine left running; stop it with stator agent --stop-engines", "worker", s.launch.Name, "pid", p.PID())

@@ -12,10 +12,13 @@ import (
 	"github.com/stator-project/stator/workeragent/engine"
 )
 
-// supervisor keeps one engine running and its lease current.
+// supervisor keeps one engine running and its lease current. The lease is claimed before the engine starts, because two
+// engines of one name would answer each other's requests. An engine that runs keeps running when its lease is lost: the
+// agent stands by, and the engine gets requests again once the name is free.
 //
 //	event                      worker's state
-//	process started            Starting, in a new epoch
+//	lease claimed              Starting, in a new epoch; the process is started
+//	another agent has the name none: the process is not started, or runs without requests
 //	first health probe passes  Ready
 //	health probes fail         Down; the process keeps running
 //	a health probe passes      Ready
@@ -60,14 +63,22 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 		return 0, err
 	}
 
+	// No engine starts under the name of another one.
+	endLease, err := s.claim(ctx, a.worker)
+	if err != nil {
+		s.abandon(a)
+		return 0, err
+	}
+
 	proc, err := s.start(a)
 	if err != nil {
 		a.cmd.Release()
+		endLease(nil)
 		return 0, err
 	}
 
 	w := a.worker
-	s.started(w, proc.PID())
+	s.started(proc.PID())
 	if _, err := s.agent.mirror.fleet.Put(w); err != nil {
 		s.agent.cfg.Log.Warn("worker rejected by the local fleet; its KV events will not be relayed", "worker", w.Name, "err", err)
 	}
@@ -75,9 +86,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 
 	// The companions end before the lease, whose last state is written while the process ends.
 	inner, stop := context.WithCancel(ctx)
-	leased, endLease := context.WithCancelCause(context.WithoutCancel(ctx))
 	var companions sync.WaitGroup
-	companions.Go(func() { s.holdLease(leased, w.Name) })
 	s.startCompanions(inner, w, &companions)
 
 	runsOn := false
@@ -100,24 +109,41 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	// The lease is removed before runOnce returns, so that it cannot replace that of the next process. That of
 	// an engine that runs on is left, so that routers keep the worker.
 	stop()
-	if runsOn {
-		endLease(bus.ErrLeave)
-	} else {
-		endLease(nil)
-	}
 	companions.Wait()
 	if runsOn {
+		endLease(bus.ErrLeave)
 		s.leave(a, proc)
 	} else {
+		endLease(nil)
 		s.finish(a)
 	}
 	return s.ended(), err
 }
 
-// holdLease holds the worker's lease until ctx ends.
-func (s *supervisor) holdLease(ctx context.Context, worker string) {
-	if err := s.agent.cfg.Bus.HoldWorker(ctx, worker, s.current, s.changed); err != nil {
-		s.agent.cfg.Log.Debug("lease left to expire", "worker", worker, "err", err)
+// claim holds the lease of the worker until release is called, which waits until the lease is removed, or left if the
+// cause is bus.ErrLeave. It returns when the lease is this agent's. The error is that of ctx.
+func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context.CancelCauseFunc, err error) {
+	s.describe(w)
+	holding, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	claimed := make(chan struct{})
+	var holder sync.WaitGroup
+	holder.Go(func() {
+		lease := bus.Claim{Name: w.Name, Current: s.current, Changed: s.changed, Claimed: func() { close(claimed) }}
+		if err := s.agent.cfg.Bus.HoldWorker(holding, lease); err != nil {
+			s.agent.cfg.Log.Debug("lease left to expire", "worker", w.Name, "err", err)
+		}
+	})
+
+	release = func(cause error) {
+		stop(cause)
+		holder.Wait()
+	}
+	select {
+	case <-claimed:
+		return release, nil
+	case <-ctx.Done():
+		release(nil)
+		return nil, ctx.Err()
 	}
 }
 
@@ -172,15 +198,21 @@ func (s *supervisor) processID() int {
 	return s.pid
 }
 
-// started records a new process.
-func (s *supervisor) started(w fleet.Worker, pid int) {
+// describe records the worker of the process that is about to start.
+func (s *supervisor) describe(w fleet.Worker) {
 	s.mu.Lock()
-	s.worker = w
-	s.pid = pid
-	s.ready = time.Time{}
-	s.mu.Unlock()
+	defer s.mu.Unlock()
 
-	s.renewLease()
+	s.worker = w
+	s.ready = time.Time{}
+}
+
+// started records a new process.
+func (s *supervisor) started(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.pid = pid
 }
 
 // ended records that the process is gone, and returns for how long it was ready.

@@ -45,6 +45,8 @@ type Worker struct {
 	BlockSize     uint32                 `protobuf:"varint,13,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`         // tokens
 	Taints        string                 `protobuf:"bytes,14,opt,name=taints,proto3" json:"taints,omitempty"`                                 // fleet.Taints
 	MaxModelLen   uint32                 `protobuf:"varint,15,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // tokens; 0 is unknown
+	Holder        string                 `protobuf:"bytes,16,opt,name=holder,proto3" json:"holder,omitempty"`                                 // names the process that writes the lease; differs at each of its starts
+	Host          string                 `protobuf:"bytes,17,opt,name=host,proto3" json:"host,omitempty"`                                     // the name of its machine, for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +184,20 @@ func (x *Worker) GetMaxModelLen() uint32 {
 		return x.MaxModelLen
 	}
 	return 0
+}
+
+func (x *Worker) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *Worker) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
 }
 
 // Load is what an engine reports about one of its ranks.
@@ -1478,7 +1494,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\"\xff\x02\n" +
+	"\tbus.proto\x12\rstator.bus.v1\"\xab\x03\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -1496,7 +1512,9 @@ const file_bus_proto_rawDesc = "" +
 	"\n" +
 	"block_size\x18\r \x01(\rR\tblockSize\x12\x16\n" +
 	"\x06taints\x18\x0e \x01(\tR\x06taints\x12\"\n" +
-	"\rmax_model_len\x18\x0f \x01(\rR\vmaxModelLen\"\x9c\x02\n" +
+	"\rmax_model_len\x18\x0f \x01(\rR\vmaxModelLen\x12\x16\n" +
+	"\x06holder\x18\x10 \x01(\tR\x06holder\x12\x12\n" +
+	"\x04host\x18\x11 \x01(\tR\x04host\"\x9c\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +

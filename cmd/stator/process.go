@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,32 +86,8 @@ func (p *process) join(ctx context.Context, lost func()) (err error) {
 
 	url := bus.Redacted(p.cfg.Bus.URL)
 	p.admin.show(admin.Sources{Metrics: p.reg, Ready: func() error { return fmt.Errorf("waiting for the bus at %s", url) }})
-	connected := make(chan struct{})
-	var reporter sync.WaitGroup
-	reporter.Go(func() { reportWaiting(ctx, connected, p.log.With("url", url, "admin", p.admin.address())) })
-	p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log, p.reg, lost)
-	close(connected)
-	reporter.Wait()
+	p.bus, err = joinBus(ctx, p.cfg, p.name, nil, p.log.With("admin", p.admin.address()), p.reg, lost)
 	return err
-}
-
-// reportWaiting logs that the part waits for its bus: after a second, and then every half minute, until done is
-// closed or ctx ends.
-func reportWaiting(ctx context.Context, done <-chan struct{}, log *slog.Logger) {
-	const first, next = time.Second, 30 * time.Second
-	timer := time.NewTimer(first)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			log.Warn("waiting for the bus; start it, or correct bus.url")
-			timer.Reset(next)
-		case <-done:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // openOnBus opens a part that needs a bus, and connects to the bus.

@@ -126,7 +126,7 @@ func (a *agents) serve(ctx context.Context, b *bus.Bus, e *remembering, blocks i
 	e.first = e.seq
 
 	w := e.worker
-	all.Go(func() { _ = b.HoldWorker(ctx, w.Name, func() fleet.Worker { return w }, nil) })
+	all.Go(func() { _ = b.HoldWorker(ctx, bus.Claim{Name: w.Name, Current: func() fleet.Worker { return w }}) })
 	all.Go(func() { _ = b.ServeReplay(ctx, w.Name, w.Epoch, e.replay) })
 	all.Go(func() {
 		_ = b.ServeSnapshots(ctx, w.Name, w.Epoch, func(_ int, id uint64) *feed.Snapshot { return a.snapshot(e, id) })

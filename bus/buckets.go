@@ -1,0 +1,113 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// bucketTime is how long opening a bucket may take.
+	bucketTime = 5 * time.Second
+	// maxValue bounds a value in bytes: a lease or a plan.
+	maxValue = 1 << 18
+)
+
+// bucket returns a bucket of key-value pairs, which live for ttl; 0 keeps them. It is opened once for each connection,
+// and created when the server has none.
+func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetstream.KeyValue, error) {
+	b.mu.Lock()
+	kv, isOpen := b.buckets[name]
+	reconnection := b.back
+	b.mu.Unlock()
+	if isOpen {
+		return kv, nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, bucketTime)
+	defer cancel()
+	kv, err := b.openBucket(ctx, streamConfig(b.cfg.Cluster, name, ttl))
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", bucketName(b.cfg.Cluster, name), err)
+	}
+
+	// A reconnection in between may be to a server that has lost the bucket.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if reconnection == b.back {
+		b.buckets[name] = kv
+	}
+	return kv, nil
+}
+
+// openBucket opens a bucket. Members without the permission to create or change buckets can still use one that is
+// there.
+func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jetstream.KeyValue, error) {
+	stream, err := b.js.Stream(ctx, want.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		_, err = b.js.CreateOrUpdateStream(ctx, want)
+		if err != nil {
+			return nil, fmt.Errorf("create it: %w; only roles admin and owner of the bus may", err)
+		}
+	case err != nil:
+		return nil, err
+	default:
+		b.adjust(ctx, stream.CachedInfo().Config, want)
+	}
+	return b.js.KeyValue(ctx, want.Subjects[0][len("$KV."):len(want.Subjects[0])-len(".>")])
+}
+
+// adjust changes a bucket whose lifetime or rules are not those that this process expects. A bucket outlives the processes
+// that use it, so another configuration may have made it. Without the permission it
+// logs the difference and uses the bucket as it is.
+func (b *Bus) adjust(ctx context.Context, have, want jetstream.StreamConfig) {
+	if have.MaxAge == want.MaxAge && have.AllowRollup == want.AllowRollup && have.AllowDirect == want.AllowDirect {
+		return
+	}
+	_, err := b.js.UpdateStream(ctx, want)
+	if err != nil && b.reader.warnings.due(logKey{kind: warnLifetime}) {
+		b.cfg.Log.Warn("the bucket is not as this process expects it; set bus.leaseTTL alike everywhere",
+			"bucket", want.Name, "lifetime", have.MaxAge, "expected", want.MaxAge, "err", err)
+	}
+}
+
+// forgetBucket has the bucket opened again at its next use.
+func (b *Bus) forgetBucket(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	delete(b.buckets, name)
+}
+
+// isBucketLost reports whether an error means that the server has no such bucket.
+func isBucketLost(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
+		errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)
+}
+
+// bucketName returns the name of a bucket of a cluster.
+func bucketName(cluster, name string) string { return "stator-" + cluster + "-" + name }
+
+// streamName returns the name of the stream that stores a bucket.
+func streamName(cluster, name string) string { return "KV_" + bucketName(cluster, name) }
+
+// streamConfig returns the stream of a bucket. It differs from that of the client's library in two rules. Roll-ups are
+// off, because with them a client that may write one key can delete all others. Direct reads are off, because their
+// answer is the bare value, which a client could have sent to the key of another.
+func streamConfig(cluster, name string, ttl time.Duration) jetstream.StreamConfig {
+	window := 2 * time.Minute // NATS remembers ids of messages for as long at most
+	if ttl > 0 {
+		window = min(window, ttl)
+	}
+	return jetstream.StreamConfig{
+		Name: streamName(cluster, name), Subjects: []string{"$KV." + bucketName(cluster, name) + ".>"},
+		Storage: jetstream.MemoryStorage, Discard: jetstream.DiscardNew, DenyDelete: true,
+		MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: maxValue, MaxConsumers: -1, Replicas: 1,
+		MaxAge: ttl, Duplicates: window,
+	}
+}
