@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,12 +22,16 @@ func (b *Bus) PublishBookings(u *peers.Update) error {
 }
 
 // SubscribeBookings calls apply for every message of every replica, this one's included, until ctx
-// ends. The update belongs to apply. Whether it is late, repeated or out of range is for its receiver to
+// ends. A message whose replica is not that of its subject is dropped. The update belongs to apply. Whether it is late, repeated or out of range is for its receiver to
 // find out: package peers does.
 func (b *Bus) SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error {
 	return b.control.subscribe(ctx, b.bookingsSubject("*"), func(m *nats.Msg) {
 		var received busv1.Bookings
-		if err := decode(&received, m.Data); err != nil {
+		err := decode(&received, m.Data)
+		if err == nil && (!fleet.ValidName(received.Replica) || m.Subject != b.bookingsSubject(received.Replica)) {
+			err = fmt.Errorf("the bookings are of replica %q", received.Replica)
+		}
+		if err != nil {
 			b.reader.refuse(kindBookings, m.Subject, err)
 			return
 		}

@@ -41,11 +41,15 @@ func (b *Bus) PublishLoad(l Load) error {
 }
 
 // SubscribeLoad calls apply for every sample of every worker until ctx ends, one at a time. Samples that
-// come faster than apply returns are dropped.
+// come faster than apply returns are dropped, and so are those whose worker is not that of their subject: NATS
+// permissions confine an agent to the subjects of its node.
 func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 	return b.control.subscribe(ctx, b.loadSubject(">"), func(m *nats.Msg) {
 		var received busv1.Load
 		l, err := decodeLoad(&received, m.Data)
+		if err == nil && m.Subject != b.loadSubject(l.Worker) {
+			err = fmt.Errorf("the load is of worker %q", l.Worker)
+		}
 		if err != nil {
 			b.reader.refuse(kindLoad, m.Subject, err)
 			return

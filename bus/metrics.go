@@ -38,7 +38,8 @@ func (c linkCollector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// leaseCounters count what happens to the leases of this process.
+// leaseCounters count what happens to the leases of this process. A worker that is lost and claimed again within its
+// lifetime has left no router's fleet.
 type leaseCounters struct {
 	lost, conflicts, failures prometheus.Counter
 }
