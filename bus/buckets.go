@@ -44,6 +44,16 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 	return kv, nil
 }
 
+// CreateBuckets creates the buckets of the cluster where the server has none, for members whose role may not. It
+// returns when they are there.
+func (b *Bus) CreateBuckets(ctx context.Context) error {
+	if _, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL); err != nil {
+		return err
+	}
+	_, err := b.bucket(ctx, planBucket, 0)
+	return err
+}
+
 // openBucket opens a bucket. Members without the permission to create or change buckets can still use one that is
 // there.
 func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jetstream.KeyValue, error) {
@@ -52,7 +62,7 @@ func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jets
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		_, err = b.js.CreateOrUpdateStream(ctx, want)
 		if err != nil {
-			return nil, fmt.Errorf("create it: %w; only roles admin and owner of the bus may", err)
+			return nil, fmt.Errorf("create it, which only the role admin may: %w", err)
 		}
 	case err != nil:
 		return nil, err

@@ -339,6 +339,10 @@ func show(e *feed.Message) string {
 	return text
 }
 
+func somePlan() plan.Plan {
+	return plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}
+}
+
 func TestLoadAndPlan(t *testing.T) {
 	e := embed(t, -1)
 	defer e.Close()
@@ -356,7 +360,7 @@ func TestLoadAndPlan(t *testing.T) {
 		t.Errorf("sent %+v, got %+v", sent, got)
 	}
 	plans := make(chan plan.Plan, 10)
-	p := plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}
+	p := somePlan()
 	if err := a.PublishPlan(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,13 @@
 // permissions can confine an agent to its node. The node of an agent without a name is "_" in the subject
 // of events. Requests name the epoch, so that no agent answers for an engine process that is not its own.
 //
+// # The door
+//
+// A server can have [User]s, each with a [Role], whose [Permissions] are subjects. The node in a worker's name is a part of
+// its subjects and of the key of its lease, so an agent is confined to the workers of its node. Receivers compare
+// the sender in a message with its subject. NATS sends its answers to any subject that a client names,
+// so buckets have no roll-ups and no direct reads, and a message that begins like JSON is refused.
+//
 // # Messages
 //
 // Messages are protocol buffers, defined in busv1/bus.proto, of less than 1 MiB each. A reader skips

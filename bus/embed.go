@@ -1,8 +1,11 @@
 package bus
 
 import (
+	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -21,10 +24,49 @@ type EmbedConfig struct {
 	// MaxMemory bounds the buckets in bytes; default 256 MiB. Leases and the plan need some hundred
 	// bytes for each worker and pool.
 	MaxMemory int64
+
+	// Users may connect, and do what their role allows in Cluster. Without users every client may do
+	// everything.
+	Users   []User
+	Cluster string
+	// TLSCert and TLSKey are files of the certificate and key of the server, in PEM.
+	TLSCert, TLSKey string
+	// ClientCA is a file of the certificates that must have signed those of clients, in PEM. With it every
+	// client needs a certificate, beside its user.
+	ClientCA string
+	// Insecure allows a server without users or TLS to listen beyond loopback.
+	Insecure bool
+}
+
+// ownerName is the user of the process that embeds the server.
+const ownerName = "owner"
+
+// Validate returns an error for a server that strangers could use: one that listens beyond loopback needs TLS, and users or
+// certificates of clients. It names the flags of "stator bus".
+func (cfg *EmbedConfig) Validate() error {
+	hasTLS := cfg.TLSCert != ""
+	switch {
+	case hasTLS != (cfg.TLSKey != ""):
+		return errors.New("--tls-cert and --tls-key need each other")
+	case cfg.ClientCA != "" && !hasTLS:
+		return errors.New("--client-ca needs --tls-cert and --tls-key")
+	case cfg.Host == "" || cfg.Insecure:
+		return nil
+	}
+
+	ip, err := netip.ParseAddr(cfg.Host)
+	if err == nil && ip.IsLoopback() || hasTLS && (len(cfg.Users) > 0 || cfg.ClientCA != "") {
+		return nil
+	}
+	return fmt.Errorf("the bus would listen on %s without a lock: everyone who reaches it could add workers and receive prompts. "+
+		"Pass --users, --tls-cert and --tls-key, or --insecure on a network that you trust", cfg.Host)
 }
 
 // Embedded is a NATS server in this process.
-type Embedded struct{ srv *server.Server }
+type Embedded struct {
+	srv      *server.Server
+	password string // of the owner; empty if the server has no users
+}
 
 // startTime is how long the server may need until it accepts connections.
 const startTime = 10 * time.Second
@@ -34,29 +76,92 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if cfg.MaxMemory == 0 {
 		cfg.MaxMemory = 256 << 20
 	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+
 	// Signals and logs belong to this process. The server has no subjects of its own on disk: the store
 	// folder is for its bookkeeping.
-	srv, err := server.NewServer(&server.Options{
+	opts := &server.Options{
 		ServerName: "stator", Host: cfg.Host, Port: cfg.Port, DontListen: cfg.Host == "",
 		JetStream: true, StoreDir: cfg.Dir, JetStreamMaxMemory: cfg.MaxMemory, JetStreamMaxStore: 1 << 20,
 		NoSigs: true, NoLog: true,
-	})
+	}
+	e := &Embedded{}
+	if len(cfg.Users) > 0 {
+		e.password = rand.Text()
+		opts.Users = serverUsers(&cfg, e.password)
+	}
+	if err := setTLS(opts, &cfg); err != nil {
+		return nil, fmt.Errorf("start bus: %w", err)
+	}
 
+	var err error
+	e.srv, err = server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("start bus: %w", err)
 	}
 
-	srv.Start()
-	if !srv.ReadyForConnections(startTime) {
-		srv.Shutdown()
+	e.srv.Start()
+	if !e.srv.ReadyForConnections(startTime) {
+		e.srv.Shutdown()
 		return nil, errors.New("start bus: the NATS server accepted no connections within 10 s; is its port free?")
 	}
-	return &Embedded{srv}, nil
+	return e, nil
 }
 
-// options returns the options of a client in this process.
+const (
+	// replyTime is how long an agent may take to answer a request, and anyNumber that an answer may have
+	// any number of messages.
+	replyTime = time.Minute
+	anyNumber = -1
+)
+
+// serverUsers returns the users of the server, and its owner. The owner may do everything: a user without permissions has
+// all of them. Its password never leaves this process.
+func serverUsers(cfg *EmbedConfig, ownerPassword string) []*server.User {
+	users := []*server.User{{Username: ownerName, Password: ownerPassword}}
+	for i := range cfg.Users {
+		u := &cfg.Users[i]
+		allowed := u.Permissions(cfg.Cluster)
+		permissions := &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: allowed.Publish},
+			Subscribe: &server.SubjectPermission{Allow: allowed.Subscribe},
+		}
+		if allowed.Replies {
+			permissions.Response = &server.ResponsePermission{MaxMsgs: anyNumber, Expires: replyTime}
+		}
+		users = append(users, &server.User{Username: u.Name, Password: cmp.Or(u.PasswordHash, u.Password), Permissions: permissions})
+	}
+	return users
+}
+
+// setTLS has the server use the configured certificates.
+func setTLS(opts *server.Options, cfg *EmbedConfig) error {
+	if cfg.TLSCert == "" {
+		return nil
+	}
+
+	var err error
+	opts.TLSConfig, err = server.GenTLSConfig(&server.TLSConfigOpts{
+		CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, CaFile: cfg.ClientCA, Verify: cfg.ClientCA != "",
+	})
+	opts.TLS = true
+	opts.TLSVerify = cfg.ClientCA != ""
+	opts.TLSTimeout = tlsTime.Seconds()
+	return err
+}
+
+// tlsTime is how long a client may take for the TLS handshake.
+const tlsTime = 5 * time.Second
+
+// options returns the options of the owner's client, which needs no port.
 func (e *Embedded) options() []nats.Option {
-	return []nats.Option{nats.InProcessServer(e.srv)}
+	opts := []nats.Option{nats.InProcessServer(e.srv)}
+	if e.password != "" {
+		opts = append(opts, nats.UserInfo(ownerName, e.password))
+	}
+	return opts
 }
 
 // URL returns the address for other processes; empty if the server does not listen.

@@ -149,6 +149,9 @@ const (
 // code would decode and copy all batches before the first is applied. newer is true if the message has fields of
 // a newer release, which are skipped.
 func eachField(message []byte, use func(number protowire.Number, value []byte) error) (newer bool, err error) {
+	if isServerAnswer(message) {
+		return false, errServerAnswer
+	}
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {

@@ -134,7 +134,7 @@ func (l *link) away() error {
 	case err == nil:
 		err = nats.ErrNoServers
 	}
-	return fmt.Errorf("the %s connection is away since %s: %w: %s", l.name, lost.UTC().Format(time.RFC3339), err, remedy(err))
+	return fmt.Errorf("the %s connection to the bus is away since %s: %w: %s", l.name, lost.UTC().Format(time.RFC3339), err, remedy(err))
 }
 
 // remedy returns what to do about an error of an attempt to connect.
@@ -143,7 +143,7 @@ func remedy(err error) string {
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), strings.Contains(text, "authorization violation"):
 		return "check bus.user and bus.passwordFile, or bus.credentialsFile"
-	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"):
+	case strings.Contains(text, "remote error: tls"), strings.Contains(text, "tls error"): // the server ended the handshake
 		return "check bus.certFile and bus.keyFile"
 	case strings.Contains(text, "x509:"), strings.Contains(text, "secure connection"):
 		return "check bus.caFile and the host in bus.url"

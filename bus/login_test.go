@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,16 +112,18 @@ func TestSlowSubscriberIsCounted(t *testing.T) {
 	var log testkit.Log
 	metrics := prometheus.NewRegistry()
 	b := testkit.JoinBus(t, bus.Config{Embedded: testkit.Server(t), Log: log.Logger(), Metrics: metrics})
-	blocked, entered := make(chan struct{}), make(chan struct{}, 1<<15)
+	blocked, entered := make(chan struct{}), make(chan struct{}, 1<<18)
+	release := sync.OnceFunc(func() { close(blocked) })
 	stop := running(t, func(ctx context.Context) error {
 		return b.SubscribeLoad(ctx, func(bus.Load) { entered <- struct{}{}; <-blocked })
 	})
+	t.Cleanup(release) // before the subscription is awaited
 	testkit.Eventually(t, "the subscription is there", func() bool {
 		_ = b.PublishLoad(bus.Load{Worker: "w"})
 		return len(entered) > 0
 	})
 
-	for range 1 << 14 {
+	for range 1 << 17 {
 		if err := b.PublishLoad(bus.Load{Worker: "w"}); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +136,7 @@ func TestSlowSubscriberIsCounted(t *testing.T) {
 	}
 	testkit.Eventually(t, "drops are logged", func() bool { return log.Contains("bus messages dropped") })
 
-	close(blocked)
+	release()
 	stop()
 	if n := sample(t, metrics, "stator_bus_dropped_messages_total", "control"); n < 8000 {
 		t.Errorf("%g drops after the end of the subscription", n)

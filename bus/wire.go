@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -54,8 +55,20 @@ func encode(m message) []byte {
 	return data
 }
 
+// errServerAnswer is returned for bytes of the server's own interface.
+var errServerAnswer = errors.New("decode: an answer of the NATS server, and not a message")
+
+// isServerAnswer reports whether data is JSON, as the server's answers are. A client can have the server send an answer,
+// with parts that the client chose, to any subject. None of our messages begins so: it would be a group, which no
+// field is.
+func isServerAnswer(data []byte) bool { return len(data) > 0 && data[0] == '{' }
+
 // decode fills m from data. m must be empty.
 func decode(m message, data []byte) error {
+	if isServerAnswer(data) {
+		return errServerAnswer
+	}
+
 	// Unmarshalling adds to the values that are there, so lists of a message that is not empty would grow.
 	if err := m.UnmarshalVT(data); err != nil {
 		return fmt.Errorf("decode: %w", err)
