@@ -91,8 +91,9 @@ var allowed = map[string][]string{
 		"internal/fleet", "internal/metric", "bus"},
 	"workeragent/engine":           {"internal/child", "internal/config", "internal/enginemodels", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
-	// The doctor tokenizes with the configured models, and reads the metrics of engines and routers.
-	"doctor": {"internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
+	// the bus without its login.
+	"doctor": {"bus", "internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

@@ -31,12 +31,15 @@ type Sources struct {
 	Metrics prometheus.Gatherer
 	// Ready returns nil when the process serves requests, and otherwise the reason why it does not. A
 	// process without Ready always serves.
-	Ready  func() error
-	Fleet  func() *fleet.Snapshot
-	Plan   func() plan.Plan
-	Router *route.Router
-	Feed   *feed.Feed
-	Peers  *peers.Receiver
+	Ready func() error
+	// Degraded returns the reason why the process serves with less than it should have, such as the bus; nil if
+	// it has all. It is shown where Ready returns nil. Nil is never called.
+	Degraded func() error
+	Fleet    func() *fleet.Snapshot
+	Plan     func() plan.Plan
+	Router   *route.Router
+	Feed     *feed.Feed
+	Peers    *peers.Receiver
 }
 
 // Page is one page of the admin port.
@@ -67,7 +70,7 @@ func Pages() []Page {
 	return []Page{
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathHealth, "200 while the process runs", false},
-		{pathReady, "200 while the process serves requests, and otherwise 503 with the reason", false},
+		{pathReady, "200 while the process serves requests, with what it lacks, and otherwise 503 with the reason", false},
 		{pathFleet, "workers and their ranks, with booked and reported load", true},
 		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
@@ -167,6 +170,11 @@ func (s Sources) readyz(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	fmt.Fprintln(w, "ok")
+	if s.Degraded != nil {
+		if err := s.Degraded(); err != nil {
+			fmt.Fprintln(w, "degraded:", err)
+		}
+	}
 }
 
 const (

@@ -73,7 +73,7 @@ func dial(ctx context.Context, rawURL string) error {
 	first, _, _ := strings.Cut(rawURL, ",")
 	at, err := url.Parse(first)
 	if err != nil {
-		return err
+		return errors.New("the address cannot be read") // err quotes it, with the password
 	}
 	host := at.Host
 	if at.Port() == "" {

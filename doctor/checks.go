@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/stator-project/stator/bus"
 )
 
 // checks are all checks, in the order of their findings: causes come before effects.
@@ -59,7 +61,7 @@ func checkBus(o *observation) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Subject: "bus", What: fmt.Sprintf("%s cannot be reached: %v", o.busURL, o.busErr),
+		Subject: "bus", What: fmt.Sprintf("%s cannot be reached: %v", bus.Redacted(o.busURL), o.busErr),
 		Why:    "routers receive no new workers, KV events or bookings, and cache states become stale",
 		Remedy: "start `stator bus`, or correct bus.url",
 	}}

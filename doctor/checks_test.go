@@ -18,7 +18,7 @@ import (
 func healthyFleet() *observation {
 	seq := func(n uint64) *uint64 { return &n }
 	o := &observation{
-		busURL: "nats://bus:4222",
+		busURL: "nats://me:secret@bus:4222",
 		models: []modelSeen{{name: "m", names: []string{"m", "alias"}, path: "models/m", blockSize: 16, contextLength: 4096, lengthIsSet: true,
 			tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}}},
 	}

@@ -82,8 +82,13 @@ func joinBus(ctx context.Context, cfg *config.Config, name string, embedded *bus
 	if cfg.Bus.URL == "" && embedded == nil {
 		return nil, errors.New("there is no bus: set bus.url in the configuration, or pass --bus URL")
 	}
+	c := &cfg.Bus
 	return bus.Connect(ctx, bus.Config{
-		URL: cfg.Bus.URL, Embedded: embedded, Cluster: cfg.Bus.Cluster, LeaseTTL: cfg.Bus.LeaseTTL.Std(), Name: "stator-" + name,
+		URL: c.URL, Embedded: embedded, Cluster: c.Cluster, LeaseTTL: c.LeaseTTL.Std(), Name: "stator-" + name,
+		Login: bus.Login{
+			User: c.User, PasswordFile: c.PasswordFile, CredentialsFile: c.CredentialsFile,
+			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+		},
 		Log: log, Metrics: reg, Lost: lost,
 	})
 }

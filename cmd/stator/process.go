@@ -61,6 +61,9 @@ func (p *process) open() (err error) {
 	}
 	if p.busURL != "" {
 		p.cfg.Bus.URL = p.busURL
+		if bus.HasSecret(p.busURL) {
+			p.log.Warn("every user of this machine can read the login in --bus: use bus.user and bus.passwordFile")
+		}
 	}
 	ln, err := listen.On(p.adminAt, "--admin-address")
 	if err != nil {
@@ -113,6 +116,11 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 	if s.Ready == nil {
 		s.Ready = func() error { return nil }
 	}
+	// Without its bus a part serves what it knew last. An agent serves nothing else, and has it in Ready.
+	if p.bus != nil {
+		s.Degraded = p.bus.Err
+	}
+
 	p.part(func(inner context.Context) error {
 		select {
 		case <-ctx.Done():
@@ -120,6 +128,7 @@ func (p *process) run(ctx context.Context, s admin.Sources) error {
 		}
 		return nil
 	})
+
 	p.admin.show(s)
 	p.part(p.admin.wait)
 	p.log.Info("serving", "part", p.name, "admin", p.admin.address())

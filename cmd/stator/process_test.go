@@ -128,6 +128,52 @@ func TestPartsOfAClusterServeAndStop(t *testing.T) {
 	}
 }
 
+// TestPartsOfALockedCluster starts each part with a user of its role, on a bus that has users. A part without a login waits,
+// and says why. The passwords are in no log.
+func TestPartsOfALockedCluster(t *testing.T) {
+	users := writeFile(t, "users.yaml", `
+- {user: n1, password: password-of-agent, role: agent, node: n1}
+- {user: extproc, password: password-of-extproc, role: router}
+- {user: xds, password: password-of-xds, role: control}
+- {user: planner, password: password-of-planner, role: planner}
+`)
+	bus := startCommand(t, "serving", "bus", "--listen-address", "127.0.0.1:0", "--users", users)
+	url := bus.match(t, `url=(\S+)`)
+	fleet := remoteFleet + "  launch: [{engine: exec, node: n1, command: [sleep, \"1000\"]}]\n"
+	common := []string{"--bus", url, "--admin-address", "127.0.0.1:0", "--config"}
+
+	for name, args := range map[string][]string{
+		"planner": {"planner"},
+		"agent":   {"agent", "--node", "n1"},
+		"xds":     {"xds", "--listen-address", "unix://" + filepath.Join(t.TempDir(), "xds")},
+		"extproc": {"extproc", "--listen-address", "unix://" + filepath.Join(t.TempDir(), "extproc")},
+	} {
+		user := name
+		if name == "agent" {
+			user = "n1"
+		}
+		password := writeFile(t, "password", "password-of-"+name+"\n")
+		file := writeFile(t, "fleet.yaml", fleet+"bus: {user: "+user+", passwordFile: "+password+"}\n")
+		part := startCommand(t, "part="+name, append(append(args, common...), file)...)
+		if page := part.page(t, "/metrics"); !strings.Contains(page, `stator_bus_connected{connection="control"} 1`) {
+			t.Errorf("%s: metrics without the bus:\n%s", name, page)
+		}
+		if name == "agent" {
+			testkit.Eventually(t, "the engine starts", func() bool {
+				return strings.Contains(part.page(t, "/metrics"), "stator_agent_engine_starts_total")
+			})
+		}
+		if part.log.Contains("the bus refuses") || part.log.Contains("password-of-") {
+			t.Errorf("%s logs\n%s", name, part.log.String())
+		}
+	}
+
+	stranger := startCommand(t, "waiting for the bus", append([]string{"planner"}, append(common, writeFile(t, "fleet.yaml", fleet))...)...)
+	if !stranger.log.Contains("check bus.user and bus.passwordFile") {
+		t.Error(stranger.log.String())
+	}
+}
+
 // TestRouterAndControlPlaneNeedNoBus starts both with the workers of the file alone: the control plane has the
 // configured worker, and the router serves on a socket.
 func TestRouterAndControlPlaneNeedNoBus(t *testing.T) {
@@ -166,6 +212,9 @@ func TestPartsRefuseWhatTheyCannotUse(t *testing.T) {
 		line, want string
 	}{
 		{"bus --listen-address " + address, "is taken by another program"},
+		{"bus --listen-address :0", "would listen on 0.0.0.0 without a lock"},
+		{"bus --listen-address 127.0.0.1:0 --users " + file, "must be a list of"},
+		{"bus --listen-address 127.0.0.1:0 --tls-cert " + file, "--tls-cert and --tls-key need each other"},
 		{"xds --config " + file + " --admin-address " + address, "choose another address with --admin-address"},
 		{"xds --config " + file + " --admin-address 127.0.0.1:0 --listen-address " + address, "choose another address with --listen-address"},
 		{"extproc --config " + file + " --admin-address 127.0.0.1:0 --listen-address " + address, "choose another address with --listen-address"},

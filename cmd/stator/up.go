@@ -150,7 +150,7 @@ func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir
 
 // joinBus connects to the configured bus, or embeds one that only this process can reach.
 func (u *up) joinBus(ctx context.Context) (err error) {
-	name := u.cfg.Bus.URL
+	name := bus.Redacted(u.cfg.Bus.URL)
 	if name == "" {
 		name = "NATS, in this process"
 		u.embedded, err = bus.Embed(bus.EmbedConfig{Dir: filepath.Join(u.dir, "nats")})
@@ -253,7 +253,7 @@ func (u *up) run(ctx context.Context) error {
 func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
-		Fleet: u.router.Fleet().Snapshot,
+		Fleet: u.router.Fleet().Snapshot, Degraded: u.bus.Err,
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err

@@ -336,6 +336,18 @@ type Bus struct {
 	// URL is the NATS server, such as "nats://127.0.0.1:4222". Without it, stator up embeds one, and stator
 	// extproc reads its workers from this file.
 	URL string `yaml:"url" reload:"restart"`
+	// User is the name of this process's user on the bus. It needs passwordFile.
+	User string `yaml:"user" reload:"restart"`
+	// PasswordFile is a file with the user's password. It is read again at every connection.
+	PasswordFile string `yaml:"passwordFile" reload:"restart"`
+	// CredentialsFile is a file with the JWT and key of a NATS user, instead of user and passwordFile.
+	CredentialsFile string `yaml:"credentialsFile" reload:"restart"`
+	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
+	CAFile string `yaml:"caFile" reload:"restart"`
+	// CertFile is this process's certificate, in PEM, for a server that asks for one. It needs keyFile.
+	CertFile string `yaml:"certFile" reload:"restart"`
+	// KeyFile is the key of certFile, in PEM.
+	KeyFile string `yaml:"keyFile" reload:"restart"`
 	// LeaseTTL is how long a worker stays in the fleet after its agent's last sign of life, at least "1s".
 	// Agents renew their leases every third of it.
 	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`

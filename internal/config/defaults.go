@@ -114,9 +114,15 @@ func (d *Decisions) setDefaults() {
 	d.HashEvery = 32
 }
 
+// The defaults of bus.cluster and bus.leaseTTL.
+const (
+	DefaultCluster  = "default"
+	DefaultLeaseTTL = Duration(10 * time.Second)
+)
+
 func (b *Bus) setDefaults() {
-	b.Cluster = "default"
-	b.LeaseTTL = Duration(10 * time.Second)
+	b.Cluster = DefaultCluster
+	b.LeaseTTL = DefaultLeaseTTL
 }
 
 // inherit fills what depends on other values of the file, after decoding.

@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 	v.is(fleet.ValidName(c.Bus.Cluster), "bus.cluster", "must match [a-z0-9-]+ and have at most 63 characters")
 	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
 
-	v.busURL(c.Bus.URL)
+	v.bus(&c.Bus)
 
 	names, workers := map[string]string{}, map[string]string{}
 	addresses := map[string]string{}
@@ -326,6 +326,14 @@ func isEndpoint(text string, bind bool) bool {
 	}
 	host := address[:colon]
 	return bind || host != "" && host != "*"
+}
+
+// bus checks how the processes find each other and prove who they are.
+func (v *validator) bus(b *Bus) {
+	v.busURL(b.URL)
+	v.is((b.User == "") == (b.PasswordFile == ""), "bus.passwordFile", "and bus.user need each other")
+	v.is(b.User == "" || b.CredentialsFile == "", "bus.credentialsFile", "replaces bus.user: remove one")
+	v.is((b.CertFile == "") == (b.KeyFile == ""), "bus.keyFile", "and bus.certFile need each other")
 }
 
 // busURL checks the addresses of NATS servers, which a comma separates.

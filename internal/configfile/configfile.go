@@ -33,6 +33,13 @@ func Read(path string) (*config.Config, error) {
 			m.Profile = filepath.Join(folder, m.Profile)
 		}
 	}
+
+	b := &cfg.Bus
+	for _, file := range []*string{&b.PasswordFile, &b.CredentialsFile, &b.CAFile, &b.CertFile, &b.KeyFile} {
+		if *file != "" && !filepath.IsAbs(*file) {
+			*file = filepath.Join(folder, *file)
+		}
+	}
 	return cfg, nil
 }
 
