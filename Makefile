@@ -77,6 +77,10 @@ endif
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
 	go test -race -timeout 20m ./...
 
+.PHONY: test-hosts
+test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
+	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)
+
 .PHONY: test-replicas
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
 	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m

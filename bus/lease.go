@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,6 +42,10 @@ type Claim struct {
 	Current func() fleet.Worker
 	// Changed receives when the description has changed. Nil never does.
 	Changed <-chan struct{}
+	// Holder names the holder of the lease. A process that continues the work of an earlier one, of which it
+	// knows that it has ended, uses the same name, and then need not wait for the lease to expire. Empty is
+	// a name that no other process has.
+	Holder string
 	// Claimed is called once, when the lease is this process's for the first time. Nil is not called.
 	Claimed func()
 }
@@ -77,6 +82,7 @@ type holding struct {
 // another one holds it, HoldWorker stands by, and claims the lease when it has expired or was deleted. Errors are
 // logged and the lease is written again, so a holder outlives the loss of the server. It returns nil.
 func (b *Bus) HoldWorker(ctx context.Context, c Claim) error {
+	c.Holder = cmp.Or(c.Holder, b.holder)
 	h := &holding{bus: b, lease: c}
 	for {
 		// Taken before the lease is written: a reconnection in between must not be missed.
@@ -232,7 +238,7 @@ func (h *holding) read(ctx context.Context, kv jetstream.KeyValue) (found, error
 	switch {
 	case err != nil || w.Name != h.lease.Name:
 		there.owner = noProcess
-	case received.Holder == h.bus.holder:
+	case received.Holder == h.lease.Holder:
 		there.owner = ownProcess
 	}
 	return there, nil
@@ -258,7 +264,7 @@ func (h *holding) standBy(by found) {
 func (h *holding) value() []byte {
 	w := h.lease.Current()
 	m := workerMessage(&w)
-	m.Holder = h.bus.holder
+	m.Holder = h.lease.Holder
 	m.Host, _ = os.Hostname() // for people; it may be empty
 	return encode(m)
 }

@@ -37,6 +37,9 @@ const (
 	// of a cluster must not all return in one moment to a server that has just started.
 	reconnectWait   = 250 * time.Millisecond
 	reconnectJitter = 100 * time.Millisecond
+	// A server that has not answered maxPings pings, one every pingInterval, is away.
+	pingInterval = 2 * time.Second
+	maxPings     = 2
 	// patience is how long a connection may be away before it is logged.
 	patience = time.Second
 )
@@ -56,6 +59,9 @@ func (b *Bus) open(name string, lost func()) (*link, error) {
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(reconnectWait),
+		// A host that was cut off keeps its connections, which would need minutes to notice it.
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(maxPings),
 		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
 		nats.RetryOnFailedConnect(true),
 		nats.ConnectHandler(func(*nats.Conn) { l.connected(false) }),

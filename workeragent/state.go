@@ -2,6 +2,7 @@ package workeragent
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,14 +21,16 @@ import (
 // a time uses it.
 //
 //	lock            locked by the agent that runs
+//	holder          the agent's name in the leases of its workers
 //	NAME.json       the process of a surviving engine, while it runs
 //	NAME.log        its output, see child.DetachedOutput
 //	sockets/        the sockets of all engines' KV events
 //
 // It is not safe for concurrent use for the same worker.
 type State struct {
-	dir  string
-	lock *os.File
+	dir    string
+	holder string
+	lock   *os.File
 }
 
 // engineRecord is the file of one surviving engine.
@@ -47,6 +50,7 @@ type engineRecord struct {
 const (
 	recordSuffix = ".json"
 	maxRecord    = 16 << 10
+	maxHolder    = 100
 )
 
 // OpenState opens the folder of an agent, and makes it where it is not there. It is an error if another agent
@@ -72,7 +76,36 @@ func OpenState(dir string) (*State, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("state folder %s: another agent uses it: give each agent its own --state-dir", dir)
 	}
-	return &State{dir: dir, lock: lock}, nil
+	s := &State{dir: dir, lock: lock}
+	if err := s.readHolder(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	return s, nil
+}
+
+// readHolder reads the agent's name in leases, and chooses one the first time.
+func (s *State) readHolder() error {
+	path := filepath.Join(s.dir, "holder")
+	text, err := os.ReadFile(path)
+	if err == nil && len(text) > 0 && len(text) <= maxHolder {
+		s.holder = string(text)
+		return nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	s.holder = rand.Text()
+	return os.WriteFile(path, []byte(s.holder), 0o600)
+}
+
+// Holder returns the name by which the agents that use this folder, one after the other, hold their leases. It is
+// empty without a folder.
+func (s *State) Holder() string {
+	if s == nil {
+		return ""
+	}
+	return s.holder
 }
 
 // Close lets another agent use the folder.

@@ -128,7 +128,10 @@ func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context
 	claimed := make(chan struct{})
 	var holder sync.WaitGroup
 	holder.Go(func() {
-		lease := bus.Claim{Name: w.Name, Current: s.current, Changed: s.changed, Claimed: func() { close(claimed) }}
+		lease := bus.Claim{
+			Name: w.Name, Holder: s.agent.cfg.State.Holder(),
+			Current: s.current, Changed: s.changed, Claimed: func() { close(claimed) },
+		}
 		if err := s.agent.cfg.Bus.HoldWorker(holding, lease); err != nil {
 			s.agent.cfg.Log.Debug("lease left to expire", "worker", w.Name, "err", err)
 		}

@@ -81,7 +81,13 @@ type command struct {
 // start runs the program. What it writes is shown when the test fails.
 func start(t *testing.T, args ...string) *command {
 	t.Helper()
-	c := &command{t: t, cmd: exec.Command(binary, args...), out: &logBuffer{}, done: make(chan struct{})}
+	return startCommand(t, exec.Command(binary, args...))
+}
+
+// startCommand runs any program. What it writes is shown when the test fails.
+func startCommand(t *testing.T, cmd *exec.Cmd) *command {
+	t.Helper()
+	c := &command{t: t, cmd: cmd, out: &logBuffer{}, done: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
 	if err := c.cmd.Start(); err != nil {
@@ -94,10 +100,10 @@ func start(t *testing.T, args ...string) *command {
 	t.Cleanup(func() {
 		c.stop()
 		if t.Failed() {
-			t.Logf("stator %s wrote:\n%s", strings.Join(args, " "), c.out)
+			t.Logf("%s wrote:\n%s", strings.Join(cmd.Args, " "), c.out)
 		}
 		if strings.Contains(c.out.String(), "DATA RACE") {
-			t.Errorf("stator %s has a data race", args[0])
+			t.Errorf("%s has a data race", strings.Join(cmd.Args, " "))
 		}
 	})
 	return c
