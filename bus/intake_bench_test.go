@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -127,7 +126,7 @@ func BenchmarkIntake(b *testing.B) {
 func (f *intakeFleet) bench(b *testing.B, intakes int) {
 	var applied, missing atomic.Int64
 	in := &intake{
-		bus: &Bus{reader: newReader(&Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil))})}, queues: make([]chan *nats.Msg, intakes),
+		bus: &Bus{reader: newReader(&Config{Log: slog.New(slog.DiscardHandler)})}, queues: make([]chan *nats.Msg, intakes),
 		apply: func(m *feed.Message) {
 			if f.feed.Apply(m, time.Unix(2, 0)).Verdict != feed.Applied {
 				missing.Add(1)

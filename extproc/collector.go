@@ -80,8 +80,9 @@ var (
 
 // The cache states. Duplicates and gaps are normal after a lost message; unrecovered gaps are not.
 var (
-	feedRanks      = metric.Desc("feed", "ranks", "Ranks by the state of their caches in the index.", "state")
-	feedStale      = metric.Desc("feed", "stale_ranks", "Stale ranks by the reason why their caches in the index cannot be trusted.", "reason")
+	feedRanks = metric.Desc("feed", "ranks", "Ranks by the state of their caches in the index.", "state")
+	feedStale = metric.Desc("feed", "stale_ranks",
+		"Stale ranks by the reason why their caches in the index cannot be trusted.", "reason")
 	feedBatches    = metric.Desc("feed", "batches_total", "Batches of events applied.")
 	feedBlocks     = metric.Desc("feed", "blocks_total", "Blocks that events stored or removed.", "kind")
 	feedDuplicates = metric.Desc("feed", "duplicates_total", "Batches ignored because they had been applied before.")
