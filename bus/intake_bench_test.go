@@ -21,11 +21,11 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 )
 
-// The fleet of BenchmarkIntake.
+// The fleet of BenchmarkIntake: 4 million pairs of block and rank.
 const (
 	intakeNodes  = 125
 	intakeEach   = 8    // workers of a node
-	intakeBlocks = 4096 // blocks of a worker: 4 million pairs in all
+	intakeBlocks = 4096 // blocks of a worker
 )
 
 // churn is an engine whose cache is full: each batch stores four blocks that continue a prompt and removes the four
@@ -37,8 +37,8 @@ type churn struct {
 }
 
 // fill returns the batches that fill the cache.
-func (c *churn) fill(rng *rand.Rand, apply func(*feed.Message)) {
-	for range intakeBlocks / 64 {
+func (c *churn) fill(rng *rand.Rand, blocks int, apply func(*feed.Message)) {
+	for range blocks / 64 {
 		c.message.Batch = &kvevent.Batch{Seconds: 1, Events: []kvevent.Event{c.stored(rng, 64, false)}}
 		apply(&c.message)
 		c.message.Seq++
@@ -52,6 +52,9 @@ func (c *churn) next(rng *rand.Rand) *feed.Message {
 		b.Events = append(b.Events, kvevent.Event{Kind: kvevent.Removed, Hashes: []kvevent.EngineHash{kvevent.EngineHash(h)}})
 	}
 	c.held = c.held[4:]
+	if cap(c.held) < len(c.held)+4 {
+		c.held = append(make([]uint64, 0, 2*len(c.held)), c.held...)
+	}
 	c.message.Batch = b
 	return &c.message
 }
@@ -74,12 +77,12 @@ type intakeFleet struct {
 	rng     *rand.Rand
 }
 
-func newIntakeFleet(b *testing.B) *intakeFleet {
+func newIntakeFleet(b testing.TB, nodes, blocks int) *intakeFleet {
 	members := fleet.New(fleet.Hooks{})
 	f := &intakeFleet{
 		feed: feed.New(feed.Config{}, members, kvindex.New(kvindex.Config{MaxBytes: 1 << 30})), rng: rand.New(rand.NewPCG(1, 2)),
 	}
-	for i := range intakeNodes * intakeEach {
+	for i := range nodes * intakeEach {
 		c := &churn{message: feed.Message{Worker: fmt.Sprintf("node-%d.sim-%d", i/intakeEach, i%intakeEach), Epoch: 1 << 60}}
 		_, err := members.Put(fleet.Worker{
 			Name: c.message.Worker, Model: "m", Address: "10.0.0.1:80", Ranks: 1, Epoch: 1 << 60, BlockSize: 16, State: fleet.Ready,
@@ -90,7 +93,7 @@ func newIntakeFleet(b *testing.B) *intakeFleet {
 		f.engines = append(f.engines, c)
 	}
 	for _, c := range f.engines {
-		c.fill(f.rng, func(m *feed.Message) { f.feed.Apply(m, time.Unix(1, 0)) })
+		c.fill(f.rng, blocks, func(m *feed.Message) { f.feed.Apply(m, time.Unix(1, 0)) })
 	}
 	return f
 }
@@ -98,7 +101,7 @@ func newIntakeFleet(b *testing.B) *intakeFleet {
 // messages returns n batches in messages as agents publish them: one of each of a node's workers.
 func (f *intakeFleet) messages(n int) []*nats.Msg {
 	var all []*nats.Msg
-	for node := 0; n > 0; node = (node + 1) % intakeNodes {
+	for node := 0; n > 0; node = (node + 1) % (len(f.engines) / intakeEach) {
 		m := &nats.Msg{Subject: fmt.Sprintf("stator.v1.test.kv.node-%d", node)}
 		for i := range min(n, intakeEach) {
 			c := f.engines[node*intakeEach+i]
@@ -117,7 +120,7 @@ func (f *intakeFleet) messages(n int) []*nats.Msg {
 //
 //	go test -run - -bench Intake ./bus
 func BenchmarkIntake(b *testing.B) {
-	f := newIntakeFleet(b)
+	f := newIntakeFleet(b, intakeNodes, intakeBlocks)
 	for _, intakes := range []int{1, 2} {
 		b.Run(fmt.Sprintf("goroutines=%d", intakes), func(b *testing.B) { f.bench(b, intakes) })
 	}
@@ -125,22 +128,17 @@ func BenchmarkIntake(b *testing.B) {
 
 func (f *intakeFleet) bench(b *testing.B, intakes int) {
 	var applied, missing atomic.Int64
-	in := &intake{
-		bus: &Bus{reader: newReader(&Config{Log: slog.New(slog.DiscardHandler)})}, queues: make([]chan *nats.Msg, intakes),
-		apply: func(m *feed.Message) {
-			if f.feed.Apply(m, time.Unix(2, 0)).Verdict != feed.Applied {
-				missing.Add(1)
-			}
-			applied.Add(1)
-		},
-	}
+	in := newIntake(b, intakes, func(m *feed.Message) {
+		if f.feed.Apply(m, time.Unix(2, 0)).Verdict != feed.Applied {
+			missing.Add(1)
+		}
+		applied.Add(1)
+	})
 	ctx, stop := context.WithCancel(b.Context())
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer stop()
-	for i := range in.queues {
-		queue := make(chan *nats.Msg, 1<<16)
-		in.queues[i] = queue
+	for _, queue := range in.queues {
 		readers.Go(func() { in.read(ctx, queue) })
 	}
 
@@ -169,6 +167,16 @@ func (f *intakeFleet) bench(b *testing.B, intakes int) {
 	if n := missing.Load(); n != 0 {
 		b.Errorf("%d batches were not applied", n)
 	}
+}
+
+// newIntake returns an intake without a connection. Nothing reads its queues yet.
+func newIntake(t testing.TB, goroutines int, apply func(*feed.Message)) *intake {
+	t.Helper()
+	in := &intake{bus: &Bus{reader: newReader(&Config{Log: slog.New(slog.DiscardHandler)})}, apply: apply}
+	for range goroutines {
+		in.queues = append(in.queues, make(chan *nats.Msg, 1<<16))
+	}
+	return in
 }
 
 // cpuTime returns the CPU time of this process so far.
