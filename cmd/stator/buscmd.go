@@ -70,10 +70,9 @@ func runBus(ctx context.Context, env environment, args []string) error {
 	if o.door.Insecure {
 		log.Warn("--insecure: everyone who reaches the bus may be able to add workers and receive prompts", "address", o.at)
 	}
-	removeStaleFolders(log)
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", runFolder, os.Getpid()))
+	dir, err := makeRunFolder(log)
 	if err != nil {
-		return fmt.Errorf("make a folder for the bus: %w", err)
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 

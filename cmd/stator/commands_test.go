@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -136,37 +133,6 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 	}
 	if _, err := read("--policy best"); err == nil || !strings.Contains(err.Error(), "with these flags: ") {
 		t.Errorf("an unknown policy: %v", err)
-	}
-}
-
-// TestStaleFoldersAreRemoved removes the folder of a process that has ended, and keeps those of running processes
-// and of other programs.
-func TestStaleFoldersAreRemoved(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	ended := exec.Command("true")
-	if err := ended.Run(); err != nil {
-		t.Skip(err)
-	}
-	stale := filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-1", ended.Process.Pid))
-	kept := []string{
-		filepath.Join(os.TempDir(), fmt.Sprintf("stator-%d-1", os.Getpid())),
-		filepath.Join(os.TempDir(), "stator-1x-2"), // not a process id
-	}
-	for _, dir := range append(kept, stale) {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	removeStaleFolders(slog.New(slog.DiscardHandler))
-
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s: %v", stale, err)
-	}
-	for _, dir := range kept {
-		if _, err := os.Stat(dir); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
