@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +32,8 @@ type Snapshot struct {
 	MaxRank int
 
 	pools map[poolKey][]Rank
+	// first is the position of each worker's rank 0 in Ranks; its other ranks follow.
+	first map[string]int
 }
 
 type poolKey struct {
@@ -57,13 +58,11 @@ func (s *Snapshot) Worker(name string) *Worker {
 
 // Rank returns one rank of a worker; false where there is no such worker or rank.
 func (s *Snapshot) Rank(worker string, number int) (Rank, bool) {
-	i, ok := slices.BinarySearchFunc(s.Ranks, number, func(r Rank, n int) int {
-		return cmp.Or(strings.Compare(r.Worker.Name, worker), r.Number-n)
-	})
-	if !ok {
+	i, ok := s.first[worker]
+	if !ok || number < 0 || number >= s.Ranks[i].Worker.Ranks {
 		return Rank{}, false
 	}
-	return s.Ranks[i], true
+	return s.Ranks[i+number], true
 }
 
 // Hooks are functions that the fleet calls at changes, in order, while its lock is held. They must not call
@@ -209,7 +208,7 @@ func (f *Fleet) allocateLocked() RankID {
 
 // publishLocked makes the snapshot of the members, and ends the waits on Changed.
 func (f *Fleet) publishLocked() {
-	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}}
+	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}, first: map[string]int{}}
 	for _, m := range f.members {
 		w := m.worker
 		s.Workers = append(s.Workers, &w)
@@ -219,6 +218,7 @@ func (f *Fleet) publishLocked() {
 	for _, w := range s.Workers {
 		m := f.members[w.Name]
 		key := poolKey{w.Model, w.Role}
+		s.first[w.Name] = len(s.Ranks)
 		for i, id := range m.ids {
 			r := Rank{ID: id, Number: i, Worker: w, Load: m.loads[i]}
 			s.Ranks = append(s.Ranks, r)

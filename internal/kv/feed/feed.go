@@ -207,7 +207,8 @@ func (r *rank) applyMark(m *Message, now time.Time) Result {
 // lock returns the record of a rank with its lock held. It makes the record if there is none. It
 // returns false, with no lock held, if the fleet does not have the rank in that epoch.
 func (f *Feed) lock(worker string, epoch uint64, number int) (fleet.Rank, *rank, bool) {
-	member, ok := f.find(worker, epoch, number)
+	snap := f.fleet.Snapshot()
+	member, ok := f.find(snap, worker, epoch, number)
 	if !ok {
 		return member, nil, false
 	}
@@ -220,7 +221,12 @@ func (f *Feed) lock(worker string, epoch uint64, number int) (fleet.Rank, *rank,
 
 	// The rank may have gone before the lock was held, so it is looked up again. If it goes after
 	// this, RankGone waits for the lock and removes what the caller stores.
-	if again, ok := f.find(worker, epoch, number); !ok || again.Load != r.load || r.gone {
+	isThere := true
+	if now := f.fleet.Snapshot(); now != snap {
+		again, ok := f.find(now, worker, epoch, number)
+		isThere = ok && again.Load == r.load
+	}
+	if !isThere || r.gone {
 		r.mu.Unlock()
 		return member, nil, false
 	}
@@ -228,8 +234,8 @@ func (f *Feed) lock(worker string, epoch uint64, number int) (fleet.Rank, *rank,
 }
 
 // find returns the fleet's rank that a message of a worker's epoch belongs to.
-func (f *Feed) find(worker string, epoch uint64, number int) (fleet.Rank, bool) {
-	m, ok := f.fleet.Snapshot().Rank(worker, number)
+func (f *Feed) find(snap *fleet.Snapshot, worker string, epoch uint64, number int) (fleet.Rank, bool) {
+	m, ok := snap.Rank(worker, number)
 	if !ok {
 		f.unknownWorker.Add(1)
 		return m, false
