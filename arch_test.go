@@ -52,9 +52,11 @@ var allowed = map[string][]string{
 		"internal/route/queue"},
 
 	// Libraries that do I/O, see doesIO.
-	"internal/kvsource":     {"internal/backoff", "internal/kv/kvevent"},
-	"internal/enginemodels": {"internal/fleet"},
-	"internal/child":        {"internal/backoff"},
+	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
+	// Agents and routers publish the same metrics of the sources that they read.
+	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
+	"internal/enginemodels":     {"internal/fleet"},
+	"internal/child":            {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
 	"internal/cli":         {"internal/config"},
@@ -73,21 +75,21 @@ var allowed = map[string][]string{
 
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/config", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
-		"internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
+		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
 		"internal/prompt/openai", "internal/route"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
-	"extproc/sockets":   {"internal/backoff", "internal/enginemodels", "internal/kvsource", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":   {"internal/backoff", "internal/enginemodels", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
-	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
+	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
 	"workeragent/engine":           {"internal/child", "internal/config", "internal/enginemodels", "internal/fleet", "internal/metric"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
@@ -102,7 +104,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

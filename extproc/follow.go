@@ -9,9 +9,9 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/sockets"
-	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kvsource/sources"
 )
 
 // settleTime is how long a worker that has become ready waits for its first pick. Within a second every
@@ -19,8 +19,8 @@ import (
 const settleTime = 1500 * time.Millisecond
 
 // addListedWorkers puts the workers of the configuration into the fleet, and opens their event sockets.
-func (r *Router) addListedWorkers(settings *config.Config) error {
-	workers, err := settings.FleetWorkers()
+func (r *Router) addListedWorkers(cfg Config) error {
+	workers, err := cfg.Settings.FleetWorkers()
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,9 @@ func (r *Router) addListedWorkers(settings *config.Config) error {
 			return fmt.Errorf("add worker of the configuration: %w", err)
 		}
 	}
-	r.sockets, err = sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log}, workers)
+	r.sockets, err = sockets.New(sockets.Config{
+		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
+	}, workers)
 	return err
 }
 

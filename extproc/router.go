@@ -112,7 +112,7 @@ func New(cfg Config) (*Router, error) {
 	if err := r.setModels(settings); err != nil {
 		return nil, err
 	}
-	if err := r.addListedWorkers(settings); err != nil {
+	if err := r.addListedWorkers(cfg); err != nil {
 		return nil, err
 	}
 

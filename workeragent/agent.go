@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -145,6 +146,8 @@ type metrics struct {
 	starts *prometheus.CounterVec
 	events *prometheus.CounterVec
 	unsent prometheus.Counter
+	// sources are the running sources of the engines' events.
+	sources *sources.Set
 }
 
 // newMetrics registers the agent's metrics. Those of the mirror are read when they are collected.
@@ -170,5 +173,6 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 		events: part.Counters("event_batches_total", "Batches of KV events relayed from an engine to the bus.", "worker"),
 		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and "+
 			"request a replay."),
+		sources: sources.Register(reg, "agent"),
 	}
 }

@@ -84,6 +84,7 @@ func (r *relay) run(ctx context.Context) {
 		}
 	})
 
+	defer r.metrics.sources.Add(r.worker.Name, r.rank, src)()
 	if err := src.Run(ctx, r); err != nil {
 		r.cfg.Log.Error("events not relayed", "worker", r.worker.Name, "err", err)
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
+	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
@@ -113,7 +115,8 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 	r.Registry.MustRegister(cs...)
 }
 
-// families gathers the registered metrics. Vectors without children get one, because they would be missing.
+// families gathers the registered metrics. Vectors without children and sets without sources get one, because
+// they would be missing.
 func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	for _, c := range r.collectors {
@@ -125,6 +128,8 @@ func (r *recorder) families(t *testing.T) []*dto.MetricFamily {
 			_, err = v.GetMetricWithLabelValues(blanks(c)...)
 		case *prometheus.HistogramVec:
 			_, err = v.GetMetricWithLabelValues(blanks(c)...)
+		case *sources.Set:
+			v.Add("", 0, &kvsource.Source{})
 		}
 		if err != nil {
 			t.Fatal(err)

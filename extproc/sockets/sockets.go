@@ -10,6 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/kvsource/sources"
 )
 
 // probe is how soon a silent engine is asked for messages that its socket dropped.
@@ -22,6 +23,8 @@ type Config struct {
 	// Feed receives the events. Its fleet is Fleet.
 	Feed *feed.Feed
 	Log  *slog.Logger
+	// Sources gets the sources while they run. Required.
+	Sources *sources.Set
 }
 
 // Reader reads the event sockets of some workers. Create it with [New].
@@ -41,11 +44,11 @@ func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
 			r.discovered = append(r.discovered, w)
 			continue
 		}
-		sources, err := cfg.configured(w)
+		configured, err := cfg.configured(w)
 		if err != nil {
 			return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 		}
-		r.configured = append(r.configured, sources...)
+		r.configured = append(r.configured, configured...)
 	}
 	return r, nil
 }
@@ -72,7 +75,7 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 		return nil, nil
 	}
 
-	var sources []*source
+	var all []*source
 	for rank := range w.Ranks {
 		at, err := kvsource.ConfiguredSocket(w.KVEvents, w.KVReplay, rank)
 		if err != nil {
@@ -82,9 +85,9 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, s)
+		all = append(all, s)
 	}
-	return sources, nil
+	return all, nil
 }
 
 // source reads one rank's socket and applies its events to the feed.
@@ -92,8 +95,9 @@ type source struct {
 	*kvsource.Source
 	// stream is the source's consumer. Its epoch is 0: without an agent epochs are unknown, and
 	// restarts are found by the engine's answers.
-	stream feed.Stream
-	log    *slog.Logger
+	stream  feed.Stream
+	log     *slog.Logger
+	running *sources.Set
 }
 
 // source returns the source of one rank's socket.
@@ -106,11 +110,13 @@ func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &source{src, feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}, c.Log}, nil
+	stream := feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}
+	return &source{src, stream, c.Log, c.Sources}, nil
 }
 
 // run reads the socket until ctx ends.
 func (s *source) run(ctx context.Context) {
+	defer s.running.Add(s.stream.Worker, s.stream.Rank, s.Source)()
 	if err := s.Run(ctx, &s.stream); err != nil {
 		s.log.Error("event socket closed", "worker", s.stream.Worker, "rank", s.stream.Rank, "err", err)
 	}

@@ -10,10 +10,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/kvsource/sources"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/testkit"
@@ -143,11 +146,13 @@ type reader struct {
 	feed  *feed.Feed
 	index *kvindex.Index
 	log   testkit.Log
+	// sources are the sources that run.
+	sources *sources.Set
 }
 
 func read(t *testing.T, w fleet.Worker) *reader {
 	t.Helper()
-	r := &reader{t: t, index: kvindex.New(kvindex.Config{})}
+	r := &reader{t: t, index: kvindex.New(kvindex.Config{}), sources: sources.Register(prometheus.NewRegistry(), "sockets")}
 	r.log.PrintOnFailure(t)
 	r.fleet = fleet.New(fleet.Hooks{})
 	r.feed = feed.New(feed.Config{}, r.fleet, r.index)
@@ -156,7 +161,7 @@ func read(t *testing.T, w fleet.Worker) *reader {
 		t.Fatal(err)
 	}
 
-	read, err := sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log.Logger()}, []fleet.Worker{w})
+	read, err := sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log.Logger(), Sources: r.sources}, []fleet.Worker{w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,6 +211,11 @@ func TestSocketsRecover(t *testing.T) {
 	}
 	ask(t, at, "a prompt of several blocks")
 	r.exact(second, "the new process published")
+
+	all := r.sources.All()
+	if len(all) != 1 || all[0].Worker != "w0" || !all[0].Connected || all[0].Connects < 3 || all[0].Restarts != 1 {
+		t.Errorf("sources: %+v", all)
+	}
 }
 
 // TestSocketsAreDiscovered: with kvEvents "auto" the engine reports its sockets itself. The router
@@ -241,7 +251,7 @@ func TestContextLengthIsRead(t *testing.T) {
 // TestWrongAddressesAreRefused: New reports them.
 func TestWrongAddressesAreRefused(t *testing.T) {
 	for events, want := range map[string]string{
-		"ipc:///run/kv":   "worker w: kvEvents: ",
+		"tcp://host":      "worker w: kvEvents: ",
 		"tcp://*:5557":    "worker w: configure event source: ",
 		"bind:tcp://host": "worker w: ",
 	} {
