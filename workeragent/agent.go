@@ -86,6 +86,7 @@ func New(cfg Config) (*Agent, error) {
 		}
 		a.engines = append(a.engines, newSupervisor(l, a))
 	}
+	cfg.Metrics.MustRegister(engineCollector{a})
 	return a, errors.Join(errs...)
 }
 

@@ -337,13 +337,17 @@ func TestOversizedBatchLeavesGap(t *testing.T) {
 	}
 }
 
+// simulated is the launch of a simulated engine.
+func simulated(name string) engine.Launch {
+	return engine.Launch{
+		Kind: "sim", Name: name, Model: "sim", ModelPath: "builtin:sim", BlockSize: 16, Self: os.Args[0], Args: map[string]string{"blocks": "256"},
+	}
+}
+
 // TestEventsAndLoadOfSimulatedEngine: a simulated engine's events and load arrive on the bus under its
 // name and epoch, and a replay repeats the events.
 func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
-	launch := engine.Launch{
-		Kind: "sim", Name: "a", Model: "sim", ModelPath: "builtin:sim", BlockSize: 16, Self: os.Args[0], Args: map[string]string{"blocks": "256"},
-	}
-	s := run(t, Config{}, launch)
+	s := run(t, Config{}, simulated("a"))
 	h := listen(t, s.bus)
 	w := s.await("a", fleet.Ready, 0)
 	if w.Blocks != 256 || w.KVEvents == "" || w.MaxModelLen != 131072 {

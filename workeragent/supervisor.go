@@ -38,11 +38,18 @@ type supervisor struct {
 	worker fleet.Worker // guarded by mu; what the lease contains
 	pid    int          // guarded by mu; 0 while no process runs
 	ready  time.Time    // guarded by mu; when the engine became ready; zero before that
+	since  time.Time    // guarded by mu; when the worker's state changed last
+	// unready is when the worker stopped being ready, or the agent began to start its engine; zero while it is
+	// ready.
+	unready time.Time // guarded by mu
+	history history   // guarded by mu; the processes that have ended
+	relays  relays    // guarded by mu; nil while no process runs
 }
 
 // newSupervisor returns a supervisor that has started nothing yet.
 func newSupervisor(l engine.Launch, a *Agent) *supervisor {
-	return &supervisor{launch: l, agent: a, changed: make(chan struct{}, 1)}
+	now := time.Now()
+	return &supervisor{launch: l, agent: a, changed: make(chan struct{}, 1), since: now, unready: now}
 }
 
 // run keeps the engine alive until ctx ends.
@@ -50,6 +57,7 @@ func (s *supervisor) run(ctx context.Context) {
 	restarts := child.Supervisor{Restarting: func(err error, pause time.Duration) {
 		s.agent.cfg.Log.Warn("engine ended; starting it again",
 			"worker", s.launch.Name, "err", err, "wait", pause, "last_line", s.output.last())
+		s.failed(err)
 	}}
 
 	_ = restarts.Run(ctx, s.runOnce) // without a bound on failures it returns no error
@@ -166,6 +174,9 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 		return
 	}
 	ranks := newRelays(w, cfg, s.agent.metrics, s.agent.mirror, s.agent.events)
+	s.mu.Lock()
+	s.relays = ranks
+	s.mu.Unlock()
 	all.Go(func() { ranks.serve(ctx) })
 	for _, r := range ranks {
 		all.Go(func() {
@@ -206,8 +217,11 @@ func (s *supervisor) describe(w fleet.Worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	state := w.State
+	w.State = s.worker.State
 	s.worker = w
 	s.ready = time.Time{}
+	s.setStateLocked(state)
 }
 
 // started records a new process.
@@ -222,6 +236,7 @@ func (s *supervisor) started(pid int) {
 func (s *supervisor) ended() (ready time.Duration) {
 	s.mu.Lock()
 	s.pid = 0
+	s.relays = nil
 	if !s.ready.IsZero() {
 		ready = time.Since(s.ready)
 	}
@@ -234,16 +249,32 @@ func (s *supervisor) ended() (ready time.Duration) {
 // setState changes the worker's state and renews its lease when the state is a new one.
 func (s *supervisor) setState(state fleet.State) {
 	s.mu.Lock()
-	same := s.worker.State == state
-	s.worker.State = state
-	if state == fleet.Ready && s.ready.IsZero() {
-		s.ready = time.Now()
-	}
+	changed := s.setStateLocked(state)
 	s.mu.Unlock()
 
-	if !same {
+	if changed {
 		s.renewLease()
 	}
+}
+
+// setStateLocked changes the worker's state and the times that depend on it. s.mu is held.
+func (s *supervisor) setStateLocked(state fleet.State) (changed bool) {
+	now := time.Now()
+	changed = s.worker.State != state
+	s.worker.State = state
+	if changed {
+		s.since = now
+	}
+
+	if state == fleet.Ready {
+		s.unready = time.Time{}
+		if s.ready.IsZero() {
+			s.ready = now
+		}
+	} else if s.unready.IsZero() {
+		s.unready = now
+	}
+	return changed
 }
 
 // setMaxModelLen records the context length of the engine. The change of state that follows renews the lease.

@@ -78,7 +78,11 @@ func metricParts(t *testing.T) []metricPart {
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	planner.New(nil, members, nil, log, plans)
-	if _, err := workeragent.New(workeragent.Config{Site: engine.Site{Host: "127.0.0.1"}, Log: log, Metrics: agent}); err != nil {
+	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
+	_, err = workeragent.New(workeragent.Config{
+		Launches: []engine.Launch{launch}, Site: engine.Site{Host: "127.0.0.1"}, Log: log, Metrics: agent,
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return []metricPart{

@@ -1,0 +1,146 @@
+package workeragent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kvsource"
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// EngineStatus describes one engine of an agent at one moment.
+type EngineStatus struct {
+	Worker string
+	Kind   string // of engine
+	// PID is the process id; 0 while no process runs.
+	PID int
+	// Epoch and Address are those of the newest process; zero before the first.
+	Epoch   uint64
+	Address string
+	State   fleet.State
+	// InState is how long the worker has been in its state. Unready is how long ago it was ready last, or since
+	// when the agent tries to start it; 0 while it is ready.
+	InState, Unready time.Duration
+	// Failures counts the starts that failed and the processes that ended by themselves. LastError is the
+	// reason of the last one, and SinceFailure how long ago it was. LastLine is the last line of the engine's
+	// output; it is text from outside.
+	Failures            uint64
+	LastError, LastLine string
+	SinceFailure        time.Duration
+	// Ranks are the ranks whose KV events the agent relays; none while no process runs.
+	Ranks []RankStatus
+}
+
+// RankStatus is what an agent has of one rank's KV events.
+type RankStatus struct {
+	Rank int
+	// State is how exact the agent's mirror of the cache is, and Reason why it is stale.
+	State  feed.State
+	Reason feed.Reason
+	// Next is the number of the next batch.
+	Next uint64
+	// Blocks is how many blocks the mirror has.
+	Blocks int
+	// PastBatches and PastBytes are the batches that can be replayed.
+	PastBatches, PastBytes int
+	// Source is what the reader of the event socket has counted; nil before the engine is ready.
+	Source *kvsource.Stats
+}
+
+// history is what a supervisor remembers of the failures of its engine.
+type history struct {
+	failures  uint64
+	lastError string
+	at        time.Time // of the last failure
+}
+
+// failed records an engine that has ended, or that could not be started.
+func (s *supervisor) failed(err error) {
+	s.setState(fleet.Down)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.history.failures++
+	s.history.lastError = err.Error()
+	s.history.at = time.Now()
+}
+
+// Status returns the engines in the order of Config.Launches. It is safe for concurrent use.
+func (a *Agent) Status() []EngineStatus {
+	type rankOf struct {
+		worker string
+		rank   int
+	}
+	read := map[rankOf]*kvsource.Stats{}
+	for _, src := range a.metrics.sources.All() {
+		read[rankOf{src.Worker, src.Rank}] = &src.Stats
+	}
+
+	list := make([]EngineStatus, 0, len(a.engines))
+	for _, s := range a.engines {
+		status, ranks := s.status(time.Now())
+		for _, r := range ranks {
+			rank := r.status()
+			rank.Source = read[rankOf{status.Worker, rank.Rank}]
+			status.Ranks = append(status.Ranks, rank)
+		}
+		list = append(list, status)
+	}
+	return list
+}
+
+// status returns the engine's status without its ranks, and the relays that have theirs.
+func (s *supervisor) status(now time.Time) (EngineStatus, relays) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	status := EngineStatus{
+		Worker: s.launch.Name, Kind: s.launch.Kind, PID: s.pid, Epoch: s.worker.Epoch, Address: s.worker.Address,
+		State: s.worker.State, InState: now.Sub(s.since),
+		Failures: s.history.failures, LastError: s.history.lastError, LastLine: s.output.last(),
+	}
+	if !s.unready.IsZero() {
+		status.Unready = now.Sub(s.unready)
+	}
+	if !s.history.at.IsZero() {
+		status.SinceFailure = now.Sub(s.history.at)
+	}
+	return status, s.relays
+}
+
+// status returns the rank's status without its source.
+func (r *relay) status() RankStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	status := RankStatus{
+		Rank: r.rank, State: r.stateLocked(), Next: r.next, PastBatches: len(r.past.batches), PastBytes: r.past.bytes,
+	}
+	m, ok := r.mirror.fleet.Snapshot().Rank(r.worker.Name, r.rank)
+	if ok {
+		status.Reason, status.Blocks = r.mirror.feed.Reason(m), r.mirror.feed.Blocks(m)
+	}
+	return status
+}
+
+// engineCollector publishes metrics that are computed from the status of the engines. Their label is the name of
+// a configured worker.
+type engineCollector struct{ agent *Agent }
+
+var engineDown = metric.Desc("agent", "engine_down_seconds",
+	"Time since the engine was ready, or since the agent began to start it; 0 while it is ready.", "worker")
+
+// Describe sends the descriptions of the metrics.
+func (c engineCollector) Describe(out chan<- *prometheus.Desc) { out <- engineDown }
+
+// Collect reads the status of the engines.
+func (c engineCollector) Collect(out chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, s := range c.agent.engines {
+		status, _ := s.status(now)
+		out <- prometheus.MustNewConstMetric(engineDown, prometheus.GaugeValue, status.Unready.Seconds(), status.Worker)
+	}
+}
