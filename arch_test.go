@@ -69,8 +69,8 @@ var allowed = map[string][]string{
 	// What connects processes.
 	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/backoff", "internal/fleet", "bus"},
-	// The page of decisions shows them as the decision log has them.
-	"admin": {"internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
+	// The page of decisions shows them as the decision log has them, and that of the agent its status.
+	"admin": {"workeragent", "internal/kvsource", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.

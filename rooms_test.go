@@ -27,9 +27,9 @@ var floors = [][]string{
 	{"internal/trace", "internal/configfile", "internal/cli"},
 	{"internal/sim", "internal/tracefile"},
 	{"internal/replay", "bus"},
-	{"discovery", "xds", "planner", "admin", "envoy"},
+	{"discovery", "xds", "planner", "envoy"},
 	{"workeragent", "extproc"},
-	{"doctor"},
+	{"doctor", "admin"},
 	{"cmd"},
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/workeragent"
 )
 
 // Sources are the parts of a process whose state the pages show. A part that is nil has no page.
@@ -40,6 +41,8 @@ type Sources struct {
 	Router   *route.Router
 	Feed     *feed.Feed
 	Peers    *peers.Receiver
+	// Agent returns the engines of the agent of this process.
+	Agent func() []workeragent.EngineStatus
 }
 
 // Page is one page of the admin port.
@@ -62,6 +65,7 @@ const (
 	pathPeers     = "/debug/peers"
 	pathPlan      = "/debug/plan"
 	pathFeed      = "/debug/feed"
+	pathAgent     = "/debug/agent"
 	pathProfiles  = "/debug/pprof/"
 )
 
@@ -78,6 +82,7 @@ func Pages() []Page {
 		{pathPeers, "the other replicas of the router and their bookings", true},
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
+		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
 		{pathProfiles, "profiles of the Go runtime", false},
 	}
 }
@@ -92,6 +97,12 @@ func Handler(s Sources) http.Handler {
 	}
 	s.addFleet(p)
 	s.addRouter(p)
+	if s.Agent != nil {
+		p.add(pathAgent, func(w http.ResponseWriter, r *http.Request) {
+			engines := s.Agent()
+			show(w, r, func() string { return engineTables(engines) }, func() any { return viewEngines(engines) })
+		})
+	}
 
 	p.add(pathProfiles, pprof.Index)
 	p.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

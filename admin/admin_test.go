@@ -21,11 +21,13 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/peers"
+	"github.com/stator-project/stator/workeragent"
 )
 
 // TestPages runs testdata/*.txt, which show the pages as operators see them. Verbs:
@@ -51,6 +53,21 @@ type world struct {
 	router  *route.Router
 	now     time.Time
 	missing error
+}
+
+// exampleEngines are a ready engine and one that does not start.
+var exampleEngines = []workeragent.EngineStatus{
+	{
+		Worker: "node.a", Kind: "vllm", PID: 4711, Epoch: 7, Address: "10.0.0.1:20000", State: fleet.Ready, InState: time.Hour,
+		Ranks: []workeragent.RankStatus{{
+			State: feed.Stale, Reason: feed.GapGivenUp, Next: 120, Blocks: 900, PastBatches: 120, PastBytes: 30_000,
+			Source: &kvsource.Stats{Connected: true, Received: 118, Gaps: 1, Unrecovered: 1, Connects: 2, LastError: "replay: it broke off"},
+		}},
+	},
+	{
+		Worker: "node.b", Kind: "vllm", State: fleet.Down, InState: time.Second, Unready: time.Minute, Failures: 3,
+		LastError: "exit status 1", LastLine: "out of memory\x1b", SinceFailure: time.Second,
+	},
 }
 
 type letters struct{}
@@ -83,6 +100,7 @@ func newWorld(t *testing.T) *world {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
 	w.handler = admin.Handler(admin.Sources{
 		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
+		Agent: func() []workeragent.EngineStatus { return exampleEngines },
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),
@@ -172,6 +190,7 @@ func TestPartsWithoutPages(t *testing.T) {
 	for path, want := range map[string]int{
 		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200, "/debug/pprof/cmdline": 200,
 		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
+		"/debug/agent": 404,
 	} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))

@@ -72,7 +72,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.part(a.Run)
-	return p.run(ctx, admin.Sources{Ready: p.bus.Err})
+	return p.run(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status})
 }
 
 // agentFolder returns the folder of the engines' sockets: that of the state, or else a private one.
