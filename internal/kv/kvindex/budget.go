@@ -22,7 +22,7 @@ func (b *budget) reserve(n int64) bool {
 func (b *budget) release(n int64) { b.used.Add(-n) }
 
 // pressed reports whether blocks should be evicted to make room: above seven eighths of the bound.
-func (b *budget) pressed() bool { return b.used.Load() > b.max-b.max/8 }
+func (b *budget) pressed() bool { return b.used.Load() > usable(b.max) }
 
 // ages is a coarse clock that advances with the blocks that are stored, because the package reads no time.
 // About 64 ticks pass while as many blocks are stored as the index has room for. Chunks keep 8 bits of it.

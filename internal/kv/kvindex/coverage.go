@@ -1,0 +1,41 @@
+package kvindex
+
+import "github.com/stator-project/stator/internal/fleet"
+
+// Coverage compares the caches of a fleet with the room of an index.
+type Coverage struct {
+	// Pairs is how many blocks the caches of all ranks can hold together.
+	Pairs int64
+	// UnknownRanks counts the ranks whose worker does not report the size of its cache. Pairs leaves them out.
+	UnknownRanks int
+	// Room is about how many (block, rank) pairs the index holds within its MaxBytes.
+	Room int64
+	// MaxBytes is the bound on the index, and NeededBytes the one with room for Pairs.
+	MaxBytes, NeededBytes int64
+}
+
+// Coverage returns how much of the fleet's caches the index has room for.
+func (x *Index) Coverage(s *fleet.Snapshot) Coverage {
+	c := Coverage{MaxBytes: x.cfg.MaxBytes, Room: usable(x.cfg.MaxBytes) / pairBytes}
+	for _, w := range s.Workers {
+		if w.Blocks == 0 {
+			c.UnknownRanks += w.Ranks
+		}
+		c.Pairs += int64(w.Ranks) * int64(w.Blocks)
+	}
+
+	// Eviction begins at seven eighths of the bound, see budget.pressed.
+	c.NeededBytes = (c.Pairs*pairBytes*8 + 6) / 7
+	return c
+}
+
+// Share returns the part of the caches for which the index has room, from 0 to 1. It is 1 where no size is known.
+func (c Coverage) Share() float64 {
+	if c.Pairs <= c.Room {
+		return 1
+	}
+	return float64(c.Room) / float64(c.Pairs)
+}
+
+// usable returns how many bytes of a bound are used before blocks are evicted.
+func usable(maxBytes int64) int64 { return maxBytes - maxBytes/8 }
