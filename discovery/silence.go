@@ -16,7 +16,7 @@ import (
 // same, so an expired lease alone does not take a worker out: the engine is asked.
 //
 //	event                                        worker
-//	its lease expires                            stays, without a lease; its engine is asked soon
+//	its lease expires                            stays, marked as unleased; its engine is asked soon
 //	the engine is healthy                        stays, and is asked again after askEvery
 //	the engine refuses twice in a row            removed
 //	the engine is silent twice in a row          removed, unless no other worker of its pool is ready
@@ -120,6 +120,9 @@ func (w *watcher) expired(name string) {
 	}
 
 	w.unleased[name] = &unleased{}
+	kept := *worker
+	kept.Unleased = time.Now()
+	w.put(kept)
 	w.Log.Warn("lease of a worker expired; its agent is silent, and its engine is asked", "worker", name, "address", worker.Address)
 }
 

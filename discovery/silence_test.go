@@ -10,6 +10,7 @@ import (
 
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // engine is an engine's HTTP server whose health can be set.
@@ -54,9 +55,13 @@ func TestExpiredLeaseOfHealthyEngine(t *testing.T) {
 	if got := members(c.fleet); got != "a ready" {
 		t.Errorf("members: %s", got)
 	}
+	if since := c.fleet.Snapshot().Worker("a").Unleased; since.IsZero() || time.Since(since) > 20*time.Second {
+		t.Errorf("unleased since %s", since)
+	}
 
 	h.resume()
 	c.awaitLog("agent of a worker is back")
+	testkit.Eventually(t, "its lease is current", func() bool { return c.fleet.Snapshot().Worker("a").Unleased.IsZero() })
 	h.release()
 	c.await("")
 	c.wantLog(`msg="worker gone" worker=a reason="its lease was removed"`)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Worker is one engine process. It is a value: the copy in a [Snapshot] never changes.
@@ -40,6 +41,9 @@ type Worker struct {
 	MaxModelLen int
 	// Taints are marks that requests may require or prefer.
 	Taints Taints
+	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
+	// engine serves, but its agent is silent. Each process finds this out by itself: it is not in the lease.
+	Unleased time.Time
 }
 
 // Validate reports everything that is wrong with the worker.
