@@ -70,11 +70,11 @@ var allowed = map[string][]string{
 	"bus":       {"bus/busv1", "internal/backoff", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/backoff", "internal/fleet", "bus"},
 	// The page of decisions shows them as the decision log has them, and that of the agent its status.
-	"admin": {"workeragent", "internal/kvsource", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
+	"admin": {"workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.
-	"extproc": {"extproc/...", "bus", "discovery", "internal/config", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
 		"internal/prompt/openai", "internal/route"},

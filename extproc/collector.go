@@ -20,6 +20,8 @@ type collector struct {
 	feed   *feed.Feed
 	index  *kvindex.Index
 	memory *prompt.Memory
+	// coverage returns how much of the fleet's caches the index has room for.
+	coverage func() kvindex.Coverage
 }
 
 // Decisions, bookings and the queue. Tokens and blocks are counted when a request is picked, so they include
@@ -55,12 +57,16 @@ var (
 
 // The index. Its memory is bounded: at the limit the blocks go first that were stored longest ago.
 var (
-	indexBytes     = metric.Desc("index", "bytes", "Memory of the index.")
-	indexMaxBytes  = metric.Desc("index", "max_bytes", "Limit of the memory of the index.")
-	indexBlocks    = metric.Desc("index", "blocks", "Different blocks in the index.")
-	indexPairs     = metric.Desc("index", "block_holders", "Pairs of a block and a rank that has it cached.")
-	indexPredicted = metric.Desc("index", "predicted_blocks", "Predicted blocks that are neither reported nor expired yet.")
-	indexOrphans   = metric.Desc("index", "orphan_blocks", "Blocks whose parent block is not in the index yet.")
+	indexBytes      = metric.Desc("index", "bytes", "Memory of the index.")
+	indexMaxBytes   = metric.Desc("index", "max_bytes", "Limit of the memory of the index.")
+	indexBlocks     = metric.Desc("index", "blocks", "Different blocks in the index.")
+	indexPairs      = metric.Desc("index", "block_holders", "Pairs of a block and a rank that has it cached.")
+	indexPredicted  = metric.Desc("index", "predicted_blocks", "Predicted blocks that are neither reported nor expired yet.")
+	indexOrphans    = metric.Desc("index", "orphan_blocks", "Blocks whose parent block is not in the index yet.")
+	indexFleetPairs = metric.Desc("index", "fleet_pairs",
+		"Blocks that the caches of all ranks can hold together. Ranks that do not report their size are left out.")
+	indexCapacityPairs = metric.Desc("index", "capacity_pairs",
+		"Pairs of a block and a rank for which the index has room. Below fleet_pairs it is too small.")
 	indexEvictions = metric.Desc("index", "evictions_total", "Pairs of a block and a rank dropped because the index reached its limit.")
 )
 
@@ -152,6 +158,9 @@ func (c *collector) collectIndex(out samples) {
 	out.gauge(indexPairs, float64(s.Pairs))
 	out.gauge(indexPredicted, float64(s.Predicted))
 	out.gauge(indexOrphans, float64(s.Orphans))
+	coverage := c.coverage()
+	out.gauge(indexFleetPairs, float64(coverage.Pairs))
+	out.gauge(indexCapacityPairs, float64(coverage.Room))
 	out.counter(indexEvictions, s.Evicted)
 }
 

@@ -122,7 +122,7 @@ func New(cfg Config) (*Router, error) {
 	r.newServers(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
 	cfg.Metrics.MustRegister(
-		&collector{r.routes, r.feed, r.index, r.memory}, NewDriftCollector(r.drift), peersCollector{r.peers},
+		&collector{r.routes, r.feed, r.index, r.memory, r.Coverage}, NewDriftCollector(r.drift), peersCollector{r.peers},
 	)
 	return r, nil
 }
@@ -236,7 +236,10 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()
 		followers.Go(func() { r.followBus(ctx, cfg.Bus, func() { close(synced) }) })
+	} else {
+		close(synced)
 	}
+	followers.Go(func() { r.followCoverage(ctx, synced) })
 
 	// An empty fleet would refuse every request, so the router waits for the workers that there are.
 	if cfg.Bus != nil && cfg.AwaitFleet {

@@ -81,7 +81,7 @@ func TestRunWithoutBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Fleet().Snapshot().Worker("w0") == nil || len(r.Feed().States()) != 1 || r.Peers().Stats().Live != 0 {
-		t.Errorf("the router starts with\n%s", r.Fleet().Snapshot())
+		t.Errorf("the router starts with\n%d workers", len(r.Fleet().Snapshot().Workers))
 	}
 
 	ctx, stop := context.WithCancel(t.Context())
