@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -41,6 +42,8 @@ type Sources struct {
 	Router   *route.Router
 	Feed     *feed.Feed
 	Peers    *peers.Receiver
+	// Coverage returns how much of the fleet's caches the router's index has room for.
+	Coverage func() kvindex.Coverage
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
 }
@@ -75,7 +78,7 @@ func Pages() []Page {
 		{pathMetrics, "metrics in the format of Prometheus; see metrics.md", false},
 		{pathHealth, "200 while the process runs", false},
 		{pathReady, "200 while the process serves requests, with what it lacks, and otherwise 503 with the reason", false},
-		{pathFleet, "workers and their ranks, with booked and reported load", true},
+		{pathFleet, "workers and their ranks, with leases, cache states, and booked and reported load; the room of the index", true},
 		{pathDecisions, "the newest decisions: 50, or ?n=NUMBER", true},
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
 		{pathSpeeds, "the learned speed of each kind of worker", true},
@@ -116,10 +119,7 @@ func Handler(s Sources) http.Handler {
 // addFleet adds the pages about workers and the plan.
 func (s Sources) addFleet(p *pages) {
 	if s.Fleet != nil {
-		p.add(pathFleet, func(w http.ResponseWriter, r *http.Request) {
-			snapshot := s.Fleet()
-			show(w, r, snapshot.String, func() any { return viewFleet(snapshot) })
-		})
+		p.add(pathFleet, s.fleet)
 	}
 	if s.Plan != nil {
 		p.add(pathPlan, func(w http.ResponseWriter, r *http.Request) {

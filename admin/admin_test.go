@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,8 @@ import (
 
 // TestPages runs testdata/*.txt, which show the pages as operators see them. Verbs:
 //
-//	worker NAME [state=S]       its address is 10.0.0.1:8000 for a, and so on
+//	worker NAME [state=S] [unleased=true] [blocks=N]
+//	                            its address is 10.0.0.1:8000 for a, and so on
 //	report NAME RUNNING WAITING KV-USAGE
 //	event NAME SEQ              the input is text whose blocks the worker stored, one token a byte
 //	decide [id=ID] [model=M]    the input is a prompt; decisions are made at 12:00:00 and a second later each
@@ -100,7 +102,8 @@ func newWorld(t *testing.T) *world {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "stator_example", Help: "An example."}, func() float64 { return 1 }))
 	w.handler = admin.Handler(admin.Sources{
 		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
-		Agent: func() []workeragent.EngineStatus { return exampleEngines },
+		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
+		Agent:    func() []workeragent.EngineStatus { return exampleEngines },
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),
@@ -125,6 +128,12 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			Engine: "vllm", Epoch: 7, KVEvents: "tcp://10.0.0.1:5557", State: fleet.Ready, BlockSize: 4}
 		if value["state"] == "down" {
 			worker.State = fleet.Down
+		}
+		if value["unleased"] != "" {
+			worker.Unleased = w.now
+		}
+		if value["blocks"] != "" {
+			worker.Blocks, _ = strconv.Atoi(value["blocks"])
 		}
 		if _, err := w.fleet.Put(worker); err != nil {
 			t.Fatal(err)

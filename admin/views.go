@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/decisionlog"
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
@@ -14,45 +13,6 @@ import (
 // The JSON of the pages. Keys are snake_case and independent of the names of Go fields. Enumerations
 // are words, unknown values are null, and hashes are hexadecimal text, because many JSON parsers cannot
 // hold 64 bits. Lists are never null. Decisions are shown as the decision log has them.
-
-// rankView is one rank of /debug/fleet.
-type rankView struct {
-	Worker              string   `json:"worker"`
-	Rank                int      `json:"rank"`
-	Model               string   `json:"model"`
-	Role                string   `json:"role"`
-	State               string   `json:"state"`
-	Address             string   `json:"address"`
-	Engine              string   `json:"engine"`
-	Epoch               uint64   `json:"epoch"`
-	Taints              []string `json:"taints,omitempty"`
-	BookedRequests      int64    `json:"booked_requests"`
-	BookedPrefillTokens int64    `json:"booked_prefill_tokens"`
-	BookedDecodeBlocks  int64    `json:"booked_decode_blocks"`
-
-	// Null until the engine has reported its load.
-	ReportedRunning *int     `json:"reported_running"`
-	ReportedWaiting *int     `json:"reported_waiting"`
-	ReportedKVUsage *float64 `json:"reported_kv_usage"`
-}
-
-func viewFleet(s *fleet.Snapshot) []rankView {
-	out := []rankView{}
-	for _, r := range s.Ranks {
-		booked, w := r.Load.Booked(), r.Worker
-		v := rankView{
-			Worker: w.Name, Rank: r.Number, Model: w.Model, Role: w.Role.String(), State: w.State.String(),
-			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
-			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
-		}
-		if report, ok := r.Load.LastReport(); ok {
-			v.ReportedRunning, v.ReportedWaiting = &report.Running, &report.Waiting
-			v.ReportedKVUsage = &report.KVUsage
-		}
-		out = append(out, v)
-	}
-	return out
-}
 
 // planView is /debug/plan.
 type planView struct {

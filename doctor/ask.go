@@ -37,7 +37,7 @@ func ask(ctx context.Context, cfg Config) *observation {
 	for i := range cfg.Fleet.Models {
 		o.models = append(o.models, loadModel(&cfg.Fleet.Models[i]))
 	}
-	o.workers = workersOf(cfg.Fleet, o.router.ranks)
+	o.workers = workersOf(cfg.Fleet, o.router.fleet.Ranks)
 
 	began := time.Now()
 	o.askWorkers(ctx, cfg.Wait)
@@ -97,7 +97,7 @@ func (r *routerSeen) askFirst(ctx context.Context) {
 		r.err, r.ready = r.ready, nil
 		return
 	}
-	if _, err := getJSON(ctx, r.page("/debug/fleet?format=json"), &r.ranks); err != nil {
+	if _, err := getJSON(ctx, r.page("/debug/fleet?format=json"), &r.fleet); err != nil {
 		r.err = err
 		return
 	}

@@ -23,7 +23,7 @@ func TestExamineAnswers(t *testing.T) {
 	})
 	router := serve(t, map[string]string{
 		"/readyz":      "ok",
-		"/debug/fleet": fmt.Sprintf(`[{"worker": "w", "rank": 1, "model": "sim", "state": "ready", "address": %q, "engine": "vllm"}]`, engine),
+		"/debug/fleet": fmt.Sprintf(`{"ranks": [{"worker": "w", "rank": 1, "model": "sim", "state": "ready", "address": %q, "engine": "vllm"}]}`, engine),
 		"/debug/feed":  `[{"worker": "w", "rank": 0, "state": "stale", "seq": null, "unrecovered_gaps": 1}]`,
 		"/metrics":     "stator_feed_drift_ratio{worker=\"w\"} 0.5\n",
 	})

@@ -35,7 +35,7 @@ func healthyFleet() *observation {
 				roots: map[root]kvevent.EngineHash{{1, 16}: 11}, sentAt: time.Unix(1000, 0), receivedAt: time.Unix(1060, 0),
 			}},
 		})
-		o.router.ranks = append(o.router.ranks, fleetRank{Worker: name, Model: "m", State: "ready"})
+		o.router.fleet.Ranks = append(o.router.fleet.Ranks, fleetRank{Worker: name, Model: "m", State: "ready"})
 		o.router.before = append(o.router.before, cacheRank{Worker: name, State: "exact", Seq: seq(90)})
 		o.router.after = append(o.router.after, cacheRank{Worker: name, State: "exact", Seq: seq(99)})
 	}

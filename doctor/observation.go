@@ -26,7 +26,7 @@ type routerSeen struct {
 	address string
 	err     error // the port does not answer
 	ready   error // the reason why the router is not ready
-	ranks   []fleetRank
+	fleet   fleetSeen
 
 	// Cache states and metrics, at the start and at the end of the observation.
 	before, after           []cacheRank
@@ -37,7 +37,21 @@ type routerSeen struct {
 	noCacheList bool          // /debug/feed does not answer
 }
 
-// fleetRank is a line of /debug/fleet.
+// fleetSeen is /debug/fleet.
+type fleetSeen struct {
+	Ranks []fleetRank `json:"ranks"`
+	Index *indexSeen  `json:"index"`
+}
+
+// indexSeen compares the caches of the fleet with the room of the router's index, in blocks.
+type indexSeen struct {
+	FleetBlocks int64 `json:"fleet_blocks"`
+	Room        int64 `json:"room"`
+	MaxBytes    int64 `json:"max_bytes"`
+	NeededBytes int64 `json:"needed_bytes"`
+}
+
+// fleetRank is one rank of /debug/fleet.
 type fleetRank struct {
 	Worker  string `json:"worker"`
 	Model   string `json:"model"`
@@ -45,6 +59,8 @@ type fleetRank struct {
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
 	Rank    int    `json:"rank"`
+	// UnleasedSince is set where the worker's lease has expired.
+	UnleasedSince *time.Time `json:"unleased_since"`
 }
 
 // cacheRank is a line of /debug/feed: what the router stores of a rank's cache.

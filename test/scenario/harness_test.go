@@ -351,9 +351,9 @@ type rank struct {
 
 func (g *gateway) fleet() []rank {
 	g.t.Helper()
-	var out []rank
+	var out struct{ Ranks []rank }
 	g.page("/debug/fleet", &out)
-	return out
+	return out.Ranks
 }
 
 // metric sums the samples of a metric whose labels contain all of labels.

@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+// fleetView is /debug/fleet.
+type fleetView struct {
+	Ranks []rankView `json:"ranks"`
+	// Null in a process without an index.
+	Index *coverageView `json:"index"`
+}
+
+// rankView is one rank of a fleet.
+type rankView struct {
+	Worker  string `json:"worker"`
+	Rank    int    `json:"rank"`
+	Node    string `json:"node"`
+	Model   string `json:"model"`
+	Role    string `json:"role"`
+	State   string `json:"state"`
+	Address string `json:"address"`
+	Engine  string `json:"engine"`
+	Epoch   uint64 `json:"epoch"`
+	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
+	UnleasedSince       *time.Time `json:"unleased_since"`
+	Taints              []string   `json:"taints,omitempty"`
+	BookedRequests      int64      `json:"booked_requests"`
+	BookedPrefillTokens int64      `json:"booked_prefill_tokens"`
+	BookedDecodeBlocks  int64      `json:"booked_decode_blocks"`
+
+	// Null until the engine has reported its load.
+	ReportedRunning *int     `json:"reported_running"`
+	ReportedWaiting *int     `json:"reported_waiting"`
+	ReportedKVUsage *float64 `json:"reported_kv_usage"`
+
+	// CacheState is empty in a process without cache states. CacheReason is why it is stale.
+	CacheState  string `json:"cache_state,omitempty"`
+	CacheReason string `json:"cache_reason,omitempty"`
+}
+
+// coverageView compares the caches of the fleet with the room of the index, in blocks.
+type coverageView struct {
+	FleetBlocks  int64 `json:"fleet_blocks"`
+	UnknownRanks int   `json:"unknown_ranks"`
+	Room         int64 `json:"room"`
+	MaxBytes     int64 `json:"max_bytes"`
+	NeededBytes  int64 `json:"needed_bytes"`
+}
+
+// fleet shows the workers.
+func (s Sources) fleet(w http.ResponseWriter, r *http.Request) {
+	snapshot := s.Fleet()
+	var index *coverageView
+	if s.Coverage != nil {
+		index = viewCoverage(s.Coverage())
+	}
+	show(w, r,
+		func() string { return fleetTable(snapshot, s.Feed) + coverageText(index) },
+		func() any { return fleetView{viewRanks(snapshot, s.Feed), index} })
+}
+
+// viewRanks returns the ranks of a fleet. caches is nil in a process without cache states.
+func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
+	out := []rankView{}
+	for _, r := range s.Ranks {
+		booked, w := r.Load.Booked(), r.Worker
+		v := rankView{
+			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
+			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
+			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
+		}
+		if !w.Unleased.IsZero() {
+			v.UnleasedSince = &w.Unleased
+		}
+		if report, ok := r.Load.LastReport(); ok {
+			v.ReportedRunning, v.ReportedWaiting = &report.Running, &report.Waiting
+			v.ReportedKVUsage = &report.KVUsage
+		}
+		if caches != nil {
+			v.CacheState, v.CacheReason = caches.State(r).String(), caches.Reason(r).String()
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func viewCoverage(c kvindex.Coverage) *coverageView {
+	return &coverageView{
+		FleetBlocks: c.Pairs, UnknownRanks: c.UnknownRanks, Room: c.Room, MaxBytes: c.MaxBytes, NeededBytes: c.NeededBytes,
+	}
+}
+
+const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tLEASE\tCACHE\tADDRESS\tENGINE\tEPOCH\tBOOKED\tPREFILL TOKENS\tDECODE BLOCKS\t" +
+	"RUNNING\tWAITING\tKV USED"
+
+// fleetTable returns a row for each rank, with the load as it is now.
+func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
+	return table(fleetHeader, func(row func(...any)) {
+		for _, r := range viewRanks(s, caches) {
+			running, waiting := any("-"), any("-")
+			usage := "-"
+			if r.ReportedRunning != nil {
+				running, waiting = *r.ReportedRunning, *r.ReportedWaiting
+				usage = fmt.Sprintf("%.1f%%", 100**r.ReportedKVUsage)
+			}
+			row(r.Worker, r.Rank, r.Model, r.Role, r.State, leaseText(r.UnleasedSince), cacheText(r.CacheState, r.CacheReason), r.Address,
+				r.Engine, r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage)
+		}
+	})
+}
+
+func leaseText(unleased *time.Time) string {
+	if unleased == nil {
+		return "-"
+	}
+	return "unleased since " + unleased.Format("15:04:05")
+}
+
+func cacheText(state, reason string) any {
+	if reason != "" {
+		return state + " (" + reason + ")"
+	}
+	return orDash(state)
+}
+
+// coverageText returns a line about the room of the index; empty in a process without one.
+func coverageText(c *coverageView) string {
+	if c == nil {
+		return ""
+	}
+
+	text := fmt.Sprintf("\nindex: room for %d blocks; the caches of the fleet hold %d", c.Room, c.FleetBlocks)
+	if c.UnknownRanks > 0 {
+		text += fmt.Sprintf(", and those of %d ranks of unknown size", c.UnknownRanks)
+	}
+	if c.NeededBytes > c.MaxBytes {
+		const mib = 1 << 20
+		text += fmt.Sprintf("; set index.maxBytes to %.0f MiB (it is %.0f)", math.Ceil(float64(c.NeededBytes)/mib), float64(c.MaxBytes)/mib)
+	}
+	return text + "\n"
+}
