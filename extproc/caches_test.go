@@ -113,7 +113,12 @@ func (c *cluster) startAgent(pastBatches, engines int) {
 	}
 
 	var err error
-	if c.agent, err = workeragent.New(cfg); err != nil {
+	cfg.Site, err = engine.NewSite("127.0.0.1", engine.DefaultPorts, c.t.TempDir())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.agent, err = workeragent.New(cfg)
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
