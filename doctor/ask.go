@@ -49,6 +49,7 @@ func ask(ctx context.Context, cfg Config) *observation {
 		_ = backoff.Sleep(ctx, rest) // the second look at the router reports the end of ctx
 	}
 	o.router.askAgain(ctx)
+	o.askAgents(ctx, cfg.Agents)
 	o.router.watched = time.Since(began)
 	return o
 }

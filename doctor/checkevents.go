@@ -147,6 +147,14 @@ func checkCacheState(o *observation) (found []Finding) {
 			f.What = fmt.Sprintf("the cache state of rank %d is incomplete: events were lost %s and no replay had them", now.Rank,
 				times(now.Lost))
 			f.Remedy = "give the engine a replay_endpoint and the worker its kvReplay; raise buffer_steps where it has a replay_endpoint"
+		case now.State == "stale" && now.Reason == "block_size":
+			continue // another check reports it
+		case now.State == "stale" && now.Reason == "unreadable":
+			f.What = fmt.Sprintf("the cache state of rank %d is stale: events of it could not be decoded", now.Rank)
+			f.Remedy = "compare the engine's version with those that Stator supports; the state ends when its cache was empty once"
+		case now.State == "stale" && now.Reason == "agent":
+			f.What = fmt.Sprintf("the cache state of rank %d is stale: its agent does not have the cache exactly", now.Rank)
+			f.Remedy = "name the agent's admin port with --agent to find the cause"
 		case now.State == "stale":
 			f.What = fmt.Sprintf("the cache state of rank %d is stale: its events have stopped", now.Rank)
 			f.Remedy = "check the engine, its socket, its agent and the bus; a finding above may name the cause"

@@ -39,6 +39,11 @@ func healthyFleet() *observation {
 		o.router.before = append(o.router.before, cacheRank{Worker: name, State: "exact", Seq: seq(90)})
 		o.router.after = append(o.router.after, cacheRank{Worker: name, State: "exact", Seq: seq(99)})
 	}
+	o.agents = []agentSeen{{address: "n:8084", engines: []agentEngine{{
+		Worker: "a", State: "ready", StateSeconds: 3600, Failures: 5, SecondsSinceFailure: 3600,
+		Ranks: []agentRank{{CacheState: "exact", Source: &agentSource{Connected: true, Unrecovered: 1}}},
+	}}}}
+	o.router.fleet.Index = &indexSeen{FleetBlocks: 1000, Room: 1000}
 	o.router.metricsThen = metric.Samples{{Name: "stator_feed_ignored_total", Labels: map[string]string{"reason": "wrong_epoch"}, Value: 7}}
 	o.router.metricsNow = metric.Samples{
 		{Name: "stator_feed_ignored_total", Labels: map[string]string{"reason": "wrong_epoch"}, Value: 7},
@@ -60,6 +65,36 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"router", func(o *observation) { o.router = routerSeen{address: "r:1", err: broken} }, []string{"router: the admin port r:1 does not answer: broken", "--admin-address"}},
 		{"router", func(o *observation) { o.router.ready = errors.New("model m has no worker") }, []string{"not ready: model m has no worker"}},
 		{"bus", func(o *observation) { o.busErr = broken }, []string{"nats://bus:4222 cannot be reached", "stator bus"}},
+		{"bus-connection", func(o *observation) { setSample(o, 0, "stator_bus_connected", "connection", "data") },
+			[]string{"router: its connection to the bus for data is down"}},
+		{"bus-connection", func(o *observation) {
+			o.agents[0].metrics = metric.Samples{{Name: "stator_bus_connected", Labels: map[string]string{"connection": "control"}}}
+		}, []string{"agent n:8084: its connection to the bus for control is down"}},
+		{"agent", func(o *observation) { o.agents[0] = agentSeen{address: "n:1", err: broken} }, []string{"agent n:1: its admin port does not show its engines: broken", "--agent"}},
+		{"engine-restarts", func(o *observation) {
+			e := &o.agents[0].engines[0]
+			e.SecondsSinceFailure, e.LastError, e.LastLine = 4.6, "exit status 1", "out of memory\nnow"
+		}, []string{"worker a: its engine failed 5 times, the last time 5s ago: exit status 1", `"out of memory\nnow"`}},
+		{"agent-events", func(o *observation) { rankOfAgent(o).Source = nil }, []string{"worker a: its agent is not connected to the event socket of rank 0"}},
+		{"agent-events", func(o *observation) { rankOfAgent(o).Source.Malformed = 2 }, []string{"cannot decode 2 messages of rank 0"}},
+		{"agent-events", func(o *observation) { rankOfAgent(o).CacheState = "stale" }, []string{"lost events of rank 0 once, and no replay had them"}},
+		{"agent-events", func(o *observation) {
+			*rankOfAgent(o) = agentRank{CacheState: "stale", Reason: "interrupted", Source: &agentSource{Connected: true}}
+		}, []string{"the cache of rank 0 is stale at its agent, because of: interrupted"}},
+		{"", func(o *observation) { o.agents[0].engines[0].StateSeconds, rankOfAgent(o).Source = 2, nil }, nil}, // it has just become ready
+		{"agent-events", func(o *observation) {
+			own := o.agents[0]
+			rankOfAgent(o).Source = nil
+			o.agents, o.ownAgent = nil, &own
+		}, []string{"worker a: its agent is not connected"}},
+		{"lease", func(o *observation) {
+			since := time.Date(2026, 1, 1, 12, 30, 0, 0, time.UTC)
+			o.router.fleet.Ranks[1].UnleasedSince = &since
+		}, []string{"worker b: it serves without a lease since 12:30:00: its agent is silent"}},
+		{"index-size", func(o *observation) {
+			*o.router.fleet.Index = indexSeen{FleetBlocks: 9_000_000, Room: 4_893_354, NeededBytes: 493_714_286}
+		},
+			[]string{"room for 4893354 of the 9000000 blocks", "index.maxBytes to 471 MiB"}},
 		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
 		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
 		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken} }, []string{"worker b: its engine at b:8000 does not answer"}},
@@ -102,6 +137,9 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"event-content", func(o *observation) { o.workers[0].sockets[0].noTokens = 400 }, []string{"400 of 500 blocks that rank 0 stored came without their tokens"}},
 		{"cache-state", func(o *observation) { o.router.after[0].State, o.router.after[0].Lost = "stale", 2 }, []string{"events were lost 2 times", "kvReplay"}},
 		{"cache-state", func(o *observation) { o.router.after[0].State = "stale" }, []string{"its events have stopped"}},
+		{"", func(o *observation) { o.router.after[0].State, o.router.after[0].Reason = "stale", "block_size" }, nil}, // see block-size
+		{"cache-state", func(o *observation) { o.router.after[0].State, o.router.after[0].Reason = "stale", "unreadable" }, []string{"could not be decoded"}},
+		{"cache-state", func(o *observation) { o.router.after[0].State, o.router.after[0].Reason = "stale", "agent" }, []string{"its agent does not have", "--agent"}},
 		{"cache-state", func(o *observation) {
 			o.router.watched = 3 * time.Second
 			o.router.before[0].State, o.router.after[0].State, o.router.after[0].Seq = "syncing", "syncing", o.router.before[0].Seq
@@ -157,6 +195,9 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		}
 	}
 }
+
+// rankOfAgent returns the rank that the agent has.
+func rankOfAgent(o *observation) *agentRank { return &o.agents[0].engines[0].Ranks[0] }
 
 // unreachable breaks the event socket of worker a.
 func unreachable(more func(w *workerSeen)) func(o *observation) {

@@ -1,6 +1,6 @@
 // Package doctor looks at a running fleet and reports what is wrong, why it matters and what to do.
 //
-// It works in three steps. Asking does all the I/O: it reads the router's admin port, and of every worker
+// It works in three steps. Asking does all the I/O: it reads the admin ports of the router and of agents, and of every worker
 // the HTTP server and the event sockets, once. Each check then looks at these answers alone, without I/O,
 // and returns findings. At last the findings are printed, as text or as JSON.
 //

@@ -16,6 +16,8 @@ type Config struct {
 	Fleet *config.Config
 	// AdminAddress is the ip:port of the router's admin port.
 	AdminAddress string
+	// Agents are the ip:port of the admin ports of agents. An agent in the router's process need not be named.
+	Agents []string
 	// Wait is how long event sockets are read. The router's cache state is read at the start and at
 	// the end of this time, to see whether it makes progress.
 	Wait time.Duration

@@ -17,8 +17,11 @@ type observation struct {
 	router  routerSeen
 	models  []modelSeen
 	workers []workerSeen
-	busURL  string // empty where the configuration names no bus
-	busErr  error
+	agents  []agentSeen // those of Config.Agents
+	// ownAgent is the agent in the router's process; nil where there is none.
+	ownAgent *agentSeen
+	busURL   string // empty where the configuration names no bus
+	busErr   error
 }
 
 // routerSeen holds the answers of the router's admin port.
@@ -68,6 +71,7 @@ type cacheRank struct {
 	Worker string  `json:"worker"`
 	Rank   int     `json:"rank"`
 	State  string  `json:"state"`
+	Reason string  `json:"reason"` // why it is stale
 	Seq    *uint64 `json:"seq"`
 	Lost   uint64  `json:"unrecovered_gaps"`
 }

@@ -13,13 +13,15 @@ import (
 )
 
 const doctorAbout = `Looks at a running fleet and reports what is wrong, why it matters and what to do. It asks the
-router's admin port, and of each worker the HTTP server and the event sockets. It changes
+router's admin port, those of agents, and of each worker the HTTP server and the event sockets. It changes
 nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findings.`
 
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
 	file := f.String("config", "", "configuration `file` of the router (default: that of a plain `stator up`)")
 	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
+	var agents cli.List
+	f.Var(&agents, "agent", "`address` of an agent's admin port; may be repeated; the agent of stator up need not be named")
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := f.Read(args); err != nil {
@@ -38,7 +40,7 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	diagnosis := doctor.Examine(ctx, doctor.Config{Fleet: cfg, AdminAddress: *admin, Wait: *wait})
+	diagnosis := doctor.Examine(ctx, doctor.Config{Fleet: cfg, AdminAddress: *admin, Agents: agents, Wait: *wait})
 	if *asJSON {
 		err = diagnosis.PrintJSON(env.out)
 	} else {

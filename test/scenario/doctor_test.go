@@ -70,6 +70,35 @@ func TestDoctorFindsNothing(t *testing.T) {
 	}
 }
 
+// TestDoctorAsksAgents runs an agent with an engine that never starts. The doctor finds it by the agent in the
+// router's process, and by the address of an agent that it is given; an address without an agent is a finding too.
+func TestDoctorAsksAgents(t *testing.T) {
+	file := configFile(t, "models: [{name: sim, path: \"builtin:sim\", launch: [{engine: sim}, "+
+		"{engine: exec, command: [sh, -c, \"echo out of memory; exit 1\"]}]}]\n")
+	g := up(t, "--config", file)
+	eventually(t, "the engine has failed three times", func() error {
+		var engines []struct {
+			Worker   string
+			Failures int
+		}
+		g.page("/debug/agent", &engines)
+		for _, e := range engines {
+			if e.Failures >= 3 {
+				return nil
+			}
+		}
+		return fmt.Errorf("engines: %+v", engines)
+	})
+
+	noAgent := freeAddress(t)
+	_, found := doctor(t, "--config", file, "--admin-address", g.admin, "--agent", noAgent, "--wait", "500ms", "--json")
+	for _, want := range []string{"agent agent " + noAgent, "engine-restarts worker sim-1"} {
+		if !slices.Contains(found, want) {
+			t.Errorf("found %q, which has no %q", found, want)
+		}
+	}
+}
+
 // doctor runs `stator doctor` and returns its exit status and its findings: check and subject, sorted.
 func doctor(t *testing.T, args ...string) (code int, found []string) {
 	t.Helper()

@@ -1,0 +1,95 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// agentSeen holds the answers of one agent's admin port.
+type agentSeen struct {
+	address string
+	err     error // the port does not answer
+	engines []agentEngine
+	metrics metric.Samples
+}
+
+// agentEngine is one engine of /debug/agent.
+type agentEngine struct {
+	Worker              string      `json:"worker"`
+	State               string      `json:"state"`
+	StateSeconds        float64     `json:"state_seconds"`
+	Failures            uint64      `json:"failures"`
+	SecondsSinceFailure float64     `json:"seconds_since_failure"`
+	LastError           string      `json:"last_error"`
+	LastLine            string      `json:"last_line"`
+	Ranks               []agentRank `json:"ranks"`
+}
+
+// agentRank is one rank of an engine of /debug/agent.
+type agentRank struct {
+	Rank       int    `json:"rank"`
+	CacheState string `json:"cache_state"`
+	Reason     string `json:"reason"`
+	// Source is nil until the engine is ready.
+	Source *agentSource `json:"source"`
+}
+
+// agentSource is what the agent has counted at one event socket.
+type agentSource struct {
+	Connected   bool   `json:"connected"`
+	Malformed   uint64 `json:"malformed"`
+	Unrecovered uint64 `json:"unrecovered"`
+	LastError   string `json:"last_error"`
+}
+
+// askAgents asks the agents at these addresses, and the agent in the router's process if there is one.
+func (o *observation) askAgents(ctx context.Context, addresses []string) {
+	o.agents = make([]agentSeen, len(addresses))
+	var running sync.WaitGroup
+	defer running.Wait()
+
+	slots := make(chan struct{}, maxAsked)
+	for i, address := range addresses {
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			o.agents[i] = askAgent(ctx, address)
+		})
+	}
+
+	if o.router.err == nil {
+		own := askAgent(ctx, o.router.address)
+		if own.err == nil {
+			o.ownAgent = &own
+		}
+	}
+}
+
+// askAgent reads what an agent's admin port shows.
+func askAgent(ctx context.Context, address string) agentSeen {
+	a := agentSeen{address: address}
+	_, a.err = getJSON(ctx, "http://"+address+"/debug/agent?format=json", &a.engines)
+
+	var status statusError
+	if errors.As(a.err, &status) && status.status == http.StatusNotFound {
+		a.err = errNoAgent
+	}
+	if a.err == nil {
+		a.metrics, _ = readMetrics(ctx, "http://"+address+"/metrics")
+	}
+	return a
+}
+
+var errNoAgent = errors.New("no agent runs in that process")
+
+// everyAgent returns the agents that were asked.
+func (o *observation) everyAgent() []agentSeen {
+	if o.ownAgent == nil {
+		return o.agents
+	}
+	return append([]agentSeen{*o.ownAgent}, o.agents...)
+}
