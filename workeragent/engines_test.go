@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -48,11 +49,20 @@ func TestMain(m *testing.M) {
 //	sim FLAGS          the simulated engine
 //	obey PORT          serves /health, whose status POST /set?health=N sets; /exit ends it
 //	stubborn PORT      the same, but SIGTERM does not end it
+//	-m MODULE FLAGS    a slow vLLM: it serves /health when another program has had its --port
 //	broken             prints why, and ends
 func play(args []string) error {
 	switch args[0] {
 	case "sim":
 		return simulate(args[1:])
+	case "-m":
+		port := args[slices.Index(args, "--port")+1]
+		for tell("127.0.0.1:"+port, "/health", "") != "ok" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		for ; ; time.Sleep(10 * time.Millisecond) {
+			_ = obey(port) // it returns while the port is taken
+		}
 	case "broken":
 		fmt.Println("loading weights")
 		return fmt.Errorf("out of memory")

@@ -2,10 +2,12 @@ package workeragent
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -25,10 +27,8 @@ var usualProbing = probing{starting: 50 * time.Millisecond, load: 500 * time.Mil
 func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch uint64, ready chan<- struct{}) {
 	every := s.agent.probing
 
-	for probe.Healthy(ctx) != nil {
-		if backoff.Sleep(ctx, every.starting) != nil {
-			return
-		}
+	if !s.awaitHealthy(ctx, probe) {
+		return
 	}
 	close(ready)
 
@@ -46,6 +46,48 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch
 			s.publishLoad(ctx, probe, epoch)
 		}
 	}
+}
+
+// foreignPause is the pause between health probes while another program answers them, and warnForeignEvery that
+// between warnings about it.
+const (
+	foreignPause     = time.Second
+	warnForeignEvery = time.Minute
+)
+
+// awaitHealthy probes a starting engine until it is healthy. It returns false when ctx ends first. An answer of another
+// program that has taken the engine's port does not count.
+func (s *supervisor) awaitHealthy(ctx context.Context, probe *engine.Probe) bool {
+	var warned time.Time
+	for {
+		pause := s.agent.probing.starting
+		if probe.Healthy(ctx) == nil {
+			if !s.isForeign() {
+				return true
+			}
+			pause = foreignPause
+			if time.Since(warned) > warnForeignEvery {
+				warned = time.Now()
+				s.agent.cfg.Log.Warn("another program answers at the port of the engine; the worker is not ready until it is gone: "+
+					"stop that program, or choose other ports with --engine-ports", "worker", s.launch.Name, "address", s.current().Address)
+			}
+		}
+		if backoff.Sleep(ctx, pause) != nil {
+			return false
+		}
+	}
+}
+
+// isForeign reports whether the server at the worker's address is not the engine's. It is false where that is not
+// known, as on systems other than Linux. The command of kind exec may be a client of a container runtime, whose
+// processes are not below it, so its server is not checked.
+func (s *supervisor) isForeign() bool {
+	w := s.current()
+	address, err := netip.ParseAddrPort(w.Address)
+	if err != nil || s.launch.Kind == "exec" {
+		return false
+	}
+	return child.OthersListen(s.processID(), address)
 }
 
 // probeHealth probes the health of an engine that was ready, and returns how many probes have failed

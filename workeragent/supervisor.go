@@ -20,6 +20,8 @@ import (
 //	lease claimed              Starting, in a new epoch; the process is started
 //	another agent has the name none: the process is not started, or runs without requests
 //	first health probe passes  Ready
+//	another program answers    unchanged, until the engine itself answers
+//	    the first probe
 //	health probes fail         Down; the process keeps running
 //	a health probe passes      Ready
 //	process ended              Down, then started again

@@ -1,0 +1,37 @@
+//go:build linux
+
+package workeragent
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/workeragent/engine"
+)
+
+// TestForeignServerIsNotTheEngine: while the engine loads its model, another program takes its port and answers health
+// probes. The worker is not ready until that program is gone and the engine serves.
+func TestForeignServerIsNotTheEngine(t *testing.T) {
+	s := run(t, Config{}, engine.Launch{Kind: "vllm", Name: "a", Model: "m", ModelPath: "m", BlockSize: 16, Python: os.Args[0]})
+	address := s.await("a", fleet.Starting, 0).Address
+
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })}
+	go func() { _ = foreign.Serve(ln) }()
+	testkit.Eventually(t, "the warning is logged", func() bool { return s.log.Contains("another program answers at the port of the engine") })
+	if states := s.states("a"); strings.Contains(states, "ready") || !s.log.Contains("--engine-ports") {
+		t.Errorf("a was %s", states)
+	}
+
+	_ = foreign.Close()
+	s.await("a", fleet.Ready, 0)
+}
