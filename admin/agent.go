@@ -100,7 +100,8 @@ func engineTables(engines []workeragent.EngineStatus) string {
 	text := table("WORKER\tKIND\tPID\tEPOCH\tADDRESS\tSTATE\tFOR\tDOWN FOR\tFAILURES", func(row func(...any)) {
 		for i := range engines {
 			e := &engines[i]
-			row(e.Worker, e.Kind, orDash(e.PID), orDash(e.Epoch), orDash(e.Address), e.State, seconds(e.InState), seconds(e.Unready), e.Failures)
+			row(e.Worker, e.Kind, orDash(e.PID), orDash(e.Epoch), orDash(e.Address), e.State,
+				seconds(e.InState), seconds(e.Unready), e.Failures)
 		}
 	})
 
@@ -130,7 +131,8 @@ func lastErrors(engines []workeragent.EngineStatus) string {
 	for i := range engines {
 		e := &engines[i]
 		if e.Failures > 0 {
-			text += fmt.Sprintf("\n%s failed %s ago: %s; last line %s\n", e.Worker, seconds(e.SinceFailure), e.LastError, strconv.Quote(e.LastLine))
+			text += fmt.Sprintf("\n%s failed %s ago: %s; last line %s\n",
+				e.Worker, seconds(e.SinceFailure), e.LastError, strconv.Quote(e.LastLine))
 		}
 		for _, r := range e.Ranks {
 			if r.Source != nil && r.Source.LastError != "" {

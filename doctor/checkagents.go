@@ -77,7 +77,8 @@ func checkEngineRestarts(o *observation) []Finding {
 		}
 		ago := time.Duration(e.SecondsSinceFailure * float64(time.Second)).Round(time.Second)
 		return []Finding{{
-			What:   fmt.Sprintf("its engine failed %s, the last time %s ago: %s; its last line is %q", times(e.Failures), ago, e.LastError, e.LastLine),
+			What: fmt.Sprintf("its engine failed %s, the last time %s ago: %s; its last line is %q",
+				times(e.Failures), ago, e.LastError, e.LastLine),
 			Why:    "each start loses its cache, and meanwhile the others have its requests",
 			Remedy: "start the engine by hand with the arguments of launch[].args to see all of its output; correct them",
 		}}
@@ -144,9 +145,10 @@ func checkLease(o *observation) (found []Finding) {
 			continue
 		}
 		found = append(found, Finding{
-			Subject: "worker " + r.Worker, What: fmt.Sprintf("it serves without a lease since %s: its agent is silent", r.UnleasedSince.Format(time.TimeOnly)),
-			Why:    "its KV events and its load do not arrive, and a new router does not find it",
-			Remedy: "look at its agent: it may hang, be stopped, or be cut off from the bus",
+			Subject: "worker " + r.Worker,
+			What:    fmt.Sprintf("it serves without a lease since %s: its agent is silent", r.UnleasedSince.Format(time.TimeOnly)),
+			Why:     "its KV events and its load do not arrive, and a new router does not find it",
+			Remedy:  "look at its agent: it may hang, be stopped, or be cut off from the bus",
 		})
 	}
 	return found
