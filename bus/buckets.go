@@ -8,11 +8,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stator-project/stator/internal/backoff"
 )
 
 const (
 	// bucketTime is how long opening a bucket may take.
 	bucketTime = 5 * time.Second
+	// bucketWait is how long a member with a login waits for another one to create a bucket.
+	bucketWait = time.Second
 	// maxValue bounds a value in bytes: a lease or a plan.
 	maxValue = 1 << 18
 )
@@ -58,6 +62,15 @@ func (b *Bus) CreateBuckets(ctx context.Context) error {
 // there.
 func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jetstream.KeyValue, error) {
 	stream, err := b.js.Stream(ctx, want.Name)
+
+	// A member with a login may come between the start of a locked server and the creation of its buckets.
+	for deadline := time.Now().Add(bucketWait); errors.Is(err, jetstream.ErrStreamNotFound) && b.cfg.Login.isSet(); {
+		if time.Now().After(deadline) || backoff.Sleep(ctx, bucketWait/20) != nil {
+			break
+		}
+		stream, err = b.js.Stream(ctx, want.Name)
+	}
+
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		_, err = b.js.CreateOrUpdateStream(ctx, want)

@@ -29,6 +29,9 @@ type Login struct {
 	CertFile, KeyFile string
 }
 
+// isSet reports whether the login names a user. Its role may not allow it to create buckets.
+func (l *Login) isSet() bool { return l.User != "" || l.CredentialsFile != "" || l.CertFile != "" }
+
 // maxPassword bounds a file with a password, in bytes.
 const maxPassword = 4096
 

@@ -182,7 +182,17 @@ func (c *cluster) playAsPicked(requests int) {
 		}
 		return picked, other
 	}
-	pickedBefore, otherBefore := count()
+	// Entries of earlier requests may still arrive.
+	var pickedBefore, otherBefore float64
+	eventually(c.t, "the access log is quiet", func() error {
+		wasPicked, wasOther := count()
+		time.Sleep(500 * time.Millisecond)
+		pickedBefore, otherBefore = count()
+		if pickedBefore != wasPicked || otherBefore != wasOther {
+			return errNotYet
+		}
+		return nil
+	})
 	for i := range requests {
 		if _, err := c.tryChat(c.t.Context(), []message{{"user", fmt.Sprintf("question %d", i)}}, 1); err != nil {
 			c.t.Fatal(err)
