@@ -1,4 +1,16 @@
 // Package listen opens listeners for flags, with errors that name the flag and the remedy.
+//
+// [Doors] protects what other machines can reach:
+//
+//	Listener        loopback           Unix socket      beyond loopback
+//	for Envoys      TLS where given    file permission  TLS with certificates of both sides
+//	for operators   token where given  mode 0600        token, and TLS
+//
+// --insecure lifts the TLS of the last column, and not the token. Certificates, keys and tokens are files. They are
+// examined for changes when a client connects, once a second at most. New files that cannot be used are logged, and the
+// old content stays in force.
+//
+// All functions are safe for concurrent use. Fields of Doors are not changed once a listener is open.
 package listen
 
 import (
@@ -16,7 +28,7 @@ const dialTimeout = time.Second
 // On listens on ip:port or unix:///path. flag names the flag that has the address, for errors. A socket
 // that a process left behind is replaced.
 func On(address, flag string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix://")
+	path, isUnix := strings.CutPrefix(address, unixPrefix)
 	if isUnix {
 		if err := removeStale(path); err != nil {
 			return nil, err

@@ -1,0 +1,182 @@
+package listen
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+)
+
+// unixPrefix begins the addresses of Unix sockets.
+const unixPrefix = "unix://"
+
+// Doors are the flags that protect the listeners of a process. Loopback and Unix sockets need no protection.
+type Doors struct {
+	// CertFile and KeyFile are the certificate and the key of the listeners.
+	CertFile, KeyFile string
+	// ClientCAFile is the CA of Envoys' certificates. With it, Envoys need one.
+	ClientCAFile string
+	// TokenFile has the token of the admin port.
+	TokenFile string
+	// Insecure allows listeners beyond loopback without TLS.
+	Insecure bool
+}
+
+// AddFlags adds the flags of every process. listeners is what the certificate is for, in the help of the flags.
+func (d *Doors) AddFlags(f *flag.FlagSet, listeners string) {
+	f.StringVar(&d.CertFile, "tls-cert", "", "`file` with the certificate of "+listeners+" in PEM; it is read again when it changes")
+	f.StringVar(&d.KeyFile, "tls-key", "", "`file` with the key of --tls-cert")
+	f.StringVar(&d.TokenFile, "admin-token-file", "", "`file` with the token that the admin port asks for; needed beyond loopback")
+	f.BoolVar(&d.Insecure, "insecure", false, "allow listeners beyond loopback without TLS, where the network is trusted or encrypts")
+}
+
+// AddClientFlags adds the flags of processes that serve Envoys.
+func (d *Doors) AddClientFlags(f *flag.FlagSet) {
+	f.StringVar(&d.ClientCAFile, "tls-client-ca", "", "`file` with the CA of Envoys' certificates in PEM; needed beyond loopback")
+}
+
+// Check reports flags that do not fit together.
+func (d *Doors) Check() error {
+	switch {
+	case (d.CertFile == "") != (d.KeyFile == ""):
+		return errors.New("--tls-cert and --tls-key need each other")
+	case d.ClientCAFile != "" && d.CertFile == "":
+		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	}
+	return nil
+}
+
+// ForEnvoys listens on ip:port or unix:///path. flag names the flag that has the address, for errors. TCP has TLS
+// where there is a certificate. Beyond loopback, certificates of both sides are needed: a client of these ports is
+// trusted with prompts and decisions.
+func (d *Doors) ForEnvoys(address, flag string, log *slog.Logger) (net.Listener, error) {
+	ln, err := On(address, flag)
+	if err != nil {
+		return nil, err
+	}
+
+	if !d.Insecure && isRemote(ln) && (d.CertFile == "" || d.ClientCAFile == "") {
+		_ = ln.Close()
+		return nil, fmt.Errorf("%s %s is beyond loopback, where everyone could connect: pass --tls-cert, --tls-key and --tls-client-ca, "+
+			"listen on unix:///path, or pass --insecure on a network that you trust", flag, address)
+	}
+	if d.CertFile == "" || isSocket(ln) {
+		return ln, nil
+	}
+	// gRPC needs HTTP/2.
+	return d.encrypt(ln, log, d.ClientCAFile, "h2")
+}
+
+// ForOperators listens as ForEnvoys does, for the admin port. Beyond loopback it needs a token, and there it has TLS
+// where there is a certificate. Only the user of this process can connect to its Unix socket.
+func (d *Doors) ForOperators(address, flag string, log *slog.Logger) (net.Listener, error) {
+	ln, err := On(address, flag)
+	if err != nil {
+		return nil, err
+	}
+	if isSocket(ln) {
+		return ln, os.Chmod(strings.TrimPrefix(address, unixPrefix), 0o600)
+	}
+	if !isRemote(ln) {
+		return ln, nil
+	}
+
+	switch {
+	case d.TokenFile == "":
+		err = errors.New("pass --admin-token-file")
+	case d.CertFile == "" && !d.Insecure:
+		err = errors.New("pass --tls-cert and --tls-key, or --insecure on a network that you trust")
+	}
+	if err != nil {
+		_ = ln.Close()
+		return nil, fmt.Errorf("%s %s is beyond loopback, where everyone could connect: %w", flag, address, err)
+	}
+
+	if d.CertFile == "" {
+		return ln, nil
+	}
+	return d.encrypt(ln, log, "", "http/1.1")
+}
+
+// AdminScheme returns the scheme of the address of a listener that ForOperators has opened: unix://, https://, or nothing.
+func (d *Doors) AdminScheme(ln net.Listener) string {
+	switch {
+	case isSocket(ln):
+		return unixPrefix
+	case isRemote(ln) && d.CertFile != "":
+		return "https://"
+	}
+	return ""
+}
+
+// Token returns the token of the admin port, or nil where no file is given.
+func (d *Doors) Token(log *slog.Logger) (*Token, error) {
+	if d.TokenFile == "" {
+		return nil, nil
+	}
+	return OpenToken(d.TokenFile, log)
+}
+
+// isRemote reports whether other machines may reach a listener.
+func isRemote(ln net.Listener) bool {
+	address, isTCP := ln.Addr().(*net.TCPAddr)
+	return isTCP && !address.IP.IsLoopback()
+}
+
+func isSocket(ln net.Listener) bool {
+	_, isUnix := ln.Addr().(*net.UnixAddr)
+	return isUnix
+}
+
+// encrypt returns a listener with TLS 1.3 on ln. It closes ln when the files cannot be used.
+func (d *Doors) encrypt(ln net.Listener, log *slog.Logger, clientCA, protocol string) (net.Listener, error) {
+	files := []string{d.CertFile, d.KeyFile}
+	if clientCA != "" {
+		files = append(files, clientCA)
+	}
+
+	loaded, err := newReloaded(log, func() (*tls.Config, error) { return d.load(clientCA, protocol) }, files...)
+	if err != nil {
+		_ = ln.Close()
+		return nil, err
+	}
+	return tls.NewListener(ln, &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return loaded.current(time.Now()), nil
+		},
+	}), nil
+}
+
+// load reads the files.
+func (d *Doors) load(clientCA, protocol string) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(d.CertFile, d.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-cert and --tls-key: %w", err)
+	}
+	cfg := &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol},
+		// A resumed session would outlive a change of the CA. Connections are few and long.
+		SessionTicketsDisabled: true,
+	}
+	if clientCA == "" {
+		return cfg, nil
+	}
+
+	text, err := os.ReadFile(clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("read --tls-client-ca: %w", err)
+	}
+	cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	cfg.ClientCAs = x509.NewCertPool()
+	if !cfg.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("read --tls-client-ca: %s has no certificate in PEM", clientCA)
+	}
+	return cfg, nil
+}
