@@ -1,7 +1,7 @@
 // Package admin serves the HTTP pages for operators: metrics, health, and the state behind decisions.
 //
-// The pages only read. The port has no authentication and is meant for a trusted network. [Pages] lists
-// the pages; each one is text for people, or JSON with ?format=json.
+// The pages only read. [Pages] lists the pages; each one is text for people, or JSON with ?format=json. [Guard] asks for
+// a token, except of health checks.
 //
 // # Concurrency
 //
@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/pprof"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,7 +85,7 @@ func Pages() []Page {
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
-		{pathProfiles, "profiles of the Go runtime", false},
+		{pathProfiles, "profiles of the Go runtime: one at a time, of at most 60 s", false},
 	}
 }
 
@@ -107,11 +106,7 @@ func Handler(s Sources) http.Handler {
 		})
 	}
 
-	p.add(pathProfiles, pprof.Index)
-	p.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	p.mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	p.mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	p.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	addProfiles(p)
 	p.mux.HandleFunc("GET /{$}", p.index)
 	return p.mux
 }

@@ -197,7 +197,7 @@ func (w *world) page(method string, words []string, value map[string]string) str
 func TestPartsWithoutPages(t *testing.T) {
 	h := admin.Handler(admin.Sources{})
 	for path, want := range map[string]int{
-		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200, "/debug/pprof/cmdline": 200,
+		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200,
 		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
 		"/debug/agent": 404,
 	} {
@@ -243,8 +243,8 @@ func TestAdminDocs(t *testing.T) {
 
 	var b strings.Builder
 	b.WriteString("# Admin pages\n\nEvery process serves these pages on its admin port (`--admin-address`), as far as it runs the part that a page is\n" +
-		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. The port has no authentication:\n" +
-		"keep it on a trusted network.\n\n| Page | Shows |\n|---|---|\n")
+		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. With `--admin-token-file`,\n" +
+		"which is needed beyond loopback, all pages except `/healthz` and `/readyz` need `Authorization: Bearer TOKEN`.\n\n| Page | Shows |\n|---|---|\n")
 	for _, p := range admin.Pages() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", p.Path, p.Shows)
 	}
