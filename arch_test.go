@@ -64,6 +64,8 @@ var allowed = map[string][]string{
 	"internal/configfile":  {"internal/config", "internal/modelfile"},
 	"internal/tracefile":   {"internal/modelfile", "internal/trace"},
 	"internal/modelfile":   {"internal/models", "internal/prompt"},
+	// Commands read a token as the port does that asks for it.
+	"internal/adminclient": {"internal/listen"},
 	"internal/testkit":     {"bus", "internal/prompt", "internal/prompt/openai"}, // for tests alone
 
 	// What connects processes.
@@ -95,7 +97,7 @@ var allowed = map[string][]string{
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login.
-	"doctor": {"bus", "internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"bus", "internal/adminclient", "internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 
@@ -104,7 +106,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

@@ -24,15 +24,19 @@ const maxAnswer = 16 << 20
 // maxAsked bounds how many workers are asked at the same time.
 const maxAsked = 32
 
+// Timeout bounds a request.
+const Timeout = 5 * time.Second
+
 // dialTimeout bounds connecting to the bus.
 const dialTimeout = 3 * time.Second
 
-var client = &http.Client{Timeout: 5 * time.Second}
+// engineClient asks engines.
+var engineClient = &http.Client{Timeout: Timeout}
 
 // ask asks the router, the bus and all workers. Workers are asked at the same time.
 func ask(ctx context.Context, cfg Config) *observation {
 	o := &observation{busURL: cfg.Fleet.Bus.URL}
-	o.router.address = cfg.AdminAddress
+	o.router.address, o.router.admin = cfg.AdminAddress, cfg.Admin
 	o.router.askFirst(ctx)
 	for i := range cfg.Fleet.Models {
 		o.models = append(o.models, loadModel(&cfg.Fleet.Models[i]))
@@ -89,23 +93,22 @@ func dial(ctx context.Context, rawURL string) error {
 	return conn.Close()
 }
 
-func (r *routerSeen) page(path string) string { return "http://" + r.address + path }
-
 // askFirst reads everything that the admin port shows.
 func (r *routerSeen) askFirst(ctx context.Context) {
-	_, r.clockAhead, r.ready = request(ctx, http.MethodGet, r.page("/readyz"), nil)
+	client, page := r.admin.HTTP(), r.admin.URL
+	_, r.clockAhead, r.ready = request(ctx, client, http.MethodGet, page("/readyz"), nil)
 	if status := (statusError{}); r.ready != nil && !errors.As(r.ready, &status) {
 		r.err, r.ready = r.ready, nil
 		return
 	}
-	if _, err := getJSON(ctx, r.page("/debug/fleet?format=json"), &r.fleet); err != nil {
+	if _, err := getJSON(ctx, client, page("/debug/fleet?format=json"), &r.fleet); err != nil {
 		r.err = err
 		return
 	}
 
-	_, err := getJSON(ctx, r.page("/debug/feed?format=json"), &r.before)
+	_, err := getJSON(ctx, client, page("/debug/feed?format=json"), &r.before)
 	r.noCacheList = err != nil
-	r.metricsThen, _ = readMetrics(ctx, r.page("/metrics"))
+	r.metricsThen, _ = readMetrics(ctx, client, page("/metrics"))
 }
 
 // askAgain reads what may have changed since askFirst.
@@ -114,14 +117,15 @@ func (r *routerSeen) askAgain(ctx context.Context) {
 		return
 	}
 
-	_, err := getJSON(ctx, r.page("/debug/feed?format=json"), &r.after)
+	client, page := r.admin.HTTP(), r.admin.URL
+	_, err := getJSON(ctx, client, page("/debug/feed?format=json"), &r.after)
 	r.noCacheList = err != nil
-	r.metricsNow, _ = readMetrics(ctx, r.page("/metrics"))
+	r.metricsNow, _ = readMetrics(ctx, client, page("/metrics"))
 }
 
 // request sends one HTTP request. ahead is how far the server's clock is ahead of ours, to the
 // second that the Date header has.
-func request(ctx context.Context, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
+func request(ctx context.Context, client *http.Client, method, url string, body []byte) (answer []byte, ahead time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, 0, err
@@ -167,8 +171,8 @@ func clockAhead(date string, before, after time.Time) time.Duration {
 }
 
 // getJSON reads a page of JSON into v.
-func getJSON(ctx context.Context, url string, v any) (ahead time.Duration, err error) {
-	body, ahead, err := request(ctx, http.MethodGet, url, nil)
+func getJSON(ctx context.Context, client *http.Client, url string, v any) (ahead time.Duration, err error) {
+	body, ahead, err := request(ctx, client, http.MethodGet, url, nil)
 	if err != nil {
 		return ahead, err
 	}
@@ -176,8 +180,8 @@ func getJSON(ctx context.Context, url string, v any) (ahead time.Duration, err e
 }
 
 // readMetrics reads a metrics page.
-func readMetrics(ctx context.Context, url string) (metric.Samples, error) {
-	body, _, err := request(ctx, http.MethodGet, url, nil)
+func readMetrics(ctx context.Context, client *http.Client, url string) (metric.Samples, error) {
+	body, _, err := request(ctx, client, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}

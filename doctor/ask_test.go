@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
 )
 
@@ -57,7 +58,11 @@ func findings(t *testing.T, admin, yaml string) []string {
 		t.Fatal(err)
 	}
 
-	d := Examine(t.Context(), Config{Fleet: cfg, AdminAddress: admin, Wait: 10 * time.Millisecond})
+	client, err := adminclient.New(adminclient.Config{Address: admin}, Timeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Examine(t.Context(), Config{Fleet: cfg, AdminAddress: admin, Admin: client, Wait: 10 * time.Millisecond})
 	names := []string{}
 	for _, f := range d.Findings {
 		names = append(names, f.Check)

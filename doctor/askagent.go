@@ -6,8 +6,16 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/metric"
 )
+
+// AgentPort is the admin port of an agent.
+type AgentPort struct {
+	// Address is that of the port, for texts. Admin asks it.
+	Address string
+	Admin   *adminclient.Client
+}
 
 // agentSeen holds the answers of one agent's admin port.
 type agentSeen struct {
@@ -47,22 +55,22 @@ type agentSource struct {
 }
 
 // askAgents asks the agents at these addresses, and the agent in the router's process if there is one.
-func (o *observation) askAgents(ctx context.Context, addresses []string) {
-	o.agents = make([]agentSeen, len(addresses))
+func (o *observation) askAgents(ctx context.Context, ports []AgentPort) {
+	o.agents = make([]agentSeen, len(ports))
 	var running sync.WaitGroup
 	defer running.Wait()
 
 	slots := make(chan struct{}, maxAsked)
-	for i, address := range addresses {
+	for i, port := range ports {
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			o.agents[i] = askAgent(ctx, address)
+			o.agents[i] = askAgent(ctx, port)
 		})
 	}
 
 	if o.router.err == nil {
-		own := askAgent(ctx, o.router.address)
+		own := askAgent(ctx, AgentPort{o.router.address, o.router.admin})
 		if own.err == nil {
 			o.ownAgent = &own
 		}
@@ -70,16 +78,17 @@ func (o *observation) askAgents(ctx context.Context, addresses []string) {
 }
 
 // askAgent reads what an agent's admin port shows.
-func askAgent(ctx context.Context, address string) agentSeen {
-	a := agentSeen{address: address}
-	_, a.err = getJSON(ctx, "http://"+address+"/debug/agent?format=json", &a.engines)
+func askAgent(ctx context.Context, port AgentPort) agentSeen {
+	client, page := port.Admin.HTTP(), port.Admin.URL
+	a := agentSeen{address: port.Address}
+	_, a.err = getJSON(ctx, client, page("/debug/agent?format=json"), &a.engines)
 
 	var status statusError
 	if errors.As(a.err, &status) && status.status == http.StatusNotFound {
 		a.err = errNoAgent
 	}
 	if a.err == nil {
-		a.metrics, _ = readMetrics(ctx, "http://"+address+"/metrics")
+		a.metrics, _ = readMetrics(ctx, client, page("/metrics"))
 	}
 	return a
 }

@@ -92,20 +92,20 @@ func askEngine(ctx context.Context, w *workerSeen, m *modelSeen) engineSeen {
 	var e engineSeen
 	base := "http://" + w.address
 	var list struct{ Data []servedModel }
-	e.clockAhead, e.err = getJSON(ctx, base+"/v1/models", &list)
+	e.clockAhead, e.err = getJSON(ctx, engineClient, base+"/v1/models", &list)
 	if e.err != nil {
 		return e
 	}
 	e.served = list.Data
 
-	if page, err := readMetrics(ctx, base+"/metrics"); err == nil {
+	if page, err := readMetrics(ctx, engineClient, base+"/metrics"); err == nil {
 		e.blockSize, _ = strconv.Atoi(page.Label("vllm:cache_config_info", "block_size"))
 		e.hashAlgo = page.Label("vllm:cache_config_info", "prefix_caching_hash_algo")
 		e.cachingOff = page.Label("vllm:cache_config_info", "enable_prefix_caching") == "False"
 		e.queries = page.Sum("vllm:prefix_cache_queries_total")
 		e.hits = page.Sum("vllm:prefix_cache_hits_total")
 	}
-	e.sources, e.sourcesErr = kvsource.Discover(ctx, client, base)
+	e.sources, e.sourcesErr = kvsource.Discover(ctx, engineClient, base)
 	e.tokens, e.tokenizeErr = tokenizeThere(ctx, base, w.kind, e.servedName(m))
 	return e
 }
@@ -152,7 +152,7 @@ func tokenizeThere(ctx context.Context, base, kind, model string) ([][]uint32, e
 }
 
 func tokenizeOne(ctx context.Context, base, body string) ([]uint32, error) {
-	answer, _, err := request(ctx, http.MethodPost, base+"/tokenize", []byte(body))
+	answer, _, err := request(ctx, engineClient, http.MethodPost, base+"/tokenize", []byte(body))
 	if err != nil {
 		return nil, err
 	}

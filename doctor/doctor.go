@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
 )
 
@@ -14,10 +15,11 @@ import (
 type Config struct {
 	// Fleet is the configuration that the router runs with.
 	Fleet *config.Config
-	// AdminAddress is the ip:port of the router's admin port.
+	// AdminAddress is the address of the router's admin port, for texts. Admin asks it.
 	AdminAddress string
-	// Agents are the ip:port of the admin ports of agents. An agent in the router's process need not be named.
-	Agents []string
+	// Agents are the admin ports of agents. An agent in the router's process need not be named.
+	Agents []AgentPort
+	Admin  *adminclient.Client
 	// Wait is how long event sockets are read. The router's cache state is read at the start and at
 	// the end of this time, to see whether it makes progress.
 	Wait time.Duration

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvevent"
@@ -27,6 +28,7 @@ type observation struct {
 // routerSeen holds the answers of the router's admin port.
 type routerSeen struct {
 	address string
+	admin   *adminclient.Client
 	err     error // the port does not answer
 	ready   error // the reason why the router is not ready
 	fleet   fleetSeen

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/doctor"
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
@@ -19,9 +20,10 @@ nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findi
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
 	file := f.String("config", "", "configuration `file` of the router (default: that of a plain `stator up`)")
-	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
 	var agents cli.List
-	f.Var(&agents, "agent", "`address` of an agent's admin port; may be repeated; the agent of stator up need not be named")
+	f.Var(&agents, "agent", "`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
+	var admin adminclient.Config
+	admin.AddFlags(f.FlagSet)
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := f.Read(args); err != nil {
@@ -40,7 +42,19 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	diagnosis := doctor.Examine(ctx, doctor.Config{Fleet: cfg, AdminAddress: *admin, Agents: agents, Wait: *wait})
+	client, err := adminclient.New(admin, doctor.Timeout)
+	if err != nil {
+		return err
+	}
+	asked := doctor.Config{Fleet: cfg, AdminAddress: admin.Address, Admin: client, Wait: *wait}
+	for _, address := range agents {
+		client, err := adminclient.New(adminclient.Config{Address: address, TokenFile: admin.TokenFile, CAFile: admin.CAFile}, doctor.Timeout)
+		if err != nil {
+			return err
+		}
+		asked.Agents = append(asked.Agents, doctor.AgentPort{Address: address, Admin: client})
+	}
+	diagnosis := doctor.Examine(ctx, asked)
 	if *asJSON {
 		err = diagnosis.PrintJSON(env.out)
 	} else {

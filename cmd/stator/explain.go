@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/stator-project/stator/internal/cli"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/internal/adminclient"
+	"github.com/stator-project/stator/internal/cli"
 )
 
 const explainAbout = `Prints why a request went to its worker: for each worker the cached blocks of the prompt, the load
@@ -18,7 +20,8 @@ decision.`
 
 func runExplain(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "explain [ID]", explainAbout)
-	admin := f.String("admin-address", "127.0.0.1:8081", "`address` of the router's admin port")
+	var admin adminclient.Config
+	admin.AddFlags(f.FlagSet)
 	asJSON := f.Bool("json", false, "print JSON")
 	words, err := f.ReadMixed(args)
 	if err != nil {
@@ -38,7 +41,7 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 		query = "?format=json"
 	}
 
-	text, err := ask(ctx, *admin, "/debug/decisions/"+url.PathEscape(id)+query)
+	text, err := ask(ctx, admin, "/debug/decisions/"+url.PathEscape(id)+query)
 	if err != nil {
 		return err
 	}
@@ -47,21 +50,23 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 }
 
 // ask fetches a page of the router's admin port.
-func ask(ctx context.Context, admin, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, nil)
+func ask(ctx context.Context, admin adminclient.Config, path string) (string, error) {
+	client, err := adminclient.New(admin, 10*time.Second)
 	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", admin, err)
+		return "", err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, client.URL(path), nil)
 	if err != nil {
-		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin-address?", err, admin)
+		return "", fmt.Errorf("ask %s: %w", admin.Address, err)
+	}
+	resp, err := client.HTTP().Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin-address?", err, admin.Address)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
 	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", admin, err)
+		return "", fmt.Errorf("ask %s: %w", admin.Address, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return "", errors.New(strings.TrimSpace(string(body)))

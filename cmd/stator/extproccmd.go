@@ -9,7 +9,6 @@ import (
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/configfile"
-	"github.com/stator-project/stator/internal/listen"
 )
 
 const extProcAbout = `Runs a router: Envoy's external processor, and the receiver of its access log on the same port.
@@ -21,6 +20,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p := newProcess(env, f, "extproc", "127.0.0.1:8081")
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
+	p.doors.AddClientFlags(f.FlagSet)
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)
 	if err := f.Read(args); err != nil {
@@ -37,7 +37,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err := p.join(ctx, router.BusLost); err != nil {
 		return err
 	}
-	ln, err := listen.On(*at, "--listen-address")
+	ln, err := p.doors.ForEnvoys(*at, "--listen-address", p.log)
 	if err == nil {
 		err = ln.Close() // the address is free; the router listens later, when it has its fleet
 	}
@@ -47,7 +47,7 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 
 	p.part(func(ctx context.Context) error {
 		return router.Run(ctx, extproc.RunConfig{
-			Listen: func() (net.Listener, error) { return listen.On(*at, "--listen-address") },
+			Listen: func() (net.Listener, error) { return p.doors.ForEnvoys(*at, "--listen-address", p.log) },
 			Bus:    p.bus, AwaitFleet: true,
 		})
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/listen"
 )
 
 // newRegistry returns a registry with the process's own metrics.
@@ -32,33 +34,68 @@ func newRegistry() *prometheus.Registry {
 // adminPort serves the operators' pages. What they show can be replaced, so that they answer while a part waits.
 type adminPort struct {
 	ln      net.Listener
+	scheme  string // of its address; empty for HTTP
 	srv     *http.Server
+	token   *listen.Token // nil where the pages are open
 	handler atomic.Pointer[http.Handler]
 	done    chan struct{} // closed when the server has ended
 	err     error         // valid once done is closed
 }
 
-// serveAdmin serves the pages on ln until close.
-func serveAdmin(ln net.Listener, s admin.Sources) *adminPort {
-	a := &adminPort{ln: ln, done: make(chan struct{})}
-	a.show(s)
-	a.srv = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(*a.handler.Load()).ServeHTTP(w, r)
-	})}
+// openAdmin listens as the flags want it, and serves the pages until close. Before show they are those of a part that
+// starts.
+func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics prometheus.Gatherer) (*adminPort, error) {
+	if err := doors.Check(); err != nil {
+		return nil, err
+	}
+	if doors.Insecure {
+		log.Warn("--insecure: listeners beyond loopback may have no TLS; everyone on the network may read prompts and send decisions")
+	}
+	token, err := doors.Token(log)
+	if err != nil {
+		return nil, fmt.Errorf("--admin-token-file: %w", err)
+	}
+
+	ln, err := doors.ForOperators(address, "--admin-address", log)
+	if err != nil {
+		return nil, err
+	}
+
+	a := &adminPort{ln: ln, scheme: doors.AdminScheme(ln), token: token, done: make(chan struct{})}
+	a.show(admin.Sources{Metrics: metrics, Ready: func() error { return errors.New("the part is starting") }})
+	a.srv = &http.Server{
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*a.handler.Load()).ServeHTTP(w, r) }),
+		// Every client that reaches the port can cause errors of TLS.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+
 	go func() {
 		defer close(a.done)
 		a.err = a.srv.Serve(ln)
 	}()
-	return a
+	return a, nil
 }
 
 // show replaces what the pages show.
 func (a *adminPort) show(s admin.Sources) {
 	h := admin.Handler(s)
+	if a.token != nil {
+		h = admin.Guard(h, a.token.Is)
+	}
 	a.handler.Store(&h)
 }
 
-func (a *adminPort) address() string { return a.ln.Addr().String() }
+// address is what other commands get as --admin-address.
+func (a *adminPort) address() string { return a.scheme + a.ln.Addr().String() }
+
+// url is the address for a browser.
+func (a *adminPort) url() string {
+	if a.scheme == "" {
+		return "http://" + a.address()
+	}
+	return a.address()
+}
 
 // wait returns when ctx ends, or with an error when the server fails.
 func (a *adminPort) wait(ctx context.Context) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -26,6 +25,7 @@ type process struct {
 	file     string
 	busURL   string
 	adminAt  string
+	doors    listen.Doors
 	logFlags *cli.LogFlags
 
 	cfg   *config.Config
@@ -42,6 +42,7 @@ func newProcess(env environment, f *cli.Flags, name, adminAt string) *process {
 	f.StringVar(&p.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&p.busURL, "bus", "", "NATS `url`, instead of bus.url of the file")
 	f.StringVar(&p.adminAt, "admin-address", adminAt, "`address` of the admin port")
+	p.doors.AddFlags(f.FlagSet, "its listeners")
 	p.logFlags = cli.AddLogFlags(f)
 	return p
 }
@@ -65,12 +66,8 @@ func (p *process) open() (err error) {
 			p.log.Warn("every user of this machine can read the login in --bus: use bus.user and bus.passwordFile")
 		}
 	}
-	ln, err := listen.On(p.adminAt, "--admin-address")
-	if err != nil {
-		return err
-	}
-	p.admin = serveAdmin(ln, admin.Sources{Metrics: p.reg, Ready: func() error { return errors.New("the part is starting") }})
-	return nil
+	p.admin, err = openAdmin(p.adminAt, &p.doors, p.log, p.reg)
+	return err
 }
 
 // close stops what open has started. It is called once, when the command ends.

@@ -10,7 +10,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stator-project/stator/internal/adminclient"
 	"github.com/stator-project/stator/internal/testkit"
 )
 
@@ -221,11 +223,59 @@ func TestPartsRefuseWhatTheyCannotUse(t *testing.T) {
 		{"extproc --config " + file + " --admin-address 127.0.0.1:0 --log-level loud", `--log-level is "loud"`},
 		{"sim --listen-address nowhere", "start engine sim: listen for HTTP: "},
 		{"up --envoy absent", "absent"},
+		{"extproc --config " + file + " --admin-address 127.0.0.1:0 --listen-address :0", "--listen-address :0 is beyond loopback"},
+		{"xds --config " + file + " --admin-address 127.0.0.1:0 --listen-address :0", "--listen-address :0 is beyond loopback"},
+		{"planner --config " + file + " --admin-address :0", "--admin-address :0 is beyond loopback"},
+		{"planner --config " + file + " --admin-token-file absent", "--admin-token-file: read token"},
+		{"xds --config " + file + " --tls-client-ca " + file, "--tls-client-ca needs --tls-cert"},
+		{"explain --admin-token-file absent", "--admin-token-file: read token"},
 	} {
 		var out bytes.Buffer
 		err := Main(t.Context(), environment{out: &out, err: &out, hard: t.Context()}, strings.Fields(c.line))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("stator %s: %v, want %q", c.line, err, c.want)
+		}
+	}
+}
+
+// TestAdminPortWithToken serves the admin port beyond loopback: with TLS and a token. Health checks need no token, and
+// `stator explain` gets its answer with the token and the CA.
+func TestAdminPortWithToken(t *testing.T) {
+	ca := testkit.NewAuthority(t)
+	cert, key := ca.Issue("localhost", "127.0.0.1")
+	token := writeFile(t, "token", "0123456789abcdef\n")
+	c := startCommand(t, "part=extproc", "extproc", "--config", writeFile(t, "fleet.yaml", remoteFleet), "--admin-address", "0.0.0.0:0",
+		"--admin-token-file", token, "--tls-cert", cert, "--tls-key", key,
+		"--listen-address", "unix://"+filepath.Join(t.TempDir(), "extproc"))
+	address := strings.Replace(c.match(t, `admin=(\S+)`), "[::]", "127.0.0.1", 1)
+	if !strings.HasPrefix(address, "https://") {
+		t.Errorf("the log has the address %s", address)
+	}
+
+	for want, args := range map[string][]string{
+		"certificate signed by unknown authority": nil,
+		"needs the token of --admin-token-file":   {"--admin-ca", ca.CA()},
+		`there is no decision "latest"`:           {"--admin-ca", ca.CA(), "--admin-token-file", token},
+	} {
+		var out bytes.Buffer
+		err := Main(t.Context(), environment{out: &out, err: &out, hard: t.Context()}, append([]string{"explain", "--admin-address", address}, args...))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("explain %q: %v, want %q", args, err, want)
+		}
+	}
+
+	open, err := adminclient.New(adminclient.Config{Address: address, CAFile: ca.CA()}, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/metrics": 401} {
+		resp, err := open.HTTP().Get(open.URL(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s without a token: %d, want %d", path, resp.StatusCode, want)
 		}
 	}
 }

@@ -83,10 +83,14 @@ type up struct {
 	file     []fleet.Worker
 	members  *fleet.Fleet // of the control plane; see makeControl
 
-	adminLn, extprocLn, xdsLn net.Listener
+	admin            *adminPort
+	extprocLn, xdsLn net.Listener
 }
 
 func (u *up) close() {
+	if u.admin != nil {
+		u.admin.close()
+	}
 	if u.bus != nil {
 		u.bus.Close()
 	}
@@ -109,7 +113,7 @@ func (u *up) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	u.adminLn, err = listen.On(u.flags.admin, "--admin-address")
+	u.admin, err = openAdmin(u.flags.admin, &u.flags.doors, u.log, u.reg)
 	if err != nil {
 		return err
 	}
@@ -235,9 +239,8 @@ func (u *up) run(ctx context.Context) error {
 	})
 	part(u.planner.Run)
 	part(u.agent.Run)
-	pages := serveAdmin(u.adminLn, u.sources())
-	defer pages.close()
-	part(pages.wait)
+	u.admin.show(u.sources())
+	part(u.admin.wait)
 	if u.flags.file != "" {
 		part(func(ctx context.Context) error { return configfile.Watch(ctx, u.flags.file, u.log, u.reload) })
 	}
@@ -304,9 +307,9 @@ func (u *up) announce(user, part context.Context) error {
 	u.console.ready("extproc", u.socket("extproc"))
 	u.console.ready("xds", u.socket("xds"))
 	u.console.ready("planner", "publishes the configured replicas")
-	u.console.ready("admin", "http://"+u.adminLn.Addr().String())
+	u.console.ready("admin", u.admin.url())
 	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
-		u.console.invite(u.cfg, u.adminLn.Addr().String())
+		u.console.invite(u.cfg, u.admin.address())
 	}
 	<-ctx.Done()
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -26,6 +27,7 @@ type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
 	workers, concurrency                                                 int
 	drain                                                                time.Duration
+	doors                                                                listen.Doors // of the admin port
 	log                                                                  *cli.LogFlags
 	set                                                                  map[string]bool // flags that were given
 }
@@ -45,7 +47,9 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.envoy, "envoy", "", "`path` of Envoy (default: the one in .venv)")
 	f.IntVar(&o.concurrency, "envoy-concurrency", 0, "Envoy's worker threads (default: one per core)")
 	f.DurationVar(&o.drain, "drain-time", 10*time.Second, "how long to wait for running requests when stopping")
+	o.doors.AddFlags(f.FlagSet, "the admin port")
 	o.log = cli.AddLogFlags(f)
+
 	if err := f.Read(args); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/grpcserve"
-	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -25,6 +24,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	p := newProcess(env, f, "xds", "127.0.0.1:8082")
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9003", "`address` for Envoys, ip:port or unix:///path")
+	p.doors.AddClientFlags(f.FlagSet)
 	var routers cli.List
 	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
 		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
@@ -49,7 +49,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err := discovery.File(workers, members); err != nil {
 		return err
 	}
-	ln, err := listen.On(*at, "--listen-address")
+	ln, err := p.doors.ForEnvoys(*at, "--listen-address", p.log)
 	if err != nil {
 		return err
 	}

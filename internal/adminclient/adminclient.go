@@ -1,0 +1,103 @@
+// Package adminclient asks the admin ports of running parts: with their token, over HTTP, HTTPS or a Unix socket.
+//
+// A client is safe for concurrent use.
+package adminclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/listen"
+)
+
+// Config names an admin port.
+type Config struct {
+	// Address is ip:port, https://name:port, or unix:///path.
+	Address string
+	// TokenFile has the token of the port; empty for none.
+	TokenFile string
+	// CAFile is the CA of the port's certificate; empty for those of the system.
+	CAFile string
+}
+
+// AddFlags adds the flags of a command that asks the admin port of a router.
+func (c *Config) AddFlags(f *flag.FlagSet) {
+	f.StringVar(&c.Address, "admin-address", "127.0.0.1:8081", "`address` of the router's admin port: ip:port, https://name:port or unix:///path")
+	f.StringVar(&c.TokenFile, "admin-token-file", "", "`file` with the token of the admin port")
+	f.StringVar(&c.CAFile, "admin-ca", "", "`file` with the CA of an https:// admin port in PEM (default: those of the system)")
+}
+
+// Client asks one admin port.
+type Client struct {
+	http http.Client
+	base string // of URLs
+}
+
+// New returns a client whose requests end after timeout.
+func New(c Config, timeout time.Duration) (*Client, error) {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
+	client := &Client{base: c.Address, http: http.Client{Timeout: timeout}}
+	path, isSocket := strings.CutPrefix(c.Address, "unix://")
+	switch {
+	case isSocket:
+		client.base = "http://admin"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	case !strings.Contains(c.Address, "://"):
+		client.base = "http://" + c.Address
+	}
+
+	if c.CAFile != "" {
+		text, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read --admin-ca: %w", err)
+		}
+		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("read --admin-ca: %s has no certificate in PEM", c.CAFile)
+		}
+	}
+
+	token := ""
+	if c.TokenFile != "" {
+		var err error
+		token, err = listen.ReadToken(c.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--admin-token-file: %w", err)
+		}
+	}
+	client.http.Transport = &withToken{transport, token}
+	// An admin port does not redirect, and the token is for nobody else.
+	client.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return client, nil
+}
+
+// HTTP returns the client of the port's URLs.
+func (c *Client) HTTP() *http.Client { return &c.http }
+
+// URL returns the URL of a page.
+func (c *Client) URL(path string) string { return strings.TrimSuffix(c.base, "/") + path }
+
+// withToken adds a token to requests.
+type withToken struct {
+	next  http.RoundTripper
+	token string
+}
+
+// RoundTrip sends a request.
+func (t *withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+t.token)
+	}
+	return t.next.RoundTrip(r)
+}
