@@ -31,6 +31,10 @@ type BootstrapSettings struct {
 	MaxHeapBytes int64
 	// XDS is the address of the control plane: ip:port, or unix:///path.
 	XDS string
+	// Secrets is the folder of secrets, as Envoy sees it; see SecretFiles. Empty means no TLS. A Unix socket has none.
+	Secrets string
+	// XDSServerName is the DNS name in the certificate of the control plane.
+	XDSServerName string
 }
 
 // xdsCluster is the name of the cluster of the control plane.
@@ -87,6 +91,9 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 				}},
 			})},
 		}}},
+	}
+	if b.Secrets != "" && xds.GetPipe() == nil {
+		boot.StaticResources.Clusters[0].TransportSocket = clientTLS(b.Secrets, b.XDSServerName, &p)
 	}
 
 	if p.err != nil {

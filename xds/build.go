@@ -35,6 +35,9 @@ type Settings struct {
 	Listen, TrustedListen string
 	// ExtProc lists the addresses of routers, at least one: ip:port, name:port, or unix:///path; see CheckRouters.
 	ExtProc []string
+	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
+	// no TLS. ExtProcServerName is the DNS name in the certificates of routers.
+	ExtProcSecrets, ExtProcServerName string
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
 	// MaxBodyBytes bounds the body of a request. Envoy buffers it for the decision.

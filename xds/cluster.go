@@ -168,11 +168,14 @@ func buildExtProcCluster(s Settings) (*clusterv3.Cluster, error) {
 			}},
 		})},
 	}
+	if s.ExtProcSecrets != "" {
+		c.TransportSocket = clientTLS(s.ExtProcSecrets, s.ExtProcServerName, &p)
+	}
 	return c, p.err
 }
 
-// CheckRouters reports what is wrong with the addresses of routers.
-func CheckRouters(addresses []string) error {
+// CheckRouters reports what is wrong with the addresses of routers, which Envoys reach with TLS or without.
+func CheckRouters(addresses []string, withTLS bool) error {
 	names, sockets := 0, 0
 	for _, a := range addresses {
 		_, isName, err := routerAddress(a)
@@ -187,7 +190,10 @@ func CheckRouters(addresses []string) error {
 		}
 	}
 
-	// Envoy has one way of discovery in a cluster.
+	// A cluster has one transport, and one way of discovery.
+	if withTLS && sockets > 0 {
+		return errors.New("a Unix socket has no TLS")
+	}
 	if names > 0 && sockets > 0 {
 		return errors.New("names and Unix sockets cannot be used together")
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/xds"
@@ -21,6 +23,13 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	f.IntVar(&b.MaxConnections, "max-connections", 10_000, "bound on the connections of clients; 0 is none")
 	f.Int64Var(&b.MaxHeapBytes, "max-heap-bytes", 0, "bound on Envoy's heap in bytes, near which it answers 503; 0 is none")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
+	var pem xds.PEMFiles
+	f.StringVar(&b.Secrets, "secrets", "", "`folder` for files that refer to --ca, --cert and --key: Envoy reads these again when they are moved there")
+	f.StringVar(&pem.CA, "ca", "", "PEM `file` with the CA of stator xds and of routers, as Envoy sees it")
+	f.StringVar(&pem.Cert, "cert", "", "PEM `file` with the certificate of Envoy, as Envoy sees it")
+	f.StringVar(&pem.Key, "key", "", "PEM `file` with its key, as Envoy sees it")
+	f.StringVar(&b.XDSServerName, "xds-server-name", xds.DefaultXDSServerName, "DNS `name` in the certificate of stator xds, with --secrets")
+
 	if len(args) == 0 || args[0] != "bootstrap" {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {
 			return f.Read(args)
@@ -32,6 +41,9 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 		return err
 	}
 
+	if err := writeSecrets(f, b.Secrets, pem); err != nil {
+		return err
+	}
 	text, err := xds.Bootstrap(b)
 	if err != nil {
 		return err
@@ -44,4 +56,28 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	}
 	_, err = fmt.Fprintf(env.out, "%s\n", &indented)
 	return err
+}
+
+// writeSecrets writes the files by which Envoy finds its certificates. They hold paths and no secrets.
+func writeSecrets(f *cli.Flags, folder string, pem xds.PEMFiles) error {
+	switch {
+	case folder == "" && pem == (xds.PEMFiles{}):
+		return nil
+	case folder == "" || pem.CA == "" || pem.Cert == "" || pem.Key == "":
+		return f.UsageError("--secrets, --ca, --cert and --key need each other")
+	}
+
+	files, err := xds.SecretFiles(pem)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("--secrets: %w", err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o644); err != nil {
+			return fmt.Errorf("--secrets: %w", err)
+		}
+	}
+	return nil
 }

@@ -28,12 +28,21 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	var routers cli.List
 	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
 		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
+	secrets := f.String("extproc-secrets", "",
+		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
+	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName, "DNS `name` in the certificates of routers, with --extproc-secrets")
 	if err := f.Read(args); err != nil {
 		return err
 	}
-	if err := checkRouters(f, &routers); err != nil {
+	if err := checkRouters(f, &routers, *secrets != ""); err != nil {
 		return err
 	}
+	settings := func(cfg *config.Config) xds.Settings {
+		s := xdsSettings(cfg, routers)
+		s.ExtProcSecrets, s.ExtProcServerName = *secrets, *serverName
+		return s
+	}
+
 	if err := p.open(); err != nil {
 		return err
 	}
@@ -54,7 +63,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	srv := xds.NewServer(xdsSettings(p.cfg, routers), members, p.log, p.reg)
+	srv := xds.NewServer(settings(p.cfg), members, p.log, p.reg)
 	g := grpc.NewServer(xds.Options()...)
 	p.part(func(ctx context.Context) error {
 		srv.Register(ctx, g)
@@ -67,7 +76,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	}
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
-			srv.Reload(xdsSettings(cfg, routers))
+			srv.Reload(settings(cfg))
 			return nil
 		})
 	})
@@ -75,7 +84,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 }
 
 // checkRouters divides lists of addresses, sets the default, and refuses addresses that Envoy cannot use.
-func checkRouters(f *cli.Flags, routers *cli.List) error {
+func checkRouters(f *cli.Flags, routers *cli.List, withTLS bool) error {
 	var all cli.List
 	for _, list := range *routers {
 		all = append(all, strings.Split(list, ",")...)
@@ -84,7 +93,7 @@ func checkRouters(f *cli.Flags, routers *cli.List) error {
 		all = cli.List{"127.0.0.1:9002"}
 	}
 	*routers = all
-	if err := xds.CheckRouters(all); err != nil {
+	if err := xds.CheckRouters(all, withTLS); err != nil {
 		return f.UsageError("--extproc-address: %v", err)
 	}
 	return nil

@@ -33,8 +33,17 @@ func NewAuthority(t testing.TB) *Authority {
 		Subject: pkix.Name{CommonName: "authority of " + t.Name()},
 		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	a.key = a.write("ca", a.cert)
+	a.Renew()
 	return a
+}
+
+// Renew replaces the authority's own certificate and key. Certificates that were issued before are no longer of this
+// authority.
+func (a *Authority) Renew() {
+	a.t.Helper()
+
+	a.key = nil
+	a.key = a.write("ca", a.cert)
 }
 
 // CA returns the file of the authority's own certificate.

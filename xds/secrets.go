@@ -1,0 +1,105 @@
+package xds
+
+import (
+	"fmt"
+	"path"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Names of the secrets with which Envoys connect to the control plane and to routers.
+const (
+	caSecret     = "stator-ca"
+	clientSecret = "stator-client"
+)
+
+// The names that certificates of servers have by default. They do not depend on addresses.
+const (
+	DefaultXDSServerName     = "stator-xds"
+	DefaultExtProcServerName = "stator-extproc"
+)
+
+// PEMFiles are the certificates of an Envoy: paths of PEM files, as that Envoy sees them.
+type PEMFiles struct {
+	// CA has the authorities of the control plane and of routers.
+	CA string
+	// Cert and Key are the certificate of the Envoy and its key.
+	Cert, Key string
+}
+
+// SecretFiles returns the content of the files in a folder of secrets, by name. They refer to the files of p. Envoy reads
+// certificates again only if they are such secrets; those in a bootstrap are read once.
+func SecretFiles(p PEMFiles) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, secret := range []*tlsv3.Secret{
+		{Name: caSecret, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(p.CA)}}},
+		{Name: clientSecret, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+			CertificateChain: inFile(p.Cert), PrivateKey: inFile(p.Key),
+		}}},
+	} {
+		var pack packer
+		resource := pack.any(secret)
+		if pack.err != nil {
+			return nil, pack.err
+		}
+		text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&discoverygrpc.DiscoveryResponse{Resources: []*anypb.Any{resource}})
+		if err != nil {
+			return nil, fmt.Errorf("secret %s: %w", secret.Name, err)
+		}
+		files[secret.Name+".json"] = text
+	}
+	return files, nil
+}
+
+func inFile(name string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: name}}
+}
+
+// secretTimeout bounds how long Envoy waits for a secret at its start. The file is there.
+const secretTimeout = 2 * time.Second
+
+// secretIn refers to a secret in a folder. Envoy watches the folder, and those of the PEM files.
+func secretIn(folder, name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ResourceApiVersion:  corev3.ApiVersion_V3,
+		InitialFetchTimeout: seconds(secretTimeout),
+		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
+			Path: path.Join(folder, name+".json"),
+		}},
+	}}
+}
+
+// clientTLS returns the transport of a cluster whose servers ask for a certificate. The certificate of a server must be
+// for serverName.
+func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
+	return &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
+			Sni: serverName,
+			CommonTlsContext: &tlsv3.CommonTlsContext{
+				// By default Envoy's clients speak 1.2 at most.
+				TlsParams: &tlsv3.TlsParameters{
+					TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+				},
+				AlpnProtocols:                  []string{"h2"},
+				TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secretIn(folder, clientSecret)},
+				ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
+					CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+						// Every certificate of the CA would do without this, also that of another Envoy.
+						DefaultValidationContext: &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+							SanType: tlsv3.SubjectAltNameMatcher_DNS,
+							Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: serverName}},
+						}}},
+						ValidationContextSdsSecretConfig: secretIn(folder, caSecret),
+					},
+				},
+			},
+		})},
+	}
+}
