@@ -3,8 +3,10 @@
 package scenario
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,7 +29,6 @@ const (
 	xdsPort      = 9003
 	gatewayPort  = 8080
 	extprocPorts = 9010
-	adminPorts   = 8090
 	routersThere = 2
 )
 
@@ -41,6 +42,9 @@ type cluster struct {
 	routers     []*gateway
 }
 
+// adminSockets ends the names of admin ports that are Unix sockets. All network namespaces share them.
+const adminSockets = ".socket"
+
 // clusterUsers are the users of the cluster's bus, with the role that each part has.
 const clusterUsers = `
 - {user: router, password: router-password, role: router}
@@ -49,19 +53,24 @@ const clusterUsers = `
 - {user: node-b, password: node-b-password, role: agent, node: node-b}
 `
 
-// startCluster runs a cluster until the test ends.
+// startCluster runs a cluster until the test ends. TestOnlyEnvoysWithCertificatesConnect has one with TLS.
 func startCluster(t *testing.T) *cluster {
 	n := newNetwork(t)
 	c := &cluster{network: n, agents: map[string]*host{}, agentOutput: map[string]*command{}}
+	dir := t.TempDir()
 	transport := client.Transport.(*http.Transport)
-	transport.DialContext = n.dial
+	transport.DialContext = func(ctx context.Context, kind, address string) (net.Conn, error) {
+		if name, isSocket := strings.CutSuffix(address, adminSockets+":80"); isSocket {
+			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, name))
+		}
+		return n.dial(ctx, kind, address)
+	}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		transport.DialContext = nil
 	})
 
 	center, edge := n.host("center"), n.host("edge")
-	dir := t.TempDir()
 	users := filepath.Join(dir, "users.yaml")
 	if err := os.WriteFile(users, []byte(clusterUsers), 0o600); err != nil {
 		t.Fatal(err)
@@ -84,11 +93,13 @@ models:
 `, edge.at(gatewayPort), center.at(busPort), user, password))
 	}
 
-	xds := []string{"xds", "--config", file("control"), "--listen-address", center.at(xdsPort), "--admin-address", "127.0.0.1:0"}
+	xds := []string{"xds", "--config", file("control"), "--listen-address", center.at(xdsPort), "--admin-address", "127.0.0.1:0",
+		"--insecure"}
 	for i := range routersThere {
-		at, admin := center.at(extprocPorts+i), center.at(adminPorts+i)
-		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at, "--admin-address", admin)
-		c.routers = append(c.routers, &gateway{t: t, admin: admin})
+		at, name := center.at(extprocPorts+i), fmt.Sprint("router-", i)
+		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at, "--insecure",
+			"--admin-address", "unix://"+filepath.Join(dir, name))
+		c.routers = append(c.routers, &gateway{t: t, admin: name + adminSockets})
 		xds = append(xds, "--extproc-address", at)
 	}
 	center.start(binary, xds...)
