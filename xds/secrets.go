@@ -38,7 +38,9 @@ type PEMFiles struct {
 func SecretFiles(p PEMFiles) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, secret := range []*tlsv3.Secret{
-		{Name: caSecret, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(p.CA)}}},
+		{Name: caSecret, Type: &tlsv3.Secret_ValidationContext{
+			ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inFile(p.CA)},
+		}},
 		{Name: clientSecret, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 			CertificateChain: inFile(p.Cert), PrivateKey: inFile(p.Key),
 		}}},
@@ -48,7 +50,8 @@ func SecretFiles(p PEMFiles) (map[string][]byte, error) {
 		if pack.err != nil {
 			return nil, pack.err
 		}
-		text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&discoverygrpc.DiscoveryResponse{Resources: []*anypb.Any{resource}})
+		response := &discoverygrpc.DiscoveryResponse{Resources: []*anypb.Any{resource}}
+		text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(response)
 		if err != nil {
 			return nil, fmt.Errorf("secret %s: %w", secret.Name, err)
 		}
@@ -92,10 +95,12 @@ func clientTLS(folder, serverName string, p *packer) *corev3.TransportSocket {
 				ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 					CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 						// Every certificate of the CA would do without this, also that of another Envoy.
-						DefaultValidationContext: &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-							SanType: tlsv3.SubjectAltNameMatcher_DNS,
-							Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: serverName}},
-						}}},
+						DefaultValidationContext: &tlsv3.CertificateValidationContext{
+							MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+								SanType: tlsv3.SubjectAltNameMatcher_DNS,
+								Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: serverName}},
+							}},
+						},
 						ValidationContextSdsSecretConfig: secretIn(folder, caSecret),
 					},
 				},

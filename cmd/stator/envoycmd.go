@@ -24,11 +24,13 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 	f.Int64Var(&b.MaxHeapBytes, "max-heap-bytes", 0, "bound on Envoy's heap in bytes, near which it answers 503; 0 is none")
 	f.StringVar(&b.XDS, "xds-address", "127.0.0.1:9003", "`address` of stator xds, ip:port or unix:///path")
 	var pem xds.PEMFiles
-	f.StringVar(&b.Secrets, "secrets", "", "`folder` for files that refer to --ca, --cert and --key: Envoy reads these again when they are moved there")
+	f.StringVar(&b.Secrets, "secrets", "",
+		"`folder` for files that refer to --ca, --cert and --key: Envoy reads these again when they are moved there")
 	f.StringVar(&pem.CA, "ca", "", "PEM `file` with the CA of stator xds and of routers, as Envoy sees it")
 	f.StringVar(&pem.Cert, "cert", "", "PEM `file` with the certificate of Envoy, as Envoy sees it")
 	f.StringVar(&pem.Key, "key", "", "PEM `file` with its key, as Envoy sees it")
-	f.StringVar(&b.XDSServerName, "xds-server-name", xds.DefaultXDSServerName, "DNS `name` in the certificate of stator xds, with --secrets")
+	f.StringVar(&b.XDSServerName, "xds-server-name", xds.DefaultXDSServerName,
+		"DNS `name` in the certificate of stator xds, with --secrets")
 
 	if len(args) == 0 || args[0] != "bootstrap" {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {

@@ -30,7 +30,8 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
 	secrets := f.String("extproc-secrets", "",
 		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
-	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName, "DNS `name` in the certificates of routers, with --extproc-secrets")
+	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName,
+		"DNS `name` in the certificates of routers, with --extproc-secrets")
 	if err := f.Read(args); err != nil {
 		return err
 	}

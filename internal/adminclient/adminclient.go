@@ -30,7 +30,8 @@ type Config struct {
 
 // AddFlags adds the flags of a command that asks the admin port of a router.
 func (c *Config) AddFlags(f *flag.FlagSet) {
-	f.StringVar(&c.Address, "admin-address", "127.0.0.1:8081", "`address` of the router's admin port: ip:port, https://name:port or unix:///path")
+	f.StringVar(&c.Address, "admin-address", "127.0.0.1:8081",
+		"`address` of the router's admin port: ip:port, https://name:port or unix:///path")
 	f.StringVar(&c.TokenFile, "admin-token-file", "", "`file` with the token of the admin port")
 	f.StringVar(&c.CAFile, "admin-ca", "", "`file` with the CA of an https:// admin port in PEM (default: those of the system)")
 }
