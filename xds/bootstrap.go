@@ -16,6 +16,7 @@ import (
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // BootstrapSettings are the settings of an Envoy that it cannot get from the control plane.
@@ -69,7 +70,7 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 				// The node is large; it does not change within a stream.
 				SetNodeOnFirstMessageOnly: true,
 				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator"},
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator", RetryPolicy: xdsRetries()},
 				}}},
 			},
 			LdsConfig: adsSource(),
@@ -145,4 +146,17 @@ func buildOverload(b BootstrapSettings, p *packer) *overloadv3.OverloadManager {
 // monitor returns a monitor of a resource.
 func monitor(name string, config *anypb.Any) *overloadv3.ResourceMonitor {
 	return &overloadv3.ResourceMonitor{Name: name, ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: config}}
+}
+
+// The pauses between an Envoy's attempts to reach the control plane. By default they grow to 30 s, and an Envoy that
+// starts a few seconds before its control plane would wait for as long.
+const (
+	xdsRetryMin = 250 * time.Millisecond
+	xdsRetryMax = 2 * time.Second
+)
+
+func xdsRetries() *corev3.RetryPolicy {
+	return &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
+		BaseInterval: durationpb.New(xdsRetryMin), MaxInterval: durationpb.New(xdsRetryMax),
+	}}
 }

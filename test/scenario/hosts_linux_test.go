@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -162,35 +161,28 @@ func (n *network) dial(ctx context.Context, kind, address string) (net.Conn, err
 	return new(net.Dialer).DialContext(ctx, kind, address)
 }
 
-// dialIn connects from a network namespace. A socket belongs to the namespace of the thread that makes it.
+// dialIn connects from a network namespace. A socket belongs to the namespace of the thread that makes it. The thread
+// returns to its own namespace and lives on: the kernel ends an Envoy when the thread ends that started it.
 func dialIn(ctx context.Context, namespace, kind, address string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
 	}
-	done := make(chan result, 1)
-
-	// The thread is not unlocked: Go ends it with the goroutine, and no other code runs in the namespace.
-	go func() {
-		runtime.LockOSThread()
-		file, err := os.Open("/var/run/netns/" + namespace)
-		if err != nil {
-			done <- result{nil, err}
-			return
-		}
-		err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
-		_ = file.Close()
-		if err != nil {
-			done <- result{nil, err}
-			return
-		}
-		conn, err := new(net.Dialer).DialContext(ctx, kind, address)
-		done <- result{conn, err}
-	}()
-
-	r := <-done
-	if r.err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return nil, ctx.Err()
+	defer func() { _ = own.Close() }()
+	other, err := os.Open("/var/run/netns/" + namespace)
+	if err != nil {
+		return nil, err
 	}
-	return r.conn, r.err
+	defer func() { _ = other.Close() }()
+
+	if err := unix.Setns(int(other.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, kind, address)
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
+		panic(back) // the thread would run other code in the namespace
+	}
+	return conn, err
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // The lengths of TestHosts. `make test-hosts` plays many cuts.
@@ -75,7 +77,10 @@ func startCluster(t *testing.T) *cluster {
 	if err := os.WriteFile(users, []byte(clusterUsers), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	center.start(binary, "bus", "--listen-address", center.at(busPort), "--users", users, "--insecure", "--lease-ttl", "3s")
+	ca := testkit.NewAuthority(t)
+	cert, key := ca.Issue("bus", center.address)
+	center.start(binary, "bus", "--listen-address", center.at(busPort), "--users", users, "--tls-cert", cert, "--tls-key", key,
+		"--lease-ttl", "3s")
 
 	// file returns the configuration of a member. All members have the same but for their login.
 	file := func(user string) string {
@@ -85,20 +90,22 @@ func startCluster(t *testing.T) *cluster {
 		}
 		return configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 2s}
-bus: {url: "nats://%s", user: %s, passwordFile: %s, leaseTTL: 3s}
+bus: {url: "tls://%s", caFile: %s, user: %s, passwordFile: %s, leaseTTL: 3s}
 models:
 - name: sim
   path: "builtin:sim"
   launch: [{engine: sim, count: 2, node: node-a}, {engine: sim, count: 2, node: node-b}]
-`, edge.at(gatewayPort), center.at(busPort), user, password))
+`, edge.at(gatewayPort), center.at(busPort), ca.CA(), user, password))
 	}
 
+	cert, key = ca.Issue("stator-xds")
 	xds := []string{"xds", "--config", file("control"), "--listen-address", center.at(xdsPort), "--admin-address", "127.0.0.1:0",
-		"--insecure"}
+		"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.CA(), "--extproc-secrets", dir}
+	cert, key = ca.Issue("stator-extproc")
 	for i := range routersThere {
 		at, name := center.at(extprocPorts+i), fmt.Sprint("router-", i)
-		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at, "--insecure",
-			"--admin-address", "unix://"+filepath.Join(dir, name))
+		center.start(binary, "extproc", "--config", file("router"), "--listen-address", at,
+			"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca.CA(), "--admin-address", "unix://"+filepath.Join(dir, name))
 		c.routers = append(c.routers, &gateway{t: t, admin: name + adminSockets})
 		xds = append(xds, "--extproc-address", at)
 	}
@@ -109,7 +116,9 @@ models:
 		c.agentOutput[name] = h.start(binary, "agent", "--node", name, "--config", file(name), "--admin-address", "127.0.0.1:0")
 	}
 
-	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", center.at(xdsPort)).Output()
+	cert, key = ca.Issue("edge")
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", center.at(xdsPort),
+		"--secrets", dir, "--ca", ca.CA(), "--cert", cert, "--key", key).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
