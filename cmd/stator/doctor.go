@@ -21,7 +21,8 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
 	file := f.String("config", "", "configuration `file` of the router (default: that of a plain `stator up`)")
 	var agents cli.List
-	f.Var(&agents, "agent", "`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
+	f.Var(&agents, "agent",
+		"`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
 	var admin adminclient.Config
 	admin.AddFlags(f.FlagSet)
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
@@ -48,7 +49,9 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 	}
 	asked := doctor.Config{Fleet: cfg, AdminAddress: admin.Address, Admin: client, Wait: *wait}
 	for _, address := range agents {
-		client, err := adminclient.New(adminclient.Config{Address: address, TokenFile: admin.TokenFile, CAFile: admin.CAFile}, doctor.Timeout)
+		port := admin
+		port.Address = address
+		client, err := adminclient.New(port, doctor.Timeout)
 		if err != nil {
 			return err
 		}
