@@ -72,9 +72,6 @@ func (r *results) runLive(ctx context.Context, o *options, errOut io.Writer) err
 		return err
 	}
 
-	if err := agents.order(); err != nil {
-		return err
-	}
 	if err := r.measureLive(ctx, o, server, router, errOut); err != nil {
 		return err
 	}

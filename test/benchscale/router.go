@@ -42,8 +42,10 @@ type router struct {
 	*bus.Bus
 
 	batches atomic.Int64
-	mu      sync.Mutex
-	lags    []time.Duration // guarded by mu
+	gaps    uint64 // at the last figures
+
+	mu   sync.Mutex
+	lags []time.Duration // guarded by mu
 }
 
 // maxLags bounds the sample of lags, of which every lagEvery-th batch has one.
@@ -126,8 +128,10 @@ func (r *router) take() *figures {
 
 	slices.Sort(lags)
 	stats := r.feed.Stats()
+	before := r.gaps
+	r.gaps = stats.Gaps
 	return &figures{
-		Batches: r.batches.Swap(0), Exact: stats.Ranks[feed.Exact], Gaps: stats.Gaps, Lags: lags,
+		Batches: r.batches.Swap(0), Exact: stats.Ranks[feed.Exact], Gaps: stats.Gaps - before, Lags: lags,
 		RSS: residentBytes(), IndexBytes: r.index.Stats().Bytes,
 	}
 }

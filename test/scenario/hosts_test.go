@@ -113,7 +113,11 @@ models:
 	for _, name := range []string{"node-a", "node-b"} {
 		h := n.host(name)
 		c.agents[name] = h
-		c.agentOutput[name] = h.start(binary, "agent", "--node", name, "--config", file(name), "--admin-address", "127.0.0.1:0")
+		agent := []string{"agent", "--node", name, "--config", file(name), "--admin-address", "127.0.0.1:0"}
+		if h.namespace == "" { // the route from one loopback address to another has a third
+			agent = append(agent, "--advertise-address", h.address)
+		}
+		c.agentOutput[name] = h.start(binary, agent...)
 	}
 
 	cert, key = ca.Issue("edge")
