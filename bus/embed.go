@@ -146,6 +146,13 @@ func setTLS(opts *server.Options, cfg *EmbedConfig) error {
 	opts.TLSConfig, err = server.GenTLSConfig(&server.TLSConfigOpts{
 		CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey, CaFile: cfg.ClientCA, Verify: cfg.ClientCA != "",
 	})
+	if err != nil {
+		return fmt.Errorf("TLS of the bus: %w", err)
+	}
+	// Certificates are renewed while the server runs.
+	files := &certificateFiles{cert: cfg.TLSCert, key: cfg.TLSKey}
+	opts.TLSConfig.Certificates = nil
+	opts.TLSConfig.GetCertificate = files.get
 	opts.TLS = true
 	opts.TLSVerify = cfg.ClientCA != ""
 	opts.TLSTimeout = tlsTime.Seconds()
