@@ -75,7 +75,7 @@ endif
 
 .PHONY: test
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
-	go test -race -timeout 20m ./...
+	go test -race -timeout 40m ./...
 
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
