@@ -156,7 +156,7 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 	outcome := outcomeOf(e)
 	s.metrics.count(outcome)
 	if e.Booking != "" {
-		s.cfg.Bookings.Ended(route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e), Tried: triedLast(e)}, now)
+		s.cfg.Bookings.Ended(endingOf(e), now)
 	}
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(e, outcome, now)

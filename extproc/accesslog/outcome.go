@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/route"
 )
 
 // The outcomes of requests.
@@ -41,10 +42,21 @@ func outcomeOf(e *messages.Entry) string {
 	}
 }
 
+// endingOf returns how a request ended, for its booking.
+func endingOf(e *messages.Entry) route.Ending {
+	return route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e), Refused: refused(e), Tried: triedLast(e)}
+}
+
 // failed reports whether the client got no good answer because of the workers. A client that left has not waited
 // for one.
 func failed(e *messages.Entry) bool {
 	return e.Status >= http.StatusInternalServerError || e.Broken && !e.Left
+}
+
+// refused reports whether a worker answered that the request is at fault. Engines check a request before they compute
+// anything of it.
+func refused(e *messages.Entry) bool {
+	return e.Status >= http.StatusBadRequest && e.Status < http.StatusInternalServerError
 }
 
 // servedBy returns the address of the worker whose answer the client received; empty if there was none, or if it is

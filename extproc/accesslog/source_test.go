@@ -180,7 +180,7 @@ func TestFailedOutcome(t *testing.T) {
 		ending route.Ending
 	}{
 		"a good answer":         {func(*messages.Entry) {}, AsPicked, route.Ending{Served: "a"}},
-		"the client's mistake":  {func(e *messages.Entry) { e.Status = 422 }, AsPicked, route.Ending{Served: "a"}},
+		"the client's mistake":  {func(e *messages.Entry) { e.Status = 422 }, AsPicked, route.Ending{Served: "a", Refused: true}},
 		"an error":              {func(e *messages.Entry) { e.Status = 500 }, Failed, route.Ending{Served: "a", Failed: true}},
 		"cut off":               {func(e *messages.Entry) { e.Broken = true }, Failed, route.Ending{Served: "a", Failed: true}},
 		"none after a retry":    {func(e *messages.Entry) { e.Status, e.FirstByte, e.Attempts = 503, 0, 2 }, Failed, route.Ending{Failed: true, Tried: "a"}},
@@ -193,7 +193,7 @@ func TestFailedOutcome(t *testing.T) {
 	} {
 		e := good
 		c.change(&e)
-		got := route.Ending{Served: servedBy(&e), Failed: failed(&e), Tried: triedLast(&e)}
+		got := endingOf(&e)
 		if outcome := outcomeOf(&e); outcome != c.want || got != c.ending {
 			t.Errorf("%s: %s, %+v; want %s, %+v", name, outcome, got, c.want, c.ending)
 		}

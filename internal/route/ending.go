@@ -17,6 +17,8 @@ type Ending struct {
 	// Failed means that the client received no good answer from a worker: Envoy reached none, or the response
 	// was a server error or was cut off.
 	Failed bool
+	// Refused means that the worker found fault with the request and computed nothing of it.
+	Refused bool
 	// Tried is the address of the worker that was tried last, where no worker answered; empty if it is not known.
 	Tried string
 }
@@ -26,6 +28,7 @@ type Ending struct {
 //
 //	served by          failed   reason     predictions
 //	the picked worker  no       Finished   stay
+//	any, refused       no       Finished   are taken back
 //	the picked worker  yes      Failed     stay: the prompt may have been computed
 //	another            no       Moved      move to that worker
 //	another            yes      Failed     are taken back
@@ -50,7 +53,7 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 	switch {
 	case e.Failed:
 		return pick.Failed
-	case e.Served == "" || e.Served == rank.Worker.Address:
+	case e.Refused || e.Served == "" || e.Served == rank.Worker.Address:
 		return pick.Finished
 	default:
 		return pick.Moved
@@ -63,6 +66,9 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	switch {
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
 		k.Rank.Load.ObserveServed()
+		if e.Refused {
+			r.withdraw(k.Rank, made)
+		}
 		return
 	case e.Served == k.Rank.Worker.Address, e.Served == "" && !e.Failed:
 		return
@@ -76,9 +82,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 			r.holdBack(now)
 		}
 	}
-	if made != nil {
-		r.index.Withdraw(k.Rank.ID, made.chain, made.from, made.until)
-	}
+	r.withdraw(k.Rank, made)
 	if e.Failed {
 		return
 	}
@@ -88,11 +92,18 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 		return
 	}
 	served.Load.ObserveServed()
-	if made != nil {
+	if made != nil && !e.Refused {
 		r.predictOn(served, made.chain, 0, now)
 	}
 	if r.cfg.Served != nil {
 		r.cfg.Served(served, k.At, int(k.Prompt), 0)
+	}
+}
+
+// withdraw takes the prediction of a request back. made is nil for a request without one.
+func (r *Router) withdraw(rank fleet.Rank, made *promise) {
+	if made != nil {
+		r.index.Withdraw(rank.ID, made.chain, made.from, made.until)
 	}
 }
 

@@ -25,6 +25,8 @@ type hints struct {
 	outputTokens  int           // expected length of the answer; 0 is unknown
 	required      []string      // taints, sorted
 	preferred     []prompt.Preference
+	// readsNoCache is set for a request whose whole prompt the engine computes, whatever is cached.
+	readsNoCache bool
 
 	overlapWeight, prefillLoadScale, temperature prompt.Override
 }
@@ -32,7 +34,7 @@ type hints struct {
 // readHints merges the hints of the body with those of trusted headers, which take precedence. parsed
 // may be nil.
 func readHints(req *Request, parsed *prompt.Request) hints {
-	h := hints{rank: -1, role: req.Role, tenant: req.Tenant}
+	h := hints{rank: -1, role: req.Role, tenant: req.Tenant, readsNoCache: parsed != nil && parsed.PromptLogprobs}
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.tenant == "" {
 			h.tenant = parsed.User

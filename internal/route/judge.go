@@ -77,7 +77,10 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace()
 		c.Facts.Capacity = f.facts[i].blocks
-		c.Facts.Overlap = overlap.Of(c.Rank.ID)
+		c.Facts.Overlap = [fleet.Tiers]int{}
+		if !j.asked.readsNoCache {
+			c.Facts.Overlap = overlap.Of(c.Rank.ID)
+		}
 		if i == 0 || c.Facts.Booked.PrefillTokens < j.request.MinPrefillTokens {
 			j.request.MinPrefillTokens = c.Facts.Booked.PrefillTokens
 		}

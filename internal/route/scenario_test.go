@@ -153,7 +153,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 	case "end":
 		return fmt.Sprintln(w.router.End(a.words[0], w.now))
 	case "ended":
-		ending := route.Ending{ID: a.words[0], Failed: slices.Contains(a.words, "failed")}
+		ending := route.Ending{ID: a.words[0], Failed: slices.Contains(a.words, "failed"), Refused: slices.Contains(a.words, "refused")}
 		if by := w.fleet.Snapshot().Worker(a.value["by"]); by != nil {
 			ending.Served = by.Address
 		}

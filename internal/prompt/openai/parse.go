@@ -86,7 +86,8 @@ type parser struct {
 	// end.
 	maxTokens, maxCompletionTokens int
 	// hasEmbeds is set if the request has prompt_embeds.
-	hasMessages, hasPrompt, hasEmbeds bool
+	// hasLogprobs is set if it asks for a number of logprobs.
+	hasMessages, hasPrompt, hasEmbeds, hasLogprobs bool
 	// These count what was read so far, for the limits. Elements of a repeated key count each time, because
 	// each costs memory.
 	messageCount, partCount, promptCount, tokenCount, hintCount int
@@ -119,6 +120,12 @@ func (p *parser) field(key string) {
 		p.maxCompletionTokens = clampInt32(v)
 	case "echo":
 		r.set(Echo, p.peek() == boolValue && p.src[p.at] == 't')
+		p.skip()
+	case "prompt_logprobs":
+		r.PromptLogprobs = p.peek() == numberValue
+		p.skip()
+	case "logprobs", "top_logprobs":
+		p.hasLogprobs = p.hasLogprobs || p.peek() == numberValue // a chat's logprobs is true or false
 		p.skip()
 	case "prompt_embeds":
 		p.hasEmbeds = p.peek() != nullValue
@@ -190,6 +197,8 @@ func (p *parser) checkRequest() {
 	if r.MaxTokens == 0 {
 		r.MaxTokens = p.maxTokens
 	}
+	r.PromptLogprobs = r.PromptLogprobs || p.hasLogprobs && r.Facts&Echo != 0
+
 	// Completions may have embeddings beside or in place of text, and embedding requests may be chats.
 	switch r.Endpoint {
 	case Chat:

@@ -32,6 +32,30 @@ func TestParseChat(t *testing.T) {
 	}
 }
 
+// TestPromptLogprobs: which requests need the probabilities of their own prompt.
+func TestPromptLogprobs(t *testing.T) {
+	for fields, want := range map[string]bool{
+		`"prompt_logprobs":0`:                        true,
+		`"prompt_logprobs":null`:                     false,
+		`"echo":true,"logprobs":1`:                   true,
+		`"logprobs":0,"echo":true`:                   true,
+		`"echo":true`:                                false,
+		`"logprobs":1`:                               false,
+		`"echo":true,"logprobs":null`:                false,
+		`"echo":false,"logprobs":2`:                  false,
+		`"prompt_logprobs":1,"prompt_logprobs":null`: false,
+	} {
+		r, err := Parse(Completions, []byte(`{"model":"m","prompt":"x",`+fields+`}`), Limits{})
+		if err != nil || r.PromptLogprobs != want {
+			t.Errorf("%s: %v, %v", fields, r.PromptLogprobs, err)
+		}
+	}
+	body := `{"model":"m","messages":[{"role":"user","content":"x"}],"echo":true,"logprobs":true,"top_logprobs":2}`
+	if r, err := Parse(Chat, []byte(body), Limits{}); err != nil || !r.PromptLogprobs {
+		t.Errorf("a chat: %v", err)
+	}
+}
+
 func TestParsePrompts(t *testing.T) {
 	for body, want := range map[string]int{
 		`{"model":"m","prompt":"x"}`: 1, `{"model":"m","prompt":["x","y"]}`: 2,

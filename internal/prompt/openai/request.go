@@ -66,6 +66,9 @@ type Request struct {
 	// Hints are the routing hints in nvext; nil if that is absent or null.
 	Hints *Hints
 
+	// PromptLogprobs is set where the answer needs the probabilities of the prompt's own tokens, by prompt_logprobs, or
+	// by echo with a number of logprobs. An engine computes the whole prompt then, and reads no cache of it.
+	PromptLogprobs bool
 	// Unread is set where the prompt has a form that this package cannot read but some engine can, such as
 	// embeddings in place of text. Nothing is known of its tokens then.
 	Unread bool

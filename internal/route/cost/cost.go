@@ -45,6 +45,14 @@ func (r *Request) Blocks() int {
 	return (r.PromptTokens + bs - 1) / bs
 }
 
+// reusable is how many tokens of the prompt a cache can have at most, in whole blocks. An engine computes at least the
+// last token of a prompt, and with it the block of that token: vLLM computes the last block of a prompt again that it
+// has cached as a whole.
+func (r *Request) reusable() int {
+	bs := max(1, r.BlockSize)
+	return max(0, r.PromptTokens-1) / bs * bs
+}
+
 // Facts are the measurements of one candidate rank.
 type Facts struct {
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
@@ -62,14 +70,13 @@ type Facts struct {
 	Capacity int
 }
 
-// Cached is the number of prompt tokens that the rank need not compute. An engine computes
-// at least the last token of a prompt, so it is less than the prompt's length.
+// Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
 func (f *Facts) Cached(r *Request) int {
 	blocks := 0
 	for _, n := range f.Overlap {
 		blocks += n
 	}
-	return max(0, min(blocks*max(1, r.BlockSize), r.PromptTokens-1))
+	return min(blocks*max(1, r.BlockSize), r.reusable())
 }
 
 // Score is the cost of a candidate and the named terms it is the sum of. Lower is better. Terms

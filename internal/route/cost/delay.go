@@ -68,7 +68,7 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 		for t, n := range f.Overlap {
 			saved += w.Tier[t] * float64(n) * blockSize
 		}
-		compute = token * max(float64(r.PromptTokens)-saved, 1) // an engine computes at least one token
+		compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
 		s.Own = pace*milliseconds(r.Line.Base) + compute
 	}
 

@@ -211,7 +211,7 @@ func (e *Engine) admit(budget int) {
 
 		// At least one token must be computed, because an answer is emitted from its result.
 		hits, inactive := 0, 0
-		if !e.cfg.NoPrefixCache {
+		if !e.cfg.NoPrefixCache && !r.WholePrompt {
 			hits, inactive = e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)])
 		}
 		if ceil(r.known(), size)-hits > e.pool.free-inactive {

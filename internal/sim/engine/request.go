@@ -27,6 +27,8 @@ type Request struct {
 	LoRA   string
 	LoRAID int
 	Salt   string
+	// WholePrompt computes the whole prompt, whatever is cached: the answer needs the probabilities of its tokens.
+	WholePrompt bool
 	// Session is copied into events.
 	Session string
 	// Owner is for the caller. The engine does not use it.

@@ -19,7 +19,7 @@ import (
 //	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole]
 //	      a new engine; block is tokens per block, tokens the budget of a pass. A prefill takes
 //	      10 ms and 1 ms for each new token, a decode step 5 ms.
-//	submit NAME prompt=1-10,50 [max=N] [salt=X] [lora=X] [delivered=N]
+//	submit NAME prompt=1-10,50 [max=N] [salt=X] [lora=X] [delivered=N] [whole]
 //	      a request; its prompt is ranges of tokens. The n-th request answers n00, n01, ...
 //	begin, end
 //	      the two halves of a pass; the clock moves to the pass's end.
@@ -119,6 +119,7 @@ func (s *scenario) submit(d *datadriven.TestData, w *strings.Builder) {
 	d.MaybeScanArgs(s.t, "salt", &r.Salt)
 	d.MaybeScanArgs(s.t, "lora", &r.LoRA)
 	d.MaybeScanArgs(s.t, "delivered", &r.Delivered)
+	r.WholePrompt = d.HasArg("whole")
 	s.by[name] = r
 	if err := s.e.Submit(r, s.now); err != nil {
 		fmt.Fprintln(w, err)

@@ -169,7 +169,7 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	ch.answer = s.words.newAnswer(seedOf(s.cfg.Seed, c.req.Seed, c.req.HasSeed), tokens, i, s.cfg.AnswerTokens, limit > 0)
 	r := &engine.Request{
 		Prompt: tokens, MaxTokens: limit, Next: ch.answer.next, Owner: ch,
-		Salt: c.req.CacheSalt, Session: c.req.SessionID,
+		Salt: c.req.CacheSalt, Session: c.req.SessionID, WholePrompt: c.req.PromptLogprobs,
 	}
 
 	// Adapters have numbers from 1, as in vLLM. Their prefixes are separate from the model's.
