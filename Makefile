@@ -284,6 +284,16 @@ $(VENV_VLLM)/.vllm: test/oracle/vllm/requirements.txt test/oracle/vllm/install.s
 	test/oracle/vllm/install.sh $(VENV_VLLM)
 	touch $@
 
+TINY := .oracle/realengines/tiny
+
+$(TINY)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(TINY) --vocabulary .oracle/vocabularies/qwen3
+
+.PHONY: test-vllm
+test-vllm: build $(TINY)/model.safetensors ## compare decisions with what two real vLLM report, and write docs/real-engines.md; installs 5 GB (half an hour; ARGS="--only truth")
+	go run ./test/realengines --report docs/real-engines.md $(ARGS)
+
 VENV_DYNAMO    := .venv-dynamo
 DYNAMO_RUNTIME := 1.6.1
 

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stator-project/stator/test/loopback"
+)
+
+// blockSize is the engines' block size in tokens. vLLM's attention for processors takes multiples of 32.
+const blockSize = 32
+
+// blockBytes is what one block of the model that model.py makes takes in an engine: keys and values of 32 tokens in 2
+// layers with 2 heads of 32 numbers of 2 bytes.
+const blockBytes = 2 * blockSize * 2 * 2 * 32 * 2
+
+// startTime is how long an engine may take to start. Three processes import torch, which takes a minute of CPU time.
+const startTime = 15 * time.Minute
+
+// engine is one running vLLM.
+type engine struct {
+	name, address  string
+	events, replay string
+	log            string
+
+	program string
+	args    []string
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// engineConfig is what the engines of one set-up have in common.
+type engineConfig struct {
+	vllm, model string
+	folder      string // for logs
+	blocks      int    // of the KV cache
+	maxSeqs     int    // requests in one batch
+	extra       []string
+}
+
+// startEngine starts vLLM on free ports of loopback.
+func startEngine(name string, cfg engineConfig) (*engine, error) {
+	var ports [3]int
+	for i := range ports {
+		port, err := loopback.Port()
+		if err != nil {
+			return nil, err
+		}
+		ports[i] = port
+	}
+	at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
+
+	e := &engine{
+		name: name, address: at(0), events: "tcp://" + at(1), replay: "tcp://" + at(2),
+		log: filepath.Join(cfg.folder, name+".log"), program: cfg.vllm,
+	}
+	e.args = append([]string{
+		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
+		"--max-num-seqs", strconv.Itoa(cfg.maxSeqs), "--enforce-eager", "--block-size", strconv.Itoa(blockSize),
+		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * blockBytes), "--enable-prefix-caching", "--enable-prompt-tokens-details",
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--disable-uvicorn-access-log",
+		"--kv-events-config", fmt.Sprintf(
+			`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":%q,"replay_endpoint":%q,"topic":"kv-events"}`, e.events, e.replay),
+	}, cfg.extra...)
+	return e, e.start()
+}
+
+// start starts the process, also again after its end.
+func (e *engine) start() error {
+	out, err := os.OpenFile(e.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+
+	e.cmd = exec.Command(e.program, e.args...)
+	e.cmd.Stdout, e.cmd.Stderr = out, out
+	e.cmd.Env = engineEnvironment()
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := e.cmd.Start(); err != nil {
+		return fmt.Errorf("start engine %s: %w", e.name, err)
+	}
+
+	ended := make(chan struct{})
+	e.ended = ended
+	cmd := e.cmd
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return nil
+}
+
+// engineEnvironment makes vLLM ask no server on the internet, use one thread, and serve the paths that empty its cache.
+func engineEnvironment() []string {
+	return append(os.Environ(), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "OMP_NUM_THREADS=1",
+		"VLLM_CPU_OMP_THREADS_BIND=nobind", "VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True")
+}
+
+// await returns when the engine is healthy.
+func (e *engine) await(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, startTime)
+	defer stop()
+	for {
+		select {
+		case <-e.ended:
+			return fmt.Errorf("engine %s ended; the last lines of its log:\n%s", e.name, lastLines(e.log, 20))
+		case <-ctx.Done():
+			return fmt.Errorf("engine %s is not healthy: %w; the last lines of its log:\n%s",
+				e.name, context.Cause(ctx), lastLines(e.log, 20))
+		case <-time.After(time.Second):
+		}
+		if _, err := getText(ctx, "http://"+e.address+"/health"); err == nil {
+			return nil
+		}
+	}
+}
+
+// signal sends a signal to the engine's processes.
+func (e *engine) signal(s syscall.Signal) { _ = syscall.Kill(-e.cmd.Process.Pid, s) }
+
+// stop ends the engine's processes. All of them are in one group.
+func (e *engine) stop() {
+	if e.cmd == nil {
+		return // it was running before
+	}
+	e.signal(syscall.SIGCONT)
+	e.signal(syscall.SIGTERM)
+	select {
+	case <-e.ended:
+	case <-time.After(30 * time.Second):
+	}
+	e.kill()
+}
+
+// kill ends the engine's processes at once.
+func (e *engine) kill() {
+	e.signal(syscall.SIGKILL)
+	<-e.ended
+}
+
+// forget empties the engine's prefix cache.
+func (e *engine) forget(ctx context.Context) error {
+	_, err := do(ctx, http.MethodPost, "http://"+e.address+"/reset_prefix_cache", nil)
+	return err
+}
+
+// version returns the version of the engine.
+func (e *engine) version(ctx context.Context) (string, error) {
+	text, err := getText(ctx, "http://"+e.address+"/version")
+	if err != nil {
+		return "", err
+	}
+	var answer struct {
+		Version string `json:"version"`
+	}
+	return answer.Version, json.Unmarshal([]byte(text), &answer)
+}
+
+// metrics returns the sum of an engine's samples of each of these names.
+func (e *engine) metrics(ctx context.Context, names ...string) (map[string]float64, error) {
+	text, err := getText(ctx, "http://"+e.address+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+
+	sums := map[string]float64{}
+	for line := range strings.Lines(text) {
+		for _, name := range names {
+			rest, found := strings.CutPrefix(line, name)
+			if !found || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+				continue
+			}
+			fields := strings.Fields(rest)
+			value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+			if err != nil {
+				return nil, fmt.Errorf("read metrics of engine %s: %w", e.name, err)
+			}
+			sums[name] += value
+		}
+	}
+	return sums, nil
+}
+
+// do sends a request and returns the body of a good answer.
+func do(ctx context.Context, method, url string, body io.Reader) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: status %d: %.300s", method, url, resp.StatusCode, text)
+	}
+	return string(text), err
+}
+
+func getText(ctx context.Context, url string) (string, error) {
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	return do(ctx, http.MethodGet, url, nil)
+}
+
+// lastLines returns the end of a file.
+func lastLines(path string, n int) string {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "(no log)"
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/test/loopback"
+)
+
+// modelName is the name under which engines and gateway serve the model.
+const modelName = "tiny"
+
+// gateway is a running `stator up` in front of engines that it has not started.
+type gateway struct {
+	url, admin string
+	decisions  string // file of the decision log
+	log        string
+	cmd        *exec.Cmd
+	ended      chan struct{}
+}
+
+// gatewayConfig is what a gateway is started with.
+type gatewayConfig struct {
+	stator, envoy, model, folder string
+	router                       string // the router's settings as YAML of one line
+}
+
+// startGateway starts Stator and Envoy for running engines, and returns when all workers are ready.
+func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*gateway, error) {
+	listen, err := loopback.Address()
+	if err != nil {
+		return nil, err
+	}
+	admin, err := loopback.Address()
+	if err != nil {
+		return nil, err
+	}
+
+	g := &gateway{
+		url: "http://" + listen, admin: "http://" + admin,
+		decisions: filepath.Join(cfg.folder, "decisions.jsonl"), log: filepath.Join(cfg.folder, "stator.log"),
+	}
+	_ = os.Remove(g.decisions)
+	file := filepath.Join(cfg.folder, "stator.yaml")
+	if err := os.WriteFile(file, []byte(g.configuration(cfg, engines)), 0o644); err != nil {
+		return nil, err
+	}
+
+	out, err := os.OpenFile(g.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	args := []string{"up", "--config", file, "--listen-address", listen, "--admin-address", admin}
+	if cfg.envoy != "" {
+		args = append(args, "--envoy", cfg.envoy)
+	}
+	g.cmd = exec.Command(cfg.stator, args...)
+	g.cmd.Stdout, g.cmd.Stderr = out, out
+	if err := g.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the gateway: %w", err)
+	}
+	g.ended = make(chan struct{})
+	go func() {
+		_ = g.cmd.Wait()
+		close(g.ended)
+	}()
+	if err := g.await(ctx); err != nil {
+		g.stop()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\nmodels:\n", g.decisions)
+	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, blockSize)
+	if cfg.router != "" {
+		fmt.Fprintf(&b, "  router: %s\n", cfg.router)
+	}
+	fmt.Fprintln(&b, "  workers:")
+	for _, e := range engines {
+		fmt.Fprintf(&b, "  - {name: %s, engine: vllm, address: %q, kvEvents: %q, kvReplay: %q}\n", e.name, e.address, e.events, e.replay)
+	}
+	return b.String()
+}
+
+// await returns when the gateway serves and the cache states of all ranks are exact.
+func (g *gateway) await(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	for {
+		_, err := getText(ctx, g.admin+"/readyz")
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-g.ended:
+			return fmt.Errorf("the gateway ended; the last lines of its log:\n%s", lastLines(g.log, 20))
+		case <-ctx.Done():
+			return fmt.Errorf("the gateway is not ready: %w; the last lines of its log:\n%s", err, lastLines(g.log, 20))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends the gateway.
+func (g *gateway) stop() {
+	_ = g.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-g.ended:
+	case <-time.After(20 * time.Second):
+		_ = g.cmd.Process.Kill()
+		<-g.ended
+	}
+}
+
+// answer is what a client received, and what the engine reports in it.
+type answer struct {
+	status   int
+	decision string // the id of the decision
+	usage    usage
+	ids      []uint32 // the prompt's token ids, where they were asked for
+	text     string   // the body of an error
+	took     time.Duration
+}
+
+// usage is the part of an answer that counts tokens.
+type usage struct {
+	Prompt  int `json:"prompt_tokens"`
+	Details struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// part is an answer, or one event of a stream.
+type part struct {
+	Usage     *usage   `json:"usage"`
+	PromptIDs []uint32 `json:"prompt_token_ids"`
+	Choices   []struct {
+		PromptIDs []uint32 `json:"prompt_token_ids"`
+	} `json:"choices"`
+}
+
+// send sends a request with more fields than those of the body, and reads the answer to its end.
+func (g *gateway) send(ctx context.Context, path string, body map[string]any) (answer, error) {
+	full := map[string]any{"model": modelName, "max_tokens": 4, "temperature": 0}
+	for k, v := range body {
+		full[k] = v
+	}
+	if full["stream"] == true {
+		full["stream_options"] = map[string]any{"include_usage": true}
+	}
+	raw, err := json.Marshal(full)
+	if err != nil {
+		return answer{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url+path, bytes.NewReader(raw))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+
+	begun := time.Now()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	a := answer{status: resp.StatusCode, decision: resp.Header.Get("X-Stator-Decision"), took: time.Since(begun)}
+	if err != nil || a.status != http.StatusOK {
+		a.text = string(text)
+		return a, err
+	}
+	return a, a.read(text, full["stream"] == true)
+}
+
+// read reads the usage and the token ids from the body of an answer.
+func (a *answer) read(body []byte, streamed bool) error {
+	parts := [][]byte{body}
+	if streamed {
+		parts = nil
+		for line := range bytes.Lines(body) {
+			if data, found := bytes.CutPrefix(line, []byte("data: {")); found {
+				parts = append(parts, append([]byte("{"), data...))
+			}
+		}
+	}
+
+	for _, raw := range parts {
+		var p part
+		if err := json.Unmarshal(raw, &p); err != nil {
+			return fmt.Errorf("read an answer: %w", err)
+		}
+		if p.Usage != nil {
+			a.usage = *p.Usage
+		}
+		// Streams have the ids once for each answer: in its first event, or in its first choice.
+		if len(a.ids) == 0 {
+			a.ids = p.PromptIDs
+		}
+		for _, c := range p.Choices {
+			if len(a.ids) == 0 {
+				a.ids = c.PromptIDs
+			}
+		}
+	}
+	return nil
+}
+
+// record is what the decision log has about one request.
+type record struct {
+	decision *decisionlog.Decision
+	end      *decisionlog.End
+}
+
+// records reads the decision log once it has the ends of all these decisions, or no more of them arrive.
+func (g *gateway) records(ctx context.Context, ids []string) (map[string]record, error) {
+	for try := 0; ; try++ {
+		all, err := g.readRecords()
+		if err != nil {
+			return nil, err
+		}
+		missing := 0
+		for _, id := range ids {
+			if all[id].end == nil {
+				missing++
+			}
+		}
+		if missing == 0 || try == 50 {
+			return all, nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (g *gateway) readRecords() (map[string]record, error) {
+	file, err := os.Open(g.decisions)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+
+	all := map[string]record{}
+	lines := decisionlog.NewReader(file)
+	for {
+		line, err := lines.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, err
+		case line.Decision != nil:
+			r := all[line.Decision.ID]
+			r.decision = line.Decision
+			all[line.Decision.ID] = r
+		case line.End != nil:
+			r := all[line.End.ID]
+			r.end = line.End
+			all[line.End.ID] = r
+		}
+	}
+}

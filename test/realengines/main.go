@@ -1,0 +1,260 @@
+// Command realengines plays a gateway in front of real vLLM, and compares what the router expects with what the
+// engines report. `make test-vllm` runs it and writes docs/real-engines.md.
+//
+//	section    engines                        what it shows
+//	truth      two with room for everything   prompt tokens, cached tokens and token ids are as expected
+//	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
+//	eviction   two with small caches          what is promised of caches that overflow is served
+//
+// Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
+// of one run only. It ends with an error if a bar is not met.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "realengines:", err)
+		os.Exit(1)
+	}
+}
+
+// section is a part of the report, and what it runs.
+type section struct {
+	name   string
+	blocks int // of an engine's cache
+	run    func(context.Context, *bench, []*engine, *page) error
+}
+
+// sections are in the order in which they run. Those with equal engines follow each other, because an engine needs a
+// minute of CPU time to start.
+var sections = []section{
+	{"truth", largeCache, truthSection},
+	{"load", largeCache, loadSection},
+	{"eviction", smallCache, evictionSection},
+}
+
+// largeCache is the number of blocks of an engine that evicts nothing here: 131,072 tokens.
+const largeCache = 4096
+
+// bench is one run.
+type bench struct {
+	vllm, stator, envoy, model, pages string
+	report                            string
+	seed                              uint64
+	rounds                            int      // of the section load
+	only                              []string // empty for all sections
+	running                           []*engine
+	folder                            string // for logs and configurations
+	version                           string // of the engines
+	begun                             time.Time
+	out                               io.Writer
+}
+
+func run(ctx context.Context, args []string) error {
+	b := &bench{begun: time.Now(), out: os.Stdout}
+	f := flag.NewFlagSet("realengines", flag.ContinueOnError)
+	f.StringVar(&b.vllm, "vllm", ".venv-vllm/bin/vllm", "vLLM's `program`")
+	f.StringVar(&b.stator, "stator", "bin/stator", "our `program`")
+	f.StringVar(&b.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
+	f.StringVar(&b.model, "model", ".oracle/realengines/tiny", "`folder` of the model that model.py makes")
+	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
+	f.StringVar(&b.report, "report", "", "write the report to `file`, if all sections ran")
+	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
+	f.IntVar(&b.rounds, "rounds", 6, "rounds of the section load")
+	f.Func("only", "run these `sections` alone: "+names(), func(list string) error {
+		b.only = strings.Split(list, ",")
+		for _, name := range b.only {
+			if !slices.ContainsFunc(sections, func(s section) bool { return s.name == name }) {
+				return fmt.Errorf("there is no section %q; there are %s", name, names())
+			}
+		}
+		return nil
+	})
+	f.Func("engine", "take a running `engine`, ADDRESS,EVENTS,REPLAY, and start none; for each one", func(text string) error {
+		parts := strings.Split(text, ",")
+		if len(parts) != 3 {
+			return errors.New("it is not an address and two endpoints")
+		}
+		name := string(rune('a' + len(b.running)))
+		b.running = append(b.running, &engine{name: name, address: parts[0], events: parts[1], replay: parts[2]})
+		return nil
+	})
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+
+	var err error
+	b.folder, err = os.MkdirTemp("", "stator-realengines-")
+	if err != nil {
+		return err
+	}
+	if err := b.runSections(ctx); err != nil {
+		return fmt.Errorf("%w\nlogs are in %s", err, b.folder)
+	}
+	return os.RemoveAll(b.folder)
+}
+
+// names lists the sections.
+func names() string {
+	var list []string
+	for _, s := range sections {
+		list = append(list, s.name)
+	}
+	return strings.Join(list, ",")
+}
+
+// runSections runs the chosen sections, prints the report, and fails if a bar was not met.
+func (b *bench) runSections(ctx context.Context) error {
+	p := newPage()
+	var engines []*engine
+	stop := func() {
+		for _, e := range engines {
+			e.stop()
+		}
+		engines = nil
+	}
+	defer func() { stop() }()
+
+	blocks := 0
+	for _, s := range sections {
+		if len(b.only) > 0 && !slices.Contains(b.only, s.name) {
+			continue
+		}
+		if s.blocks != blocks {
+			stop()
+			var err error
+			engines, err = b.startEngines(ctx, s.blocks)
+			if err != nil {
+				return err
+			}
+			blocks = s.blocks
+		}
+		b.progressf("%s", s.name)
+		if err := s.run(ctx, b, engines, p); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+
+	p.finish(b)
+	if _, err := io.WriteString(b.out, p.b.String()); err != nil {
+		return err
+	}
+	if b.report != "" && len(b.only) == 0 {
+		if err := os.WriteFile(b.report, []byte(p.b.String()), 0o644); err != nil {
+			return err
+		}
+	}
+	if len(p.missed) > 0 {
+		return fmt.Errorf("not met: %s", strings.Join(p.missed, "; "))
+	}
+	return nil
+}
+
+// startEngines starts two engines, unless some run already, and waits until they are healthy.
+func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine, err error) {
+	engines = slices.Clone(b.running)
+	defer func() {
+		if err != nil {
+			for _, e := range engines {
+				e.stop()
+			}
+			engines = nil
+		}
+	}()
+
+	for _, name := range []string{"a", "b"} {
+		if len(b.running) > 0 {
+			break
+		}
+		e, err := startEngine(name, engineConfig{vllm: b.vllm, model: b.model, folder: b.folder, blocks: blocks, maxSeqs: 16})
+		if err != nil {
+			return engines, err
+		}
+		engines = append(engines, e)
+	}
+	for _, e := range engines {
+		b.progressf("wait for engine %s with %d blocks", e.name, blocks)
+		if err := e.await(ctx); err != nil {
+			return engines, err
+		}
+		b.version, err = e.version(ctx)
+		if err != nil {
+			return engines, err
+		}
+	}
+	return engines, nil
+}
+
+// startGateway starts a gateway in front of engines whose caches are empty.
+func (b *bench) startGateway(ctx context.Context, engines []*engine, router string) (*gateway, error) {
+	for _, e := range engines {
+		if err := e.forget(ctx); err != nil {
+			return nil, err
+		}
+	}
+	cfg := gatewayConfig{stator: b.stator, envoy: b.envoy, model: b.model, folder: b.folder, router: router}
+	return startGateway(ctx, cfg, engines)
+}
+
+func (b *bench) progressf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%5.0f s  "+format+"\n", append([]any{time.Since(b.begun).Seconds()}, args...)...)
+}
+
+func truthSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
+	g, err := b.startGateway(ctx, engines, "")
+	if err != nil {
+		return err
+	}
+	defer g.stop()
+	t, err := runTruth(ctx, b, g)
+	if err != nil {
+		return err
+	}
+	t.print(p)
+	return nil
+}
+
+func loadSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
+	results, err := runLoad(ctx, b, engines)
+	if err != nil {
+		return err
+	}
+	printLoad(p, b, results)
+	return nil
+}
+
+func evictionSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
+	var runs []*eviction
+	for _, concurrent := range []int{1, 8} {
+		g, err := b.startGateway(ctx, engines, "")
+		if err != nil {
+			return err
+		}
+		e, err := runEviction(ctx, b, g, 12, 6, concurrent)
+		g.stop()
+		if err != nil {
+			return err
+		}
+		runs = append(runs, e)
+	}
+	printEvictions(p, runs)
+	return nil
+}
