@@ -2,18 +2,9 @@ package bus_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -31,62 +22,6 @@ import (
 	"github.com/stator-project/stator/internal/testkit"
 )
 
-// authority is a private CA in files.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.cert = &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.key = a.write("ca", a.cert, nil)
-	return a
-}
-
-// ca returns the file of the CA's certificate.
-func (a *authority) ca() string { return filepath.Join(a.dir, "ca.crt") }
-
-// issue returns the files of a certificate for a server or client on this machine.
-func (a *authority) issue(name string) (cert, key string) {
-	a.write(name, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.key)
-	return filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")
-}
-
-// write writes a certificate and a new key; the certificate signs itself when there is no signer.
-func (a *authority) write(name string, template *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if signer == nil {
-		signer = key
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: cert}, ".key": {Type: "EC PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(a.dir, name+file), pem.EncodeToMemory(block), 0o600); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	return key
-}
-
 const usersFile = `
 - {user: agent-a, password: password-of-a, role: agent, node: a}
 - {user: agent-b, password: password-of-b, role: agent, node: b}
@@ -100,7 +35,7 @@ const usersFile = `
 // lockedBus is a server with users and TLS.
 type lockedBus struct {
 	t      *testing.T
-	ca     *authority
+	ca     *testkit.Authority
 	server *bus.Embedded
 }
 
@@ -109,8 +44,8 @@ func newLockedBus(t *testing.T) *lockedBus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lockedBus{t: t, ca: newAuthority(t)}
-	cert, key := l.ca.issue("server")
+	l := &lockedBus{t: t, ca: testkit.NewAuthority(t)}
+	cert, key := l.ca.Issue("server", "127.0.0.1")
 	l.server, err = bus.Embed(bus.EmbedConfig{
 		Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), Users: users, Cluster: "test", TLSCert: cert, TLSKey: key,
 	})
@@ -134,7 +69,7 @@ func (l *lockedBus) joinCounted(user, password string, metrics prometheus.Regist
 	log.PrintOnFailure(l.t)
 	return testkit.JoinBus(l.t, bus.Config{
 		URL: l.server.URL(), Log: log.Logger(), Metrics: metrics,
-		Login: bus.Login{User: user, PasswordFile: passwordFile(l.t, password), CAFile: l.ca.ca()},
+		Login: bus.Login{User: user, PasswordFile: passwordFile(l.t, password), CAFile: l.ca.CA()},
 	})
 }
 
@@ -148,7 +83,7 @@ type attacker struct {
 func (l *lockedBus) attack(user, password string) *attacker {
 	a := &attacker{}
 	var err error
-	a.Conn, err = nats.Connect(l.server.URL(), nats.RootCAs(l.ca.ca()), nats.UserInfo(user, password), nats.CustomInboxPrefix("_INBOX."+user),
+	a.Conn, err = nats.Connect(l.server.URL(), nats.RootCAs(l.ca.CA()), nats.UserInfo(user, password), nats.CustomInboxPrefix("_INBOX."+user),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -215,9 +150,9 @@ func holdAs(t *testing.T, b *bus.Bus, name string) {
 func TestStrangerCannotConnect(t *testing.T) {
 	l := newLockedBus(t)
 	for name, opts := range map[string][]nats.Option{
-		"no login":       {nats.RootCAs(l.ca.ca())},
-		"wrong password": {nats.RootCAs(l.ca.ca()), nats.UserInfo("admin", "password-of-x")},
-		"the owner":      {nats.RootCAs(l.ca.ca()), nats.UserInfo("owner", "")},
+		"no login":       {nats.RootCAs(l.ca.CA())},
+		"wrong password": {nats.RootCAs(l.ca.CA()), nats.UserInfo("admin", "password-of-x")},
+		"the owner":      {nats.RootCAs(l.ca.CA()), nats.UserInfo("owner", "")},
 		"no CA":          {nats.UserInfo("admin", "password-of-admin")},
 	} {
 		if nc, err := nats.Connect(l.server.URL(), opts...); err == nil {
@@ -399,8 +334,8 @@ func TestRolesCanDoTheirWork(t *testing.T) {
 // TestDoorIsLockedBeyondLoopback: the server does not listen on other addresses without users and TLS, or certificates of
 // clients. --insecure allows it.
 func TestDoorIsLockedBeyondLoopback(t *testing.T) {
-	ca := newAuthority(t)
-	cert, key := ca.issue("server")
+	ca := testkit.NewAuthority(t)
+	cert, key := ca.Issue("server", "127.0.0.1")
 	users, err := bus.ParseUsers([]byte(usersFile))
 	if err != nil {
 		t.Fatal(err)
@@ -417,7 +352,7 @@ func TestDoorIsLockedBeyondLoopback(t *testing.T) {
 		{bus.EmbedConfig{Host: "127.0.0.1", ClientCA: cert}, "--client-ca needs"},
 		{bus.EmbedConfig{Host: "127.0.1.1"}, ""},
 		{bus.EmbedConfig{Host: "0.0.0.0", Users: users, TLSCert: cert, TLSKey: key}, ""},
-		{bus.EmbedConfig{Host: "0.0.0.0", TLSCert: cert, TLSKey: key, ClientCA: ca.ca()}, ""},
+		{bus.EmbedConfig{Host: "0.0.0.0", TLSCert: cert, TLSKey: key, ClientCA: ca.CA()}, ""},
 		{bus.EmbedConfig{Host: "0.0.0.0", Insecure: true}, ""},
 	} {
 		c.cfg.Port, c.cfg.Dir, c.cfg.Cluster = -1, t.TempDir(), "test"
@@ -433,19 +368,19 @@ func TestDoorIsLockedBeyondLoopback(t *testing.T) {
 
 // TestClientCertificates: a server with a CA for clients takes those with a certificate of that CA, and refuses others.
 func TestClientCertificates(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
-	cert, key := ca.issue("server")
-	e, err := bus.Embed(bus.EmbedConfig{Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), TLSCert: cert, TLSKey: key, ClientCA: ca.ca()})
+	ca, other := testkit.NewAuthority(t), testkit.NewAuthority(t)
+	cert, key := ca.Issue("server", "127.0.0.1")
+	e, err := bus.Embed(bus.EmbedConfig{Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), TLSCert: cert, TLSKey: key, ClientCA: ca.CA()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
 
-	cert, key = ca.issue("client")
-	testkit.JoinBus(t, bus.Config{URL: e.URL(), Login: bus.Login{CAFile: ca.ca(), CertFile: cert, KeyFile: key}})
+	cert, key = ca.Issue("client")
+	testkit.JoinBus(t, bus.Config{URL: e.URL(), Login: bus.Login{CAFile: ca.CA(), CertFile: cert, KeyFile: key}})
 
-	cert, key = other.issue("client")
-	for _, login := range []bus.Login{{CAFile: ca.ca()}, {CAFile: ca.ca(), CertFile: cert, KeyFile: key}, {}} {
+	cert, key = other.Issue("client")
+	for _, login := range []bus.Login{{CAFile: ca.CA()}, {CAFile: ca.CA(), CertFile: cert, KeyFile: key}, {}} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := bus.Connect(ctx, bus.Config{URL: e.URL(), Login: login, Cluster: "test", LeaseTTL: testkit.LeaseTTL, Log: (&testkit.Log{}).Logger()})
 		cancel()
@@ -492,4 +427,45 @@ func TestAdminMayDoEverything(t *testing.T) {
 	if err := json.Unmarshal(answer.Data, &deleted); err != nil || !deleted.Success {
 		t.Errorf("%s, %v", answer.Data, err)
 	}
+}
+
+// TestRenewedCertificateOfTheServer: new connections get the certificate that is in the files, and files that cannot be used
+// leave the last one in force.
+func TestRenewedCertificateOfTheServer(t *testing.T) {
+	ca := testkit.NewAuthority(t)
+	cert, key := ca.Issue("server", "127.0.0.1")
+	var log testkit.Log
+	e, err := bus.Embed(bus.EmbedConfig{Host: "127.0.0.1", Port: -1, Dir: t.TempDir(), TLSCert: cert, TLSKey: key, Log: log.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+
+	serial := func() int64 {
+		t.Helper()
+		nc, err := nats.Connect(e.URL(), nats.RootCAs(ca.CA()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		state, err := nc.TLSConnectionState()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.PeerCertificates[0].SerialNumber.Int64()
+	}
+	first := serial()
+	ca.Issue("server", "127.0.0.1")
+	testkit.Eventually(t, "the new certificate is used", func() bool { return serial() != first })
+	second := serial()
+
+	if err := os.WriteFile(cert, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "a warning", func() bool {
+		if got := serial(); got != second {
+			t.Fatalf("after a broken file: certificate %d, want %d", got, second)
+		}
+		return log.Contains("the last ones stay in force")
+	})
 }

@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/stator-project/stator/internal/listen"
 )
 
 // EmbedConfig is read by Embed and not changed later.
@@ -36,6 +39,8 @@ type EmbedConfig struct {
 	ClientCA string
 	// Insecure allows a server without users or TLS to listen beyond loopback.
 	Insecure bool
+	// Log gets a line when the files of the certificate have changed. Nil discards it.
+	Log *slog.Logger
 }
 
 // ownerName is the user of the process that embeds the server.
@@ -75,6 +80,9 @@ const startTime = 10 * time.Second
 func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if cfg.MaxMemory == 0 {
 		cfg.MaxMemory = 256 << 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -150,13 +158,16 @@ func setTLS(opts *server.Options, cfg *EmbedConfig) error {
 		return fmt.Errorf("TLS of the bus: %w", err)
 	}
 	// Certificates are renewed while the server runs.
-	files := &certificateFiles{cert: cfg.TLSCert, key: cfg.TLSKey}
+	certificate, err := listen.OpenCertificate(cfg.TLSCert, cfg.TLSKey, cfg.Log)
+	if err != nil {
+		return fmt.Errorf("TLS of the bus: %w", err)
+	}
 	opts.TLSConfig.Certificates = nil
-	opts.TLSConfig.GetCertificate = files.get
+	opts.TLSConfig.GetCertificate = certificate.Get
 	opts.TLS = true
 	opts.TLSVerify = cfg.ClientCA != ""
 	opts.TLSTimeout = tlsTime.Seconds()
-	return err
+	return nil
 }
 
 // tlsTime is how long a client may take for the TLS handshake.

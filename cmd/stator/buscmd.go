@@ -77,6 +77,7 @@ func runBus(ctx context.Context, env environment, args []string) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 
 	o.door.Dir = filepath.Join(dir, "nats")
+	o.door.Log = log
 	return o.serve(ctx, log)
 }
 

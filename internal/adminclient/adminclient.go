@@ -6,12 +6,10 @@ package adminclient
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"flag"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -58,14 +56,11 @@ func New(c Config, timeout time.Duration) (*Client, error) {
 	}
 
 	if c.CAFile != "" {
-		text, err := os.ReadFile(c.CAFile)
+		roots, err := listen.ReadCA(c.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("read --admin-ca: %w", err)
 		}
-		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("read --admin-ca: %s has no certificate in PEM", c.CAFile)
-		}
+		transport.TLSClientConfig.RootCAs = roots
 	}
 
 	token := ""
@@ -77,7 +72,7 @@ func New(c Config, timeout time.Duration) (*Client, error) {
 		}
 	}
 	client.http.Transport = &withToken{transport, token}
-	// An admin port does not redirect, and the token is for nobody else.
+	// An admin port does not redirect, and no other server may get the token.
 	client.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return client, nil
 }

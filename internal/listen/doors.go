@@ -2,7 +2,6 @@ package listen
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -169,14 +168,10 @@ func (d *Doors) load(clientCA, protocol string) (*tls.Config, error) {
 		return cfg, nil
 	}
 
-	text, err := os.ReadFile(clientCA)
+	cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	cfg.ClientCAs, err = ReadCA(clientCA)
 	if err != nil {
 		return nil, fmt.Errorf("read --tls-client-ca: %w", err)
-	}
-	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	cfg.ClientCAs = x509.NewCertPool()
-	if !cfg.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("read --tls-client-ca: %s has no certificate in PEM", clientCA)
 	}
 	return cfg, nil
 }
