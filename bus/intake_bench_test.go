@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/test/process"
 )
 
 // The fleet of BenchmarkIntake: 4 million pairs of block and rank.
@@ -152,7 +152,7 @@ func (f *intakeFleet) bench(b *testing.B, intakes int) {
 		messages := f.messages(n)
 		target := applied.Load() + int64(n)
 		runtime.GC()
-		before := cpuTime()
+		before := process.OwnCPU()
 		b.StartTimer()
 
 		for _, m := range messages {
@@ -161,7 +161,7 @@ func (f *intakeFleet) bench(b *testing.B, intakes int) {
 		for applied.Load() < target {
 			time.Sleep(100 * time.Microsecond)
 		}
-		spent += cpuTime() - before
+		spent += process.OwnCPU() - before
 	}
 	b.ReportMetric(float64(spent)/float64(b.N), "cpu-ns/op")
 	if n := missing.Load(); n != 0 {
@@ -177,11 +177,4 @@ func newIntake(t testing.TB, goroutines int, apply func(*feed.Message)) *intake 
 		in.queues = append(in.queues, make(chan *nats.Msg, 1<<16))
 	}
 	return in
-}
-
-// cpuTime returns the CPU time of this process so far.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/test/process"
 )
 
 // BenchmarkStage measures all work on a chat request from its body to its block hashes. With turn=first the
@@ -45,23 +44,13 @@ func benchStage(b *testing.B, m *prompt.Model, chars int, first bool) {
 	}
 	b.ReportAllocs()
 	b.SetBytes(int64(len(bodies[0])))
-	before, n := cpu(b), 0
+	before, n := process.OwnCPU(), 0
 	for ; b.Loop(); n++ {
 		body := bodies[n%conversations]
 		renumber(body, n, first)
 		s.prepare(b, m, body)
 	}
-	b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/1000/float64(n), "cpu-µs/op")
-}
-
-// cpu returns the processor time that this process has used. On a shared machine it varies less than the
-// elapsed time.
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.ReportMetric(float64((process.OwnCPU()-before).Nanoseconds())/1000/float64(n), "cpu-µs/op")
 }
 
 // stage prepares requests as the router does, with the buffers that it uses again for each request.

@@ -15,13 +15,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // pair is a package at both revisions. A package that moved has two names.
@@ -31,17 +31,9 @@ type pair struct{ now, base string }
 const requestPath = "extproc/stream,extproc/messages,internal/prompt,internal/prompt/openai,internal/kv/blockhash," +
 	"internal/kv/kvindex,internal/route,internal/route/cost,internal/route/queue"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func main() { process.Main("benchcompare", run) }
 
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "benchcompare:", err)
-		os.Exit(1)
-	}
-}
-
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	f := flag.NewFlagSet("benchcompare", flag.ExitOnError)
 	base := f.String("base", "main", "`revision` to compare with")
 	packages := f.String("packages", requestPath, "packages to measure, with commas; now=base for one that moved")
@@ -80,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer tree.remove()
 
 	m := measurement{rounds: *rounds, target: *target, progress: os.Stderr}
-	fmt.Fprintf(out, "base %s; %d rounds; load average %s before\n\n", tree.revision, *rounds, loadAverage())
+	fmt.Fprintf(out, "base %s; %d rounds; load average %s before\n\n", tree.revision, *rounds, process.LoadAverage())
 
 	var results []result
 	for _, p := range pairs(*packages, *moved, tree.dir) {
@@ -106,7 +98,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	slower := printResults(out, results)
-	fmt.Fprintf(out, "\nload average %s after\n", loadAverage())
+	fmt.Fprintf(out, "\nload average %s after\n", process.LoadAverage())
 	if slower > 0 {
 		return fmt.Errorf("%d benchmarks are slower: their whole interval lies above +3 %%", slower)
 	}
@@ -167,14 +159,4 @@ func duration(ns float64) string {
 		return fmt.Sprintf("%.4g µs", ns/1e3)
 	}
 	return fmt.Sprintf("%.4g ms", ns/1e6)
-}
-
-// loadAverage returns the machine's load of the last minute, or "unknown".
-func loadAverage() string {
-	data, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	first, _, _ := strings.Cut(string(data), " ")
-	return first
 }

@@ -1,50 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
-
-// tick is the unit of CPU times in /proc, on every architecture that Go supports.
-const tick = 10 * time.Millisecond
-
-// cpuTime is what a process has used, user and system time together.
-func cpuTime(pid int) (time.Duration, error) {
-	if pid == 0 {
-		return 0, nil
-	}
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, fmt.Errorf("read CPU time (this needs Linux): %w", err)
-	}
-	return parseStat(stat)
-}
-
-// parseStat finds utime and stime, the 14th and 15th field of /proc/PID/stat. The second is
-// the program's name in brackets, which may hold anything.
-func parseStat(stat []byte) (time.Duration, error) {
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("read CPU time: %q has too few fields", stat)
-	}
-
-	var sum time.Duration
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read CPU time: %w", err)
-		}
-		sum += time.Duration(n) * tick
-	}
-	return sum, nil
-}
 
 // machine is where figures were taken: they mean nothing elsewhere.
 type machine struct {
@@ -62,7 +27,7 @@ type machine struct {
 func newMachine(ctx context.Context, envoyPath string) machine {
 	return machine{
 		CPU: cpuModel(), Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
-		Envoy: envoyVersion(ctx, envoyPath), LoadBefore: loadAverage(),
+		Envoy: envoyVersion(ctx, envoyPath), LoadBefore: process.LoadAverage(),
 	}
 }
 
@@ -83,14 +48,6 @@ func cpuModel() string {
 		}
 	}
 	return "unknown CPU"
-}
-
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if fields := strings.Fields(string(text)); err == nil && len(fields) > 3 {
-		return strings.Join(fields[:3], " ")
-	}
-	return "unknown"
 }
 
 // envoyVersion picks 1.40.0 out of "… version: HASH/1.40.0/Clean/RELEASE/BoringSSL".

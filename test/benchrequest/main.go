@@ -22,22 +22,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/stator-project/stator/test/process"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := Main(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "benchrequest:", err)
-		os.Exit(1)
-	}
-}
+func main() { process.Main("benchrequest", Main) }
 
 type options struct {
 	stator, before, envoy, traces, model string

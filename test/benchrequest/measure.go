@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/test/process"
 )
 
 // The set-ups, as the table names them.
@@ -171,13 +172,13 @@ func (b *bench) prove(ctx context.Context, s *setup, before counts, k int, sum *
 	return err
 }
 
-// cpu reads what the set-up's processes have used.
+// cpu reads what the set-up's processes have used. A set-up without a router has spent nothing there.
 func (s *setup) cpu() (envoy, extproc time.Duration, err error) {
-	envoy, err = cpuTime(s.envoy)
-	if err != nil {
-		return 0, 0, err
+	envoy, err = process.CPU(s.envoy)
+	if err != nil || s.extproc == 0 {
+		return envoy, 0, err
 	}
-	extproc, err = cpuTime(s.extproc)
+	extproc, err = process.CPU(s.extproc)
 	return envoy, extproc, err
 }
 

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"text/tabwriter"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // report is a run: what was asked, where it ran, and what came out.
@@ -72,7 +74,7 @@ func newReport(ctx context.Context, o *options, envoyPath string, text *corpus) 
 
 // finish computes rows and goals from the cells.
 func (r *report) finish() {
-	r.Machine.LoadAfter = loadAverage()
+	r.Machine.LoadAfter = process.LoadAverage()
 	r.Cells = r.cells
 
 	var keys []cell // one of each set-up and size

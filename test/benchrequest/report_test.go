@@ -3,20 +3,9 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stator-project/stator/internal/config"
 )
-
-func TestParseStat(t *testing.T) {
-	const stat = "42 (a (strange) name) S 1 42 42 0 -1 4194560 100 0 0 0 123 45 0 0 20 0 9 0 100 1000 10\n"
-	if got, err := parseStat([]byte(stat)); err != nil || got != 1680*time.Millisecond {
-		t.Errorf("%v, %v: want 1.68s", got, err)
-	}
-	if _, err := parseStat([]byte("42 (short) S 1")); err == nil {
-		t.Error("a short line is no error")
-	}
-}
 
 // Ratios are compared within a round, so that a busy round does not count against anyone.
 func TestRatiosArePaired(t *testing.T) {

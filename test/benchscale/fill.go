@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"os"
 	"runtime"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/test/process"
 )
 
 // filled is what a full index needs.
@@ -36,7 +38,7 @@ func newKnowledge() *knowledge {
 
 // fill fills an index with the caches of the whole fleet, and prints what it needs.
 func fill(o *options, out io.Writer) error {
-	began, cpu := time.Now(), cpuTime()
+	began, cpu := time.Now(), process.OwnCPU()
 	k := newKnowledge()
 	for i := range o.workers {
 		e := newEngine(i, o.blocks)
@@ -46,11 +48,15 @@ func fill(o *options, out io.Writer) error {
 		e.fill(o.blocks, func(m *feed.Message) { k.feed.Apply(m, time.Unix(1, 0)) })
 	}
 
-	took := filled{Took: time.Since(began), CPU: cpuTime() - cpu}
+	took := filled{Took: time.Since(began), CPU: process.OwnCPU() - cpu}
 	runtime.GC()
 	stats := k.index.Stats()
 	took.Pairs = stats.Pairs
 	took.IndexBytes = stats.Bytes
-	took.RSS = residentBytes()
+	var err error
+	took.RSS, err = process.Resident(os.Getpid())
+	if err != nil {
+		return err
+	}
 	return json.NewEncoder(out).Encode(took)
 }

@@ -18,20 +18,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "benchscale:", err)
-		os.Exit(1)
-	}
-}
+func main() { process.Main("benchscale", run) }
 
 // options describe the fleet and the measurement. Children get them as flags.
 type options struct {

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // results are all that a run has measured.
@@ -87,7 +88,7 @@ func (r *results) measureLive(ctx context.Context, o *options, server, router *c
 	if err := sleep(ctx, settle); err != nil {
 		return err
 	}
-	before, err := server.cpu()
+	before, err := process.CPU(server.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (r *results) measureLive(ctx context.Context, o *options, server, router *c
 	if err != nil {
 		return err
 	}
-	after, err := server.cpu()
+	after, err := process.CPU(server.cmd.Process.Pid)
 	r.serverCPU = after - before
 	return err
 }
@@ -151,7 +152,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // print prints the table.
 func (r *results) print(o *options, out io.Writer) {
-	load, _ := os.ReadFile("/proc/loadavg")
 	batches := float64(r.live.Batches)
 	perBatch := float64(r.live.CPU.Nanoseconds()) / batches / 1e3
 	perServer := float64(r.serverCPU.Nanoseconds()) / batches / 1e3
@@ -190,7 +190,7 @@ func (r *results) print(o *options, out io.Writer) {
 	for _, row := range rows {
 		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%-30s %s", row[0], row[1]), " "))
 	}
-	fmt.Fprintf(out, "\n%d CPUs; load average %s", runtime.NumCPU(), load)
+	fmt.Fprintf(out, "\n%d CPUs; load average %s\n", runtime.NumCPU(), process.LoadAverage())
 }
 
 func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/test/process"
 )
 
 // figures are what a router has measured since the last figures, or since its start.
@@ -107,8 +108,11 @@ func runRouter(ctx context.Context, o *options, in io.Reader, out io.Writer) err
 	last, cpu := began, time.Duration(0)
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		now, spent := time.Now(), cpuTime()
-		f := r.take()
+		now, spent := time.Now(), process.OwnCPU()
+		f, err := r.take()
+		if err != nil {
+			return err
+		}
 		f.Elapsed, f.CPU = now.Sub(last), spent-cpu
 		f.Joined = time.Duration(joined.Load())
 		last, cpu = now, spent
@@ -120,7 +124,7 @@ func runRouter(ctx context.Context, o *options, in io.Reader, out io.Writer) err
 }
 
 // take returns the figures, and begins new ones.
-func (r *router) take() *figures {
+func (r *router) take() (*figures, error) {
 	r.mu.Lock()
 	lags := r.lags
 	r.lags = nil
@@ -130,8 +134,9 @@ func (r *router) take() *figures {
 	stats := r.feed.Stats()
 	before := r.gaps
 	r.gaps = stats.Gaps
+	rss, err := process.Resident(os.Getpid())
 	return &figures{
 		Batches: r.batches.Swap(0), Exact: stats.Ranks[feed.Exact], Gaps: stats.Gaps - before, Lags: lags,
-		RSS: residentBytes(), IndexBytes: r.index.Stats().Bytes,
-	}
+		RSS: rss, IndexBytes: r.index.Stats().Bytes,
+	}, err
 }

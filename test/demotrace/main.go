@@ -8,26 +8,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
+	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/test/tracefiles"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := Main(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "demotrace:", err)
-		os.Exit(1)
-	}
-}
+func main() { process.Main("demotrace", Main) }
 
 type options struct {
 	trace, stator, envoy, policies string

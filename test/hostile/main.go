@@ -11,27 +11,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "hostile:", err)
-		os.Exit(1)
-	}
-}
+func main() { process.Main("hostile", run) }
 
 type options struct {
 	stator, envoy, class string
@@ -39,7 +29,7 @@ type options struct {
 	verbose              bool
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	o := &options{}
 	f := flag.NewFlagSet("hostile", flag.ContinueOnError)
 	f.StringVar(&o.stator, "stator", "bin/stator", "the `program`")
@@ -90,7 +80,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		failed += problems
 	}
-	fmt.Fprintf(out, "\n%.0f s, load average %s\n", time.Since(began).Seconds(), loadAverage())
+	fmt.Fprintf(out, "\n%.0f s, load average %s\n", time.Since(began).Seconds(), process.LoadAverage())
 	if failed > 0 {
 		return fmt.Errorf("%d expectations were not met", failed)
 	}
@@ -164,12 +154,3 @@ func report(out io.Writer, results []classResult, before, left state) (failed in
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func megabytes(n int64) float64 { return float64(n) / (1 << 20) }
-
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	fields := strings.Fields(string(text))
-	if err != nil || len(fields) < 3 {
-		return "unknown"
-	}
-	return strings.Join(fields[:3], " ")
-}

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/metric"
+	"github.com/stator-project/stator/test/process"
 )
 
 // mostMemory bounds this process, so that a template that is not bounded ends this program and not the machine.
@@ -105,7 +103,7 @@ func (s *stack) state(ctx context.Context) (now state, err error) {
 		bookings: m.Sum("stator_route_bookings"), queued: m.Sum("stator_route_queue_requests"), goroutines: m.Sum("go_goroutines"),
 		panics: m.Sum("stator_extproc_requests_total", "outcome", "panic"),
 	}
-	now.rss, err = residentBytes(s.router)
+	now.rss, err = process.Resident(s.router)
 	return now, err
 }
 
@@ -132,42 +130,6 @@ func (s *stack) page(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// residentBytes is a process's memory.
-func residentBytes(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0, fmt.Errorf("read memory (this needs Linux): %w", err)
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("read memory: %q has too few fields", text)
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
-
-// cpuOf is the CPU time of a process, exact to the nanosecond: the sum over its threads.
-func cpuOf(pid int) (time.Duration, error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(tasks) == 0 {
-		return 0, fmt.Errorf("read CPU time of process %d: it has no threads", pid)
-	}
-	var sum time.Duration
-	for _, path := range tasks {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // a thread that has just ended
-		}
-		first, _, _ := bytes.Cut(text, []byte(" "))
-		n, err := strconv.ParseInt(string(first), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read CPU time: %w", err)
-		}
-		sum += time.Duration(n)
-	}
-	return sum, nil
-}
-
 // used is what a case has spent.
 type used struct {
 	cpu, wall time.Duration
@@ -181,7 +143,7 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 		return used{}, err
 	}
 	allocated := m.Sum("go_memstats_alloc_bytes_total")
-	cpu, err := cpuOf(s.router)
+	cpu, err := process.ThreadsCPU(s.router)
 	if err != nil {
 		return used{}, err
 	}
@@ -190,7 +152,7 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 	err = f()
 	wall := time.Since(began)
 
-	after, failed := cpuOf(s.router)
+	after, failed := process.ThreadsCPU(s.router)
 	if failed != nil {
 		return used{}, failed
 	}
@@ -205,17 +167,9 @@ func (s *stack) ofRouter(ctx context.Context, f func() error) (used, error) {
 func ofCall(f func() error) (used, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	cpu := cpuHere()
+	cpu := process.OwnCPU()
 	err := f()
-	spent := cpuHere() - cpu
+	spent := process.OwnCPU() - cpu
 	runtime.ReadMemStats(&after)
 	return used{cpu: spent, bytes: int64(after.TotalAlloc - before.TotalAlloc)}, err
-}
-
-func cpuHere() time.Duration {
-	var r syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
-		return 0
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

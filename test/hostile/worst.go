@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // worstClients is how many of the worst bodies are sent at once.
@@ -68,7 +70,7 @@ func (s *stack) peak(ctx context.Context, body []byte) (peak int64, statuses map
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		now, err := residentBytes(s.router)
+		now, err := process.Resident(s.router)
 		if err != nil {
 			<-done
 			return 0, nil, err

@@ -7,11 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // zipped returns a body as gzip.
@@ -54,17 +54,11 @@ func TestCompressedBodiesReachWorkersPlain(t *testing.T) {
 // residentMiB returns the memory of a process.
 func residentMiB(t *testing.T, pid int) int {
 	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	resident, err := process.Resident(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, _ := strconv.Atoi(strings.Fields(rest)[0])
-			return kib >> 10
-		}
-	}
-	return 0
+	return int(resident >> 20)
 }
 
 // TestDecompressionBombsAreRefused: 61 KB become 60 MiB. Envoy stops at the bound of bodies and answers 413, and a

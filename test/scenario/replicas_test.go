@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/envoy"
+	"github.com/stator-project/stator/test/process"
 )
 
 // replicated is several routers behind several Envoys, on one bus. All Envoys have all routers in one cluster.
@@ -288,8 +287,7 @@ func TestReplicasUnderLoad(t *testing.T) {
 			for _, e := range p.envoys {
 				envoys += cpuOf(t, e.process.PID())
 			}
-			load, _ := os.ReadFile("/proc/loadavg")
-			t.Logf("%7d %6d %8d %9d %17g %14s %13s %12.5s", c.routers, c.envoys, answered, cancelled, left, routers, envoys, load)
+			t.Logf("%7d %6d %8d %9d %17g %14s %13s %12s", c.routers, c.envoys, answered, cancelled, left, routers, envoys, process.LoadAverage())
 			if left != 0 {
 				t.Errorf("%g bookings are left", left)
 			}
@@ -304,13 +302,9 @@ func TestReplicasUnderLoad(t *testing.T) {
 // cpuOf returns the CPU time that a process has used.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	t.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	spent, err := process.CPU(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(raw), ") ")
-	fields := strings.Fields(rest) // from the state on, the third field of the file
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * 10 * time.Millisecond
+	return spent
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/test/process"
 )
 
 // BenchmarkReplicaStart: how long is a new router replica without exact knowledge of 2 million
@@ -27,7 +27,7 @@ func BenchmarkReplicaStart(b *testing.B) {
 			snapshots, bytes := filled(b, ranks, blocks/ranks)
 			b.SetBytes(int64(bytes))
 			b.ReportAllocs()
-			before := cpu(b)
+			before := process.OwnCPU()
 			for b.Loop() {
 				f, held := replica(b, ranks)
 				var all sync.WaitGroup
@@ -46,7 +46,7 @@ func BenchmarkReplicaStart(b *testing.B) {
 					b.Fatalf("%d blocks, %d ranks exact", n, f.Stats().Ranks[feed.Exact])
 				}
 			}
-			b.ReportMetric((cpu(b)-before).Seconds()/float64(b.N), "cpu-s/op")
+			b.ReportMetric((process.OwnCPU()-before).Seconds()/float64(b.N), "cpu-s/op")
 		})
 	}
 }
@@ -93,11 +93,11 @@ func BenchmarkApplyVLLM(b *testing.B) {
 	}
 	b.SetBytes(int64(len(messages[0])))
 	b.ReportAllocs()
-	before := cpu(b)
+	before := process.OwnCPU()
 	for b.Loop() {
 		apply()
 	}
-	b.ReportMetric(float64(b.N)*2*length/(cpu(b)-before).Seconds()/1e6, "Mblockops/cpu-s")
+	b.ReportMetric(float64(b.N)*2*length/(process.OwnCPU()-before).Seconds()/1e6, "Mblockops/cpu-s")
 	if n := x.Stats().Evicted; n != 0 {
 		b.Fatal(n, " blocks were forgotten")
 	}
@@ -126,16 +126,6 @@ func full(b *testing.B) (*feed.Feed, *kvindex.Index) {
 		}
 	}
 	return f, x
-}
-
-// cpu is the time that this process has had of both cores: what others do on the machine changes
-// it less than the clock.
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // apply applies a batch of one event to rank i.

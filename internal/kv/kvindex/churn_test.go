@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/test/process"
 )
 
 // BenchmarkChurn: is the heap flat, and the bound kept, while 100 times what the index can hold
@@ -30,7 +31,7 @@ func churn(tb testing.TB, maxBytes int64, times int) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	capacity := int(maxBytes / 40)
 	var smallest, largest uint64
-	start, stored := cpuSeconds(), 0
+	start, stored := process.OwnCPU(), 0
 	for part := range 10 {
 		for end := capacity * times / 10 * (part + 1); stored < end; {
 			id, length := fleet.RankID(rng.IntN(4)), 20+rng.IntN(980)
@@ -59,7 +60,7 @@ func churn(tb testing.TB, maxBytes int64, times int) {
 		tb.Errorf("the heap went from %d to %d bytes, of %d allowed", smallest, largest, maxBytes)
 	}
 	if b, ok := tb.(*testing.B); ok {
-		b.ReportMetric(float64(stored)/(cpuSeconds()-start)/1e6, "Mblockops/cpu-s")
+		b.ReportMetric(float64(stored)/(process.OwnCPU()-start).Seconds()/1e6, "Mblockops/cpu-s")
 		b.ReportMetric(float64(s.Pairs), "pairs")
 		b.ReportMetric(float64(s.Bytes)/float64(s.Pairs), "B/pair")
 		b.ReportMetric(float64(largest)/(1<<20), "MiB-heap")

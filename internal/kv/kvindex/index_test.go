@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/test/process"
 )
 
 // prompt makes a chain of n blocks that no other number shares.
@@ -193,7 +193,7 @@ func BenchmarkStore(b *testing.B) {
 				events[i].blocks, events[i].hashes = prompt(number, 64)
 			}
 			b.ReportAllocs()
-			start := cpuSeconds()
+			start := process.OwnCPU()
 			i := 0
 			for b.Loop() {
 				e := &events[i%len(events)]
@@ -201,7 +201,7 @@ func BenchmarkStore(b *testing.B) {
 				x.Remove(1, fleet.Device, events[(i+2048)%len(events)].hashes)
 				i++
 			}
-			b.ReportMetric(float64(i)*128/(cpuSeconds()-start)/1e6, "Mblockops/cpu-s")
+			b.ReportMetric(float64(i)*128/(process.OwnCPU()-start).Seconds()/1e6, "Mblockops/cpu-s")
 		})
 	}
 }
@@ -217,14 +217,14 @@ func BenchmarkFill(b *testing.B) {
 		blocks[i], hashes[i] = prompt(uint64(i), length)
 	}
 	b.ReportAllocs()
-	start := cpuSeconds()
+	start := process.OwnCPU()
 	for b.Loop() {
 		x := New(Config{MaxBytes: 1 << 30})
 		for i := range prompts {
 			x.Store(1, fleet.Device, Chain{Hashes: hashes[i], Blocks: blocks[i]})
 		}
 	}
-	b.ReportMetric(float64(b.N)*prompts*length/(cpuSeconds()-start)/1e6, "Mblockops/cpu-s")
+	b.ReportMetric(float64(b.N)*prompts*length/(process.OwnCPU()-start).Seconds()/1e6, "Mblockops/cpu-s")
 }
 
 // BenchmarkFootprint: how many bytes of live heap does a (block, rank) pair cost, engine
@@ -245,15 +245,6 @@ func BenchmarkFootprint(b *testing.B) {
 			}
 		})
 	}
-}
-
-// cpuSeconds is the CPU time of the process: what other processes take does not count.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
 }
 
 func live() uint64 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/test/process"
 )
 
 // BenchmarkPredict: what does the request path pay to predict a prompt? Four ranks share an index
@@ -45,12 +46,12 @@ func BenchmarkPredict(b *testing.B) {
 				predict(i)
 			}
 			b.ReportAllocs()
-			start := cpuSeconds()
+			start := process.OwnCPU()
 			for b.Loop() {
 				predict(i)
 				i++
 			}
-			b.ReportMetric((cpuSeconds()-start)/float64(b.N)*1e6, "cpu-µs/op")
+			b.ReportMetric((process.OwnCPU()-start).Seconds()/float64(b.N)*1e6, "cpu-µs/op")
 			if n := x.Stats().Predicted; n < 4*(limit-int64(kind.new)) || n > 4*limit {
 				b.Fatal(n, " predicted blocks")
 			}

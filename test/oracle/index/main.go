@@ -17,11 +17,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/test/process"
 )
 
 type operation struct {
@@ -91,14 +91,14 @@ type measured struct {
 func measure(operations []operation) (m measured) {
 	for m.Seconds < 1 {
 		x := kvindex.New(kvindex.Config{MaxBytes: 1 << 30})
-		start := cpuSeconds()
+		start := process.OwnCPU()
 		for i := range operations {
 			if o := &operations[i]; o.Op != "query" {
 				apply(x, o)
 				m.Blocks += len(o.Hashes)
 			}
 		}
-		m.Seconds += cpuSeconds() - start
+		m.Seconds += (process.OwnCPU() - start).Seconds()
 		s := x.Stats()
 		m.Bytes, m.Pairs = s.Bytes, s.Pairs
 		if m.Blocks == 0 {
@@ -106,16 +106,6 @@ func measure(operations []operation) (m measured) {
 		}
 	}
 	return m
-}
-
-// cpuSeconds is the CPU time of the process, the garbage collector's included.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	seconds := func(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
-	return seconds(u.Utime) + seconds(u.Stime)
 }
 
 func read(file string) (operations []operation, err error) {

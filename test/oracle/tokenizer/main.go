@@ -16,10 +16,10 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/stator-project/stator/internal/prompt/tokenizer"
+	"github.com/stator-project/stator/test/process"
 )
 
 type question struct {
@@ -52,13 +52,13 @@ func run(model string, bench int, in io.Reader, out io.Writer) error {
 		return err
 	}
 
-	load := cpu()
+	load := process.OwnCPU()
 	t, err := tokenizer.Load(src)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 
-	load = cpu() - load
+	load = process.OwnCPU() - load
 	w := bufio.NewWriterSize(out, 1<<20)
 	defer w.Flush()
 	lines := json.NewDecoder(bufio.NewReaderSize(in, 1<<20))
@@ -121,11 +121,11 @@ func benchmark(t *tokenizer.Tokenizer, model string, load time.Duration, times i
 	runtime.ReadMemStats(&memory)
 	dst := make([]uint32, 0, 1<<20)
 	pass := func() time.Duration {
-		before := cpu()
+		before := process.OwnCPU()
 		for _, s := range texts {
 			dst = t.Encode(dst[:0], s)
 		}
-		return cpu() - before
+		return process.OwnCPU() - before
 	}
 
 	cold, warm := time.Duration(1<<62), time.Duration(1<<62)
@@ -139,13 +139,4 @@ func benchmark(t *tokenizer.Tokenizer, model string, load time.Duration, times i
 		"bytes": size, "cold_seconds": cold.Seconds(), "warm_seconds": warm.Seconds(), "load_seconds": load.Seconds(),
 		"heap_mib": float64(memory.HeapAlloc-uint64(size)) / (1 << 20),
 	})
-}
-
-// cpu is the CPU time of this process so far.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
