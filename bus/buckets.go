@@ -34,7 +34,7 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 
 	ctx, cancel := context.WithTimeout(ctx, bucketTime)
 	defer cancel()
-	kv, err := b.openBucket(ctx, streamConfig(b.cfg.Cluster, name, ttl))
+	kv, err := b.openBucket(ctx, bucketName(b.cfg.Cluster, name), streamConfig(b.cfg.Cluster, name, ttl))
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", bucketName(b.cfg.Cluster, name), err)
 	}
@@ -58,9 +58,9 @@ func (b *Bus) CreateBuckets(ctx context.Context) error {
 	return err
 }
 
-// openBucket opens a bucket. Members without the permission to create or change buckets can still use one that is
-// there.
-func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jetstream.KeyValue, error) {
+// openBucket opens a bucket, whose stream should be as wanted. Members without the permission to create or change buckets
+// can still use one that is there.
+func (b *Bus) openBucket(ctx context.Context, bucket string, want jetstream.StreamConfig) (jetstream.KeyValue, error) {
 	stream, err := b.js.Stream(ctx, want.Name)
 
 	// A member with a login may come between the start of a locked server and the creation of its buckets.
@@ -82,12 +82,12 @@ func (b *Bus) openBucket(ctx context.Context, want jetstream.StreamConfig) (jets
 	default:
 		b.adjust(ctx, stream.CachedInfo().Config, want)
 	}
-	return b.js.KeyValue(ctx, want.Subjects[0][len("$KV."):len(want.Subjects[0])-len(".>")])
+	return b.js.KeyValue(ctx, bucket)
 }
 
 // adjust changes a bucket whose lifetime or rules are not those that this process expects. A bucket outlives the processes
-// that use it, so another configuration may have made it. Without the permission it
-// logs the difference and uses the bucket as it is.
+// that use it, so another configuration may have made it. A member without the permission logs the difference and uses the
+// bucket as it is.
 func (b *Bus) adjust(ctx context.Context, have, want jetstream.StreamConfig) {
 	if have.MaxAge == want.MaxAge && have.AllowRollup == want.AllowRollup && have.AllowDirect == want.AllowDirect {
 		return

@@ -48,6 +48,15 @@ const watchEvery = 100 * time.Millisecond
 // StartDetached starts a process that lives on when this process ends; Config.Holder is required, and
 // Config.Line is not called. Its output goes to the file, see [DetachedOutput].
 func StartDetached(cfg Config, output string) (*Detached, error) {
+	d, err := startDetached(cfg, output)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+	}
+	return d, nil
+}
+
+// startDetached starts the holder and waits until it has started the program. Its errors do not name the program.
+func startDetached(cfg Config, output string) (*Detached, error) {
 	line := slices.Concat(cfg.Holder, []string{detachedFlag, output, cfg.Path}, cfg.Args)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), cfg.Env...)
@@ -55,25 +64,25 @@ func StartDetached(cfg Config, output string) (*Detached, error) {
 
 	h, closeInherited, err := newHolder(cmd)
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+		return nil, err
 	}
 	defer h.close()
 	err = cmd.Start()
 	closeInherited()
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+		return nil, err
 	}
 
 	pid, err := h.started()
 	if err != nil {
 		_ = cmd.Wait()
-		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+		return nil, err
 	}
 	holder, err := identify(cmd.Process.Pid)
 	if err != nil {
 		_ = cmd.Process.Signal(syscall.SIGQUIT)
 		_ = cmd.Wait()
-		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
+		return nil, err
 	}
 	return watch(holder, pid, cfg.StopTime), nil
 }
