@@ -59,9 +59,9 @@ const markEvery = time.Second
 // probeEvery is how soon a silent engine is asked for messages that its socket dropped.
 const probeEvery = 2 * time.Second
 
-func newRelay(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror, events *bus.EventWriter) *relay {
+func newRelay(w fleet.Worker, rank int, cfg Config, m *metrics, mirror *cacheMirror, events *bus.EventWriter) *relay {
 	return &relay{
-		cfg: cfg, worker: w, metrics: m, mirror: mirror, events: events, now: time.Now,
+		cfg: cfg, worker: w, rank: rank, metrics: m, mirror: mirror, events: events, now: time.Now,
 		past: past{maxBatches: cfg.PastBatches, maxBytes: pastBytes},
 	}
 }
@@ -169,7 +169,7 @@ func (r *relay) CaughtUp(next uint64) (resume uint64, gap bool) {
 }
 
 // stateLocked is the rank's state in the mirror. If a second process of the epoch uses the same numbers it is
-// Stale at best: routers cannot tell the two apart.
+// Stale at best: routers cannot distinguish the two.
 func (r *relay) stateLocked() feed.State {
 	m, _ := r.mirror.fleet.Snapshot().Rank(r.worker.Name, r.rank)
 	state := r.mirror.feed.State(m)
@@ -205,18 +205,15 @@ func (r *relay) publishMarkLocked() {
 }
 
 // replay returns the remembered batches from a number on, and the rank's position.
-func (r *relay) replay(rank int, from uint64, room int) (batches [][]byte, end feed.Position) {
+func (r *relay) replay(from uint64, room int) (batches [][]byte, end feed.Position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if rank == r.rank {
-		batches = r.past.from(from, room)
-	}
-	return batches, feed.Position{Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked()}
+	return r.past.from(from, room), feed.Position{Epoch: r.worker.Epoch, Next: r.next, State: r.stateLocked()}
 }
 
-func (r *relay) snapshot(rank int, id uint64) *feed.Snapshot {
-	return r.mirror.snapshot(rankKey{r.worker.Name, r.worker.Epoch, rank}, id, r.replayable, r.now())
+func (r *relay) snapshot(id uint64) *feed.Snapshot {
+	return r.mirror.snapshot(rankKey{r.worker.Name, r.worker.Epoch, r.rank}, id, r.replayable, r.now())
 }
 
 // replayable reports whether every batch from number next on is remembered.

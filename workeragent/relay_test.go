@@ -104,7 +104,7 @@ func testRelay(t *testing.T) *relay {
 	var writer sync.WaitGroup
 	writer.Go(func() { events.Run(ctx) })
 	t.Cleanup(func() { cancel(); writer.Wait() })
-	r := newRelay(w, cfg, newMetrics(prometheus.NewRegistry(), k), k, events)
+	r := newRelay(w, 0, cfg, newMetrics(prometheus.NewRegistry(), k), k, events)
 	r.now = func() time.Time { return time.Unix(1000, 0) }
 	return r
 }
@@ -207,7 +207,7 @@ func TestRelayOfRestartedEngine(t *testing.T) {
 	if n := len(r.past.batches); n != 1 || r.next != 1 {
 		t.Errorf("remembers %d batches, next %d", n, r.next)
 	}
-	if s := r.snapshot(0, 0); s == nil || s.Next != 1 || r.mirror.index.Stats().Pairs != 1 {
+	if s := r.snapshot(0); s == nil || s.Next != 1 || r.mirror.index.Stats().Pairs != 1 {
 		t.Errorf("snapshot %+v, %d blocks", s, r.mirror.index.Stats().Pairs)
 	}
 
@@ -220,7 +220,7 @@ func TestRelayOfRestartedEngine(t *testing.T) {
 		t.Errorf("%d ranks are exact", n)
 	}
 	if s := r.stateLocked(); s != feed.Stale {
-		t.Errorf("routers get the state %v, although they cannot tell the numbers of two processes apart", s)
+		t.Errorf("routers get the state %v, although they cannot distinguish the numbers of two processes", s)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestAgentInAGapProvesNothing(t *testing.T) {
 		defer h.mu.Unlock()
 		return slices.Contains(h.marks, "a/0 epoch 7 next 1 syncing")
 	})
-	if _, p := r.replay(0, 0, 1<<20); p.State != feed.Syncing || p.Next != 1 {
+	if _, p := r.replay(0, 1<<20); p.State != feed.Syncing || p.Next != 1 {
 		t.Errorf("the position is %+v", p)
 	}
 }
@@ -280,23 +280,23 @@ func TestSnapshotsAreShared(t *testing.T) {
 	now := r.now()
 	r.now = func() time.Time { return now }
 	apply(r, 0)
-	first := r.snapshot(0, 0)
+	first := r.snapshot(0)
 	apply(r, 1)
-	if first == nil || first.Next != 1 || !first.Complete || len(first.Dump) == 0 || r.snapshot(0, 0) != first || r.snapshot(0, first.ID) != first {
+	if first == nil || first.Next != 1 || !first.Complete || len(first.Dump) == 0 || r.snapshot(0) != first || r.snapshot(first.ID) != first {
 		t.Fatalf("the first is %+v", first)
 	}
 	now = now.Add(shareFor + 1)
-	second := r.snapshot(0, 0)
-	if second == first || second.Next != 2 || r.snapshot(0, first.ID) != first {
+	second := r.snapshot(0)
+	if second == first || second.Next != 2 || r.snapshot(first.ID) != first {
 		t.Errorf("after a while it is %+v", second)
 	}
 	r.past.batches = r.past.batches[2:]
 	apply(r, 2)
 	r.past.clear()
-	if third := r.snapshot(0, 0); third == second || third.Next != 3 {
+	if third := r.snapshot(0); third == second || third.Next != 3 {
 		t.Errorf("without a replay it is %+v", third)
 	}
-	for _, unknown := range []*feed.Snapshot{r.snapshot(1, 0), r.snapshot(0, 12345)} {
+	for _, unknown := range []*feed.Snapshot{relays{r}.snapshot(1, 0), r.snapshot(12345)} {
 		if unknown != nil {
 			t.Errorf("an unknown rank or ID has %+v", unknown)
 		}
@@ -305,20 +305,20 @@ func TestSnapshotsAreShared(t *testing.T) {
 		t.Error("no snapshot is stored")
 	}
 	r.mirror.expire(now.Add(storeFor + 1))
-	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0, second.ID) != nil {
+	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(second.ID) != nil {
 		t.Errorf("%d bytes are stored although no router pulls", n)
 	}
 	r.mirror.bytes = int64(len(second.Dump)) * 2
 	for seq := range uint64(20) {
 		apply(r, 3+seq)
 		now = now.Add(shareFor + 1)
-		r.snapshot(0, 0)
+		r.snapshot(0)
 		if n := r.mirror.storedBytes(); n > r.mirror.bytes {
 			t.Fatalf("%d bytes are stored, of at most %d", n, r.mirror.bytes)
 		}
 	}
 	r.mirror.forget("a")
-	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0, 0) != nil {
+	if n := r.mirror.storedBytes(); n != 0 || r.snapshot(0) != nil {
 		t.Errorf("%d bytes are stored of a worker that is gone", n)
 	}
 }
@@ -359,7 +359,7 @@ func TestEventsAndLoadOfSimulatedEngine(t *testing.T) {
 		return h.load != nil && h.load.Worker == "a" && h.load.Epoch == w.Epoch
 	})
 	prompt := strings.Repeat("one two three four five six seven eight ", 20)
-	answer := tell(w.Address, "/v1/completions", fmt.Sprintf(`{"model": "sim", "prompt": %q, "max_tokens": 1}`, prompt))
+	answer := post(w.Address, "/v1/completions", fmt.Sprintf(`{"model": "sim", "prompt": %q, "max_tokens": 1}`, prompt))
 	if !strings.Contains(answer, `"choices"`) {
 		t.Fatal(answer)
 	}

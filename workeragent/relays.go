@@ -10,7 +10,7 @@ import (
 )
 
 // relays are the relays of all ranks of one engine process, by rank. Each data-parallel rank has its own
-// cache, its own sockets, and its own numbers of batches. So each has a relay, which knows nothing of the
+// cache, its own sockets, and its own numbers of batches. So each has a relay, which is independent of the
 // others; but the worker has one subject for the requests of routers, so those are served together.
 //
 //	request                            answered by
@@ -23,8 +23,7 @@ type relays []*relay
 func newRelays(w fleet.Worker, cfg Config, m *metrics, mirror *cacheMirror, events *bus.EventWriter) relays {
 	all := make(relays, w.Ranks)
 	for rank := range all {
-		all[rank] = newRelay(w, cfg, m, mirror, events)
-		all[rank].rank = rank
+		all[rank] = newRelay(w, rank, cfg, m, mirror, events)
 	}
 	return all
 }
@@ -53,7 +52,7 @@ func (all relays) replay(rank int, from uint64, room int) (batches [][]byte, end
 	if rank < 0 || rank >= len(all) {
 		return nil, feed.Position{Epoch: all[0].worker.Epoch}
 	}
-	return all[rank].replay(rank, from, room)
+	return all[rank].replay(from, room)
 }
 
 // snapshot returns a rank's cache; nil for a rank that the engine does not have.
@@ -61,5 +60,5 @@ func (all relays) snapshot(rank int, id uint64) *feed.Snapshot {
 	if rank < 0 || rank >= len(all) {
 		return nil
 	}
-	return all[rank].snapshot(rank, id)
+	return all[rank].snapshot(id)
 }

@@ -20,8 +20,10 @@ type process interface {
 // attempt is one life of an engine process, from before its start.
 type attempt struct {
 	cmd    *engine.Command
-	worker fleet.Worker    // as its first lease describes it
-	found  *child.Detached // the process, where it has survived an earlier agent
+	worker fleet.Worker // as its first lease describes it
+	// detached is the process, where it survives the agent; nil until it runs. One that has survived an earlier agent
+	// runs from the beginning.
+	detached *child.Detached
 }
 
 // prepare finds the engine that has survived an earlier agent, or prepares the start of a new one.
@@ -76,13 +78,13 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 		w.MaxModelLen = probe.MaxModelLen(ctx)
 	}
 	log.Info("engine adopted that has survived the agent", "pid", found.PID(), "state", w.State)
-	return &attempt{cmd: cmd, worker: w, found: found}
+	return &attempt{cmd: cmd, worker: w, detached: found}
 }
 
 // start starts the attempt's process, unless it runs.
 func (s *supervisor) start(a *attempt) (process, error) {
-	if a.found != nil {
-		return a.found, nil
+	if a.detached != nil {
+		return a.detached, nil
 	}
 
 	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
@@ -96,6 +98,7 @@ func (s *supervisor) start(a *attempt) (process, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.detached = started
 	err = state.save(s.launch.Name, engineRecord{
 		Holder: started.Identity(), PID: started.PID(), Port: a.cmd.Port(), Epoch: a.worker.Epoch, Command: a.cmd.Fingerprint(),
 	})
@@ -116,18 +119,16 @@ func (s *supervisor) finish(a *attempt) {
 
 // abandon gives up an attempt whose process was not started by it. One that has survived an earlier agent runs on.
 func (s *supervisor) abandon(a *attempt) {
-	if a.found != nil {
-		s.leave(a, a.found)
+	if a.detached != nil {
+		s.leave(a)
 		return
 	}
 	a.cmd.Release()
 }
 
 // leave lets the process of a surviving engine run on.
-func (s *supervisor) leave(a *attempt, p process) {
-	s.agent.cfg.Log.Info("engine left running; stop it with stator agent --stop-engines", "worker", s.launch.Name, "pid", p.PID())
-	if d, ok := p.(*child.Detached); ok {
-		d.Leave()
-	}
+func (s *supervisor) leave(a *attempt) {
+	s.agent.cfg.Log.Info("engine left running; stop it with stator agent --stop-engines", "worker", s.launch.Name, "pid", a.detached.PID())
+	a.detached.Leave()
 	a.cmd.Leave()
 }

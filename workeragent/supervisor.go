@@ -122,7 +122,7 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 	companions.Wait()
 	if runsOn {
 		endLease(bus.ErrLeave)
-		s.leave(a, proc)
+		s.leave(a)
 	} else {
 		endLease(nil)
 		s.finish(a)
