@@ -163,7 +163,7 @@ func TestStrangerCannotConnect(t *testing.T) {
 }
 
 // TestAgentIsConfinedToItsNode: the agent of node b tries to register, steal, delete and forge for node a, with a client of
-// its own. The server refuses, and routers keep what node a's agent says.
+// its own. The server refuses, and routers keep what node a's agent has published.
 func TestAgentIsConfinedToItsNode(t *testing.T) {
 	l := newLockedBus(t)
 	router := l.join("router", "password-of-r")
@@ -238,7 +238,7 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 		t.Errorf("agent a lost %g leases", n)
 	}
 
-	// Answers of the server to node b go where node b says. They must not be taken for a lease of node a.
+	// Answers of the server to node b go to the subject that node b names. They must not be taken for a lease of node a.
 	publish(&nats.Msg{Subject: keys + "b.x", Reply: keys + "a.w", Data: forged})
 	publish(&nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Reply: keys + "a.w", Data: []byte(`{"last_by_subj":"` + keys + `b.x"}`)})
 	publish(&nats.Msg{Subject: "$JS.API.STREAM.INFO." + stream, Reply: keys + "a.w"})
@@ -390,7 +390,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestUsersFile refuses files that grant nobody, or not what was meant, and prints no password.
+// TestUsersFile refuses files that are empty, incomplete or contradictory. No error has a password.
 func TestUsersFile(t *testing.T) {
 	for text, want := range map[string]string{
 		"":   "is empty",

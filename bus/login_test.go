@@ -43,7 +43,7 @@ func passwordFile(t *testing.T, password string) string {
 	return path
 }
 
-// TestRefusedLoginIsTriedForEver: a server refuses the password for a while, as during a change of passwords. The bus says
+// TestRefusedLoginIsTriedForEver: a server refuses the password for a while, as during a change of passwords. The bus logs
 // why it is away, and is back once the password is right. The new password is read from the file.
 func TestRefusedLoginIsTriedForEver(t *testing.T) {
 	port := freePort(t)

@@ -114,7 +114,7 @@ func (w *watcher) expired(name string) {
 	switch {
 	case worker == nil:
 		return
-	case worker.State != fleet.Ready: // it serves nobody
+	case worker.State != fleet.Ready: // it gets no requests
 		w.remove(name, "its lease expired")
 		return
 	}

@@ -155,7 +155,7 @@ func TestEngineLifecycle(t *testing.T) {
 	if !s.log.Contains(`msg="engine ended; starting it again" worker=a err="signal: killed" wait=250ms last_line="serving on`) {
 		t.Error("the log does not have the reason")
 	}
-	tell(second.Address, "/exit", "")
+	post(second.Address, "/exit", "")
 	s.await("a", fleet.Ready, second.Epoch)
 	if n := testutil.ToFloat64(s.agent.metrics.starts.WithLabelValues("a")); n != 3 {
 		t.Errorf("%g starts", n)
@@ -185,9 +185,9 @@ func TestEngineThatDoesNotAnswerIsDown(t *testing.T) {
 	s := run(t, Config{}, exec("a", "obey", "{port}"))
 	before := s.await("a", fleet.Ready, 0)
 	pid := s.agent.Processes()["a"]
-	tell(before.Address, "/set?health=500", "")
+	post(before.Address, "/set?health=500", "")
 	down := s.await("a", fleet.Down, 0)
-	tell(before.Address, "/set?health=200", "")
+	post(before.Address, "/set?health=200", "")
 	testkit.Eventually(t, "a is ready again", func() bool { return s.now("a").State == fleet.Ready })
 	after := s.now("a")
 	down.State = fleet.Ready

@@ -57,7 +57,7 @@ func play(args []string) error {
 		return simulate(args[1:])
 	case "-m":
 		port := args[slices.Index(args, "--port")+1]
-		for tell("127.0.0.1:"+port, "/health", "") != "ok" {
+		for post("127.0.0.1:"+port, "/health", "") != "ok" {
 			time.Sleep(10 * time.Millisecond)
 		}
 		for ; ; time.Sleep(10 * time.Millisecond) {
@@ -84,7 +84,7 @@ func obey(port string) error {
 			n, _ := strconv.Atoi(r.URL.Query().Get("health"))
 			health.Store(int64(n))
 		case "/exit":
-			fmt.Println("told to exit")
+			fmt.Println("asked to exit")
 			os.Exit(3)
 		}
 	}))
@@ -125,8 +125,8 @@ func simulate(args []string) error {
 
 var client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// tell asks an engine for something; one that ends over it does not answer.
-func tell(address, path, body string) string {
+// post sends an engine a request, and returns its answer. An engine that exits because of it does not answer.
+func post(address, path, body string) string {
 	resp, err := client.Post("http://"+address+path, "application/json", strings.NewReader(body))
 	if err != nil {
 		return err.Error()

@@ -63,7 +63,7 @@ func OpenState(dir string) (*State, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "sockets"), 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
-	// Whoever could write here could have the agent adopt and stop processes.
+	// A user who could write here could have the agent adopt and stop processes.
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}

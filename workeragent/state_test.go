@@ -77,7 +77,7 @@ func TestEnginesAreAdopted(t *testing.T) {
 	}
 
 	// An adopted engine that ends is started again.
-	tell(before["same"].Address, "/exit", "")
+	post(before["same"].Address, "/exit", "")
 	second.await("same", fleet.Ready, before["same"].Epoch)
 	if !second.log.Contains(`msg="engine ended; starting it again" worker=same err="it has ended; its output has the reason"`) ||
 		!second.log.Contains(`last_line="the process ended: exit status 3"`) {

@@ -16,7 +16,7 @@ import (
 func TestStatusOfEngines(t *testing.T) {
 	s := run(t, Config{}, simulated("a"), exec("broken", "broken"))
 	w := s.await("a", fleet.Ready, 0)
-	tell(w.Address, "/v1/completions", `{"model": "sim", "prompt": "`+strings.Repeat("a long prompt ", 40)+`", "max_tokens": 1}`)
+	post(w.Address, "/v1/completions", `{"model": "sim", "prompt": "`+strings.Repeat("a long prompt ", 40)+`", "max_tokens": 1}`)
 
 	var status []EngineStatus
 	testkit.Eventually(t, "the mirror is exact, and the broken engine has failed", func() bool {
@@ -49,8 +49,8 @@ func TestTimeDownIsMeasured(t *testing.T) {
 	if d := down(); d != 0 {
 		t.Errorf("a ready engine is down for %g s", d)
 	}
-	tell(w.Address, "/set?health=500", "")
+	post(w.Address, "/set?health=500", "")
 	testkit.Eventually(t, "the time is measured", func() bool { return down() > 0.05 })
-	tell(w.Address, "/set?health=200", "")
+	post(w.Address, "/set?health=200", "")
 	testkit.Eventually(t, "it is ready again", func() bool { return down() == 0 })
 }

@@ -131,7 +131,7 @@ func TestPartsOfAClusterServeAndStop(t *testing.T) {
 }
 
 // TestPartsOfALockedCluster starts each part with a user of its role, on a bus that has users. A part without a login waits,
-// and says why. The passwords are in no log.
+// and logs why. The passwords are in no log.
 func TestPartsOfALockedCluster(t *testing.T) {
 	users := writeFile(t, "users.yaml", `
 - {user: n1, password: password-of-agent, role: agent, node: n1}

@@ -15,7 +15,7 @@ func TestRunFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// To a process in another container, the id is of nobody.
+	// A process in another container finds no process with this id.
 	elsewhere := filepath.Join(os.TempDir(), "stator-4194305-1")
 	if err := os.Rename(living, elsewhere); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ var mutantsWanted = flag.Bool("states.mutants", false, "whether TestEachFalseCla
 // edit replaces a text that occurs once in a file.
 type edit struct{ file, old, mutated string }
 
-// falseClaims are situations in which a rank was exact although nobody could know that. Each edit takes the
+// falseClaims are situations in which a rank was exact without evidence. Each edit takes the
 // check away that prevents one.
 var falseClaims = []struct {
 	claim string

@@ -71,10 +71,10 @@ func Hold(args []string) int {
 	adoptOrphans()
 	h := &held{out: os.Stdout}
 	if err := h.start(args, output); err != nil {
-		tell(report, reportFailed, err.Error())
+		sendReport(report, reportFailed, err.Error())
 		return failedExit
 	}
-	tell(report, reportPID, fmt.Sprint(h.pid))
+	sendReport(report, reportPID, fmt.Sprint(h.pid))
 
 	ended := make(chan syscall.WaitStatus, 1)
 	go func() { ended <- reap(h.pid) }() // the end of this process ends its goroutines
@@ -94,7 +94,7 @@ func Hold(args []string) int {
 		case status := <-ended:
 			killDescendants()
 			h.finish(status)
-			tell(report, reportStatus, fmt.Sprint(uint32(status)))
+			sendReport(report, reportStatus, fmt.Sprint(uint32(status)))
 			return exitCode(status)
 		}
 	}
@@ -198,8 +198,8 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// tell writes a report. The parent may be gone, and then nobody reads it.
-func tell(to io.Writer, word, argument string) {
+// sendReport writes a report. It is lost when the parent has ended.
+func sendReport(to io.Writer, word, argument string) {
 	_, _ = fmt.Fprintf(to, "%s %s\n", word, strings.ReplaceAll(argument, "\n", " "))
 }
 

@@ -20,7 +20,7 @@ func killDescendants() {
 	_ = syscall.Kill(-group, syscall.SIGTERM) // this process, which ignores it, has a report to write
 }
 
-// identify returns an error: only on Linux a process can be told from a later one with its id.
+// identify returns an error: only on Linux can a process be distinguished from a later one with its id.
 func identify(int) (Identity, error) {
 	return Identity{}, errors.New("processes that outlive their parent need Linux")
 }

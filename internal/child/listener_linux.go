@@ -131,7 +131,7 @@ func listeners(net string, at netip.AddrPort) map[string]bool {
 		_ = file.Close()
 	}
 
-	// The kernel prefers the socket with the more specific address, whoever has the other.
+	// The kernel prefers the socket with the more specific address, also over one of another process.
 	if len(exact) > 0 {
 		return exact
 	}

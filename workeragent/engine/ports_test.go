@@ -44,7 +44,7 @@ func TestPortsAreNeverGivenTwice(t *testing.T) {
 }
 
 // TestPortsInUseArePassedOver: a port on which another program listens is not given to an engine, and neither is
-// one that is reserved. When none is left, the error tells why.
+// one that is reserved. When none is left, the error names the reason.
 func TestPortsInUseArePassedOver(t *testing.T) {
 	ports := freeRange(t, 3)
 	busy, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", ports.first+1))

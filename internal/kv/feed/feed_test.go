@@ -45,7 +45,7 @@ func newWorld() *world {
 //	                                agent: 0 none, 1 syncing, 2 exact, 3 stale. The default is none.
 //	mark NAME next=N [epoch=E] [state=S]
 //	                                applies a mark: the rank's next batch is N, and it is exact at its
-//	                                agent unless S says otherwise. Prints the replay that Apply requires.
+//	                                agent unless S is given. Prints the replay that Apply requires.
 //	connected NAME up=0|1           reports that the source's connection was lost or made
 //	restarted NAME                  reports a new engine process in the same epoch
 //	forget NAME                     empties the rank because its blocks are wrong
