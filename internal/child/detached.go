@@ -55,7 +55,8 @@ func StartDetached(cfg Config, output string) (*Detached, error) {
 	return d, nil
 }
 
-// startDetached starts the holder and waits until it has started the program. Its errors do not name the program.
+// startDetached starts the holder and waits until it has started the program. Its errors do not name the program. A
+// holder that cannot be identified is ended, because no signal could be sent to it later.
 func startDetached(cfg Config, output string) (*Detached, error) {
 	line := slices.Concat(cfg.Holder, []string{detachedFlag, output, cfg.Path}, cfg.Args)
 	cmd := exec.Command(line[0], line[1:]...)
