@@ -17,21 +17,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "realengines:", err)
-		os.Exit(1)
-	}
-}
+func main() { process.Main("realengines", run) }
 
 // section is a part of the report, and what it runs.
 type section struct {
@@ -62,12 +55,13 @@ type bench struct {
 	folder                            string // for logs and configurations
 	version                           string // of the engines
 	begun                             time.Time
-	out                               io.Writer
+	out, progress                     io.Writer
 }
 
-func run(ctx context.Context, args []string) error {
-	b := &bench{begun: time.Now(), out: os.Stdout}
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	b := &bench{begun: time.Now(), out: out, progress: progress}
 	f := flag.NewFlagSet("realengines", flag.ContinueOnError)
+	f.SetOutput(progress)
 	f.StringVar(&b.vllm, "vllm", ".venv-vllm/bin/vllm", "vLLM's `program`")
 	f.StringVar(&b.stator, "stator", "bin/stator", "our `program`")
 	f.StringVar(&b.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
@@ -215,7 +209,7 @@ func (b *bench) startGateway(ctx context.Context, engines []*engine, router stri
 }
 
 func (b *bench) progressf(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "%5.0f s  "+format+"\n", append([]any{time.Since(b.begun).Seconds()}, args...)...)
+	_, _ = fmt.Fprintf(b.progress, "%5.0f s  "+format+"\n", append([]any{time.Since(b.begun).Seconds()}, args...)...)
 }
 
 func truthSection(ctx context.Context, b *bench, engines []*engine, p *page) error {

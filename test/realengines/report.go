@@ -2,10 +2,11 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // page is the report, in Markdown.
@@ -72,8 +73,6 @@ func newPage() *page {
 // finish writes under which circumstances the report was made.
 func (p *page) finish(b *bench) {
 	p.section("This run")
-	load, _ := os.ReadFile("/proc/loadavg")
-	averages := strings.Fields(string(load))
 	p.text("%s: vLLM %s, seed %d, %d cores, %s, load average at the end %s.", time.Now().UTC().Format(time.DateOnly), b.version, b.seed,
-		runtime.NumCPU(), time.Since(b.begun).Round(time.Second), strings.Join(averages[:min(3, len(averages))], " "))
+		runtime.NumCPU(), time.Since(b.begun).Round(time.Second), process.LoadAverage())
 }
