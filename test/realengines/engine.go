@@ -22,6 +22,9 @@ import (
 // blockSize is the engines' block size in tokens. vLLM's attention for processors takes multiples of 32.
 const blockSize = 32
 
+// contextLength is that of the model that model.py makes, in tokens.
+const contextLength = 32768
+
 // blockBytes is what one block of the model that model.py makes takes in an engine: keys and values of 32 tokens in 2
 // layers with 2 heads of 32 numbers of 2 bytes.
 const blockBytes = 2 * blockSize * 2 * 2 * 32 * 2
@@ -68,6 +71,7 @@ func startEngine(name string, cfg engineConfig) (*engine, error) {
 	}
 	e.args = append([]string{
 		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
+		"--max-model-len", strconv.Itoa(min(contextLength, cfg.blocks*blockSize)), // vLLM takes no longer one than its cache
 		"--max-num-seqs", strconv.Itoa(cfg.maxSeqs), "--enforce-eager", "--block-size", strconv.Itoa(blockSize),
 		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * blockBytes), "--enable-prefix-caching", "--enable-prompt-tokens-details",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--disable-uvicorn-access-log",
