@@ -60,17 +60,24 @@ func (l Line) String() string {
 //	1 to ~20       between the prior and the observations
 //	more           the observations; each new one counts 0.5 %
 //
+// The mean of the observations is exact after a few of them. The slope is not: it needs prompts of different
+// lengths, and little noise. So the slope is drawn to that of the prior, scaled to the mean, by as much as the
+// observations leave it open, and it never falls below a share of that. An observation far from the line
+// counts less.
+//
 // All methods are safe for concurrent use. Line is one atomic load, because every decision reads it.
 type Learned struct {
 	line atomic.Pointer[Line]
 
-	long int // tokens from which a prompt is long; does not change
+	// long is the number of tokens from which a prompt is long, and start the prior. They do not change.
+	long  int
+	start Line
 
 	mu          sync.Mutex
 	prior, seen sums // guarded by mu
-	// residual is the sum of squared errors, and squares that of squared times, both with forgetting. Guarded
-	// by mu.
-	residual, squares float64
+	// residual is the sum of squared errors, squares that of squared times, and count that of observations,
+	// all three with forgetting. Guarded by mu.
+	residual, squares, count float64
 }
 
 // sums are the weighted sums from which least squares are solved; x in tokens, y in nanoseconds.
@@ -110,15 +117,26 @@ const (
 	// least squares would follow the longest prompts, and another request may have computed one of them. A short
 	// prompt may take no time of its own, because it shares a pass.
 	beyond = 5
+	// outlier is how many times the line's error an observation may be off before it counts less (Huber's
+	// weight). leastTrust bounds that weight, so that the line follows an engine that has changed.
+	outlier, leastTrust = 3, 0.1
+	// trustAll is the number of observations until which all count fully, because the error is not known.
+	trustAll = 20
+	// leastSlope is the share of the prior's slope, scaled to the mean, that the line's slope keeps. With less,
+	// a cached prompt would cost nearly as much as an uncached one, and routing would ignore caches.
+	leastSlope = 0.25
+	// leastScale bounds how much faster than the prior the line can become. It must not be 0, because
+	// observations are bounded by multiples of it.
+	leastScale = 1e-3
 )
 
 // NewLearned begins with the line start, as if it had been observed at two numbers of tokens, short and long.
 func NewLearned(start Line, short, long int) *Learned {
-	l := &Learned{long: long}
+	start.Observed = 0
+	l := &Learned{long: long, start: start}
 	for _, tokens := range []int{short, long} {
 		l.prior.add(float64(tokens), float64(start.at(tokens)), prior)
 	}
-	start.Observed = 0
 	l.line.Store(&start)
 	return l
 }
@@ -142,16 +160,20 @@ func (l *Learned) Observe(tokens int, took time.Duration) {
 	if tokens > l.long {
 		y = max(y, expected/beyond)
 	}
+	trust := l.trust(math.Abs(y-expected), expected, &now)
+
 	l.seen.fade(keep)
 	l.prior.fade(keepPrior)
-	l.residual *= keep
-	l.squares *= keep
-	l.seen.add(float64(tokens), y, 1)
+	for _, v := range []*float64{&l.residual, &l.squares, &l.count} {
+		*v *= keep
+	}
+	l.seen.add(float64(tokens), y, trust)
 	l.residual += (y - expected) * (y - expected)
 	l.squares += y * y
+	l.count++
 
 	all := l.seen.plus(&l.prior)
-	next := all.solve()
+	next := all.solve(l.start, l.residual/l.count)
 	next.Observed = now.Observed + 1
 	if l.squares > 0 {
 		next.Error = math.Sqrt(l.residual / l.squares)
@@ -159,20 +181,41 @@ func (l *Learned) Observe(tokens int, took time.Duration) {
 	l.line.Store(&next)
 }
 
-// solve returns the line of least squares without a negative part. If the best one has a negative base, the
-// line runs through the origin; if it falls, it is flat. Observations of one length alone do not define a
-// line: once the prior has faded, it runs through the origin.
-func (s *sums) solve() Line {
-	det := s.weight*s.xx - s.x*s.x
-	if det > 1e-9*s.weight*s.xx {
-		token := (s.weight*s.xy - s.x*s.y) / det
-		base := (s.y - token*s.x) / s.weight
-		if token >= 0 && base >= 0 {
-			return Line{Base: time.Duration(base), Token: token}
-		}
-		if token < 0 {
-			return Line{Base: time.Duration(s.y / s.weight)}
-		}
+// trust is the weight of an observation that is off by so much: 1, and less for an outlier.
+func (l *Learned) trust(off, expected float64, now *Line) float64 {
+	usual := outlier * now.Error * expected
+	if now.Observed < trustAll || off <= usual {
+		return 1
 	}
-	return Line{Token: s.xy / s.xx} // there is an observation, and it has tokens
+	return max(usual/off, leastTrust)
+}
+
+// solve returns the line of least squares through the observations, with a slope that is drawn to that of
+// start, scaled to their mean. noise is the variance of an observation. With it, and a slope that may be wrong
+// by all of itself, the weight of the drawing follows (ridge regression):
+//
+//	slope = (spread of xy + pull · like) / (spread of x + pull),  pull = noise / like²
+//
+// Many lengths and little noise give the observed slope. One length alone, or much noise, gives that of start.
+func (s *sums) solve(start Line, noise float64) Line {
+	meanX := s.x / s.weight // there is an observation, and it has tokens
+	meanY := s.y / s.weight
+	expected := float64(start.Base) + meanX*start.Token
+	like := start.Token * max(meanY/expected, leastScale)
+	if !(like > 0) {
+		return Line{Base: time.Duration(meanY)}
+	}
+
+	pull := noise / (like * like)
+	spread := max(0, s.xx-s.x*meanX)
+	token := like
+	if spread+pull > 0 {
+		token = (s.xy - s.x*meanY + pull*like) / (spread + pull)
+	}
+	token = max(token, leastSlope*like)
+	base := meanY - token*meanX
+	if base < 0 {
+		return Line{Token: max(s.xy/s.xx, leastSlope*like)} // the best line through the origin
+	}
+	return Line{Base: time.Duration(base), Token: token}
 }

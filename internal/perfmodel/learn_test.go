@@ -118,3 +118,76 @@ func TestLearnedBoundsOneObservation(t *testing.T) {
 		}
 	}
 }
+
+// TestLearnedKeepsASlope plays short prompts under noise, with stalls, for many seeds. A prompt of 2,040 tokens
+// must always cost more than one of 56, because the cached tokens between them are what a cache saves.
+func TestLearnedKeepsASlope(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
+		for i := range 400 {
+			tokens := 56 + rng.IntN(200)
+			if rng.IntN(20) == 0 {
+				tokens = 2_040
+			}
+			took := float64(DefaultSpeed().Prefill.Prefill(tokens)) * math.Exp(0.6*rng.NormFloat64()-0.18)
+			if rng.IntN(25) == 0 {
+				took += 1.5e9
+			}
+			l.Observe(tokens, time.Duration(took))
+			if short, long := l.Line().Prefill(56), l.Line().Prefill(2_040); float64(long) < 1.2*float64(short) {
+				t.Fatalf("seed %d, after %d: %s: %s for 56 tokens and %s for 2,040", seed, i, l.Line(), short, long)
+			}
+		}
+	}
+}
+
+// TestLearnedOfSharedPasses gives short prompts the time of their pass and long ones none, as where both end
+// in one pass. The best line falls; the learned one must not.
+func TestLearnedOfSharedPasses(t *testing.T) {
+	l := NewLearned(DefaultSpeed().Prefill, 500, 8_000)
+	for range 500 {
+		l.Observe(200, 60*time.Millisecond)
+		l.Observe(2_000, 0)
+	}
+	if got := l.Line(); got.Base < 0 || got.Token < 1_000 {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestLearnedOfOneLengthHasThePriorsShape observes one length alone, which leaves the slope open. The line must
+// be the prior's, scaled to what was observed.
+func TestLearnedOfOneLengthHasThePriorsShape(t *testing.T) {
+	prior := DefaultSpeed().Prefill
+	l := NewLearned(prior, 500, 8_000)
+	for range 2_000 {
+		l.Observe(1_000, 7*time.Millisecond)
+	}
+	scale := 0.007 / prior.Prefill(1_000).Seconds()
+	for _, tokens := range []int{100, 1_000, 4_000} {
+		if got, want := l.Line().Prefill(tokens).Seconds(), scale*prior.Prefill(tokens).Seconds(); math.Abs(got/want-1) > 0.1 {
+			t.Errorf("%s: %d tokens in %.5f s, want %.5f", l.Line(), tokens, got, want)
+		}
+	}
+}
+
+// TestLearnedBoundsOutliers stalls an engine in one prompt of a hundred. The line must stay near that of the
+// others.
+func TestLearnedBoundsOutliers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	truth := Line{Base: 10 * time.Millisecond, Token: 16_000}
+	l := NewLearned(truth, 500, 8_000)
+	for range 3_000 {
+		tokens := 100 + rng.IntN(3_000)
+		took := float64(truth.Prefill(tokens)) * math.Exp(0.1*rng.NormFloat64())
+		if rng.IntN(100) == 0 {
+			took += 1.5e9
+		}
+		l.Observe(tokens, time.Duration(took))
+	}
+	for _, tokens := range []int{100, 3_000} {
+		if got, want := l.Line().Prefill(tokens).Seconds(), truth.Prefill(tokens).Seconds(); math.Abs(got/want-1) > 0.1 {
+			t.Errorf("%s: %d tokens in %.4f s, want %.4f", l.Line(), tokens, got, want)
+		}
+	}
+}
