@@ -38,6 +38,9 @@ type Ending struct {
 // A rank that did not serve some requests in a row is held back for a while. A request that its client
 // cancelled has not failed.
 func (r *Router) Ended(e Ending, now time.Time) bool {
+	if !e.Failed {
+		r.settleOne(e.ID, now)
+	}
 	made := r.promises.take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {

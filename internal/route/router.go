@@ -135,6 +135,7 @@ func (r *Router) NewID() string {
 // End ends the booking of a decision, because its request is over, however it ended. False means that
 // there is no such booking (any more).
 func (r *Router) End(id string, now time.Time) bool {
+	r.settleOne(id, now)
 	ended := r.bookings.End(id, pick.Finished)
 	if ended {
 		r.Wake(now)
@@ -160,18 +161,31 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // prefill ends when it was expected to end, and nothing is learned from it.
 func (r *Router) SettlePrefills(now time.Time) int {
 	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
-		lag := k.Rank.Load.Lag()
 		overdue := now.Sub(k.At) >= k.FirstToken
-		switch {
-		case k.Last != 0 && r.index.IsReported(k.Rank.ID, blockhash.Sequence(k.Last)):
-			return pick.Computed, now.Add(-lag)
-		case overdue && (k.Last == 0 || lag > maxEventLag || r.hasNoEvents(k.Rank)):
+		if ended, ok := r.computedAt(k.Rank, k.Last, now); ok {
+			return pick.Computed, ended
+		}
+		if overdue && (k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.hasNoEvents(k.Rank)) {
 			return pick.Supposed, now
 		}
 		return pick.Pending, now
 	}, now)
 	r.Wake(now)
 	return n
+}
+
+// settleOne learns from the prefill of a request that is about to end, if it is computed by now.
+func (r *Router) settleOne(id string, now time.Time) {
+	r.bookings.SettleOne(id, func(rank fleet.Rank, last uint64) (time.Time, bool) { return r.computedAt(rank, last, now) }, now)
+}
+
+// computedAt returns when a prompt was computed whose last block is last; ok is false where the rank's events
+// have not shown it by now.
+func (r *Router) computedAt(rank fleet.Rank, last uint64, now time.Time) (ended time.Time, ok bool) {
+	if last == 0 || !r.index.IsReported(rank.ID, blockhash.Sequence(last)) {
+		return time.Time{}, false
+	}
+	return now.Add(-rank.Load.Lag()), true
 }
 
 // maxEventLag is how late events may come and still show when a prompt was computed.

@@ -289,6 +289,23 @@ func (b *Bookings) Settle(progress func(k *Booking) (p Progress, ended time.Time
 	return n
 }
 
+// SettleOne ends the prefill of one booking if it is computed by now, like Settle. Call it before the booking
+// ends: a short request may end before the next call of Settle, and the time of its prompt would be lost.
+// computed is called with the booking's rank and Last, where events have not shown Last yet, and returns when
+// the prompt was computed.
+func (b *Bookings) SettleOne(id string, computed func(rank fleet.Rank, last uint64) (ended time.Time, ok bool), now time.Time) {
+	s := b.shard(id)
+	s.mu.Lock()
+	k := s.byID[id]
+	s.mu.Unlock()
+	if k.Last == 0 {
+		return // or there is no such booking
+	}
+	if ended, ok := computed(k.Rank, k.Last); ok {
+		b.endPrefill(id, Computed, ended, now)
+	}
+}
+
 // settled is a booking whose prefill is done.
 type settled struct {
 	id        string

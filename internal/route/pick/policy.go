@@ -91,7 +91,7 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 		p.temperature = asked.Temperature
 	}
 	if p.temperature == 0 {
-		return argmin(cs, rng, func(a, b *Candidate) float64 { return a.Total - b.Total })
+		return argmin(cs, rng, byCost)
 	}
 
 	lo, hi := math.Inf(1), math.Inf(-1)
@@ -99,7 +99,7 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 		lo, hi = min(lo, cs[i].Total), max(hi, cs[i].Total)
 	}
 	if hi == lo {
-		return rng.IntN(len(cs))
+		return argmin(cs, rng, byCost)
 	}
 
 	// Two passes compute the exponentials twice, and need no buffer for them.
@@ -126,6 +126,14 @@ type roundRobin struct{ next atomic.Uint64 }
 
 func (p *roundRobin) Choose(cs []Candidate, _ *Request, _ *rand.Rand) int {
 	return int((p.next.Add(1) - 1) % uint64(len(cs)))
+}
+
+// byCost compares totals, and among equals the tokens to compute: caches break ties.
+func byCost(a, b *Candidate) float64 {
+	if d := a.Total - b.Total; d != 0 {
+		return d
+	}
+	return float64(a.Uncached - b.Uncached)
 }
 
 type random struct{}
