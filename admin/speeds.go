@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -13,10 +14,24 @@ import (
 
 // speedView is the learned speed of one kind of worker, for /debug/speeds.
 type speedView struct {
-	Model   string   `json:"model"`
-	Engine  string   `json:"engine"`
-	Prefill lineView `json:"prefill"`
-	Decode  lineView `json:"decode"`
+	Model   string     `json:"model"`
+	Engine  string     `json:"engine"`
+	Prefill lineView   `json:"prefill"`
+	Decode  lineView   `json:"decode"`
+	Ranks   []paceView `json:"ranks"`
+}
+
+// paceView is how fast one rank is, relative to its kind. Ratio is the observed mean of its prefill times
+// divided by their estimates, and Doubt its standard error. Pace is the factor that decisions use: 1 where the
+// ratio may differ from 1 by chance. Ignored prefills came before the others, while the engine was warming up.
+type paceView struct {
+	Worker   string  `json:"worker"`
+	Rank     int     `json:"rank"`
+	Pace     float64 `json:"pace"`
+	Ratio    float64 `json:"ratio"`
+	Doubt    float64 `json:"doubt"`
+	Observed int     `json:"observed"`
+	Ignored  int     `json:"ignored"`
 }
 
 // lineView is a duration that grows linearly with a number of tokens. Error is the mean relative error
@@ -35,16 +50,28 @@ func viewLine(l perfmodel.Line) lineView {
 	}
 }
 
+// viewSpeeds lists the kinds of workers, each with its ranks.
 func viewSpeeds(r *route.Router) []speedView {
+	ranks := map[route.WorkerClass][]paceView{}
+	for _, p := range r.Paces(time.Now()) {
+		ranks[p.Class] = append(ranks[p.Class], paceView{
+			Worker: p.Worker, Rank: p.Rank, Pace: rounded(p.Pace), Ratio: rounded(p.Ratio), Doubt: rounded(p.Doubt),
+			Observed: p.Prefills, Ignored: p.Ignored,
+		})
+	}
+
 	list := []speedView{}
 	for kind, s := range r.Speeds() {
-		list = append(list, speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode)})
+		list = append(list, speedView{kind.Model, kind.Engine, viewLine(s.Prefill), viewLine(s.Decode), ranks[kind]})
 	}
 	slices.SortFunc(list, func(a, b speedView) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(a.Engine, b.Engine))
 	})
 	return list
 }
+
+// rounded keeps three decimals, which is more than is known of a pace.
+func rounded(v float64) float64 { return math.Round(1000*v) / 1000 }
 
 func speedsText(r *route.Router) string {
 	var b strings.Builder
@@ -53,6 +80,10 @@ func speedsText(r *route.Router) string {
 			"%.1f ms a decode step and %.4f µs a token in the cache, from %d reports, %.0f %% off\n",
 			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS, s.Prefill.Observed, 100*s.Prefill.Error,
 			s.Decode.BaseMS, s.Decode.TokenUS, s.Decode.Observed, 100*s.Decode.Error)
+		for _, p := range s.Ranks {
+			fmt.Fprintf(&b, "  %s rank %d: prompts take %.2f times as long (%.2f ± %.2f from %d prompts, after %d that were ignored)\n",
+				p.Worker, p.Rank, p.Pace, p.Ratio, p.Doubt, p.Observed, p.Ignored)
+		}
 	}
 	return b.String()
 }

@@ -150,13 +150,21 @@ type Ended struct {
 	Sure bool
 	// Alone is true if Sure is, and no other prefill of this replica was booked there meanwhile.
 	Alone bool
+	// Early is true for the first prefills of an engine. They last longer than later ones, because the engine
+	// compiles kernels for them, so nothing should be learned from them.
+	Early bool
+	// At is when it ended.
+	At time.Time
 }
 
 // PrefillObserved records the end of a prefill as events show it, and returns how long it took.
 func (l *Load) PrefillObserved(booked, end time.Time) Ended {
 	began := max(booked.UnixNano(), l.lastEnd.Swap(end.UnixNano()))
 	sure := !l.mixed.Swap(l.peers.prefillTime.Load() > 0)
-	return Ended{Took: max(0, time.Duration(end.UnixNano()-began)), Sure: sure, Alone: sure && !l.shared.Load()}
+	return Ended{
+		Took: max(0, time.Duration(end.UnixNano()-began)), Sure: sure, Alone: sure && !l.shared.Load(),
+		Early: l.pace.isEarly(), At: end,
+	}
 }
 
 // Lag is how much later than the fastest events of the last minute the rank's latest events were received,
@@ -215,12 +223,18 @@ func (l *Load) Wait(now time.Time) time.Duration {
 	return max(booked-elapsed, booked/8)
 }
 
-// Pace is the ratio of the time that prefills take on this rank to their estimate: 1 where nothing was
-// observed, 2 for a rank that is half as fast as others of its class.
-func (l *Load) Pace() float64 { return l.pace.now() }
+// Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
+// as fast as others of its class, and 1 where that is not clear, or was observed too long ago.
+func (l *Load) Pace(now time.Time) float64 { return l.pace.now(now) }
 
-// ObservePace adds a prefill that ended: the time that it took, and the estimate without this rank's pace.
-func (l *Load) ObservePace(took, estimated time.Duration) { l.pace.observe(took, estimated) }
+// ObservePace adds a prefill that ended at a moment: the time that it took, and the estimate without this
+// rank's pace.
+func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
+	l.pace.observe(took, estimated, at)
+}
+
+// PaceStats returns what is known of the rank's pace.
+func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
 // SetReport stores the engine's newest report. It returns how many gaps between tokens there were since the
 // report before, and their sum; both 0 for the first report and after a restart.

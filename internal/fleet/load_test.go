@@ -102,13 +102,13 @@ func TestWait(t *testing.T) {
 	if p := l.PrefillObserved(at(2000), at(2010)); p.Sure || p.Alone {
 		t.Error("another replica's prefill ran beside it")
 	}
-	if l.Pace() != 1 {
-		t.Errorf("pace %v of an unknown rank", l.Pace())
+	if l.Pace(at(2010)) != 1 {
+		t.Errorf("pace %v of an unknown rank", l.Pace(at(2010)))
 	}
 	for range 200 {
-		l.ObservePace(200*time.Millisecond, 100*time.Millisecond)
+		l.ObservePace(200*time.Millisecond, 100*time.Millisecond, at(3000))
 	}
-	if p := l.Pace(); p < 1.9 || p > 2.1 {
+	if p := l.Pace(at(3000)); p < 1.9 || p > 2.1 {
 		t.Errorf("pace %v of a rank half as fast", p)
 	}
 }

@@ -7,56 +7,193 @@ import (
 	"time"
 )
 
-// pace is the ratio of the time that prefills took to their estimate, over the latest prefills. It is a
-// ratio of two sums and not a mean of ratios, because two prompts may end in one pass: the first is then
-// observed with the time of both, and the second with none.
+// pace is the ratio of the time that a rank's prefills took to their estimate. It is 1 unless the latest
+// prefills show clearly that the rank differs from others of its class:
+//
+//	prefills observed               pace
+//	none, or the first paceIgnored  1
+//	some, by chance perhaps         1: the ratio is within twice its doubt of 1, or nearly 1
+//	enough                          the ratio
+//	none since then                 falls to 1, until the moment from which the doubt is too large
+//
+// The last row makes a router try again a rank that it avoids. Such a rank gets no prefills while others are
+// idle, so nothing else would show that it has recovered.
 type pace struct {
-	ratio atomic.Uint64 // the bits of a float64; 0 means 1
+	judged atomic.Pointer[judgedPace] // nil where the pace is 1
 
-	mu              sync.Mutex
-	took, estimated float64 // sums in seconds, in which older prefills count less; guarded by mu
+	mu       sync.Mutex
+	evidence paceEvidence // guarded by mu
+	// ignored is the number of prefills that were ignored, and observed that of all others. Guarded by mu.
+	ignored, observed int
+}
+
+// judgedPace is a pace other than 1, from a moment until another, both in nanoseconds since 1970.
+type judgedPace struct {
+	ratio     float64
+	at, until int64
+}
+
+// paceEvidence is sums over prefills, in which older ones count less. Each prefill has the weight w, took t
+// seconds and was estimated to take e seconds. A ratio of sums weighs long prompts more, which are measured
+// more exactly than short ones.
+type paceEvidence struct {
+	at               time.Time // of the latest prefill
+	weight           float64   // Σ w
+	took, estimated  float64   // Σ wt, Σ we
+	took2, both, est float64   // Σ w²t², Σ w²te, Σ w²e²
 }
 
 const (
-	// paceEven is how far from 1 a ratio must be to count. Equal ranks must have equal costs. Else the one
-	// that seems a little faster gets every request that could go to any of them.
+	// paceIgnored is how many prefills of an engine are ignored after its start. Engines compile kernels for
+	// their first prompts: vLLM up to three variants of each, one for each kind of length.
+	paceIgnored = 8
+	// paceEven is how far from 1 a ratio must be to count. Ranks that are nearly equal must have equal costs.
+	// Else the one that seems a little faster gets every request that could go to any of them.
 	paceEven = 0.85
+	// paceClear is how many times its doubt a ratio must be from 1 to count: by chance, one judgement in
+	// twenty does. With more, slow ranks are recognised later.
+	paceClear = 2
 	// paceBeyond bounds how many times its estimate a prefill counts. One whose end was missed would
 	// otherwise make the rank seem slow for long.
 	paceBeyond = 5
-	// paceKeep is the share of the sums that stays at each observation: 0.98 weighs about the last 50.
+	// paceKeep is the share of its weight that a prefill keeps at each new one: 0.98 weighs about the last 50.
 	paceKeep = 0.98
-	// paceStart is what both sums begin with, in seconds, so that the first prefills do not decide alone.
-	paceStart = 1.0
+	// paceFade is the time in which a prefill's weight falls to 0.37. An avoided rank is tried again after one
+	// to four times as long, depending on the evidence. A trial costs one prompt some delay, which is little
+	// for one of the prompts of a minute. A shorter time would forget ranks with little traffic: evidence of
+	// less than two prefills in it never suffices.
+	paceFade = time.Minute
+	// paceLongest is how long a judgement lasts at most, in times of paceFade.
+	paceLongest = 4.0
+	// paceStart is the weight of the assumption that the ratio is 1, in prefills, and paceStartDoubt its
+	// standard deviation, so that the first prefills do not decide alone.
+	paceStart, paceStartDoubt = 3, 0.5
 	// paceLow and paceHigh bound the ratio.
 	paceLow, paceHigh = 0.25, 8
 )
 
-// now returns the pace: 1 if it is nearly so.
-func (p *pace) now() float64 {
-	bits := p.ratio.Load()
-	if bits == 0 {
+// now returns the pace at a moment. From the judgement on it falls to 1 in a straight line.
+func (p *pace) now(now time.Time) float64 {
+	j := p.judged.Load()
+	if j == nil {
 		return 1
 	}
-	ratio := math.Float64frombits(bits)
-	if ratio > paceEven && ratio < 1/paceEven {
-		return 1
-	}
-	return ratio
+	left := float64(j.until-now.UnixNano()) / float64(j.until-j.at)
+	return 1 + (j.ratio-1)*min(max(left, 0), 1)
 }
 
-// observe adds a prefill. One without an estimate is ignored.
-func (p *pace) observe(took, estimated time.Duration) {
+// observe adds a prefill that ended at a moment. One without an estimate is ignored.
+func (p *pace) observe(took, estimated time.Duration, at time.Time) {
 	if estimated <= 0 || took < 0 {
 		return
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.estimated == 0 {
-		p.took, p.estimated = paceStart, paceStart
+	p.observed++
+	p.evidence.add(min(took, paceBeyond*estimated).Seconds(), estimated.Seconds(), at)
+	p.judged.Store(p.evidence.judge())
+}
+
+// isEarly reports whether the next prefill is one of the first ones, and counts it.
+func (p *pace) isEarly() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ignored == paceIgnored {
+		return false
 	}
-	p.took = p.took*paceKeep + min(took, paceBeyond*estimated).Seconds()
-	p.estimated = p.estimated*paceKeep + estimated.Seconds()
-	p.ratio.Store(math.Float64bits(min(max(p.took/p.estimated, paceLow), paceHigh)))
+	p.ignored++
+	return true
+}
+
+// stats returns what is known at a moment.
+func (p *pace) stats(now time.Time) PaceStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := PaceStats{Pace: p.now(now), Prefills: p.observed, Ignored: p.ignored}
+	s.Ratio, s.Doubt = p.evidence.ratio(p.evidence.faded(now))
+	return s
+}
+
+// add adds a prefill, after older ones have lost weight by their number and their age.
+func (e *paceEvidence) add(took, estimated float64, at time.Time) {
+	keep := paceKeep * e.faded(at)
+	e.weight *= keep
+	e.took *= keep
+	e.estimated *= keep
+	e.took2 *= keep * keep
+	e.both *= keep * keep
+	e.est *= keep * keep
+
+	e.weight++
+	e.took += took
+	e.estimated += estimated
+	e.took2 += took * took
+	e.both += took * estimated
+	e.est += estimated * estimated
+	if at.After(e.at) {
+		e.at = at
+	}
+}
+
+// faded is the share of their weight that prefills keep until a moment.
+func (e *paceEvidence) faded(now time.Time) float64 {
+	if e.at.IsZero() || !now.After(e.at) {
+		return 1
+	}
+	return math.Exp(-float64(now.Sub(e.at)) / float64(paceFade))
+}
+
+// ratio returns the ratio and its standard error, where all prefills have lost weight by a share once more.
+// The assumption counts as some prefills of mean length.
+func (e *paceEvidence) ratio(keep float64) (ratio, doubt float64) {
+	if e.weight <= 0 {
+		return 1, paceStartDoubt / math.Sqrt(paceStart)
+	}
+
+	mean := e.estimated / e.weight
+	estimated := keep*e.estimated + paceStart*mean
+	ratio = (keep*e.took + paceStart*mean) / estimated
+	spread := keep * keep * max(0, e.took2-2*ratio*e.both+ratio*ratio*e.est)
+	spread += paceStart * paceStartDoubt * paceStartDoubt * mean * mean
+	return ratio, math.Sqrt(spread) / estimated
+}
+
+// isClear reports whether the ratio counts, where all prefills have lost weight by a share once more.
+func (e *paceEvidence) isClear(keep float64) bool {
+	ratio, doubt := e.ratio(keep)
+	nearly := ratio > paceEven && ratio < 1/paceEven
+	return !nearly && math.Abs(ratio-1) > paceClear*doubt
+}
+
+// judgeSteps is how often judge halves the time in which it looks for the end of its judgement: the time is
+// then exact to a second.
+const judgeSteps = 10
+
+// judge returns the pace now and until when it counts if no prefill follows; nil where it is 1.
+func (e *paceEvidence) judge() *judgedPace {
+	if !e.isClear(1) {
+		return nil
+	}
+	known, vague := 0.0, paceLongest
+	for range judgeSteps {
+		if mid := (known + vague) / 2; e.isClear(math.Exp(-mid)) {
+			known = mid
+		} else {
+			vague = mid
+		}
+	}
+	ratio, _ := e.ratio(1)
+	at := e.at.UnixNano()
+	return &judgedPace{min(max(ratio, paceLow), paceHigh), at, at + int64(vague*float64(paceFade))}
+}
+
+// PaceStats is what is known of the pace of a rank.
+type PaceStats struct {
+	// Pace is the factor that decisions use. Ratio is the mean ratio of observed to estimated times, and Doubt
+	// its standard error. Pace is 1 where Ratio may differ from 1 by chance.
+	Pace, Ratio, Doubt float64
+	// Prefills is how many prefills were observed, and Ignored how many before them were ignored, because an
+	// engine's first prompts are slow.
+	Prefills, Ignored int
 }

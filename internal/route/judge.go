@@ -75,7 +75,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Booked = load.Booked()
 		c.Facts.Untracked = load.Untracked(now, maxReportAge)
 		c.Facts.Wait = load.Wait(now)
-		c.Facts.Pace = load.Pace()
+		c.Facts.Pace = load.Pace(now)
 		c.Facts.Capacity = f.facts[i].blocks
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		if !j.asked.readsNoCache {

@@ -3,11 +3,13 @@ package route_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -33,5 +35,51 @@ func TestServed(t *testing.T) {
 	want := []string{name + " at 1: 96 of 100", name + " at 0: 0 of 100"}
 	if !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+// TestShortRequestsTeach ends requests before the next call of SettlePrefills, as those with max_tokens 1 end.
+// Their prompts teach as much as others.
+func TestShortRequestsTeach(t *testing.T) {
+	for _, served := range []bool{false, true} {
+		r, f, x := lettersRouter(t, 1, route.ModelConfig{})
+		rank, now := f.Snapshot().Ranks[0], start
+		for i := range 50 {
+			text := fmt.Sprintf("%d ", i) + strings.Repeat("all work and no play ", 10+i)
+			d := r.Decide(batchOf(1, text), now)
+			now = now.Add(12 * time.Millisecond)
+			report(x, rank, text)
+			if served {
+				r.Ended(route.Ending{ID: d.ID, Served: d.Address}, now)
+			} else {
+				r.End(d.ID, now)
+			}
+			now = now.Add(30 * time.Millisecond)
+			r.SettlePrefills(now)
+		}
+		if got := r.Speeds()[route.WorkerClass{Model: "sim"}].Prefill; got.Observed != 50-8 {
+			t.Errorf("served %v: %s", served, got)
+		}
+	}
+}
+
+// TestCachesBreakTies makes all prompts last equally long, so that costs are equal. The rank that holds the
+// prompt must get it.
+func TestCachesBreakTies(t *testing.T) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 16 << 20})
+	f := newFleet(t, x, 4)
+	flat := perfmodel.Speed{Prefill: perfmodel.Line{Base: 50 * time.Millisecond}, Decode: perfmodel.DefaultSpeed().Decode}
+	r := route.New(route.Config{Seed: 1, Speeds: map[string]perfmodel.Speed{"sim": flat}}, f, x)
+	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("all work and no play ", 20)
+	report(x, f.Snapshot().Ranks[2], text)
+	for range 20 {
+		d := r.Decide(batchOf(1, text), start)
+		if d.Worker != "w2" {
+			t.Fatal(d)
+		}
+		r.End(d.ID, start)
 	}
 }

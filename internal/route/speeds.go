@@ -73,9 +73,12 @@ func (s *speeds) of(w *fleet.Worker) *learned {
 // was alone on its rank. Of several in one pass all but the first seem to need no time, so a busy rank
 // would seem fast.
 func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
+	if p.Early {
+		return
+	}
 	class, tokens := s.of(k.Rank.Worker).prefill, int(k.Prompt-k.Cached)
 	if p.Alone {
-		k.Rank.Load.ObservePace(p.Took, class.Line().Prefill(tokens))
+		k.Rank.Load.ObservePace(p.Took, class.Line().Prefill(tokens), p.At)
 	}
 	class.Observe(tokens, p.Took)
 }
@@ -99,4 +102,23 @@ func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
 		}
 	}
 	return out
+}
+
+// RankPace is what is known of the pace of one rank.
+type RankPace struct {
+	Worker string
+	Rank   int
+	Class  WorkerClass
+	fleet.PaceStats
+}
+
+// Paces returns what is known of the pace of each rank, by the names of workers.
+func (r *Router) Paces(now time.Time) []RankPace {
+	ranks := r.fleet.Snapshot().Ranks
+	list := make([]RankPace, len(ranks))
+	for i := range ranks {
+		w := ranks[i].Worker
+		list[i] = RankPace{w.Name, ranks[i].Number, classOf(w), ranks[i].Load.PaceStats(now)}
+	}
+	return list
 }
