@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
 
@@ -34,7 +35,10 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass")
 	speed := f.Float64("engine-speedup", 1, "divides the time of every pass; 10 is ten times as fast")
 	scale := f.Int("token-scale", 1, "compute each token in the time of this many, for traces whose prompts and answers were shortened")
-	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers")
+	f.Float64Var(&cfg.Engine.Noise.Sigma, "noise", 0, "σ of the log-normal factor of each pass, whose mean is 1")
+	stalls := f.Bool("stalls", false, "stall for 100 to 300 ms, every 15 s of work")
+	f.IntVar(&cfg.Engine.Noise.ColdPrompts, "slow-start", 0, "how many of the first prompts take 1.5 s longer each")
+	f.Uint64Var(&cfg.Seed, "seed", 0, "determines the answers, and the noise")
 	f.DurationVar(&cfg.StartDelay, "startup", 0, "how long the engine loads before it is ready")
 	f.DurationVar(&cfg.Drain, "drain-time", 2*time.Second, "how long running requests may continue when it stops")
 	lf := cli.AddLogFlags(f)
@@ -59,6 +63,13 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	cfg.Aliases, cfg.Adapters = aliases, adapters
 	cfg.Logger = log.With("worker", *name)
 	cfg.Engine.Timing = perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: *speed}, Tokens: *scale}
+	cfg.Engine.Noise.Seed = cfg.Seed
+	cfg.Engine.Noise.ColdTime = engine.MeasuredColdTime
+	if *stalls {
+		cfg.Engine.Noise.StallEvery = engine.MeasuredStallEvery
+		cfg.Engine.Noise.StallFrom = engine.MeasuredStallFrom
+		cfg.Engine.Noise.StallTo = engine.MeasuredStallTo
+	}
 	cfg.Engine.HashSeed = rand.Uint64() // real engines draw a new seed at each start, too
 
 	s, err := enginesim.New(cfg)

@@ -12,7 +12,7 @@ import (
 //
 //	prefills observed               pace
 //	none, or the first paceIgnored  1
-//	some, by chance perhaps         1: the ratio is within twice its doubt of 1, or nearly 1
+//	some, by chance perhaps         1: the ratio is within three times its doubt of 1, or nearly 1
 //	enough                          the ratio
 //	none since then                 falls to 1, until the moment from which the doubt is too large
 //
@@ -50,9 +50,9 @@ const (
 	// paceEven is how far from 1 a ratio must be to count. Ranks that are nearly equal must have equal costs.
 	// Else the one that seems a little faster gets every request that could go to any of them.
 	paceEven = 0.85
-	// paceClear is how many times its doubt a ratio must be from 1 to count: by chance, one judgement in
-	// twenty does. With more, slow ranks are recognised later.
-	paceClear = 2
+	// paceClear is how many times its doubt a ratio must be from 1 to count. With 2, equal ranks under much noise
+	// differ in 3 % of the time, and with 3 in less than 1 %. Slow ranks are recognised little later.
+	paceClear = 3
 	// paceBeyond bounds how many times its estimate a prefill counts. One whose end was missed would
 	// otherwise make the rank seem slow for long.
 	paceBeyond = 5

@@ -73,7 +73,7 @@ func TestPaceOfEqualRanksIsOne(t *testing.T) {
 				}
 			}
 		}
-		if share := float64(other) / float64(all); share > 0.08 {
+		if share := float64(other) / float64(all); share > 0.02 {
 			t.Errorf("σ %v: the pace is not 1 in %.3f of the time", sigma, share)
 		}
 	}

@@ -35,11 +35,13 @@ type Options struct {
 	cost                  costFlags
 	restarts              restarts
 	slow                  slowdowns
+	slowStarts            slowStarts
+	slowSpells            slowSpells
 }
 
 // NewOptions returns options whose flags are to be added to f.
 func NewOptions(f *flag.FlagSet) *Options {
-	return &Options{flags: f, slow: slowdowns{}}
+	return &Options{flags: f, slow: slowdowns{}, slowStarts: slowStarts{}}
 }
 
 // AddArrivalFlags adds the flags that change the arrivals of any trace.
@@ -57,6 +59,7 @@ func (o *Options) AddArrivalFlags() {
 func (o *Options) AddFleetFlags(group func(title string, define func())) {
 	f := o.flags
 	group("Engines", func() { o.addEngineFlags(f) })
+	group("Noise of engines", func() { o.addNoiseFlags(f) })
 	group("Workers that only prefill or only decode", func() { o.addRoleFlags(f) })
 	group("Router", func() { o.addRouterFlags(f) })
 	group("Cost function", func() { o.cost.addFlags(f) })
@@ -75,6 +78,18 @@ func (o *Options) addEngineFlags(f *flag.FlagSet) {
 	f.Var(&o.restarts, "restart",
 		"`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
 	f.Var(&o.slow, "slow", "`worker=factor`: the engine's passes take this many times as long; 0=3. May be given more than once")
+}
+
+func (o *Options) addNoiseFlags(f *flag.FlagSet) {
+	n := &o.cfg.Noise
+	f.Float64Var(&n.Sigma, "noise", 0, "σ of the log-normal factor of each pass, whose mean is 1; 0.6 is very much")
+	f.BoolVar(&n.Stalls, "stalls", false, "engines stall for 100 to 300 ms, every 15 s of work")
+	f.BoolVar(&n.Neighbours, "neighbours", false,
+		"engines 0 and 1, 2 and 3, … share hardware: while one computes, the other prefills 1.4 % and decodes 19.5 % slower")
+	f.Var(&o.slowStarts, "slow-start",
+		"`worker=prompts`: so many of the engine's first prompts take 1.5 s longer each; 0=3. May be given more than once")
+	f.Var(&o.slowSpells, "slow-spell",
+		"`worker=factor@at+span`: the engine is slower for a time; 3=1.5@5m+10m. May be given more than once")
 }
 
 func (o *Options) addRoleFlags(f *flag.FlagSet) {
@@ -139,6 +154,8 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	cfg.Seed = o.Seed
 	cfg.Restarts = o.restarts
 	cfg.Slow = o.slow
+	cfg.Noise.SlowStarts = o.slowStarts
+	cfg.Noise.SlowSpells = o.slowSpells
 	return cfg, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"io"
 	"io/fs"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -36,7 +37,8 @@ func parseOptions(line string) (*Options, error) {
 // TestFlagsBecomeTheSimulation checks that flags are in the simulation, and that others have their defaults.
 func TestFlagsBecomeTheSimulation(t *testing.T) {
 	o, err := parseOptions("--seed 7 --workers 2 --policy random --timing fixed:40ms,8ms --queue 5 --queue-order wspt " +
-		"--slow 1=2.5 --restart 0@10m+30s --cost dynamo --prefill-load-scale 16")
+		"--slow 1=2.5 --restart 0@10m+30s --cost dynamo --prefill-load-scale 16 " +
+		"--noise 0.3 --stalls --slow-start 1=3 --slow-spell 0=1.5@5m+10m")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +60,13 @@ func TestFlagsBecomeTheSimulation(t *testing.T) {
 	if len(cfg.Restarts) != 1 || cfg.Restarts[0] != restart || cfg.Slow[1] != 2.5 {
 		t.Errorf("restarts %+v, slow %v", cfg.Restarts, cfg.Slow)
 	}
+	noise := sim.Noise{
+		Sigma: 0.3, Stalls: true, SlowStarts: map[int]int{1: 3},
+		SlowSpells: []sim.SlowSpell{{Worker: 0, Factor: 1.5, At: 5 * time.Minute, Span: 10 * time.Minute}},
+	}
+	if !reflect.DeepEqual(cfg.Noise, noise) {
+		t.Errorf("noise %+v", cfg.Noise)
+	}
 	if weights, ok := cfg.Cost.(*cost.Weights); !ok || weights.PrefillLoadScale != 16 {
 		t.Errorf("cost %+v", cfg.Cost)
 	}
@@ -66,8 +75,8 @@ func TestFlagsBecomeTheSimulation(t *testing.T) {
 // TestSettingsCanBeGivenAgain reads the settings of a run as its flags: the settings stay the same. They have
 // no path of the trace and no flags of the output.
 func TestSettingsCanBeGivenAgain(t *testing.T) {
-	const want = "--delay-decode 0.5 --no-events --restart 0@1m0s+30s 1@2m0s+30s --slow 0=3 1=2 --trace a.jsonl"
-	o, err := parseOptions("--json --trace some/folder/a.jsonl --slow 1=2 --slow 0=3 --restart 0@1m+30s --restart 1@2m+30s " +
+	const want = "--delay-decode 0.5 --no-events --restart 0@1m0s+30s 1@2m0s+30s --slow 0=3 1=2 --slow-spell 3=1.5@5m0s+10m0s --slow-start 1=3 --trace a.jsonl"
+	o, err := parseOptions("--json --trace some/folder/a.jsonl --slow 1=2 --slow-start 1=3 --slow-spell 3=1.5@5m+10m --slow 0=3 --restart 0@1m+30s --restart 1@2m+30s " +
 		"--no-events --delay-decode 0.5")
 	if err != nil || o.Settings() != want {
 		t.Fatalf("%v, %q, want %q", err, o.Settings(), want)
@@ -118,6 +127,8 @@ func TestRefusedFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"--restart 1":                    "write it like 2@10m+30s",
 		"--slow 1":                       "write it like 0=3",
+		"--slow-start 1":                 "write it like 0=3",
+		"--slow-spell 1=2@3m":            "write it like 3=1.5@5m+10m",
 		"--rows -1":                      "--rows and --jitter must be at least 0",
 		"--jitter -1s":                   "--rows and --jitter must be at least 0",
 		"--timing fixed:1":               `--timing: "fixed:1": write it like fixed:40ms,8ms`,

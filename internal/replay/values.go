@@ -100,3 +100,59 @@ func (s *slowdowns) add(text string) error {
 	(*s)[n] = v
 	return nil
 }
+
+// slowStarts is the flag --slow-start: a number of prompts for each of some workers.
+type slowStarts map[int]int
+
+// String returns the numbers in the form that Set accepts.
+func (s *slowStarts) String() string {
+	var words []string
+	for _, w := range slices.Sorted(maps.Keys(*s)) {
+		words = append(words, fmt.Sprintf("%d=%d", w, (*s)[w]))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds one worker, or several that are separated by spaces.
+func (s *slowStarts) Set(text string) error { return forEachWord(text, s.add) }
+
+func (s *slowStarts) add(text string) error {
+	worker, prompts, ok := strings.Cut(text, "=")
+	n, err := strconv.Atoi(worker)
+	v, err2 := strconv.Atoi(prompts)
+	if !ok || err != nil || err2 != nil {
+		return fmt.Errorf("write it like 0=3: the first 3 prompts of worker 0 are slow")
+	}
+	(*s)[n] = v
+	return nil
+}
+
+// slowSpells is the flag --slow-spell.
+type slowSpells []sim.SlowSpell
+
+// String returns the spells in the form that Set accepts.
+func (s *slowSpells) String() string {
+	var words []string
+	for _, x := range *s {
+		words = append(words, fmt.Sprintf("%d=%v@%v+%v", x.Worker, x.Factor, x.At, x.Span))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds one spell, or several that are separated by spaces.
+func (s *slowSpells) Set(text string) error { return forEachWord(text, s.add) }
+
+func (s *slowSpells) add(text string) error {
+	worker, rest, ok := strings.Cut(text, "=")
+	factor, times, ok2 := strings.Cut(rest, "@")
+	at, span, ok3 := strings.Cut(times, "+")
+	n, err := strconv.Atoi(worker)
+	v, err2 := strconv.ParseFloat(factor, 64)
+	from, err3 := time.ParseDuration(at)
+	length, err4 := time.ParseDuration(span)
+	if !ok || !ok2 || !ok3 || err != nil || err2 != nil || err3 != nil || err4 != nil {
+		return fmt.Errorf("write it like 3=1.5@5m+10m: worker 3 takes 1.5 times as long from minute 5 on, for 10 minutes")
+	}
+	*s = append(*s, sim.SlowSpell{Worker: n, Factor: v, At: from, Span: length})
+	return nil
+}

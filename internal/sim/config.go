@@ -28,6 +28,8 @@ type Config struct {
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
 	Engine engine.Config
+	// Noise is the noise of all engines. Its Seed is ignored: each engine's noise has its number and Seed.
+	Noise Noise
 	// Slow maps a worker's number to the factor by which all its passes take longer. It shows whether a
 	// router adapts to slow workers.
 	Slow map[int]float64
@@ -164,5 +166,6 @@ func (c Config) Validate() error {
 		refuse(r.Worker < 0 || r.Worker >= c.engines(), "restart of worker %d: there are %d", r.Worker, c.engines())
 		refuse(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
 	}
-	return errors.Join(append(errs, c.Engine.Validate(), c.Cost.Validate())...)
+	errs = append(errs, c.Engine.Validate(), c.Cost.Validate(), c.Noise.validate(c.engines()))
+	return errors.Join(errs...)
 }

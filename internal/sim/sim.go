@@ -65,7 +65,7 @@ type run struct {
 func newRun(cfg Config, next trace.Source) (*run, error) {
 	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
 	for i := range cfg.engines() {
-		w, err := newWorker(i, cfg)
+		w, err := newWorker(i, cfg, r.neighbourComputes(i))
 		if err != nil {
 			return nil, err
 		}

@@ -76,9 +76,10 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 
 // newWorker returns a worker whose engine hashes blocks with its own seed. The router must find equal blocks
 // on engines whose hashes differ.
-func newWorker(number int, cfg Config) (*worker, error) {
+func newWorker(number int, cfg Config, beside func() bool) (*worker, error) {
 	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
 	w.cfg.HashSeed = uint64(number)
+	w.cfg.Noise = cfg.Noise.of(number, cfg.Seed, beside)
 	if factor, ok := cfg.Slow[number]; ok {
 		w.cfg.Timing = slow{w.cfg.Timing, factor}
 	}

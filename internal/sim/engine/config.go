@@ -36,6 +36,8 @@ type Config struct {
 	HashSeed uint64
 	// Timing gives the duration of passes; default perfmodel.Polynomial{}.
 	Timing perfmodel.Timing
+	// Noise changes the duration of passes; the zero Noise does not.
+	Noise Noise
 }
 
 func (c Config) withDefaults() Config {
@@ -75,5 +77,5 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("max num batched tokens is %d: it must be at least max num seqs, %d", c.MaxNumBatchedTokens,
 			c.MaxNumSeqs))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Noise.Validate())...)
 }

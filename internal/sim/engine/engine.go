@@ -32,6 +32,9 @@ type Engine struct {
 	tokens  []uint32
 	scratch []uint32 // tokens of a block that spans prompt and answer
 
+	noise   *noise
+	prompts int // that begin in the pass
+
 	stats Stats
 }
 
@@ -58,6 +61,7 @@ func New(cfg Config) (*Engine, error) {
 		pool:    newPool(cfg.Blocks),
 		limit:   limit,
 		scratch: make([]uint32, 0, cfg.BlockSize),
+		noise:   newNoise(cfg.Noise),
 	}, nil
 }
 
@@ -143,6 +147,7 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 	e.plan = e.plan[:0]
 	e.hashes = e.hashes[:0]
 	e.tokens = e.tokens[:0]
+	e.prompts = 0
 	e.result.Outputs = e.result.Outputs[:0]
 	e.result.Events = e.result.Events[:0]
 
@@ -158,7 +163,8 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 		return time.Time{}, false
 	}
 	e.inPass = true
-	e.end = now.Add(e.duration())
+	prefill, decode := e.duration()
+	e.end = now.Add(e.noise.pass(prefill, decode, e.prompts, now))
 	return e.end, true
 }
 
@@ -235,6 +241,7 @@ func (e *Engine) admit(budget int) {
 		r.committed = hits
 		if !r.admitted {
 			r.admitted = true
+			e.prompts++
 			r.cached = hits * size
 			e.stats.PrefixQueries += uint64(r.known())
 			e.stats.PrefixHits += uint64(hits * size)
@@ -302,8 +309,8 @@ func (e *Engine) releaseAll(r *Request) {
 	r.committed = 0
 }
 
-// duration returns the duration of the planned pass.
-func (e *Engine) duration() time.Duration {
+// duration returns the durations of both parts of the planned pass, without noise.
+func (e *Engine) duration() (prefill, decode time.Duration) {
 	var p perfmodel.Prefill
 	d := perfmodel.Decode{Capacity: e.cfg.Blocks * e.cfg.BlockSize}
 	for _, w := range e.plan {
@@ -319,7 +326,7 @@ func (e *Engine) duration() time.Duration {
 		d.Requests++
 		d.Context += w.r.known()
 	}
-	return e.cfg.Timing.Prefill(p) + e.cfg.Timing.Decode(d)
+	return e.cfg.Timing.Prefill(p), e.cfg.Timing.Decode(d)
 }
 
 func without(list []*Request, r *Request) []*Request {
