@@ -75,6 +75,7 @@ func (o *Options) addEngineFlags(f *flag.FlagSet) {
 	f.IntVar(&c.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once on an engine")
 	f.IntVar(&c.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass of an engine")
 	f.StringVar(&o.timing, "timing", "polynomial", "duration of passes: polynomial, fixed:PREFILL,DECODE or profile:DIR")
+	f.BoolVar(&c.SharedCache, "shared-cache", false, "all engines have one cache: a bound of what routing can reach")
 	f.Var(&o.restarts, "restart",
 		"`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
 	f.Var(&o.slow, "slow", "`worker=factor`: the engine's passes take this many times as long; 0=3. May be given more than once")

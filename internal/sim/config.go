@@ -28,6 +28,9 @@ type Config struct {
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
 	Engine engine.Config
+	// SharedCache gives all engines one prefix cache, as large as theirs together, and routers the knowledge that
+	// each engine has all of it: a bound of what routing can reach. Default false.
+	SharedCache bool
 	// Noise is the noise of all engines. Its Seed is ignored: each engine's noise has its number and Seed.
 	Noise Noise
 	// Slow maps a worker's number to the factor by which all its passes take longer. It shows whether a
@@ -110,6 +113,9 @@ func (c Config) withDefaults() Config {
 	predictFor := 5 * time.Second
 	if c.NoEvents {
 		predictFor = 120 * time.Second
+	}
+	if c.SharedCache {
+		predictFor = -1 // every engine has what is computed, and nothing else
 	}
 	c.PredictFor = cmp.Or(c.PredictFor, predictFor)
 

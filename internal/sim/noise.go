@@ -44,6 +44,7 @@ func (n *Noise) of(number int, seed uint64, beside func() bool) engine.Noise {
 		out.BesidePrefill = engine.MeasuredBesidePrefill
 		out.BesideDecode = engine.MeasuredBesideDecode
 	}
+	// A restarted engine has cold prompts again, because its process is new.
 	out.ColdPrompts = n.SlowStarts[number]
 	out.ColdTime = engine.MeasuredColdTime
 	for _, s := range n.SlowSpells {
@@ -86,7 +87,8 @@ func (n *Noise) validate(engines int) error {
 	return errors.Join(errs...)
 }
 
-// neighbourComputes returns a function that reports whether the engine beside one computes.
+// neighbourComputes returns a function that reports whether the engine beside one computes. Numbers that differ
+// in the last bit alone are neighbours. The last one of an odd number has none.
 func (r *run) neighbourComputes(number int) func() bool {
 	beside := number ^ 1
 	return func() bool { return beside < len(r.workers) && r.workers[beside].inPass }

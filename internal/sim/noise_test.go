@@ -102,3 +102,22 @@ func TestNoiseOfUnknownWorkers(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedCacheIsABound plays conversations over separate caches and over one for all engines. With it every
+// prompt is found as far as any engine has computed it, so nothing can be reused more, or answered much sooner.
+func TestSharedCacheIsABound(t *testing.T) {
+	for seed := range uint64(5) {
+		list := sessions(40, 8, rand.New(rand.NewPCG(seed, 3)))
+		cfg := Config{Workers: 4, Seed: seed, Engine: engine.Config{BlockSize: 16, Blocks: 2048}}
+		own := mustRun(t, cfg, list)
+		cfg.SharedCache = true
+		shared := mustRun(t, cfg, list)
+		if shared.PrefixReuse < own.PrefixReuse || shared.TTFT.Mean > own.TTFT.Mean || shared.Completed != len(list) {
+			t.Errorf("seed %d: shared reuse %.4f, TTFT %.1f ms, %d completed; separate %.4f, %.1f ms", seed,
+				shared.PrefixReuse, shared.TTFT.Mean, shared.Completed, own.PrefixReuse, own.TTFT.Mean)
+		}
+		if d := shared.Predicted - shared.PrefixReuse; d < -0.02 || d > 0.02 {
+			t.Errorf("seed %d: predicted %.4f of %.4f", seed, shared.Predicted, shared.PrefixReuse)
+		}
+	}
+}

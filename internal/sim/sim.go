@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -64,6 +65,9 @@ type run struct {
 // newRun creates the engines first, because every replica lists them all.
 func newRun(cfg Config, next trace.Source) (*run, error) {
 	r := &run{cfg: cfg, next: next, rng: rand.New(rand.NewPCG(cfg.Seed, 0))}
+	if cfg.SharedCache {
+		cfg.Engine.Shared = engine.NewSharedCache(cfg.engines() * cmp.Or(cfg.Engine.Blocks, engine.DefaultBlocks))
+	}
 	for i := range cfg.engines() {
 		w, err := newWorker(i, cfg, r.neighbourComputes(i))
 		if err != nil {

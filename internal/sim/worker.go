@@ -79,6 +79,9 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 func newWorker(number int, cfg Config, beside func() bool) (*worker, error) {
 	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
 	w.cfg.HashSeed = uint64(number)
+	if cfg.SharedCache {
+		w.cfg.HashSeed = 0
+	}
 	w.cfg.Noise = cfg.Noise.of(number, cfg.Seed, beside)
 	if factor, ok := cfg.Slow[number]; ok {
 		w.cfg.Timing = slow{w.cfg.Timing, factor}
@@ -109,8 +112,39 @@ type message struct {
 	batch  kvevent.Batch
 }
 
-// publish sends the events of a pass to all replicas.
+// publish sends the events of a pass to all replicas. With a shared cache every engine stores what one has
+// computed, and removes what the shared cache has evicted.
 func (r *run) publish(w *worker, result *engine.Result) {
+	shared := w.cfg.Shared
+	if shared == nil {
+		r.send(w, func(b *kvevent.Batch) {
+			for i := range result.Events {
+				b.Add(&result.Events[i])
+			}
+		})
+		return
+	}
+
+	evicted := kvevent.Raw{Kind: kvevent.Removed, Hashes: shared.Evicted()}
+	for _, other := range r.workers {
+		if other.down {
+			continue
+		}
+		r.send(other, func(b *kvevent.Batch) {
+			for i := range result.Events {
+				if result.Events[i].Kind == kvevent.Stored {
+					b.Add(&result.Events[i])
+				}
+			}
+			if len(evicted.Hashes) > 0 {
+				b.Add(&evicted)
+			}
+		})
+	}
+}
+
+// send sends a worker's message, which fill completes.
+func (r *run) send(w *worker, fill func(*kvevent.Batch)) {
 	m := r.newMessage()
 	m.worker = w
 	m.epoch = w.epoch
@@ -118,9 +152,7 @@ func (r *run) publish(w *worker, result *engine.Result) {
 	w.seq++
 	m.batch.Reset()
 	m.batch.Seconds = float64(r.clock().UnixNano()) / 1e9
-	for i := range result.Events {
-		m.batch.Add(&result.Events[i])
-	}
+	fill(&m.batch)
 
 	if r.cfg.EventLag == 0 {
 		r.deliver(m)

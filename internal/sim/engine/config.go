@@ -36,12 +36,17 @@ type Config struct {
 	HashSeed uint64
 	// Timing gives the duration of passes; default perfmodel.Polynomial{}.
 	Timing perfmodel.Timing
+	// Shared is a cache that other engines have too; nil means none. Blocks that it holds need not be computed.
+	Shared *SharedCache
 	// Noise changes the duration of passes; the zero Noise does not.
 	Noise Noise
 }
 
+// DefaultBlocks is the default of Config.Blocks.
+const DefaultBlocks = 16384
+
 func (c Config) withDefaults() Config {
-	c.Blocks = cmp.Or(c.Blocks, 16384)
+	c.Blocks = cmp.Or(c.Blocks, DefaultBlocks)
 	c.BlockSize = cmp.Or(c.BlockSize, 16)
 	c.MaxNumSeqs = cmp.Or(c.MaxNumSeqs, 256)
 	c.MaxNumBatchedTokens = cmp.Or(c.MaxNumBatchedTokens, 8192)

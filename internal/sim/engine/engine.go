@@ -224,7 +224,8 @@ func (e *Engine) admit(budget int) {
 			return
 		}
 
-		computed := max(hits*size, min(r.Delivered, r.known()-1))
+		found := size * max(hits, e.cfg.Shared.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)]))
+		computed := max(found, min(r.Delivered, r.known()-1))
 		want := r.known() - computed
 		if want > budget && e.cfg.WholePrompts {
 			return
@@ -242,9 +243,9 @@ func (e *Engine) admit(budget int) {
 		if !r.admitted {
 			r.admitted = true
 			e.prompts++
-			r.cached = hits * size
+			r.cached = found
 			e.stats.PrefixQueries += uint64(r.known())
-			e.stats.PrefixHits += uint64(hits * size)
+			e.stats.PrefixHits += uint64(found)
 		}
 
 		e.waiting[0] = nil

@@ -77,6 +77,9 @@ func (e *Engine) announce(r *Request, computed int) {
 		from = i + 1
 	}
 	e.addStored(r, from, full)
+	if full > r.committed {
+		e.cfg.Shared.add(r.hashes[r.committed:full])
+	}
 	r.committed = max(r.committed, full)
 }
 
