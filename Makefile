@@ -196,9 +196,10 @@ bench: ## run the benchmarks; the figures go to bench/<revision>.txt
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
 
 .PHONY: bench-smoke
-bench-smoke: ## run every benchmark once, so that none rots
+bench-smoke: bin/stator ## run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
 	go run ./test/benchscale --smoke >/dev/null
+	go run ./test/replaynoise --quick >/dev/null
 
 BASE ?= main
 
@@ -225,6 +226,10 @@ traces: ## fetch the public traces that replay-golden, replay-traces and demo-tr
 .PHONY: replay-traces
 replay-traces: build ## replay traces that nothing was tuned on, with late events and failures (ARGS="--only Azure")
 	go run ./test/replaytraces $(ARGS)
+
+.PHONY: replay-noise
+replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (15 min; ARGS="--only Azure --seeds 3")
+	go run ./test/replaynoise $(ARGS)
 
 .PHONY: replay-golden
 replay-golden: ## replay Mooncake's trace beside NVIDIA Dynamo's figures (TRACE=conversation_trace.jsonl ARGS="--only scale")

@@ -50,6 +50,10 @@ var Public = []File{Mooncake, Azure}
 // Sessions is the folder of agents' sessions within the folder of traces. They cannot be fetched.
 const Sessions = "agent/miniswe"
 
+// Dialogues is the folder of dialogues of agents that use tools, within the folder of traces. Each row is one message. They
+// cannot be fetched.
+const Dialogues = "agent/taubench"
+
 // Folder is where `make traces` puts the traces.
 const Folder = "traces"
 
