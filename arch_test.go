@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},
 	// Agents and routers publish the same metrics of the sources that they read.
 	"internal/kvsource/sources": {"internal/kvsource", "internal/metric"},
-	"internal/enginemodels":     {"internal/fleet"},
+	"internal/engineprobe":      {"internal/fleet", "internal/metric"},
 	"internal/child":            {"internal/backoff"},
 	// Router, doctor and commands load models from the same paths.
 	// The command line names the nearest flag with the edit distance of the configuration.
@@ -85,16 +85,16 @@ var allowed = map[string][]string{
 	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
-	"extproc/sockets":   {"internal/backoff", "internal/enginemodels", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
+	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
 	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
-	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
+	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
-	"workeragent/engine":           {"internal/child", "internal/config", "internal/enginemodels", "internal/fleet", "internal/metric"},
+	"workeragent/engine":           {"internal/child", "internal/config", "internal/fleet"},
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login.
@@ -107,7 +107,7 @@ var anything = []string{"cmd/", "examples/", "test/"}
 
 // doesIO lists the packages under internal/ that may do I/O and read the clock: libraries that more
 // than one process needs. All others are pure.
-var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/enginemodels", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
+var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfile", "internal/listen", "internal/tracefile", "internal/backoff", "internal/child", "internal/engineprobe", "internal/grpcserve", "internal/kvsource", "internal/kvsource/sources", "internal/metric", "internal/modelfile", "internal/models", "internal/models/train", "internal/testkit"}
 
 // impure lists the imports that a pure package must not have.
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",

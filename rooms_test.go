@@ -20,7 +20,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
 		"internal/prefetch"},
-	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child", "internal/enginemodels", "internal/adminclient"},
+	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child", "internal/engineprobe", "internal/adminclient"},
 	{"internal/prompt", "internal/kvsource"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},

@@ -8,9 +8,9 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/workeragent/engine"
-)
+	)
 
 // probing is how often an engine is probed. Tests make it faster.
 type probing struct {
@@ -24,7 +24,7 @@ var usualProbing = probing{starting: 50 * time.Millisecond, load: 500 * time.Mil
 
 // probeEngine probes the engine until ctx ends: its health becomes the worker's state, and its load is
 // published. It closes ready when the first probe passes.
-func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch uint64, ready chan<- struct{}) {
+func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, epoch uint64, ready chan<- struct{}) {
 	every := s.agent.probing
 
 	if !s.awaitHealthy(ctx, probe) {
@@ -32,8 +32,8 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch
 	}
 	close(ready)
 
-	// The length comes before the state: the first prompt that a router sends here needs it.
-	s.setMaxModelLen(probe.MaxModelLen(ctx))
+	// The limits come before the state: the first prompt that a router sends here needs them.
+	s.setLimits(ctx, probe)
 	s.setState(fleet.Ready)
 
 	// From here on the worker's state follows the probes, and its load is published while they pass.
@@ -48,6 +48,25 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engine.Probe, epoch
 	}
 }
 
+// setLimits records the context length of the engine and the capacity of its cache, as far as it reports them. The
+// change of state that follows renews the lease.
+func (s *supervisor) setLimits(ctx context.Context, probe *engineprobe.Probe) {
+	length, capacity := probe.MaxModelLen(ctx), 0
+	if probe.ReadsLoad() {
+		if load, err := probe.Load(ctx); err == nil {
+			capacity = load.Capacity
+		}
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.worker.MaxModelLen = length
+	// The capacity of some kinds is part of their launch.
+	if s.worker.Blocks == 0 {
+		s.worker.Blocks = fleet.BlocksOf(capacity, s.worker.BlockSize)
+	}
+}
+
 // foreignPause is the pause between health probes while another program answers them, and warnForeignEvery that
 // between warnings about it.
 const (
@@ -57,7 +76,7 @@ const (
 
 // awaitHealthy probes a starting engine until it is healthy. It returns false when ctx ends first. An answer of another
 // program that has taken the engine's port does not count.
-func (s *supervisor) awaitHealthy(ctx context.Context, probe *engine.Probe) bool {
+func (s *supervisor) awaitHealthy(ctx context.Context, probe *engineprobe.Probe) bool {
 	var warned time.Time
 	for {
 		pause := s.agent.probing.starting
@@ -93,7 +112,7 @@ func (s *supervisor) isForeign() bool {
 // probeHealth probes the health of an engine that was ready, and returns how many probes have failed
 // in a row. An engine that does not answer is down, but its process goes on: it may be busy, and
 // killing it would lose its KV cache.
-func (s *supervisor) probeHealth(ctx context.Context, probe *engine.Probe, failures int) int {
+func (s *supervisor) probeHealth(ctx context.Context, probe *engineprobe.Probe, failures int) int {
 	err := probe.Healthy(ctx)
 	switch {
 	case ctx.Err() != nil:
@@ -112,7 +131,7 @@ func (s *supervisor) probeHealth(ctx context.Context, probe *engine.Probe, failu
 }
 
 // publishLoad reads the engine's load and publishes it on the bus.
-func (s *supervisor) publishLoad(ctx context.Context, probe *engine.Probe, epoch uint64) {
+func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, epoch uint64) {
 	load, err := probe.Load(ctx)
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not read", "worker", s.launch.Name, "err", err)

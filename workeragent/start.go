@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -71,7 +72,7 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 	// Its lease is still there, or has just ended. An engine that was ready must not be taken out for a moment.
 	w := cmd.Worker
 	w.Epoch, w.State = record.Epoch, fleet.Starting
-	probe := engine.NewProbe(s.launch.Kind, w.Address)
+	probe := engineprobe.New(s.launch.Kind, w.Address)
 	defer probe.Close()
 	if probe.Healthy(ctx) == nil {
 		w.State = fleet.Ready

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/child"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/engine"
 )
@@ -164,7 +165,7 @@ func (s *supervisor) claim(ctx context.Context, w fleet.Worker) (release context
 // of its KV events.
 func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *sync.WaitGroup) {
 	cfg := s.agent.cfg
-	probe := engine.NewProbe(s.launch.Kind, w.Address)
+	probe := engineprobe.New(s.launch.Kind, w.Address)
 	ready := make(chan struct{})
 
 	all.Go(func() {
@@ -277,14 +278,6 @@ func (s *supervisor) setStateLocked(state fleet.State) (changed bool) {
 		s.unready = now
 	}
 	return changed
-}
-
-// setMaxModelLen records the context length of the engine. The change of state that follows renews the lease.
-func (s *supervisor) setMaxModelLen(tokens int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.worker.MaxModelLen = tokens
 }
 
 // renewLease has the holder of the lease write it now instead of at its next regular time.

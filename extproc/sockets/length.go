@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/stator-project/stator/internal/backoff"
-	"github.com/stator-project/stator/internal/enginemodels"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -18,7 +18,7 @@ func (c Config) followLength(ctx context.Context, w fleet.Worker) {
 
 	retry := backoff.Backoff{Min: discoverSoon, Max: discoverAgain}
 	for ctx.Err() == nil {
-		length, err := enginemodels.MaxModelLen(ctx, client, "http://"+w.Address)
+		length, err := engineprobe.MaxModelLen(ctx, client, "http://"+w.Address)
 		if err != nil {
 			_ = retry.Wait(ctx) // it may be starting; the last length stays
 			continue

@@ -83,6 +83,14 @@ const (
 // MaxContext bounds the context length of a model or an engine, in tokens.
 const MaxContext = 1 << 30
 
+// BlocksOf returns how many blocks of so many tokens a KV cache holds; 0, unknown, where either is.
+func BlocksOf(tokens, blockSize int) int {
+	if tokens <= 0 || blockSize <= 0 {
+		return 0
+	}
+	return tokens / blockSize
+}
+
 // MaxRanks bounds the data-parallel ranks of one worker.
 const MaxRanks = 1024
 

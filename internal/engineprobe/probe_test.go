@@ -1,4 +1,4 @@
-package engine
+package engineprobe
 
 import (
 	"context"
@@ -59,7 +59,7 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
 	}
 	for kind, page := range pages {
-		p := NewProbe(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		p := New(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/metrics" {
 				http.NotFound(w, r)
 			}
@@ -71,7 +71,7 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %+v", kind, got, err, want[kind])
 		}
 	}
-	if NewProbe("exec", "127.0.0.1:1").ReadsLoad() {
+	if New("exec", "127.0.0.1:1").ReadsLoad() {
 		t.Error("the metrics of an engine of kind exec are unknown")
 	}
 }
@@ -95,7 +95,7 @@ func TestLoadErrors(t *testing.T) {
 			_, _ = w.Write(slices.Repeat([]byte("x"), 2<<20))
 		}},
 	} {
-		p := NewProbe("vllm", serve(t, c.handle))
+		p := New("vllm", serve(t, c.handle))
 		got, err := p.Load(t.Context())
 		p.Close()
 		if err == nil || err.Error() != c.want || got != (Load{}) {
@@ -107,7 +107,7 @@ func TestLoadErrors(t *testing.T) {
 func TestHealthyFollowsTheStatus(t *testing.T) {
 	status := http.StatusServiceUnavailable
 	address := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	p := NewProbe("sim", address)
+	p := New("sim", address)
 	if err := p.Healthy(t.Context()); err == nil || err.Error() != "probe /health: status 503" {
 		t.Errorf("loading: %v", err)
 	}
@@ -122,7 +122,7 @@ func TestHealthyFollowsTheStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	mute := NewProbe("sim", ln.Addr().String())
+	mute := New("sim", ln.Addr().String())
 	defer mute.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -141,7 +141,7 @@ func TestProbeKeepsOneConnection(t *testing.T) {
 		_, _ = io.WriteString(w, pages["vllm"])
 	}))
 	defer srv.Close()
-	p := NewProbe("vllm", srv.Listener.Addr().String())
+	p := New("vllm", srv.Listener.Addr().String())
 	defer p.Close()
 	for range 10 {
 		if _, err := p.Load(t.Context()); err != nil {
@@ -163,7 +163,7 @@ func TestProbeReadsTheMaxModelLen(t *testing.T) {
 		`{"object":"list","data":[{"id":"m","meta":{"n_ctx_train":4096}}]}`:                              0, // llama.cpp
 		"": 0,
 	} {
-		p := NewProbe("exec", serve(t, func(w http.ResponseWriter, r *http.Request) {
+		p := New("exec", serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/v1/models" {
 				http.NotFound(w, r)
 			}
@@ -206,10 +206,36 @@ func FuzzLoad(f *testing.F) {
 
 // TestProbeOfAWrongAddress returns an error and sends nothing.
 func TestProbeOfAWrongAddress(t *testing.T) {
-	probe := NewProbe("sim", "not an address")
+	probe := New("sim", "not an address")
 	defer probe.Close()
 
 	if err := probe.Healthy(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "probe /health: ") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestCapacity reads the size of the KV cache of each kind of engine, as far as it is reported.
+func TestCapacity(t *testing.T) {
+	for _, c := range []struct {
+		kind, page string
+		want       int
+	}{
+		{"vllm", `vllm:cache_config_info{block_size="32",num_gpu_blocks="384",engine="0"} 1.0`, 12_288},
+		{"vllm", `vllm:cache_config_info{block_size="32",num_gpu_blocks="384",kv_cache_size_tokens="12000"} 1.0`, 12_000},
+		{"two ranks", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"10\",engine=\"0\"} 1.0\n" +
+			"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"9\",engine=\"1\"} 1.0", 144},
+		{"not known yet", `vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0`, 0},
+		{"too large", `vllm:cache_config_info{block_size="9999999",num_gpu_blocks="999999999999"} 1.0`, 0},
+		{"negative", `vllm:cache_config_info{block_size="-16",num_gpu_blocks="-10"} 1.0`, 0},
+		{"sglang", "sglang:max_total_num_tokens{tp_rank=\"0\"} 471258\nsglang:max_total_num_tokens{tp_rank=\"1\"} 471258", 471_258},
+	} {
+		names, page := vllmLoad, "vllm:num_requests_running 0\n"
+		if c.kind == "sglang" {
+			names, page = loadOf["sglang"], "sglang:num_running_reqs 0\n"
+		}
+		load, err := names.parse(strings.NewReader(page + c.page + "\n"))
+		if err != nil || load.Capacity != c.want {
+			t.Errorf("%s: %d tokens, %v; want %d", c.kind, load.Capacity, err, c.want)
+		}
 	}
 }

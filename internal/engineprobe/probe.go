@@ -1,4 +1,4 @@
-package engine
+package engineprobe
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strconv"
 	"time"
 
-	"github.com/stator-project/stator/internal/enginemodels"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -26,9 +26,12 @@ type Load struct {
 	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
+
+	// Capacity is the KV cache of one rank in tokens; 0 for an engine that does not report it.
+	Capacity int
 }
 
-// Probe asks one engine over HTTP for its health and its load. Create it with [NewProbe]. One
+// Probe asks one engine over HTTP for its health and its load. Create it with [New]. One
 // goroutine at a time may use it.
 type Probe struct {
 	base   string
@@ -38,24 +41,30 @@ type Probe struct {
 
 // loadNames are the names of the metrics from which a load is read. An empty name means that the
 // engine has no such metric.
-type loadNames struct{ running, waiting, usage, queries, hits, externalHits, gaps, gapTime string }
+type loadNames struct {
+	running, waiting, usage, queries, hits, externalHits, gaps, gapTime string
+	// config is a metric whose labels describe the KV cache, and capacity one with its size in tokens.
+	config, capacity string
+}
 
 // vllmLoad are vLLM's metrics. vLLM counts the tokens that KV connectors find apart from its own hits.
 var vllmLoad = loadNames{
 	running: "vllm:num_requests_running", waiting: "vllm:num_requests_waiting", usage: "vllm:kv_cache_usage_perc",
 	queries: "vllm:prefix_cache_queries_total", hits: "vllm:prefix_cache_hits_total", externalHits: "vllm:external_prefix_cache_hits_total",
 	gaps: "vllm:inter_token_latency_seconds_count", gapTime: "vllm:inter_token_latency_seconds_sum",
+	config: "vllm:cache_config_info",
 }
 
 var loadOf = map[string]loadNames{
 	"sim":      vllmLoad,
 	"vllm":     vllmLoad,
 	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
-	"sglang":   {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage"},
+	"sglang": {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage",
+		capacity: "sglang:max_total_num_tokens"},
 }
 
-// NewProbe returns a probe of the engine of that kind at ip:port.
-func NewProbe(kind, address string) *Probe {
+// New returns a probe of the engine of that kind at ip:port.
+func New(kind, address string) *Probe {
 	return &Probe{
 		base: "http://" + address, names: loadOf[kind],
 		client: &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 1}},
@@ -73,7 +82,7 @@ func (p *Probe) Healthy(ctx context.Context) error {
 // MaxModelLen returns the most tokens of a prompt and its answer that the engine accepts; 0 where it does not report
 // that.
 func (p *Probe) MaxModelLen(ctx context.Context) int {
-	length, _ := enginemodels.MaxModelLen(ctx, p.client, p.base)
+	length, _ := MaxModelLen(ctx, p.client, p.base)
 	return length
 }
 
@@ -135,7 +144,7 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 	var l Load
 	found := false
 	for _, s := range page {
-		if !(s.Value >= 0 && s.Value < maxCount) {
+		if s.Name == "" || !(s.Value >= 0 && s.Value < maxCount) {
 			continue
 		}
 		found = found || s.Name == n.running
@@ -169,5 +178,34 @@ func (l *Load) add(n loadNames, s metric.Sample) {
 		l.Gaps += uint64(s.Value)
 	case n.gapTime:
 		l.GapTime += time.Duration(min(s.Value, maxGapSeconds) * float64(time.Second))
+	case n.config:
+		l.addCapacity(configuredTokens(s.Labels))
+	case n.capacity:
+		l.addCapacity(int(min(s.Value, maxCapacity)))
 	}
+}
+
+// maxCapacity bounds the tokens of a KV cache. The largest ones hold some hundred million.
+const maxCapacity = 1 << 40
+
+// addCapacity counts the capacity of one rank in. The smallest rank counts, because capacities are those of any rank.
+func (l *Load) addCapacity(tokens int) {
+	if tokens > 0 && (l.Capacity == 0 || tokens < l.Capacity) {
+		l.Capacity = tokens
+	}
+}
+
+// configuredTokens returns the size of a KV cache in tokens from the labels of vLLM's cache_config_info; 0 if they do not
+// have it. Versions without kv_cache_size_tokens have the number of blocks.
+func configuredTokens(labels map[string]string) int {
+	if tokens, err := strconv.Atoi(labels["kv_cache_size_tokens"]); err == nil && tokens > 0 && tokens <= maxCapacity {
+		return tokens
+	}
+
+	blocks, blocksErr := strconv.Atoi(labels["num_gpu_blocks"])
+	size, sizeErr := strconv.Atoi(labels["block_size"])
+	if blocksErr != nil || sizeErr != nil || blocks <= 0 || size <= 0 || blocks > maxCapacity/size {
+		return 0
+	}
+	return blocks * size
 }

@@ -1,9 +1,4 @@
-// Package enginemodels reads the list of models of an engine, GET /v1/models.
-//
-// vLLM, SGLang and the simulated engine list their max_model_len there; llama.cpp does not.
-//
-// Its functions keep no state and are safe for concurrent use.
-package enginemodels
+package engineprobe
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package enginemodels
+package engineprobe
 
 import (
 	"io"

@@ -1,0 +1,50 @@
+package engineprobe
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAskHealth asks engines that answer, refuse, and say nothing.
+func TestAskHealth(t *testing.T) {
+	answering := func(status int) string {
+		return serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/alive" {
+				t.Errorf("asked for %s", r.URL.Path)
+			}
+			w.WriteHeader(status)
+		})
+	}
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mute.Close() }()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+
+	for _, c := range []struct {
+		name, address string
+		want          Answer
+		detail        string
+	}{
+		{"healthy", answering(200), Healthy, ""},
+		{"without such a page", answering(404), Healthy, "/alive answers 404"},
+		{"loading", answering(503), Refusing, "/alive answers 503"},
+		{"dead", gone.Addr().String(), Refusing, "connection refused"},
+		{"frozen", mute.Addr().String(), Silent, "no answer in time"},
+		{"no address", "no address", Refusing, "wrong address"},
+	} {
+		client := &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
+		got, detail := AskHealth(t.Context(), client, c.address, "/alive")
+		if got != c.want || !strings.HasPrefix(detail, c.detail) || (c.detail == "") != (detail == "") {
+			t.Errorf("%s: %s, %q; want %s, %q", c.name, got, detail, c.want, c.detail)
+		}
+	}
+}
