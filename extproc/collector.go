@@ -38,12 +38,12 @@ var (
 	bookingsEnded = metric.Desc("route", "bookings_ended_total", "Ended bookings by the reason of their end.", "reason")
 	unbooked      = metric.Desc("route", "unbooked_requests_total",
 		"Picked requests that were not booked because the table of bookings was full.")
-	// Both are 0 while every request is served by the worker that was picked, and few are in flight. Held-back
-	// ranks are alive for the fleet: their leases are renewed, or a file lists them.
+	// Both are 0 while every request is served by the worker that was picked, and few are in flight. The engines of
+	// half-open workers answer, or agents report them.
 	unpromised = metric.Desc("route", "unpromised_requests_total",
 		"Picked requests whose predicted blocks cannot be taken back if another worker serves them, because too many were in flight.")
 	heldBack = metric.Desc("route", "held_back_total",
-		"Times that a rank was held back for 5 s, because it did not serve three or more requests in a row that were sent there.")
+		"Times that a worker became half-open because it did not serve three requests in a row that were sent there.")
 	unread = metric.Desc("route", "unread_requests_total",
 		"Requests that were routed by load because their prompt has a form that only some engines accept.")
 	queueRequests = metric.Desc("route", "queue_requests",

@@ -44,7 +44,10 @@ func outcomeOf(e *messages.Entry) string {
 
 // endingOf returns how a request ended, for its booking.
 func endingOf(e *messages.Entry) route.Ending {
-	return route.Ending{ID: e.Booking, Served: servedBy(e), Failed: failed(e), Refused: refused(e), Tried: triedLast(e)}
+	return route.Ending{
+		ID: e.Booking, Served: servedBy(e), Failed: failed(e), Refused: refused(e), Tried: triedLast(e),
+		CutOff: e.Broken && !e.Left && e.FirstByte > 0, Left: e.Left && e.FirstByte == 0,
+	}
 }
 
 // failed reports whether the client got no good answer because of the workers. A client that left has not waited

@@ -182,7 +182,7 @@ func TestFailedOutcome(t *testing.T) {
 		"a good answer":         {func(*messages.Entry) {}, AsPicked, route.Ending{Served: "a"}},
 		"the client's mistake":  {func(e *messages.Entry) { e.Status = 422 }, AsPicked, route.Ending{Served: "a", Refused: true}},
 		"an error":              {func(e *messages.Entry) { e.Status = 500 }, Failed, route.Ending{Served: "a", Failed: true}},
-		"cut off":               {func(e *messages.Entry) { e.Broken = true }, Failed, route.Ending{Served: "a", Failed: true}},
+		"cut off":               {func(e *messages.Entry) { e.Broken = true }, Failed, route.Ending{Served: "a", Failed: true, CutOff: true}},
 		"none after a retry":    {func(e *messages.Entry) { e.Status, e.FirstByte, e.Attempts = 503, 0, 2 }, Failed, route.Ending{Failed: true, Tried: "a"}},
 		"the client left":       {func(e *messages.Entry) { e.Status, e.Broken, e.Left = 0, true, true }, AsPicked, route.Ending{Served: "a"}},
 		"an old Envoy":          {func(e *messages.Entry) { e.Served = "" }, Misdirected, route.Ending{Served: "a"}},

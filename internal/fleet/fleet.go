@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // RankID numbers the ranks of the fleet densely from 0, so that tables can be arrays. It
@@ -79,6 +80,8 @@ type Hooks struct {
 type Fleet struct {
 	hooks Hooks
 	snap  atomic.Pointer[Snapshot]
+	// restricted is how many workers should not get every request: see Health.Admits.
+	restricted atomic.Int64
 
 	mu      sync.Mutex
 	members map[string]*member // guarded by mu
@@ -87,9 +90,10 @@ type Fleet struct {
 	changed chan struct{}      // guarded by mu; closed and replaced at each change
 }
 
-// member is a worker with the id and the load of each of its ranks, by rank number.
+// member is a worker as its source describes it, with the id and the load of each of its ranks, by rank number.
 type member struct {
 	worker Worker
+	health *Health
 	ids    []RankID
 	loads  []*Load
 }
@@ -103,6 +107,9 @@ func New(h Hooks) *Fleet {
 	f.snap.Store(&Snapshot{pools: map[poolKey][]Rank{}})
 	return f
 }
+
+// AnyRestricted reports whether there are workers that should not get every request.
+func (f *Fleet) AnyRestricted() bool { return f.restricted.Load() > 0 }
 
 // Snapshot returns the membership now.
 func (f *Fleet) Snapshot() *Snapshot { return f.snap.Load() }
@@ -123,7 +130,15 @@ func (f *Fleet) Changed() <-chan struct{} {
 //	equal in all               kept, and nothing changes
 //	same epoch, ranks, model   kept
 //	otherwise                  new; RankGone is called for the old ones
+//
+// Its state is the one that its source reports. Snapshots have the state that follows from it and from its [Health].
 func (f *Fleet) Put(w Worker) (changed bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.putLocked(w)
+}
+
+func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 	if w.Weight == 0 {
 		w.Weight = DefaultWeight
 	}
@@ -131,8 +146,6 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 		return false, err
 	}
 
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	old := f.members[w.Name]
 	if old != nil && old.worker == w {
 		return false, nil
@@ -141,17 +154,66 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	m := &member{worker: w}
 	if old != nil && old.worker.Epoch == w.Epoch && old.worker.Ranks == w.Ranks && old.worker.Model == w.Model {
 		m.ids, m.loads = old.ids, old.loads
+		m.health = old.health
+		if w.Unleased.IsZero() && !old.worker.Unleased.IsZero() {
+			m.health.trust(old.worker.Unleased)
+		}
 		old = nil // nothing to release
 	} else {
+		m.health = newHealth(w.firstHealth(), &f.restricted)
 		for range w.Ranks {
 			m.ids = append(m.ids, f.allocateLocked())
-			m.loads = append(m.loads, &Load{})
+			m.loads = append(m.loads, &Load{health: m.health})
 		}
 	}
 	f.members[w.Name] = m
 	f.publishLocked()
 	f.releaseLocked(old)
 	return true, nil
+}
+
+// Update changes a worker by a function, which must not change its name. It returns false where there is no such worker, or
+// nothing changes. Unlike Put after a look at a snapshot, it cannot undo another change.
+func (f *Fleet) Update(name string, change func(w *Worker)) (changed bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[name]
+	if m == nil {
+		return false, nil
+	}
+	w := m.worker
+	change(&w)
+	return f.putLocked(w)
+}
+
+// ObserveProbe records what the engine of a worker did when it was asked for its health, and returns the worker's health
+// before and after. ok is false if there is no such worker at that address (any more).
+func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (before, after HealthView, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.members[name]
+	if m == nil || m.worker.Address != address {
+		return before, after, false
+	}
+
+	before = m.health.View()
+	state := m.health.effective(m.worker.State)
+	m.health.observeProbe(p, f.isLastLocked(&m.worker), now)
+	after = m.health.View()
+	if m.health.effective(m.worker.State) != state {
+		f.publishLocked()
+	}
+	return before, after, true
+}
+
+// isLastLocked reports whether no other worker of the same model and role is ready.
+func (f *Fleet) isLastLocked(w *Worker) bool {
+	for _, r := range f.snap.Load().Pool(w.Model, w.Role) {
+		if r.Worker.Name != w.Name && r.Worker.State == Ready {
+			return false
+		}
+	}
+	return true
 }
 
 // SetState changes only the state of a worker; false means that there is no such worker or
@@ -187,6 +249,7 @@ func (f *Fleet) releaseLocked(m *member) {
 	if m == nil {
 		return
 	}
+	m.health.retire()
 	for _, id := range m.ids {
 		f.hooks.RankGone(id)
 		f.free = append(f.free, id)
@@ -211,6 +274,7 @@ func (f *Fleet) publishLocked() {
 	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}, first: map[string]int{}}
 	for _, m := range f.members {
 		w := m.worker
+		w.State = m.health.effective(w.State)
 		s.Workers = append(s.Workers, &w)
 	}
 

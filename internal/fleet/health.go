@@ -1,64 +1,393 @@
 package fleet
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// health is whether a rank is held back, because requests do not reach it. Another rank then serves them, and
-// one request at a time finds out whether the rank is back:
-//
-//	event                            failures   held back until
-//	a request is served there        0          -
-//	the first ones are not           +1         -
-//	the HoldAfter-th in a row, and   +1         HoldTime from now
-//	each one after it
-//	a request is sent there as a     -          HoldTime from now
-//	probe, when the time is over
-//
-// A worker that starts again with a new epoch has new ranks, which are not held back.
-type health struct {
-	failures atomic.Int32
-	until    atomic.Int64 // in nanoseconds since 1970; 0 for a rank that is not held back
-}
+// HealthState is what is known of whether a worker serves requests.
+type HealthState uint8
 
-// HoldAfter is how many requests in a row a rank must fail to serve, and HoldTime how long it is then held back.
+// The states. Requests go to ready workers. A suspect one still gets them, unless its engine was asked and did not
+// answer well. A half-open one gets few.
 const (
-	HoldAfter = 3
-	HoldTime  = 5 * time.Second
+	HealthUnknown HealthState = iota
+	HealthReady
+	HealthSuspect
+	HealthDown
+	HealthHalfOpen
+
+	// HealthStates is how many there are.
+	HealthStates = 5
 )
 
-// IsHeldBack reports whether the rank should get no requests now.
-func (l *Load) IsHeldBack(now time.Time) bool {
-	until := l.health.until.Load()
-	return until != 0 && now.UnixNano() < until
+var healthNames = [HealthStates]string{"unknown", "ready", "suspect", "down", "half-open"}
+
+func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
+
+// Health is what is known of one engine process, and how. It has one state for all ranks, because they share an HTTP
+// server. Evidence comes from probes of the engine, from requests and from its event connections. Leases and the
+// configuration describe the worker itself: see [Worker.State]. A new epoch has a new Health.
+//
+// Workers that no agent reports begin as unknown, and all others as ready:
+//
+//	evidence               unknown   ready     suspect       down        half-open
+//	probe: healthy         ready     -         ready (1)     half-open   ready after rampTime
+//	probe: refused         -         suspect   down          -           suspect
+//	probe: silent (2)      -         suspect   down (3)      -           suspect
+//	request served         -         -         ready (1, 4)  -           ready after some: share doubles
+//	request not served     -         suspect   suspect (5)   -           half-open: share 1, after HoldTime
+//	event connection lost  -         suspect   -             -           -
+//	first token overdue    -         suspect   -             -           -
+//	response cut off       -         suspect   -             -           -
+//	agent reports again    ready     -         ready         ready       ready
+//
+// (1) half-open if it was half-open before. (2) A probe counts as silent only if the worker has made no progress since
+// the engine was asked: a busy engine may answer late. (3) The last worker of a pool that may serve stays suspect,
+// because the network may be the cause. (4) Not after a probe that was refused or silent. (5) half-open with the
+// HoldAfter-th request in a row.
+//
+// An unknown worker is starting and a down one is down, whatever its source reports. In the other states it is what its
+// source reports. Two kinds of evidence confirm each other: an engine that refuses a probe after a request has failed is
+// down at once, and one that only refuses probes after the second one.
+//
+// The evidence wakes the prober of the worker, so that suspicion lasts as long as one probe.
+//
+// All methods are safe for concurrent use.
+type Health struct {
+	// plain is true for a ready worker without failures: then requests that are served change nothing.
+	plain atomic.Bool
+	// progress is when the worker was last seen to work, in nanoseconds since 1970.
+	progress atomic.Int64
+	// wake has one place: a reason that finds it full is covered by the one before it.
+	wake chan struct{}
+	// restricted counts the workers of the fleet that should not get every request.
+	restricted *atomic.Int64
+
+	mu sync.Mutex
+	// The fields below are guarded by mu.
+	state      HealthState
+	since      time.Time // when the state began; zero for the first one
+	why        string    // the evidence that led to the state
+	failures   int       // requests in a row that were not served
+	unanswered bool      // the last probe was refused or silent
+	probed     time.Time // when the last answer of a probe came
+	share      int64     // requests at once while half-open, 0 where there is no bound
+	notBefore  time.Time // of another request than the one that tries a half-open worker
+	counted    bool      // in restricted
+	gone       bool      // its worker has left, or has a new epoch
 }
 
-// HasFailed reports whether the rank did not serve the last request that was sent there.
-func (l *Load) HasFailed() bool { return l.health.failures.Load() != 0 }
+const (
+	// HoldAfter is how many requests in a row a worker must fail to serve before it is half-open, whatever its
+	// probes show. Envoy may not reach it.
+	HoldAfter = 3
+	// HoldTime is how long a half-open worker gets no request after one that failed. It is also after how long another
+	// one may go there although the last has not ended, because the end of a request may be lost.
+	HoldTime = 5 * time.Second
+	// fullShare is how many requests at once make a half-open worker a ready one: it has then served four, of which
+	// some at once.
+	fullShare = 8
+	// rampTime is after how long with healthy probes a half-open worker is ready that got no requests.
+	rampTime = 30 * time.Second
+	// overdueEvery is the least time between the last answer of an engine and the suspicion that it has stopped
+	// since.
+	overdueEvery = 500 * time.Millisecond
+)
 
-// ObserveServed records that the rank has served a request.
-func (l *Load) ObserveServed() {
-	l.health.failures.Store(0)
-	l.health.until.Store(0)
+// newHealth returns the health of a new epoch. restricted is the counter of its fleet.
+func newHealth(state HealthState, restricted *atomic.Int64) *Health {
+	h := &Health{state: state, restricted: restricted, wake: make(chan struct{}, 1)}
+	h.settle()
+	return h
 }
 
-// ObserveUnserved records that a request was sent to the rank, and that the rank did not serve it. True means
-// that the rank is held back from now on.
-func (l *Load) ObserveUnserved(now time.Time) bool {
-	if l.health.failures.Add(1) < HoldAfter {
+// Wake returns a channel that has a value when the engine should be probed now.
+func (h *Health) Wake() <-chan struct{} { return h.wake }
+
+// ObserveProgress records that the worker has computed or published something.
+func (h *Health) ObserveProgress(now time.Time) { h.progress.Store(now.UnixNano()) }
+
+// ObserveServed records that the worker has served a request.
+func (h *Health) ObserveServed(now time.Time) {
+	h.progress.Store(now.UnixNano())
+	if h.plain.Load() {
+		return
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures = 0
+	switch {
+	case h.state == HealthSuspect && !h.unanswered:
+		h.recover("a request was served", now)
+	case h.state == HealthHalfOpen:
+		h.share *= 2
+		if h.share > fullShare {
+			h.set(HealthReady, "requests were served", now)
+		}
+	}
+	h.settle()
+}
+
+// ObserveUnserved records that a request was sent to the worker, and that the worker did not serve it. True means that
+// the worker is half-open since then.
+func (h *Health) ObserveUnserved(now time.Time) (halfOpen bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer h.settle()
+	h.failures++
+
+	switch {
+	case h.state == HealthHalfOpen, h.state == HealthSuspect && h.failures >= HoldAfter:
+		halfOpen = h.state != HealthHalfOpen
+		h.set(HealthHalfOpen, "requests in a row were not served", now)
+		h.share = 1
+		h.notBefore = now.Add(HoldTime)
+	case h.state == HealthReady && h.failures >= HoldAfter: // probes were healthy between the failures
+		halfOpen = true
+		h.set(HealthHalfOpen, "requests in a row were not served", now)
+		h.share = 1
+		h.notBefore = now.Add(HoldTime)
+	case h.state == HealthReady:
+		h.set(HealthSuspect, "a request was not served", now)
+	}
+	h.alarm()
+	return halfOpen
+}
+
+// ObserveEventsLost records that the connection to the worker's KV events has ended.
+func (h *Health) ObserveEventsLost(now time.Time) { h.suspect("its event connection was lost", now) }
+
+// ObserveCutOff records that the worker's side ended a response early.
+func (h *Health) ObserveCutOff(now time.Time) { h.suspect("a response was cut off", now) }
+
+// ObserveOverdue records that a request has waited for its first token for longer than the worker was ever expected to
+// need. A worker whose engine has just answered is not suspected.
+func (h *Health) ObserveOverdue(now time.Time) {
+	h.mu.Lock()
+	recent := now.Sub(h.probed) < overdueEvery
+	h.mu.Unlock()
+	if !recent {
+		h.suspect("a first token is overdue", now)
+	}
+}
+
+// suspect makes a ready worker a suspect, and has it probed.
+func (h *Health) suspect(why string, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != HealthReady {
+		return
+	}
+	h.set(HealthSuspect, why, now)
+	h.settle()
+	h.alarm()
+}
+
+// Probe is what an engine did when it was asked for its health.
+type Probe struct {
+	// Healthy and Refused are what it answered; neither means that it was silent.
+	Healthy, Refused bool
+	// Detail describes the answer in a few words. It may be empty for a healthy engine.
+	Detail string
+	// Asked is when the question was sent.
+	Asked time.Time
+}
+
+// observeProbe records the answer of a probe. last is true if no other worker of the pool may serve.
+func (h *Health) observeProbe(p Probe, last bool, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer h.settle()
+	h.probed = now
+	h.unanswered = !p.Healthy
+
+	switch {
+	case p.Healthy:
+		h.answered(now)
+	case !p.Refused && h.progress.Load() >= p.Asked.UnixNano():
+		h.unanswered = false // it works, and answers late
+	case h.state == HealthUnknown:
+		h.why = p.Detail
+	case h.state == HealthReady, h.state == HealthHalfOpen:
+		h.set(HealthSuspect, p.Detail, now)
+	case h.state == HealthSuspect && !p.Refused && last:
+		h.unanswered = false
+		h.why = p.Detail + "; it stays because no other worker of its pool is ready"
+	case h.state == HealthSuspect:
+		why := p.Detail
+		if h.why != p.Detail {
+			why = h.why + ", and " + p.Detail
+		}
+		h.set(HealthDown, why, now)
+	}
+}
+
+// answered handles a healthy answer. mu is held.
+func (h *Health) answered(now time.Time) {
+	switch h.state {
+	case HealthUnknown:
+		h.set(HealthReady, "", now)
+	case HealthSuspect:
+		h.recover("the engine answers", now)
+	case HealthDown:
+		h.share = 1
+		h.notBefore = time.Time{}
+		h.set(HealthHalfOpen, "the engine answers again", now)
+	case HealthHalfOpen:
+		if now.Sub(h.since) >= rampTime {
+			h.set(HealthReady, "the engine has answered for long", now)
+		}
+	}
+}
+
+// recover ends a suspicion. mu is held.
+func (h *Health) recover(why string, now time.Time) {
+	if h.share > 0 {
+		h.set(HealthHalfOpen, why, now)
+		return
+	}
+	h.set(HealthReady, why, now)
+}
+
+// trust makes the worker ready, because its agent reports it again.
+func (h *Health) trust(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state != HealthReady {
+		h.set(HealthReady, "its agent reports it", now)
+	}
+	h.unanswered = false
+	h.settle()
+}
+
+// set changes the state. mu is held.
+func (h *Health) set(to HealthState, why string, now time.Time) {
+	h.why = why
+	if h.state == to {
+		return
+	}
+	h.state = to
+	h.since = now
+	if to == HealthReady {
+		h.share = 0
+		h.unanswered = false
+	}
+}
+
+// settle updates what is read without mu, after each change. mu is held, or nothing else has the Health yet.
+func (h *Health) settle() {
+	h.plain.Store(h.state == HealthReady && h.failures == 0)
+
+	restricted := !h.gone && (h.state == HealthHalfOpen || h.state == HealthSuspect && h.unanswered)
+	switch {
+	case restricted && !h.counted:
+		h.restricted.Add(1)
+	case !restricted && h.counted:
+		h.restricted.Add(-1)
+	}
+	h.counted = restricted
+}
+
+// alarm has the engine probed now. mu is held.
+func (h *Health) alarm() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// retire ends the Health of a worker that has left.
+func (h *Health) retire() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = true
+	h.settle()
+}
+
+// HasFailed reports whether the worker did not serve the last request that was sent there.
+func (h *Health) HasFailed() bool {
+	if h.plain.Load() {
 		return false
 	}
-	l.health.until.Store(now.Add(HoldTime).UnixNano())
-	return true
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.failures > 0
 }
 
-// Probe records that a request is sent to the rank. True means that the rank was held back, and is held back
-// again until it has served the request.
-func (l *Load) Probe(now time.Time) bool {
-	if l.health.until.Load() == 0 {
-		return false
+// Admits reports whether a rank of the worker, on which so many requests are booked, should get another one. Where no
+// rank of a pool is admitted, all may get it.
+func (h *Health) Admits(booked int64, now time.Time) bool {
+	if h.plain.Load() {
+		return true
 	}
-	l.health.until.Store(now.Add(HoldTime).UnixNano())
-	return true
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	switch {
+	case h.state == HealthSuspect:
+		return !h.unanswered
+	case h.state != HealthHalfOpen:
+		return true
+	case now.Before(h.notBefore):
+		// The first request must have been served. Later ones may go there beside each other.
+		return h.share > 1 && booked < h.share
+	}
+	// The ends of the booked requests may be lost. After some time another request finds out.
+	return booked < h.share || !h.notBefore.IsZero()
+}
+
+// Picked records that a request is sent to the worker.
+func (h *Health) Picked(now time.Time) {
+	if h.plain.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state == HealthHalfOpen {
+		h.notBefore = now.Add(HoldTime)
+	}
+}
+
+// effective returns the state of a worker whose source reports one.
+func (h *Health) effective(source State) State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	switch {
+	case source != Ready:
+		return source
+	case h.state == HealthUnknown:
+		return Starting
+	case h.state == HealthDown:
+		return Down
+	}
+	return source
+}
+
+// HealthView is the health of a worker at one moment.
+type HealthView struct {
+	State HealthState
+	// Why is the evidence that led to the state; empty for a worker that was never in doubt.
+	Why string
+	// Since is when the state began, and Probed when the engine answered last or was found silent. Both are zero
+	// where that has not happened.
+	Since, Probed time.Time
+}
+
+// View returns the health now.
+func (h *Health) View() HealthView {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed}
+}
+
+// String describes the health in a few words, such as "down: connection refused".
+func (v HealthView) String() string {
+	if v.Why == "" {
+		return v.State.String()
+	}
+	return v.State.String() + ": " + v.Why
 }

@@ -34,7 +34,7 @@ type Load struct {
 	lag      atomic.Int64
 	ages     leastAge
 	pace     pace
-	health   health
+	health   *Health                // of the worker; nil for a Load that no fleet has made
 	reported atomic.Pointer[sample] // nil until the first report
 }
 
@@ -98,6 +98,9 @@ func (a Amount) plus(b Amount) Amount {
 	return Amount{a.Requests + b.Requests, a.PrefillTokens + b.PrefillTokens, a.DecodeBlocks + b.DecodeBlocks,
 		a.PrefillTime + b.PrefillTime}
 }
+
+// Health is the health of the rank's worker.
+func (l *Load) Health() *Health { return l.health }
 
 // Add adds a to what this replica has booked; negative amounts take a booking back.
 func (l *Load) Add(a Amount) { l.own.add(a) }

@@ -27,7 +27,11 @@ type Worker struct {
 	Ranks int
 	// Weight is the worker's share of the traffic that Envoy routes without a pick: 1 to MaxWeight.
 	Weight uint32
-	State  State
+	// State is what the source of the worker reports; in a snapshot, what follows from it and from the worker's Health.
+	State State
+	// HealthPath is the path that each process asks for the engine's health, because no agent reports it. Empty for
+	// the workers of agents, and for those that are taken for ready.
+	HealthPath string
 	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay that of their replay. Rank r has the
 	// same with its port raised by r, or with _dpr after the path of a Unix socket, which only processes of
 	// the engine's host can open. Empty for an engine that publishes no events.
@@ -44,6 +48,25 @@ type Worker struct {
 	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
 	// engine serves, but its agent is silent. Each process finds this out by itself: it is not in the lease.
 	Unleased time.Time
+}
+
+// AskedPath returns the path at which the worker's engine is asked for its health; empty for one whose agent does that.
+func (w *Worker) AskedPath() string {
+	if w.HealthPath == "" && !w.Unleased.IsZero() {
+		return DefaultHealthPath
+	}
+	return w.HealthPath
+}
+
+// DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
+const DefaultHealthPath = "/health"
+
+// firstHealth is the health of a new epoch.
+func (w *Worker) firstHealth() HealthState {
+	if w.HealthPath != "" {
+		return HealthUnknown
+	}
+	return HealthReady
 }
 
 // Validate reports everything that is wrong with the worker.

@@ -98,9 +98,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	if refused != nil {
 		return refused
 	}
-	if w.judged.candidates[won].Rank.Load.Probe(d.At) {
-		r.holdBack(d.At)
-	}
+	w.judged.candidates[won].Rank.Load.Health().Picked(d.At)
 	w.judged.explain(d, won, r.cfg.Candidates)
 	r.predict(w, q, d, *w.judged.candidates[won].Rank)
 	return nil
@@ -124,7 +122,7 @@ const maxRaces = 64
 func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *refusal) {
 	f, busy := &w.field, &q.model.Busy
 	for try := 0; ; try++ {
-		if try > 0 && busy.isSet() { // the booking that came first may have filled the rank
+		if try > 0 && (busy.isSet() || f.admitted) { // the booking that came first may have filled the rank
 			f = r.eligible(w, q, d.At)
 			if refused := f.refusal(q, d.At); refused != nil {
 				return 0, refused
@@ -147,6 +145,9 @@ func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *re
 		}
 		if busy.isSet() && r.isBusyWith(busy, c.Rank, &c.Facts.Booked, d.At) {
 			continue // it became busy after eligible found it free
+		}
+		if f.admitted && !admits(c.Rank, c.Facts.Booked.Requests, d.At) {
+			continue // another request went to a half-open worker meanwhile
 		}
 		if r.bookings.Start(d.ID, k, c.Facts.Booked) {
 			return won, nil

@@ -21,6 +21,9 @@ type Ending struct {
 	Refused bool
 	// Tried is the address of the worker that was tried last, where no worker answered; empty if it is not known.
 	Tried string
+	// CutOff means that the worker's side ended the response early. Left means that the client left before the first
+	// byte of a response.
+	CutOff, Left bool
 }
 
 // Ended ends the booking of a decision whose request is over. False means that there is no such booking (any
@@ -33,10 +36,11 @@ type Ending struct {
 //	another            no       Moved      move to that worker
 //	another            yes      Failed     are taken back
 //	none               yes      Failed     are taken back
-//	none               no       Finished   stay: it is not known who served it
+//	none               no       Finished   stay: it is not known who served it; taken back if the client left
+//	                                       and the worker is in doubt
 //
-// A rank that did not serve some requests in a row is held back for a while. A request that its client
-// cancelled has not failed.
+// What happened is evidence of the health of the workers: see [fleet.Health]. A request that its client cancelled has not
+// failed, but its worker is in doubt if the client has waited for longer than the worker should have needed.
 func (r *Router) Ended(e Ending, now time.Time) bool {
 	if !e.Failed {
 		r.settleOne(e.ID, now)
@@ -66,23 +70,29 @@ func (e *Ending) reason(rank fleet.Rank) pick.Reason {
 // correct takes back the prediction of a request that its rank did not serve, and predicts its blocks where it
 // was served. made is nil for a request without a prediction.
 func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Time) {
+	health := k.Rank.Load.Health()
 	switch {
 	case e.Served == k.Rank.Worker.Address && !e.Failed:
-		k.Rank.Load.ObserveServed()
+		health.ObserveServed(now)
 		if e.Refused {
 			r.withdraw(k.Rank, made)
 		}
 		return
-	case e.Served == k.Rank.Worker.Address, e.Served == "" && !e.Failed:
+	case e.Served == k.Rank.Worker.Address:
+		if e.CutOff {
+			health.ObserveCutOff(now)
+		}
 		return
-	case k.Rank.Load.ObserveUnserved(now):
-		r.holdBack(now)
+	case e.Served == "" && !e.Failed:
+		r.left(e, k, made, now)
+		return
 	}
 
+	r.unserved(health, now)
 	if e.Failed && e.Served == "" && e.Tried != k.Rank.Worker.Address {
 		// The retry has failed, too.
-		if tried, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Tried); ok && tried.Load.ObserveUnserved(now) {
-			r.holdBack(now)
+		if tried, ok := rankAt(r.fleet.Snapshot(), k.Rank.Worker, e.Tried); ok {
+			r.unserved(tried.Load.Health(), now)
 		}
 	}
 	r.withdraw(k.Rank, made)
@@ -94,7 +104,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	if !ok {
 		return
 	}
-	served.Load.ObserveServed()
+	served.Load.Health().ObserveServed(now)
 	if made != nil && !e.Refused {
 		r.predictOn(served, made.chain, 0, now)
 	}
@@ -110,17 +120,40 @@ func (r *Router) withdraw(rank fleet.Rank, made *promise) {
 	}
 }
 
-// holdBack records that a rank is held back for some time from now: see [fleet.Load.IsHeldBack].
-func (r *Router) holdBack(now time.Time) {
-	r.counts.heldBack.Add(1)
-	until := now.Add(fleet.HoldTime).UnixNano()
-	for before := r.heldUntil.Load(); before < until && !r.heldUntil.CompareAndSwap(before, until); {
-		before = r.heldUntil.Load()
+// left corrects the caches after a request whose client left before the response began. A worker that is in doubt may never
+// have seen the prompt. One that is not may have computed it, and the client may ask again.
+func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) {
+	if !e.Left {
+		return
+	}
+	if now.Sub(k.At) > overdueAfter(k) {
+		k.Rank.Load.Health().ObserveOverdue(now)
+	}
+	if k.Rank.Load.Health().View().State != fleet.HealthReady {
+		r.withdraw(k.Rank, made)
 	}
 }
 
-// someHeldBack reports whether a rank may be held back now. It spares decisions the look at each rank.
-func (r *Router) someHeldBack(now time.Time) bool { return now.UnixNano() < r.heldUntil.Load() }
+// overdueAfter is how long after its decision a request's first token is overdue: overdueFactor times what was expected,
+// and overdueSlack.
+//
+// The expectation is the wait for the prefills before it and its own prefill, by the line of the class and by the
+// rank's observed pace. Lines were wrong by up to 91 % on short prompts under noise, and a pass of an engine that decodes
+// many answers lasts longer than one that only prefills. The slack covers the time to the engine, and passes that are
+// slow for a moment. A worker that is suspected too early costs one probe.
+func overdueAfter(k *pick.Booking) time.Duration { return overdueFactor*k.FirstToken + overdueSlack }
+
+const (
+	overdueFactor = 4
+	overdueSlack  = 2 * time.Second
+)
+
+// unserved records that a worker did not serve a request.
+func (r *Router) unserved(health *fleet.Health, now time.Time) {
+	if health.ObserveUnserved(now) {
+		r.counts.heldBack.Add(1)
+	}
+}
 
 // rankAt returns the rank at an address in the pool and role of a worker. A worker with several ranks has one
 // address, so it is not known which of them has served; then there is no rank.

@@ -143,7 +143,7 @@ func TestRetriesAvoidFailedWorkers(t *testing.T) {
 	r.Ended(route.Ending{ID: deadly.ID, Failed: true, Tried: deadly.Others[0]}, start.Add(time.Second))
 
 	for _, rank := range f.Snapshot().Ranks {
-		if failed := rank.Worker.Name != "w3"; rank.Load.HasFailed() != failed {
+		if failed := rank.Worker.Name != "w3"; rank.Load.Health().HasFailed() != failed {
 			t.Errorf("%s has failed: %v", rank.Worker.Name, !failed)
 		}
 	}
@@ -170,7 +170,7 @@ func TestRetriesAvoidFailedWorkers(t *testing.T) {
 	ok := r.Decide(batchOf(1, "one more"), start.Add(time.Minute))
 	r.Ended(route.Ending{ID: ok.ID, Served: ok.Address}, start.Add(time.Minute))
 	for _, rank := range f.Snapshot().Ranks {
-		if rank.Worker.Name == ok.Worker && rank.Load.HasFailed() {
+		if rank.Worker.Name == ok.Worker && rank.Load.Health().HasFailed() {
 			t.Errorf("%s has served a request and counts as failed", ok.Worker)
 		}
 	}
@@ -235,7 +235,7 @@ func TestDeadWorkerIsHeldBack(t *testing.T) {
 		r.Ended(route.Ending{ID: d.ID, Failed: true}, now)
 	}
 	for _, rank := range f.Snapshot().Ranks {
-		if !rank.Load.IsHeldBack(now) {
+		if rank.Load.Health().Admits(0, now) {
 			t.Errorf("%s is not held back after failures", rank.Worker.Name)
 		}
 	}

@@ -16,6 +16,8 @@ type field struct {
 	free  int
 	// facts lie beside ranks: what judging needs of each rank's worker.
 	facts []workerFacts
+	// admitted is true if ranks has only those whose workers' health admits another request.
+	admitted bool
 
 	pool   int               // ranks in the pool, whatever their state
 	states [fleet.States]int // how many ranks that no hint excludes are in each state
@@ -53,14 +55,14 @@ func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 	snap := r.fleet.Snapshot()
 	name := poolMoment{snap, m.Pool, q.role}
 	restricted := q.isRestricted()
-	someHeld := r.someHeldBack(now)
-	cacheable := m != anyModel && !restricted && !m.Busy.isSet() && !someHeld
+	inDoubt := r.fleet.AnyRestricted()
+	cacheable := m != anyModel && !restricted && !m.Busy.isSet() && !inDoubt
 	if cacheable && f.cached == name {
 		return f
 	}
 
-	r.fillField(f, snap, q, now, someHeld)
-	if len(f.ranks) == 0 && someHeld { // all of them, and one may be back
+	r.fillField(f, snap, q, now, inDoubt)
+	if len(f.ranks) == 0 && inDoubt { // all of them, and one may be back
 		r.fillField(f, snap, q, now, false)
 	}
 	f.loadFacts(&r.speeds)
@@ -70,10 +72,10 @@ func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 	return f
 }
 
-// fillField finds the ranks of a field, with or without those that are held back.
-func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, skipHeld bool) {
+// fillField finds the ranks of a field: all, or those whose workers' health admits another request.
+func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.model, q.isRestricted()
-	*f = field{ranks: f.ranks[:0], facts: f.facts[:0]}
+	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], admitted: onlyAdmitted}
 	for _, rank := range m.ranks(snap, q.role) {
 		if m == anyModel && rank.Worker.Role != q.role {
 			continue
@@ -89,10 +91,16 @@ func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Ti
 		}
 
 		f.states[min(rank.Worker.State, fleet.States-1)]++
-		if rank.Worker.State == fleet.Ready && !(skipHeld && rank.Load.IsHeldBack(now)) {
-			f.add(rank, !r.isBusy(&m.Busy, &rank, now))
+		if rank.Worker.State != fleet.Ready || onlyAdmitted && !admits(&rank, rank.Load.Booked().Requests, now) {
+			continue
 		}
+		f.add(rank, !r.isBusy(&m.Busy, &rank, now))
 	}
+}
+
+// admits reports whether the health of a rank's worker admits another request beside those booked.
+func admits(rank *fleet.Rank, booked int64, now time.Time) bool {
+	return rank.Load.Health().Admits(booked, now)
 }
 
 // add appends a ready rank. Free ranks stand in front of busy ones.

@@ -218,7 +218,7 @@ func (j *judged) listOthers(d *Decision, order []int) {
 	for _, failed := range [...]bool{false, true} {
 		for _, at := range order {
 			rank := j.candidates[at].Rank
-			if rank.Load.HasFailed() == failed && d.mayRetryAt(rank.Worker) {
+			if rank.Load.Health().HasFailed() == failed && d.mayRetryAt(rank.Worker) {
 				d.addOther(rank.Worker.Address)
 			}
 		}

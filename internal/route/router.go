@@ -86,8 +86,6 @@ type Router struct {
 	ids      atomic.Uint64
 	latches  latches
 	promises promises
-	// heldUntil is until when a rank may be held back, in nanoseconds since 1970.
-	heldUntil atomic.Int64
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues
@@ -168,6 +166,9 @@ func (r *Router) SettlePrefills(now time.Time) int {
 		if overdue && (k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.hasNoEvents(k.Rank)) {
 			return pick.Supposed, now
 		}
+		if overdue && now.Sub(k.At) > overdueAfter(k) {
+			k.Rank.Load.Health().ObserveOverdue(now)
+		}
 		return pick.Pending, now
 	}, now)
 	r.Wake(now)
@@ -206,6 +207,9 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 // missed. It returns how many there were.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
 	gaps, took := rank.Load.SetReport(report)
+	if gaps > 0 {
+		rank.Load.Health().ObserveProgress(report.At)
+	}
 	r.speeds.observeDecode(rank.Worker, &report, gaps, took)
 	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
 	r.Wake(report.At)

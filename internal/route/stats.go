@@ -64,7 +64,7 @@ type Stats struct {
 	Queued, Cancelled uint64
 	Waiting           int
 	Bookings          BookingStats
-	// HeldBack counts how often a rank was held back, because it did not serve the requests that were sent there.
+	// HeldBack counts how often a worker became half-open because it did not serve requests in a row.
 	HeldBack uint64
 	// Unpromised counts picked requests whose prediction cannot be taken back, because too many were in flight.
 	Unpromised uint64
