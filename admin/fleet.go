@@ -29,6 +29,13 @@ type rankView struct {
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
 	Epoch   uint64 `json:"epoch"`
+	// Health is what is known of the worker, Why the evidence for it, and HealthSince when that began: null for what it was at
+	// first.
+	Health      string     `json:"health"`
+	Why         string     `json:"why,omitempty"`
+	HealthSince *time.Time `json:"health_since"`
+	// Probed is when the engine answered last or was found silent; null for workers whose agents ask them.
+	Probed *time.Time `json:"probed"`
 	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
 	UnleasedSince       *time.Time `json:"unleased_since"`
 	Taints              []string   `json:"taints,omitempty"`
@@ -77,6 +84,16 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
 		}
+
+		health := r.Load.Health().View()
+		v.Health, v.Why = health.State.String(), health.Why
+		if !health.Since.IsZero() {
+			v.HealthSince = &health.Since
+		}
+		if !health.Probed.IsZero() {
+			v.Probed = &health.Probed
+		}
+
 		if !w.Unleased.IsZero() {
 			v.UnleasedSince = &w.Unleased
 		}
@@ -98,8 +115,8 @@ func viewCoverage(c kvindex.Coverage) *coverageView {
 	}
 }
 
-const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tLEASE\tCACHE\tADDRESS\tENGINE\tEPOCH\tBOOKED\tPREFILL TOKENS\tDECODE BLOCKS\t" +
-	"RUNNING\tWAITING\tKV USED"
+const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tEPOCH\tBOOKED\t" +
+	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tHEALTH IS KNOWN BY"
 
 // fleetTable returns a row for each rank, with the load as it is now.
 func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
@@ -111,10 +128,37 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 				running, waiting = *r.ReportedRunning, *r.ReportedWaiting
 				usage = fmt.Sprintf("%.1f%%", 100**r.ReportedKVUsage)
 			}
-			row(r.Worker, r.Rank, r.Model, r.Role, r.State, leaseText(r.UnleasedSince), cacheText(r.CacheState, r.CacheReason), r.Address,
-				r.Engine, r.Epoch, r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage)
+			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
+				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, r.Epoch,
+				r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
 		}
 	})
+}
+
+// healthText is the health of a worker and when it began. Where an agent reports that it is not ready, it is not judged.
+func healthText(r *rankView) string {
+	if r.Probed == nil && r.State != fleet.Ready.String() {
+		return "-"
+	}
+	if r.HealthSince == nil {
+		return r.Health
+	}
+	return r.Health + " since " + r.HealthSince.Format("15:04:05")
+}
+
+// knownBy is the source of a worker's health: its probes or its agent, and the evidence of its last change.
+func knownBy(r *rankView) string {
+	text := "requests"
+	switch {
+	case r.Probed != nil:
+		text = "probe at " + r.Probed.Format("15:04:05") + ", requests"
+	case r.Epoch != 0:
+		text = "agent, requests"
+	}
+	if r.Why != "" {
+		text += ": " + r.Why
+	}
+	return text
 }
 
 func leaseText(unleased *time.Time) string {

@@ -1,7 +1,7 @@
 // Package discovery puts the workers of a cluster into a fleet: those of the configuration file, and
 // those that have a lease on the bus.
 //
-// It does not read the load of workers, and asks engines for their health only while their agents are silent.
+// It does not read the load of workers. It asks engines for their health where no agent reports it: see [Probe].
 //
 // # A worker on the bus
 //
@@ -10,7 +10,7 @@
 //	lease written, ready, at the start       added as ready
 //	lease written, ready, later              added as starting; ready after Config.Settle
 //	lease removed                            removed
-//	lease expired                            stays while its engine answers: see silence.go
+//	lease expired                            stays, and its engine is asked: see [Probe]
 //
 // # Concurrency
 //
@@ -28,8 +28,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// File makes the fleet consist of these workers, all of them ready. Nothing probes workers of the file, so
-// only the retries of Envoy find out that one is dead.
+// File makes the fleet consist of these workers. Those with a HealthPath are starting until [Probe] has an answer of
+// their engines.
 func File(workers []fleet.Worker, f *fleet.Fleet) error {
 	keep := map[string]bool{}
 	for _, w := range workers {
@@ -75,14 +75,8 @@ func Names(workers []fleet.Worker) map[string]bool {
 
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
 func Bus(ctx context.Context, cfg Config) error {
-	w := &watcher{Config: cfg, due: map[string]*settling{}, unleased: map[string]*unleased{}}
+	w := &watcher{Config: cfg, due: map[string]*settling{}}
 	defer w.stop()
-
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	asking.Go(func() { w.askUnleased(ctx) })
 	return cfg.Bus.WatchWorkers(ctx, w.apply, w.sync)
 }
 
@@ -91,11 +85,10 @@ func Bus(ctx context.Context, cfg Config) error {
 type watcher struct {
 	Config
 
-	mu       sync.Mutex
-	due      map[string]*settling // guarded by mu; workers that wait for Settle, by name
-	unleased map[string]*unleased // guarded by mu; workers of the fleet whose lease has expired, by name
-	synced   bool                 // guarded by mu; the workers of the start were applied
-	stopped  bool                 // guarded by mu; timers change nothing any more
+	mu      sync.Mutex
+	due     map[string]*settling // guarded by mu; workers that wait for Settle, by name
+	synced  bool                 // guarded by mu; the workers of the start were applied
+	stopped bool                 // guarded by mu; timers change nothing any more
 }
 
 // settling is a worker that becomes ready in the fleet when its timer fires.
@@ -129,8 +122,7 @@ func (w *watcher) apply(l bus.Lease) {
 		w.remove(name, "its lease was removed")
 		return
 	}
-	if w.unleased[name] != nil {
-		delete(w.unleased, name)
+	if old := w.Fleet.Snapshot().Worker(name); old != nil && !old.Unleased.IsZero() {
 		w.Log.Info("agent of a worker is back", "worker", name)
 	}
 
@@ -181,6 +173,33 @@ func (w *watcher) settled(d *settling) {
 	}
 	delete(w.due, d.worker.Name)
 	w.put(d.worker)
+}
+
+// expired handles a lease that was not renewed. An agent that hangs, or that is cut off from the bus, does not renew its
+// leases. Its engine may serve all the same, so it is asked. w.mu is held.
+func (w *watcher) expired(name string) {
+	worker := w.Fleet.Snapshot().Worker(name)
+	switch {
+	case worker == nil:
+		return
+	case worker.State != fleet.Ready: // it gets no requests
+		w.remove(name, "its lease expired")
+		return
+	case !worker.Unleased.IsZero():
+		return
+	}
+
+	kept := *worker
+	kept.Unleased = time.Now()
+	w.put(kept)
+	w.Log.Warn("lease of a worker expired; its agent is silent, and its engine is asked", "worker", name, "address", worker.Address)
+}
+
+// remove removes a worker from the fleet. w.mu is held.
+func (w *watcher) remove(name, reason string) {
+	if w.Fleet.Remove(name) {
+		w.Log.Info("worker gone", "worker", name, "reason", reason)
+	}
 }
 
 // put adds or updates a worker, and logs the change. w.mu is held.

@@ -89,6 +89,7 @@ func follow(t *testing.T, f *fleet.Fleet, cfg discovery.Config) *cluster {
 			t.Error(err)
 		}
 	})
+	done.Go(func() { discovery.Probe(ctx, discovery.ProbeConfig{Fleet: f, Log: c.log.Logger()}) })
 	t.Cleanup(func() { stop(); done.Wait() })
 	return c
 }

@@ -80,7 +80,7 @@ func TestExpiredLeaseOfDeadEngine(t *testing.T) {
 	a.stopRenewing()
 	b.stopRenewing()
 	c.await("")
-	c.wantLog(`worker=a reason="its lease expired and its engine refuses"`, `worker=b reason="its lease expired and its engine refuses"`)
+	c.wantLog(`worker=a reason="its lease expired and its engine is refusing"`, `worker=b reason="its lease expired and its engine is refusing"`)
 }
 
 // TestLastWorkerStaysOnSilence: of two workers whose engines do not answer, one leaves. The other is the last of its
@@ -94,7 +94,7 @@ func TestLastWorkerStaysOnSilence(t *testing.T) {
 		c.awaitMember(name)
 		h.stopRenewing()
 	}
-	c.awaitLog("worker without a lease is silent; it stays because no other of its pool is ready")
+	c.awaitLog("worker is silent; it stays because no other of its pool is ready")
 	if n := len(c.fleet.Snapshot().Workers); n != 1 {
 		t.Errorf("%d workers", n)
 	}

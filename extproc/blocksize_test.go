@@ -13,7 +13,7 @@ import (
 // TestReloadOfTheBlockSizeForgets: after a reload that changes models[].blockSize the model's ranks are empty and
 // wait for a replay from the start. Until then events of the engine's size were skipped, and the rank was stale.
 func TestReloadOfTheBlockSizeForgets(t *testing.T) {
-	const models = `{name: base, path: "builtin:sim", blockSize: %d, workers: [{name: w0, address: "10.0.0.1:80"}]}`
+	const models = `{name: base, path: "builtin:sim", blockSize: %d, workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}]}`
 	r := modelsRouter(t, "blockSize: 16")
 	worker, _ := r.fleet.Snapshot().Rank("w0", 0)
 	publish := func(seq uint64, hashes ...uint64) feed.Result {

@@ -19,7 +19,7 @@ func listedRouter(t *testing.T) (*Router, *prometheus.Registry) {
 	t.Helper()
 	settings, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, index: {maxBytes: 1048576}, models: [{
 		name: sim, path: "builtin:sim", aliases: [also], router: {busy: {kvUsage: 0.9}, queue: {maxWait: 1s, classes: [{name: chat}, {name: batch, order: wspt}]}},
-		workers: [{name: w0, address: "10.0.0.1:80", ranks: 1}, {name: w1, address: "10.0.0.2:80", ranks: 1}]}]}`))
+		workers: [{name: w0, address: "10.0.0.1:80", healthPath: none, ranks: 1}, {name: w1, address: "10.0.0.2:80", healthPath: none, ranks: 1}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

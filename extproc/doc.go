@@ -12,6 +12,7 @@
 //	bus: bookings            route/peers       fleet (loads that other replicas have booked)
 //	bus: KV events           cachesync         feed, index
 //	engines' sockets         sockets           feed, index
+//	engines' health          discovery         fleet (states of workers without an agent)
 //	engines' max_model_len   sockets, bus      fleet, then the context lengths of models
 //	Envoy: requests          stream            route
 //	Envoy: access log        accesslog         route (bookings end), decisionlog

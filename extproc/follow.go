@@ -31,10 +31,19 @@ func (r *Router) addListedWorkers(cfg Config) error {
 			return fmt.Errorf("add worker of the configuration: %w", err)
 		}
 	}
+	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
 	}, workers)
 	return err
+}
+
+// forgetCache drops what is known of the cache of a worker whose process has ended, with what was predicted there. The next
+// process begins with an empty cache, and publishes it from the start.
+func (r *Router) forgetCache(w *fleet.Worker) {
+	for rank := range w.Ranks {
+		r.feed.Forget(w.Name, rank)
+	}
 }
 
 // followBus keeps the fleet, its loads and the cache states as published on the bus, until ctx ends. It

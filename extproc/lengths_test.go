@@ -71,7 +71,7 @@ func TestContextLengthIsThatOfTheEngines(t *testing.T) {
 // TestContextLengthOfTheFileWins: the engines do not change the length of models[].contextLength, and it can be
 // removed and set with a reload.
 func TestContextLengthOfTheFileWins(t *testing.T) {
-	const models = `{name: base, path: "builtin:sim", contextLength: %d, workers: [{name: w0, address: "10.0.0.1:80"}]}`
+	const models = `{name: base, path: "builtin:sim", contextLength: %d, workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}]}`
 	r := modelsRouter(t, "contextLength: 100")
 	r.putLength(t, "w9", 50)
 	r.expectLength(t, "the key is set", 100)
@@ -88,7 +88,7 @@ func TestContextLengthOfTheFileWins(t *testing.T) {
 func TestEngineLengthsAreFollowed(t *testing.T) {
 	testkit.NoLeaks(t)
 	log := &testkit.Log{}
-	cfg := settings(t, `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80"}]}`)
+	cfg := settings(t, `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}]}`)
 	r, err := New(Config{Settings: cfg, Log: log.Logger(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 func modelsRouter(t *testing.T, keys string) *Router {
 	t.Helper()
 	models := fmt.Sprintf(`{name: base, path: "builtin:sim", %s,
-		workers: [{name: w0, address: "10.0.0.1:80"}, {name: w1, address: "10.0.0.2:80"}]}`, keys)
+		workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}, {name: w1, address: "10.0.0.2:80", healthPath: none}]}`, keys)
 	r, err := New(Config{Settings: settings(t, models), Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
@@ -124,8 +124,8 @@ func TestContextLengthIsTheConfigured(t *testing.T) {
 // TestRulesAreThoseOfTheEngines sends requests that vLLM refuses and llama.cpp accepts. One that cannot be read
 // goes by load.
 func TestRulesAreThoseOfTheEngines(t *testing.T) {
-	const router = `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", engine: %s},
-		{name: w1, address: "10.0.0.2:80", engine: %s}]}`
+	const router = `{name: base, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", healthPath: none, engine: %s},
+		{name: w1, address: "10.0.0.2:80", healthPath: none, engine: %s}]}`
 	for engines, want := range map[[2]string]route.Outcome{
 		{"vllm", "sim"}: route.Refused, {"llamacpp", "llamacpp"}: route.Picked, {"vllm", "llamacpp"}: route.Picked,
 	} {

@@ -16,6 +16,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/extproc/messages"
@@ -61,6 +62,7 @@ type Router struct {
 	ends    *foreignEnds
 	listed  map[string]bool // the workers of the configuration; a lease on the bus does not replace them
 	sockets *sockets.Reader
+	probes  discovery.ProbeConfig
 	caches  *cachesync.Syncer
 
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
@@ -189,12 +191,18 @@ func (r *Router) Routes() *route.Router { return r.routes }
 // stay in the index: most of them are still right when the bus is back.
 func (r *Router) BusLost() { r.caches.Disconnected() }
 
-// ReadyModels returns an error unless every model has a ready worker.
+// ReadyModels returns an error unless every model has a ready worker. The error names the workers that are not ready, and
+// why.
 func (r *Router) ReadyModels() error {
 	for _, m := range r.routes.Models() {
-		if m.Ready == 0 {
-			return fmt.Errorf("model %s has no ready worker", m.Name)
+		if m.Ready > 0 {
+			continue
 		}
+		err := fmt.Errorf("model %s has no ready worker", m.Name)
+		if unready := r.fleet.Snapshot().Unready(m.Name); unready != "" {
+			err = fmt.Errorf("%w: %s", err, unready)
+		}
+		return err
 	}
 	return nil
 }
@@ -230,6 +238,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
+	followers.Go(func() { discovery.Probe(ctx, r.probes) })
 	followers.Go(func() { r.decisions.Run(ctx) })
 	followers.Go(func() { r.followEngineLengths(ctx) })
 	if cfg.Bus != nil {

@@ -74,7 +74,7 @@ func TestWrongConfigurationsAreRefused(t *testing.T) {
 // TestRunWithoutBus: the router serves its listed workers at once, and ends with its context.
 func TestRunWithoutBus(t *testing.T) {
 	testkit.NoLeaks(t)
-	cfg := settings(t, `{name: sim, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80"}]}`)
+	cfg := settings(t, `{name: sim, path: "builtin:sim", workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}]}`)
 	cfg.Decisions.Log = filepath.Join(t.TempDir(), "decisions.jsonl")
 	r, err := New(Config{Settings: cfg, Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry()})
 	if err != nil {

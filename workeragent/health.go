@@ -10,7 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
-	)
+)
 
 // probing is how often an engine is probed. Tests make it faster.
 type probing struct {

@@ -230,9 +230,10 @@ func grpcAddress(s string) (*corev3.Address, error) {
 	return socketAddress(s)
 }
 
-// buildEndpoints lists the workers of a model. Ready workers have their weight. Draining workers are listed so
-// that their running requests go on, and get no new requests without a decision. Workers that have just left
-// are unhealthy; see Leaving.
+// buildEndpoints lists the workers of a model. Ready workers have their weight. All others are listed too, and get no
+// requests without a decision: running requests go on at draining ones, and a router may find a worker ready before
+// the control plane does. Envoy ignores a pick of an address that it does not have, and uses one whatever its health.
+// Workers that have just left are unhealthy; see Leaving.
 func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
 	listed := map[string]bool{}
@@ -247,8 +248,8 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 	}
 
 	for _, w := range f.Workers {
-		if health, serves := healthOf(w.State); serves && w.Model == model {
-			add(w.Address, w.Weight, health)
+		if w.Model == model {
+			add(w.Address, w.Weight, healthOf(w.State))
 		}
 	}
 	for _, l := range leaving {
@@ -263,15 +264,15 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 	}
 }
 
-// healthOf returns the health of an endpoint. serves is false for states in which a worker has no endpoint.
-func healthOf(s fleet.State) (h corev3.HealthStatus, serves bool) {
+// healthOf returns the health of an endpoint.
+func healthOf(s fleet.State) corev3.HealthStatus {
 	switch s {
 	case fleet.Ready:
-		return corev3.HealthStatus_HEALTHY, true
+		return corev3.HealthStatus_HEALTHY
 	case fleet.Draining:
-		return corev3.HealthStatus_DRAINING, true
+		return corev3.HealthStatus_DRAINING
 	default:
-		return corev3.HealthStatus_UNKNOWN, false
+		return corev3.HealthStatus_UNHEALTHY
 	}
 }
 

@@ -25,12 +25,9 @@ func newLeavers() *leavers {
 // update compares the fleet with the last one. It returns the workers that left within linger, sorted, and whether
 // there are any, so that another update is necessary. A worker that comes back is not a leaver any more.
 func (l *leavers) update(f *fleet.Snapshot, now time.Time) (left []Leaving, later bool) {
-	// A worker is here while it has an endpoint. One that goes down leaves, too.
 	here := map[Leaving]bool{}
 	for _, w := range f.Workers {
-		if _, serves := healthOf(w.State); serves {
-			here[Leaving{w.Model, w.Address}] = true
-		}
+		here[Leaving{w.Model, w.Address}] = true
 	}
 	for was := range l.present {
 		if !here[was] {

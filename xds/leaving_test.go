@@ -27,11 +27,9 @@ func TestLeavers(t *testing.T) {
 	expect(0, "[]")
 	put("10.0.0.1:2", fleet.Ready) // started again elsewhere
 	expect(time.Second, "[{m 10.0.0.1:1}]")
-	f.SetState("w", fleet.Down)
-	expect(time.Second, "[{m 10.0.0.1:1} {m 10.0.0.1:2}]")
-	expect(time.Second, "[{m 10.0.0.1:2}]")
-	f.SetState("w", fleet.Ready) // it was only slow
-	expect(0, "[]")
+	f.SetState("w", fleet.Down) // it keeps its endpoint
+	expect(time.Second, "[{m 10.0.0.1:1}]")
+	expect(time.Second, "[]")
 	f.Remove("w")
 	expect(0, "[{m 10.0.0.1:2}]")
 	expect(linger, "[]")

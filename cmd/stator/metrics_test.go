@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
@@ -77,6 +79,8 @@ func metricParts(t *testing.T) []metricPart {
 	}
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
+	probeNone(t, router)
+	probeNone(t, control)
 	planner.New(nil, members, nil, log, plans)
 	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
 	_, err = workeragent.New(workeragent.Config{
@@ -187,4 +191,12 @@ func labels(f *dto.MetricFamily) string {
 		}
 	}
 	return strings.Join(names, "; ")
+}
+
+// probeNone registers the metrics of the probes of an empty fleet.
+func probeNone(t *testing.T, metrics *recorder) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	discovery.Probe(ctx, discovery.ProbeConfig{Fleet: fleet.New(fleet.Hooks{}), Log: slog.New(slog.DiscardHandler), Metrics: metrics})
 }

@@ -229,9 +229,13 @@ func (u *up) run(ctx context.Context) error {
 	part(func(ctx context.Context) error {
 		return u.router.Run(ctx, extproc.RunConfig{Listen: func() (net.Listener, error) { return u.extprocLn, nil }, Bus: u.bus})
 	})
+	quiet := slog.New(slog.DiscardHandler) // the router logs the same changes
 	part(func(ctx context.Context) error {
-		quiet := slog.New(slog.DiscardHandler) // the router logs the same changes
 		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: discovery.Names(u.file)})
+	})
+	part(func(ctx context.Context) error {
+		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: u.members, Log: quiet})
+		return nil
 	})
 	part(func(ctx context.Context) error {
 		u.xds.Register(ctx, u.xdsGRPC)
@@ -367,7 +371,11 @@ func (u *up) workersReady() (string, error) {
 		}
 	}
 	if ready < total {
-		return "", fmt.Errorf("%d of %d ready", ready, total)
+		text := fmt.Sprintf("%d of %d ready", ready, total)
+		if unready := u.router.Fleet().Snapshot().Unready(""); unready != "" {
+			text += ": " + unready
+		}
+		return "", errors.New(text)
 	}
 	return fmt.Sprintf("%d of %d", ready, total), nil
 }

@@ -70,6 +70,10 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		srv.Register(ctx, g)
 		return grpcserve.Run(ctx, g, ln, srv.Run)
 	})
+	p.part(func(ctx context.Context) error {
+		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log, Metrics: p.reg})
+		return nil
+	})
 	if p.bus != nil {
 		p.part(func(ctx context.Context) error {
 			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: discovery.Names(workers)})

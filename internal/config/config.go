@@ -285,8 +285,11 @@ type Worker struct {
 	Ranks int `yaml:"ranks"`
 	// Weight is the worker's share of the traffic that Envoy routes without a decision, 1 to 1000.
 	Weight int `yaml:"weight"`
-	// Blocks is the KV capacity of a rank in blocks. 0 is unknown.
+	// Blocks is the KV capacity of a rank in blocks. 0 is what the metrics of vLLM or SGLang report.
 	Blocks int `yaml:"blocks"`
+	// HealthPath is the path at which routers and control planes ask the engine for its health, each once a second. "none"
+	// asks nothing: the worker is ready until requests fail there.
+	HealthPath string `yaml:"healthPath"`
 	// Taints are marks of the worker, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.
 	Taints []string `yaml:"taints"`

@@ -96,6 +96,7 @@ func (w *Worker) setDefaults() {
 	w.Engine = "vllm"
 	w.Ranks = 1
 	w.Weight = fleet.DefaultWeight
+	w.HealthPath = fleet.DefaultHealthPath
 }
 
 func (x *Index) setDefaults() {

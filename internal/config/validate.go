@@ -294,8 +294,22 @@ func (v *validator) worker(w *Worker, path string) {
 	v.taints(w.Taints, path+".taints")
 	v.is(w.Weight >= 1 && w.Weight <= fleet.MaxWeight, path+".weight", "must lie between 1 and %d", fleet.MaxWeight)
 	v.is(w.Blocks >= 0, path+".blocks", "must not be negative")
+	v.is(w.HealthPath == noHealthPath || isPath(w.HealthPath), path+".healthPath",
+		"is %q: use a path such as /health, or none", w.HealthPath)
 	v.events(w, path)
 }
+
+// noHealthPath is the value of healthPath with which a worker is not asked.
+const noHealthPath = "none"
+
+// isPath reports whether s is a path of a URL that needs no escapes.
+func isPath(s string) bool {
+	u, err := url.ParseRequestURI(s)
+	return err == nil && len(s) <= maxHealthPath && strings.HasPrefix(s, "/") && u.RequestURI() == s && u.Host == ""
+}
+
+// maxHealthPath bounds the bytes of a health path.
+const maxHealthPath = 256
 
 // events checks the endpoints of KV events.
 func (v *validator) events(w *Worker, path string) {

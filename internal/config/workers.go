@@ -6,8 +6,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// FleetWorkers returns the workers that the configuration lists, all ready: they have no agent that
-// could report their state.
+// FleetWorkers returns the workers that the configuration lists. They have no agent that could report their state, so it is
+// ready; their engines are asked for their health, unless that is turned off.
 func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 	var workers []fleet.Worker
 	for i := range c.Models {
@@ -22,10 +22,15 @@ func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 			}
 
+			asked := w.HealthPath
+			if asked == noHealthPath {
+				asked = ""
+			}
 			workers = append(workers, fleet.Worker{
 				Name: w.Name, Model: m.Name, Role: role, Address: w.Address, Engine: w.Engine,
 				Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
 				Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
+				HealthPath: asked,
 			})
 		}
 	}

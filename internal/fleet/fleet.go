@@ -231,11 +231,19 @@ func (f *Fleet) SetState(name string, s State) bool {
 }
 
 // Remove forgets the worker; false means that there was none of that name.
-func (f *Fleet) Remove(name string) bool {
+func (f *Fleet) Remove(name string) bool { return f.removeIf(name, func(*Worker) bool { return true }) }
+
+// RemoveUnleased forgets the worker unless its lease is current; false means that it stays, or that there was none.
+func (f *Fleet) RemoveUnleased(name string) bool {
+	return f.removeIf(name, func(w *Worker) bool { return !w.Unleased.IsZero() })
+}
+
+// removeIf forgets a worker that match accepts.
+func (f *Fleet) removeIf(name string, match func(w *Worker) bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.members[name]
-	if m == nil {
+	if m == nil || !match(&m.worker) {
 		return false
 	}
 	delete(f.members, name)

@@ -75,6 +75,7 @@ type Health struct {
 	probed     time.Time // when the last answer of a probe came
 	share      int64     // requests at once while half-open, 0 where there is no bound
 	notBefore  time.Time // of another request than the one that tries a half-open worker
+	kept       bool      // silent, and stays because it is the last of its pool
 	counted    bool      // in restricted
 	gone       bool      // its worker has left, or has a new epoch
 }
@@ -203,6 +204,7 @@ func (h *Health) observeProbe(p Probe, last bool, now time.Time) {
 	defer h.settle()
 	h.probed = now
 	h.unanswered = !p.Healthy
+	h.kept = false
 
 	switch {
 	case p.Healthy:
@@ -215,6 +217,7 @@ func (h *Health) observeProbe(p Probe, last bool, now time.Time) {
 		h.set(HealthSuspect, p.Detail, now)
 	case h.state == HealthSuspect && !p.Refused && last:
 		h.unanswered = false
+		h.kept = true
 		h.why = p.Detail + "; it stays because no other worker of its pool is ready"
 	case h.state == HealthSuspect:
 		why := p.Detail
@@ -375,13 +378,15 @@ type HealthView struct {
 	// Since is when the state began, and Probed when the engine answered last or was found silent. Both are zero
 	// where that has not happened.
 	Since, Probed time.Time
+	// Kept means that the engine is silent, and that the worker stays because it is the last of its pool.
+	Kept bool
 }
 
 // View returns the health now.
 func (h *Health) View() HealthView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed}
+	return HealthView{State: h.state, Why: h.why, Since: h.since, Probed: h.probed, Kept: h.kept}
 }
 
 // String describes the health in a few words, such as "down: connection refused".

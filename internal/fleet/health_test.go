@@ -248,6 +248,9 @@ func TestFleetHealth(t *testing.T) {
 	probe("a", Probe{Detail: "no answer in time"}, "suspect: no answer in time, ready, restricted true, changed false")
 	probe("a", Probe{Detail: "no answer in time"},
 		"suspect: no answer in time; it stays because no other worker of its pool is ready, ready, restricted false, changed false")
+	if got := f.Snapshot().Unready("m"); got != "b is down (no answer in time)" {
+		t.Errorf("unready: %q", got)
+	}
 	probe("b", Probe{Healthy: true}, "half-open: the engine answers again, ready, restricted true, changed true")
 
 	if _, _, ok := f.ObserveProbe("b", "10.0.0.2:80", Probe{Healthy: true}, now); ok {

@@ -141,11 +141,11 @@ func (e *edge) settledAsPicked() int {
 	return e.served("as_picked")
 }
 
-// simModel returns a model of the file with these workers.
+// simModel returns a model of the file with these workers. They are not asked for their health: requests alone find out.
 func simModel(name string, workers ...*backend) string {
 	var list []string
 	for i, w := range workers {
-		list = append(list, fmt.Sprintf(`{name: %s-%d, address: "%s"}`, name, i, w.address))
+		list = append(list, fmt.Sprintf(`{name: %s-%d, address: "%s", healthPath: none}`, name, i, w.address))
 	}
 	return fmt.Sprintf(`{name: %s, path: "builtin:sim", workers: [%s]}`, name, strings.Join(list, ", "))
 }

@@ -1,0 +1,270 @@
+package discovery
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// No agent reports the health of a listed worker, nor of one whose lease has expired: an agent that hangs does not renew its
+// leases, and its engine may serve all the same. Their engines are asked:
+//
+//	health of the worker   asked again
+//	unknown                after 250 ms
+//	ready, half-open       after a second, or as soon as there is a doubt
+//	suspect                after 100 ms
+//	down                   after half a second
+//
+// What follows from the answers is in [fleet.Health]. A worker without a current lease that goes down leaves the fleet.
+
+// askTime is how long an engine may take to answer. A frozen process accepts connections and never answers.
+const askTime = time.Second
+
+// askedAtOnce bounds the engines that are asked at the same time.
+const askedAtOnce = 64
+
+// pauses has the time between an answer and the next question, by the health of a worker.
+var pauses = [fleet.HealthStates]time.Duration{
+	fleet.HealthUnknown: 250 * time.Millisecond, fleet.HealthReady: time.Second, fleet.HealthHalfOpen: time.Second,
+	fleet.HealthSuspect: 100 * time.Millisecond, fleet.HealthDown: 500 * time.Millisecond,
+}
+
+// ProbeConfig is read by Probe and not changed later.
+type ProbeConfig struct {
+	Fleet *fleet.Fleet
+	Log   *slog.Logger
+	// Metrics registers the metrics of the probes; nil for none.
+	Metrics prometheus.Registerer
+	// Died is called when the engine of a worker that is down refuses connections, or answers with an error: its
+	// process has ended, or has lost its cache. It is called once until the engine answers again. Nil is not called.
+	Died func(w *fleet.Worker)
+}
+
+// Probe asks the engines of all workers of the fleet that no agent reports, until ctx ends.
+func Probe(ctx context.Context, cfg ProbeConfig) {
+	p := &prober{
+		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce), asked: map[target]context.CancelFunc{},
+		// Each question is a new connection: an old one would not show that the engine accepts no more.
+		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	p.register()
+
+	defer p.all.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for {
+		changed := cfg.Fleet.Changed()
+		p.follow(ctx)
+
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// prober asks engines. Each has its own goroutine, so that a silent one does not delay the others.
+type prober struct {
+	ProbeConfig
+	client *http.Client
+	slots  chan struct{}
+	all    sync.WaitGroup
+	asked  map[target]context.CancelFunc // of the goroutines that run
+	probes *prometheus.CounterVec        // nil without metrics
+	downs  *prometheus.CounterVec        // nil without metrics
+}
+
+// target is an engine that is asked.
+type target struct {
+	worker, address, path string
+	health                *fleet.Health // another one in another epoch
+}
+
+// follow starts and stops goroutines, so that each engine that no agent reports has one.
+func (p *prober) follow(ctx context.Context) {
+	wanted := map[target]bool{}
+	for _, r := range p.Fleet.Snapshot().Ranks {
+		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 {
+			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Load.Health()}] = true
+		}
+	}
+
+	for t, stop := range p.asked {
+		if !wanted[t] {
+			stop()
+			delete(p.asked, t)
+		}
+	}
+	for t := range wanted {
+		if p.asked[t] == nil {
+			inner, stop := context.WithCancel(ctx)
+			p.asked[t] = stop
+			p.all.Go(func() { p.askAgain(inner, t) })
+		}
+	}
+}
+
+// askAgain asks one engine until ctx ends.
+func (p *prober) askAgain(ctx context.Context, t target) {
+	e := engineLog{prober: p, target: t}
+	for ctx.Err() == nil {
+		state, ok := p.ask(ctx, t, &e)
+		if !ok {
+			return
+		}
+
+		// The jitter spreads the questions of several processes.
+		timer := time.NewTimer(pauses[state] + rand.N(pauses[state]/5))
+		select {
+		case <-timer.C:
+		case <-t.health.Wake():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// ask asks an engine once, and returns the health of its worker then. ok is false when ctx ends or the worker has left.
+func (p *prober) ask(ctx context.Context, t target, e *engineLog) (state fleet.HealthState, ok bool) {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return 0, false
+	}
+
+	asked := time.Now()
+	answer, detail := engineprobe.AskHealth(ctx, p.client, t.address, t.path)
+	if ctx.Err() != nil {
+		return 0, false
+	}
+	if p.probes != nil {
+		p.probes.WithLabelValues(answer.String()).Inc()
+	}
+
+	found := fleet.Probe{
+		Healthy: answer == engineprobe.Healthy, Refused: answer == engineprobe.Refusing, Detail: detail, Asked: asked,
+	}
+	before, after, ok := p.Fleet.ObserveProbe(t.worker, t.address, found, time.Now())
+	if !ok {
+		return 0, false
+	}
+	e.observe(before, after, answer)
+	return after.State, true
+}
+
+// engineLog logs what becomes of a worker, and removes one without a lease that is down.
+type engineLog struct {
+	*prober
+	target
+	kept bool // the log has a line that the worker serves without a lease
+	died bool // Died was called since the engine answered last
+}
+
+// observe handles an answer.
+func (e *engineLog) observe(before, after fleet.HealthView, answer engineprobe.Answer) {
+	w := e.Fleet.Snapshot().Worker(e.worker)
+	if w == nil {
+		return
+	}
+	unleased := !w.Unleased.IsZero()
+
+	switch {
+	case after.State == before.State:
+		e.unchanged(before, after)
+	case after.State == fleet.HealthDown:
+		e.down(unleased, after, answer)
+	case after.State == fleet.HealthReady && before.State == fleet.HealthUnknown:
+		e.Log.Info("worker answers and is ready", "worker", e.worker, "model", w.Model, "address", e.address, "detail", after.Why)
+	case after.State == fleet.HealthHalfOpen && before.State == fleet.HealthDown:
+		e.Log.Info("worker answers again; it gets few requests at first", "worker", e.worker, "address", e.address)
+	default:
+		e.Log.Debug("health of a worker changed", "worker", e.worker, "from", before.State, "to", after)
+	}
+
+	switch {
+	case answer == engineprobe.Healthy:
+		e.died = false
+		if unleased && !e.kept {
+			e.kept = true
+			e.Log.Warn("worker without a lease serves; it stays while its engine answers, and its cache is predicted", "worker", e.worker)
+		}
+	case after.State == fleet.HealthDown && answer == engineprobe.Refusing && !e.died:
+		e.died = true
+		if e.Died != nil {
+			e.Died(w)
+		}
+	}
+}
+
+// unchanged logs why a worker does not answer yet, and why one that is silent stays: once each.
+func (e *engineLog) unchanged(before, after fleet.HealthView) {
+	switch {
+	case after.State == fleet.HealthUnknown && after.Why != before.Why:
+		e.Log.Info("worker does not answer yet", "worker", e.worker, "address", e.address, "detail", after.Why)
+	case after.Kept && !before.Kept:
+		e.Log.Warn("worker is silent; it stays because no other of its pool is ready", "worker", e.worker, "address", e.address)
+	}
+}
+
+// down logs that a worker is down. One without a lease leaves.
+func (e *engineLog) down(unleased bool, after fleet.HealthView, answer engineprobe.Answer) {
+	if e.downs != nil {
+		e.downs.WithLabelValues(answer.String()).Inc()
+	}
+	if unleased && e.Fleet.RemoveUnleased(e.worker) {
+		e.Log.Warn("worker gone", "worker", e.worker, "reason", "its lease expired and its engine is "+answer.String(), "detail", after.Why)
+		return
+	}
+	e.Log.Warn("worker down", "worker", e.worker, "address", e.address, "why", after.Why)
+}
+
+// register registers the metrics.
+func (p *prober) register() {
+	if p.Metrics == nil {
+		return
+	}
+	part := metric.For(p.Metrics, "health")
+	p.probes = part.Counters("probes_total", "Questions for the health of engines that no agent reports, by answer.", "answer")
+	p.downs = part.Counters("downs_total",
+		"Workers that no agent reports and that went down, by the answer that confirmed it. Requests go to others.", "answer")
+	for a := range engineprobe.Answer(engineprobe.Answers) {
+		p.probes.WithLabelValues(a.String())
+	}
+	for _, a := range []engineprobe.Answer{engineprobe.Refusing, engineprobe.Silent} {
+		p.downs.WithLabelValues(a.String())
+	}
+	p.Metrics.MustRegister(healthCollector{p.Fleet})
+}
+
+// healthWorkers is the metric of a healthCollector.
+var healthWorkers = metric.Desc("health", "workers", "Workers of the fleet by their health: see docs/routing.md.", "health")
+
+// healthCollector counts the workers of a fleet by their health when it is scraped.
+type healthCollector struct{ fleet *fleet.Fleet }
+
+// Describe describes the metric.
+func (c healthCollector) Describe(out chan<- *prometheus.Desc) { out <- healthWorkers }
+
+// Collect counts.
+func (c healthCollector) Collect(out chan<- prometheus.Metric) {
+	var counts [fleet.HealthStates]int
+	for _, r := range c.fleet.Snapshot().Ranks {
+		if r.Number == 0 {
+			counts[r.Load.Health().View().State]++
+		}
+	}
+	for state, n := range counts {
+		out <- prometheus.MustNewConstMetric(healthWorkers, prometheus.GaugeValue, float64(n), fleet.HealthState(state).String())
+	}
+}
