@@ -71,7 +71,7 @@ func startEngine(name string, cfg engineConfig) (*engine, error) {
 	}
 	e.args = append([]string{
 		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
-		"--max-model-len", strconv.Itoa(min(contextLength, cfg.blocks*blockSize)), // vLLM takes no longer one than its cache
+		"--max-model-len", strconv.Itoa(min(contextLength, (cfg.blocks-1)*blockSize)), // one block of the cache is empty
 		"--max-num-seqs", strconv.Itoa(cfg.maxSeqs), "--enforce-eager", "--block-size", strconv.Itoa(blockSize),
 		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * blockBytes), "--enable-prefix-caching", "--enable-prompt-tokens-details",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--disable-uvicorn-access-log",
