@@ -37,7 +37,9 @@ var situations = []situation{
 const agents = "--agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"
 
 // smoke is what a short run plays.
-var smoke = []situation{{"generated", "", "--format generate --requests 200 --rate 10 --isl 2000 --osl 50 --prefix-share 0.5 --prefixes 10"}}
+var smoke = []situation{{
+	"generated", "", "--format generate --requests 200 --rate 10 --isl 2000 --osl 50 --prefix-share 0.5 --prefixes 10",
+}}
 
 // levels are the noise that each situation is played with.
 var levels = []struct{ name, flags string }{
@@ -143,11 +145,12 @@ func (b *bench) situation(s situation) error {
 	for _, level := range levels {
 		results := make([][]sim.Result, len(policies))
 		for i := range policies {
-			var err error
-			if results[i], err = b.play(1, b.seeds, s.flags, level.flags, chosen[i]); err != nil {
+			list, err := b.play(1, b.seeds, s.flags, level.flags, chosen[i])
+			if err != nil {
 				return err
 			}
-			printRow(b.out, level.name, policies[i].name, results[i])
+			results[i] = list
+			printRow(b.out, level.name, policies[i].name, list)
 		}
 		differences = append(differences, differenceRow(level.name, results[rowKV], results[rowDynamo]))
 	}
