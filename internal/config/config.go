@@ -208,8 +208,8 @@ type Queue struct {
 	// bound.
 	CachedTokens int `yaml:"cachedTokens"`
 	// Order is the order within the queue. "fcfs" serves first the request that came first; a priority is a
-	// head start in seconds. "wspt" serves first the request with the fewest tokens to compute, weighed by
-	// priority.
+	// head start in seconds. "lcfs" serves first the request that came last. "wspt" serves first the
+	// request with the fewest tokens to compute, weighed by priority.
 	Order string `yaml:"order"`
 	// Fair serves tenants alike, by tokens to compute. A tenant is the header x-stator-tenant where
 	// gateway.hints is "headers", else "user" in the body.
@@ -224,7 +224,7 @@ type Class struct {
 	Name string `yaml:"name" default:"required"`
 	// Quantum is the class's share against others', in prompt tokens to compute at each of its turns.
 	Quantum int `yaml:"quantum"`
-	// Order is the order within the class: "fcfs" or "wspt".
+	// Order is the order within the class: "fcfs", "lcfs" or "wspt".
 	Order string `yaml:"order" default:"the queue's"`
 	// Requests bounds how many requests of this class may wait. 0 is no bound but the queue's.
 	Requests int `yaml:"requests"`

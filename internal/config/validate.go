@@ -252,7 +252,7 @@ func (v *validator) queue(r *Router, path string) {
 
 func (v *validator) order(name, path string) {
 	_, err := queue.ParseOrder(name)
-	v.is(err == nil && name != "", path+".order", "is %q: use fcfs or wspt", name)
+	v.is(err == nil && name != "", path+".order", "is %q: use fcfs, lcfs or wspt", name)
 }
 
 func (v *validator) name(name, path string) {

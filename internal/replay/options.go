@@ -115,7 +115,7 @@ func (o *Options) addQueueFlags(f *flag.FlagSet) {
 	f.Int64Var(&c.Busy.PrefillTokens, "busy-prefill-tokens", 0,
 		"an engine with more prompt tokens to compute is busy and gets no request (default: never)")
 	f.IntVar(&o.queue, "queue", 0, "requests that may wait in a router while all engines are busy (default: they are refused)")
-	f.StringVar(&o.order, "queue-order", "fcfs", "order of the queue: fcfs or wspt")
+	f.StringVar(&o.order, "queue-order", "fcfs", "order of the queue: fcfs, lcfs or wspt")
 	f.DurationVar(&c.MaxWait, "max-wait", 0, "longest wait in the queue (default 30s)")
 }
 

@@ -227,5 +227,8 @@ func (it *Item) before(b *Item) bool {
 	if it.key != b.key {
 		return it.key < b.key
 	}
+	if it.class.Order == LCFS {
+		return it.seq > b.seq
+	}
 	return it.seq < b.seq
 }

@@ -17,9 +17,13 @@ const (
 	// tokens to compute. It has the least mean wait. But long prompts wait longest, and as long as short
 	// ones come, perhaps until their wait ends.
 	WSPT
+	// LCFS serves first the request that came last. A head start counts as a later arrival. Under overload
+	// the newest requests are answered soon, and the oldest ones wait until their time is over: that suits
+	// clients that give up early.
+	LCFS
 )
 
-var orderNames = [...]string{"fcfs", "wspt"}
+var orderNames = [...]string{"fcfs", "wspt", "lcfs"}
 
 func (o Order) String() string {
 	if int(o) < len(orderNames) {
@@ -35,7 +39,7 @@ func ParseOrder(s string) (Order, error) {
 			return Order(i), nil
 		}
 	}
-	return 0, fmt.Errorf("order %q is unknown: use fcfs or wspt", s)
+	return 0, fmt.Errorf("order %q is unknown: use fcfs, lcfs or wspt", s)
 }
 
 // Limit bounds what waits. A zero field is no bound.

@@ -152,10 +152,14 @@ func (q *Queue) insert(it *Item) {
 // key is the position of a request by its class's order; the lower one goes first.
 func (q *Queue) key(c *class, r *Request) float64 {
 	headStart := min(max(0, r.HeadStart), MaxHeadStart)
-	if c.Order == WSPT {
+	switch c.Order {
+	case WSPT:
 		return -(1 + headStart.Seconds()) / float64(r.cost())
+	case LCFS:
+		return -float64(r.At.Sub(q.zero) + headStart)
+	default:
+		return float64(r.At.Sub(q.zero) - headStart)
 	}
-	return float64(r.At.Sub(q.zero) - headStart)
 }
 
 // Remove takes an item out of the queue. False means that it was not in the queue any more.

@@ -101,7 +101,7 @@ func permute(p []int, from int, do func([]int)) {
 
 // TestCancelledLeaveNothing: ten thousand wait in many lanes and classes, and leave in any order.
 func TestCancelledLeaveNothing(t *testing.T) {
-	q := New(Config{Classes: []Class{{Name: "a", Fair: true}, {Name: "b", Order: WSPT, Fair: true}, {Name: "c"}}})
+	q := New(Config{Classes: []Class{{Name: "a", Fair: true}, {Name: "b", Order: WSPT, Fair: true}, {Name: "c", Order: LCFS}}})
 	rng := rand.New(rand.NewPCG(3, 3))
 	var items []*Item
 	for i := range 10_000 {

@@ -69,6 +69,12 @@ func (w *twin) before(a, b *twinItem) bool {
 	if x, y := a.class.served[w.tenant(a)], b.class.served[w.tenant(b)]; x != y {
 		return x < y
 	}
+	if a.class.Order == LCFS {
+		if x, y := a.At.Add(a.HeadStart), b.At.Add(b.HeadStart); !x.Equal(y) {
+			return x.After(y)
+		}
+		return a.id > b.id
+	}
 	if a.class.Order == WSPT {
 		x, y := (1+a.HeadStart.Seconds())/float64(a.cost()), (1+b.HeadStart.Seconds())/float64(b.cost())
 		if x != y {
