@@ -37,6 +37,11 @@ bin/stator:
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o $@ ./cmd/stator
 
+.PHONY: build-nvml
+build-nvml: ## put bin/stator-nvml in place, which finds GPUs by NVML (it needs a C compiler, and glibc where it runs)
+	@mkdir -p bin
+	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations go build -trimpath -buildvcs=auto -tags nvml -o bin/stator-nvml ./cmd/stator
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -104,6 +109,7 @@ ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test
 	$(MAKE) fmt-check
 	go mod tidy -diff
 	go vet ./...
+	CGO_CFLAGS=-Wno-deprecated-declarations go vet -tags nvml ./workeragent/engine
 	$(MAKE) lint
 	$(MAKE) deadcode
 	$(MAKE) check-generate

@@ -89,7 +89,7 @@ func (s *supervisor) start(a *attempt) (process, error) {
 	}
 
 	s.agent.metrics.starts.WithLabelValues(s.launch.Name).Inc()
-	cfg := child.Config{Path: a.cmd.Path, Args: a.cmd.Args, Env: a.cmd.Env, Holder: a.cmd.Holder, Line: s.logLine}
+	cfg := child.Config{Path: a.cmd.Path, Args: a.cmd.Args, Env: a.cmd.Env, Dir: a.cmd.Dir, Holder: a.cmd.Holder, Line: s.logLine}
 	if !s.launch.Survive {
 		return child.Start(cfg)
 	}

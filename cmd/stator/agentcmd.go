@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	}
 	if len(wanted) == 0 {
 		return noLaunches(p.cfg, *node)
+	}
+	if err := giveGPUs(wanted, p.log); err != nil {
+		return err
 	}
 
 	if *address == "" {
@@ -120,4 +124,18 @@ func noLaunches(cfg *config.Config, node string) error {
 	}
 	return fmt.Errorf("no launch of the configuration is for node %q: correct --node, or launch[].node; the file has %s",
 		node, strings.Join(nodes, ", "))
+}
+
+// giveGPUs assigns the GPUs of this host to the engines without configured ones.
+func giveGPUs(wanted []engine.Launch, log *slog.Logger) error {
+	found, source := engine.FindGPUs()
+	if err := engine.AssignGPUs(wanted, found); err != nil {
+		return fmt.Errorf("%w (devices by %s: %s)", err, source, strings.Join(found, ","))
+	}
+	for i := range wanted {
+		if len(wanted[i].GPUs) > 0 {
+			log.Info("GPUs assigned", "worker", wanted[i].Name, "gpus", wanted[i].GPUs)
+		}
+	}
+	return nil
 }

@@ -204,6 +204,9 @@ func (u *up) makeControl() (err error) {
 	for i := range wanted {
 		wanted[i].Survive = false // all that up starts ends with it
 	}
+	if err := giveGPUs(wanted, u.log); err != nil {
+		return err
+	}
 	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, u.dir)
 	if err != nil {
 		return err

@@ -32,6 +32,8 @@ type Config struct {
 	Args []string
 	// Env is added to the environment of this process.
 	Env []string
+	// Dir is the working folder; empty is that of this process.
+	Dir string
 	// Line is called for each line that the process writes to its standard output or error, without
 	// the line's end, from one goroutine. A line is cut after 1 MiB. Nil drops the lines.
 	Line func(line string)
@@ -92,6 +94,7 @@ func start(cfg Config) (*Process, error) {
 	}
 	p.cmd.SysProcAttr = attr(p.holder != nil)
 	p.cmd.Env = append(os.Environ(), cfg.Env...)
+	p.cmd.Dir = cfg.Dir
 	p.cmd.Stdout, p.cmd.Stderr = in, in
 
 	started := make(chan error)

@@ -61,6 +61,7 @@ func startDetached(cfg Config, output string) (*Detached, error) {
 	line := slices.Concat(cfg.Holder, []string{detachedFlag, output, cfg.Path}, cfg.Args)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), cfg.Env...)
+	cmd.Dir = cfg.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 
 	h, closeInherited, err := newHolder(cmd)

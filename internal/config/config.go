@@ -255,6 +255,19 @@ type Launch struct {
 	// For vllm: command-line options by name, such as max-model-len, without those that Stator sets; a map or a
 	// list becomes JSON. With data-parallel-size, a worker has so many ranks.
 	Args map[string]any `yaml:"args"`
+	// Python is the interpreter that runs llamacpp and vllm: a path, or a name in PATH. The engine's package must be
+	// installed for it.
+	Python string `yaml:"python" default:"the virtual environment .venv beside the program's folder, else python3"`
+	// Env are environment variables of these engines, beside those of the agent.
+	Env map[string]string `yaml:"env"`
+	// Dir is the folder in which these engines run, and to which relative paths in args and command refer.
+	Dir string `yaml:"dir" default:"that of the agent"`
+	// GPUs are the devices of these engines, as CUDA_VISIBLE_DEVICES has them: indexes in the order of the PCI bus, or
+	// UUIDs. Each of count gets as many as it needs, in this order. For vllm that is the product of the options
+	// tensor-parallel-size, pipeline-parallel-size and data-parallel-size, and the list must have exactly as many for all of
+	// count; engines share a device that is there twice. Without the list, vllm gets devices that no other launch
+	// lists: of the agent's CUDA_VISIBLE_DEVICES, or else of the host. Where there are none, nothing is set.
+	GPUs []any `yaml:"gpus"`
 	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
 	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.
 	Survive bool `yaml:"survive" reload:"restart"`

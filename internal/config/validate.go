@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -277,6 +278,25 @@ func (v *validator) launch(l *Launch, path string) {
 	v.role(l.Role, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
+	v.process(l, path)
+}
+
+// process checks what a process of a launch is given beside its command line.
+func (v *validator) process(l *Launch, path string) {
+	isPython := l.Engine == "llamacpp" || l.Engine == "vllm"
+	v.is(l.Python == "" || isPython, path+".python", "has no effect for engine %s: it is for llamacpp and vllm", l.Engine)
+	for _, name := range slices.Sorted(maps.Keys(l.Env)) {
+		v.is(name != "" && !strings.ContainsAny(name, "= \x00"), path+".env", "has the name %q: write NAME: value", name)
+		v.is(!strings.Contains(l.Env[name], "\x00"), path+".env."+name, "has a zero byte")
+	}
+
+	_, sets := l.Env["CUDA_VISIBLE_DEVICES"]
+	v.is(!sets || len(l.GPUs) == 0, path+".env.CUDA_VISIBLE_DEVICES", "is set by gpus: remove one of them")
+	v.is(len(l.GPUs) == 0 || l.Engine != "sim", path+".gpus", "has no effect for engine sim")
+	for i, id := range l.Devices() {
+		v.is(id != "" && !strings.ContainsAny(id, ", \t\n\x00"), fmt.Sprintf("%s.gpus[%d]", path, i),
+			"is %q: use an index such as 0, or a UUID", id)
+	}
 }
 
 func (v *validator) taints(names []string, path string) {

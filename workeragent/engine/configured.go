@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -30,8 +31,13 @@ func Configured(cfg *config.Config, node string) ([]Launch, error) {
 			if err != nil {
 				return nil, fmt.Errorf("models[%d]: %w", i, err)
 			}
-			for range l.Count {
+			groups, err := launch.shareGPUs(l.Devices(), l.Count)
+			if err != nil {
+				return nil, fmt.Errorf("models[%d].launch[%d].gpus: %w", i, k, err)
+			}
+			for n := range l.Count {
 				launch.Name = workerName(node, m.Name, number)
+				launch.GPUs = groups[n]
 				number++
 				if l.Node == node {
 					all = append(all, launch)
@@ -64,10 +70,28 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 	for i := range m.Adapters {
 		adapters = append(adapters, m.Adapters[i].Name)
 	}
+	modelPath, interpreter := m.Path, cmp.Or(l.Python, python(self))
+	if l.Dir != "" {
+		// Paths of the file are relative to the agent's folder, not to that of the engine.
+		modelPath, interpreter = absolute(modelPath), absolute(interpreter)
+	}
 	return Launch{
-		Kind: l.Engine, Model: m.Name, ModelPath: m.Path, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
-		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self, Python: python(self),
+		Kind: l.Engine, Model: m.Name, ModelPath: modelPath, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
+		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self,
+		Python: interpreter, Env: l.Env, Dir: l.Dir,
 	}, nil
+}
+
+// absolute returns the absolute path of a file that is there, and other texts as they are: names of commands and models.
+func absolute(path string) string {
+	if _, err := os.Stat(path); err != nil {
+		return path
+	}
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	return full
 }
 
 // argument returns a setting as the text of a command line: maps and lists as JSON, all else as it is written.

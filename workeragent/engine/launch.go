@@ -33,10 +33,15 @@ type Launch struct {
 	Args map[string]string
 	// Taints are the worker's taints.
 	Taints fleet.Taints
+	// Env are environment variables by name, and Dir is the working folder; empty is the agent's.
+	Env map[string]string
+	Dir string
+	// GPUs are the devices of this engine, see [AssignGPUs]; empty leaves the choice to the engine.
+	GPUs []string
 	// Survive has the engine run on when its agent ends.
 	Survive bool
 	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
-	// llamacpp and vllm.
+	// llamacpp and vllm: a path, or a name in PATH.
 	Self, Python string
 }
 
@@ -45,6 +50,7 @@ type Command struct {
 	Path string
 	Args []string
 	Env  []string
+	Dir  string
 	// Holder is the command line of the process between the agent and the engine, see child.Hold. The
 	// simulated engine has none unless it survives the agent, because it starts no processes.
 	Holder []string
@@ -58,9 +64,9 @@ type Command struct {
 // Port returns the port of the engine's HTTP server.
 func (c *Command) Port() int { return c.port.port }
 
-// Fingerprint returns a text that another command line, or another environment, does not have.
+// Fingerprint returns a text that another command line, environment or working folder does not have.
 func (c *Command) Fingerprint() string {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("%q %q %q", c.Path, c.Args, c.Env)))
+	sum := sha256.Sum256([]byte(fmt.Sprintf("%q %q %q %q", c.Path, c.Args, c.Env, c.Dir)))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -124,10 +130,25 @@ func (l Launch) command(at *Site, port int) (*Command, error) {
 	if err := build(l, port, c); err != nil {
 		return nil, err
 	}
+	c.Dir = l.Dir
+	c.Env = append(c.Env, l.environment()...)
 	if (l.Kind != "sim" || l.Survive) && l.Self != "" {
 		c.Holder = []string{l.Self, HoldCommand}
 	}
 	return c, nil
+}
+
+// environment returns the variables of the configuration, and those that give the engine its GPUs. They come after
+// those of the kind of engine, so that they replace them.
+func (l Launch) environment() (all []string) {
+	if len(l.GPUs) > 0 {
+		// CUDA's own order begins with the fastest device; NVML, nvidia-smi and vLLM count along the bus.
+		all = append(all, "CUDA_DEVICE_ORDER=PCI_BUS_ID", visibleDevices+"="+strings.Join(l.GPUs, ","))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Env)) {
+		all = append(all, name+"="+l.Env[name])
+	}
+	return all
 }
 
 // Validate reports what is wrong with the launch.

@@ -12,7 +12,8 @@ import (
 
 // TestCommandLines runs testdata/*.txt: how each kind of engine is started, on port 9000 of host 10.0.0.7. Verb:
 //
-//	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)]    text: args, "name value" a line
+//	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)] [gpus=(ID,...)] [env=(NAME:VALUE,...)] [dir=FOLDER]
+//	    text: args, "name value" a line
 func TestCommandLines(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
@@ -24,6 +25,16 @@ func TestCommandLines(t *testing.T) {
 				switch a.Key {
 				case "alias":
 					l.Aliases = a.Vals
+				case "gpus":
+					l.GPUs = a.Vals
+				case "env":
+					l.Env = map[string]string{}
+					for _, text := range a.Vals {
+						name, value, _ := strings.Cut(text, ":")
+						l.Env[name] = value
+					}
+				case "dir":
+					l.Dir = a.Vals[0]
 				case "command":
 					l.Command = a.Vals
 				case "role":
@@ -58,6 +69,9 @@ func printLaunch(l Launch) string {
 	}
 	for _, e := range c.Env {
 		fmt.Fprintf(&b, "with %s\n", e)
+	}
+	if c.Dir != "" {
+		fmt.Fprintf(&b, "in %s\n", c.Dir)
 	}
 	w := c.Worker
 	fmt.Fprintf(&b, "worker %s: %s at %s, %s, %d rank, events %q, replay %q, %d blocks of %d\n",
