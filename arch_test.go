@@ -77,7 +77,7 @@ var allowed = map[string][]string{
 		"internal/metric"},
 
 	// The router process.
-	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
+	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
 		"internal/prompt/openai", "internal/route"},

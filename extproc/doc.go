@@ -9,6 +9,7 @@
 //	configuration            config            models, workers, settings
 //	bus: leases              discovery         fleet
 //	bus: load                -                 route (bookings, speeds), drift
+//	engines' load            sockets           the same, for workers without an agent
 //	bus: bookings            route/peers       fleet (loads that other replicas have booked)
 //	bus: KV events           cachesync         feed, index
 //	engines' sockets         sockets           feed, index

@@ -9,6 +9,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kvsource/sources"
@@ -34,6 +35,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
+		Load: r.applyListedLoad, Restarted: r.forgetCache,
 	}, workers)
 	return err
 }
@@ -73,6 +75,15 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 	all.Go(func() { r.publishBookings(ctx, b) })
 	all.Go(func() { r.pruneDrift(ctx) })
 	all.Wait()
+}
+
+// applyListedLoad applies the load of a worker's engine that this router has read itself, because it has no agent. An engine
+// with several ranks reports one load for all of them.
+func (r *Router) applyListedLoad(w *fleet.Worker, l engineprobe.Load) {
+	r.applyLoad(bus.Load{
+		Worker: w.Name, Epoch: w.Epoch, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage,
+		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits, Gaps: l.Gaps, GapTime: l.GapTime,
+	})
 }
 
 // applyLoad applies an engine's report of its load, unless it is from another epoch of the worker: a report

@@ -7,8 +7,8 @@
 // A worker's kvEvents is an endpoint, "bind:" and an endpoint, or "auto". With "auto" the package
 // asks the engine for its sockets, and asks again regularly: after a restart they may have moved.
 //
-// It also asks the engine of each worker for its context length (max_model_len), and puts it into the fleet. The
-// worker keeps its state, its bookings and its cache.
+// It also asks the engine of each ready worker for its context length (max_model_len), the capacity of its cache and its load,
+// as an agent would. The worker keeps its bookings and its cache.
 //
 // # Concurrency
 //

@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
+	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/kvsource/sources"
 )
@@ -18,19 +20,25 @@ const probe = time.Second
 
 // Config is read by New and not changed later.
 type Config struct {
-	// Fleet has the workers. It receives the context lengths of their engines.
+	// Fleet has the workers. It receives the context lengths and capacities of their engines.
 	Fleet *fleet.Fleet
+	// Load receives the load of the worker's engine, and Restarted a worker without KV events whose engine is another
+	// process than before. Both may be nil.
+	Load      func(w *fleet.Worker, l engineprobe.Load)
+	Restarted func(w *fleet.Worker)
 	// Feed receives the events. Its fleet is Fleet.
 	Feed *feed.Feed
 	Log  *slog.Logger
 	// Sources gets the sources while they run. Required.
 	Sources *sources.Set
+
+	hasBlocks map[string]bool // the workers whose capacity is configured
 }
 
 // Reader reads the event sockets of some workers. Create it with [New].
 type Reader struct {
 	cfg        Config
-	workers    []fleet.Worker // all of them; their engines are asked for their context length
+	workers    []fleet.Worker // all of them; their engines are asked for their load and limits
 	configured []*source      // the sockets whose addresses are configured
 	discovered []fleet.Worker // the workers whose engines are asked for their sockets
 }
@@ -38,8 +46,10 @@ type Reader struct {
 // New returns a reader of the workers' sockets that does nothing until it is run. Workers without
 // kvEvents have no sockets. An address that is wrong is an error.
 func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
+	cfg.hasBlocks = map[string]bool{}
 	r := &Reader{cfg: cfg, workers: workers}
 	for _, w := range workers {
+		cfg.hasBlocks[w.Name] = w.Blocks > 0
 		if kvsource.Discovered(w.KVEvents) {
 			r.discovered = append(r.discovered, w)
 			continue
@@ -53,7 +63,7 @@ func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
 	return r, nil
 }
 
-// Run reads the sockets and the engines' context lengths until ctx ends. It must be called once.
+// Run reads the sockets, and the engines' load and limits, until ctx ends. It must be called once.
 func (r *Reader) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, s := range r.configured {
@@ -63,7 +73,7 @@ func (r *Reader) Run(ctx context.Context) {
 		all.Go(func() { r.cfg.discover(ctx, w) })
 	}
 	for _, w := range r.workers {
-		all.Go(func() { r.cfg.followLength(ctx, w) })
+		all.Go(func() { r.cfg.followEngine(ctx, w) })
 	}
 	all.Wait()
 }
@@ -95,9 +105,31 @@ type source struct {
 	*kvsource.Source
 	// stream is the source's consumer. Its epoch is 0: without an agent epochs are unknown, and
 	// restarts are found by the engine's answers.
-	stream  feed.Stream
+	stream  stream
 	log     *slog.Logger
 	running *sources.Set
+}
+
+// stream applies a rank's events. They are evidence of its worker's health, too.
+type stream struct {
+	feed.Stream
+	fleet *fleet.Fleet
+}
+
+// Batch applies one batch: the worker makes progress.
+func (s *stream) Batch(seq uint64, b *kvevent.Batch) (resume uint64, gap bool) {
+	if rank, ok := s.fleet.Snapshot().Rank(s.Worker, s.Rank); ok {
+		rank.Load.Health().ObserveProgress(time.Now())
+	}
+	return s.Stream.Batch(seq, b)
+}
+
+// Connected reports whether the engine's socket is connected. The process that published there may have ended.
+func (s *stream) Connected(up bool) {
+	if rank, ok := s.fleet.Snapshot().Rank(s.Worker, s.Rank); ok && !up {
+		rank.Load.Health().ObserveEventsLost(time.Now())
+	}
+	s.Stream.Connected(up)
 }
 
 // source returns the source of one rank's socket.
@@ -110,8 +142,8 @@ func (c Config) source(w fleet.Worker, at kvsource.Socket) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	stream := feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}
-	return &source{src, stream, c.Log, c.Sources}, nil
+	into := feed.Stream{Feed: c.Feed, Worker: w.Name, Epoch: w.Epoch, Rank: at.Rank, Now: time.Now}
+	return &source{src, stream{into, c.Fleet}, c.Log, c.Sources}, nil
 }
 
 // run reads the socket until ctx ends.

@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -148,6 +150,9 @@ type reader struct {
 	log   testkit.Log
 	// sources are the sources that run.
 	sources *sources.Set
+	// loads counts the loads that were read, and queries is the count of the last one. restarts counts new processes.
+	loads, restarts atomic.Int32
+	queries         atomic.Uint64
 }
 
 func read(t *testing.T, w fleet.Worker) *reader {
@@ -161,7 +166,14 @@ func read(t *testing.T, w fleet.Worker) *reader {
 		t.Fatal(err)
 	}
 
-	read, err := sockets.New(sockets.Config{Fleet: r.fleet, Feed: r.feed, Log: r.log.Logger(), Sources: r.sources}, []fleet.Worker{w})
+	read, err := sockets.New(sockets.Config{
+		Fleet: r.fleet, Feed: r.feed, Log: r.log.Logger(), Sources: r.sources,
+		Load: func(_ *fleet.Worker, l engineprobe.Load) {
+			r.loads.Add(1)
+			r.queries.Store(l.PrefixQueries)
+		},
+		Restarted: func(*fleet.Worker) { r.restarts.Add(1) },
+	}, []fleet.Worker{w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +258,39 @@ func TestContextLengthIsRead(t *testing.T) {
 	if after.ID != before.ID || after.Load != before.Load || after.Worker.State != fleet.Ready {
 		t.Errorf("rank %+v became %+v", before, after)
 	}
+}
+
+// TestLoadIsRead: the load of an engine is read as an agent reads it, its capacity is that of its metrics unless it is configured,
+// and a new process is found by its counters.
+func TestLoadIsRead(t *testing.T) {
+	at := freePorts(t)
+	_, stop := startEngine(t, at)
+	r := read(t, fleet.Worker{Address: at.http, Engine: "sim"})
+	configured := read(t, fleet.Worker{Address: at.http, Engine: "sim", Blocks: 7})
+	ask(t, at, "a prompt of several blocks")
+
+	testkit.Eventually(t, "the prompt is in the load", func() bool { return r.queries.Load() > 0 && configured.loads.Load() > 0 })
+	if a, b := r.fleet.Snapshot().Worker("w0").Blocks, configured.fleet.Snapshot().Worker("w0").Blocks; a != 64 || b != 7 {
+		t.Errorf("%d blocks, and %d of 7 that are configured", a, b)
+	}
+	stop()
+	startEngine(t, at)
+	testkit.Eventually(t, "the new process is found", func() bool { return r.restarts.Load() == 1 })
+}
+
+// TestLostEventConnectionIsEvidence: a worker whose event connection is lost is in doubt, so that its engine is asked.
+func TestLostEventConnectionIsEvidence(t *testing.T) {
+	at := freePorts(t)
+	e, _ := startEngine(t, at)
+	n := newNetwork(t, at.events)
+	r := read(t, fleet.Worker{Address: at.http, KVEvents: "tcp://" + n.ln.Addr().String(), KVReplay: "tcp://" + at.replay})
+	r.exact(e, "connected")
+	_ = n.ln.Close()
+	n.cut()
+	testkit.Eventually(t, "the worker is in doubt", func() bool {
+		rank, _ := r.fleet.Snapshot().Rank("w0", 0)
+		return rank.Load.Health().View().State == fleet.HealthSuspect && len(rank.Load.Health().Wake()) == 1
+	})
 }
 
 // TestWrongAddressesAreRefused: New reports them.

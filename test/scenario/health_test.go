@@ -285,5 +285,20 @@ func TestListedWorkerStartsLate(t *testing.T) {
 	l.awaitHealth("b", "ready")
 	l.converse(1, "b")
 	l.burst()
+	eventually(t, "the load of both is known", func() error {
+		var page struct {
+			Ranks []struct {
+				Worker string
+				Usage  *float64 `json:"reported_kv_usage"`
+			}
+		}
+		l.page("/debug/fleet", &page)
+		for _, r := range page.Ranks {
+			if r.Usage == nil {
+				return fmt.Errorf("that of %s is not", r.Worker)
+			}
+		}
+		return nil
+	})
 	l.assertNothingBooked()
 }

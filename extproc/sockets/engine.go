@@ -1,0 +1,87 @@
+package sockets
+
+import (
+	"context"
+	"time"
+
+	"github.com/stator-project/stator/internal/backoff"
+	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// The engine of a worker without an agent is asked for what an agent would read of it and publish:
+//
+//	what                         how often    where it goes
+//	load                         500 ms       Config.Load
+//	capacity of the KV cache     with it      the fleet, unless it is configured
+//	context length               30 s         the fleet
+//	counters that begin again    with it      Config.Restarted, for a worker without KV events
+
+const (
+	// loadEvery is the pause between two readings of an engine's load, as agents read it.
+	loadEvery = 500 * time.Millisecond
+	// lengthEvery is the pause between two questions for an engine's context length. It may restart with another one.
+	lengthEvery = 30 * time.Second
+)
+
+// followEngine keeps what a worker's engine reports of itself up to date until ctx ends: its context length and capacity in
+// the fleet, and its load. An engine that is not ready is not asked. One that reports nothing is as ready as before.
+func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
+	probe := engineprobe.New(w.Engine, w.Address)
+	defer probe.Close()
+	var asked time.Time // for the context length
+	var last engineprobe.Load
+
+	for ctx.Err() == nil {
+		now, found := c.Fleet.Snapshot().Rank(w.Name, 0)
+		if !found || now.Worker.Address != w.Address || now.Worker.State != fleet.Ready {
+			asked = time.Time{} // it may come back with another length
+			_ = backoff.Sleep(ctx, loadEvery)
+			continue
+		}
+
+		if time.Since(asked) >= lengthEvery {
+			if length := probe.MaxModelLen(ctx); length > 0 {
+				asked = time.Now()
+				c.update(w.Name, func(w *fleet.Worker) { w.MaxModelLen = length })
+			}
+		}
+		if probe.ReadsLoad() {
+			last = c.readLoad(ctx, probe, now.Worker, last)
+		}
+		_ = backoff.Sleep(ctx, loadEvery)
+	}
+}
+
+// readLoad reads an engine's load and passes it on. It returns the load, or the last one where it cannot be read.
+func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, last engineprobe.Load) engineprobe.Load {
+	load, err := probe.Load(ctx)
+	if err != nil {
+		c.Log.Debug("load not read", "worker", w.Name, "err", err)
+		return last
+	}
+
+	// Counters begin again in a new process. Where events are read, their source finds that.
+	restarted := load.PrefixQueries < last.PrefixQueries || load.Gaps < last.Gaps
+	if restarted && w.KVEvents == "" && c.Restarted != nil {
+		c.Log.Info("engine restarted", "worker", w.Name)
+		c.Restarted(w)
+	}
+
+	// The configuration may set the capacity.
+	blocks := fleet.BlocksOf(load.Capacity, w.BlockSize)
+	if blocks > 0 && (w.Blocks == 0 || restarted) && !c.hasBlocks[w.Name] {
+		c.update(w.Name, func(w *fleet.Worker) { w.Blocks = blocks })
+	}
+	if c.Load != nil {
+		c.Load(w, load)
+	}
+	return load
+}
+
+// update changes a worker of the fleet. It stays the same in all else, so its ranks keep their bookings and caches.
+func (c Config) update(worker string, change func(w *fleet.Worker)) {
+	if _, err := c.Fleet.Update(worker, change); err != nil {
+		c.Log.Error("limits of an engine not used", "worker", worker, "err", err)
+	}
+}
