@@ -45,6 +45,8 @@ type Settings struct {
 	// DecisionTimeout bounds a decision. After it the request goes on without one. IdleTimeout ends a stream
 	// without data.
 	DecisionTimeout, IdleTimeout time.Duration
+	// AttemptIdleTimeout ends an attempt at a worker without data, and the request is tried at another. 0 is no bound.
+	AttemptIdleTimeout time.Duration
 	// PassPaths are further paths whose requests reach workers where no router decides. One that ends in "/*"
 	// stands for all paths below it.
 	PassPaths []string

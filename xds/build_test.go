@@ -77,7 +77,8 @@ func stateOf(t *testing.T, d *datadriven.TestData) fleet.State {
 func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xds.Leaving) string {
 	s := xds.Settings{
 		Listen: "127.0.0.1:8080", ExtProc: []string{"unix:///run/extproc.sock"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20,
-		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AffinityHeader: "x-session-id",
+		DecisionTimeout: 5 * time.Second, IdleTimeout: 10 * time.Minute, AttemptIdleTimeout: 5 * time.Minute,
+		AffinityHeader: "x-session-id",
 	}
 	for _, a := range d.CmdArgs {
 		switch a.Key {

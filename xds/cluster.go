@@ -53,8 +53,9 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 		LoadBalancingPolicy: policy("envoy.load_balancing_policies.override_host", p.any(override)),
 		// By default Envoy uses unhealthy endpoints when fewer than half are healthy. Here the healthy ones
 		// are always better.
-		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
-		CircuitBreakers: wideOpen(),
+		CommonLbConfig:   &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: 0}},
+		CircuitBreakers:  wideOpen(),
+		OutlierDetection: ejection(),
 		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
 			// vLLM's and SGLang's server closes a connection that was idle for five seconds. A request that is
 			// sent at that moment would be reset, and retried at a worker without its cache.
@@ -67,6 +68,35 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	}
 	return c, p.err
 }
+
+// ejection keeps requests without a decision away from workers that Envoy cannot reach or that answer 502, 503 or 504, until
+// the control plane has found out. Picks are not affected: Envoy uses a picked endpoint whatever its health. Other server
+// errors do not count, because a single prompt can cause them at each worker. At most half of the workers are ejected, so
+// that a cause that all of them share does not end all service.
+func ejection() *clusterv3.OutlierDetection {
+	const failures, half = 3, 50
+	off, on := wrapperspb.UInt32(0), wrapperspb.UInt32(100)
+	return &clusterv3.OutlierDetection{
+		SplitExternalLocalOriginErrors:         true,
+		ConsecutiveLocalOriginFailure:          wrapperspb.UInt32(failures),
+		EnforcingConsecutiveLocalOriginFailure: on,
+		ConsecutiveGatewayFailure:              wrapperspb.UInt32(failures),
+		EnforcingConsecutiveGatewayFailure:     on,
+		EnforcingConsecutive_5Xx:               off,
+		EnforcingSuccessRate:                   off,
+		EnforcingLocalOriginSuccessRate:        off,
+		Interval:                               seconds(time.Second),
+		BaseEjectionTime:                       seconds(ejectFor),
+		MaxEjectionTime:                        seconds(ejectAtMost),
+		MaxEjectionPercent:                     wrapperspb.UInt32(half),
+	}
+}
+
+// ejectFor is how long a worker is ejected, times the number of its ejections in a row, and ejectAtMost bounds that.
+const (
+	ejectFor    = 5 * time.Second
+	ejectAtMost = 30 * time.Second
+)
 
 // emptyCluster returns the cluster of requests that no worker may get. Envoy answers them with 503.
 func emptyCluster() *clusterv3.Cluster {

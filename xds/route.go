@@ -20,7 +20,7 @@ import (
 // asked for.
 func buildRoutes(s Settings) *routev3.RouteConfiguration {
 	var p packer
-	retry := buildRetry(&p)
+	retry := buildRetry(s, &p)
 	var routes []*routev3.Route
 
 	if len(s.Models) == 1 {
@@ -121,8 +121,12 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 // buildRetry retries a request once that failed before the first byte of the answer, at the next address of the
 // decision. Envoy has one number for all kinds of failures. With a higher one, a prompt that makes engines crash
 // would stop as many of them.
-func buildRetry(p *packer) *routev3.RetryPolicy {
-	return &routev3.RetryPolicy{
+//
+// There is no bound on the whole of an attempt, because an answer may take hours. The bound on its idle time begins again
+// with each byte. Before the first one it must be longer than any prefill, so it ends only what hangs for long: routers
+// find a frozen worker within seconds, and this frees the requests that it had already.
+func buildRetry(s Settings, p *packer) *routev3.RetryPolicy {
+	retry := &routev3.RetryPolicy{
 		RetryOn:              "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes",
 		RetriableStatusCodes: []uint32{503},
 		// 503 is the answer of an engine that loads or is full. It has not begun the request.
@@ -136,4 +140,8 @@ func buildRetry(p *packer) *routev3.RetryPolicy {
 		}},
 		HostSelectionRetryMaxAttempts: 3,
 	}
+	if s.AttemptIdleTimeout > 0 {
+		retry.PerTryIdleTimeout = seconds(s.AttemptIdleTimeout)
+	}
+	return retry
 }

@@ -110,7 +110,8 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		Listen: g.Listen, TrustedListen: g.TrustedListen, ExtProc: routers, MaxBodyBytes: g.MaxBodyBytes,
 		PassPaths:       g.PassPaths,
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
-		HeadersTimeout: g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
+		AttemptIdleTimeout: g.AttemptIdleTimeout.Std(),
+		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 	}

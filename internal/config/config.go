@@ -59,6 +59,10 @@ type Gateway struct {
 	DecisionTimeout Duration `yaml:"decisionTimeout"`
 	// IdleTimeout ends a stream on which no byte has moved in either direction.
 	IdleTimeout Duration `yaml:"idleTimeout"`
+	// AttemptIdleTimeout ends an attempt at a worker on which no byte has moved for so long. If the response has not
+	// begun, the request is sent to another worker, once. The longest prompt must be computed in less, and what waits
+	// before it in the engine. 0s is no bound but idleTimeout.
+	AttemptIdleTimeout Duration `yaml:"attemptIdleTimeout" default:"half of idleTimeout"`
 	// HeadersTimeout is how long the headers of a request may take to arrive. 0s is no bound.
 	HeadersTimeout Duration `yaml:"headersTimeout"`
 	// BodyTimeout is how long a request may take to arrive, its body included. 0s is no bound. A slower one is

@@ -44,12 +44,15 @@ func (g *Gateway) setDefaults() {
 		PassPaths:       slices.Clone(passPaths),
 		DecisionTimeout: Duration(5 * time.Second),
 		IdleTimeout:     Duration(10 * time.Minute),
-		HeadersTimeout:  Duration(10 * time.Second),
-		BodyTimeout:     Duration(2 * time.Minute),
-		MaxConnections:  10_000,
-		AffinityHeader:  "x-session-id",
-		Hints:           hintsBody,
-		HintsFrom:       hintsFromTrusted,
+
+		AttemptIdleTimeout: notSetDuration,
+
+		HeadersTimeout: Duration(10 * time.Second),
+		BodyTimeout:    Duration(2 * time.Minute),
+		MaxConnections: 10_000,
+		AffinityHeader: "x-session-id",
+		Hints:          hintsBody,
+		HintsFrom:      hintsFromTrusted,
 	}
 }
 
@@ -73,6 +76,9 @@ func (r *Router) setDefaults() {
 // notSet stands for a number whose default depends on another value of the file. A file can only spell it
 // as .nan, which is not worth telling apart.
 var notSet = math.NaN()
+
+// notSetDuration stands for a duration whose default depends on another value of the file.
+const notSetDuration Duration = -1
 
 func (b *Busy) setDefaults() {
 	b.KVRelease = notSet
@@ -124,6 +130,13 @@ const (
 func (b *Bus) setDefaults() {
 	b.Cluster = DefaultCluster
 	b.LeaseTTL = DefaultLeaseTTL
+}
+
+// inherit fills what depends on other values of the file, after decoding.
+func (g *Gateway) inherit() {
+	if g.AttemptIdleTimeout == notSetDuration {
+		g.AttemptIdleTimeout = max(g.IdleTimeout/2, minIdle) // a second attempt has the other half
+	}
 }
 
 // inherit fills what depends on other values of the file, after decoding.

@@ -28,6 +28,7 @@ func Parse(data []byte) (*Config, error) {
 		return nil, errors.Join(errs...)
 	}
 	c.Gateway.AffinityHeader = strings.ToLower(c.Gateway.AffinityHeader) // as Envoy spells headers
+	c.Gateway.inherit()
 	for i := range c.Models {
 		c.Models[i].inherit()
 	}

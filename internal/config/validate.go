@@ -106,6 +106,9 @@ func (v *validator) gateway(g *Gateway) {
 	v.is(err == nil, "gateway.listen", "is %q: use an IP and a port, such as 127.0.0.1:8080", g.Listen)
 	v.is(g.DecisionTimeout >= minDecision, "gateway.decisionTimeout", "must be at least %s", minDecision)
 	v.is(g.IdleTimeout >= minIdle, "gateway.idleTimeout", "must be at least %s", minIdle)
+	attempt := g.AttemptIdleTimeout
+	v.is(attempt == 0 || g.IdleTimeout < minIdle || attempt >= minIdle && attempt <= g.IdleTimeout,
+		"gateway.attemptIdleTimeout", "must be 0s, or lie between %s and gateway.idleTimeout, which is %s", minIdle, g.IdleTimeout)
 	v.is(g.MaxBodyBytes >= minBodyBytes && g.MaxBodyBytes <= MaxBodyBytes, "gateway.maxBodyBytes",
 		"must lie between %d and %d", minBodyBytes, MaxBodyBytes)
 	v.is(g.MaxBodiesBytes >= g.MaxBodyBytes && g.MaxBodiesBytes <= maxBodiesBytes, "gateway.maxBodiesBytes",

@@ -372,6 +372,45 @@ func retriesElsewhere(t *testing.T, others string) {
 	e.assertNothingBooked()
 }
 
+// TestAttemptThatHangsIsRetriedElsewhere: a worker that accepts a request and sends nothing loses it after
+// attemptIdleTimeout. Another worker answers, and the router corrects what it expected of the caches. An answer whose bytes
+// come one by one lasts longer.
+func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
+	release := make(chan struct{})
+	hangs := startBackend(t, func(_ *backend, w http.ResponseWriter, body string) {
+		if strings.Contains(body, "slowly") {
+			for range 8 {
+				_, _ = fmt.Fprint(w, "x")
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(250 * time.Millisecond)
+			}
+			return
+		}
+		<-release
+	})
+	t.Cleanup(func() { close(release) })
+	e := startEdge(t, true, "hints: headers, hintsFrom: everyone, attemptIdleTimeout: 1s", simModel("sim", hangs, startBackend(t, nil)))
+
+	if r := e.ask("sim", "answer me slowly", "x-stator-worker", "sim-0"); r.status != 200 || r.body != "xxxxxxxx" {
+		t.Errorf("slow bytes: status %d, %q", r.status, r.body)
+	}
+	before := e.settledAsPicked()
+	// The request is not pinned, so it has a second address. The busy worker is the cheaper one by its cache.
+	text := strings.Repeat("The tide comes in and goes out again. ", 40)
+	for i := range 4 {
+		if r := e.ask("sim", fmt.Sprint(text, i)); r.status != 200 {
+			t.Errorf("request %d: status %d: %s", i, r.status, r.body)
+		}
+	}
+	eventually(t, "a request was retried", func() error {
+		if retried, good := e.served("retried"), e.served("as_picked")-before; retried == 0 || retried+good != 4 {
+			return fmt.Errorf("%d retried, %d as picked, %d failed", retried, good, e.served("failed"))
+		}
+		return nil
+	})
+	e.assertNothingBooked()
+}
+
 // TestHeadersOfClients: headers with which a client could pretend to be a router do not reach routers or workers. Hints
 // count on the listener for trusted clients, and do not reach workers.
 func TestHeadersOfClients(t *testing.T) {
