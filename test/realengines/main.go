@@ -4,6 +4,7 @@
 //	section    engines                        what it shows
 //	truth      two with room for everything   prompt tokens, cached tokens and token ids are as expected
 //	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
+//	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	eviction   two with small caches          what is promised of caches that overflow is served
 //
 // Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
@@ -38,6 +39,7 @@ type section struct {
 var sections = []section{
 	{"truth", largeCache, truthSection},
 	{"load", largeCache, loadSection},
+	{"failures", largeCache, failureSection},
 	{"eviction", smallCache, evictionSection},
 }
 

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// failingConversations is how many conversations are cached before an engine fails, and failingTurns how many turns
+	// of them are sent after it, one each turnPause.
+	failingConversations, failingTurns = 8, 60
+	turnPause                          = 100 * time.Millisecond
+	// patience is how long the clients of a frozen engine wait, and freezeTime how long it is frozen.
+	patience   = 4 * time.Second
+	freezeTime = 30 * time.Second
+	// settled is after how long no request may go to a dead engine any more.
+	settled = 2 * time.Second
+)
+
+// failure is what requests met while an engine was dead or frozen.
+type failure struct {
+	what       string
+	sent, good int
+	gaveUp     int           // clients that waited for longer than their patience
+	met        int           // requests that were picked for the engine while it was gone
+	last       time.Duration // from the failure to the last of them
+	longest    time.Duration // of good answers
+}
+
+// conversationList has the prompts of some conversations.
+type conversationList struct {
+	rng     *rand.Rand
+	prompts [][]uint32
+}
+
+func (c *conversationList) grow(i, n int) []uint32 {
+	for range n {
+		c.prompts[i] = append(c.prompts[i], 100+c.rng.Uint32N(149_900))
+	}
+	return slices.Clone(c.prompts[i])
+}
+
+// runFailure caches conversations, lets one engine fail, sends turns of all conversations, and lets the engine come back.
+// The clients have so much patience; 0 waits without a bound.
+func runFailure(ctx context.Context, b *bench, g *gateway, what string, fail, heal func() error, wait time.Duration) (*failure, error) {
+	f := &failure{what: what}
+	c := &conversationList{rand.New(rand.NewPCG(b.seed, 4)), make([][]uint32, failingConversations)}
+	for range 2 {
+		for i := range c.prompts {
+			a, err := g.send(ctx, completions, map[string]any{"prompt": c.grow(i, 700), "max_tokens": 1})
+			if err == nil && a.status != http.StatusOK {
+				err = fmt.Errorf("status %d: %.300s", a.status, a.text)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	failed := time.Now()
+	if err := fail(); err != nil {
+		return nil, err
+	}
+	ids, err := f.turns(ctx, g, c, wait)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.count(ctx, g, ids, failed); err != nil {
+		return nil, err
+	}
+	return f, heal()
+}
+
+// turns sends turns of the conversations, some at once where they last. It returns the decisions.
+func (f *failure) turns(ctx context.Context, g *gateway, c *conversationList, wait time.Duration) (ids []string, err error) {
+	var mu sync.Mutex
+	var senders sync.WaitGroup
+	for i := range failingTurns {
+		prompt := c.grow(i%failingConversations, 40)
+		senders.Go(func() {
+			bounded, stop := ctx, context.CancelFunc(func() {})
+			if wait > 0 {
+				bounded, stop = context.WithTimeout(ctx, wait)
+			}
+			defer stop()
+			a, failed := g.send(bounded, completions, map[string]any{"prompt": prompt, "max_tokens": 1})
+
+			mu.Lock()
+			defer mu.Unlock()
+			f.sent++
+			switch {
+			case errors.Is(failed, context.DeadlineExceeded):
+				f.gaveUp++
+			case failed != nil:
+				err = failed
+			case a.status == http.StatusOK:
+				f.good++
+				f.longest = max(f.longest, a.took)
+				ids = append(ids, a.decision)
+			}
+		})
+		time.Sleep(turnPause)
+	}
+	senders.Wait()
+	return ids, err
+}
+
+// count finds the requests that were picked for the failing engine, which is the last one.
+func (f *failure) count(ctx context.Context, g *gateway, ids []string, failed time.Time) error {
+	records, err := g.records(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(records)) {
+		d := records[id].decision
+		if d == nil || d.Worker != failing || d.At.Before(failed) {
+			continue
+		}
+		f.met++
+		f.last = max(f.last, d.At.Sub(failed))
+	}
+	return nil
+}
+
+// failing is the name of the engine that fails.
+const failing = "b"
+
+// failureSection kills an engine, starts it again, and freezes it.
+func failureSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
+	g, err := b.startGateway(ctx, engines, "")
+	if err != nil {
+		return err
+	}
+	defer g.stop()
+	e := engines[len(engines)-1]
+	if e.cmd == nil {
+		return errors.New("this section ends an engine, so it takes none that it has not started")
+	}
+
+	frozen, err := runFailure(ctx, b, g, "frozen for 30 s", func() error {
+		e.signal(syscall.SIGSTOP)
+		time.AfterFunc(freezeTime, func() { e.signal(syscall.SIGCONT) })
+		return nil
+	}, func() error { return g.awaitWorker(ctx, failing, "ready") }, patience)
+	if err != nil {
+		return err
+	}
+
+	b.progressf("failures: kill an engine")
+	dead, err := runFailure(ctx, b, g, "killed", func() error { e.kill(); return nil }, func() error {
+		b.progressf("failures: start the engine again")
+		if err := e.start(); err != nil {
+			return err
+		}
+		if err := e.await(ctx); err != nil {
+			return err
+		}
+		return g.awaitWorker(ctx, failing, "ready")
+	}, 0)
+	if err != nil {
+		return err
+	}
+
+	printFailures(p, dead, frozen)
+	return nil
+}
+
+// awaitWorker returns when the gateway lists a worker with a state.
+func (g *gateway) awaitWorker(ctx context.Context, name, state string) error {
+	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	defer stop()
+	for {
+		text, err := getText(ctx, g.admin+"/debug/fleet?format=json")
+		var page struct {
+			Ranks []struct{ Worker, State string }
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &page)
+		}
+		for _, r := range page.Ranks {
+			if err == nil && r.Worker == name && r.State == state {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("worker %s is not %s: %w", name, state, context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func printFailures(p *page, dead, frozen *failure) {
+	p.section("Engines that fail")
+	p.text("%d conversations are cached on both engines. Then one engine fails, and %d of their turns follow, one each %v. \"Met\" are "+
+		"requests that were picked for the engine while it was gone.", failingConversations, failingTurns, turnPause)
+	p.row("engine", "requests", "good answers", "gave up", "met", "last one after", "longest good answer")
+	for _, f := range []*failure{dead, frozen} {
+		p.row(f.what, f.sent, f.good, f.gaveUp, f.met, f.last.Round(10*time.Millisecond), f.longest.Round(10*time.Millisecond))
+	}
+	p.end()
+	p.bar("at most 3 requests meet a dead engine", dead.met <= 3)
+	p.bar(fmt.Sprintf("no request meets a dead engine after %v", settled), dead.last <= settled)
+	p.bar("all requests are answered although an engine is dead", dead.good == dead.sent)
+}
