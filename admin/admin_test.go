@@ -69,6 +69,7 @@ var exampleEngines = []workeragent.EngineStatus{
 	{
 		Worker: "node.b", Kind: "vllm", State: fleet.Down, InState: time.Second, Unready: time.Minute, Failures: 3,
 		LastError: "exit status 1", LastLine: "out of memory\x1b", SinceFailure: time.Second,
+		Remedy: "lower args.max-model-len", LastLines: []string{"loading\x1b", "out of memory"}, Phase: "loading weights, 45 %",
 	},
 }
 

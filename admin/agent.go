@@ -21,10 +21,16 @@ type engineView struct {
 	DownSeconds  float64 `json:"down_seconds"`
 	Failures     uint64  `json:"failures"`
 	// Null where the engine has not failed yet.
-	SecondsSinceFailure *float64         `json:"seconds_since_failure"`
-	LastError           string           `json:"last_error"`
-	LastLine            string           `json:"last_line"`
-	Ranks               []engineRankView `json:"ranks"`
+	SecondsSinceFailure *float64 `json:"seconds_since_failure"`
+	LastError           string   `json:"last_error"`
+	// Remedy is what to change, where the output of the failed engine shows a common mistake.
+	Remedy string `json:"remedy,omitempty"`
+	// LastLines is the end of the output of the failed engine.
+	LastLines []string `json:"last_lines,omitempty"`
+	LastLine  string   `json:"last_line"`
+	// Phase is how far a starting engine has loaded, where its output shows that.
+	Phase string           `json:"phase,omitempty"`
+	Ranks []engineRankView `json:"ranks"`
 }
 
 // engineRankView is one rank of an engine of /debug/agent.
@@ -66,7 +72,8 @@ func viewEngines(engines []workeragent.EngineStatus) []engineView {
 		v := engineView{
 			Worker: e.Worker, Kind: e.Kind, PID: e.PID, Epoch: e.Epoch, Address: e.Address,
 			State: e.State.String(), StateSeconds: e.InState.Seconds(), DownSeconds: e.Unready.Seconds(),
-			Failures: e.Failures, LastError: e.LastError, LastLine: e.LastLine, Ranks: []engineRankView{},
+			Failures: e.Failures, LastError: e.LastError, LastLine: e.LastLine,
+			Remedy: e.Remedy, LastLines: e.LastLines, Phase: e.Phase, Ranks: []engineRankView{},
 		}
 		if e.Failures > 0 {
 			ago := e.SinceFailure.Seconds()
@@ -125,14 +132,29 @@ func rankCells(worker string, r *workeragent.RankStatus) []any {
 	return append(cells, "-", "-", "-", "-", "-", "-", "-")
 }
 
+// failedOutput returns what to change, and the end of the output of an engine that has failed.
+func failedOutput(e *workeragent.EngineStatus) (text string) {
+	if e.Remedy != "" {
+		text += "  remedy: " + e.Remedy + "\n"
+	}
+	for _, line := range e.LastLines {
+		text += "  | " + strconv.Quote(line) + "\n"
+	}
+	return text
+}
+
 // lastErrors lists the errors of engines and sources. They quote what engines have written.
 func lastErrors(engines []workeragent.EngineStatus) string {
 	var text string
 	for i := range engines {
 		e := &engines[i]
+		if e.Phase != "" {
+			text += fmt.Sprintf("\n%s is loading: %s\n", e.Worker, strconv.Quote(e.Phase))
+		}
 		if e.Failures > 0 {
 			text += fmt.Sprintf("\n%s failed %s ago: %s; last line %s\n",
 				e.Worker, seconds(e.SinceFailure), e.LastError, strconv.Quote(e.LastLine))
+			text += failedOutput(e)
 		}
 		for _, r := range e.Ranks {
 			if r.Source != nil && r.Source.LastError != "" {

@@ -270,13 +270,3 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		t.Error(problems, err)
 	}
 }
-
-// TestLastLineIsCut: an engine may write lines of any length.
-func TestLastLineIsCut(t *testing.T) {
-	var l lastLine
-	l.set(strings.Repeat("x", 10*maxLastLine))
-
-	if got := l.last(); len(got) > maxLastLine+len("…") || !strings.HasSuffix(got, "x…") {
-		t.Errorf("%d bytes are kept", len(got))
-	}
-}

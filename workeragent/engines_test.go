@@ -51,6 +51,8 @@ func TestMain(m *testing.M) {
 //	stubborn PORT      the same, but SIGTERM does not end it
 //	-m MODULE FLAGS    a slow vLLM: it serves /health when another program has had its --port
 //	broken             prints why, and ends
+//	mistaken           prints a common mistake and 30 lines after it, and ends
+//	loading            prints how far it has loaded, and goes on without serving
 func play(args []string) error {
 	switch args[0] {
 	case "sim":
@@ -66,6 +68,15 @@ func play(args []string) error {
 	case "broken":
 		fmt.Println("loading weights")
 		return fmt.Errorf("out of memory")
+	case "mistaken":
+		fmt.Println("ModuleNotFoundError: No module named 'vllm'")
+		for i := range 30 {
+			fmt.Println("line", i)
+		}
+		return fmt.Errorf("see root cause above")
+	case "loading":
+		fmt.Print("\rLoading safetensors checkpoint shards:  45% Completed | 9/20\r")
+		time.Sleep(time.Minute)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 	}

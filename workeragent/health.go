@@ -74,11 +74,19 @@ const (
 	warnForeignEvery = time.Minute
 )
 
+// readOutputEvery is how often the output of a starting engine is read, where it is in a file.
+const readOutputEvery = time.Second
+
 // awaitHealthy probes a starting engine until it is healthy. It returns false when ctx ends first. An answer of another
 // program that has taken the engine's port does not count.
 func (s *supervisor) awaitHealthy(ctx context.Context, probe *engineprobe.Probe) bool {
-	var warned time.Time
+	var warned, read time.Time
 	for {
+		// The output of an engine that survives the agent is in a file.
+		if s.launch.Survive && time.Since(read) > readOutputEvery {
+			read = time.Now()
+			s.output.Set(child.LastLines(s.agent.cfg.State.output(s.launch.Name), true))
+		}
 		pause := s.agent.probing.starting
 		if probe.Healthy(ctx) == nil {
 			if !s.isForeign() {

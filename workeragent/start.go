@@ -113,7 +113,7 @@ func (s *supervisor) start(a *attempt) (process, error) {
 func (s *supervisor) finish(a *attempt) {
 	if s.launch.Survive {
 		s.agent.cfg.State.forget(s.launch.Name)
-		s.output.set(child.LastLine(s.agent.cfg.State.output(s.launch.Name)))
+		s.output.Set(child.LastLines(s.agent.cfg.State.output(s.launch.Name), false))
 	}
 	a.cmd.Release()
 }

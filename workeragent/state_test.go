@@ -121,7 +121,7 @@ func TestBrokenRecords(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "*"+recordSuffix)); len(left) > 0 {
 		t.Errorf("left %v", left)
 	}
-	if child.LastLine(filepath.Join(dir, "none.log")) != "" {
+	if child.LastLines(filepath.Join(dir, "none.log"), false) != nil {
 		t.Error("an engine without output has a last line")
 	}
 }

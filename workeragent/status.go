@@ -1,6 +1,7 @@
 package workeragent
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,6 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/metric"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 // EngineStatus describes one engine of an agent at one moment.
@@ -24,12 +26,17 @@ type EngineStatus struct {
 	// InState is how long the worker has been in its state. Unready is how long ago it was ready last, or since
 	// when the agent tries to start it; 0 while it is ready.
 	InState, Unready time.Duration
+	// Phase is how far the engine has loaded; empty where its output does not show that, and once it is ready.
+	Phase string
 	// Failures counts the starts that failed and the processes that ended by themselves. LastError is the
-	// reason of the last one, and SinceFailure how long ago it was. LastLine is the last line of the engine's
-	// output; it is text from outside.
-	Failures            uint64
-	LastError, LastLine string
-	SinceFailure        time.Duration
+	// reason of the last one, SinceFailure how long ago it was, Remedy what to change where the output shows a common
+	// mistake, and LastLines the end of the output.
+	Failures          uint64
+	LastError, Remedy string
+	SinceFailure      time.Duration
+	LastLines         []string
+	// LastLine is the last line of the engine's output. It, the other lines and the phase are text from outside.
+	LastLine string
 	// Ranks are the ranks whose KV events the agent relays; none while no process runs.
 	Ranks []RankStatus
 }
@@ -54,18 +61,23 @@ type RankStatus struct {
 type history struct {
 	failures  uint64
 	lastError string
-	at        time.Time // of the last failure
+	at        time.Time         // of the last failure
+	output    engine.OutputTail // of the process that has failed
 }
 
-// failed records an engine that has ended, or that could not be started.
-func (s *supervisor) failed(err error) {
+// failed records an engine that has ended, or that could not be started. It returns the end of its output.
+func (s *supervisor) failed(err error) engine.OutputTail {
 	s.setState(fleet.Down)
+	tail := s.output.Tail()
+	tail.Remedy = cmp.Or(tail.Remedy, engine.RemedyFor(err.Error()))
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.history.failures++
 	s.history.lastError = err.Error()
 	s.history.at = time.Now()
+	s.history.output = tail
+	return tail
 }
 
 // Status returns the engines in the order of Config.Launches. It is safe for concurrent use.
@@ -100,7 +112,13 @@ func (s *supervisor) status(now time.Time) (EngineStatus, relays) {
 	status := EngineStatus{
 		Worker: s.launch.Name, Kind: s.launch.Kind, PID: s.pid, Epoch: s.worker.Epoch, Address: s.worker.Address,
 		State: s.worker.State, InState: now.Sub(s.since),
-		Failures: s.history.failures, LastError: s.history.lastError, LastLine: s.output.last(),
+		Failures: s.history.failures, LastError: s.history.lastError,
+		Remedy: s.history.output.Remedy, LastLines: s.history.output.Lines,
+	}
+	tail := s.output.Tail()
+	status.LastLine = cmp.Or(tail.Last(), s.history.output.Last())
+	if s.pid != 0 && s.worker.State != fleet.Ready {
+		status.Phase = tail.Phase
 	}
 	if !s.unready.IsZero() {
 		status.Unready = now.Sub(s.unready)

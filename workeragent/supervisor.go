@@ -3,6 +3,7 @@ package workeragent
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,7 +33,7 @@ import (
 type supervisor struct {
 	launch engine.Launch
 	agent  *Agent
-	output lastLine
+	output engine.Output
 
 	// changed has one place: a change that finds it full is covered by the one before it.
 	changed chan struct{}
@@ -58,9 +59,9 @@ func newSupervisor(l engine.Launch, a *Agent) *supervisor {
 // run keeps the engine alive until ctx ends.
 func (s *supervisor) run(ctx context.Context) {
 	restarts := child.Supervisor{Restarting: func(err error, pause time.Duration) {
-		s.agent.cfg.Log.Warn("engine ended; starting it again",
-			"worker", s.launch.Name, "err", err, "wait", pause, "last_line", s.output.last())
-		s.failed(err)
+		tail := s.failed(err)
+		s.agent.cfg.Log.Warn("engine ended; starting it again", "worker", s.launch.Name, "err", err, "wait", pause,
+			"last_line", tail.Last(), "remedy", tail.Remedy, "output", strings.Join(tail.Lines, "\n"))
 	}}
 
 	_ = restarts.Run(ctx, s.runOnce) // without a bound on failures it returns no error
@@ -69,6 +70,7 @@ func (s *supervisor) run(ctx context.Context) {
 // runOnce runs the engine from its start to its end. It returns for how long the engine was ready and
 // why it ended.
 func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err error) {
+	s.output.Begin()
 	a, err := s.prepare(ctx)
 	if err != nil {
 		return 0, err
@@ -195,7 +197,7 @@ func (s *supervisor) startCompanions(ctx context.Context, w fleet.Worker, all *s
 
 // logLine handles one line of the engine's output.
 func (s *supervisor) logLine(text string) {
-	s.output.set(text)
+	s.output.Add(text)
 	s.agent.cfg.Log.Debug("engine output", "worker", s.launch.Name, "line", text)
 }
 
@@ -287,32 +289,4 @@ func (s *supervisor) renewLease() {
 	case s.changed <- struct{}{}:
 	default: // a renewal is waiting, and it will read the newest state
 	}
-}
-
-// lastLine is the last line of an engine's output, which mostly names the reason of its death.
-type lastLine struct {
-	mu   sync.Mutex
-	text string // guarded by mu
-}
-
-// maxLastLine bounds the bytes of a line that are kept.
-const maxLastLine = 500
-
-// set replaces the line.
-func (l *lastLine) set(text string) {
-	if len(text) > maxLastLine {
-		text = text[:maxLastLine] + "…"
-	}
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = text
-}
-
-// last returns the line; empty before the first.
-func (l *lastLine) last() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.text
 }

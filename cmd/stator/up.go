@@ -359,6 +359,23 @@ func (u *up) envoyReady() (string, error) {
 	return text, nil
 }
 
+// loading describes the first engine that is not ready: how far it has loaded, or why it has failed. It is empty where
+// that is not known.
+func (u *up) loading() string {
+	if u.agent == nil {
+		return ""
+	}
+	for _, e := range u.agent.Status() {
+		switch {
+		case e.Phase != "":
+			return fmt.Sprintf("; %s: %s", e.Worker, e.Phase)
+		case e.State != fleet.Ready && e.Remedy != "":
+			return fmt.Sprintf("; %s has failed %d times: %s", e.Worker, e.Failures, e.Remedy)
+		}
+	}
+	return ""
+}
+
 // workersReady returns an error until all configured workers are ready.
 func (u *up) workersReady() (string, error) {
 	ready, total := 0, 0
@@ -378,7 +395,7 @@ func (u *up) workersReady() (string, error) {
 		if unready := u.router.Fleet().Snapshot().Unready(""); unready != "" {
 			text += ": " + unready
 		}
-		return "", errors.New(text)
+		return "", errors.New(text + u.loading())
 	}
 	return fmt.Sprintf("%d of %d", ready, total), nil
 }

@@ -155,23 +155,26 @@ func (p *Process) live(out *os.File, closeInherited func(), started chan<- error
 // maxLine bounds the bytes of a line that are kept.
 const maxLine = 1 << 20
 
-// relay calls Line for every line until the output ends.
+// relay calls Line for every line until the output ends. A carriage return ends a line too: a progress bar prints one in
+// place of a line feed, and would else be a single line that ends when all is done.
 func (p *Process) relay(out io.Reader) {
 	in := bufio.NewReaderSize(out, 16<<10)
 	var line []byte
+	returned := false // the last byte was a carriage return
 	for {
-		part, more, err := in.ReadLine()
-		line = append(line, part[:min(len(part), maxLine-len(line))]...)
-		if more {
-			continue
-		}
-		if err == nil || len(line) > 0 {
+		b, err := in.ReadByte()
+		isEnd := err != nil || b == '\n' || b == '\r'
+		switch {
+		case !isEnd && len(line) < maxLine:
+			line = append(line, b)
+		case isEnd && (len(line) > 0 || err == nil && b == '\n' && !returned):
 			p.cfg.Line(string(line))
+			line = line[:0]
 		}
 		if err != nil {
 			return
 		}
-		line = line[:0]
+		returned = b == '\r'
 	}
 }
 

@@ -168,7 +168,7 @@ func (h *held) finish(status syscall.WaitStatus) {
 	if err := statusError(status); err != nil {
 		text = err.Error()
 	}
-	_, _ = fmt.Fprintf(h.log, "the process ended: %s\n", text)
+	_, _ = fmt.Fprintf(h.log, endMark+"%s\n", text)
 }
 
 // reap waits for children until the one of that id has ended, and returns its status. Others are orphans that

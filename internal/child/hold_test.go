@@ -3,6 +3,7 @@ package child_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -149,7 +150,7 @@ func TestDetachedProcessIsAdopted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the family is there", func() bool { return child.LastLine(output) == "up" })
+	testkit.Eventually(t, "the family is there", func() bool { return lastLine(output) == "up" })
 	d.Leave()
 
 	if other, ok := child.Adopt(child.Identity{PID: d.Identity().PID, Started: "another boot/1"}, d.PID()); ok {
@@ -163,7 +164,7 @@ func TestDetachedProcessIsAdopted(t *testing.T) {
 	if err := again.Wait(); err == nil || !gone(again.PID()) {
 		t.Errorf("after Stop: %v, gone %v", err, gone(again.PID()))
 	}
-	if got := child.LastLine(output); got != "the process ended: exit status 0" {
+	if got := lastLine(output); got != "the process ended: exit status 0" {
 		t.Errorf("last line %q", got)
 	}
 	if _, ok := child.Adopt(d.Identity(), d.PID()); ok {
@@ -184,13 +185,13 @@ func TestDetachedProcessEndsByItself(t *testing.T) {
 		return d
 	}
 
-	if err := start(child.Config{}, "exit", "3").Wait(); err == nil || child.LastLine(output) != "the process ended: exit status 3" {
-		t.Errorf("%v, last line %q", err, child.LastLine(output))
+	if err := start(child.Config{}, "exit", "3").Wait(); err == nil || lastLine(output) != "the process ended: exit status 3" {
+		t.Errorf("%v, last line %q", err, lastLine(output))
 	}
 	d := start(child.Config{StopTime: 10 * time.Millisecond}, "stubborn")
-	testkit.Eventually(t, "it is up", func() bool { return child.LastLine(output) == "up" })
+	testkit.Eventually(t, "it is up", func() bool { return lastLine(output) == "up" })
 	d.Stop(t.Context())
-	if got := child.LastLine(output); got != "the process ended: signal: killed" || !gone(d.PID()) {
+	if got := lastLine(output); got != "the process ended: signal: killed" || !gone(d.PID()) {
 		t.Errorf("last line %q", got)
 	}
 
@@ -201,5 +202,37 @@ func TestDetachedProcessEndsByItself(t *testing.T) {
 		if err != nil || info.Size() > child.DetachedOutput+64<<10 {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
+	}
+}
+
+// lastLine returns the last line of the output of a process that has ended.
+func lastLine(output string) string {
+	lines := child.LastLines(output, false)
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
+}
+
+// TestLastLinesAreOfOneProcess: the output of an earlier process in the file is left out.
+func TestLastLinesAreOfOneProcess(t *testing.T) {
+	output := filepath.Join(t.TempDir(), "log")
+	text := "one\nthe process ended: exit status 1\n\rtwo 10%\rtwo 20%\nthree\n"
+	for running, want := range map[string]string{
+		"":                                   "two 10%,two 20%,three",
+		"the process ended: exit status 2\n": "two 10%,two 20%,three,the process ended: exit status 2",
+	} {
+		if err := os.WriteFile(output, []byte(text+running), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(child.LastLines(output, running == ""), ","); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := child.LastLines(output, true); len(got) != 0 {
+		t.Errorf("a process that has printed nothing has %q", got)
+	}
+	if got := child.LastLines(output+"-absent", true); got != nil {
+		t.Errorf("without a file: %q", got)
 	}
 }

@@ -59,21 +59,36 @@ func (f *boundedFile) rotate() {
 	}
 }
 
-// LastLine returns the last line of the output of a detached process; empty where there is none.
-func LastLine(output string) string {
-	const tail = 4 << 10
+// endMark begins the line that ends the output of a detached process.
+const endMark = "the process ended: "
+
+// LastLines returns the end of the output of a detached process, at most 64 KiB: of the one that is running, or of the one
+// that has ended last. A carriage return ends a line too, as progress bars print it.
+func LastLines(output string, running bool) []string {
+	const tail = 64 << 10
 	file, err := os.Open(output)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer func() { _ = file.Close() }()
 
 	info, err := file.Stat()
 	if err != nil {
-		return ""
+		return nil
 	}
 	text := make([]byte, min(tail, info.Size()))
 	n, _ := file.ReadAt(text, info.Size()-int64(len(text)))
-	lines := strings.TrimRight(string(text[:n]), "\n")
-	return lines[strings.LastIndexByte(lines, '\n')+1:]
+	lines := strings.FieldsFunc(string(text[:n]), func(r rune) bool { return r == '\n' || r == '\r' })
+
+	// The file has the output of earlier processes too.
+	end := len(lines)
+	if !running {
+		end--
+	}
+	for i := end - 1; i >= 0; i-- {
+		if strings.HasPrefix(lines[i], endMark) {
+			return lines[i+1:]
+		}
+	}
+	return lines
 }

@@ -65,8 +65,8 @@ func (l *Launch) shareGPUs(list []string, count int) (groups [][]string, err err
 		if !known {
 			return nil, fmt.Errorf("has %d devices, which cannot be divided evenly among %d engines", len(list), count)
 		}
-		return nil, fmt.Errorf("has %d devices: %d engines need %d each, %d in all; list a device twice to share it", len(list), count, each,
-			each*count)
+		return nil, fmt.Errorf("has %d devices: %d engines need %d each, %d in all; list a device twice to share it",
+			len(list), count, each, each*count)
 	}
 
 	for i := range groups {

@@ -10,12 +10,12 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestCommandLines runs testdata/*.txt: how each kind of engine is started, on port 9000 of host 10.0.0.7. Verb:
+// TestCommandLines runs testdata/commands.txt and refused.txt: how each kind of engine is started, on port 9000 of host 10.0.0.7. Verb:
 //
 //	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)] [gpus=(ID,...)] [env=(NAME:VALUE,...)] [dir=FOLDER]
 //	    text: args, "name value" a line
 func TestCommandLines(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
+	for _, file := range []string{"testdata/commands.txt", "testdata/refused.txt"} {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 			l := Launch{
 				Kind: d.CmdArgs[0].Key, Name: "qwen-0", Model: "qwen", ModelPath: "/models/qwen", BlockSize: 16,
@@ -51,7 +51,7 @@ func TestCommandLines(t *testing.T) {
 			}
 			return printLaunch(l)
 		})
-	})
+	}
 }
 
 func printLaunch(l Launch) string {
