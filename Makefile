@@ -206,6 +206,7 @@ bench-smoke: bin/stator ## run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
+	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
 
 BASE ?= main
 
@@ -236,6 +237,10 @@ replay-traces: build ## replay traces that nothing was tuned on, with late event
 .PHONY: replay-noise
 replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (15 min; ARGS="--only Azure --seeds 3")
 	go run ./test/replaynoise $(ARGS)
+
+.PHONY: replay-headline
+replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (20 min on two cores; ARGS="--seeds 1")
+	go run ./test/replaynoise --headline 100000 --seeds 3 $(ARGS)
 
 .PHONY: replay-golden
 replay-golden: ## replay Mooncake's trace beside NVIDIA Dynamo's figures (TRACE=conversation_trace.jsonl ARGS="--only scale")

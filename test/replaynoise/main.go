@@ -89,6 +89,7 @@ func main() {
 	flag.IntVar(&b.jobs, "jobs", 2, "number of replays at a time")
 	only := flag.String("only", "", "play only situations whose names contain this `text`")
 	quick := flag.Bool("quick", false, "play little, to see that everything runs")
+	requests := flag.Int("headline", 0, "play the workload of Dynamo's headline instead, with this `number` of requests")
 	flag.Parse()
 
 	list := situations
@@ -96,14 +97,27 @@ func main() {
 		list = smoke
 		b.seeds = 2
 	}
-	if err := b.run(list, *only); err != nil {
+	began := time.Now()
+	var err error
+	if *requests > 0 {
+		err = b.headline(*requests)
+	} else {
+		err = b.run(list, *only)
+	}
+	b.printConditions(began)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "replaynoise:", err)
 		os.Exit(1)
 	}
 }
 
+// printConditions prints what figures may depend on.
+func (b *bench) printConditions(began time.Time) {
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Fprintf(b.out, "Seeds 1 to %d, %.0f min, load average %s", b.seeds, time.Since(began).Minutes(), load)
+}
+
 func (b *bench) run(list []situation, only string) error {
-	began := time.Now()
 	for _, s := range list {
 		if !strings.Contains(s.name, only) {
 			continue
@@ -120,8 +134,6 @@ func (b *bench) run(list []situation, only string) error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Fprintf(b.out, "Seeds 1 to %d, %.0f min, load average %s", b.seeds, time.Since(began).Minutes(), load)
 	return nil
 }
 

@@ -20,10 +20,15 @@ func e2eMean(r *sim.Result) float64  { return r.E2E.Mean }
 
 // printRow prints the means over seeds, and standard deviations.
 func printRow(w io.Writer, level, name string, list []sim.Result) {
+	fmt.Fprint(w, rowOf(level, name, list))
+}
+
+// rowOf is the row that printRow prints.
+func rowOf(level, name string, list []sim.Result) string {
 	cell := func(format string, of measure) string {
 		return fmt.Sprintf(format+" ± "+format, meanOf(list, of), deviation(list, of))
 	}
-	fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", level, name, cell("%.3f", reuse), cell("%.1f", ttftMean), cell("%.0f", ttftP99),
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", level, name, cell("%.3f", reuse), cell("%.1f", ttftMean), cell("%.0f", ttftP99),
 		cell("%.0f", e2eMean))
 }
 
