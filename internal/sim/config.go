@@ -29,7 +29,8 @@ type Config struct {
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
 	Engine engine.Config
 	// SharedCache gives all engines one prefix cache, as large as theirs together, and routers the knowledge that
-	// each engine has all of it: a bound of what routing can reach. Default false.
+	// each engine has all of it: a bound of the reuse that routing can reach. Running requests still fill each engine,
+	// so it bounds times only where memory is no limit. Default false.
 	SharedCache bool
 	// Noise is the noise of all engines. Its Seed is ignored: each engine's noise has its number and Seed.
 	Noise Noise

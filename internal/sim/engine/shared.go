@@ -7,8 +7,9 @@ import (
 )
 
 // SharedCache is one prefix cache for several engines: what one has computed, all find at once and without a
-// transfer. No real fleet has it. It shows how much better a router could be at best, because with it every
-// engine is the right one for a cache. It keeps the latest blocks, up to a number. It belongs to one goroutine.
+// transfer. No real fleet has it. It shows how much more routing could reuse at best, because with it every
+// engine is the right one for a cache. What running requests use still takes room on each engine. It keeps the
+// latest blocks, up to a number. It belongs to one goroutine.
 type SharedCache struct {
 	blocks int
 	byHash map[kvevent.EngineHash]*list.Element
