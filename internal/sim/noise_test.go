@@ -10,27 +10,32 @@ import (
 	"github.com/stator-project/stator/internal/trace"
 )
 
-// cold returns prompts that have nothing in common, a while apart.
+// cold returns prompts that have nothing in common, a while apart, of about 200 tokens.
 func cold(n int, apart time.Duration, rng *rand.Rand) []trace.Arrival {
+	return coldOf(200, n, apart, rng)
+}
+
+// coldOf is cold for prompts of another length.
+func coldOf(tokens, n int, apart time.Duration, rng *rand.Rand) []trace.Arrival {
 	var list []trace.Arrival
 	for i := range n {
-		prompt := trace.Segments{{ID: rng.Uint64(), Length: 150 + rng.IntN(100)}}
-		list = append(list, trace.Arrival{At: time.Duration(i) * apart, Prompt: prompt, Output: 1})
+		prompt := trace.Segments{{ID: rng.Uint64(), Length: tokens*3/4 + rng.IntN(tokens/2)}}
+		list = append(list, trace.Arrival{At: time.Duration(i) * apart, Prompt: prompt, Output: 8})
 	}
 	return list
 }
 
-// TestSlowStartStarvesNone plays the first prompts of two engines, one of which freezes for 1.5 s in each of its
-// first three, as engines do that compile kernels. Then 60 cold prompts arrive one after another. Both engines are
+// TestSlowStartStarvesNone plays the first prompts of two engines one after another. One of the engines freezes for
+// 1.5 s in each of its first three, as engines do that compile kernels. Then 60 cold prompts arrive one by one. Both engines are
 // idle each time, so both must get a fair share, with and without noise.
 func TestSlowStartStarvesNone(t *testing.T) {
 	for _, sigma := range []float64{0, 0.1, 0.3, 0.6} {
 		for seed := range uint64(10) {
 			rng := rand.New(rand.NewPCG(seed, 9))
-			const first, then = 6, 60
-			list := cold(first, 20*time.Millisecond, rng)
+			const first, then = 10, 60
+			list := coldOf(1_500, first, 3*time.Second, rng)
 			for _, a := range cold(then, 400*time.Millisecond, rng) {
-				a.At += 10 * time.Second
+				a.At += first * 3 * time.Second
 				list = append(list, a)
 			}
 			counts := [2]int{}
