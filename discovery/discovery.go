@@ -19,7 +19,6 @@ package discovery
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -28,33 +27,13 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// File makes the fleet consist of these workers. Those with a HealthPath are starting until [Probe] has an answer of
-// their engines.
-func File(workers []fleet.Worker, f *fleet.Fleet) error {
-	keep := map[string]bool{}
-	for _, w := range workers {
-		w.State = fleet.Ready
-		if _, err := f.Put(w); err != nil {
-			return fmt.Errorf("add worker from file: %w", err)
-		}
-		keep[w.Name] = true
-	}
-
-	for _, w := range f.Snapshot().Workers {
-		if !keep[w.Name] {
-			f.Remove(w.Name)
-		}
-	}
-	return nil
-}
-
 // Config is read by Bus and not changed later.
 type Config struct {
 	Bus   *bus.Bus
 	Fleet *fleet.Fleet
 	Log   *slog.Logger
-	// Keep holds the names of workers that stay without a lease: those of the configuration file.
-	Keep map[string]bool
+	// Listed has the workers that stay without a lease: those of the configuration. May be nil.
+	Listed *Listed
 	// Settle is how long a worker that became ready stays in state starting while others of its model
 	// are ready. Meanwhile every Envoy receives its endpoint: Envoy ignores a pick of an endpoint that
 	// it does not have. Workers that are there at the start do not wait. 0 waits for none.
@@ -62,15 +41,6 @@ type Config struct {
 	// Synced is called once, when the workers that were there at the start are in the fleet. Nil is
 	// not called.
 	Synced func()
-}
-
-// Names returns the names of workers, for Config.Keep.
-func Names(workers []fleet.Worker) map[string]bool {
-	names := map[string]bool{}
-	for _, w := range workers {
-		names[w.Name] = true
-	}
-	return names
 }
 
 // Bus keeps the fleet equal to the leases on the bus until ctx ends.
@@ -102,7 +72,7 @@ func (w *watcher) apply(l bus.Lease) {
 	name, worker := l.Name, l.Worker
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.Keep[name] || w.stopped {
+	if w.Listed.Has(name) || w.stopped {
 		return
 	}
 

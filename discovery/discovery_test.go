@@ -28,39 +28,66 @@ func members(f *fleet.Fleet) string {
 	return strings.Join(words, ", ")
 }
 
-// TestFileWorkersAreReady: the fleet consists of the file's workers, all ready, because nothing probes them.
-func TestFileWorkersAreReady(t *testing.T) {
+// TestListedWorkers: the fleet has the workers of the list, and follows its changes. What an engine reported of itself stays,
+// and another engine is another epoch.
+func TestListedWorkers(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
-	starting := worker("b")
-	starting.State = fleet.Starting
-	if err := discovery.File([]fleet.Worker{worker("a"), starting}, f); err != nil {
+	a, b := worker("a"), worker("b")
+	a.HealthPath = "/health"
+	a.Epoch, b.Epoch = 0, 0
+	l, err := discovery.NewListed(f, []fleet.Worker{a, b})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := members(f); got != "a ready, b ready" {
-		t.Errorf("members: %s", got)
+	set := func(want string, workers ...fleet.Worker) {
+		t.Helper()
+		if err := l.Set(workers); err != nil {
+			t.Error(err)
+		}
+		if got := members(f); got != want {
+			t.Errorf("members: %s, want %s", got, want)
+		}
 	}
 	version := f.Snapshot().Version
-	if err := discovery.File([]fleet.Worker{worker("a"), starting}, f); err != nil || f.Snapshot().Version != version {
-		t.Errorf("the same file changed something: %v", err)
+	set("a starting, b ready", a, b)
+	if f.Snapshot().Version != version {
+		t.Error("the same list changed something")
 	}
-	if err := discovery.File([]fleet.Worker{worker("b"), worker("c")}, f); err != nil {
+	before, _ := f.Snapshot().Rank("b", 0)
+	if _, err := f.Update("b", func(w *fleet.Worker) { w.MaxModelLen, w.Blocks = 100, 50 }); err != nil {
 		t.Fatal(err)
 	}
-	if got := members(f); got != "b ready, c ready" {
+
+	b.Weight = 7
+	set("b ready, c ready", b, worker("c"))
+	after, _ := f.Snapshot().Rank("b", 0)
+	if w := after.Worker; after.Load != before.Load || w.Weight != 7 || w.MaxModelLen != 100 || w.Blocks != 50 || w.Epoch != 0 {
+		t.Errorf("b is %+v", w)
+	}
+	b.Address = "10.0.0.9:8000"
+	set("b ready, c ready", b, worker("c"))
+	moved, _ := f.Snapshot().Rank("b", 0)
+	if moved.Load == before.Load || moved.Worker.Epoch != 1 || moved.Worker.MaxModelLen != 0 || l.Workers()[0].Epoch != 1 {
+		t.Errorf("b has moved and is %+v", moved.Worker)
+	}
+
+	l.Drop([]fleet.Worker{worker("c"), worker("d")})
+	if got := members(f); got != "c ready" || l.Has("b") || !l.Has("c") {
 		t.Errorf("members: %s", got)
 	}
 }
 
-// TestFileRefusesAWrongWorker: the error names the worker, and no worker leaves the fleet.
-func TestFileRefusesAWrongWorker(t *testing.T) {
+// TestListRefusesAWrongWorker: the error names the worker, and no worker leaves the fleet.
+func TestListRefusesAWrongWorker(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
-	if err := discovery.File([]fleet.Worker{worker("a")}, f); err != nil {
+	l, err := discovery.NewListed(f, []fleet.Worker{worker("a")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	bad := worker("b")
 	bad.Address = "localhost:8000"
-	err := discovery.File([]fleet.Worker{bad}, f)
-	if err == nil || !strings.HasPrefix(err.Error(), `add worker from file: worker b: address "localhost:8000"`) {
+	err = l.Set([]fleet.Worker{bad})
+	if err == nil || !strings.HasPrefix(err.Error(), `add worker of the configuration: worker b: address "localhost:8000"`) {
 		t.Errorf("got %v", err)
 	}
 	if got := members(f); got != "a ready" {
@@ -198,10 +225,11 @@ func TestSmallChangesAreLoggedForDebugging(t *testing.T) {
 // TestConfiguredWorkersIgnoreLeases: no lease changes or removes a worker that the configuration names.
 func TestConfiguredWorkersIgnoreLeases(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
-	if err := discovery.File([]fleet.Worker{worker("mine")}, f); err != nil {
+	listed, err := discovery.NewListed(f, []fleet.Worker{worker("mine")})
+	if err != nil {
 		t.Fatal(err)
 	}
-	c := follow(t, f, discovery.Config{Keep: map[string]bool{"mine": true}})
+	c := follow(t, f, discovery.Config{Listed: listed})
 	down := worker("mine")
 	down.State = fleet.Down
 	mine := c.hold(down)
@@ -251,14 +279,5 @@ func TestSettlingWorkerThatChanges(t *testing.T) {
 		if got := members(c.fleet); got != "first ready, third down" {
 			t.Fatalf("members are %s again", got)
 		}
-	}
-}
-
-// TestNames returns the set of the workers' names.
-func TestNames(t *testing.T) {
-	names := discovery.Names([]fleet.Worker{{Name: "a"}, {Name: "b"}})
-
-	if len(names) != 2 || !names["a"] || !names["b"] {
-		t.Errorf("names %v", names)
 	}
 }

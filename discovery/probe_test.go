@@ -23,7 +23,7 @@ func TestProbesOfListedWorkers(t *testing.T) {
 	w := e.worker("a")
 	w.HealthPath = "/health"
 	f, metrics := fleet.New(fleet.Hooks{}), prometheus.NewRegistry()
-	if err := discovery.File([]fleet.Worker{w}, f); err != nil {
+	if _, err := discovery.NewListed(f, []fleet.Worker{w}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -31,7 +31,7 @@
 //	models, aliases, block sizes  used by the next decision; bookings and cache states stay
 //	busy limits, queues, policies used by the next decision; queued requests are checked again
 //	gateway: bodies, hints        used by the next request
-//	listed workers                none: their sockets are opened once
+//	listed workers                gone ones leave at once, and new ones join after 3 s; the others go on undisturbed
 //	index, prompts, decision log  none: their memory and file are set up once
 //
 // A configuration that is wrong in one model changes nothing.

@@ -2,13 +2,13 @@ package extproc
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/sockets"
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -19,25 +19,69 @@ import (
 // Envoy has the worker. An Envoy ignores a pick of an address that it does not have.
 const settleTime = 1500 * time.Millisecond
 
-// addListedWorkers puts the workers of the configuration into the fleet, and opens their event sockets.
+// addListedWorkers puts the workers of the configuration into the fleet, and prepares what follows them.
 func (r *Router) addListedWorkers(cfg Config) error {
 	workers, err := cfg.Settings.FleetWorkers()
 	if err != nil {
 		return err
 	}
-
-	r.listed = discovery.Names(workers)
-	for _, w := range workers {
-		if _, err := r.fleet.Put(w); err != nil {
-			return fmt.Errorf("add worker of the configuration: %w", err)
-		}
+	r.listed, err = discovery.NewListed(r.fleet, workers)
+	if err != nil {
+		return err
 	}
+
 	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
 		Load: r.applyListedLoad, Restarted: r.forgetCache,
-	}, workers)
+	}, r.listed.Workers())
 	return err
+}
+
+// addedLater is how long after a change of the configuration the new listed workers join the fleet. Until then the control
+// plane has read the file, too, and every Envoy has their endpoints. Envoy ignores a pick of an address that it does not
+// have.
+const addedLater = 3 * time.Second
+
+// followList applies new lists of workers until ctx ends:
+//
+//	event                        listed workers in the fleet
+//	a list comes                 those that it lacks are removed
+//	addedLater has passed        new ones are added, and changed ones are replaced
+//	another list comes meanwhile its workers count instead, at the same time
+//
+// A change of weight or taints waits, too. It is not urgent.
+func (r *Router) followList(ctx context.Context) {
+	for {
+		select {
+		case workers := <-r.lists:
+			r.listed.Drop(workers)
+			if backoff.Sleep(ctx, addedLater) != nil {
+				return
+			}
+			select {
+			case workers = <-r.lists:
+			default:
+			}
+			r.applyList(workers)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// applyList makes these the listed workers.
+func (r *Router) applyList(workers []fleet.Worker) {
+	err := r.listed.Set(workers)
+	if err == nil {
+		err = r.sockets.Set(r.listed.Workers())
+	}
+	if err != nil {
+		r.log.Error("listed workers not changed", "err", err)
+		return
+	}
+	r.log.Info("listed workers are those of the configuration", "workers", len(workers))
+	r.routes.Wake(time.Now())
 }
 
 // forgetCache drops what is known of the cache of a worker whose process has ended, with what was predicted there. The next
@@ -52,7 +96,7 @@ func (r *Router) forgetCache(w *fleet.Worker) {
 // calls synced when the workers that are on the bus now are in the fleet.
 func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 	workers := discovery.Config{
-		Bus: b, Fleet: r.fleet, Log: r.log, Keep: r.listed, Settle: settleTime, Synced: synced,
+		Bus: b, Fleet: r.fleet, Log: r.log, Listed: r.listed, Settle: settleTime, Synced: synced,
 	}
 
 	// Each part has its own subscription and goroutine, so that a slow one does not delay the others:

@@ -60,7 +60,9 @@ type Router struct {
 	// The parts that keep it up to date.
 	replica string // the name of this process among the replicas; every start has a new one
 	ends    *foreignEnds
-	listed  map[string]bool // the workers of the configuration; a lease on the bus does not replace them
+	listed  *discovery.Listed // the workers of the configuration; a lease on the bus does not replace them
+	// lists has the list of a new configuration until it is applied. It has one place: a newer list replaces it.
+	lists   chan []fleet.Worker
 	sockets *sockets.Reader
 	probes  discovery.ProbeConfig
 	caches  *cachesync.Syncer
@@ -87,7 +89,7 @@ type Router struct {
 // New returns a router with the models and workers of its configuration. It opens the decision log.
 func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
-	r := &Router{log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}}
+	r := &Router{log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}, lists: make(chan []fleet.Worker, 1)}
 
 	r.index = kvindex.New(kvindex.Config{MaxBytes: settings.Index.MaxBytes})
 	// A rank of an ended epoch must leave bookings, states and index together, before its ID is used
@@ -119,7 +121,7 @@ func New(cfg Config) (*Router, error) {
 	}
 
 	r.caches = cachesync.New(cachesync.Config{
-		Fleet: r.fleet, Feed: r.feed, Excluded: r.listed, Log: cfg.Log, Metrics: cfg.Metrics,
+		Fleet: r.fleet, Feed: r.feed, Excluded: r.listed.Has, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
 	r.newServers(cfg)
 	// These collectors read the parts when they are scraped, so they are registered last.
@@ -210,9 +212,19 @@ func (r *Router) ReadyModels() error {
 // Reload replaces the models and settings that need no restart; see the package comment. After an error the old
 // ones stay in use.
 func (r *Router) Reload(settings *config.Config) error {
+	workers, err := settings.FleetWorkers()
+	if err != nil {
+		return err
+	}
 	if err := r.setModels(settings); err != nil {
 		return err
 	}
+
+	select {
+	case <-r.lists:
+	default:
+	}
+	r.lists <- workers // Reload is not called concurrently, so there is room
 	r.decisions.Reload(streamSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil
@@ -239,6 +251,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
 	followers.Go(func() { discovery.Probe(ctx, r.probes) })
+	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.decisions.Run(ctx) })
 	followers.Go(func() { r.followEngineLengths(ctx) })
 	if cfg.Bus != nil {

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/xds"
@@ -41,6 +43,9 @@ func TestReloadReachesAllParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.xds = xds.NewServer(xdsSettings(cfg, []string{u.socket("extproc")}), u.router.Fleet(), log, reg)
+	if u.listed, err = discovery.NewListed(fleet.New(fleet.Hooks{}), nil); err != nil {
+		t.Fatal(err)
+	}
 	wanted, err := pools(cfg)
 	if err != nil {
 		t.Fatal(err)

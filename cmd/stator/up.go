@@ -82,6 +82,7 @@ type up struct {
 	envoy    *envoy.Supervisor
 	file     []fleet.Worker
 	members  *fleet.Fleet // of the control plane; see makeControl
+	listed   *discovery.Listed
 
 	admin            *adminPort
 	extprocLn, xdsLn net.Listener
@@ -185,7 +186,8 @@ func (u *up) makeControl() (err error) {
 	// The control plane and the router have separate fleets: the router adds a worker only when Envoy has
 	// it.
 	u.members = fleet.New(fleet.Hooks{})
-	if err := discovery.File(u.file, u.members); err != nil {
+	u.listed, err = discovery.NewListed(u.members, u.file)
+	if err != nil {
 		return err
 	}
 	u.xds = xds.NewServer(xdsSettings(u.cfg, []string{u.socket("extproc")}), u.members, u.log, u.reg)
@@ -234,7 +236,7 @@ func (u *up) run(ctx context.Context) error {
 	})
 	quiet := slog.New(slog.DiscardHandler) // the router logs the same changes
 	part(func(ctx context.Context) error {
-		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Keep: discovery.Names(u.file)})
+		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Listed: u.listed})
 	})
 	part(func(ctx context.Context) error {
 		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: u.members, Log: quiet})
@@ -286,11 +288,21 @@ func (u *up) reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	workers, err := cfg.FleetWorkers()
+	if err != nil {
+		return err
+	}
+
 	if err := u.router.Reload(cfg); err != nil {
 		return err
 	}
+	// Envoys have a worker before the router does.
+	if err := u.listed.Set(workers); err != nil {
+		return err
+	}
+
 	if !reflect.DeepEqual(engines(cfg), engines(u.cfg)) {
-		u.log.Warn("launch or workers have changed, which needs a restart; the engines stay as they are")
+		u.log.Warn("launch has changed, which needs a restart; the engines stay as they are")
 	}
 	u.planner.Reload(wanted)
 	u.xds.Reload(xdsSettings(cfg, []string{u.socket("extproc")}))
@@ -300,7 +312,7 @@ func (u *up) reload(cfg *config.Config) error {
 // engines returns the settings of a configuration that start engines.
 func engines(cfg *config.Config) (out []any) {
 	for _, m := range cfg.Models {
-		out = append(out, m.Launch, m.Workers)
+		out = append(out, m.Launch)
 	}
 	return out
 }

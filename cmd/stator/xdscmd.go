@@ -56,7 +56,8 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := discovery.File(workers, members); err != nil {
+	listed, err := discovery.NewListed(members, workers)
+	if err != nil {
 		return err
 	}
 	ln, err := p.doors.ForEnvoys(*at, "--listen-address", p.log)
@@ -76,13 +77,19 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	})
 	if p.bus != nil {
 		p.part(func(ctx context.Context) error {
-			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Keep: discovery.Names(workers)})
+			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Listed: listed})
 		})
 	}
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
-			srv.Reload(settings(cfg))
-			return nil
+			workers, err := cfg.FleetWorkers()
+			if err == nil {
+				err = listed.Set(workers)
+			}
+			if err == nil {
+				srv.Reload(settings(cfg))
+			}
+			return err
 		})
 	})
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})

@@ -44,8 +44,8 @@ type Transport interface {
 type Config struct {
 	Fleet *fleet.Fleet
 	Feed  *feed.Feed
-	// Excluded are the names of workers whose events do not come by the transport.
-	Excluded map[string]bool
+	// Excluded reports whether the events of a worker do not come by the transport. It must be quick.
+	Excluded func(worker string) bool
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
 }
@@ -147,7 +147,7 @@ func (s *Syncer) Run(ctx context.Context, t Transport) error {
 // Disconnected marks the ranks as stale whose events come by the transport, because it is away.
 func (s *Syncer) Disconnected() {
 	for _, m := range s.cfg.Fleet.Snapshot().Ranks {
-		if !s.cfg.Excluded[m.Worker.Name] {
+		if !s.cfg.Excluded(m.Worker.Name) {
 			s.cfg.Feed.Lost(m.Worker.Name, m.Number)
 		}
 	}
@@ -282,7 +282,7 @@ func (s *Syncer) reconcile(ctx context.Context, t Transport, now time.Time) {
 	defer s.mu.Unlock()
 
 	for _, m := range snap.Ranks {
-		if m.Worker.KVEvents == "" || m.Worker.State == fleet.Starting || s.cfg.Excluded[m.Worker.Name] {
+		if m.Worker.KVEvents == "" || m.Worker.State == fleet.Starting || s.cfg.Excluded(m.Worker.Name) {
 			continue
 		}
 

@@ -78,7 +78,7 @@ func newWorld() *world {
 
 	handler := slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: dropTime})
 	w.syncer = New(Config{
-		Fleet: w.fleet, Feed: w.feed, Excluded: map[string]bool{"direct": true},
+		Fleet: w.fleet, Feed: w.feed, Excluded: func(w string) bool { return w == "direct" },
 		Log: slog.New(handler), Metrics: prometheus.NewRegistry(),
 	})
 

@@ -169,7 +169,7 @@ func (h *history) startRouter() {
 	h.engines[1].connection = 0
 
 	syncer := New(Config{
-		Fleet: h.fleet, Feed: h.feed, Excluded: map[string]bool{"d": true}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fleet: h.fleet, Feed: h.feed, Excluded: func(w string) bool { return w == "d" }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	h.syncer = syncer
 	ctx, cancel := context.WithCancel(context.Background())

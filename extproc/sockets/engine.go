@@ -47,14 +47,15 @@ func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 			}
 		}
 		if probe.ReadsLoad() {
-			last = c.readLoad(ctx, probe, now.Worker, last)
+			last = c.readLoad(ctx, probe, now.Worker, w.Blocks > 0, last)
 		}
 		_ = backoff.Sleep(ctx, loadEvery)
 	}
 }
 
 // readLoad reads an engine's load and passes it on. It returns the load, or the last one where it cannot be read.
-func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, last engineprobe.Load) engineprobe.Load {
+func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker, hasBlocks bool, last engineprobe.Load,
+) engineprobe.Load {
 	load, err := probe.Load(ctx)
 	if err != nil {
 		c.Log.Debug("load not read", "worker", w.Name, "err", err)
@@ -70,7 +71,7 @@ func (c Config) readLoad(ctx context.Context, probe *engineprobe.Probe, w *fleet
 
 	// The configuration may set the capacity.
 	blocks := fleet.BlocksOf(load.Capacity, w.BlockSize)
-	if blocks > 0 && (w.Blocks == 0 || restarted) && !c.hasBlocks[w.Name] {
+	if blocks > 0 && (w.Blocks == 0 || restarted) && !hasBlocks {
 		c.update(w.Name, func(w *fleet.Worker) { w.Blocks = blocks })
 	}
 	if c.Load != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,51 +32,131 @@ type Config struct {
 	Log  *slog.Logger
 	// Sources gets the sources while they run. Required.
 	Sources *sources.Set
-
-	hasBlocks map[string]bool // the workers whose capacity is configured
 }
 
-// Reader reads the event sockets of some workers. Create it with [New].
+// Reader reads the event sockets of some workers, and asks their engines. Create it with [New]. [Reader.Set] may be called while
+// [Reader.Run] runs:
+//
+//	worker of a new list               what reads it
+//	equal but for weight and taints    goes on
+//	changed                            ends, and begins with the new addresses
+//	new                                begins
+//	missing                            ends; its sockets are closed
 type Reader struct {
-	cfg        Config
-	workers    []fleet.Worker // all of them; their engines are asked for their load and limits
-	configured []*source      // the sockets whose addresses are configured
-	discovered []fleet.Worker // the workers whose engines are asked for their sockets
+	cfg     Config
+	changed chan struct{} // has one place: a change that finds it full is covered by the one before it
+
+	mu     sync.Mutex
+	wanted []*follower // guarded by mu
+}
+
+// follower reads what one worker publishes and reports. Its worker never changes: another one has another follower.
+type follower struct {
+	worker     fleet.Worker
+	configured []*source // the sockets whose addresses are configured
 }
 
 // New returns a reader of the workers' sockets that does nothing until it is run. Workers without
 // kvEvents have no sockets. An address that is wrong is an error.
 func New(cfg Config, workers []fleet.Worker) (*Reader, error) {
-	cfg.hasBlocks = map[string]bool{}
-	r := &Reader{cfg: cfg, workers: workers}
+	r := &Reader{cfg: cfg, changed: make(chan struct{}, 1)}
+	return r, r.Set(workers)
+}
+
+// Set makes the reader read these workers and no others. Those that are the same go on undisturbed. After an error nothing
+// has changed.
+func (r *Reader) Set(workers []fleet.Worker) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var next []*follower
 	for _, w := range workers {
-		cfg.hasBlocks[w.Name] = w.Blocks > 0
-		if kvsource.Discovered(w.KVEvents) {
-			r.discovered = append(r.discovered, w)
+		w.Weight = 0
+		w.Taints = ""
+		if same := r.findLocked(&w); same != nil {
+			next = append(next, same)
 			continue
 		}
-		configured, err := cfg.configured(w)
-		if err != nil {
-			return nil, fmt.Errorf("worker %s: %w", w.Name, err)
+
+		f := &follower{worker: w}
+		if !kvsource.Discovered(w.KVEvents) {
+			configured, err := r.cfg.configured(w)
+			if err != nil {
+				return fmt.Errorf("worker %s: %w", w.Name, err)
+			}
+			f.configured = configured
 		}
-		r.configured = append(r.configured, configured...)
+		next = append(next, f)
 	}
-	return r, nil
+
+	r.wanted = next
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// findLocked returns the follower of an equal worker, or nil.
+func (r *Reader) findLocked(w *fleet.Worker) *follower {
+	for _, f := range r.wanted {
+		if f.worker == *w {
+			return f
+		}
+	}
+	return nil
 }
 
 // Run reads the sockets, and the engines' load and limits, until ctx ends. It must be called once.
 func (r *Reader) Run(ctx context.Context) {
+	running := map[*follower]func(){} // each function ends a follower, and waits for it
+	defer func() {
+		for _, end := range running {
+			end()
+		}
+	}()
+
+	for {
+		r.mu.Lock()
+		wanted := r.wanted
+		r.mu.Unlock()
+
+		// Old sockets are closed first, because a new one may have the address of one that binds.
+		for f, end := range running {
+			if !slices.Contains(wanted, f) {
+				end()
+				delete(running, f)
+			}
+		}
+		for _, f := range wanted {
+			if running[f] == nil {
+				running[f] = r.cfg.follow(ctx, f)
+			}
+		}
+
+		select {
+		case <-r.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow reads one worker until ctx ends or end is called. end returns after all of its goroutines.
+func (c Config) follow(ctx context.Context, f *follower) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	for _, s := range r.configured {
+	for _, s := range f.configured {
 		all.Go(func() { s.run(ctx) })
 	}
-	for _, w := range r.discovered {
-		all.Go(func() { r.cfg.discover(ctx, w) })
+	if kvsource.Discovered(f.worker.KVEvents) {
+		all.Go(func() { c.discover(ctx, f.worker) })
 	}
-	for _, w := range r.workers {
-		all.Go(func() { r.cfg.followEngine(ctx, w) })
+	all.Go(func() { c.followEngine(ctx, f.worker) })
+
+	return func() {
+		stop()
+		all.Wait()
 	}
-	all.Wait()
 }
 
 // configured returns the sources of a worker whose kvEvents is an endpoint, one per rank: the ranks of one

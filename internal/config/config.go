@@ -131,7 +131,7 @@ type Model struct {
 	// Launch lists the engines that an agent starts and keeps alive.
 	Launch []Launch `yaml:"launch" reload:"restart"`
 	// Workers lists engines that are started elsewhere.
-	Workers []Worker `yaml:"workers" reload:"restart"`
+	Workers []Worker `yaml:"workers"`
 }
 
 // Adapter is a LoRA adapter of a model.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -301,4 +303,58 @@ func TestListedWorkerStartsLate(t *testing.T) {
 		return nil
 	})
 	l.assertNothingBooked()
+}
+
+// TestListedWorkersChange: workers join and leave with the configuration file, without a restart. The one that stays keeps
+// its cache, requests go to the new one as picked, and none goes to the one that is gone.
+func TestListedWorkersChange(t *testing.T) {
+	l := startListed(t, true, "", "a", "b", "c")
+	text, err := os.ReadFile(l.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// list makes the file list these workers, and waits until the router has them.
+	list := func(names ...string) {
+		t.Helper()
+		var lines []string
+		for _, line := range strings.Split(string(text), "\n") {
+			_, worker, isWorker := strings.Cut(line, "- {name: ")
+			if !isWorker || slices.Contains(names, worker[:1]) {
+				lines = append(lines, line)
+			}
+		}
+		if err := os.WriteFile(l.file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, fmt.Sprint("the fleet has ", names), func() error {
+			var got []string
+			for _, r := range l.fleet() {
+				got = append(got, r.Worker)
+			}
+			if !slices.Equal(got, names) {
+				return fmt.Errorf("it has %s", got)
+			}
+			return nil
+		})
+		for _, name := range names {
+			l.awaitHealth(name, "ready")
+		}
+	}
+
+	talks := l.converse(3, "a")
+	list("a")
+	if n := l.turns(talks, 0, "a"); n != 3 {
+		t.Errorf("%d of 3 conversations stay", n)
+	}
+	for _, c := range talks {
+		if c.cached == 0 {
+			t.Error("a conversation found nothing in the cache of its worker")
+		}
+	}
+	list("a", "b")
+	l.converse(2, "b")
+	l.assertNothingBooked()
+	if n := l.served("misdirected") + l.served("retried") + l.served("failed"); n > 0 {
+		t.Errorf("%d requests were not served as picked", n)
+	}
 }

@@ -1,0 +1,132 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// Listed has the workers that a configuration lists, and keeps them in a fleet while the configuration changes. Leases on the
+// bus do not replace them. A nil Listed has none. All methods are safe for concurrent use.
+//
+//	change of a worker in the list        worker in the fleet
+//	added                                 added; starting until its engine answers, see [Probe]
+//	weight, taints, blocks                changed; its bookings and its cache stay
+//	address, model or anything else       replaced by a new epoch: it is another engine
+//	removed                               removed
+type Listed struct {
+	fleet *fleet.Fleet
+
+	mu      sync.Mutex
+	workers map[string]fleet.Worker // guarded by mu; as configured, with their epochs
+}
+
+// NewListed puts the workers of a configuration into a fleet.
+func NewListed(f *fleet.Fleet, workers []fleet.Worker) (*Listed, error) {
+	l := &Listed{fleet: f, workers: map[string]fleet.Worker{}}
+	return l, l.Set(workers)
+}
+
+// Has reports whether the configuration lists a worker of that name.
+func (l *Listed) Has(name string) bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.workers[name]
+	return ok
+}
+
+// Workers returns the workers as configured, with their epochs, sorted by name.
+func (l *Listed) Workers() []fleet.Worker {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []fleet.Worker
+	for _, w := range l.workers {
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b fleet.Worker) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Set makes these the workers of the configuration. After an error nothing has changed.
+func (l *Listed) Set(workers []fleet.Worker) error {
+	for i := range workers {
+		if err := workers[i].Validate(); err != nil {
+			return fmt.Errorf("add worker of the configuration: %w", err)
+		}
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := map[string]fleet.Worker{}
+	for _, w := range workers {
+		// The source of a listed worker reports nothing else. Its engine is asked.
+		w.State = fleet.Ready
+		if err := l.putLocked(&w); err != nil {
+			return fmt.Errorf("add worker of the configuration: %w", err)
+		}
+		next[w.Name] = w
+	}
+
+	for name := range l.workers {
+		if _, stays := next[name]; !stays {
+			l.fleet.Remove(name)
+		}
+	}
+	l.workers = next
+	return nil
+}
+
+// Drop removes the workers that are not among these, and changes nothing else.
+func (l *Listed) Drop(workers []fleet.Worker) {
+	stays := map[string]bool{}
+	for _, w := range workers {
+		stays[w.Name] = true
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name := range l.workers {
+		if !stays[name] {
+			l.fleet.Remove(name)
+			delete(l.workers, name)
+		}
+	}
+}
+
+// putLocked adds or changes a worker, and sets its epoch. What the engine has reported of itself stays.
+func (l *Listed) putLocked(w *fleet.Worker) error {
+	old, known := l.workers[w.Name]
+	if known {
+		w.Epoch = old.Epoch
+		if identity(*w) != identity(old) {
+			w.Epoch++
+		}
+	}
+
+	if !known || w.Epoch != old.Epoch {
+		_, err := l.fleet.Put(*w)
+		return err
+	}
+	_, err := l.fleet.Update(w.Name, func(now *fleet.Worker) {
+		now.Weight = w.Weight
+		now.Taints = w.Taints
+		if w.Blocks != old.Blocks {
+			now.Blocks = w.Blocks
+		}
+	})
+	return err
+}
+
+// identity is a worker without what may change while it is the same engine.
+func identity(w fleet.Worker) fleet.Worker {
+	w.Weight = 0
+	w.Taints = ""
+	w.Blocks = 0
+	return w
+}
