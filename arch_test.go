@@ -98,7 +98,7 @@ var allowed = map[string][]string{
 	"workeragent/engine/enginesim": {"internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login.
-	"doctor": {"bus", "internal/adminclient", "internal/backoff", "internal/config", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"bus", "internal/adminclient", "internal/backoff", "internal/config", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

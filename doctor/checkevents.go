@@ -29,13 +29,16 @@ func checkEventSocket(o *observation) []Finding {
 	})
 }
 
+// startEvents is the remedy for an engine without KV events.
+const startEvents = "the engine publishes no events: start it with --kv-events-config " +
+	`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}'`
+
 func remedyForSocket(w *workerSeen, s socketSeen) string {
 	e := &w.engine
 	i := slices.IndexFunc(e.sources, func(f kvsource.Socket) bool { return f.Rank == s.rank })
 	switch {
 	case e.sourcesErr == nil && len(e.sources) == 0:
-		return "the engine publishes no events: start it with --kv-events-config " +
-			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}'`
+		return startEvents
 	case i >= 0 && e.sources[i].Endpoint != s.endpoint:
 		return fmt.Sprintf("the engine publishes at %s: set the worker's kvEvents to the address of rank 0", e.sources[i].Endpoint)
 	case i >= 0 && e.sources[i].NamesHost:

@@ -27,7 +27,7 @@ func healthyFleet() *observation {
 		o.workers = append(o.workers, workerSeen{
 			name: name, model: "m", address: name + ":8000", kind: "vllm", fromFile: true, inRouter: true, ranks: 1, kvEvents: at.Endpoint, kvReplay: at.Replay,
 			engine: engineSeen{
-				served: []servedModel{{"m", 4096}}, blockSize: 16, hashAlgo: "sha256", queries: 50_000, hits: 20_000,
+				served: []servedModel{{ID: "m", MaxLen: 4096}}, blockSize: 16, hashAlgo: "sha256", queries: 50_000, hits: 20_000,
 				tokens: [][]uint32{{1, 2}, {3}, {4}, {5}, {6, 7, 8}}, sources: []kvsource.Socket{at},
 			},
 			sockets: []socketSeen{{
@@ -98,8 +98,22 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"file", func(o *observation) { o.workers[0].inRouter = false }, []string{"worker a: it is in the configuration and not"}},
 		{"model", func(o *observation) { o.models[0].err, o.models[0].tokens, o.models[0].contextLength = broken, nil, 0 }, []string{"model m: broken", "models[].path"}},
 		{"engine", func(o *observation) { o.workers[1].engine = engineSeen{err: broken} }, []string{"worker b: its engine at b:8000 does not answer"}},
-		{"served-name", func(o *observation) { o.workers[0].engine.served = []servedModel{{"other", 0}} }, []string{"worker a: it serves other and not m", "--served-model-name m"}},
-		{"", func(o *observation) { o.workers[0].engine.served = []servedModel{{"x", 1}, {"alias", 4096}} }, nil},
+		{"served-name", func(o *observation) { o.workers[0].engine.served = []servedModel{{ID: "other"}} }, []string{"worker a: it serves other and not m", "--served-model-name m"}},
+		{"", func(o *observation) {
+			o.workers[0].engine.served = []servedModel{{ID: "x", MaxLen: 1}, {ID: "alias", MaxLen: 4096}}
+		}, nil},
+		{"same-address", func(o *observation) {
+			o.workers[0].address, o.workers[1].address = "10.0.0.1:80", "[::ffff:10.0.0.1]:80"
+		},
+			[]string{"worker b: it has the address of worker a, [::ffff:10.0.0.1]:80", "must not be under models[].workers too"}},
+		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "prefill" }, []string{"worker b: its role is prefill, which has no effect"}},
+		{"adapters", func(o *observation) {
+			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"}, servedModel{ID: "lora-b", Parent: "m"})
+			o.models[0].adapters = []string{"lora-b"}
+		}, []string{`worker a: its engine serves 1 adapter that model m does not have: "lora-a"`, "models[].adapters"}},
+		{"events-off", func(o *observation) {
+			o.workers[0].kvEvents, o.workers[0].sockets, o.workers[0].engine.sources = "auto", nil, nil
+		}, []string{`worker a: its kvEvents is "auto", and its engine reports that it publishes none`, "--kv-events-config"}},
 		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[2] = []uint32{4, 9} }, []string{"has 2 tokens on the engine and 1 here; token 1 differs", "configured: models/m"}},
 		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[4] = []uint32{6, 9, 8} }, []string{"a chat has 3 tokens", "chat template"}},
 		{"", func(o *observation) { o.workers[0].engine.tokens[4] = nil }, nil},

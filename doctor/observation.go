@@ -60,6 +60,7 @@ type indexSeen struct {
 type fleetRank struct {
 	Worker  string `json:"worker"`
 	Model   string `json:"model"`
+	Role    string `json:"role"`
 	State   string `json:"state"`
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
@@ -82,6 +83,7 @@ type cacheRank struct {
 type modelSeen struct {
 	name          string
 	names         []string // the name and its aliases
+	adapters      []string
 	path          string
 	blockSize     int
 	contextLength int        // models[].contextLength, or else the length in its files
@@ -121,6 +123,7 @@ type engineSeen struct {
 type servedModel struct {
 	ID     string `json:"id"`
 	MaxLen int    `json:"max_model_len"`
+	Parent string `json:"parent"` // the model that an adapter belongs to; empty for a model
 }
 
 // socketSeen is one rank's event socket, as read by the doctor itself.

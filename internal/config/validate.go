@@ -195,9 +195,19 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 		v.worker(&m.Workers[i], at)
 		v.is(workers[m.Workers[i].Name] == "", at+".name", "is taken by %s", workers[m.Workers[i].Name])
 		workers[m.Workers[i].Name] = at
-		v.is(addresses[m.Workers[i].Address] == "", at+".address", "is taken by %s", addresses[m.Workers[i].Address])
-		addresses[m.Workers[i].Address] = at
+		address := canonical(m.Workers[i].Address)
+		v.is(addresses[address] == "", at+".address", "is taken by %s", addresses[address])
+		addresses[address] = at
 	}
+}
+
+// canonical returns an address in the one spelling that all spellings of it share.
+func canonical(address string) string {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return address
+	}
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
 // adapters checks that each adapter has a name that no model has, and a name of its own in the engines' events.
