@@ -34,6 +34,7 @@ type agentEngine struct {
 	SecondsSinceFailure float64     `json:"seconds_since_failure"`
 	LastError           string      `json:"last_error"`
 	LastLine            string      `json:"last_line"`
+	Remedy              string      `json:"remedy"` // where its output shows a common mistake
 	Ranks               []agentRank `json:"ranks"`
 }
 

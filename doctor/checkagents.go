@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -80,7 +81,7 @@ func checkEngineRestarts(o *observation) []Finding {
 			What: fmt.Sprintf("its engine failed %s, the last time %s ago: %s; its last line is %q",
 				times(e.Failures), ago, e.LastError, e.LastLine),
 			Why:    "each start loses its cache, and meanwhile the others have its requests",
-			Remedy: "start the engine by hand with the arguments of launch[].args to see all of its output; correct them",
+			Remedy: cmp.Or(e.Remedy, "start the engine by hand with the arguments of launch[].args to see all of its output; correct them"),
 		}}
 	})
 }

@@ -75,6 +75,10 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			e := &o.agents[0].engines[0]
 			e.SecondsSinceFailure, e.LastError, e.LastLine = 4.6, "exit status 1", "out of memory\nnow"
 		}, []string{"worker a: its engine failed 5 times, the last time 5s ago: exit status 1", `"out of memory\nnow"`}},
+		{"engine-restarts", func(o *observation) {
+			e := &o.agents[0].engines[0]
+			e.SecondsSinceFailure, e.LastError, e.Remedy = 4.6, "exit status 1", "set launch[].python"
+		}, []string{"its engine failed 5 times", "set launch[].python"}},
 		{"agent-events", func(o *observation) { rankOfAgent(o).Source = nil }, []string{"worker a: its agent is not connected to the event socket of rank 0"}},
 		{"agent-events", func(o *observation) { rankOfAgent(o).Source.Malformed = 2 }, []string{"cannot decode 2 messages of rank 0"}},
 		{"agent-events", func(o *observation) { rankOfAgent(o).CacheState = "stale" }, []string{"lost events of rank 0 once, and no replay had them"}},
