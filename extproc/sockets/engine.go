@@ -21,7 +21,9 @@ const (
 	// loadEvery is the pause between two readings of an engine's load, as agents read it.
 	loadEvery = 500 * time.Millisecond
 	// lengthEvery is the pause between two questions for an engine's context length. It may restart with another one.
+	// lengthSoon is the first pause after an answer without one; later pauses double.
 	lengthEvery = 30 * time.Second
+	lengthSoon  = 2 * time.Second
 )
 
 // followEngine keeps what a worker's engine reports of itself up to date until ctx ends: its context length and capacity in
@@ -29,22 +31,26 @@ const (
 func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 	probe := engineprobe.New(w.Engine, w.Address)
 	defer probe.Close()
-	var asked time.Time // for the context length
+	var lengthAt time.Time // when the context length is asked for; zero for now
+	retry := backoff.Backoff{Min: lengthSoon, Max: lengthEvery}
 	var last engineprobe.Load
 
 	for ctx.Err() == nil {
 		now, found := c.Fleet.Snapshot().Rank(w.Name, 0)
 		if !found || now.Worker.Address != w.Address || now.Worker.State != fleet.Ready {
-			asked = time.Time{} // it may come back with another length
+			lengthAt = time.Time{} // it may come back with another length
 			_ = backoff.Sleep(ctx, loadEvery)
 			continue
 		}
 
-		if time.Since(asked) >= lengthEvery {
+		if !time.Now().Before(lengthAt) {
+			pause := retry.Next()
 			if length := probe.MaxModelLen(ctx); length > 0 {
-				asked = time.Now()
+				retry.Reset()
+				pause = lengthEvery
 				c.update(w.Name, func(w *fleet.Worker) { w.MaxModelLen = length })
 			}
+			lengthAt = time.Now().Add(pause)
 		}
 		if probe.ReadsLoad() {
 			last = c.readLoad(ctx, probe, now.Worker, w.Blocks > 0, last)

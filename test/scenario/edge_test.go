@@ -45,11 +45,17 @@ func startBackend(t *testing.T, answer func(b *backend, w http.ResponseWriter, b
 	}
 	b := &backend{address: ln.Addr().String()}
 	b.Server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && slices.Contains(askedByRouters, r.URL.Path) {
+			http.NotFound(w, r)
+			return
+		}
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			panic(http.ErrAbortHandler) // the request was ended early
 		}
-		b.record(received{r.URL.Path, r.Header, string(body)})
+		b.mu.Lock()
+		b.requests = append(b.requests, received{r.URL.Path, r.Header, string(body)})
+		b.mu.Unlock()
 		if answer != nil {
 			answer(b, w, string(body))
 			return
@@ -61,16 +67,8 @@ func startBackend(t *testing.T, answer func(b *backend, w http.ResponseWriter, b
 	return b
 }
 
-// record keeps a request of a client. Routers ask workers for their models at times of their own, and Envoy forwards no
-// such request: those are not kept.
-func (b *backend) record(r received) {
-	if r.path == "/v1/models" {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.requests = append(b.requests, r)
-}
+// askedByRouters are the paths at which routers ask engines. They are not recorded.
+var askedByRouters = []string{"/health", "/metrics", "/v1/models"}
 
 func (b *backend) got() []received {
 	b.mu.Lock()
@@ -403,7 +401,8 @@ func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
 		}
 	}
 	eventually(t, "a request was retried", func() error {
-		if retried, good := e.served("retried"), e.served("as_picked")-before; retried == 0 || retried+good != 4 {
+		// The first requests, which settle the gateway, may have been retried, too.
+		if retried, good := e.served("retried"), e.served("as_picked")-before; retried == 0 || retried+good < 4 {
 			return fmt.Errorf("%d retried, %d as picked, %d failed", retried, good, e.served("failed"))
 		}
 		return nil
