@@ -206,7 +206,20 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("there is no decision %q: a replica keeps its own last few thousand decisions", id), http.StatusNotFound)
 		return
 	}
-	show(w, r, d.String, func() any { return decisionlog.View(d) })
+	show(w, r, func() string { return d.String() + s.unready(d) }, func() any { return decisionlog.View(d) })
+}
+
+// unready is a line about the workers of a decision's model that are not ready when it is shown, and why: they may be
+// missing among its candidates. It is empty if there are none.
+func (s Sources) unready(d *route.Decision) string {
+	if s.Fleet == nil {
+		return ""
+	}
+	text := s.Fleet().Unready(d.Model)
+	if text == "" || d.Model == "" {
+		return ""
+	}
+	return "now " + text + ".\n"
 }
 
 // findDecision returns the decision of that id, or the newest one for the id latest.
