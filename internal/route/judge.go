@@ -212,14 +212,19 @@ func (j *judged) explain(d *Decision, won, shown int) {
 // maxOthers is how many addresses a retry may walk to.
 const maxOthers = 2
 
-// listOthers adds the addresses to try next to a decision, best first. A worker that did not serve its last request
-// stands behind the others: there is one retry only.
+// listOthers adds the addresses to try next to a decision, best first. There is one retry only. So a worker that did not
+// serve its last request stands behind the others, and before it one of the picked worker's node: engines of a node often
+// stop together, as when their agent is replaced.
 func (j *judged) listOthers(d *Decision, order []int) {
+	node := fleet.NodeOf(d.Worker)
 	for _, failed := range [...]bool{false, true} {
-		for _, at := range order {
-			rank := j.candidates[at].Rank
-			if rank.Load.Health().HasFailed() == failed && d.mayRetryAt(rank.Worker) {
-				d.addOther(rank.Worker.Address)
+		for _, neighbour := range [...]bool{false, true} {
+			for _, at := range order {
+				rank := j.candidates[at].Rank
+				isNeighbour := node != "" && fleet.NodeOf(rank.Worker.Name) == node
+				if isNeighbour == neighbour && rank.Load.Health().HasFailed() == failed && d.mayRetryAt(rank.Worker) {
+					d.addOther(rank.Worker.Address)
+				}
 			}
 		}
 	}

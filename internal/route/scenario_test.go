@@ -221,6 +221,7 @@ func (w *world) worker(a args) string {
 	if a.value["events"] == "no" {
 		worker.KVEvents = ""
 	}
+	worker.Name = fleet.WorkerName(a.value["node"], worker.Name)
 	worker.Taints, _ = fleet.NewTaints(strings.FieldsFunc(a.value["taints"], func(r rune) bool { return r == '+' }))
 	for s := fleet.Starting; s <= fleet.Down; s++ {
 		if s.String() == a.value["state"] {
