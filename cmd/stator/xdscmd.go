@@ -67,7 +67,14 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 
 	srv := xds.NewServer(settings(p.cfg), members, p.log, p.reg)
 	g := grpc.NewServer(xds.Options()...)
+	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus
+	// are in the fleet. It keeps what it has while it waits.
+	complete := make(chan struct{})
 	p.part(func(ctx context.Context) error {
+		select {
+		case <-complete:
+		case <-ctx.Done():
+		}
 		srv.Register(ctx, g)
 		return grpcserve.Run(ctx, g, ln, srv.Run)
 	})
@@ -77,8 +84,12 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	})
 	if p.bus != nil {
 		p.part(func(ctx context.Context) error {
-			return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Listed: listed})
+			return discovery.Bus(ctx, discovery.Config{
+				Bus: p.bus, Fleet: members, Log: p.log, Listed: listed, Synced: func() { close(complete) },
+			})
 		})
+	} else {
+		close(complete)
 	}
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
