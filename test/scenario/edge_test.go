@@ -393,13 +393,17 @@ func TestAttemptThatHangsIsRetriedElsewhere(t *testing.T) {
 		t.Errorf("slow bytes: status %d, %q", r.status, r.body)
 	}
 	before := e.settledAsPicked()
-	// The request is not pinned, so it has a second address. The busy worker is the cheaper one by its cache.
-	text := strings.Repeat("The tide comes in and goes out again. ", 40)
+	// The requests are not pinned, so they have a second address. They share no prefix and are sent at once, so both
+	// workers get some.
+	var asking sync.WaitGroup
 	for i := range 4 {
-		if r := e.ask("sim", fmt.Sprint(text, i)); r.status != 200 {
-			t.Errorf("request %d: status %d: %s", i, r.status, r.body)
-		}
+		asking.Go(func() {
+			if r := e.ask("sim", strings.Repeat(fmt.Sprint(i, " tides come in and go out again. "), 40)); r.status != 200 {
+				t.Errorf("request %d: status %d: %s", i, r.status, r.body)
+			}
+		})
 	}
+	asking.Wait()
 	eventually(t, "a request was retried", func() error {
 		// The first requests, which settle the gateway, may have been retried, too.
 		if retried, good := e.served("retried"), e.served("as_picked")-before; retried == 0 || retried+good < 4 {
