@@ -218,15 +218,15 @@ func lastLine(output string) string {
 func TestLastLinesAreOfOneProcess(t *testing.T) {
 	output := filepath.Join(t.TempDir(), "log")
 	text := "one\nthe process ended: exit status 1\n\rtwo 10%\rtwo 20%\nthree\n"
-	for running, want := range map[string]string{
-		"":                                   "two 10%,two 20%,three",
-		"the process ended: exit status 2\n": "two 10%,two 20%,three,the process ended: exit status 2",
+	for _, is := range []struct{ end, want string }{
+		{"", "two 10%,two 20%,three"},
+		{"the process ended: exit status 2\n", "two 10%,two 20%,three,the process ended: exit status 2"},
 	} {
-		if err := os.WriteFile(output, []byte(text+running), 0o600); err != nil {
+		if err := os.WriteFile(output, []byte(text+is.end), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(child.LastLines(output, running == ""), ","); got != want {
-			t.Errorf("%q, want %q", got, want)
+		if got := strings.Join(child.LastLines(output, is.end == ""), ","); got != is.want {
+			t.Errorf("%q, want %q", got, is.want)
 		}
 	}
 	if got := child.LastLines(output, true); len(got) != 0 {

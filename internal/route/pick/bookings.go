@@ -105,7 +105,26 @@ type Bookings struct {
 type shard struct {
 	mu   sync.Mutex
 	byID map[string]Booking // guarded by mu
-	_    [40]byte           // keeps two shards off one cache line
+	// early has the hashes of the last ids whose end found no booking, and next the place of the next one. Both are
+	// guarded by mu. See endedEarly.
+	early [earlyEnds]uint64
+	next  int
+	_     [40]byte // keeps two shards off one cache line
+}
+
+// earlyEnds is how many ends without a booking a shard remembers: 1,024 in all shards. An end comes at most some
+// milliseconds before its booking, and few ends come in that time.
+const earlyEnds = 16
+
+// endedEarly reports whether the end of this id was reported already. Envoy logs a request that its client cancels
+// before it resets the stream on which the decision is being made. The entry may arrive before the booking is made,
+// and the reset after it was made; then nothing else would end that booking.
+func (s *shard) endedEarly(hash uint64) bool { return slices.Contains(s.early[:], hash) }
+
+// rememberEnd records that the end of an id came, and that there was no booking.
+func (s *shard) rememberEnd(hash uint64) {
+	s.early[s.next] = hash
+	s.next = (s.next + 1) % earlyEnds
 }
 
 // NewBookings returns an empty table.
@@ -120,9 +139,11 @@ func NewBookings(cfg BookingsConfig) *Bookings {
 	return b
 }
 
-func (b *Bookings) shard(id string) *shard {
-	return &b.shards[maphash.String(b.seed, id)%shards]
-}
+func (b *Bookings) shard(id string) *shard { return b.shardOf(b.hash(id)) }
+
+func (b *Bookings) hash(id string) uint64 { return maphash.String(b.seed, id) }
+
+func (b *Bookings) shardOf(hash uint64) *shard { return &b.shards[hash%shards] }
 
 // Start books k under id if the load of its rank still equals seen, and reports whether it did. After
 // false the caller reads the loads again and chooses again.
@@ -149,12 +170,17 @@ func (b *Bookings) Force(id string, k Booking) {
 	b.insert(id, k)
 }
 
-// insert adds the booking to the table and to the load. A full table books nothing; the request goes on
-// without being counted. The lock of the rank's stripe is held.
+// insert adds the booking to the table and to the load, unless its end has come already. A full table books
+// nothing; the request goes on without being counted. The lock of the rank's stripe is held.
 func (b *Bookings) insert(id string, k Booking) {
-	s := b.shard(id)
+	hash := b.hash(id)
+	s := b.shardOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.endedEarly(hash) {
+		b.ended[Finished].Add(1)
+		return
+	}
 	if old, ok := s.byID[id]; ok {
 		b.endLocked(s, id, old, Replaced)
 	}
@@ -191,16 +217,20 @@ func (b *Bookings) End(id string, why Reason) bool {
 }
 
 // EndAs ends the booking for the reason that why returns for its rank, and returns the booking. False means
-// that there is none under id (any more). why must be quick, and must not call back into the table.
+// that there is none under id (any more, or yet: one that is made soon afterwards is not counted). why must be
+// quick, and must not call back into the table.
 func (b *Bookings) EndAs(id string, why func(fleet.Rank) Reason) (k Booking, ok bool) {
-	s := b.shard(id)
+	hash := b.hash(id)
+	s := b.shardOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, ok = s.byID[id]
-	if ok {
-		b.endLocked(s, id, k, why(k.Rank))
+	if !ok {
+		s.rememberEnd(hash)
+		return k, false
 	}
-	return k, ok
+	b.endLocked(s, id, k, why(k.Rank))
+	return k, true
 }
 
 // Has reports whether there is a booking under id.

@@ -193,6 +193,31 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
+// TestEndBeforeBooking: Envoy's access log may report the end of a request before its booking is made.
+func TestEndBeforeBooking(t *testing.T) {
+	b := NewBookings(BookingsConfig{})
+	rank := fleet.Rank{Load: &fleet.Load{}}
+	k := Booking{Rank: rank, At: time.Unix(0, 0), Amount: fleet.Amount{Requests: 1, PrefillTokens: 10}}
+
+	if b.End("cancelled", Finished) {
+		t.Error("a booking ended that was not made yet")
+	}
+	if !b.Start("cancelled", k, fleet.Amount{}) || b.Len() != 0 || rank.Load.Booked() != (fleet.Amount{}) {
+		t.Errorf("%d bookings and the load %+v of a request that has ended", b.Len(), rank.Load.Booked())
+	}
+	if got := b.Stats().Ended[Finished]; got != 1 {
+		t.Errorf("%d bookings are counted as finished, want 1", got)
+	}
+
+	// Other requests are booked, however many have ended without a booking.
+	for i := range 10_000 {
+		b.End(fmt.Sprint("refused-", i), Finished)
+	}
+	if b.Force("served", k); b.Len() != 1 || !b.End("served", Finished) {
+		t.Error("a request was not booked")
+	}
+}
+
 // TestEndings: what ends a booking without its access-log entry, and what does not.
 func TestEndings(t *testing.T) {
 	b := NewBookings(BookingsConfig{})
