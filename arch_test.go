@@ -29,13 +29,14 @@ var allowed = map[string][]string{
 	"internal/prompt/vllm": {"internal/prompt/openai"},
 	"internal/kv/kvevent":  {"internal/kv/blockhash", "internal/fleet"},
 	// The index and the tokenizer load lines of large tables before they need them.
+	"internal/kv/recency":       {"internal/kv/blockhash"},
 	"internal/kv/kvindex":       {"internal/kv/blockhash", "internal/fleet", "internal/prefetch"},
 	"internal/prompt/tokenizer": {"internal/prefetch"},
 	"internal/kv/feed":          {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick":       {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
-	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/fleet",
+	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/fleet", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
@@ -73,7 +74,7 @@ var allowed = map[string][]string{
 	"bus":       {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/engineprobe", "internal/fleet", "internal/metric", "bus"},
 	// The page of decisions shows them as the decision log has them, and that of the agent its status.
-	"admin": {"workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/feed", "internal/perfmodel",
+	"admin": {"workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/plan"
@@ -43,6 +44,8 @@ type Sources struct {
 	Peers    *peers.Receiver
 	// Coverage returns how much of the fleet's caches the router's index has room for.
 	Coverage func() kvindex.Coverage
+	// Promises returns what was promised of each worker's cache, and what its engine has found. Nil is never called.
+	Promises func() []drift.WorkerStats
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
 }
@@ -206,7 +209,22 @@ func (s Sources) decision(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("there is no decision %q: a replica keeps its own last few thousand decisions", id), http.StatusNotFound)
 		return
 	}
-	show(w, r, func() string { return d.String() + s.unready(d) }, func() any { return decisionlog.View(d) })
+	show(w, r, func() string { return d.String() + s.promises(d) + s.unready(d) }, func() any { return decisionlog.View(d) })
+}
+
+// promises is a line about the cached tokens that were promised of the picked worker until now, and those that its engine
+// has found. It is empty until a window of them is complete.
+func (s Sources) promises(d *route.Decision) string {
+	if s.Promises == nil {
+		return ""
+	}
+	for _, w := range s.Promises() {
+		if w.Worker != d.Worker {
+			continue
+		}
+		return fmt.Sprintf("cached tokens on %s until now: %d promised, %d found by its engine.\n", w.Worker, w.Promised, w.Found)
+	}
+	return ""
 }
 
 // unready is a line about the workers of a decision's model that are not ready when it is shown, and why: they may be

@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kv/kvindex"
@@ -105,6 +106,7 @@ func newWorld(t *testing.T) *world {
 		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
 		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
 		Agent:    func() []workeragent.EngineStatus { return exampleEngines },
+		Promises: func() []drift.WorkerStats { return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}} },
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),

@@ -183,6 +183,9 @@ func (r *Router) Fleet() *fleet.Fleet { return r.fleet }
 // Feed returns the cache states.
 func (r *Router) Feed() *feed.Feed { return r.feed }
 
+// Promises returns what decisions have promised of each worker's cache, and what its engine has found.
+func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
+
 // Peers returns the bookings of the other replicas.
 func (r *Router) Peers() *peers.Receiver { return r.peers }
 

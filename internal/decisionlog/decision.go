@@ -90,6 +90,8 @@ type Candidate struct {
 	// Overlap counts blocks of the prompt: on the device from the first one, and on each slower tier
 	// beyond those of the faster ones.
 	Overlap Overlap `json:"overlap_blocks"`
+	// EvictingBlocks are further blocks on the device. The prompts that wait there will evict them before this one is computed.
+	EvictingBlocks int `json:"evicting_blocks,omitempty"`
 
 	// Booked by all routers, and the requests on the engine that no router booked.
 	BookedRequests      int64 `json:"booked_requests"`
@@ -162,6 +164,7 @@ func viewCandidate(c *route.Candidate) Candidate {
 		Overlap: Overlap{
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},
+		EvictingBlocks: c.Evicting,
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{

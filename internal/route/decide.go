@@ -101,6 +101,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	w.judged.candidates[won].Rank.Load.Health().Picked(d.At)
 	w.judged.explain(d, won, r.cfg.Candidates)
 	r.predict(w, q, d, *w.judged.candidates[won].Rank)
+	r.uses.touch(*w.judged.candidates[won].Rank, q.chain)
 	return nil
 }
 

@@ -50,6 +50,9 @@ func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged 
 	j.lines = j.lines[:0]
 	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.computedElsewhere()}
 	j.loadFacts(f, &w.overlap, now)
+	for i := range j.candidates {
+		r.discount(&j.candidates[i], q)
+	}
 
 	j.function = q.costFunction(j)
 	for i := range j.candidates {
@@ -78,6 +81,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Capacity = f.facts[i].blocks
 		c.Facts.Overlap = [fleet.Tiers]int{}
+		c.Facts.Evicting = 0
 		if !j.asked.readsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
 		}
@@ -203,7 +207,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 		j.request.Line = j.lineOf(c)
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
+			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
 		}
 	}
 	j.listOthers(d, order)
@@ -216,18 +220,29 @@ const maxOthers = 2
 // serve its last request stands behind the others, and before it one of the picked worker's node: engines of a node often
 // stop together, as when their agent is replaced.
 func (j *judged) listOthers(d *Decision, order []int) {
-	node := fleet.NodeOf(d.Worker)
-	for _, failed := range [...]bool{false, true} {
-		for _, neighbour := range [...]bool{false, true} {
-			for _, at := range order {
-				rank := j.candidates[at].Rank
-				isNeighbour := node != "" && fleet.NodeOf(rank.Worker.Name) == node
-				if isNeighbour == neighbour && rank.Load.Health().HasFailed() == failed && d.mayRetryAt(rank.Worker) {
-					d.addOther(rank.Worker.Address)
-				}
+	for place := range otherPlaces {
+		for _, at := range order {
+			rank := j.candidates[at].Rank
+			if d.placeOf(rank) == place && d.mayRetryAt(rank.Worker) {
+				d.addOther(rank.Worker.Address)
 			}
 		}
 	}
+}
+
+// otherPlaces is how many places placeOf returns.
+const otherPlaces = 4
+
+// placeOf returns the place of a rank among those to try after the picked worker. Lower places come first.
+func (d *Decision) placeOf(rank *fleet.Rank) int {
+	place := 0
+	if node := fleet.NodeOf(d.Worker); node != "" && fleet.NodeOf(rank.Worker.Name) == node {
+		place++
+	}
+	if rank.Load.Health().HasFailed() {
+		place += 2
+	}
+	return place
 }
 
 // mayRetryAt reports whether a worker may be tried after the picked one. Ranks of one worker share an address, and a

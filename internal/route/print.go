@@ -34,6 +34,11 @@ func (d *Decision) String() string {
 	}
 
 	writeTable(&b, d.rows())
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Evicting > 0 {
+			fmt.Fprintf(&b, "%s holds %d blocks more, which the prompts that wait there will evict\n", c.name(d), c.Evicting)
+		}
+	}
 	if more := d.Considered - len(d.Candidates); more > 0 {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}

@@ -140,7 +140,9 @@ type Candidate struct {
 	Picked  bool
 	// Overlap is in blocks: device from the root, each slower tier past the faster ones.
 	Overlap [fleet.Tiers]int
-	Load    fleet.Amount // booked there before this request
+	// Evicting is how many further blocks on the device the prompts that wait there will evict before this one is computed.
+	Evicting int
+	Load     fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.
 	Untracked int64
 	Score     cost.Score

@@ -86,6 +86,7 @@ type Router struct {
 	ids      atomic.Uint64
 	latches  latches
 	promises promises
+	uses     uses
 
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues
@@ -220,6 +221,7 @@ func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int)
 // fleet's hook of that name.
 func (r *Router) RankGone(rank fleet.RankID) int {
 	r.latches.reset(rank)
+	r.uses.drop(rank)
 	return r.bookings.EndIf(pick.RankGone, func(_ string, k *pick.Booking) bool { return k.Rank.ID == rank })
 }
 

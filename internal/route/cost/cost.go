@@ -58,6 +58,9 @@ type Facts struct {
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
 	// each slower tier's past the faster ones.
 	Overlap [fleet.Tiers]int
+	// Evicting is how many blocks of the prompt the rank's device holds besides, which the prompts that wait there will
+	// evict before this one is computed.
+	Evicting int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
 	// Untracked is the requests there that no router has booked: see [fleet.Load.Untracked].
