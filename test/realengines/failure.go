@@ -43,9 +43,7 @@ type conversationList struct {
 }
 
 func (c *conversationList) grow(i, n int) []uint32 {
-	for range n {
-		c.prompts[i] = append(c.prompts[i], 100+c.rng.Uint32N(149_900))
-	}
+	c.prompts[i] = append(c.prompts[i], randomIDs(c.rng, n)...)
 	return slices.Clone(c.prompts[i])
 }
 
@@ -56,11 +54,7 @@ func runFailure(ctx context.Context, b *bench, g *gateway, what string, fail, he
 	c := &conversationList{rand.New(rand.NewPCG(b.seed, 4)), make([][]uint32, failingConversations)}
 	for range 2 {
 		for i := range c.prompts {
-			a, err := g.send(ctx, completions, map[string]any{"prompt": c.grow(i, 700), "max_tokens": 1})
-			if err == nil && a.status != http.StatusOK {
-				err = fmt.Errorf("status %d: %.300s", a.status, a.text)
-			}
-			if err != nil {
+			if _, err := g.sendGood(ctx, completions, map[string]any{"prompt": c.grow(i, 700), "max_tokens": 1}); err != nil {
 				return nil, err
 			}
 		}
@@ -134,6 +128,8 @@ func (f *failure) count(ctx context.Context, g *gateway, ids []string, failed ti
 // failing is the name of the engine that fails.
 const failing = "b"
 
+var errNotOurs = errors.New("this section stops an engine, so it takes none that it has not started")
+
 // failureSection kills an engine, starts it again, and freezes it.
 func failureSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
 	g, err := b.startGateway(ctx, engines, "")
@@ -143,7 +139,7 @@ func failureSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 	defer g.stop()
 	e := engines[len(engines)-1]
 	if e.cmd == nil {
-		return errors.New("this section ends an engine, so it takes none that it has not started")
+		return errNotOurs
 	}
 
 	frozen, err := runFailure(ctx, b, g, "frozen for 30 s", func() error {
@@ -211,4 +207,5 @@ func printFailures(p *page, dead, frozen *failure) {
 	p.bar("at most 3 requests meet a dead engine", dead.met <= 3)
 	p.bar(fmt.Sprintf("no request meets a dead engine after %v", settled), dead.last <= settled)
 	p.bar("all requests are answered although an engine is dead", dead.good == dead.sent)
+	p.bar(fmt.Sprintf("no request meets a frozen engine after the %v that its clients wait", patience), frozen.last <= patience)
 }

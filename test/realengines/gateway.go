@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/test/loopback"
 )
 
@@ -189,6 +187,15 @@ func (g *gateway) send(ctx context.Context, path string, body map[string]any) (a
 	return a, a.read(text, full["stream"] == true)
 }
 
+// sendGood is send for a request that must be answered well.
+func (g *gateway) sendGood(ctx context.Context, path string, body map[string]any) (answer, error) {
+	a, err := g.send(ctx, path, body)
+	if err == nil && a.status != http.StatusOK {
+		err = fmt.Errorf("status %d: %.300s", a.status, a.text)
+	}
+	return a, err
+}
+
 // read reads the usage and the token ids from the body of an answer.
 func (a *answer) read(body []byte, streamed bool) error {
 	parts := [][]byte{body}
@@ -220,65 +227,4 @@ func (a *answer) read(body []byte, streamed bool) error {
 		}
 	}
 	return nil
-}
-
-// record is what the decision log has about one request.
-type record struct {
-	decision *decisionlog.Decision
-	end      *decisionlog.End
-}
-
-// records reads the decision log once it has the ends of all these decisions, or no more of them arrive.
-func (g *gateway) records(ctx context.Context, ids []string) (map[string]record, error) {
-	for try := 0; ; try++ {
-		all, err := g.readRecords()
-		if err != nil {
-			return nil, err
-		}
-		missing := 0
-		for _, id := range ids {
-			if all[id].end == nil {
-				missing++
-			}
-		}
-		if missing == 0 || try == 50 {
-			return all, nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (g *gateway) readRecords() (map[string]record, error) {
-	file, err := os.Open(g.decisions)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-
-	all := map[string]record{}
-	lines := decisionlog.NewReader(file)
-	for {
-		line, err := lines.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return all, nil
-		case err != nil:
-			return nil, err
-		case line.Decision != nil:
-			r := all[line.Decision.ID]
-			r.decision = line.Decision
-			all[line.Decision.ID] = r
-		case line.End != nil:
-			r := all[line.End.ID]
-			r.end = line.End
-			all[line.End.ID] = r
-		}
-	}
 }

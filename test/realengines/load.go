@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -122,28 +120,12 @@ func cacheCounts(ctx context.Context, engines []*engine) (sum cacheCount, err er
 
 // readDecisions counts the picks, and computes what one infinite cache would have had of the same arrivals.
 func (r *played) readDecisions(path string, engines []*engine) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-
 	known := map[decisionlog.Hash]bool{}
 	cached, prompt := 0, 0
-	lines := decisionlog.NewReader(file)
-	for {
-		line, err := lines.Next()
-		if errors.Is(err, io.EOF) {
-			r.best = float64(cached) / float64(max(1, prompt))
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	err := eachLine(path, func(line decisionlog.Line) {
 		if line.Decision == nil {
-			continue
+			return
 		}
-
 		prompt += line.Decision.PromptTokens
 		reusable := (line.Decision.PromptTokens - 1) / blockSize
 		for i, h := range line.Hashes {
@@ -155,7 +137,9 @@ func (r *played) readDecisions(path string, engines []*engine) error {
 		if i := slices.IndexFunc(engines, func(e *engine) bool { return e.name == line.Decision.Worker }); i >= 0 && i < len(r.picks) {
 			r.picks[i]++
 		}
-	}
+	})
+	r.best = float64(cached) / float64(max(1, prompt))
+	return err
 }
 
 // lastPart returns the end of what a program wrote.

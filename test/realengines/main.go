@@ -3,6 +3,8 @@
 //
 //	section    engines                        what it shows
 //	truth      two with room for everything   prompt tokens, cached tokens and token ids are as expected
+//	start      the same, one of them slow     an engine that is slow at first gets its share later
+//	clients    the same                       clients' libraries work, and paths that are not parsed
 //	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	eviction   two with small caches          what is promised of caches that overflow is served
@@ -18,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +41,8 @@ type section struct {
 // minute of CPU time to start.
 var sections = []section{
 	{"truth", largeCache, truthSection},
+	{"start", largeCache, slowStartSection},
+	{"clients", largeCache, clientsSection},
 	{"load", largeCache, loadSection},
 	{"failures", largeCache, failureSection},
 	{"eviction", smallCache, evictionSection},
@@ -98,6 +103,10 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 
 	var err error
+	b.model, err = filepath.Abs(b.model) // paths in a configuration are relative to its folder
+	if err != nil {
+		return err
+	}
 	b.folder, err = os.MkdirTemp("", "stator-realengines-")
 	if err != nil {
 		return err

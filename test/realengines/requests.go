@@ -51,10 +51,13 @@ func (w *writer) text(n int) string {
 }
 
 // ids returns random token ids.
-func (w *writer) ids(n int) []uint32 {
+func (w *writer) ids(n int) []uint32 { return randomIDs(w.rng, n) }
+
+// randomIDs returns ids of random tokens that are text, so without the special ones at both ends of the vocabulary.
+func randomIDs(rng *rand.Rand, n int) []uint32 {
 	ids := make([]uint32, n)
 	for i := range ids {
-		ids[i] = 100 + w.rng.Uint32N(149_900)
+		ids[i] = 100 + rng.Uint32N(149_900)
 	}
 	return ids
 }

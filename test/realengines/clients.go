@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// clientCase is what a client's library did.
+type clientCase struct {
+	Library, What, Problem string
+}
+
+// runClients has the libraries of OpenAI and Anthropic send requests. They are in the virtual environment of vLLM.
+func runClients(ctx context.Context, b *bench, g *gateway) ([]clientCase, error) {
+	python := filepath.Join(filepath.Dir(b.vllm), "python")
+	out, err := exec.CommandContext(ctx, python, "-B", "test/realengines/clients.py", g.url, modelName).Output()
+	if err != nil {
+		failed := new(exec.ExitError)
+		if errors.As(err, &failed) {
+			err = fmt.Errorf("%w\n%s", err, lastPart(failed.Stderr))
+		}
+		return nil, fmt.Errorf("clients.py: %w", err)
+	}
+
+	var cases []clientCase
+	lines := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var c clientCase
+		err := lines.Decode(&c)
+		if errors.Is(err, io.EOF) {
+			return cases, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what clients.py prints: %w", err)
+		}
+		cases = append(cases, c)
+	}
+}
+
+// passed are paths that the gateway does not parse. It sends them to the least loaded worker of their model.
+var passed = []struct{ path, body string }{
+	{"/v1/responses", `{"model":"tiny","input":"hi","max_output_tokens":16}`},
+	{"/v1/messages", `{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":4}`},
+	{"/v1/messages/count_tokens", `{"model":"tiny","messages":[{"role":"user","content":"hi"}]}`},
+	{"/v1/embeddings", `{"model":"tiny","input":"hi"}`},
+	{"/v1/rerank", `{"model":"tiny","query":"hi","documents":["a","b"]}`},
+	{"/v1/score", `{"model":"tiny","text_1":"a","text_2":"b"}`},
+}
+
+// closed are paths of an engine that change it, stop it or tell about it.
+var closed = []string{
+	"/reset_prefix_cache", "/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+	"/metrics", "/docs", "/version", "/tokenize", "/detokenize", "/server_info",
+}
+
+// pathCase is the answers to one request by an engine and by the gateway in front of it.
+type pathCase struct {
+	path            string
+	engine, gateway int
+}
+
+// runPaths sends requests to an engine and through the gateway.
+func runPaths(ctx context.Context, g *gateway, e *engine) (pass, shut []pathCase, err error) {
+	for _, p := range passed {
+		c := pathCase{path: p.path}
+		c.engine, err = statusOf(ctx, "http://"+e.address+p.path, p.body)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.gateway, err = statusOf(ctx, g.url+p.path, p.body)
+		if err != nil {
+			return nil, nil, err
+		}
+		pass = append(pass, c)
+	}
+	for _, path := range closed {
+		c := pathCase{path: path}
+		c.gateway, err = statusOf(ctx, g.url+path, `{"model":"tiny"}`)
+		if err != nil {
+			return nil, nil, err
+		}
+		shut = append(shut, c)
+	}
+	return pass, shut, nil
+}
+
+// statusOf posts a body and returns the status of the answer.
+func statusOf(ctx context.Context, url, body string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<20))
+	return resp.StatusCode, err
+}
+
+func clientsSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
+	g, err := b.startGateway(ctx, engines, "")
+	if err != nil {
+		return err
+	}
+	defer g.stop()
+	cases, err := runClients(ctx, b, g)
+	if err != nil {
+		return err
+	}
+	pass, shut, err := runPaths(ctx, g, engines[0])
+	if err != nil {
+		return err
+	}
+	printClients(p, cases, pass, shut)
+	return nil
+}
+
+// printClients writes the section of the report.
+func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
+	p.section("Clients and other paths")
+	p.text("What the clients' libraries sent through the gateway, without a change but of the address.")
+	p.row("library", "what", "result")
+	good := 0
+	for _, c := range cases {
+		if c.Problem == "" {
+			good++
+			c.Problem = "as it should be"
+		}
+		p.row(c.Library, c.What, c.Problem)
+	}
+	p.end()
+
+	p.text("Paths that Stator does not read go to the least loaded worker of their model. The engine answers with the same status itself.")
+	p.row("path", "engine", "gateway")
+	same := 0
+	for _, c := range pass {
+		p.row("`"+c.path+"`", c.engine, c.gateway)
+		if c.engine == c.gateway {
+			same++
+		}
+	}
+	p.end()
+
+	var open []string
+	for _, c := range shut {
+		if c.gateway != http.StatusNotFound {
+			open = append(open, fmt.Sprintf("%s (%d)", c.path, c.gateway))
+		}
+	}
+	p.text("%d paths by which an engine is changed, stopped or inspected were tried too: %s.", len(shut), strings.Join(closed, ", "))
+	p.bar("all cases of the clients' libraries are as they should be", len(cases) > 0 && good == len(cases))
+	p.bar("paths that pass are answered by the engine", same == len(pass))
+	p.bar("paths that do not compute anything get 404 from the gateway", len(open) == 0)
+	if len(open) > 0 {
+		p.item("These are open: %s.", strings.Join(open, ", "))
+	}
+}
