@@ -306,8 +306,12 @@ $(TINY)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
 	test/oracle/vocabularies.sh .oracle/vocabularies
 	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(TINY) --vocabulary .oracle/vocabularies/qwen3
 
+$(TINY).gguf: test/realengines/llamamodel.py $(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLAMACPP_VERSION)
+	test/oracle/vocabularies.sh .oracle/vocabularies
+	$(VENV_ORACLE)/bin/python -B test/realengines/llamamodel.py $@ --vocabulary .oracle/vocabularies/qwen3
+
 .PHONY: test-vllm
-test-vllm: build $(TINY)/model.safetensors ## compare decisions with what two real vLLM report, and write docs/real-engines.md; installs 5 GB (half an hour; ARGS="--only truth")
+test-vllm: build $(TINY)/model.safetensors $(TINY).gguf ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5 GB (half an hour; ARGS="--only truth")
 	go run ./test/realengines --report docs/real-engines.md $(ARGS)
 
 VENV_DYNAMO    := .venv-dynamo

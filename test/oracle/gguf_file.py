@@ -7,7 +7,7 @@ WIDTH = 32
 KINDS = gguf.TokenType
 
 
-def write(path, model, pre, name="oracle"):
+def write(path, model, pre, name="oracle", context=4096, template=None):
     """A model of one layer, whose vocabulary is model's, to be cut as llama.cpp's pre does."""
     vocabulary = model["model"]["vocab"]
     added = {a["id"]: a for a in model["added_tokens"]}
@@ -21,7 +21,7 @@ def write(path, model, pre, name="oracle"):
 
     w = gguf.GGUFWriter(path, "llama")
     w.add_name(name)
-    w.add_context_length(4096)
+    w.add_context_length(context)
     w.add_embedding_length(WIDTH)
     w.add_block_count(1)
     w.add_feed_forward_length(WIDTH)
@@ -37,6 +37,8 @@ def write(path, model, pre, name="oracle"):
     w.add_eos_token_id(0)
     square = np.zeros((WIDTH, WIDTH), np.float32)
     line = np.ones(WIDTH, np.float32)
+    if template:
+        w.add_chat_template(template)
     w.add_tensor("token_embd.weight", np.zeros((size, WIDTH), np.float16))
     w.add_tensor("output_norm.weight", line)
     for part in ("attn_norm", "ffn_norm"):

@@ -55,7 +55,7 @@ var passed = []struct{ path, body string }{
 	{"/v1/score", `{"model":"tiny","text_1":"a","text_2":"b"}`},
 }
 
-// closed are paths of an engine that change it, stop it or tell about it.
+// closed are paths of an engine that change it, stop it or show its state.
 var closed = []string{
 	"/reset_prefix_cache", "/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
 	"/metrics", "/docs", "/version", "/tokenize", "/detokenize", "/server_info",

@@ -32,7 +32,9 @@ type gateway struct {
 // gatewayConfig is what a gateway is started with.
 type gatewayConfig struct {
 	stator, envoy, model, folder string
+	block                        int    // the block size in tokens
 	router                       string // the router's settings as YAML of one line
+	launch                       string // engines to launch, the same way
 }
 
 // startGateway starts Stator and Envoy for running engines, and returns when all workers are ready.
@@ -85,9 +87,13 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\nmodels:\n", g.decisions)
-	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, blockSize)
+	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, cfg.block)
 	if cfg.router != "" {
 		fmt.Fprintf(&b, "  router: %s\n", cfg.router)
+	}
+	if cfg.launch != "" {
+		fmt.Fprintf(&b, "  launch:\n  - %s\n", cfg.launch)
+		return b.String()
 	}
 	fmt.Fprintln(&b, "  workers:")
 	for _, e := range engines {

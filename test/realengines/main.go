@@ -2,7 +2,8 @@
 // engines report. `make test-vllm` runs it and writes docs/real-engines.md.
 //
 //	section    engines                        what it shows
-//	truth      two with room for everything   prompt tokens, cached tokens and token ids are as expected
+//	llama      two llama.cpp                  prompt tokens are as expected, and conversations stay
+//	truth      two vLLM with room for everything   prompt tokens, cached tokens and token ids are as expected
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
 //	clients    the same                       clients' libraries work, and paths that are not parsed
 //	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
@@ -33,13 +34,14 @@ func main() { process.Main("realengines", run) }
 // section is a part of the report, and what it runs.
 type section struct {
 	name   string
-	blocks int // of an engine's cache
+	blocks int // of an engine's cache; 0 for a section that starts its own engines
 	run    func(context.Context, *bench, []*engine, *page) error
 }
 
 // sections are in the order in which they run. Those with equal engines follow each other, because an engine needs a
 // minute of CPU time to start.
 var sections = []section{
+	{"llama", 0, llamaSection},
 	{"truth", largeCache, truthSection},
 	{"start", largeCache, slowStartSection},
 	{"clients", largeCache, clientsSection},
@@ -54,6 +56,7 @@ const largeCache = 4096
 // bench is one run.
 type bench struct {
 	vllm, stator, envoy, model, pages string
+	llamaPython, llamaModel           string
 	report                            string
 	seed                              uint64
 	rounds                            int      // of the section load
@@ -73,6 +76,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.stator, "stator", "bin/stator", "our `program`")
 	f.StringVar(&b.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&b.model, "model", ".oracle/realengines/tiny", "`folder` of the model that model.py makes")
+	f.StringVar(&b.llamaPython, "llama-python", ".venv-oracle/bin/python", "Python `program` with xllamacpp")
+	f.StringVar(&b.llamaModel, "llama-model", ".oracle/realengines/tiny.gguf", "`file` of the model that llamamodel.py makes")
 	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
 	f.StringVar(&b.report, "report", "", "write the report to `file`, if all sections ran")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
@@ -143,7 +148,7 @@ func (b *bench) runSections(ctx context.Context) error {
 		if len(b.only) > 0 && !slices.Contains(b.only, s.name) {
 			continue
 		}
-		if s.blocks != blocks {
+		if s.blocks != blocks && s.blocks > 0 {
 			stop()
 			var err error
 			engines, err = b.startEngines(ctx, s.blocks)
@@ -215,7 +220,7 @@ func (b *bench) startGateway(ctx context.Context, engines []*engine, router stri
 			return nil, err
 		}
 	}
-	cfg := gatewayConfig{stator: b.stator, envoy: b.envoy, model: b.model, folder: b.folder, router: router}
+	cfg := gatewayConfig{stator: b.stator, envoy: b.envoy, model: b.model, folder: b.folder, block: blockSize, router: router}
 	return startGateway(ctx, cfg, engines)
 }
 

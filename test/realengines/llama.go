@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+)
+
+// The conversations of the llama.cpp section. Each engine has room for four.
+const (
+	llamaConversations, llamaTurns = 6, 6
+	llamaBlock                     = 16 // of predictions; llama.cpp reuses single tokens
+)
+
+// llama is what was expected of two llama.cpp servers, which publish no events, and what they report.
+type llama struct {
+	requests, prompts int // sent, and with equal prompt tokens
+	near              int // requests whose cached tokens are at most one block from those expected
+	promised, served  int // cached tokens
+	moved             int // conversations that were served by more than one engine
+}
+
+// runLlama starts two llama.cpp servers behind a gateway, and sends turns of conversations one after another.
+func runLlama(ctx context.Context, b *bench) (*llama, error) {
+	python, err := filepath.Abs(b.llamaPython)
+	if err != nil {
+		return nil, err
+	}
+	model, err := filepath.Abs(b.llamaModel)
+	if err != nil {
+		return nil, err
+	}
+	cfg := gatewayConfig{stator: b.stator, envoy: b.envoy, model: model, folder: b.folder, block: llamaBlock}
+	cfg.launch = fmt.Sprintf("{engine: llamacpp, count: 2, python: %q, args: {ctx: 16384, slots: 4, threads: 1}}", python)
+	g, err := startGateway(ctx, cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer g.stop()
+
+	w, err := newWriter(b.seed, b.pages)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := converse(ctx, g, w)
+	if err != nil {
+		return nil, err
+	}
+	return compareLlama(ctx, g, answers)
+}
+
+// converse sends the turns of the conversations in rounds of random order. It returns the answers of each conversation.
+func converse(ctx context.Context, g *gateway, w *writer) ([][]answer, error) {
+	dialogues := make([][]any, llamaConversations)
+	answers := make([][]answer, llamaConversations)
+	for range llamaTurns {
+		for _, i := range w.rng.Perm(llamaConversations) {
+			dialogues[i] = append(dialogues[i], message("user", w.text(150)))
+			a, err := g.sendGood(ctx, chats, map[string]any{"messages": dialogues[i], "max_tokens": 4})
+			if err != nil {
+				return nil, err
+			}
+			answers[i] = append(answers[i], a)
+			dialogues[i] = append(dialogues[i], message("assistant", w.text(30)))
+		}
+	}
+	return answers, nil
+}
+
+// compareLlama compares the answers with their decisions.
+func compareLlama(ctx context.Context, g *gateway, answers [][]answer) (*llama, error) {
+	var ids []string
+	for _, list := range answers {
+		for _, a := range list {
+			ids = append(ids, a.decision)
+		}
+	}
+	records, err := g.records(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+
+	l := &llama{}
+	for _, list := range answers {
+		workers := map[string]bool{}
+		for _, a := range list {
+			d := records[a.decision].decision
+			if d == nil {
+				return nil, fmt.Errorf("decision %s is not in the log", a.decision)
+			}
+			workers[d.Worker] = true
+			l.requests++
+			l.promised += d.CachedTokens
+			l.served += a.usage.Details.Cached
+			if d.PromptTokens == a.usage.Prompt {
+				l.prompts++
+			}
+			if off := d.CachedTokens - a.usage.Details.Cached; -llamaBlock <= off && off <= llamaBlock {
+				l.near++
+			}
+		}
+		if len(workers) > 1 {
+			l.moved++
+		}
+	}
+	return l, nil
+}
+
+func llamaSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
+	l, err := runLlama(ctx, b)
+	if err != nil {
+		return err
+	}
+	p.section("llama.cpp")
+	p.text("Two llama.cpp servers (xllamacpp), launched by Stator, with a tiny model. They publish no events, so what a cache has is "+
+		"predicted from decisions, in blocks of %d tokens; llama.cpp reuses single tokens. %d conversations of %d turns, one turn after "+
+		"another.", llamaBlock, llamaConversations, llamaTurns)
+	p.row("requests", "prompt tokens equal", "cached tokens within a block", "promised", "served", "conversations that moved")
+	p.row(l.requests, l.prompts, l.near, l.promised, l.served, l.moved)
+	p.end()
+	p.bar("prompt tokens are equal with llama.cpp", l.prompts == l.requests)
+	p.bar("no conversation moves between llama.cpp servers", l.moved == 0)
+	return nil
+}
