@@ -58,7 +58,7 @@ var passed = []struct{ path, body string }{
 // closed are paths of an engine that change it, stop it or show its state.
 var closed = []string{
 	"/reset_prefix_cache", "/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-	"/metrics", "/docs", "/version", "/tokenize", "/detokenize", "/server_info",
+	"/metrics", "/docs", "/version", "/server_info",
 }
 
 // pathCase is the answers to one request by an engine and by the gateway in front of it.
