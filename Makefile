@@ -203,7 +203,7 @@ bench: ## run the benchmarks; the figures go to bench/<revision>.txt
 
 .PHONY: bench-smoke
 bench-smoke: bin/stator ## run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./... >/dev/null
+	@out=$$(go test -short -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { grep -v '^ok\|no test files\|ns/op' <<<"$$out"; exit 1; }
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null

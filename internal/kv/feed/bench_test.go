@@ -37,7 +37,8 @@ func BenchmarkReplicaStart(b *testing.B) {
 							if err := f.Restore(&snapshots[i], time.Unix(1, 0)); err != nil {
 								b.Error(err)
 							}
-							f.Apply(&feed.Message{Worker: name(i), Epoch: 1, Seq: snapshots[i].Next, Mark: true}, time.Unix(1, 0))
+							mark := feed.Message{Worker: name(i), Epoch: 1, Seq: snapshots[i].Next, Mark: true, State: feed.Exact}
+							f.Apply(&mark, time.Unix(1, 0))
 						}
 					})
 				}

@@ -17,8 +17,12 @@ import (
 //
 //	go test -run - -bench Churn -benchtime 1x -timeout 1h ./internal/kv/kvindex
 func BenchmarkChurn(b *testing.B) {
+	maxBytes, times := int64(64<<20), 100
+	if testing.Short() {
+		maxBytes, times = 2<<20, 10
+	}
 	for b.Loop() {
-		churn(b, 64<<20, 100)
+		churn(b, maxBytes, times)
 	}
 }
 
