@@ -44,7 +44,7 @@ type Transport interface {
 type Config struct {
 	Fleet *fleet.Fleet
 	Feed  *feed.Feed
-	// Excluded reports whether the events of a worker do not come by the transport. It must be quick.
+	// Excluded reports whether the events of a worker do not come by the transport. It must be quick. Nil excludes none.
 	Excluded func(worker string) bool
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
@@ -125,6 +125,9 @@ const (
 
 // New returns a syncer that does nothing until it is run.
 func New(cfg Config) *Syncer {
+	if cfg.Excluded == nil {
+		cfg.Excluded = func(string) bool { return false }
+	}
 	return &Syncer{
 		cfg: cfg, metrics: newMetrics(cfg.Metrics),
 		freed: make(chan struct{}, 1), dumps: newByteSemaphore(maxDumpBytes),
