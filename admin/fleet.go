@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/http"
@@ -26,7 +27,7 @@ type rankView struct {
 	Model   string `json:"model"`
 	Role    string `json:"role"`
 	State   string `json:"state"`
-	Address string `json:"address"`
+	Address string `json:"address"` // the listed name and port while the name does not resolve
 	Engine  string `json:"engine"`
 	Epoch   uint64 `json:"epoch"`
 	// Health is what is known of the worker, Why the evidence for it, and HealthSince when that began: null for what it was at
@@ -81,7 +82,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 		booked, w := r.Load.Booked(), r.Worker
 		v := rankView{
 			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
-			Address: w.Address, Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
+			Address: cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
 		}
 

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"sync"
@@ -17,11 +18,19 @@ import (
 //	weight, taints, blocks                changed; its bookings and its cache stay
 //	address, model or anything else       replaced by a new epoch: it is another engine
 //	removed                               removed
+//
+// A worker that is listed by a DNS name has no address until [Resolve] has found one, and is starting:
+//
+//	change of the address that was found  worker in the fleet
+//	none yet                              starting, with the reason as the cause of its health
+//	first, or another one                 replaced by a new epoch
+//	none any more                         keeps the last one; probes judge it
 type Listed struct {
 	fleet *fleet.Fleet
 
-	mu      sync.Mutex
-	workers map[string]fleet.Worker // guarded by mu; as configured, with their epochs
+	mu sync.Mutex
+	// As configured, with their epochs, and with the addresses that names have; guarded by mu.
+	workers map[string]fleet.Worker
 }
 
 // NewListed puts the workers of a configuration into a fleet.
@@ -41,7 +50,7 @@ func (l *Listed) Has(name string) bool {
 	return ok
 }
 
-// Workers returns the workers as configured, with their epochs, sorted by name.
+// Workers returns the workers as configured, with their epochs and the addresses that names have, sorted by name.
 func (l *Listed) Workers() []fleet.Worker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +74,10 @@ func (l *Listed) Set(workers []fleet.Worker) error {
 	defer l.mu.Unlock()
 	next := map[string]fleet.Worker{}
 	for _, w := range workers {
-		// The source of a listed worker reports nothing else. Its engine is asked.
-		w.State = fleet.Ready
+		if old := l.workers[w.Name]; w.Named != "" && w.Named == old.Named {
+			w.Address = old.Address
+		}
+		w.State = stateOf(&w)
 		if err := l.putLocked(&w); err != nil {
 			return fmt.Errorf("add worker of the configuration: %w", err)
 		}
@@ -99,6 +110,43 @@ func (l *Listed) Drop(workers []fleet.Worker) {
 	}
 }
 
+// stateOf is what the configuration reports of a worker. Its engine is asked for all else.
+func stateOf(w *fleet.Worker) fleet.State {
+	if w.Address == "" {
+		return fleet.Starting
+	}
+	return fleet.Ready
+}
+
+// setAddress sets the address that the name of a worker has. It does nothing if that is its address, or if the worker is
+// not listed by that name any more.
+func (l *Listed) setAddress(worker, named, address string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w, ok := l.workers[worker]
+	if !ok || w.Named != named || w.Address == address {
+		return nil
+	}
+
+	w.Address = address
+	w.State = stateOf(&w)
+	w.Epoch = epochAt(w.Epoch, address)
+	_, err := l.fleet.Put(w)
+	if err == nil {
+		l.workers[worker] = w
+	}
+	return err
+}
+
+// changeBits is how many bits of an epoch count the changes of a worker in the configuration.
+const changeBits = 16
+
+// epochAt returns the epoch of a worker whose name has this address. Routers exchange bookings by epoch, and have seen
+// other histories of the name, so the address itself is in it: above the number of changes of the configuration.
+func epochAt(epoch uint64, address string) uint64 {
+	return uint64(crc32.ChecksumIEEE([]byte(address)))<<changeBits | epoch&(1<<changeBits-1)
+}
+
 // putLocked adds or changes a worker, and sets its epoch. What the engine has reported of itself stays.
 func (l *Listed) putLocked(w *fleet.Worker) error {
 	old, known := l.workers[w.Name]
@@ -106,6 +154,9 @@ func (l *Listed) putLocked(w *fleet.Worker) error {
 		w.Epoch = old.Epoch
 		if identity(*w) != identity(old) {
 			w.Epoch++
+			if w.Address == "" {
+				w.Epoch &= 1<<changeBits - 1 // it has lost the address that its epoch has
+			}
 		}
 	}
 

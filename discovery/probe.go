@@ -94,7 +94,7 @@ type target struct {
 func (p *prober) follow(ctx context.Context) {
 	wanted := map[target]bool{}
 	for _, r := range p.Fleet.Snapshot().Ranks {
-		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 {
+		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 && r.Worker.Address != "" {
 			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Load.Health()}] = true
 		}
 	}

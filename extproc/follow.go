@@ -30,6 +30,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 		return err
 	}
 
+	r.names = discovery.ResolveConfig{Listed: r.listed, Log: r.log, Later: addedLater, Moved: r.workersMoved}
 	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
@@ -38,9 +39,9 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	return err
 }
 
-// addedLater is how long after a change of the configuration the new listed workers join the fleet. Until then the control
-// plane has read the file, too, and every Envoy has their endpoints. Envoy ignores a pick of an address that it does not
-// have.
+// addedLater is how long after a change of the configuration the new listed workers join the fleet, and how long after a
+// lookup the new address of a listed one is used. Until then the control plane has it, too, and every Envoy has the endpoint. Envoy
+// ignores a pick of an address that it does not have.
 const addedLater = 3 * time.Second
 
 // followList applies new lists of workers until ctx ends:
@@ -74,7 +75,7 @@ func (r *Router) followList(ctx context.Context) {
 func (r *Router) applyList(workers []fleet.Worker) {
 	err := r.listed.Set(workers)
 	if err == nil {
-		err = r.sockets.Set(r.listed.Workers())
+		err = r.readSockets()
 	}
 	if err != nil {
 		r.log.Error("listed workers not changed", "err", err)
@@ -82,6 +83,21 @@ func (r *Router) applyList(workers []fleet.Worker) {
 	}
 	r.log.Info("listed workers are those of the configuration", "workers", len(workers))
 	r.routes.Wake(time.Now())
+}
+
+// readSockets has the sockets of the listed workers read at the addresses that the workers have now.
+func (r *Router) readSockets() error {
+	// The list must not change between the two, or an older one could be set last.
+	r.socketsMu.Lock()
+	defer r.socketsMu.Unlock()
+	return r.sockets.Set(r.listed.Workers())
+}
+
+// workersMoved follows listed workers whose names have other addresses.
+func (r *Router) workersMoved() {
+	if err := r.readSockets(); err != nil {
+		r.log.Error("sockets of listed workers not changed", "err", err)
+	}
 }
 
 // forgetCache drops what is known of the cache of a worker whose process has ended, with what was predicted there. The next

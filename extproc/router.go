@@ -62,10 +62,12 @@ type Router struct {
 	ends    *foreignEnds
 	listed  *discovery.Listed // the workers of the configuration; a lease on the bus does not replace them
 	// lists has the list of a new configuration until it is applied. It has one place: a newer list replaces it.
-	lists   chan []fleet.Worker
-	sockets *sockets.Reader
-	probes  discovery.ProbeConfig
-	caches  *cachesync.Syncer
+	lists     chan []fleet.Worker
+	socketsMu sync.Mutex // held from the reading of listed to the setting of sockets
+	sockets   *sockets.Reader
+	names     discovery.ResolveConfig
+	probes    discovery.ProbeConfig
+	caches    *cachesync.Syncer
 
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
@@ -253,6 +255,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 
 	synced := make(chan struct{}) // closed when the workers on the bus are in the fleet
 	followers.Go(func() { r.sockets.Run(ctx) })
+	followers.Go(func() { discovery.Resolve(ctx, r.names) })
 	followers.Go(func() { discovery.Probe(ctx, r.probes) })
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.decisions.Run(ctx) })

@@ -3,9 +3,6 @@ package xds
 import (
 	"errors"
 	"fmt"
-	"net"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -236,18 +233,14 @@ func routerAddress(s string) (a *corev3.Address, isName bool, err error) {
 	if err == nil {
 		return a, false, nil
 	}
-	host, port, splitErr := net.SplitHostPort(s)
-	n, portErr := strconv.ParseUint(port, 10, 16)
-	if splitErr != nil || portErr != nil || n == 0 || !hostName.MatchString(host) {
+	host, port, ok := fleet.SplitName(s)
+	if !ok {
 		return nil, false, fmt.Errorf("address %q: use ip:port, name:port, or unix:///path", s)
 	}
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(n)},
+		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
 	}}}, true, nil
 }
-
-// hostName matches the names of hosts. One that has no letter is a mistyped IP address.
-var hostName = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.)*[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.?$`)
 
 // unixPrefix begins the addresses of Unix sockets.
 const unixPrefix = "unix://"
@@ -269,7 +262,8 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 	listed := map[string]bool{}
 	add := func(address string, weight uint32, health corev3.HealthStatus) {
 		a, err := socketAddress(address)
-		// The fleet has validated addresses. Two workers with one address are one endpoint for Envoy.
+		// The fleet has validated addresses; a worker whose name does not resolve has none. Two workers with one address are
+		// one endpoint for Envoy.
 		if err != nil || listed[address] {
 			return
 		}

@@ -239,6 +239,10 @@ func (u *up) run(ctx context.Context) error {
 		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Listed: u.listed})
 	})
 	part(func(ctx context.Context) error {
+		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: u.listed, Log: quiet})
+		return nil
+	})
+	part(func(ctx context.Context) error {
 		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: u.members, Log: quiet})
 		return nil
 	})

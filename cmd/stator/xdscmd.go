@@ -79,6 +79,10 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return grpcserve.Run(ctx, g, ln, srv.Run)
 	})
 	p.part(func(ctx context.Context) error {
+		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: listed, Log: p.log})
+		return nil
+	})
+	p.part(func(ctx context.Context) error {
 		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log, Metrics: p.reg})
 		return nil
 	})

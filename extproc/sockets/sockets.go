@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,6 +44,7 @@ type Config struct {
 //	changed                            ends, and begins with the new addresses
 //	new                                begins
 //	missing                            ends; its sockets are closed
+//	without an address                 nothing: its name does not resolve yet
 type Reader struct {
 	cfg     Config
 	changed chan struct{} // has one place: a change that finds it full is covered by the one before it
@@ -70,6 +73,9 @@ func (r *Reader) Set(workers []fleet.Worker) error {
 	defer r.mu.Unlock()
 	var next []*follower
 	for _, w := range workers {
+		if w.Address == "" {
+			continue
+		}
 		w.Weight = 0
 		w.Taints = ""
 		if same := r.findLocked(&w); same != nil {
@@ -168,7 +174,7 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 
 	var all []*source
 	for rank := range w.Ranks {
-		at, err := kvsource.ConfiguredSocket(w.KVEvents, w.KVReplay, rank)
+		at, err := kvsource.ConfiguredSocket(atAddress(w.KVEvents, &w), atAddress(w.KVReplay, &w), rank)
 		if err != nil {
 			return nil, err
 		}
@@ -179,6 +185,23 @@ func (c Config) configured(w fleet.Worker) ([]*source, error) {
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// atAddress returns an endpoint of a worker. Where its host is the name that the worker is listed by, it has the IP of the
+// worker's address instead: a lookup of its own could find another engine.
+func atAddress(endpoint string, w *fleet.Worker) string {
+	scheme, rest, _ := strings.Cut(endpoint, "://")
+	host, port, _ := strings.Cut(rest, ":")
+	name, _, isNamed := fleet.SplitName(w.Named)
+	if !isNamed || !strings.EqualFold(host, name) || scheme != "tcp" && scheme != "http" {
+		return endpoint
+	}
+
+	ip, _, err := net.SplitHostPort(w.Address)
+	if err != nil {
+		return endpoint
+	}
+	return scheme + "://" + net.JoinHostPort(ip, port)
 }
 
 // source reads one rank's socket and applies its events to the feed.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -230,6 +231,27 @@ func TestSocketsRecover(t *testing.T) {
 	}
 }
 
+// TestSocketsOfANamedWorker: the sockets are read at the IP that the worker's name has. The name itself does not resolve here.
+func TestSocketsOfANamedWorker(t *testing.T) {
+	at := freePorts(t)
+	e, _ := startEngine(t, at)
+	atName := func(address string) string { return strings.Replace(address, "127.0.0.1", "engine.invalid", 1) }
+	r := read(t, fleet.Worker{
+		Address: at.http, Named: strings.ToUpper(atName(at.http)), KVEvents: "tcp://" + atName(at.events), KVReplay: "tcp://" + atName(at.replay),
+	})
+	ask(t, at, "a prompt of several blocks")
+	r.exact(e, "read at its IP")
+}
+
+// TestWorkerWithoutAnAddress: nothing is read of a worker whose name does not resolve.
+func TestWorkerWithoutAnAddress(t *testing.T) {
+	r := read(t, fleet.Worker{Named: "engine.invalid:8000", KVEvents: "tcp://engine.invalid:8001"})
+	time.Sleep(200 * time.Millisecond) // a source that is read is in the list at once
+	if all := r.sources.All(); len(all) > 0 || r.log.String() != "" {
+		t.Errorf("sources %+v, log:\n%s", all, r.log.String())
+	}
+}
+
 // TestSocketsAreDiscovered: with kvEvents "auto" the engine reports its sockets itself. The router
 // may start first.
 func TestSocketsAreDiscovered(t *testing.T) {
@@ -300,7 +322,9 @@ func TestWrongAddressesAreRefused(t *testing.T) {
 		"tcp://*:5557":    "worker w: configure event source: ",
 		"bind:tcp://host": "worker w: ",
 	} {
-		workers := []fleet.Worker{{Name: "none", Ranks: 1}, {Name: "w", Ranks: 2, KVEvents: events}}
+		workers := []fleet.Worker{
+			{Name: "none", Ranks: 1, Address: "10.0.0.1:8000"}, {Name: "w", Ranks: 2, KVEvents: events, Address: "10.0.0.1:8001"},
+		}
 		_, err := sockets.New(sockets.Config{}, workers)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s…", events, err, want)

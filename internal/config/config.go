@@ -284,7 +284,9 @@ type Launch struct {
 type Worker struct {
 	// Name is unique in the file and matches [a-z0-9-]+.
 	Name string `yaml:"name" default:"required"`
-	// Address is the IP and port of the engine's HTTP server.
+	// Address is the IP and port of the engine's HTTP server, or a DNS name and the port: "10.0.0.1:8000", "[fd00::1]:8000",
+	// "engine-0.engines:8000". Each router and control plane looks a name up by itself, again every 30 s, and every few
+	// seconds while the worker is not ready. A name is one engine: of several IPs the lowest is used, IPv4 first.
 	Address string `yaml:"address" default:"required"`
 	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
 	Role string `yaml:"role"`
@@ -293,7 +295,8 @@ type Worker struct {
 	// KVEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as "tcp://10.0.0.1:5557". "auto"
 	// asks the engine for the endpoints of all ranks, which vLLM answers. "bind:tcp://*:5557" waits for an
 	// engine that connects. TensorRT-LLM's is "http://10.0.0.1:8000/kv_cache_events", which only one reader
-	// may use. Without it, the cache's content is predicted from the requests that were sent there.
+	// may use. Without it, the cache's content is predicted from the requests that were sent there. A host that is the
+	// name in address is the IP that address has; other names are looked up at each connection.
 	KVEvents string `yaml:"kvEvents"`
 	// KVReplay is the ZMQ endpoint on which rank 0 replays its KV events. Without it, a gap or a lost
 	// connection leaves the rank stale until the engine restarts or clears its cache.

@@ -205,7 +205,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 func canonical(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return address
+		return strings.ToLower(address) // a name
 	}
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
@@ -320,7 +320,9 @@ func (v *validator) taints(names []string, path string) {
 func (v *validator) worker(w *Worker, path string) {
 	v.name(w.Name, path)
 	_, err := netip.ParseAddrPort(w.Address)
-	v.is(err == nil, path+".address", "is %q: use an IP and a port, such as 10.0.0.1:8000", w.Address)
+	_, _, isName := fleet.SplitName(w.Address)
+	v.is(err == nil || isName, path+".address",
+		"is %q: use an IP and a port, such as 10.0.0.1:8000, or a DNS name and a port, such as engine-0:8000", w.Address)
 	v.role(w.Role, path)
 	v.oneOf(w.Engine, engines, path+".engine")
 	v.is(w.Ranks >= 1 && w.Ranks <= fleet.MaxRanks, path+".ranks", "must lie between 1 and %d", fleet.MaxRanks)

@@ -7,7 +7,8 @@ import (
 )
 
 // FleetWorkers returns the workers that the configuration lists. They have no agent that could report their state, so it is
-// ready; their engines are asked for their health, unless that is turned off.
+// ready; their engines are asked for their health, unless that is turned off. Those that are listed by a DNS name have no
+// address yet.
 func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 	var workers []fleet.Worker
 	for i := range c.Models {
@@ -26,8 +27,12 @@ func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 			if asked == noHealthPath {
 				asked = ""
 			}
+			address, named := w.Address, ""
+			if _, _, isName := fleet.SplitName(w.Address); isName {
+				address, named = "", w.Address
+			}
 			workers = append(workers, fleet.Worker{
-				Name: w.Name, Model: m.Name, Role: role, Address: w.Address, Engine: w.Engine,
+				Name: w.Name, Model: m.Name, Role: role, Address: address, Named: named, Engine: w.Engine,
 				Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
 				Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
 				HealthPath: asked,

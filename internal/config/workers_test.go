@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
@@ -41,4 +42,45 @@ func TestHealthPath(t *testing.T) {
 			t.Errorf("%q: %v, %v", path, workers, err)
 		}
 	}
+}
+
+// TestAddressOfAWorker: an address has an IP or a DNS name. A name is no address of the worker yet.
+func TestAddressOfAWorker(t *testing.T) {
+	for text, isName := range map[string]bool{
+		"10.0.0.1:80": false, "[::1]:80": false, "localhost:80": true, "engine-0.engines.default.svc.cluster.local.:80": true,
+	} {
+		cfg, err := withAddresses(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		want := fleet.Worker{Address: text}
+		if isName {
+			want = fleet.Worker{Named: text}
+		}
+		if workers, err := cfg.FleetWorkers(); err != nil || workers[0].Address != want.Address || workers[0].Named != want.Named {
+			t.Errorf("%s: %+v, %v", text, workers, err)
+		}
+	}
+
+	for _, text := range []string{
+		"", "10.0.0.1", "10.0.0.300:80", "10.0.0:80", "localhost", "localhost:", "localhost:0", "localhost:65536", "localhost:http",
+		"a..b:80", "-a:80", "a b:80", "http://a:80", "::1:80", ":80", strings.Repeat("a", 254) + ":80",
+	} {
+		if _, err := withAddresses(text); err == nil || !strings.Contains(err.Error(), "use an IP and a port") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := withAddresses("Engine:80", "engine:80"); err == nil || !strings.Contains(err.Error(), "is taken by") {
+		t.Errorf("one name twice: %v", err)
+	}
+}
+
+// withAddresses parses a configuration with a worker at each of these addresses.
+func withAddresses(addresses ...string) (*config.Config, error) {
+	text := `{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{name: m, path: "builtin:sim", workers: [`
+	for i, a := range addresses {
+		text += fmt.Sprintf("{name: w%d, address: %q},", i, a)
+	}
+	return config.Parse([]byte(text + "]}]}"))
 }

@@ -17,8 +17,10 @@ type Worker struct {
 	Model string
 	Role  Role
 	// Address is host:port of the engine's HTTP server, the host an IP literal. Envoy's endpoint and the
-	// pick must spell it alike.
+	// pick must spell it alike. Empty while Named does not resolve.
 	Address string
+	// Named is name:port, where the worker is listed by a DNS name, which Address is looked up from. Empty for an IP.
+	Named string
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
 	Engine string
 	// Epoch is new at each start of the engine process; 0 if the source of workers cannot distinguish starts.
@@ -63,7 +65,7 @@ const DefaultHealthPath = "/health"
 
 // firstHealth is the health of a new epoch.
 func (w *Worker) firstHealth() HealthState {
-	if w.HealthPath != "" {
+	if w.HealthPath != "" || w.Address == "" {
 		return HealthUnknown
 	}
 	return HealthReady
@@ -79,9 +81,13 @@ func (w *Worker) Validate() error {
 	if w.Model == "" {
 		errs = append(errs, fmt.Errorf("worker %s: model is empty", w.Name))
 	}
-	if _, err := netip.ParseAddrPort(w.Address); err != nil {
+	if _, _, ok := SplitName(w.Named); w.Named != "" && !ok {
+		errs = append(errs, fmt.Errorf("worker %s: address %q must be a DNS name and a port, such as engine-0:8000", w.Name, w.Named))
+	}
+	if _, err := netip.ParseAddrPort(w.Address); err != nil && (w.Named == "" || w.Address != "") {
 		errs = append(errs, fmt.Errorf("worker %s: address %q must be an IP and a port, such as 10.0.0.1:8000", w.Name, w.Address))
 	}
+
 	if w.Ranks < 1 || w.Ranks > MaxRanks {
 		errs = append(errs, fmt.Errorf("worker %s: ranks is %d: it must lie between 1 and %d", w.Name, w.Ranks, MaxRanks))
 	}

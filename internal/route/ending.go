@@ -159,7 +159,7 @@ func (r *Router) unserved(health *fleet.Health, now time.Time) {
 // address, so it is not known which of them has served; then there is no rank.
 func rankAt(snap *fleet.Snapshot, like *fleet.Worker, address string) (rank fleet.Rank, ok bool) {
 	for _, rank := range snap.Pool(like.Model, like.Role) {
-		if rank.Worker.Address == address {
+		if address != "" && rank.Worker.Address == address {
 			return rank, rank.Worker.Ranks == 1
 		}
 	}

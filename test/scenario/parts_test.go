@@ -51,17 +51,7 @@ bus: {url: "%s", leaseTTL: 2s}
 models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]
 `, listen, p.busURL, workers, keys))
 
-	// Envoy first: its control plane is late.
-	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", p.xdsAt).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.envoy, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.envoy.Stop(context.Background()) })
-
+	p.startEnvoy() // first: its control plane is late
 	p.bus = start(t, "bus", "--listen-address", busAt)
 	p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, flags...)...)
 	p.planner = start(t, "planner", "--config", p.file, "--admin-address", p.plannerAdmin)
@@ -69,6 +59,20 @@ models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]
 	p.startXDS()
 	p.await()
 	return p
+}
+
+// startEnvoy starts an Envoy that connects to xds.
+func (p *parts) startEnvoy() {
+	p.t.Helper()
+	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", p.xdsAt).Output()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.envoy, err = envoy.Start(envoy.Config{Path: envoyPath(p.t), Bootstrap: boot, Dir: p.t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { p.envoy.Stop(context.Background()) })
 }
 
 func (p *parts) startExtProc() {
