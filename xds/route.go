@@ -138,7 +138,8 @@ func buildRetry(s Settings, p *packer) *routev3.RetryPolicy {
 			Name:       "envoy.retry_host_predicates.previous_hosts",
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: p.any(&previoushostsv3.PreviousHostsPredicate{})},
 		}},
-		HostSelectionRetryMaxAttempts: 3,
+		// Each choice is random. With two workers, of which one fails, so many choose it again once in two million retries.
+		HostSelectionRetryMaxAttempts: 20,
 	}
 	if s.AttemptIdleTimeout > 0 {
 		retry.PerTryIdleTimeout = seconds(s.AttemptIdleTimeout)

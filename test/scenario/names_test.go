@@ -13,13 +13,19 @@ import (
 // the list describes one worker.
 func startListedParts(t *testing.T, workers ...string) *parts {
 	t.Helper()
+	return startListedPartsWith(t, "", workers...)
+}
+
+// startListedPartsWith is startListedParts with further keys of the gateway, each after a comma.
+func startListedPartsWith(t *testing.T, keys string, workers ...string) *parts {
+	t.Helper()
 	listen := freeAddress(t)
 	p := &parts{
 		gateway:   &gateway{t: t, url: "http://" + listen},
 		extprocAt: freeAddress(t), xdsAt: freeAddress(t), extprocAdmin: freeAddress(t),
 	}
 	p.gateway.admin = p.extprocAdmin
-	text := fmt.Sprintf("gateway: {listen: %q, decisionTimeout: 2s}\nmodels:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n", listen)
+	text := fmt.Sprintf("gateway: {listen: %q, decisionTimeout: 2s%s}\nmodels:\n- name: sim\n  path: \"builtin:sim\"\n  workers:\n", listen, keys)
 	for _, w := range workers {
 		text += "  - {engine: sim, " + w + "}\n"
 	}
