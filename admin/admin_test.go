@@ -128,7 +128,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "worker":
 		worker := fleet.Worker{Name: words[0], Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", words[0][0]-'a'+1), Ranks: 1,
-			Engine: "vllm", Epoch: 7, KVEvents: "tcp://10.0.0.1:5557", State: fleet.Ready, BlockSize: 4}
+			Engine: "vllm", Epoch: 7, Leased: true, KVEvents: "tcp://10.0.0.1:5557", State: fleet.Ready, BlockSize: 4}
 		if value["state"] == "down" {
 			worker.State = fleet.Down
 		}

@@ -52,6 +52,8 @@ type rankView struct {
 	// CacheState is empty in a process without cache states. CacheReason is why it is stale.
 	CacheState  string `json:"cache_state,omitempty"`
 	CacheReason string `json:"cache_reason,omitempty"`
+
+	leased bool // its agent reports its health
 }
 
 // coverageView compares the caches of the fleet with the room of the index, in blocks.
@@ -84,6 +86,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
 			Address: cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
+			leased: w.Leased && w.Unleased.IsZero(),
 		}
 
 		health := r.Load.Health().View()
@@ -147,14 +150,15 @@ func healthText(r *rankView) string {
 	return r.Health + " since " + r.HealthSince.Format("15:04:05")
 }
 
-// knownBy is the source of a worker's health: its probes or its agent, and the evidence of its last change.
+// knownBy has the sources of a worker's health: its agent, the last probe of this process, and requests; and the evidence of
+// its last change.
 func knownBy(r *rankView) string {
 	text := "requests"
-	switch {
-	case r.Probed != nil:
-		text = "probe at " + r.Probed.Format("15:04:05") + ", requests"
-	case r.Epoch != 0:
-		text = "agent, requests"
+	if r.Probed != nil {
+		text = "probe at " + r.Probed.Format("15:04:05") + ", " + text
+	}
+	if r.leased {
+		text = "agent, " + text
 	}
 	if r.Why != "" {
 		text += ": " + r.Why

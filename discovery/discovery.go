@@ -174,6 +174,7 @@ func (w *watcher) remove(name, reason string) {
 
 // put adds or updates a worker, and logs the change. w.mu is held.
 func (w *watcher) put(worker fleet.Worker) {
+	worker.Leased = true
 	old := w.Fleet.Snapshot().Worker(worker.Name)
 	changed, err := w.Fleet.Put(worker)
 	switch {

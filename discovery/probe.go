@@ -16,11 +16,13 @@ import (
 )
 
 // No agent reports the health of a listed worker, nor of one whose lease has expired: an agent that hangs does not renew its
-// leases, and its engine may serve all the same. Their engines are asked:
+// leases, and its engine may serve all the same. Their engines are asked. An agent probes its engines from their own host, and
+// less often, so those with a current lease are asked, too, from the first doubt until they are ready:
 //
 //	health of the worker   asked again
 //	unknown                after 250 ms
-//	ready, half-open       after a second, or as soon as there is a doubt
+//	ready                  after a second, or as soon as there is a doubt; with a current lease only then
+//	half-open              after a second, or as soon as there is a doubt
 //	suspect                after 100 ms
 //	down                   after half a second
 //
@@ -49,7 +51,7 @@ type ProbeConfig struct {
 	Died func(w *fleet.Worker)
 }
 
-// Probe asks the engines of all workers of the fleet that no agent reports, until ctx ends.
+// Probe asks the engines of all workers of the fleet that no agent reports, or that are in doubt, until ctx ends.
 func Probe(ctx context.Context, cfg ProbeConfig) {
 	p := &prober{
 		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce), asked: map[target]context.CancelFunc{},
@@ -87,15 +89,16 @@ type prober struct {
 // target is an engine that is asked.
 type target struct {
 	worker, address, path string
+	inDoubt               bool          // it is asked in doubt only
 	health                *fleet.Health // another one in another epoch
 }
 
-// follow starts and stops goroutines, so that each engine that no agent reports has one.
+// follow starts and stops goroutines, so that each engine that may be asked has one.
 func (p *prober) follow(ctx context.Context) {
 	wanted := map[target]bool{}
 	for _, r := range p.Fleet.Snapshot().Ranks {
 		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 && r.Worker.Address != "" {
-			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Load.Health()}] = true
+			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Worker.AskedInDoubt(), r.Load.Health()}] = true
 		}
 	}
 
@@ -117,10 +120,23 @@ func (p *prober) follow(ctx context.Context) {
 // askAgain asks one engine until ctx ends.
 func (p *prober) askAgain(ctx context.Context, t target) {
 	e := engineLog{prober: p, target: t}
+	state := t.health.View().State
 	for ctx.Err() == nil {
-		state, ok := p.ask(ctx, t, &e)
+		if t.inDoubt && state == fleet.HealthReady {
+			select {
+			case <-t.health.Wake():
+			case <-ctx.Done():
+				return
+			}
+		}
+
+		var ok bool
+		state, ok = p.ask(ctx, t, &e)
 		if !ok {
 			return
+		}
+		if t.inDoubt && state == fleet.HealthReady {
+			continue
 		}
 
 		// The jitter spreads the questions of several processes.
@@ -235,9 +251,10 @@ func (p *prober) register() {
 		return
 	}
 	part := metric.For(p.Metrics, "health")
-	p.probes = part.Counters("probes_total", "Questions for the health of engines that no agent reports, by answer.", "answer")
+	p.probes = part.Counters("probes_total",
+		"Questions for the health of engines that no agent reports, or that are in doubt, by answer.", "answer")
 	p.downs = part.Counters("downs_total",
-		"Workers that no agent reports and that went down, by the answer that confirmed it. Requests go to others.", "answer")
+		"Workers that went down after probes by this process, by the answer that confirmed it. Requests go to others.", "answer")
 	for a := range engineprobe.Answer(engineprobe.Answers) {
 		p.probes.WithLabelValues(a.String())
 	}

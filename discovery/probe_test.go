@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -60,4 +61,40 @@ func TestProbesOfListedWorkers(t *testing.T) {
 	if n, err := testutil.GatherAndCount(metrics, "stator_health_workers"); err != nil || n != fleet.HealthStates {
 		t.Errorf("%d states are counted, %v", n, err)
 	}
+}
+
+// TestProbesOfLeasedWorkersInDoubt: the engine of a worker with a current lease is asked from the first doubt until it is ready,
+// and not before or after. It can be down meanwhile, whatever its lease has.
+func TestProbesOfLeasedWorkersInDoubt(t *testing.T) {
+	c := follow(t, fleet.New(fleet.Hooks{}), discovery.Config{})
+	e := startEngine(t)
+	c.hold(e.worker("a"))
+	c.await("a ready")
+	health := c.fleet.Snapshot().Ranks[0].Load.Health()
+	await := func(want fleet.HealthState) {
+		t.Helper()
+		testkit.Eventually(t, want.String(), func() bool { return health.View().State == want })
+	}
+	time.Sleep(300 * time.Millisecond) // longer than the pause before an engine of unknown health is asked again
+	if n := e.asked.Load(); n > 0 {
+		t.Errorf("asked %d times without a doubt", n)
+	}
+
+	health.ObserveUnserved(time.Now())
+	await(fleet.HealthReady)
+	if n := e.asked.Load(); n != 1 {
+		t.Errorf("asked %d times after a doubt", n)
+	}
+	time.Sleep(1300 * time.Millisecond) // longer than the pause before a listed worker that is ready is asked again
+	if n := e.asked.Load(); n != 1 {
+		t.Errorf("asked %d times after the doubt has ended", n)
+	}
+
+	e.status.Store(http.StatusInternalServerError)
+	health.ObserveUnserved(time.Now())
+	await(fleet.HealthDown)
+	c.await("a down")
+	e.status.Store(http.StatusOK)
+	await(fleet.HealthHalfOpen)
+	c.await("a ready")
 }

@@ -17,12 +17,16 @@ import (
 type engine struct {
 	*httptest.Server
 	status atomic.Int32
+	asked  atomic.Int32 // requests so far
 }
 
 func startEngine(t *testing.T) *engine {
 	e := &engine{}
 	e.status.Store(http.StatusOK)
-	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(e.status.Load())) }))
+	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		e.asked.Add(1)
+		w.WriteHeader(int(e.status.Load()))
+	}))
 	t.Cleanup(e.Close)
 	return e
 }

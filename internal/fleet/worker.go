@@ -32,7 +32,7 @@ type Worker struct {
 	// State is what the source of the worker reports; in a snapshot, what follows from it and from the worker's Health.
 	State State
 	// HealthPath is the path that each process asks for the engine's health, because no agent reports it. Empty for
-	// the workers of agents, and for those that are taken for ready.
+	// the workers of agents, and for listed ones that are not asked.
 	HealthPath string
 	// KVEvents is the ZMQ endpoint of rank 0's events, and KVReplay that of their replay. Rank r has the
 	// same with its port raised by r, or with _dpr after the path of a Unix socket, which only processes of
@@ -47,18 +47,24 @@ type Worker struct {
 	MaxModelLen int
 	// Taints are marks that requests may require or prefer.
 	Taints Taints
+	// Leased means that the worker is on the bus, where its agent reports its health. Each process sets it by itself: it is not
+	// in the lease.
+	Leased bool
 	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
-	// engine serves, but its agent is silent. Each process finds this out by itself: it is not in the lease.
+	// engine serves, but its agent is silent. It is not in the lease either.
 	Unleased time.Time
 }
 
-// AskedPath returns the path at which the worker's engine is asked for its health; empty for one whose agent does that.
+// AskedPath returns the path at which the worker's engine is asked for its health; empty for one that is not asked.
 func (w *Worker) AskedPath() string {
-	if w.HealthPath == "" && !w.Unleased.IsZero() {
+	if w.HealthPath == "" && w.Leased {
 		return DefaultHealthPath
 	}
 	return w.HealthPath
 }
+
+// AskedInDoubt reports whether the engine is asked only while there is a doubt, because an agent reports its health otherwise.
+func (w *Worker) AskedInDoubt() bool { return w.Leased && w.Unleased.IsZero() }
 
 // DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
 const DefaultHealthPath = "/health"
