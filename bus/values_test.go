@@ -81,12 +81,13 @@ func TestRequestsNeedAReplySubject(t *testing.T) {
 	}
 }
 
-// TestWorkerKeepsItsMaxModelLen: the length survives the way over the bus. An agent of before the field sends no
-// length, and its worker has none.
+// TestWorkerKeepsItsMaxModelLen: the length and the adapters survive the way over the bus. An agent of before these fields
+// sends none, and its worker has none.
 func TestWorkerKeepsItsMaxModelLen(t *testing.T) {
 	for _, length := range []int{0, 1, fleet.MaxContext} {
 		sent := sampleWorker
 		sent.MaxModelLen = length
+		sent.Adapters, _ = fleet.NewAdapters(nil)
 		got, err := decodeWorker(&busv1.Worker{}, encode(workerMessage(&sent)))
 		if err != nil || got != sent {
 			t.Errorf("worker %+v became %+v, %v", sent, got, err)

@@ -15,7 +15,7 @@ func workerMessage(w *fleet.Worker) *busv1.Worker {
 		Epoch: w.Epoch, Ranks: uint32(w.Ranks), Weight: w.Weight, State: uint32(w.State),
 		KvEvents: w.KVEvents, KvReplay: w.KVReplay,
 		Blocks: uint32(w.Blocks), BlockSize: uint32(w.BlockSize), Taints: string(w.Taints),
-		MaxModelLen: uint32(w.MaxModelLen),
+		MaxModelLen: uint32(w.MaxModelLen), Adapters: string(w.Adapters),
 	}
 }
 
@@ -44,7 +44,7 @@ func decodeWorker(m *busv1.Worker, data []byte) (fleet.Worker, error) {
 		Epoch: m.Epoch, Ranks: int(m.Ranks), Weight: m.Weight, State: fleet.State(m.State),
 		KVEvents: m.KvEvents, KVReplay: m.KvReplay,
 		Blocks: int(m.Blocks), BlockSize: int(m.BlockSize), Taints: fleet.Taints(m.Taints),
-		MaxModelLen: int(m.MaxModelLen),
+		MaxModelLen: int(m.MaxModelLen), Adapters: fleet.Adapters(m.Adapters),
 	}
 
 	if err := w.Validate(); err != nil {

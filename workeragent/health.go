@@ -16,7 +16,7 @@ import (
 type probing struct {
 	starting    time.Duration // pause between health probes of an engine that is not ready yet
 	load        time.Duration // pause between two readings of a ready engine's load
-	healthEvery int           // readings of the load between two health probes
+	healthEvery int           // readings of the load between two health probes, and between two of the adapters
 	unhealthy   int           // health probes that must fail in a row before the worker is down
 }
 
@@ -41,6 +41,9 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, 
 	for n := 1; backoff.Sleep(ctx, every.load) == nil; n++ {
 		if n%every.healthEvery == 0 {
 			failures = s.probeHealth(ctx, probe, failures)
+			if failures == 0 {
+				s.followAdapters(ctx, probe)
+			}
 		}
 		if probe.ReadsLoad() && failures == 0 {
 			s.publishLoad(ctx, probe, epoch)
@@ -48,10 +51,15 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, 
 	}
 }
 
-// setLimits records the context length of the engine and the capacity of its cache, as far as it reports them. The
-// change of state that follows renews the lease.
+// setLimits records the context length of the engine, its adapters and the capacity of its cache, as far as it reports
+// them. The change of state that follows renews the lease.
 func (s *supervisor) setLimits(ctx context.Context, probe *engineprobe.Probe) {
-	length, capacity := probe.MaxModelLen(ctx), 0
+	// An engine that does not answer here has no limits yet. Its adapters are read again soon.
+	models, err := probe.Models(ctx)
+	if err != nil {
+		s.agent.cfg.Log.Debug("models not read", "worker", s.launch.Name, "err", err)
+	}
+	capacity := 0
 	if probe.ReadsLoad() {
 		if load, err := probe.Load(ctx); err == nil {
 			capacity = load.Capacity
@@ -60,11 +68,37 @@ func (s *supervisor) setLimits(ctx context.Context, probe *engineprobe.Probe) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.worker.MaxModelLen = length
+	s.worker.MaxModelLen = models.MaxModelLen
+	s.worker.Adapters = models.Adapters
 	// The capacity of some kinds is part of their launch.
 	if s.worker.Blocks == 0 {
 		s.worker.Blocks = fleet.BlocksOf(capacity, s.worker.BlockSize)
 	}
+}
+
+// followAdapters reads the adapters of the engine again, because they are loaded and unloaded while it runs, and renews
+// the lease when they are others.
+func (s *supervisor) followAdapters(ctx context.Context, probe *engineprobe.Probe) {
+	models, err := probe.Models(ctx)
+	if err != nil {
+		s.agent.cfg.Log.Debug("models not read", "worker", s.launch.Name, "err", err)
+		return
+	}
+
+	// A process that has just ended answers no more, so the answer is of the process that the worker describes.
+	s.mu.Lock()
+	changed := s.worker.Adapters != models.Adapters
+	s.worker.Adapters = models.Adapters
+	s.mu.Unlock()
+	if !changed {
+		return
+	}
+
+	// Adapters change a few times a day at most, so a line for each change does not flood the log. Names are of whatever
+	// length the engine gives them, and are not logged.
+	s.agent.cfg.Log.Info("adapters of the engine", "worker", s.launch.Name, "adapters", len(models.Adapters.Names()),
+		"skipped", models.Skipped)
+	s.renewLease()
 }
 
 // foreignPause is the pause between health probes while another program answers them, and warnForeignEvery that

@@ -76,7 +76,10 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 	defer probe.Close()
 	if probe.Healthy(ctx) == nil {
 		w.State = fleet.Ready
-		w.MaxModelLen = probe.MaxModelLen(ctx)
+		if models, err := probe.Models(ctx); err == nil {
+			w.MaxModelLen = models.MaxModelLen
+			w.Adapters = models.Adapters
+		}
 	}
 	log.Info("engine adopted that has survived the agent", "pid", found.PID(), "state", w.State)
 	return &attempt{cmd: cmd, worker: w, detached: found}

@@ -47,6 +47,7 @@ type Worker struct {
 	MaxModelLen   uint32                 `protobuf:"varint,15,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // tokens; 0 is unknown
 	Holder        string                 `protobuf:"bytes,16,opt,name=holder,proto3" json:"holder,omitempty"`                                 // names the process that writes the lease; differs at each of its starts
 	Host          string                 `protobuf:"bytes,17,opt,name=host,proto3" json:"host,omitempty"`                                     // the name of its machine, for people
+	Adapters      string                 `protobuf:"bytes,18,opt,name=adapters,proto3" json:"adapters,omitempty"`                             // fleet.Adapters
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +197,13 @@ func (x *Worker) GetHolder() string {
 func (x *Worker) GetHost() string {
 	if x != nil {
 		return x.Host
+	}
+	return ""
+}
+
+func (x *Worker) GetAdapters() string {
+	if x != nil {
+		return x.Adapters
 	}
 	return ""
 }
@@ -1494,7 +1502,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\"\xab\x03\n" +
+	"\tbus.proto\x12\rstator.bus.v1\"\xc7\x03\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -1514,7 +1522,8 @@ const file_bus_proto_rawDesc = "" +
 	"\x06taints\x18\x0e \x01(\tR\x06taints\x12\"\n" +
 	"\rmax_model_len\x18\x0f \x01(\rR\vmaxModelLen\x12\x16\n" +
 	"\x06holder\x18\x10 \x01(\tR\x06holder\x12\x12\n" +
-	"\x04host\x18\x11 \x01(\tR\x04host\"\x9c\x02\n" +
+	"\x04host\x18\x11 \x01(\tR\x04host\x12\x1a\n" +
+	"\badapters\x18\x12 \x01(\tR\badapters\"\x9c\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +

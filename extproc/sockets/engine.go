@@ -14,49 +14,74 @@ import (
 //	what                         how often    where it goes
 //	load                         500 ms       Config.Load
 //	capacity of the KV cache     with it      the fleet, unless it is configured
-//	context length               30 s         the fleet
+//	context length, adapters     2 s          the fleet
 //	counters that begin again    with it      Config.Restarted, for a worker without KV events
 
 const (
 	// loadEvery is the pause between two readings of an engine's load, as agents read it.
 	loadEvery = 500 * time.Millisecond
-	// lengthEvery is the pause between two questions for an engine's context length. It may restart with another one.
-	// lengthSoon is the first pause after an answer without one; later pauses double.
-	lengthEvery = 30 * time.Second
-	lengthSoon  = 2 * time.Second
+	// modelsEvery is the pause between two readings of an engine's models. Adapters are loaded and unloaded while it
+	// runs, and it may restart with another context length. For an engine that lists neither, the pauses double up to
+	// modelsSeldom.
+	modelsEvery  = 2 * time.Second
+	modelsSeldom = 30 * time.Second
 )
 
-// followEngine keeps what a worker's engine reports of itself up to date until ctx ends: its context length and capacity in
-// the fleet, and its load. An engine that is not ready is not asked. One that reports nothing is as ready as before.
+// followEngine keeps what a worker's engine reports of itself up to date until ctx ends: its context length, adapters and
+// capacity in the fleet, and its load. An engine that is not ready is not asked. One that reports nothing is as ready as
+// before.
 func (c Config) followEngine(ctx context.Context, w fleet.Worker) {
 	probe := engineprobe.New(w.Engine, w.Address)
 	defer probe.Close()
-	var lengthAt time.Time // when the context length is asked for; zero for now
-	retry := backoff.Backoff{Min: lengthSoon, Max: lengthEvery}
+	var modelsAt time.Time // when the models are read next; zero for now
+	retry := backoff.Backoff{Min: modelsEvery, Max: modelsSeldom}
 	var last engineprobe.Load
 
 	for ctx.Err() == nil {
 		now, found := c.Fleet.Snapshot().Rank(w.Name, 0)
 		if !found || now.Worker.Address != w.Address || now.Worker.State != fleet.Ready {
-			lengthAt = time.Time{} // it may come back with another length
+			if found && now.Worker.Address == w.Address && now.Worker.Adapters.Known() {
+				c.update(w.Name, func(w *fleet.Worker) { w.Adapters = "" }) // it may come back without them
+			}
+			modelsAt = time.Time{}
 			_ = backoff.Sleep(ctx, loadEvery)
 			continue
 		}
 
-		if !time.Now().Before(lengthAt) {
+		if !time.Now().Before(modelsAt) {
 			pause := retry.Next()
-			if length := probe.MaxModelLen(ctx); length > 0 {
+			if c.readModels(ctx, probe, now.Worker) {
 				retry.Reset()
-				pause = lengthEvery
-				c.update(w.Name, func(w *fleet.Worker) { w.MaxModelLen = length })
+				pause = modelsEvery
 			}
-			lengthAt = time.Now().Add(pause)
+			modelsAt = time.Now().Add(pause)
 		}
 		if probe.ReadsLoad() {
 			last = c.readLoad(ctx, probe, now.Worker, w.Blocks > 0, last)
 		}
 		_ = backoff.Sleep(ctx, loadEvery)
 	}
+}
+
+// readModels reads an engine's context length and adapters into the fleet. It returns false for an engine that lists
+// neither. After an error the fleet keeps what was read before.
+func (c Config) readModels(ctx context.Context, probe *engineprobe.Probe, w *fleet.Worker) bool {
+	models, err := probe.Models(ctx)
+	if err != nil {
+		c.Log.Debug("models not read", "worker", w.Name, "err", err)
+		return false
+	}
+
+	if models.Adapters != w.Adapters {
+		c.Log.Info("adapters of the engine", "worker", w.Name, "adapters", len(models.Adapters.Names()), "skipped", models.Skipped)
+	}
+	c.update(w.Name, func(w *fleet.Worker) {
+		w.Adapters = models.Adapters
+		if models.MaxModelLen > 0 {
+			w.MaxModelLen = models.MaxModelLen
+		}
+	})
+	return models.MaxModelLen > 0 || models.Adapters.Known()
 }
 
 // readLoad reads an engine's load and passes it on. It returns the load, or the last one where it cannot be read.

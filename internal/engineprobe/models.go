@@ -1,58 +1,74 @@
 package engineprobe
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// maxAnswer bounds the bytes of an answer that are read.
-const maxAnswer = 1 << 20
+// maxAnswer bounds the bytes of a list of models that are read. One model of vLLM's list has about 600.
+const maxAnswer = 4 << 20
 
-// list is an engine's answer.
-type list struct {
+// Models is what an engine's list of models shows. It is the answer to GET /v1/models:
+//
+//	{"data": [{"id": "qwen", "parent": null, "max_model_len": 4096},
+//	          {"id": "poet", "parent": "qwen", "max_model_len": null}]}
+type Models struct {
+	// MaxModelLen is the most tokens of a prompt and its answer that the engine accepts; 0 where it does not report
+	// that. It is that of the first model: the adapters behind it have none.
+	MaxModelLen int
+	// Adapters are the models that have a parent. They are unknown where no model has the member "parent": such an
+	// engine does not list adapters.
+	Adapters fleet.Adapters
+	// Skipped is how many adapters cannot be used: their names are no names, or there are too many.
+	Skipped int
+}
+
+// modelList is an engine's answer. A parent is null for a base model, and missing in the answers of engines without
+// adapters.
+type modelList struct {
 	Data []struct {
-		MaxModelLen int `json:"max_model_len"`
+		ID          string          `json:"id"`
+		Parent      json.RawMessage `json:"parent"`
+		MaxModelLen int             `json:"max_model_len"`
 	} `json:"data"`
 }
 
-// MaxModelLen returns the max_model_len of the first model of the engine at base (http://host:port): the most tokens
-// of a prompt and its answer. The first is the base model; the adapters after it have none of their own. 0 without an
-// error means that the engine does not report it. The context and the client bound the time.
-func MaxModelLen(ctx context.Context, client *http.Client, base string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v1/models", nil)
-	if err != nil {
-		return 0, fmt.Errorf("list models: %w", err)
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("list models: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("list models: status %d", resp.StatusCode)
-	}
+// readModels reads an engine's answer.
+func readModels(r io.Reader) (Models, error) {
 	// Only a connection whose body was read to its end is used again, so the body is read as a whole.
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(r, maxAnswer))
 	if err != nil {
-		return 0, fmt.Errorf("list models: %w", err)
+		return Models{}, err
+	}
+	var answer modelList
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return Models{}, err
 	}
 
-	var answer list
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return 0, fmt.Errorf("list models: %w", err)
+	var m Models
+	var adapters []string
+	isListed := false
+	for i := range answer.Data {
+		model := &answer.Data[i]
+		var parent string
+		isAdapter := json.Unmarshal(model.Parent, &parent) == nil && parent != ""
+		isListed = isListed || model.Parent != nil
+		switch {
+		case isAdapter:
+			adapters = append(adapters, model.ID)
+		case i > 0:
+		case model.MaxModelLen < 0 || model.MaxModelLen > fleet.MaxContext:
+			return Models{}, fmt.Errorf("max_model_len is %d: it must lie between 0 and %d", model.MaxModelLen, fleet.MaxContext)
+		default:
+			m.MaxModelLen = model.MaxModelLen
+		}
 	}
-	if len(answer.Data) == 0 {
-		return 0, nil
+
+	if isListed {
+		m.Adapters, m.Skipped = fleet.NewAdapters(adapters)
 	}
-	length := answer.Data[0].MaxModelLen
-	if length < 0 || length > fleet.MaxContext {
-		return 0, fmt.Errorf("list models: max_model_len is %d: it must lie between 0 and %d", length, fleet.MaxContext)
-	}
-	return length, nil
+	return m, nil
 }

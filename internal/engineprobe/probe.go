@@ -79,11 +79,15 @@ func (p *Probe) Healthy(ctx context.Context) error {
 	return p.read(ctx, "/health", func(io.Reader) error { return nil })
 }
 
-// MaxModelLen returns the most tokens of a prompt and its answer that the engine accepts; 0 where it does not report
-// that.
-func (p *Probe) MaxModelLen(ctx context.Context) int {
-	length, _ := MaxModelLen(ctx, p.client, p.base)
-	return length
+// Models reads the engine's list of models.
+func (p *Probe) Models(ctx context.Context) (Models, error) {
+	var m Models
+	err := p.read(ctx, "/v1/models", func(r io.Reader) error {
+		var err error
+		m, err = readModels(r)
+		return err
+	})
+	return m, err
 }
 
 // ReadsLoad reports whether the metric names of this kind of engine are known.

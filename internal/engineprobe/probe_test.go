@@ -156,26 +156,6 @@ func TestProbeKeepsOneConnection(t *testing.T) {
 	}
 }
 
-// TestProbeReadsTheMaxModelLen: engines that list it have a length, and all others have none.
-func TestProbeReadsTheMaxModelLen(t *testing.T) {
-	for answer, want := range map[string]int{
-		`{"object":"list","data":[{"id":"m","max_model_len":50},{"id":"adapter","max_model_len":null}]}`: 50,
-		`{"object":"list","data":[{"id":"m","meta":{"n_ctx_train":4096}}]}`:                              0, // llama.cpp
-		"": 0,
-	} {
-		p := New("exec", serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/v1/models" {
-				http.NotFound(w, r)
-			}
-			_, _ = io.WriteString(w, answer)
-		}))
-		if got := p.MaxModelLen(t.Context()); got != want {
-			t.Errorf("%s: %d tokens, want %d", answer, got, want)
-		}
-		p.Close()
-	}
-}
-
 // FuzzLoad checks that any page gives an error or a load within its bounds, and that neither the order
 // of the lines nor unrelated lines matter.
 func FuzzLoad(f *testing.F) {

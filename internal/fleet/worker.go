@@ -47,6 +47,8 @@ type Worker struct {
 	MaxModelLen int
 	// Taints are marks that requests may require or prefer.
 	Taints Taints
+	// Adapters are the LoRA adapters that the engine has loaded, as far as it lists them.
+	Adapters Adapters
 	// Leased means that the worker is on the bus, where its agent reports its health. Each process sets it by itself: it is not
 	// in the lease.
 	Leased bool
@@ -97,11 +99,15 @@ func (w *Worker) Validate() error {
 	if w.Ranks < 1 || w.Ranks > MaxRanks {
 		errs = append(errs, fmt.Errorf("worker %s: ranks is %d: it must lie between 1 and %d", w.Name, w.Ranks, MaxRanks))
 	}
+
 	if w.Weight > MaxWeight {
 		errs = append(errs, fmt.Errorf("worker %s: weight is %d: it must lie between 1 and %d", w.Name, w.Weight, MaxWeight))
 	}
 	if again, err := NewTaints(w.Taints.Names()); err != nil || again != w.Taints {
 		errs = append(errs, fmt.Errorf("worker %s: taints %q: %w", w.Name, w.Taints, cmp.Or(err, errTaints)))
+	}
+	if err := w.Adapters.validate(); err != nil {
+		errs = append(errs, fmt.Errorf("worker %s: %w", w.Name, err))
 	}
 	return errors.Join(errs...)
 }
