@@ -38,11 +38,13 @@ type rankView struct {
 	// Probed is when the engine answered last or was found silent; null for workers whose agents ask them.
 	Probed *time.Time `json:"probed"`
 	// UnleasedSince is null while the worker's lease is current, and for workers without leases.
-	UnleasedSince       *time.Time `json:"unleased_since"`
-	Taints              []string   `json:"taints,omitempty"`
-	BookedRequests      int64      `json:"booked_requests"`
-	BookedPrefillTokens int64      `json:"booked_prefill_tokens"`
-	BookedDecodeBlocks  int64      `json:"booked_decode_blocks"`
+	UnleasedSince *time.Time `json:"unleased_since"`
+	Taints        []string   `json:"taints,omitempty"`
+	// Adapters are the LoRA adapters of the worker's engine; null where it does not list them.
+	Adapters            []string `json:"adapters"`
+	BookedRequests      int64    `json:"booked_requests"`
+	BookedPrefillTokens int64    `json:"booked_prefill_tokens"`
+	BookedDecodeBlocks  int64    `json:"booked_decode_blocks"`
 
 	// Null until the engine has reported its load.
 	ReportedRunning *int     `json:"reported_running"`
@@ -89,6 +91,9 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			leased: w.Leased && w.Unleased.IsZero(),
 		}
 
+		if w.Adapters.Known() {
+			v.Adapters = append([]string{}, w.Adapters.Names()...)
+		}
 		health := r.Load.Health().View()
 		v.Health, v.Why = health.State.String(), health.Why
 		if !health.Since.IsZero() {
@@ -119,7 +124,7 @@ func viewCoverage(c kvindex.Coverage) *coverageView {
 	}
 }
 
-const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tEPOCH\tBOOKED\t" +
+const fleetHeader = "WORKER\tRANK\tMODEL\tROLE\tSTATE\tHEALTH\tLEASE\tCACHE\tADDRESS\tENGINE\tADAPTERS\tEPOCH\tBOOKED\t" +
 	"PREFILL TOKENS\tDECODE BLOCKS\tRUNNING\tWAITING\tKV USED\tHEALTH IS KNOWN BY"
 
 // fleetTable returns a row for each rank, with the load as it is now.
@@ -133,10 +138,18 @@ func fleetTable(s *fleet.Snapshot, caches *feed.Feed) string {
 				usage = fmt.Sprintf("%.1f%%", 100**r.ReportedKVUsage)
 			}
 			row(r.Worker, r.Rank, r.Model, r.Role, r.State, healthText(&r), leaseText(r.UnleasedSince),
-				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, r.Epoch,
+				cacheText(r.CacheState, r.CacheReason), r.Address, r.Engine, adaptersText(r.Adapters), r.Epoch,
 				r.BookedRequests, r.BookedPrefillTokens, r.BookedDecodeBlocks, running, waiting, usage, knownBy(&r))
 		}
 	})
+}
+
+// adaptersText is how many adapters an engine has, and a dash where it does not list them.
+func adaptersText(names []string) any {
+	if names == nil {
+		return "-"
+	}
+	return len(names)
 }
 
 // healthText is the health of a worker and when it began. Where an agent reports that it is not ready, it is not judged.

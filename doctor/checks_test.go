@@ -112,9 +112,14 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			[]string{"worker b: it has the address of worker a, [::ffff:10.0.0.1]:80", "must not be under models[].workers too"}},
 		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "prefill" }, []string{"worker b: its role is prefill, which has no effect"}},
 		{"adapters", func(o *observation) {
-			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"}, servedModel{ID: "lora-b", Parent: "m"})
-			o.models[0].adapters = []string{"lora-b"}
-		}, []string{`worker a: its engine serves 1 adapter that model m does not have: "lora-a"`, "models[].adapters"}},
+			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"}, servedModel{ID: "alias", Parent: "m"})
+			o.models[0].adapters = []string{"lora-a"}
+		}, []string{`worker a: requests cannot reach 1 adapter of its engine: "alias"`, "under another name"}},
+		{"adapters", func(o *observation) {
+			o.workers[0].kind, o.workers[1].kind = "vllm", "vllm"
+			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"})
+			o.models[0].adapters = []string{"lora-a", "lora-b"}
+		}, []string{`model m: none of its engines has loaded 1 adapter of models[].adapters: "lora-b"`, "refused with 503"}},
 		{"events-off", func(o *observation) {
 			o.workers[0].kvEvents, o.workers[0].sockets, o.workers[0].engine.sources = "auto", nil, nil
 		}, []string{`worker a: its kvEvents is "auto", and its engine reports that it publishes none`, "--kv-events-config"}},

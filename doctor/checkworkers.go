@@ -53,37 +53,75 @@ func checkRole(o *observation) (found []Finding) {
 	return found
 }
 
-// checkAdapters finds LoRA adapters that an engine serves and the configuration does not name.
+// checkAdapters finds LoRA adapters that requests cannot reach: those that an engine serves under a name that is taken, and
+// those of the configuration that no engine has loaded.
 func checkAdapters(o *observation) []Finding {
-	known := map[string]bool{}
+	takenBy := map[string]string{}
 	for _, m := range o.models {
-		for _, name := range slices.Concat(m.names, m.adapters) {
-			known[name] = true
+		for _, name := range m.names {
+			takenBy[name] = m.name
 		}
 	}
 
-	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
-		var unknown []string
+	found := eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		var unreachable []string
 		for _, s := range w.engine.served {
-			if s.Parent != "" && !known[s.ID] {
-				unknown = append(unknown, s.ID)
+			if s.Parent != "" && (takenBy[s.ID] != "" || !fleet.ValidAdapter(s.ID)) {
+				unreachable = append(unreachable, s.ID)
 			}
 		}
-		if m == nil || len(unknown) == 0 {
-			return Finding{}, false
-		}
-
-		const most = 5 // names in a finding
-		names := strings.Join(unknown[:min(len(unknown), most)], ", ")
-		if len(unknown) > most {
-			names += fmt.Sprintf(" and %d more", len(unknown)-most)
-		}
 		return Finding{
-			What:   fmt.Sprintf("its engine serves %s that model %s does not have: %q", count(len(unknown), "adapter"), m.name, names),
-			Why:    "the router refuses requests for them, as for every unknown model, and ignores the KV events of their blocks",
-			Remedy: "add them to models[].adapters",
-		}, true
+			What:   fmt.Sprintf("requests cannot reach %s of its engine: %q", count(len(unreachable), "adapter"), firstOf(unreachable)),
+			Why:    "the configuration gives the name to a model, or it is no name that the router can use",
+			Remedy: "load it under another name",
+		}, len(unreachable) > 0
 	})
+	for i := range o.models {
+		found = append(found, notLoaded(o, &o.models[i])...)
+	}
+	return found
+}
+
+// notLoaded finds the configured adapters of a model that no engine has loaded. Engines of kinds that do not list their
+// adapters may have them.
+func notLoaded(o *observation, m *modelSeen) []Finding {
+	served := map[string]bool{}
+	asked := 0
+	for i := range o.workers {
+		w := &o.workers[i]
+		if w.model != m.name || w.engine.err != nil {
+			continue
+		}
+		if w.kind != "vllm" && w.kind != "sim" {
+			return nil
+		}
+		asked++
+		for _, s := range w.engine.served {
+			served[s.ID] = true
+		}
+	}
+
+	missing := slices.DeleteFunc(slices.Clone(m.adapters), func(name string) bool { return served[name] })
+	if asked == 0 || len(missing) == 0 {
+		return nil
+	}
+	return []Finding{{
+		Subject: "model " + m.name,
+		What: fmt.Sprintf("none of its engines has loaded %s of models[].adapters: %q",
+			count(len(missing), "adapter"), firstOf(missing)),
+		Why:    "requests for it are refused with 503",
+		Remedy: "load it on at least one engine, or remove it from models[].adapters; adapters that engines list need no entry there",
+	}}
+}
+
+// firstOf lists names for a finding: the first five, and how many more there are.
+func firstOf(names []string) string {
+	const most = 5
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		text += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return text
 }
 
 // checkEventsOff finds engines that publish no events although the configuration expects some. Where the socket cannot be

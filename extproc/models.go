@@ -34,19 +34,15 @@ func ProfiledSpeeds(settings *config.Config) (map[string]perfmodel.Speed, error)
 
 // setModels replaces the models of the router, under their names, aliases and adapters. After an error the old
 // models stay in use.
-//
-// An adapter is a model of its own that shares everything with its base model but the seed of its block hashes:
-// engines keep the blocks of adapters apart, because their content depends on the adapter's weights.
 func (r *Router) setModels(settings *config.Config) error {
 	r.modelsMu.Lock()
 	defer r.modelsMu.Unlock()
 
-	return r.setModelsLocked(settings, r.engineLengthsLocked(settings))
+	return r.setModelsLocked(settings, r.engineFactsLocked(settings))
 }
 
-// setModelsLocked is setModels with the context lengths of the engines by model, in tokens. A model without one has the
-// length of its files. The caller holds modelsMu.
-func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int) error {
+// setModelsLocked is setModels with what the engines report. The caller holds modelsMu.
+func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) error {
 	models := map[string]*route.ModelConfig{}
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
@@ -55,7 +51,7 @@ func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
-		p = p.WithContextLength(cmp.Or(m.ContextLength, lengths[m.Name])).WithRules(rulesOf(m))
+		p = p.WithContextLength(cmp.Or(m.ContextLength, engines.lengths[m.Name])).WithRules(rulesOf(m))
 		cost, err := m.Router.CostFunction()
 		if err != nil {
 			return fmt.Errorf("models[%d].router: %w", i, err)
@@ -71,10 +67,13 @@ func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int
 			models[name] = &base
 		}
 		for _, a := range m.Adapters {
-			adapter := base
-			adapter.Adapter = a.EngineName
-			models[a.Name] = &adapter
+			models[a.Name] = adapterOf(&base, a.EngineName)
 		}
+	}
+	for name, model := range engines.adapters {
+		adapter := adapterOf(models[model], name)
+		adapter.Found = true
+		models[name] = adapter
 	}
 
 	if err := r.routes.SetModels(models); err != nil {
@@ -86,8 +85,18 @@ func (r *Router) setModelsLocked(settings *config.Config, lengths map[string]int
 		r.forgetResized(*old, blockSizes)
 	}
 	r.settings = settings
-	r.setEngineLengthsLocked(lengths)
+	r.setEngineFactsLocked(engines)
 	return nil
+}
+
+// adapterOf returns the model of an adapter, with its name in the engines' events. It shares everything with its base model
+// but the seed of its block hashes: engines keep the blocks of adapters apart, because their content depends on the
+// adapter's weights.
+func adapterOf(base *route.ModelConfig, engineName string) *route.ModelConfig {
+	adapter := *base
+	adapter.Adapter = engineName
+	adapter.Parent = base.Pool
+	return &adapter
 }
 
 // forgetResized empties the ranks of models whose block size has changed: their blocks can match no prompt any
@@ -171,27 +180,14 @@ func orderOf(name string) queue.Order {
 }
 
 // streamSettings returns the settings that the stream's server needs. The first model serves requests that
-// name no model. The pool of a model, its aliases and its adapters has the model's name. With one
-// model Envoy needs no pool: its only route leads there.
+// name no model. With one model Envoy needs no pool: its only route leads there.
 func streamSettings(settings *config.Config) stream.Settings {
-	pools := map[string]string{}
-	for i := range settings.Models {
-		m := &settings.Models[i]
-		for _, name := range m.Names() {
-			pools[name] = m.Name
-		}
-		for _, adapter := range m.Adapters {
-			pools[adapter.Name] = m.Name
-		}
-	}
-
 	g := &settings.Gateway
 	return stream.Settings{
 		BodyBytes:     g.MaxBodyBytes,
 		BodiesBytes:   g.MaxBodiesBytes,
 		PassPaths:     g.PassPaths,
 		DefaultModel:  settings.Models[0].Name,
-		Pools:         pools,
 		SeveralPools:  len(settings.Models) > 1,
 		SessionHeader: g.AffinityHeader,
 		Hints:         stream.Hints(g.Hints),

@@ -97,13 +97,12 @@ func TestAdaptersAreModels(t *testing.T) {
 	for _, m := range r.routes.Models() {
 		listed[m.Name] = m
 	}
-	want := route.ModelStatus{Name: "poet", Pool: "base", Adapter: "poet", ContextLength: 100, Workers: 2, Ready: 2}
+	want := route.ModelStatus{Name: "poet", Pool: "base", Adapter: "poet", Parent: "base", ContextLength: 100, Workers: 2, Ready: 2}
 	if listed["poet"] != want || len(listed) != 2 || listed["base"].Adapter != "" {
 		t.Errorf("models %+v", listed)
 	}
-	cfg := settings(t, `{name: base, path: "builtin:sim", adapters: [{name: poet}]}`)
-	if got := streamSettings(cfg).Pools["poet"]; got != "base" {
-		t.Errorf("the pool of the adapter is %q", got)
+	if d := r.decideForTest("poet", numbers(10, 16), time.Now()); d.Pool != "base" {
+		t.Errorf("the pool of the adapter is %q", d.Pool)
 	}
 }
 

@@ -78,12 +78,12 @@ type Router struct {
 	decisionLog  *decisionlog.Writer // nil without a decision log
 	decisionFile *decisionFile       // nil without a decision log
 
-	// modelsMu is held while the models are replaced: by Reload, and after a change of an engine's length.
+	// modelsMu is held while the models are replaced: by Reload, and after a change of what engines report.
 	modelsMu sync.Mutex
 	// prepared holds the loaded models by path: a model's files are read once.
-	prepared      map[string]*prompt.Model // guarded by modelsMu
-	settings      *config.Config           // guarded by modelsMu; what the models were made of
-	engineLengths map[string]int           // guarded by modelsMu; the engines' context length by model, in tokens
+	prepared map[string]*prompt.Model // guarded by modelsMu
+	settings *config.Config           // guarded by modelsMu; what the models were made of
+	engines  engineFacts              // guarded by modelsMu; what the engines report, as the models have it
 	// blockSizes holds the tokens per block by model. The map is never changed once stored.
 	blockSizes atomic.Pointer[map[string]int]
 }
@@ -202,8 +202,8 @@ func (r *Router) BusLost() { r.caches.Disconnected() }
 // why.
 func (r *Router) ReadyModels() error {
 	for _, m := range r.routes.Models() {
-		if m.Ready > 0 {
-			continue
+		if m.Ready > 0 || m.Adapter != "" {
+			continue // adapters come and go, and need no worker
 		}
 		err := fmt.Errorf("model %s has no ready worker", m.Name)
 		if unready := r.fleet.Snapshot().Unready(m.Name); unready != "" {
@@ -259,7 +259,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { discovery.Probe(ctx, r.probes) })
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.decisions.Run(ctx) })
-	followers.Go(func() { r.followEngineLengths(ctx) })
+	followers.Go(func() { r.followEngines(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()

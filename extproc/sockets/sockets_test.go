@@ -50,7 +50,7 @@ func startEngine(t *testing.T, at ports) (e *enginesim.Sim, stop func()) {
 	t.Helper()
 	e, err := enginesim.New(enginesim.Config{
 		Listen: at.http, Events: "tcp://" + at.events, Replay: "tcp://" + at.replay,
-		ModelName: "tiny", Model: testkit.ByteModel{}, Vocabulary: testkit.ByteModel{},
+		ModelName: "tiny", Model: testkit.ByteModel{}, Vocabulary: testkit.ByteModel{}, LoadAdapters: true,
 		Engine: engine.Config{Blocks: 64, BlockSize: 4, Timing: perfmodel.Fixed{}},
 	})
 	if err == nil {
@@ -279,6 +279,45 @@ func TestContextLengthIsRead(t *testing.T) {
 	after, _ := r.fleet.Snapshot().Rank("w0", 0)
 	if after.ID != before.ID || after.Load != before.Load || after.Worker.State != fleet.Ready {
 		t.Errorf("rank %+v became %+v", before, after)
+	}
+}
+
+// TestAdaptersAreRead: a worker has the adapters that its engine lists, while they are loaded and unloaded, and keeps its
+// rank. Those of an engine that is not ready are unknown: the next process may have others.
+func TestAdaptersAreRead(t *testing.T) {
+	at := freePorts(t)
+	_, stop := startEngine(t, at)
+	r := read(t, fleet.Worker{Address: at.http})
+	before, _ := r.fleet.Snapshot().Rank("w0", 0)
+	is := func(want fleet.Adapters) func() bool {
+		return func() bool { return r.fleet.Snapshot().Worker("w0").Adapters == want }
+	}
+
+	testkit.Eventually(t, "it is known that there are none", is("\n"))
+	change(t, at, "load", "poet")
+	testkit.Eventually(t, "an adapter was loaded", is("\npoet\n"))
+	change(t, at, "unload", "poet")
+	testkit.Eventually(t, "it was unloaded", is("\n"))
+	if after, _ := r.fleet.Snapshot().Rank("w0", 0); after.ID != before.ID || after.Load != before.Load {
+		t.Errorf("rank %+v became %+v", before, after)
+	}
+
+	stop()
+	r.fleet.SetState("w0", fleet.Down)
+	testkit.Eventually(t, "the engine is gone", is(""))
+}
+
+// change has an engine load or unload an adapter.
+func change(t *testing.T, at ports, how, name string) {
+	t.Helper()
+	resp, err := http.Post("http://"+at.http+"/v1/"+how+"_lora_adapter", "application/json",
+		strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, name, t.TempDir())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s", how, name, resp.Status)
 	}
 }
 

@@ -148,7 +148,7 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 		return x.answerWith(a)
 	}
 	if !x.target.known {
-		req.Model = set.modelOf(body)
+		req.Model = x.srv.modelOf(body)
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.

@@ -51,7 +51,7 @@ func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 // served returns a world with two workers and one model, and Envoy's end of a connection to it.
 func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
 	w := newWorld(t)
-	w.settings.DefaultModel, w.settings.Pools = "sim", map[string]string{"sim": "sim"}
+	w.settings.DefaultModel = "sim"
 	w.server.Reload(w.settings)
 	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
 		t.Fatal(err)

@@ -16,17 +16,20 @@ import (
 //go:embed openapi.json
 var openAPIDocument []byte
 
-// modelObject is OpenAI's object of a model, with vLLM's max_model_len.
+// modelObject is OpenAI's object of a model, with vLLM's parent and max_model_len.
 type modelObject struct {
 	ID          string `json:"id"`
 	Object      string `json:"object"`
 	Created     int64  `json:"created"`
 	OwnedBy     string `json:"owned_by"`
+	Parent      string `json:"parent,omitempty"` // the base model of an adapter
 	MaxModelLen int    `json:"max_model_len,omitempty"`
 }
 
 func (s *Server) object(m route.ModelStatus) modelObject {
-	return modelObject{ID: m.Name, Object: "model", Created: s.started.Unix(), OwnedBy: "stator", MaxModelLen: m.ContextLength}
+	return modelObject{
+		ID: m.Name, Object: "model", Created: s.started.Unix(), OwnedBy: "stator", Parent: m.Parent, MaxModelLen: m.ContextLength,
+	}
 }
 
 // listModels answers GET /v1/models, as OpenAI does.
@@ -64,7 +67,7 @@ func (s *Server) oneModel(h head) *answer {
 }
 
 // health answers 200 if every model has a ready worker, else 503. The body has the number of workers of
-// each model.
+// each model. Adapters are left out: one that an engine has unloaded makes no other request fail.
 func (s *Server) health(h head) *answer {
 	if a := getOnly(h); a != nil {
 		return a
@@ -79,6 +82,9 @@ func (s *Server) health(h head) *answer {
 	}{Status: "ok", Models: map[string]pool{}}
 	code := http.StatusOK
 	for _, m := range s.router.Models() {
+		if m.Adapter != "" {
+			continue
+		}
 		out.Models[m.Name] = pool{m.Workers, m.Ready}
 		if m.Ready == 0 {
 			code = http.StatusServiceUnavailable

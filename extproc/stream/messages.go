@@ -60,8 +60,8 @@ func (s *Server) changeRequest(m *messages.Response, r reply) {
 	}
 	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
 	// decision. The header selects the route of the pool.
-	if settings := s.settings.Load(); settings.SeveralPools {
-		set(envoynames.HeaderModel, settings.Pools[r.pick.Model])
+	if s.settings.Load().SeveralPools {
+		set(envoynames.HeaderModel, r.pick.Pool)
 		m.ClearRoute = true
 	}
 	if r.pick.Ranks > 1 {

@@ -53,12 +53,13 @@ func (s *Settings) classify(method, path string) target {
 // modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A
 // name that nothing serves counts where there are several pools: the request must not reach another model's
 // workers. Otherwise it is the engine's to judge.
-func (s *Settings) modelOf(body []byte) string {
+func (s *Server) modelOf(body []byte) string {
+	set := s.settings.Load()
 	name, ok := openai.ModelOf(body)
-	if ok && (s.SeveralPools || s.Pools[name] != "") {
+	if ok && (set.SeveralPools || s.router.Serves(name)) {
 		return name
 	}
-	return s.DefaultModel
+	return set.DefaultModel
 }
 
 // passes reports whether requests on an unparsed path reach workers.

@@ -63,7 +63,7 @@ func newWorld(t testing.TB) *world {
 	w := &world{
 		registry: prometheus.NewRegistry(), models: map[string]*route.ModelConfig{},
 		settings: Settings{
-			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, Pools: map[string]string{}, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
+			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
 		},
 	}
 	index := kvindex.New(kvindex.Config{})
@@ -161,7 +161,6 @@ func (w *world) model(t *testing.T, d *datadriven.TestData) {
 	if w.settings.DefaultModel == "" {
 		w.settings.DefaultModel = name
 	}
-	w.settings.Pools[name] = pool
 	w.settings.SeveralPools = w.settings.SeveralPools || pool != w.settings.DefaultModel
 	w.server.Reload(w.settings)
 }

@@ -32,8 +32,6 @@ type Settings struct {
 	PassPaths []string
 	// DefaultModel serves the requests that name no model. It is the first one.
 	DefaultModel string
-	// Pools maps the names of models, aliases and adapters to the model whose workers serve them.
-	Pools map[string]string
 	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
 	SeveralPools bool
 	// SessionHeader is the header with a client's session, in lower case.

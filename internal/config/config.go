@@ -113,7 +113,8 @@ type Model struct {
 	Path string `yaml:"path" default:"required"`
 	// Aliases are further names for the same model.
 	Aliases []string `yaml:"aliases"`
-	// Adapters are the LoRA adapters that the model's workers have loaded. Each has its own cache.
+	// Adapters are LoRA adapters of the model's workers. Those that engines list in /v1/models, as vLLM does, need no
+	// entry. Each has its own cache.
 	Adapters []Adapter `yaml:"adapters"`
 	// ContextLength is the most tokens of a prompt and its answer, as the engines' max_model_len. A longer prompt
 	// is refused. 0 is the largest max_model_len that the engines report, or the length in the model's files where

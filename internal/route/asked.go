@@ -78,6 +78,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 		return refuse(ReasonModelNotFound, nil, 0, d.Model, "")
 	}
 	if q.model != anyModel {
+		d.Pool = q.model.Pool
 		d.Model = q.model.name // not the request's string, which may pin its body
 	}
 

@@ -19,7 +19,7 @@ type field struct {
 	// admitted is true if ranks has only those whose workers' health admits another request.
 	admitted bool
 
-	pool   int               // ranks in the pool, whatever their state
+	pool   int               // ranks in the pool, whatever their state; for an adapter, those that have it
 	states [fleet.States]int // how many ranks that no hint excludes are in each state
 	hint   exclusion         // the hint that excluded the ranks that came furthest; notExcluded if a rank passed
 	cached poolMoment        // names the contents, where the next request may find the same
@@ -31,6 +31,7 @@ type poolMoment struct {
 	snapshot *fleet.Snapshot
 	pool     string
 	role     fleet.Role
+	adapter  *model // nil for a base model, whose requests may go to the whole pool
 }
 
 // workerFacts is what judging needs of a worker. Workers lie apart in memory, and these do not.
@@ -53,7 +54,10 @@ func (f *field) usable() int {
 func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 	f, m := &w.field, q.model
 	snap := r.fleet.Snapshot()
-	name := poolMoment{snap, m.Pool, q.role}
+	name := poolMoment{snap, m.Pool, q.role, nil}
+	if m.Adapter != "" {
+		name.adapter = m
+	}
 	restricted := q.isRestricted()
 	inDoubt := r.fleet.AnyRestricted()
 	cacheable := m != anyModel && !restricted && !m.Busy.isSet() && !inDoubt
@@ -76,8 +80,9 @@ func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
 func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.model, q.isRestricted()
 	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], admitted: onlyAdmitted}
+	holders := loaded{model: m}
 	for _, rank := range m.ranks(snap, q.role) {
-		if m == anyModel && rank.Worker.Role != q.role {
+		if m == anyModel && rank.Worker.Role != q.role || !holders.mayTake(rank.Worker) {
 			continue
 		}
 		f.pool++

@@ -53,6 +53,7 @@ func (l *laneRanks) resolve(snap *fleet.Snapshot, m *model, h *hints) {
 	if h.worker != "" {
 		pool = ranksOf(snap, h.worker)
 	}
+	holders := loaded{model: m}
 	next := 0 // in h.allowed, which is sorted as the pool is
 	for i := range pool {
 		rank := &pool[i]
@@ -62,7 +63,7 @@ func (l *laneRanks) resolve(snap *fleet.Snapshot, m *model, h *hints) {
 		if len(h.allowed) > 0 && (next == len(h.allowed) || h.allowed[next] != rank.Worker.Name) {
 			continue
 		}
-		if rank.Worker.Model == m.Pool && rank.Worker.Role == h.role && h.excludes(rank) == notExcluded {
+		if rank.Worker.Model == m.Pool && rank.Worker.Role == h.role && h.excludes(rank) == notExcluded && holders.mayTake(rank.Worker) {
 			l.ranks.add(rank.ID)
 			l.isEmpty = false
 		}

@@ -37,6 +37,11 @@ type ModelConfig struct {
 	// Adapter is the name engines give a LoRA adapter; empty for a base model. It separates
 	// the adapter's cache from its base model's.
 	Adapter string
+	// Parent is the name of an adapter's base model, for listings; empty for a base model.
+	Parent string
+	// Found is true for an adapter that is not configured: an engine lists it. Workers whose adapters are unknown do not
+	// have it.
+	Found bool
 	// BlockSize is in tokens and must be the engines' own, or nothing ever overlaps. Default 16.
 	BlockSize int
 	// ContextLength is for listings; 0 is unknown.
@@ -193,20 +198,25 @@ func (m *model) seed(salt string, media [][16]byte) uint64 {
 
 // ModelStatus is one line of the model listing.
 type ModelStatus struct {
-	Name, Pool, Adapter string
-	ContextLength       int
-	// Workers counts those of the pool in any state; Ready those that take requests.
+	Name, Pool, Adapter, Parent string
+	ContextLength               int
+	// Workers counts those of the pool in any state; Ready those that take requests. Those of an adapter have it
+	// loaded.
 	Workers, Ready int
 }
+
+// Serves reports whether requests may name this model.
+func (r *Router) Serves(name string) bool { return (*r.models.Load())[name] != nil }
 
 // Models lists what is served, sorted by name.
 func (r *Router) Models() []ModelStatus {
 	snap := r.fleet.Snapshot()
 	var list []ModelStatus
 	for name, m := range *r.models.Load() {
-		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, ContextLength: m.ContextLength}
+		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, Parent: m.Parent, ContextLength: m.ContextLength}
+		holders := loaded{model: m}
 		for _, rank := range snap.Pool(m.Pool, fleet.Aggregated) {
-			if rank.Number != 0 {
+			if rank.Number != 0 || !holders.mayTake(rank.Worker) {
 				continue
 			}
 			s.Workers++

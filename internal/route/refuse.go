@@ -146,6 +146,8 @@ func (f *field) refusal(q *asked, now time.Time) *refusal {
 	}
 	states := f.stateSummary()
 	switch {
+	case states == "" && q.model.Adapter != "":
+		states = "none of its workers has this adapter loaded"
 	case states == "":
 		states = "it has none"
 	case q.isRestricted():

@@ -101,6 +101,8 @@ type Decision struct {
 
 	// Cost names the function that judged the candidates.
 	Model, Policy, Cost string
+	// Pool is the model whose workers may take the request: an adapter's is its base model.
+	Pool string `json:"-"`
 	// Worker and Rank take the request at Address. Ranks is how many the worker has. Where it has more
 	// than one, the request must name Rank to the engine.
 	Worker      string

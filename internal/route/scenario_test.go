@@ -26,8 +26,10 @@ var line = perfmodel.Line{Token: 1e6}
 // TestScenarios runs testdata/*.txt. Prompts are texts, a token a byte, and blocks have four
 // tokens. Verbs:
 //
-//	worker NAME [address=A] [state=S] [ranks=N] [blocks=N] [events=no] [taints=A+B] | remove NAME
+//	worker NAME [address=A] [state=S] [ranks=N] [blocks=N] [events=no] [taints=A+B] [adapters=A+B|none]
+//	remove NAME
 //	models NAME... [policy=P] [temperature=T] [limit=TOKENS] [busy=TOKENS] [kv=USAGE] [status=N] [cost=dynamo]
+//	       [adapters=A+B] [found=A+B]      adapters of them, configured or found at engines
 //	       [queue=REQUESTS] [maxwait=SECONDS]   text: a class per line: NAME [quantum=N] [order=wspt] [fair]
 //	                                            replaces all models
 //	holds NAME [tier=T] [rank=R]    text: the rank reports these blocks
@@ -178,6 +180,11 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
+// list returns the parts of a value with + between them.
+func (a args) list(key string) []string {
+	return strings.FieldsFunc(a.value[key], func(r rune) bool { return r == '+' })
+}
+
 func (a args) float(key string) float64 {
 	v, _ := strconv.ParseFloat(a.value[key], 64)
 	return v
@@ -185,11 +192,14 @@ func (a args) float(key string) float64 {
 
 func (w *world) models(a args, input string) string {
 	models := map[string]*route.ModelConfig{}
-	for _, name := range a.words {
+	for _, name := range slices.Concat(a.words, a.list("adapters"), a.list("found")) {
 		m := &route.ModelConfig{
 			Prompt: runes{a.number("limit", 0)}, Pool: "sim", BlockSize: 4, Policy: a.value["policy"], Temperature: a.float("temperature"),
 			Busy:    route.Busy{PrefillTokens: int64(a.number("busy", 0)), KVUsage: a.float("kv"), Status: a.number("status", 0)},
 			MaxWait: time.Duration(a.number("maxwait", 30)) * time.Second,
+		}
+		if !slices.Contains(a.words, name) {
+			m.Adapter, m.Found = name, slices.Contains(a.list("found"), name)
 		}
 		if a.value["cost"] == cost.NameDynamo {
 			m.Cost = cost.Dynamo()
@@ -222,7 +232,10 @@ func (w *world) worker(a args) string {
 		worker.KVEvents = ""
 	}
 	worker.Name = fleet.WorkerName(a.value["node"], worker.Name)
-	worker.Taints, _ = fleet.NewTaints(strings.FieldsFunc(a.value["taints"], func(r rune) bool { return r == '+' }))
+	worker.Taints, _ = fleet.NewTaints(a.list("taints"))
+	if adapters, known := a.value["adapters"]; known {
+		worker.Adapters, _ = fleet.NewAdapters(slices.DeleteFunc(strings.Split(adapters, "+"), func(s string) bool { return s == "none" }))
+	}
 	for s := fleet.Starting; s <= fleet.Down; s++ {
 		if s.String() == a.value["state"] {
 			worker.State = s

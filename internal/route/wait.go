@@ -116,8 +116,9 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	}
 	t.wait.Tenant = t.hints.tenant
 	turn := queue.Request{
-		Class: t.hints.class, Tenant: t.hints.tenant, Lane: t.hints.lane(), Restricted: t.hints.isRestricted(),
-		Strict: t.hints.strict, HeadStart: t.hints.headStart,
+		Class: t.hints.class, Tenant: t.hints.tenant, Lane: q.model.lane(&t.hints),
+		Restricted: t.hints.isRestricted() || q.model.Adapter != "",
+		Strict:     t.hints.strict, HeadStart: t.hints.headStart,
 		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait,
 		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
@@ -263,7 +264,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	case refused == nil:
 	case refused.isBusy(): // a request that did not wait came first
 		return nil
-	case refused.reason == ReasonNoReadyWorker && len(m.ranks(r.fleet.Snapshot(), t.hints.role)) > 0:
+	case refused.reason == ReasonNoReadyWorker && m.hasRanks(r.fleet.Snapshot(), t.hints.role):
 		return nil // its workers may become ready again
 	default:
 		d.refuse(refused)

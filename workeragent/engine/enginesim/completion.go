@@ -172,12 +172,10 @@ func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 		Salt: c.req.CacheSalt, Session: c.req.SessionID, WholePrompt: c.req.PromptLogprobs,
 	}
 
-	// Adapters have numbers from 1, as in vLLM. Their prefixes are separate from the model's.
-	for n, name := range s.cfg.Adapters {
-		if name == c.req.Model {
-			r.LoRA = name
-			r.LoRAID = n + 1
-		}
+	// The prefixes of adapters are separate from the model's.
+	if id := s.adapters.id(c.req.Model); id > 0 {
+		r.LoRA = c.req.Model
+		r.LoRAID = id
 	}
 
 	c.requests = append(c.requests, r)

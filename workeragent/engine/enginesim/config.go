@@ -40,9 +40,12 @@ type Config struct {
 	Rank int
 
 	// ModelName is the name that clients use; it is required. Aliases are further names of the same model.
-	// Adapters are LoRA adapters, each with a name and with separate prefixes.
+	// Adapters are the LoRA adapters that are loaded from the beginning, each with a name and with separate prefixes.
 	ModelName         string
 	Aliases, Adapters []string
+	// LoadAdapters lets clients load and unload adapters, as vLLM's --enable-lora does with the variable
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING.
+	LoadAdapters bool
 	// Model and Vocabulary are required.
 	Model      Model
 	Vocabulary Vocabulary

@@ -33,7 +33,7 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 		data = append(data, model(name, nil))
 	}
 
-	for _, name := range s.cfg.Adapters {
+	for _, name := range s.adapters.list() {
 		data = append(data, model(name, s.cfg.ModelName))
 	}
 	answerWith(w, map[string]any{"object": "list", "data": data})

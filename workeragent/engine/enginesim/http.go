@@ -29,6 +29,10 @@ func (s *Sim) handler() http.Handler {
 	mux.HandleFunc("GET /kv_event_sources", s.eventSources)
 	mux.HandleFunc("POST /reset_prefix_cache", func(http.ResponseWriter, *http.Request) { s.resetCache() })
 	mux.Handle("GET /metrics", s.metrics.handler())
+	if s.cfg.LoadAdapters {
+		mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
+		mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	})
@@ -81,7 +85,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 		return nil, err
 	}
 	// A wrong name is an error, as in vLLM. The doctor finds fleets with wrong names.
-	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && !slices.Contains(s.cfg.Adapters, req.Model) {
+	if req.Model != s.cfg.ModelName && !slices.Contains(s.cfg.Aliases, req.Model) && s.adapters.id(req.Model) == 0 {
 		return nil, &openai.Error{Status: http.StatusNotFound, Param: "model", Message: fmt.Sprintf("The model `%s` does not exist.",
 			req.Model)}
 	}

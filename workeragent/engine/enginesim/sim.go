@@ -26,6 +26,8 @@ type Sim struct {
 	pub     *publisher // nil where no events are published
 	metrics *metrics   // safe for concurrent use
 
+	adapters *adapters // safe for concurrent use
+
 	// Set by Listen and closed by their servers. Nil where there is no endpoint.
 	http, events, replay net.Listener
 
@@ -49,7 +51,7 @@ func New(cfg Config) (*Sim, error) {
 		return nil, err
 	}
 
-	s := &Sim{cfg: cfg, words: findWords(cfg.Vocabulary), engine: core, wake: make(chan struct{}, 1)}
+	s := &Sim{cfg: cfg, words: findWords(cfg.Vocabulary), engine: core, wake: make(chan struct{}, 1), adapters: newAdapters(cfg.Adapters)}
 	if cfg.Events != "" {
 		s.pub = newPublisher(cfg.Topic, cfg.ReplayBuffer, cfg.SubscriberQueue, cfg.Logger)
 	}

@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ func (r *Router) putLength(t *testing.T, name string, tokens int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.applyEngineLengths()
+	r.applyEngineFacts()
 }
 
 // expectLength checks that a prompt with room for one token of an answer is accepted, and a longer one refused.
@@ -62,7 +63,7 @@ func TestContextLengthIsThatOfTheEngines(t *testing.T) {
 	r.putLength(t, "w9", 2*files)
 	r.expectLength(t, "another one reports a larger one", 2*files)
 	r.fleet.Remove("w9")
-	r.applyEngineLengths()
+	r.applyEngineFacts()
 	r.expectLength(t, "the larger engine is gone", 50)
 	r.putLength(t, "w8", 0)
 	r.expectLength(t, "the engine restarts, and has not reported its length yet", 50)
@@ -96,7 +97,7 @@ func TestEngineLengthsAreFollowed(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { r.followEngineLengths(ctx) })
+	running.Go(func() { r.followEngines(ctx) })
 	w := *r.fleet.Snapshot().Worker("w0")
 	for length := 41; length <= 50; length++ {
 		w.MaxModelLen = length
@@ -117,5 +118,83 @@ func TestEngineLengthsAreFollowed(t *testing.T) {
 	const logged = `msg="context length of the model is that of its engines" model=base tokens=60`
 	if n := log.Count(logged); n != 1 {
 		t.Errorf("the length was logged %d times", n)
+	}
+}
+
+// putAdapters puts a worker into the fleet whose engine lists adapters.
+func (r *Router) putAdapters(t *testing.T, name, model string, state fleet.State, adapters fleet.Adapters) {
+	t.Helper()
+	_, err := r.fleet.Put(fleet.Worker{
+		Name: name, Model: model, Address: "10.0.1." + name[1:] + ":80", Engine: "vllm", Epoch: 7, Ranks: 1, State: state, Adapters: adapters,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.applyEngineFacts()
+}
+
+// TestAdaptersOfTheEnginesAreModels: an adapter that an engine lists is a model that clients can name, on the workers that
+// have it, with its own blocks, until no worker has it.
+func TestAdaptersOfTheEnginesAreModels(t *testing.T) {
+	r := modelsRouter(t, "aliases: [also]")
+	if d := r.decideForTest("poet", numbers(10, 160), time.Now()); d.Reason != route.ReasonModelNotFound {
+		t.Errorf("nothing has the adapter: %s", d)
+	}
+	r.putAdapters(t, "w7", "base", fleet.Ready, "\n")
+	r.putAdapters(t, "w8", "base", fleet.Ready, "\nalso\nbase\npoet\n")
+
+	now := time.Now()
+	for turn := range 3 {
+		d := r.decideForTest("poet", numbers(10, 160), now)
+		if d.Worker != "w8" || d.Pool != "base" || d.Overlap != 10*min(turn, 1) || len(d.Others) > 0 {
+			t.Errorf("turn %d: %s", turn, d)
+		}
+	}
+	if d := r.decideForTest("base", numbers(10, 160), now); d.Overlap != 0 {
+		t.Errorf("the base model finds the adapter's blocks: %s", d)
+	}
+	want := route.ModelStatus{Name: "poet", Pool: "base", Adapter: "poet", Parent: "base", ContextLength: r.routes.Models()[0].ContextLength,
+		Workers: 1, Ready: 1}
+	if list := r.routes.Models(); len(list) != 3 || list[2] != want {
+		t.Errorf("models %+v", list)
+	}
+
+	r.putAdapters(t, "w8", "base", fleet.Starting, "")
+	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != route.ReasonNoReadyWorker || d.RetryAfter == 0 {
+		t.Errorf("the engine restarts: %s", d)
+	}
+	if err := r.ReadyModels(); err != nil {
+		t.Errorf("an adapter without a ready worker: %v", err)
+	}
+	r.putAdapters(t, "w8", "base", fleet.Ready, "\n")
+	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != route.ReasonModelNotFound || d.Err.Status != http.StatusNotFound {
+		t.Errorf("the engine came back without it: %s", d)
+	}
+}
+
+// TestConfiguredNamesWin: an engine cannot take over the name of a model or of an adapter, and of two models with an adapter of
+// one name the first has it. A reload keeps the adapters.
+func TestConfiguredNamesWin(t *testing.T) {
+	const models = `{name: base, path: "builtin:sim", adapters: [{name: poet, engineName: lora-7}]},
+		{name: other, path: "builtin:sim", aliases: [also]}`
+	cfg := settings(t, models)
+	r, err := New(Config{Settings: cfg, Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.putAdapters(t, "w7", "base", fleet.Ready, "\nalso\nboth\nother\n")
+	r.putAdapters(t, "w8", "other", fleet.Ready, "\nbase\nboth\nmine\npoet\n")
+	for range 2 {
+		pools := map[string]string{}
+		for _, m := range r.routes.Models() {
+			pools[m.Name] = m.Pool + "/" + m.Adapter
+		}
+		want := map[string]string{"base": "base/", "other": "other/", "also": "other/", "poet": "base/lora-7", "both": "base/both", "mine": "other/mine"}
+		if !maps.Equal(pools, want) {
+			t.Errorf("models %v, want %v", pools, want)
+		}
+		if err := r.Reload(cfg); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,0 +1,159 @@
+package extproc
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// engineFacts are what the engines report of the models: the part of the models that is not configured.
+type engineFacts struct {
+	// lengths holds the context length by model, in tokens. A model without one has the length of its files.
+	lengths map[string]int
+	// adapters holds the models of the LoRA adapters that engines list and no configuration names, by adapter.
+	adapters map[string]string
+}
+
+func (f engineFacts) equal(other engineFacts) bool {
+	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.adapters, other.adapters)
+}
+
+// followEngines replaces the models when the context length or the adapters of their engines change, until ctx ends.
+//
+// An engine reports its length as max_model_len, and it is the engine's own setting. With the length of the model's
+// files the router would refuse prompts that the engine serves, or send it prompts that it refuses. Adapters are loaded
+// and unloaded while an engine runs.
+func (r *Router) followEngines(ctx context.Context) {
+	for {
+		changed := r.fleet.Changed()
+		r.applyEngineFacts()
+
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// applyEngineFacts replaces the models if their engines report something else now. Bookings, queues and cache states
+// stay, as with a reload.
+func (r *Router) applyEngineFacts() {
+	r.modelsMu.Lock()
+	defer r.modelsMu.Unlock()
+
+	facts := r.engineFactsLocked(r.settings)
+	if facts.equal(r.engines) {
+		return // most changes of the fleet are others
+	}
+	if err := r.setModelsLocked(r.settings, facts); err != nil {
+		r.log.Error("models not replaced; the context length and the adapters of their engines are not used", "err", err)
+	}
+}
+
+// engineFactsLocked returns what the engines of these settings' models report now.
+func (r *Router) engineFactsLocked(settings *config.Config) engineFacts {
+	workers := r.fleet.Snapshot().Workers
+	return engineFacts{r.engineLengthsLocked(settings, workers), r.foundAdaptersLocked(settings, workers)}
+}
+
+// engineLengthsLocked returns the context lengths of the engines by model, in tokens, of the models that have no
+// configured one. It is the largest of the model's engines: a prompt that one of them accepts must not be refused.
+//
+// A model keeps its length while none of its workers reports one. Otherwise the restart of an only engine would bring
+// back the length of the files for a moment, and prompts would be refused that the engine accepts.
+func (r *Router) engineLengthsLocked(settings *config.Config, workers []*fleet.Worker) map[string]int {
+	reported := map[string]int{}
+	for _, w := range workers {
+		reported[w.Model] = max(reported[w.Model], w.MaxModelLen)
+	}
+
+	lengths := map[string]int{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		length := cmp.Or(reported[m.Name], r.engines.lengths[m.Name])
+		if m.ContextLength == 0 && length > 0 {
+			lengths[m.Name] = length
+		}
+	}
+	return lengths
+}
+
+// maxFoundAdapters bounds the adapters of one model that are found at engines.
+const maxFoundAdapters = 4096
+
+// foundAdaptersLocked returns the adapters that the models' engines list, with their models. A configured name stays what
+// the configuration makes of it. Of two models with an adapter of one name, the first in the configuration has it.
+//
+// While a worker of a model is starting, the model keeps the adapters that it has. Otherwise the restart of an only engine
+// would turn "not ready" into "does not exist", after which clients do not try again.
+func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.Worker) map[string]string {
+	listed := map[string]map[fleet.Adapters]bool{} // workers mostly have the same ones, so each list is read once
+	starting := map[string]bool{}
+	for _, w := range workers {
+		if listed[w.Model] == nil {
+			listed[w.Model] = map[fleet.Adapters]bool{}
+		}
+		listed[w.Model][w.Adapters] = true
+		starting[w.Model] = starting[w.Model] || !w.Adapters.Known() && w.State != fleet.Ready
+	}
+
+	taken := configuredNames(settings)
+	found := map[string]string{}
+	for i := range settings.Models {
+		model := settings.Models[i].Name
+		names := map[string]bool{}
+		for adapters := range listed[model] {
+			for _, name := range adapters.Names() {
+				names[name] = true
+			}
+		}
+		for name, of := range r.engines.adapters {
+			if of == model && (starting[model] || listed[model] == nil) {
+				names[name] = true
+			}
+		}
+
+		room := maxFoundAdapters
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if room > 0 && !taken[name] {
+				room--
+				taken[name] = true
+				found[name] = model
+			}
+		}
+	}
+	return found
+}
+
+// configuredNames returns the names that the configuration gives to models, aliases and adapters.
+func configuredNames(settings *config.Config) map[string]bool {
+	names := map[string]bool{}
+	for i := range settings.Models {
+		m := &settings.Models[i]
+		for _, name := range m.Names() {
+			names[name] = true
+		}
+		for _, a := range m.Adapters {
+			names[a.Name] = true
+		}
+	}
+	return names
+}
+
+// setEngineFactsLocked records what the models were made of, and logs what is new.
+func (r *Router) setEngineFactsLocked(facts engineFacts) {
+	for model, tokens := range facts.lengths {
+		if tokens != r.engines.lengths[model] {
+			r.log.Info("context length of the model is that of its engines", "model", model, "tokens", tokens)
+		}
+	}
+	if !maps.Equal(facts.adapters, r.engines.adapters) {
+		r.log.Info("adapters of the engines changed", "before", len(r.engines.adapters), "after", len(facts.adapters))
+	}
+	r.engines = facts
+}

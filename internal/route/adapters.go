@@ -1,0 +1,55 @@
+package route
+
+import (
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// loaded finds the workers that have an adapter loaded. It remembers the last answer, because most workers of a pool have
+// the same adapters.
+type loaded struct {
+	model *model
+	last  fleet.Adapters
+	has   bool // last has the adapter; only where last is known
+}
+
+// mayTake reports whether a worker of the model's pool has the adapter, or may have it when it is ready. For a base model
+// it is always true.
+//
+//	adapters of the worker   a configured adapter   one that was found at engines
+//	with it                  true                   true
+//	without it               false                  false
+//	unknown, ready           true                   false: another engine listed it
+//	unknown, not ready       true                   true: its state keeps requests away
+func (l *loaded) mayTake(w *fleet.Worker) bool {
+	if l.model.Adapter == "" {
+		return true
+	}
+	if !w.Adapters.Known() {
+		return !l.model.Found || w.State != fleet.Ready
+	}
+	if w.Adapters != l.last {
+		l.last = w.Adapters
+		l.has = w.Adapters.Has(l.model.name)
+	}
+	return l.has
+}
+
+// hasRanks reports whether any rank may take the model's requests, whatever its state.
+func (m *model) hasRanks(snap *fleet.Snapshot, role fleet.Role) bool {
+	holders := loaded{model: m}
+	for _, rank := range m.ranks(snap, role) {
+		if holders.mayTake(rank.Worker) {
+			return true
+		}
+	}
+	return false
+}
+
+// lane names the set of ranks that may take a request for the model; see [hints.lane]. Names of adapters and of workers
+// cannot hold a line break, so lanes of different sets differ.
+func (m *model) lane(h *hints) string {
+	if m.Adapter == "" {
+		return h.lane()
+	}
+	return keptLabel(h.lane() + "\n" + m.name)
+}
