@@ -46,8 +46,10 @@ func isChat(sample int) bool { return sample == len(sampleTexts) }
 // loadModel loads a model of the configuration and tokenizes the samples with it.
 func loadModel(m *config.Model) modelSeen {
 	s := modelSeen{name: m.Name, names: append([]string{m.Name}, m.Aliases...), path: m.Path, blockSize: m.BlockSize}
-	for i := range m.Adapters {
-		s.adapters = append(s.adapters, m.Adapters[i].Name)
+	for _, a := range m.Adapters {
+		if a.Path == "" { // others are loaded when requests for them come
+			s.adapters = append(s.adapters, a.Name)
+		}
 	}
 	loaded, err := modelfile.Load(m.Path)
 	if err != nil {

@@ -11,6 +11,10 @@ import (
 )
 
 // engineFacts are what the engines report of the models: the part of the models that is not configured.
+//
+//	fact       reported by            when no worker reports it
+//	length     the largest engine     it stays until one does, or a reload sets another
+//	adapters   any engine             it ends, unless an engine of the model is starting, or there is none
 type engineFacts struct {
 	// lengths holds the context length by model, in tokens. A model without one has the length of its files.
 	lengths map[string]int
@@ -102,6 +106,7 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 		starting[w.Model] = starting[w.Model] || !w.Adapters.Known() && w.State != fleet.Ready
 	}
 
+	// Names are taken in the order of the configuration, and sorted within a model, so that every replica finds the same.
 	taken := configuredNames(settings)
 	found := map[string]string{}
 	for i := range settings.Models {
@@ -118,6 +123,7 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 			}
 		}
 
+		// Engines could list any number, and each becomes a model of the router.
 		room := maxFoundAdapters
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			if room > 0 && !taken[name] {

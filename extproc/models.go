@@ -67,7 +67,9 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 			models[name] = &base
 		}
 		for _, a := range m.Adapters {
-			models[a.Name] = adapterOf(&base, a.EngineName)
+			adapter := adapterOf(&base, a.EngineName)
+			adapter.Loadable = a.Path != ""
+			models[a.Name] = adapter
 		}
 	}
 	for name, model := range engines.adapters {

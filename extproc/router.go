@@ -68,6 +68,7 @@ type Router struct {
 	names     discovery.ResolveConfig
 	probes    discovery.ProbeConfig
 	caches    *cachesync.Syncer
+	loads     *adapterLoads
 
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
@@ -105,6 +106,8 @@ func New(cfg Config) (*Router, error) {
 	r.peers = peers.NewReceiver(r.replica, r.fleet)
 	r.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
 
+	r.loads = newAdapterLoads(cfg.Log, r.fleet, cfg.Metrics, r.adapterPath)
+
 	var err error
 	r.decisionLog, r.decisionFile, err = newDecisionLog(&settings.Decisions, cfg.Log, cfg.Metrics)
 	if err != nil {
@@ -141,7 +144,10 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 	}
 
 	// The seed differs between replicas and starts, so that decision ids never repeat.
-	cfg := route.Config{Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Served: r.requestServed, Speeds: speeds}
+	cfg := route.Config{
+		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
+		Served: r.requestServed, Missing: r.loads.want,
+	}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
 	}
@@ -260,6 +266,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { r.followList(ctx) })
 	followers.Go(func() { r.decisions.Run(ctx) })
 	followers.Go(func() { r.followEngines(ctx) })
+	followers.Go(func() { r.loads.run(ctx) })
 	if cfg.Bus != nil {
 		r.bus.Store(cfg.Bus)
 		r.ends.join()

@@ -141,6 +141,10 @@ type Adapter struct {
 	Name string `yaml:"name" default:"required"`
 	// EngineName is the name of the adapter in the engines' KV events, where it differs.
 	EngineName string `yaml:"engineName" default:"name"`
+	// Path is where engines find the adapter: a folder, or a repository on Hugging Face, as the engine sees it. With it, a
+	// router has an engine of kind vllm or sim load the adapter when a request comes and no ready worker has it. vLLM
+	// needs the option enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment.
+	Path string `yaml:"path" default:"the adapter is not loaded"`
 }
 
 // Names returns the names that clients may use for the model itself, the main one first.

@@ -47,6 +47,7 @@ const (
 	minIdle         = Duration(time.Second)
 	minWait         = Duration(10 * time.Millisecond)
 	maxModelName    = 256
+	maxAdapterPath  = 4096
 	maxBlockSize    = 4096
 	maxContext      = fleet.MaxContext
 	maxPrefillShare = 1000
@@ -217,6 +218,8 @@ func (v *validator) adapters(list []Adapter, path string, names map[string]strin
 		a, at := &list[i], fmt.Sprintf("%s[%d]", path, i)
 		v.is(a.Name != "", at+".name", "is required: it is what clients put into \"model\"")
 		v.is(len(a.Name) <= maxModelName && len(a.EngineName) <= maxModelName, at, "must have names of at most %d characters", maxModelName)
+		v.is(len(a.Path) <= maxAdapterPath, at+".path", "must have at most %d characters", maxAdapterPath)
+		v.is(a.Path == "" || fleet.ValidAdapter(a.Name), at+".name", "must be of UTF-8 without control characters")
 		v.is(names[a.Name] == "", at, "the name %q is taken by %s", a.Name, names[a.Name])
 		names[a.Name] = at
 		v.is(!inEvents[a.EngineName], at+".engineName", "is that of another adapter of the model")

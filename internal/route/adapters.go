@@ -15,17 +15,17 @@ type loaded struct {
 // mayTake reports whether a worker of the model's pool has the adapter, or may have it when it is ready. For a base model
 // it is always true.
 //
-//	adapters of the worker   a configured adapter   one that was found at engines
+//	adapters of the worker   a configured adapter   one that is found or loadable
 //	with it                  true                   true
 //	without it               false                  false
-//	unknown, ready           true                   false: another engine listed it
+//	unknown, ready           true                   false: engines list it when they have it
 //	unknown, not ready       true                   true: its state keeps requests away
 func (l *loaded) mayTake(w *fleet.Worker) bool {
 	if l.model.Adapter == "" {
 		return true
 	}
 	if !w.Adapters.Known() {
-		return !l.model.Found || w.State != fleet.Ready
+		return !(l.model.Found || l.model.Loadable) || w.State != fleet.Ready
 	}
 	if w.Adapters != l.last {
 		l.last = w.Adapters

@@ -67,8 +67,16 @@ func (r *Router) decide(w *workspace, req *Request, d *Decision) *Decision {
 		}
 	}
 
-	d.refuse(refused)
+	r.refuse(d, q.model, refused)
 	return d
+}
+
+// refuse makes d a refusal. An adapter that no ready worker has is asked for.
+func (r *Router) refuse(d *Decision, m *model, why *refusal) {
+	d.refuse(why)
+	if why.reason == ReasonNoReadyWorker && m.Loadable && r.cfg.Missing != nil {
+		r.cfg.Missing(m.name)
+	}
 }
 
 // attempt is the decision in one sentence: blocks → overlap → costs → pick. A request that comes and one

@@ -42,6 +42,8 @@ type ModelConfig struct {
 	// Found is true for an adapter that is not configured: an engine lists it. Workers whose adapters are unknown do not
 	// have it.
 	Found bool
+	// Loadable is true for a configured adapter that Config.Missing can have loaded, by engines that list their adapters.
+	Loadable bool
 	// BlockSize is in tokens and must be the engines' own, or nothing ever overlaps. Default 16.
 	BlockSize int
 	// ContextLength is for listings; 0 is unknown.

@@ -141,11 +141,13 @@ func (f *field) refusal(q *asked, now time.Time) *refusal {
 	}
 
 	retryAfter := 10 * time.Second
-	if f.states[fleet.Starting] > 0 {
+	if f.states[fleet.Starting] > 0 || q.model.Loadable {
 		retryAfter = 2 * time.Second
 	}
 	states := f.stateSummary()
 	switch {
+	case states == "" && q.model.Loadable:
+		states = "none of its workers has this adapter loaded, and one is asked to load it"
 	case states == "" && q.model.Adapter != "":
 		states = "none of its workers has this adapter loaded"
 	case states == "":

@@ -39,6 +39,9 @@ type Config struct {
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
 	// must be quick, must not call the router, and must keep neither argument. May be nil.
 	Decided func(d *Decision, chain []blockhash.Sequence)
+	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
+	// quick and must not call the router. May be nil.
+	Missing func(adapter string)
 	// Served receives each request that has ended regularly: the rank that served it, when it was decided, its
 	// prompt's tokens, and how many of them the decision took for cached there: none where it picked another
 	// rank. It must be quick and must not call the router. May be nil.

@@ -267,7 +267,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	case refused.reason == ReasonNoReadyWorker && m.hasRanks(r.fleet.Snapshot(), t.hints.role):
 		return nil // its workers may become ready again
 	default:
-		d.refuse(refused)
+		r.refuse(d, m, refused)
 	}
 	return d
 }

@@ -116,3 +116,55 @@ func TestAdaptersAreServedWhereTheyAreLoaded(t *testing.T) {
 		t.Errorf("after it is unloaded: %d: %s", r.status, r.body)
 	}
 }
+
+// TestAdaptersAreLoadedOnDemand: an adapter with a path is loaded by an engine of the agent when a request for it comes, and the
+// router learns it from the worker's lease. An adapter whose path does not exist is refused each time. Clients cannot
+// load adapters themselves.
+func TestAdaptersAreLoadedOnDemand(t *testing.T) {
+	g := up(t, "--config", configFile(t, fmt.Sprintf(`models:
+- name: sim
+  path: "builtin:sim"
+  adapters: [{name: poet, path: %q}, {name: ghost, path: %q}]
+  launch:
+  - {engine: sim, count: 2}
+`, t.TempDir(), t.TempDir()+"/missing")))
+
+	text := strings.Repeat("The tide comes in twice a day. ", 60)
+	first := g.complete("poet", text)
+	if first.status != http.StatusServiceUnavailable || first.error.Code != "no_ready_worker" || first.header.Get("retry-after") != "2" {
+		t.Errorf("the first request: %d: %s", first.status, first.body)
+	}
+	served := ""
+	eventually(t, "the adapter is served", func() error {
+		r := g.complete("poet", text)
+		if r.status != http.StatusOK {
+			return fmt.Errorf("%d: %s", r.status, r.body)
+		}
+		served = g.decision(r.decision).Worker
+		return nil
+	})
+	for i := range 6 {
+		r := g.complete("poet", text)
+		if d := g.decision(r.decision); d.Worker != served || r.usage.Details.CachedTokens == 0 || d.Overlap*16 != r.usage.Details.CachedTokens {
+			t.Errorf("request %d: status %d from %q, want %q; %d blocks promised, %d tokens found", i, r.status, d.Worker, served, d.Overlap,
+				r.usage.Details.CachedTokens)
+		}
+	}
+	if n := g.metric("stator_extproc_adapter_loads_total", `result="loaded"`); n != 1 {
+		t.Errorf("adapters were loaded %g times", n)
+	}
+
+	if r := g.complete("ghost", text); r.status != http.StatusServiceUnavailable {
+		t.Errorf("the adapter without files: %d: %s", r.status, r.body)
+	}
+	eventually(t, "the failure is counted", func() error {
+		if g.metric("stator_extproc_adapter_loads_total", `result="failed"`) == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	r, err := g.send(t.Context(), http.MethodPost, "/v1/load_lora_adapter", []byte(`{"lora_name":"mine","lora_path":"/tmp"}`))
+	if err != nil || r.status != http.StatusNotFound || r.error.Code != "unknown_url" {
+		t.Errorf("a client loads an adapter: %d, %v: %s", r.status, err, r.body)
+	}
+}

@@ -67,8 +67,13 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		}
 	}
 	var adapters []string
-	for i := range m.Adapters {
-		adapters = append(adapters, m.Adapters[i].Name)
+	loads := false
+	for _, a := range m.Adapters {
+		if a.Path != "" {
+			loads = true // when a request for it comes
+			continue
+		}
+		adapters = append(adapters, a.Name)
 	}
 	modelPath, interpreter := m.Path, cmp.Or(l.Python, python(self))
 	if l.Dir != "" {
@@ -76,7 +81,8 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		modelPath, interpreter = absolute(modelPath), absolute(interpreter)
 	}
 	return Launch{
-		Kind: l.Engine, Model: m.Name, ModelPath: modelPath, Aliases: m.Aliases, Adapters: adapters, Role: role, BlockSize: m.BlockSize,
+		Kind: l.Engine, Model: m.Name, ModelPath: modelPath, Aliases: m.Aliases, Adapters: adapters, LoadAdapters: loads,
+		Role: role, BlockSize: m.BlockSize,
 		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self,
 		Python: interpreter, Env: l.Env, Dir: l.Dir,
 	}, nil

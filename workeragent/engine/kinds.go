@@ -36,6 +36,9 @@ func simulated(l Launch, port int, c *Command) error {
 	for _, a := range l.Adapters {
 		c.Args = append(c.Args, "--adapter", a)
 	}
+	if l.LoadAdapters {
+		c.Args = append(c.Args, "--load-adapters")
+	}
 	flags := map[string]string{
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",

@@ -22,9 +22,11 @@ type Launch struct {
 	// or file of the model.
 	Model, ModelPath string
 	Aliases          []string
-	// Adapters are the LoRA adapters of kind sim. Other engines get theirs by Args.
-	Adapters []string
-	Role     fleet.Role
+	// Adapters are the LoRA adapters of kind sim, and LoadAdapters lets it load others. Other engines get both by Args and
+	// Env.
+	Adapters     []string
+	LoadAdapters bool
+	Role         fleet.Role
 	// BlockSize is the size of a KV block in tokens.
 	BlockSize int
 	// Command is the command line of kind exec.

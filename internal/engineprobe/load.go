@@ -1,0 +1,54 @@
+package engineprobe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// loadPaths are the paths at which kinds of engines load LoRA adapters. Kinds that are not here cannot, or have another body.
+var loadPaths = map[string]string{
+	"vllm": "/v1/load_lora_adapter",
+	"sim":  "/v1/load_lora_adapter",
+}
+
+// LoadsAdapters reports whether LoadAdapter can have engines of that kind load LoRA adapters.
+func LoadsAdapters(kind string) bool { return loadPaths[kind] != "" }
+
+// maxRefusal bounds the bytes of an engine's error that are repeated.
+const maxRefusal = 512
+
+// LoadAdapter has the engine at address (ip:port) load a LoRA adapter, and returns when it has. path is a folder or a
+// repository, as the engine sees it. An engine that has loaded an adapter of that name is no error. The context and the
+// client bound the time.
+func LoadAdapter(ctx context.Context, client *http.Client, kind, address, name, path string) error {
+	body, err := json.Marshal(map[string]string{"lora_name": name, "lora_path": path})
+	if err != nil {
+		return fmt.Errorf("load adapter: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+loadPaths[kind], bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("load adapter: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("load adapter: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	text := string(answer)
+	switch {
+	case resp.StatusCode == http.StatusOK && err == nil:
+		return nil
+	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "already been loaded"):
+		return nil // another router was faster
+	}
+	return fmt.Errorf("load adapter: status %d: %s", resp.StatusCode, strconv.Quote(text))
+}
