@@ -304,7 +304,7 @@ TINY := .oracle/realengines/tiny
 
 $(TINY)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
 	test/oracle/vocabularies.sh .oracle/vocabularies
-	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(TINY) --vocabulary .oracle/vocabularies/qwen3
+	$(VENV_VLLM)/bin/python -B test/realengines/model.py $(TINY) --vocabulary .oracle/vocabularies/qwen3 --adapter poet --adapter critic
 
 $(TINY).gguf: test/realengines/llamamodel.py $(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLAMACPP_VERSION)
 	test/oracle/vocabularies.sh .oracle/vocabularies

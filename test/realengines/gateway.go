@@ -34,6 +34,7 @@ type gatewayConfig struct {
 	stator, envoy, model, folder string
 	block                        int    // the block size in tokens
 	router                       string // the router's settings as YAML of one line
+	adapters                     string // LoRA adapters, the same way
 	launch                       string // engines to launch, the same way
 }
 
@@ -90,6 +91,9 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, cfg.block)
 	if cfg.router != "" {
 		fmt.Fprintf(&b, "  router: %s\n", cfg.router)
+	}
+	if cfg.adapters != "" {
+		fmt.Fprintf(&b, "  adapters: %s\n", cfg.adapters)
 	}
 	if cfg.launch != "" {
 		fmt.Fprintf(&b, "  launch:\n  - %s\n", cfg.launch)

@@ -9,6 +9,7 @@
 //	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	eviction   two with small caches          what is promised of caches that overflow is served
+//	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
 //
 // Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
 // of one run only. It ends with an error if a bar is not met.
@@ -48,6 +49,7 @@ var sections = []section{
 	{"load", largeCache, loadSection},
 	{"failures", largeCache, failureSection},
 	{"eviction", smallCache, evictionSection},
+	{"adapters", 0, adapterSection},
 }
 
 // largeCache is the number of blocks of an engine that evicts nothing here: 131,072 tokens.
@@ -148,7 +150,7 @@ func (b *bench) runSections(ctx context.Context) error {
 		if len(b.only) > 0 && !slices.Contains(b.only, s.name) {
 			continue
 		}
-		if s.blocks != blocks && s.blocks > 0 {
+		if s.blocks != blocks {
 			stop()
 			var err error
 			engines, err = b.startEngines(ctx, s.blocks)
@@ -178,8 +180,11 @@ func (b *bench) runSections(ctx context.Context) error {
 	return nil
 }
 
-// startEngines starts two engines, unless some run already, and waits until they are healthy.
+// startEngines starts two engines, unless some run already or no blocks are wanted, and waits until they are healthy.
 func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine, err error) {
+	if blocks == 0 {
+		return nil, nil
+	}
 	engines = slices.Clone(b.running)
 	defer func() {
 		if err != nil {
@@ -220,8 +225,11 @@ func (b *bench) startGateway(ctx context.Context, engines []*engine, router stri
 			return nil, err
 		}
 	}
-	cfg := gatewayConfig{stator: b.stator, envoy: b.envoy, model: b.model, folder: b.folder, block: blockSize, router: router}
-	return startGateway(ctx, cfg, engines)
+	return startGateway(ctx, b.gatewayConfig(router), engines)
+}
+
+func (b *bench) gatewayConfig(router string) gatewayConfig {
+	return gatewayConfig{stator: b.stator, envoy: b.envoy, model: b.model, folder: b.folder, block: blockSize, router: router}
 }
 
 func (b *bench) progressf(format string, args ...any) {
