@@ -68,13 +68,14 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	srv := xds.NewServer(settings(p.cfg), members, p.log, p.reg)
 	g := grpc.NewServer(xds.Options()...)
 	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus
-	// are in the fleet. It keeps what it has while it waits.
+	// are in the fleet, and the listed ones have answered. It keeps what it has while it waits.
 	complete := make(chan struct{})
 	p.part(func(ctx context.Context) error {
 		select {
 		case <-complete:
 		case <-ctx.Done():
 		}
+		discovery.AwaitFirstAnswers(ctx, members)
 		srv.Register(ctx, g)
 		return grpcserve.Run(ctx, g, ln, srv.Run)
 	})

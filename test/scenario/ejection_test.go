@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/xds"
 )
@@ -18,11 +19,12 @@ import (
 type door struct {
 	t       *testing.T
 	address string
+	ln      net.Listener
 	server  *http.Server
 	pass    http.Handler
 	arrived atomic.Int64  // requests, whatever became of them
 	passed  atomic.Int64  // requests that the engine got
-	mode    atomic.Value  // what becomes of requests: "pass", "hang" or "answer 503"
+	mode    atomic.Value  // what becomes of requests: see ServeHTTP
 	ended   chan struct{} // closed when hanging requests end
 }
 
@@ -32,8 +34,18 @@ func openDoor(t *testing.T, engine string) *door {
 	pass.ErrorLog = log.New(io.Discard, "", 0) // a change cuts requests off
 	d := &door{t: t, address: freeAddress(t), pass: pass, ended: make(chan struct{})}
 	d.set("pass")
-	t.Cleanup(func() { close(d.ended); _ = d.server.Close() })
+	t.Cleanup(func() { close(d.ended); d.close() })
 	return d
+}
+
+// close refuses all connections, and ends those that there are.
+func (d *door) close() {
+	if d.server == nil {
+		return
+	}
+	_ = d.ln.Close() // the server may not have it yet
+	_ = d.server.Close()
+	d.server = nil
 }
 
 // ServeHTTP serves a request as the mode is.
@@ -48,7 +60,11 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "answer 503":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	default:
-		d.passed.Add(1)
+		if r.URL.Path != "/health" {
+			d.passed.Add(1)
+		} else if d.mode.Load() == "answer late for health" {
+			time.Sleep(700 * time.Millisecond) // less than the time that a probe waits
+		}
 		d.pass.ServeHTTP(w, r)
 	}
 }
@@ -56,20 +72,18 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // set changes what becomes of requests. With "refuse" nothing listens.
 func (d *door) set(mode string) {
 	d.t.Helper()
-	if d.server != nil {
-		_ = d.server.Close() // connections must not outlive a change, because Envoy uses them again
-		d.server = nil
-	}
+	d.close() // connections must not outlive a change, because Envoy uses them again
 	d.mode.Store(mode)
 	if mode == "refuse" {
 		return
 	}
-	ln, err := net.Listen("tcp", d.address)
+	var err error
+	d.ln, err = net.Listen("tcp", d.address)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	d.server = &http.Server{Handler: d}
-	go func(s *http.Server) { _ = s.Serve(ln) }(d.server)
+	go func(s *http.Server, ln net.Listener) { _ = s.Serve(ln) }(d.server, d.ln)
 }
 
 // TestEnvoyEjects: while no router decides and the control plane knows nothing of it, Envoy finds a worker that fails by its
