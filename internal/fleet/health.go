@@ -141,21 +141,24 @@ func (h *Health) ObserveUnserved(now time.Time) (halfOpen bool) {
 	h.failures++
 
 	switch {
-	case h.state == HealthHalfOpen, h.state == HealthSuspect && h.failures >= HoldAfter:
-		halfOpen = h.state != HealthHalfOpen
-		h.set(HealthHalfOpen, "requests in a row were not served", now)
-		h.share = 1
-		h.notBefore = now.Add(HoldTime)
-	case h.state == HealthReady && h.failures >= HoldAfter: // probes were healthy between the failures
+	case h.state == HealthHalfOpen:
+		h.holdBack(now)
+	case h.state == HealthSuspect && h.failures >= HoldAfter,
+		h.state == HealthReady && h.failures >= HoldAfter: // probes were healthy between the failures
+		h.holdBack(now)
 		halfOpen = true
-		h.set(HealthHalfOpen, "requests in a row were not served", now)
-		h.share = 1
-		h.notBefore = now.Add(HoldTime)
 	case h.state == HealthReady:
 		h.set(HealthSuspect, "a request was not served", now)
 	}
 	h.alarm()
 	return halfOpen
+}
+
+// holdBack makes the worker half-open, with one request after HoldTime. mu is held.
+func (h *Health) holdBack(now time.Time) {
+	h.set(HealthHalfOpen, "requests in a row were not served", now)
+	h.share = 1
+	h.notBefore = now.Add(HoldTime)
 }
 
 // ObserveEventsLost records that the connection to the worker's KV events has ended.
