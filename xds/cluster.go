@@ -66,26 +66,24 @@ func buildPool(model string) (*clusterv3.Cluster, error) {
 	return c, p.err
 }
 
-// ejection keeps requests without a decision away from workers that Envoy cannot reach or that answer 502, 503 or 504, until
-// the control plane has found out. Picks are not affected: Envoy uses a picked endpoint whatever its health. Other server
-// errors do not count, because a single prompt can cause them at each worker. At most half of the workers are ejected, so
-// that a cause that all of them share does not end all service.
+// ejection keeps requests without a decision away from workers that Envoy cannot reach, that hang, or that answer 502, 503 or
+// 504, until the control plane has found out. Envoy counts a failed connection as 503 and a timeout as 504. (If it counted
+// these errors apart, each new connection to a worker that hangs would begin the count again.) Picks are not affected:
+// Envoy uses a picked endpoint whatever its health. Other server errors do not count, because a single prompt can cause
+// them at each worker. At most half of the workers are ejected, so that a cause that all of them share does not end all
+// service.
 func ejection() *clusterv3.OutlierDetection {
 	const failures, half = 3, 50
 	off, on := wrapperspb.UInt32(0), wrapperspb.UInt32(100)
 	return &clusterv3.OutlierDetection{
-		SplitExternalLocalOriginErrors:         true,
-		ConsecutiveLocalOriginFailure:          wrapperspb.UInt32(failures),
-		EnforcingConsecutiveLocalOriginFailure: on,
-		ConsecutiveGatewayFailure:              wrapperspb.UInt32(failures),
-		EnforcingConsecutiveGatewayFailure:     on,
-		EnforcingConsecutive_5Xx:               off,
-		EnforcingSuccessRate:                   off,
-		EnforcingLocalOriginSuccessRate:        off,
-		Interval:                               seconds(time.Second),
-		BaseEjectionTime:                       seconds(ejectFor),
-		MaxEjectionTime:                        seconds(ejectAtMost),
-		MaxEjectionPercent:                     wrapperspb.UInt32(half),
+		ConsecutiveGatewayFailure:          wrapperspb.UInt32(failures),
+		EnforcingConsecutiveGatewayFailure: on,
+		EnforcingConsecutive_5Xx:           off,
+		EnforcingSuccessRate:               off,
+		Interval:                           seconds(time.Second),
+		BaseEjectionTime:                   seconds(ejectFor),
+		MaxEjectionTime:                    seconds(ejectAtMost),
+		MaxEjectionPercent:                 wrapperspb.UInt32(half),
 	}
 }
 
