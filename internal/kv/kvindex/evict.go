@@ -41,8 +41,9 @@ func (x *Index) makeRoom(n int) bool {
 	x.reap(8 * n)
 	all := 2*n + 64
 	want := all
+	limit := x.evictionAge()
 	for scanned := 0; want > 0 && scanned < 64*all && x.budget.pressed(); {
-		gone, seen := x.sweep(x.evictionAge())
+		gone, seen := x.sweep(limit)
 		want -= gone
 		scanned += seen
 	}
