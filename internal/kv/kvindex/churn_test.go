@@ -27,7 +27,7 @@ func BenchmarkChurn(b *testing.B) {
 }
 
 // TestChurn is a small part of BenchmarkChurn.
-func TestChurn(t *testing.T) { churn(t, 2<<20, 10) }
+func TestChurn(t *testing.T) { churn(t, 1<<20, 10) }
 
 func churn(tb testing.TB, maxBytes int64, times int) {
 	before := live()

@@ -34,7 +34,7 @@ func TestCoverage(t *testing.T) {
 
 // TestRoomIsThere: the index really holds the number of blocks for which it has room, without an eviction.
 func TestRoomIsThere(t *testing.T) {
-	x := New(Config{MaxBytes: 32 << 20})
+	x := New(Config{MaxBytes: 8 << 20})
 	room := int(x.Coverage(&fleet.Snapshot{}).Room)
 	for i := range room / 64 {
 		blocks, hashes := prompt(uint64(i), 64)

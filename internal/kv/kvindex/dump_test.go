@@ -108,7 +108,7 @@ func TestDumpOfManyBlocks(t *testing.T) {
 // TestLoadLargerThanTheIndex: what does not fit is left out, and the bound holds.
 func TestLoadLargerThanTheIndex(t *testing.T) {
 	x := New(Config{})
-	fill(x, 1, 100_000)
+	fill(x, 1, 40_000)
 	dump := x.AppendDump(nil, 0)
 	small := New(Config{MaxBytes: 1 << 20})
 	for range 3 {
@@ -172,7 +172,7 @@ func TestConcurrentLoads(t *testing.T) {
 	var wg sync.WaitGroup
 	for r := range fleet.RankID(3) {
 		wg.Go(func() {
-			for range 20 {
+			for range 12 {
 				if err := x.Load(r, dump); err != nil {
 					t.Error(err)
 				}
@@ -180,7 +180,7 @@ func TestConcurrentLoads(t *testing.T) {
 		})
 		wg.Go(func() {
 			var out Overlap
-			for range 200 {
+			for range 120 {
 				// A lookup that began with the old rank may outlive it; then it finds less.
 				if x.Lookup(blocks, &out); out.Of(r)[fleet.Tier(1)] != 0 {
 					t.Error("rank on a tier that it never had")

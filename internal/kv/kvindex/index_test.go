@@ -79,11 +79,11 @@ func TestPredictAllocatesStretchesAlone(t *testing.T) {
 // TestHotPrefixSurvivesPressure: what is looked up stays when ten times the capacity is
 // stored once and never used.
 func TestHotPrefixSurvivesPressure(t *testing.T) {
-	x := New(Config{MaxBytes: 1 << 20})
+	x := New(Config{MaxBytes: 1 << 19})
 	hot, hashes := prompt(1<<40, 64)
 	x.Store(0, fleet.Device, Chain{Hashes: hashes, Blocks: hot})
 	var out Overlap
-	for i := range uint64(4000) {
+	for i := range uint64(2000) {
 		b, h := prompt(i, 64)
 		x.Store(1, fleet.Device, Chain{Hashes: h, Blocks: b})
 		x.Lookup(hot, &out)
@@ -91,7 +91,7 @@ func TestHotPrefixSurvivesPressure(t *testing.T) {
 	if got := out.Of(0)[fleet.Device]; got != 64 {
 		t.Errorf("%d of 64 hot blocks are left", got)
 	}
-	if s := x.Stats(); s.Bytes > s.MaxBytes || s.Pairs < 10_000 {
+	if s := x.Stats(); s.Bytes > s.MaxBytes || s.Pairs < 5000 {
 		t.Errorf("a full index should be full and within its bytes: %+v", s)
 	}
 	audit(t, x)
@@ -159,7 +159,7 @@ func TestLookupMissesNothing(t *testing.T) {
 		})
 	}
 	var out Overlap
-	for range steps(20_000) {
+	for range steps(1_000) {
 		x.Lookup(kept, &out)
 		if got := out.Of(0)[fleet.Device]; got != len(kept) {
 			t.Errorf("%d of %d blocks are found", got, len(kept))

@@ -1,8 +1,8 @@
 package kvindex
 
 import (
+	"encoding/binary"
 	"flag"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"testing"
@@ -46,7 +46,14 @@ func (n *naive) rank(id fleet.RankID) *naiveRank {
 	return n.ranks[id]
 }
 
-func path(blocks []blockhash.Block) string { return fmt.Sprint(blocks) }
+// path is the blocks as the key of a map.
+func path(blocks []blockhash.Block) string {
+	key := make([]byte, 0, 8*len(blocks))
+	for _, b := range blocks {
+		key = binary.LittleEndian.AppendUint64(key, uint64(b))
+	}
+	return string(key)
+}
 
 // path spells the content of an engine hash; false while its parent has not been named.
 func (r *naiveRank) path(h uint64) ([]blockhash.Block, bool) {
@@ -440,7 +447,7 @@ func TestNeverClaimsUnderPressure(t *testing.T) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed(t), 0)), x: New(Config{MaxBytes: 96 << 10, MaxOrphans: 20, MaxPredicted: 50}),
 		n: naive{map[fleet.RankID]*naiveRank{}}, now: time.Unix(1000, 0), fan: 6, depth: 5, ranks: 4, windows: []int{2, 3}}
 	var out Overlap
-	for i := range steps(30_000) {
+	for i := range steps(20_000) {
 		w.step()
 		if used := w.x.budget.used.Load(); used > 96<<10 || used < 0 {
 			t.Fatalf("step %d: %d bytes of %d", i, used, 96<<10)
