@@ -111,7 +111,7 @@ func TestNoiseOfUnknownWorkers(t *testing.T) {
 // TestSharedCacheIsABound plays conversations over separate caches and over one for all engines. With it every
 // prompt is found as far as any engine has computed it, so nothing can be reused more, or answered much sooner.
 func TestSharedCacheIsABound(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(3) {
 		list := sessions(40, 8, rand.New(rand.NewPCG(seed, 3)))
 		cfg := Config{Workers: 4, Seed: seed, Engine: engine.Config{BlockSize: 16, Blocks: 2048}}
 		own := mustRun(t, cfg, list)

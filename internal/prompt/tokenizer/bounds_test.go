@@ -33,7 +33,7 @@ func memoryOf(run func()) (allocated, kept int) {
 // TestGiantPiecesNeedLittleMemory bounds the memory of a text that is one piece, and what the encoders keep of
 // it.
 func TestGiantPiecesNeedLittleMemory(t *testing.T) {
-	const size = 1 << 20
+	const size = 1 << 19
 	tok := sim(t)
 	for name, text := range giantTexts(size) {
 		dst := make([]uint32, 0, size)
@@ -55,7 +55,7 @@ func TestGiantPiecesNeedLittleMemory(t *testing.T) {
 // for each processor.
 func TestIdleEncodersKeepLittle(t *testing.T) {
 	tok := sim(t)
-	texts := giantTexts(300 << 10)
+	texts := giantTexts(150 << 10)
 	_, kept := memoryOf(func() {
 		var all sync.WaitGroup
 		for range 4 {

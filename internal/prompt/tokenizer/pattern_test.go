@@ -128,7 +128,7 @@ func TestPatternAgreesWithRegexp(t *testing.T) {
 // TestHostilePatternsAreLinear checks that searches end within the time of the test, with expressions and texts
 // for which plain backtracking needs exponential or quadratic time.
 func TestHostilePatternsAreLinear(t *testing.T) {
-	text := strings.Repeat("a", 200_000)
+	text := strings.Repeat("a", 100_000)
 	for _, source := range []string{`(?:a|aa)+b|c`, `(?:a+)+b|c`, `a+b|c`, `(?:a+a+)+b|c`, `a*?b|c`, `(?:a|a|a)+?b|c`, `(?=a+b)a|c`, `(?>a+b)|c`,
 		`(?:a{1,3}){2,}b|c`, `[ab]+[ac]+d|c`} {
 		p, err := parsePattern(source)
