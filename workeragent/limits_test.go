@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/workeragent/engine"
 )
 
 // TestLimitsOfAnEngine: the context length and the capacity of the cache are those that a launched vLLM reports. A capacity
@@ -29,6 +32,39 @@ func TestLimitsOfAnEngine(t *testing.T) {
 		probe.Close()
 		if w := s.current(); w.Blocks != want || w.MaxModelLen != 4096 {
 			t.Errorf("launched with %d blocks: %d blocks, %d tokens", launched, w.Blocks, w.MaxModelLen)
+		}
+	}
+}
+
+// TestAdaptersOfAnEngine: the lease is renewed when the engine lists other adapters, and only then. An answer that is none
+// changes nothing.
+func TestAdaptersOfAnEngine(t *testing.T) {
+	var answer atomic.Value
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, answer.Load()) }))
+	defer srv.Close()
+	s := newSupervisor(engine.Launch{Name: "w"}, &Agent{cfg: Config{Log: new(testkit.Log).Logger()}})
+	probe := engineprobe.New("vllm", srv.Listener.Addr().String())
+	defer probe.Close()
+
+	const base, poet = `{"id": "m", "parent": null}`, `{"id": "poet", "parent": "m"}`
+	for _, c := range []struct {
+		answer  string
+		want    fleet.Adapters
+		renewed int
+	}{
+		{`{"data": [` + base + `]}`, "\n", 1},
+		{`{"data": [` + base + `]}`, "\n", 0},
+		{`{"data": [` + base + `, ` + poet + `]}`, "\npoet\n", 1},
+		{`loading`, "\npoet\n", 0},
+		{`{"data": [` + base + `]}`, "\n", 1},
+	} {
+		answer.Store(c.answer)
+		s.followAdapters(t.Context(), probe)
+		if got := s.current().Adapters; got != c.want || len(s.changed) != c.renewed {
+			t.Errorf("%s: adapters %q, renewed %d times; want %q, %d", c.answer, got, len(s.changed), c.want, c.renewed)
+		}
+		if len(s.changed) > 0 {
+			<-s.changed
 		}
 	}
 }

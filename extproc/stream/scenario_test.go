@@ -30,7 +30,8 @@ import (
 //
 //	settings [body=BYTES] [pass=PATH] [affinity=HEADER] [hints=off|nvext|headers] [from=everyone] [role=HEADER:VALUE]
 //	         [tenant=HEADER]
-//	model NAME [pool=NAME] [policy=P] [limit=TOKENS]     the first is the default one
+//	model NAME [pool=NAME] [policy=P] [limit=TOKENS] [adapter]
+//	                                                     the first is the default one
 //	worker NAME [model=POOL] [ranks=N] [state=S]         a, b, c are 10.0.0.1:8000, .2, .3
 //	request METHOD PATH [end] [trusted] [ours] [HEADER=VALUE]...
 //	                                                     headers; end: there is no body; trusted: on the listener of
@@ -154,6 +155,9 @@ func (w *world) model(t *testing.T, d *datadriven.TestData) {
 	pool := value(d, "pool", name)
 	w.models[name] = &route.ModelConfig{
 		Prompt: letters{number(t, d, "limit", 0)}, Pool: pool, BlockSize: 4, Policy: value(d, "policy", "kv"), ContextLength: number(t, d, "limit", 0),
+	}
+	if d.HasArg("adapter") {
+		w.models[name].Adapter, w.models[name].Parent, w.models[name].Found = name, pool, true
 	}
 	if err := w.router.SetModels(w.models); err != nil {
 		t.Fatal(err)
