@@ -137,7 +137,7 @@ func adapterSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	}
 	cfg := b.gatewayConfig("")
 	cfg.adapters = fmt.Sprintf("[{name: %s, path: %q}]", neededAdapter, filepath.Clean(b.model+"-"+neededAdapter))
-	g, err := startGateway(ctx, cfg, engines)
+	g, err := b.startGatewayWith(ctx, cfg, engines)
 	if err != nil {
 		return err
 	}

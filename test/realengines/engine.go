@@ -53,24 +53,20 @@ type engineConfig struct {
 	extra       []string
 }
 
-// startEngine starts vLLM on free ports of loopback.
+// startEngine starts vLLM on a free port of loopback, with its sockets of events in the folder. vLLM binds these; an endpoint
+// such as tcp://127.0.0.1:5557 it would connect to.
 func startEngine(name string, cfg engineConfig) (*engine, error) {
-	var ports [3]int
-	for i := range ports {
-		port, err := loopback.Port()
-		if err != nil {
-			return nil, err
-		}
-		ports[i] = port
+	port, err := loopback.Port()
+	if err != nil {
+		return nil, err
 	}
-	at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
-
+	path := filepath.Join(cfg.folder, name)
 	e := &engine{
-		name: name, address: at(0), events: "tcp://" + at(1), replay: "tcp://" + at(2),
-		log: filepath.Join(cfg.folder, name+".log"), program: cfg.vllm,
+		name: name, address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), events: "ipc://" + path + ".events",
+		replay: "ipc://" + path + ".replay", log: path + ".log", program: cfg.vllm,
 	}
 	e.args = append([]string{
-		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
+		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
 		"--max-model-len", strconv.Itoa(min(contextLength, (cfg.blocks-1)*blockSize)), // one block of the cache is empty
 		"--max-num-seqs", strconv.Itoa(cfg.maxSeqs), "--enforce-eager", "--block-size", strconv.Itoa(blockSize),
 		"--kv-cache-memory-bytes", strconv.Itoa(cfg.blocks * blockBytes), "--enable-prefix-caching", "--enable-prompt-tokens-details",

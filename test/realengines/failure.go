@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -175,14 +174,8 @@ func (g *gateway) awaitWorker(ctx context.Context, name, state string) error {
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
 	defer stop()
 	for {
-		text, err := getText(ctx, g.admin+"/debug/fleet?format=json")
-		var page struct {
-			Ranks []struct{ Worker, State string }
-		}
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &page)
-		}
-		for _, r := range page.Ranks {
+		ranks, err := g.ranks(ctx)
+		for _, r := range ranks {
 			if err == nil && r.Worker == name && r.State == state {
 				return nil
 			}

@@ -38,7 +38,7 @@ type gatewayConfig struct {
 	launch                       string // engines to launch, the same way
 }
 
-// startGateway starts Stator and Envoy for running engines, and returns when all workers are ready.
+// startGateway starts Stator and Envoy for running engines, and returns when all workers are ready and their caches known.
 func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*gateway, error) {
 	listen, err := loopback.Address()
 	if err != nil {
@@ -78,7 +78,7 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 		_ = g.cmd.Wait()
 		close(g.ended)
 	}()
-	if err := g.await(ctx); err != nil {
+	if err := g.await(ctx, cfg.launch == ""); err != nil {
 		g.stop()
 		return nil, err
 	}
@@ -106,12 +106,15 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	return b.String()
 }
 
-// await returns when the gateway serves and the cache states of all ranks are exact.
-func (g *gateway) await(ctx context.Context) error {
+// await returns when the gateway serves and, where engines publish events, the cache states of all ranks are exact.
+func (g *gateway) await(ctx context.Context, events bool) error {
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for {
 		_, err := getText(ctx, g.admin+"/readyz")
+		if err == nil && events {
+			err = g.exact(ctx)
+		}
 		if err == nil {
 			return nil
 		}
@@ -123,6 +126,39 @@ func (g *gateway) await(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// exact returns an error unless the cache states of all ranks are exact.
+func (g *gateway) exact(ctx context.Context) error {
+	ranks, err := g.ranks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range ranks {
+		if r.Cache != "exact" {
+			return fmt.Errorf("the cache state of %s is %s", r.Worker, r.Cache)
+		}
+	}
+	return nil
+}
+
+// rankState is what the gateway knows of a rank.
+type rankState struct {
+	Worker string `json:"worker"`
+	State  string `json:"state"`
+	Cache  string `json:"cache_state"`
+}
+
+func (g *gateway) ranks(ctx context.Context) ([]rankState, error) {
+	text, err := getText(ctx, g.admin+"/debug/fleet?format=json")
+	if err != nil {
+		return nil, err
+	}
+	var page struct {
+		Ranks []rankState `json:"ranks"`
+	}
+	err = json.Unmarshal([]byte(text), &page)
+	return page.Ranks, err
 }
 
 // stop ends the gateway.

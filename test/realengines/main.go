@@ -220,12 +220,17 @@ func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine
 
 // startGateway starts a gateway in front of engines whose caches are empty.
 func (b *bench) startGateway(ctx context.Context, engines []*engine, router string) (*gateway, error) {
+	return b.startGatewayWith(ctx, b.gatewayConfig(router), engines)
+}
+
+// startGatewayWith is startGateway with a configuration of the section's own.
+func (b *bench) startGatewayWith(ctx context.Context, cfg gatewayConfig, engines []*engine) (*gateway, error) {
 	for _, e := range engines {
 		if err := e.forget(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return startGateway(ctx, b.gatewayConfig(router), engines)
+	return startGateway(ctx, cfg, engines)
 }
 
 func (b *bench) gatewayConfig(router string) gatewayConfig {
