@@ -14,7 +14,8 @@
 //
 // A large cache needs no exact distance. A stack holds those blocks whose hashes have a number of zero bits at their
 // end, such that their share of the cache is at most [samples] blocks, and multiplies its counts (Waldspurger et al.,
-// "Efficient MRC Construction with SHARDS", FAST 2015). A cache of up to that size is counted exactly.
+// "Efficient MRC Construction with SHARDS", FAST 2015). A cache of up to that size is counted exactly. A stack takes 100 KB
+// at most.
 //
 // # Limits
 //
