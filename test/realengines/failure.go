@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/zeebo/xxh3"
 )
 
 const (
@@ -28,6 +30,7 @@ const (
 // failure is what requests met while an engine was dead or frozen.
 type failure struct {
 	what       string
+	had        int // requests that the engine served before
 	sent, good int
 	gaveUp     int           // clients that waited for longer than their patience
 	met        int           // requests that were picked for the engine while it was gone
@@ -50,13 +53,10 @@ func (c *conversationList) grow(i, n int) []uint32 {
 // The clients have so much patience; 0 waits without a bound.
 func runFailure(ctx context.Context, b *bench, g *gateway, what string, fail, heal func() error, wait time.Duration) (*failure, error) {
 	f := &failure{what: what}
-	c := &conversationList{rand.New(rand.NewPCG(b.seed, 4)), make([][]uint32, failingConversations)}
-	for range 2 {
-		for i := range c.prompts {
-			if _, err := g.sendGood(ctx, completions, map[string]any{"prompt": c.grow(i, 700), "max_tokens": 1}); err != nil {
-				return nil, err
-			}
-		}
+	source := rand.NewPCG(b.seed, xxh3.HashString(what)) // other prompts than those of the failure before
+	c := &conversationList{rand.New(source), make([][]uint32, failingConversations)}
+	if err := f.begin(ctx, g, c); err != nil {
+		return nil, err
 	}
 
 	failed := time.Now()
@@ -71,6 +71,38 @@ func runFailure(ctx context.Context, b *bench, g *gateway, what string, fail, he
 		return nil, err
 	}
 	return f, heal()
+}
+
+// begin sends the first two turns of the conversations, all of one turn at once, so that both engines get some.
+func (f *failure) begin(ctx context.Context, g *gateway, c *conversationList) error {
+	var ids []string
+	for range 2 {
+		answers := make([]answer, len(c.prompts))
+		errs := make([]error, len(c.prompts))
+		var senders sync.WaitGroup
+		for i := range c.prompts {
+			body := map[string]any{"prompt": c.grow(i, 700), "max_tokens": 1}
+			senders.Go(func() { answers[i], errs[i] = g.sendGood(ctx, completions, body) })
+		}
+		senders.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		for _, a := range answers {
+			ids = append(ids, a.decision)
+		}
+	}
+
+	records, err := g.records(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if r.decision != nil && r.decision.Worker == failing && slices.Contains(ids, r.decision.ID) {
+			f.had++
+		}
+	}
+	return nil
 }
 
 // turns sends turns of the conversations, some at once where they last. It returns the decisions.
@@ -192,11 +224,12 @@ func printFailures(p *page, dead, frozen *failure) {
 	p.section("Engines that fail")
 	p.text("%d conversations are cached on both engines. Then one engine fails, and %d of their turns follow, one each %v. \"Met\" are "+
 		"requests that were picked for the engine while it was gone.", failingConversations, failingTurns, turnPause)
-	p.row("engine", "requests", "good answers", "gave up", "met", "last one after", "longest good answer")
+	p.row("engine", "served before", "requests", "good answers", "gave up", "met", "last one after", "longest good answer")
 	for _, f := range []*failure{dead, frozen} {
-		p.row(f.what, f.sent, f.good, f.gaveUp, f.met, f.last.Round(10*time.Millisecond), f.longest.Round(10*time.Millisecond))
+		p.row(f.what, f.had, f.sent, f.good, f.gaveUp, f.met, f.last.Round(10*time.Millisecond), f.longest.Round(10*time.Millisecond))
 	}
 	p.end()
+	p.bar("the engine has served conversations before it fails", min(dead.had, frozen.had) > 0)
 	p.bar("at most 3 requests meet a dead engine", dead.met <= 3)
 	p.bar(fmt.Sprintf("no request meets a dead engine after %v", settled), dead.last <= settled)
 	p.bar("all requests are answered although an engine is dead", dead.good == dead.sent)

@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.llamaPython, "llama-python", ".venv-oracle/bin/python", "Python `program` with xllamacpp")
 	f.StringVar(&b.llamaModel, "llama-model", ".oracle/realengines/tiny.gguf", "`file` of the model that llamamodel.py makes")
 	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
-	f.StringVar(&b.report, "report", "", "write the report to `file`, if all sections ran")
+	f.StringVar(&b.report, "report", "", "write the report to `file`; with --only, replace these sections in it")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
 	f.IntVar(&b.rounds, "rounds", 6, "rounds of the section load")
 	f.Func("only", "run these `sections` alone: "+names(), func(list string) error {
@@ -160,24 +160,37 @@ func (b *bench) runSections(ctx context.Context) error {
 			blocks = s.blocks
 		}
 		b.progressf("%s", s.name)
+		begun := time.Now()
 		if err := s.run(ctx, b, engines, p); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		p.finish(b, begun)
 	}
-
-	p.finish(b)
 	if _, err := io.WriteString(b.out, p.b.String()); err != nil {
 		return err
 	}
-	if b.report != "" && len(b.only) == 0 {
-		if err := os.WriteFile(b.report, []byte(p.b.String()), 0o644); err != nil {
-			return err
-		}
+	if err := b.writeReport(p.b.String()); err != nil {
+		return err
 	}
 	if len(p.missed) > 0 {
 		return fmt.Errorf("not met: %s", strings.Join(p.missed, "; "))
 	}
 	return nil
+}
+
+// writeReport writes the report. A run of some sections replaces these in the report of an earlier run.
+func (b *bench) writeReport(text string) error {
+	if b.report == "" {
+		return nil
+	}
+	earlier, err := os.ReadFile(b.report)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if len(b.only) > 0 {
+		text = merge(string(earlier), text)
+	}
+	return os.WriteFile(b.report, []byte(text), 0o644)
 }
 
 // startEngines starts two engines, unless some run already or no blocks are wanted, and waits until they are healthy.

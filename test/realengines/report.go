@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,9 @@ type page struct {
 	missed []string
 }
 
-func (p *page) section(title string) { fmt.Fprintf(&p.b, "\n## %s\n\n", title) }
+func (p *page) section(title string) { fmt.Fprintf(&p.b, sectionMark+"%s\n\n", title) }
+
+const sectionMark = "\n## "
 
 func (p *page) text(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n\n", args...) }
 
@@ -70,9 +73,35 @@ func newPage() *page {
 	return p
 }
 
-// finish writes under which circumstances the report was made.
-func (p *page) finish(b *bench) {
-	p.section("This run")
-	p.text("%s: vLLM %s, seed %d, %d cores, %s, load average at the end %s.", time.Now().UTC().Format(time.DateOnly), b.version, b.seed,
-		runtime.NumCPU(), time.Since(b.begun).Round(time.Second), process.LoadAverage())
+// finish writes under which circumstances a section was made.
+func (p *page) finish(b *bench, begun time.Time) {
+	fmt.Fprintf(&p.b, "\n%s", time.Now().UTC().Format(time.DateOnly))
+	if b.version != "" {
+		fmt.Fprintf(&p.b, ", vLLM %s", b.version)
+	}
+	fmt.Fprintf(&p.b, ", seed %d, %d cores, %s, load average at the end %s.\n", b.seed, runtime.NumCPU(),
+		time.Since(begun).Round(time.Second), process.LoadAverage())
+}
+
+// merge returns an earlier report whose sections are replaced by those of a new one of the same titles. Sections that the
+// earlier one lacks come last.
+func merge(earlier, now string) string {
+	title := func(section string) string {
+		first, _, _ := strings.Cut(section, "\n")
+		return first
+	}
+	if earlier == "" {
+		return now
+	}
+	sections := strings.Split(earlier, sectionMark)
+	for _, fresh := range strings.Split(now, sectionMark)[1:] {
+		at := slices.IndexFunc(sections, func(s string) bool { return title(s) == title(fresh) })
+		fresh = strings.TrimRight(fresh, "\n") + "\n"
+		if at < 0 {
+			sections = append(sections, fresh)
+			continue
+		}
+		sections[at] = fresh
+	}
+	return strings.Join(sections, sectionMark)
 }
