@@ -106,7 +106,9 @@ func newWorld(t *testing.T) *world {
 		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
 		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
 		Agent:    func() []workeragent.EngineStatus { return exampleEngines },
-		Promises: func() []drift.WorkerStats { return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}} },
+		Promises: func() []drift.WorkerStats {
+			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
+		},
 		Plan: func() plan.Plan {
 			return plan.Next(plan.Observation{
 				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),
