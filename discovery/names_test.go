@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,7 +77,7 @@ type resolving struct {
 	fleet  *fleet.Fleet
 	listed *discovery.Listed
 	log    testkit.Log
-	moved  int
+	moved  atomic.Int64
 }
 
 // resolve starts a process that lists these workers, in the bubble of a test, until stop is called.
@@ -92,7 +93,7 @@ func resolve(t *testing.T, n *names, later time.Duration, workers ...fleet.Worke
 	var done sync.WaitGroup
 	done.Go(func() {
 		discovery.Resolve(ctx, discovery.ResolveConfig{
-			Listed: p.listed, Log: p.log.Logger(), Resolver: n, Later: later, Moved: func() { p.moved++ },
+			Listed: p.listed, Log: p.log.Logger(), Resolver: n, Later: later, Moved: func() { p.moved.Add(1) },
 		})
 	})
 	synctest.Wait()
@@ -149,8 +150,8 @@ func TestNameOfAWorker(t *testing.T) {
 		p.pass(30 * time.Second)
 		p.want("at another address", "a", "[fd00::1]:8000", fleet.Starting)
 		after, _ := p.fleet.Snapshot().Rank("a", 0)
-		if after.Load == before.Load || after.Worker.Epoch == before.Worker.Epoch || p.moved != 2 {
-			t.Errorf("it is the same engine: %+v; moved %d times", after.Worker, p.moved)
+		if after.Load == before.Load || after.Worker.Epoch == before.Worker.Epoch || p.moved.Load() != 2 {
+			t.Errorf("it is the same engine: %+v; moved %d times", after.Worker, p.moved.Load())
 		}
 	})
 }
