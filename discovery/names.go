@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/backoff"
@@ -52,7 +51,7 @@ type ResolveConfig struct {
 	// Later is how long a new address waits, unless the first lookup for a worker has found it. Meanwhile the control
 	// plane finds it, too, and every Envoy receives its endpoint. 0 does not wait.
 	Later time.Duration
-	// Moved is called when a worker has another address. Nil is not called.
+	// Moved is called when a worker has another address, by several goroutines at a time. Nil is not called.
 	Moved func()
 }
 
@@ -61,56 +60,28 @@ func Resolve(ctx context.Context, cfg ResolveConfig) {
 	if cfg.Resolver == nil {
 		cfg.Resolver = net.DefaultResolver
 	}
-	r := &resolver{ResolveConfig: cfg, slots: make(chan struct{}, lookupsAtOnce), followed: map[listedName]context.CancelFunc{}}
-	defer r.all.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-
-	for {
-		changed := cfg.Listed.fleet.Changed()
-		r.follow(ctx)
-
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
+	r := &resolver{ResolveConfig: cfg, slots: make(chan struct{}, lookupsAtOnce)}
+	follow(ctx, cfg.Listed.fleet, r.names, r.lookUpAgain)
 }
 
 // resolver looks names up. Each worker has its own goroutine, so that a name server that is silent for one delays no other.
 type resolver struct {
 	ResolveConfig
-	slots    chan struct{}
-	all      sync.WaitGroup
-	followed map[listedName]context.CancelFunc // of the goroutines that run
+	slots chan struct{}
 }
 
 // listedName is a worker and the name that it is listed by.
 type listedName struct{ worker, named string }
 
-// follow starts and stops goroutines, so that each worker with a name has one.
-func (r *resolver) follow(ctx context.Context) {
+// names returns the workers that are listed by a name now.
+func (r *resolver) names() map[listedName]bool {
 	wanted := map[listedName]bool{}
 	for _, w := range r.Listed.Workers() {
 		if w.Named != "" {
 			wanted[listedName{w.Name, w.Named}] = true
 		}
 	}
-
-	for n, stop := range r.followed {
-		if !wanted[n] {
-			stop()
-			delete(r.followed, n)
-		}
-	}
-	for n := range wanted {
-		if r.followed[n] == nil {
-			inner, stop := context.WithCancel(ctx)
-			r.followed[n] = stop
-			r.all.Go(func() { r.lookUpAgain(inner, n) })
-		}
-	}
+	return wanted
 }
 
 // lookUpAgain keeps the address of one worker until ctx ends.

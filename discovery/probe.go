@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,25 +53,13 @@ type ProbeConfig struct {
 // Probe asks the engines of all workers of the fleet that no agent reports, or that are in doubt, until ctx ends.
 func Probe(ctx context.Context, cfg ProbeConfig) {
 	p := &prober{
-		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce), asked: map[target]context.CancelFunc{},
+		ProbeConfig: cfg, slots: make(chan struct{}, askedAtOnce),
 		// Each question is a new connection: an old one would not show that the engine accepts no more.
 		client: &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	p.register()
 
-	defer p.all.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	for {
-		changed := cfg.Fleet.Changed()
-		p.follow(ctx)
-
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
+	follow(ctx, cfg.Fleet, p.targets, p.askAgain)
 }
 
 // prober asks engines. Each has its own goroutine, so that a silent one does not delay the others.
@@ -80,10 +67,8 @@ type prober struct {
 	ProbeConfig
 	client *http.Client
 	slots  chan struct{}
-	all    sync.WaitGroup
-	asked  map[target]context.CancelFunc // of the goroutines that run
-	probes *prometheus.CounterVec        // nil without metrics
-	downs  *prometheus.CounterVec        // nil without metrics
+	probes *prometheus.CounterVec // nil without metrics
+	downs  *prometheus.CounterVec // nil without metrics
 }
 
 // target is an engine that is asked.
@@ -93,28 +78,15 @@ type target struct {
 	health                *fleet.Health // another one in another epoch
 }
 
-// follow starts and stops goroutines, so that each engine that may be asked has one.
-func (p *prober) follow(ctx context.Context) {
+// targets returns the engines that may be asked now.
+func (p *prober) targets() map[target]bool {
 	wanted := map[target]bool{}
 	for _, r := range p.Fleet.Snapshot().Ranks {
 		if path := r.Worker.AskedPath(); path != "" && r.Number == 0 && r.Worker.Address != "" {
 			wanted[target{r.Worker.Name, r.Worker.Address, path, r.Worker.AskedInDoubt(), r.Load.Health()}] = true
 		}
 	}
-
-	for t, stop := range p.asked {
-		if !wanted[t] {
-			stop()
-			delete(p.asked, t)
-		}
-	}
-	for t := range wanted {
-		if p.asked[t] == nil {
-			inner, stop := context.WithCancel(ctx)
-			p.asked[t] = stop
-			p.all.Go(func() { p.askAgain(inner, t) })
-		}
-	}
+	return wanted
 }
 
 // askAgain asks one engine until ctx ends.
