@@ -59,16 +59,13 @@ func talkTo(ctx context.Context, g *gateway, w *writer, name string) (*adapted, 
 		ids = append(ids, a.decision)
 	}
 
-	records, err := g.records(ctx, ids)
+	decisions, err := g.decided(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	t := &adapted{name: name, picks: map[string]int{}}
 	for _, id := range ids {
-		d, cached := records[id].decision, answers[id].usage.Details.Cached
-		if d == nil {
-			return nil, fmt.Errorf("decision %s is not in the log", id)
-		}
+		d, cached := decisions[id], answers[id].usage.Details.Cached
 		t.requests++
 		t.picks[d.Worker]++
 		t.promised += d.CachedTokens

@@ -43,16 +43,13 @@ func runEviction(ctx context.Context, b *bench, g *gateway, conversations, round
 	for id := range answers {
 		sent = append(sent, id)
 	}
-	records, err := g.records(ctx, sent)
+	decisions, err := g.decided(ctx, sent)
 	if err != nil {
 		return nil, err
 	}
 	e := &eviction{concurrent: concurrent}
 	for id, a := range answers {
-		d := records[id].decision
-		if d == nil {
-			return nil, fmt.Errorf("decision %s is not in the log", id)
-		}
+		d := decisions[id]
 		e.requests++
 		e.prompt += a.usage.Prompt
 		e.promised += d.CachedTokens

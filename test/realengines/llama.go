@@ -75,7 +75,7 @@ func compareLlama(ctx context.Context, g *gateway, answers [][]answer) (*llama, 
 			ids = append(ids, a.decision)
 		}
 	}
-	records, err := g.records(ctx, ids)
+	decisions, err := g.decided(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +84,7 @@ func compareLlama(ctx context.Context, g *gateway, answers [][]answer) (*llama, 
 	for _, list := range answers {
 		workers := map[string]bool{}
 		for _, a := range list {
-			d := records[a.decision].decision
-			if d == nil {
-				return nil, fmt.Errorf("decision %s is not in the log", a.decision)
-			}
+			d := decisions[a.decision]
 			workers[d.Worker] = true
 			l.requests++
 			l.promised += d.CachedTokens

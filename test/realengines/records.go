@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -38,6 +39,22 @@ func (g *gateway) records(ctx context.Context, ids []string) (map[string]record,
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// decided returns the decisions of requests that were all answered, by their ids.
+func (g *gateway) decided(ctx context.Context, ids []string) (map[string]*decisionlog.Decision, error) {
+	records, err := g.records(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	decisions := map[string]*decisionlog.Decision{}
+	for _, id := range ids {
+		decisions[id] = records[id].decision
+		if decisions[id] == nil {
+			return nil, fmt.Errorf("decision %s is not in the log", id)
+		}
+	}
+	return decisions, nil
 }
 
 func (g *gateway) readRecords() (map[string]record, error) {

@@ -50,16 +50,13 @@ func runSlowStart(ctx context.Context, b *bench, engines []*engine, what string,
 		}
 	}
 
-	records, err := g.records(ctx, ids)
+	decisions, err := g.decided(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
 	s := &slowStart{what: what, picks: map[string]int{}}
 	for _, id := range ids {
-		d := records[id].decision
-		if d == nil {
-			return nil, fmt.Errorf("decision %s is not in the log", id)
-		}
+		d := decisions[id]
 		s.picks[d.Worker]++
 	}
 	return s, nil
