@@ -214,17 +214,37 @@ func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
 	return min(a.least, a.previous)
 }
 
-// Wait estimates how long a prompt that is booked now waits for the prefills before it: their time, less
-// the time since the rank began with the first of them. At least an eighth of their time is left, because
-// a rank that needs longer than estimated need not be nearly done.
+// Wait estimates how long a prompt that is booked now waits for the prefills before it.
+//
+//	elapsed < booked                       the rest of their time
+//	elapsed > booked by 300 ms up to 10 s  as long as they are late
+//	always                                 at least an eighth of their time
+//
+// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. Prefills are late
+// because the rank compiles kernels or has stopped. Such times have no scale of their own: what has lasted a second longer
+// than expected is likely to last another one.
 func (l *Load) Wait(now time.Time) time.Duration {
 	booked := l.prefillTime()
 	if booked <= 0 {
 		return 0
 	}
+
 	elapsed := max(0, time.Duration(now.UnixNano()-l.since.Load()))
-	return max(booked-elapsed, booked/8)
+	late := elapsed - booked
+	if late < minLate || late > maxLate {
+		late = 0
+	}
+	return max(booked-elapsed, late, booked/8)
 }
+
+const (
+	// minLate is from when on prefills are late. Events are up to 50 ms late, and engines that collect garbage were seen to
+	// stand still for 100 to 300 ms, which are over when they can be noticed.
+	minLate = 300 * time.Millisecond
+	// maxLate is until when they are. From then on the worker's health decides whether it is used. If it is well, an event
+	// was missed, and the rank must not be avoided for that.
+	maxLate = 10 * time.Second
+)
 
 // Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
 // as fast as others of its class, and 1 where that is not clear, or was observed too long ago.

@@ -85,6 +85,9 @@ func TestWait(t *testing.T) {
 	book(10, 200)
 	wait("two are booked, and 10 ms are gone", 10, 290)
 	wait("the first takes longer than estimated", 290, 37.5) // an eighth of both
+	wait("both take a little longer", 590, 37.5)
+	wait("both are late", 900, 600)
+	wait("they are so late that their events were missed", 10_301, 37.5)
 	if took := done(120, 100); took != 120*time.Millisecond {
 		t.Errorf("the first took %s", took)
 	}

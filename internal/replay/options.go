@@ -51,6 +51,7 @@ func (o *Options) AddArrivalFlags() {
 	f.Float64Var(&o.cfg.ArrivalSpeedup, "arrival-speedup", 1,
 		"divides the times between arrivals; 3 is three times as many requests a second")
 	f.IntVar(&o.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
+	f.DurationVar(&o.cfg.Warmup, "warmup", 0, "leave the times and tokens of requests out that arrive so soon after the first")
 	f.DurationVar(&o.Jitter, "jitter", 0, "delay each arrival by a random time up to this, for traces whose times were rounded")
 	f.Uint64Var(&o.Seed, "seed", 0, "determines all random choices: ties, random policies, generated arrivals")
 }

@@ -3,6 +3,7 @@ package route
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"hash/maphash"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,8 @@ type Router struct {
 
 	maxIdle int
 
+	idSeed maphash.Seed // of IDFor
+
 	mu   sync.Mutex
 	idle []*workspace // guarded by mu; at most maxIdle
 	made uint64       // guarded by mu; how many workspaces were made
@@ -105,7 +108,7 @@ type Router struct {
 // New returns a router that serves no model until SetModels.
 func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	cfg = cfg.withDefaults()
-	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0)}
+	r := &Router{cfg: cfg, fleet: f, index: x, maxIdle: idlePerCore * runtime.GOMAXPROCS(0), idSeed: maphash.MakeSeed()}
 	r.speeds.start = cfg.Speeds
 	r.bookings = pick.NewBookings(pick.BookingsConfig{
 		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.promises.drop,
@@ -124,9 +127,24 @@ func (r *Router) NewID() string {
 	x := r.cfg.Seed + r.ids.Add(1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return r.idOf(x ^ x>>31)
+}
+
+// IDFor returns the decision id for a request of one Envoy that has this request id: always the same one of this router, and
+// one that clients cannot guess. It serves where Envoy may lose the id of a decision. Two requests may have the same request
+// id, so look at [Router.IsBooked] first.
+func (r *Router) IDFor(source, requestID string) string {
+	return r.idOf(maphash.Comparable(r.idSeed, [2]string{source, requestID}))
+}
+
+// IsBooked reports whether a decision has a booking that has not ended.
+func (r *Router) IsBooked(id string) bool { return r.bookings.Has(id) }
+
+// idOf returns the id with that number: its digits, after the name of this router where there are several.
+func (r *Router) idOf(number uint64) string {
 	var raw [8]byte
 	var text [16]byte
-	binary.BigEndian.PutUint64(raw[:], x^x>>31)
+	binary.BigEndian.PutUint64(raw[:], number)
 	hex.Encode(text[:], raw[:])
 	if r.cfg.Replica == "" {
 		return string(text[:])

@@ -84,6 +84,9 @@ type Config struct {
 	Concurrency int
 	// ArrivalSpeedup divides the times between arrivals; default 1.
 	ArrivalSpeedup float64
+	// Warmup is how long after the first arrival requests still count as warm-up: they are played and counted, but
+	// neither their times nor their tokens are in the result. Default 0.
+	Warmup time.Duration
 	// Seed determines ids, random choices and the order of ties.
 	Seed uint64
 	// Ended is called with the outcome of each request when it ends. It may be nil.
@@ -163,6 +166,7 @@ func (c Config) Validate() error {
 	refuse(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
 	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
 	refuse(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
+	refuse(c.Warmup < 0, "the warm-up is negative")
 	refuse(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
 
 	for w, factor := range c.Slow {

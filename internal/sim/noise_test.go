@@ -54,6 +54,38 @@ func TestSlowStartStarvesNone(t *testing.T) {
 	}
 }
 
+// TestLatePrefillsKeepOthersAway freezes one of two engines for 4.5 s with its first prompts. All prompts begin alike, and
+// where the first one goes, that beginning is promised. Once the engine is late, the others must go to the other one.
+func TestLatePrefillsKeepOthersAway(t *testing.T) {
+	frozen := 0
+	for seed := range uint64(10) {
+		list := make([]trace.Arrival, 60)
+		for i := range list {
+			list[i].At = time.Duration(i) * 50 * time.Millisecond
+			list[i].Output = 8
+			list[i].Prompt = trace.Segments{{ID: 1, Length: 1_600}, {ID: uint64(i + 2), Length: 200}}
+		}
+		var worker [2]int
+		first := 0
+		mustRun(t, Config{
+			Workers: 2, Seed: seed, Engine: engine.Config{BlockSize: 16}, Noise: Noise{SlowStarts: map[int]int{1: 3}},
+			Ended: func(o Outcome) {
+				worker[o.Worker]++
+				if o.Number == 0 {
+					first = o.Worker
+				}
+			},
+		}, list)
+		frozen += first
+		if worker[1] > 12 {
+			t.Errorf("seed %d: %d of 60 prompts went to the engine that stood still", seed, worker[1])
+		}
+	}
+	if frozen == 0 {
+		t.Error("the first prompt never went to the engine that stood still")
+	}
+}
+
 // TestSlowSpellEnds makes one of two engines three times as slow for a minute. It must get few prompts towards the
 // end of that time, and a fair share from some minutes after it.
 func TestSlowSpellEnds(t *testing.T) {

@@ -23,7 +23,7 @@ type Result struct {
 	TTFT Quantiles `json:"ttft_ms"`
 	ITL  Quantiles `json:"itl_ms"`
 	E2E  Quantiles `json:"e2e_ms"`
-	// OutputRate is tokens per second over the whole run.
+	// OutputRate is tokens per second after the warm-up.
 	OutputRate float64 `json:"output_tokens_per_s"`
 	// PrefixReuse is cached prompt tokens divided by prompt tokens, as engines count them. Predicted is the
 	// same as routers predicted it when they decided.
@@ -68,8 +68,9 @@ type WorkerShare struct {
 	PrefixReuse  float64 `json:"prefix_reuse"`
 }
 
-// tally has the counts of a run so far.
+// tally has the counts of a run so far. Times and tokens are only those of requests that arrived after the warm-up.
 type tally struct {
+	warmup                     time.Duration
 	arrived, completed, errors int
 	queued                     int
 	ttft, e2e                  []float64
@@ -82,13 +83,19 @@ type tally struct {
 	interrupted                bool
 }
 
-func (t *tally) init(workers int) { t.workers = make([]WorkerShare, workers) }
+func (t *tally) init(workers int, warmup time.Duration) {
+	t.workers = make([]WorkerShare, workers)
+	t.warmup = warmup
+}
+
+// isMeasured reports whether a job's times and tokens count.
+func (t *tally) isMeasured(j *job) bool { return j.at >= t.warmup }
 
 // decided counts a decision.
-func (t *tally) decided(worker int, role fleet.Role, d *route.Decision) {
-	t.workers[worker].Requests++
-	if role == fleet.Decode {
-		return // the prompt was counted when its prefill was decided
+func (t *tally) decided(j *job, d *route.Decision) {
+	t.workers[j.worker.number].Requests++
+	if j.role == fleet.Decode || !t.isMeasured(j) {
+		return // of a prompt, the decision about its prefill counts
 	}
 	t.promptDecided += d.PromptTokens
 	t.predicted += d.Cached
@@ -96,12 +103,17 @@ func (t *tally) decided(worker int, role fleet.Role, d *route.Decision) {
 
 // first counts a first token.
 func (t *tally) first(j *job, now time.Duration) {
-	t.ttft = append(t.ttft, ms(now-j.at))
 	j.first = now
+	if t.isMeasured(j) {
+		t.ttft = append(t.ttft, ms(now-j.at))
+	}
 }
 
 // found counts a prompt, and its cached tokens, on the worker that computed it.
 func (t *tally) found(j *job, cached int) {
+	if !t.isMeasured(j) {
+		return
+	}
 	n := len(j.engine.Prompt)
 	t.prompt += n
 	t.cached += cached
@@ -111,15 +123,21 @@ func (t *tally) found(j *job, cached int) {
 }
 
 // gap counts the time between two tokens.
-func (t *tally) gap(d time.Duration) { t.gaps.add(ms(d)) }
+func (t *tally) gap(j *job, d time.Duration) {
+	if t.isMeasured(j) {
+		t.gaps.add(ms(d))
+	}
+}
 
 // end counts a completed request.
 func (t *tally) end(j *job, now time.Duration, tokens int) {
 	t.completed++
-	t.e2e = append(t.e2e, ms(now-j.at))
-	t.output += tokens
-	t.workers[j.worker.number].OutputTokens += tokens
 	t.lastEnd = now
+	if t.isMeasured(j) {
+		t.e2e = append(t.e2e, ms(now-j.at))
+		t.output += tokens
+		t.workers[j.worker.number].OutputTokens += tokens
+	}
 }
 
 // result summarizes the run.
@@ -132,8 +150,8 @@ func (r *run) result() *Result {
 	}
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
 	out.Interrupted = t.interrupted
-	if out.Duration > 0 {
-		out.OutputRate = round(float64(t.output) / out.Duration)
+	if out.Duration > t.warmup.Seconds() {
+		out.OutputRate = round(float64(t.output) / (out.Duration - t.warmup.Seconds()))
 	}
 	for i, w := range r.workers {
 		if w.role != fleet.Aggregated {

@@ -82,7 +82,7 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		}
 		r.replicas = append(r.replicas, p)
 	}
-	r.tally.init(cfg.engines())
+	r.tally.init(cfg.engines(), cfg.Warmup)
 	return r, nil
 }
 
@@ -293,7 +293,7 @@ func (r *run) decided(j *job, d *route.Decision) {
 		return
 	}
 	j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
-	r.tally.decided(j.worker.number, j.role, d)
+	r.tally.decided(j, d)
 	if err := j.worker.engine.Submit(j.request, r.clock()); err != nil {
 		j.replica.router.End(j.id, r.clock())
 		r.fail(j)
@@ -398,7 +398,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 			r.signal(event{kind: firstToken, job: j, id: j.id})
 		}
 	} else {
-		r.tally.gap(r.now - j.last)
+		r.tally.gap(j, r.now-j.last)
 		j.worker.gaps++
 		j.worker.gapTime += r.now - j.last
 	}

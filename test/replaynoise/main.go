@@ -2,12 +2,13 @@
 // docs/replay.md.
 //
 // Every policy plays the same traces, noise and seeds. Differences are taken between runs of equal seed, and
-// their interval is from a bootstrap over seeds. The cost functions of both kv policies have weights that the
-// same search chose: the same number of settings, on seeds that the tables do not have. A trace that is not on
-// this machine is left out.
+// their interval is from a bootstrap over seeds. kv has its default weights, as users have it. Dynamo's cost has the best
+// of six weights on each trace, by a search on seeds that the tables do not have. A trace that is not on this machine is
+// left out.
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -15,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,21 +26,24 @@ import (
 )
 
 // situation is a trace and a fleet. The trace is a path in the folder of traces, or empty for generated
-// arrivals.
-type situation struct{ name, trace, flags string }
+// arrivals. Times is how many times as many seeds it has: traces of 400 requests have too few for one seed's p99.
+type situation struct {
+	name, trace, flags string
+	times              int
+}
 
 var situations = []situation{
-	{"Mooncake's conversations", tracefiles.Mooncake.Path, "--rows 3000 --workers 8 --jitter 3s"},
-	{"agents that write code", tracefiles.Sessions, agents},
-	{"agents that use tools", tracefiles.Dialogues, agents + " --agent-join"},
-	{"Azure, guessed sessions", tracefiles.Azure.Path, "--rows 6000 --workers 4 --azure-sessions"},
+	{"Mooncake's conversations", tracefiles.Mooncake.Path, "--rows 3000 --workers 8 --jitter 3s", 1},
+	{"agents that write code", tracefiles.Sessions, agents, 4},
+	{"agents that use tools", tracefiles.Dialogues, agents + " --agent-join", 4},
+	{"Azure, guessed sessions", tracefiles.Azure.Path, "--rows 6000 --workers 4 --azure-sessions", 1},
 }
 
 const agents = "--agent-sessions 12 --workers 4 --blocks 4096 --block-size 16"
 
 // smoke is what a short run plays.
 var smoke = []situation{{
-	"generated", "", "--format generate --requests 200 --rate 10 --isl 2000 --osl 50 --prefix-share 0.5 --prefixes 10",
+	"generated", "", "--format generate --requests 200 --rate 10 --isl 2000 --osl 50 --prefix-share 0.5 --prefixes 10", 1,
 }}
 
 // levels are the noise that each situation is played with.
@@ -48,6 +53,9 @@ var levels = []struct{ name, flags string }{
 	{"σ = 0.6", "--noise 0.6"},
 	{"σ = 0.3, all kinds", "--noise 0.3 --stalls --neighbours --slow-spell 1=1.5@2m+5m"},
 }
+
+// slowLevel is the level of noise that a slow start comes with.
+const slowLevel = 1
 
 // policy is a row. The search chooses one of its settings, if it has some.
 type policy struct {
@@ -61,18 +69,35 @@ const (
 )
 
 var policies = []policy{
-	{"kv", "", []string{"--delay-prefill-weight 1", "--delay-prefill-weight 2", "--delay-prefill-weight 4", "--delay-prefill-weight 8"}},
-	{"Dynamo's cost", "--cost dynamo", []string{
-		"--prefill-load-scale 1", "--prefill-load-scale 4", "--prefill-load-scale 16", "--prefill-load-scale 32",
-	}},
+	{"kv", "", nil},
+	{"Dynamo's cost", "--cost dynamo", values("--prefill-load-scale", 1, 2, 4, 8, 16, 32)},
 	{"round-robin", "--policy round-robin", nil},
 	{"random", "--policy random", nil},
 	{"least-loaded", "--policy least-loaded", nil},
 	{"shared cache (bound)", "--shared-cache", nil},
 }
 
-// searchSeed is the first seed of the search; the tables have the seeds from 1.
-const searchSeed = 1001
+const (
+	// searchSeed is the first seed of the search, and searchSeeds how many it has; the tables have the seeds from 1.
+	searchSeed, searchSeeds = 1001, 3
+	// equalTTFT is by which part a mean TTFT may be longer and count as equal. Means of three seeds differ by as much.
+	equalTTFT = 0.005
+)
+
+// values returns settings of one flag.
+func values(flag string, list ...int) (settings []string) {
+	for _, v := range list {
+		settings = append(settings, fmt.Sprint(flag, " ", v))
+	}
+	return settings
+}
+
+// searched are the conditions in which a setting is tried: the most noise, all kinds of it, and a slow start.
+var searched = []string{levels[2].flags, levels[3].flags, levels[slowLevel].flags + slowStart}
+
+// slowStart makes the first prompts of one engine slow. Nothing can be known of them before they are slow, so requests that
+// arrive in the first seconds of a run may wait for them. A warm-up leaves these requests out.
+const slowStart, warmup = " --slow-start 1=3", "--warmup 10s"
 
 // bench is one run of the command.
 type bench struct {
@@ -114,7 +139,7 @@ func main() {
 // printConditions prints what figures may depend on.
 func (b *bench) printConditions(began time.Time) {
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Fprintf(b.out, "Seeds 1 to %d, %.0f min, load average %s", b.seeds, time.Since(began).Minutes(), load)
+	fmt.Fprintf(b.out, "%.0f min, load average %s", time.Since(began).Minutes(), load)
 }
 
 func (b *bench) run(list []situation, only string) error {
@@ -139,6 +164,7 @@ func (b *bench) run(list []situation, only string) error {
 
 // situation prints the tables of one situation.
 func (b *bench) situation(s situation) error {
+	seeds := b.seeds * s.times
 	fmt.Fprintf(b.out, "### %s\n\n", s.name)
 	chosen := make([]string, len(policies))
 	for i, p := range policies {
@@ -152,12 +178,14 @@ func (b *bench) situation(s situation) error {
 		}
 	}
 
+	fmt.Fprintf(b.out, "\nThe seeds of the tables are 1 to %d.\n", seeds)
 	fmt.Fprint(b.out, "\n| noise | policy | reuse | TTFT mean, ms | TTFT p99, ms | e2e mean, ms |\n|---|---|---|---|---|---|\n")
 	var differences []string
-	for _, level := range levels {
+	var plain [][]sim.Result // of each policy, at the level of the slow start
+	for at, level := range levels {
 		results := make([][]sim.Result, len(policies))
 		for i := range policies {
-			list, err := b.play(1, b.seeds, s.flags, level.flags, chosen[i])
+			list, err := b.play(1, seeds, s.flags, level.flags, chosen[i])
 			if err != nil {
 				return err
 			}
@@ -165,43 +193,77 @@ func (b *bench) situation(s situation) error {
 			printRow(b.out, level.name, policies[i].name, list)
 		}
 		differences = append(differences, differenceRow(level.name, results[rowKV], results[rowDynamo]))
+		if at == slowLevel {
+			plain = results
+		}
 	}
 
 	fmt.Fprint(b.out, "\n| kv against Dynamo's cost | reuse | TTFT mean | TTFT p99 | met |\n|---|---|---|---|---|\n")
 	fmt.Fprint(b.out, strings.Join(differences, ""), "\n")
-	return b.slowStart(s, chosen[rowKV])
+	return b.slowStart(s, seeds, chosen, plain)
 }
 
-// slowStart prints what the slow first prompts of one engine cost.
-func (b *bench) slowStart(s situation, kv string) error {
-	without, err := b.play(1, b.seeds, s.flags, levels[1].flags, kv)
-	if err != nil {
-		return err
+// slowStart prints what the slow first prompts of one engine cost. plain is the runs of each policy without them.
+func (b *bench) slowStart(s situation, seeds int, chosen []string, plain [][]sim.Result) error {
+	level := levels[slowLevel]
+	fmt.Fprintf(b.out, "Three prompts of engine 1 take 1.5 s longer (%s):\n\n", level.name)
+	fmt.Fprint(b.out, "| policy | TTFT mean | of it the three prompts | TTFT mean after 10 s |\n|---|---|---|---|\n")
+	for _, i := range []int{rowKV, rowDynamo} {
+		with, err := b.play(1, seeds, s.flags, level.flags, chosen[i], slowStart)
+		if err != nil {
+			return err
+		}
+		later, err := b.play(1, seeds, s.flags, level.flags, chosen[i], warmup)
+		if err != nil {
+			return err
+		}
+		laterWith, err := b.play(1, seeds, s.flags, level.flags, chosen[i], slowStart, warmup)
+		if err != nil {
+			return err
+		}
+
+		const frozen = 3 * 1500 // milliseconds
+		three := frozen / float64(with[0].Completed) / meanOf(plain[i], ttftMean)
+		fmt.Fprintf(b.out, "| %s | %s | %+.1f %% | %s |\n", policies[i].name, relative(with, plain[i], ttftMean), 100*three,
+			relative(laterWith, later, ttftMean))
 	}
-	with, err := b.play(1, b.seeds, s.flags, levels[1].flags, kv+" --slow-start 1=3")
-	if err != nil {
-		return err
-	}
-	const frozen = 3 * 1500 // milliseconds
-	least := frozen / float64(with[0].Completed) / meanOf(without, ttftMean)
-	fmt.Fprintf(b.out, "A slow start of engine 1 (three prompts take 1.5 s longer, %s) changes the mean TTFT of kv by %s. "+
-		"The three prompts alone are %+.1f %%.\n\n", levels[1].name, relative(with, without, ttftMean), 100*least)
+	fmt.Fprintln(b.out)
 	return nil
 }
 
-// search returns the setting of a policy with the least mean TTFT under the second level of noise.
+// search returns the best setting of a policy over the searched conditions.
 func (b *bench) search(s situation, p policy) (best string, err error) {
-	least := 0.0
-	for i, setting := range p.settings {
-		results, err := b.play(searchSeed, min(b.seeds, 3), s.flags, levels[1].flags, p.flags+" "+setting)
-		if err != nil {
-			return "", err
-		}
-		if ttft := meanOf(results, ttftMean); i == 0 || ttft < least {
-			least, best = ttft, setting
-		}
+	if len(p.settings) == 0 {
+		return "", nil
 	}
-	return best, nil
+	var tried []trial
+	for _, setting := range p.settings {
+		t := trial{setting: setting}
+		for _, noise := range searched {
+			results, err := b.play(searchSeed, min(b.seeds, searchSeeds)*s.times, s.flags, noise, p.flags+" "+setting)
+			if err != nil {
+				return "", err
+			}
+			t.ttft += meanOf(results, ttftMean)
+			t.reuse += meanOf(results, reuse)
+		}
+		tried = append(tried, t)
+	}
+	return choose(tried), nil
+}
+
+// trial is what a setting reached, summed over the conditions.
+type trial struct {
+	setting     string
+	ttft, reuse float64
+}
+
+// choose returns the setting with the least mean TTFT. Settings within equalTTFT of it count as equal, and of these it is the
+// one with the most reuse.
+func choose(tried []trial) string {
+	least := slices.MinFunc(tried, func(a, b trial) int { return cmp.Compare(a.ttft, b.ttft) }).ttft
+	equal := slices.DeleteFunc(slices.Clone(tried), func(t trial) bool { return t.ttft > least*(1+equalTTFT) })
+	return slices.MaxFunc(equal, func(a, b trial) int { return cmp.Compare(a.reuse, b.reuse) }).setting
 }
 
 // play plays runs of equal flags and n seeds.

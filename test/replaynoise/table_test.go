@@ -35,3 +35,11 @@ func TestNoDifference(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// TestChoose: the most reuse among the settings whose times are as good as equal.
+func TestChoose(t *testing.T) {
+	got := choose([]trial{{"slow", 110, 0.9}, {"fast", 100, 0.5}, {"nearly as fast", 100.4, 0.6}})
+	if got != "nearly as fast" {
+		t.Errorf("chose %q", got)
+	}
+}

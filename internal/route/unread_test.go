@@ -1,0 +1,44 @@
+package route_test
+
+import (
+	"testing"
+
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// TestModelWithoutVocabulary: requests for a model whose prompts cannot be read go to the least loaded of its workers, also
+// on paths that are parsed. A request that no engine could serve is refused all the same.
+func TestModelWithoutVocabulary(t *testing.T) {
+	x := kvindex.New(kvindex.Config{MaxBytes: 1 << 20})
+	r := route.New(route.Config{Seed: 1}, newFleet(t, x, 2), x)
+	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {}}); err != nil {
+		t.Fatal(err)
+	}
+
+	picks := map[string]int{}
+	for range 4 {
+		body := []byte(`{"model":"sim","input":["a","b"]}`)
+		d := r.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: body}, start)
+		if d.Outcome != route.Picked || d.PromptTokens != 0 || d.Model != "sim" {
+			t.Fatalf("%+v", d)
+		}
+		picks[d.Worker]++
+	}
+	if picks["w0"] != 2 || picks["w1"] != 2 {
+		t.Errorf("picks %v", picks)
+	}
+
+	d := r.Decide(&route.Request{Known: true, Parsed: &openai.Request{
+		Endpoint: prompt.Completions, Model: "sim", Prompts: []openai.Prompt{{Text: "the same text"}},
+	}}, start)
+	if d.Outcome != route.Picked || d.First != 0 {
+		t.Errorf("a completion: %+v", d)
+	}
+	d = r.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"sim"}`)}, start)
+	if d.Outcome != route.Refused || d.Err.Status != 400 {
+		t.Errorf("a request without input: %+v", d)
+	}
+}
