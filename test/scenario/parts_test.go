@@ -26,6 +26,7 @@ type parts struct {
 	planner                    *command
 	envoy                      *envoy.Process
 	extprocAdmin, plannerAdmin string
+	xdsFlags                   []string // further ones
 }
 
 // startParts runs bus, agent, planner, extproc and xds, and an Envoy that finds xds late.
@@ -37,6 +38,19 @@ func startParts(t *testing.T, workers int) *parts {
 // startPartsWith is startParts with further keys of the launch, each after a comma, and further flags of the agent.
 func startPartsWith(t *testing.T, workers int, keys string, flags ...string) *parts {
 	t.Helper()
+	return startPartsFor(t, partsSettings{workers: workers, launch: keys, agent: flags})
+}
+
+// partsSettings is what differs between fleets of parts.
+type partsSettings struct {
+	workers         int
+	gateway, launch string   // further keys, each after a comma
+	agent, xds      []string // further flags
+}
+
+// startPartsFor is startParts with settings.
+func startPartsFor(t *testing.T, s partsSettings) *parts {
+	t.Helper()
 	listen := freeAddress(t)
 	p := &parts{
 		gateway:   &gateway{t: t, url: "http://" + listen},
@@ -46,14 +60,15 @@ func startPartsWith(t *testing.T, workers int, keys string, flags ...string) *pa
 	p.busURL = "nats://" + busAt
 	p.gateway.admin = p.extprocAdmin
 	p.file = configFile(t, fmt.Sprintf(`
-gateway: {listen: "%s", decisionTimeout: 2s}
+gateway: {listen: "%s", decisionTimeout: 2s%s}
 bus: {url: "%s", leaseTTL: 2s}
 models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]
-`, listen, p.busURL, workers, keys))
+`, listen, s.gateway, p.busURL, s.workers, s.launch))
+	p.xdsFlags = s.xds
 
 	p.startEnvoy() // first: its control plane is late
 	p.bus = start(t, "bus", "--listen-address", busAt)
-	p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, flags...)...)
+	p.agent = start(t, append([]string{"agent", "--config", p.file, "--admin-address", "127.0.0.1:0"}, s.agent...)...)
 	p.planner = start(t, "planner", "--config", p.file, "--admin-address", p.plannerAdmin)
 	p.startExtProc()
 	p.startXDS()
@@ -82,7 +97,8 @@ func (p *parts) startExtProc() {
 
 func (p *parts) startXDS() {
 	p.t.Helper()
-	p.xds = start(p.t, "xds", "--config", p.file, "--listen-address", p.xdsAt, "--extproc-address", p.extprocAt, "--admin-address", "127.0.0.1:0")
+	p.xds = start(p.t, append([]string{"xds", "--config", p.file, "--listen-address", p.xdsAt, "--extproc-address", p.extprocAt,
+		"--admin-address", "127.0.0.1:0"}, p.xdsFlags...)...)
 }
 
 func (p *parts) await() {
@@ -96,8 +112,19 @@ func (p *parts) await() {
 	if err := p.envoy.WaitReady(ctx); err != nil {
 		p.t.Fatal(err)
 	}
-	eventually(p.t, "requests are served", func() error {
+	p.awaitPicks()
+}
+
+// awaitPicks sends requests until one is served as picked. Until then Envoy has no healthy router or no healthy
+// worker, and requests that follow may go unpicked.
+func (p *parts) awaitPicks() {
+	p.t.Helper()
+	before := p.served("as_picked")
+	eventually(p.t, "a request is served as picked", func() error {
 		_, err := p.tryChat(p.t.Context(), []message{{"user", "hello"}}, 1)
+		if err == nil && p.served("as_picked") == before {
+			err = errNotYet
+		}
 		return err
 	})
 }
@@ -184,13 +211,6 @@ func TestExtProcKilledAndRestarted(t *testing.T) {
 // TestControlPlaneKilledAndRestarted: without a control plane traffic and decisions go on; when it is back, changes reach Envoy again.
 func TestControlPlaneKilledAndRestarted(t *testing.T) {
 	p := startParts(t, 2)
-	eventually(t, "Envoy has found the router healthy", func() error {
-		_, err := p.tryChat(t.Context(), []message{{"user", "hello"}}, 1)
-		if err == nil && p.served("as_picked") == 0 {
-			err = errNotYet
-		}
-		return err
-	})
 	before := p.served("unpicked") + p.served("misdirected")
 
 	l := p.load(4)
