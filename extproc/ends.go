@@ -96,7 +96,7 @@ func (f *foreignEnds) add(replica string, e *messages.Entry, now time.Time) (kno
 	case f.count >= maxForeign || !fleet.ValidName(replica):
 		f.results.WithLabelValues(endDropped).Inc()
 	default:
-		f.pending[replica] = append(f.pending[replica], bus.RequestEnd(*e))
+		f.pending[replica] = append(f.pending[replica], requestEnd(e))
 		f.count++
 	}
 	return known
@@ -140,4 +140,20 @@ func (f *foreignEnds) take() map[string][]bus.RequestEnd {
 	f.pending = map[string][]bus.RequestEnd{}
 	f.count = 0
 	return pending
+}
+
+// requestEnd returns an entry of the access log as the bus carries it.
+func requestEnd(e *messages.Entry) bus.RequestEnd {
+	return bus.RequestEnd{
+		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
+		FirstByte: e.FirstByte, LastByte: e.LastByte, ResponseBytes: e.ResponseBytes, Status: e.Status, Broken: e.Broken, Left: e.Left,
+	}
+}
+
+// entryOf returns the entry that requestEnd was given.
+func entryOf(e *bus.RequestEnd) messages.Entry {
+	return messages.Entry{
+		Booking: e.Booking, Decision: e.Decision, Picked: e.Picked, Served: e.Served, Upstream: e.Upstream, Attempts: e.Attempts,
+		FirstByte: e.FirstByte, LastByte: e.LastByte, ResponseBytes: e.ResponseBytes, Status: e.Status, Broken: e.Broken, Left: e.Left,
+	}
 }

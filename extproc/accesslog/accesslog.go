@@ -44,6 +44,8 @@ type Bookings interface {
 	Ended(e route.Ending, now time.Time) bool
 	EndBefore(source string, t time.Time) int
 	Bookings() int // that have not ended
+	// IDFor returns the id that the booking of a request had if Envoy did not learn it.
+	IDFor(source, requestID string) string
 }
 
 // lateEntries is how long after the end of an Envoy's log the entries may still arrive that were on their
@@ -110,13 +112,17 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 
 		now := time.Now()
 		for i := range msg.Entries {
-			s.entry(&msg.Entries[i], now)
+			s.entry(name, &msg.Entries[i], now)
 		}
 	}
 }
 
-// entry passes the entry of another router's request on, and applies one of this router's.
-func (s *Server) entry(e *messages.Entry, now time.Time) {
+// entry passes the entry of another router's request on, and applies one of this router's. A client that left at the moment
+// of the decision may have left no id of it in Envoy.
+func (s *Server) entry(source string, e *messages.Entry, now time.Time) {
+	if e.Booking == "" && e.RequestID != "" && e.Left {
+		e.Booking = s.cfg.Bookings.IDFor(source, e.RequestID)
+	}
 	owner := ownerOf(cmp.Or(e.Booking, e.Decision))
 	if s.cfg.Foreign != nil && owner != "" && owner != s.cfg.Replica {
 		s.cfg.Foreign(owner, e)

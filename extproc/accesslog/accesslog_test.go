@@ -48,6 +48,8 @@ func (b *table) book(id, source string) {
 	b.open[id] = booking{source, time.Now()}
 }
 
+func (b *table) IDFor(source, requestID string) string { return source + "/" + requestID }
+
 func (b *table) Ended(e route.Ending, _ time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +145,7 @@ func TestEntriesEndBookings(t *testing.T) {
 	}
 	entries[1].Attempts = 2
 	for _, e := range entries {
-		s.entry(&e, time.Time{})
+		s.entry("envoy", &e, time.Time{})
 	}
 	if b.String() != "open" {
 		t.Errorf("left: %s", b)
@@ -180,6 +182,18 @@ func samples(t *testing.T, reg *prometheus.Registry, name string) uint64 {
 	}
 	t.Fatalf("no metric %s", name)
 	return 0
+}
+
+// TestEntriesWithoutIDs: where Envoy did not learn the id of a booking, the id of a request whose client left leads to it.
+func TestEntriesWithoutIDs(t *testing.T) {
+	b := newTable("envoy/left", "envoy/stays", "other/left", "open")
+	s, _ := newServer(b)
+	s.entry("envoy", &messages.Entry{RequestID: "left", Left: true}, time.Time{})
+	s.entry("envoy", &messages.Entry{RequestID: "stays"}, time.Time{}) // answered
+	s.entry("envoy", &messages.Entry{RequestID: "none", Left: true}, time.Time{})
+	if b.String() != "envoy/stays open other/left" {
+		t.Errorf("left: %s", b)
+	}
 }
 
 // TestMetricsAreWellNamed lints every metric of the package.

@@ -144,7 +144,7 @@ func TestForeignEntriesArePassedOn(t *testing.T) {
 	for _, e := range []messages.Entry{
 		entry("me-1", "me-1", "a", "a"), entry("them-2", "", "", ""), entry("", "them-3", "a", "a"), entry("old", "old", "a", "a"), {},
 	} {
-		s.entry(&e, time.Time{})
+		s.entry("envoy", &e, time.Time{})
 	}
 	if got := strings.Join(foreign, " "); got != "them:them-2 them:them-3" {
 		t.Errorf("passed on: %s", got)
@@ -164,7 +164,7 @@ func (panicking) Ended(route.Ending, time.Time) bool { panic("a bug") }
 func TestPanicCostsOneEntry(t *testing.T) {
 	s, _ := newServer(panicking{newTable()})
 	for _, e := range []messages.Entry{entry("x", "x", "a", "a"), entry("y", "y", "a", "a"), {}} {
-		s.entry(&e, time.Time{})
+		s.entry("envoy", &e, time.Time{})
 	}
 	if n := testutil.ToFloat64(s.metrics.panics); n != 2 {
 		t.Errorf("%g panics", n)
@@ -208,7 +208,7 @@ func TestWarningAboutMissingIDs(t *testing.T) {
 	s := NewServer(Config{Bookings: b, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry()})
 	unpicked := entry("", "", "", "a")
 	for range 2 * manyWithoutID {
-		s.entry(&unpicked, time.Time{})
+		s.entry("envoy", &unpicked, time.Time{})
 	}
 	if log.Len() > 0 {
 		t.Errorf("without bookings: %s", &log)
@@ -218,9 +218,9 @@ func TestWarningAboutMissingIDs(t *testing.T) {
 		b.book(fmt.Sprint(i), "")
 	}
 	known := entry("0", "0", "a", "a")
-	s.entry(&known, time.Time{})
+	s.entry("envoy", &known, time.Time{})
 	for range 3 * manyWithoutID {
-		s.entry(&unpicked, time.Time{})
+		s.entry("envoy", &unpicked, time.Time{})
 	}
 	if n := strings.Count(log.String(), "receiving_namespaces"); n != 1 {
 		t.Errorf("%d warnings: %s", n, &log)
@@ -242,7 +242,7 @@ func TestWarningAboutNoAccessLog(t *testing.T) {
 		for range minutes * 60 {
 			now = now.Add(time.Second)
 			if ends {
-				s.entry(&messages.Entry{Booking: "unknown"}, now)
+				s.entry("envoy", &messages.Entry{Booking: "unknown"}, now)
 			}
 			s.sweep(now)
 		}

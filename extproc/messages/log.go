@@ -29,6 +29,8 @@ type Entry struct {
 	// Broken means that the worker's side ended the request early: it could not be reached, or it reset or closed
 	// the connection. Left means that the client did.
 	Broken, Left bool
+	// RequestID is the header x-request-id. It is read only where Booking is empty.
+	RequestID string
 }
 
 // Read decodes a StreamAccessLogsMessage.
@@ -58,10 +60,15 @@ func (l *Log) readEntries(message []byte) error {
 
 // read decodes an HTTPAccessLogEntry.
 func (e *Entry) read(message []byte) error {
-	var common, response bool
+	var common, request, response bool
+	var properties []byte // of the request
 	w := over(message)
 	for w.next() {
 		switch w.tag {
+		case logRequest<<3 | length:
+			if w.once(&request) {
+				properties = w.bytes
+			}
 		case logCommonProperties<<3 | length:
 			if w.once(&common) {
 				w.err = e.readCommon(w.bytes)
@@ -70,6 +77,20 @@ func (e *Entry) read(message []byte) error {
 			if w.once(&response) {
 				w.err = e.readResponse(w.bytes)
 			}
+		}
+	}
+	if w.err == nil && e.Booking == "" {
+		w.err = e.readRequest(properties)
+	}
+	return w.err
+}
+
+// readRequest decodes an HTTPRequestProperties.
+func (e *Entry) readRequest(message []byte) error {
+	w := over(message)
+	for w.next() {
+		if w.tag == requestID<<3|length {
+			e.RequestID = string(w.bytes)
 		}
 	}
 	return w.err

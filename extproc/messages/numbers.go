@@ -12,6 +12,7 @@ const (
 	requestResponseBody       = 5
 	requestRequestTrailers    = 6
 	requestResponseTrailers   = 7
+	requestObservabilityMode  = 10
 	requestProtocolConfig     = 11
 	requestFlowControlInit    = 12
 	requestClientWindowUpdate = 13
@@ -45,13 +46,14 @@ const (
 const (
 	responseRequestHeaders         = 1
 	responseRequestBody            = 3
+	responseRequestTrailers        = 5
 	responseDynamicMetadata        = 8
 	responseOverrideMessageTimeout = 10
 
 	answerCommon = 1
 )
 
-// envoy.service.ext_proc.v3.CommonResponse, HeaderMutation and BodyMutation.
+// envoy.service.ext_proc.v3.CommonResponse, HeaderMutation, BodyMutation and StreamedBodyResponse.
 const (
 	commonHeaderMutation  = 2
 	commonBodyMutation    = 3
@@ -60,7 +62,11 @@ const (
 	headerMutationSet    = 1
 	headerMutationRemove = 2
 
-	bodyMutationBody = 1
+	bodyMutationBody     = 1
+	bodyMutationStreamed = 3
+
+	streamedBody        = 1
+	streamedEndOfStream = 2
 )
 
 // google.protobuf.Duration, Struct and Value, and the entries of every map.
@@ -88,10 +94,13 @@ const (
 	entriesLogEntry = 1
 )
 
-// envoy.data.accesslog.v3.HTTPAccessLogEntry, HTTPResponseProperties and AccessLogCommon.
+// envoy.data.accesslog.v3.HTTPAccessLogEntry, HTTPRequestProperties, HTTPResponseProperties and AccessLogCommon.
 const (
 	logCommonProperties = 1
+	logRequest          = 3
 	logResponse         = 4
+
+	requestID = 9
 
 	responseCode      = 1
 	responseBodyBytes = 3

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 
-	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -16,9 +15,10 @@ type Kind uint8
 
 // The kinds. Other messages belong to responses, or to processing modes that the router does not use.
 const (
-	Other   Kind = iota
-	Headers      // the request's headers
-	Body         // the request's body
+	Other    Kind = iota
+	Headers       // the request's headers
+	Body          // the request's body, or a piece of it
+	Trailers      // the request's trailers
 )
 
 // Names are the names of headers that the configuration selects, in lower case. An empty name selects none.
@@ -47,13 +47,16 @@ type Request struct {
 	Field int
 	// EndOfStream means that nothing of the request follows.
 	EndOfStream bool
-	// Buffered means that Envoy sends bodies in one piece. It is set in the first message of a stream
-	// only.
-	Buffered bool
+	// Mode is how Envoy sends the body. It is set in the first message of a stream only.
+	Mode Mode
+	// Observed means that Envoy ignores all replies (observability_mode).
+	Observed bool
 
 	// These fields are set for Kind Headers.
 	Method, Path, ContentEncoding, ContentLength string
 	Session, Role, Tenant                        string
+	// RequestID is the header x-request-id. It is read in mode FullDuplex only.
+	RequestID string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []Header
 
@@ -115,6 +118,8 @@ func (r *Request) Read(message []byte) error {
 				r.Field = int(w.tag >> 3)
 				content = w.bytes
 			}
+		case requestObservabilityMode<<3 | varint:
+			r.Observed = protowire.DecodeBool(w.number)
 		case requestProtocolConfig<<3 | length:
 			if w.once(&hasConfig) {
 				w.err = r.readConfig(w.bytes)
@@ -132,16 +137,19 @@ func (r *Request) Read(message []byte) error {
 	case requestRequestBody:
 		r.Kind = Body
 		return r.readBody(content)
+	case requestRequestTrailers:
+		r.Kind = Trailers
 	}
 	return nil
 }
 
 // readConfig decodes a ProtocolConfiguration.
 func (r *Request) readConfig(message []byte) error {
+	r.Mode = None // the default, which is not written
 	w := over(message)
 	for w.next() {
 		if w.tag == configRequestBodyMode<<3|varint {
-			r.Buffered = int32(w.number) == int32(filterv3.ProcessingMode_BUFFERED)
+			r.Mode = modeOf(int32(w.number))
 		}
 	}
 	return w.err
@@ -220,6 +228,10 @@ func (r *Request) readHeader(message []byte) error {
 		r.ContentEncoding = string(raw)
 	case "content-length":
 		r.ContentLength = string(raw)
+	case "x-request-id":
+		if r.Mode == FullDuplex {
+			r.RequestID = string(raw)
+		}
 	default:
 		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {

@@ -15,7 +15,8 @@ type Response struct {
 	// now. If Wait is not 0 all other fields are ignored. Envoy accepts one such response for each of
 	// its messages, and ignores one above its max_message_timeout.
 	Wait time.Duration
-	// To is the kind of the message that is answered: Headers or Body.
+	// To is the kind of the message that is answered: Headers, Body or Trailers. In mode FullDuplex, replies to the body
+	// are pieces of it, as many as the router likes.
 	To Kind
 	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. Empty
 	// ones are left out.
@@ -23,8 +24,10 @@ type Response struct {
 	// Set are headers to set or replace, Remove the names of headers to remove.
 	Set    []Header
 	Remove []string
-	// NewBody replaces the body; nil keeps it.
-	NewBody []byte
+	// NewBody replaces the body; nil keeps it. With Piece it is the next piece of the body that goes upstream, and the
+	// last one with EndOfStream.
+	NewBody            []byte
+	Piece, EndOfStream bool
 	// ClearRoute makes Envoy choose the route again, by the headers that were set.
 	ClearRoute bool
 }
@@ -50,8 +53,11 @@ func (r *Response) Append(dst []byte) []byte {
 		answer = appendBytes(answer, answerCommon, common)
 	}
 	field := protowire.Number(responseRequestHeaders)
-	if r.To == Body {
+	switch r.To {
+	case Body:
 		field = responseRequestBody
+	case Trailers:
+		field = responseRequestTrailers
 	}
 	dst = appendBytes(dst, field, answer)
 
@@ -78,10 +84,8 @@ func (r *Response) appendCommon(dst []byte) []byte {
 		}
 		dst = appendBytes(dst, commonHeaderMutation, mutation)
 	}
-	if r.NewBody != nil {
-		const overhead = 16 // of the nested message
-		body := appendBytes(make([]byte, 0, len(r.NewBody)+overhead), bodyMutationBody, r.NewBody)
-		dst = appendBytes(dst, commonBodyMutation, body)
+	if r.NewBody != nil || r.Piece {
+		dst = appendBytes(dst, commonBodyMutation, r.bodyMutation())
 	}
 	if r.ClearRoute {
 		dst = appendVarint(dst, commonClearRouteCache, 1)
@@ -89,24 +93,48 @@ func (r *Response) appendCommon(dst []byte) []byte {
 	return dst
 }
 
-// appendMetadata appends the Struct of the dynamic metadata. A response has a booking, or a pick with a
-// decision, so no namespace occurs twice.
-func (r *Response) appendMetadata(dst []byte) []byte {
-	dst = appendText(dst, envoynames.Namespace, envoynames.Booking, r.Booking)
-	dst = appendText(dst, envoynames.NamespaceLB, envoynames.HeaderDestination, r.Picked)
-	return appendText(dst, envoynames.Namespace, envoynames.Decision, r.Decision)
+// bodyMutation returns a BodyMutation.
+func (r *Response) bodyMutation() []byte {
+	const overhead = 16 // of a nested message
+	if !r.Piece {
+		return appendBytes(make([]byte, 0, len(r.NewBody)+overhead), bodyMutationBody, r.NewBody)
+	}
+
+	piece := make([]byte, 0, len(r.NewBody)+overhead)
+	if len(r.NewBody) > 0 {
+		piece = appendBytes(piece, streamedBody, r.NewBody)
+	}
+	if r.EndOfStream {
+		piece = appendVarint(piece, streamedEndOfStream, 1)
+	}
+	return appendBytes(make([]byte, 0, len(piece)+overhead), bodyMutationStreamed, piece)
 }
 
-// appendText appends a field to a Struct: a namespace, whose value is a Struct with one text.
-func appendText(dst []byte, namespace, key, value string) []byte {
+// appendMetadata appends the Struct of the dynamic metadata, whose values are a Struct for each namespace.
+func (r *Response) appendMetadata(dst []byte) []byte {
+	var buf [2][192]byte
+	ours := appendText(buf[0][:0], envoynames.Booking, r.Booking)
+	ours = appendText(ours, envoynames.Decision, r.Decision)
+	dst = appendNamespace(dst, envoynames.Namespace, ours)
+	return appendNamespace(dst, envoynames.NamespaceLB, appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked))
+}
+
+// appendText appends a text to a Struct, unless it is empty.
+func appendText(dst []byte, key, value string) []byte {
 	if value == "" {
 		return dst
 	}
-	var buf [4][128]byte
-	text := appendString(buf[0][:0], valueString, value)
-	inner := appendEntry(buf[1][:0], key, text)
-	outer := appendBytes(buf[2][:0], valueStruct, inner)
-	return appendEntry(dst, namespace, outer)
+	var buf [128]byte
+	return appendEntry(dst, key, appendString(buf[:0], valueString, value))
+}
+
+// appendNamespace appends a Struct to a Struct, unless it is empty.
+func appendNamespace(dst []byte, namespace string, inner []byte) []byte {
+	if len(inner) == 0 {
+		return dst
+	}
+	var buf [192]byte
+	return appendEntry(dst, namespace, appendBytes(buf[:0], valueStruct, inner))
 }
 
 // appendEntry appends an entry of Struct.fields, which is a map from text to Value.

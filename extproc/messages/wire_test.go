@@ -45,6 +45,12 @@ func headers(end bool, pairs ...string) *extprocv3.ProcessingRequest {
 	}
 }
 
+func duplex(pairs ...string) *extprocv3.ProcessingRequest {
+	m := headers(false, pairs...)
+	m.ProtocolConfig.RequestBodyMode = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	return m
+}
+
 func body(end bool, b string) *extprocv3.ProcessingRequest {
 	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
 		RequestBody: &extprocv3.HttpBody{Body: []byte(b), EndOfStream: end},
@@ -53,7 +59,10 @@ func body(end bool, b string) *extprocv3.ProcessingRequest {
 
 // generated returns a request as the generated code decodes it.
 func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
-	r := Request{Names: Names{Session: affinity}, Buffered: m.GetProtocolConfig().GetRequestBodyMode() == filterv3.ProcessingMode_BUFFERED}
+	r := Request{Names: Names{Session: affinity}, Observed: m.GetObservabilityMode()}
+	if c := m.GetProtocolConfig(); c != nil {
+		r.Mode = modeOf(int32(c.GetRequestBodyMode()))
+	}
 	switch q := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		r.Kind, r.Field, r.EndOfStream = Headers, 2, q.RequestHeaders.GetEndOfStream()
@@ -71,12 +80,18 @@ func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
 				r.ContentEncoding = value
 			case "content-length":
 				r.ContentLength = value
+			case "x-request-id":
+				if r.Mode == FullDuplex {
+					r.RequestID = value
+				}
 			case affinity:
 				r.Session = value
 			}
 		}
 	case *extprocv3.ProcessingRequest_RequestBody:
 		r.Kind, r.Field, r.EndOfStream, r.Body = Body, 4, q.RequestBody.GetEndOfStream(), q.RequestBody.GetBody()
+	case *extprocv3.ProcessingRequest_RequestTrailers:
+		r.Kind, r.Field = Trailers, 6
 	}
 	return r
 }
@@ -88,8 +103,8 @@ func same(a, b Request) bool {
 		a.Field = 0
 	}
 	return bytes.Equal(x, y) && a.Names == b.Names && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
-		a.Buffered == b.Buffered && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
-		a.ContentLength == b.ContentLength && a.Session == b.Session
+		a.Mode == b.Mode && a.Observed == b.Observed && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
+		a.ContentLength == b.ContentLength && a.Session == b.Session && a.RequestID == b.RequestID
 }
 
 var requests = []*extprocv3.ProcessingRequest{
@@ -100,6 +115,10 @@ var requests = []*extprocv3.ProcessingRequest{
 	body(false, strings.Repeat("x", 70_000)),
 	body(true, ""),
 	{},
+	{ProtocolConfig: &extprocv3.ProtocolConfiguration{}, ObservabilityMode: true},
+	duplex(":method", "POST", "x-request-id", "r1"),
+	{ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED}},
+	{ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_GRPC}},
 	{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}},
 	{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
 	{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{
@@ -137,9 +156,13 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		{To: Headers, Booking: "0123456789abcdef"},
 		{To: Body, Decision: "d", Picked: long},
 		{To: Headers},
+		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000"},
 		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []Header{{envoynames.HeaderDestination, "10.0.0.1:8000"}, {"content-length", "3"}}, Remove: []string{"content-encoding"},
 			NewBody: []byte("new"), ClearRoute: true},
 		{To: Body, NewBody: []byte{}},
+		{To: Body, NewBody: []byte("piece"), Piece: true},
+		{To: Body, NewBody: []byte{}, Piece: true, EndOfStream: true},
+		{To: Trailers},
 	} {
 		var m extprocv3.ProcessingResponse
 		if err := proto.Unmarshal(r.Append(nil), &m); err != nil {
@@ -149,7 +172,8 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		if r.To == Body {
 			common = m.GetRequestBody().GetResponse()
 		}
-		if (m.GetRequestHeaders() != nil) != (r.To == Headers) || (m.GetRequestBody() != nil) != (r.To == Body) {
+		if (m.GetRequestHeaders() != nil) != (r.To == Headers) || (m.GetRequestBody() != nil) != (r.To == Body) ||
+			(m.GetRequestTrailers() != nil) != (r.To == Trailers) {
 			t.Errorf("%+v answers %T", r, m.GetResponse())
 		}
 		facts := func(namespace, key string) string {
@@ -166,8 +190,12 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		if common.GetBodyMutation() != nil {
 			got.NewBody = common.GetBodyMutation().GetBody()
 		}
+		if piece := common.GetBodyMutation().GetStreamedResponse(); piece != nil {
+			got.Piece, got.EndOfStream, got.NewBody = true, piece.GetEndOfStream(), append([]byte{}, piece.GetBody()...)
+		}
 		if got.Booking != r.Booking || got.Decision != r.Decision || got.Picked != r.Picked || got.ClearRoute != r.ClearRoute ||
-			!slices.Equal(got.Set, r.Set) || !slices.Equal(got.Remove, r.Remove) || !bytes.Equal(got.NewBody, r.NewBody) || (got.NewBody == nil) != (r.NewBody == nil) {
+			!slices.Equal(got.Set, r.Set) || !slices.Equal(got.Remove, r.Remove) || !bytes.Equal(got.NewBody, r.NewBody) || (got.NewBody == nil) != (r.NewBody == nil) ||
+			got.Piece != r.Piece || got.EndOfStream != r.EndOfStream {
 			t.Errorf("%+v reads back as %+v", r, got)
 		}
 		if again := marshal(t, &m); proto.Size(&m) != len(r.Append(nil)) {
@@ -205,6 +233,14 @@ var finished = &datav3.HTTPAccessLogEntry{CommonProperties: &datav3.AccessLogCom
 
 // theirs returns an entry as the generated code decodes it.
 func theirs(m *datav3.HTTPAccessLogEntry) Entry {
+	e := entryOf(m)
+	if e.Booking == "" {
+		e.RequestID = m.GetRequest().GetRequestId()
+	}
+	return e
+}
+
+func entryOf(m *datav3.HTTPAccessLogEntry) Entry {
 	c := m.GetCommonProperties()
 	flags := c.GetResponseFlags()
 	fact := func(namespace, key string) string {
@@ -227,7 +263,8 @@ func theirs(m *datav3.HTTPAccessLogEntry) Entry {
 
 // FuzzLog: both decoders return the same entries.
 func FuzzLog(f *testing.F) {
-	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, finished)))
+	left := &datav3.HTTPAccessLogEntry{Request: &datav3.HTTPRequestProperties{RequestId: "r1", Path: "/"}}
+	f.Add(marshal(f, logOf(finished, &datav3.HTTPAccessLogEntry{}, left, finished)))
 	f.Add(marshal(f, logOf()))
 	f.Add(marshal(f, &alsv3.StreamAccessLogsMessage{LogEntries: &alsv3.StreamAccessLogsMessage_TcpLogs{}}))
 	f.Fuzz(func(t *testing.T, message []byte) {

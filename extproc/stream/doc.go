@@ -1,6 +1,6 @@
 // Package stream answers Envoy's external-processing stream with the router's decisions.
 //
-// One gRPC stream is one HTTP request. Envoy sends its headers, then its whole body (mode BUFFERED), and
+// One gRPC stream is one HTTP request. Envoy sends its headers, then its body as its filter is configured to, and
 // waits for a response to each. A state machine, exchange, computes the replies without gRPC or
 // protobuf; [Server] receives, calls it, and sends. The package does not choose workers, which is package
 // route's part. It never sees the workers' responses: the access log reports the end of a request.
@@ -17,9 +17,21 @@
 //	wantBody     the whole body                  the decision: a pick or a refusal     finished
 //	wantBody     the whole body, all ranks busy  queued: a longer timeout, then the    finished
 //	                                             decision
+//	wantBody     a piece of it                   none until its end                    wantBody
 //	any          any other message               a gRPC error that names the setting   -
 //	any          a panic of this program         continue without a pick               finished
 //	any          Envoy ends the stream           none; a booking or ticket is ended    -
+//
+// # Modes
+//
+// Envoy's first message has the request_body_mode of its filter:
+//
+//	BUFFERED              the whole body is read
+//	FULL_DUPLEX_STREAMED  the pieces are gathered, read, and sent back after the reply to the headers
+//	BUFFERED_PARTIAL      a body that Envoy's buffer holds is read; a longer one goes by load
+//	STREAMED, NONE        Envoy forwards the headers first, so the request goes by load; with several models it is refused
+//
+// With observability_mode Envoy ignores replies, so there are none. What cannot work is logged, once for each Envoy.
 //
 // # Fail open
 //
@@ -32,7 +44,8 @@
 // The reply to the headers contains the id of the future booking. Envoy sends the body after it has
 // processed that reply. So Envoy has the id of every picked request, and the access-log entry that ends
 // the booking contains it. A request without a body is picked in the first reply, which is lost if its
-// client has cancelled. It is therefore not booked.
+// client has cancelled. It is therefore not booked. In mode FULL_DUPLEX_STREAMED the id is in the reply with the pick.
+// There it follows from the request's x-request-id, which the access log has in any case.
 //
 // # Queue
 //

@@ -21,7 +21,8 @@ type head struct {
 	session         string
 	role, tenant    string // as Envoy's own authentication has set them
 	hintHeaders     []messages.Header
-	noBody          bool // the request ends with its headers
+	requestID       string // in mode FullDuplex only
+	noBody          bool   // the request ends with its headers
 }
 
 // reply is the response to a message of Envoy. The zero value lets the request continue unchanged.
@@ -39,8 +40,8 @@ type reply struct {
 	answer *answer
 	// queued is set for a queued request. All other fields are empty then.
 	queued *queued
-	// last means that nothing more depends on the stream.
-	last bool
+	// last means that nothing more depends on the stream. silent means that Envoy expects no reply.
+	last, silent bool
 }
 
 // answer is a response to the client that this package makes.
@@ -74,7 +75,11 @@ type exchange struct {
 	head     head
 	target   target
 	booking  string          // empty for a request without a body, which is not booked
-	buffered bool            // Envoy sends bodies in one piece
+	mode     messages.Mode   // how Envoy sends bodies
+	unread   bool            // the body does not arrive, or not all of it
+	gathered []byte          // the body so far, in mode FullDuplex
+	held     int             // bytes of it that count in the budget
+	trailers bool            // the request has trailers, in mode FullDuplex
 	decision *route.Decision // memory to give back when the reply was sent; nil for none
 }
 
@@ -94,9 +99,24 @@ func (x *exchange) onHeaders(h head, now time.Time) reply {
 		return x.decide(nil, now) // its booking would have no id in Envoy's access log
 	}
 
+	if x.mode == messages.None || x.mode == messages.Streamed {
+		return x.decideUnread(now)
+	}
+
 	x.phase = wantBody
-	x.booking = x.srv.router.NewID()
-	return reply{booking: x.booking}
+	x.booking = x.newID()
+	return reply{booking: x.booking, silent: x.mode == messages.FullDuplex}
+}
+
+// newID returns the id of the booking to come. In mode FullDuplex Envoy learns it after the decision. If its client leaves at
+// that moment, Envoy's access log has the id of the request alone, so that the id of the booking follows from it.
+func (x *exchange) newID() string {
+	if x.head.requestID != "" {
+		if id := x.srv.router.IDFor(x.source, x.head.requestID); !x.srv.router.IsBooked(id) {
+			return id
+		}
+	}
+	return x.srv.router.NewID()
 }
 
 // refuseEarly returns the refusal of a request whose headers are wrong; nil if they are not. Envoy does not
@@ -139,15 +159,16 @@ func (x *exchange) decide(body []byte, now time.Time) reply {
 		return x.answerWith(tooLarge(set.BodyBytes))
 	}
 
+	known := x.target.known && !x.unread
 	req := route.Request{
-		ID: x.booking, Endpoint: x.target.endpoint, Known: x.target.known, Body: body,
+		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.session, Source: x.source, Done: x.done,
 		Tenant: x.tenant(), Isolate: set.TenantHeader != "",
 	}
 	if a := x.applyHints(&req); a != nil {
 		return x.answerWith(a)
 	}
-	if !x.target.known {
+	if !known {
 		req.Model = x.srv.modelOf(body)
 	}
 

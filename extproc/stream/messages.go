@@ -20,7 +20,7 @@ const headerRank = "x-data-parallel-rank"
 func headOf(m *messages.Request) head {
 	return head{
 		method: m.Method, path: m.Path, contentEncoding: m.ContentEncoding, contentLength: m.ContentLength,
-		session: m.Session, role: m.Role, tenant: m.Tenant, hintHeaders: m.Hints, noBody: m.EndOfStream,
+		session: m.Session, role: m.Role, tenant: m.Tenant, hintHeaders: m.Hints, requestID: m.RequestID, noBody: m.EndOfStream,
 	}
 }
 

@@ -14,6 +14,7 @@ type metrics struct {
 	picked prometheus.Counter
 	// ignoredHints counts requests with hint headers of clients that are not trusted.
 	ignoredHints prometheus.Counter
+	unread       *prometheus.CounterVec
 	duration     prometheus.Histogram
 	blocks       prometheus.Histogram
 	waits        prometheus.Histogram
@@ -24,13 +25,14 @@ const (
 	outcomePicked    = "picked"
 	outcomeCancelled = "cancelled"
 	outcomePanic     = "panic"
+	outcomeUnread    = "unread"
 )
 
 // outcomes are the possible outcomes of a request. The set is closed, because they are label values.
 func outcomes() []string {
 	list := []string{
 		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
-		"protocol_error", outcomePanic,
+		"protocol_error", outcomePanic, outcomeUnread,
 	}
 	for _, r := range route.Reasons() {
 		list = append(list, string(r))
@@ -47,6 +49,8 @@ func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
 				"else the reason of the refusal.", "outcome"),
 		ignoredHints: part.Counter("ignored_hints_total",
 			"Requests whose hint headers were ignored, because their clients are not trusted."),
+		unread: part.Counters("unread_total",
+			"Requests that go by load, or are refused, because Envoy's filter sends no whole body; by its request_body_mode.", "mode"),
 		duration: part.Histogram("decision_duration_seconds",
 			"Time from the end of the request body to the decision, of requests that were not queued.",
 			prometheus.ExponentialBuckets(16e-6, 2, 16)),
@@ -60,6 +64,9 @@ func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
 		func() float64 { return float64(bodies.used.Load()) })
 	for _, o := range outcomes() {
 		m.outcomes.WithLabelValues(o)
+	}
+	for _, mode := range unreadModes {
+		m.unread.WithLabelValues(mode.String())
 	}
 	m.picked = m.outcomes.WithLabelValues(outcomePicked)
 	return m

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-
-	"github.com/stator-project/stator/extproc/messages"
 )
 
 // failOpen ends an exchange whose handling has panicked: the request goes on without a pick, and no booking is
@@ -25,15 +23,9 @@ func (x *exchange) failOpen(stream grpc.ServerStream, answered phase, cause any)
 
 	// Without a decision the request would keep the cache salt of its client, which could be another tenant's.
 	if x.srv.settings.Load().TenantHeader != "" {
-		return streamEnd(stream.SendMsg(x.srv.toMessage(reply{answer: internalError()}, answered)))
+		return streamEnd(x.send(stream, reply{answer: internalError()}, answered))
 	}
-
-	// The response for a phase differs, and Envoy accepts only that of the message which it has sent last.
-	m := &messages.Response{To: messages.Body}
-	if answered == wantHeaders {
-		m.To = messages.Headers
-	}
-	return streamEnd(stream.SendMsg(m))
+	return streamEnd(x.send(stream, reply{}, answered))
 }
 
 // panicLog logs panics, for all streams of a server. A client may cause them as often as it likes, so that a

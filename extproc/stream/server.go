@@ -63,6 +63,7 @@ type Server struct {
 	settings atomic.Pointer[Settings]
 	bodies   bodyBudget
 	panics   panicLog
+	notices  notices
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }
@@ -71,7 +72,7 @@ type Server struct {
 func NewServer(set Settings, router *route.Router, log *slog.Logger, reg prometheus.Registerer) *Server {
 	s := &Server{router: router, log: log, started: time.Now()}
 	s.metrics = newMetrics(reg, &s.bodies)
-	s.panics.log = log
+	s.panics.log, s.notices.log = log, log
 	s.decisions.New = func() any { return new(route.Decision) }
 	s.Reload(set)
 	return s
@@ -129,6 +130,7 @@ func (s *Server) Process(stream grpc.ServerStream) error {
 	x := s.newExchange(stream.Context())
 	msg := messages.Request{Names: s.settings.Load().headerNames(), Reserve: s.bodies.reserve, Free: s.bodies.free}
 	defer msg.Release()
+	defer x.drop()
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
 			return streamEnd(err)
@@ -163,6 +165,7 @@ func (x *exchange) serve(stream grpc.ServerStream, msg *messages.Request) (last 
 	r, err := x.handle(msg)
 	if err != nil {
 		x.srv.metrics.outcomes.WithLabelValues("protocol_error").Inc()
+		x.srv.notices.add(x.source, status.Convert(err).Message())
 		return true, err
 	}
 
@@ -184,7 +187,10 @@ func (x *exchange) serve(stream grpc.ServerStream, msg *messages.Request) (last 
 		}
 	}
 
-	if err := stream.SendMsg(x.srv.toMessage(r, answered)); err != nil {
+	if err := x.send(stream, r, answered); err != nil {
+		if r.pick != nil && x.mode == messages.FullDuplex {
+			x.srv.router.End(r.pick.ID, time.Now()) // Envoy may not have read the reply, which has the booking's id
+		}
 		return true, streamEnd(err)
 	}
 	return r.last, nil
@@ -204,22 +210,23 @@ func (x *exchange) handle(m *messages.Request) (r reply, err error) {
 	switch {
 	case m.Refused:
 		r = x.answerWith(overloaded())
-	case m.Kind == messages.Headers:
-		if x.phase != wantHeaders {
-			return r, status.Error(codes.InvalidArgument, "request headers arrived twice")
-		}
-		x.buffered = m.Buffered
+	case m.Observed:
+		x.srv.notices.add(x.source, "it ignores all decisions: remove observability_mode")
+		return reply{last: true, silent: true}, nil
+	case m.Kind == messages.Headers && x.phase == wantHeaders:
+		x.mode = m.Mode
 		r = x.onHeaders(headOf(m), began)
+	case m.Kind == messages.Headers:
+		err = status.Error(codes.InvalidArgument, "request headers arrived twice")
 	case m.Kind == messages.Body:
-		// In mode BUFFERED the body is complete, even if trailers follow it.
-		if x.phase != wantBody || !x.buffered && !m.EndOfStream {
-			return r, status.Error(codes.InvalidArgument,
-				"the body arrived in pieces or before the headers: set request_body_mode to BUFFERED and request_header_mode to SEND")
-		}
-		r = x.onBody(m.Body, began)
+		r, err = x.onBodyMessage(m, began)
+	case m.Kind == messages.Trailers:
+		r, err = x.onTrailers(m, began)
 	default:
-		return r, status.Errorf(codes.InvalidArgument,
-			"message %s is not expected: set request_body_mode to BUFFERED and all other modes but request_header_mode to SKIP", m)
+		err = unexpected(m)
+	}
+	if err != nil {
+		return r, err
 	}
 
 	x.srv.observe(x, r, time.Since(began))

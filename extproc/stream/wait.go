@@ -28,11 +28,13 @@ func (x *exchange) wait(stream grpc.ServerStream, q *queued) (reply, error) {
 	began := time.Now()
 	defer func() { x.srv.metrics.waits.Observe(time.Since(began).Seconds()) }()
 
-	// Envoy's timeout is longer than the wait, so that it does not end first.
+	// Envoy's timeout is longer than the wait, so that it does not end first. In mode FullDuplex it has none.
 	longest := time.Until(q.ticket.Until())
-	if err := stream.SendMsg(&messages.Response{Wait: max(0, longest) + envoyPatience}); err != nil {
-		x.cancel(q)
-		return reply{}, streamEnd(err)
+	if x.mode != messages.FullDuplex {
+		if err := stream.SendMsg(&messages.Response{Wait: max(0, longest) + envoyPatience}); err != nil {
+			x.cancel(q)
+			return reply{}, streamEnd(err)
+		}
 	}
 
 	expiry := time.NewTimer(longest)

@@ -76,7 +76,7 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 		return b, fmt.Errorf("start workers: %w", err)
 	}
 
-	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore} {
+	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore, b.startDuplex} {
 		if err := start(); err != nil {
 			return b, err
 		}
@@ -164,35 +164,79 @@ func (b *bench) startBefore() error {
 	return b.startRouter("before", b.before, beforeColdName, beforeWarmName)
 }
 
-// startRouter starts a program's router and control plane with an Envoy, as two set-ups.
-func (b *bench) startRouter(name, program, coldName, warmName string) error {
-	admin, err := loopback.Address()
+// startDuplex starts a router and an Envoy that sends it bodies in pieces, if that is asked for.
+func (b *bench) startDuplex() error {
+	if !b.duplex {
+		return nil
+	}
+	const name = "duplex"
+	r, err := b.startExtproc(name, b.stator)
 	if err != nil {
 		return err
+	}
+	boot, err := duplexBootstrap(r.cfg, r.socket)
+	if err != nil {
+		return err
+	}
+	proxy, err := b.startEnvoy(name, boot)
+	if err != nil {
+		return err
+	}
+	s := r.setup(duplexName, proxy)
+	b.setups = append(b.setups, s)
+	return b.awaitAnswer(r.file, s.gateway, s.witness)
+}
+
+// router is a running extproc.
+type router struct {
+	file   string // its configuration
+	cfg    *config.Config
+	socket string
+	admin  string
+	pid    int
+}
+
+// setup returns the set-up of a router and an Envoy that asks it.
+func (r *router) setup(name string, envoy int) *setup {
+	return &setup{name: name, gateway: r.cfg.Gateway.Listen, envoy: envoy, extproc: r.pid, admin: r.admin, witness: ourWitness{r.admin}}
+}
+
+// startExtproc starts a program's router.
+func (b *bench) startExtproc(name, program string) (*router, error) {
+	admin, err := loopback.Address()
+	if err != nil {
+		return nil, err
 	}
 
 	file, cfg, err := b.writeConfig(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	socket := b.socket(name)
 	pid, err := b.start(program+" extproc", program, "extproc", "--config", file, "--listen-address", socket, "--admin-address", admin)
 	if err != nil {
+		return nil, err
+	}
+	return &router{file: file, cfg: cfg, socket: socket, admin: admin, pid: pid}, nil
+}
+
+// startRouter starts a program's router and control plane with an Envoy, as two set-ups.
+func (b *bench) startRouter(name, program, coldName, warmName string) error {
+	r, err := b.startExtproc(name, program)
+	if err != nil {
 		return err
 	}
-
-	w := ourWitness{admin}
-	proxy, err := b.startGateway(name, program, file, socket)
+	proxy, err := b.startGateway(name, program, r.file, r.socket)
 	if err != nil {
 		return err
 	}
 
-	cold := &setup{name: coldName, gateway: cfg.Gateway.Listen, envoy: proxy, extproc: pid, admin: admin, witness: w}
+	cold := r.setup(coldName, proxy)
 	warm := *cold
 	warm.name, warm.warm = warmName, true
 	b.setups = append(b.setups, cold, &warm)
-	return b.awaitAnswer(file, cold.gateway, w)
+	return b.awaitAnswer(r.file, cold.gateway, cold.witness)
 }
 
 // startGateway starts a program's control plane for the file, and an Envoy that gets everything from it.

@@ -6,6 +6,7 @@
 //	ours, cold     stator extproc; nothing is shared between requests
 //	ours, warm     stator extproc; the next turn of a conversation whose last turn was seen
 //	before, …      the same two of an older program, which --before names
+//	…, duplex      ours, cold, with Envoy's filter in mode FULL_DUPLEX_STREAMED, with --duplex
 //
 // The empty handler is the yardstick: what is above it is the price of deciding. Everything
 // runs as processes of their own, as it would in earnest; clients and workers are in this one
@@ -36,7 +37,7 @@ type options struct {
 	sizes                                sizes
 	requests, rounds, streams            int
 	threads                              int
-	smoke                                bool
+	duplex, smoke                        bool
 }
 
 // sizes are prompt lengths in characters.
@@ -83,6 +84,7 @@ func readOptions(args []string, usage io.Writer) (*options, error) {
 	f.StringVar(&o.jsonFile, "json", "", "write the figures, every cell among them, to `file`")
 	f.StringVar(&o.profiles, "profile", "", "after the rounds, load the set-ups with ext_proc again and write its CPU profiles into "+
 		"`folder`")
+	f.BoolVar(&o.duplex, "duplex", false, "measure mode FULL_DUPLEX_STREAMED of Envoy's filter too")
 	f.BoolVar(&o.smoke, "smoke", false, "one tiny round, to see that everything works; its figures mean nothing")
 	if err := f.Parse(args); err != nil {
 		return nil, err

@@ -17,6 +17,8 @@ const (
 	coldName  = "ours, cold"
 	warmName  = "ours, warm"
 
+	duplexName = "ours, cold, FULL_DUPLEX_STREAMED"
+
 	beforeColdName = "before, cold"
 	beforeWarmName = "before, warm"
 )

@@ -84,7 +84,7 @@ func (r *report) finish() {
 		}
 	}
 
-	order := []string{plainName, emptyName, beforeColdName, coldName, beforeWarmName, warmName}
+	order := []string{plainName, emptyName, beforeColdName, coldName, duplexName, beforeWarmName, warmName}
 	slices.SortStableFunc(keys, func(a, b cell) int {
 		if a.Chars != b.Chars {
 			return a.Chars - b.Chars

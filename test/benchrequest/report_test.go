@@ -46,6 +46,23 @@ func TestPlainBootstrap(t *testing.T) {
 	}
 }
 
+// TestDuplexBootstrap: the filter has another mode, and the routers are there.
+func TestDuplexBootstrap(t *testing.T) {
+	cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\nmodels: [{name: sim, path: 'builtin:sim', workers: [{name: a, address: '127.0.0.1:9'}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := duplexBootstrap(cfg, "unix:///router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"FULL_DUPLEX_STREAMED", `"requestTrailerMode":"SEND"`, "accessLog", `"path":"/router"`} {
+		if !strings.Contains(strings.ReplaceAll(string(boot), ": ", ":"), want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+}
+
 func TestWitnesses(t *testing.T) {
 	for _, tc := range []struct {
 		name string
