@@ -42,6 +42,11 @@ build-nvml: ## put bin/stator-nvml in place, which finds GPUs by NVML (it needs 
 	@mkdir -p bin
 	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations go build -trimpath -buildvcs=auto -tags nvml -o bin/stator-nvml ./cmd/stator
 
+.PHONY: build-wasm
+build-wasm: ## put bin/affinity.wasm in place, for gateway.affinityFilter: wasm
+	@mkdir -p bin
+	GOOS=wasip1 GOARCH=wasm CGO_ENABLED=0 go build -buildmode=c-shared -trimpath -ldflags="-s -w" -o bin/affinity.wasm ./wasm/filter
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -192,7 +197,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .oracle
+	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .oracle
 
 ##@ Figures
 
@@ -222,6 +227,10 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")
 	go run ./test/benchscale $(ARGS)
 
+.PHONY: bench-affinity
+bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")
+	go run ./test/benchaffinity $(ARGS)
+
 .PHONY: demo-trace
 demo-trace: build ## replay a trace through Envoy under five policies (TRACE=path)
 	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
@@ -235,7 +244,7 @@ replay-traces: build ## replay traces that nothing was tuned on, with late event
 	go run ./test/replaytraces $(ARGS)
 
 .PHONY: replay-noise
-replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (15 min; ARGS="--only Azure --seeds 3")
+replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
 	go run ./test/replaynoise $(ARGS)
 
 .PHONY: replay-headline
@@ -310,8 +319,21 @@ $(TINY).gguf: test/realengines/llamamodel.py $(VENV_ORACLE)/.gguf-$(GGUF)-$(XLLA
 	test/oracle/vocabularies.sh .oracle/vocabularies
 	$(VENV_ORACLE)/bin/python -B test/realengines/llamamodel.py $@ --vocabulary .oracle/vocabularies/qwen3
 
+$(TINY)-vectors/model.safetensors: test/realengines/vectorsmodel.py $(VENV_VLLM)/.vllm
+	$(VENV_VLLM)/bin/python -B test/realengines/vectorsmodel.py $(TINY)-vectors
+
+# LangChain and LiteLLM need older versions of what vLLM needs, so they have an environment of their own.
+VENV_CLIENTS := .venv-clients
+
+$(VENV_CLIENTS)/bin/python:
+	$(PYTHON) -m venv $(VENV_CLIENTS)
+
+$(VENV_CLIENTS)/.clients: test/realengines/requirements.txt | $(VENV_CLIENTS)/bin/python
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement test/realengines/requirements.txt
+	touch $@
+
 .PHONY: test-vllm
-test-vllm: build $(TINY)/model.safetensors $(TINY).gguf ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5 GB (half an hour; ARGS="--only truth")
+test-vllm: build $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.5 GB (half an hour; ARGS="--only truth")
 	go run ./test/realengines --report docs/real-engines.md $(ARGS)
 
 VENV_DYNAMO    := .venv-dynamo

@@ -92,6 +92,8 @@ var allowed = map[string][]string{
 	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
+	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.
+	"wasm/filter": {"wasm/affinity", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},

@@ -27,7 +27,7 @@ var floors = [][]string{
 	{"internal/trace", "internal/configfile", "internal/cli"},
 	{"internal/sim", "internal/tracefile"},
 	{"internal/replay", "bus"},
-	{"discovery", "xds", "planner", "envoy"},
+	{"discovery", "xds", "planner", "envoy", "wasm"},
 	{"workeragent", "extproc"},
 	{"doctor", "admin"},
 	{"cmd"},

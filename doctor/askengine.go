@@ -51,13 +51,17 @@ func loadModel(m *config.Model) modelSeen {
 			s.adapters = append(s.adapters, a.Name)
 		}
 	}
+	s.contextLength, s.lengthIsSet = m.ContextLength, m.ContextLength > 0
+	if m.Path == "" {
+		return s
+	}
 	loaded, err := modelfile.Load(m.Path)
 	if err != nil {
 		s.err = err
 		return s
 	}
 	loaded = loaded.WithContextLength(m.ContextLength)
-	s.contextLength, s.lengthIsSet = loaded.ContextLength(), m.ContextLength > 0
+	s.contextLength = loaded.ContextLength()
 
 	p := prompt.Prompt{Now: time.Now()}
 	for i, members := range sampleRequests() {

@@ -122,6 +122,16 @@ func eachAnswering(o *observation, check func(w *workerSeen, m *modelSeen) (Find
 	return found
 }
 
+// eachRead is eachAnswering for the workers of models whose prompts are read. The caches of others have no effect on routing.
+func eachRead(o *observation, check func(w *workerSeen, m *modelSeen) (Finding, bool)) []Finding {
+	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		if m != nil && m.path == "" {
+			return Finding{}, false
+		}
+		return check(w, m)
+	})
+}
+
 func checkEngine(o *observation) (found []Finding) {
 	for _, w := range o.workers {
 		if w.engine.err != nil {
@@ -157,7 +167,7 @@ func checkServedName(o *observation) []Finding {
 }
 
 func checkTokenizer(o *observation) []Finding {
-	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		if m == nil || m.err != nil || len(w.engine.tokens) != len(m.tokens) {
 			return Finding{}, false
 		}
@@ -206,7 +216,7 @@ func firstDifference(a, b []uint32) int {
 }
 
 func checkContextLength(o *observation) []Finding {
-	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		if m == nil {
 			return Finding{}, false
 		}
@@ -259,7 +269,7 @@ func (w *workerSeen) reportedBlockSize() (size int, source string) {
 }
 
 func checkBlockSize(o *observation) []Finding {
-	return eachAnswering(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
 		size, source := w.reportedBlockSize()
 		if m == nil || size == 0 || size == m.blockSize {
 			return Finding{}, false
@@ -275,7 +285,7 @@ func checkBlockSize(o *observation) []Finding {
 }
 
 func checkPrefixCaching(o *observation) []Finding {
-	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+	return eachRead(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
 		return Finding{
 			What:   "its prefix cache is off",
 			Why:    "it computes every prompt in full, so routing by cache has no effect",

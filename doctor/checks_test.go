@@ -136,6 +136,11 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"block-size", func(o *observation) { o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize = 32, 0 },
 			[]string{"its blocks have 32 tokens according to its metrics, and those of model m have 16", "set models[].blockSize to 32"}},
 		{"block-size", func(o *observation) { o.workers[0].sockets[0].blockSize = 64 }, []string{"64 tokens according to its events"}},
+		{"", func(o *observation) { // a model whose prompts are not read
+			o.models[0].path, o.models[0].tokens = "", nil
+			o.workers[0].engine.blockSize, o.workers[0].sockets[0].blockSize, o.workers[0].engine.cachingOff = 32, 32, true
+			o.workers[0].engine.served[0].MaxLen = 512
+		}, nil},
 		{"prefix-caching", func(o *observation) { o.workers[0].engine.cachingOff = true }, []string{"--enable-prefix-caching"}},
 		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources = nil }), []string{"tcp://a:5557 of rank 0 cannot be connected to: refused", "the engine publishes no events: start it with --kv-events-config"}},
 		{"event-socket", unreachable(func(w *workerSeen) { w.engine.sources[0].Endpoint = "tcp://a:6000" }), []string{"the engine publishes at tcp://a:6000: set the worker's kvEvents"}},

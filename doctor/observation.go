@@ -84,7 +84,7 @@ type modelSeen struct {
 	name          string
 	names         []string // the name and its aliases
 	adapters      []string
-	path          string
+	path          string // empty for a model whose prompts are not read
 	blockSize     int
 	contextLength int        // models[].contextLength, or else the length in its files
 	lengthIsSet   bool       // models[].contextLength is set

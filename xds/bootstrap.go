@@ -63,38 +63,13 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 		Admin:           &bootstrapv3.Admin{Address: admin, IgnoreGlobalConnLimit: true},
 		OverloadManager: buildOverload(b, &p),
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
-			AdsConfig: &corev3.ApiConfigSource{
-				// Only differences are sent, so a change costs the same with many workers.
-				ApiType:             corev3.ApiConfigSource_DELTA_GRPC,
-				TransportApiVersion: corev3.ApiVersion_V3,
-				// The node is large; it does not change within a stream.
-				SetNodeOnFirstMessageOnly: true,
-				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator", RetryPolicy: xdsRetries()},
-				}}},
-			},
+			AdsConfig: xdsSource(),
 			LdsConfig: adsSource(),
 			CdsConfig: adsSource(),
 		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{{
-			Name:                 xdsCluster,
-			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-			ConnectTimeout:       seconds(1e9),
-			LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: xdsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-				LbEndpoints: []*endpointv3.LbEndpoint{endpoint(xds, 1, corev3.HealthStatus_UNKNOWN)},
-			}}},
-			TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
-				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
-						// Without pings, a half-open connection would hide that the control plane has stopped.
-						ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
-					}},
-				}},
-			})},
-		}}},
-	}
-	if b.Secrets != "" && xds.GetPipe() == nil {
-		boot.StaticResources.Clusters[0].TransportSocket = clientTLS(b.Secrets, b.XDSServerName, &p)
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Clusters: []*clusterv3.Cluster{buildXDSCluster(xds, b.Secrets, b.XDSServerName, &p)},
+		},
 	}
 
 	if p.err != nil {
@@ -104,6 +79,44 @@ func Bootstrap(b BootstrapSettings) ([]byte, error) {
 		return nil, fmt.Errorf("bootstrap is invalid: %w", err)
 	}
 	return protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(boot)
+}
+
+// xdsSource returns the way in which an Envoy asks the control plane.
+func xdsSource() *corev3.ApiConfigSource {
+	return &corev3.ApiConfigSource{
+		// Only differences are sent, so a change costs the same with many workers.
+		ApiType:             corev3.ApiConfigSource_DELTA_GRPC,
+		TransportApiVersion: corev3.ApiVersion_V3,
+		// The node is large; it does not change within a stream.
+		SetNodeOnFirstMessageOnly: true,
+		GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: xdsCluster, Authority: "stator", RetryPolicy: xdsRetries()},
+		}}},
+	}
+}
+
+// buildXDSCluster builds the cluster of the control plane. secrets is empty without TLS.
+func buildXDSCluster(address *corev3.Address, secrets, serverName string, p *packer) *clusterv3.Cluster {
+	c := &clusterv3.Cluster{
+		Name:                 xdsCluster,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       seconds(1e9),
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: xdsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{endpoint(address, 1, corev3.HealthStatus_UNKNOWN)},
+		}}},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: p.any(&httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+					// Without pings, a half-open connection would hide that the control plane has stopped.
+					ConnectionKeepalive: &corev3.KeepaliveSettings{Interval: seconds(pingInterval), Timeout: seconds(10e9)},
+				}},
+			}},
+		})},
+	}
+	if secrets != "" && address.GetPipe() == nil {
+		c.TransportSocket = clientTLS(secrets, serverName, p)
+	}
+	return c
 }
 
 // Shares of MaxHeapBytes at which Envoy returns free memory to the system, and at which it refuses requests.

@@ -55,6 +55,9 @@ type Settings struct {
 	HeadersTimeout, BodyTimeout time.Duration
 	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
+	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without
+	// one, as Envoys see it. Empty means none.
+	AffinityModule string
 	// TenantHeader is the header with a client's tenant, which routers get of trusted clients. Empty means none.
 	TenantHeader string
 	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.

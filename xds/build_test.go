@@ -21,7 +21,7 @@ import (
 //	worker name=w model=m address=ip:port [weight=n] [state=ready|starting|draining|down]
 //	gone name=w
 //	left model=m address=ip:port    a worker that has gone a moment ago
-//	build [models=(a,b)] [extproc=address] [secrets=folder] show=(listener,routes,clusters,endpoints)
+//	build [models=(a,b)] [extproc=address] [secrets=folder] [affinity=file] show=(listener,routes,clusters,endpoints)
 //
 // Run with -rewrite to update, and read the diff: it is what every Envoy will get.
 func TestBuild(t *testing.T) {
@@ -86,6 +86,8 @@ func build(t *testing.T, d *datadriven.TestData, snap *fleet.Snapshot, left []xd
 			s.Models = a.Vals
 		case "extproc":
 			s.ExtProc = a.Vals
+		case "affinity":
+			s.AffinityModule = a.Vals[0]
 		case "secrets":
 			s.ExtProcSecrets, s.ExtProcServerName = a.Vals[0], xds.DefaultExtProcServerName
 		}

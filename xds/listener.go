@@ -121,16 +121,23 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		}},
 		LocalReplyConfig: buildLocalReplies(s, p),
 		AccessLog:        []*accesslogv3.AccessLog{buildAccessLog(a, p)},
-		// Bodies are decompressed before the decision, because engines do not decompress. The router filter must
-		// be the last one. The decision comes directly before it, so that no filter changes the request in
-		// between.
-		HttpFilters: []*hcmv3.HttpFilter{
-			buildDecompressor(p),
-			sizeLimit(s, p),
-			filter(filterName, p.any(buildExtProc(s, a))),
-			filter("envoy.filters.http.router", p.any(&routerv3.Router{})),
-		},
+		HttpFilters:      buildFilters(s, a, p),
 	}
+}
+
+// buildFilters lists the filters of requests. Bodies are decompressed before the decision, because engines do not
+// decompress. The router filter must be the last one. Between it and the decision nothing changes a request that has
+// been decided.
+func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
+	list := []*hcmv3.HttpFilter{
+		buildDecompressor(p),
+		sizeLimit(s, p),
+		filter(filterName, p.any(buildExtProc(s, a))),
+	}
+	if s.AffinityModule != "" {
+		list = append(list, buildAffinity(s, p))
+	}
+	return append(list, filter("envoy.filters.http.router", p.any(&routerv3.Router{})))
 }
 
 // filter returns a filter for HTTP requests.
@@ -145,7 +152,7 @@ func forgedHeaders(a audience) []*mutationv3.HeaderMutation {
 	rules := []*matcherv3.StringMatcher{beginsWith(envoynames.DestinationPrefix)}
 	rules = append(rules, exactly(envoynames.HeaderDataRank)...)
 	if a.hints {
-		rules = append(rules, exactly(envoynames.HeaderModel, envoynames.HeaderDecision)...)
+		rules = append(rules, exactly(envoynames.HeaderModel, envoynames.HeaderDecision, envoynames.HeaderAffinity)...)
 		rules = append(rules, exactly(envoynames.MetadataEnvoy, envoynames.MetadataTrusted)...)
 	} else {
 		rules = append(rules, beginsWith(envoynames.HintPrefix))

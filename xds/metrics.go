@@ -18,7 +18,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "xds")
 	return &metrics{
-		streams:  part.Gauge("streams", "Connected Envoys."),
+		streams:  part.Gauge("streams", "Open streams of Envoys: one for each over ADS, one for each cluster of the endpoint service."),
 		pushes:   part.Counters("pushes_total", "Responses sent to Envoys, by resource type.", "type"),
 		nacks:    part.Counters("nacks_total", "Responses that an Envoy refused, by resource type.", "type"),
 		lastPush: part.Gauge("last_push_timestamp_seconds", "Time of the last change of the configuration."),

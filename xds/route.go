@@ -111,10 +111,7 @@ func buildAction(s Settings, model string, retry *routev3.RetryPolicy) *routev3.
 		Timeout:     seconds(0),
 		IdleTimeout: seconds(s.IdleTimeout),
 		RetryPolicy: retry,
-		// Used where there is no decision: requests with an equal header go to the same worker.
-		HashPolicy: []*routev3.RouteAction_HashPolicy{{
-			PolicySpecifier: &routev3.RouteAction_HashPolicy_Header_{Header: &routev3.RouteAction_HashPolicy_Header{HeaderName: s.AffinityHeader}},
-		}},
+		HashPolicy:  buildHashPolicy(s),
 	}
 }
 

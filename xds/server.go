@@ -81,7 +81,8 @@ func (s *Server) Reload(n Settings) {
 	}
 }
 
-// Register adds the discovery service to g. Its streams end with ctx.
+// Register adds the discovery services to g: ADS, and endpoints alone for Envoys that another control plane configures. Their
+// streams end with ctx.
 func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	classify := func(url string) string {
 		if url == resourcev3.EndpointType {
@@ -97,6 +98,7 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 		Caches:        map[string]cachev3.Cache{"tables": s.tables.cache, "endpoints": s.endpoints},
 	}
 	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks()))
+	s.registerEndpoints(ctx, g)
 }
 
 // callbacks count streams and answers, and log which Envoy refused which resources.
@@ -140,12 +142,20 @@ func (s *Server) joined(stream int64, node *corev3.Node) error {
 		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
 			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
 	}
-	if v := node.GetUserAgentBuildVersion().GetVersion(); isNew && v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
+	if isNew {
+		s.warnOfVersion(node)
+	}
+	return err
+}
+
+// warnOfVersion logs what an old Envoy lacks.
+func (s *Server) warnOfVersion(node *corev3.Node) {
+	v := node.GetUserAgentBuildVersion().GetVersion()
+	if v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
 		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
 			"misdirected; use Envoy 1.38 or later", "node", node.GetId(),
 			"version", fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch()))
 	}
-	return err
 }
 
 // oldestMinor is the first minor version of Envoy 1 that has OverrideHost.selected_host_key; see buildPool. Older

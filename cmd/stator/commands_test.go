@@ -144,6 +144,7 @@ func TestConsolePrintsProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Models[0].Launch = []config.Launch{{Engine: "sim", Count: 2}}
+	cfg.Models = append(cfg.Models, config.Model{Name: "vectors", Workers: make([]config.Worker, 1)})
 	var out bytes.Buffer
 	c := newConsole(&out)
 	c.title(cfg)
@@ -160,6 +161,7 @@ func TestConsolePrintsProgress(t *testing.T) {
 	for want, times := range map[string]int{
 		"stator up: gateway http://0.0.0.0:8080\n":                         1,
 		"  model sim (builtin:sim), policy kv: 2 × sim, 1 from the file\n": 1,
+		"  model vectors (prompts are not read), ":                         1,
 		"in this process\n":                                     1,
 		"workers  still waiting: 1 of 2 ready\n":                1,
 		"curl -s http://127.0.0.1:8080/v1/chat/completions":     1,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -38,7 +39,8 @@ func (t *console) title(cfg *config.Config) {
 		if n := len(m.Workers); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d from the file", n))
 		}
-		t.printf("  model %s (%s), policy %s: %s\n", m.Name, m.Path, m.Router.Policy, strings.Join(parts, ", "))
+		files := cmp.Or(m.Path, "prompts are not read")
+		t.printf("  model %s (%s), policy %s: %s\n", m.Name, files, m.Router.Policy, strings.Join(parts, ", "))
 	}
 	t.printf("\n")
 }

@@ -13,9 +13,13 @@ import (
 )
 
 const envoyAbout = `Prints the bootstrap of an Envoy that you run: node, admin server and the xds cluster. Everything
-else comes from ` + "`stator xds`" + `.`
+else comes from ` + "`stator xds`" + `. To add Stator to an Envoy that you have, use ` + "`stator envoy snippet`" + `.`
 
 func runEnvoy(_ context.Context, env environment, args []string) error {
+	if len(args) > 0 && args[0] == "snippet" {
+		return runSnippet(env, args[1:])
+	}
+
 	f := cli.New(env.out, env.err, "envoy bootstrap", envoyAbout)
 	var b xds.BootstrapSettings
 	f.StringVar(&b.NodeID, "node-id", nodeID, "`name` of the Envoy, different for each: bookings of an Envoy that dies are found by it")
@@ -36,7 +40,7 @@ func runEnvoy(_ context.Context, env environment, args []string) error {
 		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help") {
 			return f.Read(args)
 		}
-		fmt.Fprintln(env.err, "stator envoy: use `stator envoy bootstrap`")
+		fmt.Fprintln(env.err, "stator envoy: use `stator envoy bootstrap` or `stator envoy snippet`")
 		return cli.ErrUsage
 	}
 	if err := f.Read(args[1:]); err != nil {

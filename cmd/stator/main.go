@@ -49,7 +49,7 @@ func commands() []command {
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
-		{"envoy", "print the bootstrap of an Envoy that you run", runEnvoy},
+		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},
 		{"version", "print the version", runVersion},
 	}
 }

@@ -80,6 +80,9 @@ func TestCommandLineDocs(t *testing.T) {
 		if c.name == "replay" {
 			section("stator replay compare", "replay", "compare", "-h")
 		}
+		if c.name == "envoy" {
+			section("stator envoy snippet", "envoy", "snippet", "-h")
+		}
 	}
 
 	const file = "../../docs/cli.md"

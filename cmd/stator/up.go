@@ -153,6 +153,15 @@ func (u *up) prepare(ctx context.Context) error {
 
 func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir, name+".sock") }
 
+// xdsSettings returns the settings of the control plane.
+func (u *up) xdsSettings(cfg *config.Config) (s xds.Settings, err error) {
+	s = xdsSettings(cfg, []string{u.socket("extproc")})
+	if cfg.Gateway.FiltersAffinity() {
+		s.AffinityModule, err = envoy.FindAffinityModule()
+	}
+	return s, err
+}
+
 // joinBus connects to the configured bus, or embeds one that only this process can reach.
 func (u *up) joinBus(ctx context.Context) (err error) {
 	name := bus.Redacted(u.cfg.Bus.URL)
@@ -190,7 +199,11 @@ func (u *up) makeControl() (err error) {
 	if err != nil {
 		return err
 	}
-	u.xds = xds.NewServer(xdsSettings(u.cfg, []string{u.socket("extproc")}), u.members, u.log, u.reg)
+	settings, err := u.xdsSettings(u.cfg)
+	if err != nil {
+		return err
+	}
+	u.xds = xds.NewServer(settings, u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer(xds.Options()...)
 
 	plans, err := pools(u.cfg)
@@ -297,6 +310,10 @@ func (u *up) reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	settings, err := u.xdsSettings(cfg)
+	if err != nil {
+		return err
+	}
 
 	if err := u.router.Reload(cfg); err != nil {
 		return err
@@ -310,7 +327,7 @@ func (u *up) reload(cfg *config.Config) error {
 		u.log.Warn("launch has changed, which needs a restart; the engines stay as they are")
 	}
 	u.planner.Reload(wanted)
-	u.xds.Reload(xdsSettings(cfg, []string{u.socket("extproc")}))
+	u.xds.Reload(settings)
 	return nil
 }
 

@@ -34,7 +34,11 @@ func runValidate(_ context.Context, env environment, args []string) error {
 
 	var errs []error
 	for i := range cfg.Models {
-		if _, err := modelfile.Load(cfg.Models[i].Path); err != nil {
+		path := cfg.Models[i].Path
+		if path == "" {
+			continue // its prompts are not read
+		}
+		if _, err := modelfile.Load(path); err != nil {
 			errs = append(errs, fmt.Errorf("models[%d].path: %w", i, err))
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -32,19 +33,31 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
 	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName,
 		"DNS `name` in the certificates of routers, with --extproc-secrets")
+	module := f.String("affinity-module", "",
+		"`file` of the Wasm module in each Envoy, for gateway.affinityFilter: wasm; see make build-wasm")
 	if err := f.Read(args); err != nil {
 		return err
 	}
 	if err := checkRouters(f, &routers, *secrets != ""); err != nil {
 		return err
 	}
-	settings := func(cfg *config.Config) xds.Settings {
+	settings := func(cfg *config.Config) (xds.Settings, error) {
 		s := xdsSettings(cfg, routers)
 		s.ExtProcSecrets, s.ExtProcServerName = *secrets, *serverName
-		return s
+		if cfg.Gateway.FiltersAffinity() {
+			if *module == "" {
+				return s, errors.New("gateway.affinityFilter is wasm: name the module in each Envoy with --affinity-module")
+			}
+			s.AffinityModule = *module
+		}
+		return s, nil
 	}
 
 	if err := p.open(); err != nil {
+		return err
+	}
+	first, err := settings(p.cfg)
+	if err != nil {
 		return err
 	}
 	if err := p.join(ctx, nil); err != nil {
@@ -65,7 +78,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	srv := xds.NewServer(settings(p.cfg), members, p.log, p.reg)
+	srv := xds.NewServer(first, members, p.log, p.reg)
 	g := grpc.NewServer(xds.Options()...)
 	// An Envoy that already has workers would lose them for a moment if it were served before the workers on the bus
 	// are in the fleet, and the listed ones have answered. It keeps what it has while it waits.
@@ -99,13 +112,18 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
 			workers, err := cfg.FleetWorkers()
-			if err == nil {
-				err = listed.Set(workers)
+			if err != nil {
+				return err
 			}
-			if err == nil {
-				srv.Reload(settings(cfg))
+			s, err := settings(cfg)
+			if err != nil {
+				return err
 			}
-			return err
+			if err := listed.Set(workers); err != nil {
+				return err
+			}
+			srv.Reload(s)
+			return nil
 		})
 	})
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})

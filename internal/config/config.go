@@ -81,6 +81,12 @@ type Gateway struct {
 	// AffinityHeader is the request header that names a client's session. Envoy sends a session to one
 	// worker where the router makes no decision. The policy session does so too.
 	AffinityHeader string `yaml:"affinityHeader"`
+	// AffinityFilter is who names the sessions of clients that do not, where the router makes no decision. "wasm" is a
+	// module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
+	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more
+	// of CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a
+	// single model: with several, Envoy refuses requests without a decision. See docs/operations.md.
+	AffinityFilter string `yaml:"affinityFilter"`
 	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
 	// x-stator-tenant, x-stator-worker and x-stator-rank too, which take precedence. "off" means none. A
@@ -103,14 +109,18 @@ type Gateway struct {
 // TrustsEveryone reports whether the routing hints of all clients count.
 func (g *Gateway) TrustsEveryone() bool { return g.HintsFrom == hintsFromEveryone }
 
+// FiltersAffinity reports whether a Wasm filter names the sessions of clients that do not.
+func (g *Gateway) FiltersAffinity() bool { return g.AffinityFilter == affinityWasm }
+
 // Model is a model: its names, the files that describe it, and its workers.
 type Model struct {
 	// Name is the value of "model" in requests.
 	Name string `yaml:"name" default:"required"`
 	// Path is a Hugging Face folder (tokenizer.json, chat template, config.json) or one .gguf file. A
 	// relative path starts at the configuration file's folder. "builtin:sim" is a small vocabulary that is
-	// part of Stator.
-	Path string `yaml:"path" default:"required"`
+	// part of Stator. Without it the model's prompts are not read, and its requests go to the least loaded worker: for
+	// models whose vocabulary Stator refuses, such as embedding models and rerankers of BERT's kind. Launch needs it.
+	Path string `yaml:"path" default:"prompts are not read"`
 	// Aliases are further names for the same model.
 	Aliases []string `yaml:"aliases"`
 	// Adapters are LoRA adapters of the model's workers. Those that engines list in /v1/models, as vLLM does, need no

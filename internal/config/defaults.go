@@ -51,6 +51,7 @@ func (g *Gateway) setDefaults() {
 		BodyTimeout:    Duration(2 * time.Minute),
 		MaxConnections: 10_000,
 		AffinityHeader: "x-session-id",
+		AffinityFilter: affinityOff,
 		Hints:          hintsBody,
 		HintsFrom:      hintsFromTrusted,
 	}

@@ -25,6 +25,12 @@ const (
 	hintsFromEveryone = "everyone"
 )
 
+// The values of gateway.affinityFilter.
+const (
+	affinityOff  = "off"
+	affinityWasm = "wasm"
+)
+
 // The engines that an agent can start, and those that a worker can be.
 var (
 	launched = []string{"sim", "llamacpp", "vllm", "exec"}
@@ -65,6 +71,8 @@ func (c *Config) Validate() error {
 	v.is(c.Kind == Kind, "kind", "must be %q", Kind)
 	v.gateway(&c.Gateway)
 	v.is(len(c.Models) > 0, "models", "must name at least one model")
+	v.is(len(c.Models) <= 1 || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
+		"has no effect with several models: Envoy refuses requests without a decision")
 	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.AgentBytes >= minIndexBytes, "index.agentBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
@@ -122,6 +130,7 @@ func (v *validator) gateway(g *Gateway) {
 
 	v.edge(g)
 	v.header(g.AffinityHeader, "gateway.affinityHeader")
+	v.oneOf(g.AffinityFilter, []string{affinityOff, affinityWasm}, "gateway.affinityFilter")
 	v.trust(g)
 }
 
@@ -169,7 +178,8 @@ var credentials = []string{"authorization", "proxy-authorization", "cookie", "ap
 func (v *validator) model(m *Model, path string, names, workers, addresses map[string]string) {
 	v.is(m.Name != "", path+".name", "is required: it is what clients put into \"model\"")
 	v.is(len(m.Name) <= maxModelName, path+".name", "must have at most %d characters", maxModelName)
-	v.is(m.Path != "", path+".path", "is required: a folder with tokenizer.json, a .gguf file, or builtin:sim")
+	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
+		"is required with launch: a folder with tokenizer.json, a .gguf file, or builtin:sim")
 	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
@@ -194,6 +204,8 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	for i := range m.Workers {
 		at := fmt.Sprintf("%s.workers[%d]", path, i)
 		v.worker(&m.Workers[i], at)
+		v.is(m.Path != "" || m.Workers[i].KVEvents == "", at+".kvEvents",
+			"has no effect until %s.path is set: prompts that are not read are found in no cache", path)
 		v.is(workers[m.Workers[i].Name] == "", at+".name", "is taken by %s", workers[m.Workers[i].Name])
 		workers[m.Workers[i].Name] = at
 		address := canonical(m.Workers[i].Address)

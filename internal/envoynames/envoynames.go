@@ -27,6 +27,10 @@ const (
 	HeaderModel    = "x-stator-model"
 	HeaderDecision = "x-stator-decision"
 
+	// HeaderAffinity carries the key of a conversation. The Wasm filter sets it on requests without a decision, and
+	// Envoy chooses the worker by it.
+	HeaderAffinity = "x-stator-affinity"
+
 	// HintPrefix begins the headers by which trusted clients influence routing.
 	HintPrefix     = "x-stator-"
 	HeaderPriority = "x-stator-priority"

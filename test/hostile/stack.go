@@ -17,6 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/child"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -127,20 +128,11 @@ func (s *stack) startEnvoy(ctx context.Context, path string) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(noteWriter{s}, &slog.HandlerOptions{Level: slog.LevelError}))
-	p, err := envoy.Start(envoy.Config{Path: path, Bootstrap: boot, Dir: s.dir, Concurrency: 2, Log: log})
-	if err != nil {
-		return err
+	stop, err := process.StartEnvoy(ctx, envoy.Config{Path: path, Bootstrap: boot, Dir: s.dir, Concurrency: 2, Log: log})
+	if stop != nil {
+		s.ends = append(s.ends, stop)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = p.Run()
-	}()
-	s.ends = append(s.ends, func() {
-		p.Stop(context.Background())
-		<-ended
-	})
-	return p.WaitReady(ctx)
+	return err
 }
 
 // note keeps a line of a part's log.

@@ -100,7 +100,8 @@ func startEdge(t *testing.T, withRouter bool, settings, models string) *edge {
 			return err
 		})
 	}
-	start(t, "xds", "--config", file, "--listen-address", xdsAt, "--extproc-address", extprocAt, "--admin-address", "127.0.0.1:0")
+	start(t, append([]string{"xds", "--config", file, "--listen-address", xdsAt, "--extproc-address", extprocAt,
+		"--admin-address", "127.0.0.1:0"}, affinityFlags(t, settings)...)...)
 
 	boot, err := exec.Command(binary, "envoy", "bootstrap", "--admin-address", "127.0.0.1:0", "--xds-address", xdsAt).Output()
 	if err != nil {
@@ -189,6 +190,30 @@ func TestDecidedRequestsOfSeveralModels(t *testing.T) {
 		got := w.got()
 		if r.status != 200 || len(got) != before+1 || !strings.Contains(got[before].body, text) {
 			t.Errorf("model %s: status %d, %d requests: %.300s", model, r.status, len(got)-before, r.body)
+		}
+	}
+}
+
+// TestEmbeddingModelBesideChatModel: every path that names a model reaches that model's workers, also those of a model
+// whose prompts are not read.
+func TestEmbeddingModelBesideChatModel(t *testing.T) {
+	chat, vectors := startBackend(t, nil), startBackend(t, nil)
+	unread := fmt.Sprintf(`{name: vectors, workers: [{name: vectors-0, address: "%s", healthPath: none}]}`, vectors.address)
+	e := startEdge(t, true, "", simModel("chat", chat)+", "+unread)
+
+	workers := map[string]*backend{"chat": chat, "vectors": vectors}
+	for _, path := range []string{chatPath, "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling", "/v1/responses"} {
+		for model, w := range workers {
+			before := len(w.got())
+			body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"x"}],"prompt":"x","input":["x"]}`, model)
+			r, err := e.send(t.Context(), http.MethodPost, path, []byte(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := w.got()
+			if r.status != 200 || r.decision == "" || len(got) != before+1 || got[before].path != path || got[before].body != body {
+				t.Errorf("%s of %s: status %d, %d requests: %.300s", path, model, r.status, len(got)-before, r.body)
+			}
 		}
 	}
 }

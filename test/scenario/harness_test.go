@@ -299,12 +299,12 @@ func (g *gateway) chat(messages []message, maxTokens int) reply {
 	return r
 }
 
-func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int) (reply, error) {
+func (g *gateway) tryChat(ctx context.Context, messages []message, maxTokens int, headers ...string) (reply, error) {
 	body, err := json.Marshal(map[string]any{"model": "sim", "messages": messages, "max_tokens": maxTokens})
 	if err != nil {
 		return reply{}, err
 	}
-	r, err := g.send(ctx, http.MethodPost, "/v1/chat/completions", body)
+	r, err := g.send(ctx, http.MethodPost, "/v1/chat/completions", body, headers...)
 	if err == nil && r.status != http.StatusOK {
 		err = fmt.Errorf("status %d: %s", r.status, r.body)
 	}

@@ -20,6 +20,10 @@ func TestControlPlaneRestartKeepsListedWorkers(t *testing.T) {
 	}
 	p := startListedParts(t, workers...)
 	p.extproc.kill()
+	eventually(t, "Envoy has the workers from the first control plane", func() error {
+		_, err := p.tryChat(t.Context(), []message{{"user", "hi"}}, 4)
+		return err
+	})
 	l := p.load(4)
 	defer l.stop()
 	l.more(t, 20)

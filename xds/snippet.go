@@ -1,0 +1,263 @@
+package xds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// SnippetSettings are the settings of Snippet.
+type SnippetSettings struct {
+	// Settings are those of the gateway. Listen and TrustedListen have no effect.
+	Settings
+	// Version is that of the Envoy to which the snippet is added.
+	Version Version
+	// NodeID is sent to routers, so that they distinguish Envoys on one host. Empty means that the host is enough.
+	NodeID string
+	// XDS is the address of the control plane, ip:port or unix:///path, from which pools get their endpoints. With an empty
+	// one the snippet has Endpoints.
+	XDS string
+	// XDSServerName is the DNS name in the certificate of the control plane. It has an effect with ExtProcSecrets alone.
+	XDSServerName string
+	// Endpoints lists the addresses of the workers of each model, ip:port. A model without any has an example.
+	Endpoints map[string][]string
+}
+
+// exampleEndpoint stands for a worker in a pool without known endpoints. The range is reserved for documentation.
+const exampleEndpoint = "192.0.2.1:8000"
+
+// Snippet returns, as YAML with comments, what to add to the configuration of an Envoy so that routers choose workers there.
+// Its parts are those of Build, without the fields that the version lacks, and with what an Envoy needs that serves other
+// things besides.
+func Snippet(s SnippetSettings) ([]byte, error) {
+	if len(s.Models) == 0 {
+		return nil, errors.New("no model is named")
+	}
+	s.Listen, s.TrustedListen = "127.0.0.1:0", "" // of the Envoy to which the parts are added
+	built, err := Build(s.Settings, &fleet.Snapshot{})
+	if err != nil {
+		return nil, err
+	}
+	listeners, err := buildListeners(s.Settings, s.NodeID)
+	if err != nil {
+		return nil, err
+	}
+
+	var manager hcmv3.HttpConnectionManager
+	if err := listeners[0].FilterChains[0].Filters[0].GetTypedConfig().UnmarshalTo(&manager); err != nil {
+		return nil, fmt.Errorf("read connection manager: %w", err)
+	}
+	http, err := s.connectionManager(&manager)
+	if err != nil {
+		return nil, err
+	}
+	host, err := s.virtualHost(built.Routes[0].VirtualHosts[0])
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := s.clusters(built.Clusters)
+	if err != nil {
+		return nil, err
+	}
+
+	parts := []snippetPart{
+		{"http_connection_manager", aboutManager, http, s.commentsOfManager()},
+		{"virtual_host", s.aboutHost(), host, s.commentsOfHost()},
+		{"static_resources", aboutClusters, clusters, s.commentsOfClusters()},
+	}
+	if s.Version < routeBufferVersion {
+		limit := wrapperspb.UInt32(uint32(min(s.MaxBodyBytes, math.MaxUint32)))
+		parts = append(parts, snippetPart{"listener", aboutListener, &listenerv3.Listener{PerConnectionBufferLimitBytes: limit}, nil})
+	}
+	return s.print(parts)
+}
+
+// routeBufferVersion is the first version in which a route's bound of bodies applies to filters that read the whole body.
+// Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
+const routeBufferVersion Version = 37
+
+// snippetPart is one part of a snippet: a message under a key, with comments.
+type snippetPart struct {
+	key, about string
+	content    proto.Message
+	comments   []comment
+}
+
+// connectionManager returns the parts of a connection manager: the removal of headers, the access log and the filter.
+func (s SnippetSettings) connectionManager(m *hcmv3.HttpConnectionManager) (*hcmv3.HttpConnectionManager, error) {
+	at := slices.IndexFunc(m.HttpFilters, func(f *hcmv3.HttpFilter) bool { return f.Name == filterName })
+	if at < 0 {
+		return nil, errors.New("the gateway has no filter for decisions")
+	}
+	decide := m.HttpFilters[at]
+	// Routers refuse paths that they do not know, so the other routes of this Envoy must not ask them.
+	decide.Disabled = true
+
+	var p packer
+	for _, log := range m.AccessLog {
+		log.Filter = s.ofPools(&p)
+	}
+	return &hcmv3.HttpConnectionManager{
+		EarlyHeaderMutationExtensions: m.EarlyHeaderMutationExtensions, AccessLog: m.AccessLog, HttpFilters: []*hcmv3.HttpFilter{decide},
+	}, p.err
+}
+
+// ofPools matches the requests that routers must know of: those with a booking, wherever they went, and those to a pool.
+func (s SnippetSettings) ofPools(p *packer) *accesslogv3.AccessLogFilter {
+	var names []string
+	for _, c := range s.poolNames() {
+		names = append(names, fmt.Sprintf("%q", c))
+	}
+	return when(p, fmt.Sprintf("%q in metadata.filter_metadata || xds.cluster_name in [%s]",
+		envoynames.Namespace, strings.Join(names, ", ")))
+}
+
+// poolNames returns the clusters to which the routes of Stator lead.
+func (s SnippetSettings) poolNames() (names []string) {
+	for _, m := range s.Models {
+		names = append(names, PoolName(m))
+	}
+	if len(s.Models) > 1 {
+		names = append(names, undecidedName)
+	}
+	return names
+}
+
+// virtualHost returns the routes to the pools, with the filter enabled. One model has one route for the paths that routers
+// read. With several, the routes of the models come first, because they match what a router has decided.
+func (s SnippetSettings) virtualHost(all *routev3.VirtualHost) (*routev3.VirtualHost, error) {
+	var p packer
+	// A filter that is disabled is enabled by a configuration, also by an empty one.
+	enabled := p.any(&routev3.FilterConfig{Config: &anypb.Any{}})
+	host := &routev3.VirtualHost{}
+	for _, r := range all.Routes {
+		isOfModel := slices.Contains(s.Models, r.Name)
+		if len(s.Models) == 1 {
+			if r.Name != parsedPaths[0] {
+				continue
+			}
+			r.Name = s.Models[0]
+		}
+		if !isOfModel {
+			r.Match = matchParsed()
+		}
+
+		r.TypedPerFilterConfig = map[string]*anypb.Any{filterName: enabled}
+		host.Routes = append(host.Routes, r)
+	}
+
+	if len(host.Routes) == 0 {
+		return nil, errors.New("the gateway has no routes")
+	}
+	return host, p.err
+}
+
+// matchParsed matches all paths whose requests routers read.
+func matchParsed() *routev3.RouteMatch {
+	var paths []string
+	for _, p := range parsedPaths {
+		paths = append(paths, regexp.QuoteMeta(p))
+	}
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{
+		Regex: "(?:" + strings.Join(paths, "|") + ")/?",
+	}}}
+}
+
+// clusters returns the pools, the cluster of the routers, and that of the control plane if pools get endpoints from it.
+func (s SnippetSettings) clusters(all []*clusterv3.Cluster) (*bootstrapv3.Bootstrap_StaticResources, error) {
+	out := &bootstrapv3.Bootstrap_StaticResources{}
+	for _, model := range s.Models {
+		at := slices.IndexFunc(all, func(c *clusterv3.Cluster) bool { return c.Name == PoolName(model) })
+		if at < 0 {
+			return nil, fmt.Errorf("there is no pool of model %s", model)
+		}
+		if err := s.setEndpoints(all[at], model); err != nil {
+			return nil, err
+		}
+		out.Clusters = append(out.Clusters, all[at])
+	}
+
+	for _, c := range all {
+		if c.Name == extProcCluster || c.Name == undecidedName && len(s.Models) > 1 {
+			out.Clusters = append(out.Clusters, c)
+		}
+	}
+	if s.XDS == "" {
+		return out, nil
+	}
+
+	address, err := grpcAddress(s.XDS)
+	if err != nil {
+		return nil, fmt.Errorf("xds: %w", err)
+	}
+	var p packer
+	out.Clusters = append(out.Clusters, buildXDSCluster(address, s.ExtProcSecrets, s.XDSServerName, &p))
+	return out, p.err
+}
+
+// setEndpoints has a pool get its endpoints from the control plane's endpoint service, or lists them.
+func (s SnippetSettings) setEndpoints(c *clusterv3.Cluster, model string) error {
+	if s.XDS != "" {
+		source := adsSource()
+		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: xdsSource()}
+		c.EdsClusterConfig.EdsConfig = source
+		return nil
+	}
+
+	addresses := s.Endpoints[model]
+	if len(addresses) == 0 {
+		addresses = []string{exampleEndpoint}
+	}
+	var list []*endpointv3.LbEndpoint
+	for _, text := range addresses {
+		address, err := socketAddress(text)
+		if err != nil {
+			return fmt.Errorf("worker of model %s: %w", model, err)
+		}
+		list = append(list, endpoint(address, 1, corev3.HealthStatus_UNKNOWN))
+	}
+
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	c.EdsClusterConfig = nil
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+		ClusterName: c.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: list}},
+	}
+	return nil
+}
+
+// print trims the parts, and joins them to one document with comments.
+func (s SnippetSettings) print(parts []snippetPart) ([]byte, error) {
+	var doc document
+	doc.about(s.about())
+	for i, part := range parts {
+		about := fmt.Sprintf("PART %d of %d: %s", i+1, len(parts), part.about)
+		err := s.Version.trim(part.content.ProtoReflect())
+		if err == nil {
+			err = doc.add(part.key, about, part.content, part.comments)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", part.key, err)
+		}
+	}
+	return bytes.TrimSuffix(doc.b.Bytes(), []byte("\n")), nil
+}

@@ -1,0 +1,93 @@
+package xds
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// snippetSettings are settings of a snippet that can be printed.
+func snippetSettings(v Version, models ...string) SnippetSettings {
+	return SnippetSettings{Version: v, Settings: Settings{
+		ExtProc: []string{"127.0.0.1:9002"}, Models: models, MaxBodyBytes: 1 << 20, DecisionTimeout: time.Second, IdleTimeout: time.Minute,
+		AffinityHeader: "x-session-id",
+	}}
+}
+
+// TestSnippetOfVersions: each version gets the fields that it has, and what replaces those that it lacks. Every comment has its
+// place in all of them.
+func TestSnippetOfVersions(t *testing.T) {
+	for v := oldestVersion; v <= newestVersion; v++ {
+		for _, models := range [][]string{{"one"}, {"one", "two"}} {
+			for _, control := range []string{"", "127.0.0.1:9003"} {
+				s := snippetSettings(v, models...)
+				s.XDS = control
+				text, err := Snippet(s)
+				if err != nil {
+					t.Fatalf("%s, %s, %q: %v", v, models, control, err)
+				}
+				for part, want := range map[string]bool{
+					"selected_host_key:": v >= 38,
+					"does not report the address that served a request": v < 38,
+					"request_body_buffer_limit: \"1048576\"":            true,
+					"per_connection_buffer_limit_bytes: 1048576":        v == 36,
+					"type: EDS":              control != "",
+					"name: stator-xds":       control != "",
+					"address: 192.0.2.1":     control == "",
+					"name: stator-undecided": len(models) > 1,
+				} {
+					if got := strings.Contains(string(text), part); got != want {
+						t.Errorf("%s, %s, %q: %s is there: %t", v, models, control, part, got)
+					}
+				}
+				var parsed map[string]any
+				if err := yaml.Unmarshal(text, &parsed); err != nil {
+					t.Errorf("%s: %v", v, err)
+				}
+			}
+		}
+	}
+}
+
+// TestSnippetRefusesBadSettings checks addresses and that there is a model.
+func TestSnippetRefusesBadSettings(t *testing.T) {
+	for want, change := range map[string]func(*SnippetSettings){
+		"no address of a router":            func(s *SnippetSettings) { s.ExtProc = nil },
+		"no model is named":                 func(s *SnippetSettings) { s.Models = nil },
+		`xds: address "localhost:9003"`:     func(s *SnippetSettings) { s.XDS = "localhost:9003" },
+		"worker of model sim: address \"\"": func(s *SnippetSettings) { s.Endpoints = map[string][]string{"sim": {""}} },
+	} {
+		s := snippetSettings(newestVersion, "sim")
+		change(&s)
+		if text, err := Snippet(s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q: %.100s", err, want, text)
+		}
+	}
+}
+
+// TestCommentsHaveTheirPlace: a comment on something that is not there is an error, and long texts are wrapped.
+func TestCommentsHaveTheirPlace(t *testing.T) {
+	c, err := buildPool("sim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"nowhere", "name/deeper", "load_balancing_policy/policies/1", "load_balancing_policy/policies/x"} {
+		var d document
+		if err := d.add("pool", "", c, []comment{{path, "text"}}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+
+	long := strings.Repeat("word ", 50)
+	for line := range strings.SplitSeq(wrap(long+"\n\n  kept as it is\nlast"), "\n") {
+		if len(line) > commentWidth || !strings.HasPrefix(line, "#") {
+			t.Errorf("%q", line)
+		}
+	}
+	if got := fmt.Sprintf("%q", wrap("a b\n  c d")); got != `"# a b\n#   c d"` {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,117 @@
+package xds
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Version is a minor version of Envoy 1: 38 is Envoy 1.38.
+type Version int
+
+// The versions for which Snippet knows what they may be sent.
+const (
+	oldestVersion Version = 36
+	newestVersion Version = 40
+)
+
+// NewestVersion is the newest Envoy that Snippet knows.
+const NewestVersion = newestVersion
+
+// String returns the version as in 1.38.
+func (v Version) String() string { return fmt.Sprintf("1.%d", int(v)) }
+
+var versionRE = regexp.MustCompile(`^v?1\.(\d{1,3})(\.\d{1,3})?$`)
+
+// ParseVersion reads a version such as 1.38 or 1.38.3. It refuses versions that Snippet does not know.
+func ParseVersion(text string) (Version, error) {
+	m := versionRE.FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a version of Envoy: write it as %s", text, newestVersion)
+	}
+	minor, err := strconv.Atoi(m[1])
+	if err != nil {
+		return 0, err
+	}
+
+	v := Version(minor)
+	if v < oldestVersion || v > newestVersion {
+		return 0, fmt.Errorf("there is no configuration for Envoy %s: %s to %s are supported", v, oldestVersion, newestVersion)
+	}
+	return v, nil
+}
+
+// since is the first version that has a field. An older Envoy refuses a static configuration with an unknown field, and
+// ignores the field when it comes from a control plane. Fields that oldestVersion has are not listed, but for the bound of
+// bodies, whose absence in Envoy 1.35 is the reason why that version is not supported.
+var since = map[protoreflect.FullName]Version{
+	"envoy.config.route.v3.Route.request_body_buffer_limit":       36,
+	"envoy.config.route.v3.VirtualHost.request_body_buffer_limit": 36,
+
+	selectedHostField: oldestMinor,
+
+	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.allow_content_length_header":          38,
+	"envoy.extensions.filters.http.ext_proc.v3.MetadataOptions.cluster_metadata_forwarding_namespaces": 37,
+	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.emit_client_span":                     40,
+	"envoy.extensions.upstreams.http.v3.HttpProtocolOptions.hash_policy":                               37,
+	"envoy.config.route.v3.RetryPolicy.refresh_cluster_on_retry":                                       39,
+}
+
+// selectedHostField is where Envoy writes the address that served a request.
+const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"
+
+// has reports whether an Envoy of this version knows a field.
+func (v Version) has(field protoreflect.FullName) bool { return v >= since[field] }
+
+// trim removes from a message, and from all messages in it, the fields that this version does not have.
+func (v Version) trim(m protoreflect.Message) error {
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		return v.trimAny(packed)
+	}
+
+	var err error
+	m.Range(func(f protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case !v.has(f.FullName()):
+			m.Clear(f)
+		case f.IsMap():
+			if f.MapValue().Message() == nil {
+				break
+			}
+			value.Map().Range(func(_ protoreflect.MapKey, entry protoreflect.Value) bool {
+				err = v.trim(entry.Message())
+				return err == nil
+			})
+		case f.Message() == nil:
+		case f.IsList():
+			for i := 0; i < value.List().Len() && err == nil; i++ {
+				err = v.trim(value.List().Get(i).Message())
+			}
+		default:
+			err = v.trim(value.Message())
+		}
+		return err == nil
+	})
+	return err
+}
+
+// trimAny trims a packed message.
+func (v Version) trimAny(packed *anypb.Any) error {
+	if packed.GetTypeUrl() == "" {
+		return nil
+	}
+	m, err := packed.UnmarshalNew()
+	if err != nil {
+		return err
+	}
+
+	if err := v.trim(m.ProtoReflect()); err != nil {
+		return err
+	}
+	packed.Value, err = proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	return err
+}
