@@ -47,11 +47,10 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 	blockSizes := map[string]int{}
 	for i := range settings.Models {
 		m := &settings.Models[i]
-		p, err := r.prepareLocked(m.Path)
+		preparer, length, err := r.preparerLocked(m, cmp.Or(m.ContextLength, engines.lengths[m.Name]))
 		if err != nil {
 			return fmt.Errorf("models[%d].path: %w", i, err)
 		}
-		p = p.WithContextLength(cmp.Or(m.ContextLength, engines.lengths[m.Name])).WithRules(rulesOf(m))
 		cost, err := m.Router.CostFunction()
 		if err != nil {
 			return fmt.Errorf("models[%d].router: %w", i, err)
@@ -59,7 +58,7 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 
 		blockSizes[m.Name] = m.BlockSize
 		base := route.ModelConfig{
-			Prompt: p, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: p.ContextLength(),
+			Prompt: preparer, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: length,
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
 		}
@@ -129,6 +128,20 @@ func rulesOf(m *config.Model) prompt.Rules {
 		}
 	}
 	return prompt.VLLM
+}
+
+// preparerLocked returns what prepares the prompts of a model, and its context length in tokens: the given one, or else that
+// of its files. A model without a path has no preparer.
+func (r *Router) preparerLocked(m *config.Model, given int) (route.Preparer, int, error) {
+	if m.Path == "" {
+		return nil, given, nil
+	}
+	p, err := r.prepareLocked(m.Path)
+	if err != nil {
+		return nil, 0, err
+	}
+	p = p.WithContextLength(given).WithRules(rulesOf(m))
+	return p, p.ContextLength(), nil
 }
 
 // prepareLocked returns the model at a path, which it loads at the first call. A tokenizer takes up to seconds to

@@ -120,6 +120,29 @@ func TestContextLengthIsTheConfigured(t *testing.T) {
 	}
 }
 
+// TestModelWithoutPath: the prompts of a model without a path are not read, and its requests go to the least loaded of its
+// workers. Its context length is the configured one.
+func TestModelWithoutPath(t *testing.T) {
+	const models = `{name: base, path: "builtin:sim"}, {name: vectors, contextLength: 512,
+		workers: [{name: w0, address: "10.0.0.1:80", healthPath: none}, {name: w1, address: "10.0.0.2:80", healthPath: none}]}`
+	r, err := New(Config{Settings: settings(t, models), Log: new(testkit.Log).Logger(), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	picks := map[string]int{}
+	for range 4 {
+		d := r.routes.Decide(&route.Request{Endpoint: prompt.Embeddings, Known: true, Body: []byte(`{"model":"vectors","input":"a"}`)}, time.Now())
+		picks[d.Worker]++
+	}
+	if picks["w0"] != 2 || picks["w1"] != 2 {
+		t.Errorf("picks %v", picks)
+	}
+	if m := r.routes.Models(); m[1].Name != "vectors" || m[1].ContextLength != 512 {
+		t.Errorf("models %+v", m)
+	}
+}
+
 // TestRulesAreThoseOfTheEngines sends requests that vLLM refuses and llama.cpp accepts. One that cannot be read
 // goes by load.
 func TestRulesAreThoseOfTheEngines(t *testing.T) {

@@ -20,9 +20,9 @@ import (
 const builtin = "builtin:"
 
 // Resolve returns the path of a model that a file in the folder base names. Relative paths start at
-// base; absolute paths and built-in models stay as they are.
+// base; absolute paths, built-in models and no path stay as they are.
 func Resolve(path, base string) string {
-	if strings.HasPrefix(path, builtin) || filepath.IsAbs(path) {
+	if path == "" || strings.HasPrefix(path, builtin) || filepath.IsAbs(path) {
 		return path
 	}
 	return filepath.Join(base, path)

@@ -41,7 +41,7 @@ func TestLoadErrorsNameThePath(t *testing.T) {
 
 // TestResolve joins relative paths with the folder, and leaves the others alone.
 func TestResolve(t *testing.T) {
-	for path, want := range map[string]string{"models/a": "/etc/stator/models/a", "/b": "/b", "builtin:sim": "builtin:sim"} {
+	for path, want := range map[string]string{"models/a": "/etc/stator/models/a", "/b": "/b", "builtin:sim": "builtin:sim", "": ""} {
 		if got := modelfile.Resolve(path, "/etc/stator"); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}

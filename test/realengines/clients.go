@@ -18,16 +18,27 @@ type clientCase struct {
 	Library, What, Problem string
 }
 
-// runClients has the libraries of OpenAI and Anthropic send requests. They are in the virtual environment of vLLM.
+// runClients has clients' libraries send requests. Those of OpenAI and Anthropic are in the virtual environment of vLLM. LangChain
+// and LiteLLM have one of their own, because they need an older openai.
 func runClients(ctx context.Context, b *bench, g *gateway) ([]clientCase, error) {
-	python := filepath.Join(filepath.Dir(b.vllm), "python")
-	out, err := exec.CommandContext(ctx, python, "-B", "test/realengines/clients.py", g.url, modelName).Output()
+	cases, err := runScript(ctx, filepath.Join(filepath.Dir(b.vllm), "python"), "clients.py", g.url, modelName)
+	if err != nil {
+		return nil, err
+	}
+	more, err := runScript(ctx, b.clientsPython, "frameworks.py", g.url, modelName)
+	return append(cases, more...), err
+}
+
+// runScript runs a Python script of this folder that prints a line for each case.
+func runScript(ctx context.Context, python, script string, args ...string) ([]clientCase, error) {
+	args = append([]string{"-B", filepath.Join("test/realengines", script)}, args...)
+	out, err := exec.CommandContext(ctx, python, args...).Output()
 	if err != nil {
 		failed := new(exec.ExitError)
 		if errors.As(err, &failed) {
 			err = fmt.Errorf("%w\n%s", err, lastPart(failed.Stderr))
 		}
-		return nil, fmt.Errorf("clients.py: %w", err)
+		return nil, fmt.Errorf("%s: %w", script, err)
 	}
 
 	var cases []clientCase
@@ -39,7 +50,7 @@ func runClients(ctx context.Context, b *bench, g *gateway) ([]clientCase, error)
 			return cases, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read what clients.py prints: %w", err)
+			return nil, fmt.Errorf("read what %s prints: %w", script, err)
 		}
 		cases = append(cases, c)
 	}
@@ -92,20 +103,55 @@ func runPaths(ctx context.Context, g *gateway, e *engine) (pass, shut []pathCase
 	return pass, shut, nil
 }
 
-// statusOf posts a body and returns the status of the answer.
-func statusOf(ctx context.Context, url, body string) (int, error) {
+// reply is an answer to a request that was posted as it is.
+type reply struct {
+	status   int
+	decision string // the id of the gateway's decision
+	body     string
+}
+
+// code returns the code of an error in OpenAI's format.
+func (r *reply) code() string {
+	var body struct {
+		Error struct {
+			Code any `json:"code"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		return ""
+	}
+	return fmt.Sprint(body.Error.Code)
+}
+
+// post posts a JSON body.
+func post(ctx context.Context, url, body string) (reply, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
-		return 0, err
+		return reply{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, err
+		return reply{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<20))
-	return resp.StatusCode, err
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	return reply{resp.StatusCode, resp.Header.Get("X-Stator-Decision"), string(text)}, err
+}
+
+// postGood is post for a request that must be answered well.
+func postGood(ctx context.Context, url, body string) (reply, error) {
+	r, err := post(ctx, url, body)
+	if err == nil && r.status != http.StatusOK {
+		err = fmt.Errorf("%s: status %d: %.300s", url, r.status, r.body)
+	}
+	return r, err
+}
+
+// statusOf posts a body and returns the status of the answer.
+func statusOf(ctx context.Context, url, body string) (int, error) {
+	r, err := post(ctx, url, body)
+	return r.status, err
 }
 
 func clientsSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
@@ -126,13 +172,10 @@ func clientsSection(ctx context.Context, b *bench, engines []*engine, p *page) e
 	return nil
 }
 
-// printClients writes the section of the report.
-func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
-	p.section("Clients and other paths")
-	p.text("What the clients' libraries sent through the gateway, without a change but of the address.")
+// cases writes a table of cases, and returns how many of them are good.
+func (p *page) cases(list []clientCase) (good int) {
 	p.row("library", "what", "result")
-	good := 0
-	for _, c := range cases {
+	for _, c := range list {
 		if c.Problem == "" {
 			good++
 			c.Problem = "as it should be"
@@ -140,6 +183,14 @@ func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 		p.row(c.Library, c.What, c.Problem)
 	}
 	p.end()
+	return good
+}
+
+// printClients writes the section of the report.
+func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
+	p.section("Clients and other paths")
+	p.text("What the clients' libraries sent through the gateway, without a change but of the address.")
+	good := p.cases(cases)
 
 	p.text("Paths that Stator does not read go to the least loaded worker of their model. The engine answers with the same status itself.")
 	p.row("path", "engine", "gateway")

@@ -4,14 +4,13 @@ Usage: clients.py URL MODEL. The libraries are those that vLLM itself depends on
 """
 
 import asyncio
-import json
-import sys
 
 import anthropic
 import openai
 
-URL, MODEL = sys.argv[1:]
-PROMPT = [{"role": "user", "content": "Name a colour."}]
+from cases import PROMPT, address, expect, run
+
+URL, MODEL = address()
 TOOLS = [
     {
         "type": "function",
@@ -56,20 +55,12 @@ def models():
 
 
 def unknown_model():
-    try:
-        client.chat.completions.create(model="absent", messages=PROMPT)
-    except openai.NotFoundError as error:
-        assert error.code == "model_not_found", error
-        return
-    raise AssertionError("no error")
+    error = expect(openai.NotFoundError, lambda: client.chat.completions.create(model="absent", messages=PROMPT))
+    assert error.code == "model_not_found", error
 
 
 def wrong_value():
-    try:
-        client.chat.completions.create(model=MODEL, messages=PROMPT, max_tokens=-1)
-    except openai.BadRequestError:
-        return
-    raise AssertionError("no error")
+    expect(openai.BadRequestError, lambda: client.chat.completions.create(model=MODEL, messages=PROMPT, max_tokens=-1))
 
 
 def many_streams():
@@ -109,25 +100,22 @@ def count_tokens():
         assert other.messages.count_tokens(model=MODEL, messages=PROMPT).input_tokens > 0
 
 
-OPENAI, ANTHROPIC = "openai " + openai.__version__, "anthropic " + anthropic.__version__
-for library, what, call in [
-    (OPENAI, "chat", chat),
-    (OPENAI, "chat as a stream, with usage", chat_stream),
-    (OPENAI, "chat with tools", chat_tools),
-    (OPENAI, "completion", completion),
-    (OPENAI, "responses", responses),
-    (OPENAI, "list of models", models),
-    (OPENAI, "a model that is not there: NotFoundError", unknown_model),
-    (OPENAI, "a wrong value: BadRequestError", wrong_value),
-    (OPENAI, "50 streams at once", many_streams),
-    (OPENAI, "header with the decision's id", raw_header),
-    (ANTHROPIC, "message", messages),
-    (ANTHROPIC, "message as a stream", messages_stream),
-    (ANTHROPIC, "count of tokens", count_tokens),
-]:
-    problem = ""
-    try:
-        call()
-    except Exception as error:  # every failure is a line of the report
-        problem = f"{type(error).__name__}: {error}"[:300]
-    print(json.dumps({"library": library, "what": what, "problem": problem}), flush=True)
+run(
+    "openai " + openai.__version__,
+    ("chat", chat),
+    ("chat as a stream, with usage", chat_stream),
+    ("chat with tools", chat_tools),
+    ("completion", completion),
+    ("responses", responses),
+    ("list of models", models),
+    ("a model that is not there: NotFoundError", unknown_model),
+    ("a wrong value: BadRequestError", wrong_value),
+    ("50 streams at once", many_streams),
+    ("header with the decision's id", raw_header),
+)
+run(
+    "anthropic " + anthropic.__version__,
+    ("message", messages),
+    ("message as a stream", messages_stream),
+    ("count of tokens", count_tokens),
+)

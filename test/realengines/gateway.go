@@ -36,6 +36,7 @@ type gatewayConfig struct {
 	router                       string // the router's settings as YAML of one line
 	adapters                     string // LoRA adapters, the same way
 	launch                       string // engines to launch, the same way
+	more                         string // another model with its workers, the same way
 }
 
 // startGateway starts Stator and Envoy for running engines, and returns when all workers are ready and their caches known.
@@ -103,6 +104,9 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	for _, e := range engines {
 		fmt.Fprintf(&b, "  - {name: %s, engine: vllm, address: %q, kvEvents: %q, kvReplay: %q}\n", e.name, e.address, e.events, e.replay)
 	}
+	if cfg.more != "" {
+		fmt.Fprintf(&b, "- %s\n", cfg.more)
+	}
 	return b.String()
 }
 
@@ -128,14 +132,17 @@ func (g *gateway) await(ctx context.Context, events bool) error {
 	}
 }
 
-// exact returns an error unless the cache states of all ranks are exact.
+// exact returns an error unless all ranks are ready, and the cache states of those that serve the chat model are exact.
 func (g *gateway) exact(ctx context.Context) error {
 	ranks, err := g.ranks(ctx)
 	if err != nil {
 		return err
 	}
 	for _, r := range ranks {
-		if r.Cache != "exact" {
+		if r.State != "ready" {
+			return fmt.Errorf("%s is %s", r.Worker, r.State)
+		}
+		if r.Model == modelName && r.Cache != "exact" {
 			return fmt.Errorf("the cache state of %s is %s", r.Worker, r.Cache)
 		}
 	}
@@ -145,6 +152,7 @@ func (g *gateway) exact(ctx context.Context) error {
 // rankState is what the gateway knows of a rank.
 type rankState struct {
 	Worker string `json:"worker"`
+	Model  string `json:"model"`
 	State  string `json:"state"`
 	Cache  string `json:"cache_state"`
 }

@@ -6,6 +6,7 @@
 //	truth      two vLLM with room for everything   prompt tokens, cached tokens and token ids are as expected
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
 //	clients    the same                       clients' libraries work, and paths that are not parsed
+//	models     the same, and one for vectors  requests for each of two models go to its engines
 //	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	eviction   two with small caches          what is promised of caches that overflow is served
@@ -46,6 +47,7 @@ var sections = []section{
 	{"truth", largeCache, truthSection},
 	{"start", largeCache, slowStartSection},
 	{"clients", largeCache, clientsSection},
+	{"models", largeCache, modelsSection},
 	{"load", largeCache, loadSection},
 	{"failures", largeCache, failureSection},
 	{"eviction", smallCache, evictionSection},
@@ -59,6 +61,7 @@ const largeCache = 4096
 type bench struct {
 	vllm, stator, envoy, model, pages string
 	llamaPython, llamaModel           string
+	clientsPython, vectors            string
 	report                            string
 	seed                              uint64
 	rounds                            int      // of the section load
@@ -80,6 +83,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.model, "model", ".oracle/realengines/tiny", "`folder` of the model that model.py makes")
 	f.StringVar(&b.llamaPython, "llama-python", ".venv-oracle/bin/python", "Python `program` with xllamacpp")
 	f.StringVar(&b.llamaModel, "llama-model", ".oracle/realengines/tiny.gguf", "`file` of the model that llamamodel.py makes")
+	f.StringVar(&b.clientsPython, "clients-python", ".venv-clients/bin/python", "Python `program` with langchain-openai and litellm")
+	f.StringVar(&b.vectors, "vectors-model", ".oracle/realengines/tiny-vectors", "`folder` of the model that vectorsmodel.py makes")
 	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
 	f.StringVar(&b.report, "report", "", "write the report to `file`; with --only, replace these sections in it")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
