@@ -33,6 +33,7 @@ type Load struct {
 	// lag is the mean delay of the rank's events when they are received, in nanoseconds.
 	lag      atomic.Int64
 	ages     leastAge
+	lateness lateness
 	pace     pace
 	health   *Health                // of the worker; nil for a Load that no fleet has made
 	reported atomic.Pointer[sample] // nil until the first report
@@ -140,8 +141,17 @@ func (l *Load) PrefillBegins(now time.Time) {
 	l.shared.Store(!idle)
 }
 
-// PrefillEnds records that a prefill is done, or should be. Call it after its Amount was taken back.
-func (l *Load) PrefillEnds(now time.Time) { l.since.Store(now.UnixNano()) }
+// PrefillEnds takes back the amount of a prefill that is done, or should be.
+func (l *Load) PrefillEnds(a Amount, now time.Time) {
+	l.lateness.observe(l.elapsed(now) - l.prefillTime())
+	l.own.add(a.Negative())
+	l.since.Store(now.UnixNano())
+}
+
+// elapsed is the time since the rank began with the prefill that it computes now.
+func (l *Load) elapsed(now time.Time) time.Duration {
+	return max(0, time.Duration(now.UnixNano()-l.since.Load()))
+}
 
 // Ended is the observation of a prefill that ended.
 type Ended struct {
@@ -216,22 +226,24 @@ func (a *leastAge) observe(age time.Duration, now time.Time) time.Duration {
 
 // Wait estimates how long a prompt that is booked now waits for the prefills before it.
 //
-//	elapsed < booked                       the rest of their time
-//	elapsed > booked by 300 ms up to 10 s  as long as they are late
-//	always                                 at least an eighth of their time
+//	elapsed < booked                     the rest of their time
+//	late by more than 300 ms up to 10 s  as long as they are late
+//	always                               at least an eighth of their time
 //
-// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. Prefills are late
-// because the rank compiles kernels or has stopped. Such times have no scale of their own: what has lasted a second longer
-// than expected is likely to last another one.
+// Booked is the estimated time of all of them, and elapsed the time since the rank began with the first. They are late by
+// elapsed − booked, less the time by which the ends of this rank's prefills are usually seen late: its events may be slow.
+// Prefills are later than that because the rank compiles kernels or has stopped. Such times have no scale of their own: what
+// has lasted a second longer than expected is likely to last another one. Where prefills of other replicas run, too, what is
+// booked is known too late for this, and prefills do not count as late.
 func (l *Load) Wait(now time.Time) time.Duration {
 	booked := l.prefillTime()
 	if booked <= 0 {
 		return 0
 	}
 
-	elapsed := max(0, time.Duration(now.UnixNano()-l.since.Load()))
-	late := elapsed - booked
-	if late < minLate || late > maxLate {
+	elapsed := l.elapsed(now)
+	late := elapsed - booked - l.lateness.usual()
+	if late < minLate || late > maxLate || l.mixed.Load() {
 		late = 0
 	}
 	return max(booked-elapsed, late, booked/8)
@@ -245,6 +257,29 @@ const (
 	// was missed, and the rank must not be avoided for that.
 	maxLate = 10 * time.Second
 )
+
+// lateness is by how much the ends of a rank's prefills are usually seen later than expected. Only the first of some prefills
+// that follow each other is seen late, so a later one raises the figure quickly, but by little each time, and all others lower
+// it slowly. One stall does not become usual.
+type lateness struct{ nanoseconds atomic.Int64 }
+
+const (
+	latenessStep  = 100 * time.Millisecond
+	latenessShare = 32
+)
+
+// observe adds by how much an end was late; negative for one that was early.
+func (l *lateness) observe(late time.Duration) {
+	usual := l.usual()
+	if late > usual {
+		usual += min(late-usual, latenessStep)
+	} else {
+		usual -= (usual - max(late, 0)) / latenessShare
+	}
+	l.nanoseconds.Store(int64(usual))
+}
+
+func (l *lateness) usual() time.Duration { return time.Duration(l.nanoseconds.Load()) }
 
 // Pace is the ratio of the time that prefills take on this rank to their estimate: 2 for a rank that is half
 // as fast as others of its class, and 1 where that is not clear, or was observed too long ago.

@@ -53,6 +53,43 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 	}
 }
 
+// TestUsualLatenessIsExpected: where the ends of prefills are seen 900 ms late, none is late at that time. A single stall
+// changes little, and prefills of other replicas make it unknown what is late.
+func TestUsualLatenessIsExpected(t *testing.T) {
+	const takes = 100 * time.Millisecond
+	now := time.Unix(1000, 0)
+	prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: takes}
+	book := func(l *fleet.Load) {
+		now = now.Add(time.Minute)
+		l.PrefillBegins(now)
+		l.Add(prefill)
+	}
+	var slow, stalled fleet.Load
+	for range 20 {
+		book(&slow)
+		slow.PrefillEnds(prefill, now.Add(takes+900*time.Millisecond))
+	}
+	book(&stalled)
+	stalled.PrefillEnds(prefill, now.Add(9*time.Second))
+
+	book(&slow)
+	if wait := slow.Wait(now.Add(takes + 900*time.Millisecond)); wait != takes/8 {
+		t.Errorf("a prompt whose event comes as late as usual: wait %s", wait)
+	}
+	if wait := slow.Wait(now.Add(takes + 1900*time.Millisecond)); wait < 900*time.Millisecond {
+		t.Errorf("one that comes a second later: wait %s", wait)
+	}
+
+	book(&stalled)
+	if wait := stalled.Wait(now.Add(takes + 900*time.Millisecond)); wait < 700*time.Millisecond {
+		t.Errorf("after one stall: wait %s", wait)
+	}
+	stalled.SetPeer(fleet.Amount{}, prefill, now)
+	if wait := stalled.Wait(now.Add(takes + 900*time.Millisecond)); wait != 2*takes/8 {
+		t.Errorf("beside another replica's prefill: wait %s", wait)
+	}
+}
+
 // What waits on a rank is the time of the prefills booked there, less what has gone by since it
 // began with the first; and a rank that takes longer is not estimated to be nearly done.
 func TestWait(t *testing.T) {
@@ -65,8 +102,7 @@ func TestWait(t *testing.T) {
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
 	}
 	done := func(ms, takes int) time.Duration {
-		l.Add(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}.Negative())
-		l.PrefillEnds(at(ms))
+		l.PrefillEnds(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, at(ms))
 		p := l.PrefillObserved(booked[0], at(ms))
 		booked = booked[1:]
 		if !p.Sure || p.Alone != (ms == 1080) {

@@ -57,12 +57,12 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkDecision: what does the decision itself cost among a thousand ranks, and does it scale with
+// BenchmarkDecisionOnCores: what does the decision itself cost among a thousand ranks, and does it scale with
 // cores? The body is parsed and the decision's memory is used again; blocks, lookup, scores, pick,
 // booking, its end, and keeping the reasons are included.
 //
-//	go test -run - -bench Decision -cpu 1,2 ./internal/route
-func BenchmarkDecision(b *testing.B) {
+//	make bench-cores
+func BenchmarkDecisionOnCores(b *testing.B) {
 	for _, by := range []cost.Function{cost.Default(), cost.Dynamo()} {
 		r := benchRouter(b, 1000)
 		if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}, Cost: by}}); err != nil {
@@ -81,6 +81,7 @@ func BenchmarkDecision(b *testing.B) {
 				}
 				turns <- turn
 			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
 		})
 	}
 }

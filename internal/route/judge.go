@@ -61,7 +61,8 @@ func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged 
 			j.request.Line = j.line(f.facts[i].prefill)
 		}
 		score := j.score(c)
-		c.Total, c.Uncached = score.Total, score.Uncached
+		c.Total, c.Tie = score.Total, score.Tie
+		c.Uncached = score.Uncached
 	}
 	// The answers to one prompt share its blocks and its prefill.
 	j.booking = fleet.Amount{Requests: int64(q.batch.sequences), DecodeBlocks: int64(j.request.Blocks() + q.answerBlocks())}

@@ -99,6 +99,9 @@ type Score struct {
 	Credit, Ahead float64
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
+	// Tie orders candidates of equal Total: lower is better. Delay sets it to Uncached, so caches break ties. Weights does
+	// not, because Dynamo breaks ties at random.
+	Tie int `json:"-"`
 	// Preference is the factor on the terms' sum for the worker's taints; 0 where the request prefers
 	// none.
 	Preference float64 `json:",omitempty"`

@@ -65,6 +65,7 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	compute := 0.0 // the part of own that grows with the prompt
 	if r.PromptTokens > 0 && !r.Computed {
 		s.Uncached = r.PromptTokens - f.Cached(r)
+		s.Tie = s.Uncached
 		saved, blockSize := 0.0, float64(max(1, r.BlockSize))
 		for t, n := range f.Overlap {
 			saved += w.Tier[t] * float64(n) * blockSize

@@ -261,8 +261,7 @@ func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time
 
 	load, had := k.Rank.Load, k.Amount.PrefillTokens > 0
 	if had {
-		load.Add(k.Amount.Prefill().Negative())
-		load.PrefillEnds(now)
+		load.PrefillEnds(k.Amount.Prefill(), now)
 		k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	}
 	if progress == Computed && (had || k.Last != 0) {

@@ -53,6 +53,18 @@ func TestTiesAreEven(t *testing.T) {
 	}
 }
 
+// TestCostBreaksTies: among equal totals the cost function's order counts, and chance only among equals of both.
+func TestCostBreaksTies(t *testing.T) {
+	p, rng := policy(t, KV, 0), newSeed(t)
+	cs := candidates(1, 1, 2)
+	cs[0].Tie, cs[1].Tie, cs[2].Tie = 5, 4, 0
+	for range 100 {
+		if got := p.Choose(cs, &Request{}, rng); got != 1 {
+			t.Fatalf("picked %d", got)
+		}
+	}
+}
+
 // TestTemperature: the shares are those of the softmax over normalised costs.
 func TestTemperature(t *testing.T) {
 	p, rng, seen := policy(t, KV, 0.5), newSeed(t), [3]float64{}

@@ -20,6 +20,8 @@ type Candidate struct {
 	Total float64
 	// Uncached is how many prompt tokens it would have to compute.
 	Uncached int
+	// Tie orders candidates of equal Total; the lowest is best, and chance decides among equals.
+	Tie int
 }
 
 // Request is what a policy compares of the request.
@@ -128,12 +130,12 @@ func (p *roundRobin) Choose(cs []Candidate, _ *Request, _ *rand.Rand) int {
 	return int((p.next.Add(1) - 1) % uint64(len(cs)))
 }
 
-// byCost compares totals, and among equals the tokens to compute: caches break ties.
+// byCost compares totals, and breaks ties by the cost function.
 func byCost(a, b *Candidate) float64 {
 	if d := a.Total - b.Total; d != 0 {
 		return d
 	}
-	return float64(a.Uncached - b.Uncached)
+	return float64(a.Tie - b.Tie)
 }
 
 type random struct{}
