@@ -15,6 +15,7 @@ ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
 LINT             := .tools/golangci-lint-$(LINT_VERSION)
 FUZZTIME         ?= 30s
 BENCHTIME        ?= 1s
+CORES            ?= 1,2,4,8,16
 TRACE            ?=
 MODEL            ?=
 GEMMA_TERMS      ?=
@@ -226,6 +227,10 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 .PHONY: bench-scale
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")
 	go run ./test/benchscale $(ARGS)
+
+.PHONY: bench-cores
+bench-cores: ## do intake of events, lookups, prompts and decisions scale with cores? (CORES=1,2,4,8,16)
+	go test -run '^$$' -bench OnCores -benchtime $(BENCHTIME) -cpu $(CORES) ./internal/kv/feed ./internal/kv/kvindex ./internal/prompt ./internal/route
 
 .PHONY: bench-affinity
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")

@@ -134,7 +134,7 @@ func giveGPUs(wanted []engine.Launch, log *slog.Logger) error {
 	}
 	for i := range wanted {
 		if len(wanted[i].GPUs) > 0 {
-			log.Info("GPUs assigned", "worker", wanted[i].Name, "gpus", wanted[i].GPUs)
+			log.Info("GPUs assigned", "worker", wanted[i].Name, "gpus", wanted[i].GPUs, "found_by", source)
 		}
 	}
 	return nil

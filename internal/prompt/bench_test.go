@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stator-project/stator/internal/prompt"
@@ -114,4 +115,33 @@ func BenchmarkPrepare(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkPrepareOnCores: does preparing chat requests scale with cores? Each goroutine parses, renders and tokenizes new
+// conversations of 4,000 characters.
+//
+//	make bench-cores
+func BenchmarkPrepareOnCores(b *testing.B) {
+	m := loadModel(b)
+	var bodies [64][]byte
+	for i := range bodies {
+		bodies[i] = conversation(4000, uint64(1000*i))
+	}
+
+	var clients atomic.Int64
+	b.ReportAllocs()
+	b.RunParallel(func(par *testing.PB) {
+		var p prompt.Prompt
+		for i := int(clients.Add(1)) * 7; par.Next(); i++ {
+			req, err := openai.Parse(prompt.Chat, bodies[i%64], openai.Limits{})
+			if err == nil {
+				err = m.Prepare(req, &p)
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
 }

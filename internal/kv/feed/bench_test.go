@@ -61,23 +61,7 @@ func BenchmarkReplicaStart(b *testing.B) {
 func BenchmarkApplyVLLM(b *testing.B) {
 	const length, prompts = 64, 4096
 	f, x := full(b)
-	rng := rand.New(rand.NewPCG(3, 3))
-	chains := make([]kvevent.Raw, prompts)
-	for i := range chains {
-		r := kvevent.Raw{Kind: kvevent.Stored, BlockSize: 16}
-		for range length {
-			r.Hashes = append(r.Hashes, kvevent.EngineHash(rng.Uint64()))
-		}
-		for range length * r.BlockSize {
-			r.Tokens = append(r.Tokens, rng.Uint32N(150_000))
-		}
-		chains[i] = r
-	}
-	messages := make([][]byte, prompts)
-	for i := range messages {
-		gone := kvevent.Raw{Kind: kvevent.Removed, Hashes: chains[(i+prompts/2)%prompts].Hashes}
-		messages[i] = kvevent.AppendVLLM(nil, 1, 0, []kvevent.Raw{gone, chains[i]})
-	}
+	messages := storesAndRemovals(3, prompts, length)
 	var batch kvevent.Batch
 	seq := 0
 	apply := func() {

@@ -54,6 +54,39 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
+// BenchmarkLookupOnCores: do lookups scale with cores, while a million block operations a second are applied beside
+// them? Prompts have 250 blocks (4,000 tokens), which 16 of 64 ranks hold.
+//
+//	make bench-cores
+func BenchmarkLookupOnCores(b *testing.B) {
+	const depth, holders, prompts = 250, 16, 512
+	x := New(Config{MaxBytes: 1 << 30})
+	var all [prompts][]blockhash.Block
+	for i := range all {
+		blocks, hashes := prompt(uint64(i), depth)
+		all[i] = blocks
+		for h := range holders {
+			x.Store(fleet.RankID((i+4*h)%64), fleet.Device, Chain{Hashes: hashes, Blocks: blocks})
+		}
+	}
+
+	done := background(x, 1_000_000)
+	var clients atomic.Int64
+	b.ResetTimer()
+	b.RunParallel(func(p *testing.PB) {
+		var out Overlap
+		for i := int(clients.Add(1)) * 17; p.Next(); i++ {
+			x.Lookup(all[i%prompts], &out)
+			if len(out.Ranks()) != holders {
+				b.Error("the blocks are not there")
+				return
+			}
+		}
+	})
+	b.ReportMetric(done()/1e6, "Mblockops/s")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "lookups/s")
+}
+
 func lookups(b *testing.B, x *Index, prompts [][]blockhash.Block, holders int) (times []time.Duration) {
 	var out Overlap
 	i := 0
