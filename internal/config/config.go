@@ -305,7 +305,8 @@ type Worker struct {
 	Address string `yaml:"address" default:"required"`
 	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
 	Role string `yaml:"role"`
-	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
+	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec. It sets which metrics are read, and
+	// the dialect of its KV events. "dynamo" is the frontend of one worker of NVIDIA Dynamo: see docs/engines/dynamo.md.
 	Engine string `yaml:"engine"`
 	// KVEvents is the ZMQ endpoint on which rank 0 publishes KV events, such as "tcp://10.0.0.1:5557". "auto"
 	// asks the engine for the endpoints of all ranks, which vLLM answers. "bind:tcp://*:5557" waits for an
@@ -320,11 +321,12 @@ type Worker struct {
 	Ranks int `yaml:"ranks"`
 	// Weight is the worker's share of the traffic that Envoy routes without a decision, 1 to 1000.
 	Weight int `yaml:"weight"`
-	// Blocks is the KV capacity of a rank in blocks. 0 is what the metrics of vLLM or SGLang report.
+	// Blocks is the KV capacity of a rank in blocks. 0 is what the metrics of vLLM, SGLang or Dynamo report.
 	Blocks int `yaml:"blocks"`
 	// HealthPath is the path at which routers and control planes ask the engine for its health, each once a second. "none"
-	// asks nothing: the worker is ready until requests fail there.
-	HealthPath string `yaml:"healthPath"`
+	// asks nothing: the worker is ready until requests fail there. For engine dynamo the default is
+	// "/v1/models/NAME/ready", because a frontend without its worker answers 200 at /health.
+	HealthPath string `yaml:"healthPath" default:"/health"`
 	// Taints are marks of the worker, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.
 	Taints []string `yaml:"taints"`

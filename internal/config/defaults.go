@@ -78,6 +78,9 @@ func (r *Router) setDefaults() {
 // as .nan, which is not worth telling apart.
 var notSet = math.NaN()
 
+// notSetText stands for a text whose default depends on another value of the file.
+const notSetText = "\x00"
+
 // notSetDuration stands for a duration whose default depends on another value of the file.
 const notSetDuration Duration = -1
 
@@ -103,7 +106,7 @@ func (w *Worker) setDefaults() {
 	w.Engine = "vllm"
 	w.Ranks = 1
 	w.Weight = fleet.DefaultWeight
-	w.HealthPath = fleet.DefaultHealthPath
+	w.HealthPath = notSetText
 }
 
 func (x *Index) setDefaults() {
@@ -145,6 +148,12 @@ func (m *Model) inherit() {
 	m.Router.inherit()
 	for i := range m.Adapters {
 		m.Adapters[i].EngineName = cmp.Or(m.Adapters[i].EngineName, m.Adapters[i].Name)
+	}
+	for i := range m.Workers {
+		w := &m.Workers[i]
+		if w.HealthPath == notSetText {
+			w.HealthPath = fleet.HealthPathOf(w.Engine, m.Name)
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 // The engines that an agent can start, and those that a worker can be.
 var (
 	launched = []string{"sim", "llamacpp", "vllm", "exec"}
-	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "sim", "exec"}
+	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "dynamo", "sim", "exec"}
 )
 
 // Bounds of values whose packages have none.

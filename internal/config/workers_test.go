@@ -44,6 +44,20 @@ func TestHealthPath(t *testing.T) {
 	}
 }
 
+// TestHealthPathOfDynamo: a frontend is asked whether it serves the model, unless the file has another path.
+func TestHealthPathOfDynamo(t *testing.T) {
+	for more, want := range map[string]string{"": "/v1/models/org%2Fm/ready", ", healthPath: /live": "/live"} {
+		cfg, err := config.Parse(fmt.Appendf(nil, `{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{
+			name: org/m, path: "builtin:sim", workers: [{name: a, engine: dynamo, address: "10.0.0.1:80"%s}]}]}`, more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cfg.Models[0].Workers[0].HealthPath; got != want {
+			t.Errorf("%q: %s, want %s", more, got, want)
+		}
+	}
+}
+
 // TestAddressOfAWorker: an address has an IP or a DNS name. A name is no address of the worker yet.
 func TestAddressOfAWorker(t *testing.T) {
 	for text, isName := range map[string]bool{

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"syscall"
+
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // Answer is what an engine did when it was asked for its health.
@@ -49,7 +51,8 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 	_ = resp.Body.Close()
 
 	switch {
-	case resp.StatusCode >= http.StatusInternalServerError:
+	case resp.StatusCode >= http.StatusInternalServerError,
+		resp.StatusCode == http.StatusNotFound && fleet.IsReadyPath(path):
 		return Refusing, fmt.Sprintf("%s answers %d", path, resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
 		return Healthy, fmt.Sprintf("%s answers %d", path, resp.StatusCode)

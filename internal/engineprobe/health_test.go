@@ -1,18 +1,21 @@
 package engineprobe
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // TestAskHealth asks engines that answer, refuse, and say nothing.
 func TestAskHealth(t *testing.T) {
 	answering := func(status int) string {
 		return serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/alive" {
+			if r.URL.Path != "/alive" && r.URL.Path != "/v1/models/org/m/ready" {
 				t.Errorf("asked for %s", r.URL.Path)
 			}
 			w.WriteHeader(status)
@@ -33,16 +36,19 @@ func TestAskHealth(t *testing.T) {
 		name, address string
 		want          Answer
 		detail        string
+		path          string
 	}{
-		{"healthy", answering(200), Healthy, ""},
-		{"without such a page", answering(404), Healthy, "/alive answers 404"},
-		{"loading", answering(503), Refusing, "/alive answers 503"},
-		{"dead", gone.Addr().String(), Refusing, "connection refused"},
-		{"frozen", mute.Addr().String(), Silent, "no answer in time"},
-		{"no address", "no address", Refusing, "wrong address"},
+		{"healthy", answering(200), Healthy, "", ""},
+		{"without such a page", answering(404), Healthy, "/alive answers 404", ""},
+		{"loading", answering(503), Refusing, "/alive answers 503", ""},
+		{"dead", gone.Addr().String(), Refusing, "connection refused", ""},
+		{"frozen", mute.Addr().String(), Silent, "no answer in time", ""},
+		{"no address", "no address", Refusing, "wrong address", ""},
+		{"Dynamo's frontend", answering(200), Healthy, "", fleet.HealthPathOf("dynamo", "org/m")},
+		{"Dynamo's frontend without its worker", answering(404), Refusing, "/v1/models/org%2Fm/ready answers 404", fleet.HealthPathOf("dynamo", "org/m")},
 	} {
 		client := &http.Client{Timeout: 200 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
-		got, detail := AskHealth(t.Context(), client, c.address, "/alive")
+		got, detail := AskHealth(t.Context(), client, c.address, cmp.Or(c.path, "/alive"))
 		if got != c.want || !strings.HasPrefix(detail, c.detail) || (c.detail == "") != (detail == "") {
 			t.Errorf("%s: %s, %q; want %s, %q", c.name, got, detail, c.want, c.detail)
 		}

@@ -43,8 +43,11 @@ type Probe struct {
 // engine has no such metric.
 type loadNames struct {
 	running, waiting, usage, queries, hits, externalHits, gaps, gapTime string
-	// config is a metric whose labels describe the KV cache, and capacity one with its size in tokens.
-	config, capacity string
+	// config is a metric whose labels describe the KV cache, and capacity one with its size in tokens. blocks and blockSize
+	// are two whose product is that size.
+	config, capacity, blocks, blockSize string
+	// runningHasWaiting means that running counts the waiting requests too.
+	runningHasWaiting bool
 }
 
 // vllmLoad are vLLM's metrics. vLLM counts the tokens that KV connectors find apart from its own hits.
@@ -55,12 +58,18 @@ var vllmLoad = loadNames{
 	config: "vllm:cache_config_info",
 }
 
+// loadOf has the names of each kind of engine. Dynamo's frontend counts the tokens of a prompt at its first token and those
+// found in the cache at its end, so between two readings they belong to different requests, and neither is read.
 var loadOf = map[string]loadNames{
 	"sim":      vllmLoad,
 	"vllm":     vllmLoad,
 	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
 	"sglang": {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage",
 		capacity: "sglang:max_total_num_tokens"},
+	"dynamo": {running: "dynamo_frontend_inflight_requests", waiting: "dynamo_frontend_queued_requests", runningHasWaiting: true,
+		gaps:    "dynamo_frontend_inter_token_latency_seconds_count",
+		gapTime: "dynamo_frontend_inter_token_latency_seconds_sum",
+		blocks:  "dynamo_frontend_model_total_kv_blocks", blockSize: "dynamo_frontend_model_kv_cache_block_size"},
 }
 
 // New returns a probe of the engine of that kind at ip:port.
@@ -158,6 +167,12 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 	if !found {
 		return Load{}, fmt.Errorf("the page has no %s", n.running)
 	}
+	if n.runningHasWaiting {
+		l.Running = max(0, l.Running-l.Waiting)
+	}
+	if n.blocks != "" {
+		l.addCapacity(product(least(page, n.blocks), least(page, n.blockSize)))
+	}
 	return l, nil
 }
 
@@ -197,6 +212,24 @@ func (l *Load) addCapacity(tokens int) {
 	if tokens > 0 && (l.Capacity == 0 || tokens < l.Capacity) {
 		l.Capacity = tokens
 	}
+}
+
+// least returns the smallest positive sample of a metric, which several models of one engine may have; 0 if there is none.
+func least(page metric.Samples, name string) (value float64) {
+	for _, s := range page {
+		if s.Name == name && s.Value > 0 && (value == 0 || s.Value < value) {
+			value = s.Value
+		}
+	}
+	return value
+}
+
+// product returns the tokens of so many blocks; 0 if a factor is no count, or the product is more than maxCapacity.
+func product(blocks, size float64) int {
+	if !(blocks >= 1 && size >= 1 && blocks*size <= maxCapacity) {
+		return 0
+	}
+	return int(blocks) * int(size)
 }
 
 // configuredTokens returns the size of a KV cache in tokens from the labels of vLLM's cache_config_info; 0 if they do not

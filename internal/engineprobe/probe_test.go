@@ -45,6 +45,17 @@ sglang:num_queue_reqs{model_name="a } b"} 0
 sglang:token_usage{model_name="a } b"} 1.5
 `,
 	"sim": "vllm:num_requests_running 1\n",
+	// From ai-dynamo 1.6.1 with one mocker: five requests, of which two at a time are computed.
+	"dynamo": `dynamo_frontend_active_requests{model="org/tiny"} 5
+dynamo_frontend_cached_tokens_sum{model="org/tiny"} 0
+dynamo_frontend_inflight_requests{model="org/tiny"} 5
+dynamo_frontend_input_sequence_tokens_sum{model="org/tiny"} 740
+dynamo_frontend_inter_token_latency_seconds_sum{model="org/tiny"} 1.534948064
+dynamo_frontend_inter_token_latency_seconds_count{model="org/tiny"} 256
+dynamo_frontend_model_kv_cache_block_size{model="org/tiny"} 64
+dynamo_frontend_model_total_kv_blocks{model="org/tiny"} 4096
+dynamo_frontend_queued_requests{model="org/tiny"} 3
+`,
 }
 
 func serve(t *testing.T, h http.HandlerFunc) string {
@@ -57,6 +68,7 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 	want := map[string]Load{
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},
 		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
+		"dynamo": {Running: 2, Waiting: 3, Gaps: 256, GapTime: 1534948064, Capacity: 262_144},
 	}
 	for kind, page := range pages {
 		p := New(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -207,11 +219,16 @@ func TestCapacity(t *testing.T) {
 		{"not known yet", `vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0`, 0},
 		{"too large", `vllm:cache_config_info{block_size="9999999",num_gpu_blocks="999999999999"} 1.0`, 0},
 		{"negative", `vllm:cache_config_info{block_size="-16",num_gpu_blocks="-10"} 1.0`, 0},
+		{"dynamo", "dynamo_frontend_model_total_kv_blocks{model=\"a\"} 10\ndynamo_frontend_model_total_kv_blocks{model=\"b\"} 10\n" +
+			"dynamo_frontend_model_kv_cache_block_size{model=\"a\"} 64\ndynamo_frontend_model_kv_cache_block_size{model=\"b\"} 64", 640},
+		{"dynamo", "dynamo_frontend_model_total_kv_blocks 1e15\ndynamo_frontend_model_kv_cache_block_size 64", 0},
+		{"dynamo", "dynamo_frontend_model_total_kv_blocks 10", 0},
 		{"sglang", "sglang:max_total_num_tokens{tp_rank=\"0\"} 471258\nsglang:max_total_num_tokens{tp_rank=\"1\"} 471258", 471_258},
 	} {
 		names, page := vllmLoad, "vllm:num_requests_running 0\n"
-		if c.kind == "sglang" {
-			names, page = loadOf["sglang"], "sglang:num_running_reqs 0\n"
+		if c.kind == "sglang" || c.kind == "dynamo" {
+			names = loadOf[c.kind]
+			page = names.running + " 0\n"
 		}
 		load, err := names.parse(strings.NewReader(page + c.page + "\n"))
 		if err != nil || load.Capacity != c.want {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -21,7 +22,7 @@ type Worker struct {
 	Address string
 	// Named is name:port, where the worker is listed by a DNS name, which Address is looked up from. Empty for an IP.
 	Named string
-	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, sim or exec.
+	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec.
 	Engine string
 	// Epoch is new at each start of the engine process; 0 if the source of workers cannot distinguish starts.
 	Epoch uint64
@@ -70,6 +71,27 @@ func (w *Worker) AskedInDoubt() bool { return w.Leased && w.Unleased.IsZero() }
 
 // DefaultHealthPath is the path of the health of vLLM, SGLang, llama.cpp and TensorRT-LLM.
 const DefaultHealthPath = "/health"
+
+// The path at which a frontend of Dynamo reports whether a worker serves a model, around the model's name.
+const (
+	readyBefore = "/v1/models/"
+	readyAfter  = "/ready"
+)
+
+// HealthPathOf returns the path at which an engine of that kind is asked for its health, unless the configuration names
+// another. A frontend of Dynamo answers 200 at /health while it has no worker.
+func HealthPathOf(engine, model string) string {
+	if engine == "dynamo" {
+		return readyBefore + url.PathEscape(model) + readyAfter
+	}
+	return DefaultHealthPath
+}
+
+// IsReadyPath reports whether path is that of one model, as HealthPathOf returns it for Dynamo. An answer of 404 there means
+// that nothing serves the model.
+func IsReadyPath(path string) bool {
+	return strings.HasPrefix(path, readyBefore) && strings.HasSuffix(path, readyAfter)
+}
 
 // firstHealth is the health of a new epoch.
 func (w *Worker) firstHealth() HealthState {

@@ -18,10 +18,11 @@ import (
 // hole in the numbers of the events.
 
 // DialectOf returns the dialect of an engine's messages at an endpoint. TensorRT-LLM has its own
-// over HTTP; its bridges to ZMQ publish vLLM's.
+// over HTTP; its bridges to ZMQ publish vLLM's. So do the workers of Dynamo: the dialect Dynamo is
+// that of its event plane, whose endpoints no configuration names.
 func DialectOf(engine, endpoint string) kvevent.Dialect {
 	d, err := kvevent.ParseDialect(engine)
-	if err != nil || d == kvevent.TRTLLM && !overHTTP(endpoint) {
+	if err != nil || d == kvevent.Dynamo || d == kvevent.TRTLLM && !overHTTP(endpoint) {
 		return kvevent.VLLM
 	}
 	return d

@@ -148,7 +148,7 @@ func TestDialectOf(t *testing.T) {
 		want             kvevent.Dialect
 	}{
 		{"vllm", "tcp://a:1", kvevent.VLLM}, {"sim", "tcp://a:1", kvevent.VLLM}, {"", "", kvevent.VLLM}, {"sglang", "tcp://a:1", kvevent.SGLang},
-		{"trtllm", "tcp://a:1", kvevent.VLLM}, {"trtllm", "http://a:1/kv_cache_events", kvevent.TRTLLM}, {"dynamo", "tcp://a:1", kvevent.Dynamo},
+		{"trtllm", "tcp://a:1", kvevent.VLLM}, {"trtllm", "http://a:1/kv_cache_events", kvevent.TRTLLM}, {"dynamo", "tcp://a:1", kvevent.VLLM},
 	} {
 		if got := kvsource.DialectOf(tt.engine, tt.endpoint); got != tt.want {
 			t.Errorf("%s at %s: %v, want %v", tt.engine, tt.endpoint, got, tt.want)
