@@ -25,7 +25,7 @@ const modelName = "stator/tiny"
 // blockSize is the mockers' block size in tokens.
 const blockSize = 64
 
-// The conversations. Each begins with a text of its own, and each turn sends all turns before it again.
+// The conversations. Each begins with another text, and each turn sends all turns before it again.
 const (
 	conversations, turns = 8, 5
 	leastCached          = 31 // of the later turns
