@@ -19,7 +19,7 @@ import (
 func TestExamineAnswers(t *testing.T) {
 	engine := serve(t, map[string]string{
 		"/v1/models": `{"data": [{"id": "sim", "max_model_len": 5}]}`,
-		"/metrics":   "vllm:cache_config_info{block_size=\"32\",enable_prefix_caching=\"False\"} 1\nvllm:prefix_cache_queries_total 7\n",
+		"/metrics":   "vllm:num_requests_running 0\nvllm:cache_config_info{block_size=\"32\",enable_prefix_caching=\"False\"} 1\nvllm:prefix_cache_queries_total 7\n",
 		"/tokenize":  `{"tokens": [1, 2, 3]}`,
 	})
 	router := serve(t, map[string]string{

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -107,15 +106,11 @@ func askEngine(ctx context.Context, w *workerSeen, m *modelSeen) engineSeen {
 	}
 	e.served = list.Data
 
-	if page, err := readMetrics(ctx, engineClient, base+"/metrics"); err == nil {
-		e.blockSize, _ = strconv.Atoi(page.Label("vllm:cache_config_info", "block_size"))
-		e.hashAlgo = page.Label("vllm:cache_config_info", "prefix_caching_hash_algo")
-		e.cachingOff = page.Label("vllm:cache_config_info", "enable_prefix_caching") == "False"
-		e.queries = page.Sum("vllm:prefix_cache_queries_total")
-		e.hits = page.Sum("vllm:prefix_cache_hits_total")
-	}
+	model := e.servedName(m)
+	e.askMetrics(ctx, base, w.kind, model)
 	e.sources, e.sourcesErr = kvsource.Discover(ctx, engineClient, base)
-	e.tokens, e.tokenizeErr = tokenizeThere(ctx, base, w.kind, e.servedName(m))
+	e.askOptions(ctx, base, w.kind, model)
+	e.tokens, e.tokenizeErr = tokenizeThere(ctx, base, w.kind, model)
 	return e
 }
 

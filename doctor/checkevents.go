@@ -29,16 +29,12 @@ func checkEventSocket(o *observation) []Finding {
 	})
 }
 
-// startEvents is the remedy for an engine without KV events.
-const startEvents = "the engine publishes no events: start it with --kv-events-config " +
-	`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557"}'`
-
 func remedyForSocket(w *workerSeen, s socketSeen) string {
 	e := &w.engine
 	i := slices.IndexFunc(e.sources, func(f kvsource.Socket) bool { return f.Rank == s.rank })
 	switch {
-	case e.sourcesErr == nil && len(e.sources) == 0:
-		return startEvents
+	case e.sourcesErr == nil && len(e.sources) == 0 || e.eventsOff || w.kind == "llamacpp":
+		return optionsFor(w.kind).events
 	case i >= 0 && e.sources[i].Endpoint != s.endpoint:
 		return fmt.Sprintf("the engine publishes at %s: set the worker's kvEvents to the address of rank 0", e.sources[i].Endpoint)
 	case i >= 0 && e.sources[i].NamesHost:
@@ -46,6 +42,8 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 			"tcp://*:PORT"
 	case i >= 0:
 		return "the engine reports that it binds this address: look for a firewall or a container's network between it and this machine"
+	case w.kind == "dynamo":
+		return "compare the port with the worker's --zmq-kv-events-ports or --kv-events-config; the socket is the worker's, not the frontend's"
 	}
 	return "compare the port with the engine's --kv-events-config, whose endpoint must be tcp://*:PORT; with a host instead of *, " +
 		"the engine connects and does not bind"
@@ -84,9 +82,12 @@ func checkEventsArrive(o *observation) []Finding {
 				f.What = fmt.Sprintf("rank %d published %s, and none reached the router", s.rank, count(s.messages, "message"))
 				f.Remedy = "check that the router, or the agent that relays the events, can reach the socket, and that its " +
 					"configuration names this socket"
+			case w.engine.hasServed:
+				f.What = fmt.Sprintf("it has served requests, and the router has received no events of rank %d", s.rank)
+				f.Remedy = optionsFor(w.kind).events
 			case w.engine.queries > 0:
 				f.What = fmt.Sprintf("rank %d computed prompts of %.0f tokens and published nothing", s.rank, w.engine.queries)
-				f.Remedy = "check that its events are enabled (enable_kv_cache_events), and that no other process answers at this port"
+				f.Remedy = "check that its events are enabled, and that no other process answers at this port; " + optionsFor(w.kind).events
 				if !s.hadReplay {
 					f.Remedy += "; set kvReplay, so that past events can be read"
 				}

@@ -29,10 +29,15 @@ var checks = []struct {
 	{"adapters", checkAdapters},
 	{"tokenizer", checkTokenizer},
 	{"context-length", checkContextLength},
+	{"dynamo-frontend", checkFrontend},
+	{"engine-metrics", checkEngineMetrics},
 	{"block-size", checkBlockSize},
+	{"cache-capacity", checkCapacity},
 	{"prefix-caching", checkPrefixCaching},
 	{"event-socket", checkEventSocket},
 	{"events-off", checkEventsOff},
+	{"events-unlisted", checkEventsUnlisted},
+	{"events-replay", checkReplay},
 	{"events-unused", checkEventsUnused},
 	{"events-arrive", checkEventsArrive},
 	{"events-understood", checkEventsUnderstood},
@@ -265,6 +270,9 @@ func (w *workerSeen) reportedBlockSize() (size int, source string) {
 			return s.blockSize, "its events"
 		}
 	}
+	if w.kind == "sglang" {
+		return w.engine.blockSize, "its options"
+	}
 	return w.engine.blockSize, "its metrics"
 }
 
@@ -275,11 +283,15 @@ func checkBlockSize(o *observation) []Finding {
 			return Finding{}, false
 		}
 
+		remedy := fmt.Sprintf(cmp.Or(optionsFor(w.kind).blockSize, "give the engine blocks of %d tokens"), m.blockSize)
+		if size > 1 { // an index of single tokens is too large
+			remedy = fmt.Sprintf("set models[].blockSize to %d, or ", size) + remedy
+		}
 		return Finding{
-			What: fmt.Sprintf("its blocks have %d tokens according to %s, and those of model %s have %d", size, source, m.name,
+			What: fmt.Sprintf("its blocks have %s according to %s, and those of model %s have %d", count(size, "token"), source, m.name,
 				m.blockSize),
 			Why:    "blocks of another size have other hashes: its events are ignored, and no prompt is found in its cache",
-			Remedy: fmt.Sprintf("set models[].blockSize to %d, or start the engine with --block-size %d", size, m.blockSize),
+			Remedy: remedy,
 		}, true
 	})
 }
@@ -289,7 +301,7 @@ func checkPrefixCaching(o *observation) []Finding {
 		return Finding{
 			What:   "its prefix cache is off",
 			Why:    "it computes every prompt in full, so routing by cache has no effect",
-			Remedy: "start it with --enable-prefix-caching",
+			Remedy: optionsFor(w.kind).caching,
 		}, w.engine.cachingOff
 	})
 }

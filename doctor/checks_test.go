@@ -122,7 +122,25 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		}, []string{`model m: none of its engines has loaded 1 adapter of models[].adapters: "lora-b"`, "refused with 503"}},
 		{"events-off", func(o *observation) {
 			o.workers[0].kvEvents, o.workers[0].sockets, o.workers[0].engine.sources = "auto", nil, nil
-		}, []string{`worker a: its kvEvents is "auto", and its engine reports that it publishes none`, "--kv-events-config"}},
+		}, []string{`worker a: its kvEvents is "auto", and its engine publishes none`, "--kv-events-config"}},
+		{"events-off", func(o *observation) {
+			o.workers[0].kind, o.workers[0].sockets[0].messages, o.workers[0].engine.eventsOff = "sglang", 0, true
+		}, []string{"its engine publishes none", `"topic": "kv-events"`}},
+		{"events-unlisted", func(o *observation) {
+			o.workers[0].kvEvents, o.workers[0].kvReplay, o.workers[0].sockets = "auto", "", nil
+			o.workers[0].engine.sources, o.workers[0].engine.sourcesErr, o.workers[0].engine.version = nil, broken, "0.9"
+		}, []string{"its engine of version 0.9 does not list its event sockets: broken", `set kvEvents to "tcp://a:5557"`}},
+		{"events-replay", func(o *observation) { o.workers[0].kvReplay, o.workers[0].engine.replayOff = "", true },
+			[]string{"has no replay socket", "and set the worker's kvReplay"}},
+		{"events-replay", func(o *observation) { o.workers[0].kvReplay = "" }, []string{`set its kvReplay to "tcp://a:5558"`}},
+		{"dynamo-frontend", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = "dynamo", 2 }, []string{"to 2 workers", "a frontend for each worker"}},
+		{"dynamo-frontend", func(o *observation) {
+			o.workers[0].kind, o.workers[0].engine.workers, o.workers[0].engine.metricsErr = "dynamo", 0, broken
+		}, []string{"has no worker for the model"}},
+		{"", func(o *observation) { o.workers[0].kind, o.workers[0].engine.workers = "dynamo", -1 }, nil},
+		{"engine-metrics", func(o *observation) { o.workers[0].engine.metricsErr = broken }, []string{"its metrics cannot be read: broken", "--disable-log-stats"}},
+		{"cache-capacity", func(o *observation) { o.workers[0].engine.capacity, o.workers[0].blocks = 8192, 100 }, []string{"8192 tokens, which are 512 blocks, and its blocks is 100"}},
+		{"", func(o *observation) { o.workers[0].engine.capacity, o.workers[0].blocks = 8192, 512 }, nil},
 		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[2] = []uint32{4, 9} }, []string{"has 2 tokens on the engine and 1 here; token 1 differs", "configured: models/m"}},
 		{"tokenizer", func(o *observation) { o.workers[0].engine.tokens[4] = []uint32{6, 9, 8} }, []string{"a chat has 3 tokens", "chat template"}},
 		{"", func(o *observation) { o.workers[0].engine.tokens[4] = nil }, nil},

@@ -128,15 +128,15 @@ func firstOf(names []string) string {
 // connected to, checkEventSocket reports that.
 func checkEventsOff(o *observation) []Finding {
 	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
-		isOff := w.engine.sourcesErr == nil && len(w.engine.sources) == 0
+		isOff := w.engine.sourcesErr == nil && len(w.engine.sources) == 0 || w.engine.eventsOff || w.kind == "llamacpp"
 		isReported := slices.ContainsFunc(w.sockets, func(s socketSeen) bool { return s.err != nil || s.messages > 0 })
 		if !w.fromFile || w.kvEvents == "" || w.kind == "trtllm" || !isOff || isReported {
 			return Finding{}, false
 		}
 		return Finding{
-			What:   fmt.Sprintf("its kvEvents is %q, and its engine reports that it publishes none", w.kvEvents),
+			What:   fmt.Sprintf("its kvEvents is %q, and its engine publishes none", w.kvEvents),
 			Why:    "the router estimates its cache from the requests that were sent there",
-			Remedy: startEvents,
+			Remedy: optionsFor(w.kind).events,
 		}, true
 	})
 }

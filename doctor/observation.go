@@ -99,6 +99,7 @@ type workerSeen struct {
 	inRouter                   bool // the router's fleet has it
 	kvEvents, kvReplay         string
 	ranks                      int
+	blocks                     int // of the configuration; 0 where it has none
 	engine                     engineSeen
 	sockets                    []socketSeen
 }
@@ -106,6 +107,7 @@ type workerSeen struct {
 // engineSeen holds the answers of an engine's HTTP server. Properties that an engine does not report
 // have their zero value.
 type engineSeen struct {
+	optionsSeen
 	err           error // it does not answer
 	served        []servedModel
 	blockSize     int
@@ -185,7 +187,7 @@ func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 		for _, w := range m.Workers {
 			all = append(all, workerSeen{
 				name: w.Name, model: m.Name, address: w.Address, kind: w.Engine, fromFile: true,
-				kvEvents: w.KVEvents, kvReplay: w.KVReplay, ranks: w.Ranks,
+				kvEvents: w.KVEvents, kvReplay: w.KVReplay, ranks: w.Ranks, blocks: w.Blocks,
 			})
 		}
 	}

@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// optionsSeen is what an engine reports of the options that docs/engines asks for, beside what all engines report. Its kind
+// decides what there is to read; the rest has its zero value.
+type optionsSeen struct {
+	version    string
+	metricsErr error // /metrics lacks what routers read there
+	eventsOff  bool  // the options turn KV events off
+	replayOff  bool  // events are published, and no replay socket is set
+	hasServed  bool  // TensorRT-LLM: it has answered requests
+	capacity   int   // llama.cpp: the tokens that its cache has room for
+	workers    int   // Dynamo: how many workers its frontend sends requests to; -1 where that is unknown
+}
+
+// markers are metrics that an engine of the kind has from its start, unless its metrics are off.
+var markers = map[string]string{
+	"vllm": "vllm:num_requests_running", "sim": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs",
+	"llamacpp": "llamacpp:requests_processing", "dynamo": "dynamo_frontend_model_total_kv_blocks",
+}
+
+// askMetrics reads an engine's metrics.
+func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
+	page, err := readMetrics(ctx, engineClient, base+"/metrics")
+	marker := markers[kind]
+	status := statusError{}
+	switch {
+	case marker == "":
+	case errors.As(err, &status):
+		e.metricsErr = fmt.Errorf("/metrics answers %d", status.status)
+	case err != nil:
+		e.metricsErr = err
+	case !slices.ContainsFunc(page, func(s metric.Sample) bool { return s.Name == marker }):
+		e.metricsErr = errors.New("the page has no " + marker)
+	}
+
+	if kind == "dynamo" {
+		e.blockSize = int(page.Sum("dynamo_frontend_model_kv_cache_block_size", "model", model))
+		e.queries = page.Sum("dynamo_frontend_input_sequence_tokens_sum")
+		e.hits = page.Sum("dynamo_frontend_cached_tokens_sum")
+		return
+	}
+	e.readVLLM(page)
+}
+
+// readVLLM reads what vLLM and the simulated engine report in their metrics.
+func (e *engineSeen) readVLLM(page metric.Samples) {
+	const config = "vllm:cache_config_info"
+	e.blockSize, _ = strconv.Atoi(page.Label(config, "block_size"))
+	e.hashAlgo = page.Label(config, "prefix_caching_hash_algo")
+	e.cachingOff = page.Label(config, "enable_prefix_caching") == "False"
+	e.queries = page.Sum("vllm:prefix_cache_queries_total")
+	e.hits = page.Sum("vllm:prefix_cache_hits_total")
+}
+
+// askOptions reads the pages that the kind of engine has for its options. An engine without a page reports nothing.
+func (e *engineSeen) askOptions(ctx context.Context, base, kind, model string) {
+	e.workers = -1
+	switch kind {
+	case "vllm":
+		e.askVersion(ctx, base)
+		e.replayOff = e.sourcesErr == nil && len(e.sources) > 0 && e.sources[0].Replay == ""
+	case "sglang":
+		e.askSGLang(ctx, base)
+	case "trtllm":
+		e.askVersion(ctx, base)
+		// GET /metrics would take the statistics away from other readers.
+		if page, err := readMetrics(ctx, engineClient, base+"/prometheus/metrics"); err == nil {
+			e.hasServed = page.Sum("trtllm_request_success_total") > 0
+		}
+	case "llamacpp":
+		e.askLlama(ctx, base)
+	case "dynamo":
+		e.askFrontend(ctx, base, model)
+	}
+}
+
+func (e *engineSeen) askVersion(ctx context.Context, base string) {
+	var answer struct {
+		Version string `json:"version"`
+	}
+	if _, err := getJSON(ctx, engineClient, base+"/version", &answer); err == nil {
+		e.version = answer.Version
+	}
+}
+
+// sglangInfo is the part of SGLang's server info that is read: its options, of which kv_events_config is JSON in a text.
+type sglangInfo struct {
+	Version      string  `json:"version"`
+	CachingOff   bool    `json:"disable_radix_cache"`
+	PageSize     int     `json:"page_size"`
+	EventsConfig *string `json:"kv_events_config"`
+}
+
+func (e *engineSeen) askSGLang(ctx context.Context, base string) {
+	var info sglangInfo
+	_, err := getJSON(ctx, engineClient, base+"/get_server_info", &info)
+	if status := (statusError{}); errors.As(err, &status) && status.status == http.StatusNotFound {
+		_, err = getJSON(ctx, engineClient, base+"/server_info", &info) // its name in later versions
+	}
+	if err != nil {
+		return
+	}
+
+	e.version = info.Version
+	e.cachingOff = info.CachingOff
+	e.blockSize = max(0, info.PageSize)
+	var events struct {
+		Publisher string `json:"publisher"`
+		Replay    string `json:"replay_endpoint"`
+	}
+	if info.EventsConfig != nil && json.Unmarshal([]byte(*info.EventsConfig), &events) != nil {
+		return // SGLang would not have started with it
+	}
+	e.eventsOff = events.Publisher == "" || events.Publisher == "null"
+	e.replayOff = !e.eventsOff && events.Replay == ""
+}
+
+// maxSlots and maxSlotTokens bound what llama.cpp reports of its slots.
+const (
+	maxSlots      = 1 << 16
+	maxSlotTokens = 1 << 30
+)
+
+func (e *engineSeen) askLlama(ctx context.Context, base string) {
+	var props struct {
+		Slots    int    `json:"total_slots"`
+		Build    string `json:"build_info"`
+		Settings struct {
+			Context int `json:"n_ctx"`
+		} `json:"default_generation_settings"`
+	}
+	if _, err := getJSON(ctx, engineClient, base+"/props", &props); err != nil {
+		return
+	}
+	e.version = props.Build
+	if props.Slots > 0 && props.Slots <= maxSlots && props.Settings.Context > 0 && props.Settings.Context <= maxSlotTokens {
+		e.capacity = props.Slots * props.Settings.Context // n_ctx is that of one slot
+	}
+}
+
+// askFrontend counts the workers behind a frontend of Dynamo, which answers 404 where there are none.
+func (e *engineSeen) askFrontend(ctx context.Context, base, model string) {
+	if model == "" {
+		e.workers = 0
+		return
+	}
+	var answer struct {
+		Namespaces map[string]struct {
+			Types map[string]struct {
+				Workers int `json:"workers"`
+			} `json:"worker_types"`
+		} `json:"namespaces"`
+	}
+	_, err := getJSON(ctx, engineClient, fmt.Sprintf("%s/v1/models/%s/ready", base, url.PathEscape(model)), &answer)
+	if status := (statusError{}); errors.As(err, &status) && status.status == http.StatusNotFound {
+		e.workers = 0
+		return
+	}
+	if err != nil || len(answer.Namespaces) == 0 {
+		return
+	}
+
+	e.workers = 0
+	for _, n := range answer.Namespaces {
+		for _, t := range n.Types {
+			e.workers += max(0, t.Workers)
+		}
+	}
+}

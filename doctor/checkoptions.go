@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/stator-project/stator/internal/kvsource"
+)
+
+// The checks of engines' options. docs/engines has a page for each kind of engine; a test compares it with these texts.
+
+// engineOptions are the remedies that name options of one kind of engine.
+type engineOptions struct {
+	caching, events, replay, metrics string
+	blockSize                        string // with a verb for the number
+}
+
+// optionsOf has the kinds whose options are known.
+var optionsOf = map[string]engineOptions{
+	"vllm": {
+		caching: "start it with --enable-prefix-caching",
+		events: "the engine publishes no events: start it with --kv-events-config " +
+			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`,
+		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
+		metrics:   "start it without --disable-log-stats",
+		blockSize: "start the engine with --block-size %d",
+	},
+	"sglang": {
+		caching: "start it without --disable-radix-cache",
+		events: "the engine publishes no events: start it with --kv-events-config " +
+			`'{"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv-events"}'`,
+		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
+		metrics:   "start it with --enable-metrics",
+		blockSize: "start the engine with --page-size %d",
+	},
+	"trtllm": {
+		caching: "set kv_cache_config.enable_block_reuse to true in the file of its --extra_llm_api_options",
+		events: "set kv_cache_config.event_buffer_max_size to 16384 in the file of its --extra_llm_api_options, with " +
+			"kv_cache_config.enable_block_reuse; and check that nothing else reads /kv_cache_events",
+		blockSize: "set kv_cache_config.tokens_per_block to %d in the file of its --extra_llm_api_options",
+	},
+	"llamacpp": {
+		events:  "remove kvEvents and kvReplay: llama.cpp has no KV events",
+		metrics: "start it with --metrics",
+	},
+	"dynamo": {
+		events: "the worker publishes no events: start dynamo.vllm with --kv-events-config " +
+			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}', ` +
+			"and dynamo.mocker with --zmq-kv-events-ports and --zmq-replay-ports",
+		metrics:   "check that the address is that of a frontend, and not of a worker's DYN_SYSTEM_PORT",
+		blockSize: "start the worker with --block-size %d",
+	},
+}
+
+// optionsFor returns the remedies for a kind. Kinds whose options are unknown get those of vLLM, which simulated engines have too.
+func optionsFor(kind string) engineOptions {
+	if o, ok := optionsOf[kind]; ok {
+		return o
+	}
+	return optionsOf["vllm"]
+}
+
+// checkEngineMetrics finds engines whose load and capacity the router cannot read.
+func checkEngineMetrics(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		return Finding{
+			What:   fmt.Sprintf("its metrics cannot be read: %v", w.engine.metricsErr),
+			Why:    "the router does not see the requests that others send there, nor the size of its cache",
+			Remedy: optionsFor(w.kind).metrics,
+		}, w.engine.metricsErr != nil && (w.kind != "dynamo" || w.engine.workers != 0) // a frontend without a worker has another finding
+	})
+}
+
+// checkEventsUnlisted finds workers whose event sockets shall be found by asking, and engines that cannot be asked.
+func checkEventsUnlisted(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		isAsked := w.fromFile && w.kvEvents != "" && kvsource.Discovered(w.kvEvents)
+		if !isAsked || w.engine.sourcesErr == nil || w.kind == "llamacpp" || w.engine.eventsOff {
+			return Finding{}, false
+		}
+
+		engine := "its engine"
+		if w.engine.version != "" {
+			engine += " of version " + w.engine.version
+		}
+		host, _, err := net.SplitHostPort(w.address)
+		if err != nil {
+			host = "HOST"
+		}
+		return Finding{
+			What: fmt.Sprintf("its kvEvents is %q, and %s does not list its event sockets: %v", w.kvEvents, engine, w.engine.sourcesErr),
+			Why:  "the router receives no KV events from it, and estimates its cache from the requests that were sent there",
+			Remedy: fmt.Sprintf("set kvEvents to %q and kvReplay to %q, with the ports of the engine's options",
+				"tcp://"+net.JoinHostPort(host, "5557"), "tcp://"+net.JoinHostPort(host, "5558")),
+		}, true
+	})
+}
+
+// checkReplay finds workers whose past events cannot be read again, as far as the engine reports its replay socket.
+func checkReplay(o *observation) []Finding {
+	return eachRead(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		if !w.fromFile || w.kvEvents == "" || w.kvReplay != "" {
+			return Finding{}, false
+		}
+
+		f := Finding{Why: "after a restart of the router, or a gap, its cache state stays stale until its cache was empty once"}
+		switch {
+		case w.engine.replayOff:
+			f.What = "it publishes events and has no replay socket"
+			f.Remedy = optionsFor(w.kind).replay
+			if !kvsource.Discovered(w.kvEvents) {
+				f.Remedy += ", and set the worker's kvReplay"
+			}
+		case !kvsource.Discovered(w.kvEvents) && len(w.engine.sources) > 0 && w.engine.sources[0].Replay != "":
+			f.What = "it has a replay socket, and the worker has no kvReplay"
+			f.Remedy = fmt.Sprintf("set its kvReplay to %q", w.engine.sources[0].Replay)
+		default:
+			return Finding{}, false
+		}
+		return f, true
+	})
+}
+
+// checkCapacity compares models[].workers[].blocks with what llama.cpp reports, whose metrics do not have its capacity.
+func checkCapacity(o *observation) []Finding {
+	return eachRead(o, func(w *workerSeen, m *modelSeen) (Finding, bool) {
+		if m == nil || !w.fromFile || w.engine.capacity == 0 || m.blockSize < 1 {
+			return Finding{}, false
+		}
+		blocks := w.engine.capacity / m.blockSize
+		return Finding{
+			What: fmt.Sprintf("its slots have room for %d tokens, which are %d blocks, and its blocks is %d",
+				w.engine.capacity, blocks, w.blocks),
+			Why:    "the router does not know which prompts its cache has lost",
+			Remedy: fmt.Sprintf("set its blocks to %d", blocks),
+		}, w.blocks != blocks
+	})
+}
+
+// checkFrontend finds frontends of Dynamo that have not exactly one worker.
+func checkFrontend(o *observation) []Finding {
+	return eachAnswering(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		if w.kind != "dynamo" || w.engine.workers == 1 || w.engine.workers < 0 {
+			return Finding{}, false
+		}
+		if w.engine.workers == 0 {
+			return Finding{
+				What:   "its frontend has no worker for the model",
+				Why:    "it answers 404 to every request, although its /health is healthy",
+				Remedy: "start the worker, with the same --discovery-backend and the same place of discovery (DYN_FILE_KV, etcd) as the frontend",
+			}, true
+		}
+		return Finding{
+			What: fmt.Sprintf("its frontend sends requests to %d workers", w.engine.workers),
+			Why:  "the router has the cache of one of them, so requests miss the blocks that it promised",
+			Remedy: "start a frontend for each worker, and keep the pairs apart by --namespace or by the place of discovery " +
+				"(DYN_FILE_KV); then list each frontend as a worker",
+		}, true
+	})
+}
