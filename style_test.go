@@ -138,6 +138,10 @@ func TestPlainWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	engines, err := filepath.Glob("docs/engines/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	decisions, err := filepath.Glob("docs/adr/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +150,7 @@ func TestPlainWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range slices.Concat(documents, decisions, front) {
+	for _, path := range slices.Concat(documents, engines, decisions, front) {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 // result is what one run has found.
 type result struct {
+	version        string // of Dynamo
 	turns, later   int
 	cached         int // later turns of which Dynamo reports cached tokens
 	asPromised     int // turns with as many cached tokens as promised
@@ -145,7 +146,7 @@ func (b *bench) endWorker(ctx context.Context, g *gateway, w *worker, r *result)
 func (r *result) report(mostDifference float64) (text string, missed []string) {
 	var b strings.Builder
 	row := func(what string, value any) { fmt.Fprintf(&b, "| %s | %v |\n", what, value) }
-	b.WriteString("| two workers of ai-dynamo, one after another | |\n|---|---|\n")
+	fmt.Fprintf(&b, "| two workers of Dynamo %s, one request after another | |\n|---|---|\n", r.version)
 	row("turns, in conversations", fmt.Sprintf("%d, %d", r.turns, conversations))
 	row("prompt tokens as expected", fmt.Sprintf("%d of %d", r.promptsEqual, r.turns))
 	row("later turns with cached tokens", fmt.Sprintf("%d of %d", r.cached, r.later))

@@ -106,6 +106,10 @@ func (b *bench) play(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	result.doctor = b.examine(ctx, g)
+	result.version, err = workers[0].version(ctx)
+	if err != nil {
+		return err
+	}
 	if err := b.endWorker(ctx, g, workers[0], result); err != nil {
 		return err
 	}

@@ -157,6 +157,17 @@ func (w *worker) await(ctx context.Context) error {
 	return w.frontend.await(ctx, ready)
 }
 
+// version returns the release of the frontend.
+func (w *worker) version(ctx context.Context) (string, error) {
+	var page struct {
+		Info struct {
+			Version string `json:"version"`
+		} `json:"info"`
+	}
+	err := getJSON(ctx, "http://"+w.address+"/openapi.json", &page)
+	return page.Info.Version, err
+}
+
 // getJSON reads a page of JSON into v.
 func getJSON(ctx context.Context, at string, v any) error {
 	text, err := get(ctx, at)
