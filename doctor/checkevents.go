@@ -43,7 +43,8 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 	case i >= 0:
 		return "the engine reports that it binds this address: look for a firewall or a container's network between it and this machine"
 	case w.kind == "dynamo":
-		return "compare the port with the worker's --zmq-kv-events-ports or --kv-events-config; the socket is the worker's, not the frontend's"
+		return "compare the port with the worker's --zmq-kv-events-ports or --kv-events-config: the socket is that of the worker, and " +
+			"the frontend has none"
 	}
 	return "compare the port with the engine's --kv-events-config, whose endpoint must be tcp://*:PORT; with a host instead of *, " +
 		"the engine connects and does not bind"

@@ -147,7 +147,8 @@ func checkFrontend(o *observation) []Finding {
 			return Finding{
 				What:   "its frontend has no worker for the model",
 				Why:    "it answers 404 to every request, although its /health is healthy",
-				Remedy: "start the worker, with the same --discovery-backend and the same place of discovery (DYN_FILE_KV, etcd) as the frontend",
+				Remedy: "start the worker, with the same --discovery-backend and the same place of discovery (DYN_FILE_KV, etcd) " +
+					"as the frontend",
 			}, true
 		}
 		return Finding{

@@ -36,7 +36,8 @@ func (b *bench) converse(ctx context.Context, g *gateway) (*result, error) {
 	}
 	for turn := range turns {
 		for i := range history {
-			history[i] = append(history[i], message{"user", fmt.Sprintf("Turn %d: please continue the story of rivers and mountains.", turn)})
+			question := fmt.Sprintf("Turn %d: please continue the story of rivers and mountains.", turn)
+			history[i] = append(history[i], message{"user", question})
 			a, err := g.chat(ctx, history[i])
 			if err != nil {
 				return nil, err

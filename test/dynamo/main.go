@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 	f.StringVar(&b.stator, "stator", "bin/stator", "our `program`")
 	f.StringVar(&b.envoy, "envoy", "", "`path` of another Envoy (default: the one in .venv)")
 	f.StringVar(&b.vocabulary, "vocabulary", ".oracle/vocabularies/qwen3", "`folder` with tokenizer.json and tokenizer_config.json")
-	f.Float64Var(&b.mostDifference, "most-difference", 0.02, "largest difference of promised and real cached tokens, as a `share` of the real")
+	f.Float64Var(&b.mostDifference, "most-difference", 0.02, "largest difference of promised and real cached tokens, as a `share`")
 	f.StringVar(&b.report, "report", "", "replace the figures in this `file`")
 	if err := f.Parse(args); err != nil {
 		return err
