@@ -47,7 +47,9 @@ func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
 	}
 
 	if kind == "dynamo" {
-		e.blockSize = int(page.Sum("dynamo_frontend_model_kv_cache_block_size", "model", model))
+		if size := page.Sum("dynamo_frontend_model_kv_cache_block_size", "model", model); size > 0 && size <= maxTokens {
+			e.blockSize = int(size)
+		}
 		e.queries = page.Sum("dynamo_frontend_input_sequence_tokens_sum")
 		e.hits = page.Sum("dynamo_frontend_cached_tokens_sum")
 		return
@@ -96,12 +98,12 @@ func (e *engineSeen) askVersion(ctx context.Context, base string) {
 	}
 }
 
-// sglangInfo is the part of SGLang's server info that is read: its options, of which kv_events_config is JSON in a text.
+// sglangInfo is the part of SGLang's server info that is read: its options, of which kv_events_config is JSON in a text, or null.
 type sglangInfo struct {
-	Version      string  `json:"version"`
-	CachingOff   bool    `json:"disable_radix_cache"`
-	PageSize     int     `json:"page_size"`
-	EventsConfig *string `json:"kv_events_config"`
+	Version      string          `json:"version"`
+	CachingOff   bool            `json:"disable_radix_cache"`
+	PageSize     int             `json:"page_size"`
+	EventsConfig json.RawMessage `json:"kv_events_config"`
 }
 
 func (e *engineSeen) askSGLang(ctx context.Context, base string) {
@@ -121,17 +123,21 @@ func (e *engineSeen) askSGLang(ctx context.Context, base string) {
 		Publisher string `json:"publisher"`
 		Replay    string `json:"replay_endpoint"`
 	}
-	if info.EventsConfig != nil && json.Unmarshal([]byte(*info.EventsConfig), &events) != nil {
+	text := ""
+	if json.Unmarshal(info.EventsConfig, &text) != nil {
+		return // a form that is not known
+	}
+	if text != "" && json.Unmarshal([]byte(text), &events) != nil {
 		return // SGLang would not have started with it
 	}
 	e.eventsOff = events.Publisher == "" || events.Publisher == "null"
 	e.replayOff = !e.eventsOff && events.Replay == ""
 }
 
-// maxSlots and maxSlotTokens bound what llama.cpp reports of its slots.
+// maxSlots and maxTokens bound what engines report.
 const (
-	maxSlots      = 1 << 16
-	maxSlotTokens = 1 << 30
+	maxSlots  = 1 << 16
+	maxTokens = 1 << 30
 )
 
 func (e *engineSeen) askLlama(ctx context.Context, base string) {
@@ -146,7 +152,7 @@ func (e *engineSeen) askLlama(ctx context.Context, base string) {
 		return
 	}
 	e.version = props.Build
-	if props.Slots > 0 && props.Slots <= maxSlots && props.Settings.Context > 0 && props.Settings.Context <= maxSlotTokens {
+	if props.Slots > 0 && props.Slots <= maxSlots && props.Settings.Context > 0 && props.Settings.Context <= maxTokens {
 		e.capacity = props.Slots * props.Settings.Context // n_ctx is that of one slot
 	}
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/stator-project/stator/internal/kvsource"
 )
@@ -99,7 +100,8 @@ func checkEventsUnlisted(o *observation) []Finding {
 // checkReplay finds workers whose past events cannot be read again, as far as the engine reports its replay socket.
 func checkReplay(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
-		if !w.fromFile || w.kvEvents == "" || w.kvReplay != "" {
+		isUnread := slices.ContainsFunc(w.sockets, func(s socketSeen) bool { return s.err != nil })
+		if !w.fromFile || w.kvEvents == "" || w.kvReplay != "" || isUnread {
 			return Finding{}, false
 		}
 
@@ -145,8 +147,8 @@ func checkFrontend(o *observation) []Finding {
 		}
 		if w.engine.workers == 0 {
 			return Finding{
-				What:   "its frontend has no worker for the model",
-				Why:    "it answers 404 to every request, although its /health is healthy",
+				What: "its frontend has no worker for the model",
+				Why:  "it answers 404 to every request, although its /health is healthy",
 				Remedy: "start the worker, with the same --discovery-backend and the same place of discovery (DYN_FILE_KV, etcd) " +
 					"as the frontend",
 			}, true

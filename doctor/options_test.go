@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/stator-project/stator/internal/adminclient"
@@ -19,7 +21,8 @@ import (
 )
 
 // TestOptionsOfEngines serves the pages of one engine from each file of testdata/engines, and compares the findings. Each file
-// begins with the source of its pages. A page is its path, with a status other than 200 behind it; ADDRESS is that of the engine.
+// begins with the source of its pages. A page is its path, with a status other than 200 behind it; ADDRESS is that
+// of the engine, and EVENTS the port of a ZMQ socket.
 func TestOptionsOfEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/engines/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -48,6 +51,10 @@ func TestOptionsOfEngines(t *testing.T) {
 // findingsOf examines a fleet of one worker whose router is well, and returns the findings that are about the worker.
 func findingsOf(t *testing.T, texts map[string]string) string {
 	t.Helper()
+	events := publisher(t)
+	for name, text := range texts {
+		texts[name] = strings.ReplaceAll(text, "EVENTS", events)
+	}
 	engine := servePages(t, texts)
 	router := serve(t, map[string]string{
 		"/readyz":      "ok",
@@ -77,6 +84,20 @@ func findingsOf(t *testing.T, texts map[string]string) string {
 		fmt.Fprintf(&b, "%s: %s\n  do: %s\n", f.Check, f.What, f.Remedy)
 	}
 	return b.String()
+}
+
+// publisher binds an event socket that publishes nothing, and returns its port.
+func publisher(t *testing.T) string {
+	pub := zmq4.NewPub(t.Context())
+	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pub.Close() })
+	_, port, err := net.SplitHostPort(pub.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // servePages serves the texts whose names are paths, and returns the server's address.
