@@ -34,7 +34,7 @@ func remedyForSocket(w *workerSeen, s socketSeen) string {
 	i := slices.IndexFunc(e.sources, func(f kvsource.Socket) bool { return f.Rank == s.rank })
 	switch {
 	case e.sourcesErr == nil && len(e.sources) == 0 || e.eventsOff || w.kind == "llamacpp":
-		return optionsFor(w.kind).events
+		return "the engine publishes no events: " + optionsFor(w.kind).events
 	case i >= 0 && e.sources[i].Endpoint != s.endpoint:
 		return fmt.Sprintf("the engine publishes at %s: set the worker's kvEvents to the address of rank 0", e.sources[i].Endpoint)
 	case i >= 0 && e.sources[i].NamesHost:
@@ -88,7 +88,7 @@ func checkEventsArrive(o *observation) []Finding {
 				f.Remedy = optionsFor(w.kind).events
 			case w.engine.queries > 0:
 				f.What = fmt.Sprintf("rank %d computed prompts of %.0f tokens and published nothing", s.rank, w.engine.queries)
-				f.Remedy = "check that its events are enabled, and that no other process answers at this port; " + optionsFor(w.kind).events
+				f.Remedy = "check that its events are enabled, and that no other process answers at this port: " + optionsFor(w.kind).events
 				if !s.hadReplay {
 					f.Remedy += "; set kvReplay, so that past events can be read"
 				}

@@ -20,7 +20,7 @@ type engineOptions struct {
 var optionsOf = map[string]engineOptions{
 	"vllm": {
 		caching: "start it with --enable-prefix-caching",
-		events: "the engine publishes no events: start it with --kv-events-config " +
+		events: "start it with --kv-events-config " +
 			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`,
 		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
 		metrics:   "start it without --disable-log-stats",
@@ -28,7 +28,7 @@ var optionsOf = map[string]engineOptions{
 	},
 	"sglang": {
 		caching: "start it without --disable-radix-cache",
-		events: "the engine publishes no events: start it with --kv-events-config " +
+		events: "start it with --kv-events-config " +
 			`'{"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv-events"}'`,
 		replay:    `add "replay_endpoint": "tcp://*:5558" to its --kv-events-config`,
 		metrics:   "start it with --enable-metrics",
@@ -41,11 +41,11 @@ var optionsOf = map[string]engineOptions{
 		blockSize: "set kv_cache_config.tokens_per_block to %d in the file of its --extra_llm_api_options",
 	},
 	"llamacpp": {
-		events:  "remove kvEvents and kvReplay: llama.cpp has no KV events",
+		events:  "remove kvEvents and kvReplay, because llama.cpp has no KV events",
 		metrics: "start it with --metrics",
 	},
 	"dynamo": {
-		events: "the worker publishes no events: start dynamo.vllm with --kv-events-config " +
+		events: "start dynamo.vllm with --kv-events-config " +
 			`'{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}', ` +
 			"and dynamo.mocker with --zmq-kv-events-ports and --zmq-replay-ports",
 		metrics:   "check that the address is that of a frontend, and not of a worker's DYN_SYSTEM_PORT",
@@ -82,7 +82,7 @@ func checkEventsUnlisted(o *observation) []Finding {
 
 		engine := "its engine"
 		if w.engine.version != "" {
-			engine += " of version " + w.engine.version
+			engine += fmt.Sprintf(" of version %q", w.engine.version)
 		}
 		host, _, err := net.SplitHostPort(w.address)
 		if err != nil {

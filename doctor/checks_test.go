@@ -129,7 +129,7 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"events-unlisted", func(o *observation) {
 			o.workers[0].kvEvents, o.workers[0].kvReplay, o.workers[0].sockets = "auto", "", nil
 			o.workers[0].engine.sources, o.workers[0].engine.sourcesErr, o.workers[0].engine.version = nil, broken, "0.9"
-		}, []string{"its engine of version 0.9 does not list its event sockets: broken", `set kvEvents to "tcp://a:5557"`}},
+		}, []string{`its engine of version "0.9" does not list its event sockets: broken`, `set kvEvents to "tcp://a:5557"`}},
 		{"events-replay", func(o *observation) { o.workers[0].kvReplay, o.workers[0].engine.replayOff = "", true },
 			[]string{"has no replay socket", "and set the worker's kvReplay"}},
 		{"events-replay", func(o *observation) { o.workers[0].kvReplay = "" }, []string{`set its kvReplay to "tcp://a:5558"`}},
