@@ -23,6 +23,10 @@ type Config struct {
 	// Wait is how long event sockets are read. The router's cache state is read at the start and at
 	// the end of this time, to see whether it makes progress.
 	Wait time.Duration
+	// Envoy is the admin port of an Envoy to look at; nil for none.
+	Envoy *EnvoyPort
+	// EnvoyAlone leaves out everything but Envoy. Of Fleet the settings of the gateway are used.
+	EnvoyAlone bool
 }
 
 // Diagnosis is the result of all checks.
@@ -30,6 +34,8 @@ type Diagnosis struct {
 	Checks   int       `json:"checks"`  // how many checks ran
 	Workers  int       `json:"workers"` // how many workers were looked at
 	Findings []Finding `json:"findings"`
+
+	looked string // what was looked at
 }
 
 // Finding is one thing that is wrong. What, Why and Remedy are a line each: what is wrong, why it
@@ -40,14 +46,44 @@ type Finding struct {
 	What    string `json:"what"`
 	Why     string `json:"why"`
 	Remedy  string `json:"remedy"`
+	// Note is set where nothing need be wrong. Notes do not count as faults.
+	Note bool `json:"note,omitempty"`
 }
 
 // Examine asks the fleet and runs every check. It returns after about cfg.Wait.
-func Examine(ctx context.Context, cfg Config) Diagnosis { return diagnose(ask(ctx, cfg)) }
+func Examine(ctx context.Context, cfg Config) Diagnosis {
+	want := wantedOf(cfg.Fleet)
+	if cfg.EnvoyAlone {
+		return diagnoseEnvoy(askEnvoy(ctx, cfg.Envoy, want))
+	}
+
+	o := ask(ctx, cfg)
+	d := diagnose(o)
+	if cfg.Envoy == nil {
+		return d
+	}
+	want.compareFleet(o)
+	ofEnvoy := diagnoseEnvoy(askEnvoy(ctx, cfg.Envoy, want))
+	d.Checks += ofEnvoy.Checks
+	d.Findings = append(d.Findings, ofEnvoy.Findings...)
+	d.looked += " and " + ofEnvoy.looked
+	return d
+}
+
+// Faults returns how many findings are no notes.
+func (d Diagnosis) Faults() (n int) {
+	for _, f := range d.Findings {
+		if !f.Note {
+			n++
+		}
+	}
+	return n
+}
 
 // diagnose runs every check on an observation.
 func diagnose(o *observation) Diagnosis {
 	d := Diagnosis{Checks: len(checks), Workers: len(o.workers), Findings: []Finding{}}
+	d.looked = "the router and " + count(d.Workers, "worker")
 	for _, c := range checks {
 		for _, f := range c.run(o) {
 			f.Check = c.name
@@ -60,10 +96,14 @@ func diagnose(o *observation) Diagnosis {
 // Print writes the diagnosis as text for people.
 func (d Diagnosis) Print(w io.Writer) {
 	for _, f := range d.Findings {
-		fmt.Fprintf(w, "%s: %s\n  why: %s\n  do:  %s\n", f.Subject, f.What, f.Why, f.Remedy)
+		kind := ""
+		if f.Note {
+			kind = "note: "
+		}
+		fmt.Fprintf(w, "%s%s: %s\n  why: %s\n  do:  %s\n", kind, f.Subject, f.What, f.Why, f.Remedy)
 	}
-	if len(d.Findings) == 0 {
-		fmt.Fprintf(w, "%d checks of the router and %s: nothing is wrong\n", d.Checks, count(d.Workers, "worker"))
+	if d.Faults() == 0 {
+		fmt.Fprintf(w, "%d checks of %s: nothing is wrong\n", d.Checks, d.looked)
 	}
 }
 

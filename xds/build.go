@@ -13,19 +13,20 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/fleet"
 )
 
 // Names of resources. Dashboards and Envoy's statistics contain them, so they do not change.
 const (
-	filterName     = "stator.ext_proc"
-	extProcCluster = "stator-extproc"
+	filterName     = envoynames.Filter
+	extProcCluster = envoynames.Routers
 	listenerName   = "gateway"
 	trustedName    = "trusted"
 	routesName     = "gateway"
 
 	// undecidedName is the name of a route, and of the cluster without endpoints to which it leads.
-	undecidedName = "stator-undecided"
+	undecidedName = envoynames.Undecided
 )
 
 // Settings are the inputs of Build besides the fleet. They change with the configuration file.

@@ -85,7 +85,7 @@ func Snippet(s SnippetSettings) ([]byte, error) {
 		{"virtual_host", s.aboutHost(), host, s.commentsOfHost()},
 		{"static_resources", aboutClusters, clusters, s.commentsOfClusters()},
 	}
-	if s.Version < routeBufferVersion {
+	if !s.Version.BoundsBodiesByRoute() {
 		limit := wrapperspb.UInt32(uint32(min(s.MaxBodyBytes, math.MaxUint32)))
 		parts = append(parts, snippetPart{"listener", aboutListener, &listenerv3.Listener{PerConnectionBufferLimitBytes: limit}, nil})
 	}

@@ -20,7 +20,7 @@ func (s SnippetSettings) about() string {
 		text += "\n\nEnvoy subscribes endpoints only if it has a name, in its configuration or by --service-node and " +
 			"--service-cluster:\n  node: {id: edge-1, cluster: edge}"
 	}
-	if !s.Version.has(selectedHostField) {
+	if !s.Version.ReportsServed() {
 		text += fmt.Sprintf("\n\nEnvoy %s does not report the address that served a request: it obeys picks, and every "+
 			"request counts as misdirected. Envoy %s and later report it.",
 			s.Version, since[selectedHostField])
@@ -147,7 +147,7 @@ func (s SnippetSettings) commentsOfClusters() []comment {
 			"stream opens. The windows let a long body pass at once."},
 	}
 
-	if s.Version.has(selectedHostField) {
+	if s.Version.ReportsServed() {
 		list = append(list, comment{policy + "selected_host_key", "Has the access log carry the address that served. " +
 			"Without it all requests count as \"misdirected\"."})
 	}

@@ -19,8 +19,11 @@ const (
 	newestVersion Version = 40
 )
 
-// NewestVersion is the newest Envoy that Snippet knows.
-const NewestVersion = newestVersion
+// The oldest and the newest Envoy that Snippet knows.
+const (
+	OldestVersion = oldestVersion
+	NewestVersion = newestVersion
+)
 
 // String returns the version as in 1.38.
 func (v Version) String() string { return fmt.Sprintf("1.%d", int(v)) }
@@ -66,6 +69,12 @@ const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing
 
 // has reports whether an Envoy of this version knows a field.
 func (v Version) has(field protoreflect.FullName) bool { return v >= since[field] }
+
+// ReportsServed reports whether an Envoy of this version reports the address that served a request.
+func (v Version) ReportsServed() bool { return v.has(selectedHostField) }
+
+// BoundsBodiesByRoute reports whether the bound of a route applies to filters that read the whole body.
+func (v Version) BoundsBodiesByRoute() bool { return v >= routeBufferVersion }
 
 // trim removes from a message, and from all messages in it, the fields that this version does not have.
 func (v Version) trim(m protoreflect.Message) error {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/doctor"
@@ -15,7 +17,10 @@ import (
 
 const doctorAbout = `Looks at a running fleet and reports what is wrong, why it matters and what to do. It asks the
 router's admin port, those of agents, and of each worker the HTTP server and the event sockets. It changes
-nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findings.`
+nothing and sends no prompts. Exit status: 0 nothing is wrong, 1 there are findings.
+
+With --envoy-admin it also reads the configuration of an Envoy that you have, and reports what is missing or wrong
+there. Without --config, --admin-address and --agent it looks at that Envoy alone. Its notes do not change the exit status.`
 
 func runDoctor(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "doctor", doctorAbout)
@@ -25,6 +30,8 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		"`address` of an agent's admin port, like --admin-address; may be repeated; the agent of stator up need not be named")
 	var admin adminclient.Config
 	admin.AddFlags(f.FlagSet)
+	envoyAt := f.String("envoy-admin", "",
+		"`address` of the admin port of an Envoy that you have: http://ip:port, ip:port, https://name:port or unix:///path")
 	wait := f.Duration("wait", 3*time.Second, "how long to read event sockets, and to watch cache states for progress")
 	asJSON := f.Bool("json", false, "print JSON")
 	if err := f.Read(args); err != nil {
@@ -57,6 +64,15 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		}
 		asked.Agents = append(asked.Agents, doctor.AgentPort{Address: address, Admin: client})
 	}
+	if *envoyAt != "" {
+		client, err := adminclient.New(adminclient.Config{Address: *envoyAt}, doctor.EnvoyTimeout)
+		if err != nil {
+			return err
+		}
+		asked.Envoy = &doctor.EnvoyPort{Address: *envoyAt, Admin: client}
+		asked.EnvoyAlone = !isGiven(f.FlagSet, "config", "admin-address", "agent")
+	}
+
 	diagnosis := doctor.Examine(ctx, asked)
 	if *asJSON {
 		err = diagnosis.PrintJSON(env.out)
@@ -67,7 +83,7 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	switch n := len(diagnosis.Findings); n {
+	switch n := diagnosis.Faults(); n {
 	case 0:
 		return nil
 	case 1:
@@ -75,4 +91,10 @@ func runDoctor(ctx context.Context, env environment, args []string) error {
 	default:
 		return fmt.Errorf("%d findings", n)
 	}
+}
+
+// isGiven reports whether one of these flags is on the command line.
+func isGiven(f *flag.FlagSet, names ...string) (given bool) {
+	f.Visit(func(set *flag.Flag) { given = given || slices.Contains(names, set.Name) })
+	return given
 }

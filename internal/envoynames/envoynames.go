@@ -58,6 +58,12 @@ const (
 	// MetadataEnvoy is the gRPC metadata with which an Envoy opens all its streams: its node id.
 	MetadataEnvoy = "x-stator-envoy"
 
+	// Filter is the name of the ext_proc filter in configurations that this program writes, Routers that of the cluster of
+	// routers, and Undecided that of the cluster without endpoints.
+	Filter    = "stator.ext_proc"
+	Routers   = "stator-extproc"
+	Undecided = "stator-undecided"
+
 	// ConnectionManager is the stat prefix of the gateway's connection manager.
 	ConnectionManager = "gateway"
 )

@@ -1,0 +1,458 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/xds"
+)
+
+// envoyChecks are the checks of an Envoy that this program has not configured, in the order of their findings. finds is the
+// text of docs/your-own-envoy.md.
+var envoyChecks = []struct {
+	name, finds string
+	run         func(e *envoySeen) []Finding
+}{
+	{"envoy-admin", "an admin port that does not answer, or is no Envoy's", checkEnvoyAdmin},
+	{"envoy-version", "a version that is too old, does not report who served, or is not known", checkEnvoyVersion},
+	{"envoy-rejected", "listeners, clusters and routes of a control plane that Envoy has refused", checkRejected},
+	{"envoy-filter", "no `ext_proc` filter that asks routers; which one of several is examined (note)", checkFilter},
+	{"envoy-filter-place", "the filter after the router filter, or before authentication", checkFilterPlace},
+	{"envoy-filter-routes", "routes to workers on which the filter is disabled, and others on which it is enabled", checkFilterRoutes},
+	{"envoy-filter-mode", "modes in which routers do not see headers or bodies, or their replies are ignored; `observability_mode`", checkFilterMode},
+	{"envoy-failure-mode", "requests that fail without a router, or go to the workers of another model", checkFailureMode},
+	{"envoy-decision-time", "less time for a decision, or for the queue of a router, than routers need", checkDecisionTime},
+	{"envoy-namespaces", "metadata of routers that Envoy drops: picks, and ids of bookings", checkNamespaces},
+	{"envoy-access-log", "no access log to routers, or one that leaves out requests or is late", checkEnvoyAccessLog},
+	{"envoy-headers", "headers of routers that clients can set; headers that routers need or must not get", checkEnvoyHeaders},
+	{"envoy-body-limit", "a bound of bodies below that of routers (413)", checkBodyLimit},
+	{"envoy-decompressor", "no decompressor for gzip (note)", checkDecompressor},
+	{"envoy-route-timeout", "routes that end answers, or requests that wait, too early", checkRouteTimeout},
+	{"envoy-retry", "no retry, one that goes to the worker that failed, or one in the mode `FULL_DUPLEX_STREAMED`", checkRetry},
+	{"envoy-router-cluster", "a cluster of routers that is absent, has no HTTP/2, or bounds requests too low", checkRouterCluster},
+	{"envoy-pool-policy", "clusters of workers that do not obey picks, or do not report who served", checkPoolPolicy},
+	{"envoy-pool-limits", "clusters of workers with bounds and timeouts of Envoy that do not fit engines", checkPoolLimits},
+	{"envoy-endpoints", "clusters without a healthy endpoint; addresses that differ from those of the fleet", checkEnvoyEndpoints},
+	{"envoy-models", "models without a cluster", checkEnvoyModels},
+	{"envoy-counters", "streams that failed, timeouts and rejected replies since Envoy started, with their likely cause", checkEnvoyCounters},
+}
+
+// diagnoseEnvoy runs the checks on what an Envoy shows.
+func diagnoseEnvoy(e *envoySeen) Diagnosis {
+	d := Diagnosis{Checks: len(envoyChecks), Findings: []Finding{}, looked: "the Envoy at " + e.address}
+	for _, c := range envoyChecks {
+		found := c.run(e)
+		for i := range found {
+			found[i].Check = c.name
+		}
+		d.Findings = append(d.Findings, joinEqual(found)...)
+	}
+	return d
+}
+
+// joinEqual makes one finding of those that differ in their subjects alone. Names in a configuration are of any length and
+// may have control characters, which it removes.
+func joinEqual(found []Finding) (joined []Finding) {
+	subjects, place := map[Finding][]string{}, map[Finding]int{}
+	for _, f := range found {
+		subject := printable(f.Subject)
+		f.Subject, f.What, f.Why, f.Remedy = "", printable(f.What), printable(f.Why), printable(f.Remedy)
+		if subjects[f] == nil {
+			place[f] = len(joined)
+			joined = append(joined, f)
+		}
+		if !slices.Contains(subjects[f], subject) {
+			subjects[f] = append(subjects[f], subject)
+		}
+	}
+	for f, at := range place {
+		joined[at].Subject = firstOf(subjects[f])
+	}
+	return joined
+}
+
+// mostPrinted is how many characters of a part of a finding are printed.
+const mostPrinted = 600
+
+// printable returns a text as one line of bounded length.
+func printable(text string) string {
+	var b strings.Builder
+	n := 0
+	for _, r := range text {
+		if n == mostPrinted {
+			return b.String() + "…"
+		}
+		if !unicode.IsPrint(r) {
+			r = ' '
+		}
+		b.WriteRune(r)
+		n++
+	}
+	return b.String()
+}
+
+func checkEnvoyAdmin(e *envoySeen) (found []Finding) {
+	if e.err != nil {
+		return []Finding{{
+			Subject: "Envoy", What: fmt.Sprintf("its admin port %s does not answer: %v", e.address, e.err),
+			Why:    "its configuration cannot be checked",
+			Remedy: "start Envoy, or name its admin port (admin.address in its configuration) with --envoy-admin",
+		}}
+	}
+	for _, part := range []struct {
+		page string
+		err  error
+	}{{"/config_dump", e.dumpErr}, {"/clusters", e.endpointsErr}, {"/stats", e.statsErr}} {
+		if part.err != nil {
+			found = append(found, Finding{
+				Subject: "Envoy", What: fmt.Sprintf("%s of its admin port cannot be read: %v", part.page, part.err),
+				Why:    "the checks that need it find nothing, or too much",
+				Remedy: "allow this page in admin.allow_paths of Envoy, and look at it with curl",
+			})
+		}
+	}
+	return found
+}
+
+func checkEnvoyVersion(e *envoySeen) []Finding {
+	if e.err != nil {
+		return nil
+	}
+	f := Finding{Subject: "Envoy"}
+	v, err := xds.ParseVersion(e.version)
+	switch {
+	case e.version == "":
+		f.What, f.Note = "its version cannot be read", true
+		f.Why, f.Remedy = "what it supports is not known", fmt.Sprintf("use Envoy %s or later", xds.OldestVersion)
+	case err != nil && olderThan(e.version, xds.OldestVersion):
+		f.What = fmt.Sprintf("its version is %s, and %s is the oldest that is supported", e.version, xds.OldestVersion)
+		f.Why = "it has no request_body_buffer_limit, so long prompts get 413, and it does not report who served"
+		f.Remedy = "use Envoy 1.38 or later"
+	case err != nil:
+		f.What, f.Note = fmt.Sprintf("its version is %s, and this program knows %s to %s", e.version, xds.OldestVersion, xds.NewestVersion), true
+		f.Why, f.Remedy = "defaults and fields may have changed", "look for a newer Stator"
+	case !v.ReportsServed():
+		f.What = fmt.Sprintf("its version is %s, which does not report the address that served a request", e.version)
+		f.Why = `all requests count as "misdirected", and retried ones correct no caches`
+		f.Remedy = "use Envoy 1.38 or later"
+	default:
+		return nil
+	}
+	return []Finding{f}
+}
+
+// olderThan reports whether a version such as 1.35.2 is older than another.
+func olderThan(version string, than xds.Version) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d.", &major, &minor)
+	return err == nil && (major < 1 || major == 1 && minor < int(than))
+}
+
+func checkRejected(e *envoySeen) (found []Finding) {
+	for _, r := range e.rejected {
+		found = append(found, Finding{
+			Subject: r.kind + " " + r.name, What: "Envoy has refused its newest version: " + r.details,
+			Why:    "Envoy goes on with the version before it, or without it, and so do these checks",
+			Remedy: "correct it in the control plane that sends it",
+		})
+	}
+	return found
+}
+
+// addParts is the remedy for what the snippet adds.
+const addParts = "add the parts that `stator envoy snippet` prints; docs/your-own-envoy.md has the steps"
+
+func checkFilter(e *envoySeen) (found []Finding) {
+	if e.err != nil || e.dumpErr != nil {
+		return nil
+	}
+	for _, m := range e.managers {
+		f := Finding{Subject: "listener " + m.listener, Note: true, Why: "these routes are not checked"}
+		if m.missingRDS != "" {
+			f.What = "its route configuration " + m.missingRDS + " is not there"
+			f.Why, f.Remedy, f.Note = "requests wait or get 404 until a control plane sends it", "look at the control plane that serves it (RDS)", false
+			found = append(found, f)
+		}
+		if m.routesApart {
+			f.What, f.Remedy = "it has scoped routes", "compare them with `stator envoy snippet`"
+			found = append(found, f)
+		}
+	}
+
+	f := Finding{Subject: "Envoy", Remedy: addParts, Why: "no router is asked: Stator has no effect"}
+	switch {
+	case len(e.managers) == 0:
+		f.What = "no listener has an HTTP connection manager"
+	case len(e.paths) == 0:
+		f.What = "no HTTP connection manager has an ext_proc filter, so none asks routers"
+	case e.chosen != "":
+		f.What, f.Note = e.chosen, true
+		f.Why = "the other findings are about these"
+		f.Remedy = fmt.Sprintf("name it %s, or its cluster %s, if it is another one", envoynames.Filter, envoynames.Routers)
+	default:
+		return found
+	}
+	return append(found, f)
+}
+
+// authenticating are the types of filters that decide who a client is, or what it may do.
+var authenticating = map[string]bool{
+	"JwtAuthentication": true, "ExtAuthz": true, "RBAC": true, "ApiKeyAuth": true, "BasicAuth": true, "OAuth2": true,
+}
+
+func checkFilterPlace(e *envoySeen) (found []Finding) {
+	for i := range e.paths {
+		p := &e.paths[i]
+		for at, f := range p.filters {
+			_, kind := f.at("typed_config").config()
+			switch {
+			case kind == "Router" && at < p.at:
+				found = append(found, Finding{
+					Subject: p.subject, What: "it comes after the router filter",
+					Why:    "requests are forwarded before it is reached: no router is asked",
+					Remedy: "put it directly before envoy.filters.http.router",
+				})
+			case authenticating[kind] && at > p.at:
+				found = append(found, Finding{
+					Subject: p.subject, What: "filter " + f.text("name") + " comes after it",
+					Why:    "routers do the work of decisions for clients that are then refused, and such headers as the tenant's come too late",
+					Remedy: "put it after your authentication, directly before envoy.filters.http.router",
+				})
+			}
+		}
+	}
+	return found
+}
+
+func checkFilterRoutes(e *envoySeen) (found []Finding) {
+	for i := range e.paths {
+		p := &e.paths[i]
+		asked, decisions := false, p.decisions()
+		for _, d := range decisions {
+			asked = asked || e.asks(d)
+		}
+		if !asked {
+			found = append(found, Finding{
+				Subject: p.subject, What: "no route to workers enables it",
+				Why:    "no router is asked for requests to workers",
+				Remedy: fmt.Sprintf("add typed_per_filter_config with the key %s to the route that leads to your workers", p.name),
+			})
+			continue
+		}
+
+		for _, d := range decisions {
+			leads := e.leadsToPool(d.routeSeen)
+			switch {
+			case leads && !d.enabled && !d.needsModelHeader:
+				found = append(found, Finding{
+					Subject: d.subject(), What: fmt.Sprintf("it leads to workers (cluster %s), and filter %s is disabled on it", firstOf(d.clusters), p.name),
+					Why:    "no router is asked for its requests, so they are not booked, and are spread without regard to caches",
+					Remedy: fmt.Sprintf("add typed_per_filter_config with the key %s to it, or remove it if it is not meant to reach workers", p.name),
+				})
+			case d.enabled && !e.asks(d):
+				found = append(found, Finding{
+					Subject: d.subject(), What: fmt.Sprintf("filter %s is enabled on it, and it leads to no workers (cluster %s)", p.name, firstOf(d.clusters)),
+					Why:    "routers are asked for its requests, and answer 404 to paths that they do not know",
+					Remedy: "set `disabled: true` beside the filter's typed_config, and enable it on the routes that lead to workers",
+				})
+			}
+		}
+	}
+	return found
+}
+
+// eachAsked runs a check on every route on which routers are asked, and sets the subject of findings that have none.
+func (e *envoySeen) eachAsked(check func(p *decisionPath, d *decided) []Finding) (found []Finding) {
+	for i := range e.paths {
+		p := &e.paths[i]
+		for _, d := range p.decisions() {
+			if !e.asks(d) {
+				continue
+			}
+			for _, f := range check(p, &d) {
+				if f.Subject == "" {
+					f.Subject = p.subject
+				}
+				found = append(found, f)
+			}
+		}
+	}
+	return found
+}
+
+// bodyMode returns the mode in which bodies are sent to routers.
+func (d *decided) bodyMode() string {
+	if mode := d.mode.text("request_body_mode"); mode != "" {
+		return mode
+	}
+	return "NONE"
+}
+
+const fullDuplex = "FULL_DUPLEX_STREAMED"
+
+func checkFilterMode(e *envoySeen) []Finding {
+	return e.eachAsked(func(p *decisionPath, d *decided) (found []Finding) {
+		if p.config.isTrue("observability_mode") {
+			found = append(found, Finding{
+				What:   "observability_mode is on",
+				Why:    "Envoy ignores all decisions: requests are spread without regard to caches",
+				Remedy: "remove observability_mode",
+			})
+		}
+		if p.config.isTrue("disable_immediate_response") {
+			found = append(found, Finding{
+				What:   "disable_immediate_response is on",
+				Why:    "refusals of routers are errors of the filter: wrong requests, and those for which there is no room, reach engines or get 500",
+				Remedy: "remove disable_immediate_response",
+			})
+		}
+		if d.mode.text("request_header_mode") == "SKIP" {
+			found = append(found, Finding{
+				What:   "request_header_mode is SKIP",
+				Why:    "without the headers Envoy ignores all picks",
+				Remedy: "set processing_mode.request_header_mode to SEND",
+			})
+		}
+		if mode := d.mode.text("response_header_mode"); mode != "SKIP" {
+			found = append(found, Finding{
+				What: "response headers are sent to routers (response_header_mode is not SKIP)", Note: true,
+				Why:    "routers do not need them; a stream that is open until the response began is a stream more for each request",
+				Remedy: "set processing_mode.response_header_mode to SKIP",
+			})
+		}
+		return append(found, bodyModeFindings(d)...)
+	})
+}
+
+// bodyModeFindings are those about the mode of bodies.
+func bodyModeFindings(d *decided) []Finding {
+	mode := d.bodyMode()
+	f := Finding{What: "request_body_mode is " + mode, Remedy: "set processing_mode.request_body_mode to BUFFERED"}
+	switch mode {
+	case "BUFFERED":
+		return nil
+	case fullDuplex:
+		f.Note = true
+		f.Why = "Envoy keeps nothing of the body, so without a router requests get 500, whatever failure_mode_allow is"
+		if d.mode.text("request_trailer_mode") != "SEND" {
+			return append([]Finding{f}, Finding{
+				What: "request_body_mode is " + mode + ", and request_trailer_mode is not SEND",
+				Why:  "Envoy needs both, and refuses one without the other", Remedy: "set request_trailer_mode to SEND",
+			})
+		}
+	case "BUFFERED_PARTIAL":
+		f.Why = "prompts that are longer than the buffer are not read: their requests go by load"
+	default:
+		f.Why = "prompts are not read: requests go to the least loaded worker, and with several models they are refused with 503"
+	}
+	return []Finding{f}
+}
+
+func checkFailureMode(e *envoySeen) []Finding {
+	found := e.eachAsked(func(_ *decisionPath, d *decided) []Finding {
+		if d.allowFail || d.bodyMode() == fullDuplex {
+			return nil
+		}
+		return []Finding{{
+			What:   "failure_mode_allow is false",
+			Why:    "while no router answers, every request fails with 500",
+			Remedy: "set failure_mode_allow to true: requests then go on without a decision, by the fallback policy of their cluster",
+		}}
+	})
+
+	for i := range e.paths {
+		found = append(found, e.undecidedRoutes(&e.paths[i])...)
+	}
+	return found
+}
+
+// undecidedRoutes finds routes by which requests of all models enter and that lead to the workers of one.
+func (e *envoySeen) undecidedRoutes(p *decisionPath) (found []Finding) {
+	decisions := p.decisions()
+	pools := map[string]bool{}
+	for _, d := range decisions {
+		for _, name := range d.clusters {
+			if d.needsModelHeader && e.pools[name] {
+				pools[name] = true
+			}
+		}
+	}
+	if len(pools) < 2 {
+		return nil
+	}
+
+	for _, d := range decisions {
+		if d.needsModelHeader || !d.allowFail || !d.enabled || !e.leadsToPool(d.routeSeen) {
+			continue
+		}
+		found = append(found, Finding{
+			Subject: d.subject(), What: fmt.Sprintf("requests of all models enter by it, and it leads to the workers of one (cluster %s)", firstOf(d.clusters)),
+			Why:    "with failure_mode_allow, requests of other models go there while no router answers: they get 404, or the answer of the wrong model",
+			Remedy: fmt.Sprintf("have it lead to a cluster without endpoints, as %s of the snippet, so that they get 503", envoynames.Undecided),
+		})
+	}
+	return found
+}
+
+func checkDecisionTime(e *envoySeen) []Finding {
+	return e.eachAsked(func(p *decisionPath, d *decided) (found []Finding) {
+		if bound := d.service.duration(0, "timeout"); bound > 0 && bound < e.want.queueWait+e.want.decision {
+			found = append(found, Finding{
+				What:   fmt.Sprintf("grpc_service.timeout is %s, for the whole stream of a request", bound),
+				Why:    "it ends decisions that take longer, whatever message_timeout is",
+				Remedy: "remove grpc_service.timeout",
+			})
+		}
+		if d.bodyMode() == fullDuplex {
+			return found // no timeout applies
+		}
+
+		timeout := p.config.duration(200*time.Millisecond, "message_timeout")
+		if timeout < e.want.decision {
+			found = append(found, Finding{
+				What:   fmt.Sprintf("message_timeout is %s, and the time for a decision (gateway.decisionTimeout) is %s", timeout, e.want.decision),
+				Why:    "long prompts are not read in less, and their requests go on without a decision",
+				Remedy: fmt.Sprintf("set message_timeout to %s", seconds(e.want.decision)),
+			})
+		}
+		longest := p.config.duration(0, "max_message_timeout")
+		f := Finding{
+			What:   fmt.Sprintf("max_message_timeout is %s, and requests may wait for %s in the queue of a router", longest, e.want.queueWait),
+			Why:    "Envoy ignores that a router asks for more time: requests that wait go on without a decision",
+			Remedy: fmt.Sprintf("set max_message_timeout to %s", seconds(e.want.idle)),
+		}
+		if longest == 0 {
+			f.What = "max_message_timeout is not set"
+			f.Note = e.want.queueWait == 0 // nothing waits, by the configuration or by default
+		}
+		if longest == 0 || longest < e.want.queueWait {
+			found = append(found, f)
+		}
+		return found
+	})
+}
+
+// seconds writes a duration as Envoy's configuration does.
+func seconds(d time.Duration) string { return fmt.Sprintf("%gs", d.Seconds()) }
+
+func checkNamespaces(e *envoySeen) []Finding {
+	return e.eachAsked(func(_ *decisionPath, d *decided) (found []Finding) {
+		received := d.metadata.texts("receiving_namespaces", "untyped")
+		for _, missing := range []struct{ namespace, why string }{
+			{envoynames.NamespaceLB, "Envoy drops the picks of routers: they have no effect, and requests count as \"misdirected\""},
+			{envoynames.Namespace, "no entry of the access log has the id of its booking: requests count as \"unpicked\", and stay booked for ever"},
+		} {
+			if !slices.Contains(received, missing.namespace) {
+				found = append(found, Finding{
+					What: "metadata_options.receiving_namespaces.untyped lacks " + missing.namespace, Why: missing.why,
+					Remedy: fmt.Sprintf("set it to [%s, %s]", envoynames.NamespaceLB, envoynames.Namespace),
+				})
+			}
+		}
+		return found
+	})
+}

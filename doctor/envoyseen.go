@@ -1,0 +1,472 @@
+package doctor
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/xds"
+)
+
+// envoySeen holds what the admin server of an Envoy shows, and the settings of the routers that it is compared with.
+type envoySeen struct {
+	address string
+	err     error // the port does not answer, or is no Envoy
+
+	version      string // such as 1.40.0; empty where it cannot be read
+	managers     []managerSeen
+	clusters     map[string]node
+	rejected     []rejectedSeen
+	endpoints    map[string][]endpointSeen // of each cluster
+	stats        map[string]float64
+	dumpErr      error
+	endpointsErr error
+	statsErr     error
+
+	paths  []decisionPath
+	chosen string          // why these are the paths
+	pools  map[string]bool // clusters of workers
+
+	want wanted
+}
+
+// wanted are the settings of the routers. Those that no configuration file sets have their defaults.
+type wanted struct {
+	maxBody        float64 // bytes
+	decision, idle time.Duration
+	queueWait      time.Duration // 0 where no request waits
+	hintHeaders    bool          // hints in the headers of all clients count
+	// compared is whether the fleet of the routers is known. These are its models, and its workers by model.
+	compared bool
+	models   []string
+	workers  map[string][]workerAddress
+}
+
+type workerAddress struct {
+	name    string
+	address netip.AddrPort
+}
+
+// rejectedSeen is a resource of a control plane that Envoy has refused.
+type rejectedSeen struct{ kind, name, details string }
+
+// endpointSeen is a host of a cluster.
+type endpointSeen struct {
+	address netip.AddrPort // the zero value for one that is no IP
+	healthy bool
+}
+
+// managerSeen is an HTTP connection manager.
+type managerSeen struct {
+	listener    string
+	buffer      float64 // per_connection_buffer_limit_bytes
+	config      node
+	filters     []node
+	routes      []routeSeen
+	missingRDS  string // the name of a route configuration that the dump does not have
+	routesApart bool   // scoped routes, which are not read
+}
+
+// routeSeen is a route with the levels above it, whose settings it has unless it sets them.
+type routeSeen struct {
+	name              string
+	route, host, all  node
+	clusters          []string
+	needsModelHeader  bool // it matches what a router has decided
+	listener, virtual string
+}
+
+// decisionPath is a connection manager with the filter that asks routers.
+type decisionPath struct {
+	*managerSeen
+	at      int // of the filter
+	filter  node
+	config  node // of the filter
+	name    string
+	subject string
+}
+
+// decided is the filter's configuration on a route.
+type decided struct {
+	routeSeen
+	enabled   bool
+	explicit  bool // the route, or a level above it, enables it
+	mode      node
+	metadata  node
+	service   node
+	allowFail bool
+}
+
+var envoyVersionRE = regexp.MustCompile(`(?:^|/)v?(\d{1,3}\.\d{1,3}\.\d{1,3})(?:[-/]|$)`)
+
+// readVersion returns the version in /server_info, such as 1.40.0.
+func readVersion(info node) string {
+	m := envoyVersionRE.FindStringSubmatch(info.text("version"))
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// readDump reads /config_dump. Parts that this program does not know are skipped.
+func (e *envoySeen) readDump(dump node) {
+	e.clusters = map[string]node{}
+	routes, extensions := map[string]node{}, map[string]node{}
+	var listeners []node
+
+	for _, section := range dump.list("configs") {
+		_, kind := section.config()
+		for _, d := range readResources(section, kind) {
+			if d.rejected.has("details") || d.rejected.has("failed_configuration") {
+				e.rejected = append(e.rejected, rejectedSeen{d.kind, d.name, d.rejected.text("details")})
+			}
+			switch d.kind {
+			case "listener":
+				listeners = append(listeners, d.content)
+			case "cluster":
+				e.clusters[d.name] = d.content
+			case "route configuration":
+				routes[d.name] = d.content
+			case "extension":
+				extensions[d.name] = d.content
+			}
+		}
+	}
+
+	for _, l := range listeners {
+		e.managers = append(e.managers, readManagers(l, routes, extensions)...)
+	}
+}
+
+// resource is an entry of a dump. content is empty where Envoy has refused the first version of it.
+type resource struct {
+	kind, name string
+	content    node
+	rejected   node // error_state
+}
+
+// dumpLists are the lists of a dump's sections, with the keys that lead from an element to the resource.
+var dumpLists = map[string][]struct {
+	list, kind string
+	content    []string
+}{
+	"ListenersConfigDump": {
+		{"static_listeners", "listener", []string{"listener"}},
+		{"dynamic_listeners", "listener", []string{"active_state", "listener"}},
+	},
+	"ClustersConfigDump": {
+		{"static_clusters", "cluster", []string{"cluster"}},
+		{"dynamic_warming_clusters", "cluster", []string{"cluster"}},
+		{"dynamic_active_clusters", "cluster", []string{"cluster"}},
+	},
+	"RoutesConfigDump": {
+		{"static_route_configs", "route configuration", []string{"route_config"}},
+		{"dynamic_route_configs", "route configuration", []string{"route_config"}},
+	},
+	"EcdsConfigDump": {{"ecds_filters", "extension", []string{"ecds_filter"}}},
+}
+
+func readResources(section node, kind string) (all []resource) {
+	for _, l := range dumpLists[kind] {
+		for _, element := range section.list(l.list) {
+			r := resource{kind: l.kind, content: element.at(l.content...), rejected: element.at("error_state")}
+			r.name = r.content.text("name")
+			if r.name == "" {
+				r.name = element.text("name")
+			}
+			if r.name == "" {
+				r.name = r.rejected.text("failed_configuration", "name")
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// readManagers returns the HTTP connection managers of a listener.
+func readManagers(listener node, routes, extensions map[string]node) (all []managerSeen) {
+	chains := listener.list("filter_chains")
+	if listener.has("default_filter_chain") {
+		chains = append(chains, listener.at("default_filter_chain"))
+	}
+
+	for _, chain := range chains {
+		for _, f := range chain.list("filters") {
+			config, kind := f.at("typed_config").config()
+			if kind != "HttpConnectionManager" {
+				continue
+			}
+			m := managerSeen{listener: listener.text("name"), config: config, filters: config.list("http_filters")}
+			m.buffer = listener.number(1<<20, "per_connection_buffer_limit_bytes")
+			for i, filter := range m.filters {
+				if filter.has("config_discovery") {
+					found := extensions[filter.text("name")]
+					m.filters[i] = node{map[string]any{"name": filter.text("name"), "disabled": filter.isTrue("disabled"),
+						"typed_config": found.at("typed_config").value}}
+				}
+			}
+			m.readRoutes(routes)
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+func (m *managerSeen) readRoutes(tables map[string]node) {
+	table := m.config.at("route_config")
+	if name := m.config.text("rds", "route_config_name"); name != "" {
+		table = tables[name]
+		if table.value == nil {
+			m.missingRDS = name
+		}
+	}
+	m.routesApart = m.config.has("scoped_routes")
+
+	for _, host := range table.list("virtual_hosts") {
+		for _, r := range host.list("routes") {
+			if !r.has("route") {
+				continue // a redirect or a direct response
+			}
+			seen := routeSeen{name: r.text("name"), route: r, host: host, all: table, listener: m.listener, virtual: host.text("name")}
+			if name := r.text("route", "cluster"); name != "" {
+				seen.clusters = append(seen.clusters, name)
+			}
+			for _, c := range r.list("route", "weighted_clusters", "clusters") {
+				seen.clusters = append(seen.clusters, c.text("name"))
+			}
+			seen.needsModelHeader = slices.ContainsFunc(r.list("match", "headers"), func(h node) bool {
+				return strings.EqualFold(h.text("name"), envoynames.HeaderModel)
+			})
+			m.routes = append(m.routes, seen)
+		}
+	}
+}
+
+// subject names a route for a finding.
+func (r *routeSeen) subject() string {
+	name := r.name
+	if name == "" {
+		match := r.route.at("match")
+		for _, key := range []string{"prefix", "path", "path_separated_prefix"} {
+			if s := match.text(key); s != "" {
+				name = s
+			}
+		}
+		if s := match.text("safe_regex", "regex"); s != "" {
+			name = s
+		}
+	}
+	return "route " + name + " of listener " + r.listener
+}
+
+// readEndpoints reads /clusters?format=json.
+func (e *envoySeen) readEndpoints(page node) {
+	e.endpoints = map[string][]endpointSeen{}
+	for _, c := range page.list("cluster_statuses") {
+		name := c.text("name")
+		for _, h := range c.list("host_statuses") {
+			var seen endpointSeen
+			if ip, err := netip.ParseAddr(h.text("address", "socket_address", "address")); err == nil {
+				port := h.number(0, "address", "socket_address", "port_value")
+				if port > 0 && port <= 65535 {
+					seen.address = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+				}
+			}
+			seen.healthy = isHealthy(h.at("health_status"))
+			e.endpoints[name] = append(e.endpoints[name], seen)
+		}
+	}
+}
+
+// isHealthy reports whether no kind of health check has failed.
+func isHealthy(status node) bool {
+	names, values := status.each()
+	for i, name := range names {
+		if strings.HasPrefix(name, "failed_") && values[i].isTrue() {
+			return false
+		}
+	}
+	eds := status.text("eds_health_status")
+	return eds == "" || eds == "UNKNOWN" || eds == "HEALTHY" || eds == "DEGRADED"
+}
+
+// choose finds the filters that ask routers, and the clusters of workers.
+func (e *envoySeen) choose() {
+	most, marked := 0, 0
+	candidates := 0
+	var paths []decisionPath
+	var marks []int
+	for i := range e.managers {
+		m := &e.managers[i]
+		best, bestMark := -1, -1
+		for at, f := range m.filters {
+			config, kind := f.at("typed_config").config()
+			if kind != "ExternalProcessor" {
+				continue
+			}
+			candidates++
+			if mark := marksOf(f, config); mark > bestMark {
+				best, bestMark = at, mark
+			}
+		}
+		if best < 0 {
+			continue
+		}
+
+		p := decisionPath{managerSeen: m, at: best, filter: m.filters[best]}
+		p.config, _ = p.filter.at("typed_config").config()
+		p.name = p.filter.text("name")
+		p.subject = "filter " + p.name + " of listener " + m.listener
+		paths, marks = append(paths, p), append(marks, bestMark)
+		most = max(most, bestMark)
+	}
+
+	for i, p := range paths {
+		if most == 0 || marks[i] > 0 {
+			e.paths = append(e.paths, p)
+			marked++
+		}
+	}
+	switch {
+	case marked == 0:
+	case most == 0:
+		e.chosen = "no ext_proc filter has a name of Stator, so the first one of each listener is examined: that named " + e.paths[0].name
+	case candidates > marked:
+		e.chosen = "of " + count(candidates, "ext_proc filter") + ", those with most names of Stator are examined: " + namesOf(e.paths)
+	}
+	e.choosePools()
+}
+
+// namesOf lists the filters of paths.
+func namesOf(paths []decisionPath) string {
+	var names []string
+	for _, p := range paths {
+		names = append(names, p.name+" of listener "+p.listener)
+	}
+	return firstOf(names)
+}
+
+// marksOf counts the names in a filter's configuration by which it is recognised as Stator's.
+func marksOf(filter, config node) (marks int) {
+	if filter.text("name") == envoynames.Filter {
+		marks++
+	}
+	service := config.at("grpc_service", "envoy_grpc")
+	if service.text("cluster_name") == envoynames.Routers {
+		marks++
+	}
+	if service.text("authority") == envoynames.Authority {
+		marks++
+	}
+	if slices.Contains(config.texts("metadata_options", "receiving_namespaces", "untyped"), envoynames.Namespace) {
+		marks++
+	}
+	return marks
+}
+
+// choosePools finds the clusters of workers: by their policy, their name and their addresses. Where there is none, they are
+// the targets of routes on which the filter is enabled.
+func (e *envoySeen) choosePools() {
+	e.pools = map[string]bool{}
+	workers := map[netip.AddrPort]bool{}
+	for _, list := range e.want.workers {
+		for _, w := range list {
+			workers[w.address] = true
+		}
+	}
+
+	for name, c := range e.clusters {
+		_, isOverride := overridePolicy(c)
+		hasWorker := slices.ContainsFunc(e.endpoints[name], func(at endpointSeen) bool { return at.address.IsValid() && workers[at.address] })
+		if isOverride || hasWorker || strings.HasPrefix(name, xds.PoolName("")) {
+			e.pools[name] = true
+		}
+	}
+	for _, onlyExplicit := range []bool{true, false} {
+		if len(e.pools) > 0 {
+			break
+		}
+		for i := range e.paths {
+			for _, d := range e.paths[i].decisions() {
+				for _, name := range d.clusters {
+					if d.enabled && (d.explicit || !onlyExplicit) && name != envoynames.Undecided {
+						e.pools[name] = true
+					}
+				}
+			}
+		}
+	}
+}
+
+// leadsToPool reports whether a route leads to workers.
+func (e *envoySeen) leadsToPool(r routeSeen) bool {
+	return slices.ContainsFunc(r.clusters, func(name string) bool { return e.pools[name] })
+}
+
+// asks reports whether routers are asked for the requests of a route, and those go to workers or to no worker.
+func (e *envoySeen) asks(d decided) bool {
+	return d.enabled && (e.leadsToPool(d.routeSeen) || slices.Contains(d.clusters, envoynames.Undecided))
+}
+
+// decisions returns the configuration of the filter on each route.
+func (p *decisionPath) decisions() (all []decided) {
+	for _, r := range p.routes {
+		d := decided{routeSeen: r, enabled: !p.filter.isTrue("disabled"), mode: p.config.at("processing_mode"),
+			metadata: p.config.at("metadata_options"), service: p.config.at("grpc_service"), allowFail: p.config.isTrue("failure_mode_allow")}
+		for _, level := range []node{r.all, r.host, r.route} {
+			d.apply(level.at("typed_per_filter_config", p.name))
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// apply overrides the configuration by that of a level of the routes.
+func (d *decided) apply(typed node) {
+	config, kind := typed.config()
+	if kind == "FilterConfig" {
+		if config.isTrue("disabled") {
+			d.enabled, d.explicit = false, false
+			return
+		}
+		d.enabled, d.explicit = true, true
+		config, kind = config.at("config").config()
+	}
+	if kind != "ExtProcPerRoute" {
+		return
+	}
+	if config.isTrue("disabled") {
+		d.enabled, d.explicit = false, false
+		return
+	}
+
+	d.enabled, d.explicit = true, true
+	overrides := config.at("overrides")
+	for key, field := range map[string]*node{
+		"processing_mode": &d.mode, "metadata_options": &d.metadata, "grpc_service": &d.service,
+	} {
+		if overrides.has(key) {
+			*field = overrides.at(key)
+		}
+	}
+	if overrides.has("failure_mode_allow") {
+		d.allowFail = overrides.isTrue("failure_mode_allow")
+	}
+}
+
+// overridePolicy returns the override_host policy of a cluster.
+func overridePolicy(cluster node) (node, bool) {
+	for _, p := range cluster.list("load_balancing_policy", "policies") {
+		config, kind := p.at("typed_extension_config", "typed_config").config()
+		if kind == "OverrideHost" {
+			return config, true
+		}
+	}
+	return node{}, false
+}
+
+// routerCluster returns the cluster of the filter's gRPC service; empty where Envoy's own client is not used.
+func routerCluster(service node) string { return service.text("envoy_grpc", "cluster_name") }
