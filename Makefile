@@ -186,7 +186,7 @@ check-generate: generate ## fail where generated files are not what is committed
 
 .PHONY: golden
 golden: ## rewrite golden files and generated docs; read the diff
-	go test . ./xds ./internal/config ./cmd/stator ./admin -args -rewrite
+	go test . ./xds ./internal/config ./cmd/stator ./admin ./doctor -args -rewrite
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME

@@ -60,7 +60,8 @@ func joinEqual(found []Finding) (joined []Finding) {
 	subjects, place := map[Finding][]string{}, map[Finding]int{}
 	for _, f := range found {
 		subject := printable(f.Subject)
-		f.Subject, f.What, f.Why, f.Remedy = "", printable(f.What), printable(f.Why), printable(f.Remedy)
+		f.Subject = ""
+		f.What, f.Remedy = printable(f.What), printable(f.Remedy)
 		if subjects[f] == nil {
 			place[f] = len(joined)
 			joined = append(joined, f)
@@ -98,7 +99,7 @@ func printable(text string) string {
 func checkEnvoyAdmin(e *envoySeen) (found []Finding) {
 	if e.err != nil {
 		return []Finding{{
-			Subject: "Envoy", What: fmt.Sprintf("its admin port %s does not answer: %v", e.address, e.err),
+			Subject: "Envoy", What: fmt.Sprintf("its admin port %s does not answer as one of Envoy: %v", e.address, e.err),
 			Why:    "its configuration cannot be checked",
 			Remedy: "start Envoy, or name its admin port (admin.address in its configuration) with --envoy-admin",
 		}}
@@ -122,6 +123,7 @@ func checkEnvoyVersion(e *envoySeen) []Finding {
 	if e.err != nil {
 		return nil
 	}
+
 	f := Finding{Subject: "Envoy"}
 	v, err := xds.ParseVersion(e.version)
 	switch {
@@ -173,9 +175,10 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	for _, m := range e.managers {
 		f := Finding{Subject: "listener " + m.listener, Note: true, Why: "these routes are not checked"}
 		if m.missingRDS != "" {
-			f.What = "its route configuration " + m.missingRDS + " is not there"
-			f.Why, f.Remedy, f.Note = "requests wait or get 404 until a control plane sends it", "look at the control plane that serves it (RDS)", false
-			found = append(found, f)
+			found = append(found, Finding{
+				Subject: f.Subject, What: "its route configuration " + m.missingRDS + " is not there",
+				Why: "requests get 404 until a control plane sends it", Remedy: "look at the control plane that serves it (RDS)",
+			})
 		}
 		if m.routesApart {
 			f.What, f.Remedy = "it has scoped routes", "compare them with `stator envoy snippet`"
@@ -192,7 +195,7 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	case e.chosen != "":
 		f.What, f.Note = e.chosen, true
 		f.Why = "the other findings are about these"
-		f.Remedy = fmt.Sprintf("name it %s, or its cluster %s, if it is another one", envoynames.Filter, envoynames.Routers)
+		f.Remedy = fmt.Sprintf("if another filter asks the routers, name that one %s, and its cluster %s", envoynames.Filter, envoynames.Routers)
 	default:
 		return found
 	}
@@ -320,7 +323,7 @@ func checkFilterMode(e *envoySeen) []Finding {
 		if mode := d.mode.text("response_header_mode"); mode != "SKIP" {
 			found = append(found, Finding{
 				What: "response headers are sent to routers (response_header_mode is not SKIP)", Note: true,
-				Why:    "routers do not need them; a stream that is open until the response began is a stream more for each request",
+				Why:    "routers end a stream with its decision, so they are never read",
 				Remedy: "set processing_mode.response_header_mode to SKIP",
 			})
 		}

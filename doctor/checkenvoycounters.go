@@ -9,25 +9,25 @@ import (
 type envoyCounter struct{ name, what, why, remedy string }
 
 var envoyCounters = []envoyCounter{
-	{"streams_failed", "%.0f of %.0f streams to routers failed",
+	{"streams_failed", "%.0f streams to routers failed",
 		"their requests went on without a decision, or got 500",
-		"look whether routers run and are reached, at cluster health, and at the log of the router for the settings that it names"},
-	{"message_timeouts", "%.0f of %.0f decisions took longer than message_timeout",
+		"look whether routers run and are reached, and at their log, which names settings of the filter that cannot work"},
+	{"message_timeouts", "%.0f decisions took longer than message_timeout",
 		"their requests went on without a decision, or got 504",
-		"raise message_timeout, and look whether routers have enough CPU time (stator_extproc_ and stator_route_ metrics)"},
-	{"failure_mode_allowed", "%.0f of %.0f requests went on without a decision",
+		"raise message_timeout, and look whether routers have enough CPU time: their metric stator_extproc_decision_duration_seconds"},
+	{"failure_mode_allowed", "%.0f requests went on without a decision",
 		"they were spread without regard to caches and load",
-		"see the findings about streams and timeouts, and whether routers were away"},
-	{"rejected_header_mutations", "%.0f headers of routers were rejected (%.0f streams)",
-		"workers and routes do not get what routers set: the model, the rank or the length of the body",
+		"look whether routers were away, and at the findings about failed streams and timeouts"},
+	{"rejected_header_mutations", "%.0f headers of routers were rejected",
+		"workers and routes do not get what routers set: the model, the rank, the length of the body",
 		"remove mutation_rules from the filter"},
-	{"spurious_msgs_received", "%.0f replies of routers did not fit the mode of the filter (%.0f streams)",
+	{"spurious_msgs_received", "%.0f replies of routers did not fit the mode of the filter",
 		"Envoy ends the stream, and the request goes on without a decision or gets 500",
 		"compare processing_mode with `stator envoy snippet`, and remove allow_mode_override"},
-	{"override_message_timeout_ignored", "Envoy ignored %.0f times that a router asked for more time (%.0f streams)",
+	{"override_message_timeout_ignored", "Envoy ignored %.0f times that a router asked for more time",
 		"requests that wait in the queue of a router go on without a decision",
 		"set max_message_timeout at least as long as router.queue.maxWait"},
-	{"clear_route_cache_disabled", "Envoy ignored %.0f times that a router asked for another route (%.0f streams)",
+	{"clear_route_cache_disabled", "Envoy ignored %.0f times that a router asked for another route",
 		"with several models, requests stay on the route by which they entered",
 		"remove route_cache_action and disable_clear_route_cache from the filter"},
 }
@@ -56,14 +56,14 @@ func (e *envoySeen) filterCounters(p *decisionPath) (found []Finding) {
 	if own := p.config.text("stat_prefix"); own != "" {
 		prefix += own + "."
 	}
-	started := e.stats[prefix+"streams_started"]
+	started, isKnown := e.stats[prefix+"streams_started"]
 	for _, c := range envoyCounters {
 		value := e.stats[prefix+c.name]
 		if value == 0 {
 			continue
 		}
 		found = append(found, Finding{
-			Subject: p.subject, What: fmt.Sprintf(c.what, value, started) + " since Envoy started", Why: c.why, Remedy: c.remedy,
+			Subject: p.subject, What: fmt.Sprintf(c.what, value) + " since Envoy started" + ofStreams(started), Why: c.why, Remedy: c.remedy,
 			Note: value <= rareFailures*started,
 		})
 	}
@@ -72,7 +72,7 @@ func (e *envoySeen) filterCounters(p *decisionPath) (found []Finding) {
 	for _, name := range e.poolNames() {
 		requests += e.stats["cluster."+strings.ReplaceAll(name, ":", "_")+".upstream_rq_total"]
 	}
-	if _, isKnown := e.stats[prefix+"streams_started"]; isKnown && started == 0 && requests > 0 {
+	if isKnown && started == 0 && e.stats[prefix+"streams_failed"] == 0 && requests > 0 {
 		found = append(found, Finding{
 			Subject: p.subject, What: fmt.Sprintf("it opened no stream since Envoy started, and workers got %.0f requests", requests),
 			Why:    "no router was asked for these requests",
@@ -80,4 +80,12 @@ func (e *envoySeen) filterCounters(p *decisionPath) (found []Finding) {
 		})
 	}
 	return found
+}
+
+// ofStreams names how many streams there were, for comparison.
+func ofStreams(started float64) string {
+	if started == 0 {
+		return ", and none was opened"
+	}
+	return fmt.Sprintf(", of %.0f streams", started)
 }

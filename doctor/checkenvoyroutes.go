@@ -100,7 +100,11 @@ func checkRetry(e *envoySeen) []Finding {
 		if policy.value == nil {
 			policy = d.host.at("retry_policy")
 		}
-		if policy.value == nil {
+		isFullDuplex := d.enabled && d.bodyMode() == fullDuplex
+		switch {
+		case policy.value == nil && isFullDuplex:
+			return nil
+		case policy.value == nil:
 			return []Finding{{
 				What: "it has no retry_policy", Why: "the failure of a worker is that of the request, although the decision names further workers",
 				Remedy: "add retry_policy of `stator envoy snippet`",
@@ -129,7 +133,7 @@ func checkRetry(e *envoySeen) []Finding {
 				Remedy: "set num_retries to 1",
 			})
 		}
-		if d.enabled && d.bodyMode() == fullDuplex {
+		if isFullDuplex {
 			found = append(found, Finding{
 				What:   "it retries, and the filter's mode is " + fullDuplex,
 				Why:    "some versions of Envoy then send the body twice (issue 45470 of Envoy)",

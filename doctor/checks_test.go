@@ -303,8 +303,14 @@ func TestPrint(t *testing.T) {
 	}
 
 	text.Reset()
-	Diagnosis{Checks: 21, Workers: 1}.Print(&text)
-	if want := "21 checks of the router and 1 worker: nothing is wrong\n"; text.String() != want {
+	d = Diagnosis{Checks: 21, Workers: 1, looked: "the router and 1 worker", Findings: []Finding{
+		{Check: "c", Subject: "s", What: "unusual", Why: "it may matter", Remedy: "look", Note: true},
+	}}
+	d.Print(&text)
+	if want := "note: s: unusual\n  why: it may matter\n  do:  look\n21 checks of the router and 1 worker: nothing is wrong\n"; text.String() != want {
 		t.Errorf("%q, want %q", text.String(), want)
+	}
+	if d.Faults() != 0 {
+		t.Errorf("%d faults, and the only finding is a note", d.Faults())
 	}
 }

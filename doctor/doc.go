@@ -9,4 +9,14 @@
 //
 // A check reports nothing where an earlier finding explains what it sees. An engine that does not answer
 // is one finding, not one for each of its properties.
+//
+// # An Envoy that others configured
+//
+// The configuration of an Envoy is read as plain JSON, not as the types of go-control-plane: these refuse a whole document
+// because of one type or value that they do not know, and a dump has many. What is absent, or has an unexpected type, counts as
+// not set. A dump is input of strangers: its size and the number of its values are bounded, and findings are printed without
+// control characters.
+//
+// The checks of the Envoy depend on two choices, both in [envoySeen.choose]: which filter asks routers, and which clusters
+// have workers.
 package doctor

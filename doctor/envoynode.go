@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,6 +121,9 @@ func (n node) config() (content node, kind string) {
 	}
 	return n, kind
 }
+
+// equals reports whether two values have the same content.
+func (n node) equals(other node) bool { return reflect.DeepEqual(n.value, other.value) }
 
 // mentions reports whether a string in the value, at any depth, contains the text.
 func (n node) mentions(text string) bool {

@@ -368,7 +368,7 @@ func marksOf(filter, config node) (marks int) {
 }
 
 // choosePools finds the clusters of workers: by their policy, their name and their addresses. Where there is none, they are
-// the targets of routes on which the filter is enabled.
+// the targets of the routes on which the filter is enabled: of those that enable it themselves, or of chats, or else of all.
 func (e *envoySeen) choosePools() {
 	e.pools = map[string]bool{}
 	workers := map[netip.AddrPort]bool{}
@@ -385,20 +385,58 @@ func (e *envoySeen) choosePools() {
 			e.pools[name] = true
 		}
 	}
-	for _, onlyExplicit := range []bool{true, false} {
-		if len(e.pools) > 0 {
-			break
+	for _, counts := range []func(d *decided) bool{
+		func(d *decided) bool { return d.explicit }, (*decided).isFirstForChats, func(*decided) bool { return true },
+	} {
+		if len(e.pools) == 0 {
+			e.addTargets(counts)
 		}
-		for i := range e.paths {
-			for _, d := range e.paths[i].decisions() {
-				for _, name := range d.clusters {
-					if d.enabled && (d.explicit || !onlyExplicit) && name != envoynames.Undecided {
-						e.pools[name] = true
-					}
+	}
+}
+
+// addTargets adds the targets of the routes that count to the clusters of workers.
+func (e *envoySeen) addTargets(counts func(d *decided) bool) {
+	for i := range e.paths {
+		for _, d := range e.paths[i].decisions() {
+			if !d.enabled || !counts(&d) {
+				continue
+			}
+			for _, name := range d.clusters {
+				if name != envoynames.Undecided {
+					e.pools[name] = true
 				}
 			}
 		}
 	}
+}
+
+// isFirstForChats reports whether a route is the first one of its virtual host that takes chats.
+func (d *decided) isFirstForChats() bool {
+	for _, r := range d.host.list("routes") {
+		if takesChats(r.at("match")) {
+			return r.at("match").equals(d.route.at("match"))
+		}
+	}
+	return false
+}
+
+// longestExpression bounds the expressions of routes that are compiled. Envoy's default is shorter.
+const longestExpression = 1000
+
+// takesChats reports whether a route's match takes the path of chats. Headers and other conditions are not read.
+func takesChats(match node) bool {
+	const path = "/v1/chat/completions"
+	if prefix := match.text("prefix"); prefix != "" {
+		return strings.HasPrefix(path, prefix)
+	}
+	if prefix := match.text("path_separated_prefix"); prefix != "" {
+		return path == prefix || strings.HasPrefix(path, prefix+"/")
+	}
+	if expression := match.text("safe_regex", "regex"); expression != "" && len(expression) < longestExpression {
+		re, err := regexp.Compile("^(?:" + expression + ")$")
+		return err == nil && re.MatchString(path)
+	}
+	return match.text("path") == path
 }
 
 // leadsToPool reports whether a route leads to workers.

@@ -137,13 +137,11 @@ func TestDoctorReadsAnEnvoy(t *testing.T) {
 	}{
 		{"ordinary", func() {}, []string{"envoy-filter"}},
 		{"filter", func() { a.addFilter(t) },
-			append(slices.DeleteFunc(with("envoy-filter-mode", "envoy-failure-mode", "envoy-namespaces", "envoy-access-log", "envoy-pool-policy", "envoy-counters"),
-				func(s string) bool { return s == "envoy-filter-routes" }), []string{}...)},
+			with("envoy-filter-mode", "envoy-failure-mode", "envoy-namespaces", "envoy-access-log", "envoy-pool-policy", "envoy-counters")},
 		{"buffered", func() {
 			a.brain["typed_extension_protocol_options"] = parseYAML(t, http2Step)
 			a.filter["processing_mode"] = parseYAML(t, `{request_body_mode: BUFFERED, response_header_mode: SKIP}`)
-		}, slices.DeleteFunc(with("envoy-failure-mode", "envoy-namespaces", "envoy-access-log", "envoy-pool-policy"),
-			func(s string) bool { return s == "envoy-filter-routes" })},
+		}, with("envoy-failure-mode", "envoy-namespaces", "envoy-access-log", "envoy-pool-policy")},
 		{"other-key", func() {
 			a.engines["load_balancing_policy"] = parseYAML(t, strings.ReplaceAll(overrideStep, "KEY", "picked"))
 		}, with("envoy-failure-mode", "envoy-namespaces", "envoy-access-log", "envoy-pool-policy")},
