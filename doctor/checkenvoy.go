@@ -23,7 +23,8 @@ var envoyChecks = []struct {
 	{"envoy-filter", "no `ext_proc` filter that asks routers; which one of several is examined (note)", checkFilter},
 	{"envoy-filter-place", "the filter after the router filter, or before authentication", checkFilterPlace},
 	{"envoy-filter-routes", "routes to workers on which the filter is disabled, and others on which it is enabled", checkFilterRoutes},
-	{"envoy-filter-mode", "modes in which routers do not see headers or bodies, or their replies are ignored; `observability_mode`", checkFilterMode},
+	{"envoy-filter-mode", "modes in which routers do not see headers or bodies, or their replies are ignored; " +
+		"`observability_mode`", checkFilterMode},
 	{"envoy-failure-mode", "requests that fail without a router, or go to the workers of another model", checkFailureMode},
 	{"envoy-decision-time", "less time for a decision, or for the queue of a router, than routers need", checkDecisionTime},
 	{"envoy-namespaces", "metadata of routers that Envoy drops: picks, and ids of bookings", checkNamespaces},
@@ -38,7 +39,8 @@ var envoyChecks = []struct {
 	{"envoy-pool-limits", "clusters of workers with bounds and timeouts of Envoy that do not fit engines", checkPoolLimits},
 	{"envoy-endpoints", "clusters without a healthy endpoint; addresses that differ from those of the fleet", checkEnvoyEndpoints},
 	{"envoy-models", "models without a cluster", checkEnvoyModels},
-	{"envoy-counters", "streams that failed, timeouts and rejected replies since Envoy started, with their likely cause", checkEnvoyCounters},
+	{"envoy-counters", "streams that failed, timeouts and rejected replies since Envoy started, with their " +
+		"likely cause", checkEnvoyCounters},
 }
 
 // diagnoseEnvoy runs the checks on what an Envoy shows.
@@ -135,7 +137,8 @@ func checkEnvoyVersion(e *envoySeen) []Finding {
 		f.Why = "it has no request_body_buffer_limit, so long prompts get 413, and it does not report who served"
 		f.Remedy = "use Envoy 1.38 or later"
 	case err != nil:
-		f.What, f.Note = fmt.Sprintf("its version is %s, and this program knows %s to %s", e.version, xds.OldestVersion, xds.NewestVersion), true
+		f.What, f.Note = fmt.Sprintf("its version is %s, and this program "+
+			"knows %s to %s", e.version, xds.OldestVersion, xds.NewestVersion), true
 		f.Why, f.Remedy = "defaults and fields may have changed", "look for a newer Stator"
 	case !v.ReportsServed():
 		f.What = fmt.Sprintf("its version is %s, which does not report the address that served a request", e.version)
@@ -195,7 +198,8 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	case e.chosen != "":
 		f.What, f.Note = e.chosen, true
 		f.Why = "the other findings are about these"
-		f.Remedy = fmt.Sprintf("if another filter asks the routers, name that one %s, and its cluster %s", envoynames.Filter, envoynames.Routers)
+		f.Remedy = fmt.Sprintf("if another filter asks the routers, name that one %s, and its "+
+			"cluster %s", envoynames.Filter, envoynames.Routers)
 	default:
 		return found
 	}
@@ -222,7 +226,8 @@ func checkFilterPlace(e *envoySeen) (found []Finding) {
 			case authenticating[kind] && at > p.at:
 				found = append(found, Finding{
 					Subject: p.subject, What: "filter " + f.text("name") + " comes after it",
-					Why:    "routers do the work of decisions for clients that are then refused, and such headers as the tenant's come too late",
+					Why: "routers do the work of decisions for clients that are then refused, and such headers as the tenant's " +
+						"come too late",
 					Remedy: "put it after your authentication, directly before envoy.filters.http.router",
 				})
 			}
@@ -252,13 +257,17 @@ func checkFilterRoutes(e *envoySeen) (found []Finding) {
 			switch {
 			case leads && !d.enabled && !d.needsModelHeader:
 				found = append(found, Finding{
-					Subject: d.subject(), What: fmt.Sprintf("it leads to workers (cluster %s), and filter %s is disabled on it", firstOf(d.clusters), p.name),
-					Why:    "no router is asked for its requests, so they are not booked, and are spread without regard to caches",
-					Remedy: fmt.Sprintf("add typed_per_filter_config with the key %s to it, or remove it if it is not meant to reach workers", p.name),
+					Subject: d.subject(),
+					What:    fmt.Sprintf("it leads to workers (cluster %s), and filter %s is disabled on it", firstOf(d.clusters), p.name),
+					Why:     "no router is asked for its requests, so they are not booked, and are spread without regard to caches",
+					Remedy: fmt.Sprintf("add typed_per_filter_config with the key %s to it, or remove it if it is not meant to "+
+						"reach workers", p.name),
 				})
 			case d.enabled && !e.asks(d):
 				found = append(found, Finding{
-					Subject: d.subject(), What: fmt.Sprintf("filter %s is enabled on it, and it leads to no workers (cluster %s)", p.name, firstOf(d.clusters)),
+					Subject: d.subject(),
+					What: fmt.Sprintf("filter %s is enabled on it, and it leads to no workers "+
+						"(cluster %s)", p.name, firstOf(d.clusters)),
 					Why:    "routers are asked for its requests, and answer 404 to paths that they do not know",
 					Remedy: "set `disabled: true` beside the filter's typed_config, and enable it on the routes that lead to workers",
 				})
@@ -308,8 +317,9 @@ func checkFilterMode(e *envoySeen) []Finding {
 		}
 		if p.config.isTrue("disable_immediate_response") {
 			found = append(found, Finding{
-				What:   "disable_immediate_response is on",
-				Why:    "refusals of routers are errors of the filter: wrong requests, and those for which there is no room, reach engines or get 500",
+				What: "disable_immediate_response is on",
+				Why: "refusals of routers are errors of the filter: wrong requests, and those for which there is no room, reach " +
+					"engines or get 500",
 				Remedy: "remove disable_immediate_response",
 			})
 		}
@@ -393,9 +403,13 @@ func (e *envoySeen) undecidedRoutes(p *decisionPath) (found []Finding) {
 			continue
 		}
 		found = append(found, Finding{
-			Subject: d.subject(), What: fmt.Sprintf("requests of all models enter by it, and it leads to the workers of one (cluster %s)", firstOf(d.clusters)),
-			Why:    "with failure_mode_allow, requests of other models go there while no router answers: they get 404, or the answer of the wrong model",
-			Remedy: fmt.Sprintf("have it lead to a cluster without endpoints, as %s of the snippet, so that they get 503", envoynames.Undecided),
+			Subject: d.subject(),
+			What: fmt.Sprintf("requests of all models enter by it, and it leads to the workers of one "+
+				"(cluster %s)", firstOf(d.clusters)),
+			Why: "with failure_mode_allow, requests of other models go there while no router answers: they get 404, or the answer " +
+				"of the wrong model",
+			Remedy: fmt.Sprintf("have it lead to a cluster without endpoints, as %s of the snippet, so that "+
+				"they get 503", envoynames.Undecided),
 		})
 	}
 	return found
@@ -417,14 +431,16 @@ func checkDecisionTime(e *envoySeen) []Finding {
 		timeout := p.config.duration(200*time.Millisecond, "message_timeout")
 		if timeout < e.want.decision {
 			found = append(found, Finding{
-				What:   fmt.Sprintf("message_timeout is %s, and the time for a decision (gateway.decisionTimeout) is %s", timeout, e.want.decision),
+				What: fmt.Sprintf("message_timeout is %s, and the time for a decision "+
+					"(gateway.decisionTimeout) is %s", timeout, e.want.decision),
 				Why:    "long prompts are not read in less, and their requests go on without a decision",
 				Remedy: fmt.Sprintf("set message_timeout to %s", seconds(e.want.decision)),
 			})
 		}
 		longest := p.config.duration(0, "max_message_timeout")
 		f := Finding{
-			What:   fmt.Sprintf("max_message_timeout is %s, and requests may wait for %s in the queue of a router", longest, e.want.queueWait),
+			What: fmt.Sprintf("max_message_timeout is %s, and requests may wait for %s in the queue "+
+				"of a router", longest, e.want.queueWait),
 			Why:    "Envoy ignores that a router asks for more time: requests that wait go on without a decision",
 			Remedy: fmt.Sprintf("set max_message_timeout to %s", seconds(e.want.idle)),
 		}
@@ -447,7 +463,8 @@ func checkNamespaces(e *envoySeen) []Finding {
 		received := d.metadata.texts("receiving_namespaces", "untyped")
 		for _, missing := range []struct{ namespace, why string }{
 			{envoynames.NamespaceLB, "Envoy drops the picks of routers: they have no effect, and requests count as \"misdirected\""},
-			{envoynames.Namespace, "no entry of the access log has the id of its booking: requests count as \"unpicked\", and stay booked for ever"},
+			{envoynames.Namespace, "no entry of the access log has the id of its booking: requests count as \"unpicked\", and stay " +
+				"booked for ever"},
 		} {
 			if !slices.Contains(received, missing.namespace) {
 				found = append(found, Finding{

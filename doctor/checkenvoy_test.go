@@ -69,12 +69,12 @@ func TestEnvoySamples(t *testing.T) {
 // parts are the places of the complete sample that tests change.
 type parts struct {
 	*pages
-	want                              wanted
-	listener, manager, filter         object
-	filters                           []any
-	host, route, action               object
-	routers, pool, policy             object
-	routersSeen, poolSeen, routerStat object
+	want                      wanted
+	listener, manager, filter object
+	filters                   []any
+	host, route, action       object
+	routers, pool, policy     object
+	routersSeen, poolSeen     object
 }
 
 func in(value any, keys ...any) any {

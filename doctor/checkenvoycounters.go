@@ -63,8 +63,11 @@ func (e *envoySeen) filterCounters(p *decisionPath) (found []Finding) {
 			continue
 		}
 		found = append(found, Finding{
-			Subject: p.subject, What: fmt.Sprintf(c.what, value) + " since Envoy started" + ofStreams(started), Why: c.why, Remedy: c.remedy,
-			Note: value <= rareFailures*started,
+			Subject: p.subject,
+			What:    fmt.Sprintf(c.what, value) + " since Envoy started" + ofStreams(started),
+			Why:     c.why,
+			Remedy:  c.remedy,
+			Note:    value <= rareFailures*started,
 		})
 	}
 

@@ -33,7 +33,8 @@ func checkEnvoyAccessLog(e *envoySeen) (found []Finding) {
 		if len(ours) == 0 {
 			f := Finding{
 				Subject: subject, What: "it has no gRPC access log to routers",
-				Why:    "the entry of a request ends its booking: without it every request stays booked for ever, and all workers seem busy",
+				Why: "the entry of a request ends its booking: without it every request stays booked for ever, and all workers " +
+					"seem busy",
 				Remedy: "add access_log of `stator envoy snippet` to its connection manager",
 			}
 			if len(others) > 0 {
@@ -82,9 +83,10 @@ func (e *envoySeen) logFindings(p *decisionPath, subject string, log node) (foun
 		})
 	case filter.value != nil && !takesBooked && !namesPool:
 		found = append(found, Finding{
-			Subject: subject, What: "the filter of its access log to routers names neither the metadata of routers nor a cluster of workers",
-			Why:    "requests that it leaves out stay booked for ever",
-			Remedy: "use the filter of `stator envoy snippet`",
+			Subject: subject,
+			What:    "the filter of its access log to routers names neither the metadata of routers nor a cluster of workers",
+			Why:     "requests that it leaves out stay booked for ever",
+			Remedy:  "use the filter of `stator envoy snippet`",
 		})
 	}
 
@@ -92,7 +94,8 @@ func (e *envoySeen) logFindings(p *decisionPath, subject string, log node) (foun
 	if config.number(16384, "common_config", "buffer_size_bytes") > 0 {
 		found = append(found, Finding{
 			Subject: subject, What: "its access log to routers gathers entries (buffer_size_bytes is not 0)",
-			Why:    "an entry waits up to a second, and the next request of a conversation avoids its worker, because the last one is still booked there",
+			Why: "an entry waits up to a second, and the next request of a conversation avoids its worker, because the last one is " +
+				"still booked there",
 			Remedy: "set buffer_size_bytes to 0",
 		})
 	}
@@ -209,8 +212,9 @@ func checkDecompressor(e *envoySeen) (found []Finding) {
 		if !isThere {
 			found = append(found, Finding{
 				Subject: "listener " + p.listener, What: "no decompressor comes before filter " + p.name, Note: true,
-				Why:    "clients that compress their requests get 415",
-				Remedy: "add envoy.filters.http.decompressor before it if you have such clients; docs/your-own-envoy.md names the bound it needs",
+				Why: "clients that compress their requests get 415",
+				Remedy: "add envoy.filters.http.decompressor before it if you have such clients; docs/your-own-envoy.md names the " +
+					"bound it needs",
 			})
 		}
 	}

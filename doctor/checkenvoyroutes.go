@@ -52,9 +52,10 @@ func checkBodyLimit(e *envoySeen) []Finding {
 			return nil
 		}
 		return []Finding{{
-			Subject: d.subject(), What: fmt.Sprintf("bodies may have %.0f bytes (%s), and %.0f by gateway.maxBodyBytes", bound, where, e.want.maxBody),
-			Why:    "longer prompts get 413 from Envoy",
-			Remedy: fmt.Sprintf("set %s of the route to %.0f, or lower gateway.maxBodyBytes", limit, e.want.maxBody),
+			Subject: d.subject(),
+			What:    fmt.Sprintf("bodies may have %.0f bytes (%s), and %.0f by gateway.maxBodyBytes", bound, where, e.want.maxBody),
+			Why:     "longer prompts get 413 from Envoy",
+			Remedy:  fmt.Sprintf("set %s of the route to %.0f, or lower gateway.maxBodyBytes", limit, e.want.maxBody),
 		}}
 	})
 }
@@ -106,7 +107,8 @@ func checkRetry(e *envoySeen) []Finding {
 			return nil
 		case policy.value == nil:
 			return []Finding{{
-				What: "it has no retry_policy", Why: "the failure of a worker is that of the request, although the decision names further workers",
+				What:   "it has no retry_policy",
+				Why:    "the failure of a worker is that of the request, although the decision names further workers",
 				Remedy: "add retry_policy of `stator envoy snippet`",
 			}}
 		}
@@ -129,7 +131,9 @@ func checkRetry(e *envoySeen) []Finding {
 		}
 		if n := policy.number(1, "num_retries"); n > 1 {
 			found = append(found, Finding{
-				What: fmt.Sprintf("it retries up to %.0f times", n), Note: true, Why: "a prompt that makes engines crash stops as many of them",
+				What:   fmt.Sprintf("it retries up to %.0f times", n),
+				Note:   true,
+				Why:    "a prompt that makes engines crash stops as many of them",
 				Remedy: "set num_retries to 1",
 			})
 		}
@@ -182,7 +186,8 @@ func checkRouterCluster(e *envoySeen) []Finding {
 		if !isThere {
 			return []Finding{{
 				Subject: subject, What: "the filter names it as the cluster of routers, and it does not exist",
-				Why: "no router is asked", Remedy: "add the cluster of `stator envoy snippet`, or correct grpc_service.envoy_grpc.cluster_name",
+				Why:    "no router is asked",
+				Remedy: "add the cluster of `stator envoy snippet`, or correct grpc_service.envoy_grpc.cluster_name",
 			}}
 		}
 
@@ -235,18 +240,22 @@ func checkPoolPolicy(e *envoySeen) []Finding {
 		}
 
 		isRead := slices.ContainsFunc(policy.list("override_host_sources"), func(s node) bool {
-			return isKey(s.at("metadata"), envoynames.HeaderDestination) || strings.EqualFold(s.text("header"), envoynames.HeaderDestination)
+			const name = envoynames.HeaderDestination
+			return isKey(s.at("metadata"), name) || strings.EqualFold(s.text("header"), name)
 		})
 		if !isRead {
 			found = append(found, Finding{
 				What: "its override_host policy does not read the pick of routers", Why: "picks have no effect",
-				Remedy: fmt.Sprintf("set override_host_sources to the metadata key %s, path %s", envoynames.NamespaceLB, envoynames.HeaderDestination),
+				Remedy: fmt.Sprintf("set override_host_sources to the metadata key "+
+					"%s, path %s", envoynames.NamespaceLB, envoynames.HeaderDestination),
 			})
 		}
 		if mayReport && !isKey(policy.at("selected_host_key"), envoynames.HeaderDestinationServed) {
 			found = append(found, Finding{
-				What: "its override_host policy has no selected_host_key of the expected name", Why: `Envoy does not report who served: all requests count as "misdirected"`,
-				Remedy: fmt.Sprintf("set selected_host_key to the metadata key %s, path %s", envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
+				What: "its override_host policy has no selected_host_key of the expected name",
+				Why:  `Envoy does not report who served: all requests count as "misdirected"`,
+				Remedy: fmt.Sprintf("set selected_host_key to the metadata key "+
+					"%s, path %s", envoynames.NamespaceLB, envoynames.HeaderDestinationServed),
 			})
 		}
 		if len(policy.list("fallback_policy", "policies")) == 0 {
@@ -269,11 +278,13 @@ func checkPoolLimits(e *envoySeen) []Finding {
 	return e.eachPool(func(_ string, c node) (found []Finding) {
 		if bound, key := requestBound(c); bound <= defaultBound {
 			found = append(found, Finding{
-				What: fmt.Sprintf("circuit_breakers bound it to %.0f requests (%s)", bound, key),
-				Why:  "requests above the bound get 503; routers bound the load of workers", Remedy: "add circuit_breakers of `stator envoy snippet`",
+				What:   fmt.Sprintf("circuit_breakers bound it to %.0f requests (%s)", bound, key),
+				Why:    "requests above the bound get 503; routers bound the load of workers",
+				Remedy: "add circuit_breakers of `stator envoy snippet`",
 			})
 		}
-		if c.number(50, "common_lb_config", "healthy_panic_threshold", "value") > 0 && !hasEmpty(c, "common_lb_config", "healthy_panic_threshold") {
+		const group, threshold = "common_lb_config", "healthy_panic_threshold"
+		if c.number(50, group, threshold, "value") > 0 && !hasEmpty(c, group, threshold) {
 			found = append(found, Finding{
 				What: "healthy_panic_threshold is not 0", Note: true,
 				Why:    "requests without a pick go to unhealthy workers too when more than half are unhealthy",
@@ -284,7 +295,8 @@ func checkPoolLimits(e *envoySeen) []Finding {
 		if idle := options.duration(time.Hour, "common_http_protocol_options", "idle_timeout"); idle <= 0 || idle > 5*time.Second {
 			found = append(found, Finding{
 				What: "idle connections to workers stay open for longer than 5 seconds", Note: true,
-				Why:    "vLLM's and SGLang's servers close them after 5 seconds; requests that meet that moment are retried at a worker without their cache",
+				Why: "vLLM's and SGLang's servers close them after 5 seconds; requests that meet that moment are retried at a worker " +
+					"without their cache",
 				Remedy: "set common_http_protocol_options.idle_timeout to 4s",
 			})
 		}
@@ -379,13 +391,15 @@ func (e *envoySeen) compareAddresses(name, model string) (found []Finding) {
 	if len(missing) > 0 {
 		found = append(found, Finding{
 			Subject: subject, What: fmt.Sprintf("it lacks %s of model %s: %s", count(len(missing), "worker"), model, firstOf(missing)),
-			Why: "picks of these workers go to the fallback policy, and count as \"misdirected\"", Remedy: "add their addresses, exactly as Stator has them",
+			Why:    "picks of these workers go to the fallback policy, and count as \"misdirected\"",
+			Remedy: "add their addresses, exactly as Stator has them",
 		})
 	}
 	if len(unknown) > 0 && len(known) > 0 {
 		found = append(found, Finding{
 			Subject: subject, What: fmt.Sprintf("it has %s that Stator does not: %s", count(len(unknown), "endpoint"), firstOf(unknown)),
-			Why: "requests without a pick go there, and routers never pick them", Remedy: "add them under workers of the model, or remove them",
+			Why:    "requests without a pick go there, and routers never pick them",
+			Remedy: "add them under workers of the model, or remove them",
 		})
 	}
 	return found
@@ -398,8 +412,10 @@ func checkEnvoyModels(e *envoySeen) (found []Finding) {
 	for _, model := range e.want.models {
 		if e.poolOf(model) == "" {
 			found = append(found, Finding{
-				Subject: "model " + model, What: fmt.Sprintf("no cluster is named %s, or has an address of its workers", xds.PoolName(model)),
-				Why: "its requests do not reach its workers by this Envoy", Remedy: "add the cluster and the route that `stator envoy snippet --config FILE` prints",
+				Subject: "model " + model,
+				What:    fmt.Sprintf("no cluster is named %s, or has an address of its workers", xds.PoolName(model)),
+				Why:     "its requests do not reach its workers by this Envoy",
+				Remedy:  "add the cluster and the route that `stator envoy snippet --config FILE` prints",
 			})
 		}
 	}

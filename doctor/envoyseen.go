@@ -380,7 +380,7 @@ func (e *envoySeen) choosePools() {
 
 	for name, c := range e.clusters {
 		_, isOverride := overridePolicy(c)
-		hasWorker := slices.ContainsFunc(e.endpoints[name], func(at endpointSeen) bool { return at.address.IsValid() && workers[at.address] })
+		hasWorker := slices.ContainsFunc(e.endpoints[name], func(at endpointSeen) bool { return workers[at.address] })
 		if isOverride || hasWorker || strings.HasPrefix(name, xds.PoolName("")) {
 			e.pools[name] = true
 		}
@@ -453,7 +453,8 @@ func (e *envoySeen) asks(d decided) bool {
 func (p *decisionPath) decisions() (all []decided) {
 	for _, r := range p.routes {
 		d := decided{routeSeen: r, enabled: !p.filter.isTrue("disabled"), mode: p.config.at("processing_mode"),
-			metadata: p.config.at("metadata_options"), service: p.config.at("grpc_service"), allowFail: p.config.isTrue("failure_mode_allow")}
+			metadata: p.config.at("metadata_options"), service: p.config.at("grpc_service"),
+			allowFail: p.config.isTrue("failure_mode_allow")}
 		for _, level := range []node{r.all, r.host, r.route} {
 			d.apply(level.at("typed_per_filter_config", p.name))
 		}
