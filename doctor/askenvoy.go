@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +50,7 @@ func askEnvoy(ctx context.Context, port *EnvoyPort, want wanted) *envoySeen {
 	e.dumpErr = err
 	hosts, err := parsedPage(page("/clusters?format=json"))
 	e.endpointsErr = err
-	stats, err := page("/stats?filter=" + statsOfInterest)
+	stats, err := page("/stats?filter=" + url.QueryEscape(statsOfInterest))
 	e.statsErr = err
 	e.read(info, dump, hosts, stats)
 	return e

@@ -280,6 +280,28 @@ var envoyFaults = []struct {
 		delete(p.route, "request_body_buffer_limit")
 		p.listener["per_connection_buffer_limit_bytes"] = 33554432.0
 	}, ""},
+	{"", func(p *parts) { // a listener for trusted clients
+		in(p.filter, "grpc_service").(object)["initial_metadata"] = parsed(`[{"key":"x-stator-trusted","value":"true"}]`)
+		mutations := in(p.manager, "early_header_mutation_extensions", 0, "typed_config").(object)
+		mutations["mutations"] = parsed(`[{"remove_on_match":{"key_matcher":{"prefix":"x-gateway-destination-"}}},{"remove":"x-data-parallel-rank"},` +
+			`{"remove":"x-stator-model"},{"remove":"x-stator-decision"},{"remove":"x-stator-affinity"}]`)
+	}, ""},
+	{"", func(p *parts) { // routes from a control plane
+		routes := p.manager["route_config"].(object)
+		routes["name"] = "r"
+		delete(p.manager, "route_config")
+		p.manager["rds"] = object{"route_config_name": "r"}
+		p.section(`{"@type":"x/y.RoutesConfigDump","dynamic_route_configs":[{"route_config":` + mustJSON(routes) + `}]}`)
+	}, ""},
+	{"", func(p *parts) { // a filter from a control plane
+		typed := mustJSON(p.filter)
+		p.filters[0] = parsed(`{"name":"stator.ext_proc","disabled":true,"config_discovery":{}}`)
+		p.section(`{"@type":"x/y.EcdsConfigDump","ecds_filters":[{"ecds_filter":{"name":"stator.ext_proc","typed_config":` + typed + `}}]}`)
+	}, ""},
+	{"envoy-filter-mode", func(p *parts) { // a type that the control plane did not know
+		p.filter["observability_mode"] = true
+		p.filters[0].(object)["typed_config"] = object{"@type": "x/xds.type.v3.TypedStruct", "type_url": p.filter["@type"], "value": p.filter}
+	}, "observability_mode is on"},
 	{"note envoy-decompressor", func(*parts) {}, "no decompressor comes before filter stator.ext_proc"},
 	{"envoy-route-timeout", func(p *parts) { delete(p.action, "timeout") }, "route sim of listener front: its timeout is 15s, the default of Envoy"},
 	{"envoy-route-timeout", func(p *parts) { p.action["timeout"] = "120s" }, "its timeout is 2m0s\n"},
@@ -323,7 +345,7 @@ var envoyFaults = []struct {
 		for _, h := range p.poolSeen["host_statuses"].([]any) {
 			h.(object)["health_status"] = parsed(`{"eds_health_status":"HEALTHY","failed_outlier_check":true}`)
 		}
-	}, "cluster pool/sim: none of its 2 endpoints is healthy"},
+	}, "cluster pool/sim: none of its endpoints is healthy (there are 2)"},
 	{"envoy-endpoints", func(p *parts) { p.routersSeen["host_statuses"] = nil }, "cluster stator-extproc: it has no endpoint\n  why: no router is asked"},
 	{"envoy-endpoints", func(p *parts) {
 		p.want.workers["sim"] = append(p.want.workers["sim"], workerAddress{"z", netip.MustParseAddrPort("10.0.0.9:80")})
@@ -371,6 +393,26 @@ func TestEachFaultOfAnEnvoy(t *testing.T) {
 		if !covered[c.name] {
 			t.Errorf("no test has a fault for %s", c.name)
 		}
+	}
+}
+
+// TestOldEnvoy: on Envoy 1.36 the bound of bodies is that of the listener, which the snippet for 1.40 does not set.
+func TestOldEnvoy(t *testing.T) {
+	p := completeParts(t)
+	p.Info = object{"version": "abc/1.36.4/Clean/RELEASE/BoringSSL"}
+	var text strings.Builder
+	diagnoseEnvoy(p.seen(p.want)).Print(&text)
+	for _, want := range []string{
+		"its version is 1.36.4, which does not report", "bodies may have 1048576 bytes (per_connection_buffer_limit_bytes of the listener, which Envoy 1.36 applies too)",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &text)
+		}
+	}
+
+	p.listener["per_connection_buffer_limit_bytes"] = 33554432.0
+	if d := diagnoseEnvoy(p.seen(p.want)); d.Faults() != 1 {
+		t.Errorf("with the bound of the listener: %s", mustJSON(d))
 	}
 }
 

@@ -102,11 +102,14 @@ func (e *envoySeen) logFindings(p *decisionPath, subject string, log node) (foun
 	return found
 }
 
-// forged are headers that routers or the gateway set, with what a client does by them.
-func (w *wanted) forged() []string {
+// forged returns the headers that only routers, Envoy and trusted clients may set.
+func (p *decisionPath) forged(w *wanted) []string {
 	names := []string{envoynames.HeaderDestination, envoynames.HeaderDataRank, envoynames.HeaderModel, envoynames.HeaderDecision,
 		envoynames.HeaderAffinity}
-	if !w.hintHeaders {
+	isForTrusted := slices.ContainsFunc(p.config.list("grpc_service", "initial_metadata"), func(m node) bool {
+		return m.text("key") == envoynames.MetadataTrusted
+	})
+	if !w.hintHeaders && !isForTrusted {
 		names = append(names, envoynames.HintHeaders()...)
 	}
 	return names
@@ -116,7 +119,7 @@ func checkEnvoyHeaders(e *envoySeen) (found []Finding) {
 	for i := range e.paths {
 		p := &e.paths[i]
 		var kept []string
-		for _, name := range e.want.forged() {
+		for _, name := range p.forged(&e.want) {
 			if !removesEarly(p.manager(), name) {
 				kept = append(kept, name)
 			}

@@ -46,7 +46,7 @@ func checkBodyLimit(e *envoySeen) []Finding {
 			}
 		}
 		if listenerToo && p.buffer < bound {
-			bound, where = p.buffer, "per_connection_buffer_limit_bytes of the listener, which Envoy 1.36 applies too,"
+			bound, where = p.buffer, "per_connection_buffer_limit_bytes of the listener, which Envoy 1.36 applies too"
 		}
 		if d.bodyMode() == fullDuplex || bound >= e.want.maxBody {
 			return nil
@@ -340,7 +340,7 @@ func (e *envoySeen) health(name string, isOfRouters bool) []Finding {
 	if slices.ContainsFunc(hosts, func(h endpointSeen) bool { return h.healthy }) {
 		return nil
 	}
-	f := Finding{Subject: "cluster " + name, What: fmt.Sprintf("none of its %s is healthy", count(len(hosts), "endpoint"))}
+	f := Finding{Subject: "cluster " + name, What: fmt.Sprintf("none of its endpoints is healthy (there are %d)", len(hosts))}
 	if len(hosts) == 0 {
 		f.What = "it has no endpoint"
 	}

@@ -183,6 +183,25 @@ func TestDoctorReadsAnEnvoy(t *testing.T) {
 	examineEnvoy(t, "no-router", complete, listen, nil, append(want, "envoy-counters", "envoy-endpoints"))
 }
 
+// TestDoctorReadsTheGateway examines the Envoy of `stator up`, which gets its listeners and routes from the control plane:
+// two models, and a listener for trusted clients. It has no fault.
+func TestDoctorReadsTheGateway(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	file := configFile(t, fmt.Sprintf("gateway: {trustedListen: %q}\nmodels:\n", freeAddress(t))+
+		`- {name: a, path: "builtin:sim", launch: [{engine: sim, count: 2}]}
+- {name: b/c, path: "builtin:sim", launch: [{engine: sim, count: 1}]}
+`)
+	g := up(t, "--config", file)
+	sockets, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "stator-*", "envoy.sock"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatalf("admin sockets of Envoy: %q, %v", sockets, err)
+	}
+	found, err := faultsOf([]string{"doctor", "--envoy-admin", "unix://" + sockets[0], "--config", file, "--admin-address", g.admin, "--wait", "100ms", "--json"})
+	if err != nil || len(found) > 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+}
+
 // examineEnvoy starts an Envoy, sends it some chats, and compares the checks that find a fault in it with want.
 func examineEnvoy(t *testing.T, name string, config []byte, listen string, flags, want []string) {
 	t.Helper()
