@@ -123,7 +123,6 @@ func wantedOf(cfg *config.Config) wanted {
 
 // compareFleet adds the models and workers to the settings. Workers whose address is a name are left out, because picks are IPs.
 func (w *wanted) compareFleet(o *observation) {
-	w.compared = true
 	w.workers = map[string][]workerAddress{}
 	for _, m := range o.models {
 		w.models = append(w.models, m.name)

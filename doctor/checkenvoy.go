@@ -332,8 +332,8 @@ func checkFilterMode(e *envoySeen) []Finding {
 		}
 		if mode := d.mode.text("response_header_mode"); mode != "SKIP" {
 			found = append(found, Finding{
-				What: "response headers are sent to routers (response_header_mode is not SKIP)", Note: true,
-				Why:    "routers end a stream with its decision, so they are never read",
+				What: "response headers are meant for routers (response_header_mode is not SKIP)", Note: true,
+				Why:    "routers end a stream with its decision, so they are never sent",
 				Remedy: "set processing_mode.response_header_mode to SKIP",
 			})
 		}
@@ -378,13 +378,14 @@ func checkFailureMode(e *envoySeen) []Finding {
 	})
 
 	for i := range e.paths {
-		found = append(found, e.undecidedRoutes(&e.paths[i])...)
+		found = append(found, e.severalModels(&e.paths[i])...)
 	}
 	return found
 }
 
-// undecidedRoutes finds routes by which requests of all models enter and that lead to the workers of one.
-func (e *envoySeen) undecidedRoutes(p *decisionPath) (found []Finding) {
+// severalModels finds what is wrong where the decision selects the pool: a route by which the requests of all models enter and that
+// leads to the workers of one, and a filter that does not let Envoy choose the route again.
+func (e *envoySeen) severalModels(p *decisionPath) (found []Finding) {
 	decisions := p.decisions()
 	pools := map[string]bool{}
 	for _, d := range decisions {
@@ -396,6 +397,13 @@ func (e *envoySeen) undecidedRoutes(p *decisionPath) (found []Finding) {
 	}
 	if len(pools) < 2 {
 		return nil
+	}
+	if p.config.isTrue("disable_clear_route_cache") || p.config.text("route_cache_action") == "RETAIN" {
+		found = append(found, Finding{
+			Subject: p.subject, What: "route_cache_action is RETAIN, or disable_clear_route_cache is on",
+			Why:    "the decision selects the pool of a request's model by a header, and Envoy does not choose the route again",
+			Remedy: "remove route_cache_action and disable_clear_route_cache",
+		})
 	}
 
 	for _, d := range decisions {

@@ -39,10 +39,9 @@ type wanted struct {
 	decision, idle time.Duration
 	queueWait      time.Duration // 0 where no request waits
 	hintHeaders    bool          // hints in the headers of all clients count
-	// compared is whether the fleet of the routers is known. These are its models, and its workers by model.
-	compared bool
-	models   []string
-	workers  map[string][]workerAddress
+	// The models of the routers, and the workers of each; none where only Envoy is looked at.
+	models  []string
+	workers map[string][]workerAddress
 }
 
 type workerAddress struct {
@@ -72,11 +71,11 @@ type managerSeen struct {
 
 // routeSeen is a route with the levels above it, whose settings it has unless it sets them.
 type routeSeen struct {
-	name              string
-	route, host, all  node
-	clusters          []string
-	needsModelHeader  bool // it matches what a router has decided
-	listener, virtual string
+	name             string
+	route, host, all node
+	clusters         []string
+	needsModelHeader bool // it matches what a router has decided
+	listener         string
 }
 
 // decisionPath is a connection manager with the filter that asks routers.
@@ -230,7 +229,7 @@ func (m *managerSeen) readRoutes(tables map[string]node) {
 			if !r.has("route") {
 				continue // a redirect or a direct response
 			}
-			seen := routeSeen{name: r.text("name"), route: r, host: host, all: table, listener: m.listener, virtual: host.text("name")}
+			seen := routeSeen{name: r.text("name"), route: r, host: host, all: table, listener: m.listener}
 			if name := r.text("route", "cluster"); name != "" {
 				seen.clusters = append(seen.clusters, name)
 			}
