@@ -137,8 +137,8 @@ func checkEnvoyVersion(e *envoySeen) []Finding {
 		f.Why = "it has no request_body_buffer_limit, so long prompts get 413, and it does not report who served"
 		f.Remedy = "use Envoy 1.38 or later"
 	case err != nil:
-		f.What, f.Note = fmt.Sprintf("its version is %s, and this program "+
-			"knows %s to %s", e.version, xds.OldestVersion, xds.NewestVersion), true
+		f.What, f.Note = fmt.Sprintf("its version is %s, and this program knows %s to %s",
+			e.version, xds.OldestVersion, xds.NewestVersion), true
 		f.Why, f.Remedy = "defaults and fields may have changed", "look for a newer Stator"
 	case !v.ReportsServed():
 		f.What = fmt.Sprintf("its version is %s, which does not report the address that served a request", e.version)
@@ -175,17 +175,18 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	if e.err != nil || e.dumpErr != nil {
 		return nil
 	}
-	for _, m := range e.managers {
-		f := Finding{Subject: "listener " + m.listener, Note: true, Why: "these routes are not checked"}
-		if m.missingRDS != "" {
+	for _, p := range e.paths {
+		if p.missingRDS != "" {
 			found = append(found, Finding{
-				Subject: f.Subject, What: "its route configuration " + m.missingRDS + " is not there",
+				Subject: "listener " + p.listener, What: "its route configuration " + p.missingRDS + " is not there",
 				Why: "requests get 404 until a control plane sends it", Remedy: "look at the control plane that serves it (RDS)",
 			})
 		}
-		if m.routesApart {
-			f.What, f.Remedy = "it has scoped routes", "compare them with `stator envoy snippet`"
-			found = append(found, f)
+		if p.unread != "" {
+			found = append(found, Finding{
+				Subject: "listener " + p.listener, What: "it has " + p.unread, Note: true,
+				Why: "these routes are not checked", Remedy: "compare them with `stator envoy snippet`",
+			})
 		}
 	}
 
@@ -198,8 +199,8 @@ func checkFilter(e *envoySeen) (found []Finding) {
 	case e.chosen != "":
 		f.What, f.Note = e.chosen, true
 		f.Why = "the other findings are about these"
-		f.Remedy = fmt.Sprintf("if another filter asks the routers, name that one %s, and its "+
-			"cluster %s", envoynames.Filter, envoynames.Routers)
+		f.Remedy = fmt.Sprintf("if another filter asks the routers, name that one %s, and its cluster %s",
+			envoynames.Filter, envoynames.Routers)
 	default:
 		return found
 	}
@@ -243,6 +244,9 @@ func checkFilterRoutes(e *envoySeen) (found []Finding) {
 		for _, d := range decisions {
 			asked = asked || e.asks(d)
 		}
+		if !asked && (p.missingRDS != "" || p.unread != "") {
+			continue // checkFilter reports it
+		}
 		if !asked {
 			found = append(found, Finding{
 				Subject: p.subject, What: "no route to workers enables it",
@@ -266,8 +270,8 @@ func checkFilterRoutes(e *envoySeen) (found []Finding) {
 			case d.enabled && !e.asks(d):
 				found = append(found, Finding{
 					Subject: d.subject(),
-					What: fmt.Sprintf("filter %s is enabled on it, and it leads to no workers "+
-						"(cluster %s)", p.name, firstOf(d.clusters)),
+					What: fmt.Sprintf("filter %s is enabled on it, and it leads to no workers (cluster %s)",
+						p.name, firstOf(d.clusters)),
 					Why:    "routers are asked for its requests, and answer 404 to paths that they do not know",
 					Remedy: "set `disabled: true` beside the filter's typed_config, and enable it on the routes that lead to workers",
 				})
@@ -412,12 +416,12 @@ func (e *envoySeen) severalModels(p *decisionPath) (found []Finding) {
 		}
 		found = append(found, Finding{
 			Subject: d.subject(),
-			What: fmt.Sprintf("requests of all models enter by it, and it leads to the workers of one "+
-				"(cluster %s)", firstOf(d.clusters)),
+			What: fmt.Sprintf("requests of all models enter by it, and it leads to the workers of one (cluster %s)",
+				firstOf(d.clusters)),
 			Why: "with failure_mode_allow, requests of other models go there while no router answers: they get 404, or the answer " +
 				"of the wrong model",
-			Remedy: fmt.Sprintf("have it lead to a cluster without endpoints, as %s of the snippet, so that "+
-				"they get 503", envoynames.Undecided),
+			Remedy: fmt.Sprintf("have it lead to a cluster without endpoints, as %s of the snippet, so that they get 503",
+				envoynames.Undecided),
 		})
 	}
 	return found
@@ -439,16 +443,16 @@ func checkDecisionTime(e *envoySeen) []Finding {
 		timeout := p.config.duration(200*time.Millisecond, "message_timeout")
 		if timeout < e.want.decision {
 			found = append(found, Finding{
-				What: fmt.Sprintf("message_timeout is %s, and the time for a decision "+
-					"(gateway.decisionTimeout) is %s", timeout, e.want.decision),
+				What: fmt.Sprintf("message_timeout is %s, and the time for a decision (gateway.decisionTimeout) is %s",
+					timeout, e.want.decision),
 				Why:    "long prompts are not read in less, and their requests go on without a decision",
 				Remedy: fmt.Sprintf("set message_timeout to %s", seconds(e.want.decision)),
 			})
 		}
 		longest := p.config.duration(0, "max_message_timeout")
 		f := Finding{
-			What: fmt.Sprintf("max_message_timeout is %s, and requests may wait for %s in the queue "+
-				"of a router", longest, e.want.queueWait),
+			What: fmt.Sprintf("max_message_timeout is %s, and requests may wait for %s in the queue of a router",
+				longest, e.want.queueWait),
 			Why:    "Envoy ignores that a router asks for more time: requests that wait go on without a decision",
 			Remedy: fmt.Sprintf("set max_message_timeout to %s", seconds(e.want.idle)),
 		}

@@ -207,9 +207,15 @@ var envoyFaults = []struct {
 	{"envoy-filter", func(p *parts) { p.manager["http_filters"] = p.filters[1:] }, "no HTTP connection manager has an ext_proc filter"},
 	{"envoy-filter", func(p *parts) { p.Dump = object{} }, "no listener has an HTTP connection manager"},
 	{"envoy-filter", func(p *parts) {
-		p.section(`{"@type":"x/envoy.admin.v3.ListenersConfigDump","static_listeners":[{"listener":{"name":"l","filter_chains":[{"filters":[{"typed_config":` +
-			`{"@type":"x/y.HttpConnectionManager","rds":{"route_config_name":"r"}}}]}]}}]}`)
+		second := parsed(mustJSON(p.listener)).(object)
+		second["name"] = "l"
+		manager := in(second, "filter_chains", 0, "filters", 0, "typed_config").(object)
+		delete(manager, "route_config")
+		manager["rds"] = object{"route_config_name": "r"}
+		p.section(`{"@type":"x/y.ListenersConfigDump","static_listeners":[{"listener":` + mustJSON(second) + `}]}`)
 	}, "listener l: its route configuration r is not there"},
+	{"note envoy-filter", func(p *parts) { p.manager["scoped_routes"] = object{} }, "it has scoped routes"},
+	{"note envoy-filter", func(p *parts) { p.host["matcher"] = object{} }, "it has a virtual host with a matcher"},
 	{"note envoy-filter", func(p *parts) {
 		p.manager["http_filters"] = append([]any{parsed(`{"name":"theirs","typed_config":{"@type":"x/y.v3.ExternalProcessor"}}`)}, p.filters...)
 	}, "of 2 ext_proc filters, those with most names of Stator are examined: stator.ext_proc of listener front"},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/envoynames"
-	"github.com/stator-project/stator/xds"
 )
 
 // envoySeen holds what the admin server of an Envoy shows, and the settings of the routers that it is compared with.
@@ -60,13 +59,13 @@ type endpointSeen struct {
 
 // managerSeen is an HTTP connection manager.
 type managerSeen struct {
-	listener    string
-	buffer      float64 // per_connection_buffer_limit_bytes
-	config      node
-	filters     []node
-	routes      []routeSeen
-	missingRDS  string // the name of a route configuration that the dump does not have
-	routesApart bool   // scoped routes, which are not read
+	listener   string
+	buffer     float64 // per_connection_buffer_limit_bytes
+	config     node
+	filters    []node
+	routes     []routeSeen
+	missingRDS string // the name of a route configuration that the dump does not have
+	unread     string // routes that are not read
 }
 
 // routeSeen is a route with the levels above it, whose settings it has unless it sets them.
@@ -82,6 +81,7 @@ type routeSeen struct {
 type decisionPath struct {
 	*managerSeen
 	at      int // of the filter
+	marks   int // names by which it is recognised as Stator's
 	filter  node
 	config  node // of the filter
 	name    string
@@ -222,9 +222,14 @@ func (m *managerSeen) readRoutes(tables map[string]node) {
 			m.missingRDS = name
 		}
 	}
-	m.routesApart = m.config.has("scoped_routes")
+	if m.config.has("scoped_routes") {
+		m.unread = "scoped routes"
+	}
 
 	for _, host := range table.list("virtual_hosts") {
+		if host.has("matcher") {
+			m.unread = "a virtual host with a matcher"
+		}
 		for _, r := range host.list("routes") {
 			if !r.has("route") {
 				continue // a redirect or a direct response
@@ -290,162 +295,6 @@ func isHealthy(status node) bool {
 	}
 	eds := status.text("eds_health_status")
 	return eds == "" || eds == "UNKNOWN" || eds == "HEALTHY" || eds == "DEGRADED"
-}
-
-// choose finds the filters that ask routers, and the clusters of workers.
-func (e *envoySeen) choose() {
-	most, marked := 0, 0
-	candidates := 0
-	var paths []decisionPath
-	var marks []int
-	for i := range e.managers {
-		m := &e.managers[i]
-		best, bestMark := -1, -1
-		for at, f := range m.filters {
-			config, kind := f.at("typed_config").config()
-			if kind != "ExternalProcessor" {
-				continue
-			}
-			candidates++
-			if mark := marksOf(f, config); mark > bestMark {
-				best, bestMark = at, mark
-			}
-		}
-		if best < 0 {
-			continue
-		}
-
-		p := decisionPath{managerSeen: m, at: best, filter: m.filters[best]}
-		p.config, _ = p.filter.at("typed_config").config()
-		p.name = p.filter.text("name")
-		p.subject = "filter " + p.name + " of listener " + m.listener
-		paths, marks = append(paths, p), append(marks, bestMark)
-		most = max(most, bestMark)
-	}
-
-	for i, p := range paths {
-		if most == 0 || marks[i] > 0 {
-			e.paths = append(e.paths, p)
-			marked++
-		}
-	}
-	switch {
-	case marked == 0:
-	case most == 0:
-		e.chosen = "no ext_proc filter has a name of Stator, so the first one of each listener is examined: that named " + e.paths[0].name
-	case candidates > marked:
-		e.chosen = "of " + count(candidates, "ext_proc filter") + ", those with most names of Stator are examined: " + namesOf(e.paths)
-	}
-	e.choosePools()
-}
-
-// namesOf lists the filters of paths.
-func namesOf(paths []decisionPath) string {
-	var names []string
-	for _, p := range paths {
-		names = append(names, p.name+" of listener "+p.listener)
-	}
-	return firstOf(names)
-}
-
-// marksOf counts the names in a filter's configuration by which it is recognised as Stator's.
-func marksOf(filter, config node) (marks int) {
-	if filter.text("name") == envoynames.Filter {
-		marks++
-	}
-	service := config.at("grpc_service", "envoy_grpc")
-	if service.text("cluster_name") == envoynames.Routers {
-		marks++
-	}
-	if service.text("authority") == envoynames.Authority {
-		marks++
-	}
-	if slices.Contains(config.texts("metadata_options", "receiving_namespaces", "untyped"), envoynames.Namespace) {
-		marks++
-	}
-	return marks
-}
-
-// choosePools finds the clusters of workers: by their policy, their name and their addresses. Where there is none, they are
-// the targets of the routes on which the filter is enabled: of those that enable it themselves, or of chats, or else of all.
-func (e *envoySeen) choosePools() {
-	e.pools = map[string]bool{}
-	workers := map[netip.AddrPort]bool{}
-	for _, list := range e.want.workers {
-		for _, w := range list {
-			workers[w.address] = true
-		}
-	}
-
-	for name, c := range e.clusters {
-		_, isOverride := overridePolicy(c)
-		hasWorker := slices.ContainsFunc(e.endpoints[name], func(at endpointSeen) bool { return workers[at.address] })
-		if isOverride || hasWorker || strings.HasPrefix(name, xds.PoolName("")) {
-			e.pools[name] = true
-		}
-	}
-	for _, counts := range []func(d *decided) bool{
-		func(d *decided) bool { return d.explicit }, (*decided).isFirstForChats, func(*decided) bool { return true },
-	} {
-		if len(e.pools) == 0 {
-			e.addTargets(counts)
-		}
-	}
-}
-
-// addTargets adds the targets of the routes that count to the clusters of workers.
-func (e *envoySeen) addTargets(counts func(d *decided) bool) {
-	for i := range e.paths {
-		for _, d := range e.paths[i].decisions() {
-			if !d.enabled || !counts(&d) {
-				continue
-			}
-			for _, name := range d.clusters {
-				if name != envoynames.Undecided {
-					e.pools[name] = true
-				}
-			}
-		}
-	}
-}
-
-// isFirstForChats reports whether a route is the first one of its virtual host that takes chats.
-func (d *decided) isFirstForChats() bool {
-	for _, r := range d.host.list("routes") {
-		if takesChats(r.at("match")) {
-			return r.at("match").equals(d.route.at("match"))
-		}
-	}
-	return false
-}
-
-// longestExpression bounds the expressions of routes that are compiled. Envoy's default is shorter.
-const longestExpression = 1000
-
-// takesChats reports whether a route's match takes the path of chats. Headers and other conditions are not read.
-func takesChats(match node) bool {
-	const path = "/v1/chat/completions"
-	if prefix := match.text("prefix"); prefix != "" {
-		return strings.HasPrefix(path, prefix)
-	}
-	if prefix := match.text("path_separated_prefix"); prefix != "" {
-		return path == prefix || strings.HasPrefix(path, prefix+"/")
-	}
-	if expression := match.text("safe_regex", "regex"); expression != "" && len(expression) < longestExpression {
-		re, err := regexp.Compile("^(?:" + expression + ")$")
-		return err == nil && re.MatchString(path)
-	}
-	return match.text("path") == path
-}
-
-// leadsToPool reports whether a route leads to workers.
-func (e *envoySeen) leadsToPool(r routeSeen) bool {
-	return slices.ContainsFunc(r.clusters, func(name string) bool { return e.pools[name] })
-}
-
-// asks reports whether routers are asked for the requests of a route, and those go to workers or to no worker.
-func (e *envoySeen) asks(d decided) bool {
-	return d.enabled && (e.leadsToPool(d.routeSeen) || slices.Contains(d.clusters, envoynames.Undecided))
 }
 
 // decisions returns the configuration of the filter on each route.
