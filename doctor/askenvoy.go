@@ -30,7 +30,7 @@ type EnvoyPort struct {
 }
 
 // statsOfInterest are the counters that checks look at.
-const statsOfInterest = "ext_proc|grpc_access_log|upstream_rq_total$"
+const statsOfInterest = "ext_proc|grpc_access_log|upstream_rq_total$|update_rejected$"
 
 // askEnvoy asks the admin port for everything that the checks look at.
 func askEnvoy(ctx context.Context, port *EnvoyPort, want wanted) *envoySeen {

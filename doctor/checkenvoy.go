@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -160,10 +161,21 @@ func olderThan(version string, than xds.Version) bool {
 func checkRejected(e *envoySeen) (found []Finding) {
 	for _, r := range e.rejected {
 		found = append(found, Finding{
-			Subject: r.kind + " " + r.name, What: "Envoy has refused its newest version: " + r.details,
+			Subject: r.kind + " " + r.name, What: strings.TrimSuffix("Envoy has refused its newest version: "+r.details, ": "),
 			Why:    "Envoy goes on with the version before it, or without it, and so do these checks",
 			Remedy: "correct it in the control plane that sends it",
 		})
+	}
+
+	// Envoy keeps the error of a listener, but not that of a cluster, a route or endpoints.
+	for _, name := range slices.Sorted(maps.Keys(e.stats)) {
+		if n := e.stats[name]; n > 0 && strings.HasSuffix(name, ".update_rejected") {
+			found = append(found, Finding{
+				Subject: "Envoy", What: fmt.Sprintf("it has refused %.0f updates since it started (%s)", n, name), Note: true,
+				Why:    "it keeps the configuration before them until an update that it accepts",
+				Remedy: "look for the reason in its log, and correct it in the control plane",
+			})
+		}
 	}
 	return found
 }

@@ -204,6 +204,11 @@ var envoyFaults = []struct {
 	{"envoy-rejected", func(p *parts) {
 		p.section(`{"@type":"x/envoy.admin.v3.ListenersConfigDump","dynamic_listeners":[{"name":"l\n2","error_state":{"details":"unknown field"}}]}`)
 	}, "listener l 2: Envoy has refused its newest version: unknown field"},
+	{"note envoy-rejected", func(p *parts) { p.Stats = append(p.Stats, "cluster_manager.cds.update_rejected: 2") },
+		"it has refused 2 updates since it started (cluster_manager.cds.update_rejected)"},
+	{"envoy-rejected", func(p *parts) { // it is no cluster yet
+		p.section(`{"@type":"x/y.ClustersConfigDump","dynamic_warming_clusters":[{"error_state":{"failed_configuration":{"name":"pool/new"}}}]}`)
+	}, "cluster pool/new: Envoy has refused its newest version"},
 	{"envoy-filter", func(p *parts) { p.manager["http_filters"] = p.filters[1:] }, "no HTTP connection manager has an ext_proc filter"},
 	{"envoy-filter", func(p *parts) { p.Dump = object{} }, "no listener has an HTTP connection manager"},
 	{"envoy-filter", func(p *parts) {

@@ -122,6 +122,9 @@ func (e *envoySeen) readDump(dump node) {
 			if d.rejected.has("details") || d.rejected.has("failed_configuration") {
 				e.rejected = append(e.rejected, rejectedSeen{d.kind, d.name, d.rejected.text("details")})
 			}
+			if d.content.value == nil {
+				continue // it has been refused from the beginning
+			}
 			switch d.kind {
 			case "listener":
 				listeners = append(listeners, d.content)

@@ -295,7 +295,7 @@ func saveSample(t *testing.T, file, admin string) {
 	page("/server_info", &info)
 	page("/config_dump", &dump)
 	page("/clusters?format=json", &hosts)
-	stats, err := get(admin + "/stats?filter=ext_proc%7Cgrpc_access_log%7Cupstream_rq_total%24")
+	stats, err := get(admin + "/stats?filter=ext_proc%7Cgrpc_access_log%7Cupstream_rq_total%24%7Cupdate_rejected%24")
 	if err != nil {
 		t.Fatal(err)
 	}
