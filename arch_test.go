@@ -80,8 +80,8 @@ var allowed = map[string][]string{
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
-	"extproc/stream": {"extproc/accesslog", "extproc/messages", "internal/envoynames", "internal/metric", "internal/prompt",
-		"internal/prompt/openai", "internal/route"},
+	"extproc/stream":   {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
+	"extproc/exchange": {"internal/envoynames", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
@@ -116,6 +116,13 @@ var doesIO = []string{"internal/adminclient", "internal/cli", "internal/configfi
 var impure = []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "syscall",
 	"google.golang.org/grpc", "github.com/prometheus/client_golang/prometheus", "github.com/nats-io/nats.go"}
 
+// neutral lists the packages that must work behind any door to Envoy, and noTransport the modules whose packages these must
+// not import.
+var (
+	neutral     = []string{"extproc/exchange"}
+	noTransport = []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/envoyproxy/go-control-plane"}
+)
+
 // forbiddenCalls may not appear in internal/: package and function.
 var forbiddenCalls = map[string]string{
 	"time.Now": "take now time.Time", "time.Since": "take now time.Time", "time.Sleep": "be pure", "time.After": "be pure",
@@ -139,6 +146,9 @@ func TestArchitecture(t *testing.T) {
 			}
 			if isPure(from) && slices.Contains(impure, imp) {
 				t.Errorf("%s: %s is pure and must not import %s", path, from, imp)
+			}
+			if slices.Contains(neutral, from) && slices.ContainsFunc(noTransport, func(m string) bool { return strings.HasPrefix(imp, m) }) {
+				t.Errorf("%s: %s knows no transport and must not import %s", path, from, imp)
 			}
 		}
 		if isPure(from) {

@@ -81,7 +81,7 @@ func TestParagraphs(t *testing.T) {
 // quarter as many lines of comments as of code. xds is not in the list: most of it is tables of Envoy's
 // messages.
 var stateful = []string{
-	"bus", "envoy", "extproc", "extproc/accesslog", "extproc/cachesync", "extproc/sockets", "extproc/stream",
+	"bus", "envoy", "extproc", "extproc/accesslog", "extproc/cachesync", "extproc/exchange", "extproc/sockets", "extproc/stream",
 	"internal/child", "internal/fleet", "internal/kv/drift", "internal/kv/feed", "internal/kv/kvindex", "internal/kvsource",
 	"internal/perfmodel", "internal/route", "internal/route/peers", "internal/route/pick", "internal/route/queue",
 	"internal/sim", "internal/sim/engine", "workeragent", "workeragent/engine/enginesim",

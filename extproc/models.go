@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/stator-project/stator/extproc/stream"
+	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/modelfile"
@@ -194,18 +194,18 @@ func orderOf(name string) queue.Order {
 	return order
 }
 
-// streamSettings returns the settings that the stream's server needs. The first model serves requests that
+// requestSettings returns the settings that the exchanges of requests need. The first model serves requests that
 // name no model. With one model Envoy needs no pool: its only route leads there.
-func streamSettings(settings *config.Config) stream.Settings {
+func requestSettings(settings *config.Config) exchange.Settings {
 	g := &settings.Gateway
-	return stream.Settings{
+	return exchange.Settings{
 		BodyBytes:     g.MaxBodyBytes,
 		BodiesBytes:   g.MaxBodiesBytes,
 		PassPaths:     g.PassPaths,
 		DefaultModel:  settings.Models[0].Name,
 		SeveralPools:  len(settings.Models) > 1,
 		SessionHeader: g.AffinityHeader,
-		Hints:         stream.Hints(g.Hints),
+		Hints:         exchange.Hints(g.Hints),
 		TrustEveryone: g.TrustsEveryone(),
 		RoleHeader:    g.RoleHeader,
 		TrustedRoles:  g.TrustedRoles,

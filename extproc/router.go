@@ -19,6 +19,7 @@ import (
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/extproc/cachesync"
+	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/extproc/stream"
@@ -73,7 +74,7 @@ type Router struct {
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
 	// The parts that Envoy connects to.
-	decisions    *stream.Server
+	requests     *exchange.Service
 	accessLog    *accesslog.Server
 	grpc         *grpc.Server        // serves both
 	decisionLog  *decisionlog.Writer // nil without a decision log
@@ -157,7 +158,9 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 // newServers makes the gRPC server with both of Envoy's services. They share one listener, so that an Envoy has
 // one address to configure and one health check.
 func (r *Router) newServers(cfg Config) {
-	r.decisions = stream.NewServer(streamSettings(cfg.Settings), r.routes, cfg.Log, cfg.Metrics)
+	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
+		Router: r.routes, Started: time.Now(), Log: cfg.Log, Metrics: cfg.Metrics,
+	})
 	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
 	r.accessLog = accesslog.NewServer(accesslog.Config{
 		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
@@ -165,7 +168,7 @@ func (r *Router) newServers(cfg Config) {
 	})
 
 	r.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
-	stream.Register(r.grpc, r.decisions)
+	stream.Register(r.grpc, stream.NewServer(r.requests, cfg.Log, cfg.Metrics))
 	accesslog.Register(r.grpc, r.accessLog)
 	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
 }
@@ -236,7 +239,7 @@ func (r *Router) Reload(settings *config.Config) error {
 	default:
 	}
 	r.lists <- workers // Reload is not called concurrently, so there is room
-	r.decisions.Reload(streamSettings(settings))
+	r.requests.Reload(requestSettings(settings))
 	r.routes.Wake(time.Now()) // queued requests may fit the new limits
 	return nil
 }
@@ -264,7 +267,7 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 	followers.Go(func() { discovery.Resolve(ctx, r.names) })
 	followers.Go(func() { discovery.Probe(ctx, r.probes) })
 	followers.Go(func() { r.followList(ctx) })
-	followers.Go(func() { r.decisions.Run(ctx) })
+	followers.Go(func() { r.requests.Run(ctx) })
 	followers.Go(func() { r.followEngines(ctx) })
 	followers.Go(func() { r.loads.run(ctx) })
 	if cfg.Bus != nil {

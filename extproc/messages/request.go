@@ -58,7 +58,7 @@ type Request struct {
 	// RequestID is the header x-request-id. It is read in mode FullDuplex only.
 	RequestID string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
-	Hints []Header
+	Hints []envoynames.Header
 
 	// Body is set for Kind Body. It is valid until Release, or until the next message is received.
 	Body []byte
@@ -235,7 +235,7 @@ func (r *Request) readHeader(message []byte) error {
 	default:
 		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {
-			r.Hints = append(r.Hints, Header{Key: string(key), Value: string(raw)})
+			r.Hints = append(r.Hints, envoynames.Header{Key: string(key), Value: string(raw)})
 		}
 	}
 	return w.err

@@ -22,7 +22,7 @@ type Response struct {
 	// ones are left out.
 	Booking, Decision, Picked string
 	// Set are headers to set or replace, Remove the names of headers to remove.
-	Set    []Header
+	Set    []envoynames.Header
 	Remove []string
 	// NewBody replaces the body; nil keeps it. With Piece it is the next piece of the body that goes upstream, and the
 	// last one with EndOfStream.
@@ -31,9 +31,6 @@ type Response struct {
 	// ClearRoute makes Envoy choose the route again, by the headers that were set.
 	ClearRoute bool
 }
-
-// Header is one header. Its key is in lower case.
-type Header struct{ Key, Value string }
 
 // Append appends the message to dst.
 func (r *Response) Append(dst []byte) []byte {

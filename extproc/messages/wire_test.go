@@ -157,7 +157,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		{To: Body, Decision: "d", Picked: long},
 		{To: Headers},
 		{To: Headers, Booking: "b", Decision: "d", Picked: "10.0.0.1:8000"},
-		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []Header{{envoynames.HeaderDestination, "10.0.0.1:8000"}, {"content-length", "3"}}, Remove: []string{"content-encoding"},
+		{To: Body, Decision: "d", Picked: "10.0.0.1:8000", Set: []envoynames.Header{{Key: envoynames.HeaderDestination, Value: "10.0.0.1:8000"}, {Key: "content-length", Value: "3"}}, Remove: []string{"content-encoding"},
 			NewBody: []byte("new"), ClearRoute: true},
 		{To: Body, NewBody: []byte{}},
 		{To: Body, NewBody: []byte("piece"), Piece: true},
@@ -185,7 +185,7 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 			if h.GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
 				t.Errorf("header %s: %s", h.GetHeader().GetKey(), h.GetAppendAction())
 			}
-			got.Set = append(got.Set, Header{h.GetHeader().GetKey(), string(h.GetHeader().GetRawValue())})
+			got.Set = append(got.Set, envoynames.Header{Key: h.GetHeader().GetKey(), Value: string(h.GetHeader().GetRawValue())})
 		}
 		if common.GetBodyMutation() != nil {
 			got.NewBody = common.GetBodyMutation().GetBody()

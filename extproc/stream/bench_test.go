@@ -4,25 +4,27 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 )
 
 // turn passes both messages of one request to an exchange and ends its booking.
 func turn(w *world, headers, body *messages.Request) {
-	x := exchange{srv: w.server, source: "envoy-a"}
+	x := door{srv: w.server, Exchange: w.requests.Begin(exchange.Origin{Source: "envoy-a"})}
 	for _, m := range []*messages.Request{headers, body} {
-		answered := x.phase
-		r, err := x.handle(m)
+		answered := x.Phase()
+		r, err := x.handle(m, time.Now())
 		if err != nil {
 			panic(err)
 		}
-		_ = w.server.toMessage(r, answered)
-		x.recycle()
+		_ = toMessage(r, answered)
+		x.Recycle()
 	}
-	w.router.End(x.booking, start)
+	w.router.End(x.Booking(), start)
 }
 
 // TestAllocationsDoNotGrowWithThePrompt: the allocations of a request do not depend on its size, because bodies
@@ -54,8 +56,8 @@ func TestAllocationsOfHeaders(t *testing.T) {
 		t.Errorf("reading headers takes %.0f allocations, %v", read, err)
 	}
 	step := testing.AllocsPerRun(1000, func() {
-		x := exchange{srv: w.server}
-		x.onHeaders(headOf(&m), start)
+		x := w.requests.Begin(exchange.Origin{})
+		x.OnHeaders(headOf(&m), start)
 	})
 	if step > 2 { // the exchange, here, and the id
 		t.Errorf("answering headers takes %.0f allocations", step)
@@ -69,7 +71,7 @@ func completionOf(n int) string {
 // BenchmarkExchange: how long does ext_proc take for a request, without gRPC? Both messages are decoded, decided
 // and answered, with one token per byte.
 //
-//	go test ./extproc -run '^$' -bench Exchange -count 10 | benchstat -col /prompt -
+//	go test ./extproc/stream -run '^$' -bench Exchange -count 10 | benchstat -col /prompt -
 func BenchmarkExchange(b *testing.B) {
 	for _, n := range []int{1_000, 4_000, 32_000} {
 		b.Run(fmt.Sprintf("prompt=%d", n), func(b *testing.B) {
@@ -87,7 +89,7 @@ func BenchmarkExchange(b *testing.B) {
 // BenchmarkStream: how long does the same take with gRPC over an in-memory connection, the client's part
 // included?
 //
-//	go test ./extproc -run '^$' -bench Stream -count 10 | benchstat -col /prompt -
+//	go test ./extproc/stream -run '^$' -bench Stream -count 10 | benchstat -col /prompt -
 func BenchmarkStream(b *testing.B) {
 	for _, n := range []int{1_000, 32_000} {
 		b.Run(fmt.Sprintf("prompt=%d", n), func(b *testing.B) {

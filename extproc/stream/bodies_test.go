@@ -3,7 +3,6 @@ package stream
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,7 +22,7 @@ import (
 func TestBodiesBeyondTheBudget(t *testing.T) {
 	w, client := served(t)
 	w.settings.BodiesBytes = 1000
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 	send := func() *extprocv3.ProcessingResponse {
 		s := open(t, client)
 		ask(t, s, completionHeaders(false))
@@ -34,7 +33,7 @@ func TestBodiesBeyondTheBudget(t *testing.T) {
 		t.Fatal("refused below the budget")
 	}
 	w.idle(t)
-	if !w.server.bodies.reserve(900) {
+	if !w.requests.Reserve(900) {
 		t.Fatal("the budget is not empty after the request")
 	}
 	s := open(t, client)
@@ -47,17 +46,17 @@ func TestBodiesBeyondTheBudget(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 	w.idle(t)
-	if used := w.server.bodies.used.Load(); used != 900 {
+	if used := w.bodyBytes(); used != 900 {
 		t.Errorf("%d bytes are reserved, want 900", used)
 	}
 
-	w.server.bodies.free(900)
+	w.requests.Free(900)
 	if send().GetRequestBody() == nil {
 		t.Error("refused although the budget is free")
 	}
 	w.idle(t)
-	if w.outcomes("overloaded") != 1 || w.server.bodies.used.Load() != 0 {
-		t.Errorf("%d overloaded, %d bytes reserved", w.outcomes("overloaded"), w.server.bodies.used.Load())
+	if w.outcomes("overloaded") != 1 || w.bodyBytes() != 0 {
+		t.Errorf("%d overloaded, %d bytes reserved", w.outcomes("overloaded"), w.bodyBytes())
 	}
 }
 
@@ -69,9 +68,7 @@ func (panicking) Prepare(*prompt.Request, *prompt.Prompt) error { panic("index o
 // TestPanicFailsOpen: a panic during a decision lets that request go on without a pick. It is counted, its stack
 // is logged once, it leaves no booking, and the next request is served.
 func TestPanicFailsOpen(t *testing.T) {
-	var log bytes.Buffer
 	w, client := served(t)
-	w.server.panics.log = slog.New(slog.NewTextHandler(&log, nil))
 	setModel := func(p route.Preparer) {
 		if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: p, BlockSize: 4}}); err != nil {
 			t.Fatal(err)
@@ -88,11 +85,11 @@ func TestPanicFailsOpen(t *testing.T) {
 		}
 	}
 	w.idle(t)
-	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "panicking.Prepare") {
-		t.Errorf("%d stacks in the log:\n%s", n, log.String())
+	if n := w.log.Count("level=ERROR"); n != 1 || w.log.Count("panicking.Prepare") != 1 {
+		t.Errorf("%d stacks in the log:\n%s", n, &w.log)
 	}
-	if w.outcomes("panic") != 3 || w.router.Bookings() != 0 || w.server.bodies.used.Load() != 0 {
-		t.Errorf("%d panics counted, %d booked, %d bytes reserved", w.outcomes("panic"), w.router.Bookings(), w.server.bodies.used.Load())
+	if w.outcomes("panic") != 3 || w.router.Bookings() != 0 || w.bodyBytes() != 0 {
+		t.Errorf("%d panics counted, %d booked, %d bytes reserved", w.outcomes("panic"), w.router.Bookings(), w.bodyBytes())
 	}
 
 	setModel(letters{})
@@ -133,7 +130,7 @@ func (s *received) RecvMsg(into any) error {
 func TestNothingRefersToAFreedBody(t *testing.T) {
 	w, _ := served(t)
 	w.settings.TrustEveryone = true
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 	exchangeOf := func(body string) *extprocv3.ProcessingResponse {
 		s := &received{ctx: t.Context(), messages: []*extprocv3.ProcessingRequest{completionHeaders(false), bodyMessage(true, body)}}
 		if err := w.server.Process(s); err != nil {

@@ -52,7 +52,7 @@ func serve(t testing.TB, w *world) extprocv3.ExternalProcessorClient {
 func served(t testing.TB) (*world, extprocv3.ExternalProcessorClient) {
 	w := newWorld(t)
 	w.settings.DefaultModel = "sim"
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 	if err := w.router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +105,26 @@ func (w *world) idle(t testing.TB) {
 	}
 }
 
+// outcomes returns how many requests had an outcome, and bodyBytes the sum of the bodies under decision.
 func (w *world) outcomes(outcome string) int {
-	return int(testutil.ToFloat64(w.server.metrics.outcomes.WithLabelValues(outcome)))
+	return w.metric("stator_extproc_requests_total", outcome)
+}
+func (w *world) bodyBytes() int { return w.metric("stator_extproc_body_bytes", "") }
+
+// metric returns the value of a metric with that label.
+func (w *world) metric(name, label string) int {
+	families, err := w.registry.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				return int(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+			}
+		}
+	}
+	return -1
 }
 
 const hello = `{"model": "sim", "prompt": "hello"}`

@@ -4,70 +4,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/internal/metric"
-	"github.com/stator-project/stator/internal/route"
 )
 
 type metrics struct {
-	streams  prometheus.Gauge
-	outcomes *prometheus.CounterVec
-	// picked is the counter of outcomePicked. Finding it by its label takes longer than counting.
-	picked prometheus.Counter
-	// ignoredHints counts requests with hint headers of clients that are not trusted.
-	ignoredHints prometheus.Counter
-	unread       *prometheus.CounterVec
-	duration     prometheus.Histogram
-	blocks       prometheus.Histogram
-	waits        prometheus.Histogram
+	streams prometheus.Gauge
+	unread  *prometheus.CounterVec
 }
 
-// The outcomes of this package, beside those of package route.
-const (
-	outcomePicked    = "picked"
-	outcomeCancelled = "cancelled"
-	outcomePanic     = "panic"
-	outcomeUnread    = "unread"
-)
-
-// outcomes are the possible outcomes of a request. The set is closed, because they are label values.
-func outcomes() []string {
-	list := []string{
-		outcomePicked, outcomeCancelled, "local", "method", "unknown_path", "body_too_large", "content_encoding", "overloaded",
-		"protocol_error", outcomePanic, outcomeUnread,
-	}
-	for _, r := range route.Reasons() {
-		list = append(list, string(r))
-	}
-	return list
-}
-
-func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	part := metric.For(reg, "extproc")
 	m := &metrics{
 		streams: part.Gauge("streams", "Requests that wait for a decision, queued ones included."),
-		outcomes: part.Counters("requests_total",
-			"Requests by outcome: picked, local for pages of the router, cancelled for queued requests whose clients cancelled, "+
-				"else the reason of the refusal.", "outcome"),
-		ignoredHints: part.Counter("ignored_hints_total",
-			"Requests whose hint headers were ignored, because their clients are not trusted."),
 		unread: part.Counters("unread_total",
 			"Requests that go by load, or are refused, because Envoy's filter sends no whole body; by its request_body_mode.", "mode"),
-		duration: part.Histogram("decision_duration_seconds",
-			"Time from the end of the request body to the decision, of requests that were not queued.",
-			prometheus.ExponentialBuckets(16e-6, 2, 16)),
-		blocks: part.Histogram("prompt_blocks", "Complete KV blocks in the prompts of picked requests.",
-			prometheus.ExponentialBuckets(1, 4, 9)),
-		waits: part.Histogram("wait_duration_seconds", "Time that requests were queued, whatever their outcome.",
-			prometheus.ExponentialBuckets(1e-3, 2, 16)),
-	}
-
-	part.GaugeFunc("body_bytes", "Bytes of the bodies for which decisions are being made.",
-		func() float64 { return float64(bodies.used.Load()) })
-	for _, o := range outcomes() {
-		m.outcomes.WithLabelValues(o)
 	}
 	for _, mode := range unreadModes {
 		m.unread.WithLabelValues(mode.String())
 	}
-	m.picked = m.outcomes.WithLabelValues(outcomePicked)
 	return m
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -66,16 +65,4 @@ stator_extproc_requests_total{outcome="worker_required"} 0
 	if err != nil {
 		t.Error(err)
 	}
-}
-
-// TestMetricsRegisterOnce: two servers must not share a registry.
-func TestMetricsRegisterOnce(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("the second server registered the same metrics")
-		}
-	}()
-	reg := prometheus.NewRegistry()
-	newMetrics(reg, &bodyBudget{})
-	newMetrics(reg, &bodyBudget{})
 }

@@ -112,8 +112,8 @@ func TestFullDuplex(t *testing.T) {
 				t.Errorf("decision %+v", d)
 			}
 			w.idle(t)
-			if !w.router.End(id, time.Now()) || w.server.bodies.used.Load() != 0 {
-				t.Errorf("%d bytes are held, or the booking is missing", w.server.bodies.used.Load())
+			if !w.router.End(id, time.Now()) || w.bodyBytes() != 0 {
+				t.Errorf("%d bytes are held, or the booking is missing", w.bodyBytes())
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestFullDuplexRefusals(t *testing.T) {
 	} {
 		w, client := served(t)
 		w.settings.BodiesBytes = tt.bodies
-		w.server.Reload(w.settings)
+		w.requests.Reload(w.settings)
 		list := []*extprocv3.ProcessingRequest{first(filterv3.ProcessingMode_FULL_DUPLEX_STREAMED)}
 		for i, p := range tt.pieces {
 			list = append(list, bodyMessage(i == len(tt.pieces)-1, p))
@@ -144,8 +144,8 @@ func TestFullDuplexRefusals(t *testing.T) {
 			t.Errorf("%s: %d replies, %d, want %d", name, len(replies), n, tt.status)
 		}
 		w.idle(t)
-		if w.router.Bookings() != 0 || w.server.bodies.used.Load() != 0 {
-			t.Errorf("%s: %d booked, %d bytes held", name, w.router.Bookings(), w.server.bodies.used.Load())
+		if w.router.Bookings() != 0 || w.bodyBytes() != 0 {
+			t.Errorf("%s: %d booked, %d bytes held", name, w.router.Bookings(), w.bodyBytes())
 		}
 	}
 }
@@ -164,8 +164,6 @@ func TestUnreadBodies(t *testing.T) {
 		"BUFFERED_PARTIAL": {filterv3.ProcessingMode_BUFFERED_PARTIAL, []*extprocv3.ProcessingRequest{cut}, 1},
 	} {
 		w, client := served(t)
-		var log testkit.Log
-		w.server.notices.log = log.Logger()
 		for range 2 {
 			replies := all(t, client, append([]*extprocv3.ProcessingRequest{first(tt.mode)}, tt.rest...)...)
 			last := replies[len(replies)-1]
@@ -174,8 +172,8 @@ func TestUnreadBodies(t *testing.T) {
 			}
 		}
 		w.idle(t)
-		if n := testutil.ToFloat64(w.server.metrics.unread.WithLabelValues(name)); n != 2 || log.Count("set request_body_mode") != 1 {
-			t.Errorf("%s: %v counted; log: %s", name, n, &log)
+		if n := testutil.ToFloat64(w.server.metrics.unread.WithLabelValues(name)); n != 2 || w.log.Count("set request_body_mode") != 1 {
+			t.Errorf("%s: %v counted; log: %s", name, n, &w.log)
 		}
 		if w.router.Bookings() != 2*tt.booked || w.outcomes("picked") != 2 {
 			t.Errorf("%s: %d booked", name, w.router.Bookings())
@@ -215,9 +213,9 @@ func TestWholePartialBodies(t *testing.T) {
 func TestUnreadBodiesOfSeveralModels(t *testing.T) {
 	w, client := served(t)
 	w.settings.SeveralPools = true
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 	replies := all(t, client, first(filterv3.ProcessingMode_NONE))
-	if n := replies[0].GetImmediateResponse().GetStatus().GetCode(); n != 503 || w.outcomes(outcomeUnread) != 1 {
+	if n := replies[0].GetImmediateResponse().GetStatus().GetCode(); n != 503 || w.outcomes("unread") != 1 {
 		t.Errorf("answered %d", n)
 	}
 }
@@ -225,12 +223,10 @@ func TestUnreadBodiesOfSeveralModels(t *testing.T) {
 // TestObservers: a filter that ignores replies gets none, and nothing is booked for it.
 func TestObservers(t *testing.T) {
 	w, client := served(t)
-	var log testkit.Log
-	w.server.notices.log = log.Logger()
 	m := first(filterv3.ProcessingMode_STREAMED)
 	m.ObservabilityMode = true
-	if replies := all(t, client, m); len(replies) != 0 || w.router.Bookings() != 0 || log.Count("observability_mode") != 1 {
-		t.Errorf("%d replies, %d booked; log: %s", len(replies), w.router.Bookings(), &log)
+	if replies := all(t, client, m); len(replies) != 0 || w.router.Bookings() != 0 || w.log.Count("observability_mode") != 1 {
+		t.Errorf("%d replies, %d booked; log: %s", len(replies), w.router.Bookings(), &w.log)
 	}
 }
 
@@ -250,8 +246,6 @@ func TestNoticesAreFew(t *testing.T) {
 // TestMistakesAreLogged: a message that cannot be used is an error in the log too, once.
 func TestMistakesAreLogged(t *testing.T) {
 	w, client := served(t)
-	var log testkit.Log
-	w.server.notices.log = log.Logger()
 	for range 2 {
 		s := open(t, client)
 		if err := s.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{}}); err != nil {
@@ -261,7 +255,7 @@ func TestMistakesAreLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if log.Count("set request_header_mode") != 1 {
-		t.Errorf("log: %s", &log)
+	if w.log.Count("set request_header_mode") != 1 {
+		t.Errorf("log: %s", &w.log)
 	}
 }

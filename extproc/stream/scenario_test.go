@@ -17,12 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/testkit"
 )
 
 // TestExchange runs testdata/exchange/*.txt: Envoy's messages and the replies. Each byte of a chat's contents or
@@ -51,11 +53,13 @@ func TestExchange(t *testing.T) {
 type world struct {
 	fleet    *fleet.Fleet
 	router   *route.Router
+	requests *exchange.Service
 	server   *Server
 	registry *prometheus.Registry
-	settings Settings
+	log      testkit.Log
+	settings exchange.Settings
 	models   map[string]*route.ModelConfig
-	exchange *exchange
+	door     *door
 }
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -63,15 +67,16 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func newWorld(t testing.TB) *world {
 	w := &world{
 		registry: prometheus.NewRegistry(), models: map[string]*route.ModelConfig{},
-		settings: Settings{
+		settings: exchange.Settings{
 			BodyBytes: 1 << 20, BodiesBytes: 4 << 20, SessionHeader: "x-session-id", PassPaths: []string{"/*"},
 		},
 	}
 	index := kvindex.New(kvindex.Config{})
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { index.Drop(id); w.router.RankGone(id) }})
 	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
-	w.server = NewServer(w.settings, w.router, slog.New(slog.DiscardHandler), w.registry)
-	w.server.started = start
+	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, Log: log, Metrics: w.registry})
+	w.server = NewServer(w.requests, log, w.registry)
 	return w
 }
 
@@ -113,7 +118,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 	case "body":
 		return w.body(t, d)
 	case "end":
-		return fmt.Sprintf("%v\n%s", w.router.End(w.exchange.booking, start), w.state())
+		return fmt.Sprintf("%v\n%s", w.router.End(w.door.Booking(), start), w.state())
 	default:
 		d.Fatalf(t, "unknown verb %s", d.Cmd)
 	}
@@ -142,12 +147,12 @@ func (w *world) configure(t *testing.T, d *datadriven.TestData) {
 	w.settings.BodyBytes = int64(number(t, d, "body", 1<<20))
 	w.settings.PassPaths = []string{value(d, "pass", "/*")}
 	w.settings.SessionHeader = value(d, "affinity", "x-session-id")
-	w.settings.Hints = Hints(value(d, "hints", ""))
+	w.settings.Hints = exchange.Hints(value(d, "hints", ""))
 	w.settings.TrustEveryone = value(d, "from", "") == "everyone"
 	w.settings.TenantHeader = value(d, "tenant", "")
 	header, role, _ := strings.Cut(value(d, "role", ""), ":")
 	w.settings.RoleHeader, w.settings.TrustedRoles = header, []string{role}
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 }
 
 func (w *world) model(t *testing.T, d *datadriven.TestData) {
@@ -166,7 +171,7 @@ func (w *world) model(t *testing.T, d *datadriven.TestData) {
 		w.settings.DefaultModel = name
 	}
 	w.settings.SeveralPools = w.settings.SeveralPools || pool != w.settings.DefaultModel
-	w.server.Reload(w.settings)
+	w.requests.Reload(w.settings)
 }
 
 func (w *world) worker(t *testing.T, d *datadriven.TestData) {
@@ -195,17 +200,17 @@ func (w *world) request(d *datadriven.TestData) string {
 			headers = append(headers, a.Key, a.Vals[0])
 		}
 	}
-	w.exchange = &exchange{
-		srv: w.server, source: "envoy-a", trustedListener: d.HasArg("trusted"), configured: d.HasArg("ours"),
-	}
+	w.door = &door{srv: w.server, Exchange: w.requests.Begin(exchange.Origin{
+		Source: "envoy-a", TrustedListener: d.HasArg("trusted"), Configured: d.HasArg("ours"),
+	})}
 	m := w.read(headersMessage(d.HasArg("end"), headers...))
-	return w.reply(wantHeaders, w.exchange.onHeaders(headOf(m), start))
+	return w.reply(exchange.WantHeaders, w.door.onHeaders(m, start))
 }
 
 // read decodes a message of Envoy as the server does.
 func (w *world) read(m *extprocv3.ProcessingRequest) *messages.Request {
 	raw, err := proto.Marshal(m)
-	r := &messages.Request{Names: w.settings.headerNames()}
+	r := &messages.Request{Names: headerNames(&w.settings)}
 	if err == nil {
 		err = r.Read(raw)
 	}
@@ -232,19 +237,19 @@ func (w *world) body(t *testing.T, d *datadriven.TestData) string {
 		}
 	}
 	body := []byte(strings.Repeat(text, number(t, d, "repeat", 1)))
-	return w.reply(wantBody, w.exchange.onBody(body, start))
+	return w.reply(exchange.WantBody, w.door.OnBody(body, true, start))
 }
 
 // reply prints the reply to a message of that phase.
-func (w *world) reply(answered phase, r reply) string {
-	if r.answer != nil && !slices.Contains(outcomes(), r.answer.detail) {
-		return "the detail " + r.answer.detail + " is none of the outcomes"
+func (w *world) reply(answered exchange.Phase, r exchange.Reply) string {
+	if r.Answer != nil && !slices.Contains(exchange.Outcomes(), r.Answer.Detail) {
+		return "the detail " + r.Answer.Detail + " is none of the outcomes"
 	}
-	return printResponse(sent(w.server.toMessage(r, answered))) + w.state()
+	return printResponse(sent(toMessage(r, answered))) + w.state()
 }
 
 func (w *world) state() string {
-	next := [...]string{"wants headers", "wants body", "finished"}[w.exchange.phase]
+	next := [...]string{"wants headers", "wants body", "finished"}[w.door.Phase()]
 	return fmt.Sprintf("[%s; %d booked]\n", next, w.router.Bookings())
 }
 

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"sync"
-	"sync/atomic"
+	"runtime/debug"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -17,71 +16,22 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/stator-project/stator/extproc/accesslog"
+	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/envoynames"
-	"github.com/stator-project/stator/internal/route"
 )
-
-// Settings can be replaced while the server runs.
-type Settings struct {
-	// BodyBytes bounds a body, and BodiesBytes the sum of those for which decisions are being made. A request
-	// beyond the sum is answered with 503.
-	BodyBytes, BodiesBytes int64
-	// PassPaths are the paths whose requests reach workers although their bodies are not parsed. One that ends
-	// in "/*" stands for all paths below it.
-	PassPaths []string
-	// DefaultModel serves the requests that name no model. It is the first one.
-	DefaultModel string
-	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
-	SeveralPools bool
-	// SessionHeader is the header with a client's session, in lower case.
-	SessionHeader string
-
-	// Hints selects the routing hints of trusted clients that count. Empty means HintsBody.
-	Hints Hints
-	// TrustEveryone trusts all clients. Otherwise a client is trusted on Envoy's listener for trusted clients,
-	// and where Envoy's own authentication has set RoleHeader, in lower case, to one of TrustedRoles.
-	TrustEveryone bool
-	RoleHeader    string
-	TrustedRoles  []string
-	// TenantHeader is the header with the client's tenant by Envoy's own authentication, in lower case. Empty
-	// means that there are no tenants.
-	TenantHeader string
-}
-
-// headerNames returns the headers to read.
-func (s *Settings) headerNames() messages.Names {
-	return messages.Names{Session: s.SessionHeader, Role: s.RoleHeader, Tenant: s.TenantHeader}
-}
 
 // Server implements Envoy's ExternalProcessor service. Give it to [Register].
 type Server struct {
-	router   *route.Router
-	log      *slog.Logger
+	// requests has the exchanges of all requests, those of other doors included.
+	requests *exchange.Service
 	metrics  *metrics
-	started  time.Time
-	settings atomic.Pointer[Settings]
-	bodies   bodyBudget
-	panics   panicLog
 	notices  notices
-	// decisions keeps the memory of decisions for later requests.
-	decisions sync.Pool // of *route.Decision
 }
 
-// NewServer returns a server that decides with router.
-func NewServer(set Settings, router *route.Router, log *slog.Logger, reg prometheus.Registerer) *Server {
-	s := &Server{router: router, log: log, started: time.Now()}
-	s.metrics = newMetrics(reg, &s.bodies)
-	s.panics.log, s.notices.log = log, log
-	s.decisions.New = func() any { return new(route.Decision) }
-	s.Reload(set)
-	return s
-}
-
-// Reload replaces the settings. A request that has begun may use old and new ones.
-func (s *Server) Reload(set Settings) {
-	s.bodies.limit.Store(set.BodiesBytes)
-	s.settings.Store(&set)
+// NewServer returns a server whose streams are exchanges of requests.
+func NewServer(requests *exchange.Service, log *slog.Logger, reg prometheus.Registerer) *Server {
+	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}}
 }
 
 const (
@@ -121,151 +71,146 @@ func Register(g *grpc.Server, s *Server) {
 	}, s)
 }
 
+// door is the stream of one request: the exchange, and what only ext_proc's protocol has. It belongs to the goroutine
+// of the stream.
+type door struct {
+	exchange.Exchange
+	srv      *Server
+	stream   grpc.ServerStream
+	mode     messages.Mode // how Envoy sends bodies
+	trailers bool          // the request has trailers, in mode FullDuplex
+}
+
 // Process serves one request of a client: a stream of *messages.Request.
 func (s *Server) Process(stream grpc.ServerStream) error {
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	growStack()
 
-	x := s.newExchange(stream.Context())
-	msg := messages.Request{Names: s.settings.Load().headerNames(), Reserve: s.bodies.reserve, Free: s.bodies.free}
+	d := s.open(stream)
+	msg := messages.Request{Names: headerNames(s.requests.Settings()), Reserve: s.requests.Reserve, Free: s.requests.Free}
 	defer msg.Release()
-	defer x.drop()
+	defer d.Drop()
 	for {
 		if err := stream.RecvMsg(&msg); err != nil {
 			return streamEnd(err)
 		}
-		last, err := x.serve(stream, &msg)
+		last, err := d.serve(&msg)
 		if last || err != nil {
 			return err
 		}
 	}
 }
 
-// newExchange returns the exchange of a stream with this context.
-func (s *Server) newExchange(ctx context.Context) *exchange {
-	return &exchange{
-		srv: s, source: accesslog.Source(ctx), done: ctx.Done(),
-		configured:      isConfiguredHere(ctx),
-		trustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
-	}
+// open returns the door of a new stream.
+func (s *Server) open(stream grpc.ServerStream) *door {
+	ctx := stream.Context()
+	return &door{srv: s, stream: stream, Exchange: s.requests.Begin(exchange.Origin{
+		Source: accesslog.Source(ctx), Done: ctx.Done(), Configured: isConfiguredHere(ctx),
+		TrustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
+	})}
+}
+
+// headerNames returns the headers to read.
+func headerNames(s *exchange.Settings) messages.Names {
+	return messages.Names{Session: s.SessionHeader, Role: s.RoleHeader, Tenant: s.TenantHeader}
 }
 
 // serve handles one message of Envoy and sends the reply. It returns true after the last one. A panic fails this
-// request only: see failOpen.
-func (x *exchange) serve(stream grpc.ServerStream, msg *messages.Request) (last bool, err error) {
-	answered := x.phase
+// request only.
+func (d *door) serve(msg *messages.Request) (last bool, err error) {
+	answered := d.Phase()
 	defer func() {
-		if v := recover(); v != nil {
-			last, err = true, x.failOpen(stream, answered, v)
+		if cause := recover(); cause != nil {
+			last = true
+			err = streamEnd(d.send(d.OnPanic(cause, debug.Stack(), time.Now()), answered))
 		}
-		x.recycle()
+		d.Recycle()
 	}()
 
-	r, err := x.handle(msg)
+	r, err := d.handle(msg, time.Now())
 	if err != nil {
-		x.srv.metrics.outcomes.WithLabelValues("protocol_error").Inc()
-		x.srv.notices.add(x.source, status.Convert(err).Message())
+		d.srv.requests.CountProtocolError()
+		d.srv.notices.add(d.Source(), status.Convert(err).Message())
 		return true, err
 	}
 
-	if r.pick != nil && stream.Context().Err() != nil {
+	if r.Pick != nil && d.Gone() {
 		// Envoy reset the stream during the decision, because the client cancelled. On one connection
 		// the access-log entry follows the reset, so it may have arrived before the booking was made.
 		// The booking must end here then. After SendMsg the check would be wrong: an Envoy that has
 		// read the reply also ends the stream.
-		x.srv.router.End(r.pick.ID, time.Now())
+		d.OnUndelivered(r.Pick, time.Now())
 		return true, nil
 	}
-	if r.queued != nil {
-		if r.queued.body == nil {
+	if r.Queued != nil {
+		if r.Body == nil {
 			msg.Release() // the body can be freed during the wait; a new one counts in its place
 		}
-		r, err = x.wait(stream, r.queued)
-		if !r.last {
+		var decided bool
+		r, decided, err = d.wait(r)
+		if !decided {
 			return true, err
 		}
 	}
 
-	if err := x.send(stream, r, answered); err != nil {
-		if r.pick != nil && x.mode == messages.FullDuplex {
-			x.srv.router.End(r.pick.ID, time.Now()) // Envoy may not have read the reply, which has the booking's id
+	if err := d.send(r, answered); err != nil {
+		if r.Pick != nil && d.mode == messages.FullDuplex {
+			d.OnUndelivered(r.Pick, time.Now()) // Envoy may not have read the reply, which has the booking's id
 		}
 		return true, streamEnd(err)
 	}
-	return r.last, nil
+	return r.Last, nil
 }
 
-// recycle gives the memory of the decision back, after the reply was sent.
-func (x *exchange) recycle() {
-	if x.decision != nil {
-		x.srv.decisions.Put(x.decision)
-		x.decision = nil
-	}
-}
-
-// handle passes a message to the exchange and counts the outcome.
-func (x *exchange) handle(m *messages.Request) (r reply, err error) {
-	began := time.Now()
+// handle passes a message to the exchange.
+func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error) {
 	switch {
 	case m.Refused:
-		r = x.answerWith(overloaded())
+		return d.OnOverload(now), nil
 	case m.Observed:
-		x.srv.notices.add(x.source, "it ignores all decisions: remove observability_mode")
-		return reply{last: true, silent: true}, nil
-	case m.Kind == messages.Headers && x.phase == wantHeaders:
-		x.mode = m.Mode
-		r = x.onHeaders(headOf(m), began)
+		d.srv.notices.add(d.Source(), "it ignores all decisions: remove observability_mode")
+		return exchange.Reply{Last: true, Silent: true}, nil
+	case m.Kind == messages.Headers && d.Phase() == exchange.WantHeaders:
+		return d.onHeaders(m, now), nil
 	case m.Kind == messages.Headers:
-		err = status.Error(codes.InvalidArgument, "request headers arrived twice")
+		return exchange.Reply{}, status.Error(codes.InvalidArgument, "request headers arrived twice")
 	case m.Kind == messages.Body:
-		r, err = x.onBodyMessage(m, began)
+		return d.onBody(m, now)
 	case m.Kind == messages.Trailers:
-		r, err = x.onTrailers(m, began)
-	default:
-		err = unexpected(m)
+		return d.onTrailers(m, now)
 	}
-	if err != nil {
-		return r, err
-	}
-
-	x.srv.observe(x, r, time.Since(began))
-	return r, nil
+	return exchange.Reply{}, unexpected(m)
 }
 
-// observe counts a reply that ends the exchange. Decisions after a wait are not part of the duration: their
-// time is the queue's.
-func (s *Server) observe(x *exchange, r reply, duration time.Duration) {
-	if !r.last {
-		return
+// onHeaders handles the first message.
+func (d *door) onHeaders(m *messages.Request, now time.Time) exchange.Reply {
+	d.mode = m.Mode
+	h := headOf(m)
+	r := d.OnHeaders(h, now)
+	if d.Unread() {
+		d.noteUnread()
 	}
-	outcome := outcomePicked
-	if r.answer != nil {
-		outcome = r.answer.detail
-		s.metrics.outcomes.WithLabelValues(outcome).Inc()
-	} else {
-		s.metrics.picked.Inc()
-	}
-	if r.pick != nil {
-		if r.pick.Wait == nil {
-			s.metrics.duration.Observe(duration.Seconds())
+	return r
+}
+
+// envoyPatience is how much longer Envoy waits than the request: the decision must reach Envoy before it
+// forwards the request without a pick.
+const envoyPatience = 5 * time.Second
+
+// wait returns the reply of a queued request. False means that the client has left. Envoy accepts a new timeout once
+// for each of its messages, so there is one wait, which always ends with a decision.
+func (d *door) wait(r exchange.Reply) (decision exchange.Reply, decided bool, err error) {
+	// Envoy's timeout is longer than the wait, so that it does not end first. In mode FullDuplex it has none.
+	if d.mode != messages.FullDuplex {
+		longest := max(0, time.Until(r.Queued.Until()))
+		if err := d.stream.SendMsg(&messages.Response{Wait: longest + envoyPatience}); err != nil {
+			d.CancelQueued(r.Queued)
+			return r, false, streamEnd(err)
 		}
-		s.metrics.blocks.Observe(float64(r.pick.Blocks))
 	}
-	if s.log.Enabled(context.Background(), slog.LevelDebug) {
-		s.logReply(x, r, outcome, duration)
-	}
-}
-
-// logReply logs one request at level debug.
-func (s *Server) logReply(x *exchange, r reply, outcome string, duration time.Duration) {
-	if r.pick == nil {
-		s.log.Debug("request answered", "outcome", outcome, "method", x.head.method, "path", clip(x.head.path),
-			"status", r.answer.status, "duration", duration)
-		return
-	}
-	s.log.Debug("request picked", "decision", r.pick.ID, "model", r.pick.Model, "worker", r.pick.Worker, "rank", r.pick.Rank,
-		"blocks", r.pick.Blocks, "overlap", r.pick.Overlap, "duration", duration)
+	decision, decided = d.Await(r.Queued, r.Body)
+	return decision, decided, nil
 }
 
 // streamEnd returns nil for the errors with which a stream ends regularly: Envoy closed it, or reset it because

@@ -72,3 +72,6 @@ const (
 func HintHeaders() []string {
 	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank}
 }
+
+// Header is one header. Its key is in lower case.
+type Header struct{ Key, Value string }

@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"bytes"
@@ -9,11 +9,11 @@ import (
 
 // tenant returns the client's tenant. The header that names it counts only from an Envoy of the operator's
 // own, and on the listener for trusted clients: elsewhere a client may have set it.
-func (x *exchange) tenant() string {
-	if x.configured && !x.trustedListener {
+func (x *Exchange) tenant() string {
+	if x.origin.Configured && !x.origin.TrustedListener {
 		return ""
 	}
-	return x.head.tenant
+	return x.head.Tenant
 }
 
 // withSalt returns the body with a cache salt, or nil if there is none to set. Engines take the last one of members
@@ -37,7 +37,7 @@ func withSalt(body []byte, salt string) []byte {
 }
 
 // internalError returns the answer to a request whose handling has failed.
-func internalError() *answer {
+func internalError() *Answer {
 	return refusal(&openai.Error{Status: http.StatusInternalServerError, Type: openai.ServerError, Code: "internal_error",
 		Message: "The gateway could not handle the request. The error is in its log."}, outcomePanic)
 }

@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"net/http"
@@ -16,7 +16,7 @@ type target struct {
 	// passed means that requests reach a worker although their bodies are not parsed.
 	passed bool
 	// local makes the answer, without an engine; nil for requests to workers.
-	local func(*Server, head) *answer
+	local func(*Service, Head) *Answer
 }
 
 // targets are the known paths, apart from the pages of single models.
@@ -24,10 +24,10 @@ var targets = map[string]target{
 	"/v1/chat/completions": {known: true, endpoint: prompt.Chat},
 	"/v1/completions":      {known: true, endpoint: prompt.Completions},
 	"/v1/embeddings":       {known: true, endpoint: prompt.Embeddings},
-	"/v1/models":           {local: (*Server).listModels},
-	"/health":              {local: (*Server).health},
-	"/live":                {local: (*Server).live},
-	"/openapi.json":        {local: (*Server).openAPI},
+	"/v1/models":           {local: (*Service).listModels},
+	"/health":              {local: (*Service).health},
+	"/live":                {local: (*Service).live},
+	"/openapi.json":        {local: (*Service).openAPI},
 }
 
 // classify returns the target of a request. The query of its path, and a slash at the end, are ignored. Engines
@@ -45,7 +45,7 @@ func (s *Settings) classify(method, path string) target {
 	case ok:
 		return t
 	case strings.HasPrefix(path, "/v1/models/"):
-		return target{local: (*Server).oneModel}
+		return target{local: (*Service).oneModel}
 	}
 	return target{passed: s.passes(path)}
 }
@@ -53,8 +53,8 @@ func (s *Settings) classify(method, path string) target {
 // modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A
 // name that nothing serves counts where there are several pools: the request must not reach another model's
 // workers. Otherwise it is the engine's to judge.
-func (s *Server) modelOf(body []byte) string {
-	set := s.settings.Load()
+func (s *Service) modelOf(body []byte) string {
+	set := s.Settings()
 	name, ok := openai.ModelOf(body)
 	if ok && (set.SeveralPools || s.router.Serves(name)) {
 		return name

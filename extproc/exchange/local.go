@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	_ "embed"
@@ -26,14 +26,14 @@ type modelObject struct {
 	MaxModelLen int    `json:"max_model_len,omitempty"`
 }
 
-func (s *Server) object(m route.ModelStatus) modelObject {
+func (s *Service) object(m route.ModelStatus) modelObject {
 	return modelObject{
 		ID: m.Name, Object: "model", Created: s.started.Unix(), OwnedBy: "stator", Parent: m.Parent, MaxModelLen: m.ContextLength,
 	}
 }
 
 // listModels answers GET /v1/models, as OpenAI does.
-func (s *Server) listModels(h head) *answer {
+func (s *Service) listModels(h Head) *Answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
@@ -48,11 +48,11 @@ func (s *Server) listModels(h head) *answer {
 }
 
 // oneModel answers GET /v1/models/NAME. A name may contain slashes, escaped or not.
-func (s *Server) oneModel(h head) *answer {
+func (s *Service) oneModel(h Head) *Answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
-	path, _, _ := strings.Cut(h.path, "?")
+	path, _, _ := strings.Cut(h.Path, "?")
 	name := strings.TrimSuffix(strings.TrimPrefix(path, "/v1/models/"), "/")
 	if plain, err := url.PathUnescape(name); err == nil {
 		name = plain
@@ -68,7 +68,7 @@ func (s *Server) oneModel(h head) *answer {
 
 // health answers 200 if every model has a ready worker, else 503. The body has the number of workers of
 // each model. Adapters are left out: one that an engine has unloaded makes no other request fail.
-func (s *Server) health(h head) *answer {
+func (s *Service) health(h Head) *Answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
@@ -95,7 +95,7 @@ func (s *Server) health(h head) *answer {
 }
 
 // live answers 200 as long as the process serves.
-func (s *Server) live(h head) *answer {
+func (s *Service) live(h Head) *Answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
@@ -103,29 +103,29 @@ func (s *Server) live(h head) *answer {
 }
 
 // openAPI answers with the document of the paths.
-func (s *Server) openAPI(h head) *answer {
+func (s *Service) openAPI(h Head) *Answer {
 	if a := getOnly(h); a != nil {
 		return a
 	}
-	return &answer{status: http.StatusOK, body: openAPIDocument, detail: "local"}
+	return &Answer{Status: http.StatusOK, Body: openAPIDocument, Detail: "local"}
 }
 
 // getOnly returns the refusal of a method that is not GET or HEAD; nil for these.
-func getOnly(h head) *answer {
-	if h.method == http.MethodGet || h.method == http.MethodHead {
+func getOnly(h Head) *Answer {
+	if h.Method == http.MethodGet || h.Method == http.MethodHead {
 		return nil
 	}
 	a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
-		Message: "This path accepts GET, not " + clip(h.method) + "."}, "method")
-	a.allow = "GET, HEAD"
+		Message: "This path accepts GET, not " + clip(h.Method) + "."}, "method")
+	a.Allow = "GET, HEAD"
 	return a
 }
 
 // answerJSON returns an answer with v as its body.
-func answerJSON(status int, v any) *answer {
+func answerJSON(status int, v any) *Answer {
 	body, err := json.Marshal(v)
 	if err != nil { // not with the values of this package
 		return refusal(&openai.Error{Status: http.StatusInternalServerError, Type: openai.ServerError, Message: err.Error()}, "internal")
 	}
-	return &answer{status: status, body: body, detail: "local"}
+	return &Answer{Status: status, Body: body, Detail: "local"}
 }

@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"encoding/json"
@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-func checkRefusal(t *testing.T, a *answer, statuses ...int) {
+func checkRefusal(t *testing.T, a *Answer, statuses ...int) {
 	t.Helper()
 	ok := false
 	for _, s := range statuses {
-		ok = ok || a.status == s
+		ok = ok || a.Status == s
 	}
 	var shape struct {
 		Error struct{ Message, Type string }
 	}
-	if err := json.Unmarshal(a.body, &shape); err != nil || !ok || a.detail == "" || shape.Error.Message == "" || shape.Error.Type == "" {
-		t.Fatalf("answer %d %q %s: %v", a.status, a.detail, a.body, err)
+	if err := json.Unmarshal(a.Body, &shape); err != nil || !ok || a.Detail == "" || shape.Error.Message == "" || shape.Error.Type == "" {
+		t.Fatalf("answer %d %q %s: %v", a.Status, a.Detail, a.Body, err)
 	}
 }
 
@@ -32,10 +32,10 @@ func FuzzClassify(f *testing.F) {
 	f.Add("/v1/models//?", "DELETE")
 	f.Add("*", "OPTIONS")
 	f.Add("", "\xff")
-	w := newWorld(f)
-	w.settings.PassPaths = []string{"/v1/audio/*", "/tokenize"}
+	s, _ := newService(f)
+	set := Settings{PassPaths: []string{"/v1/audio/*", "/tokenize"}}
 	f.Fuzz(func(t *testing.T, path, method string) {
-		classify := func(path string) target { return w.settings.classify(method, path) }
+		classify := func(path string) target { return set.classify(method, path) }
 		got := classify(path)
 		plain, _, _ := strings.Cut(path, "?")
 		if kind(classify(plain)) != kind(got) || kind(classify(plain+"?a=/b")) != kind(got) {
@@ -48,11 +48,11 @@ func FuzzClassify(f *testing.F) {
 			t.Fatalf("%q has more than one handling", path)
 		}
 		if got.local != nil {
-			a := got.local(w.server, head{method: method, path: path})
-			if a.status >= 400 && a.status != 503 {
+			a := got.local(s, Head{Method: method, Path: path})
+			if a.Status >= 400 && a.Status != 503 {
 				checkRefusal(t, a, 404, 405)
-			} else if !json.Valid(a.body) {
-				t.Fatalf("answer to %q is not JSON: %q", path, a.body)
+			} else if !json.Valid(a.Body) {
+				t.Fatalf("answer to %q is not JSON: %q", path, a.Body)
 			}
 		}
 	})

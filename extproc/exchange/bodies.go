@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"context"
@@ -45,7 +45,7 @@ const (
 
 // Run gives the memory of large bodies back to the system when they are done, until ctx ends. The Go runtime would
 // keep it for minutes, and a few large requests would leave the process at several times its size.
-func (s *Server) Run(ctx context.Context) {
+func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
 	for {
@@ -62,9 +62,9 @@ func (s *Server) Run(ctx context.Context) {
 
 // overloaded returns the refusal of a body beyond the budget. The client may try again at once when others are
 // done, which takes less than a second.
-func overloaded() *answer {
+func overloaded() *Answer {
 	a := refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "overloaded",
 		Message: "The gateway is deciding about as many bytes of requests as it can hold. Try again in a moment."}, "overloaded")
-	a.retryAfter = time.Second
+	a.RetryAfter = time.Second
 	return a
 }

@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"encoding/json"

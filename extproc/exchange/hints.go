@@ -1,4 +1,4 @@
-package stream
+package exchange
 
 import (
 	"slices"
@@ -20,28 +20,28 @@ const (
 
 // isTrusted reports whether the client's hints count. The header with its role counts only from an Envoy of
 // the operator's own: the listeners of package xds have no authentication, so a client would have set it.
-func (x *exchange) isTrusted(set *Settings) bool {
-	return set.TrustEveryone || x.trustedListener ||
-		!x.configured && x.head.role != "" && slices.Contains(set.TrustedRoles, x.head.role)
+func (x *Exchange) isTrusted(set *Settings) bool {
+	return set.TrustEveryone || x.origin.TrustedListener ||
+		!x.origin.Configured && x.head.Role != "" && slices.Contains(set.TrustedRoles, x.head.Role)
 }
 
 // applyHints adds the hints that count to a request. It returns the answer to a header whose value is
 // wrong; nil where all is well.
-func (x *exchange) applyHints(req *route.Request) *answer {
-	set := x.srv.settings.Load()
+func (x *Exchange) applyHints(req *route.Request) *Answer {
+	set := x.svc.Settings()
 	if set.Hints == HintsOff || !x.isTrusted(set) {
 		req.IgnoreBodyHints = true
-		if len(x.head.hintHeaders) > 0 {
-			x.srv.metrics.ignoredHints.Inc()
+		if len(x.head.Hints) > 0 {
+			x.svc.metrics.ignoredHints.Inc()
 		}
 		return nil
 	}
-	if set.Hints != HintsHeaders || len(x.head.hintHeaders) == 0 {
+	if set.Hints != HintsHeaders || len(x.head.Hints) == 0 {
 		return nil
 	}
 
 	h := &prompt.Hints{Rank: -1}
-	for _, header := range x.head.hintHeaders {
+	for _, header := range x.head.Hints {
 		if err := h.SetHeader(header.Key, header.Value); err != nil {
 			return refusal(err, string(route.ReasonBadRequest))
 		}

@@ -1,31 +1,28 @@
-package stream
+package exchange
 
 import (
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc"
 )
 
-// failOpen ends an exchange whose handling has panicked: the request goes on without a pick, and no booking is
+// OnPanic ends an exchange whose handling has panicked: the request goes on without a pick, and no booking is
 // left. Parsers of foreign bytes are thousands of lines, so one mistake in them must not end the process.
-func (x *exchange) failOpen(stream grpc.ServerStream, answered phase, cause any) error {
-	x.phase = finished
-	x.srv.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
-	x.srv.panics.add(cause, debug.Stack())
+func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
+	x.phase = Finished
+	x.svc.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
+	x.svc.panics.add(cause, stack)
 	x.decision = nil // nothing is known about its state
 	if x.booking != "" {
-		x.srv.router.End(x.booking, time.Now())
+		x.svc.router.End(x.booking, now)
 	}
 
 	// Without a decision the request would keep the cache salt of its client, which could be another tenant's.
-	if x.srv.settings.Load().TenantHeader != "" {
-		return streamEnd(x.send(stream, reply{answer: internalError()}, answered))
+	if x.svc.Settings().TenantHeader != "" {
+		return Reply{Answer: internalError(), Last: true}
 	}
-	return streamEnd(x.send(stream, reply{}, answered))
+	return Reply{Last: true}
 }
 
 // panicLog logs panics, for all streams of a server. A client may cause them as often as it likes, so that a

@@ -1,0 +1,65 @@
+// Package exchange is the state of one request between Envoy and the router, without a transport.
+//
+// A door is the code that receives Envoy's events and applies the replies: package stream is the one for ext_proc's
+// protocol. It makes an [Exchange] for each request with [Service.Begin] and calls one method for each event. The
+// package imports neither protobuf nor gRPC. It does not choose workers, which is package route's part.
+//
+// # Events and phases
+//
+//	phase        event                           reply                                 next phase
+//	-----------  ------------------------------  ------------------------------------  -----------
+//	WantHeaders  headers, a local path           the local page                        Finished
+//	WantHeaders  headers, wrong method or path,  a refusal                             Finished
+//	               or a body that is too large
+//	WantHeaders  headers without a body          the decision, not booked              Finished
+//	WantHeaders  headers, the body is unread     the decision by load, not booked;     Finished
+//	                                               a refusal with several pools
+//	WantHeaders  headers                         the booking's id                      WantBody
+//	WantBody     the whole body                  the decision: a pick or a refusal     Finished
+//	WantBody     the whole body, all ranks busy  queued; Await returns the decision    Finished
+//	WantBody     a piece of it                   none until its end                    WantBody
+//	WantBody     the first part, others follow   the decision by load                  Finished
+//	any          a panic of this program         no pick, or an error with tenants     Finished
+//	any          the client leaves               none; a booking or ticket is ended    -
+//
+// The door decides which of these its protocol has. A body is unread where Envoy sends the request to a worker before
+// its body arrives here. An event that does not fit the phase is a mistake of the door's protocol, which it reports.
+//
+// # Fail open
+//
+// Envoy forwards a request without a pick if this service is away, is slow or returns an error. Package
+// accesslog counts such requests, because a dead service would otherwise look like a healthy one. A
+// request that is certainly wrong is answered at once, in OpenAI's format, and reaches no engine.
+//
+// # No booking is lost
+//
+// The reply to the headers contains the id of the future booking. Envoy sends the body after it has
+// processed that reply. So Envoy has the id of every picked request, and the access-log entry that ends
+// the booking contains it. A request that is picked by its headers has no such reply: the pick is lost if its
+// client has cancelled. It is therefore not booked. A door that delivers the id with the pick sets Head.RequestID, from
+// which the id follows: the access log has it in any case.
+//
+// # Queue
+//
+// The router decides at once, or queues the request. For a queued request the door calls [Exchange.Await], which
+// always ends with a decision: a pick, or a refusal with a time to retry after. A client that cancels leaves the
+// queue at once.
+//
+// # Memory
+//
+// A body lies in one buffer of the door, which the request's strings refer to. The door uses it for another request
+// after the reply, so nothing may keep a string of a body. The bodies for which decisions are being made have a budget
+// in bytes, [Service.Reserve]; a request beyond it is answered with 503.
+//
+// # Trust
+//
+// Clients can set every header and every member of a body. What only Envoy can set is in [Origin]. An Envoy that
+// package xds has configured marks the requests of its listener for trusted clients there. Any other Envoy belongs to
+// an operator whose filters authenticate clients: for these the configured headers with a client's role and tenant
+// count.
+//
+// # Concurrency
+//
+// An Exchange belongs to one goroutine. The exchanges share a [Service] and its route.Router, which are safe for
+// concurrent use.
+package exchange

@@ -1,0 +1,124 @@
+package exchange
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// Reply is the response to an event. The zero value lets the request continue unchanged.
+type Reply struct {
+	// Booking is the id under which a later pick will be booked. Envoy keeps it as metadata.
+	Booking string
+	// Pick is the decision of a picked request. It is valid until [Exchange.Recycle].
+	Pick *route.Decision
+	// Destinations is the picked address, followed by those to try after a failure. Envoy's load balancer reads it as
+	// metadata.
+	Destinations string
+	// Set are headers to set on the request or to replace. ClearRoute makes Envoy choose the route again by them.
+	Set        []envoynames.Header
+	ClearRoute bool
+	// Body replaces the request's body; nil keeps it.
+	Body []byte
+	// Answer is sent to the client, and the request reaches no worker.
+	Answer *Answer
+	// Queued is set for a queued request, whose decision [Exchange.Await] returns. All other fields but Body are empty
+	// then.
+	Queued *Queued
+	// Last means that no decision follows. Silent means that Envoy gets no reply to this event.
+	Last, Silent bool
+}
+
+// Answer is a response to the client that this package makes. Its content type is application/json.
+type Answer struct {
+	Status     int
+	Body       []byte
+	RetryAfter time.Duration
+	Allow      string // the methods of a 405
+	// Detail is the reason in logs and metrics: one of [Outcomes].
+	Detail string
+}
+
+// headerRank is the header by which vLLM selects a data-parallel rank.
+const headerRank = "x-data-parallel-rank"
+
+// pick returns the reply with a decision: the address, and the changes of the request's headers.
+func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
+	r := Reply{Pick: d, Destinations: destinations(d), Body: body, Last: true}
+	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
+
+	// The endpoint picker protocol requires the pick as a header too. An Envoy configured by package xds reads the
+	// metadata only, and would have to remove the header.
+	if !x.origin.Configured {
+		set(envoynames.HeaderDestination, r.Destinations)
+	}
+	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a
+	// decision. The header selects the route of the pool.
+	if x.svc.Settings().SeveralPools {
+		set(envoynames.HeaderModel, d.Pool)
+		r.ClearRoute = true
+	}
+	if d.Ranks > 1 {
+		set(headerRank, strconv.Itoa(d.Rank))
+	}
+	return r
+}
+
+// destinations returns the picked address, followed by those to try after a failure.
+func destinations(d *route.Decision) string {
+	if len(d.Others) == 0 {
+		return d.Address
+	}
+	return d.Address + "," + strings.Join(d.Others, ",")
+}
+
+// refusal returns the answer for an error.
+func refusal(e *prompt.Error, detail string) *Answer {
+	return &Answer{Status: e.Status, Body: e.JSON(), Detail: detail}
+}
+
+// tooLarge returns the refusal of a body above the limit.
+func tooLarge(limit int64) *Answer {
+	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
+		Message: fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", limit)}, "body_too_large")
+}
+
+// noDecision returns the refusal of a request whose body is unread for that reason, where its model must be known.
+func noDecision(reason string) *Answer {
+	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
+		Message: "The gateway cannot read which model is asked for: " + reason + "."}, outcomeUnread)
+}
+
+// isIdentity reports whether a content encoding leaves a body as it is.
+func isIdentity(encoding string) bool {
+	return encoding == "" || strings.EqualFold(strings.TrimSpace(encoding), "identity")
+}
+
+// encoded returns the refusal of a body that is still compressed. An Envoy that package xds has configured
+// decompresses gzip before this service sees the body.
+func encoded(encoding string) *Answer {
+	remedy := "Send gzip, or the body uncompressed."
+	if strings.EqualFold(strings.TrimSpace(encoding), "gzip") {
+		remedy = "Send the body uncompressed."
+	}
+	return refusal(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.InvalidRequest,
+		Message: "The gateway does not decompress content-encoding " + clip(encoding) + ". " + remedy}, "content_encoding")
+}
+
+// maxQuoted bounds the text of a request that is repeated in an answer or a log.
+const maxQuoted = 128
+
+// clip shortens text of a request to maxQuoted bytes of valid UTF-8.
+func clip(s string) string {
+	if len(s) > maxQuoted {
+		s = s[:maxQuoted] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}

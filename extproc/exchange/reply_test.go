@@ -1,0 +1,28 @@
+package exchange
+
+import (
+	"testing"
+
+	"github.com/stator-project/stator/internal/route"
+)
+
+// TestPickHeaderOnlyWhereItIsRead: an Envoy configured by package xds receives the pick in metadata only. Every
+// Envoy receives the changes of the request.
+func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
+	s, _ := newService(t)
+	for _, c := range []struct {
+		configured bool
+		pick       route.Decision
+		want       int // headers set
+	}{
+		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 1},
+		{true, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
+		{true, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
+	} {
+		s.Reload(Settings{DefaultModel: "m", SeveralPools: c.pick.Model == "other"})
+		x := s.Begin(Origin{Configured: c.configured})
+		if got := len(x.pick(&c.pick, nil).Set); got != c.want {
+			t.Errorf("configured %v, pick %+v: %d headers set, want %d", c.configured, c.pick, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package exchange
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/route"
+)
+
+// Settings can be replaced while the service runs.
+type Settings struct {
+	// BodyBytes bounds a body, and BodiesBytes the sum of those for which decisions are being made. A request
+	// beyond the sum is answered with 503.
+	BodyBytes, BodiesBytes int64
+	// PassPaths are the paths whose requests reach workers although their bodies are not parsed. One that ends
+	// in "/*" stands for all paths below it.
+	PassPaths []string
+	// DefaultModel serves the requests that name no model. It is the first one.
+	DefaultModel string
+	// SeveralPools means that there is more than one pool, so that Envoy needs the pool of every pick.
+	SeveralPools bool
+	// SessionHeader is the header with a client's session, in lower case.
+	SessionHeader string
+
+	// Hints selects the routing hints of trusted clients that count. Empty means HintsBody.
+	Hints Hints
+	// TrustEveryone trusts all clients. Otherwise a client is trusted on Envoy's listener for trusted clients,
+	// and where Envoy's own authentication has set RoleHeader, in lower case, to one of TrustedRoles.
+	TrustEveryone bool
+	RoleHeader    string
+	TrustedRoles  []string
+	// TenantHeader is the header with the client's tenant by Envoy's own authentication, in lower case. Empty
+	// means that there are no tenants.
+	TenantHeader string
+}
+
+// Service is what all exchanges of a router share.
+type Service struct {
+	router   *route.Router
+	log      *slog.Logger
+	metrics  *metrics
+	started  time.Time
+	settings atomic.Pointer[Settings]
+	bodies   bodyBudget
+	panics   panicLog
+	// decisions keeps the memory of decisions for later requests.
+	decisions sync.Pool // of *route.Decision
+}
+
+// Config is read by New and not changed later.
+type Config struct {
+	Router *route.Router
+	// Started is when the process began to serve: the time of creation of its models in OpenAI's format.
+	Started time.Time
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// New returns a service that decides with cfg.Router.
+func New(set Settings, cfg Config) *Service {
+	s := &Service{router: cfg.Router, log: cfg.Log, started: cfg.Started}
+	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
+	s.panics.log = cfg.Log
+	s.decisions.New = func() any { return new(route.Decision) }
+	s.Reload(set)
+	return s
+}
+
+// Reload replaces the settings. A request that has begun may use old and new ones.
+func (s *Service) Reload(set Settings) {
+	s.bodies.limit.Store(set.BodiesBytes)
+	s.settings.Store(&set)
+}
+
+// Settings returns the settings of now. They must not be changed.
+func (s *Service) Settings() *Settings { return s.settings.Load() }
+
+// Reserve adds the bytes of a body to the sum of those for which decisions are being made. It returns false if
+// the sum would exceed the budget. The door calls [Exchange.OnOverload] then.
+func (s *Service) Reserve(bytes int) bool { return s.bodies.reserve(bytes) }
+
+// Free takes reserved bytes away.
+func (s *Service) Free(bytes int) { s.bodies.free(bytes) }
+
+// CountProtocolError counts a request whose events did not fit the door's protocol.
+func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("protocol_error").Inc() }
+
+// Origin is what the door knows about a request before its headers, and no client can set.
+type Origin struct {
+	// Source is the name of the Envoy.
+	Source string
+	// Done is closed when Envoy takes no more replies, because the client has left.
+	Done <-chan struct{}
+	// Configured means that package xds has configured the Envoy.
+	Configured bool
+	// TrustedListener means that the request came on Envoy's listener for trusted clients.
+	TrustedListener bool
+}
+
+// Begin returns the exchange of a new request.
+func (s *Service) Begin(from Origin) Exchange { return Exchange{svc: s, origin: from} }
+
+// observed counts a reply that ends the decision, which began at that time, and returns it. Decisions after a wait are
+// not part of the duration: their time is the queue's.
+func (x *Exchange) observed(r Reply, began time.Time) Reply {
+	if !r.Last {
+		return r
+	}
+	s, duration := x.svc, time.Since(began)
+	outcome := outcomePicked
+	if r.Answer != nil {
+		outcome = r.Answer.Detail
+		s.metrics.outcomes.WithLabelValues(outcome).Inc()
+	} else {
+		s.metrics.picked.Inc()
+	}
+	if r.Pick != nil {
+		if r.Pick.Wait == nil {
+			s.metrics.duration.Observe(duration.Seconds())
+		}
+		s.metrics.blocks.Observe(float64(r.Pick.Blocks))
+	}
+
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		x.logReply(r, outcome, duration)
+	}
+	return r
+}
+
+// logReply logs one request at level debug.
+func (x *Exchange) logReply(r Reply, outcome string, duration time.Duration) {
+	if r.Pick == nil {
+		x.svc.log.Debug("request answered", "outcome", outcome, "method", x.head.Method, "path", clip(x.head.Path),
+			"status", r.Answer.Status, "duration", duration)
+		return
+	}
+	x.svc.log.Debug("request picked", "decision", r.Pick.ID, "model", r.Pick.Model, "worker", r.Pick.Worker, "rank", r.Pick.Rank,
+		"blocks", r.Pick.Blocks, "overlap", r.Pick.Overlap, "duration", duration)
+}
