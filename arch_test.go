@@ -74,7 +74,7 @@ var allowed = map[string][]string{
 	"bus":       {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "bus"},
 	// The page of decisions shows them as the decision log has them, and that of the agent its status.
-	"admin": {"workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
+	"admin": {"extproc/accesslog", "workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.
@@ -83,7 +83,7 @@ var allowed = map[string][]string{
 	"extproc/stream":   {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
 	"extproc/exchange": {"internal/envoynames", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route"},
 	// Bookings end with the result of the request, whose type is the router's.
-	"extproc/accesslog": {"extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
+	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},
 	"extproc/cachesync": {"internal/backoff", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent", "internal/metric"},
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/decisionlog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -42,6 +43,8 @@ type Sources struct {
 	Router   *route.Router
 	Feed     *feed.Feed
 	Peers    *peers.Receiver
+	// Envoys returns the Envoys that are connected to the router.
+	Envoys func() []accesslog.Envoy
 	// Coverage returns how much of the fleet's caches the router's index has room for.
 	Coverage func() kvindex.Coverage
 	// Promises returns what was promised of each worker's cache, and what its engine has found. Nil is never called.
@@ -68,6 +71,7 @@ const (
 	pathDecision  = "/debug/decisions/{id}"
 	pathSpeeds    = "/debug/speeds"
 	pathPeers     = "/debug/peers"
+	pathEnvoys    = "/debug/envoys"
 	pathPlan      = "/debug/plan"
 	pathFeed      = "/debug/feed"
 	pathAgent     = "/debug/agent"
@@ -85,6 +89,7 @@ func Pages() []Page {
 		{pathDecision, "one decision with all candidates and their costs; the id latest is the newest", true},
 		{pathSpeeds, "the learned speed of each kind of worker", true},
 		{pathPeers, "the other replicas of the router and their bookings", true},
+		{pathEnvoys, "the Envoys of the router, and by which source their bookings end", true},
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
@@ -136,9 +141,16 @@ func (s Sources) addRouter(p *pages) {
 			show(w, r, func() string { return speedsText(s.Router) }, func() any { return viewSpeeds(s.Router) })
 		})
 	}
+
 	if s.Peers != nil {
 		p.add(pathPeers, func(w http.ResponseWriter, r *http.Request) {
 			show(w, r, s.Peers.String, func() any { return viewPeers(s.Peers.Stats()) })
+		})
+	}
+	if s.Envoys != nil {
+		p.add(pathEnvoys, func(w http.ResponseWriter, r *http.Request) {
+			list := s.Envoys()
+			show(w, r, func() string { return envoyTable(list) }, func() any { return viewEnvoys(list) })
 		})
 	}
 	if s.Feed != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -105,7 +106,10 @@ func newWorld(t *testing.T) *world {
 	w.handler = admin.Handler(admin.Sources{
 		Metrics: reg, Ready: func() error { return w.missing }, Fleet: w.fleet.Snapshot, Router: w.router, Feed: w.feed, Peers: receiver,
 		Coverage: func() kvindex.Coverage { return index.Coverage(w.fleet.Snapshot()) },
-		Agent:    func() []workeragent.EngineStatus { return exampleEngines },
+		Envoys: func() []accesslog.Envoy {
+			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
+		},
+		Agent: func() []workeragent.EngineStatus { return exampleEngines },
 		Promises: func() []drift.WorkerStats {
 			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
 		},

@@ -75,6 +75,7 @@ type Router struct {
 
 	// The parts that Envoy connects to.
 	requests     *exchange.Service
+	door         *stream.Server
 	accessLog    *accesslog.Server
 	grpc         *grpc.Server        // serves both
 	decisionLog  *decisionlog.Writer // nil without a decision log
@@ -158,17 +159,18 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 // newServers makes the gRPC server with both of Envoy's services. They share one listener, so that an Envoy has
 // one address to configure and one health check.
 func (r *Router) newServers(cfg Config) {
-	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
-		Router: r.routes, Started: time.Now(), Log: cfg.Log, Metrics: cfg.Metrics,
-	})
 	r.ends = newForeignEnds(cfg.Log, cfg.Metrics)
 	r.accessLog = accesslog.NewServer(accesslog.Config{
 		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
 		Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
+	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
+		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics,
+	})
+	r.door = stream.NewServer(r.requests, cfg.Log, cfg.Metrics)
 
 	r.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
-	stream.Register(r.grpc, stream.NewServer(r.requests, cfg.Log, cfg.Metrics))
+	stream.Register(r.grpc, r.door)
 	accesslog.Register(r.grpc, r.accessLog)
 	healthv1.RegisterHealthServer(r.grpc, health.NewServer())
 }
@@ -199,6 +201,9 @@ func (r *Router) Promises() []drift.WorkerStats { return r.drift.Stats() }
 
 // Peers returns the bookings of the other replicas.
 func (r *Router) Peers() *peers.Receiver { return r.peers }
+
+// Envoys returns the connected Envoys, with the sources of the ends of their requests.
+func (r *Router) Envoys() []accesslog.Envoy { return r.accessLog.Envoys() }
 
 // Routes returns the part that decides.
 func (r *Router) Routes() *route.Router { return r.routes }
@@ -309,6 +314,7 @@ func (r *Router) runBesideServer(ctx context.Context) error {
 	}
 
 	err := r.accessLog.Run(ctx)
+	r.door.Drain() // before the server stops, which resets streams
 	all.Wait()
 	return err
 }

@@ -5,6 +5,21 @@
 // by the router's own id and never by a client's request id. The package sees no bodies and decides
 // nothing. Its counters show whether Envoy obeys the decisions.
 //
+// # Ends without an access log
+//
+// Where an Envoy has no access log here, or one without ids, package exchange follows its requests and reports their ends;
+// see [Server.Ended]. A booking ends by the first of these sources, in order of trust, and later ones are ignored:
+//
+//	source       what is known                                 who served, and whether it failed
+//	-----------  --------------------------------------------  ---------------------------------
+//	access_log   everything                                    yes
+//	response     the status, the first byte and the last one   if the filter sends it
+//	stream_end   the end                                       no
+//	engines      nothing: an engine reports that it is idle    no
+//
+// While it is not known whether an Envoy has a log, ends of streams wait for lateEntries, so that an entry comes first.
+// Token counts of responses are not read: no part of the router learns from those of the access log either.
+//
 // # Several routers
 //
 // Envoy balances decisions over all routers, and sends the log of each of its worker threads to one of them.
@@ -44,6 +59,7 @@ type Bookings interface {
 	Ended(e route.Ending, now time.Time) bool
 	EndBefore(source string, t time.Time) int
 	Bookings() int // that have not ended
+	IsBooked(id string) bool
 	// IDFor returns the id that the booking of a request had if Envoy did not learn it.
 	IDFor(source, requestID string) string
 }
@@ -79,11 +95,14 @@ type Server struct {
 
 	mu      sync.Mutex
 	sources map[string]*source // guarded by mu; by name
+	awaited map[string]*end    // guarded by mu; by booking, at most maxAwaited
 }
 
 // NewServer returns a server that ends bookings.
 func NewServer(cfg Config) *Server {
-	return &Server{cfg: cfg, metrics: newMetrics(cfg.Metrics), sources: map[string]*source{}}
+	s := &Server{cfg: cfg, metrics: newMetrics(cfg.Metrics), sources: map[string]*source{}, awaited: map[string]*end{}}
+	cfg.Metrics.MustRegister(endsCollector{s})
+	return s
 }
 
 // Register serves s on a gRPC server whose codec is that of package messages.
@@ -120,6 +139,7 @@ func (s *Server) StreamAccessLogs(stream grpc.ServerStream) error {
 // entry passes the entry of another router's request on, and applies one of this router's. A client that left at the moment
 // of the decision may have left no id of it in Envoy.
 func (s *Server) entry(source string, e *messages.Entry, now time.Time) {
+	hasIDs := e.Booking != "" || e.Decision != ""
 	if e.Booking == "" && e.RequestID != "" && e.Left {
 		e.Booking = s.cfg.Bookings.IDFor(source, e.RequestID)
 	}
@@ -128,7 +148,10 @@ func (s *Server) entry(source string, e *messages.Entry, now time.Time) {
 		s.cfg.Foreign(owner, e)
 		return
 	}
-	s.Apply(e, now)
+	if !hasIDs {
+		source = ""
+	}
+	s.apply(source, e, now)
 }
 
 // ownerOf returns the name of the router that made an id; empty for an id without one.
@@ -140,8 +163,12 @@ func ownerOf(id string) string {
 	return id[:i]
 }
 
-// Apply ends the booking of one request and counts its outcome. A panic is counted, and costs this entry alone.
-func (s *Server) Apply(e *messages.Entry, now time.Time) {
+// Apply ends the booking of one request, whose entry another router received, and counts its outcome.
+func (s *Server) Apply(e *messages.Entry, now time.Time) { s.apply("", e, now) }
+
+// apply applies the entry of an Envoy. source is empty if another router received it, or if it has no ids. A panic is
+// counted, and costs this entry alone.
+func (s *Server) apply(source string, e *messages.Entry, now time.Time) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.Inc()
@@ -162,7 +189,8 @@ func (s *Server) Apply(e *messages.Entry, now time.Time) {
 	outcome := outcomeOf(e)
 	s.metrics.count(outcome)
 	if e.Booking != "" {
-		s.cfg.Bookings.Ended(endingOf(e), now)
+		ended := s.cfg.Bookings.Ended(endingOf(e), now)
+		s.logged(source, e.Booking, ended)
 	}
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(e, outcome, now)
@@ -191,7 +219,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		streams: part.Gauge("streams", "Open access log streams: one per Envoy worker thread that has logged a request."),
 		requests: part.Counters("requests_total",
-			"Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, or answered by the gateway.",
+			"Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, answered by the gateway, or "+
+				"unconfirmed: picked, by an Envoy without an access log, which does not report who served.",
 			"outcome"),
 		firstByte: part.Histogram("first_byte_duration_seconds",
 			"Time to the first byte of the worker's response headers. Streaming engines send them before the first token.",
@@ -201,7 +230,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		panics: part.Counter("panics_total", "Access-log entries that were dropped after a panic, which is a bug of this program."),
 	}
 
-	for _, outcome := range []string{AsPicked, Retried, Failed, Misdirected, Unpicked, Unserved, Answered} {
+	for _, outcome := range []string{AsPicked, Retried, Failed, Misdirected, Unpicked, Unserved, Answered, Unconfirmed} {
 		m.requests.WithLabelValues(outcome)
 	}
 	m.asPicked = m.requests.WithLabelValues(AsPicked)

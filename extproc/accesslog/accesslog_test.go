@@ -70,6 +70,13 @@ func (b *table) EndBefore(source string, t time.Time) (n int) {
 	return n
 }
 
+func (b *table) IsBooked(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ok := b.open[id]
+	return ok
+}
+
 func (b *table) Bookings() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,13 +158,14 @@ func TestEntriesEndBookings(t *testing.T) {
 		t.Errorf("left: %s", b)
 	}
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP stator_accesslog_requests_total Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, or answered by the gateway.
+# HELP stator_accesslog_requests_total Finished requests by outcome: as_picked, retried, failed, misdirected, unpicked, unserved, answered by the gateway, or unconfirmed: picked, by an Envoy without an access log, which does not report who served.
 # TYPE stator_accesslog_requests_total counter
 stator_accesslog_requests_total{outcome="answered"} 2
 stator_accesslog_requests_total{outcome="as_picked"} 3
 stator_accesslog_requests_total{outcome="failed"} 0
 stator_accesslog_requests_total{outcome="misdirected"} 0
 stator_accesslog_requests_total{outcome="retried"} 1
+stator_accesslog_requests_total{outcome="unconfirmed"} 0
 stator_accesslog_requests_total{outcome="unpicked"} 1
 stator_accesslog_requests_total{outcome="unserved"} 1
 `), "stator_accesslog_requests_total")

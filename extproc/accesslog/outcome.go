@@ -17,6 +17,7 @@ const (
 	Unpicked    = "unpicked"    // sent to a worker that Envoy chose without a decision
 	Unserved    = "unserved"    // picked, but no worker was reached
 	Answered    = "answered"    // answered by the gateway without a worker
+	Unconfirmed = "unconfirmed" // picked; it is not known who served
 )
 
 // outcomeOf returns how a request was served.

@@ -29,6 +29,12 @@ type source struct {
 	due time.Time
 	// alone is since when there is neither a stream nor a connection; zero while there is one.
 	alone time.Time
+
+	log      logState           // whether entries with ids arrive
+	followed int                // open streams whose ends count; at most maxFollowed
+	full     bool               // there were more, which was logged
+	last     endSource          // the source of the last end
+	ends     [endSources]uint64 // bookings that have ended, by source
 }
 
 // settle records whether the source has a stream or a connection.
@@ -108,6 +114,7 @@ func (s *Server) sweep(now time.Time) {
 		s.cfg.Log.Warn("requests are decided and none ends, so bookings stay: Envoy sends no access log here; compare its access_log "+
 			"with that of `stator envoy bootstrap` and docs/operations.md", "bookings", bookings, "for", silence)
 	}
+	s.settle(now)
 	for _, o := range s.overdue(now) {
 		s.End(o.source, o.before)
 		if s.cfg.Gone != nil && !o.closed.IsZero() {
@@ -149,6 +156,9 @@ func (s *Server) overdue(now time.Time) (out []overdueSource) {
 		case !src.due.IsZero() && now.After(src.due):
 			out = append(out, overdueSource{name, src.closed, src.closed})
 			src.due = time.Time{}
+			if src.streams == 0 {
+				src.log = logUnknown // the Envoy may be a new process, with another configuration
+			}
 		}
 	}
 	return out

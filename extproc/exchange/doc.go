@@ -19,6 +19,10 @@
 //	WantBody     the whole body, all ranks busy  queued; Await returns the decision    Finished
 //	WantBody     a piece of it                   none until its end                    WantBody
 //	WantBody     the first part, others follow   the decision by load                  Finished
+//	WantBody     any of these, a followed pick   the same, with Follow                 Following
+//	Following    headers and body of the         none                                  Following, or
+//	               response                                                              Finished at its end
+//	Following    no more events                  none; the end is reported             Finished
 //	any          a panic of this program         no pick, or an error with tenants     Finished
 //	any          the client leaves               none; a booking or ticket is ended    -
 //
@@ -38,6 +42,14 @@
 // the booking contains it. A request that is picked by its headers has no such reply: the pick is lost if its
 // client has cancelled. It is therefore not booked. A door that delivers the id with the pick sets Head.RequestID, from
 // which the id follows: the access log has it in any case.
+//
+// # Followed requests
+//
+// Where the [Feedback] wants the ends of an Envoy's requests, because no access log reports them, the door keeps a picked
+// request and hands in its response, and its end with or without one. The exchange then holds the booking's id, the
+// picked addresses and a few numbers; the decision and the body were given back. The first of all sources ends the
+// booking, because the end of a booking that does not exist changes nothing. Requests that are not booked are not
+// followed.
 //
 // # Queue
 //

@@ -36,6 +36,7 @@ type Phase uint8
 const (
 	WantHeaders Phase = iota
 	WantBody
+	Following // the response
 	Finished
 )
 
@@ -52,6 +53,11 @@ type Exchange struct {
 	gathered []byte          // the body so far, where it arrives in pieces
 	held     int             // bytes of it that count in the budget
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
+
+	began       time.Time // when the headers arrived
+	wanted      bool      // the end of the request is to be reported; see follow.go
+	eventStream bool      // the response is a stream of events
+	ending      Ending    // in phase Following
 }
 
 // Phase returns the event that comes next.
@@ -94,7 +100,9 @@ func (x *Exchange) onHeaders(h Head, now time.Time) Reply {
 
 	x.phase = WantBody
 	x.booking = x.newID()
-	return Reply{Booking: x.booking, Silent: h.Pieces}
+	x.began = now
+	x.wanted = x.svc.feedback != nil && x.svc.feedback.Wanted(x.origin.Source)
+	return Reply{Booking: x.booking, Silent: h.Pieces, Follow: x.wanted}
 }
 
 // newID returns the id of the booking to come. Where Envoy learns it with the pick, its client may leave at that moment:
@@ -227,7 +235,9 @@ func (x *Exchange) conclude(d *route.Decision, body []byte, now time.Time) Reply
 	if x.booking == "" {
 		x.svc.router.End(d.ID, now) // see "No booking is lost" in the package comment
 	}
-	return x.pick(d, body)
+	r := x.pick(d, body)
+	x.follow(&r)
+	return r
 }
 
 // answerWith returns the reply with an answer to the client.
@@ -246,6 +256,7 @@ func (x *Exchange) Gone() bool {
 // OnUndelivered handles a pick that Envoy has not read: it may have no id that would end the booking.
 func (x *Exchange) OnUndelivered(pick *route.Decision, now time.Time) {
 	x.svc.router.End(pick.ID, now)
+	x.OnEnd(true, now)
 }
 
 // Recycle gives the memory of the decision back, after the reply was delivered.

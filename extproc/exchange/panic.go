@@ -10,6 +10,7 @@ import (
 // OnPanic ends an exchange whose handling has panicked: the request goes on without a pick, and no booking is
 // left. Parsers of foreign bytes are thousands of lines, so one mistake in them must not end the process.
 func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
+	x.OnEnd(true, now)
 	x.phase = Finished
 	x.svc.metrics.outcomes.WithLabelValues(outcomePanic).Inc()
 	x.svc.panics.add(cause, stack)

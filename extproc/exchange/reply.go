@@ -32,6 +32,9 @@ type Reply struct {
 	// Queued is set for a queued request, whose decision [Exchange.Await] returns. All other fields but Body are empty
 	// then.
 	Queued *Queued
+	// Follow means that the door keeps the request after the decision, and reports its response and its end. In the
+	// reply to the headers it means that it may have to.
+	Follow bool
 	// Last means that no decision follows. Silent means that Envoy gets no reply to this event.
 	Last, Silent bool
 }

@@ -42,6 +42,7 @@ type Settings struct {
 // Service is what all exchanges of a router share.
 type Service struct {
 	router   *route.Router
+	feedback Feedback // nil for none
 	log      *slog.Logger
 	metrics  *metrics
 	started  time.Time
@@ -57,13 +58,15 @@ type Config struct {
 	Router *route.Router
 	// Started is when the process began to serve: the time of creation of its models in OpenAI's format.
 	Started time.Time
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
+	// Feedback receives the ends of requests that no access log reports. Nil means that none is followed.
+	Feedback Feedback
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
-	s := &Service{router: cfg.Router, log: cfg.Log, started: cfg.Started}
+	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started}
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
 	s.panics.log = cfg.Log
 	s.decisions.New = func() any { return new(route.Decision) }

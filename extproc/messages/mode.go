@@ -2,7 +2,7 @@ package messages
 
 import filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 
-// Mode is the request_body_mode of Envoy's filter: how it sends the body of a request.
+// Mode is the request_body_mode or response_body_mode of Envoy's filter: how it sends bodies.
 type Mode uint8
 
 // The modes.
@@ -30,6 +30,11 @@ func modeOf(number int32) Mode {
 		return FullDuplex
 	}
 	return Unknown
+}
+
+// number returns the number of ProcessingMode.BodySendMode.
+func (m Mode) number() uint64 {
+	return uint64(filterv3.ProcessingMode_BodySendMode_value[m.String()])
 }
 
 // String returns the name in Envoy's configuration.

@@ -12,6 +12,8 @@ const (
 	requestResponseBody       = 5
 	requestRequestTrailers    = 6
 	requestResponseTrailers   = 7
+	requestMetadataContext    = 8
+	requestAttributes         = 9
 	requestObservabilityMode  = 10
 	requestProtocolConfig     = 11
 	requestFlowControlInit    = 12
@@ -19,7 +21,13 @@ const (
 )
 
 // envoy.service.ext_proc.v3.ProtocolConfiguration.
-const configRequestBodyMode = 1
+const (
+	configRequestBodyMode  = 1
+	configResponseBodyMode = 2
+)
+
+// envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.
+const processingRequestBodyMode = 3
 
 // envoy.service.ext_proc.v3.HttpHeaders and HttpBody.
 const (
@@ -45,9 +53,13 @@ const (
 // envoy.service.ext_proc.v3.ProcessingResponse, HeadersResponse and BodyResponse.
 const (
 	responseRequestHeaders         = 1
+	responseResponseHeaders        = 2
 	responseRequestBody            = 3
+	responseResponseBody           = 4
 	responseRequestTrailers        = 5
+	responseResponseTrailers       = 6
 	responseDynamicMetadata        = 8
+	responseModeOverride           = 9
 	responseOverrideMessageTimeout = 10
 
 	answerCommon = 1

@@ -13,12 +13,16 @@ import (
 // Kind is the kind of a message on the external-processing stream.
 type Kind uint8
 
-// The kinds. Other messages belong to responses, or to processing modes that the router does not use.
+// The kinds. Other messages belong to processing modes that the router does not use.
 const (
 	Other    Kind = iota
 	Headers       // the request's headers
 	Body          // the request's body, or a piece of it
 	Trailers      // the request's trailers
+
+	ResponseHeaders
+	ResponseBody
+	ResponseTrailers
 )
 
 // Names are the names of headers that the configuration selects, in lower case. An empty name selects none.
@@ -45,10 +49,11 @@ type Request struct {
 	Kind Kind
 	// Field is the field number of the message's content; 0 for a message without content.
 	Field int
-	// EndOfStream means that nothing of the request follows.
+	// EndOfStream means that nothing of the request follows, or of the response.
 	EndOfStream bool
-	// Mode is how Envoy sends the body. It is set in the first message of a stream only.
-	Mode Mode
+	// Mode is how Envoy sends the body of the request, and ResponseMode that of the response. They are set in the first
+	// message of a stream only.
+	Mode, ResponseMode Mode
 	// Observed means that Envoy ignores all replies (observability_mode).
 	Observed bool
 
@@ -60,7 +65,13 @@ type Request struct {
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
 
-	// Body is set for Kind Body. It is valid until Release, or until the next message is received.
+	// These fields are set for Kind ResponseHeaders. Status is the HTTP status, and EventStream means that the body is a
+	// stream of events. Served is the address of the worker that answered; empty if the filter does not send it.
+	Status      uint32
+	EventStream bool
+	Served      string
+
+	// Body is set for Kind Body and ResponseBody. It is valid until Release, or until the next message is received.
 	Body []byte
 
 	memory   *buffer // that Body lies in; nil for a message that was not received from gRPC
@@ -104,7 +115,7 @@ func (r *Request) forget() {
 // Read decodes a ProcessingRequest. Body then refers to message. After an error some fields of r are set.
 func (r *Request) Read(message []byte) error {
 	r.forget()
-	var content []byte
+	var content, attributes, metadata []byte
 	var hasContent, hasConfig bool
 
 	w := over(message)
@@ -118,6 +129,10 @@ func (r *Request) Read(message []byte) error {
 				r.Field = int(w.tag >> 3)
 				content = w.bytes
 			}
+		case requestAttributes<<3 | length:
+			attributes = w.bytes // there is one entry: the filter's
+		case requestMetadataContext<<3 | length:
+			metadata = w.bytes
 		case requestObservabilityMode<<3 | varint:
 			r.Observed = protowire.DecodeBool(w.number)
 		case requestProtocolConfig<<3 | length:
@@ -139,6 +154,14 @@ func (r *Request) Read(message []byte) error {
 		return r.readBody(content)
 	case requestRequestTrailers:
 		r.Kind = Trailers
+	case requestResponseHeaders:
+		r.Kind = ResponseHeaders
+		return r.readResponse(content, attributes, metadata)
+	case requestResponseBody:
+		r.Kind = ResponseBody
+		return r.readBody(content)
+	case requestResponseTrailers:
+		r.Kind = ResponseTrailers
 	}
 	return nil
 }
@@ -146,10 +169,14 @@ func (r *Request) Read(message []byte) error {
 // readConfig decodes a ProtocolConfiguration.
 func (r *Request) readConfig(message []byte) error {
 	r.Mode = None // the default, which is not written
+	r.ResponseMode = None
 	w := over(message)
 	for w.next() {
-		if w.tag == configRequestBodyMode<<3|varint {
+		switch w.tag {
+		case configRequestBodyMode<<3 | varint:
 			r.Mode = modeOf(int32(w.number))
+		case configResponseBodyMode<<3 | varint:
+			r.ResponseMode = modeOf(int32(w.number))
 		}
 	}
 	return w.err
@@ -181,7 +208,7 @@ func (r *Request) readHeaders(message []byte) error {
 		switch w.tag {
 		case headersHeaders<<3 | length:
 			if w.once(&hasHeaders) {
-				w.err = r.readMap(w.bytes)
+				w.err = readMap(w.bytes, r.readHeader)
 			}
 		case headersEndOfStream<<3 | varint:
 			r.EndOfStream = protowire.DecodeBool(w.number)
@@ -191,18 +218,18 @@ func (r *Request) readHeaders(message []byte) error {
 }
 
 // readMap decodes a HeaderMap.
-func (r *Request) readMap(message []byte) error {
+func readMap(message []byte, use func(key, value []byte)) error {
 	w := over(message)
 	for w.next() {
 		if w.tag == headerMapHeaders<<3|length {
-			w.err = r.readHeader(w.bytes)
+			w.err = readHeaderValue(w.bytes, use)
 		}
 	}
 	return w.err
 }
 
-// readHeader decodes a HeaderValue. The last value of a repeated header counts.
-func (r *Request) readHeader(message []byte) error {
+// readHeaderValue decodes a HeaderValue.
+func readHeaderValue(message []byte, use func(key, value []byte)) error {
 	var key, value, raw []byte
 	w := over(message)
 	for w.next() {
@@ -218,7 +245,12 @@ func (r *Request) readHeader(message []byte) error {
 	if len(raw) == 0 {
 		raw = value
 	}
+	use(key, raw)
+	return w.err
+}
 
+// readHeader stores a header of the request. The last value of a repeated header counts.
+func (r *Request) readHeader(key, raw []byte) {
 	switch string(key) {
 	case ":method":
 		r.Method = methodOf(raw)
@@ -238,7 +270,6 @@ func (r *Request) readHeader(message []byte) error {
 			r.Hints = append(r.Hints, envoynames.Header{Key: string(key), Value: string(raw)})
 		}
 	}
-	return w.err
 }
 
 // readNamed stores the value of a header that Names selects. One header may be selected more than once.

@@ -15,9 +15,12 @@ type Response struct {
 	// now. If Wait is not 0 all other fields are ignored. Envoy accepts one such response for each of
 	// its messages, and ignores one above its max_message_timeout.
 	Wait time.Duration
-	// To is the kind of the message that is answered: Headers, Body or Trailers. In mode FullDuplex, replies to the body
-	// are pieces of it, as many as the router likes.
+	// To is the kind of the message that is answered. In mode FullDuplex, replies to a body are pieces of it, as many as
+	// the router likes.
 	To Kind
+	// SkipResponse asks Envoy to send no body of the response, in a reply to Headers. It is the mode of request bodies,
+	// which Envoy must get again; 0 asks for nothing. Envoy ignores it without allow_mode_override.
+	SkipResponse Mode
 	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. Empty
 	// ones are left out.
 	Booking, Decision, Picked string
@@ -30,6 +33,12 @@ type Response struct {
 	Piece, EndOfStream bool
 	// ClearRoute makes Envoy choose the route again, by the headers that were set.
 	ClearRoute bool
+}
+
+// answers holds the field of the reply to each kind of message.
+var answers = [...]protowire.Number{
+	Headers: responseRequestHeaders, Body: responseRequestBody, Trailers: responseRequestTrailers,
+	ResponseHeaders: responseResponseHeaders, ResponseBody: responseResponseBody, ResponseTrailers: responseResponseTrailers,
 }
 
 // Append appends the message to dst.
@@ -49,14 +58,11 @@ func (r *Response) Append(dst []byte) []byte {
 	if len(common) > 0 {
 		answer = appendBytes(answer, answerCommon, common)
 	}
-	field := protowire.Number(responseRequestHeaders)
-	switch r.To {
-	case Body:
-		field = responseRequestBody
-	case Trailers:
-		field = responseRequestTrailers
+	dst = appendBytes(dst, answers[r.To], answer)
+	if r.SkipResponse != Unknown {
+		var mode [16]byte
+		dst = appendBytes(dst, responseModeOverride, appendVarint(mode[:0], processingRequestBodyMode, r.SkipResponse.number()))
 	}
-	dst = appendBytes(dst, field, answer)
 
 	metadata := r.appendMetadata(buf[2][:0])
 	if len(metadata) > 0 {

@@ -2,8 +2,10 @@ package messages
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +63,7 @@ func body(end bool, b string) *extprocv3.ProcessingRequest {
 func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
 	r := Request{Names: Names{Session: affinity}, Observed: m.GetObservabilityMode()}
 	if c := m.GetProtocolConfig(); c != nil {
-		r.Mode = modeOf(int32(c.GetRequestBodyMode()))
+		r.Mode, r.ResponseMode = modeOf(int32(c.GetRequestBodyMode())), modeOf(int32(c.GetResponseBodyMode()))
 	}
 	switch q := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
@@ -92,8 +94,58 @@ func generated(m *extprocv3.ProcessingRequest, affinity string) Request {
 		r.Kind, r.Field, r.EndOfStream, r.Body = Body, 4, q.RequestBody.GetEndOfStream(), q.RequestBody.GetBody()
 	case *extprocv3.ProcessingRequest_RequestTrailers:
 		r.Kind, r.Field = Trailers, 6
+	case *extprocv3.ProcessingRequest_ResponseHeaders:
+		r.Kind, r.Field, r.EndOfStream = ResponseHeaders, 3, q.ResponseHeaders.GetEndOfStream()
+		for _, h := range q.ResponseHeaders.GetHeaders().GetHeaders() {
+			value := cmp.Or(string(h.GetRawValue()), h.GetValue())
+			switch h.GetKey() {
+			case ":status":
+				n, _ := strconv.ParseUint(value, 10, 16)
+				r.Status = uint32(n)
+			case "content-type":
+				r.EventStream = strings.HasPrefix(value, "text/event-stream")
+			}
+		}
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		r.Kind, r.Field, r.EndOfStream, r.Body = ResponseBody, 5, q.ResponseBody.GetEndOfStream(), q.ResponseBody.GetBody()
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		r.Kind, r.Field = ResponseTrailers, 7
 	}
 	return r
+}
+
+// answered is the first message of a response.
+func answered(status, contentType string) *extprocv3.ProcessingRequest {
+	m := headers(false, ":status", status, "content-type", contentType)
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: m.GetRequestHeaders()}}
+}
+
+// TestServedWorker: the worker that answered is named by an attribute, or by the load balancer's metadata.
+func TestServedWorker(t *testing.T) {
+	texts := func(key, value string) *structpb.Struct {
+		return &structpb.Struct{Fields: map[string]*structpb.Value{"response.code": structpb.NewNumberValue(200), key: structpb.NewStringValue(value)}}
+	}
+	byAttribute, byMetadata := answered("200", "text/event-stream; charset=utf-8"), answered("503", "text/plain")
+	byAttribute.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": texts("upstream.address", "10.0.0.1:80")}
+	byMetadata.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"other":    texts(envoynames.HeaderDestinationServed, "10.0.0.9:80"),
+		"envoy.lb": texts(envoynames.HeaderDestinationServed, "10.0.0.2:80"),
+	}}
+	for _, tt := range []struct {
+		m           *extprocv3.ProcessingRequest
+		served      string
+		status      uint32
+		eventStream bool
+	}{
+		{byAttribute, "10.0.0.1:80", 200, true},
+		{byMetadata, "10.0.0.2:80", 503, false},
+		{answered("none", ""), "", 0, false},
+	} {
+		var r Request
+		if err := r.Read(marshal(t, tt.m)); err != nil || r.Served != tt.served || r.Status != tt.status || r.EventStream != tt.eventStream {
+			t.Errorf("served %q, %d, %v, %v; want %+v", r.Served, r.Status, r.EventStream, err, tt)
+		}
+	}
 }
 
 func same(a, b Request) bool {
@@ -104,7 +156,8 @@ func same(a, b Request) bool {
 	}
 	return bytes.Equal(x, y) && a.Names == b.Names && a.Kind == b.Kind && a.Field == b.Field && a.EndOfStream == b.EndOfStream &&
 		a.Mode == b.Mode && a.Observed == b.Observed && a.Method == b.Method && a.Path == b.Path && a.ContentEncoding == b.ContentEncoding &&
-		a.ContentLength == b.ContentLength && a.Session == b.Session && a.RequestID == b.RequestID
+		a.ContentLength == b.ContentLength && a.Session == b.Session && a.RequestID == b.RequestID &&
+		a.ResponseMode == b.ResponseMode && a.Status == b.Status && a.EventStream == b.EventStream
 }
 
 var requests = []*extprocv3.ProcessingRequest{
@@ -120,6 +173,9 @@ var requests = []*extprocv3.ProcessingRequest{
 	{ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED}},
 	{ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_GRPC}},
 	{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}},
+	answered("200", "text/event-stream"),
+	{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("data"), EndOfStream: true}}},
+	{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
 	{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
 	{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{
 		Headers: []*corev3.HeaderValue{{Key: ":method", Value: "PUT"}, {Key: ":path", Value: "/"}, {Key: "content-length", Value: "1", RawValue: []byte("2")}},
@@ -163,17 +219,31 @@ func TestResponseIsReadByGeneratedCode(t *testing.T) {
 		{To: Body, NewBody: []byte("piece"), Piece: true},
 		{To: Body, NewBody: []byte{}, Piece: true, EndOfStream: true},
 		{To: Trailers},
+		{To: Headers, Booking: "b", SkipResponse: BufferedPartial},
+		{To: ResponseHeaders},
+		{To: ResponseBody},
+		{To: ResponseBody, NewBody: []byte("piece"), Piece: true, EndOfStream: true},
+		{To: ResponseTrailers},
 	} {
 		var m extprocv3.ProcessingResponse
 		if err := proto.Unmarshal(r.Append(nil), &m); err != nil {
 			t.Fatal(err)
 		}
 		common := m.GetRequestHeaders().GetResponse()
-		if r.To == Body {
+		switch r.To {
+		case Body:
 			common = m.GetRequestBody().GetResponse()
+		case ResponseBody:
+			common = m.GetResponseBody().GetResponse()
 		}
-		if (m.GetRequestHeaders() != nil) != (r.To == Headers) || (m.GetRequestBody() != nil) != (r.To == Body) ||
-			(m.GetRequestTrailers() != nil) != (r.To == Trailers) {
+		answers := map[Kind]bool{
+			Headers: m.GetRequestHeaders() != nil, Body: m.GetRequestBody() != nil, Trailers: m.GetRequestTrailers() != nil,
+			ResponseHeaders: m.GetResponseHeaders() != nil, ResponseBody: m.GetResponseBody() != nil, ResponseTrailers: m.GetResponseTrailers() != nil,
+		}
+		if mode := m.GetModeOverride(); modeOf(int32(mode.GetRequestBodyMode())) != max(r.SkipResponse, None) || mode.GetResponseBodyMode() != 0 {
+			t.Errorf("%+v has the mode %v", r, mode)
+		}
+		if !answers[r.To] {
 			t.Errorf("%+v answers %T", r, m.GetResponse())
 		}
 		facts := func(namespace, key string) string {

@@ -13,6 +13,10 @@
 //	the same, queued                Await                           a longer timeout, then the decision
 //	request trailers                the last OnPiece                its reply
 //	a body beyond the budget        OnOverload                      its reply
+//	response headers                OnResponse                      continue
+//	response body                   OnResponseBody                  continue; the piece in FULL_DUPLEX_STREAMED
+//	response trailers               the last OnResponseBody         continue
+//	the end of the stream           OnEnd                           -
 //	any other message               -                               a gRPC error that names the setting
 //
 // # Modes
@@ -26,8 +30,27 @@
 //
 // With observability_mode Envoy ignores replies, so there are none. What cannot work is logged, once for each Envoy.
 //
+// # Followed requests
+//
+// The handler returns with the decision where the Envoy has an access log: a stream that stays open until the response
+// ends would cost memory in both processes. Otherwise it follows the request, with nothing in memory but the exchange:
+// see package exchange. What Envoy 1.40 does with an open stream depends on the modes of the filter:
+//
+//	request body                  response headers, body       Envoy
+//	----------------------------  ---------------------------  -------------------------------------------------
+//	BUFFERED, BUFFERED_PARTIAL,   any                          closes its half with the request; after the last
+//	  STREAMED                                                   piece of the response it may reset the stream
+//	FULL_DUPLEX_STREAMED          FULL_DUPLEX_STREAMED         the same
+//	FULL_DUPLEX_STREAMED, NONE    headers SEND, body NONE      resets the stream after the response's headers
+//	FULL_DUPLEX_STREAMED, NONE    headers SKIP                 resets the stream after the decision
+//
+// So a half that is closed is the end of the request, and so is a reset, except in the last two rows. There the request
+// goes on unseen, and engines' reports end its booking. With allow_mode_override, Envoy sends no bodies of responses.
+//
+// An Envoy without failure_mode_allow cuts a response off when its stream fails, as after a crash of this process. A router
+// that stops calls [Server.Drain] before: a stream that ends without an error changes nothing.
+//
 // # Concurrency
 //
-// Each stream has a goroutine, owned by the gRPC server. The handler returns as soon as nothing depends on it: a stream
-// that stays open until the response ends would cost memory in both processes.
+// Each stream has a goroutine, owned by the gRPC server, and a second one while it is followed, which receives.
 package stream

@@ -74,7 +74,11 @@ func (d *door) send(r exchange.Reply, answered exchange.Phase) error {
 	case d.mode == messages.FullDuplex && answered == exchange.WantBody && r.Answer == nil:
 		return d.sendBack(r)
 	}
-	return d.stream.SendMsg(toMessage(r, answered))
+	m := toMessage(r, answered)
+	if r.Follow && answered == exchange.WantHeaders {
+		m.(*messages.Response).SkipResponse = d.skipsResponse()
+	}
+	return d.stream.SendMsg(m)
 }
 
 // pieceBytes is the size of the pieces that are sent back. Envoy asks for at most 64 KiB.
@@ -92,15 +96,19 @@ func (d *door) sendBack(r exchange.Reply) error {
 		return err
 	}
 
+	if err := d.sendPieces(messages.Body, body, !d.trailers); err != nil || !d.trailers {
+		return err
+	}
+	return d.stream.SendMsg(&messages.Response{To: messages.Trailers})
+}
+
+// sendPieces sends a part of a body in pieces. end means that it is the last part.
+func (d *door) sendPieces(to messages.Kind, body []byte, end bool) error {
 	for len(body) > pieceBytes {
-		if err := d.stream.SendMsg(&messages.Response{To: messages.Body, NewBody: body[:pieceBytes], Piece: true}); err != nil {
+		if err := d.stream.SendMsg(&messages.Response{To: to, NewBody: body[:pieceBytes], Piece: true}); err != nil {
 			return err
 		}
 		body = body[pieceBytes:]
 	}
-	err := d.stream.SendMsg(&messages.Response{To: messages.Body, NewBody: body, Piece: true, EndOfStream: !d.trailers})
-	if err == nil && d.trailers {
-		err = d.stream.SendMsg(&messages.Response{To: messages.Trailers})
-	}
-	return err
+	return d.stream.SendMsg(&messages.Response{To: to, NewBody: body, Piece: true, EndOfStream: end})
 }

@@ -249,7 +249,7 @@ func (w *world) reply(answered exchange.Phase, r exchange.Reply) string {
 }
 
 func (w *world) state() string {
-	next := [...]string{"wants headers", "wants body", "finished"}[w.door.Phase()]
+	next := [...]string{"wants headers", "wants body", "follows", "finished"}[w.door.Phase()]
 	return fmt.Sprintf("[%s; %d booked]\n", next, w.router.Bookings())
 }
 

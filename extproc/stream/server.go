@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -27,11 +29,15 @@ type Server struct {
 	requests *exchange.Service
 	metrics  *metrics
 	notices  notices
+	// draining is closed by Drain.
+	draining chan struct{}
+	drain    sync.Once
+	followed atomic.Int64 // streams that are open after their decision
 }
 
 // NewServer returns a server whose streams are exchanges of requests.
 func NewServer(requests *exchange.Service, log *slog.Logger, reg prometheus.Registerer) *Server {
-	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}}
+	return &Server{requests: requests, metrics: newMetrics(reg), notices: notices{log: log}, draining: make(chan struct{})}
 }
 
 const (
@@ -75,25 +81,36 @@ func Register(g *grpc.Server, s *Server) {
 // of the stream.
 type door struct {
 	exchange.Exchange
-	srv      *Server
-	stream   grpc.ServerStream
-	mode     messages.Mode // how Envoy sends bodies
-	trailers bool          // the request has trailers, in mode FullDuplex
+	srv    *Server
+	stream grpc.ServerStream
+	// mode is how Envoy sends bodies of requests, and responseMode how it sends those of responses.
+	mode, responseMode messages.Mode
+	trailers           bool // the request has trailers, in mode FullDuplex
 }
 
 // Process serves one request of a client: a stream of *messages.Request.
 func (s *Server) Process(stream grpc.ServerStream) error {
-	s.metrics.streams.Inc()
-	defer s.metrics.streams.Dec()
+	d := s.open(stream)
+	defer func() { d.OnEnd(true, time.Now()) }() // for ends that do not come from Envoy
+	if err := d.decide(); err != nil || d.Phase() != exchange.Following {
+		return streamEnd(err)
+	}
+	return d.follow()
+}
+
+// decide answers messages until the decision was sent. Its memory is free again when it returns.
+func (d *door) decide() error {
+	d.srv.metrics.streams.Inc()
+	defer d.srv.metrics.streams.Dec()
 	growStack()
 
-	d := s.open(stream)
-	msg := messages.Request{Names: headerNames(s.requests.Settings()), Reserve: s.requests.Reserve, Free: s.requests.Free}
+	requests := d.srv.requests
+	msg := messages.Request{Names: headerNames(requests.Settings()), Reserve: requests.Reserve, Free: requests.Free}
 	defer msg.Release()
 	defer d.Drop()
 	for {
-		if err := stream.RecvMsg(&msg); err != nil {
-			return streamEnd(err)
+		if err := d.stream.RecvMsg(&msg); err != nil {
+			return err
 		}
 		last, err := d.serve(&msg)
 		if last || err != nil {
@@ -186,8 +203,8 @@ func (d *door) handle(m *messages.Request, now time.Time) (exchange.Reply, error
 // onHeaders handles the first message.
 func (d *door) onHeaders(m *messages.Request, now time.Time) exchange.Reply {
 	d.mode = m.Mode
-	h := headOf(m)
-	r := d.OnHeaders(h, now)
+	d.responseMode = m.ResponseMode
+	r := d.OnHeaders(headOf(m), now)
 	if d.Unread() {
 		d.noteUnread()
 	}

@@ -1,0 +1,68 @@
+package accesslog
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// Envoy is what is known of an Envoy that is connected.
+type Envoy struct {
+	Name string
+	// AccessLog means that entries with ids of decisions arrive from it. Ends is the source of the last end of a booking.
+	AccessLog bool
+	Ends      string
+	// Followed counts the open streams whose ends count.
+	Followed int
+	// The ended bookings by source.
+	ByAccessLog, ByResponse, ByStreamEnd, ByEngines uint64
+}
+
+// Envoys returns the Envoys that are connected, by name.
+func (s *Server) Envoys() []Envoy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Envoy, 0, len(s.sources))
+	for _, name := range slices.Sorted(maps.Keys(s.sources)) {
+		src := s.sources[name]
+		list = append(list, Envoy{
+			Name: name, AccessLog: src.log == hasLog, Ends: src.last.String(), Followed: src.followed,
+			ByAccessLog: src.ends[byAccessLog], ByResponse: src.ends[byResponse],
+			ByStreamEnd: src.ends[byStreamEnd], ByEngines: src.ends[byEngines],
+		})
+	}
+	return list
+}
+
+// Metrics with a label for each connected Envoy. An Envoy that is gone takes its series along.
+var (
+	endsDesc = metric.Desc("accesslog", "ends_total",
+		"Bookings of each connected Envoy that have ended, by the source of the end: its access log, its response phases, the end "+
+			"of its ext_proc stream, or engines' reports that they are idle.", "envoy", "source")
+	followedDesc = metric.Desc("accesslog", "followed_streams",
+		"Streams of each connected Envoy that are open until their requests end, because it sends no access log.", "envoy")
+)
+
+// endsCollector exports the sources of ends.
+type endsCollector struct{ server *Server }
+
+// Describe implements prometheus.Collector.
+func (c endsCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- endsDesc
+	out <- followedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c endsCollector) Collect(out chan<- prometheus.Metric) {
+	for _, e := range c.server.Envoys() {
+		out <- prometheus.MustNewConstMetric(followedDesc, prometheus.GaugeValue, float64(e.Followed), e.Name)
+		for by, n := range map[endSource]uint64{
+			byAccessLog: e.ByAccessLog, byResponse: e.ByResponse, byStreamEnd: e.ByStreamEnd, byEngines: e.ByEngines,
+		} {
+			out <- prometheus.MustNewConstMetric(endsDesc, prometheus.CounterValue, float64(n), e.Name, by.String())
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package messages
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/stator-project/stator/internal/envoynames"
+)
+
+// attributeUpstream is Envoy's attribute with the address of the worker that was reached.
+const attributeUpstream = "upstream.address"
+
+// readResponse decodes the HttpHeaders of a response. Two settings of the filter name the worker that answered, and
+// either suffices: the attribute, and the load balancer's metadata.
+func (r *Request) readResponse(content, attributes, metadata []byte) error {
+	hasHeaders := false
+	w := over(content)
+	for w.next() {
+		switch w.tag {
+		case headersHeaders<<3 | length:
+			if w.once(&hasHeaders) {
+				w.err = readMap(w.bytes, r.readResponseHeader)
+			}
+		case headersEndOfStream<<3 | varint:
+			r.EndOfStream = w.number != 0
+		}
+	}
+	if w.err != nil {
+		return w.err
+	}
+
+	_, filter, err := readEntry(attributes)
+	if err == nil {
+		r.Served, err = textOf(filter, attributeUpstream)
+	}
+	if err != nil || r.Served != "" {
+		return err
+	}
+	r.Served, err = servedOf(metadata)
+	return err
+}
+
+// readResponseHeader stores a header of the response.
+func (r *Request) readResponseHeader(key, value []byte) {
+	switch string(key) {
+	case ":status":
+		n, _ := strconv.ParseUint(string(value), 10, 16) // 0 means no status
+		r.Status = uint32(n)
+	case "content-type":
+		r.EventStream = bytes.HasPrefix(value, []byte("text/event-stream"))
+	}
+}
+
+// servedOf returns the address in the metadata of the load balancer: a Metadata of Envoy.
+func servedOf(metadata []byte) (address string, err error) {
+	w := over(metadata)
+	for w.next() {
+		if w.tag != metadataFilterMetadata<<3|length {
+			continue
+		}
+		namespace, value, err := readEntry(w.bytes)
+		if err != nil {
+			return "", err
+		}
+		if string(namespace) == envoynames.NamespaceLB {
+			address, w.err = textOf(value, envoynames.HeaderDestinationServed)
+		}
+	}
+	return address, w.err
+}
+
+// textOf returns the text under a key of a Struct; empty if there is none.
+func textOf(message []byte, key string) (text string, err error) {
+	w := over(message)
+	for w.next() {
+		if w.tag != structFields<<3|length {
+			continue
+		}
+		name, value, err := readEntry(w.bytes)
+		if err != nil {
+			return "", err
+		}
+		if string(name) == key {
+			text, w.err = readText(value)
+		}
+	}
+	return text, w.err
+}

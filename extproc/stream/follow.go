@@ -1,0 +1,124 @@
+package stream
+
+import (
+	"errors"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/messages"
+)
+
+// follow answers the messages of the response until Envoy ends the stream, or the response ends.
+//
+// The receiving goroutine ends with the stream, so after this function has returned, at the latest. There is one because
+// Drain must be able to end the stream while a message is awaited: an Envoy without failure_mode_allow cuts the response
+// off when the stream fails.
+func (d *door) follow() (err error) {
+	d.srv.followed.Add(1)
+	defer d.srv.followed.Add(-1)
+	defer func() {
+		if cause := recover(); cause != nil {
+			d.OnPanic(cause, debug.Stack(), time.Now())
+			err = nil
+		}
+	}()
+
+	next := make(chan struct{})
+	defer close(next)
+	received := d.receive(next)
+	for d.Phase() == exchange.Following {
+		select {
+		case r := <-received:
+			if r.err != nil {
+				d.OnEnd(d.isOver(r.err), time.Now())
+				return streamEnd(r.err)
+			}
+			if err := d.answer(r.msg, time.Now()); err != nil {
+				return streamEnd(err)
+			}
+			next <- struct{}{}
+		case <-d.srv.draining:
+			return nil
+		}
+	}
+	return nil
+}
+
+// incoming is a message of Envoy, or the error with which the stream has ended.
+type incoming struct {
+	msg *messages.Request
+	err error
+}
+
+// receive starts a goroutine that receives messages. It receives the next one after each value of next, and ends when next
+// is closed and the stream has ended.
+func (d *door) receive(next <-chan struct{}) <-chan incoming {
+	out := make(chan incoming, 1)
+	go func() {
+		var msg messages.Request // not in the budget: Envoy sends pieces, and awaits the reply to each
+		defer msg.Release()
+		for ok := true; ok; _, ok = <-next {
+			err := d.stream.RecvMsg(&msg)
+			out <- incoming{&msg, err}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// isOver reports whether the request is over when the stream ends with that error. Envoy closes its half of the stream then.
+// Where it has no more messages to send, which happens in these modes, it resets the stream, although the request goes on.
+func (d *door) isOver(err error) bool {
+	return errors.Is(err, io.EOF) || d.mode != messages.FullDuplex && d.mode != messages.None
+}
+
+// answer replies to a message of a response, which passes unchanged.
+func (d *door) answer(m *messages.Request, now time.Time) error {
+	to := m.Kind
+	switch m.Kind {
+	case messages.ResponseHeaders:
+		d.OnResponse(exchange.Response{Status: m.Status, Served: m.Served, EventStream: m.EventStream}, m.EndOfStream, now)
+	case messages.ResponseBody:
+		d.OnResponseBody(len(m.Body), m.EndOfStream, now)
+		if d.responseMode == messages.FullDuplex {
+			return d.sendPieces(to, m.Body, m.EndOfStream)
+		}
+	case messages.ResponseTrailers:
+		d.OnResponseBody(0, true, now)
+	case messages.Trailers: // of the request, after a body that was whole without them
+	default:
+		d.srv.notices.add(d.Source(), unexpected(m).Error())
+		return unexpected(m)
+	}
+	return d.stream.SendMsg(&messages.Response{To: to})
+}
+
+// skipsResponse returns the mode in which Envoy is asked to send the bodies of the request and none of the response: the
+// end of the stream is the end of the request anyway. Unknown asks for nothing. Envoy cannot leave FullDuplex.
+func (d *door) skipsResponse() messages.Mode {
+	switch d.responseMode {
+	case messages.Streamed, messages.Buffered, messages.BufferedPartial:
+		if d.mode == messages.Buffered || d.mode == messages.BufferedPartial {
+			return d.mode
+		}
+	}
+	return messages.Unknown
+}
+
+// drainTime is how long the last messages of streams have to leave the process.
+const drainTime = 100 * time.Millisecond
+
+// Drain ends the streams that are open after their decision, in a way that lets their requests go on. It is called before
+// the gRPC server stops, which would reset them.
+func (s *Server) Drain() {
+	s.drain.Do(func() {
+		close(s.draining)
+		if s.followed.Load() > 0 {
+			time.Sleep(drainTime)
+		}
+	})
+}
