@@ -18,6 +18,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/extproc"
+	"github.com/stator-project/stator/extproc/accesslog"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
@@ -78,6 +79,7 @@ func metricParts(t *testing.T) []metricPart {
 		t.Fatal(err)
 	}
 	router.MustRegister(extproc.NewDriftCollector(comparedWorker()))
+	router.MustRegister(accesslog.NewEnvoyCollector(func() []accesslog.Envoy { return []accesslog.Envoy{{Name: "edge"}} }))
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	probeNone(t, router)
 	probeNone(t, control)

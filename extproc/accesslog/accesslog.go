@@ -101,7 +101,7 @@ type Server struct {
 // NewServer returns a server that ends bookings.
 func NewServer(cfg Config) *Server {
 	s := &Server{cfg: cfg, metrics: newMetrics(cfg.Metrics), sources: map[string]*source{}, awaited: map[string]*end{}}
-	cfg.Metrics.MustRegister(endsCollector{s})
+	cfg.Metrics.MustRegister(NewEnvoyCollector(s.Envoys))
 	return s
 }
 

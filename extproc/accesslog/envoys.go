@@ -46,18 +46,17 @@ var (
 		"Streams of each connected Envoy that are open until their requests end, because it sends no access log.", "envoy")
 )
 
-// endsCollector exports the sources of ends.
-type endsCollector struct{ server *Server }
+// NewEnvoyCollector exports what envoys returns.
+func NewEnvoyCollector(envoys func() []Envoy) prometheus.Collector { return envoyCollector{envoys} }
 
-// Describe implements prometheus.Collector.
-func (c endsCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- endsDesc
-	out <- followedDesc
-}
+type envoyCollector struct{ envoys func() []Envoy }
 
-// Collect implements prometheus.Collector.
-func (c endsCollector) Collect(out chan<- prometheus.Metric) {
-	for _, e := range c.server.Envoys() {
+// Describe sends nothing: the Envoys are not known yet.
+func (c envoyCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all Envoys.
+func (c envoyCollector) Collect(out chan<- prometheus.Metric) {
+	for _, e := range c.envoys() {
 		out <- prometheus.MustNewConstMetric(followedDesc, prometheus.GaugeValue, float64(e.Followed), e.Name)
 		for by, n := range map[endSource]uint64{
 			byAccessLog: e.ByAccessLog, byResponse: e.ByResponse, byStreamEnd: e.ByStreamEnd, byEngines: e.ByEngines,
