@@ -124,8 +124,8 @@ func (s *Server) endsNow(source string, e *exchange.Ending, now time.Time) bool 
 	return !s.await(e.Booking, &end{source, *e, now.Add(lateEntries)})
 }
 
-// settle applies the ends for which no entry has come, and counts those that engines' reports have made.
-func (s *Server) settle(now time.Time) {
+// settleEnds applies the ends for which no entry has come, and counts those that engines' reports have made.
+func (s *Server) settleEnds(now time.Time) {
 	for _, e := range s.overdueEnds(now) {
 		if e.ending.Unseen {
 			s.counted(e.source, byEngines)

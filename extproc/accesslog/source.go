@@ -114,7 +114,7 @@ func (s *Server) sweep(now time.Time) {
 		s.cfg.Log.Warn("requests are decided and none ends, so bookings stay: Envoy sends no access log here; compare its access_log "+
 			"with that of `stator envoy bootstrap` and docs/operations.md", "bookings", bookings, "for", silence)
 	}
-	s.settle(now)
+	s.settleEnds(now)
 	for _, o := range s.overdue(now) {
 		s.End(o.source, o.before)
 		if s.cfg.Gone != nil && !o.closed.IsZero() {

@@ -92,7 +92,8 @@ func TestFollowedResponses(t *testing.T) {
 			x.OnResponse(ok, true, at(3))
 			x.OnResponseBody(1, true, at(4))
 		}, Ending{}},
-		"the same moment counts": {func(x *Exchange) { x.OnResponse(ok, true, start) }, Ending{Status: 200, Served: "10.0.0.1:8000", FirstByte: 1, LastByte: 1}},
+		"the same moment counts": {func(x *Exchange) { x.OnResponse(ok, true, start) },
+			Ending{Status: 200, Served: "10.0.0.1:8000", FirstByte: 1, LastByte: 1}},
 	} {
 		x, r, e := asked(t, nil)
 		if !r.Follow || x.Phase() != Following || r.Pick == nil {

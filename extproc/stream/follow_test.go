@@ -83,7 +83,9 @@ const (
 )
 
 // picked opens a stream in these modes and waits for its pick.
-func picked(t *testing.T, c extprocv3.ExternalProcessorClient, request, response filterv3.ProcessingMode_BodySendMode) (s extprocv3.ExternalProcessor_ProcessClient, reset func()) {
+func picked(t *testing.T, c extprocv3.ExternalProcessorClient, request, response filterv3.ProcessingMode_BodySendMode) (
+	s extprocv3.ExternalProcessor_ProcessClient, reset func(),
+) {
 	t.Helper()
 	ctx, reset := context.WithCancel(t.Context())
 	t.Cleanup(reset)
@@ -119,8 +121,10 @@ func responseBody(end bool, body string) *extprocv3.ProcessingRequest {
 }
 
 var (
-	responseTrailers = &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}}
-	eventStream      = responseHeaders(false, ":status", "200", "content-type", "text/event-stream")
+	responseTrailers = &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{
+		ResponseTrailers: &extprocv3.HttpTrailers{},
+	}}
+	eventStream = responseHeaders(false, ":status", "200", "content-type", "text/event-stream")
 )
 
 // TestStreamEndIsTheEnd: Envoy half-closes the stream with its request. Where it resets the stream, the request is over in the
@@ -172,11 +176,12 @@ func TestResponsePhases(t *testing.T) {
 		echo     string // what is sent back
 		bytes    int
 	}{
-		"STREAMED":            {streamed, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseBody(true, "")}, "", 3},
-		"BUFFERED":            {buffered, []*extprocv3.ProcessingRequest{eventStream, responseBody(true, "all")}, "", 3},
-		"trailers":            {streamed, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseTrailers}, "", 3},
-		"no body":             {streamed, []*extprocv3.ProcessingRequest{responseHeaders(true, ":status", "200")}, "", 0},
-		"FULL_DUPLEX":         {fullDuplex, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseBody(true, long)}, "one" + long, 3 + len(long)},
+		"STREAMED": {streamed, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseBody(true, "")}, "", 3},
+		"BUFFERED": {buffered, []*extprocv3.ProcessingRequest{eventStream, responseBody(true, "all")}, "", 3},
+		"trailers": {streamed, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseTrailers}, "", 3},
+		"no body":  {streamed, []*extprocv3.ProcessingRequest{responseHeaders(true, ":status", "200")}, "", 0},
+		"FULL_DUPLEX": {fullDuplex, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseBody(true, long)},
+			"one" + long, 3 + len(long)},
 		"FULL_DUPLEX, ending": {fullDuplex, []*extprocv3.ProcessingRequest{eventStream, responseBody(false, "one"), responseTrailers}, "one", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -312,5 +317,6 @@ func TestDrain(t *testing.T) {
 
 // attributes returns a filter's attributes with one text.
 func attributes(key, value string) map[string]*structpb.Struct {
-	return map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}}
+	fields := map[string]*structpb.Value{key: structpb.NewStringValue(value)}
+	return map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: fields}}
 }
