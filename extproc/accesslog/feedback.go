@@ -135,11 +135,15 @@ func (s *Server) settleEnds(now time.Time) {
 	}
 }
 
-// overdueEnds removes the ends whose time has come, and returns them.
+// overdueEnds removes the ends whose time has come, and returns them. Those of an Envoy without a connection wait until it is
+// gone, or back: its streams have ended with it, which shows nothing about its log.
 func (s *Server) overdueEnds(now time.Time) (out []*end) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for booking, e := range s.awaited {
+		if src := s.sources[e.source]; src != nil && !src.alone.IsZero() {
+			continue
+		}
 		if e.ending.Unseen && s.cfg.Bookings.IsBooked(booking) || !e.ending.Unseen && now.Before(e.due) {
 			continue
 		}

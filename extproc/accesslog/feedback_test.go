@@ -195,18 +195,29 @@ func TestFollowedStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// TestEnvoyThatIsGone: an Envoy without connections takes its state along, and the ends of its streams are applied.
+// TestEnvoyThatIsGone: the streams of an Envoy that dies end with it. Its bookings end as those of every Envoy that is gone,
+// without the line about a missing log, and it takes its state along.
 func TestEnvoyThatIsGone(t *testing.T) {
 	withFeedback(t, func(t *testing.T, f *feedback) {
-		f.bookings.book("1", "elsewhere")
-		if !f.Follow("elsewhere", "1") {
-			t.Fatal("not followed")
+		c := connectTo(t, f.Server)
+		_ = Source(streamOf(c, "other"))
+		for _, id := range []string{"1", "2", "3"} {
+			f.bookings.book(id, "other")
+			if !f.Follow("other", id) {
+				t.Fatal("not followed")
+			}
 		}
-		f.wait(10)
-		f.Ended("elsewhere", exchange.Ending{Booking: "1", Picked: "a"}, time.Now())
+		f.Ended("other", exchange.Ending{Booking: "1", Picked: "a"}, time.Now())
+		f.Ended("other", exchange.Ending{Booking: "2", Picked: "a", Unseen: true}, time.Now())
+		_ = c.Close()
+		f.wait(20)
+		f.Ended("other", exchange.Ending{Booking: "3", Picked: "a"}, time.Now())
 		f.bookings.wantOpen(t, "after all", "")
-		if n := len(f.Envoys()); n != 1 {
-			t.Errorf("%d Envoys", n)
+		if n := testutil.ToFloat64(f.metrics.abandoned); n != 3 || f.log.Count("snippet") != 0 {
+			t.Errorf("%g abandoned; log: %s", n, &f.log)
+		}
+		if len(f.Envoys()) != 1 || len(f.awaited) != 0 {
+			t.Errorf("%d Envoys, %d ends wait", len(f.Envoys()), len(f.awaited))
 		}
 	})
 }
