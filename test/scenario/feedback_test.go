@@ -167,11 +167,10 @@ func (o *inMode) leave(requests int) {
 	all.Wait()
 }
 
-// ends waits until as many bookings have ended by that source as were picked, demands that none was ended by
-// engines' reports, and that none is left.
-func (o *inMode) ends(sources ...string) {
+// endsBy waits until as many bookings have ended by these sources as were picked.
+func (o *inMode) endsBy(sources ...string) {
 	o.t.Helper()
-	eventually(o.t, "all bookings have ended by their requests' streams", func() error {
+	eventually(o.t, "all bookings have ended", func() error {
 		sum := 0.0
 		for _, source := range sources {
 			sum += o.metric("stator_accesslog_ends_total", `source="`+source+`"`)
@@ -181,6 +180,13 @@ func (o *inMode) ends(sources ...string) {
 		}
 		return nil
 	})
+}
+
+// ends waits until all bookings have ended by these sources, demands that none was ended by engines' reports, and that
+// none is left.
+func (o *inMode) ends(sources ...string) {
+	o.t.Helper()
+	o.endsBy(sources...)
 	o.assertNothingBooked()
 	if n := o.metric("stator_route_bookings_ended_total", `reason="reconciled"`); n != 0 {
 		o.t.Errorf("%g bookings were ended by engines' reports", n)
@@ -229,6 +235,18 @@ func TestFeedbackWithoutAccessLog(t *testing.T) {
 			}
 			o.ends("response", "stream_end")
 		})
+	}
+}
+
+// TestFeedbackOfEngines: in mode FULL_DUPLEX_STREAMED without response phases Envoy ends its streams after the decision. The
+// engines' reports end the bookings.
+func TestFeedbackOfEngines(t *testing.T) {
+	o := startWithoutLog(t, "request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND, response_header_mode: SKIP")
+	o.converse(2, 3)
+	o.endsBy("engines")
+	o.assertNothingBooked()
+	if n := o.metric("stator_route_bookings_ended_total", `reason="reconciled"`); n != 6 {
+		t.Errorf("%g bookings were ended by engines' reports", n)
 	}
 }
 
