@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick":       {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
+	"internal/route/handoff":    {"internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.
@@ -80,8 +81,9 @@ var allowed = map[string][]string{
 	// The router process.
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
-	"extproc/stream":   {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
-	"extproc/exchange": {"internal/envoynames", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route"},
+	"extproc/stream": {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
+	"extproc/exchange": {"internal/envoynames", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+		"internal/route/handoff"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},
 	"extproc/messages":  {"internal/envoynames"},

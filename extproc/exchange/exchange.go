@@ -193,6 +193,10 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 
 	known := x.target.known && !x.unread
+	clean, a := x.withoutTransfers(body, known)
+	if a != nil {
+		return answerWith(a)
+	}
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done,
@@ -217,7 +221,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return x.conclude(d, nil, now)
 	}
 
-	body = withSalt(body, d.CacheSalt)
+	body = forwarded(body, clean, d.CacheSalt)
 	if d.Outcome == route.Queued {
 		return Reply{Queued: &Queued{ticket: d.Ticket, decided: decided}, Body: body}
 	}

@@ -1,0 +1,55 @@
+package exchange
+
+import (
+	"bytes"
+
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/handoff"
+)
+
+// withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil where it has none.
+// Clients must not set them. A body that may have some, but cannot be searched, is refused: by the router where it is known, and
+// else here. Of a cut body the rest is missing, and Envoy forwards it as it is.
+func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
+	if x.unread {
+		return nil, nil
+	}
+	clean, err := handoff.Strip(body)
+	if err != nil && !known {
+		return nil, refusal(err, string(route.ReasonBadRequest))
+	}
+	return clean, nil
+}
+
+// forwarded returns the body that a worker receives in place of the client's; nil where it receives that one. Clean is the
+// client's without the members of transfers, or nil.
+func forwarded(body, clean []byte, salt string) []byte {
+	if clean != nil {
+		body = clean
+	}
+	if salted := withSalt(body, salt); salted != nil {
+		return salted
+	}
+	return clean
+}
+
+// withSalt returns the body with a cache salt, or nil if there is none to set. Engines take the last one of members
+// with the same name, so it is added at the end. A body that is no JSON object stays as it is: it has no prompt
+// that an engine could cache.
+func withSalt(body []byte, salt string) []byte {
+	end := bytes.LastIndexByte(body, '}')
+	isObject := end > 0 && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) && len(bytes.TrimSpace(body[end+1:])) == 0
+	if salt == "" || !isObject {
+		return nil
+	}
+
+	separator := byte(',')
+	if bytes.HasSuffix(bytes.TrimSpace(body[:end]), []byte("{")) {
+		separator = ' ' // the object is empty, or its last value is: then the text is no JSON, and the engine refuses it
+	}
+	salted := make([]byte, 0, len(body)+len(salt)+len(`,"cache_salt":""}`))
+	salted = append(append(salted, body[:end]...), separator)
+	salted = append(salted, `"cache_salt":`...)
+	return append(openai.AppendString(salted, salt), '}')
+}

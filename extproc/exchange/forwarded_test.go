@@ -1,0 +1,38 @@
+package exchange
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTransfersOfClientsAreRemoved: no worker receives members of transfers that a client sent, on no path, and no body in which
+// they could hide. Members of a cut body cannot be removed.
+func TestTransfersOfClientsAreRemoved(t *testing.T) {
+	const dangerous = `{"model":"sim","prompt":"hello","kv_transfer_params":{"do_remote_prefill":true}}`
+	hidden := `{"a":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `,"bootstrap_host":"10.0.0.9"}`
+	for _, c := range []struct {
+		name, path, body, want string
+		status                 int
+		cut                    bool
+	}{
+		{"completions", "/v1/completions", dangerous, `{"model":"sim","prompt":"hello"}`, 0, false},
+		{"a path that passes", "/v1/responses", dangerous, `{"model":"sim","prompt":"hello"}`, 0, false},
+		{"nothing to remove", "/v1/responses", `{"model":"sim","input":"hello"}`, "", 0, false},
+		{"no JSON", "/v1/audio/transcriptions", "--boundary\r\nkv_transfer_params", "", 0, false},
+		{"nested too deeply", "/v1/completions", hidden, "", 400, false},
+		{"nested too deeply on a path that passes", "/v1/responses", hidden, "", 400, false},
+		{"the first part of a body", "/v1/responses", dangerous[:40], "", 0, true},
+	} {
+		svc, _ := newService(t)
+		x := svc.Begin(Origin{Source: "envoy"})
+		x.OnHeaders(Head{Method: "POST", Path: c.path}, start)
+		r := x.OnBody([]byte(c.body), !c.cut, start)
+		status := 0
+		if r.Answer != nil {
+			status = r.Answer.Status
+		}
+		if string(r.Body) != c.want || status != c.status {
+			t.Errorf("%s: body %q, status %d", c.name, r.Body, status)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package handoff
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestStrip: members of transfers go, wherever they are and however they are written. Everything else keeps its bytes.
+func TestStrip(t *testing.T) {
+	for _, c := range []struct{ name, body, want, fault string }{
+		{"none", `{"model":"m","max_tokens":9007199254740993}`, "", ""},
+		{"alone", `{"kv_transfer_params":{"do_remote_prefill":true}}`, `{}`, ""},
+		{"first", `{"bootstrap_host":"10.0.0.1","model":"m"}`, `{"model":"m"}`, ""},
+		{"last, with white space", "{ \"model\" : \"m\" ,\n \"bootstrap_room\" : 1 }\n", `{"model" : "m"}`, ""},
+		{"twice", `{"ec_transfer_params":1,"a":[1, 2],"ec_transfer_params":{"b":2},"c":1e400}`, `{"a":[1, 2],"c":1e400}`, ""},
+		{"with escapes", `{"kv\u005ftransfer_param\u0073":{},"a":1}`, `{"a":1}`, ""},
+		{"below the top level", `{"metadata":{"kv_transfer_params":{}}}`, "", ""},
+		{"as a value", `{"user":"kv_transfer_params"}`, "", ""},
+		{"no object", `["kv_transfer_params"]`, "", ""},
+		{"cut off", `{"kv_transfer_params":{},"a":`, "", "unexpected end"},
+		{"too deep", `{"kv_transfer_params":{},"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "}", "", "too deeply"},
+		{"more behind it", `{"kv_transfer_params":{}} {}`, "", "after the body's object"},
+	} {
+		clean, err := Strip([]byte(c.body))
+		if string(clean) != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Message, c.fault) {
+			t.Errorf("%s: %q, %v", c.name, clean, err)
+		}
+	}
+}
+
+// FuzzStrip compares with a decoder: an object keeps all other members and loses those of transfers, or is refused.
+func FuzzStrip(f *testing.F) {
+	f.Add([]byte(`{"kv_transfer_params":{"do_remote_prefill":true},"model":"m","n":1}`))
+	f.Add([]byte(`{"a":"\u0000","bootstrap_host":null,"a":[{}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		clean, err := Strip(body)
+		var was, is map[string]any
+		if err != nil || json.Unmarshal(body, &was) != nil {
+			return // a body that is refused, or one with NaN, which engines in Python accept
+		}
+		if clean == nil {
+			clean = body
+		}
+		if err := json.Unmarshal(clean, &is); err != nil {
+			t.Fatalf("%q became %q: %v", body, clean, err)
+		}
+		maps.DeleteFunc(was, func(name string, _ any) bool { return transfer[name] })
+		if !maps.EqualFunc(was, is, func(a, b any) bool { return reflect.DeepEqual(a, b) }) {
+			t.Fatalf("%q became %q", body, clean)
+		}
+	})
+}
+
+// BenchmarkStrip: what does the search cost in a body without such members?
+func BenchmarkStrip(b *testing.B) {
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("lorem ipsum dolor ", 2000) + `"}],"max_tokens":100}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if clean, err := Strip(body); clean != nil || err != nil {
+			b.Fatal(err)
+		}
+	}
+}
