@@ -148,10 +148,7 @@ func (s *Server) entry(source string, e *messages.Entry, now time.Time) {
 		s.cfg.Foreign(owner, e)
 		return
 	}
-	if !hasIDs {
-		source = ""
-	}
-	s.apply(source, e, now)
+	s.apply(source, hasIDs, e, now)
 }
 
 // ownerOf returns the name of the router that made an id; empty for an id without one.
@@ -164,11 +161,11 @@ func ownerOf(id string) string {
 }
 
 // Apply ends the booking of one request, whose entry another router received, and counts its outcome.
-func (s *Server) Apply(e *messages.Entry, now time.Time) { s.apply("", e, now) }
+func (s *Server) Apply(e *messages.Entry, now time.Time) { s.apply("", true, e, now) }
 
-// apply applies the entry of an Envoy. source is empty if another router received it, or if it has no ids. A panic is
-// counted, and costs this entry alone.
-func (s *Server) apply(source string, e *messages.Entry, now time.Time) {
+// apply applies the entry of an Envoy. source is empty if another router received it. hasIDs means that the entry carries
+// an id itself. A panic is counted, and costs this entry alone.
+func (s *Server) apply(source string, hasIDs bool, e *messages.Entry, now time.Time) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.Inc()
@@ -190,7 +187,7 @@ func (s *Server) apply(source string, e *messages.Entry, now time.Time) {
 	s.metrics.count(outcome)
 	if e.Booking != "" {
 		ended := s.cfg.Bookings.Ended(endingOf(e), now)
-		s.logged(source, e.Booking, ended)
+		s.logged(source, e.Booking, hasIDs, ended)
 	}
 	if s.cfg.Ended != nil {
 		s.cfg.Ended(e, outcome, now)

@@ -154,7 +154,7 @@ func (s *Server) overdueEnds(now time.Time) (out []*end) {
 }
 
 // logged records an entry of a booking; see apply. ended means that it has ended the booking.
-func (s *Server) logged(source, booking string, ended bool) {
+func (s *Server) logged(source, booking string, hasIDs, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.awaited[booking]; e != nil && source == "" {
@@ -166,7 +166,9 @@ func (s *Server) logged(source, booking string, ended bool) {
 		return
 	}
 
-	src.log = hasLog
+	if hasIDs {
+		src.log = hasLog
+	}
 	if ended {
 		src.last = byAccessLog
 		src.ends[byAccessLog]++

@@ -122,18 +122,22 @@ func TestEntryComesFirst(t *testing.T) {
 	}
 }
 
-// TestLogWithoutIDs: a log without the ids of decisions ends no booking, so that the streams count, also where the id of
-// a request whose client left follows from that of the request.
+// TestLogWithoutIDs: a log without the ids of decisions ends no booking, so that the streams count. An id that follows from
+// that of the request ends its booking, and does not show that others will arrive.
 func TestLogWithoutIDs(t *testing.T) {
 	withFeedback(t, func(t *testing.T, f *feedback) {
 		f.follow(t, "1")
+		f.follow(t, "edge/left")
 		f.entry("edge", &messages.Entry{Upstream: true, Served: "a"}, time.Now())
-		f.entry("edge", &messages.Entry{Left: true, RequestID: "r"}, time.Now())
 		f.Ended("edge", exchange.Ending{Booking: "1", Picked: "a"}, time.Now())
+		f.Ended("edge", exchange.Ending{Booking: "edge/left", Picked: "a"}, time.Now())
+		f.entry("edge", &messages.Entry{Left: true, RequestID: "left"}, time.Now())
+		f.bookings.wantOpen(t, "after the entries", "1")
 		f.wait(10)
 		f.bookings.wantOpen(t, "after its stream has ended", "")
-		if got := f.edge(); got.ByStreamEnd != 1 || got.AccessLog {
-			t.Errorf("%+v", got)
+		want := Envoy{Name: "edge", Ends: "stream_end", ByStreamEnd: 1, ByAccessLog: 1}
+		if got := f.edge(); got != want {
+			t.Errorf("%+v, want %+v", got, want)
 		}
 	})
 }

@@ -238,6 +238,40 @@ func TestFeedbackWithoutAccessLog(t *testing.T) {
 	}
 }
 
+// accessLog is the access log of an Envoy that its operator wrote.
+const accessLog = `access_log:
+          - name: envoy.access_loggers.http_grpc
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig
+              common_config: {log_name: stator, transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: stator}}}
+          route_config:`
+
+// TestAccessLogIsTrustedMore: the same Envoy with an access log, which it sends each second. The log ends all bookings, those
+// of the first requests included, and further streams end with their decisions.
+func TestAccessLogIsTrustedMore(t *testing.T) {
+	o := startWithoutLog(t, "request_body_mode: BUFFERED", "route_config:", accessLog)
+	o.converse(2, 3)
+	o.endsBy("access_log")
+	resp, err := o.stream(t.Context(), 300)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+
+	var envoys []struct {
+		Source    string
+		AccessLog bool `json:"access_log"`
+		Followed  int  `json:"followed_streams"`
+	}
+	o.page("/debug/envoys", &envoys)
+	if len(envoys) != 1 || envoys[0].Source != "access_log" || !envoys[0].AccessLog || envoys[0].Followed != 0 {
+		t.Errorf("%+v", envoys)
+	}
+	if strings.Contains(o.router.out.String(), "sends no access log here") {
+		t.Error("the router's log has a line about a missing access log")
+	}
+}
+
 // TestFeedbackOfEngines: in mode FULL_DUPLEX_STREAMED without response phases Envoy ends its streams after the decision. The
 // engines' reports end the bookings.
 func TestFeedbackOfEngines(t *testing.T) {
