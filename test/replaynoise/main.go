@@ -102,7 +102,8 @@ const slowStart, warmup = " --slow-start 1=3", "--warmup 10s"
 // bench is one run of the command.
 type bench struct {
 	stator, traces string
-	seeds, jobs    int
+	seeds          int
+	slots          chan struct{} // as many as replays at a time
 	out            io.Writer
 }
 
@@ -111,12 +112,13 @@ func main() {
 	flag.StringVar(&b.stator, "stator", "bin/stator", "the program")
 	flag.StringVar(&b.traces, "traces", "", "`folder` of traces (default: traces, then ../shared/traces)")
 	flag.IntVar(&b.seeds, "seeds", 6, "number of runs of each kind")
-	flag.IntVar(&b.jobs, "jobs", 2, "number of replays at a time")
+	jobs := flag.Int("jobs", 2, "number of replays at a time")
 	only := flag.String("only", "", "play only situations whose names contain this `text`")
 	quick := flag.Bool("quick", false, "play little, to see that everything runs")
 	requests := flag.Int("headline", 0, "play the workload of Dynamo's headline instead, with this `number` of requests")
 	flag.Parse()
 
+	b.slots = make(chan struct{}, max(1, *jobs))
 	list := situations
 	if *quick {
 		list = smoke
@@ -268,14 +270,18 @@ func choose(tried []trial) string {
 
 // play plays runs of equal flags and n seeds.
 func (b *bench) play(from, n int, flags ...string) ([]sim.Result, error) {
+	return b.start(from, n, flags...)()
+}
+
+// start is play for runs beside others. The function that it returns waits for the results.
+func (b *bench) start(from, n int, flags ...string) func() ([]sim.Result, error) {
 	results := make([]sim.Result, n)
 	errs := make([]error, n)
-	slots := make(chan struct{}, max(1, b.jobs))
 	var running sync.WaitGroup
 	for i := range n {
 		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+			b.slots <- struct{}{}
+			defer func() { <-b.slots }()
 			line := fmt.Sprintf("replay --json --seed %d %s", from+i, strings.Join(flags, " "))
 			cmd := exec.Command(b.stator, strings.Fields(line)...)
 			cmd.Stderr = os.Stderr
@@ -288,6 +294,8 @@ func (b *bench) play(from, n int, flags ...string) ([]sim.Result, error) {
 			}
 		})
 	}
-	running.Wait()
-	return results, errors.Join(errs...)
+	return func() ([]sim.Result, error) {
+		running.Wait()
+		return results, errors.Join(errs...)
+	}
 }
