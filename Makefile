@@ -253,7 +253,7 @@ replay-noise: build ## compare policies on engines whose times vary, over six se
 	go run ./test/replaynoise $(ARGS)
 
 .PHONY: replay-headline
-replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (20 min on two cores; ARGS="--seeds 1")
+replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (an hour on two cores; ARGS="--seeds 1")
 	go run ./test/replaynoise --headline 100000 --seeds 3 $(ARGS)
 
 .PHONY: replay-golden
