@@ -66,7 +66,7 @@ type Settings struct {
 }
 
 // Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of
-// an Envoy without a node id.
+// an Envoy without a node id, and all of it is for the newest version.
 type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
@@ -82,7 +82,7 @@ type Leaving struct{ Model, Address string }
 
 // Build returns the configuration for a fleet. Equal inputs have equal outputs, to the byte.
 func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error) {
-	listeners, err := buildListeners(s, "")
+	listeners, err := buildListeners(s, "", newestVersion)
 	if err != nil {
 		return Resources{}, fmt.Errorf("build listeners: %w", err)
 	}

@@ -1,9 +1,12 @@
 package xds
 
 import (
+	"math"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	gzipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/gzip/decompressor/v3"
 	limitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/body_size_limit/v3"
+	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
 	decompressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/decompressor/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -33,11 +36,18 @@ func buildDecompressor(p *packer) *hcmv3.HttpFilter {
 	}))
 }
 
-// sizeLimit bounds bodies after decompression also where no router asks for the whole of them. Envoy before 1.40 does
-// not have the filter and leaves it out.
-func sizeLimit(s Settings, p *packer) *hcmv3.HttpFilter {
+// sizeLimit bounds bodies after decompression also where no router asks for the whole of them. Envoy before 1.40 keeps the body
+// to measure it, which it does for routers in any case. In Envoy 1.36 this bound is also that of the filter that asks routers:
+// there the bound of the route comes too late, and the bound of the connection cannot be raised, because so much of a compressed body
+// is decompressed at once.
+func sizeLimit(s Settings, v Version, p *packer) *hcmv3.HttpFilter {
+	if !v.hasSizeLimit() {
+		limit := uint32(min(s.MaxBodyBytes, math.MaxUint32))
+		return filter("envoy.filters.http.buffer", p.any(&bufferv3.Buffer{MaxRequestBytes: wrapperspb.UInt32(limit)}))
+	}
+
 	limit := &limitv3.BodySizeLimit{MaxRequestBytes: wrapperspb.UInt64(uint64(s.MaxBodyBytes))}
 	f := filter("envoy.filters.http.body_size_limit", p.any(limit))
-	f.IsOptional = true
+	f.IsOptional = true // for an Envoy that does not name its version
 	return f
 }

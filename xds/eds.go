@@ -8,23 +8,13 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	endpointgrpc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/config"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"google.golang.org/grpc"
 )
 
-// registerEndpoints adds the endpoint service to g, for Envoys whose listeners, routes and clusters come from elsewhere. It has
-// the endpoints that Envoys get over ADS, in both variants of the protocol. An Envoy opens a stream for each cluster.
-func (s *Server) registerEndpoints(ctx context.Context, g *grpc.Server) {
-	// In an older protocol a request without names means all of them. No Envoy wants that of endpoints.
-	named := config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
-	endpointgrpc.RegisterEndpointDiscoveryServiceServer(g, serverv3.NewServer(ctx, s.endpoints, s.endpointCallbacks(), named))
-}
-
-// endpointCallbacks count streams and answers, and log what Envoys ask for and refuse. The two variants number their streams
-// apart.
+// endpointCallbacks are those of the endpoint service, for Envoys whose listeners, routes and clusters come from elsewhere. It has
+// the endpoints that Envoys get over ADS, in both variants of the protocol. An Envoy opens a stream for each cluster. The callbacks
+// count streams and answers, and log what Envoys ask for and refuse. The two variants number their streams apart.
 func (s *Server) endpointCallbacks() serverv3.Callbacks {
 	whole, delta := newSubscribers(), newSubscribers()
 	open := func(context.Context, int64, string) error {
@@ -45,18 +35,18 @@ func (s *Server) endpointCallbacks() serverv3.Callbacks {
 		StreamOpenFunc: open, DeltaStreamOpenFunc: open,
 		StreamClosedFunc: closed(whole), DeltaStreamClosedFunc: closed(delta),
 		StreamRequestFunc: func(stream int64, r *discoverygrpc.DiscoveryRequest) error {
-			id := s.subscribe(whole, stream, r.GetNode(), r.GetResourceNames())
+			id, err := s.subscribe(whole, stream, r.GetNode(), r.GetResourceNames())
 			if e := r.GetErrorDetail(); e != nil {
 				s.refused(id, e.GetMessage())
 			}
-			return nil
+			return err
 		},
 		StreamDeltaRequestFunc: func(stream int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
-			id := s.subscribe(delta, stream, r.GetNode(), r.GetResourceNamesSubscribe())
+			id, err := s.subscribe(delta, stream, r.GetNode(), r.GetResourceNamesSubscribe())
 			if e := r.GetErrorDetail(); e != nil {
 				s.refused(id, e.GetMessage())
 			}
-			return nil
+			return err
 		},
 		StreamResponseFunc: func(context.Context, int64, *discoverygrpc.DiscoveryRequest, *discoverygrpc.DiscoveryResponse) {
 			pushed()
@@ -72,12 +62,16 @@ func (s *Server) refused(node, why string) {
 }
 
 // subscribe logs what is new in a request, an Envoy or names that are no pools, and returns the node id of the Envoy. Such a name
-// gets no endpoints until a model has that pool.
-func (s *Server) subscribe(of *subscribers, stream int64, node *corev3.Node, names []string) (id string) {
+// gets no endpoints until a model has that pool. An Envoy that is too old gets an error.
+func (s *Server) subscribe(of *subscribers, stream int64, node *corev3.Node, names []string) (id string, err error) {
+	version, err := s.admit(node)
+	if err != nil {
+		return node.GetId(), err
+	}
 	id, first := of.join(stream, node)
 	if first {
 		s.log.Info("envoy subscribes to endpoints", "node", id)
-		s.warnOfVersion(node)
+		s.warnOfVersion(node, version)
 	}
 
 	var pools []string
@@ -91,7 +85,7 @@ func (s *Server) subscribe(of *subscribers, stream int64, node *corev3.Node, nam
 		s.log.Warn("envoy asks for the endpoints of a cluster that is no pool and gets none: name the cluster as one of the pools, "+
 			"or set its eds_cluster_config.service_name", "node", id, "cluster", name, "pools", strings.Join(pools, ", "))
 	}
-	return id
+	return id, nil
 }
 
 // subscribers are the streams of one variant of the endpoint service. All methods are safe for concurrent use.

@@ -28,6 +28,13 @@ import (
 // endpointService runs a server with one model, and returns a client of its endpoint service.
 func endpointService(t *testing.T) (s *Server, f *fleet.Fleet, log *testkit.Log, client endpointgrpc.EndpointDiscoveryServiceClient) {
 	t.Helper()
+	s, f, log, connection := servedModel(t)
+	return s, f, log, endpointgrpc.NewEndpointDiscoveryServiceClient(connection)
+}
+
+// servedModel runs a server with one model and one worker, and returns a connection to it.
+func servedModel(t *testing.T) (s *Server, f *fleet.Fleet, log *testkit.Log, connection *grpc.ClientConn) {
+	t.Helper()
 	log, f = &testkit.Log{}, fleet.New(fleet.Hooks{})
 	settings := Settings{
 		Listen: "127.0.0.1:0", ExtProc: []string{"127.0.0.1:9002"}, Models: []string{"sim"}, MaxBodyBytes: 1 << 20, AffinityHeader: "x-session-id",
@@ -54,7 +61,7 @@ func endpointService(t *testing.T) (s *Server, f *fleet.Fleet, log *testkit.Log,
 		g.Stop()
 		<-ended
 	})
-	return s, f, log, endpointgrpc.NewEndpointDiscoveryServiceClient(connection)
+	return s, f, log, connection
 }
 
 func addWorker(t *testing.T, f *fleet.Fleet, name, address string) {

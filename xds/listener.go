@@ -38,15 +38,18 @@ type audience struct {
 	name    string // of the listener
 	address string
 	node    string // the node id of the Envoy; empty for an Envoy that has none
-	hints   bool   // the routing hints in headers of its clients count
-	trusted bool   // routers are told that its clients are trusted
+	version Version
+	hints   bool // the routing hints in headers of its clients count
+	trusted bool // routers are told that its clients are trusted
 }
 
 // buildListeners builds the listeners of one Envoy: the gateway's, and the one for trusted clients if there is one.
-func buildListeners(s Settings, node string) ([]*listenerv3.Listener, error) {
-	audiences := []audience{{name: listenerName, address: s.Listen, node: node, hints: s.HintHeaders}}
+func buildListeners(s Settings, node string, v Version) ([]*listenerv3.Listener, error) {
+	audiences := []audience{{name: listenerName, address: s.Listen, node: node, version: v, hints: s.HintHeaders}}
 	if s.TrustedListen != "" {
-		audiences = append(audiences, audience{name: trustedName, address: s.TrustedListen, node: node, hints: true, trusted: true})
+		audiences = append(audiences, audience{
+			name: trustedName, address: s.TrustedListen, node: node, version: v, hints: true, trusted: true,
+		})
 	}
 
 	var out []*listenerv3.Listener
@@ -131,7 +134,7 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 func buildFilters(s Settings, a audience, p *packer) []*hcmv3.HttpFilter {
 	list := []*hcmv3.HttpFilter{
 		buildDecompressor(p),
-		sizeLimit(s, p),
+		sizeLimit(s, a.version, p),
 		filter(filterName, p.any(buildExtProc(s, a))),
 	}
 	if s.AffinityModule != "" {

@@ -11,9 +11,11 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointgrpc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/config"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -23,16 +25,17 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Server serves the results of Build to any number of Envoys over delta ADS.
+// Server serves the results of Build to any number of Envoys over ADS, in both variants of the protocol.
 //
 // Invariants: the caches have the same configuration, whose fingerprint is pushed. Envoys differ in their listeners
-// alone; see tables. Resources that did not change keep their versions, so Envoys get only differences.
+// and in the fields that their versions have; see tables. Resources that did not change keep their versions, so Envoys get only differences.
 type Server struct {
 	log      *slog.Logger
 	fleet    *fleet.Fleet
 	settings atomic.Pointer[Settings]
 	reload   chan struct{} // has a token when settings changed since the last push
 	metrics  *metrics
+	tooOld   onceEach // Envoys that were refused for their version
 
 	tables    *tables              // listeners, routes and clusters of every Envoy
 	endpoints *cachev3.LinearCache // apart, because they change often
@@ -97,70 +100,11 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 		ClassifyDelta: func(r *cachev3.DeltaRequest) string { return classify(r.GetTypeUrl()) },
 		Caches:        map[string]cachev3.Cache{"tables": s.tables.cache, "endpoints": s.endpoints},
 	}
-	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks()))
-	s.registerEndpoints(ctx, g)
+	// In an older protocol a request without names means all resources. No Envoy wants that of endpoints.
+	named := config.DeactivateLegacyWildcardForTypes([]string{resourcev3.EndpointType})
+	discoverygrpc.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(ctx, mux, s.callbacks(), named))
+	endpointgrpc.RegisterEndpointDiscoveryServiceServer(g, serverv3.NewServer(ctx, s.endpoints, s.endpointCallbacks(), named))
 }
-
-// callbacks count streams and answers, and log which Envoy refused which resources.
-func (s *Server) callbacks() serverv3.Callbacks {
-	return serverv3.CallbackFuncs{
-		DeltaStreamOpenFunc: func(context.Context, int64, string) error {
-			s.metrics.streams.Inc()
-			return nil
-		},
-		DeltaStreamClosedFunc: func(stream int64, n *corev3.Node) {
-			s.metrics.streams.Dec()
-			s.tables.leave(stream)
-			s.log.Info("envoy disconnected", "node", n.GetId())
-		},
-		StreamDeltaRequestFunc: func(stream int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
-			if err := s.joined(stream, r.GetNode()); err != nil {
-				return err
-			}
-			kind := shortType(r.GetTypeUrl())
-			if e := r.GetErrorDetail(); e != nil {
-				s.metrics.nacks.WithLabelValues(kind).Inc()
-				s.log.Error("envoy refused its configuration and keeps the last one", "node", s.tables.node(stream), "type", kind, "err",
-					e.GetMessage())
-			}
-			return nil
-		},
-		StreamDeltaResponseFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest, _ *discoverygrpc.DeltaDiscoveryResponse) {
-			s.metrics.pushes.WithLabelValues(shortType(r.GetTypeUrl())).Inc()
-		},
-	}
-}
-
-// joined gives an Envoy its own tables at the first message of its stream. Later messages may carry no node.
-func (s *Server) joined(stream int64, node *corev3.Node) error {
-	if node == nil {
-		return nil
-	}
-	isNew := !s.tables.has(stream) // Envoy repeats its node in the first message of each type
-	shared, err := s.tables.join(stream, node.GetId())
-	if shared {
-		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
-			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
-	}
-	if isNew {
-		s.warnOfVersion(node)
-	}
-	return err
-}
-
-// warnOfVersion logs what an old Envoy lacks.
-func (s *Server) warnOfVersion(node *corev3.Node) {
-	v := node.GetUserAgentBuildVersion().GetVersion()
-	if v != nil && v.GetMajorNumber() == 1 && v.GetMinorNumber() < oldestMinor {
-		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
-			"misdirected; use Envoy 1.38 or later", "node", node.GetId(),
-			"version", fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch()))
-	}
-}
-
-// oldestMinor is the first minor version of Envoy 1 that has OverrideHost.selected_host_key; see buildPool. Older
-// ones ignore the field.
-const oldestMinor = 38
 
 // A push makes every Envoy rebuild its load balancers. On average there is at most one push in interval. After a
 // quiet time there may be burst pushes without a wait, so that a new worker is used at once. Changes within
@@ -277,21 +221,5 @@ func (s *Server) nudge(r Resources) {
 		e.Endpoints[0].LbEndpoints[0].Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
 		}}
-	}
-}
-
-// shortType returns the short name of a resource type. The names are a closed set, so they can be label values.
-func shortType(url string) string {
-	switch url {
-	case resourcev3.ListenerType:
-		return "listener"
-	case resourcev3.RouteType:
-		return "route"
-	case resourcev3.ClusterType:
-		return "cluster"
-	case resourcev3.EndpointType:
-		return "endpoint"
-	default:
-		return "other"
 	}
 }

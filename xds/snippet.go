@@ -58,7 +58,7 @@ func Snippet(s SnippetSettings) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	listeners, err := buildListeners(s.Settings, s.NodeID)
+	listeners, err := buildListeners(s.Settings, s.NodeID, s.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +91,6 @@ func Snippet(s SnippetSettings) ([]byte, error) {
 	}
 	return s.print(parts)
 }
-
-// routeBufferVersion is the first version in which a route's bound of bodies applies to filters that read the whole body.
-// Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
-const routeBufferVersion Version = 37
 
 // snippetPart is one part of a snippet: a message under a key, with comments.
 type snippetPart struct {

@@ -21,7 +21,7 @@ func TestTablesOfNodes(t *testing.T) {
 	x := newTables()
 	join := func(stream int64, node string, want bool) {
 		t.Helper()
-		if shared, err := x.join(stream, node); shared != want || err != nil {
+		if shared, err := x.join(streamID{number: stream}, edge{node, newestVersion}); shared != want || err != nil {
 			t.Errorf("stream %d of %s: shared %v, want %v, %v", stream, node, shared, want, err)
 		}
 	}
@@ -33,11 +33,11 @@ func TestTablesOfNodes(t *testing.T) {
 	join(3, "edge-late", true)
 	join(3, "edge-late", false) // a further message of the same stream
 	join(4, "edge-late", false) // it is known already
-	x.leave(4)
+	x.leave(streamID{number: 4})
 
 	routes := map[string]bool{}
 	for _, node := range []string{"edge-early", "edge-late"} {
-		snap, err := x.cache.GetSnapshot(node)
+		snap, err := x.cache.GetSnapshot(edge{node, newestVersion}.key())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,12 +59,12 @@ func TestTablesOfNodes(t *testing.T) {
 		t.Errorf("%d kinds of routes", len(routes))
 	}
 
-	x.leave(2)
-	if _, err := x.cache.GetSnapshot("edge-late"); err != nil {
+	x.leave(streamID{number: 2})
+	if _, err := x.cache.GetSnapshot(edge{"edge-late", newestVersion}.key()); err != nil {
 		t.Error("the tables went with the first of two streams")
 	}
-	x.leave(3)
-	if _, err := x.cache.GetSnapshot("edge-late"); err == nil {
+	x.leave(streamID{number: 3})
+	if _, err := x.cache.GetSnapshot(edge{"edge-late", newestVersion}.key()); err == nil {
 		t.Error("the tables of an Envoy that has gone are kept")
 	}
 }

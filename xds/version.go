@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -13,13 +14,13 @@ import (
 // Version is a minor version of Envoy 1: 38 is Envoy 1.38.
 type Version int
 
-// The versions for which Snippet knows what they may be sent.
+// The versions of which it is known what they may be sent.
 const (
 	oldestVersion Version = 36
 	newestVersion Version = 40
 )
 
-// The oldest and the newest Envoy that Snippet knows.
+// The oldest and the newest Envoy that are supported.
 const (
 	OldestVersion = oldestVersion
 	NewestVersion = newestVersion
@@ -55,14 +56,27 @@ var since = map[protoreflect.FullName]Version{
 	"envoy.config.route.v3.Route.request_body_buffer_limit":       36,
 	"envoy.config.route.v3.VirtualHost.request_body_buffer_limit": 36,
 
-	selectedHostField: oldestMinor,
+	selectedHostField: 38,
 
+	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.status_on_error":                      36,
+	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.processing_request_modifier":          36,
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.allow_content_length_header":          38,
 	"envoy.extensions.filters.http.ext_proc.v3.MetadataOptions.cluster_metadata_forwarding_namespaces": 37,
 	"envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor.emit_client_span":                     40,
 	"envoy.extensions.upstreams.http.v3.HttpProtocolOptions.hash_policy":                               37,
 	"envoy.config.route.v3.RetryPolicy.refresh_cluster_on_retry":                                       39,
+
+	// Messages of routers. They are sent to every Envoy, so they must not have these.
+	"envoy.service.ext_proc.v3.ProcessingResponse.streamed_immediate_response": 37,
+	"envoy.service.ext_proc.v3.ProcessingResponse.typed_dynamic_metadata":      40,
 }
+
+// sizeLimitVersion is the first version that has the filter body_size_limit.
+const sizeLimitVersion Version = 40
+
+// routeBufferVersion is the first version in which a route's bound of bodies applies to filters that read the whole body.
+// Envoy 1.36 applies it after them: https://github.com/envoyproxy/envoy/pull/42607.
+const routeBufferVersion Version = 37
 
 // selectedHostField is where Envoy writes the address that served a request.
 const selectedHostField protoreflect.FullName = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost.selected_host_key"
@@ -75,6 +89,34 @@ func (v Version) ReportsServed() bool { return v.has(selectedHostField) }
 
 // BoundsBodiesByRoute reports whether the bound of a route applies to filters that read the whole body.
 func (v Version) BoundsBodiesByRoute() bool { return v >= routeBufferVersion }
+
+// hasSizeLimit reports whether an Envoy of this version has a filter that bounds bodies without keeping them.
+func (v Version) hasSizeLimit() bool { return v >= sizeLimitVersion }
+
+// versionOf returns the version of the Envoy with this node, by which its configuration is chosen. One that does not name its
+// version, or that is newer than the newest known, counts as the newest known. ok is false if it is too old.
+func versionOf(node *corev3.Node) (v Version, ok bool) {
+	number := node.GetUserAgentBuildVersion().GetVersion()
+	switch {
+	case number == nil || number.GetMajorNumber() > 1 || number.GetMinorNumber() > uint32(newestVersion):
+		return newestVersion, true
+	case number.GetMajorNumber() < 1 || number.GetMinorNumber() < uint32(oldestVersion):
+		return 0, false
+	}
+	return Version(number.GetMinorNumber()), true
+}
+
+// trimmed returns copies of messages without the fields that this version does not have.
+func trimmed[T proto.Message](v Version, in []T) ([]T, error) {
+	out := make([]T, len(in))
+	for i, m := range in {
+		out[i] = proto.CloneOf(m)
+		if err := v.trim(out[i].ProtoReflect()); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
 
 // trim removes from a message, and from all messages in it, the fields that this version does not have.
 func (v Version) trim(m protoreflect.Message) error {

@@ -1,0 +1,161 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+)
+
+// callbacks count streams and answers of ADS, give each Envoy its tables, and log which Envoy refused which resources.
+func (s *Server) callbacks() serverv3.Callbacks {
+	open := func(context.Context, int64, string) error {
+		s.metrics.streams.Inc()
+		return nil
+	}
+	pushed := func(url string) { s.metrics.pushes.WithLabelValues(shortType(url)).Inc() }
+
+	return serverv3.CallbackFuncs{
+		StreamOpenFunc: open, DeltaStreamOpenFunc: open,
+		StreamClosedFunc:      func(n int64, node *corev3.Node) { s.left(streamID{number: n}, node) },
+		DeltaStreamClosedFunc: func(n int64, node *corev3.Node) { s.left(streamID{isDelta: true, number: n}, node) },
+		StreamRequestFunc: func(n int64, r *discoverygrpc.DiscoveryRequest) error {
+			e := r.GetErrorDetail()
+			return s.asked(streamID{number: n}, r.GetNode(), r.GetTypeUrl(), e != nil, e.GetMessage())
+		},
+		StreamDeltaRequestFunc: func(n int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
+			e := r.GetErrorDetail()
+			return s.asked(streamID{isDelta: true, number: n}, r.GetNode(), r.GetTypeUrl(), e != nil, e.GetMessage())
+		},
+		StreamResponseFunc: func(_ context.Context, _ int64, r *discoverygrpc.DiscoveryRequest, _ *discoverygrpc.DiscoveryResponse) {
+			pushed(r.GetTypeUrl())
+		},
+		StreamDeltaResponseFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest, _ *discoverygrpc.DeltaDiscoveryResponse) {
+			pushed(r.GetTypeUrl())
+		},
+	}
+}
+
+// asked handles a request on a stream of ADS. refuses is true if the Envoy did not accept resources of the type, and why is its reason.
+func (s *Server) asked(stream streamID, node *corev3.Node, url string, refuses bool, why string) error {
+	if err := s.joined(stream, node); err != nil {
+		return err
+	}
+	if !refuses {
+		return nil
+	}
+
+	kind := shortType(url)
+	s.metrics.nacks.WithLabelValues(kind).Inc()
+	s.log.Error("envoy refused its configuration and keeps the last one", "node", s.tables.node(stream), "type", kind, "err", why)
+	return nil
+}
+
+// left handles the end of a stream of ADS.
+func (s *Server) left(stream streamID, node *corev3.Node) {
+	s.metrics.streams.Dec()
+	isKnown := s.tables.has(stream)
+	s.tables.leave(stream)
+	if isKnown {
+		s.log.Info("envoy disconnected", "node", node.GetId())
+	}
+}
+
+// joined gives an Envoy its own tables at the first message of its stream, or ends the stream of one that is too old. Later
+// messages may carry no node.
+func (s *Server) joined(stream streamID, node *corev3.Node) error {
+	if node == nil || s.tables.has(stream) { // Envoy may repeat its node in each message
+		return nil
+	}
+	version, err := s.admit(node)
+	if err != nil {
+		return err
+	}
+	s.warnOfVersion(node, version)
+
+	shared, err := s.tables.join(stream, edge{node.GetId(), version})
+	if shared {
+		s.log.Warn("two Envoys have the same node id, or one has reconnected: bookings of an Envoy that dies end only when all "+
+			"with its node id are gone; give each Envoy its own (stator envoy bootstrap --node-id)", "node", node.GetId())
+	}
+	return err
+}
+
+// admit returns the version of an Envoy, or an error for one that is too old, which ends its stream. Envoy logs the error, and
+// tries again.
+func (s *Server) admit(node *corev3.Node) (Version, error) {
+	v, ok := versionOf(node)
+	if ok {
+		return v, nil
+	}
+
+	id, full := node.GetId(), fullVersion(node)
+	id = id[:min(len(id), maxName)]
+	s.metrics.tooOld.Inc()
+	if s.tooOld.isFirst(id + " " + full) {
+		s.log.Error("envoy is refused: upgrade it, its version is too old", "node", id, "version", full, "oldest", oldestVersion.String())
+	}
+	return 0, grpcstatus.Errorf(codes.FailedPrecondition,
+		"Envoy %s (node id %q) is too old for this control plane: upgrade it to %s or later; versions up to %s are known to work",
+		full, id, oldestVersion, newestVersion)
+}
+
+// warnOfVersion logs what an old Envoy lacks.
+func (s *Server) warnOfVersion(node *corev3.Node, v Version) {
+	if !v.ReportsServed() {
+		s.log.Warn("this Envoy does not report which worker served a request, so all requests count as "+
+			"misdirected; use Envoy 1.38 or later", "node", node.GetId(), "version", fullVersion(node))
+	}
+}
+
+// fullVersion returns the version of an Envoy with its patch, such as 1.38.3.
+func fullVersion(node *corev3.Node) string {
+	v := node.GetUserAgentBuildVersion().GetVersion()
+	return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
+}
+
+// onceEach finds names that it has not met yet, so that each is logged once. It remembers at most maxRemembered of them, and
+// then finds no further one.
+type onceEach struct {
+	mu    sync.Mutex
+	names map[string]bool // guarded by mu
+}
+
+const maxRemembered = 1024
+
+// isFirst reports whether a name is met for the first time.
+func (o *onceEach) isFirst(name string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.names[name] || len(o.names) >= maxRemembered {
+		return false
+	}
+	if o.names == nil {
+		o.names = map[string]bool{}
+	}
+	o.names[name] = true
+	return true
+}
+
+// shortType returns the short name of a resource type. The names are a closed set, so they can be label values.
+func shortType(url string) string {
+	switch url {
+	case resourcev3.ListenerType:
+		return "listener"
+	case resourcev3.RouteType:
+		return "route"
+	case resourcev3.ClusterType:
+		return "cluster"
+	case resourcev3.EndpointType:
+		return "endpoint"
+	default:
+		return "other"
+	}
+}
