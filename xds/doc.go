@@ -2,7 +2,7 @@
 //
 // [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the
 // cluster of the routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build
-// over delta ADS, at most once a second on average. The package makes no decisions about requests. It configures
+// over ADS, at most once a second on average. The package makes no decisions about requests. It configures
 // how Envoy asks for them, and what Envoy does without one: affinity first, weights otherwise.
 //
 // # What changes
@@ -17,6 +17,11 @@
 //	a worker leaves                   –                  –                 UNHEALTHY for 2 s, then removed
 //	a model is added or removed       changed            one more or less  one list more or less
 //	a setting of the gateway changes  changed            maybe             nudged where the cluster changed
+//
+// # Versions of Envoy
+//
+// Version has the table of what Envoys from 1.36 to 1.40 may be sent. An Envoy gets the resources of its version, by the node of its
+// first request. The streams of older ones end with an error. See docs/your-own-envoy.md.
 //
 // # Failures
 //

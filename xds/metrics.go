@@ -22,7 +22,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		streams:  part.Gauge("streams", "Open streams of Envoys: one for each over ADS, one for each cluster of the endpoint service."),
 		pushes:   part.Counters("pushes_total", "Responses sent to Envoys, by resource type.", "type"),
 		nacks:    part.Counters("nacks_total", "Responses that an Envoy refused, by resource type.", "type"),
-		tooOld:   part.Counter("too_old_envoys_total", "Streams that were ended because the version of the Envoy is too old; each Envoy tries again."),
+		tooOld:   part.Counter("too_old_envoys_total", "Streams that ended because the Envoy is too old. It tries again."),
 		lastPush: part.Gauge("last_push_timestamp_seconds", "Time of the last change of the configuration."),
 	}
 }

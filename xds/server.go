@@ -28,7 +28,8 @@ import (
 // Server serves the results of Build to any number of Envoys over ADS, in both variants of the protocol.
 //
 // Invariants: the caches have the same configuration, whose fingerprint is pushed. Envoys differ in their listeners
-// and in the fields that their versions have; see tables. Resources that did not change keep their versions, so Envoys get only differences.
+// and in what their versions have; see tables. Resources that did not change keep their versions, so Envoys get only
+// differences.
 type Server struct {
 	log      *slog.Logger
 	fleet    *fleet.Fleet

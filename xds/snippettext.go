@@ -54,9 +54,8 @@ func (s SnippetSettings) commentsOfManager() []comment {
 		{filter + "failure_mode_allow", "A request without a decision in time goes on without one, to the worker that " +
 			"the fallback policy of the pool chooses. Without it every request fails with 500 while no router answers."},
 		{filter + "processing_mode", "The headers and the whole body go to a router in one message, and responses do " +
-			"not. Without BUFFERED routers see no prompt, or the request fails with 500 when no router answers. Where " +
-			"response headers are sent, they wait for a router that does not answer them, and the client gets 500 " +
-			"after the worker has done its work."},
+			"not. Without BUFFERED routers see no prompt, or the request fails with 500 when no router answers. " +
+			"Response headers have no use: routers end the stream with their decision, before there are any."},
 		{filter + "message_timeout", "How long a decision may take. The default of Envoy is 200 ms, in which long " +
 			"prompts are not read: they would go on without a decision."},
 		{filter + "max_message_timeout", "How long a request may wait in the queue of a router (router.queue). Without " +

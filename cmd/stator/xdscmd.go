@@ -18,7 +18,7 @@ import (
 )
 
 const xdsAbout = `Runs the control plane: serves listeners, routes, clusters and endpoints to any number of Envoys
-over delta ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such an Envoy.`
+over ADS. ` + "`stator envoy bootstrap`" + ` prints the bootstrap of such an Envoy.`
 
 func runXDS(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "xds", xdsAbout)

@@ -81,17 +81,25 @@ type edge struct {
 	*gateway
 	process *envoy.Process
 	trusted *gateway // the listener for trusted clients
+	file    string   // the configuration
 }
 
 // startEdge starts a control plane for that gateway and those models, a router if withRouter, and Envoy. models is
 // YAML.
 func startEdge(t *testing.T, withRouter bool, settings, models string) *edge {
 	t.Helper()
+	return startEdgeWith(t, withRouter, settings, models, func(bootstrap string) string { return bootstrap })
+}
+
+// startEdgeWith is startEdge with a changed bootstrap of Envoy.
+func startEdgeWith(t *testing.T, withRouter bool, settings, models string, change func(bootstrap string) string) *edge {
+	t.Helper()
 	listen, trusted, extprocAt, xdsAt := freeAddress(t), freeAddress(t), freeAddress(t), freeAddress(t)
 	file := configFile(t, fmt.Sprintf("gateway: {listen: %q, trustedListen: %q, %s}\nmodels: [%s]\n", listen, trusted, settings, models))
 	e := &edge{
 		gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)},
 		trusted: &gateway{t: t, url: "http://" + trusted},
+		file:    file,
 	}
 	if withRouter {
 		start(t, "extproc", "--config", file, "--listen-address", extprocAt, "--admin-address", e.admin)
@@ -107,7 +115,9 @@ func startEdge(t *testing.T, withRouter bool, settings, models string) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.process, err = envoy.Start(envoy.Config{Path: envoyPath(t), Bootstrap: boot, Dir: t.TempDir(), Concurrency: 2, Log: slog.New(slog.DiscardHandler)})
+	e.process, err = envoy.Start(envoy.Config{
+		Path: envoyPath(t), Bootstrap: []byte(change(string(boot))), Dir: t.TempDir(), Concurrency: 2, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
