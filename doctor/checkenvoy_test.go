@@ -452,6 +452,18 @@ func TestOldEnvoy(t *testing.T) {
 	if d := diagnoseEnvoy(p.seen(p.want)); d.Faults() != 1 {
 		t.Errorf("with the bound of the listener: %s", mustJSON(d))
 	}
+
+	delete(p.listener, "per_connection_buffer_limit_bytes")
+	for text, faults := range map[string]int{
+		`{"name":"b","typed_config":{"@type":"x/y.Buffer","max_request_bytes":33554432}}`:                 1,
+		`{"name":"b","typed_config":{"@type":"x/y.Buffer","max_request_bytes":33554432},"disabled":true}`: 2,
+		`{"name":"b","typed_config":{"@type":"x/y.Buffer","max_request_bytes":1048576}}`:                  2,
+	} {
+		p.manager["http_filters"] = append([]any{parsed(text)}, p.filters...)
+		if d := diagnoseEnvoy(p.seen(p.want)); d.Faults() != faults {
+			t.Errorf("with %s: %s", text, mustJSON(d))
+		}
+	}
 }
 
 // TestEnvoyDocs compares the table of docs/your-own-envoy.md with the list of checks. Run it with -rewrite to write the table.

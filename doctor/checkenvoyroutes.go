@@ -45,8 +45,8 @@ func checkBodyLimit(e *envoySeen) []Finding {
 				bound, where = level.number(0, limit), limit+" of the route"
 			}
 		}
-		if listenerToo && p.buffer < bound {
-			bound, where = p.buffer, "per_connection_buffer_limit_bytes of the listener, which Envoy 1.36 applies too"
+		if early := p.earlyBound(); listenerToo && early < bound {
+			bound, where = early, "per_connection_buffer_limit_bytes of the listener, which Envoy 1.36 applies too"
 		}
 		if d.bodyMode() == fullDuplex || bound >= e.want.maxBody {
 			return nil
@@ -58,6 +58,19 @@ func checkBodyLimit(e *envoySeen) []Finding {
 			Remedy:  fmt.Sprintf("set %s of the route to %.0f, or lower gateway.maxBodyBytes", limit, e.want.maxBody),
 		}}
 	})
+}
+
+// earlyBound returns the bound of bodies before the route's applies: that of the listener, or of a filter that keeps bodies before
+// routers are asked.
+func (p *decisionPath) earlyBound() float64 {
+	bound := p.buffer
+	for _, f := range p.filters[:p.at] {
+		config, kind := f.at("typed_config").config()
+		if kind == "Buffer" && !f.isTrue("disabled") {
+			bound = config.number(0, "max_request_bytes")
+		}
+	}
+	return bound
 }
 
 func checkRouteTimeout(e *envoySeen) []Finding {

@@ -184,7 +184,7 @@ func TestDoctorReadsAnEnvoy(t *testing.T) {
 }
 
 // TestDoctorReadsTheGateway examines the Envoy of `stator up`, which gets its listeners and routes from the control plane:
-// two models, and a listener for trusted clients. It has no fault.
+// two models, and a listener for trusted clients. It has no fault, but for a version before 1.38.
 func TestDoctorReadsTheGateway(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	file := configFile(t, fmt.Sprintf("gateway: {trustedListen: %q}\nmodels:\n", freeAddress(t))+
@@ -197,8 +197,12 @@ func TestDoctorReadsTheGateway(t *testing.T) {
 		t.Fatalf("admin sockets of Envoy: %q, %v", sockets, err)
 	}
 	found, err := faultsOf([]string{"doctor", "--envoy-admin", "unix://" + sockets[0], "--config", file, "--admin-address", g.admin, "--wait", "100ms", "--json"})
-	if err != nil || len(found) > 0 {
-		t.Errorf("found %q, %v", found, err)
+	want := []string{}
+	if envoyMinor(t) < 38 {
+		want = append(want, "envoy-version")
+	}
+	if err != nil || !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q, %v", found, want, err)
 	}
 }
 

@@ -35,6 +35,7 @@ var versionCells = []cell{
 	{"configured by Stator: several models", false, modelsOfWhole},
 	{"configured by Stator: the queue of a router", false, queueOfWhole},
 	{"configured by Stator: state of the world", true, wholeStateOfWhole},
+	{"configured by Stator: the doctor finds no more than an old version", false, TestDoctorReadsTheGateway},
 	{"snippets are valid", false, TestSnippetsAreValid},
 	{"snippet: conversations, with and without a router", false, TestSnippetInAnOrdinaryEnvoy},
 	{"snippet: bodies of 1 and 16 MiB", true, bodiesOfSnippet},
