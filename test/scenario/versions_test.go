@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // envoysVariable lists the paths of the Envoys of TestVersions. Without it the Envoy of envoyPath runs what no other test runs.
 const envoysVariable = "STATOR_TEST_ENVOYS"
 
-var versionsReport = flag.String("versions.report", "", "`file` whose table of versions and scenarios TestVersions writes again")
+var versionsReport = flag.String("versions.report", "", "`file` of the repository whose table of versions and scenarios TestVersions writes again")
 
 // cell is a scenario that is run with each version of Envoy.
 type cell struct {
@@ -31,6 +32,7 @@ type cell struct {
 var versionCells = []cell{
 	{"configured by Stator: conversations", false, conversationsOfWhole},
 	{"configured by Stator: bodies of 1 and 16 MiB, and too long ones", true, bodiesOfWhole},
+	{"configured by Stator: decompression bombs, with and without a router", false, TestDecompressionBombsAreRefused},
 	{"configured by Stator: a retry at another worker", false, retryOfWhole},
 	{"configured by Stator: several models", false, modelsOfWhole},
 	{"configured by Stator: the queue of a router", false, queueOfWhole},
@@ -82,7 +84,7 @@ func TestVersions(t *testing.T) {
 	}
 	t.Logf("\n%s", &table)
 	if *versionsReport != "" {
-		writeReport(t, *versionsReport, table.String())
+		writeReport(t, filepath.Join("../..", *versionsReport), table.String())
 	}
 }
 
