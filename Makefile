@@ -109,6 +109,10 @@ test-versions: $(ENVOY_STAMP) $(OLDER_ENVOYS:%=$(VENV_ENVOYS)/%/.installed) ## r
 test-replicas: $(ENVOY_STAMP) ## play 10,000 requests each through several routers and Envoys; prints bookings left and CPU
 	STATOR_TEST_REPLICAS=1 go test ./test/scenario -run TestReplicasUnderLoad -v -count 1 -timeout 30m
 
+.PHONY: test-matrix
+test-matrix: $(ENVOY_STAMP) ## run every case in every mode of three operators' Envoys; make test runs a subset (6 min; ARGS="-run TestMatrix/gateway")
+	STATOR_TEST_MATRIX=all go test ./test/scenario -race -run 'TestMatrix' -v -count 1 -timeout 40m $(ARGS)
+
 .PHONY: test-states
 test-states: ## play 10,000 random histories of faults: an exact cache state must equal the engine's cache (a minute)
 	go test ./extproc/cachesync -run TestExactMeansEqual -v -count 1 -states.histories 10000

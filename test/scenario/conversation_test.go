@@ -113,7 +113,7 @@ func (g *gateway) stream(ctx context.Context, maxTokens int) (*http.Response, er
 		return nil, err
 	}
 	req.Header.Set("content-type", "application/json")
-	return client.Do(req)
+	return g.do(req)
 }
 
 // TestStreamsEndAndCancel: a stream arrives token by token and ends like OpenAI's. A stream that its client leaves ends in the

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,6 +162,12 @@ type gateway struct {
 	url   string
 	admin string
 	up    *command
+	http  *http.Client // nil for the one that all share
+}
+
+// do sends a request with the client of the gateway.
+func (g *gateway) do(req *http.Request) (*http.Response, error) {
+	return cmp.Or(g.http, client).Do(req)
 }
 
 // up runs `stator up` and returns when it serves.
@@ -254,7 +261,7 @@ func (g *gateway) send(ctx context.Context, method, path string, body []byte, he
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := client.Do(req)
+	resp, err := g.do(req)
 	if err != nil {
 		return reply{}, err
 	}

@@ -25,7 +25,7 @@ func (g *gateway) hold() (release func()) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	resp, err := client.Do(req)
+	resp, err := g.do(req)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		g.t.Fatalf("%v, %v", resp, err)
 	}
