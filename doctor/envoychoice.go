@@ -74,7 +74,7 @@ func marksOf(filter, config node) (marks int) {
 	if service.text("cluster_name") == envoynames.Routers {
 		marks++
 	}
-	if service.text("authority") == envoynames.Authority {
+	if a := service.text("authority"); a == envoynames.Authority || a == envoynames.SnippetAuthority {
 		marks++
 	}
 	if slices.Contains(config.texts("metadata_options", "receiving_namespaces", "untyped"), envoynames.Namespace) {

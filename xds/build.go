@@ -59,10 +59,13 @@ type Settings struct {
 	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without
 	// one, as Envoys see it. Empty means none.
 	AffinityModule string
-	// TenantHeader is the header with a client's tenant, which routers get of trusted clients. Empty means none.
-	TenantHeader string
+	// TenantHeader is the header with a client's tenant, which routers get of trusted clients, and RoleHeader that with a
+	// client's role, which they get from an Envoy with the snippet. Empty means none.
+	TenantHeader, RoleHeader string
 	// HintHeaders forwards the headers of envoynames.HintHeaders to routers, because clients are trusted.
 	HintHeaders bool
+
+	ownEnvoy bool // the Envoy is its operator's own: see Snippet
 }
 
 // Resources is one consistent configuration: every name that it refers to is part of it. The listeners are those of

@@ -41,11 +41,12 @@ type audience struct {
 	version Version
 	hints   bool // the routing hints in headers of its clients count
 	trusted bool // routers are told that its clients are trusted
+	own     bool // the Envoy is its operator's own, and its filters set the headers of roles and tenants
 }
 
 // buildListeners builds the listeners of one Envoy: the gateway's, and the one for trusted clients if there is one.
 func buildListeners(s Settings, node string, v Version) ([]*listenerv3.Listener, error) {
-	audiences := []audience{{name: listenerName, address: s.Listen, node: node, version: v, hints: s.HintHeaders}}
+	audiences := []audience{{name: listenerName, address: s.Listen, node: node, version: v, hints: s.HintHeaders, own: s.ownEnvoy}}
 	if s.TrustedListen != "" {
 		audiences = append(audiences, audience{
 			name: trustedName, address: s.TrustedListen, node: node, version: v, hints: true, trusted: true,
@@ -183,8 +184,11 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
-	if a.trusted && s.TenantHeader != "" {
+	if (a.trusted || a.own) && s.TenantHeader != "" {
 		forwarded = append(forwarded, s.TenantHeader)
+	}
+	if a.own && s.RoleHeader != "" {
+		forwarded = append(forwarded, s.RoleHeader)
 	}
 
 	return &extprocv3.ExternalProcessor{
@@ -231,6 +235,9 @@ func extProcService(a audience) *corev3.GrpcService {
 	g := &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
 		ClusterName: extProcCluster, Authority: envoynames.Authority,
 	}}}
+	if a.own {
+		g.GetEnvoyGrpc().Authority = envoynames.SnippetAuthority
+	}
 	if a.node != "" {
 		// Envoy replaces %COMMANDS% in the value; %% is a percent sign.
 		id := strings.ReplaceAll(a.node, "%", "%%")

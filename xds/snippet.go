@@ -54,6 +54,7 @@ func Snippet(s SnippetSettings) ([]byte, error) {
 		return nil, errors.New("no model is named")
 	}
 	s.Listen, s.TrustedListen = "127.0.0.1:0", "" // of the Envoy to which the parts are added
+	s.ownEnvoy = true
 	built, err := Build(s.Settings, &fleet.Snapshot{})
 	if err != nil {
 		return nil, err

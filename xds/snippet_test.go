@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/stator-project/stator/internal/envoynames"
 )
 
 // snippetSettings are settings of a snippet that can be printed.
@@ -48,6 +51,29 @@ func TestSnippetOfVersions(t *testing.T) {
 					t.Errorf("%s: %v", v, err)
 				}
 			}
+		}
+	}
+}
+
+// TestSnippetForwardsRolesAndTenants: filters of an operator's own Envoy authenticate clients, so the
+// headers that they set go to routers and count. Listeners of Stator's own forward no such header of clients that are not trusted.
+func TestSnippetForwardsRolesAndTenants(t *testing.T) {
+	s := snippetSettings(newestVersion, "one")
+	s.RoleHeader, s.TenantHeader = "x-jwt-role", "x-jwt-tenant"
+	text, err := Snippet(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"exact: x-jwt-role", "exact: x-jwt-tenant", "authority: " + envoynames.SnippetAuthority} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("%s is not there", part)
+		}
+	}
+
+	listener := prototext.Format(buildExtProc(s.Settings, audience{}))
+	for _, part := range []string{"x-jwt-role", "x-jwt-tenant", envoynames.SnippetAuthority} {
+		if strings.Contains(listener, part) {
+			t.Errorf("a listener for all clients has %s", part)
 		}
 	}
 }

@@ -153,7 +153,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
 		AttemptIdleTimeout: g.AttemptIdleTimeout.Std(),
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
-		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader,
+		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
 	}
 	for _, m := range cfg.Models {

@@ -57,9 +57,9 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 	r := Reply{Pick: d, Destinations: destinations(d), Body: body, Last: true}
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
-	// The endpoint picker protocol requires the pick as a header too. An Envoy configured by package xds reads the
-	// metadata only, and would have to remove the header.
-	if !x.origin.Configured {
+	// The endpoint picker protocol requires the pick as a header too. An Envoy that reads the metadata would have to
+	// remove the header.
+	if !x.origin.ReadsMetadata {
 		set(envoynames.HeaderDestination, r.Destinations)
 	}
 	// With several pools Envoy has chosen a route that answers 503, which is right for a request without a

@@ -11,18 +11,18 @@ import (
 func TestPickHeaderOnlyWhereItIsRead(t *testing.T) {
 	s, _ := newService(t)
 	for _, c := range []struct {
-		configured bool
-		pick       route.Decision
-		want       int // headers set
+		reads bool
+		pick  route.Decision
+		want  int // headers set
 	}{
 		{false, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 1},
 		{true, route.Decision{Model: "m", Address: "10.0.0.1:80", Ranks: 1}, 0},
 		{true, route.Decision{Model: "other", Address: "10.0.0.1:80", Ranks: 2}, 2},
 	} {
 		s.Reload(Settings{DefaultModel: "m", SeveralPools: c.pick.Model == "other"})
-		x := s.Begin(Origin{Configured: c.configured})
+		x := s.Begin(Origin{ReadsMetadata: c.reads})
 		if got := len(x.pick(&c.pick, nil).Set); got != c.want {
-			t.Errorf("configured %v, pick %+v: %d headers set, want %d", c.configured, c.pick, got, c.want)
+			t.Errorf("reads metadata %v, pick %+v: %d headers set, want %d", c.reads, c.pick, got, c.want)
 		}
 	}
 }

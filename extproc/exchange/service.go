@@ -99,8 +99,9 @@ type Origin struct {
 	Source string
 	// Done is closed when Envoy takes no more replies, because the client has left.
 	Done <-chan struct{}
-	// Configured means that package xds has configured the Envoy.
-	Configured bool
+	// Configured means that the whole configuration of the Envoy is from package xds, so that clients have set what is in
+	// the headers of roles and tenants. ReadsMetadata means that the Envoy reads the pick from the metadata.
+	Configured, ReadsMetadata bool
 	// TrustedListener means that the request came on Envoy's listener for trusted clients.
 	TrustedListener bool
 }

@@ -201,7 +201,8 @@ func (w *world) request(d *datadriven.TestData) string {
 		}
 	}
 	w.door = &door{srv: w.server, Exchange: w.requests.Begin(exchange.Origin{
-		Source: "envoy-a", TrustedListener: d.HasArg("trusted"), Configured: d.HasArg("ours"),
+		Source: "envoy-a", TrustedListener: d.HasArg("trusted"),
+		Configured: d.HasArg("ours"), ReadsMetadata: d.HasArg("ours") || d.HasArg("snippet"),
 	})}
 	m := w.read(headersMessage(d.HasArg("end"), headers...))
 	return w.reply(exchange.WantHeaders, w.door.onHeaders(m, start))

@@ -122,8 +122,10 @@ func (d *door) decide() error {
 // open returns the door of a new stream.
 func (s *Server) open(stream grpc.ServerStream) *door {
 	ctx := stream.Context()
+	configured := hasMetadata(ctx, ":authority", envoynames.Authority)
 	return &door{srv: s, stream: stream, Exchange: s.requests.Begin(exchange.Origin{
-		Source: accesslog.Source(ctx), Done: ctx.Done(), Configured: isConfiguredHere(ctx),
+		Source: accesslog.Source(ctx), Done: ctx.Done(),
+		Configured: configured, ReadsMetadata: configured || hasMetadata(ctx, ":authority", envoynames.SnippetAuthority),
 		TrustedListener: hasMetadata(ctx, envoynames.MetadataTrusted, "true"),
 	})}
 }
@@ -237,11 +239,6 @@ func streamEnd(err error) error {
 		return nil
 	}
 	return err
-}
-
-// isConfiguredHere reports whether the Envoy at the other end has its configuration from package xds.
-func isConfiguredHere(ctx context.Context) bool {
-	return hasMetadata(ctx, ":authority", envoynames.Authority)
 }
 
 // hasMetadata reports whether the metadata with which Envoy opened the stream has this value. Clients of the

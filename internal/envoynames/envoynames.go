@@ -48,8 +48,10 @@ const (
 	// OpenAI's shape already, so Envoy must not replace them.
 	DetailPrefix = "stator_"
 
-	// Authority is the :authority that an Envoy uses for the router if xds configured it.
-	Authority = "stator"
+	// Authority is the :authority of the streams of an Envoy whose whole configuration is from xds, and SnippetAuthority
+	// that of one to which its operator added the snippet. Both read picks from the metadata.
+	Authority        = "xds.stator"
+	SnippetAuthority = "snippet.stator"
 
 	// MetadataTrusted is the gRPC metadata, of value "true", with which an Envoy opens the streams of requests
 	// that came on its listener for trusted clients.

@@ -21,15 +21,15 @@ const envoysVariable = "STATOR_TEST_ENVOYS"
 
 var versionsReport = flag.String("versions.report", "", "`file` of the repository whose table of versions and scenarios TestVersions writes again")
 
-// cell is a scenario that is run with each version of Envoy.
-type cell struct {
+// trial is a scenario that is run with each version of Envoy.
+type trial struct {
 	name  string
 	short bool // it runs in make test, too
 	run   func(*testing.T)
 }
 
-// versionCells are the ways in which an Envoy is used. In the first ones it has its whole configuration from `stator xds`.
-var versionCells = []cell{
+// versionTrials are the ways in which an Envoy is used. In the first ones it has its whole configuration from `stator xds`.
+var versionTrials = []trial{
 	{"configured by Stator: conversations", false, conversationsOfWhole},
 	{"configured by Stator: bodies of 1 and 16 MiB, and too long ones", true, bodiesOfWhole},
 	{"configured by Stator: decompression bombs, with and without a router", false, TestDecompressionBombsAreRefused},
@@ -56,13 +56,13 @@ func TestVersions(t *testing.T) {
 	}
 
 	var versions []string
-	results := map[string]string{} // by version and cell
+	results := map[string]string{} // by version and trial
 	for _, path := range paths {
 		version := versionAt(t, path)
 		versions = append(versions, version)
 		t.Run(version, func(t *testing.T) {
 			t.Setenv("STATOR_TEST_ENVOY", path)
-			for _, c := range versionCells {
+			for _, c := range versionTrials {
 				if !isWhole && !c.short {
 					continue
 				}
@@ -83,7 +83,7 @@ func TestVersions(t *testing.T) {
 
 	var table strings.Builder
 	fmt.Fprintf(&table, "| Scenario | %s |\n|---|%s\n", strings.Join(versions, " | "), strings.Repeat("---|", len(versions)))
-	for _, c := range versionCells {
+	for _, c := range versionTrials {
 		fmt.Fprintf(&table, "| %s |", c.name)
 		for _, v := range versions {
 			fmt.Fprintf(&table, " %s |", results[v+c.name])
