@@ -59,9 +59,15 @@ func (m *matrixEnvoy) byCache() bool {
 }
 
 // retries reports whether the file keeps its retry policy. Envoy 1.40 with a retry policy sends bodies twice, or pieces of them, in
-// mode STREAMED, and in mode FULL_DUPLEX_STREAMED before trailers, also where nothing is retried. So there it has none.
+// mode STREAMED, and before trailers in two further modes, also where nothing is retried. So there it has none.
 func (m *matrixEnvoy) retries() bool {
-	return m.mode.name != "STREAMED" && !(m.mode.name == "FULL_DUPLEX_STREAMED" && m.config.trailers)
+	switch m.mode.name {
+	case "STREAMED":
+		return false
+	case "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED":
+		return !m.config.trailers
+	}
+	return true
 }
 
 // matrixCases are what every cell shows, in the order in which they run. Each returns how many requests workers have answered,

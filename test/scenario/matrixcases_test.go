@@ -121,8 +121,14 @@ func (c *cell) queue() int {
 	release := c.hold()
 	defer release()
 	eventually(c.t, "the engine reports that it is busy", func() error {
-		if r := c.fleet()[0]; r.Running == 0 {
-			return fmt.Errorf("%+v", r)
+		var page struct {
+			Ranks []struct {
+				KVUsage float64 `json:"reported_kv_usage"`
+			}
+		}
+		c.page("/debug/fleet", &page)
+		if page.Ranks[0].KVUsage <= 0.002 {
+			return fmt.Errorf("%+v", page)
 		}
 		return nil
 	})
