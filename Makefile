@@ -101,7 +101,7 @@ $(VENV_ENVOYS)/%/.installed: | $(VENV)/bin/python
 	touch $@
 
 .PHONY: test-versions
-test-versions: $(ENVOY_STAMP) $(OLDER_ENVOYS:%=$(VENV_ENVOYS)/%/.installed) ## run each version of Envoy from 1.36 on in each way (8 min, 350 MB; ARGS="-versions.report docs/your-own-envoy.md")
+test-versions: $(ENVOY_STAMP) $(OLDER_ENVOYS:%=$(VENV_ENVOYS)/%/.installed) ## run each version of Envoy from 1.36 on in each way (9 min, 350 MB; ARGS="-versions.report docs/your-own-envoy.md")
 	STATOR_TEST_ENVOYS="$(OLDER_ENVOYS:%=$(CURDIR)/$(VENV_ENVOYS)/%/envoy/_bin/envoy) $$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/envoy/_bin/envoy)" \
 	  go test ./test/scenario -run '^TestVersions$$' -count 1 -v -timeout 60m -args $(ARGS)
 
