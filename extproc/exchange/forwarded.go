@@ -53,3 +53,9 @@ func withSalt(body []byte, salt string) []byte {
 	salted = append(salted, `"cache_salt":`...)
 	return append(openai.AppendString(salted, salt), '}')
 }
+
+// IsWhole reports whether a body is a JSON object with nothing missing or behind it.
+func IsWhole(body []byte) bool {
+	isObject := bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{"))
+	return isObject && openai.EachMember(body, func(string, int, int) {}) == nil
+}

@@ -14,14 +14,16 @@ import (
 // onBody handles a message with the body, or with a piece of it.
 func (d *door) onBody(m *messages.Request, now time.Time) (exchange.Reply, error) {
 	switch {
+	case d.passing:
+		return d.pass(messages.Body, m.EndOfStream)
 	case d.Phase() != exchange.WantBody:
 		return exchange.Reply{}, status.Error(codes.InvalidArgument, "a body arrived before the headers: set request_header_mode to SEND")
 	case d.mode == messages.FullDuplex:
 		return d.OnPiece(m.Body, m.EndOfStream, now), nil
-	case d.mode == messages.BufferedPartial && !m.EndOfStream:
+	case d.mode == messages.BufferedPartial && !m.EndOfStream && !exchange.IsWhole(m.Body): // else trailers follow the whole body
 		d.noteUnread()
 		return d.OnBody(m.Body, false, now), nil
-	case d.mode == messages.Buffered, m.EndOfStream: // in mode Buffered the body is complete, even if trailers follow it
+	case d.mode == messages.Buffered, d.mode == messages.BufferedPartial, m.EndOfStream: // trailers may follow a whole body
 		return d.OnBody(m.Body, true, now), nil
 	}
 	return exchange.Reply{}, status.Error(codes.InvalidArgument, "the body arrived in pieces: set request_body_mode to BUFFERED")
@@ -29,11 +31,21 @@ func (d *door) onBody(m *messages.Request, now time.Time) (exchange.Reply, error
 
 // onTrailers handles the trailers of a request, which end its body.
 func (d *door) onTrailers(m *messages.Request, now time.Time) (exchange.Reply, error) {
+	if d.passing {
+		return d.pass(messages.Trailers, true)
+	}
 	if d.Phase() != exchange.WantBody || d.mode != messages.FullDuplex {
 		return exchange.Reply{}, unexpected(m)
 	}
 	d.trailers = true
 	return d.OnPiece(nil, true, now), nil
+}
+
+// pass answers a piece of a body in mode Streamed, or the trailers after it: Envoy forwards them as they are. The decision was made
+// with the headers. If the stream ended then, Envoy 1.40 would send pieces twice on a route with a retry policy.
+func (d *door) pass(to messages.Kind, end bool) (exchange.Reply, error) {
+	err := d.stream.SendMsg(&messages.Response{To: to})
+	return exchange.Reply{Silent: true, Last: end || err != nil}, nil // an error means that the client has left
 }
 
 // unexpected returns the error for a message that cannot be used.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/stator-project/stator/internal/testkit"
 )
@@ -160,15 +162,17 @@ func TestUnreadBodies(t *testing.T) {
 		booked int // with an id that Envoy has
 	}{
 		"NONE":             {filterv3.ProcessingMode_NONE, nil, 0},
-		"STREAMED":         {filterv3.ProcessingMode_STREAMED, nil, 0},
+		"STREAMED":         {filterv3.ProcessingMode_STREAMED, []*extprocv3.ProcessingRequest{cut, bodyMessage(true, "}")}, 0},
 		"BUFFERED_PARTIAL": {filterv3.ProcessingMode_BUFFERED_PARTIAL, []*extprocv3.ProcessingRequest{cut}, 1},
 	} {
 		w, client := served(t)
 		for range 2 {
 			replies := all(t, client, append([]*extprocv3.ProcessingRequest{first(tt.mode)}, tt.rest...)...)
-			last := replies[len(replies)-1]
-			if last.GetDynamicMetadata().GetFields()["envoy.lb"] == nil {
-				t.Errorf("%s: not picked: %v", name, last)
+			isPick := func(m *extprocv3.ProcessingResponse) bool {
+				return m.GetDynamicMetadata().GetFields()["envoy.lb"] != nil
+			}
+			if len(replies) > 1+len(tt.rest) || !slices.ContainsFunc(replies, isPick) {
+				t.Errorf("%s: not picked: %v", name, replies)
 			}
 		}
 		w.idle(t)
@@ -217,6 +221,39 @@ func TestUnreadBodiesOfSeveralModels(t *testing.T) {
 	replies := all(t, client, first(filterv3.ProcessingMode_NONE))
 	if n := replies[0].GetImmediateResponse().GetStatus().GetCode(); n != 503 || w.outcomes("unread") != 1 {
 		t.Errorf("answered %d", n)
+	}
+}
+
+// TestStreamedBodiesPass: in mode STREAMED the pick is made with the headers. The stream goes on until the request has arrived, and
+// every message after the headers is answered without a change.
+func TestStreamedBodiesPass(t *testing.T) {
+	for name, rest := range map[string][]*extprocv3.ProcessingRequest{
+		"pieces":               {bodyMessage(false, "{"), bodyMessage(false, `"a":1`), bodyMessage(true, "}")},
+		"pieces and trailers":  {bodyMessage(false, "{"), bodyMessage(false, "}"), trailers},
+		"an empty last piece":  {bodyMessage(false, "{}"), bodyMessage(true, "")},
+		"nothing but trailers": {trailers},
+	} {
+		w, client := served(t)
+		replies := all(t, client, append([]*extprocv3.ProcessingRequest{first(filterv3.ProcessingMode_STREAMED)}, rest...)...)
+		if len(replies) != 1+len(rest) {
+			t.Errorf("%s: %d replies to %d messages", name, len(replies), 1+len(rest))
+		}
+		for _, m := range replies[1:] {
+			body, tail := m.GetRequestBody(), m.GetRequestTrailers()
+			if body == nil && tail == nil || body.GetResponse() != nil && proto.Size(body.GetResponse()) > 0 {
+				t.Errorf("%s: %v", name, m)
+			}
+		}
+		w.idle(t)
+	}
+}
+
+// TestWholeBodiesBeforeTrailers: in mode BUFFERED_PARTIAL a whole body that trailers follow has no mark at its end, and is read.
+func TestWholeBodiesBeforeTrailers(t *testing.T) {
+	w, client := served(t)
+	all(t, client, first(filterv3.ProcessingMode_BUFFERED_PARTIAL), bodyMessage(false, hello))
+	if n := testutil.ToFloat64(w.server.metrics.unread.WithLabelValues("BUFFERED_PARTIAL")); n != 0 {
+		t.Errorf("%v bodies were not read", n)
 	}
 }
 

@@ -86,6 +86,7 @@ type door struct {
 	// mode is how Envoy sends bodies of requests, and responseMode how it sends those of responses.
 	mode, responseMode messages.Mode
 	trailers           bool // the request has trailers, in mode FullDuplex
+	passing            bool // the decision was made with the headers, in mode Streamed, and the body follows
 }
 
 // Process serves one request of a client: a stream of *messages.Request.
@@ -178,6 +179,10 @@ func (d *door) serve(msg *messages.Request) (last bool, err error) {
 			d.OnUndelivered(r.Pick, time.Now()) // Envoy may not have read the reply, which has the booking's id
 		}
 		return true, streamEnd(err)
+	}
+	if r.Pick != nil && d.mode == messages.Streamed && answered == exchange.WantHeaders && !msg.EndOfStream {
+		d.passing = true
+		return false, nil
 	}
 	return r.Last, nil
 }

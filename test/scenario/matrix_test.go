@@ -58,13 +58,11 @@ func (m *matrixEnvoy) byCache() bool {
 	return m.mode.reads && !(m.mode.name == "BUFFERED_PARTIAL" && m.config.trailers)
 }
 
-// retries reports whether the file keeps its retry policy. Envoy 1.40 with a retry policy sends bodies twice, or pieces of them, in
-// mode STREAMED, and before trailers in two further modes, also where nothing is retried. So there it has none.
+// retries reports whether the file keeps its retry policy. Before trailers, Envoy 1.40 with a retry policy sends bodies twice in three
+// modes, also where nothing is retried. So there it has none.
 func (m *matrixEnvoy) retries() bool {
 	switch m.mode.name {
-	case "STREAMED":
-		return false
-	case "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED":
+	case "STREAMED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED":
 		return !m.config.trailers
 	}
 	return true
