@@ -31,6 +31,8 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557 or ipc:///run/events.sock")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
+	f.StringVar(&cfg.KVTransfer, "kv-transfer", "", "`address` from which other engines fetch KV caches, as with vLLM's NixlConnector; "+
+		"port 0 chooses a free one")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
 	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")

@@ -13,7 +13,7 @@ import (
 // Engine is one simulated engine with one KV cache. Create it with [New].
 //
 // Invariants: a request of state waiting is in waiting, one of state running is in running, and others are in
-// neither. A request has blocks exactly while it is running. plan and end are valid while inPass is set.
+// neither. A request has blocks exactly while it is running, or is done and keeps them. plan and end are valid while inPass is set.
 type Engine struct {
 	cfg   Config
 	pool  *pool
@@ -123,6 +123,13 @@ func (e *Engine) Cancel(r *Request) bool {
 	r.state = done
 	e.stats.Cancelled++
 	return true
+}
+
+// Release frees the blocks that a request has kept since its last token. It changes nothing for other requests.
+func (e *Engine) Release(r *Request) {
+	if r.state == done {
+		e.releaseAll(r)
+	}
 }
 
 // Reset empties the prefix cache, as vLLM's /reset_prefix_cache does. While requests run it changes nothing and

@@ -128,7 +128,9 @@ func (e *Engine) emit(r *Request) {
 
 	if out.Done != NotDone {
 		r.state = done
-		e.releaseAll(r)
+		if !r.Keep {
+			e.releaseAll(r)
+		}
 		e.running = without(e.running, r)
 		e.stats.Finished++
 	} else if !e.cfg.NoPrefixCache {

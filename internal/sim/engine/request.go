@@ -23,6 +23,8 @@ type Request struct {
 	// Delivered is how many tokens of the prompt were computed by a prefill worker and transferred. They use
 	// blocks here and no time. If the request is preempted, they must be computed.
 	Delivered int
+	// Keep has the request keep its blocks after its last token, until [Engine.Release]: another engine reads them.
+	Keep bool
 	// LoRA and Salt separate prefix caches. LoRAID is the engine's number of the adapter.
 	LoRA   string
 	LoRAID int
@@ -45,6 +47,9 @@ type Request struct {
 	work      int                  // index in the plan of the pass, or -1
 	admitted  bool                 // was running at least once; the hit rate counts the first time alone
 }
+
+// Blocks returns the numbers of the request's blocks. They are valid while it runs, or keeps them.
+func (r *Request) Blocks() []int32 { return r.blocks }
 
 // state is the state of a request; see doc.go.
 type state uint8

@@ -18,6 +18,7 @@ type completion struct {
 	choices  []choice          // of the first prompt, then of the second, and so on
 	requests []*engine.Request // one for each choice
 	notify   chan struct{}     // has a token when a choice has a new token
+	transfer transfer
 }
 
 // choice is one answer. The goroutine of passes writes it and the handler reads it.

@@ -34,6 +34,9 @@ type Config struct {
 	// Events and Replay are the ZMQ endpoints, tcp://host:port or ipc://path, of KV events and of their replay.
 	// Port 0 means a free port. An empty endpoint means that there is none.
 	Events, Replay string
+	// KVTransfer is the address, host:port, of the side channel from which other engines fetch KV caches, as vLLM's
+	// NixlConnector has one. Port 0 means a free port. An empty address means that the engine transfers no caches.
+	KVTransfer string
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
 	// Rank is the data-parallel rank in events; default 0.
@@ -62,6 +65,10 @@ type Config struct {
 	StartDelay time.Duration
 	// Drain bounds how long running requests may continue when the context of Run ends; default 10 s.
 	Drain time.Duration
+	// Lease is how long the blocks of a prompt are kept for another engine; default 30 s, as in vLLM. TransferTimeout is how
+	// long the engine waits for another one that it cannot reach; default 5 s. TransferBase and TransferToken are the time
+	// of a transfer: a constant part, default 1 ms, and a further part for each token, default 3 µs.
+	Lease, TransferTimeout, TransferBase, TransferToken time.Duration
 	// MaxBody bounds the body of a request, in bytes; default 64 MiB.
 	MaxBody int64
 	// MaxAnswers bounds the answers of one request: n times its prompts. Default 128.
@@ -79,6 +86,10 @@ func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.AnswerTokens = cmp.Or(c.AnswerTokens, 64)
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.TransferTimeout = cmp.Or(c.TransferTimeout, 5*time.Second)
+	c.TransferBase = cmp.Or(c.TransferBase, time.Millisecond)
+	c.TransferToken = cmp.Or(c.TransferToken, 3*time.Microsecond)
 	c.MaxBody = cmp.Or(c.MaxBody, 64<<20)
 	c.MaxAnswers = cmp.Or(c.MaxAnswers, 128)
 	c.ReplayBuffer = cmp.Or(c.ReplayBuffer, 10000)
@@ -116,7 +127,8 @@ func (c Config) Validate() error {
 
 	for name, v := range map[string]int64{"answer tokens": int64(c.AnswerTokens), "drain": int64(c.Drain), "max body": c.MaxBody,
 		"max answers": int64(c.MaxAnswers), "replay buffer": int64(c.ReplayBuffer), "subscriber queue": int64(c.SubscriberQueue),
-		"start delay": int64(c.StartDelay), "rank": int64(c.Rank)} {
+		"start delay": int64(c.StartDelay), "rank": int64(c.Rank), "lease": int64(c.Lease), "transfer timeout": int64(c.TransferTimeout),
+		"transfer time": int64(min(c.TransferBase, c.TransferToken))} {
 		if v < 0 {
 			errs = append(errs, fmt.Errorf("%s is %d: it must not be negative", name, v))
 		}

@@ -31,6 +31,13 @@
 // Each pass first publishes the events of its cache and then its tokens. So a client that has an answer finds
 // the blocks of its prompt in every index that has read the events.
 //
+// # Transfers of KV caches
+//
+// With Config.KVTransfer the engine has the handshake of vLLM's NixlConnector. A request with "do_remote_decode" keeps the blocks
+// of its prompt under a lease, and its answer names them. A request with "do_remote_prefill" fetches such blocks: from a side
+// channel over HTTP, because there is nothing in them, but within the time of a real transfer. The fetch checks that both prompts
+// are equal. Failures have vLLM's answers, and a request that names no blocks ends the engine, as it ends vLLM.
+//
 // # Trust
 //
 // Bodies, queues, answers and replay buffers are bounded. The ZMQ library allocates the frame lengths that peers

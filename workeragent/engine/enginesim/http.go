@@ -56,6 +56,9 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 
 		c, err := s.accept(ep, w, r)
 		if err == nil {
+			err = s.fetch(r.Context(), c)
+		}
+		if err == nil {
 			err = s.submit(c.requests)
 		}
 		if err != nil {
@@ -64,12 +67,12 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 		}
 
 		// Sequences that have ended are not affected. The others are cancelled when the client leaves.
-		defer s.cancel(c.requests)
+		defer s.giveUp(c)
 		if c.req.Stream && ep != openai.Embeddings {
 			c.stream(w, r)
 			return
 		}
-		c.whole(w, r)
+		c.whole(s, w, r)
 	}
 }
 
@@ -93,7 +96,11 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	// Envoy's request id becomes the id of the answer, so that logs can be joined.
 	id := cmp.Or(r.Header.Get("X-Request-Id"), strconv.FormatUint(rand.Uint64(), 16))
 	prefix := [...]string{openai.Chat: "chatcmpl-", openai.Completions: "cmpl-", openai.Embeddings: "embd-"}[ep]
-	return s.prepare(req, prefix+id, time.Now())
+	c, err := s.prepare(req, prefix+id, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return c, s.readTransfer(c, body)
 }
 
 // readBody reads at most MaxBody bytes. With a content length it allocates once.
@@ -134,7 +141,7 @@ func (s *Sim) refusal(err error) *openai.Error {
 }
 
 // whole waits for the end of every choice and writes the answer. It returns when the client leaves.
-func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
+func (c *completion) whole(s *Sim, w http.ResponseWriter, r *http.Request) {
 	for !c.allDone() {
 		select {
 		case <-c.notify:
@@ -148,7 +155,7 @@ func (c *completion) whole(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	writeJSON(w, http.StatusOK, c.appendWhole(nil))
+	writeJSON(w, http.StatusOK, s.appendTransfer(c.appendWhole(nil), c))
 }
 
 // allDone reports whether every choice has ended.

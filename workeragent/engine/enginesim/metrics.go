@@ -19,6 +19,8 @@ type metrics struct {
 	firstToken, interToken prometheus.Observer
 	endToEnd               prometheus.Observer
 	success                map[engine.Reason]prometheus.Counter
+	// transferred counts prompt tokens that were fetched from other engines, and expired the leases that ended unused.
+	transferred, expired prometheus.Counter
 }
 
 // newMetrics returns the metrics of an engine. Buckets and labels are vLLM's.
@@ -37,6 +39,14 @@ func newMetrics(s *Sim) *metrics {
 		0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 	m.endToEnd = histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the last token.",
 		0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+	counter := func(name, help string, more prometheus.Labels) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
+		prometheus.WrapRegistererWith(more, m.registry).MustRegister(c)
+		return c
+	}
+	m.transferred = counter("vllm:prompt_tokens_by_source_total", "Prompt tokens that were fetched from other engines.",
+		prometheus.Labels{"source": "external_kv_transfer"})
+	m.expired = counter("vllm:nixl_num_kv_expired_reqs_total", "Prompts whose blocks were kept for another engine and not fetched.", nil)
 	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total",
 		Help: "Answers by the reason for their end.", ConstLabels: labels},
 		[]string{"finished_reason"})

@@ -27,9 +27,12 @@ type Sim struct {
 	metrics *metrics   // safe for concurrent use
 
 	adapters *adapters // safe for concurrent use
+	leases   *leases   // nil for an engine that transfers no caches
+
+	crashed chan error // has the error that ends the engine; room for one
 
 	// Set by Listen and closed by their servers. Nil where there is no endpoint.
-	http, events, replay net.Listener
+	http, events, replay, transfer net.Listener
 
 	ready  atomic.Bool
 	active atomic.Int64  // HTTP requests with a handler, for /load
@@ -51,11 +54,15 @@ func New(cfg Config) (*Sim, error) {
 		return nil, err
 	}
 
-	s := &Sim{cfg: cfg, words: findWords(cfg.Vocabulary), engine: core, wake: make(chan struct{}, 1), adapters: newAdapters(cfg.Adapters)}
+	s := &Sim{cfg: cfg, words: findWords(cfg.Vocabulary), engine: core, wake: make(chan struct{}, 1),
+		adapters: newAdapters(cfg.Adapters), crashed: make(chan error, 1)}
 	if cfg.Events != "" {
 		s.pub = newPublisher(cfg.Topic, cfg.ReplayBuffer, cfg.SubscriberQueue, cfg.Logger)
 	}
 
+	if cfg.KVTransfer != "" {
+		s.leases = newLeases(s)
+	}
 	s.metrics = newMetrics(s)
 	return s, nil
 }
@@ -76,6 +83,12 @@ func (s *Sim) Listen() (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
 	}
+	if s.leases != nil {
+		s.transfer, err = net.Listen("tcp", s.cfg.KVTransfer)
+		if err != nil {
+			return fmt.Errorf("listen for KV transfers: %w", err)
+		}
+	}
 
 	for _, z := range []struct {
 		endpoint string
@@ -95,7 +108,7 @@ func (s *Sim) Listen() (err error) {
 
 // closeListeners closes the sockets that are bound.
 func (s *Sim) closeListeners() {
-	for _, l := range []net.Listener{s.http, s.events, s.replay} {
+	for _, l := range []net.Listener{s.http, s.events, s.replay, s.transfer} {
 		if l != nil {
 			l.Close()
 		}
@@ -104,6 +117,7 @@ func (s *Sim) closeListeners() {
 	s.http = nil
 	s.events = nil
 	s.replay = nil
+	s.transfer = nil
 }
 
 // Addr returns the bound host:port of the HTTP server. It is empty before Listen.
@@ -145,7 +159,7 @@ func (s *Sim) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	failed := make(chan error, 4) // one for each task, so that none blocks
+	failed := make(chan error, 5) // one for each task, so that none blocks
 	start := func(run func() error) {
 		wg.Go(func() {
 			if err := run(); err != nil {
@@ -160,6 +174,10 @@ func (s *Sim) Run(ctx context.Context) error {
 	}
 	if s.replay != nil {
 		start(func() error { return s.pub.serve(hard, s.replay, zmq4.Router) })
+	}
+
+	if s.leases != nil {
+		start(func() error { return s.leases.serve(hard, s.transfer) })
 	}
 
 	start(func() error {
@@ -185,6 +203,7 @@ func (s *Sim) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case err = <-failed:
+		case err = <-s.crashed:
 		}
 	}
 
@@ -330,6 +349,13 @@ func (s *Sim) cancel(requests []*engine.Request) {
 	for _, r := range requests {
 		s.engine.Cancel(r)
 	}
+}
+
+// release frees the blocks that a sequence has kept since its last token.
+func (s *Sim) release(r *engine.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Release(r)
 }
 
 // engineStats returns the present figures of the core.

@@ -58,6 +58,7 @@ type running struct {
 	*enginesim.Sim
 	t    *testing.T
 	stop func() error
+	wait func() error // until it ends without being stopped
 }
 
 func start(t *testing.T, change func(*enginesim.Config)) *running {
@@ -87,6 +88,11 @@ func start(t *testing.T, change func(*enginesim.Config)) *running {
 		}
 		stopped = true
 		cancel()
+		return <-done
+	}
+	r.wait = func() error {
+		stopped = true
+		defer cancel()
 		return <-done
 	}
 	t.Cleanup(func() {
