@@ -32,6 +32,10 @@ type Decision struct {
 	Ranks   int      `json:"ranks"`
 	Address string   `json:"address"`
 	Others  []string `json:"others,omitempty"`
+	// Role is the role of the candidates, unless they were aggregated workers. Split means that a prefill worker was to compute the
+	// prompt first: ID with "-prefill0" behind it is the decision about that one.
+	Role  string `json:"role,omitempty"`
+	Split bool   `json:"split,omitempty"`
 
 	// The prompt. Blocks is the number of its complete blocks, OverlapBlocks how many of them the picked
 	// rank has on any tier, and CachedTokens how many tokens it need not compute.
@@ -132,6 +136,7 @@ func View(d *route.Decision) Decision {
 		ID: d.ID, At: d.At, Outcome: d.Outcome.String(), Reason: string(d.Reason), RetryAfterSeconds: d.RetryAfter.Seconds(),
 		Model: d.Model, Policy: d.Policy, Cost: d.Cost,
 		Worker: d.Worker, Rank: d.Rank, Ranks: d.Ranks, Address: d.Address, Others: append([]string(nil), d.Others...),
+		Role: roleOf(d), Split: d.Split,
 		PromptTokens: d.PromptTokens, Blocks: d.Blocks, OverlapBlocks: d.Overlap, CachedTokens: d.Cached, BlockSize: d.BlockSize,
 		Stream: d.Stream, IncludeUsage: d.IncludeUsage, MaxTokens: d.MaxTokens, Session: d.Session, Source: d.Source,
 		Considered: d.Considered,
@@ -172,4 +177,12 @@ func viewCandidate(c *route.Candidate) Candidate {
 			Credit: s.Credit, Ahead: s.Ahead, UncachedTokens: s.Uncached, Preference: s.Preference,
 		},
 	}
+}
+
+// roleOf returns the role of the candidates; empty for aggregated workers.
+func roleOf(d *route.Decision) string {
+	if d.Role == fleet.Aggregated {
+		return ""
+	}
+	return d.Role.String()
 }

@@ -84,6 +84,10 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 
 	q.hints = readHints(req, q.parsed)
 	q.batch = batchOf(q.parsed)
+	if q.role == fleet.Aggregated && len(r.fleet.Snapshot().Pool(q.model.Pool, fleet.Decode)) > 0 {
+		q.role = fleet.Decode
+	}
+	d.Role = q.role
 	c := q.model.choice(q.role)
 	q.policyName, q.policy = c.Policy, c.policy
 	q.policyInput = q.hints.policyInput(d.Session)
@@ -103,6 +107,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	}
 	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
+	d.Split = req.Role == fleet.Aggregated && q.role == fleet.Decode && q.isSplittable()
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
 	}
@@ -228,6 +233,12 @@ func (q *asked) costFunction(j *judged) cost.Function {
 		return &j.delay
 	}
 	return function
+}
+
+// isSplittable reports whether a prefill worker can compute the prompt. Engines transfer one prompt, for one answer. Answers with
+// the prompt, or with its probabilities, need the worker that has computed it.
+func (q *asked) isSplittable() bool {
+	return q.parsed != nil && q.batch.sequences == 1 && !q.parsed.PromptLogprobs && q.parsed.Facts&openai.Echo == 0
 }
 
 // computedElsewhere reports whether the prompt comes computed, from a prefill worker.

@@ -43,7 +43,7 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 	r.counts.add(d)
 	r.recent.add(d)
-	if r.cfg.Decided != nil && d.Outcome != Queued {
+	if r.cfg.Decided != nil && d.Outcome != Queued && d.Role != fleet.Prefill { // that is a part of a request
 		r.cfg.Decided(d, chain)
 	}
 }
@@ -122,6 +122,9 @@ func (d *Decision) nameBlocks(q *asked) {
 	}
 }
 
+// PrefillTimeout bounds the time that prefill workers have for the prompt of a request whose decision is Split.
+const PrefillTimeout = 30 * time.Second
+
 // maxRaces is how many races a decision may lose before it books whatever the load.
 const maxRaces = 64
 
@@ -177,10 +180,14 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 	case q.computedElsewhere(), r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
+	firstToken := c.Facts.Wait + amount.PrefillTime
+	if q.computedElsewhere() {
+		firstToken += PrefillTimeout
+	}
 	return pick.Booking{
 		Rank: *c.Rank, Amount: amount, Last: last, Source: d.Source, At: d.At,
 		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
-		FirstToken: c.Facts.Wait + amount.PrefillTime,
+		FirstToken: firstToken,
 	}
 }
 

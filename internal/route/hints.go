@@ -16,6 +16,7 @@ import (
 type hints struct {
 	role          fleet.Role
 	allowed       []string // workers, sorted; empty means every worker
+	except        []string // workers where the request has failed
 	worker        string   // the only worker; empty means any
 	rank          int      // the only rank; -1 means any
 	class, tenant string
@@ -34,7 +35,7 @@ type hints struct {
 // readHints merges the hints of the body with those of trusted headers, which take precedence. parsed
 // may be nil.
 func readHints(req *Request, parsed *prompt.Request) hints {
-	h := hints{rank: -1, role: req.Role, tenant: req.Tenant, readsNoCache: parsed != nil && parsed.PromptLogprobs}
+	h := hints{rank: -1, role: req.Role, except: req.Except, tenant: req.Tenant, readsNoCache: parsed != nil && parsed.PromptLogprobs}
 	if parsed != nil && !req.IgnoreBodyHints {
 		if h.tenant == "" {
 			h.tenant = parsed.User
@@ -87,7 +88,7 @@ func (h *hints) policyInput(session string) pick.Request {
 
 // isRestricted reports whether some ready ranks of the pool may be closed to the request.
 func (h *hints) isRestricted() bool {
-	return len(h.allowed) > 0 || h.worker != "" || h.rank >= 0 || len(h.required) > 0
+	return len(h.except) > 0 || len(h.allowed) > 0 || h.worker != "" || h.rank >= 0 || len(h.required) > 0
 }
 
 // exclusion is the first hint that excludes a rank, in the order in which hints are checked. A later one
@@ -95,7 +96,8 @@ func (h *hints) isRestricted() bool {
 type exclusion int
 
 const (
-	excludedByAllowed exclusion = iota // the worker is not among the allowed workers
+	excludedByFailure exclusion = iota // the request has failed at the worker
+	excludedByAllowed                  // the worker is not among the allowed workers
 	excludedByWorker                   // another worker is named
 	excludedByRank                     // another rank is named
 	excludedByTaints                   // a required taint is missing
@@ -104,6 +106,9 @@ const (
 
 // excludes returns the first hint that closes a rank to the request.
 func (h *hints) excludes(r *fleet.Rank) exclusion {
+	if slices.Contains(h.except, r.Worker.Name) {
+		return excludedByFailure
+	}
 	if len(h.allowed) > 0 {
 		if _, ok := slices.BinarySearch(h.allowed, r.Worker.Name); !ok {
 			return excludedByAllowed

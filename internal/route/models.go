@@ -202,7 +202,7 @@ func (m *model) seed(salt string, media [][16]byte) uint64 {
 type ModelStatus struct {
 	Name, Pool, Adapter, Parent string
 	ContextLength               int
-	// Workers counts those of the pool in any state; Ready those that take requests. Those of an adapter have it
+	// Workers counts those of the pool in any state that decode; Ready those that take requests. Those of an adapter have it
 	// loaded.
 	Workers, Ready int
 }
@@ -217,7 +217,11 @@ func (r *Router) Models() []ModelStatus {
 	for name, m := range *r.models.Load() {
 		s := ModelStatus{Name: name, Pool: m.Pool, Adapter: m.Adapter, Parent: m.Parent, ContextLength: m.ContextLength}
 		holders := loaded{model: m}
-		for _, rank := range snap.Pool(m.Pool, fleet.Aggregated) {
+		serving := snap.Pool(m.Pool, fleet.Decode)
+		if len(serving) == 0 {
+			serving = snap.Pool(m.Pool, fleet.Aggregated)
+		}
+		for _, rank := range serving {
 			if rank.Number != 0 || !holders.mayTake(rank.Worker) {
 				continue
 			}

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -16,6 +17,9 @@ func (d *Decision) String() string {
 	fmt.Fprintf(&b, "decision %s · %s · model %s", d.ID, d.Outcome, orDash(d.Model))
 	if d.Policy != "" {
 		fmt.Fprintf(&b, " · policy %s", d.Policy)
+	}
+	if d.Role != fleet.Aggregated {
+		fmt.Fprintf(&b, " · %s workers", d.Role)
 	}
 	b.WriteByte('\n')
 	b.WriteString(d.describeWait())
@@ -43,8 +47,14 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.why())
+	if d.Split {
+		fmt.Fprintf(&b, "a prefill worker is asked to compute the prompt first: see decision %s\n", d.PrefillID(0))
+	}
 	return b.String()
 }
+
+// PrefillID returns the id of the decision about the nth prefill worker of a request whose decision is Split, counted from 0.
+func (d *Decision) PrefillID(n int) string { return d.ID + "-prefill" + strconv.Itoa(n) }
 
 // rows are the table of the candidates, its head first.
 func (d *Decision) rows() [][]string {

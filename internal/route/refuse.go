@@ -136,7 +136,7 @@ func (f *field) refusal(q *asked, now time.Time) *refusal {
 		return nil
 	case len(f.ranks) > 0:
 		return f.refuseBusy(q, now)
-	case f.pool > 0 && f.hint != notExcluded:
+	case f.pool > 0 && f.hint != notExcluded && f.hint != excludedByFailure:
 		return f.refuseExcluded(q)
 	}
 

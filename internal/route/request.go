@@ -21,8 +21,10 @@ type Request struct {
 	// true, Decide parses Body.
 	Parsed *prompt.Request
 	// Role is the role of the workers that may take the request. To a decode worker the prompt comes
-	// computed.
+	// computed. Aggregated, the default, means a decode worker where the pool has any.
 	Role fleet.Role
+	// Except are workers that must not take the request, because it has failed there.
+	Except []string
 	// Model is for paths that are not parsed; empty means any model.
 	Model string
 	// Session is the client's session, where it names one. The session policy compares all of it. Decisions keep
@@ -108,6 +110,10 @@ type Decision struct {
 	Worker      string
 	Rank, Ranks int
 	Address     string
+	// Role is the role of the workers that could take the request. Split means that a prefill worker should compute the
+	// prompt first: the caller decides that by a second request, with Role and Except set.
+	Role  fleet.Role `json:",omitempty"`
+	Split bool       `json:",omitempty"`
 	// Others are the addresses to try next, best first: ready, of other workers, and with a rank of that number.
 	Others []string
 

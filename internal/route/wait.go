@@ -251,6 +251,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	q.hints = t.hints
 	q.batch = t.batch
 	q.model = m
+	d.Role = q.role
 	q.tokens = d.PromptTokens
 	q.policy = t.policy
 	q.policyInput = t.hints.policyInput(d.Session)

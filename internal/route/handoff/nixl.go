@@ -126,7 +126,7 @@ func valueOf(member []byte) []byte {
 }
 
 // MaxAnswer bounds the answer of a prefill worker, in bytes. It may repeat the token ids of a prompt.
-const MaxAnswer = 8 << 20
+const MaxAnswer = 2 << 20
 
 // ErrNoTransfer means that the answer of a prefill worker has no parameters of a transfer: it is not configured to transfer KV
 // caches, or it has kept no blocks.

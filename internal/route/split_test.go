@@ -1,0 +1,65 @@
+package route
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+)
+
+// TestSplit: requests go to decode workers where there are any, and to a prefill worker when the caller asks for one. Workers at
+// which a request has failed are left out, and both workers have a booking.
+func TestSplit(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	f := fleet.New(fleet.Hooks{})
+	r := New(Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
+	for _, w := range []struct {
+		name, address string
+		role          fleet.Role
+	}{{"d", "10.0.0.1:80", fleet.Decode}, {"p", "10.0.0.2:80", fleet.Prefill}, {"q", "10.0.0.3:80", fleet.Prefill}} {
+		if _, err := f.Put(fleet.Worker{Name: w.name, Model: "m", Role: w.role, Address: w.address, Ranks: 1, State: fleet.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.SetModels(map[string]*ModelConfig{"m": {Prompt: bytesOf{}, BlockSize: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	body := []byte(`{"model":"m","prompt":"a prompt of several blocks"}`)
+
+	d := r.Decide(&Request{Endpoint: prompt.Completions, Known: true, Body: body}, now)
+	if d.Outcome != Picked || d.Worker != "d" || !d.Split || !strings.Contains(d.String(), "· decode workers") {
+		t.Errorf("split %v\n%s", d.Split, d)
+	}
+	asked := Request{ID: d.PrefillID(0), Endpoint: prompt.Completions, Known: true, Body: body, Role: fleet.Prefill}
+	first := r.Decide(&asked, now)
+	asked.ID, asked.Except = d.PrefillID(1), []string{first.Worker}
+	second := r.Decide(&asked, now)
+	if first.Split || first.Outcome != Picked || second.Outcome != Picked || first.Worker+second.Worker != "pq" && first.Worker+second.Worker != "qp" {
+		t.Errorf("prefill workers\n%s\n%s", first, second)
+	}
+	if r.Bookings() != 3 {
+		t.Errorf("%d bookings", r.Bookings())
+	}
+
+	asked.ID, asked.Except = d.PrefillID(2), []string{"p", "q"}
+	if none := r.Decide(&asked, now); none.Outcome != Refused || none.Reason != ReasonNoReadyWorker {
+		t.Errorf("all have failed: %s", none)
+	}
+	if _, ok := r.Explain(first.ID); !ok || r.Models()[0].Workers != 1 {
+		t.Errorf("the prefill decision is explained: %v; %+v", ok, r.Models())
+	}
+}
+
+// bytesOf is a model whose tokens are the bytes of a prompt.
+type bytesOf struct{}
+
+func (bytesOf) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
+	for _, c := range []byte(req.Prompts[0].Text) {
+		dst.Tokens = append(dst.Tokens, uint32(c))
+	}
+	dst.Total = len(dst.Tokens)
+	return nil
+}
