@@ -82,7 +82,8 @@ var allowed = map[string][]string{
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	"extproc/stream": {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
-	"extproc/exchange": {"internal/envoynames", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
+	// It asks for prefill workers by their role.
+	"extproc/exchange": {"internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",
 		"internal/route/handoff"},
 	// Bookings end with the result of the request, whose type is the router's.
 	"extproc/accesslog": {"extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric", "internal/route"},

@@ -169,6 +169,9 @@ func (r *Router) applyLoad(l bus.Load) {
 
 // requestServed records the cached tokens that a decision predicted, when its request has ended.
 func (r *Router) requestServed(rank fleet.Rank, decided time.Time, prompt, cached int) {
+	if rank.Worker.Role == fleet.Decode {
+		return // its engine fetches the tokens and finds none in its cache
+	}
 	r.drift.Served(drift.Request{
 		Worker: rank.Worker.Name, Epoch: rank.Worker.Epoch, Decided: decided,
 		PromptTokens: prompt, CachedTokens: cached, BlockSize: r.blockSize(rank.Worker),

@@ -43,7 +43,8 @@ const (
 	trimEvery = 5 * time.Second
 )
 
-// Run gives the memory of large bodies back to the system when they are done, until ctx ends. The Go runtime would
+// Run gives the memory of large bodies back to the system when they are done, until ctx ends. Then it closes the idle
+// connections to prefill workers. The Go runtime would
 // keep it for minutes, and a few large requests would leave the process at several times its size.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(trimEvery)
@@ -55,6 +56,7 @@ func (s *Service) Run(ctx context.Context) {
 				debug.FreeOSMemory()
 			}
 		case <-ctx.Done():
+			s.prefills.CloseIdleConnections()
 			return
 		}
 	}

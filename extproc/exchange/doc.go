@@ -17,6 +17,8 @@
 //	WantHeaders  headers                         the booking's id                      WantBody
 //	WantBody     the whole body                  the decision: a pick or a refusal     Finished
 //	WantBody     the whole body, all ranks busy  queued; Await returns the decision    Finished
+//	WantBody     the whole body, to be split     queued; Await returns the decision    Finished
+//	                                               after the prefill
 //	WantBody     a piece of it                   none until its end                    WantBody
 //	WantBody     the first part, others follow   the decision by load                  Finished
 //	WantBody     any of these, a followed pick   the same, with Follow                 Following
@@ -40,8 +42,8 @@
 // The reply to the headers contains the id of the future booking. Envoy sends the body after it has
 // processed that reply. So Envoy has the id of every picked request, and the access-log entry that ends
 // the booking contains it. A request that is picked by its headers has no such reply: the pick is lost if its
-// client has cancelled. It is therefore not booked. A door that delivers the id with the pick sets Head.RequestID, from
-// which the id follows: the access log has it in any case.
+// client has cancelled. It is therefore not booked. A door that delivers the id with the pick sets Head.DerivedID: then the id
+// follows from the request's id, which the access log has in any case.
 //
 // # Followed requests
 //
@@ -56,6 +58,13 @@
 // The router decides at once, or queues the request. For a queued request the door calls [Exchange.Await], which
 // always ends with a decision: a pick, or a refusal with a time to retry after. A client that cancels leaves the
 // queue at once.
+//
+// # Prefill workers
+//
+// Where a model has prefill and decode workers, the decision names the decode worker. The exchange then has a prefill worker
+// compute the prompt, over HTTP, and Envoy sends the request with the parameters of the transfer to the decode worker. Without
+// them, the decode worker computes the prompt by itself: so no failure of a prefill worker fails a request. The door waits as it
+// waits for the queue, at most [route.PrefillTimeout] longer. Each of both workers has a booking.
 //
 // # Memory
 //

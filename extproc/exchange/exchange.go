@@ -18,8 +18,10 @@ type Head struct {
 	Session         string
 	Role, Tenant    string // as Envoy's own authentication has set them
 	Hints           []envoynames.Header
-	// RequestID is set where Envoy learns the id of the booking with the pick only; see "No booking is lost".
+	// RequestID is the header x-request-id, where Envoy sends it. DerivedID is set where Envoy learns the id of the booking
+	// with the pick only; see "No booking is lost".
 	RequestID string
+	DerivedID bool
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
 	// Unread is the reason why the body does not arrive before the request goes to a worker, with what to change;
@@ -108,7 +110,7 @@ func (x *Exchange) onHeaders(h Head, now time.Time) Reply {
 // newID returns the id of the booking to come. Where Envoy learns it with the pick, its client may leave at that moment:
 // then Envoy's access log has the id of the request alone, so that the id of the booking follows from it.
 func (x *Exchange) newID() string {
-	if x.head.RequestID != "" {
+	if x.head.DerivedID && x.head.RequestID != "" {
 		if id := x.svc.router.IDFor(x.origin.Source, x.head.RequestID); !x.svc.router.IsBooked(id) {
 			return id
 		}
@@ -221,11 +223,17 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return x.conclude(d, nil, now)
 	}
 
-	body = forwarded(body, clean, d.CacheSalt)
-	if d.Outcome == route.Queued {
-		return Reply{Queued: &Queued{ticket: d.Ticket, decided: decided}, Body: body}
+	sent := forwarded(body, clean, d.CacheSalt)
+	if d.Split && sent == nil {
+		sent = body // it is needed after the wait
 	}
-	return x.conclude(d, body, now)
+	switch {
+	case d.Outcome == route.Queued:
+		return Reply{Queued: &Queued{ticket: d.Ticket, decided: decided, split: d.Split}, Body: sent}
+	case d.Split:
+		return Reply{Queued: &Queued{picked: d, split: true, began: now}, Body: sent}
+	}
+	return x.conclude(d, sent, now)
 }
 
 // conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry

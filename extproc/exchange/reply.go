@@ -29,7 +29,7 @@ type Reply struct {
 	Body []byte
 	// Answer is sent to the client, and the request reaches no worker.
 	Answer *Answer
-	// Queued is set for a queued request, whose decision [Exchange.Await] returns. All other fields but Body are empty
+	// Queued is set for a request whose reply takes time, and which [Exchange.Await] returns. All other fields but Body are empty
 	// then.
 	Queued *Queued
 	// Follow means that the door keeps the request after the decision, and reports its response and its end. In the
@@ -67,6 +67,9 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 	if x.svc.Settings().SeveralPools {
 		set(envoynames.HeaderModel, d.Pool)
 		r.ClearRoute = true
+	}
+	if d.Split && x.head.RequestID == "" {
+		set(headerRequestID, x.requestID())
 	}
 	if d.Ranks > 1 {
 		set(headerRank, strconv.Itoa(d.Rank))

@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,9 @@ type Service struct {
 	settings atomic.Pointer[Settings]
 	bodies   bodyBudget
 	panics   panicLog
+	prefills *http.Client
+	// prefillTimeout is route.PrefillTimeout, or less in tests.
+	prefillTimeout time.Duration
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }
@@ -66,7 +70,8 @@ type Config struct {
 
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
-	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started}
+	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
+		prefills: newPrefillClient(), prefillTimeout: route.PrefillTimeout}
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
 	s.panics.log = cfg.Log
 	s.decisions.New = func() any { return new(route.Decision) }
@@ -124,7 +129,7 @@ func (x *Exchange) observed(r Reply, began time.Time) Reply {
 		s.metrics.picked.Inc()
 	}
 	if r.Pick != nil {
-		if r.Pick.Wait == nil {
+		if r.Pick.Wait == nil && !r.Pick.Split {
 			s.metrics.duration.Observe(duration.Seconds())
 		}
 		s.metrics.blocks.Observe(float64(r.Pick.Blocks))

@@ -6,36 +6,44 @@ import (
 	"github.com/stator-project/stator/internal/route"
 )
 
-// Queued is a request in the router's queue.
+// Queued is a request whose reply takes time: it is in the router's queue, or a prefill worker computes its prompt, or first one
+// and then the other.
 type Queued struct {
-	ticket *route.Ticket
+	ticket *route.Ticket // nil for a request that did not have to queue
 	// decided receives the final decision. It has room for one, so that the router never blocks.
 	decided chan *route.Decision
+
+	picked *route.Decision // the decision of a request that did not have to queue
+	began  time.Time       // when it was picked
+	split  bool            // a prefill worker computes the prompt after the decision
 }
 
 // Until returns the end of the longest wait. Envoy must wait for longer, because the decision must reach Envoy before
 // it forwards the request without a pick.
-func (q *Queued) Until() time.Time { return q.ticket.Until() }
+func (q *Queued) Until() time.Time {
+	until := q.began
+	if q.ticket != nil {
+		until = q.ticket.Until()
+	}
+	if q.split {
+		until = until.Add(route.PrefillTimeout)
+	}
+	return until
+}
 
 // Await returns the reply of a queued request: the decision when its turn has come, or a refusal when its
 // time is over. A body that is not nil replaces the request's. False means that the client has left.
 func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	began := time.Now()
-	defer func() { x.svc.metrics.waits.Observe(time.Since(began).Seconds()) }()
-
-	expiry := time.NewTimer(time.Until(q.Until()))
-	defer expiry.Stop()
-	var d *route.Decision
-	select {
-	case d = <-q.decided:
-	case <-x.origin.Done:
-		x.CancelQueued(q)
+	d := q.picked
+	if d == nil {
+		d = x.awaitTurn(q)
+	}
+	if d == nil {
 		return Reply{}, false
-	case <-expiry.C:
-		d = x.svc.router.Expire(q.ticket, time.Now())
-		if d == nil { // a decision was made at the same moment
-			d = <-q.decided
-		}
+	}
+	if d.Outcome == route.Picked && d.Split && !x.Gone() {
+		body = x.prefill(d, body)
 	}
 
 	// A client that left may have left before the booking was made, and no one would end that.
@@ -47,10 +55,35 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	return x.observed(x.conclude(d, body, time.Now()), began), true
 }
 
+// awaitTurn returns the decision of a request in the router's queue; nil if the client has left.
+func (x *Exchange) awaitTurn(q *Queued) *route.Decision {
+	began := time.Now()
+	defer func() { x.svc.metrics.waits.Observe(time.Since(began).Seconds()) }()
+
+	expiry := time.NewTimer(time.Until(q.ticket.Until()))
+	defer expiry.Stop()
+	select {
+	case d := <-q.decided:
+		return d
+	case <-x.origin.Done:
+		x.CancelQueued(q)
+		return nil
+	case <-expiry.C:
+		d := x.svc.router.Expire(q.ticket, time.Now())
+		if d == nil { // a decision was made at the same moment
+			d = <-q.decided
+		}
+		return d
+	}
+}
+
 // CancelQueued removes a request from the queue because its client has cancelled. If it was decided at the same
 // moment its booking ends.
 func (x *Exchange) CancelQueued(q *Queued) {
-	if !x.svc.router.Cancel(q.ticket) {
+	switch {
+	case q.picked != nil:
+		x.svc.router.End(q.picked.ID, time.Now())
+	case !x.svc.router.Cancel(q.ticket):
 		if d := <-q.decided; d.Outcome == route.Picked {
 			x.svc.router.End(d.ID, time.Now())
 		}

@@ -60,7 +60,7 @@ type Request struct {
 	// These fields are set for Kind Headers.
 	Method, Path, ContentEncoding, ContentLength string
 	Session, Role, Tenant                        string
-	// RequestID is the header x-request-id. It is read in mode FullDuplex only.
+	// RequestID is the header x-request-id.
 	RequestID string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
@@ -261,9 +261,7 @@ func (r *Request) readHeader(key, raw []byte) {
 	case "content-length":
 		r.ContentLength = string(raw)
 	case "x-request-id":
-		if r.Mode == FullDuplex {
-			r.RequestID = string(raw)
-		}
+		r.RequestID = string(raw)
 	default:
 		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {

@@ -23,6 +23,7 @@ func headOf(m *messages.Request) exchange.Head {
 		h.Unread = unreadReasons[m.Mode]
 	case messages.FullDuplex:
 		h.Pieces = true
+		h.DerivedID = true
 	}
 	return h
 }

@@ -1,0 +1,252 @@
+package exchange
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/route"
+)
+
+const given = `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r",` +
+	`"remote_host":"10.0.0.9","remote_port":5600,"tp_size":1}`
+
+// prefillWorker is an engine that answers prefill requests. It keeps what it received.
+type prefillWorker struct {
+	*httptest.Server
+	mu     sync.Mutex
+	bodies []string // guarded by mu
+	ids    []string // guarded by mu
+}
+
+func newPrefillWorker(t *testing.T, answer http.HandlerFunc) *prefillWorker {
+	w := &prefillWorker{}
+	w.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.mu.Lock()
+		w.bodies = append(w.bodies, string(body))
+		w.ids = append(w.ids, r.Header.Get("X-Request-Id"))
+		w.mu.Unlock()
+		answer(out, r)
+	}))
+	t.Cleanup(w.Close)
+	return w
+}
+
+// received returns the bodies that have arrived so far, and their request ids.
+func (w *prefillWorker) received() (bodies, ids []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.bodies), slices.Clone(w.ids)
+}
+
+func answers(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// newSplit returns a service whose model has one decode worker, and prefill workers at these addresses.
+func newSplit(t *testing.T, prefills ...string) (*Service, *route.Router) {
+	f := fleet.New(fleet.Hooks{})
+	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
+	put := func(name string, role fleet.Role, address string) {
+		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("d", fleet.Decode, "10.0.0.1:8000")
+	for i, at := range prefills {
+		put(fmt.Sprintf("p%d", i), fleet.Prefill, strings.TrimPrefix(at, "http://"))
+	}
+	if err := router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Settings{BodyBytes: 1 << 20, BodiesBytes: 4 << 20, DefaultModel: "sim"}, Config{
+		Router: router, Started: start, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	t.Cleanup(s.prefills.CloseIdleConnections)
+	return s, router
+}
+
+// post sends a completion through an exchange. False means that the client has left.
+func post(t *testing.T, s *Service, done <-chan struct{}, head Head, body string) (Reply, bool) {
+	t.Helper()
+	head.Method, head.Path = http.MethodPost, "/v1/completions"
+	x := s.Begin(Origin{Source: "edge", Done: done})
+	x.OnHeaders(head, time.Now())
+	r := x.OnBody([]byte(body), true, time.Now())
+	if r.Queued == nil {
+		return r, true
+	}
+	if wait := time.Until(r.Queued.Until()); wait <= 0 || wait > route.PrefillTimeout {
+		t.Errorf("Envoy is to wait for %s", wait)
+	}
+	return x.Await(r.Queued, r.Body)
+}
+
+const completionOfClient = `{"model":"sim","prompt":"a prompt of some blocks","max_tokens":9,"seed":9007199254740993}`
+
+// TestPrefillOutcomes: whatever prefill workers do, the request goes to the decode worker, with the parameters of the one that has
+// computed the prompt or without. No booking is left but that of the decode worker.
+func TestPrefillOutcomes(t *testing.T) {
+	good := answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`)
+	for _, c := range []struct {
+		name    string
+		answers []http.HandlerFunc // nil for a worker that cannot be reached
+		want    map[string]float64
+		split   bool
+	}{
+		{"answers", []http.HandlerFunc{good}, map[string]float64{transferred: 1}, true},
+		{"no workers", nil, map[string]float64{noWorker: 1}, false},
+		{"the only one is dead", []http.HandlerFunc{nil}, map[string]float64{unreachable: 1, noWorker: 1}, false},
+		{"all are dead", []http.HandlerFunc{nil, nil, nil}, map[string]float64{unreachable: 2}, false},
+		{"no parameters", []http.HandlerFunc{answers(200, `{"kv_transfer_params":null}`)}, map[string]float64{unusable: 1, noWorker: 1}, false},
+		{"fails", []http.HandlerFunc{answers(500, `{}`)}, map[string]float64{failed: 1, noWorker: 1}, false},
+		{"refuses", []http.HandlerFunc{answers(400, `{}`), answers(400, `{}`)}, map[string]float64{refused: 1}, false},
+		{"redirects", []http.HandlerFunc{answers(302, ``)}, map[string]float64{refused: 1}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var at []string
+			var workers []*prefillWorker
+			for _, answer := range c.answers {
+				w := newPrefillWorker(t, answer)
+				workers = append(workers, w)
+				at = append(at, w.URL)
+				if answer == nil {
+					w.Close()
+				}
+			}
+
+			s, router := newSplit(t, at...)
+			r, ok := post(t, s, nil, Head{RequestID: "from-envoy"}, completionOfClient)
+			if !ok || r.Pick == nil || r.Destinations != "10.0.0.1:8000" || router.Bookings() != 1 {
+				t.Fatalf("%+v, %d bookings", r, router.Bookings())
+			}
+			want := completionOfClient
+			if c.split {
+				want = strings.TrimSuffix(want, "}") + `,"kv_transfer_params":` + given + "}"
+			}
+			if string(r.Body) != want {
+				t.Errorf("the decode worker receives %s", r.Body)
+			}
+			for _, outcome := range prefillOutcomes {
+				if got := testutil.ToFloat64(s.metrics.prefills.WithLabelValues(outcome)); got != c.want[outcome] {
+					t.Errorf("%v requests are %s, want %v", got, outcome, c.want[outcome])
+				}
+			}
+			for _, w := range workers {
+				bodies, ids := w.received()
+				for i, body := range bodies {
+					if !strings.Contains(body, `"max_tokens":1,`) || !strings.Contains(body, "9007199254740993") || ids[i] != "from-envoy" {
+						t.Errorf("request %s has body %s", ids[i], body)
+					}
+				}
+			}
+			router.End(r.Pick.ID, time.Now())
+			if n := router.Bookings(); n != 0 {
+				t.Errorf("%d bookings are left", n)
+			}
+		})
+	}
+}
+
+// TestPrefillByAnother: where one prefill worker fails, the next one computes the prompt.
+func TestPrefillByAnother(t *testing.T) {
+	var requests atomic.Int32
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			panic(http.ErrAbortHandler) // the connection is cut
+		}
+		answers(http.StatusOK, `{"kv_transfer_params":`+given+`}`)(w, r)
+	}
+	a, b := newPrefillWorker(t, answer), newPrefillWorker(t, answer)
+	s, _ := newSplit(t, a.URL, b.URL)
+
+	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	first, ids := a.received()
+	second, others := b.received()
+	if !ok || !strings.Contains(string(r.Body), given) || len(first) != 1 || len(second) != 1 {
+		t.Fatalf("%s after %d and %d requests", r.Body, len(first), len(second))
+	}
+	// Both engines receive the same id where Envoy has sent none.
+	i := slices.IndexFunc(r.Set, func(h envoynames.Header) bool { return h.Key == "x-request-id" })
+	if i < 0 || r.Set[i].Value != ids[0] || ids[0] != others[0] || ids[0] == "" {
+		t.Errorf("headers %v, and %v, %v at the prefill workers", r.Set, ids, others)
+	}
+}
+
+// TestPrefillTimesOut: after the timeout the request goes to the decode worker, and no other prefill worker is asked.
+func TestPrefillTimesOut(t *testing.T) {
+	slow := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	a, b := newPrefillWorker(t, slow), newPrefillWorker(t, slow)
+	s, router := newSplit(t, a.URL, b.URL)
+	s.prefillTimeout = 10 * time.Millisecond
+
+	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	if !ok || string(r.Body) != completionOfClient || router.Bookings() != 1 {
+		t.Errorf("%s, %d bookings", r.Body, router.Bookings())
+	}
+	if n := testutil.ToFloat64(s.metrics.prefills.WithLabelValues(timedOut)); n != 1 {
+		t.Errorf("%v timed out", n)
+	}
+	first, _ := a.received()
+	second, _ := b.received()
+	if len(first)+len(second) > 1 {
+		t.Errorf("%d and %d requests", len(first), len(second))
+	}
+}
+
+// TestUnsplitRequests go to the decode worker at once, as they are.
+func TestUnsplitRequests(t *testing.T) {
+	p := newPrefillWorker(t, answers(http.StatusOK, `{}`))
+	s, _ := newSplit(t, p.URL)
+	for _, body := range []string{
+		`{"model":"sim","prompt":"a","n":2}`,
+		`{"model":"sim","prompt":["a","b"]}`,
+		`{"model":"sim","prompt":"a","echo":true}`,
+		`{"model":"sim","prompt":"a","prompt_logprobs":1}`,
+	} {
+		r, ok := post(t, s, nil, Head{}, body)
+		arrived, _ := p.received()
+		if !ok || r.Pick == nil || r.Destinations != "10.0.0.1:8000" || r.Body != nil || len(arrived) > 0 {
+			t.Errorf("%s: %+v, %q", body, r, arrived)
+		}
+	}
+}
+
+// TestClientLeavesDuringPrefill: the request to the prefill worker is cancelled, and both bookings end.
+func TestClientLeavesDuringPrefill(t *testing.T) {
+	done, arrived, cancelledThere := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p := newPrefillWorker(t, func(_ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+		close(cancelledThere)
+	})
+	s, router := newSplit(t, p.URL)
+	go func() {
+		<-arrived
+		close(done)
+	}()
+
+	r, ok := post(t, s, done, Head{}, completionOfClient)
+	<-cancelledThere
+	if ok || router.Bookings() != 0 || testutil.ToFloat64(s.metrics.prefills.WithLabelValues(cancelled)) != 1 {
+		t.Errorf("%+v, %d bookings", r, router.Bookings())
+	}
+}
