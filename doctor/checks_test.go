@@ -110,7 +110,10 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			o.workers[0].address, o.workers[1].address = "10.0.0.1:80", "[::ffff:10.0.0.1]:80"
 		},
 			[]string{"worker b: it has the address of worker a, [::ffff:10.0.0.1]:80", "must not be under models[].workers too"}},
-		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "prefill" }, []string{"worker b: its role is prefill, which has no effect"}},
+		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "prefill" }, []string{"worker b: its role is prefill, so it gets no requests"}},
+		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "decode" },
+			[]string{"worker a: its role is aggregated, so it gets no requests"}},
+		{"", func(o *observation) { o.router.fleet.Ranks[0].Role, o.router.fleet.Ranks[1].Role = "prefill", "decode" }, nil},
 		{"adapters", func(o *observation) {
 			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"}, servedModel{ID: "alias", Parent: "m"})
 			o.models[0].adapters = []string{"lora-a"}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,18 +37,27 @@ func checkSameAddress(o *observation) (found []Finding) {
 	return found
 }
 
-// checkRole finds roles that nothing uses. The file cannot have one, but leases of other programs can.
+// checkRole finds workers that get no requests because of their role. The file cannot have one, but leases can.
 func checkRole(o *observation) (found []Finding) {
+	decode := map[string]bool{} // models with decode workers
+	for _, r := range o.router.fleet.Ranks {
+		decode[r.Model] = decode[r.Model] || r.Role == fleet.Decode.String()
+	}
+
 	named := map[string]bool{}
 	for _, r := range o.router.fleet.Ranks {
-		if r.Role == "" || r.Role == fleet.Aggregated.String() || named[r.Worker] {
+		role := cmp.Or(r.Role, fleet.Aggregated.String())
+		isUsed := role == fleet.Decode.String() || role == fleet.Prefill.String() && decode[r.Model] ||
+			role == fleet.Aggregated.String() && !decode[r.Model]
+		if isUsed || named[r.Worker] {
 			continue
 		}
 		named[r.Worker] = true
 		found = append(found, Finding{
-			Subject: "worker " + r.Worker, What: fmt.Sprintf("its role is %s, which has no effect", r.Role),
-			Why:    "it gets whole requests like all others, also those that its engine is not set up for",
-			Remedy: fmt.Sprintf("remove the role, so that it is %s", fleet.Aggregated),
+			Subject: "worker " + r.Worker, What: fmt.Sprintf("its role is %s, so it gets no requests", role),
+			Why: "where a model has workers of the role decode, these and prefill workers get its requests, and else aggregated ones",
+			Remedy: fmt.Sprintf("give all workers of model %s the role aggregated, or some the role prefill and the others the role decode",
+				r.Model),
 		})
 	}
 	return found

@@ -261,7 +261,9 @@ type Launch struct {
 	Engine string `yaml:"engine" default:"required"`
 	// Count is the number of processes, 1 to 256.
 	Count int `yaml:"count"`
-	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
+	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
+	// workers, one computes the prompt and another one fetches its KV cache and decodes. That needs engine vllm with its
+	// NixlConnector, or sim.
 	Role string `yaml:"role"`
 	// Node is the node agent that starts them.
 	Node string `yaml:"node" default:"agents without a name, and stator up"`
@@ -303,7 +305,9 @@ type Worker struct {
 	// "engine-0.engines:8000". Each router and control plane looks a name up by itself, again every 30 s, and every few
 	// seconds while the worker is not ready. A name is one engine: of several IPs the lowest is used, IPv4 first.
 	Address string `yaml:"address" default:"required"`
-	// Role is the part of a request that these workers serve. Only "aggregated", all of it, has an effect yet.
+	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
+	// workers, one computes the prompt and another one fetches its KV cache and decodes. That needs engine vllm with its
+	// NixlConnector, or sim.
 	Role string `yaml:"role"`
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec. It sets which metrics are read, and
 	// the dialect of its KV events. "dynamo" is the frontend of one worker of NVIDIA Dynamo: see docs/engines/dynamo.md.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 )
@@ -92,6 +93,12 @@ func (c *Config) Validate() error {
 	for i := range c.Models {
 		v.model(&c.Models[i], fmt.Sprintf("models[%d]", i), names, workers, addresses)
 		wait := c.Models[i].Router.Queue.MaxWait
+		if c.Models[i].isSplit() {
+			longest := wait + Duration(route.PrefillTimeout)
+			v.is(longest+waitMargin <= c.Gateway.IdleTimeout, "gateway.idleTimeout",
+				"is %s: models[%d] has prefill workers, so it must be at least %s", c.Gateway.IdleTimeout, i, longest+waitMargin)
+			continue
+		}
 		v.is(wait == 0 || wait+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.maxWait", i),
 			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", wait, waitMargin, c.Gateway.IdleTimeout)
 	}
@@ -198,6 +205,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	}
 	v.is(m.ContextLength >= 0 && m.ContextLength <= maxContext, path+".contextLength", "must lie between 0 and %d", maxContext)
 	v.adapters(m.Adapters, path+".adapters", names)
+	v.roles(m, path)
 	for i := range m.Launch {
 		v.launch(&m.Launch[i], fmt.Sprintf("%s.launch[%d]", path, i))
 	}
@@ -288,25 +296,70 @@ func (v *validator) name(name, path string) {
 	v.is(fleet.ValidName(name), path+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", name)
 }
 
-// role accepts only aggregated: no part of Stator sends requests to other roles yet.
-func (v *validator) role(name, path string) {
+// role checks the role of a launch or a worker of that engine.
+func (v *validator) role(name, engine, path string) {
 	role, err := fleet.ParseRole(name)
 	switch {
 	case err != nil || name == "":
-		v.is(false, path+".role", "is %q: use %s", name, fleet.Aggregated)
-	case role != fleet.Aggregated:
+		v.is(false, path+".role", "is %q: use aggregated, prefill or decode", name)
+	case role == fleet.Encode:
 		v.is(false, path+".role", "%s %s", name, noEffect)
+	case role != fleet.Aggregated:
+		v.is(engine == "sim" || engine == "vllm", path+".role",
+			"is %s, which engine %s cannot have yet: use aggregated, or engine vllm or sim", name, engine)
 	}
+}
+
+// roles returns how many launches and workers of the model have each role.
+func (m *Model) roles() map[string]int {
+	count := map[string]int{}
+	for i := range m.Launch {
+		count[m.Launch[i].Role]++
+	}
+	for i := range m.Workers {
+		count[m.Workers[i].Role]++
+	}
+	return count
+}
+
+// isSplit reports whether requests of the model are split between workers that prefill and workers that decode.
+func (m *Model) isSplit() bool {
+	count := m.roles()
+	return count[fleet.Prefill.String()]+count[fleet.Decode.String()] > 0
+}
+
+// roles checks that the workers of a model have roles that serve whole requests together.
+func (v *validator) roles(m *Model, path string) {
+	if !m.isSplit() {
+		return
+	}
+	count := m.roles()
+	v.is(count[fleet.Prefill.String()] > 0 && count[fleet.Decode.String()] > 0, path,
+		"must have both prefill and decode workers: one of them alone serves no whole request")
+	v.is(count[fleet.Aggregated.String()] == 0, path,
+		"has aggregated workers beside prefill and decode workers, and they would get no requests: give them another role or model")
+	v.is(m.Path != "" || len(m.Launch) > 0, path+".path", "is required with prefill and decode workers, to know which prompts they hold")
 }
 
 func (v *validator) launch(l *Launch, path string) {
 	v.taints(l.Taints, path+".taints")
 	v.oneOf(l.Engine, launched, path+".engine")
 	v.is(l.Node == "" || fleet.ValidName(l.Node), path+".node", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", l.Node)
-	v.role(l.Role, path)
+	v.role(l.Role, l.Engine, path)
+	v.transfers(l, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
 	v.process(l, path)
+}
+
+// transfers checks that a vLLM that prefills or decodes is started with the connector that transfers KV caches.
+func (v *validator) transfers(l *Launch, path string) {
+	if l.Engine != "vllm" || l.Role == fleet.Aggregated.String() {
+		return
+	}
+	set := l.Args["kv-transfer-config"]
+	v.is(strings.Contains(fmt.Sprint(set), "NixlConnector"), path+".args.kv-transfer-config",
+		"must name the connector with role %s: {kv_connector: NixlConnector, kv_role: kv_both}", l.Role)
 }
 
 // process checks what a process of a launch is given beside its command line.
@@ -338,7 +391,7 @@ func (v *validator) worker(w *Worker, path string) {
 	_, _, isName := fleet.SplitName(w.Address)
 	v.is(err == nil || isName, path+".address",
 		"is %q: use an IP and a port, such as 10.0.0.1:8000, or a DNS name and a port, such as engine-0:8000", w.Address)
-	v.role(w.Role, path)
+	v.role(w.Role, w.Engine, path)
 	v.oneOf(w.Engine, engines, path+".engine")
 	v.is(w.Ranks >= 1 && w.Ranks <= fleet.MaxRanks, path+".ranks", "must lie between 1 and %d", fleet.MaxRanks)
 	v.taints(w.Taints, path+".taints")

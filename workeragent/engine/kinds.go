@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // simulated runs the simulated engine, which is part of this program.
@@ -38,6 +41,10 @@ func simulated(l Launch, port int, c *Command) error {
 	}
 	if l.LoadAdapters {
 		c.Args = append(c.Args, "--load-adapters")
+	}
+	if l.Role != fleet.Aggregated {
+		host, _, _ := net.SplitHostPort(c.Worker.Address)
+		c.Args = append(c.Args, "--kv-transfer", net.JoinHostPort(host, "0"))
 	}
 	flags := map[string]string{
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",

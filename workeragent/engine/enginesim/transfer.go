@@ -105,6 +105,7 @@ func (s *Sim) fetch(ctx context.Context, c *completion) error {
 		<-ctx.Done()
 		return errInternal
 	}
+	// The blocks are free at the other engine from now on, somewhat earlier than at the end of a real transfer.
 	select {
 	case <-time.After(s.cfg.TransferBase + time.Duration(len(prompt))*s.cfg.TransferToken):
 	case <-ctx.Done():
@@ -140,9 +141,8 @@ func (s *Sim) appendTransfer(answer []byte, c *completion) []byte {
 	return append(append(answer, params...), '}')
 }
 
-// leases are the blocks that are kept for other engines, as a prefill worker keeps them. An engine of a decode worker uses only
-// the client, because each engine can do both, as vLLM's role kv_both. Their number is bounded by that of the blocks: each lease has at least
-// one.
+// leases are the blocks that are kept for other engines, as a prefill worker keeps them. Decode workers have them too, because
+// each engine can do both, as vLLM's role kv_both. Their number is bounded by that of the blocks: each lease has at least one.
 //
 //	event                               effect
 //	the answer of a prefill request     a lease, which lasts for Config.Lease
