@@ -1,0 +1,164 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+var (
+	prefillWorkers = []string{"sim-0", "sim-1"}
+	decodeWorkers  = []string{"sim-2", "sim-3"}
+)
+
+// splitFleet starts two engines that prefill and two that decode.
+func splitFleet(t *testing.T) *gateway {
+	return up(t, "--config", configFile(t, `
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, role: prefill, count: 2}, {engine: sim, role: decode, count: 2}]
+`))
+}
+
+// engines sums a metric over the engines of these workers.
+func (g *gateway) engines(workers []string, name string) (sum float64) {
+	g.t.Helper()
+	for _, r := range g.fleet() {
+		if !slices.Contains(workers, r.Worker) {
+			continue
+		}
+		page, err := get("http://" + r.Address + "/metrics")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		sum += sample(page, name)
+	}
+	return sum
+}
+
+func (g *gateway) prefills(outcome string) float64 {
+	g.t.Helper()
+	return g.metric("stator_extproc_prefills_total", `outcome="`+outcome+`"`)
+}
+
+// TestPrefillAndDecode: prefill workers compute the prompts, and decode workers fetch and decode them. The next turn of a
+// conversation goes to the prefill worker that has computed the turns before.
+func TestPrefillAndDecode(t *testing.T) {
+	g := splitFleet(t)
+	const conversations, turns = 4, 3
+	prompts := 0
+	for i := range conversations {
+		talk := []message{{"user", fmt.Sprintf("%d is the number of a conversation about %s", i, strings.Repeat("prefill and decode ", 20))}}
+		for turn := range turns {
+			r := g.chat(talk, 8)
+			prompts += r.usage.PromptTokens
+			if d := g.decision(r.decision); !slices.Contains(decodeWorkers, d.Worker) {
+				t.Errorf("%s has answered", d.Worker)
+			}
+			first := g.decision(r.decision + "-prefill0")
+			if !slices.Contains(prefillWorkers, first.Worker) || (first.Overlap > 0) != (turn > 0) {
+				t.Errorf("turn %d: %+v", turn, first)
+			}
+			talk = append(talk, message{"assistant", r.text}, message{"user", "go on"})
+		}
+	}
+
+	const all = conversations * turns
+	if n := g.prefills("transferred"); n != all {
+		t.Errorf("%g of %d prompts were transferred", n, all)
+	}
+	if n := g.engines(decodeWorkers, "vllm:prompt_tokens_by_source_total"); n != float64(prompts) {
+		t.Errorf("decode workers have fetched %g tokens of %d", n, prompts)
+	}
+	if n := g.engines(decodeWorkers, "vllm:prompt_tokens_total"); n != 0 {
+		t.Errorf("decode workers have computed %g tokens of prompts", n)
+	}
+	if n := g.engines(prefillWorkers, "vllm:generation_tokens_total"); n != all {
+		t.Errorf("prefill workers have made %g tokens for %d prompts", n, all)
+	}
+
+	// A stream, and a request that cannot be split.
+	for body, split := range map[string]float64{
+		`{"model":"sim","prompt":"a stream of words","stream":true,"max_tokens":4}`: 1,
+		`{"model":"sim","prompt":"two answers","n":2,"max_tokens":4}`:               0,
+	} {
+		before := g.prefills("transferred")
+		r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(body))
+		if err != nil || r.status != http.StatusOK || g.prefills("transferred") != before+split {
+			t.Errorf("%s: %d %s, %v", body, r.status, r.body, err)
+		}
+	}
+	g.assertServed(all + 2)
+	for _, workers := range [][]string{prefillWorkers, decodeWorkers} {
+		if used := g.engines(workers, "vllm:kv_cache_usage_perc"); used != 0 {
+			t.Errorf("%v keep blocks: %g", workers, used)
+		}
+	}
+}
+
+// TestPrefillWorkersDie: while prefill workers die one after the other, every request is answered: by the other prefill worker, and
+// then by decode workers alone.
+func TestPrefillWorkersDie(t *testing.T) {
+	g := splitFleet(t)
+	const each = 6
+	number := 0
+	ask := func() {
+		for range each {
+			number++
+			g.chat([]message{{"user", fmt.Sprintf("%d %s", number, strings.Repeat("words of a prompt ", 20))}}, 4)
+		}
+	}
+
+	ask()
+	for _, worker := range prefillWorkers {
+		pid := childWith(t, g.up.cmd.Process.Pid, worker)
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		ask()
+	}
+	if g.prefills("transferred") < each || g.prefills("unreachable")+g.prefills("no_worker") == 0 {
+		t.Errorf("%g prompts were transferred, %g prefill workers were unreachable, %g times there was none",
+			g.prefills("transferred"), g.prefills("unreachable"), g.prefills("no_worker"))
+	}
+	g.assertServed(number)
+}
+
+// TestClientsLeaveDuringPrefill: the prefill of a client that leaves is cancelled, and nothing stays booked.
+func TestClientsLeaveDuringPrefill(t *testing.T) {
+	g := splitFleet(t)
+	for _, worker := range prefillWorkers {
+		pid := childWith(t, g.up.cmd.Process.Pid, worker)
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := g.tryChat(ctx, []message{{"user", "a client that leaves"}}, 4)
+		left <- err
+	}()
+	eventually(t, "both workers are booked", func() error {
+		if n := g.metric("stator_route_bookings"); n != 2 {
+			return fmt.Errorf("%g bookings", n)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	g.assertNothingBooked()
+	if g.prefills("cancelled") != 1 {
+		t.Errorf("%g prefills were cancelled", g.prefills("cancelled"))
+	}
+}
