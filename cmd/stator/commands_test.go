@@ -126,6 +126,17 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 		t.Errorf("launch %+v", l)
 	}
 
+	split, err := read("--workers 3 --prefill-workers 1")
+	if err != nil || len(split.Models[0].Launch) != 2 {
+		t.Fatalf("%v, %+v", err, split)
+	}
+	if l := split.Models[0].Launch; l[0].Role != "decode" || l[0].Count != 3 || l[1].Role != "prefill" || l[1].Count != 1 {
+		t.Errorf("launch %+v", l)
+	}
+	if _, err := read("--prefill-workers 1 --engine llamacpp"); err == nil || !strings.Contains(err.Error(), "engine llamacpp cannot have yet") {
+		t.Errorf("an engine without transfers: %v", err)
+	}
+
 	file := writeFile(t, "fleet.yaml", remoteFleet)
 	remote, err := read("--config " + file + " --workers 4 --model other")
 	if err != nil || remote.Models[0].Name != "other" || len(remote.Models[0].Launch) != 1 || remote.Models[0].Launch[0].Engine != "sim" {

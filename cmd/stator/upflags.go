@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/listen"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -25,7 +26,7 @@ once.`
 
 type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
-	workers, concurrency                                                 int
+	workers, prefillWorkers, concurrency                                 int
 	drain                                                                time.Duration
 	doors                                                                listen.Doors // of the admin port
 	log                                                                  *cli.LogFlags
@@ -38,6 +39,7 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
+	f.IntVar(&o.prefillWorkers, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
 	f.StringVar(&o.http, "listen-address", "127.0.0.1:8080", "`address` of the gateway")
 	f.StringVar(&o.admin, "admin-address", "127.0.0.1:8081", "`address` of the admin port; port 0 chooses a free one")
 	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
@@ -56,6 +58,9 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.Visit(func(g *flag.Flag) { o.set[g.Name] = true })
 	if o.set["workers"] && o.workers < 1 {
 		return nil, f.UsageError("--workers is %d: it must be at least 1", o.workers)
+	}
+	if o.prefillWorkers < 0 {
+		return nil, f.UsageError("--prefill-workers is %d: it must not be negative", o.prefillWorkers)
 	}
 	return o, nil
 }
@@ -99,14 +104,20 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 		first.Name = o.model
 	}
 
-	if (o.set["engine"] || o.set["workers"]) && len(first.Launch) == 0 {
-		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
+	if (o.set["engine"] || o.set["workers"] || o.prefillWorkers > 0) && len(first.Launch) == 0 {
+		first.Launch = []config.Launch{{Engine: o.engine, Count: o.workers, Role: "aggregated"}}
 	}
 	if o.set["engine"] && first.Launch[0].Engine != o.engine {
 		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // args are those of the other engine
 	}
 	if o.set["workers"] {
 		first.Launch[0].Count = o.workers
+	}
+	if o.prefillWorkers > 0 {
+		prefill := first.Launch[0]
+		prefill.Role, prefill.Count = fleet.Prefill.String(), o.prefillWorkers
+		first.Launch[0].Role = fleet.Decode.String()
+		first.Launch = append(first.Launch, prefill)
 	}
 
 	if err := cfg.Validate(); err != nil {
