@@ -269,8 +269,9 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 		lb = append(lb, endpoint(a, max(1, weight), health))
 	}
 
+	// Clients' requests go to no prefill worker, with a decision or without one: routers send it the prompts themselves.
 	for _, w := range f.Workers {
-		if w.Model == model {
+		if w.Model == model && w.Role != fleet.Prefill {
 			add(w.Address, w.Weight, healthOf(w.State))
 		}
 	}
