@@ -267,8 +267,8 @@ func (x *Exchange) Gone() bool {
 
 // OnUndelivered handles a pick that Envoy has not read: it may have no id that would end the booking.
 func (x *Exchange) OnUndelivered(pick *route.Decision, now time.Time) {
+	x.OnEnd(true, now) // first, so that the end of a followed request is counted
 	x.svc.router.End(pick.ID, now)
-	x.OnEnd(true, now)
 }
 
 // Recycle gives the memory of the decision back, after the reply was delivered.
