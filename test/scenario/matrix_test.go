@@ -53,10 +53,11 @@ type matrixMode struct {
 	reads bool
 }
 
-// byCache reports whether prompts are read. A body that trailers follow looks as if it was cut in mode BUFFERED_PARTIAL.
-func (m *matrixEnvoy) byCache() bool {
-	return m.mode.reads && !(m.mode.name == "BUFFERED_PARTIAL" && m.config.trailers)
-}
+// byCache reports whether prompts are read.
+func (m *matrixEnvoy) byCache() bool { return m.mode.reads }
+
+// looksCut reports whether a broken body looks like the first part of a whole one: trailers that follow it hide its end.
+func (m *matrixEnvoy) looksCut() bool { return m.mode.name == "BUFFERED_PARTIAL" && m.config.trailers }
 
 // retries reports whether the file keeps its retry policy. Before trailers, Envoy 1.40 with a retry policy sends bodies twice in three
 // modes, also where nothing is retried. So there it has none.

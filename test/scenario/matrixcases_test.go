@@ -45,18 +45,19 @@ func (c *cell) refusals() (toEngines int) {
 		encoding                 string
 		status                   int
 		byHeaders                bool // the router refuses it by its headers
+		broken                   bool // it is no whole JSON object, which looks like a cut body where trailers follow
 	}{
-		{"an unknown model", "POST", chatPath, `{"model":"none","messages":[{"role":"user","content":"hi"}]}`, "", 404, false},
-		{"malformed JSON", "POST", chatPath, `{"model":"sim","messages":[`, "", 400, false},
-		{"not an object", "POST", chatPath, `[1,2]`, "", 400, false},
-		{"an empty body", "POST", chatPath, ``, "", 400, true},
-		{"a wrong type", "POST", chatPath, `{"model":"sim","messages":[{"role":"user","content":7}]}`, "", 400, false},
-		{"invalid UTF-8", "POST", "/v1/completions", "{\"model\":\"sim\",\"prompt\":\"\xff\"}", "", 400, false},
-		{"a long prompt", "POST", "/v1/completions", `{"model":"sim","prompt":[` + strings.Repeat("1,", 131_100) + `1]}`, "", 400, false},
-		{"a compressed body", "POST", chatPath, `{"model":"sim"}`, "gzip", 415, true},
-		{"a wrong method", "GET", chatPath, ``, "", 405, true},
-		{"an unknown path", "POST", "/v1/reset", `{}`, "", 404, true},
-		{"a model that is not there", "GET", "/v1/models/none", ``, "", 404, true},
+		{"an unknown model", "POST", chatPath, `{"model":"none","messages":[{"role":"user","content":"hi"}]}`, "", 404, false, false},
+		{"malformed JSON", "POST", chatPath, `{"model":"sim","messages":[`, "", 400, false, true},
+		{"not an object", "POST", chatPath, `[1,2]`, "", 400, false, true},
+		{"an empty body", "POST", chatPath, ``, "", 400, true, false},
+		{"a wrong type", "POST", chatPath, `{"model":"sim","messages":[{"role":"user","content":7}]}`, "", 400, false, false},
+		{"invalid UTF-8", "POST", "/v1/completions", "{\"model\":\"sim\",\"prompt\":\"\xff\"}", "", 400, false, false},
+		{"a long prompt", "POST", "/v1/completions", `{"model":"sim","prompt":[` + strings.Repeat("1,", 131_100) + `1]}`, "", 400, false, false},
+		{"a compressed body", "POST", chatPath, `{"model":"sim"}`, "gzip", 415, true, false},
+		{"a wrong method", "GET", chatPath, ``, "", 405, true, false},
+		{"an unknown path", "POST", "/v1/reset", `{}`, "", 404, true, false},
+		{"a model that is not there", "GET", "/v1/models/none", ``, "", 404, true, false},
 	} {
 		headers := []string{}
 		if bad.encoding != "" {
@@ -67,7 +68,8 @@ func (c *cell) refusals() (toEngines int) {
 			c.t.Errorf("%s: %v", bad.name, err)
 			continue
 		}
-		if !c.byCache() && !bad.byHeaders {
+		unread := !c.byCache() || bad.broken && c.looksCut()
+		if unread && !bad.byHeaders {
 			toEngines++
 			if r.decision == "" || r.status < 400 || r.status > 499 {
 				c.t.Errorf("%s: an engine should have refused it: status %d: %.300s", bad.name, r.status, r.body)
