@@ -40,7 +40,7 @@ type audience struct {
 	node    string // the node id of the Envoy; empty for an Envoy that has none
 	version Version
 	hints   bool // the routing hints in headers of its clients count
-	trusted bool // routers are told that its clients are trusted
+	trusted bool // streams mark its clients as trusted
 	own     bool // the Envoy is its operator's own, and its filters set the headers of roles and tenants
 }
 

@@ -63,7 +63,7 @@ policies:
 const retryStep = `{retry_on: "connect-failure,reset", num_retries: 1, retry_host_predicate: [{name: envoy.retry_host_predicates.previous_hosts,
   typed_config: {"@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`
 
-// attempt is an ordinary Envoy to which somebody adds Stator step by step. Its parts are in config.
+// attempt is an ordinary Envoy to which its operator adds Stator step by step. Its parts are in config.
 type attempt struct {
 	config                          yamlMap
 	manager, filter, engines, brain yamlMap

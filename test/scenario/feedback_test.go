@@ -7,9 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -98,40 +95,11 @@ func serviceCluster(name, address string) string {
 // replace has further changes of the configuration, as pairs of old and new text.
 func startWithoutLog(t *testing.T, mode string, replace ...string) *inMode {
 	t.Helper()
-	var workers, endpoints []string
-	for i := range 2 {
-		at, events := freeAddress(t), "ipc://"+filepath.Join(t.TempDir(), "e")
-		start(t, "sim", "--listen-address", at, "--kv-events", events, "--log-level", "warn")
-		workers = append(workers, fmt.Sprintf(`{name: sim-%d, address: "%s", kvEvents: %q}`, i, at, events))
-		endpoints = append(endpoints, endpoint(at))
-	}
-	routerAt, listen := freeAddress(t), freeAddress(t)
-	o := &inMode{gateway: &gateway{t: t, url: "http://" + listen, admin: freeAddress(t)}}
-	file := configFile(t, fmt.Sprintf("models: [{name: sim, path: \"builtin:sim\", workers: [%s]}]\n", strings.Join(workers, ", ")))
-	o.router = start(t, "extproc", "--config", file, "--listen-address", routerAt, "--admin-address", o.admin)
-
-	_, port, _ := strings.Cut(listen, ":")
-	text := strings.NewReplacer(replace...).Replace(envoyWithoutLog)
-	text = strings.NewReplacer("LISTEN", port, "MODE", mode, "EXTRA", "", "OVERRIDES", "", "ENGINES", strings.Join(endpoints, ", "),
-		"CLUSTERS", serviceCluster("stator", routerAt)).Replace(text)
-	config := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	startCommand(t, exec.Command(envoyPath(t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warn"))
-	eventually(t, "the router knows both engines, and Envoy answers", func() error {
-		if _, err := get("http://" + o.admin + "/readyz"); err != nil {
-			return err
-		}
-		for _, r := range o.fleet() {
-			if r.State != "ready" {
-				return fmt.Errorf("%s is %s", r.Worker, r.State)
-			}
-		}
-		_, err := get(o.url + "/live")
-		return err
+	return startStatic(t, func(port, endpoints, routerAt string) string {
+		text := strings.NewReplacer(replace...).Replace(envoyWithoutLog)
+		return strings.NewReplacer("LISTEN", port, "MODE", mode, "EXTRA", "", "OVERRIDES", "", "ENGINES", endpoints,
+			"CLUSTERS", serviceCluster("stator", routerAt)).Replace(text)
 	})
-	return o
 }
 
 // converse has conversations, one after the other, whose later turns must find their cache.

@@ -88,6 +88,19 @@ type inMode struct {
 // startInMode starts two engines, a router, and an operator's Envoy with its filter in this mode.
 func startInMode(t *testing.T, mode string) *inMode {
 	t.Helper()
+	trailers := "SKIP"
+	if mode == "FULL_DUPLEX_STREAMED" {
+		trailers = "SEND" // Envoy refuses this mode without it
+	}
+	return startStatic(t, func(port, endpoints, routerAt string) string {
+		return fmt.Sprintf(envoyInMode, port, mode, trailers, endpoints, endpoint(routerAt))
+	})
+}
+
+// startStatic starts two engines, a router, and an Envoy with the static configuration that configure returns for the port of the
+// listener, the endpoints of the engines, and the address of the router.
+func startStatic(t *testing.T, configure func(port, endpoints, routerAt string) string) *inMode {
+	t.Helper()
 	var workers, endpoints []string
 	for i := range 2 {
 		at, events := freeAddress(t), "ipc://"+filepath.Join(t.TempDir(), "e")
@@ -101,13 +114,8 @@ func startInMode(t *testing.T, mode string) *inMode {
 	o.router = start(t, "extproc", "--config", file, "--listen-address", routerAt, "--admin-address", o.admin)
 
 	_, port, _ := strings.Cut(listen, ":")
-	trailers := "SKIP"
-	if mode == "FULL_DUPLEX_STREAMED" {
-		trailers = "SEND" // Envoy refuses this mode without it
-	}
 	config := filepath.Join(t.TempDir(), "envoy.yaml")
-	text := fmt.Sprintf(envoyInMode, port, mode, trailers, strings.Join(endpoints, ", "), endpoint(routerAt))
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(configure(port, strings.Join(endpoints, ", "), routerAt)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	startCommand(t, exec.Command(envoyPath(t), "--config-path", config, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warn"))
