@@ -48,6 +48,8 @@ type Worker struct {
 	Holder        string                 `protobuf:"bytes,16,opt,name=holder,proto3" json:"holder,omitempty"`                                 // names the process that writes the lease; differs at each of its starts
 	Host          string                 `protobuf:"bytes,17,opt,name=host,proto3" json:"host,omitempty"`                                     // the name of its machine, for people
 	Adapters      string                 `protobuf:"bytes,18,opt,name=adapters,proto3" json:"adapters,omitempty"`                             // fleet.Adapters
+	Transfer      uint32                 `protobuf:"varint,19,opt,name=transfer,proto3" json:"transfer,omitempty"`                            // fleet.Transfer
+	TransferAt    string                 `protobuf:"bytes,20,opt,name=transfer_at,json=transferAt,proto3" json:"transfer_at,omitempty"`       // host:port that requests name; empty for transfers without one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -204,6 +206,20 @@ func (x *Worker) GetHost() string {
 func (x *Worker) GetAdapters() string {
 	if x != nil {
 		return x.Adapters
+	}
+	return ""
+}
+
+func (x *Worker) GetTransfer() uint32 {
+	if x != nil {
+		return x.Transfer
+	}
+	return 0
+}
+
+func (x *Worker) GetTransferAt() string {
+	if x != nil {
+		return x.TransferAt
 	}
 	return ""
 }
@@ -1502,7 +1518,7 @@ var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
 	"\n" +
-	"\tbus.proto\x12\rstator.bus.v1\"\xc7\x03\n" +
+	"\tbus.proto\x12\rstator.bus.v1\"\x84\x04\n" +
 	"\x06Worker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -1523,7 +1539,10 @@ const file_bus_proto_rawDesc = "" +
 	"\rmax_model_len\x18\x0f \x01(\rR\vmaxModelLen\x12\x16\n" +
 	"\x06holder\x18\x10 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04host\x18\x11 \x01(\tR\x04host\x12\x1a\n" +
-	"\badapters\x18\x12 \x01(\tR\badapters\"\x9c\x02\n" +
+	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
+	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
+	"\vtransfer_at\x18\x14 \x01(\tR\n" +
+	"transferAt\"\x9c\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +

@@ -262,8 +262,7 @@ type Launch struct {
 	// Count is the number of processes, 1 to 256.
 	Count int `yaml:"count"`
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
-	// workers, one computes the prompt and another one fetches its KV cache and decodes. That needs engine vllm with its
-	// NixlConnector, or sim.
+	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
 	// Node is the node agent that starts them.
 	Node string `yaml:"node" default:"agents without a name, and stator up"`
@@ -306,9 +305,16 @@ type Worker struct {
 	// seconds while the worker is not ready. A name is one engine: of several IPs the lowest is used, IPv4 first.
 	Address string `yaml:"address" default:"required"`
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
-	// workers, one computes the prompt and another one fetches its KV cache and decodes. That needs engine vllm with its
-	// NixlConnector, or sim.
+	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
+	// Transfer is how KV caches get from prefill workers to decode workers: "nixl" is vLLM's NixlConnector, "p2p" vLLM's
+	// OffloadingConnector with a tier of that type, "bootstrap" SGLang, "context" TensorRT-LLM's disaggregated_params, and
+	// "none" no transfer. All prefill and decode workers of a model must have the same. An aggregated worker with "p2p" lets
+	// others pull prompts from its cache.
+	Transfer string `yaml:"transfer" default:"none for aggregated workers, else that of the engine: nixl, bootstrap or context"`
+	// TransferAddress is the host and port that other engines connect to with transfer p2p or bootstrap: that of vLLM's p2p
+	// tier, or of SGLang's bootstrap server. Rank r has the same with its port raised by r.
+	TransferAddress string `yaml:"transferAddress" default:"with bootstrap the host of address, and port 8998"`
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec. It sets which metrics are read, and
 	// the dialect of its KV events. "dynamo" is the frontend of one worker of NVIDIA Dynamo: see docs/engines/dynamo.md.
 	Engine string `yaml:"engine"`

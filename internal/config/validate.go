@@ -296,17 +296,14 @@ func (v *validator) name(name, path string) {
 	v.is(fleet.ValidName(name), path+".name", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", name)
 }
 
-// role checks the role of a launch or a worker of that engine.
-func (v *validator) role(name, engine, path string) {
+// role checks the role of a launch or a worker.
+func (v *validator) role(name, path string) {
 	role, err := fleet.ParseRole(name)
 	switch {
 	case err != nil || name == "":
 		v.is(false, path+".role", "is %q: use aggregated, prefill or decode", name)
 	case role == fleet.Encode:
 		v.is(false, path+".role", "%s %s", name, noEffect)
-	case role != fleet.Aggregated:
-		v.is(engine == "sim" || engine == "vllm", path+".role",
-			"is %s, which engine %s cannot have yet: use aggregated, or engine vllm or sim", name, engine)
 	}
 }
 
@@ -338,6 +335,9 @@ func (v *validator) roles(m *Model, path string) {
 		"must have both prefill and decode workers: one of them alone serves no whole request")
 	v.is(count[fleet.Aggregated.String()] == 0, path,
 		"has aggregated workers beside prefill and decode workers, and they would get no requests: give them another role or model")
+	kinds := m.transfers()
+	v.is(len(kinds) <= 1, path+".workers", "have different transfers of KV caches, %s: those of a model must have the same",
+		strings.Join(kinds, " and "))
 	v.is(m.Path != "" || len(m.Launch) > 0, path+".path", "is required with prefill and decode workers, to know which prompts they hold")
 }
 
@@ -345,7 +345,7 @@ func (v *validator) launch(l *Launch, path string) {
 	v.taints(l.Taints, path+".taints")
 	v.oneOf(l.Engine, launched, path+".engine")
 	v.is(l.Node == "" || fleet.ValidName(l.Node), path+".node", "is %q: it must match [a-z0-9-]+ and have at most 63 characters", l.Node)
-	v.role(l.Role, l.Engine, path)
+	v.role(l.Role, path)
 	v.transfers(l, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
@@ -354,7 +354,12 @@ func (v *validator) launch(l *Launch, path string) {
 
 // transfers checks that a vLLM that prefills or decodes is started with the connector that transfers KV caches.
 func (v *validator) transfers(l *Launch, path string) {
-	if l.Engine != "vllm" || l.Role == fleet.Aggregated.String() {
+	if l.Role == fleet.Aggregated.String() {
+		return
+	}
+	v.is(fleet.TransferOf(l.Engine) != fleet.NoTransfer, path+".role",
+		"is %s, which engine %s cannot have: it transfers no KV caches", l.Role, l.Engine)
+	if l.Engine != "vllm" {
 		return
 	}
 	set := l.Args["kv-transfer-config"]
@@ -391,8 +396,9 @@ func (v *validator) worker(w *Worker, path string) {
 	_, _, isName := fleet.SplitName(w.Address)
 	v.is(err == nil || isName, path+".address",
 		"is %q: use an IP and a port, such as 10.0.0.1:8000, or a DNS name and a port, such as engine-0:8000", w.Address)
-	v.role(w.Role, w.Engine, path)
+	v.role(w.Role, path)
 	v.oneOf(w.Engine, engines, path+".engine")
+	v.transfer(w, path)
 	v.is(w.Ranks >= 1 && w.Ranks <= fleet.MaxRanks, path+".ranks", "must lie between 1 and %d", fleet.MaxRanks)
 	v.taints(w.Taints, path+".taints")
 	v.is(w.Weight >= 1 && w.Weight <= fleet.MaxWeight, path+".weight", "must lie between 1 and %d", fleet.MaxWeight)

@@ -23,6 +23,11 @@ func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
 			}
 
+			transfer, err := fleet.ParseTransfer(w.Transfer)
+			if err != nil {
+				return nil, fmt.Errorf("worker %s: %w", w.Name, err)
+			}
+
 			asked := w.HealthPath
 			if asked == noHealthPath {
 				asked = ""
@@ -35,7 +40,7 @@ func (c *Config) FleetWorkers() ([]fleet.Worker, error) {
 				Name: w.Name, Model: m.Name, Role: role, Address: address, Named: named, Engine: w.Engine,
 				Ranks: w.Ranks, Weight: uint32(w.Weight), KVEvents: w.KVEvents, KVReplay: w.KVReplay,
 				Blocks: w.Blocks, BlockSize: m.BlockSize, State: fleet.Ready, Taints: taints,
-				HealthPath: asked,
+				HealthPath: asked, Transfer: transfer, TransferAt: w.TransferAddress,
 			})
 		}
 	}

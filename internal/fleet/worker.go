@@ -40,6 +40,10 @@ type Worker struct {
 	// the engine's host can open. Empty for an engine that publishes no events.
 	KVEvents string
 	KVReplay string
+	// Transfer is how the worker takes part in transfers of KV caches. TransferAt is the host and port that requests name for
+	// those with an address: rank 0's, and rank r has the same with its port raised by r.
+	Transfer   Transfer
+	TransferAt string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
 	Blocks int
 	// BlockSize is the engine's own block size in tokens; 0 is unknown.
@@ -127,6 +131,9 @@ func (w *Worker) Validate() error {
 	}
 	if again, err := NewTaints(w.Taints.Names()); err != nil || again != w.Taints {
 		errs = append(errs, fmt.Errorf("worker %s: taints %q: %w", w.Name, w.Taints, cmp.Or(err, errTaints)))
+	}
+	if err := w.validateTransfer(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := w.Adapters.validate(); err != nil {
 		errs = append(errs, fmt.Errorf("worker %s: %w", w.Name, err))

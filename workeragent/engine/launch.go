@@ -132,6 +132,9 @@ func (l Launch) command(at *Site, port int) (*Command, error) {
 	if err := build(l, port, c); err != nil {
 		return nil, err
 	}
+	if l.Role != fleet.Aggregated && c.Worker.Transfer == fleet.NoTransfer {
+		c.Worker.Transfer = fleet.TransferOf(l.Kind)
+	}
 	c.Dir = l.Dir
 	c.Env = append(c.Env, l.environment()...)
 	if (l.Kind != "sim" || l.Survive) && l.Self != "" {

@@ -1,0 +1,62 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// isHalf reports whether the worker serves a half of each request.
+func (w *Worker) isHalf() bool { return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String() }
+
+// fillTransfer sets what follows from the worker's engine, role and address.
+func (w *Worker) fillTransfer() {
+	if w.Transfer == notSetText {
+		w.Transfer = fleet.NoTransfer.String()
+		if w.isHalf() {
+			w.Transfer = fleet.TransferOf(w.Engine).String()
+		}
+	}
+	if w.Transfer == fleet.TransferBootstrap.String() && w.TransferAddress == "" {
+		colon := strings.LastIndexByte(w.Address, ':')
+		if colon > 0 { // otherwise the address is refused
+			w.TransferAddress = w.Address[:colon+1] + strconv.Itoa(fleet.DefaultBootstrapPort)
+		}
+	}
+}
+
+// transfers returns the names of the transfers of the model's prefill and decode workers that are listed, sorted.
+func (m *Model) transfers() []string {
+	var kinds []string
+	for i := range m.Workers {
+		if w := &m.Workers[i]; w.isHalf() {
+			kinds = append(kinds, w.Transfer)
+		}
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// transfer checks how a listed worker takes part in transfers of KV caches.
+func (v *validator) transfer(w *Worker, path string) {
+	t, err := fleet.ParseTransfer(w.Transfer)
+	v.is(err == nil, path+".transfer", "%v", err)
+	if err != nil {
+		return
+	}
+
+	v.is(!w.isHalf() || t != fleet.NoTransfer, path+".role",
+		"is %s, which engine %s cannot have without a transfer of KV caches: set transfer, or use engine vllm, sglang, trtllm or sim",
+		w.Role, w.Engine)
+	if !t.HasAddress() {
+		v.is(w.TransferAddress == "", path+".transferAddress", "has no effect with transfer %s", t)
+		return
+	}
+	_, err = netip.ParseAddrPort(w.TransferAddress)
+	_, _, isName := fleet.SplitName(w.TransferAddress)
+	v.is(err == nil || isName, path+".transferAddress",
+		"is %q: use the host and port that the decode worker connects to, such as 10.0.0.1:8998", w.TransferAddress)
+}
