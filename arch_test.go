@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
 	"internal/route/pick":       {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
-	"internal/route/handoff":    {"internal/prompt/openai"},
+	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.

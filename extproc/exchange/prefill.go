@@ -84,7 +84,8 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
 	if !ok {
 		return body
 	}
-	ask, err := handoff.Prefill(nil, body, to.shape)
+	transfer := handoff.Transfer{Kind: fleet.TransferNixl, Endpoint: to.shape}
+	ask, err := transfer.Prefill(nil, body)
 	if err != nil {
 		return body // the router has parsed it, so this cannot happen
 	}
@@ -106,7 +107,7 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
 		answer, outcome := x.send(ctx, p, to.path, ask)
 		decode := body
 		if outcome == transferred {
-			decode, err = handoff.Decode(nil, body, answer)
+			decode, err = transfer.Decode(nil, body, answer)
 			if err != nil {
 				x.svc.log.Warn("a prefill worker cannot transfer KV caches", "worker", p.Worker, "error", err)
 				decode, outcome = body, unusable

@@ -10,7 +10,9 @@ import (
 )
 
 // isHalf reports whether the worker serves a half of each request.
-func (w *Worker) isHalf() bool { return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String() }
+func (w *Worker) isHalf() bool {
+	return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String()
+}
 
 // fillTransfer sets what follows from the worker's engine, role and address.
 func (w *Worker) fillTransfer() {

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,18 +17,6 @@ import (
 //
 // Between both, the prefill worker keeps the blocks for 30 s.
 
-// Endpoint is the shape of a request's body: the members that bound its answer differ.
-type Endpoint uint8
-
-// The endpoints of vLLM whose requests can be split.
-const (
-	Chat        Endpoint = iota // /v1/chat/completions
-	Completions                 // /v1/completions
-	Responses                   // /v1/responses
-	Messages                    // /v1/messages
-	Generate                    // /inference/v1/generate
-)
-
 const params = "kv_transfer_params"
 
 // computeOnly are the parameters of a transfer with which a worker computes a prompt and keeps its blocks.
@@ -44,136 +31,75 @@ var oneToken = map[Endpoint]string{
 	Messages:    `"max_tokens":1`,
 }
 
-// replaced are the members of a client's request that a prefill request has with other values, or does not have.
-var replaced = map[string]bool{
-	"stream": true, "stream_options": true, "min_tokens": true,
-	"max_tokens": true, "max_completion_tokens": true, "max_output_tokens": true,
-	params: true,
-}
+// replaced are the members of a client's request that a prefill request to vLLM has with other values, or does not have.
+var replaced = union(streams, map[string]bool{
+	"min_tokens": true, "max_tokens": true, "max_completion_tokens": true, "max_output_tokens": true,
+})
 
-// errNoObject is the error for a body that is no JSON object.
-var errNoObject = errors.New("the request body is no JSON object")
-
-// Prefill appends to dst the body with which a prefill worker computes the prompt of a client's body, and keeps its blocks
-// until a decode worker has pulled them. Its answer has one token and is not streamed: vLLM's streams have no parameters of
-// transfers. All other members keep their bytes and their order.
-func Prefill(dst, body []byte, e Endpoint) ([]byte, error) {
+// firstToken appends a body that asks vLLM for one token, without a stream: streams have no parameters of transfers.
+func firstToken(dst, body []byte, e Endpoint, transfer string) ([]byte, error) {
 	if e == Generate {
-		return prefillGenerate(dst, body)
+		return firstTokenOfGenerate(dst, body, transfer)
 	}
-	return splice(dst, body, func(name string) bool { return replaced[name] }, `"stream":false,`+oneToken[e]+","+computeOnly)
+	return splice(dst, body, drops(replaced), `"stream":false,`+oneToken[e]+","+transfer)
 }
 
-// prefillGenerate is Prefill for the endpoint whose bounds are members of "sampling_params". Engines take the last of several
-// members with one name.
-func prefillGenerate(dst, body []byte) ([]byte, error) {
-	sampling := []byte("{}")
-	err := openai.EachMember(body, func(name string, from, to int) {
-		if name == "sampling_params" {
-			sampling = valueOf(body[from:to])
-		}
-	})
+// firstTokenOfGenerate is firstToken for the endpoint whose bounds are members of "sampling_params".
+func firstTokenOfGenerate(dst, body []byte, transfer string) ([]byte, error) {
+	const member = "sampling_params"
+	values, err := members(body, member)
 	if err != nil {
 		return dst, err
 	}
+	sampling := values[member]
 	if !isObject(sampling) {
 		sampling = []byte("{}")
 	}
 
-	bounded, fault := splice([]byte(`"sampling_params":`), sampling, func(name string) bool { return replaced[name] }, `"max_tokens":1`)
-	if fault != nil {
-		return dst, fault
-	}
-	drop := func(name string) bool { return name == "sampling_params" || replaced[name] }
-	return splice(dst, body, drop, `"stream":false,`+string(bounded)+","+computeOnly)
-}
-
-// splice appends a JSON object to dst, without the members that drop selects and with others at its end.
-func splice(dst, object []byte, drop func(name string) bool, add string) ([]byte, error) {
-	if !isObject(object) {
-		return dst, errNoObject
-	}
-	begin := len(dst)
-	dst = append(dst, '{')
-	err := openai.EachMember(object, func(name string, from, to int) {
-		if !drop(name) {
-			dst = append(append(dst, object[from:to]...), ',')
-		}
-	})
+	bounded, err := splice([]byte(`"`+member+`":`), sampling, drops(replaced), `"max_tokens":1`)
 	if err != nil {
-		return dst[:begin], err
+		return dst, err
 	}
-	return append(append(dst, add...), '}'), nil
+	drop := func(name string) bool { return name == member || replaced[name] }
+	return splice(dst, body, drop, `"stream":false,`+string(bounded)+","+transfer)
 }
 
-// isObject reports whether a text begins as a JSON object.
-func isObject(text []byte) bool {
-	text = bytes.TrimLeft(text, " \t\r\n")
-	return len(text) > 0 && text[0] == '{'
-}
-
-// valueOf returns the value of a member's text: what follows the colon behind the name.
-func valueOf(member []byte) []byte {
-	at := 1 // behind the quote that begins the name
-	for member[at] != '"' {
-		if member[at] == '\\' {
-			at++
-		}
-		at++
+// decodeNixl appends a client's body with the parameters that a prefill worker has answered, byte for byte. Without block ids,
+// vLLM ends its process.
+func decodeNixl(dst, body, answer []byte) ([]byte, error) {
+	values, err := members(answer, params)
+	if err != nil {
+		return dst, fmt.Errorf("the answer of the prefill worker is no JSON object: %w", err)
 	}
-	colon := at + bytes.IndexByte(member[at:], ':')
-	return bytes.TrimLeft(member[colon+1:], " \t\r\n")
-}
-
-// MaxAnswer bounds the answer of a prefill worker, in bytes. It may repeat the token ids of a prompt.
-const MaxAnswer = 2 << 20
-
-// ErrNoTransfer means that the answer of a prefill worker has no parameters of a transfer: it is not configured to transfer KV
-// caches, or it has kept no blocks.
-var ErrNoTransfer = errors.New("the answer of the prefill worker has no kv_transfer_params: start it with vLLM's " +
-	"--kv-transfer-config for NixlConnector")
-
-// Decode appends to dst a client's body with the parameters that a prefill worker has answered, byte for byte. It returns an
-// error for parameters with which a decode worker would fail: without block ids, vLLM ends its process.
-func Decode(dst, body, answer []byte) ([]byte, error) {
-	if len(answer) > MaxAnswer {
-		return dst, fmt.Errorf("the answer of the prefill worker has more than %d bytes", MaxAnswer)
-	}
-	var given []byte
-	err := openai.EachMember(answer, func(name string, from, to int) {
-		if name == params {
-			given = valueOf(answer[from:to])
-		}
-	})
-	switch {
-	case err != nil:
-		return dst, fmt.Errorf("the answer of the prefill worker is no JSON: %s", err.Message)
-	case given == nil, string(given) == "null":
+	given := values[params]
+	if isNull(given) {
 		return dst, ErrNoTransfer
 	}
-	if err := checkTransfer(given); err != nil {
+	if err := checkNixl(given); err != nil {
 		return dst, fmt.Errorf("the answer of the prefill worker: %w", err)
 	}
-	return splice(dst, body, func(name string) bool { return name == params }, `"`+params+`":`+string(given))
+	return splice(dst, body, drops(transfer), `"`+params+`":`+string(given))
 }
 
-// required are the members that vLLM's decode worker needs, with a check of each value.
+// required are the members that vLLM's decode worker needs, with a check of each value. Versions with one list of block ids,
+// before there was one for each KV cache group, do not have those marked as newer.
 var required = []struct {
-	name string
-	ok   func(value []byte) bool
-	want string
+	name  string
+	newer bool
+	ok    func(value []byte) bool
+	want  string
 }{
-	{"do_remote_prefill", func(v []byte) bool { return string(v) == "true" }, "true"},
-	{"remote_block_ids", hasBlocks, "a list of block ids, or one such list for each KV cache group, with at least one id"},
-	{"remote_engine_id", isText, "a text"},
-	{"remote_request_id", isText, "a text"},
-	{"remote_host", isText, "a text"},
-	{"remote_port", func(v []byte) bool { return isNumber(v, 1, 65535) }, "a port"},
-	{"tp_size", func(v []byte) bool { return isNumber(v, 1, 1<<20) }, "a number of at least 1"},
+	{"do_remote_prefill", false, func(v []byte) bool { return string(v) == "true" }, "true"},
+	{"remote_block_ids", false, hasBlocks, "a list of block ids, or one such list for each KV cache group, with at least one id"},
+	{"remote_engine_id", false, isText, "a text"},
+	{"remote_host", false, isText, "a text"},
+	{"remote_port", false, func(v []byte) bool { return isNumber(v, 1, 65535) }, "a port"},
+	{"remote_request_id", true, isText, "a text"},
+	{"tp_size", true, func(v []byte) bool { return isNumber(v, 1, 1<<20) }, "a number of at least 1"},
 }
 
-// checkTransfer returns what is wrong with parameters of a transfer.
-func checkTransfer(given []byte) error {
+// checkNixl returns what is wrong with parameters of a transfer.
+func checkNixl(given []byte) error {
 	if !isObject(given) {
 		return errors.New("kv_transfer_params is no object")
 	}
@@ -183,8 +109,12 @@ func checkTransfer(given []byte) error {
 		return errors.New(err.Message) // it was read before, so this cannot happen
 	}
 
+	older := isOneList(values["remote_block_ids"])
 	for _, r := range required {
 		value, ok := values[r.name]
+		if !ok && r.newer && older {
+			continue
+		}
 		if !ok {
 			return fmt.Errorf("kv_transfer_params has no %s", r.name)
 		}
@@ -195,14 +125,10 @@ func checkTransfer(given []byte) error {
 	return nil
 }
 
-func isText(value []byte) bool {
-	var text string
-	return value[0] == '"' && json.Unmarshal(value, &text) == nil && text != ""
-}
-
-func isNumber(value []byte, low, high int) bool {
-	var n int
-	return value[0] != 'n' && json.Unmarshal(value, &n) == nil && n >= low && n <= high
+// isOneList reports whether a value is one list of block ids.
+func isOneList(value []byte) bool {
+	var ids []*uint64
+	return json.Unmarshal(value, &ids) == nil
 }
 
 // hasBlocks reports whether a value is a list of block ids, or a list of such lists, with at least one id. Lists that are null

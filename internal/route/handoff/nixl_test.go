@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // vLLM 0.32's answer to a prefill request, without the token ids, as it was captured.
@@ -18,6 +20,8 @@ const transferred = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_
 	`"remote_engine_id":"391a91ef-9043-471a-87ac-74c553542be7","remote_request_id":"cmpl-13c5e6f6-2a09-41e6-8a4d-97b70bd160f4-0-bb0afc05",` +
 	`"remote_host":"127.0.0.1","remote_port":25600,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":100,` +
 	`"remote_blocks_expiry_time":null,"transfer_mode":"pull","remote_prefill_cached_tokens":0}`
+
+func nixl(e Endpoint) *Transfer { return &Transfer{Kind: fleet.TransferNixl, Endpoint: e} }
 
 // TestPrefill: a prefill request has one token and no stream, and all else keeps its bytes.
 func TestPrefill(t *testing.T) {
@@ -49,7 +53,7 @@ func TestPrefill(t *testing.T) {
 		{"generate with null", Generate, `{"sampling_params":null}`, `{"stream":false,"sampling_params":{"max_tokens":1},}`},
 		{"transfers of a client", Completions, `{"kv_transfer_params":{"do_remote_prefill":true}}`, `{"stream":false,"max_tokens":1,}`},
 	} {
-		got, err := Prefill([]byte("kept "), []byte(c.body), c.endpoint)
+		got, err := nixl(c.endpoint).Prefill([]byte("kept "), []byte(c.body))
 		want := "kept " + strings.TrimSuffix(c.want, "}") + computeOnly + "}"
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %s, %v\nwant %s", c.name, got, err, want)
@@ -58,7 +62,7 @@ func TestPrefill(t *testing.T) {
 
 	for _, body := range []string{"", "[]", "null", `{"a":`, `{} {}`} {
 		for e := Chat; e <= Generate; e++ {
-			if got, err := Prefill(nil, []byte(body), e); err == nil || len(got) > 0 {
+			if got, err := nixl(e).Prefill(nil, []byte(body)); err == nil || len(got) > 0 {
 				t.Errorf("%q became %s", body, got)
 			}
 		}
@@ -68,16 +72,32 @@ func TestPrefill(t *testing.T) {
 // TestDecode: the parameters are copied byte for byte, and the client's body is otherwise unchanged.
 func TestDecode(t *testing.T) {
 	body := `{"prompt":[77,238], "max_tokens":8,"stream":true}`
-	got, err := Decode([]byte("kept "), []byte(body), []byte(answered))
+	got, err := nixl(Completions).Decode([]byte("kept "), []byte(body), []byte(answered))
 	want := `kept {"prompt":[77,238],"max_tokens":8,"stream":true,"kv_transfer_params":` + transferred + `}`
 	if err != nil || string(got) != want {
 		t.Errorf("%s, %v\nwant %s", got, err, want)
 	}
 
 	large := strings.Replace(answered, `"remote_num_tokens":100`, `"remote_num_tokens":9007199254740993`, 1)
-	got, err = Decode(nil, []byte(`{}`), []byte(large))
+	got, err = nixl(Completions).Decode(nil, []byte(`{}`), []byte(large))
 	if err != nil || !strings.Contains(string(got), `"remote_num_tokens":9007199254740993`) {
 		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// TestOlderAnswers: before there was a list of block ids for each KV cache group, vLLM's answers had no id of the request.
+func TestOlderAnswers(t *testing.T) {
+	const older = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[1,2],"remote_engine_id":"e",` +
+		`"remote_host":"10.0.0.1","remote_port":5600}`
+	got, err := nixl(Chat).Decode(nil, []byte(`{}`), []byte(`{"kv_transfer_params":`+older+`}`))
+	if err != nil || string(got) != `{"kv_transfer_params":`+older+`}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, wrong := range []string{`"tp_size":0`, `"remote_request_id":null`} {
+		given := strings.Replace(older, "}", ","+wrong+"}", 1)
+		if got, err := nixl(Chat).Decode(nil, []byte(`{}`), []byte(`{"kv_transfer_params":`+given+`}`)); err == nil {
+			t.Errorf("%s", got)
+		}
 	}
 }
 
@@ -99,19 +119,21 @@ func TestDecodeRefuses(t *testing.T) {
 		{with("remote_port", "null"), "remote_port"},
 		{with("remote_port", "NaN"), "remote_port"},
 		{with("tp_size", "0"), "tp_size"},
+		{with("remote_block_ids", "[null]"), "remote_block_ids"},
+		{strings.Replace(answered, `"remote_request_id":`, `"id":`, 1), "has no remote_request_id"},
 		{strings.Replace(answered, "remote_block_ids", "REMOTE_BLOCK_IDS", 1), "has no remote_block_ids"},
 		{strings.Replace(answered, transferred, "[]", 1), "no object"},
 		{answered[:len(answered)-1], "no JSON"},
 		{`{"a":"` + strings.Repeat("a", MaxAnswer) + `"}`, "more than"},
 	} {
-		got, err := Decode(nil, []byte(`{}`), []byte(c.answer))
+		got, err := nixl(Completions).Decode(nil, []byte(`{}`), []byte(c.answer))
 		if err == nil || len(got) > 0 || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.200s: %s, %v", c.want, got, err)
 		}
 	}
 
-	for _, answer := range []string{`{}`, `[]`, strings.Replace(answered, transferred, "null", 1)} {
-		if _, err := Decode(nil, []byte(`{}`), []byte(answer)); !errors.Is(err, ErrNoTransfer) {
+	for _, answer := range []string{`{}`, strings.Replace(answered, transferred, "null", 1)} {
+		if _, err := nixl(Completions).Decode(nil, []byte(`{}`), []byte(answer)); !errors.Is(err, ErrNoTransfer) {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}
@@ -133,7 +155,7 @@ func FuzzPrefill(f *testing.F) {
 	f.Add([]byte(`{"sampling_params":{"max_tokens":9,"a":[{}]},"sampling_params":{"b":1}}`), uint8(Generate))
 	f.Fuzz(func(t *testing.T, body []byte, e uint8) {
 		endpoint := Endpoint(e % 5)
-		spliced, err := Prefill(nil, body, endpoint)
+		spliced, err := nixl(endpoint).Prefill(nil, body)
 		var was, is map[string]any
 		if err != nil || json.Unmarshal(body, &was) != nil {
 			return // a body that is refused, or one with NaN, which engines in Python accept
@@ -160,7 +182,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(answered))
 	f.Add([]byte(`{"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1]}}`))
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		spliced, err := Decode(nil, []byte(`{"prompt":"a"}`), answer)
+		spliced, err := nixl(Completions).Decode(nil, []byte(`{"prompt":"a"}`), answer)
 		var is struct {
 			Params map[string]any `json:"kv_transfer_params"`
 		}
@@ -168,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 			return // refused, or with NaN in a member that is only copied
 		}
 		for _, r := range required {
-			if is.Params[r.name] == nil {
+			if is.Params[r.name] == nil && !r.newer {
 				t.Fatalf("%q became %q", answer, spliced)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/handoff"
 	"github.com/stator-project/stator/workeragent/engine/enginesim"
 )
@@ -22,12 +23,13 @@ const split = `{"model":"tiny","prompt":"A prompt that two engines serve","max_t
 // prefill has an engine compute a prompt and returns the request for another one.
 func (r *running) prefill(body string) string {
 	r.t.Helper()
-	ask, err := handoff.Prefill(nil, []byte(body), handoff.Completions)
+	transfer := handoff.Transfer{Kind: fleet.TransferNixl, Endpoint: handoff.Completions}
+	ask, err := transfer.Prefill(nil, []byte(body))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	status, answer := r.post("/v1/completions", string(ask))
-	decode, err := handoff.Decode(nil, []byte(body), []byte(answer))
+	decode, err := transfer.Decode(nil, []byte(body), []byte(answer))
 	if status != http.StatusOK || err != nil {
 		r.t.Fatalf("%d %s: %v", status, answer, err)
 	}
