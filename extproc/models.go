@@ -12,6 +12,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/queue"
 )
 
@@ -60,6 +61,7 @@ func (r *Router) setModelsLocked(settings *config.Config, engines engineFacts) e
 		base := route.ModelConfig{
 			Prompt: preparer, Pool: m.Name, BlockSize: m.BlockSize, ContextLength: length,
 			Policy: m.Router.Policy, Temperature: m.Router.Temperature, Cost: cost,
+			Roles: decodeRole(&m.Router, cost), Prefill: route.Prefill(m.Router.Prefill),
 			Busy: m.Router.Busy.Route(), Queue: queueConfig(&m.Router.Queue), MaxWait: m.Router.Queue.MaxWait.Std(),
 		}
 		for _, name := range m.Names() {
@@ -211,4 +213,12 @@ func requestSettings(settings *config.Config) exchange.Settings {
 		TrustedRoles:  g.TrustedRoles,
 		TenantHeader:  g.TenantHeader,
 	}
+}
+
+// decodeRole returns what differs for decode workers; nil for nothing.
+func decodeRole(r *config.Router, c cost.Function) map[fleet.Role]route.Choice {
+	if r.DecodePolicy == "" {
+		return nil
+	}
+	return map[fleet.Role]route.Choice{fleet.Decode: {Policy: r.DecodePolicy, Temperature: r.Temperature, Cost: c}}
 }

@@ -133,7 +133,7 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 	if l := split.Models[0].Launch; l[0].Role != "decode" || l[0].Count != 3 || l[1].Role != "prefill" || l[1].Count != 1 {
 		t.Errorf("launch %+v", l)
 	}
-	if _, err := read("--prefill-workers 1 --engine llamacpp"); err == nil || !strings.Contains(err.Error(), "engine llamacpp cannot have yet") {
+	if _, err := read("--prefill-workers 1 --engine llamacpp"); err == nil || !strings.Contains(err.Error(), "engine llamacpp cannot have") {
 		t.Errorf("an engine without transfers: %v", err)
 	}
 

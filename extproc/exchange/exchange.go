@@ -223,6 +223,9 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return x.conclude(d, nil, now)
 	}
 
+	if d.Legs.Why == route.LegsNoPrefill {
+		x.countPrefill(noWorker)
+	}
 	sent := forwarded(body, clean, d.CacheSalt)
 	if d.Split && sent == nil {
 		sent = body // it is needed after the wait

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -66,7 +67,8 @@ func newSplit(t *testing.T, prefills ...string) (*Service, *route.Router) {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
 	put := func(name string, role fleet.Role, address string) {
-		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready}); err != nil {
+		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready,
+			Transfer: fleet.TransferNixl}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -74,7 +76,7 @@ func newSplit(t *testing.T, prefills ...string) (*Service, *route.Router) {
 	for i, at := range prefills {
 		put(fmt.Sprintf("p%d", i), fleet.Prefill, strings.TrimPrefix(at, "http://"))
 	}
-	if err := router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4}}); err != nil {
+	if err := router.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}); err != nil {
 		t.Fatal(err)
 	}
 	s := New(Settings{BodyBytes: 1 << 20, BodiesBytes: 4 << 20, DefaultModel: "sim"}, Config{
@@ -142,8 +144,8 @@ func TestPrefillOutcomes(t *testing.T) {
 			if c.split {
 				want = strings.TrimSuffix(want, "}") + `,"kv_transfer_params":` + given + "}"
 			}
-			if string(r.Body) != want {
-				t.Errorf("the decode worker receives %s", r.Body)
+			if got := cmp.Or(string(r.Body), completionOfClient); got != want {
+				t.Errorf("the decode worker receives %s", got)
 			}
 			for _, outcome := range prefillOutcomes {
 				if got := testutil.ToFloat64(s.metrics.prefills.WithLabelValues(outcome)); got != c.want[outcome] {

@@ -89,7 +89,7 @@ type Gateway struct {
 	AffinityFilter string `yaml:"affinityFilter"`
 	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
-	// x-stator-tenant, x-stator-worker and x-stator-rank too, which take precedence. "off" means none. A
+	// x-stator-tenant, x-stator-worker, x-stator-rank and x-stator-prefill too, which take precedence. "off" means none. A
 	// client whose hints count can go before others.
 	Hints string `yaml:"hints"`
 	// HintsFrom is whose hints count: "trusted" means clients of trustedListen, and those whose roleHeader has one
@@ -166,6 +166,11 @@ type Router struct {
 	// least-loaded, direct (the worker that the request names) or session (rendezvous hashing of
 	// gateway.affinityHeader).
 	Policy string `yaml:"policy"`
+	// DecodePolicy is the policy for decode workers, of a model with prefill and decode workers.
+	DecodePolicy string `yaml:"decodePolicy" default:"policy"`
+	// Prefill is where prompts are computed, of such a model: "auto" compares the costs of both ways, "remote" is on a
+	// prefill worker if one is ready and free, and "local" on the decode worker.
+	Prefill string `yaml:"prefill"`
 	// Temperature spreads the choices of the policy kv. 0 always takes the cheapest worker. 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
 	Temperature float64 `yaml:"temperature"`

@@ -71,6 +71,7 @@ func (m *Model) setDefaults() { m.BlockSize = route.DefaultBlockSize }
 
 func (r *Router) setDefaults() {
 	r.Policy = pick.KV
+	r.Prefill = string(route.PrefillAuto)
 	r.Cost = cost.NameDelay
 }
 

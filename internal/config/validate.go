@@ -189,6 +189,9 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 		"is required with launch: a folder with tokenizer.json, a .gguf file, or builtin:sim")
 	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
+	v.is(m.Router.DecodePolicy == "" || slices.Contains(pick.Names(), m.Router.DecodePolicy), path+".router.decodePolicy",
+		"is %q: use one of %s", m.Router.DecodePolicy, strings.Join(pick.Names(), ", "))
+	v.oneOf(m.Router.Prefill, route.Prefills(), path+".router.prefill")
 	v.is(m.Router.Temperature >= 0, path+".router.temperature", "must not be negative")
 	_, err := m.Router.CostFunction()
 	v.is(err == nil, path+".router.cost and weights", "%v", err)

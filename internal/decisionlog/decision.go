@@ -36,6 +36,9 @@ type Decision struct {
 	// prompt first: ID with "-prefill0" behind it is the decision about that one.
 	Role  string `json:"role,omitempty"`
 	Split bool   `json:"split,omitempty"`
+	Legs  *Legs  `json:"legs,omitempty"`
+	// Pull is the worker from whose cache the picked one was to fetch the beginning of the prompt.
+	Pull *Pull `json:"pull,omitempty"`
 
 	// The prompt. Blocks is the number of its complete blocks, OverlapBlocks how many of them the picked
 	// rank has on any tier, and CachedTokens how many tokens it need not compute.
@@ -114,6 +117,22 @@ type Overlap struct {
 	External int `json:"external"`
 }
 
+// Legs are the costs of both ways to serve a request of a model with prefill and decode workers, and why it has one leg or two:
+// "cost", "asked", "policy", "no_prefill_worker" or "no_transfer". Without "cost" the costs are 0.
+type Legs struct {
+	Local   float64 `json:"local"`   // one worker
+	Prefill float64 `json:"prefill"` // the prefill worker's part
+	Decode  float64 `json:"decode"`  // the decode worker's part, with the transfer
+	Why     string  `json:"why"`
+}
+
+// Pull is a worker with a part of the prompt in its cache, in tokens.
+type Pull struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	Tokens int    `json:"tokens"`
+}
+
 // Score is the cost of a candidate and its terms: milliseconds with the cost function delay, and blocks
 // with dynamo. Terms that a function does not have are 0.
 type Score struct {
@@ -126,6 +145,8 @@ type Score struct {
 	Own            float64 `json:"own"`
 	Credit         float64 `json:"credit"`
 	Ahead          float64 `json:"ahead"`
+	Transfer       float64 `json:"transfer,omitempty"`
+	PulledTokens   int     `json:"pulled_tokens,omitempty"`
 	UncachedTokens int     `json:"uncached_tokens"`
 	Preference     float64 `json:"preference,omitempty"`
 }
@@ -149,6 +170,12 @@ func View(d *route.Decision) Decision {
 			Since: w.Since, WaitedSeconds: w.Took.Seconds(), Class: w.Class, Tenant: w.Tenant,
 			Ahead: w.Ahead, BusyRanks: w.Busy, FreeRanks: w.Free,
 		}
+	}
+	if l := d.Legs; l.Why != "" {
+		v.Legs = &Legs{Local: l.Local, Prefill: l.Prefill, Decode: l.Decode, Why: string(l.Why)}
+	}
+	if d.Pull.Tokens > 0 {
+		v.Pull = &Pull{Worker: d.Pull.Worker, Rank: d.Pull.Rank, Tokens: d.Pull.Tokens}
 	}
 	if d.Blocks > 0 {
 		first, last := Hash(d.First), Hash(d.Last)
@@ -174,7 +201,7 @@ func viewCandidate(c *route.Candidate) Candidate {
 		UntrackedRequests: c.Untracked,
 		Score: Score{
 			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Untracked: s.Untracked, Own: s.Own,
-			Credit: s.Credit, Ahead: s.Ahead, UncachedTokens: s.Uncached, Preference: s.Preference,
+			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, PulledTokens: s.Pulled, UncachedTokens: s.Uncached, Preference: s.Preference,
 		},
 	}
 }

@@ -40,6 +40,7 @@ const (
 	HeaderTenant   = "x-stator-tenant"
 	HeaderWorker   = "x-stator-worker"
 	HeaderRank     = "x-stator-rank"
+	HeaderPrefill  = "x-stator-prefill"
 
 	// HeaderDataRank is vLLM's header that selects a data-parallel rank. Routers set it; clients must not.
 	HeaderDataRank = "x-data-parallel-rank"
@@ -72,7 +73,7 @@ const (
 
 // HintHeaders returns the headers of all hints.
 func HintHeaders() []string {
-	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank}
+	return []string{HeaderPriority, HeaderStrict, HeaderDeadline, HeaderClass, HeaderTenant, HeaderWorker, HeaderRank, HeaderPrefill}
 }
 
 // Header is one header. Its key is in lower case.

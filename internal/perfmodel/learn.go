@@ -10,7 +10,7 @@ import (
 
 // Line is a time that grows with a number of tokens. For prefill it is how long a prompt's computation lasts,
 // over its tokens that are not cached. For decode it is how long a step lasts, over the tokens that running
-// requests have in the cache.
+// requests have in the cache. For transfer it is how long the KV cache of computed tokens is on its way.
 type Line struct {
 	Base  time.Duration // for no tokens
 	Token float64       // nanoseconds for each token
@@ -21,14 +21,22 @@ type Line struct {
 	Error    float64
 }
 
-// Speed is the estimate for a class of workers: of prefills, and of decode steps.
-type Speed struct{ Prefill, Decode Line }
+// Speed is the estimate for a class of workers: of prefills, of decode steps, and of transfers of KV caches.
+type Speed struct{ Prefill, Decode, Transfer Line }
 
 // DefaultSpeed is the first estimate for an engine without a profile. It is that of [Polynomial] for a prompt
 // of some thousand tokens beside a decode step, and for steps with a cache of a million tokens.
 func DefaultSpeed() Speed {
-	return Speed{Prefill: Line{Base: 25 * time.Millisecond, Token: 16_500}, Decode: Line{Base: 6 * time.Millisecond, Token: 45}}
+	return Speed{
+		Prefill:  Line{Base: 25 * time.Millisecond, Token: 16_500},
+		Decode:   Line{Base: 6 * time.Millisecond, Token: 45},
+		Transfer: DefaultTransfer(),
+	}
 }
+
+// DefaultTransfer is the first estimate of transfers of KV caches: those of a model with 160 KiB a token, as Llama 3 70B has in
+// FP8 (80 layers, 8 heads of 128 elements), at 24 GB/s, which is half of a 400 Gb/s network.
+func DefaultTransfer() Line { return Line{Base: 5 * time.Millisecond, Token: 7_000} }
 
 // Prefill is how long the computation of a prompt's tokens lasts; 0 for none.
 func (l Line) Prefill(tokens int) time.Duration {

@@ -191,7 +191,7 @@ func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 func (p *Profile) Speed() Speed {
 	prefill := func(tokens int) time.Duration { return p.Prefill(Prefill{Requests: 1, Input: tokens}) }
 	step := func(context int) time.Duration { return p.Decode(Decode{Requests: context / 3_000, Context: context}) }
-	return Speed{Prefill: through(prefill, 500, 8_000), Decode: through(step, 30_000, 300_000)}
+	return Speed{Prefill: through(prefill, 500, 8_000), Decode: through(step, 30_000, 300_000), Transfer: DefaultTransfer()}
 }
 
 // through returns the line through two points of a function, or a flat line if the function falls.

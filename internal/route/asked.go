@@ -22,6 +22,10 @@ type asked struct {
 	policy      pick.Policy
 	policyInput pick.Request
 
+	// choosesLegs means that it is to be decided where the prompt is computed, splits that a prefill worker can compute it, and
+	// remote that one is to, or has.
+	choosesLegs, splits, remote bool
+
 	batch    batch
 	tokens   int                  // of the prompt; of all its prompts where there are several
 	prepared *prompt.Prompt       // what cut makes blocks of; nil where blocks are there already
@@ -107,7 +111,10 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	}
 	d.BlockSize, d.Policy = q.model.BlockSize, q.policyName
 	q.outputTokens = q.boundOutput(q.outputTokens, d.MaxTokens)
-	d.Split = req.Role == fleet.Aggregated && q.role == fleet.Decode && q.isSplittable()
+	q.choosesLegs = req.Role == fleet.Aggregated && q.role == fleet.Decode
+	q.splits = q.choosesLegs && (q.isSplittable() || req.Splits && !req.Known)
+	q.remote = q.splits || req.Role == fleet.Decode
+	d.Split = q.splits
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
 	}
@@ -240,6 +247,3 @@ func (q *asked) costFunction(j *judged) cost.Function {
 func (q *asked) isSplittable() bool {
 	return q.parsed != nil && q.batch.sequences == 1 && !q.parsed.PromptLogprobs && q.parsed.Facts&openai.Echo == 0
 }
-
-// computedElsewhere reports whether the prompt comes computed, from a prefill worker.
-func (q *asked) computedElsewhere() bool { return q.role == fleet.Decode }

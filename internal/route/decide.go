@@ -101,6 +101,9 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 		return queueOccupied
 	}
 
+	if q.choosesLegs {
+		r.chooseLegs(w, q, d)
+	}
 	d.Cost = q.model.choice(q.role).Cost.String()
 	won, refused := r.book(w, q, d)
 	if refused != nil {
@@ -177,16 +180,17 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 	case last == 0:
 	case q.batch.prompts > 1:
 		last = 0 // it is the first prompt's, and shows nothing of the others
-	case q.computedElsewhere(), r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
+	case q.remote, r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
-	firstToken := c.Facts.Wait + amount.PrefillTime
-	if q.computedElsewhere() {
+	firstToken, cached := c.Facts.Wait+amount.PrefillTime, d.PromptTokens-c.Uncached
+	if q.remote {
 		firstToken += PrefillTimeout
+		cached = c.Facts.Cached(&j.request)
 	}
 	return pick.Booking{
 		Rank: *c.Rank, Amount: amount, Last: last, Source: d.Source, At: d.At,
-		Prompt: int32(d.PromptTokens), Cached: int32(d.PromptTokens - c.Uncached),
+		Prompt: int32(d.PromptTokens), Cached: int32(cached),
 		FirstToken: firstToken,
 	}
 }

@@ -36,8 +36,9 @@ type poolMoment struct {
 
 // workerFacts is what judging needs of a worker. Workers lie apart in memory, and these do not.
 type workerFacts struct {
-	prefill *perfmodel.Learned
-	blocks  int // capacity of a rank
+	prefill, transfer *perfmodel.Learned
+
+	blocks int // capacity of a rank
 }
 
 // usable is how many ranks to judge: the free ones, or all where all are busy. A request that waits is
@@ -52,7 +53,12 @@ func (f *field) usable() int {
 // eligible returns the field of a request. A rank must pass the request's hints, be ready, and not be
 // busy. The result is valid until the next call with the same workspace.
 func (r *Router) eligible(w *workspace, q *asked, now time.Time) *field {
-	f, m := &w.field, q.model
+	return r.eligibleIn(&w.field, q, now)
+}
+
+// eligibleIn is eligible with the memory of f.
+func (r *Router) eligibleIn(f *field, q *asked, now time.Time) *field {
+	m := q.model
 	snap := r.fleet.Snapshot()
 	name := poolMoment{snap, m.Pool, q.role, nil}
 	if m.Adapter != "" {
@@ -127,10 +133,11 @@ func (f *field) loadFacts(s *speeds) {
 		worker := f.ranks[i].Worker
 		f.facts[i].blocks = worker.Blocks
 		if i > 0 && classOf(f.ranks[i-1].Worker) == classOf(worker) {
-			f.facts[i].prefill = f.facts[i-1].prefill
+			f.facts[i].prefill, f.facts[i].transfer = f.facts[i-1].prefill, f.facts[i-1].transfer
 			continue
 		}
-		f.facts[i].prefill = s.of(worker).prefill
+		class := s.of(worker)
+		f.facts[i].prefill, f.facts[i].transfer = class.prefill, class.transfer
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -26,6 +27,7 @@ type hints struct {
 	outputTokens  int           // expected length of the answer; 0 is unknown
 	required      []string      // taints, sorted
 	preferred     []prompt.Preference
+	prefillAt     string // openai.PrefillRemote, openai.PrefillLocal, or empty
 	// readsNoCache is set for a request whose whole prompt the engine computes, whatever is cached.
 	readsNoCache bool
 
@@ -43,6 +45,9 @@ func readHints(req *Request, parsed *prompt.Request) hints {
 		h.override(parsed.Hints)
 	}
 	h.override(req.Hints)
+	if req.Local {
+		h.prefillAt = openai.PrefillLocal
+	}
 
 	if len(h.allowed) > 0 {
 		h.allowed = slices.Sorted(slices.Values(h.allowed))
@@ -64,6 +69,7 @@ func (h *hints) override(given *prompt.Hints) {
 	overrideIf(&h.allowed, given.Workers, len(given.Workers) > 0)
 	overrideIf(&h.worker, given.Worker, given.Worker != "")
 	overrideIf(&h.rank, given.Rank, given.Rank >= 0)
+	overrideIf(&h.prefillAt, given.Prefill, given.Prefill != "")
 	overrideIf(&h.class, given.Class, given.Class != "")
 	overrideIf(&h.tenant, given.Tenant, given.Tenant != "")
 	overrideIf(&h.deadline, given.Deadline, given.Deadline > 0)
@@ -145,6 +151,7 @@ func (h *hints) forQueue(pool []fleet.Rank) hints {
 	kept.worker = strings.Clone(h.worker)
 	kept.class = strings.Clone(keptLabel(h.class))
 	kept.tenant = strings.Clone(keptLabel(h.tenant))
+	kept.prefillAt = strings.Clone(h.prefillAt)
 	kept.required = slices.Compact(cloneStrings(h.required))
 
 	kept.allowed, kept.preferred = nil, nil

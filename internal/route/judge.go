@@ -20,6 +20,7 @@ type judged struct {
 	// booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	booking fleet.Amount
 
+	source source // from which candidates could fetch a part of the prompt
 	speeds *speeds
 	// lines are the learned prefill lines that were read for this decision. Learning goes on beside it,
 	// and the reasons that are printed must match the costs that decided.
@@ -44,21 +45,28 @@ const passTokens = 8192
 // judge computes the cost of the usable ranks of a field by their load now. The result is valid until
 // the next call with the same workspace.
 func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged {
-	j := &w.judged
+	return r.judgeIn(&w.judged, w, q, f, now)
+}
+
+// judgeIn is judge with the memory of j.
+func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.Time) *judged {
 	j.asked = q
 	j.speeds = &r.speeds
 	j.lines = j.lines[:0]
-	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.computedElsewhere()}
+	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.remote}
 	j.loadFacts(f, &w.overlap, now)
 	for i := range j.candidates {
 		r.discount(&j.candidates[i], q)
 	}
+
+	j.findPulls(f, &w.overlap)
 
 	j.function = q.costFunction(j)
 	for i := range j.candidates {
 		c := &j.candidates[i]
 		if i == 0 || f.facts[i].prefill != f.facts[i-1].prefill {
 			j.request.Line = j.line(f.facts[i].prefill)
+			j.request.Transfer = j.line(f.facts[i].transfer)
 		}
 		score := j.score(c)
 		c.Total, c.Tie = score.Total, score.Tie
@@ -83,6 +91,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Capacity = f.facts[i].blocks
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
+		c.Facts.Pullable = 0
 		if !j.asked.readsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
 		}
@@ -119,6 +128,27 @@ func (j *judged) line(class *perfmodel.Learned) perfmodel.Line {
 // removed since the field's facts lay beside them.
 func (j *judged) lineOf(c *pick.Candidate) perfmodel.Line {
 	return j.line(j.speeds.of(c.Rank.Worker).prefill)
+}
+
+// setLines sets the lines of a candidate's class in the request, as lineOf finds them.
+func (j *judged) setLines(c *pick.Candidate) {
+	class := j.speeds.of(c.Rank.Worker)
+	j.request.Line, j.request.Transfer = j.line(class.prefill), j.line(class.transfer)
+}
+
+// findPulls finds out how much of the prompt each candidate could fetch from the rank that holds most of it.
+func (j *judged) findPulls(f *field, overlap *kvindex.Overlap) {
+	j.source = source{}
+	if j.asked.remote || j.asked.readsNoCache || len(f.ranks) == 0 || !canPull(f.ranks[0].Worker) {
+		return
+	}
+	j.source = findSource(f, overlap)
+	for i := range j.candidates {
+		c := &j.candidates[i]
+		if canPull(c.Rank.Worker) && j.source.rank != nil && j.source.rank.Worker != c.Rank.Worker {
+			c.Facts.Pullable = max(0, j.source.blocks-heldBlocks(c.Facts.Overlap))
+		}
+	}
 }
 
 // prefillTime is how long a candidate is expected to compute the prompt.
@@ -195,6 +225,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	worker := winner.Rank.Worker
 	d.Worker, d.Address = worker.Name, worker.Address
 	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
+	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
 	for _, n := range winner.Facts.Overlap {
 		d.Overlap += n
 	}
@@ -205,13 +236,27 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	d.Candidates = slices.Grow(d.Candidates[:0], len(order))[:len(order)]
 	for i, at := range order {
 		c := &j.candidates[at]
-		j.request.Line = j.lineOf(c)
+		j.setLines(c)
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
 		}
 	}
+	j.explainPull(d, winner)
 	j.listOthers(d, order)
+}
+
+// explainPull names the worker from whose cache the winner should fetch a part of the prompt, if it should.
+func (j *judged) explainPull(d *Decision, winner *pick.Candidate) {
+	j.setLines(winner)
+	pulled := j.score(winner).Pulled
+	if pulled == 0 {
+		return
+	}
+	from := j.source.rank
+	d.Pull = Pull{
+		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: pulled,
+	}
 }
 
 // maxOthers is how many addresses a retry may walk to.

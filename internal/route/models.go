@@ -54,6 +54,9 @@ type ModelConfig struct {
 	Cost        cost.Function
 	// Roles override Policy, Temperature and Cost for the workers of one role.
 	Roles map[fleet.Role]Choice
+	// Prefill is where prompts are computed, of a model with prefill and decode workers: PrefillAuto, the default, compares
+	// costs.
+	Prefill Prefill
 	// Busy sets when a rank takes no more requests. All models of a pool must have the same Busy.
 	Busy Busy
 	// Queue sets how requests wait while all ranks that may take them are busy. Nil: they are refused.
@@ -158,6 +161,9 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 	if m.Pool == "" {
 		m.Pool = name
 	}
+	if m.Prefill == "" {
+		m.Prefill = PrefillAuto
+	}
 	if m.BlockSize == 0 {
 		m.BlockSize = DefaultBlockSize
 	}
@@ -172,6 +178,9 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 		}
 	}
 
+	if !slices.Contains(Prefills(), string(m.Prefill)) {
+		errs = append(errs, fmt.Errorf("prefill is %q: use %s", m.Prefill, strings.Join(Prefills(), ", ")))
+	}
 	if m.BlockSize < 0 || m.BlockSize > maxBlockSize {
 		errs = append(errs, fmt.Errorf("blockSize is %d: it must lie between 1 and %d", m.BlockSize, maxBlockSize))
 	}

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,8 +48,11 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.why())
-	if d.Split {
-		fmt.Fprintf(&b, "a prefill worker is asked to compute the prompt first: see decision %s\n", d.PrefillID(0))
+	if d.Pull.Tokens > 0 {
+		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker)
+	}
+	if legs := d.Legs.describe(d); legs != "" {
+		fmt.Fprintln(&b, legs)
 	}
 	return b.String()
 }
@@ -61,6 +65,10 @@ func (d *Decision) rows() [][]string {
 	terms := []string{"cost ms", "= wait", "+ prefill", "+ decode", "+ untracked"}
 	if d.Cost == cost.NameDynamo {
 		terms = []string{"cost", "= prefill", "+ decode", "+ requests"}
+	}
+	transfers := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.Score.Transfer > 0 })
+	if transfers {
+		terms = append(terms, "+ transfer")
 	}
 	prefersTaints := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
 	if prefersTaints {
@@ -83,6 +91,9 @@ func (d *Decision) rows() [][]string {
 			row = append(row, tenths(score.Total), tenths(score.Prefill), tenths(score.Decode), tenths(score.Requests))
 		} else {
 			row = append(row, tenths(score.Total), tenths(score.Wait), tenths(score.Prefill), tenths(score.Decode), tenths(score.Untracked))
+		}
+		if transfers {
+			row = append(row, tenths(score.Transfer))
 		}
 		if prefersTaints {
 			row = append(row, fmt.Sprintf("%.2f", score.Preference))

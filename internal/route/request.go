@@ -23,6 +23,10 @@ type Request struct {
 	// Role is the role of the workers that may take the request. To a decode worker the prompt comes
 	// computed. Aggregated, the default, means a decode worker where the pool has any.
 	Role fleet.Role
+	// Splits means that engines can compute the prompt on one worker and decode on another one, although Known is false.
+	Splits bool
+	// Local means that the worker that answers computes the prompt, too.
+	Local bool
 	// Except are workers that must not take the request, because it has failed there.
 	Except []string
 	// Model is for paths that are not parsed; empty means any model.
@@ -111,9 +115,16 @@ type Decision struct {
 	Rank, Ranks int
 	Address     string
 	// Role is the role of the workers that could take the request. Split means that a prefill worker should compute the
-	// prompt first: the caller decides that by a second request, with Role and Except set.
+	// prompt first: the caller decides that by a second request, with Role and Except set, and calls Router.Handed when the
+	// prompt is computed. Legs has the reasons.
 	Role  fleet.Role `json:",omitempty"`
 	Split bool       `json:",omitempty"`
+	Legs  Legs       `json:",omitzero"`
+	// Transfer is how Worker takes part in transfers of KV caches, and TransferAt where others reach Rank for that.
+	Transfer   fleet.Transfer `json:",omitempty"`
+	TransferAt string         `json:"-"`
+	// Pull is another worker from whose cache the picked one should fetch the beginning of the prompt.
+	Pull Pull `json:",omitzero"`
 	// Others are the addresses to try next, best first: ready, of other workers, and with a rank of that number.
 	Others []string
 

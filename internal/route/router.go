@@ -92,6 +92,8 @@ type Router struct {
 	promises promises
 	uses     uses
 
+	transfers transfers
+
 	queues   atomic.Pointer[[]*waiting] // the slice never changes once stored
 	queuesMu sync.Mutex                 // held to store queues
 	queued   atomic.Int64               // requests that wait, in all queues
@@ -113,6 +115,7 @@ func New(cfg Config, f *fleet.Fleet, x *kvindex.Index) *Router {
 	r.bookings = pick.NewBookings(pick.BookingsConfig{
 		Served: cfg.Served, Prefilled: r.speeds.observePrefill, Gone: r.promises.drop,
 	})
+	r.transfers.speeds = &r.speeds
 	r.recent.slots = make([]slot, cfg.Decisions)
 	r.promises.init()
 	r.models.Store(&map[string]*model{})
@@ -193,6 +196,7 @@ func (r *Router) SettlePrefills(now time.Time) int {
 		}
 		return pick.Pending, now
 	}, now)
+	r.settleTransfers(now)
 	r.Wake(now)
 	return n
 }

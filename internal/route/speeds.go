@@ -22,7 +22,8 @@ func classOf(w *fleet.Worker) WorkerClass { return WorkerClass{w.Model, w.Engine
 // A prefill is observed without reading an answer. Its tokens are those that the pick left to compute.
 // Its time runs from the end of the prefill before it to its own end: the first token, or the event that
 // reports the prompt's last block. A decode step is observed in engines' reports: the mean gap between
-// tokens since the last report, beside the tokens in the cache.
+// tokens since the last report, beside the tokens in the cache. A transfer lasts from the answer of the prefill worker to the
+// event by which the decode worker reports the prompt's last block.
 type speeds struct {
 	start   map[string]perfmodel.Speed               // first estimates by model; read only
 	mu      sync.Mutex                               // held to add a class
@@ -30,8 +31,8 @@ type speeds struct {
 }
 
 // learned is what is learned of one class. prefill is over tokens to compute, decode over tokens in the
-// cache.
-type learned struct{ prefill, decode *perfmodel.Learned }
+// cache, and transfer over tokens that are computed elsewhere.
+type learned struct{ prefill, decode, transfer *perfmodel.Learned }
 
 // The spans of tokens over which lines are learned: the lower end separates their two terms.
 const (
@@ -62,6 +63,8 @@ func (s *speeds) of(w *fleet.Worker) *learned {
 		next[class] = &learned{
 			prefill: perfmodel.NewLearned(start.Prefill, prefillSpanFrom, prefillSpanTo),
 			decode:  perfmodel.NewLearned(start.Decode, decodeSpanFrom, decodeSpanTo),
+
+			transfer: perfmodel.NewLearned(start.Transfer, prefillSpanFrom, prefillSpanTo),
 		}
 		s.byClass.Store(&next)
 	}
@@ -98,7 +101,7 @@ func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
 	out := map[WorkerClass]perfmodel.Speed{}
 	if known := r.speeds.byClass.Load(); known != nil {
 		for class, l := range *known {
-			out[class] = perfmodel.Speed{Prefill: l.prefill.Line(), Decode: l.decode.Line()}
+			out[class] = perfmodel.Speed{Prefill: l.prefill.Line(), Decode: l.decode.Line(), Transfer: l.transfer.Line()}
 		}
 	}
 	return out

@@ -24,7 +24,7 @@ func TestSplit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := r.SetModels(map[string]*ModelConfig{"m": {Prompt: bytesOf{}, BlockSize: 4}}); err != nil {
+	if err := r.SetModels(map[string]*ModelConfig{"m": {Prompt: bytesOf{}, BlockSize: 4, Prefill: PrefillRemote}}); err != nil {
 		t.Fatal(err)
 	}
 	body := []byte(`{"model":"m","prompt":"a prompt of several blocks"}`)

@@ -57,6 +57,8 @@ type Ticket struct {
 
 	// The request as it will be decided when its turn comes. Nothing here refers to the request's body.
 	decision Decision
+	legs     bool // asked.choosesLegs
+	splits   bool // asked.splits
 	hints    hints
 	batch    batch
 	policy   pick.Policy
@@ -110,6 +112,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	best, first := j.soonest()
 	t := &Ticket{
 		waiting: q.model.waiting, ready: req.Ready, batch: q.batch, policy: q.policy, deciding: true,
+		legs: q.choosesLegs, splits: q.splits,
 		hints:  q.hints.forQueue(q.model.ranks(r.fleet.Snapshot(), q.role)),
 		blocks: slices.Clone(q.blocks),
 		wait:   Wait{Since: d.At, Busy: f.usable(), Free: free},
@@ -150,6 +153,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 	d.Outcome, d.Ticket = Queued, t
 	d.Wait = &t.wait
 	t.decision = *d
+	t.decision.Split = q.splits
 	t.decision.Candidates, t.decision.Others = nil, nil // the caller may use the memory of d again
 	r.drain(wt, d.At)                                   // a rank may have become free since attempt
 	t.deciding = false
@@ -251,6 +255,8 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	q.hints = t.hints
 	q.batch = t.batch
 	q.model = m
+	q.choosesLegs = t.legs
+	q.splits, q.remote = t.splits, t.splits
 	d.Role = q.role
 	q.tokens = d.PromptTokens
 	q.policy = t.policy

@@ -23,6 +23,7 @@ type workspace struct {
 	asked   asked
 	field   field
 	judged  judged
+	legs    legsSpace
 }
 
 // maxKept is how many bytes of a request's and a prompt's buffers survive a decision. One giant prompt must not
@@ -52,6 +53,7 @@ func (r *Router) acquire() *workspace {
 // workspaces are kept: as many requests may arrive at once as clients like, but only GOMAXPROCS run.
 func (r *Router) release(w *workspace) {
 	w.asked.reset()
+	w.legs.reset()
 	w.parsed.Reset()
 	w.prompt.Reset()
 	w.prompt.Now, w.prompt.Done = time.Time{}, nil

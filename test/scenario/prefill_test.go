@@ -22,6 +22,7 @@ func splitFleet(t *testing.T) *gateway {
 models:
 - name: sim
   path: "builtin:sim"
+  router: {prefill: remote}
   launch: [{engine: sim, role: prefill, count: 2}, {engine: sim, role: decode, count: 2}]
 `))
 }

@@ -3,6 +3,7 @@ package openai
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ type Hints struct {
 	Rank   int
 	// Class is the class of the queue.
 	Class string
+	// Prefill is where the prompt is computed, of a model with prefill and decode workers: PrefillRemote, PrefillLocal, or
+	// empty for the router's choice.
+	Prefill string
 	// Tenant is the client's tenant. Only a header carries it; the body has Request.User.
 	Tenant string
 	// Deadline is the longest acceptable time to the first token; 0 is no deadline.
@@ -46,6 +50,12 @@ type Preference struct {
 	Taint  string
 	Weight float64
 }
+
+// The values of Hints.Prefill: a prefill worker computes the prompt, or the decode worker does.
+const (
+	PrefillRemote = "remote"
+	PrefillLocal  = "local"
+)
 
 // Override is a number that a request may set. Value is 0 if Set is false.
 type Override struct {
@@ -88,6 +98,8 @@ type hint struct {
 	// header is the hint's header, empty for a hint that only the body carries.
 	header string
 	kind   hintKind
+	// values are the possible texts; none for any.
+	values []string
 	// least and most are the bounds of a number, in the unit of its kind.
 	least, most float64
 	// text and number store a value that lies within the bounds.
@@ -110,6 +122,8 @@ var hints = []hint{
 		number: func(h *Hints, v float64) { h.Rank = int(v) }},
 	{path: "nvext.router.class", header: envoynames.HeaderClass, kind: textHint,
 		text: func(h *Hints, v string) { h.Class = v }},
+	{path: "nvext.router.prefill", header: envoynames.HeaderPrefill, kind: textHint, values: []string{PrefillRemote, PrefillLocal},
+		text: func(h *Hints, v string) { h.Prefill = v }},
 	{header: envoynames.HeaderTenant, kind: textHint,
 		text: func(h *Hints, v string) { h.Tenant = v }},
 	{path: "nvext.router.ttft_deadline_ms", header: envoynames.HeaderDeadline, kind: deadlineHint, least: 1, most: maxHeadStart * 1000,
@@ -157,6 +171,9 @@ func (h *Hints) raisePriority(seconds float64) {
 func (k *hint) storeText(h *Hints, v string) (must string) {
 	if len(v) > maxName {
 		return fmt.Sprintf("must have at most %d bytes", maxName)
+	}
+	if len(k.values) > 0 && !slices.Contains(k.values, v) {
+		return "must be " + strings.Join(k.values, " or ")
 	}
 	k.text(h, v)
 	return ""

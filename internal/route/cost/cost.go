@@ -29,14 +29,17 @@ type Request struct {
 	BlockSize int
 	// PromptTokens is the length of the prompt.
 	PromptTokens int
-	// Computed means that the prompt comes computed from a prefill worker. It then occupies blocks and
-	// needs no time.
+	// Computed means that the prompt comes computed from a prefill worker. It then occupies blocks, and needs the time of
+	// its transfer alone.
 	Computed bool
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
 	// Line is the learned time of prefills on the candidate's class of workers; only [Delay] needs it.
 	Line perfmodel.Line
+	// Transfer is the learned time of transfers of KV caches to the candidate's class of workers, over the tokens that the
+	// candidate does not have; only [Delay] needs it.
+	Transfer perfmodel.Line
 }
 
 // Blocks is the number of blocks the prompt occupies, the incomplete last one included.
@@ -61,6 +64,9 @@ type Facts struct {
 	// Evicting is how many blocks of the prompt the rank's device holds besides, which the prompts that wait there will
 	// evict before this one is computed.
 	Evicting int
+	// Pullable is how many further blocks of the prompt the rank could fetch from another worker's cache; only [Delay] uses
+	// it.
+	Pullable int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
 	// Untracked is the requests there that no router has booked: see [fleet.Load.Untracked].
@@ -97,6 +103,10 @@ type Score struct {
 	// Credit and Ahead are parts of Prefill by Weights, in blocks and not scaled: the overlap's worth, and
 	// the prefill that is booked before this request.
 	Credit, Ahead float64
+	// Transfer is, by Delay, the time in which the prompt's KV cache comes from the worker that computes it.
+	Transfer float64 `json:",omitempty"`
+	// Pulled is, by Delay, the prompt tokens that the rank should fetch from another worker's cache.
+	Pulled int `json:",omitempty"`
 	// Uncached is the prompt tokens that this rank would have to compute.
 	Uncached int
 	// Tie orders candidates of equal Total: lower is better. Delay sets it to Uncached, so caches break ties. Weights does

@@ -15,7 +15,8 @@ import (
 //	prefill   = PrefillWeight · own + Interference · booked requests · token · uncached tokens
 //	decode    = token · (Decode · tokens that running requests occupy + tokens that will not fit)
 //	untracked = Untracked · token · untracked requests
-//	cost      = wait + prefill + decode + untracked
+//	transfer  = learned time of the transfer of the tokens that another worker computes, or has in its cache
+//	cost      = wait + prefill + decode + untracked + transfer
 //
 // Wait and own together are the expected time to first token. To minimise that alone would be greedy. A
 // prompt that is computed once more on another rank costs every later request that time, and evicts
@@ -71,7 +72,17 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 			saved += w.Tier[t] * float64(n) * blockSize
 		}
 		compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
+		if pulled, took := f.pull(r, token); pulled > 0 {
+			s.Pulled, s.Transfer = pulled, took
+			s.Uncached -= pulled
+			s.Tie = s.Uncached
+			compute = max(0, compute-token*float64(pulled))
+		}
 		s.Own = pace*milliseconds(r.Line.Base) + compute
+	}
+
+	if r.Computed {
+		s.Transfer = milliseconds(r.Transfer.Prefill(r.PromptTokens - f.Cached(r)))
 	}
 
 	s.Wait = milliseconds(f.Wait)
@@ -79,8 +90,22 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	occupied, beyond := f.occupied(r)
 	s.Decode = token * (w.Decode*occupied + beyond)
 	s.Untracked = w.Untracked * token * float64(max(0, f.Untracked))
-	s.Total = s.Wait + s.Prefill + s.Decode + s.Untracked
+	s.Total = s.Wait + s.Prefill + s.Decode + s.Untracked + s.Transfer
 	return s
+}
+
+// pull returns how many tokens the rank should fetch from another worker's cache, and how many milliseconds that takes: 0 where
+// it is faster to compute them.
+func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
+	tokens = min(f.Pullable*max(1, r.BlockSize), r.reusable()-f.Cached(r))
+	if tokens <= 0 {
+		return 0, 0
+	}
+	took = milliseconds(r.Transfer.Prefill(tokens))
+	if took >= token*float64(tokens) {
+		return 0, 0
+	}
+	return tokens, took
 }
 
 // occupied is how many tokens running requests have in the cache, and how many tokens of them and of the

@@ -248,6 +248,22 @@ func (b *Bookings) PrefillDone(id string, now time.Time) bool {
 	return b.endPrefill(id, Computed, now, now)
 }
 
+// Handed records that the worker of a booking receives its prompt at now, from the worker that has computed it. The first token
+// is then expected after the time that transfer returns. False means that there is no booking under id (any more).
+func (b *Bookings) Handed(id string, now time.Time, transfer func(k *Booking) time.Duration) (k Booking, ok bool) {
+	s := b.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok = s.byID[id]
+	if !ok {
+		return k, false
+	}
+	k.At = now
+	k.FirstToken = transfer(&k)
+	s.byID[id] = k
+	return k, true
+}
+
 // endPrefill takes the prefill off a booking that has some. If it was computed, at ended, the time that it
 // took is passed to Prefilled.
 func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time) bool {
@@ -367,14 +383,15 @@ func (b *Bookings) EndBefore(match func(k *Booking) bool, t time.Time) int {
 }
 
 // Reconcile ends bookings by an engine's report that requests run or wait there. If there are none, every
-// booking on the rank that is older than grace ends: its end was missed. A busy engine's report shows
-// nothing about single bookings.
+// booking on the rank that is older than grace ends, unless its first token is expected later: its end was missed. A busy
+// engine's report shows nothing about single bookings.
 func (b *Bookings) Reconcile(rank fleet.RankID, reported int, at time.Time, grace time.Duration) int {
 	if reported > 0 {
 		return 0
 	}
-	old := at.Add(-grace)
-	return b.EndIf(Reconciled, func(_ string, k *Booking) bool { return k.Rank.ID == rank && k.At.Before(old) })
+	return b.EndIf(Reconciled, func(_ string, k *Booking) bool {
+		return k.Rank.ID == rank && at.Sub(k.At) > max(grace, k.FirstToken)
+	})
 }
 
 // Len is how many bookings have not ended.

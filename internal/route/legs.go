@@ -1,0 +1,147 @@
+package route
+
+import (
+	"fmt"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// Legs are the two ways to serve a request where prefill and decode workers serve a model, with their costs. A request has
+// either one leg, whose worker computes the prompt and decodes, or two.
+//
+// The costs are those of the candidates' cost function: in milliseconds by cost.Delay. They are 0 where Why is not by cost.
+type Legs struct {
+	// Local is the least cost of a decode worker that computes the prompt, too.
+	Local float64
+	// Prefill is the least cost of a prefill worker that computes the prompt, and Decode that of a decode worker that
+	// receives it, its transfer included.
+	Prefill, Decode float64
+	Why             LegsReason
+}
+
+// LegsReason is why a request has one leg or two.
+type LegsReason string
+
+// The reasons.
+const (
+	LegsByCost     LegsReason = "cost"              // the way with the lower cost
+	LegsAsked      LegsReason = "asked"             // the request names the way, or the model's settings do
+	LegsByPolicy   LegsReason = "policy"            // the policy does not compare costs, or the prompt is not read: two legs
+	LegsNoPrefill  LegsReason = "no_prefill_worker" // none is ready and free: one leg
+	LegsNoTransfer LegsReason = "no_transfer"       // engines cannot transfer this prompt: one leg
+)
+
+// Prefill is where the prompts of a model with prefill and decode workers are computed.
+type Prefill string
+
+// The values. A request may ask for one of the last two.
+const (
+	PrefillAuto   Prefill = "auto"               // where it costs less
+	PrefillRemote Prefill = openai.PrefillRemote // on a prefill worker, if one is ready and free
+	PrefillLocal  Prefill = openai.PrefillLocal  // on the decode worker
+)
+
+// Prefills are the names of all values.
+func Prefills() []string {
+	return []string{string(PrefillAuto), string(PrefillRemote), string(PrefillLocal)}
+}
+
+// legsSpace is the memory of chooseLegs.
+type legsSpace struct {
+	asked  asked
+	field  field // of prefill workers
+	judged judged
+}
+
+// reset forgets the request.
+func (s *legsSpace) reset() { s.asked = asked{} }
+
+// chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is that of w.
+// It compares the costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up
+// other requests. A decode worker that holds much of the prompt, or is idle, computes the rest by itself.
+func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) {
+	q.remote = false
+	at := Prefill(q.prefillAt)
+	if at == "" {
+		at = q.model.Prefill
+	}
+	free := q.splits && r.freePrefill(w, q, d)
+	switch {
+	case !q.splits:
+		d.Legs = Legs{Why: LegsNoTransfer}
+	case at == PrefillLocal:
+		d.Legs = Legs{Why: LegsAsked}
+	case !free:
+		d.Legs = Legs{Why: LegsNoPrefill}
+	case at == PrefillRemote:
+		q.remote, d.Legs = true, Legs{Why: LegsAsked}
+	case q.tokens == 0 || q.policyName != pick.KV:
+		q.remote, d.Legs = true, Legs{Why: LegsByPolicy}
+	default:
+		d.Legs = r.compareLegs(w, q, d)
+		q.remote = d.Legs.Prefill+d.Legs.Decode < d.Legs.Local
+	}
+	d.Split = q.remote
+}
+
+// freePrefill finds the prefill workers for a request, and reports whether one is ready and free. The request's own hints are
+// for the worker that answers.
+func (r *Router) freePrefill(w *workspace, q *asked, d *Decision) bool {
+	p := &w.legs.asked
+	*p = asked{
+		hints: hints{role: fleet.Prefill, rank: -1, overlapWeight: q.overlapWeight, prefillLoadScale: q.prefillLoadScale},
+		model: q.model, batch: q.batch, tokens: q.tokens, blocks: q.blocks, chain: q.chain,
+	}
+	return r.eligibleIn(&w.legs.field, p, d.At).free > 0
+}
+
+// compareLegs returns the costs of both ways. freePrefill has found the prefill workers.
+func (r *Router) compareLegs(w *workspace, q *asked, d *Decision) Legs {
+	s := &w.legs
+	legs := Legs{Why: LegsByCost}
+	legs.Prefill = r.judgeIn(&s.judged, w, &s.asked, &s.field, d.At).least()
+
+	q.remote = false
+	legs.Local = r.judgeIn(&s.judged, w, q, &w.field, d.At).least()
+	q.remote = true
+	legs.Decode = r.judgeIn(&s.judged, w, q, &w.field, d.At).least()
+	return legs
+}
+
+// least is the lowest cost of the candidates. There must be one.
+func (j *judged) least() float64 {
+	least := j.candidates[0].Total
+	for i := range j.candidates {
+		least = min(least, j.candidates[i].Total)
+	}
+	return least
+}
+
+// describe is one sentence about where the prompt is computed; empty where there is no choice.
+func (l *Legs) describe(d *Decision) string {
+	where := d.Worker + " computes the prompt, too"
+	if d.Split {
+		where = "a prefill worker computes the prompt first: see decision " + d.PrefillID(0)
+	}
+	switch l.Why {
+	case "":
+		return ""
+	case LegsByCost:
+		less, more := l.Prefill+l.Decode, l.Local
+		if !d.Split {
+			less, more = more, less
+		}
+		return fmt.Sprintf("%s, at cost %s against %s (one worker %s; prefill worker %s and decode worker %s)",
+			where, tenths(less), tenths(more), tenths(l.Local), tenths(l.Prefill), tenths(l.Decode))
+	case LegsAsked:
+		return where + ": the request asks for it, or the model's router.prefill"
+	case LegsByPolicy:
+		return where + ": costs are not compared"
+	case LegsNoPrefill:
+		return where + ": no prefill worker is ready and free"
+	default:
+		return where + ": engines cannot transfer this prompt"
+	}
+}

@@ -1,0 +1,209 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/pick"
+	"github.com/stator-project/stator/internal/route/queue"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// newLegs returns a router for workers that prefill (p…), decode (d…) or do both (a…), without events.
+func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
+	t.Helper()
+	f := fleet.New(fleet.Hooks{})
+	for i, name := range names {
+		w := fleet.Worker{Name: name, Model: "m", Address: fmt.Sprintf("10.0.0.%d:80", i+1), Ranks: 1, State: fleet.Ready,
+			Transfer: fleet.TransferP2P, TransferAt: fmt.Sprintf("10.0.0.%d:25710", i+1)}
+		w.Role = map[byte]fleet.Role{'p': fleet.Prefill, 'd': fleet.Decode, 'a': fleet.Aggregated}[name[0]]
+		if _, err := f.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := New(Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
+	cfg.Prompt, cfg.BlockSize = bytesOf{}, 16
+	if err := r.SetModels(map[string]*ModelConfig{"m": &cfg}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// text is a prompt of so many tokens that begins with a name.
+func text(name string, tokens int) string { return name + strings.Repeat("-", tokens-len(name)) }
+
+// ask decides a completion.
+func (r *Router) ask(id, text string, change ...func(*Request)) *Decision {
+	req := Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(`{"model":"m","prompt":"` + text + `"}`)}
+	for _, c := range change {
+		c(&req)
+	}
+	return r.Decide(&req, noon)
+}
+
+// TestLegsByCost: an idle decode worker computes prompts by itself. One on which requests run leaves them to a prefill worker,
+// unless it holds most of the prompt.
+func TestLegsByCost(t *testing.T) {
+	r := newLegs(t, ModelConfig{}, "p", "d")
+	if d := r.ask("first", text("a", 4000)); d.Split || d.Legs.Why != LegsByCost || !strings.Contains(d.String(), "d computes the prompt, too, at cost") {
+		t.Errorf("an idle decode worker: %s", d)
+	}
+	r.PrefillDone("first", noon)
+	for i := range 8 {
+		id := fmt.Sprint(i)
+		r.ask(id, text(id, 100), func(q *Request) { q.Local = true })
+		r.PrefillDone(id, noon)
+	}
+
+	d := r.ask("busy", text("b", 4000))
+	if !d.Split || d.Legs.Prefill+d.Legs.Decode >= d.Legs.Local || !strings.Contains(d.String(), "a prefill worker computes the prompt first") {
+		t.Errorf("8 requests run: %s", d)
+	}
+	if d := r.ask("again", text("a", 4000)); d.Split {
+		t.Errorf("the decode worker holds the prompt: %s", d)
+	}
+}
+
+// TestLegsWithoutChoice: a request, or the model's settings, may name the way; without a prefill worker, and where engines
+// cannot transfer the prompt, there is one leg; and policies that compare no costs have two.
+func TestLegsWithoutChoice(t *testing.T) {
+	hint := func(at string) func(*Request) {
+		return func(q *Request) { q.Hints = &prompt.Hints{Rank: -1, Prefill: at} }
+	}
+	twice := func(q *Request) { q.Body = []byte(`{"model":"m","prompt":"a","n":2}`) }
+	unread := func(q *Request) { q.Known, q.Model, q.Splits = false, "m", true }
+	fleets := []string{"p", "d"}
+	for _, c := range []struct {
+		name   string
+		cfg    ModelConfig
+		fleet  []string
+		change func(*Request)
+		split  bool
+		why    LegsReason
+	}{
+		{"the request asks for two", ModelConfig{}, fleets, hint(openai.PrefillRemote), true, LegsAsked},
+		{"the request asks for one", ModelConfig{Prefill: PrefillRemote}, fleets, hint(openai.PrefillLocal), false, LegsAsked},
+		{"the model has two", ModelConfig{Prefill: PrefillRemote}, fleets, hint(""), true, LegsAsked},
+		{"the model has one", ModelConfig{Prefill: PrefillLocal}, fleets, hint(""), false, LegsAsked},
+		{"no prefill worker", ModelConfig{Prefill: PrefillRemote}, []string{"d"}, hint(""), false, LegsNoPrefill},
+		{"two answers", ModelConfig{Prefill: PrefillRemote}, fleets, twice, false, LegsNoTransfer},
+		{"round robin", ModelConfig{Policy: pick.RoundRobin}, fleets, hint(""), true, LegsByPolicy},
+		{"not read", ModelConfig{}, fleets, unread, true, LegsByPolicy},
+		{"aggregated", ModelConfig{}, []string{"a"}, hint(""), false, ""},
+	} {
+		r := newLegs(t, c.cfg, c.fleet...)
+		if d := r.ask("id", text("a", 400), c.change); d.Outcome != Picked || d.Split != c.split || d.Legs.Why != c.why {
+			t.Errorf("%s: split %v, because %q\n%s", c.name, d.Split, d.Legs.Why, d)
+		}
+	}
+}
+
+// TestLegsOfQueuedRequests: the way is chosen when the request's turn comes.
+func TestLegsOfQueuedRequests(t *testing.T) {
+	r := newLegs(t, ModelConfig{Prefill: PrefillRemote, Busy: Busy{PrefillTokens: 1}, Queue: &queue.Config{}, MaxWait: time.Minute}, "p", "d")
+	first := r.ask("first", text("a", 400), func(q *Request) { q.Local = true })
+	decided := make(chan *Decision, 1)
+	d := r.ask("second", text("b", 400), func(q *Request) { q.Ready = func(d *Decision) { decided <- d } })
+	if d.Outcome != Queued || !d.Split {
+		t.Fatalf("%s", d)
+	}
+	r.End(first.ID, noon)
+	if d := <-decided; !d.Split || d.Legs.Why != LegsAsked {
+		t.Errorf("split %v\n%s", d.Split, d)
+	}
+}
+
+// TestPull: a worker fetches the beginning of a prompt from another one's cache, where that one is busy and to fetch is faster
+// than to compute.
+func TestPull(t *testing.T) {
+	r := newLegs(t, ModelConfig{}, "a0", "a1")
+	first := r.ask("first", text("shared", 8000))
+	r.PrefillDone("first", noon)
+	for i := range 40 { // requests that only the first one's worker can serve
+		id := fmt.Sprint(i)
+		r.ask(id, text(id, 20_000), func(q *Request) { q.Hints = &prompt.Hints{Rank: -1, Worker: first.Worker} })
+	}
+
+	d := r.ask("pulls", text("shared", 8100))
+	if d.Worker == first.Worker || d.Pull.Worker != first.Worker || d.Pull.Tokens != 8000 || d.Pull.At != first.TransferAt {
+		t.Errorf("%+v\n%s", d.Pull, d)
+	}
+	if !strings.Contains(d.String(), "fetches 8000 tokens of the prompt from the cache of "+first.Worker) {
+		t.Error(d)
+	}
+	if d := r.ask("new", text("other", 8100)); d.Pull != (Pull{}) {
+		t.Errorf("a prompt that no worker holds: %+v", d.Pull)
+	}
+}
+
+// TestTransfersAreLearned: a transfer lasts from the end of the prefill to the event of the prompt's last block.
+func TestTransfersAreLearned(t *testing.T) {
+	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
+	r.cfg.PredictFor = func(fleet.Rank) time.Duration { return time.Second } // as for workers with events
+	d := r.ask("id", text("a", 4000))
+	rank := r.fleet.Snapshot().Pool("m", fleet.Decode)[0]
+	before := r.Speeds()[classOf(rank.Worker)].Transfer
+	if !r.Handed(d, noon) || r.Handed(&Decision{ID: "none"}, noon) {
+		t.Error("a transfer of a request without a booking, or none of one with it")
+	}
+
+	var tokens []uint32
+	for _, c := range []byte(text("a", 4000)) {
+		tokens = append(tokens, uint32(c))
+	}
+	blocks := blockhash.Append(nil, tokens, 16, blockhash.Seed("", ""))
+	hashes := make([]uint64, len(blocks))
+	for i, s := range blockhash.Chain(nil, blocks) {
+		hashes[i] = uint64(s)
+	}
+	r.SettlePrefills(noon.Add(50 * time.Millisecond))
+	r.index.Store(rank.ID, fleet.Device, kvindex.Chain{Hashes: hashes, Blocks: blocks})
+	r.SettlePrefills(noon.Add(400 * time.Millisecond))
+
+	after := r.Speeds()[classOf(rank.Worker)].Transfer
+	if after.Observed != 1 || after.Prefill(4000) <= before.Prefill(4000) {
+		t.Errorf("%s became %s", before, after)
+	}
+	if r.transfers.settle(nil, noon); len(r.transfers.byID) != 0 {
+		t.Errorf("%d transfers are left", len(r.transfers.byID))
+	}
+}
+
+// TestTransfersAreForgotten where no event shows their end.
+func TestTransfersAreForgotten(t *testing.T) {
+	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
+	r.cfg.PredictFor = func(fleet.Rank) time.Duration { return time.Second }
+	r.Handed(r.ask("id", text("a", 4000)), noon)
+	r.SettlePrefills(noon.Add(maxTransfer))
+	kept := len(r.transfers.byID)
+	r.SettlePrefills(noon.Add(maxTransfer + time.Second))
+	if kept != 1 || len(r.transfers.byID) != 0 {
+		t.Errorf("%d and %d transfers", kept, len(r.transfers.byID))
+	}
+}
+
+// TestTransferAddress: each rank of a vLLM has a port of its own, and SGLang has one for all.
+func TestTransferAddress(t *testing.T) {
+	for _, c := range []struct {
+		w    fleet.Worker
+		rank int
+		want string
+	}{
+		{fleet.Worker{Transfer: fleet.TransferP2P, TransferAt: "10.0.0.1:25710"}, 2, "10.0.0.1:25712"},
+		{fleet.Worker{Transfer: fleet.TransferP2P, TransferAt: "[fd00::1]:25710"}, 0, "[fd00::1]:25710"},
+		{fleet.Worker{Transfer: fleet.TransferBootstrap, TransferAt: "10.0.0.1:8998"}, 2, "10.0.0.1:8998"},
+		{fleet.Worker{Transfer: fleet.TransferNixl}, 2, ""},
+	} {
+		if got := TransferAddress(&c.w, c.rank); got != c.want {
+			t.Errorf("%+v, rank %d: %s", c.w, c.rank, got)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package route
+
+import (
+	"net/netip"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+// Pull is a worker from whose cache the picked one should fetch the beginning of the prompt, because that is faster than to
+// compute it: vLLM's "remote_kv_source".
+type Pull struct {
+	Worker string
+	Rank   int
+	// At is the host and port of that rank for transfers.
+	At string
+	// Tokens is how many tokens of the prompt are there and not on the picked rank.
+	Tokens int
+}
+
+// source is the rank that holds most of a prompt, among those from which others can fetch.
+type source struct {
+	rank   *fleet.Rank // nil for none
+	blocks int
+}
+
+// findSource returns the rank that holds most of the prompt, whether it is free or busy.
+func findSource(f *field, overlap *kvindex.Overlap) (most source) {
+	for i := range f.ranks {
+		if !canPull(f.ranks[i].Worker) {
+			continue
+		}
+		if n := heldBlocks(overlap.Of(f.ranks[i].ID)); n > most.blocks {
+			most = source{&f.ranks[i], n}
+		}
+	}
+	return most
+}
+
+// canPull reports whether a worker can fetch blocks from others of its kind, and they from it.
+func canPull(w *fleet.Worker) bool { return w.Transfer == fleet.TransferP2P && w.TransferAt != "" }
+
+// heldBlocks is how many blocks of the prompt's beginning a rank holds on any tier.
+func heldBlocks(overlap [fleet.Tiers]int) (n int) {
+	for _, blocks := range overlap {
+		n += blocks
+	}
+	return n
+}
+
+// TransferAddress returns where others reach a rank of the worker for transfers; empty where they need no address. SGLang has
+// one bootstrap server for all ranks of a worker, and vLLM one port for each rank.
+func TransferAddress(w *fleet.Worker, rank int) string {
+	if rank == 0 || w.Transfer != fleet.TransferP2P {
+		return w.TransferAt
+	}
+	at, err := netip.ParseAddrPort(w.TransferAt)
+	if err != nil {
+		return w.TransferAt // by name, which has one rank
+	}
+	return netip.AddrPortFrom(at.Addr(), at.Port()+uint16(rank)).String()
+}

@@ -1,0 +1,92 @@
+package route
+
+import (
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route/pick"
+)
+
+// transfers are the KV caches on their way to decode workers, by the ids of their decisions. Of each it is learned how long it
+// takes: from Handed to the event by which the decode worker reports the prompt's last block. A transfer that is longer on its
+// way than maxTransfer is forgotten. All methods are safe for concurrent use.
+type transfers struct {
+	speeds *speeds
+
+	mu   sync.Mutex
+	byID map[string]transfer // guarded by mu; at most maxTransfers
+}
+
+// transfer is one prompt on its way.
+type transfer struct {
+	rank   fleet.Rank
+	last   uint64 // the sequence hash of its last complete block
+	tokens int    // that the rank does not hold
+	since  time.Time
+}
+
+const (
+	maxTransfers = 4096
+	maxTransfer  = 30 * time.Second
+)
+
+// add adds a transfer, if there is room.
+func (t *transfers) add(id string, on transfer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID == nil {
+		t.byID = map[string]transfer{}
+	}
+	if len(t.byID) < maxTransfers {
+		t.byID[id] = on
+	}
+}
+
+// settle learns from the transfers that have arrived, and forgets those that should have.
+func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.Time, ok bool), now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, on := range t.byID {
+		at, ok := arrived(on.rank, on.last)
+		switch {
+		case ok:
+			t.speeds.of(on.rank.Worker).transfer.Observe(on.tokens, max(0, at.Sub(on.since)))
+			delete(t.byID, id)
+		case now.Sub(on.since) > maxTransfer:
+			delete(t.byID, id)
+		}
+	}
+}
+
+// Handed records that a prefill worker has computed the prompt of a decision that is Split, so that its transfer to the decode
+// worker begins. False means that the decision has no booking (any more).
+func (r *Router) Handed(d *Decision, now time.Time) bool {
+	k, ok := r.bookings.Handed(d.ID, now, r.transferTime)
+	if !ok {
+		return false
+	}
+
+	// Where the rank holds the last block already, no event will show the transfer.
+	tokens := int(k.Prompt - k.Cached)
+	_, there := r.computedAt(k.Rank, d.Last, now)
+	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) {
+		r.transfers.add(d.ID, transfer{k.Rank, d.Last, tokens, now})
+	}
+	return true
+}
+
+// transferTime is how long the prompt of a booking is expected to be on its way.
+func (r *Router) transferTime(k *pick.Booking) time.Duration {
+	return r.speeds.of(k.Rank.Worker).transfer.Line().Prefill(int(k.Prompt - k.Cached))
+}
+
+// settleTransfers learns from the transfers that have arrived. Events that are late do not show when.
+func (r *Router) settleTransfers(now time.Time) {
+	r.transfers.settle(func(rank fleet.Rank, last uint64) (time.Time, bool) {
+		if rank.Load.Lag() > maxEventLag {
+			return time.Time{}, false
+		}
+		return r.computedAt(rank, last, now)
+	}, now)
+}
