@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/extproc/cachesync"
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/extproc/relay"
 	"github.com/stator-project/stator/extproc/sockets"
 	"github.com/stator-project/stator/extproc/stream"
 	"github.com/stator-project/stator/internal/config"
@@ -41,6 +42,8 @@ type Config struct {
 	// Router.Reload.
 	Settings *config.Config
 	Log      *slog.Logger
+	// Relay is where the relay listens, which Run serves; nil for none. Envoys must reach its address as it is.
+	Relay net.Listener
 	// Metrics registers the metrics of all parts. Two routers must not share one.
 	Metrics prometheus.Registerer
 }
@@ -76,6 +79,8 @@ type Router struct {
 	// The parts that Envoy connects to.
 	requests     *exchange.Service
 	door         *stream.Server
+	relay        *relay.Handler
+	relayAt      net.Listener // nil without a relay
 	accessLog    *accesslog.Server
 	grpc         *grpc.Server        // serves both
 	decisionLog  *decisionlog.Writer // nil without a decision log
@@ -115,7 +120,7 @@ func New(cfg Config) (*Router, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.routes, err = r.newRoutes(settings)
+	r.routes, err = r.newRoutes(settings, cfg.Relay != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +144,7 @@ func New(cfg Config) (*Router, error) {
 }
 
 // newRoutes returns the part that decides, without models.
-func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
+func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router, error) {
 	speeds, err := ProfiledSpeeds(settings)
 	if err != nil {
 		return nil, err
@@ -148,7 +153,7 @@ func (r *Router) newRoutes(settings *config.Config) (*route.Router, error) {
 	// The seed differs between replicas and starts, so that decision ids never repeat.
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
-		Served: r.requestServed, Missing: r.loads.want,
+		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed,
 	}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
@@ -164,9 +169,15 @@ func (r *Router) newServers(cfg Config) {
 		Bookings: r.routes, Replica: r.replica, Foreign: r.foreignEnded, Gone: r.logClosed,
 		Ended: r.requestEnded, Log: cfg.Log, Metrics: cfg.Metrics,
 	})
+	relayAt := ""
+	r.relayAt = cfg.Relay
+	if cfg.Relay != nil {
+		relayAt = cfg.Relay.Addr().String()
+	}
 	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
-		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics,
+		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
 	})
+	r.relay = relay.New(relay.Config{Requests: r.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	r.door = stream.NewServer(r.requests, cfg.Log, cfg.Metrics)
 
 	r.grpc = grpc.NewServer(append(stream.Options(config.MaxBodyBytes), accesslog.Options()...)...)
@@ -306,6 +317,9 @@ func (r *Router) Run(ctx context.Context, cfg RunConfig) error {
 func (r *Router) runBesideServer(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { r.settlePrefills(ctx) })
+	if r.relayAt != nil {
+		all.Go(func() { r.serveRelay(ctx) })
+	}
 	if r.decisionLog != nil {
 		all.Go(func() {
 			r.decisionLog.Run(ctx)
@@ -317,6 +331,15 @@ func (r *Router) runBesideServer(ctx context.Context) error {
 	r.door.Drain() // before the server stops, which resets streams
 	all.Wait()
 	return err
+}
+
+// serveRelay serves the relay until ctx ends. Without it, the requests that name it fail, and Envoy has no other address for
+// them; those that have a decode worker's address first are served while it does not fail.
+func (r *Router) serveRelay(ctx context.Context) {
+	err := r.relay.Serve(ctx, r.relayAt)
+	if err != nil {
+		r.log.Error("the relay has ended", "err", err)
+	}
 }
 
 // settleEvery is short compared with a prefill, because the measured prefill times are as exact as this.

@@ -39,6 +39,10 @@ type Settings struct {
 	// ExtProcSecrets is the folder of secrets for connections to routers, as Envoys see it; see SecretFiles. Empty means
 	// no TLS. ExtProcServerName is the DNS name in the certificates of routers.
 	ExtProcSecrets, ExtProcServerName string
+	// Splits means that a model has prefill and decode workers. Relays are the relays of routers, ip:port: they are in the
+	// pools of such models, and get the requests that name them alone.
+	Splits bool
+	Relays []string
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
 	// MaxBodyBytes bounds the body of a request. Envoy buffers it for the decision.
@@ -106,7 +110,7 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 			return Resources{}, fmt.Errorf("build pool of model %s: %w", m, err)
 		}
 		r.Clusters = append(r.Clusters, pool)
-		r.Endpoints = append(r.Endpoints, buildEndpoints(m, f, leaving))
+		r.Endpoints = append(r.Endpoints, buildEndpoints(m, f, s.Relays, leaving))
 	}
 	return r, r.validate()
 }

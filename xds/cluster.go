@@ -3,6 +3,7 @@ package xds
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -254,8 +255,8 @@ func grpcAddress(s string) (*corev3.Address, error) {
 // buildEndpoints lists the workers of a model. Ready workers have their weight. All others are listed too, and get no
 // requests without a decision: running requests go on at draining ones, and a router may find a worker ready before
 // the control plane does. Envoy ignores a pick of an address that it does not have, and uses one whatever its health.
-// Workers that have just left are unhealthy; see Leaving.
-func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
+// Workers that have just left are unhealthy; see Leaving. So are relays, which only get the requests that name them.
+func buildEndpoints(model string, f *fleet.Snapshot, relays []string, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
 	listed := map[string]bool{}
 	add := func(address string, weight uint32, health corev3.HealthStatus) {
@@ -275,6 +276,11 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 			add(w.Address, w.Weight, healthOf(w.State))
 		}
 	}
+	if hasRole(f, model, fleet.Prefill) {
+		for _, relay := range relays {
+			add(relay, 1, corev3.HealthStatus_UNHEALTHY)
+		}
+	}
 	for _, l := range leaving {
 		if l.Model == model {
 			add(l.Address, 1, corev3.HealthStatus_UNHEALTHY)
@@ -285,6 +291,11 @@ func buildEndpoints(model string, f *fleet.Snapshot, leaving []Leaving) *endpoin
 		ClusterName: PoolName(model),
 		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: lb}},
 	}
+}
+
+// hasRole reports whether a model has a worker with a role.
+func hasRole(f *fleet.Snapshot, model string, role fleet.Role) bool {
+	return slices.ContainsFunc(f.Workers, func(w *fleet.Worker) bool { return w.Model == model && w.Role == role })
 }
 
 // healthOf returns the health of an endpoint.

@@ -7,6 +7,7 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	rulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
@@ -184,6 +185,9 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
+	if s.Splits { // both engines of a request get the same id
+		forwarded = append(forwarded, "x-request-id")
+	}
 	if (a.trusted || a.own) && s.TenantHeader != "" {
 		forwarded = append(forwarded, s.TenantHeader)
 	}
@@ -191,9 +195,14 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 		forwarded = append(forwarded, s.RoleHeader)
 	}
 
+	var rules *rulesv3.HeaderMutationRules
+	if s.Splits { // routers set the statuses of a decode worker after which the relay is tried
+		rules = &rulesv3.HeaderMutationRules{AllowEnvoy: wrapperspb.Bool(true)}
+	}
 	return &extprocv3.ExternalProcessor{
-		GrpcService: decisionService(a),
-		StatPrefix:  "stator",
+		MutationRules: rules,
+		GrpcService:   decisionService(a),
+		StatPrefix:    "stator",
 		// Without an answer in time, the request goes on without a decision.
 		FailureModeAllow: true,
 		MessageTimeout:   seconds(s.DecisionTimeout),

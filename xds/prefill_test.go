@@ -3,6 +3,8 @@ package xds
 import (
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -12,8 +14,17 @@ func TestPrefillWorkersAreNoEndpoints(t *testing.T) {
 		{Name: "p", Model: "m", Address: "10.0.0.1:80", Role: fleet.Prefill, State: fleet.Ready},
 		{Name: "d", Model: "m", Address: "10.0.0.2:80", Role: fleet.Decode, State: fleet.Ready},
 	}}
-	list := buildEndpoints("m", f, nil).GetEndpoints()[0].GetLbEndpoints()
-	if len(list) != 1 || list[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.2" {
-		t.Errorf("endpoints %v", list)
+	list := buildEndpoints("m", f, []string{"10.0.0.9:9004"}, nil).GetEndpoints()[0].GetLbEndpoints()
+	if len(list) != 2 || list[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.2" {
+		t.Fatalf("endpoints %v", list)
+	}
+	// The relay gets no request that does not name it.
+	relay := list[1]
+	if relay.GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.9" || relay.GetHealthStatus() != corev3.HealthStatus_UNHEALTHY {
+		t.Errorf("the relay's endpoint is %v", relay)
+	}
+	f.Workers = f.Workers[1:]
+	if list := buildEndpoints("m", f, []string{"10.0.0.9:9004"}, nil).GetEndpoints()[0].GetLbEndpoints(); len(list) != 1 {
+		t.Errorf("endpoints %v of a model without prefill workers", list)
 	}
 }

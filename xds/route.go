@@ -50,11 +50,24 @@ func buildRoute(s Settings, name, model string, match *routev3.RouteMatch, retry
 		// The headers of the decision are for Envoy, and hints are for routers. Engines do not see them.
 		RequestHeadersToRemove: append([]string{envoynames.HeaderModel, envoynames.HeaderDestination}, envoynames.HintHeaders()...),
 		// The client gets the id of the decision, which stator explain accepts.
-		ResponseHeadersToAdd: []*corev3.HeaderValueOption{{
-			Header: &corev3.HeaderValue{Key: envoynames.HeaderDecision,
-				Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + envoynames.Decision + ")%"},
-			AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-		}},
+		ResponseHeadersToAdd: addedHeaders(s),
+	}
+}
+
+// addedHeaders are those that responses get.
+func addedHeaders(s Settings) []*corev3.HeaderValueOption {
+	list := []*corev3.HeaderValueOption{fromMetadata(envoynames.HeaderDecision, envoynames.Decision)}
+	if s.Splits {
+		list = append(list, fromMetadata(envoynames.HeaderCachedTokens, envoynames.CachedTokens))
+	}
+	return list
+}
+
+// fromMetadata sets a header of the response to a value of the metadata that routers set. Without the value there is no header.
+func fromMetadata(header, key string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{
+		Header:       &corev3.HeaderValue{Key: header, Value: "%DYNAMIC_METADATA(" + envoynames.Namespace + ":" + key + ")%"},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
 	}
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc"
@@ -20,6 +22,9 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	p := newProcess(env, f, "extproc", "127.0.0.1:8081")
 	defer p.close()
 	at := f.String("listen-address", "127.0.0.1:9002", "`address` for Envoy, ip:port or unix:///path")
+	relayAt := f.String("relay-address", "",
+		"`ip:port` for the requests of models with prefill and decode workers that need a second attempt, or both workers at once, as "+
+			"Envoys reach it; stator xds must have the same (default none)")
 	p.doors.AddClientFlags(f.FlagSet)
 	decisions := ""
 	addDecisionLogFlag(f, &decisions)
@@ -30,7 +35,11 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	p.cfg.Decisions.Log = cmp.Or(decisions, p.cfg.Decisions.Log)
-	router, err := extproc.New(extproc.Config{Settings: p.cfg, Log: p.log, Metrics: p.reg})
+	relay, err := listenRelay(*relayAt)
+	if err != nil {
+		return err
+	}
+	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, Log: p.log, Metrics: p.reg})
 	if err != nil {
 		return err
 	}
@@ -56,6 +65,22 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 		Ready: router.ReadyModels, Fleet: router.Fleet().Snapshot, Router: router.Routes(), Feed: router.Feed(), Peers: router.Peers(),
 		Coverage: router.Coverage, Promises: router.Promises, Envoys: router.Envoys,
 	})
+}
+
+// listenRelay opens the listener of the relay; nil where at is empty. Its address is the one that routers give to Envoys.
+func listenRelay(at string) (net.Listener, error) {
+	if at == "" {
+		return nil, nil
+	}
+	a, err := netip.ParseAddrPort(at)
+	if err != nil || a.Addr().IsUnspecified() {
+		return nil, fmt.Errorf("--relay-address is %q: use the IP and port at which Envoys reach this router, such as 10.0.0.1:9004", at)
+	}
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("--relay-address: %w", err)
+	}
+	return ln, nil
 }
 
 func addDecisionLogFlag(f *cli.Flags, path *string) {

@@ -86,6 +86,7 @@ type up struct {
 
 	admin            *adminPort
 	extprocLn, xdsLn net.Listener
+	relayLn          net.Listener // nil unless a model has prefill and decode workers
 }
 
 func (u *up) close() {
@@ -120,7 +121,13 @@ func (u *up) prepare(ctx context.Context) error {
 	}
 
 	u.console.title(u.cfg)
-	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Log: u.log, Metrics: u.reg})
+	if u.cfg.Splits() {
+		u.relayLn, err = listenRelay("127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+	}
+	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, Log: u.log, Metrics: u.reg})
 	if err != nil {
 		return err
 	}
@@ -156,6 +163,9 @@ func (u *up) socket(name string) string { return "unix://" + filepath.Join(u.dir
 // xdsSettings returns the settings of the control plane.
 func (u *up) xdsSettings(cfg *config.Config) (s xds.Settings, err error) {
 	s = xdsSettings(cfg, []string{u.socket("extproc")})
+	if u.relayLn != nil {
+		s.Relays = []string{u.relayLn.Addr().String()}
+	}
 	if cfg.Gateway.FiltersAffinity() {
 		s.AffinityModule, err = envoy.FindAffinityModule()
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -29,6 +30,9 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	var routers cli.List
 	f.Var(&routers, "extproc-address", "`address` at which Envoys reach a router: ip:port, name:port (all its addresses) or unix:///path; "+
 		"may be a list with commas, and given more than once (default 127.0.0.1:9002)")
+	var relays cli.List
+	f.Var(&relays, "relay-address", "`ip:port` of a router's relay, as stator extproc has it, for models with prefill and decode workers; "+
+		"may be given more than once")
 	secrets := f.String("extproc-secrets", "",
 		"`folder` of secrets in each Envoy, written by stator envoy bootstrap: Envoys reach routers with TLS")
 	serverName := f.String("extproc-server-name", xds.DefaultExtProcServerName,
@@ -41,9 +45,15 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 	if err := checkRouters(f, &routers, *secrets != ""); err != nil {
 		return err
 	}
+	for _, at := range relays {
+		if _, err := netip.ParseAddrPort(at); err != nil {
+			return f.UsageError("--relay-address is %q: use an IP and a port, such as 10.0.0.1:9004", at)
+		}
+	}
 	settings := func(cfg *config.Config) (xds.Settings, error) {
 		s := xdsSettings(cfg, routers)
 		s.ExtProcSecrets, s.ExtProcServerName = *secrets, *serverName
+		s.Relays = relays
 		if cfg.Gateway.FiltersAffinity() {
 			if *module == "" {
 				return s, errors.New("gateway.affinityFilter is wasm: name the module in each Envoy with --affinity-module")
@@ -155,6 +165,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
+		Splits:      cfg.Splits(),
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -44,8 +44,8 @@ const (
 )
 
 // Run gives the memory of large bodies back to the system when they are done, until ctx ends. Then it closes the idle
-// connections to prefill workers. The Go runtime would
-// keep it for minutes, and a few large requests would leave the process at several times its size.
+// connections to prefill workers. The Go runtime would keep that memory for minutes, and a few large requests would leave the
+// process at several times its size.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
@@ -56,15 +56,15 @@ func (s *Service) Run(ctx context.Context) {
 				debug.FreeOSMemory()
 			}
 		case <-ctx.Done():
-			s.prefills.CloseIdleConnections()
+			s.prefills.Close()
 			return
 		}
 	}
 }
 
-// overloaded returns the refusal of a body beyond the budget. The client may try again at once when others are
+// Overloaded returns the refusal of a body beyond the budget. The client may try again at once when others are
 // done, which takes less than a second.
-func overloaded() *Answer {
+func Overloaded() *Answer {
 	a := refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "overloaded",
 		Message: "The gateway is deciding about as many bytes of requests as it can hold. Try again in a moment."}, "overloaded")
 	a.RetryAfter = time.Second

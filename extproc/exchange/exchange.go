@@ -1,13 +1,16 @@
 package exchange
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/envoynames"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/handoff"
 )
 
 // Head holds the headers of a request that matter here.
@@ -57,6 +60,7 @@ type Exchange struct {
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
 
 	began       time.Time // when the headers arrived
+	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
 	wanted      bool      // the end of the request is to be reported; see follow.go
 	eventStream bool      // the response is a stream of events
 	ending      Ending    // in phase Following
@@ -136,7 +140,7 @@ func (x *Exchange) refuseEarly() *Answer {
 	if x.head.ContentLength != "" { // parsing an empty text would allocate an error
 		n, err := strconv.ParseInt(x.head.ContentLength, 10, 64)
 		if err == nil && n > set.BodyBytes {
-			return tooLarge(set.BodyBytes)
+			return TooLarge(set.BodyBytes)
 		}
 	}
 	if x.target.known && !isIdentity(x.head.ContentEncoding) {
@@ -168,7 +172,7 @@ func (x *Exchange) OnPiece(piece []byte, end bool, now time.Time) Reply {
 	limit := x.svc.Settings().BodyBytes
 	if int64(len(x.gathered)+len(piece)) > limit {
 		x.phase = Finished
-		return x.observed(answerWith(tooLarge(limit)), now)
+		return x.observed(answerWith(TooLarge(limit)), now)
 	}
 	if !x.svc.bodies.reserve(len(piece)) {
 		return x.OnOverload(now)
@@ -184,14 +188,14 @@ func (x *Exchange) OnPiece(piece []byte, end bool, now time.Time) Reply {
 // OnOverload handles a body for which the budget has no room.
 func (x *Exchange) OnOverload(now time.Time) Reply {
 	x.phase = Finished
-	return x.observed(answerWith(overloaded()), now)
+	return x.observed(answerWith(Overloaded()), now)
 }
 
 // decide returns the router's decision. It does not change the body.
 func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	set := x.svc.Settings()
 	if int64(len(body)) > set.BodyBytes {
-		return answerWith(tooLarge(set.BodyBytes))
+		return answerWith(TooLarge(set.BodyBytes))
 	}
 
 	known := x.target.known && !x.unread
@@ -209,6 +213,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	if !known {
 		req.Model = x.svc.modelOf(body)
+		req.Splits = x.splits(body)
 	}
 
 	// Ready runs in the goroutine of another request's end, so it must not block: the channel has room.
@@ -224,7 +229,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 
 	if d.Legs.Why == route.LegsNoPrefill {
-		x.countPrefill(noWorker)
+		x.svc.prefills.Count(prefill.NoWorker)
 	}
 	sent := forwarded(body, clean, d.CacheSalt)
 	if d.Split && sent == nil {
@@ -233,10 +238,26 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	switch {
 	case d.Outcome == route.Queued:
 		return Reply{Queued: &Queued{ticket: d.Ticket, decided: decided, split: d.Split}, Body: sent}
-	case d.Split:
+	case d.Split && !x.isRelayed(d):
 		return Reply{Queued: &Queued{picked: d, split: true, began: now}, Body: sent}
 	}
-	return x.conclude(d, sent, now)
+	return x.conclude(d, x.pulled(d, body, sent), now)
+}
+
+// pulled returns the body for a worker that is to fetch the beginning of the prompt from another one's cache; the given one where
+// it is not.
+func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
+	if d.Outcome != route.Picked || d.Pull.Tokens == 0 {
+		return sent
+	}
+	if sent != nil {
+		body = sent
+	}
+	pull, err := handoff.Pull(nil, body, d.Pull.At, handoff.MinID+rand.Int64N(1<<61))
+	if err != nil { // an address that the fleet has accepted, and a body that was parsed
+		return sent
+	}
+	return pull
 }
 
 // conclude returns the reply of a final decision: the pick, or the refusal with its reason and the time to retry

@@ -16,8 +16,6 @@ type metrics struct {
 	duration     prometheus.Histogram
 	blocks       prometheus.Histogram
 	waits        prometheus.Histogram
-	// prefills counts requests to prefill workers.
-	prefills *prometheus.CounterVec
 }
 
 // The outcomes of this package, beside those of package route.
@@ -55,16 +53,10 @@ func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
 			prometheus.ExponentialBuckets(1, 4, 9)),
 		waits: part.Histogram("wait_duration_seconds", "Time that requests were queued, whatever their outcome.",
 			prometheus.ExponentialBuckets(1e-3, 2, 16)),
-		prefills: part.Counters("prefills_total",
-			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
-				"refused, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.", "outcome"),
 	}
 
 	part.GaugeFunc("body_bytes", "Bytes of the bodies for which decisions are being made.",
 		func() float64 { return float64(bodies.used.Load()) })
-	for _, o := range prefillOutcomes {
-		m.prefills.WithLabelValues(o)
-	}
 	for _, o := range Outcomes() {
 		m.outcomes.WithLabelValues(o)
 	}

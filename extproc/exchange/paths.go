@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/handoff"
 )
 
 // target is the handling of a path.
@@ -15,6 +16,10 @@ type target struct {
 	endpoint prompt.Endpoint
 	// passed means that requests reach a worker although their bodies are not parsed.
 	passed bool
+	// splits means that a prefill worker can compute the prompt of such a request, whose shape is that of the path.
+	splits bool
+	shape  handoff.Endpoint
+	path   string
 	// local makes the answer, without an engine; nil for requests to workers.
 	local func(*Service, Head) *Answer
 }
@@ -39,6 +44,9 @@ func (s *Settings) classify(method, path string) target {
 		t, ok = targets[strings.TrimSuffix(path, "/")]
 	}
 
+	plain := strings.TrimSuffix(path, "/")
+	t.shape, t.splits = shapes[plain]
+	t.path = plain
 	switch {
 	case ok && t.known && method == http.MethodOptions:
 		return target{passed: true}
@@ -47,7 +55,9 @@ func (s *Settings) classify(method, path string) target {
 	case strings.HasPrefix(path, "/v1/models/"):
 		return target{local: (*Service).oneModel}
 	}
-	return target{passed: s.passes(path)}
+	t.passed = s.passes(path)
+	t.splits = t.splits && t.passed && method == http.MethodPost
+	return t
 }
 
 // modelOf returns the model of a request whose body is not parsed otherwise. A body that is JSON may name one. A

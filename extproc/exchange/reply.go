@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route"
@@ -22,6 +24,8 @@ type Reply struct {
 	// Destinations is the picked address, followed by those to try after a failure. Envoy's load balancer reads it as
 	// metadata.
 	Destinations string
+	// Cached is how many tokens of the prompt the prefill worker had in its cache, of a pick; -1 where it is not known.
+	Cached int
 	// Set are headers to set on the request or to replace. ClearRoute makes Envoy choose the route again by them.
 	Set        []envoynames.Header
 	ClearRoute bool
@@ -49,12 +53,12 @@ type Answer struct {
 	Detail string
 }
 
-// headerRank is the header by which vLLM selects a data-parallel rank.
-const headerRank = "x-data-parallel-rank"
+// headerRetryOn is Envoy's header by which the answer of a worker with one of these statuses is a failure that is retried.
+const headerRetryOn = "x-envoy-retriable-status-codes"
 
 // pick returns the reply with a decision: the address, and the changes of the request's headers.
 func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
-	r := Reply{Pick: d, Destinations: destinations(d), Body: body, Last: true}
+	r := Reply{Pick: d, Destinations: x.destinations(d), Body: body, Cached: x.cached, Last: true}
 	set := func(key, value string) { r.Set = append(r.Set, envoynames.Header{Key: key, Value: value}) }
 
 	// The endpoint picker protocol requires the pick as a header too. An Envoy that reads the metadata would have to
@@ -69,17 +73,37 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 		r.ClearRoute = true
 	}
 	if d.Split && x.head.RequestID == "" {
-		set(headerRequestID, x.requestID())
+		set(prefill.HeaderRequestID, x.requestID())
+	}
+	if d.Split && x.svc.relay != "" {
+		x.svc.plans.add(d, x.isRelayed(d))
+		set(envoynames.HeaderDecision, d.ID)
+		set(headerRetryOn, retriable(d.Transfer))
 	}
 	if d.Ranks > 1 {
-		set(headerRank, strconv.Itoa(d.Rank))
+		set(prefill.HeaderRank, strconv.Itoa(d.Rank))
 	}
 	return r
 }
 
-// destinations returns the picked address, followed by those to try after a failure.
-func destinations(d *route.Decision) string {
-	if len(d.Others) == 0 {
+// retriable are the statuses with which a decode worker answers when it cannot fetch a prompt: vLLM's is 500. TensorRT-LLM has
+// 400 for all faults, those of the client too; a second worker then finds the same one.
+func retriable(t fleet.Transfer) string {
+	if t == fleet.TransferContext {
+		return "400,500"
+	}
+	return "500"
+}
+
+// destinations returns the picked address, followed by those to try after a failure. For a split request that is the relay alone.
+func (x *Exchange) destinations(d *route.Decision) string {
+	relay := x.svc.relay
+	switch {
+	case d.Split && relay != "" && x.isRelayed(d):
+		return relay
+	case d.Split && relay != "":
+		return d.Address + "," + relay
+	case len(d.Others) == 0:
 		return d.Address
 	}
 	return d.Address + "," + strings.Join(d.Others, ",")
@@ -90,10 +114,22 @@ func refusal(e *prompt.Error, detail string) *Answer {
 	return &Answer{Status: e.Status, Body: e.JSON(), Detail: detail}
 }
 
-// tooLarge returns the refusal of a body above the limit.
-func tooLarge(limit int64) *Answer {
+// TooLarge returns the refusal of a body above the limit.
+func TooLarge(limit int64) *Answer {
 	return refusal(&openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.InvalidRequest, Code: "request_too_large",
 		Message: fmt.Sprintf("The request body is larger than the limit of %d bytes. Send a shorter one.", limit)}, "body_too_large")
+}
+
+// Incomplete returns the refusal of a request whose body has not arrived as a whole.
+func Incomplete() *Answer {
+	return refusal(&openai.Error{Status: http.StatusBadRequest, Type: openai.InvalidRequest,
+		Message: "The request's body ended early. Send it again."}, string(route.ReasonBadRequest))
+}
+
+// NoAnswer returns the answer to a request for which all attempts have failed.
+func NoAnswer() *Answer {
+	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_answer",
+		Message: "The workers that were asked have failed before their answer began. Try again."}, "no_answer")
 }
 
 // noDecision returns the refusal of a request whose body is unread for that reason, where its model must be known.

@@ -3,13 +3,13 @@ package exchange
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/extproc/prefill"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -50,9 +50,9 @@ type Service struct {
 	settings atomic.Pointer[Settings]
 	bodies   bodyBudget
 	panics   panicLog
-	prefills *http.Client
-	// prefillTimeout is route.PrefillTimeout, or less in tests.
-	prefillTimeout time.Duration
+	prefills *prefill.Sender
+	relay    string // its address; empty for none
+	plans    plans
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }
@@ -62,6 +62,10 @@ type Config struct {
 	Router *route.Router
 	// Started is when the process began to serve: the time of creation of its models in OpenAI's format.
 	Started time.Time
+	// PrefillTimeout bounds the answers of prefill workers; 0 means route.PrefillTimeout.
+	PrefillTimeout time.Duration
+	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
+	Relay string
 	// Feedback receives the ends of requests that no access log reports. Nil means that none is followed.
 	Feedback Feedback
 	Log      *slog.Logger
@@ -71,7 +75,8 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		prefills: newPrefillClient(), prefillTimeout: route.PrefillTimeout}
+		relay: cfg.Relay}
+	s.prefills = prefill.New(prefill.Config{Router: cfg.Router, Log: cfg.Log, Metrics: cfg.Metrics, Timeout: cfg.PrefillTimeout})
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
 	s.panics.log = cfg.Log
 	s.decisions.New = func() any { return new(route.Decision) }
@@ -112,7 +117,7 @@ type Origin struct {
 }
 
 // Begin returns the exchange of a new request.
-func (s *Service) Begin(from Origin) Exchange { return Exchange{svc: s, origin: from} }
+func (s *Service) Begin(from Origin) Exchange { return Exchange{svc: s, origin: from, cached: -1} }
 
 // observed counts a reply that ends the decision, which began at that time, and returns it. Decisions after a wait are
 // not part of the duration: their time is the queue's.

@@ -42,7 +42,7 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 	if d == nil {
 		return Reply{}, false
 	}
-	if d.Outcome == route.Picked && d.Split && !x.Gone() {
+	if d.Outcome == route.Picked && d.Split && !x.isRelayed(d) && !x.Gone() {
 		body = x.prefill(d, body)
 	}
 

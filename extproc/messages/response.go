@@ -24,6 +24,8 @@ type Response struct {
 	// Booking, Decision and Picked are dynamic metadata, under the names of package envoynames. Empty
 	// ones are left out.
 	Booking, Decision, Picked string
+	// Cached is dynamic metadata, too.
+	Cached string
 	// Set are headers to set or replace, Remove the names of headers to remove.
 	Set    []envoynames.Header
 	Remove []string
@@ -118,6 +120,7 @@ func (r *Response) appendMetadata(dst []byte) []byte {
 	var buf [2][192]byte
 	ours := appendText(buf[0][:0], envoynames.Booking, r.Booking)
 	ours = appendText(ours, envoynames.Decision, r.Decision)
+	ours = appendText(ours, envoynames.CachedTokens, r.Cached)
 	dst = appendNamespace(dst, envoynames.Namespace, ours)
 	return appendNamespace(dst, envoynames.NamespaceLB, appendText(buf[1][:0], envoynames.HeaderDestination, r.Picked))
 }

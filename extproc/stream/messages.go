@@ -44,6 +44,9 @@ func toMessage(r exchange.Reply, answered exchange.Phase) any {
 
 	if r.Pick != nil {
 		m.Decision = r.Pick.ID
+		if r.Cached >= 0 {
+			m.Cached = strconv.Itoa(r.Cached)
+		}
 	}
 	if r.Body != nil {
 		m.Set = append(m.Set, envoynames.Header{Key: "content-length", Value: strconv.Itoa(len(r.Body))})

@@ -32,9 +32,14 @@ func TestPrefillInEachMode(t *testing.T) {
 		w, client := served(t)
 		for name, at := range map[string]string{"d": "10.0.0.7:80", "p": strings.TrimPrefix(p.URL, "http://")} {
 			role := map[string]fleet.Role{"d": fleet.Decode, "p": fleet.Prefill}[name]
-			if _, err := w.fleet.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: at, Ranks: 1, State: fleet.Ready}); err != nil {
+			if _, err := w.fleet.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: at, Ranks: 1, State: fleet.Ready, Transfer: fleet.TransferNixl}); err != nil {
 				t.Fatal(err)
 			}
+		}
+
+		models := map[string]*route.ModelConfig{"sim": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}
+		if err := w.router.SetModels(models); err != nil {
+			t.Fatal(err)
 		}
 
 		replies := all(t, client, first(mode), bodyMessage(true, long))

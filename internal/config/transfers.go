@@ -9,6 +9,11 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
+// Splits reports whether a model has prefill and decode workers, whose requests may need the relay.
+func (c *Config) Splits() bool {
+	return slices.ContainsFunc(c.Models, func(m Model) bool { return m.isSplit() })
+}
+
 // isHalf reports whether the worker serves a half of each request.
 func (w *Worker) isHalf() bool {
 	return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String()

@@ -17,15 +17,21 @@ const (
 // Stator's own names.
 const (
 	// Namespace is the namespace of dynamic metadata. Booking is set in it before the pick, and the
-	// access-log entry carries it. Decision is set with the pick.
-	Namespace = "stator"
-	Booking   = "booking"
-	Decision  = "decision"
+	// access-log entry carries it. Decision is set with the pick, and CachedTokens with that of a request whose prompt a
+	// prefill worker has computed.
+	Namespace    = "stator"
+	Booking      = "booking"
+	Decision     = "decision"
+	CachedTokens = "cached_tokens"
 
 	// HeaderModel selects the pool when there are several models. HeaderDecision carries the id of the
 	// decision to the client.
 	HeaderModel    = "x-stator-model"
 	HeaderDecision = "x-stator-decision"
+
+	// HeaderCachedTokens carries to the client how many tokens of the prompt the prefill worker had in its cache. The usage in
+	// the answer is the decode worker's, which has computed nothing of the prompt.
+	HeaderCachedTokens = "x-stator-cached-tokens"
 
 	// HeaderAffinity carries the key of a conversation. The Wasm filter sets it on requests without a decision, and
 	// Envoy chooses the worker by it.

@@ -88,6 +88,10 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 		return
 	}
 
+	if r.isForeign(e.Served) || r.isForeign(e.Tried) {
+		r.withdraw(k.Rank, made) // the relay has sent the request to workers, and has reported how that went
+		return
+	}
 	r.unserved(health, now)
 	if e.Failed && e.Served == "" && e.Tried != k.Rank.Worker.Address {
 		// The retry has failed, too.
@@ -111,6 +115,19 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 	if r.cfg.Served != nil {
 		r.cfg.Served(served, k.At, int(k.Prompt), 0)
 	}
+}
+
+// isForeign reports whether an address is that of no worker.
+func (r *Router) isForeign(address string) bool {
+	if address == "" {
+		return false
+	}
+	for _, rank := range r.fleet.Snapshot().Ranks {
+		if rank.Worker.Address == address {
+			return false
+		}
+	}
+	return true
 }
 
 // withdraw takes the prediction of a request back. made is nil for a request without one.

@@ -69,7 +69,7 @@ func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) {
 	}
 	free := q.splits && r.freePrefill(w, q, d)
 	switch {
-	case !q.splits:
+	case !q.splits, w.field.ranks[0].Worker.Transfer.HasAddress() && !r.cfg.Relayed:
 		d.Legs = Legs{Why: LegsNoTransfer}
 	case at == PrefillLocal:
 		d.Legs = Legs{Why: LegsAsked}

@@ -29,7 +29,7 @@ func newLegs(t *testing.T, cfg ModelConfig, names ...string) *Router {
 			t.Fatal(err)
 		}
 	}
-	r := New(Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
+	r := New(Config{Seed: 1, Relayed: true}, f, kvindex.New(kvindex.Config{}))
 	cfg.Prompt, cfg.BlockSize = bytesOf{}, 16
 	if err := r.SetModels(map[string]*ModelConfig{"m": &cfg}); err != nil {
 		t.Fatal(err)

@@ -37,6 +37,8 @@ type Config struct {
 	// Speeds are the first estimates of how fast workers are, by their model: those of a measured
 	// profile. The estimate for other models is perfmodel.DefaultSpeed().
 	Speeds map[string]perfmodel.Speed
+	// Relayed means that requests can be sent to a prefill and a decode worker at once: for transfers with an address.
+	Relayed bool
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
 	// must be quick, must not call the router, and must keep neither argument. May be nil.
 	Decided func(d *Decision, chain []blockhash.Sequence)

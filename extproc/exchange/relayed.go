@@ -1,0 +1,219 @@
+package exchange
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/handoff"
+)
+
+// A request whose decision is split may come to the relay, by Envoy's choice of its address:
+//
+//	transfers         when                                                   the relay sends
+//	p2p, bootstrap    at once: it is the picked address                      both requests, to the picked decode worker
+//	nixl, context     after the decode worker has failed before its answer:  both again, to another decode worker
+//	                    it is the next address
+//
+// The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has
+// fetched them, and no one learns whether it had done so before it died; another decode worker would read what lies there now.
+
+// maxPlans bounds the decisions that are kept for the relay. Of more at a time the oldest are forgotten; their requests are
+// decided once more.
+const maxPlans = 1 << 14
+
+// plans are the latest decisions whose requests may come to the relay, by their ids. It is safe for concurrent use.
+type plans struct {
+	mu   sync.Mutex
+	byID map[string]*plan // guarded by mu
+	ids  []string         // guarded by mu; a ring, in the order of add
+	next int              // guarded by mu
+}
+
+// plan is such a decision.
+type plan struct {
+	decision route.Decision // without slices
+	relayed  bool           // the relay sends the first requests; otherwise the picked worker has failed
+}
+
+// add keeps a decision.
+func (p *plans) add(d *route.Decision, relayed bool) {
+	kept := &plan{decision: *d, relayed: relayed}
+	kept.decision.Candidates, kept.decision.Others = nil, nil
+	kept.decision.Ticket = nil
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID == nil {
+		p.byID = map[string]*plan{}
+		p.ids = make([]string, maxPlans)
+	}
+	delete(p.byID, p.ids[p.next])
+	p.ids[p.next] = d.ID
+	p.next = (p.next + 1) % maxPlans
+	p.byID[d.ID] = kept
+}
+
+// take returns a decision once; nil where there is none.
+func (p *plans) take(id string) *plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := p.byID[id]
+	delete(p.byID, id)
+	return kept
+}
+
+// Relayed is a request that the relay sends to workers. It belongs to one goroutine.
+type Relayed struct {
+	svc      *Service
+	exchange Exchange
+	body     []byte
+	plan     *plan
+
+	tried    []string // decode workers that have failed
+	prefills []string // prefill workers that have failed
+	attempts int
+}
+
+// maxAttempts bounds how often the relay sends a request. The last attempt has one worker.
+const maxAttempts = 3
+
+// Relay begins a request that has come to the relay: its method and path, the id of its decision and of the request, and its body.
+// done is closed when the client leaves. The answer is set, and nothing else, for a request that goes to no worker.
+func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct{}) (*Relayed, *Answer) {
+	r := &Relayed{svc: s, exchange: s.Begin(Origin{Done: done}), plan: s.plans.take(decision)}
+	x := &r.exchange
+	x.head = h
+	x.target = s.Settings().classify(h.Method, h.Path)
+	x.booking = decision
+	if x.target.local != nil || !x.target.splits {
+		return nil, refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
+			Message: "The relay has no such path: " + clip(h.Method+" "+h.Path) + "."}, "unknown_path")
+	}
+
+	clean, err := handoff.Strip(body)
+	if err != nil {
+		return nil, refusal(err, string(route.ReasonBadRequest))
+	}
+	r.body = body
+	if clean != nil {
+		r.body = clean
+	}
+	return r, nil
+}
+
+// Attempt is one attempt of the relay: a request to a decode worker.
+type Attempt struct {
+	Address string
+	Body    []byte
+	Set     []envoynames.Header
+	// Leg is the request to the prefill worker beside it; nil for none. Where it fails before the answer has begun, the
+	// attempt is to be stopped.
+	Leg *prefill.Leg
+
+	relayed  *Relayed
+	decision *route.Decision
+}
+
+// Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves.
+func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
+	d, a := r.decide(now)
+	if a != nil {
+		return nil, a
+	}
+	r.attempts++
+	attempt := &Attempt{Address: d.Address, Body: r.body, relayed: r, decision: d}
+	if d.Ranks > 1 {
+		attempt.Set = append(attempt.Set, envoynames.Header{Key: prefill.HeaderRank, Value: strconv.Itoa(d.Rank)})
+	}
+	if !d.Split {
+		return attempt, nil
+	}
+
+	x := &r.exchange
+	ask := &prefill.Request{
+		Decision: d, Ask: x.ask(r.body), Endpoint: x.target.shape, Path: x.target.path, Body: r.body,
+		RequestID: x.requestID(), Tried: slices.Clone(r.prefills),
+	}
+	if handoff.IsConcurrent(d.Transfer) {
+		attempt.Leg, attempt.Body = r.svc.prefills.Begin(ctx, ask)
+	} else {
+		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)
+	}
+	return attempt, nil
+}
+
+// decide returns the decision of the next attempt: that of the request where it has not been tried, or another one.
+func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
+	p := r.plan
+	r.plan = nil
+	switch {
+	case p != nil && p.relayed:
+		return &p.decision, nil
+	case p != nil:
+		r.tried = append(r.tried, p.decision.Worker)
+		r.svc.router.Ended(route.Ending{ID: p.decision.ID, Tried: p.decision.Address, Failed: true}, now)
+	}
+
+	x := &r.exchange
+	ask := x.ask(r.body)
+	ask.ID = r.svc.router.NewID()
+	ask.Splits = x.splits(r.body)
+	ask.Local = r.attempts == maxAttempts-1
+	ask.Except, ask.IgnoreBodyHints = r.tried, true
+	if p != nil {
+		ask.Session, ask.Source = p.decision.Session, p.decision.Source
+	}
+	d := r.svc.router.Decide(&ask, now)
+	if d.Outcome == route.Picked {
+		return d, nil
+	}
+	answer := refusal(d.Err, string(d.Reason))
+	answer.RetryAfter = d.RetryAfter
+	return nil, answer
+}
+
+// MayRetry reports whether another worker may have a better answer than one with this status.
+func (a *Attempt) MayRetry(status int) bool {
+	if a.Last() {
+		return false
+	}
+	transfers := a.decision.Split && a.decision.Transfer == fleet.TransferContext
+	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || transfers && status == http.StatusBadRequest
+}
+
+// Last reports whether no attempt follows this one.
+func (a *Attempt) Last() bool { return a.relayed.attempts == maxAttempts }
+
+// PrefillFailed ends an attempt that was stopped because its prefill worker has failed.
+func (a *Attempt) PrefillFailed(now time.Time) {
+	a.relayed.prefills = append(a.relayed.prefills, a.Leg.Worker())
+	a.relayed.svc.router.End(a.decision.ID, now)
+}
+
+// Failed ends an attempt whose decode worker has failed before its answer began.
+func (a *Attempt) Failed(now time.Time) {
+	a.relayed.tried = append(a.relayed.tried, a.decision.Worker)
+	a.relayed.svc.router.Ended(route.Ending{ID: a.decision.ID, Tried: a.decision.Address, Failed: true}, now)
+}
+
+// Answered ends an attempt whose answer was sent to the client: with its status, and whether it broke off.
+func (a *Attempt) Answered(status int, cutOff bool, now time.Time) {
+	a.relayed.svc.router.Ended(route.Ending{
+		ID: a.decision.ID, Served: a.decision.Address, CutOff: cutOff,
+		Failed: cutOff || status >= http.StatusInternalServerError, Refused: status >= 400 && status < 500,
+	}, now)
+}
+
+// Left ends an attempt whose client has left before the answer began.
+func (a *Attempt) Left(now time.Time) {
+	a.relayed.svc.router.Ended(route.Ending{ID: a.decision.ID, Left: true}, now)
+}

@@ -1,0 +1,29 @@
+// Package prefill has prefill workers compute the prompts of requests that decode workers answer. It sends the requests to prefill
+// workers, over HTTP; Envoy, or package relay, sends the decode worker its own.
+//
+// Package handoff makes the bodies. There are two orders:
+//
+//	transfers         order                                       function
+//	nixl, context     the prefill worker's answer has what the    Sender.Compute waits for it, and returns the decode worker's
+//	                    decode worker needs                         body
+//	p2p, bootstrap    both workers need their requests at once    Sender.Begin returns the decode worker's body at once, and
+//	                                                                a Leg that ends later
+//
+// A request to a prefill worker has one of these outcomes:
+//
+//	answer of the prefill worker           outcome       then
+//	what the transfer needs                transferred   the decode worker fetches the prompt's KV cache
+//	none: a connection failed              unreachable   another prefill worker
+//	200 without what the transfer needs    unusable      another prefill worker
+//	status 5xx                             failed        another prefill worker
+//	any other status                       refused       the decode worker receives the client's body, and finds the same fault
+//	none within the timeout                timed_out     the decode worker receives the client's body
+//	none: the client has left              cancelled     -
+//	(no prefill worker is ready and free)  no_worker     the decode worker receives the client's body
+//
+// A decode worker that receives the client's body computes the prompt by itself. Every prefill worker is asked at most once, and
+// at most MaxWorkers of them are. The request to a prefill worker is cancelled when its context ends. Each has a booking, which
+// ends with it.
+//
+// All methods are safe for concurrent use.
+package prefill

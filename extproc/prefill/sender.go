@@ -1,0 +1,358 @@
+package prefill
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/metric"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/handoff"
+)
+
+// Outcome is how a request to a prefill worker ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Transferred Outcome = "transferred"
+	Unreachable Outcome = "unreachable"
+	Unusable    Outcome = "unusable"
+	Failed      Outcome = "failed"
+	Refused     Outcome = "refused"
+	TimedOut    Outcome = "timed_out"
+	Cancelled   Outcome = "cancelled"
+	NoWorker    Outcome = "no_worker"
+)
+
+// Outcomes are all outcomes.
+func Outcomes() []Outcome {
+	return []Outcome{Transferred, Unreachable, Unusable, Failed, Refused, TimedOut, Cancelled, NoWorker}
+}
+
+// MayRetry reports whether another prefill worker may compute the prompt.
+func (o Outcome) MayRetry() bool { return o == Unreachable || o == Unusable || o == Failed }
+
+// MaxWorkers bounds how many prefill workers are asked for one request.
+const MaxWorkers = 2
+
+// The headers of requests to engines.
+const (
+	// HeaderRequestID joins the logs of both engines.
+	HeaderRequestID = "x-request-id"
+	// HeaderRank is the header by which vLLM selects a data-parallel rank.
+	HeaderRank = "x-data-parallel-rank"
+)
+
+// Config is read by New and not changed later.
+type Config struct {
+	Router  *route.Router
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	// Timeout bounds the answer of a prefill worker; 0 means route.PrefillTimeout.
+	Timeout time.Duration
+}
+
+// Sender sends requests to prefill workers. Create it with [New].
+type Sender struct {
+	router   *route.Router
+	log      *slog.Logger
+	timeout  time.Duration
+	client   *http.Client
+	outcomes *prometheus.CounterVec
+	cached   prometheus.Counter
+}
+
+// New returns a sender. Close it when no request is sent any more.
+func New(cfg Config) *Sender {
+	part := metric.For(cfg.Metrics, "extproc")
+	s := &Sender{
+		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, client: newClient(),
+		outcomes: part.Counters("prefills_total",
+			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
+				"refused, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.", "outcome"),
+		cached: part.Counter("prefill_cached_tokens_total",
+			"Prompt tokens that prefill workers found in their caches, by the usage in their answers."),
+	}
+	if s.timeout == 0 {
+		s.timeout = route.PrefillTimeout
+	}
+	for _, o := range Outcomes() {
+		s.outcomes.WithLabelValues(string(o))
+	}
+	return s
+}
+
+// newClient returns the client for requests to prefill workers. It keeps connections, follows no redirects and uses no proxy: the
+// addresses are those of the fleet.
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: time.Second}).DialContext,
+			MaxIdleConns:           1024,
+			MaxIdleConnsPerHost:    128,
+			IdleConnTimeout:        4 * time.Second, // vLLM and SGLang close connections that were idle for five seconds
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableCompression:     true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Close closes the connections that are idle.
+func (s *Sender) Close() { s.client.CloseIdleConnections() }
+
+// Count counts an outcome without a request.
+func (s *Sender) Count(o Outcome) { s.outcomes.WithLabelValues(string(o)).Inc() }
+
+// Request is a request whose decode worker is picked.
+type Request struct {
+	// Decision is that of the decode worker. It is Split.
+	Decision *route.Decision
+	// Ask is the request by which prefill workers are chosen, without its ID, Role and Except, and without hints.
+	Ask route.Request
+	// Endpoint is the shape of the body, and Path that of the URL.
+	Endpoint handoff.Endpoint
+	Path     string
+	// Body is the decode worker's, but for the members of the transfer.
+	Body []byte
+	// RequestID is the header of that name for both engines.
+	RequestID string
+	// Tried are the prefill workers that have failed.
+	Tried []string
+}
+
+// Compute has a prefill worker compute the prompt, and returns the body for the decode worker: the given one where none has
+// computed it. Cached is how many tokens of the prompt the prefill worker had in its cache; -1 where it is not known.
+func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached int) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+
+	for len(r.Tried) < MaxWorkers {
+		leg, outcome := s.pick(r)
+		if leg == nil {
+			s.Count(orCancelled(ctx, outcome))
+			break
+		}
+		answer := leg.send(ctx)
+		if leg.outcome == Transferred {
+			decode, err := leg.transfer.Decode(nil, r.Body, answer)
+			if err == nil {
+				s.router.Handed(r.Decision, time.Now())
+				leg.end()
+				return decode, leg.cached
+			}
+			s.log.Warn("a prefill worker cannot transfer KV caches", "worker", leg.worker.Worker, "error", err)
+			leg.outcome = Unusable
+		}
+		leg.end()
+		if !leg.outcome.MayRetry() {
+			break
+		}
+		r.Tried = append(r.Tried, leg.worker.Worker)
+	}
+	return r.Body, -1
+}
+
+// orCancelled returns an outcome, or Cancelled where the client has left.
+func orCancelled(ctx context.Context, o Outcome) Outcome {
+	if ctx.Err() == context.Canceled {
+		return Cancelled
+	}
+	return o
+}
+
+// Begin has a prefill worker compute the prompt while the decode worker waits for it, and returns the body for the decode worker.
+// The leg is nil where there is no prefill worker; the body is the given one then.
+func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) {
+	if len(r.Tried) >= MaxWorkers {
+		return nil, r.Body
+	}
+	leg, outcome := s.pick(r)
+	if leg == nil {
+		s.Count(orCancelled(ctx, outcome))
+		return nil, r.Body
+	}
+	body, err := leg.transfer.Decode(nil, r.Body, nil)
+	if err != nil { // an address that the fleet has accepted, so this cannot happen
+		leg.outcome = Unusable
+		leg.end()
+		return nil, r.Body
+	}
+
+	s.router.Handed(r.Decision, time.Now())
+	leg.done = make(chan struct{})
+	go func() {
+		defer close(leg.done)
+		ctx, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		leg.send(ctx)
+		leg.end()
+	}()
+	return leg, body
+}
+
+// pick chooses a prefill worker, and makes its request. Without one it returns the outcome.
+func (s *Sender) pick(r *Request) (*Leg, Outcome) {
+	d := r.Decision
+	if !handoff.Supports(d.Transfer, r.Endpoint) {
+		return nil, NoWorker
+	}
+	ask := r.Ask
+	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
+	ask.Session, ask.Source = d.Session, d.Source
+	ask.Except = r.Tried
+	ask.IgnoreBodyHints = true
+	p := s.router.Decide(&ask, time.Now())
+	if p.Outcome != route.Picked {
+		return nil, NoWorker
+	}
+
+	leg := &Leg{sender: s, request: r, worker: p, cached: -1}
+	leg.transfer = handoff.Transfer{
+		Kind: d.Transfer, Endpoint: r.Endpoint, ID: handoff.MinID + rand.Int64N(1<<61), At: p.TransferAt,
+		PrefillRank: rankOf(p), DecodeRank: rankOf(d),
+	}
+	body, err := leg.transfer.Prefill(nil, r.Body)
+	if err != nil || p.Transfer != d.Transfer { // the configuration is checked, and the body was parsed
+		leg.outcome = Cancelled
+		leg.end()
+		return nil, NoWorker
+	}
+	leg.body = body
+	return leg, ""
+}
+
+// rankOf returns the rank of a decision; -1 for a worker with one rank.
+func rankOf(d *route.Decision) int {
+	if d.Ranks <= 1 {
+		return -1
+	}
+	return d.Rank
+}
+
+// Leg is the request to one prefill worker.
+type Leg struct {
+	sender   *Sender
+	request  *Request
+	worker   *route.Decision
+	transfer handoff.Transfer
+	body     []byte
+
+	done    chan struct{} // closed at its end; nil where Compute waits for it
+	outcome Outcome
+	cached  int
+}
+
+// Done is closed when the request has ended.
+func (l *Leg) Done() <-chan struct{} { return l.done }
+
+// Outcome returns how the request has ended. Call it after Done is closed.
+func (l *Leg) Outcome() Outcome { return l.outcome }
+
+// Worker returns the prefill worker's name.
+func (l *Leg) Worker() string { return l.worker.Worker }
+
+// send sends the request, and sets outcome and cached. The answer is that of Transferred.
+func (l *Leg) send(ctx context.Context) (answer []byte) {
+	s, p := l.sender, l.worker
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.Address+l.request.Path, bytes.NewReader(l.body))
+	if err != nil {
+		l.outcome = Unreachable
+		return nil
+	}
+	r.Header.Set("content-type", "application/json")
+	r.Header.Set(HeaderRequestID, l.request.RequestID)
+	if p.Ranks > 1 {
+		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))
+	}
+
+	answer, status, err := s.exchange(r)
+	l.outcome = outcomeOf(ctx, status, err)
+	if l.outcome == Unreachable {
+		s.log.Warn("a prefill worker cannot be reached", "worker", p.Worker, "error", err)
+	}
+	if l.outcome == Transferred {
+		l.observe(answer)
+	}
+	return answer
+}
+
+// observe counts the tokens that the prefill worker had in its cache.
+func (l *Leg) observe(answer []byte) {
+	n, ok := handoff.CachedTokens(answer)
+	if !ok {
+		return
+	}
+	l.cached = n
+	l.sender.cached.Add(float64(n))
+}
+
+// outcomeOf returns the outcome of a request. A connection that is not made in time has another error than the context's, which
+// looks the same.
+func outcomeOf(ctx context.Context, status int, err error) Outcome {
+	switch {
+	case err != nil && ctx.Err() == context.Canceled:
+		return Cancelled
+	case ctx.Err() != nil:
+		return TimedOut
+	case err != nil:
+		return Unreachable
+	case status >= http.StatusInternalServerError:
+		return Failed
+	case status != http.StatusOK:
+		return Refused
+	}
+	return Transferred
+}
+
+// exchange sends a request and reads the answer, of at most handoff.MaxAnswer bytes and one more.
+func (s *Sender) exchange(r *http.Request) (answer []byte, status int, err error) {
+	response, err := s.client.Do(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+
+	answer, err = io.ReadAll(io.LimitReader(response.Body, handoff.MaxAnswer+1))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the answer: %w", err)
+	}
+	return answer, response.StatusCode, nil
+}
+
+// end counts the outcome and ends the booking. How the request ended is evidence of the worker's health.
+func (l *Leg) end() {
+	l.sender.Count(l.outcome)
+	p := l.worker
+	e := route.Ending{ID: p.ID}
+	switch l.outcome {
+	case Transferred:
+		l.sender.router.PrefillDone(p.ID, time.Now())
+		e.Served = p.Address
+	case Unusable:
+		e.Served = p.Address
+	case Refused:
+		e.Served = p.Address
+		e.Refused = true
+	case Failed:
+		e.Served = p.Address
+		e.Failed = true
+	case Unreachable, TimedOut:
+		e.Tried = p.Address
+		e.Failed = true
+	case Cancelled, NoWorker:
+		e.Left = true
+	}
+	l.sender.router.Ended(e, time.Now())
+}

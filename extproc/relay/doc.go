@@ -1,0 +1,19 @@
+// Package relay is an upstream of Envoy for requests that may need more than one engine, or a second attempt with another body.
+// Envoy sends a request once more with the body that it has, and to one address. Routers name the relay as the address of requests
+// whose two legs must be sent at once, and as the next address where a prompt is computed by another worker than the one that
+// answers; all other requests never come here.
+//
+//	event                                        what the relay does
+//	a request                                    sends it to a decode worker, and beside it to a prefill worker
+//	the prefill worker fails before the answer   stops the attempt, and makes another one
+//	the decode worker fails before its answer,   makes another attempt, at another worker
+//	  or answers 500, 502, 503 or 504
+//	the answer begins                            forwards it as it comes
+//	the answer breaks off                        breaks off, too
+//	the client leaves                            stops both legs
+//
+// There are at most three attempts; the last one has one worker, which computes the prompt and decodes. Package exchange chooses
+// the workers and makes the bodies. The bodies of requests count in its budget.
+//
+// Handler is safe for concurrent use.
+package relay

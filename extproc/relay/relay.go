@@ -1,0 +1,291 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/extproc/prefill"
+	"github.com/stator-project/stator/internal/envoynames"
+	"github.com/stator-project/stator/internal/metric"
+)
+
+// Config is read by New and not changed later.
+type Config struct {
+	Requests *exchange.Service
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Handler serves the requests that Envoy sends to the relay. Create it with [New].
+type Handler struct {
+	requests *exchange.Service
+	log      *slog.Logger
+	client   *http.Client
+	outcomes *prometheus.CounterVec
+}
+
+// The outcomes of attempts.
+const (
+	answered      = "answered"
+	brokeOff      = "broke_off"
+	workerFailed  = "worker_failed"
+	prefillFailed = "prefill_failed"
+	clientLeft    = "client_left"
+	noAttempt     = "no_worker"
+)
+
+// New returns a handler.
+func New(cfg Config) *Handler {
+	h := &Handler{requests: cfg.Requests, log: cfg.Log, client: newClient()}
+	h.outcomes = metric.For(cfg.Metrics, "relay").Counters("attempts_total",
+		"Attempts of the relay by outcome: worker_failed and prefill_failed are followed by another attempt, if there is one left.", "outcome")
+	for _, o := range []string{answered, brokeOff, workerFailed, prefillFailed, clientLeft, noAttempt} {
+		h.outcomes.WithLabelValues(o)
+	}
+	return h
+}
+
+// newClient returns the client for requests to decode workers. It follows no redirects and uses no proxy.
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+			MaxIdleConns:           1024,
+			MaxIdleConnsPerHost:    128,
+			IdleConnTimeout:        4 * time.Second, // engines close connections that were idle for five seconds
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableCompression:     true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Serve serves on ln until ctx ends. Then it waits a moment for the requests that are in flight.
+func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)}
+	stop := context.AfterFunc(ctx, func() {
+		last, cancel := context.WithTimeout(context.Background(), drainFor)
+		defer cancel()
+		_ = server.Shutdown(last)
+		_ = server.Close()
+	})
+	defer stop()
+	defer h.client.CloseIdleConnections()
+	err := server.Serve(ln)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drainFor is how long the requests in flight may last after the end of the process was asked for.
+const drainFor = 2 * time.Second
+
+// ServeHTTP serves one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, free, answer := h.read(r)
+	defer free()
+	if answer != nil {
+		write(w, answer)
+		return
+	}
+	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID)}
+	relayed, answer := h.requests.Relay(head, r.Header.Get(envoynames.HeaderDecision), body, r.Context().Done())
+	if answer != nil {
+		write(w, answer)
+		return
+	}
+
+	for {
+		attempt, answer := relayed.Next(r.Context(), time.Now())
+		if answer != nil {
+			h.count(noAttempt)
+			write(w, answer)
+			return
+		}
+		if h.try(w, r, attempt) {
+			return
+		}
+	}
+}
+
+// read reads the body, of as many bytes as the gateway accepts. free gives back its part of the budget.
+func (h *Handler) read(r *http.Request) (body []byte, free func(), answer *exchange.Answer) {
+	free = func() {}
+	limit := h.requests.Settings().BodyBytes
+	if r.ContentLength > limit {
+		return nil, free, exchange.TooLarge(limit)
+	}
+
+	var buf bytes.Buffer
+	_, err := buf.ReadFrom(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, free, exchange.Incomplete()
+	case int64(buf.Len()) > limit:
+		return nil, free, exchange.TooLarge(limit)
+	case !h.requests.Reserve(buf.Len()):
+		return nil, free, exchange.Overloaded()
+	}
+	return buf.Bytes(), func() { h.requests.Free(buf.Len()) }, nil
+}
+
+// write writes an answer of this process.
+func write(w http.ResponseWriter, a *exchange.Answer) {
+	w.Header().Set("content-type", "application/json")
+	if a.RetryAfter > 0 {
+		w.Header().Set("retry-after", strconv.Itoa(int(a.RetryAfter.Seconds()+0.999)))
+	}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body)
+}
+
+// try makes one attempt, and reports whether the client has its answer, or has left.
+func (h *Handler) try(w http.ResponseWriter, r *http.Request, a *exchange.Attempt) (done bool) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	response, prefillOK, err := h.send(ctx, cancel, r, a)
+	if response != nil {
+		defer func() { _ = response.Body.Close() }()
+	}
+
+	switch {
+	case r.Context().Err() != nil:
+		h.count(clientLeft)
+		a.Left(time.Now())
+		return true
+	case !prefillOK && !a.Last():
+		h.count(prefillFailed)
+		a.PrefillFailed(time.Now())
+		return false
+	case err != nil && a.Last():
+		h.count(workerFailed)
+		a.Failed(time.Now())
+		write(w, exchange.NoAnswer())
+		return true
+	case err != nil, mayRetry(response.StatusCode) && !a.Last():
+		h.count(workerFailed)
+		a.Failed(time.Now())
+		return false
+	}
+	h.forward(w, r, response, a)
+	return true
+}
+
+// mayRetry reports whether another worker may have a better answer. vLLM answers 500 where it cannot fetch a prompt.
+func mayRetry(status int) bool {
+	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout
+}
+
+// send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false where the leg to
+// the prefill worker has failed before; cancel then stops the request.
+func (h *Handler) send(ctx context.Context, cancel context.CancelFunc, r *http.Request, a *exchange.Attempt) (response *http.Response, prefillOK bool, err error) {
+	request, err := newRequest(ctx, r, a)
+	if err != nil {
+		return nil, true, err
+	}
+	if a.Leg == nil {
+		response, err = h.client.Do(request)
+		return response, true, err
+	}
+
+	arrived := make(chan struct{})
+	go func() {
+		defer close(arrived)
+		response, err = h.client.Do(request)
+	}()
+	select {
+	case <-arrived:
+		return response, true, err
+	case <-a.Leg.Done():
+	}
+	if a.Leg.Outcome() != prefill.Transferred {
+		cancel()
+		<-arrived
+		return response, false, err
+	}
+	<-arrived
+	return response, true, err
+}
+
+// newRequest returns the request of an attempt, with the client's headers.
+func newRequest(ctx context.Context, r *http.Request, a *exchange.Attempt) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, r.Method, "http://"+a.Address+r.URL.RequestURI(), bytes.NewReader(a.Body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header = r.Header.Clone()
+	request.Host = r.Host
+	for _, name := range hopByHop {
+		request.Header.Del(name)
+	}
+	request.Header.Del(envoynames.HeaderDecision)
+	request.Header.Del("Content-Length")
+	request.Header.Del(prefill.HeaderRank)
+	for _, h := range a.Set {
+		request.Header.Set(h.Key, h.Value)
+	}
+	return request, nil
+}
+
+// hopByHop are the headers of one connection.
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// forward copies the response to the client, each piece as it comes.
+func (h *Handler) forward(w http.ResponseWriter, r *http.Request, response *http.Response, a *exchange.Attempt) {
+	header := w.Header()
+	maps.Copy(header, response.Header)
+	for _, name := range hopByHop {
+		header.Del(name)
+	}
+	w.WriteHeader(response.StatusCode)
+
+	err := copyFlushed(w, response.Body)
+	left := r.Context().Err() != nil
+	a.Answered(response.StatusCode, err != nil && !left, time.Now())
+	switch {
+	case left:
+		h.count(clientLeft)
+	case err != nil:
+		h.count(brokeOff)
+		panic(http.ErrAbortHandler) // the client must see that something is missing
+	default:
+		h.count(answered)
+	}
+}
+
+// copyFlushed copies a response's body, and flushes each piece.
+func copyFlushed(w http.ResponseWriter, body io.Reader) error {
+	control := http.NewResponseController(w)
+	piece := make([]byte, 16<<10)
+	for {
+		n, err := body.Read(piece)
+		if n > 0 {
+			if _, err := w.Write(piece[:n]); err != nil {
+				return err
+			}
+			if err := control.Flush(); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (h *Handler) count(outcome string) { h.outcomes.WithLabelValues(outcome).Inc() }
