@@ -58,3 +58,25 @@ func TestPassIsEndedOnce(t *testing.T) {
 		t.Errorf("ended twice: %+v", result)
 	}
 }
+
+// TestPromptHashes: the hashes of a prompt are known before it is submitted, and find its blocks in the cache afterwards.
+func TestPromptHashes(t *testing.T) {
+	e, err := engine.New(engine.Config{BlockSize: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &engine.Request{Prompt: make([]uint32, 11), MaxTokens: 1, Next: func(int) (uint32, bool) { return 2, false }}
+	hashes := e.PromptHashes(r)
+	if len(hashes) != 2 || e.Cached(hashes) != 0 {
+		t.Fatalf("%d hashes of 2 complete blocks, %d are cached", len(hashes), e.Cached(hashes))
+	}
+
+	if err := e.Submit(r, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	e.Begin(time.Time{})
+	e.End()
+	if other := e.PromptHashes(&engine.Request{Prompt: make([]uint32, 11), Salt: "s"}); e.Cached(hashes) != 2 || e.Cached(other) != 0 {
+		t.Errorf("%d blocks are cached, %d with a salt", e.Cached(hashes), e.Cached(other))
+	}
+}

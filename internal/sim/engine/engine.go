@@ -132,6 +132,19 @@ func (e *Engine) Release(r *Request) {
 	}
 }
 
+// PromptHashes returns the hashes of the full blocks of a request's prompt, in order, also before [Engine.Submit]. They must not
+// be changed.
+func (e *Engine) PromptHashes(r *Request) []kvevent.EngineHash {
+	r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
+	return r.hashes[:len(r.Prompt)/e.cfg.BlockSize]
+}
+
+// Cached returns how many of the first blocks of a chain are in the prefix cache.
+func (e *Engine) Cached(hashes []kvevent.EngineHash) int {
+	hits, _ := e.pool.match(hashes)
+	return hits
+}
+
 // Reset empties the prefix cache, as vLLM's /reset_prefix_cache does. While requests run it changes nothing and
 // returns false.
 func (e *Engine) Reset() bool {
