@@ -18,7 +18,11 @@ type completion struct {
 	choices  []choice          // of the first prompt, then of the second, and so on
 	requests []*engine.Request // one for each choice
 	notify   chan struct{}     // has a token when a choice has a new token
-	transfer transfer
+
+	leg  leg  // the part of the request in a transfer of KV caches
+	hold bool // no answer is sent before the leg is complete, also no stream
+
+	fetched int // tokens of the first prompt that the usage counts as cached, because they were fetched
 }
 
 // choice is one answer. The goroutine of passes writes it and the handler reads it.
@@ -78,7 +82,7 @@ func (s *Sim) prepare(req *openai.Request, id string, now time.Time) (*completio
 			s.cfg.MaxAnswers)
 	}
 
-	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1)}
+	c := &completion{req: req, id: id, created: now.Unix(), notify: make(chan struct{}, 1), leg: noLeg{}}
 	c.choices = make([]choice, prompts*req.N)
 
 	// Prompts are prepared one by one: an engine tokenizes each prompt of a batch separately.
@@ -200,6 +204,9 @@ func (c *completion) usage() (promptTokens, answerTokens, cached int) {
 		// The first answer to a prompt finds the cached tokens; the others find its blocks.
 		if i%c.req.N == 0 {
 			cached += int(c.choices[i].cached.Load())
+		}
+		if i == 0 {
+			cached = max(cached, c.fetched)
 		}
 	}
 	return c.prompts, answerTokens, cached

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -34,9 +35,11 @@ type Config struct {
 	// Events and Replay are the ZMQ endpoints, tcp://host:port or ipc://path, of KV events and of their replay.
 	// Port 0 means a free port. An empty endpoint means that there is none.
 	Events, Replay string
-	// KVTransfer is the address, host:port, of the side channel from which other engines fetch KV caches, as vLLM's
-	// NixlConnector has one. Port 0 means a free port. An empty address means that the engine transfers no caches.
+	// KVTransfer is the address, host:port, of the side channel from which other engines fetch KV caches. Port 0 means a free
+	// port. An empty address means that the engine transfers no caches.
 	KVTransfer string
+	// KVTransferKind is the handshake of these transfers; default nixl.
+	KVTransferKind fleet.Transfer
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
 	// Rank is the data-parallel rank in events; default 0.
@@ -65,9 +68,10 @@ type Config struct {
 	StartDelay time.Duration
 	// Drain bounds how long running requests may continue when the context of Run ends; default 10 s.
 	Drain time.Duration
-	// Lease is how long the blocks of a prompt are kept for another engine; default 30 s, as in vLLM. TransferTimeout is how
-	// long the engine waits for another one that it cannot reach; default 5 s. TransferBase and TransferToken are the time
-	// of a transfer: a constant part, default 1 ms, and a further part for each token, default 3 µs.
+	// Lease is how long the blocks of a prompt are kept for another engine that does not fetch them; default 30 s.
+	// TransferTimeout is how long the engine waits for another one; default 5 s. Other kinds than nixl have other defaults,
+	// those of the real engines. TransferBase and TransferToken are the
+	// time of a transfer: a constant part, default 1 ms, and a further part for each token, default 3 µs.
 	Lease, TransferTimeout, TransferBase, TransferToken time.Duration
 	// MaxBody bounds the body of a request, in bytes; default 64 MiB.
 	MaxBody int64
@@ -81,13 +85,21 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// transferTimes are the defaults of Lease and TransferTimeout: those of the real engines.
+var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
+	fleet.TransferNixl: {30 * time.Second, 5 * time.Second},
+	fleet.TransferP2P:  {60 * time.Second, 30 * time.Second}, // _UNBOUND_STORE_TIMEOUT_S, VLLM_P2P_HANDSHAKE_TIMEOUT_S
+}
+
 // withDefaults sets the defaults of vLLM where it has the same setting.
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.AnswerTokens = cmp.Or(c.AnswerTokens, 64)
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
-	c.Lease = cmp.Or(c.Lease, 30*time.Second)
-	c.TransferTimeout = cmp.Or(c.TransferTimeout, 5*time.Second)
+	c.KVTransferKind = cmp.Or(c.KVTransferKind, fleet.TransferNixl)
+	times := transferTimes[c.KVTransferKind]
+	c.Lease = cmp.Or(c.Lease, times.lease)
+	c.TransferTimeout = cmp.Or(c.TransferTimeout, times.timeout)
 	c.TransferBase = cmp.Or(c.TransferBase, time.Millisecond)
 	c.TransferToken = cmp.Or(c.TransferToken, 3*time.Microsecond)
 	c.MaxBody = cmp.Or(c.MaxBody, 64<<20)

@@ -33,10 +33,18 @@
 //
 // # Transfers of KV caches
 //
-// With Config.KVTransfer the engine has the handshake of vLLM's NixlConnector. A request with "do_remote_decode" keeps the blocks
-// of its prompt under a lease, and its answer names them. A request with "do_remote_prefill" fetches such blocks: from a side
-// channel over HTTP, because there is nothing in them, but within the time of a real transfer. The fetch checks that both prompts
-// are equal. Failures have vLLM's answers, and a request that names no blocks ends the engine, as it ends vLLM.
+// With Config.KVTransfer the engine transfers KV caches, by one of the handshakes of vLLM, SGLang and TensorRT-LLM. One engine
+// computes the prompt of a request and keeps its blocks. Another one fetches them, from a side channel over HTTP, because there is
+// nothing in them, but within the time of a real transfer. It checks that both prompts are equal.
+//
+//	kind       requests                  where the blocks are            a failed transfer
+//	nixl       one after the other       in the first answer             is an error of the second request
+//	p2p        both at once, any order   in the second request           has the second engine compute the prompt
+//	bootstrap  both at once, any order   in both requests                is an error of both requests
+//	context    one after the other       in the first answer, encoded    is an error of the second request
+//
+// Wrong members of requests have the answers of the real engine. Some of them end the engine, as they end vLLM. Blocks are kept
+// for a bounded time, and no request waits longer for another engine than Config.TransferTimeout.
 //
 // # Trust
 //

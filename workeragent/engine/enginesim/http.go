@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -55,25 +56,63 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 		defer s.active.Add(-1)
 
 		c, err := s.accept(ep, w, r)
-		if err == nil {
-			err = s.fetch(r.Context(), c)
-		}
-		if err == nil {
-			err = s.submit(c.requests)
-		}
 		if err != nil {
 			writeError(w, s.refusal(err))
 			return
 		}
-
-		// Sequences that have ended are not affected. The others are cancelled when the client leaves.
 		defer s.giveUp(c)
-		if c.req.Stream && ep != openai.Embeddings {
+		if err := s.compute(r.Context(), c); err != nil {
+			writeError(w, s.refusal(err))
+			return
+		}
+
+		if c.streams() {
 			c.stream(w, r)
 			return
 		}
-		c.whole(s, w, r)
+		c.whole(w)
 	}
+}
+
+// streams reports whether the answer is a stream.
+func (c *completion) streams() bool { return c.req.Stream && c.req.Endpoint != openai.Embeddings }
+
+// compute submits the sequences of a request. Unless the answer can be sent token by token, it waits for the last token, and
+// until the transfer allows the answer.
+func (s *Sim) compute(ctx context.Context, c *completion) error {
+	if err := c.leg.prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.submit(c.requests); err != nil {
+		return err
+	}
+	if c.streams() && !c.hold {
+		return nil
+	}
+
+	for !c.allDone() {
+		select {
+		case <-c.notify:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := c.leg.complete(ctx); err != nil {
+		return err
+	}
+
+	// A stream that was held back has all its tokens to write.
+	select {
+	case c.notify <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// giveUp ends what is left of a request after its answer, or after its client has left. Sequences that have ended are not affected.
+func (s *Sim) giveUp(c *completion) {
+	s.cancel(c.requests)
+	c.leg.end()
 }
 
 // accept reads, parses and tokenizes a request.
@@ -140,22 +179,14 @@ func (s *Sim) refusal(err error) *openai.Error {
 	return openai.Invalid("", "", "%v", err)
 }
 
-// whole waits for the end of every choice and writes the answer. It returns when the client leaves.
-func (c *completion) whole(s *Sim, w http.ResponseWriter, r *http.Request) {
-	for !c.allDone() {
-		select {
-		case <-c.notify:
-		case <-r.Context().Done():
-			return
-		}
-	}
-
+// whole writes the answer to a request that does not stream.
+func (c *completion) whole(w http.ResponseWriter) {
 	if c.req.Endpoint == openai.Embeddings {
 		writeJSON(w, http.StatusOK, c.appendEmbeddings(nil))
 		return
 	}
 
-	writeJSON(w, http.StatusOK, s.appendTransfer(c.appendWhole(nil), c))
+	writeJSON(w, http.StatusOK, c.leg.appendTo(c.appendWhole(nil)))
 }
 
 // allDone reports whether every choice has ended.

@@ -19,8 +19,11 @@ type metrics struct {
 	firstToken, interToken prometheus.Observer
 	endToEnd               prometheus.Observer
 	success                map[engine.Reason]prometheus.Counter
-	// transferred counts prompt tokens that were fetched from other engines, and expired the leases that ended unused.
-	transferred, expired prometheus.Counter
+	// transferred counts prompt tokens that were fetched from other engines, in two metrics, and expired the leases that ended
+	// unused.
+	transferred, peers prometheus.Counter
+	expired            prometheus.Counter
+	tierBytes          prometheus.Counter // read from other engines by p2p
 }
 
 // newMetrics returns the metrics of an engine. Buckets and labels are vLLM's.
@@ -46,6 +49,10 @@ func newMetrics(s *Sim) *metrics {
 	}
 	m.transferred = counter("vllm:prompt_tokens_by_source_total", "Prompt tokens that were fetched from other engines.",
 		prometheus.Labels{"source": "external_kv_transfer"})
+	m.peers = counter("vllm:prompt_tokens_cached_by_source_total", "Prompt tokens whose KV cache was in another engine.",
+		prometheus.Labels{"source": "p2p"})
+	m.tierBytes = counter("vllm:kv_offload_tiering_read_bytes_total", "Bytes of KV cache that were read from other engines.",
+		prometheus.Labels{"tier": "2:p2p"})
 	m.expired = counter("vllm:nixl_num_kv_expired_reqs_total", "Prompts whose blocks were kept for another engine and not fetched.", nil)
 	success := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total",
 		Help: "Answers by the reason for their end.", ConstLabels: labels},
@@ -62,6 +69,15 @@ func newMetrics(s *Sim) *metrics {
 // handler serves the metrics page.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// bytesPerToken is the size of a token's KV cache, in bytes: that of a very small model.
+const bytesPerToken = 1024
+
+// fetched counts prompt tokens that were fetched from another engine.
+func (m *metrics) fetched(tokens int) {
+	m.transferred.Add(float64(tokens))
+	m.peers.Add(float64(tokens))
 }
 
 // finished counts an answer that ended after so many seconds.

@@ -27,7 +27,11 @@ type Sim struct {
 	metrics *metrics   // safe for concurrent use
 
 	adapters *adapters // safe for concurrent use
-	leases   *leases   // nil for an engine that transfers no caches
+
+	// Nil for an engine that transfers no caches, as the listener of its side channel.
+	connector connector
+	leases    *leases
+	client    *http.Client // of the side channels of other engines; it keeps no connections
 
 	crashed chan error // has the error that ends the engine; room for one
 
@@ -62,6 +66,8 @@ func New(cfg Config) (*Sim, error) {
 
 	if cfg.KVTransfer != "" {
 		s.leases = newLeases(s)
+		s.connector = newConnector(s)
+		s.client = newTransferClient()
 	}
 	s.metrics = newMetrics(s)
 	return s, nil
@@ -83,7 +89,7 @@ func (s *Sim) Listen() (err error) {
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
 	}
-	if s.leases != nil {
+	if s.connector != nil {
 		s.transfer, err = net.Listen("tcp", s.cfg.KVTransfer)
 		if err != nil {
 			return fmt.Errorf("listen for KV transfers: %w", err)
@@ -176,8 +182,8 @@ func (s *Sim) Run(ctx context.Context) error {
 		start(func() error { return s.pub.serve(hard, s.replay, zmq4.Router) })
 	}
 
-	if s.leases != nil {
-		start(func() error { return s.leases.serve(hard, s.transfer) })
+	if s.connector != nil {
+		start(func() error { return s.serveTransfers(hard, s.transfer) })
 	}
 
 	start(func() error {
@@ -351,11 +357,13 @@ func (s *Sim) cancel(requests []*engine.Request) {
 	}
 }
 
-// release frees the blocks that a sequence has kept since its last token.
-func (s *Sim) release(r *engine.Request) {
+// release frees the blocks that sequences have kept since their last tokens.
+func (s *Sim) release(requests []*engine.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.engine.Release(r)
+	for _, r := range requests {
+		s.engine.Release(r)
+	}
 }
 
 // engineStats returns the present figures of the core.

@@ -59,6 +59,8 @@ type running struct {
 	t    *testing.T
 	stop func() error
 	wait func() error // until it ends without being stopped
+
+	settle func() // stops it, whether or not it has ended
 }
 
 func start(t *testing.T, change func(*enginesim.Config)) *running {
@@ -94,6 +96,11 @@ func start(t *testing.T, change func(*enginesim.Config)) *running {
 		stopped = true
 		defer cancel()
 		return <-done
+	}
+	r.settle = func() {
+		cancel()
+		<-done
+		stopped = true
 	}
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
