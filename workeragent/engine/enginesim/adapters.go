@@ -110,7 +110,7 @@ func (s *Sim) readAdapterRequest(w http.ResponseWriter, r *http.Request) (req ad
 		err = json.Unmarshal(body, &req)
 	}
 	if err != nil || req.Name == "" || len(req.Name) > maxAdapterName {
-		writeError(w, openai.Invalid("lora_name", "", "The body must have the name of an adapter in 'lora_name'."))
+		s.writeError(w, openai.Invalid("lora_name", "", "The body must have the name of an adapter in 'lora_name'."))
 		return req, false
 	}
 	return req, true
@@ -125,12 +125,12 @@ func (s *Sim) loadAdapter(w http.ResponseWriter, r *http.Request) {
 	}
 	// vLLM takes a path for that of a repository on Hugging Face where there is no such folder, and finds none.
 	if _, err := os.Stat(req.Path); err != nil {
-		writeError(w, &openai.Error{Status: http.StatusNotFound,
+		s.writeError(w, &openai.Error{Status: http.StatusNotFound,
 			Message: fmt.Sprintf("Loading lora %s failed: No adapter found for %s", req.Name, req.Path)})
 		return
 	}
 	if !s.adapters.load(req.Name) {
-		writeError(w, openai.Invalid("lora_name", "", "The lora adapter '%s' has already been loaded.", req.Name))
+		s.writeError(w, openai.Invalid("lora_name", "", "The lora adapter '%s' has already been loaded.", req.Name))
 		return
 	}
 	_, _ = io.WriteString(w, "Success: LoRA adapter '"+req.Name+"' added successfully.")
@@ -143,7 +143,7 @@ func (s *Sim) unloadAdapter(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !s.adapters.unload(req.Name) {
-		writeError(w, &openai.Error{Status: http.StatusNotFound,
+		s.writeError(w, &openai.Error{Status: http.StatusNotFound,
 			Message: fmt.Sprintf("The lora adapter '%s' cannot be found.", req.Name)})
 		return
 	}

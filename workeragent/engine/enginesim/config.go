@@ -40,6 +40,9 @@ type Config struct {
 	KVTransfer string
 	// KVTransferKind is the handshake of these transfers; default nixl.
 	KVTransferKind fleet.Transfer
+	// KVTransferRole is fleet.Prefill or fleet.Decode for kind bootstrap: such an engine serves one half of requests. Engines of
+	// other kinds do what each request asks for.
+	KVTransferRole fleet.Role
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
 	// Rank is the data-parallel rank in events; default 0.
@@ -88,7 +91,9 @@ type Config struct {
 // transferTimes are the defaults of Lease and TransferTimeout: those of the real engines.
 var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
 	fleet.TransferNixl: {30 * time.Second, 5 * time.Second},
-	fleet.TransferP2P:  {60 * time.Second, 30 * time.Second}, // _UNBOUND_STORE_TIMEOUT_S, VLLM_P2P_HANDSHAKE_TIMEOUT_S
+	// SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and SGLANG_DISAGGREGATION_WAITING_TIMEOUT. Blocks belong to requests.
+	fleet.TransferBootstrap: {300 * time.Second, 300 * time.Second},
+	fleet.TransferP2P:       {60 * time.Second, 30 * time.Second}, // _UNBOUND_STORE_TIMEOUT_S, VLLM_P2P_HANDSHAKE_TIMEOUT_S
 }
 
 // withDefaults sets the defaults of vLLM where it has the same setting.
@@ -127,6 +132,9 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("model and vocabulary are required"))
 	}
 
+	if c.KVTransferKind == fleet.TransferBootstrap && c.KVTransferRole != fleet.Prefill && c.KVTransferRole != fleet.Decode {
+		errs = append(errs, errors.New("transfers of kind bootstrap need the role prefill or decode"))
+	}
 	for _, e := range []string{c.Events, c.Replay} {
 		if _, _, err := splitEndpoint(e); e != "" && err != nil {
 			errs = append(errs, err)

@@ -13,10 +13,10 @@ import (
 // The paths that describe the engine. They are rarely read, so they use encoding/json with maps.
 
 // answerWith writes v as JSON.
-func answerWith(w http.ResponseWriter, v any) {
+func (s *Sim) answerWith(w http.ResponseWriter, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		writeError(w, &openai.Error{Status: http.StatusInternalServerError, Message: err.Error()})
+		s.writeError(w, &openai.Error{Status: http.StatusInternalServerError, Message: err.Error()})
 		return
 	}
 	writeJSON(w, http.StatusOK, body)
@@ -36,17 +36,17 @@ func (s *Sim) models(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range s.adapters.list() {
 		data = append(data, model(name, s.cfg.ModelName))
 	}
-	answerWith(w, map[string]any{"object": "list", "data": data})
+	s.answerWith(w, map[string]any{"object": "list", "data": data})
 }
 
 // version serves /version. The number is that of the vLLM release whose API is simulated.
 func (s *Sim) version(w http.ResponseWriter, _ *http.Request) {
-	answerWith(w, map[string]any{"version": "0.32.0+stator.sim"})
+	s.answerWith(w, map[string]any{"version": "0.32.0+stator.sim"})
 }
 
 // serverLoad serves /load: the requests that have a handler.
 func (s *Sim) serverLoad(w http.ResponseWriter, _ *http.Request) {
-	answerWith(w, map[string]any{"server_load": s.active.Load()})
+	s.answerWith(w, map[string]any{"server_load": s.active.Load()})
 }
 
 // eventSources serves /kv_event_sources, by which agents and routers find the event sockets of each rank:
@@ -71,7 +71,7 @@ func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
 		source["topic"] = s.cfg.Topic
 	}
 
-	answerWith(w, map[string]any{strconv.Itoa(s.cfg.Rank): source})
+	s.answerWith(w, map[string]any{strconv.Itoa(s.cfg.Rank): source})
 }
 
 // tokenize serves /tokenize for {"prompt": text} or {"messages": [...]}, with or without a model. The answer is
@@ -81,7 +81,7 @@ func (s *Sim) eventSources(w http.ResponseWriter, _ *http.Request) {
 func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	body, err := s.readBody(w, r)
 	if err != nil {
-		writeError(w, s.refusal(err))
+		s.writeError(w, s.refusal(err))
 		return
 	}
 
@@ -92,7 +92,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 	}
 
 	if err != nil {
-		writeError(w, s.refusal(err))
+		s.writeError(w, s.refusal(err))
 		return
 	}
 
@@ -102,7 +102,7 @@ func (s *Sim) tokenize(w http.ResponseWriter, r *http.Request) {
 		tokens = []uint32{}
 	}
 
-	answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
+	s.answerWith(w, map[string]any{"count": len(tokens), "max_model_len": s.cfg.Engine.MaxModelLen, "tokens": tokens, "token_strs": nil})
 }
 
 // parseTokenize parses a request of /tokenize as a completion or a chat, with the engine's model where it names

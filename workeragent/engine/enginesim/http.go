@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -41,7 +42,7 @@ func (s *Sim) handler() http.Handler {
 	// While it loads, an engine answers 503 on every path.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.ready.Load() {
-			writeError(w, &openai.Error{Status: http.StatusServiceUnavailable, Message: "The model is loading: try again later."})
+			s.writeError(w, &openai.Error{Status: http.StatusServiceUnavailable, Message: "The model is loading: try again later."})
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -57,12 +58,12 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 
 		c, err := s.accept(ep, w, r)
 		if err != nil {
-			writeError(w, s.refusal(err))
+			s.writeError(w, s.refusal(err))
 			return
 		}
 		defer s.giveUp(c)
 		if err := s.compute(r.Context(), c); err != nil {
-			writeError(w, s.refusal(err))
+			s.writeError(w, s.refusal(err))
 			return
 		}
 
@@ -269,8 +270,12 @@ var errorTypes = map[int]string{
 	http.StatusServiceUnavailable:    "ServiceUnavailableError",
 }
 
-// writeError writes an error as vLLM does: its code is the status as a number.
-func writeError(w http.ResponseWriter, e *openai.Error) {
+// writeError writes an error as the engine does that the transfers are of. The code of vLLM's errors is the status as a number.
+func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
+	if s.cfg.KVTransferKind == fleet.TransferBootstrap {
+		writeFlatError(w, e, cmp.Or(sglangTypes[e.Status], strconv.Itoa(e.Status)))
+		return
+	}
 	b := openai.AppendString([]byte(`{"error":{"message":`), e.Message)
 	b = openai.AppendString(append(b, `,"type":`...), cmp.Or(errorTypes[e.Status], "InternalServerError"))
 	b = append(b, `,"param":`...)
@@ -282,6 +287,17 @@ func writeError(w http.ResponseWriter, e *openai.Error) {
 
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(e.Status), 10)
 	writeJSON(w, e.Status, append(b, "}}"...))
+}
+
+// sglangTypes are the types of SGLang's errors. Those of other statuses are the status as text.
+var sglangTypes = map[int]string{http.StatusBadRequest: "BadRequest"}
+
+// writeFlatError writes an error as SGLang and TensorRT-LLM do: without a member "error" around it.
+func writeFlatError(w http.ResponseWriter, e *openai.Error, kind string) {
+	b := openai.AppendString([]byte(`{"object":"error","message":`), e.Message)
+	b = openai.AppendString(append(b, `,"type":`...), kind)
+	b = strconv.AppendInt(append(b, `,"param":null,"code":`...), int64(e.Status), 10)
+	writeJSON(w, e.Status, append(b, '}'))
 }
 
 // writeJSON writes an answer. Errors of writing mean that the client has left.

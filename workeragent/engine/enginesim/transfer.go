@@ -38,6 +38,8 @@ func newConnector(s *Sim) connector {
 	switch s.cfg.KVTransferKind {
 	case fleet.TransferP2P:
 		return &p2p{sim: s}
+	case fleet.TransferBootstrap:
+		return &bootstrap{sim: s}
 	}
 	return &nixl{sim: s, engine: randomID()}
 }

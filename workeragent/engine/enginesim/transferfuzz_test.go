@@ -38,3 +38,21 @@ func fuzzMembers(f *testing.F, kind fleet.Transfer, members func(string) string,
 		}
 	})
 }
+
+// fuzzHalves is fuzzMembers for both roles of SGLang's handshake, with one engine of each, because none ends.
+func fuzzHalves(f *testing.F) {
+	f.Fuzz(func(t *testing.T, members string, prefill bool) {
+		half := fleet.Decode
+		if prefill {
+			half = fleet.Prefill
+		}
+		r := start(t, transferring(fleet.TransferBootstrap, role(half), func(c *enginesim.Config) { c.TransferTimeout = 5 * time.Millisecond }))
+		status, answer := r.post(completions, split[:len(split)-1]+","+members+"}")
+		switch status {
+		case http.StatusOK, http.StatusBadRequest, http.StatusNotFound, http.StatusInternalServerError:
+			free(r)
+		default:
+			t.Errorf("%s: %d %s", members, status, answer)
+		}
+	})
+}

@@ -23,6 +23,7 @@ import (
 type lease struct {
 	id       string
 	prompt   string            // see hashOf
+	tokens   int               // of all prompts
 	requests []*engine.Request // those that are done keep their blocks
 
 	taken    bool          // an engine has come for the blocks; guarded by leases.mu
@@ -58,7 +59,7 @@ func (l *leases) open(id string, c *completion) *lease {
 		return nil
 	}
 
-	x := &lease{id: id, prompt: hashOf(c), requests: c.requests,
+	x := &lease{id: id, prompt: hashOf(c), tokens: c.prompts, requests: c.requests,
 		met: make(chan struct{}), computed: make(chan struct{}), ended: make(chan struct{})}
 	for _, r := range c.requests {
 		r.Keep = true
@@ -147,6 +148,23 @@ func (l *leases) awaitOpen(ctx context.Context, id string) (*lease, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// transfer waits for the time of a transfer, and ends the lease. It returns an error where the lease ends before, or ctx.
+func (l *leases) transfer(ctx context.Context, x *lease, tokens int) error {
+	t := time.NewTimer(l.sim.transferTime(tokens))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-x.ended:
+	case <-ctx.Done():
+		l.end(x, false)
+		return ctx.Err()
+	}
+	if !l.end(x, true) {
+		return fmt.Errorf("the request of %s has ended", x.id)
+	}
+	return nil
 }
 
 // end ends a lease, and frees the blocks of requests that are done. It returns false where the lease has ended before.

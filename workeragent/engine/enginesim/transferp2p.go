@@ -162,9 +162,7 @@ func (p *p2p) serve(ctx context.Context, q *question) (int, error) {
 		p.sim.leases.end(x, false)
 		return 0, errors.New("another prompt")
 	}
-	err = sleep(ctx, p.sim.transferTime(len(q.Blocks)*p.sim.cfg.Engine.BlockSize))
-	p.sim.leases.end(x, err == nil)
-	return len(q.Blocks), err
+	return len(q.Blocks), p.sim.leases.transfer(ctx, x, len(q.Blocks)*p.sim.cfg.Engine.BlockSize)
 }
 
 // allHashes returns the hashes of all complete blocks of a lease's prompt.
