@@ -90,7 +90,8 @@ type Config struct {
 
 // transferTimes are the defaults of Lease and TransferTimeout: those of the real engines.
 var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
-	fleet.TransferNixl: {30 * time.Second, 5 * time.Second},
+	fleet.TransferNixl:    {30 * time.Second, 5 * time.Second},
+	fleet.TransferContext: {60 * time.Second, 60 * time.Second}, // kv_transfer_timeout_ms
 	// SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and SGLANG_DISAGGREGATION_WAITING_TIMEOUT. Blocks belong to requests.
 	fleet.TransferBootstrap: {300 * time.Second, 300 * time.Second},
 	fleet.TransferP2P:       {60 * time.Second, 30 * time.Second}, // _UNBOUND_STORE_TIMEOUT_S, VLLM_P2P_HANDSHAKE_TIMEOUT_S

@@ -56,6 +56,7 @@ func (s *Sim) serve(ep openai.Endpoint) http.HandlerFunc {
 		s.active.Add(1)
 		defer s.active.Add(-1)
 
+		// A request that is refused here has begun no transfer.
 		c, err := s.accept(ep, w, r)
 		if err != nil {
 			s.writeError(w, s.refusal(err))
@@ -81,6 +82,7 @@ func (c *completion) streams() bool { return c.req.Stream && c.req.Endpoint != o
 // compute submits the sequences of a request. Unless the answer can be sent token by token, it waits for the last token, and
 // until the transfer allows the answer.
 func (s *Sim) compute(ctx context.Context, c *completion) error {
+	// Until the core has the sequences, they use no blocks. So a request that waits for another engine delays no other one.
 	if err := c.leg.prepare(ctx); err != nil {
 		return err
 	}
@@ -91,6 +93,7 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 		return nil
 	}
 
+	// The goroutine of passes wakes this one after each token of any choice.
 	for !c.allDone() {
 		select {
 		case <-c.notify:
@@ -140,6 +143,7 @@ func (s *Sim) accept(ep openai.Endpoint, w http.ResponseWriter, r *http.Request)
 	if err != nil {
 		return nil, err
 	}
+	// The transfer is read last, because some transfers change the prompt, or the bound of the answer.
 	return c, s.readTransfer(c, body)
 }
 
@@ -272,8 +276,12 @@ var errorTypes = map[int]string{
 
 // writeError writes an error as the engine does that the transfers are of. The code of vLLM's errors is the status as a number.
 func (s *Sim) writeError(w http.ResponseWriter, e *openai.Error) {
-	if s.cfg.KVTransferKind == fleet.TransferBootstrap {
+	switch s.cfg.KVTransferKind {
+	case fleet.TransferBootstrap:
 		writeFlatError(w, e, cmp.Or(sglangTypes[e.Status], strconv.Itoa(e.Status)))
+		return
+	case fleet.TransferContext:
+		writeFlatError(w, e, cmp.Or(errorTypes[e.Status], "InternalServerError"))
 		return
 	}
 	b := openai.AppendString([]byte(`{"error":{"message":`), e.Message)

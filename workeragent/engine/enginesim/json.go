@@ -120,7 +120,11 @@ func (c *completion) appendWhole(b []byte) []byte {
 			b = append(b, `,"text":`...)
 			b = openai.AppendString(b, string(text))
 		}
-		b = append(appendFinish(b, finishReasons[done]), '}')
+		b = appendFinish(b, finishReasons[done])
+		if i == 0 {
+			b = append(b, c.first...)
+		}
+		b = append(b, '}')
 	}
 
 	b = append(b, "],"...)

@@ -40,6 +40,8 @@ func newConnector(s *Sim) connector {
 		return &p2p{sim: s}
 	case fleet.TransferBootstrap:
 		return &bootstrap{sim: s}
+	case fleet.TransferContext:
+		return &contextFirst{sim: s, engine: randomID()}
 	}
 	return &nixl{sim: s, engine: randomID()}
 }
@@ -216,6 +218,7 @@ func (s *Sim) ask(ctx context.Context, address string, q *question) (blocks int,
 		return 0, fmt.Errorf("%w to %q: %w", errUnreachable, address, err)
 	}
 
+	// Only errors of dialling mean that the other engine has not got the question.
 	answer, err := s.client.Do(r)
 	var dial *net.OpError
 	switch {

@@ -130,3 +130,28 @@ func TestTransferWithoutBlocks(t *testing.T) {
 		t.Errorf("the engine ended with %v", err)
 	}
 }
+
+// TestTransferClientsLeave: both engines free all blocks.
+func TestTransferClientsLeave(t *testing.T) {
+	stuck := start(t, transferring(fleet.TransferNixl, func(c *enginesim.Config) { c.Engine.Timing = hours{} }))
+	leaves := stuck.later(completions, with(`"kv_transfer_params":{"do_remote_decode":true}`))
+	stuck.until("computing", func() bool { return stuck.metric(inUse) != "0" })
+	leaves.leave()
+	free(stuck)
+
+	slow := func(c *enginesim.Config) { patient(c); c.TransferBase = time.Hour }
+	p, d := start(t, transferring(fleet.TransferNixl)), start(t, transferring(fleet.TransferNixl, slow))
+	leaves = d.later(completions, p.prefill(split))
+	leaves.waits()
+	leaves.leave()
+	free(p, d)
+}
+
+// FuzzTransfer: any value of kv_transfer_params is answered, or ends the engine, and keeps no blocks.
+func FuzzTransfer(f *testing.F) {
+	for _, seed := range []string{`null`, `{}`, `{"do_remote_decode":true}`, `{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_port":-1}`,
+		`{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_port":70000,"remote_host":"[","remote_engine_id":"a","remote_request_id":"b","tp_size":1}`} {
+		f.Add(seed)
+	}
+	fuzzMembers(f, fleet.TransferNixl, func(text string) string { return `"kv_transfer_params":` + text })
+}

@@ -44,6 +44,7 @@ type leases struct {
 	closed bool              // no lease begins any more; guarded by mu
 }
 
+// newLeases returns the leases of an engine that has none yet.
 func newLeases(s *Sim) *leases {
 	return &leases{sim: s, byID: map[string]*lease{}, opened: make(chan struct{})}
 }
@@ -59,6 +60,7 @@ func (l *leases) open(id string, c *completion) *lease {
 		return nil
 	}
 
+	// The core frees no blocks of these requests by itself, also where they are computed already.
 	x := &lease{id: id, prompt: hashOf(c), tokens: c.prompts, requests: c.requests,
 		met: make(chan struct{}), computed: make(chan struct{}), ended: make(chan struct{})}
 	for _, r := range c.requests {
@@ -131,6 +133,7 @@ func (l *leases) await(ctx context.Context, id string) (*lease, error) {
 // awaitOpen is the first part of await.
 func (l *leases) awaitOpen(ctx context.Context, id string) (*lease, error) {
 	for {
+		// A lease that begins after this look closes opened.
 		l.mu.Lock()
 		opened, known := l.opened, l.byID[id] != nil
 		x := l.takeLocked(id)
@@ -182,6 +185,7 @@ func (l *leases) end(x *lease, fetched bool) bool {
 	x.fetched = fetched
 	l.mu.Unlock()
 
+	// Goroutines that wait for the end find fetched set.
 	close(x.ended)
 	l.sim.release(x.requests)
 	return true
@@ -198,6 +202,8 @@ func (l *leases) withdraw(x *lease) {
 func (l *leases) close() {
 	l.mu.Lock()
 	l.closed = true
+
+	// Each lease takes the lock at its end.
 	var all []*lease
 	for _, x := range l.byID {
 		all = append(all, x)

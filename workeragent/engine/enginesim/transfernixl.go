@@ -75,6 +75,7 @@ func (n *nixl) read(c *completion, body []byte) (leg, error) {
 
 // serve ends a lease. It ends also where the prompts differ: the other engine's request has failed then.
 func (n *nixl) serve(_ context.Context, q *question) (int, error) {
+	// An engine that was started again at the same address has other blocks.
 	if q.Engine != n.engine {
 		return 0, errors.New("another engine")
 	}

@@ -121,7 +121,7 @@ func (p *p2p) readID(role map[string]json.RawMessage) (string, error) {
 // absent reports whether a value is missing or null: Python's None.
 func absent(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// isFalse reports whether Python takes a value for false.
+// isFalse reports whether Python takes a value for false: vLLM tests most members with "if not value".
 func isFalse(value json.RawMessage) bool {
 	var number float64
 	if json.Unmarshal(value, &number) == nil {

@@ -317,6 +317,35 @@ func TestP2PStoresExpire(t *testing.T) {
 	free(d)
 }
 
+// TestTransfersEndWithTheEngine: an engine that stops ends the transfers of others at once.
+func TestTransfersEndWithTheEngine(t *testing.T) {
+	p, d := start(t, transferring(fleet.TransferP2P, patient)), start(t, transferring(fleet.TransferP2P, patient))
+	p.later(completions, keepFor("kept")).answer()
+	waiting := d.later(completions, p.from("remote_prefiller", "never"))
+	waiting.waits()
+	begin := time.Now()
+	http.DefaultClient.CloseIdleConnections()
+	if err := p.stop(); err != nil || time.Since(begin) > 5*time.Second || p.Leases() != 0 {
+		t.Errorf("stopped after %v with %d leases: %v", time.Since(begin), p.Leases(), err)
+	}
+	if got := waiting.answer(); got.Usage.Details.Cached != 0 {
+		t.Errorf("%+v", got.Usage)
+	}
+
+	pre, dec := halves(t, patient)
+	body := pre.room(1)
+	waiting = dec.later(completions, body)
+	waiting.waits()
+	http.DefaultClient.CloseIdleConnections()
+	if err := pre.stop(); err != nil {
+		t.Error(err)
+	}
+	if status, text := waiting.status(); status != http.StatusInternalServerError || !strings.Contains(text, "Decode transfer failed") {
+		t.Errorf("%d %s", status, text)
+	}
+	free(d, dec)
+}
+
 // FuzzP2P: any value of kv_transfer_params is answered, or ends the engine, and keeps no blocks.
 func FuzzP2P(f *testing.F) {
 	for _, seed := range []string{`null`, `{}`, `{"remote_decoder":{"kv_request_id":"a"}}`, `{"remote_prefiller":{"kv_request_id":1,"remote_host":"::1","remote_port":"1"}}`,

@@ -66,6 +66,13 @@ type answer struct {
 	words  *words
 	seed   uint64
 	length int // tokens; 0 where the request bounds the answer
+	begin  *given
+}
+
+// given is the first token of an answer that another engine has begun.
+type given struct {
+	token uint32
+	text  string
 }
 
 // newAnswer returns the i-th answer to a prompt. Where the request does not bound it, its length is between half
@@ -84,11 +91,19 @@ func (a answer) word(i int) int { return int(mix(a.seed+uint64(i)) % uint64(len(
 
 // next returns the i-th token, and whether it is the last one.
 func (a answer) next(i int) (token uint32, stop bool) {
+	if i == 0 && a.begin != nil {
+		return a.begin.token, a.length == 1
+	}
 	return a.words.ids[a.word(i)], i+1 == a.length
 }
 
 // text returns the text of the i-th token.
-func (a answer) text(i int) string { return a.words.texts[a.word(i)] }
+func (a answer) text(i int) string {
+	if i == 0 && a.begin != nil {
+		return a.begin.text
+	}
+	return a.words.texts[a.word(i)]
+}
 
 // mix is the finalizer of splitmix64: a bijection whose output looks random.
 func mix(x uint64) uint64 {
