@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/modelfile"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
@@ -31,8 +32,10 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557 or ipc:///run/events.sock")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
-	f.StringVar(&cfg.KVTransfer, "kv-transfer", "", "`address` from which other engines fetch KV caches, as with vLLM's NixlConnector; "+
-		"port 0 chooses a free one")
+	f.StringVar(&cfg.KVTransfer, "kv-transfer", "", "`address` from which other engines fetch KV caches; port 0 chooses a free one")
+	kind := f.String("kv-transfer-kind", fleet.TransferNixl.String(), "`handshake` of these transfers: nixl and p2p are vLLM's "+
+		"NixlConnector and p2p tier, bootstrap is SGLang's, and context is TensorRT-LLM's")
+	role := f.String("kv-transfer-role", "", "`half` of each request that an engine of kind bootstrap serves: prefill or decode")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
 	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")
@@ -54,6 +57,14 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	cfg.KVTransferKind, err = fleet.ParseTransfer(*kind)
+	if err != nil || cfg.KVTransferKind == fleet.NoTransfer {
+		return f.UsageError("--kv-transfer-kind must be nixl, p2p, bootstrap or context")
+	}
+	cfg.KVTransferRole, err = fleet.ParseRole(*role)
+	if err != nil {
+		return f.UsageError("--kv-transfer-role must be prefill or decode")
+	}
 	if *speed <= 0 || *scale < 1 {
 		return f.UsageError("--engine-speedup must be positive, and --token-scale at least 1")
 	}
@@ -74,7 +85,10 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		cfg.Engine.Noise.StallFrom = engine.MeasuredStallFrom
 		cfg.Engine.Noise.StallTo = engine.MeasuredStallTo
 	}
-	cfg.Engine.HashSeed = rand.Uint64() // real engines draw a new seed at each start, too
+	// Real engines draw a new seed at each start, too, unless they fetch each other's blocks by their hashes.
+	if cfg.KVTransferKind != fleet.TransferP2P {
+		cfg.Engine.HashSeed = rand.Uint64()
+	}
 
 	s, err := enginesim.New(cfg)
 	if err != nil {

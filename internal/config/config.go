@@ -276,9 +276,10 @@ type Launch struct {
 	Command []string `yaml:"command"`
 	// Args are the engine's settings. For sim: blocks (KV capacity, default 16384), engineSpeedup (time is
 	// divided by it, default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), tokenScale (each
-	// token lasts as long as this many). For llamacpp: ctx (tokens, default 8192), slots (default 4), threads.
-	// For vllm: command-line options by name, such as max-model-len, without those that Stator sets; a map or a
-	// list becomes JSON. With data-parallel-size, a worker has so many ranks.
+	// token lasts as long as this many), transfer (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of
+	// vLLM, SGLang and TensorRT-LLM; default nixl with a role; without one only p2p is possible). For llamacpp: ctx (tokens,
+	// default 8192), slots (default 4), threads. For vllm: command-line options by name, such as max-model-len, without those
+	// that Stator sets; a map or a list becomes JSON. With data-parallel-size, a worker has so many ranks.
 	Args map[string]any `yaml:"args"`
 	// Python is the interpreter that runs llamacpp and vllm: a path, or a name in PATH. The engine's package must be
 	// installed for it.

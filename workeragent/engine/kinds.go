@@ -16,7 +16,7 @@ import (
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
-		"tokenScale"); err != nil {
+		"tokenScale", "transfer"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -42,9 +42,8 @@ func simulated(l Launch, port int, c *Command) error {
 	if l.LoadAdapters {
 		c.Args = append(c.Args, "--load-adapters")
 	}
-	if l.Role != fleet.Aggregated {
-		host, _, _ := net.SplitHostPort(c.Worker.Address)
-		c.Args = append(c.Args, "--kv-transfer", net.JoinHostPort(host, "0"))
+	if err := l.simulatedTransfer(port, c); err != nil {
+		return err
 	}
 	flags := map[string]string{
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
@@ -57,6 +56,50 @@ func simulated(l Launch, port int, c *Command) error {
 		}
 	}
 	return nil
+}
+
+// simulatedTransfer has a simulated engine transfer KV caches, where it has a role, or where its arguments ask for it.
+func (l Launch) simulatedTransfer(port int, c *Command) error {
+	name, asked := l.Args["transfer"]
+	if !asked {
+		name = fleet.TransferNixl.String()
+		if l.Role == fleet.Aggregated {
+			return nil
+		}
+	}
+	kind, err := fleet.ParseTransfer(name)
+	switch {
+	case err != nil || kind == fleet.NoTransfer:
+		return fmt.Errorf("args.transfer of %s is %q: use nixl, p2p, bootstrap or context", l.Name, name)
+	case l.Role == fleet.Aggregated && kind != fleet.TransferP2P:
+		return fmt.Errorf("args.transfer of %s is %s: engines without a role transfer KV caches by p2p alone", l.Name, name)
+	}
+
+	// Other engines get the address of some kinds from the router, so it must be known before the engine listens.
+	at := net.JoinHostPort(c.at.Host, "0")
+	if kind.HasAddress() {
+		at = c.at.address(transferPort(port))
+		c.Worker.TransferAt = at
+	}
+	c.Worker.Transfer = kind
+	c.Args = append(c.Args, "--kv-transfer", at, "--kv-transfer-kind", name)
+	if kind == fleet.TransferBootstrap {
+		c.Args = append(c.Args, "--kv-transfer-role", l.Role.String())
+	}
+	return nil
+}
+
+// transferDistance is how far the port of an engine's side channel is from that of its HTTP server: the whole default range of
+// ports. So no other engine has it, and an agent that adopts the engine finds it again. An engine whose side channel has no free
+// port ends, and is started with another port.
+const transferDistance = 10000
+
+// transferPort returns the port of the side channel of the engine that has that port.
+func transferPort(port int) int {
+	if port-transferDistance < minPort {
+		return port + transferDistance
+	}
+	return port - transferDistance
 }
 
 // llamaScript runs the HTTP server of llama.cpp, from the xllamacpp wheel, for a GGUF file.

@@ -76,6 +76,9 @@ func printLaunch(l Launch) string {
 	w := c.Worker
 	fmt.Fprintf(&b, "worker %s: %s at %s, %s, %d rank, events %q, replay %q, %d blocks of %d\n",
 		w.Name, w.Engine, w.Address, w.Role, w.Ranks, w.KVEvents, w.KVReplay, w.Blocks, w.BlockSize)
+	if w.Transfer != fleet.NoTransfer {
+		fmt.Fprintf(&b, "which transfers KV caches by %s, at %q\n", w.Transfer, w.TransferAt)
+	}
 	w.Epoch = 1
 	if err := w.Validate(); err != nil {
 		fmt.Fprintf(&b, "which is no valid worker: %v\n", err)
