@@ -201,7 +201,11 @@ func (s *Sim) Run(ctx context.Context) error {
 		return nil
 	})
 
-	s.cfg.Logger.Info("simulated engine listening", "model", s.cfg.ModelName, "address", s.Addr())
+	log := s.cfg.Logger
+	if s.transfer != nil {
+		log = log.With("transfers", s.transfer.Addr())
+	}
+	log.Info("simulated engine listening", "model", s.cfg.ModelName, "address", s.Addr())
 
 	var err error
 
