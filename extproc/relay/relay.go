@@ -174,18 +174,13 @@ func (h *Handler) try(w http.ResponseWriter, r *http.Request, a *exchange.Attemp
 		a.Failed(time.Now())
 		write(w, exchange.NoAnswer())
 		return true
-	case err != nil, mayRetry(response.StatusCode) && !a.Last():
+	case err != nil, a.MayRetry(response.StatusCode):
 		h.count(workerFailed)
 		a.Failed(time.Now())
 		return false
 	}
 	h.forward(w, r, response, a)
 	return true
-}
-
-// mayRetry reports whether another worker may have a better answer. vLLM answers 500 where it cannot fetch a prompt.
-func mayRetry(status int) bool {
-	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout
 }
 
 // send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false where the leg to
