@@ -35,12 +35,17 @@ func (w *Worker) fillTransfer() {
 	}
 }
 
-// transfers returns the names of the transfers of the model's prefill and decode workers that are listed, sorted.
+// transfers returns the names of the transfers of the model's prefill and decode workers, sorted.
 func (m *Model) transfers() []string {
 	var kinds []string
 	for i := range m.Workers {
 		if w := &m.Workers[i]; w.isHalf() {
 			kinds = append(kinds, w.Transfer)
+		}
+	}
+	for i := range m.Launch {
+		if kind := m.Launch[i].transfer(); kind != "" {
+			kinds = append(kinds, kind)
 		}
 	}
 	slices.Sort(kinds)

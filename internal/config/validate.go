@@ -339,7 +339,7 @@ func (v *validator) roles(m *Model, path string) {
 	v.is(count[fleet.Aggregated.String()] == 0, path,
 		"has aggregated workers beside prefill and decode workers, and they would get no requests: give them another role or model")
 	kinds := m.transfers()
-	v.is(len(kinds) <= 1, path+".workers", "have different transfers of KV caches, %s: those of a model must have the same",
+	v.is(len(kinds) <= 1, path, "has workers with different transfers of KV caches, %s: those of a model must have the same",
 		strings.Join(kinds, " and "))
 	v.is(m.Path != "" || len(m.Launch) > 0, path+".path", "is required with prefill and decode workers, to know which prompts they hold")
 }
@@ -355,25 +355,22 @@ func (v *validator) launch(l *Launch, path string) {
 	v.process(l, path)
 }
 
-// transfers checks that a vLLM that prefills or decodes is started with the connector that transfers KV caches.
+// transfers checks that an engine that prefills or decodes can transfer KV caches.
 func (v *validator) transfers(l *Launch, path string) {
-	if l.Role == fleet.Aggregated.String() {
-		return
-	}
-	v.is(fleet.TransferOf(l.Engine) != fleet.NoTransfer, path+".role",
+	v.is(l.Role == fleet.Aggregated.String() || fleet.TransferOf(l.Engine) != fleet.NoTransfer, path+".role",
 		"is %s, which engine %s cannot have: it transfers no KV caches", l.Role, l.Engine)
-	if l.Engine != "vllm" {
-		return
+	if l.Engine == "vllm" {
+		v.connectors(l, path)
 	}
-	set := l.Args["kv-transfer-config"]
-	v.is(strings.Contains(fmt.Sprint(set), "NixlConnector"), path+".args.kv-transfer-config",
-		"must name the connector with role %s: {kv_connector: NixlConnector, kv_role: kv_both}", l.Role)
 }
+
+// inPython are the engines that an interpreter runs.
+var inPython = []string{"llamacpp", "vllm"}
 
 // process checks what a process of a launch is given beside its command line.
 func (v *validator) process(l *Launch, path string) {
-	isPython := l.Engine == "llamacpp" || l.Engine == "vllm"
-	v.is(l.Python == "" || isPython, path+".python", "has no effect for engine %s: it is for llamacpp and vllm", l.Engine)
+	v.is(l.Python == "" || slices.Contains(inPython, l.Engine), path+".python", "has no effect for engine %s: it is for %s",
+		l.Engine, strings.Join(inPython, ", "))
 	for _, name := range slices.Sorted(maps.Keys(l.Env)) {
 		v.is(name != "" && !strings.ContainsAny(name, "= \x00"), path+".env", "has the name %q: write NAME: value", name)
 		v.is(!strings.Contains(l.Env[name], "\x00"), path+".env."+name, "has a zero byte")

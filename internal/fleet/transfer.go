@@ -69,8 +69,8 @@ func TransferOf(engine string) Transfer {
 	return NoTransfer
 }
 
-// validateTransfer reports what is wrong with the worker's transfer.
-func (w *Worker) validateTransfer() error {
+// ValidateTransfer reports what is wrong with the worker's transfer and its address.
+func (w *Worker) ValidateTransfer() error {
 	switch {
 	case int(w.Transfer) >= len(transferNames):
 		return fmt.Errorf("worker %s: transfer is %d: it must be at most %d", w.Name, w.Transfer, len(transferNames)-1)

@@ -132,7 +132,7 @@ func (w *Worker) Validate() error {
 	if again, err := NewTaints(w.Taints.Names()); err != nil || again != w.Taints {
 		errs = append(errs, fmt.Errorf("worker %s: taints %q: %w", w.Name, w.Taints, cmp.Or(err, errTaints)))
 	}
-	if err := w.validateTransfer(); err != nil {
+	if err := w.ValidateTransfer(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := w.Adapters.validate(); err != nil {

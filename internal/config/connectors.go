@@ -1,0 +1,153 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// Connectors are the parts of vLLM's --kv-transfer-config that decide how an engine transfers KV caches.
+type Connectors struct {
+	// Names are the connectors in their order, those in a MultiConnector included.
+	Names []string
+	// P2P is the tier of type p2p of an OffloadingConnector; nil where there is none.
+	P2P *P2PTier
+}
+
+// P2PTier is where a tier of type p2p listens: rank r has the port raised by r.
+type P2PTier struct {
+	Host string // empty where it is not set
+	Port int    // 0 where it is not set
+}
+
+// transferConfig is vLLM's --kv-transfer-config.
+type transferConfig struct {
+	Connector string `json:"kv_connector"`
+	Extra     struct {
+		Connectors []transferConfig `json:"connectors"` // of a MultiConnector
+		Tiers      []struct {
+			Type string `json:"type"`
+			Host string `json:"host"`
+			Port int    `json:"port"`
+		} `json:"secondary_tiers"`
+	} `json:"kv_connector_extra_config"`
+}
+
+// optionOfConnectors is the key of launch[].args with vLLM's --kv-transfer-config.
+const optionOfConnectors = "kv-transfer-config"
+
+// ReadConnectors returns the connectors of a launch of engine vllm by its args, in which a map may be JSON in a text. None
+// is no error.
+func ReadConnectors[V any](args map[string]V) (Connectors, error) {
+	for key, value := range args {
+		if strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-") != optionOfConnectors {
+			continue
+		}
+		text, isText := any(value).(string)
+		if !isText {
+			encoded, err := json.Marshal(value)
+			if err != nil {
+				return Connectors{}, fmt.Errorf("args.%s cannot be written as JSON: %w", key, err)
+			}
+			text = string(encoded)
+		}
+
+		var read transferConfig
+		err := json.Unmarshal([]byte(text), &read)
+		if err != nil {
+			return Connectors{}, fmt.Errorf("args.%s is not vLLM's form, such as {kv_connector: NixlConnector, kv_role: kv_both}: %w",
+				key, err)
+		}
+		var c Connectors
+		err = c.add(&read, 0)
+		return c, err
+	}
+	return Connectors{}, nil
+}
+
+// maxNesting bounds how deep a MultiConnector has others in it.
+const maxNesting = 4
+
+// add adds a connector and those in it.
+func (c *Connectors) add(from *transferConfig, depth int) error {
+	if depth > maxNesting {
+		return fmt.Errorf("args.%s has connectors in more than %d others", optionOfConnectors, maxNesting)
+	}
+	if from.Connector != "" {
+		c.Names = append(c.Names, from.Connector)
+	}
+	for i := range from.Extra.Tiers {
+		t := &from.Extra.Tiers[i]
+		if t.Type == fleet.TransferP2P.String() && from.Connector == "OffloadingConnector" {
+			c.P2P = &P2PTier{Host: t.Host, Port: t.Port}
+		}
+	}
+	for i := range from.Extra.Connectors {
+		if err := c.add(&from.Extra.Connectors[i], depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HasNixl reports whether the engine has NIXL's side channel, and answers a prefill request with the parameters of a pull.
+func (c *Connectors) HasNixl() bool {
+	return slices.Contains(c.Names, "NixlConnector") || slices.Contains(c.Names, "NixlPullConnector")
+}
+
+// Transfer returns how a worker with these connectors takes part in transfers. An aggregated worker has none but p2p, by which
+// others pull from its cache.
+func (c *Connectors) Transfer(role fleet.Role) fleet.Transfer {
+	switch {
+	case role != fleet.Aggregated && c.HasNixl():
+		return fleet.TransferNixl
+	case c.P2P != nil:
+		return fleet.TransferP2P
+	}
+	return fleet.NoTransfer
+}
+
+// connectors checks that a vLLM that prefills or decodes is started with a connector whose handshake routers have, and that no
+// two engines are given one port.
+func (v *validator) connectors(l *Launch, path string) {
+	at := path + ".args." + optionOfConnectors
+	c, err := ReadConnectors(l.Args)
+	v.is(err == nil, at, "cannot be used: %v", err)
+	if err != nil {
+		return
+	}
+	v.is(c.P2P == nil || c.P2P.Port == 0 || l.Count == 1, at,
+		"gives %d engines one port: remove port from the tier of type p2p, and the agent chooses one for each", l.Count)
+	if l.Role == fleet.Aggregated.String() {
+		return
+	}
+
+	v.is(len(c.Names) > 0, at, "must name the connector with role %s: {kv_connector: NixlConnector, kv_role: kv_both}", l.Role)
+	v.is(len(c.Names) == 0 || c.HasNixl() || c.P2P != nil, at,
+		"names %s, whose handshake routers do not have: with role %s use NixlConnector, or OffloadingConnector with a tier of type p2p",
+		strings.Join(c.Names, " and "), l.Role)
+}
+
+// transfer returns the name of the transfer of a launch with the role prefill or decode. It is empty for the simulated engine,
+// which takes part in each, and for args that are refused.
+func (l *Launch) transfer() string {
+	role, err := fleet.ParseRole(l.Role)
+	if err != nil || role == fleet.Aggregated || l.Engine == "sim" {
+		return ""
+	}
+	kind := fleet.TransferOf(l.Engine)
+	if l.Engine == "vllm" {
+		c, err := ReadConnectors(l.Args)
+		if err != nil {
+			return ""
+		}
+		kind = c.Transfer(role)
+	}
+	if kind == fleet.NoTransfer {
+		return ""
+	}
+	return kind.String()
+}
