@@ -253,7 +253,7 @@ func TestNewReportsEveryWrongLaunch(t *testing.T) {
 	})
 	want := `worker name "a" is not valid or is there twice
 worker name "B" is not valid or is there twice
-engine "steam" cannot be launched: use sim, llamacpp, vllm or exec
+engine "steam" cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec
 args.engineSpeedup of c is unknown to engine exec: it takes none`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

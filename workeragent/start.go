@@ -59,7 +59,7 @@ func (s *supervisor) adopt(ctx context.Context) *attempt {
 		return nil
 	}
 
-	cmd, err := s.launch.Rebuild(&s.agent.cfg.Site, record.Port)
+	cmd, err := s.launch.Rebuild(&s.agent.cfg.Site, record.Port, record.TransferPort)
 	if err != nil || cmd.Fingerprint() != record.Command {
 		log.Info("the launch has changed; stopping the engine that has survived the agent", "pid", found.PID())
 		found.Stop(s.agent.cfg.Hard)
@@ -104,7 +104,8 @@ func (s *supervisor) start(a *attempt) (process, error) {
 	}
 	a.detached = started
 	err = state.save(s.launch.Name, engineRecord{
-		Holder: started.Identity(), PID: started.PID(), Port: a.cmd.Port(), Epoch: a.worker.Epoch, Command: a.cmd.Fingerprint(),
+		Holder: started.Identity(), PID: started.PID(), Port: a.cmd.Port(), TransferPort: a.cmd.TransferPort(),
+		Epoch: a.worker.Epoch, Command: a.cmd.Fingerprint(),
 	})
 	if err != nil {
 		s.agent.cfg.Log.Warn("the engine cannot be found again by a later agent", "worker", s.launch.Name, "err", err)

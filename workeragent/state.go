@@ -40,6 +40,8 @@ type engineRecord struct {
 	PID int `json:"pid"`
 	// Port is the port of its HTTP server.
 	Port int `json:"port"`
+	// TransferPort is the first port of its sockets for transfers of KV caches; 0 where it has none.
+	TransferPort int `json:"transferPort,omitempty"`
 	// Epoch is the worker's epoch, in which routers know the engine's cache.
 	Epoch uint64 `json:"epoch"`
 	// Command is a hash of the command line. Another one needs another process.

@@ -261,8 +261,8 @@ type Class struct {
 
 // Launch is a kind of engine that an agent starts, and how many of it.
 type Launch struct {
-	// Engine is the kind of engine: sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm or exec (any
-	// command).
+	// Engine is the kind of engine: sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm, sglang, trtllm
+	// (TensorRT-LLM's trtllm-serve) or exec (any command).
 	Engine string `yaml:"engine" default:"required"`
 	// Count is the number of processes, 1 to 256.
 	Count int `yaml:"count"`
@@ -278,10 +278,12 @@ type Launch struct {
 	// divided by it, default 1), seed, maxNumSeqs, maxNumBatchedTokens, startup (a duration), tokenScale (each
 	// token lasts as long as this many), transfer (of KV caches: nixl, p2p, bootstrap or context, which are the handshakes of
 	// vLLM, SGLang and TensorRT-LLM; default nixl with a role; without one only p2p is possible). For llamacpp: ctx (tokens,
-	// default 8192), slots (default 4), threads. For vllm: command-line options by name, such as max-model-len, without those
-	// that Stator sets; a map or a list becomes JSON. With data-parallel-size, a worker has so many ranks.
+	// default 8192), slots (default 4), threads.
+	// For vllm, sglang and trtllm: command-line options by name, such as max-model-len, without those that Stator sets; a map
+	// or a list becomes JSON. With data-parallel-size of vllm, and dp-size or attn-dp-size of sglang, a worker has so many
+	// ranks. For trtllm, the key options is a map that becomes the file of --extra_llm_api_options.
 	Args map[string]any `yaml:"args"`
-	// Python is the interpreter that runs llamacpp and vllm: a path, or a name in PATH. The engine's package must be
+	// Python is the interpreter that runs llamacpp, vllm, sglang and trtllm: a path, or a name in PATH. The engine's package must be
 	// installed for it.
 	Python string `yaml:"python" default:"the virtual environment .venv beside the program's folder, else python3"`
 	// Env are environment variables of these engines, beside those of the agent.
@@ -290,9 +292,10 @@ type Launch struct {
 	Dir string `yaml:"dir" default:"that of the agent"`
 	// GPUs are the devices of these engines, as CUDA_VISIBLE_DEVICES has them: indexes in the order of the PCI bus, or
 	// UUIDs. Each of count gets as many as it needs, in this order. For vllm that is the product of the options
-	// tensor-parallel-size, pipeline-parallel-size and data-parallel-size, and the list must have exactly as many for all of
-	// count; engines share a device that is there twice. Without the list, vllm gets devices that no other launch
-	// lists: of the agent's CUDA_VISIBLE_DEVICES, or else of the host. Where there are none, nothing is set.
+	// tensor-parallel-size, pipeline-parallel-size and data-parallel-size, for sglang of tp-size, pp-size and dp-size, and for
+	// trtllm of tp_size, pp_size and cp_size. The list must have exactly as many for all of count; engines share a device that
+	// is there twice. Without the list, these engines get devices that no other launch lists: of the agent's
+	// CUDA_VISIBLE_DEVICES, or else of the host. Where there are none, nothing is set.
 	GPUs []any `yaml:"gpus"`
 	// Survive has these engines run on when their agent ends or is killed. The next agent with the same
 	// --state-dir adopts them, unless the launch has changed. `stator up` stops them all the same.

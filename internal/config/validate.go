@@ -34,7 +34,7 @@ const (
 
 // The engines that an agent can start, and those that a worker can be.
 var (
-	launched = []string{"sim", "llamacpp", "vllm", "exec"}
+	launched = []string{"sim", "llamacpp", "vllm", "sglang", "trtllm", "exec"}
 	engines  = []string{"vllm", "sglang", "trtllm", "llamacpp", "dynamo", "sim", "exec"}
 )
 
@@ -365,7 +365,7 @@ func (v *validator) transfers(l *Launch, path string) {
 }
 
 // inPython are the engines that an interpreter runs.
-var inPython = []string{"llamacpp", "vllm"}
+var inPython = []string{"llamacpp", "vllm", "sglang", "trtllm"}
 
 // process checks what a process of a launch is given beside its command line.
 func (v *validator) process(l *Launch, path string) {

@@ -10,24 +10,38 @@ import (
 // visibleDevices is the variable that limits a CUDA program to some devices of its host.
 const visibleDevices = "CUDA_VISIBLE_DEVICES"
 
-// parallelism has the options of vLLM whose product is the number of GPUs of an engine, with the shortest beginning of the
-// name that vLLM takes for it. The context-parallel option for decoding is not among them: it uses the GPUs of tensor
-// parallelism.
-var parallelism = map[string]string{
-	"tensor-parallel-size": "tensor", "pipeline-parallel-size": "pipeline", "prefill-context-parallel-size": "prefill-c",
-	dataParallel: dataParallel,
+// parallelism has, for each kind of engine whose use of GPUs is known, the options whose product is their number, with the
+// shortest beginning of the name that the engine takes for it. vLLM's context-parallel option for decoding is not among them,
+// nor SGLang's options for attention and experts: these use the GPUs of tensor parallelism.
+var parallelism = map[string]map[string]string{
+	"vllm": {
+		"tensor-parallel-size": "tensor", "pipeline-parallel-size": "pipeline", "prefill-context-parallel-size": "prefill-c",
+		dataParallel: dataParallel,
+	},
+	"sglang": {
+		"tp-size": "tp", "tensor-parallel-size": "tensor", "pp-size": "pp-s", "pipeline-parallel-size": "pipeline",
+		"dp-size": "dp", dataParallel: "data-p",
+	},
+	"trtllm": {
+		"tp-size": "tp-size", "tensor-parallel-size": "tensor-parallel-size", "pp-size": "pp-size",
+		"pipeline-parallel-size": "pipeline-parallel-size", "cp-size": "cp-size", "context-parallel-size": "context-parallel-size",
+	},
 }
 
 // gpusNeeded returns how many GPUs the engine uses. ok is false for kinds of engines whose use is not known.
 func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
-	if l.Kind != "vllm" {
+	options, ok := parallelism[l.Kind]
+	if !ok {
 		return 0, false, nil
 	}
 
 	n = 1
 	for key, text := range l.Args {
 		name := optionName(key)
-		for option, shortest := range parallelism {
+		if l.sharesGPUs(name) {
+			continue
+		}
+		for option, shortest := range options {
 			if !strings.HasPrefix(option, name) || !strings.HasPrefix(name, shortest) {
 				continue
 			}
@@ -42,6 +56,20 @@ func (l *Launch) gpusNeeded() (n int, ok bool, err error) {
 		return 0, false, fmt.Errorf("args ask for %d GPUs for one engine: an agent starts engines of one host", n)
 	}
 	return n, true, nil
+}
+
+// sharesGPUs reports whether the ranks of that option use the GPUs of tensor parallelism: those of SGLang with
+// --enable-dp-attention.
+func (l *Launch) sharesGPUs(option string) bool {
+	if l.Kind != "sglang" || !strings.HasPrefix("dp-size", option) && !strings.HasPrefix(dataParallel, option) {
+		return false
+	}
+	for key, text := range l.Args {
+		if optionName(key) == "enable-dp-attention" {
+			return text != "false"
+		}
+	}
+	return false
 }
 
 // maxGPUs bounds the GPUs of one engine.
@@ -108,9 +136,9 @@ func splitDevices(text string) (all []string) {
 	return all
 }
 
-// AssignGPUs gives the vLLM engines without configured devices those of found that no launch of the list names, in
-// order. Engines that set CUDA_VISIBLE_DEVICES in their environment keep that. Where none is found it changes nothing:
-// the host may have devices of another kind.
+// AssignGPUs gives the engines whose use of GPUs is known, and that have no configured devices, those of found that no launch
+// of the list names, in order. Engines that set CUDA_VISIBLE_DEVICES in their environment keep that. Where none is found it
+// changes nothing: the host may have devices of another kind.
 func AssignGPUs(launches []Launch, found []string) error {
 	if len(found) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 
 // Launch describes one engine process to start.
 type Launch struct {
-	// Kind is sim, llamacpp, vllm or exec.
+	// Kind is sim, llamacpp, vllm, sglang, trtllm or exec.
 	Kind string
 	// Name is the worker's name.
 	Name string
@@ -43,7 +43,7 @@ type Launch struct {
 	// Survive has the engine run on when its agent ends.
 	Survive bool
 	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
-	// llamacpp and vllm: a path, or a name in PATH.
+	// llamacpp, vllm, sglang and trtllm: a path, or a name in PATH.
 	Self, Python string
 }
 
@@ -59,75 +59,132 @@ type Command struct {
 	// Worker has the addresses that the engine will serve on. The agent fills in state and epoch.
 	Worker fleet.Worker
 
-	at   *Site
-	port *reservation // nil in a command of Validate
+	at       *Site
+	port     *reservation   // nil in a command of Validate
+	transfer []*reservation // of the sockets by which other engines fetch KV caches; one after the other
+	// transferPort is the first of them; 0 where there are none.
+	transferPort int
+	options      *optionsFile // nil for engines that read none
 }
 
 // Port returns the port of the engine's HTTP server.
 func (c *Command) Port() int { return c.port.port }
 
-// Fingerprint returns a text that another command line, environment or working folder does not have.
+// TransferPort returns the first port of the sockets by which other engines fetch KV caches; 0 where there are none.
+func (c *Command) TransferPort() int { return c.transferPort }
+
+// Fingerprint returns a text that another command line, environment, working folder or options file does not have.
 func (c *Command) Fingerprint() string {
-	sum := sha256.Sum256([]byte(fmt.Sprintf("%q %q %q %q", c.Path, c.Args, c.Env, c.Dir)))
+	text := fmt.Sprintf("%q %q %q %q", c.Path, c.Args, c.Env, c.Dir)
+	if c.options != nil {
+		text += fmt.Sprintf(" %q", c.options.text)
+	}
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// Leave keeps the sockets of an engine that runs on. Its port cannot be given to another one while it listens.
-func (c *Command) Leave() { c.port.release() }
+// Leave keeps the sockets of an engine that runs on. Its ports cannot be given to another one while it listens.
+func (c *Command) Leave() { c.releasePorts() }
+
+// releasePorts gives the engine's ports back.
+func (c *Command) releasePorts() {
+	c.port.release()
+	for _, r := range c.transfer {
+		r.release()
+	}
+}
 
 // HoldCommand is the hidden subcommand of this program that runs child.Hold.
 const HoldCommand = "hold"
 
-// Release gives the engine's port back and removes its sockets. The engine must have ended.
+// Release gives the engine's ports back and removes its sockets and its options file. The engine must have ended.
 func (c *Command) Release() {
 	c.at.removeSockets(c.port.port)
-	c.port.release()
+	c.releasePorts()
 }
 
-// Build reserves a port and builds the command line. Another program may take the port before the engine
-// binds it; then the engine ends, and the next Build chooses another. The caller must call Command.Release
-// when the engine has ended.
+// Build reserves the ports of an engine, builds its command line, and writes its options file where it has one. Another
+// program may take a port before the engine binds it; then the engine ends, and the next Build chooses another. The
+// caller must call Command.Release when the engine has ended.
 func (l Launch) Build(at *Site) (*Command, error) {
 	port, err := at.Ports.reserve(at.Host)
 	if err != nil {
 		return nil, fmt.Errorf("reserve a port for %s: %w", l.Name, err)
 	}
-
-	c, err := l.command(at, port.port)
+	transfer, err := l.reserveTransfer(at)
 	if err != nil {
 		port.release()
+		return nil, fmt.Errorf("reserve ports for %s: %w", l.Name, err)
+	}
+
+	first := 0
+	if len(transfer) > 0 {
+		first = transfer[0].port
+	}
+	c, err := l.command(at, port.port, first)
+	if err == nil {
+		err = c.options.write()
+	}
+	if err != nil {
+		(&Command{port: port, transfer: transfer}).releasePorts()
 		return nil, err
 	}
-	c.port = port
+	c.port, c.transfer = port, transfer
 	return c, nil
 }
 
-// Rebuild returns the command of an engine that runs already, with its port. The caller must call
+// Rebuild returns the command of an engine that runs already, with its ports. The caller must call
 // Command.Release when the engine has ended.
-func (l Launch) Rebuild(at *Site, port int) (*Command, error) {
-	c, err := l.command(at, port)
+func (l Launch) Rebuild(at *Site, port, transferPort int) (*Command, error) {
+	c, err := l.command(at, port, transferPort)
+	if err != nil {
+		return nil, err
+	}
+	n, err := l.transferPorts()
 	if err != nil {
 		return nil, err
 	}
 
-	// The engine listens on the port, so it is safe from others also where it cannot be reserved just now.
-	c.port, err = hold(port)
-	if err != nil {
-		c.port = &reservation{port: port}
+	c.port = holdUsed(port)
+	for i := range n {
+		c.transfer = append(c.transfer, holdUsed(transferPort+i))
 	}
 	return c, nil
 }
 
-// command builds the command line for an engine whose HTTP server has that port.
-func (l Launch) command(at *Site, port int) (*Command, error) {
-	c := &Command{at: at, Worker: fleet.Worker{
+// reserveTransfer reserves the ports of the sockets by which other engines fetch KV caches.
+func (l Launch) reserveTransfer(at *Site) ([]*reservation, error) {
+	n, err := l.transferPorts()
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	return at.Ports.reserveRun(at.Host, n)
+}
+
+// transferPorts returns how many ports, one after the other, the engine needs for its transfers of KV caches.
+func (l Launch) transferPorts() (int, error) {
+	switch l.Kind {
+	case "vllm":
+		return l.vllmTransferPorts()
+	case "sglang":
+		if l.Role != fleet.Aggregated {
+			return 1, nil
+		}
+	}
+	return 0, nil
+}
+
+// command builds the command line for an engine whose HTTP server has that port. transferPort is the first of those for
+// transfers of KV caches; 0 where there are none.
+func (l Launch) command(at *Site, port, transferPort int) (*Command, error) {
+	c := &Command{at: at, transferPort: transferPort, Worker: fleet.Worker{
 		Name: l.Name, Model: l.Model, Role: l.Role, Engine: l.Kind, Ranks: 1, BlockSize: l.BlockSize,
 		Address: at.address(port), Taints: l.Taints,
 	}}
 
 	build, ok := kinds[l.Kind]
 	if !ok {
-		return nil, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm or exec", l.Kind)
+		return nil, fmt.Errorf("engine %q cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec", l.Kind)
 	}
 	if err := build(l, port, c); err != nil {
 		return nil, err
@@ -158,8 +215,18 @@ func (l Launch) environment() (all []string) {
 
 // Validate reports what is wrong with the launch.
 func (l Launch) Validate() error {
-	_, err := l.command(&Site{Host: "127.0.0.1"}, maxPort)
-	return err
+	transferPort := 0
+	if n, err := l.transferPorts(); err == nil && n > 0 { // command reports the error
+		transferPort = maxPort - n
+	}
+	c, err := l.command(&Site{Host: "127.0.0.1"}, maxPort, transferPort)
+	if err != nil {
+		return err
+	}
+	if err := c.Worker.ValidateTransfer(); err != nil {
+		return fmt.Errorf("launch %s: %w", l.Name, err)
+	}
+	return nil
 }
 
 // kinds holds, for each kind of engine, the function that builds its command line.
@@ -167,6 +234,8 @@ var kinds = map[string]func(Launch, int, *Command) error{
 	"sim":      simulated,
 	"llamacpp": llamaCPP,
 	"vllm":     vllm,
+	"sglang":   sglang,
+	"trtllm":   trtllm,
 	"exec":     anyCommand,
 }
 

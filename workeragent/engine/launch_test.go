@@ -10,12 +10,15 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// TestCommandLines runs testdata/commands.txt and refused.txt: how each kind of engine is started, on port 9000 of host 10.0.0.7. Verb:
+// TestCommandLines runs files of testdata: how each kind of engine is started, on port 9000 of host 10.0.0.7, with port 9500
+// for transfers of KV caches. Verb:
 //
 //	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)] [gpus=(ID,...)] [env=(NAME:VALUE,...)] [dir=FOLDER]
 //	    text: args, "name value" a line
 func TestCommandLines(t *testing.T) {
-	for _, file := range []string{"testdata/commands.txt", "testdata/refused.txt"} {
+	for _, file := range []string{
+		"testdata/commands.txt", "testdata/refused.txt", "testdata/sglang.txt", "testdata/trtllm.txt", "testdata/transfers.txt",
+	} {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 			l := Launch{
 				Kind: d.CmdArgs[0].Key, Name: "qwen-0", Model: "qwen", ModelPath: "/models/qwen", BlockSize: 16,
@@ -55,7 +58,11 @@ func TestCommandLines(t *testing.T) {
 }
 
 func printLaunch(l Launch) string {
-	c, err := l.command(&Site{Host: "10.0.0.7", Sockets: "/run/stator"}, 9000)
+	c, err := l.command(&Site{Host: "10.0.0.7", Sockets: "/run/stator"}, 9000, 9500)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	ports, err := l.transferPorts()
 	if err != nil {
 		return err.Error() + "\n"
 	}
@@ -73,11 +80,14 @@ func printLaunch(l Launch) string {
 	if c.Dir != "" {
 		fmt.Fprintf(&b, "in %s\n", c.Dir)
 	}
+	if c.options != nil {
+		fmt.Fprintf(&b, "file %s: %s", c.options.path, c.options.text)
+	}
 	w := c.Worker
 	fmt.Fprintf(&b, "worker %s: %s at %s, %s, %d rank, events %q, replay %q, %d blocks of %d\n",
 		w.Name, w.Engine, w.Address, w.Role, w.Ranks, w.KVEvents, w.KVReplay, w.Blocks, w.BlockSize)
-	if w.Transfer != fleet.NoTransfer {
-		fmt.Fprintf(&b, "which transfers KV caches by %s, at %q\n", w.Transfer, w.TransferAt)
+	if w.Transfer != fleet.NoTransfer || ports > 0 {
+		fmt.Fprintf(&b, "transfer %s at %q, %d ports\n", w.Transfer, w.TransferAt, ports)
 	}
 	w.Epoch = 1
 	if err := w.Validate(); err != nil {
@@ -102,7 +112,7 @@ func TestBuildRefuses(t *testing.T) {
 		launch Launch
 		want   string
 	}{
-		{Launch{Kind: "steam", Name: "a"}, `engine "steam" cannot be launched: use sim, llamacpp, vllm or exec`},
+		{Launch{Kind: "steam", Name: "a"}, `engine "steam" cannot be launched: use sim, llamacpp, vllm, sglang, trtllm or exec`},
 		{Launch{Kind: "exec", Name: "a"}, "launch a: engine exec needs a command"},
 	} {
 		if c2, err := c.launch.Build(at); c2 != nil || err == nil || err.Error() != c.want {
@@ -119,7 +129,7 @@ func TestBuildRefuses(t *testing.T) {
 
 // TestKindsAreSorted lists every kind of engine that an agent can start.
 func TestKindsAreSorted(t *testing.T) {
-	if got, want := strings.Join(Kinds(), " "), "exec llamacpp sim vllm"; got != want {
+	if got, want := strings.Join(Kinds(), " "), "exec llamacpp sglang sim trtllm vllm"; got != want {
 		t.Errorf("kinds %s, want %s", got, want)
 	}
 }

@@ -80,6 +80,46 @@ func (p *Ports) reserve(host string) (*reservation, error) {
 	return nil, fmt.Errorf("no port from %d to %d is free on %s: %w", p.first, p.first+p.count-1, host, last)
 }
 
+// reserveRun returns n ports, one after the other, that are free on the host.
+func (p *Ports) reserveRun(host string, n int) ([]*reservation, error) {
+	last := fmt.Errorf("the range has %d ports, and the engine needs %d one after the other", p.count, n)
+	for range p.count {
+		first := p.following()
+		if first+n > p.first+p.count {
+			continue
+		}
+		run, err := takeRun(host, first, n)
+		if err == nil {
+			p.skip(n - 1)
+			return run, nil
+		}
+		last = err
+	}
+	return nil, fmt.Errorf("no %d ports one after the other from %d to %d are free on %s: %w", n, p.first, p.first+p.count-1, host, last)
+}
+
+// takeRun reserves n ports from first on, or none.
+func takeRun(host string, first, n int) (run []*reservation, err error) {
+	for port := first; port < first+n; port++ {
+		r, err := take(host, port)
+		if err != nil {
+			for _, r := range run {
+				r.release()
+			}
+			return nil, err
+		}
+		run = append(run, r)
+	}
+	return run, nil
+}
+
+// skip passes over ports that were just reserved.
+func (p *Ports) skip(n int) {
+	for range n {
+		p.following()
+	}
+}
+
 // following returns the next port to try.
 func (p *Ports) following() int {
 	p.mu.Lock()
@@ -100,6 +140,15 @@ func hold(port int) (*reservation, error) {
 		return nil, fmt.Errorf("port %d: %w (%w)", port, errReserved, err)
 	}
 	return &reservation{port: port, held: held}, nil
+}
+
+// holdUsed reserves a port on which an engine listens. The port is safe from others also where it cannot be reserved just now.
+func holdUsed(port int) *reservation {
+	r, err := hold(port)
+	if err != nil {
+		return &reservation{port: port}
+	}
+	return r
 }
 
 // take reserves a port that no program listens on.

@@ -10,7 +10,7 @@ type remedy struct {
 
 // remedies are for common mistakes, and are tried in this order. testdata/logs has lines of each.
 var remedies = []remedy{
-	{regexp.MustCompile(`No module named '?(vllm|xllamacpp)`),
+	{regexp.MustCompile(`No module named '?(vllm|xllamacpp|sglang|tensorrt_llm)`),
 		"the engine is not installed for this interpreter: install it there, or name another with launch[].python"},
 	{regexp.MustCompile(`exec: "[^"]*python[^"]*": executable file not found|fork/exec [^ ]*python[^ ]*: no such file`),
 		"there is no such interpreter: set launch[].python to that of the engine's virtual environment"},

@@ -1,0 +1,85 @@
+package scenario
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fleetWith starts two engines that prefill and two that decode, with one transfer.
+func fleetWith(t *testing.T, transfer string) *gateway {
+	return up(t, "--config", configFile(t, fmt.Sprintf(`
+models:
+- name: sim
+  path: "builtin:sim"
+  router: {prefill: remote}
+  launch:
+  - {engine: sim, role: prefill, count: 2, args: {transfer: %s}}
+  - {engine: sim, role: decode, count: 2, args: {transfer: %s}}
+`, transfer, transfer)))
+}
+
+// handshakeChats are conversations whose prompts have several blocks.
+func handshakeChats() (all [][]message) {
+	for i := range 4 {
+		all = append(all, []message{{"user", fmt.Sprintf("%d is the number of a chat about %s", i, strings.Repeat("handshakes of engines ", 20))}})
+	}
+	return all
+}
+
+// TestHandshakes: with each transfer, prompts are computed by prefill workers and decoded by others. The answers are those of one
+// engine, and nothing stays booked or kept.
+func TestHandshakes(t *testing.T) {
+	whole := up(t, "--config", configFile(t, `
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim}]
+`))
+	var want []string
+	for _, chat := range handshakeChats() {
+		want = append(want, whole.chat(chat, 8).text)
+	}
+
+	for _, transfer := range []string{"nixl", "p2p", "bootstrap", "context"} {
+		t.Run(transfer, func(t *testing.T) {
+			g := fleetWith(t, transfer)
+			prompts := 0
+			for i, chat := range handshakeChats() {
+				r := g.chat(chat, 8)
+				prompts += r.usage.PromptTokens
+				if r.text != want[i] {
+					t.Errorf("%q, want %q", r.text, want[i])
+				}
+				if d := g.decision(r.decision); !slices.Contains(decodeWorkers, d.Worker) {
+					t.Errorf("%s has answered", d.Worker)
+				}
+			}
+			stream := `{"model":"sim","prompt":"a stream of words","stream":true,"max_tokens":4}`
+			r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(stream))
+			if err != nil || r.status != http.StatusOK {
+				t.Errorf("%d %s, %v", r.status, r.body, err)
+			}
+
+			n := len(want) + 1
+			if got := g.prefills("transferred"); got != float64(n) {
+				t.Errorf("%g of %d prompts were transferred", got, n)
+			}
+			fetched, computed := g.engines(decodeWorkers, "vllm:prompt_tokens_by_source_total"), g.engines(decodeWorkers, "vllm:prompt_tokens_total")
+			// A p2p tier transfers complete blocks, and the decode worker computes the rest.
+			if rest := float64(16 * n); fetched < float64(prompts)-rest || computed > rest || computed > 0 && transfer != "p2p" {
+				t.Errorf("decode workers have fetched %g tokens of %d, and computed %g", fetched, prompts, computed)
+			}
+			g.assertServed(n)
+			g.assertNothingBooked()
+			eventually(t, "no blocks are kept", func() error {
+				if used := g.engines(append(slices.Clone(prefillWorkers), decodeWorkers...), "vllm:kv_cache_usage_perc"); used != 0 {
+					return fmt.Errorf("%g of the caches", used)
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// The functions of this file are for engines of which every argument of a launch becomes an option of the command line.
+
+// optionName returns an option as the help of vLLM and SGLang spells it.
+func optionName(key string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "_", "-")
+}
+
+// checkOptions refuses arguments that are not the name of an option, that are there twice, or that the agent sets itself. own has
+// those with what to use instead, and spell returns an option as the engine's help spells it.
+func (l Launch) checkOptions(own map[string]string, spell func(key string) string) error {
+	spelled := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
+		if err := l.checkOption(key, own, spell); err != nil {
+			return err
+		}
+		name := spell(key)
+		if other, twice := spelled[name]; twice {
+			return fmt.Errorf("args.%s and args.%s of %s are the same option", other, key, l.Name)
+		}
+		spelled[name] = key
+	}
+	return nil
+}
+
+// checkOption refuses an option that the agent sets itself. Python's argparse also accepts the beginning of an option's
+// name, and vLLM sets one value of an option by NAME.KEY.
+func (l Launch) checkOption(key string, own map[string]string, spell func(key string) string) error {
+	name := spell(key)
+	beginning, _, _ := strings.Cut(name, ".")
+	if beginning == "" || strings.ContainsAny(name, "= \t\n") || strings.HasPrefix(name, "-") {
+		return fmt.Errorf("args.%s of %s is not the name of an option: write it as in max-model-len: 8192", key, l.Name)
+	}
+	if beginning == dataParallel {
+		return nil
+	}
+
+	for _, option := range slices.Sorted(maps.Keys(own)) {
+		if strings.HasPrefix(option, beginning) {
+			return fmt.Errorf("args.%s of %s: %s", key, l.Name, own[option])
+		}
+	}
+	if strings.HasPrefix(l.Args[key], "--") {
+		return fmt.Errorf("args.%s of %s is %q, which is another option: give each option a key", key, l.Name, l.Args[key])
+	}
+	return nil
+}
+
+// optionArgs returns the arguments as options of a command line, sorted, without those of the list. true is an option without a
+// value.
+func (l Launch) optionArgs(spell func(key string) string, without ...string) (args []string) {
+	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
+		if slices.Contains(without, key) {
+			continue
+		}
+		args = append(args, "--"+spell(key))
+		if v := l.Args[key]; v != "" && v != "true" {
+			args = append(args, v)
+		}
+	}
+	return args
+}
+
+// ranks returns the number of data-parallel ranks that one of the options asks for.
+func (l Launch) ranks(options ...string) (int, error) {
+	ranks, by := 1, ""
+	for _, key := range slices.Sorted(maps.Keys(l.Args)) {
+		if !slices.Contains(options, optionName(key)) {
+			continue
+		}
+		n, err := strconv.Atoi(l.Args[key])
+		if err != nil || n < 1 || n > fleet.MaxRanks {
+			return 0, fmt.Errorf("args.%s of %s is %q: it must lie between 1 and %d", key, l.Name, l.Args[key], fleet.MaxRanks)
+		}
+		if ranks > 1 && n > 1 {
+			return 0, fmt.Errorf("args.%s and args.%s of %s both ask for ranks: use one of them", by, key, l.Name)
+		}
+		if n > 1 {
+			ranks, by = n, key
+		}
+	}
+	return ranks, nil
+}

@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// trtllm runs the trtllm-serve of the TensorRT-LLM that is installed in the interpreter's environment. Every argument becomes an
+// option of its command line, apart from those that the agent sets, and from "options": a map that becomes the file of
+// --extra_llm_api_options, where TensorRT-LLM has the settings of its KV cache. A role needs no option but those there: the
+// requests of a router decide which half an engine computes.
+func trtllm(l Launch, port int, c *Command) error {
+	if err := l.checkOptions(trtllmOwn, trtllmOption); err != nil {
+		return err
+	}
+	options, err := l.trtllmOptions(c)
+	if err != nil {
+		return err
+	}
+
+	c.options = &optionsFile{path: c.at.socket(port, "options.yaml"), text: options}
+	c.Worker.KVEvents = "http://" + c.Worker.Address + "/kv_cache_events"
+	c.Path = l.Python
+	c.Args = []string{
+		"-m", "tensorrt_llm.commands.serve", "serve", l.ModelPath, "--host", c.at.Host, "--port", strconv.Itoa(port),
+		"--extra_llm_api_options", c.options.path,
+	}
+	c.Args = append(c.Args, l.optionArgs(trtllmOption, inFile)...)
+	c.Env = []string{"HF_HUB_OFFLINE=1"}
+	return nil
+}
+
+// inFile is the argument that becomes the options file.
+const inFile = "options"
+
+// trtllmOption returns an option as the help of trtllm-serve spells it.
+func trtllmOption(key string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(key, "--"), "-", "_")
+}
+
+// trtllmOwn is ownOptions for TensorRT-LLM.
+var trtllmOwn = map[string]string{
+	"host":                        "stator agent --advertise-address sets it",
+	"port":                        "stator agent --engine-ports sets it",
+	"config":                      "write the members of that file into args.options",
+	"extra_llm_api_options":       "write the members of that file into args.options",
+	"grpc":                        "routers reach engines by HTTP",
+	"server_role":                 "use launch[].role",
+	"metadata_server_config_file": "routers find engines by the bus",
+	"disagg_cluster_uri":          "routers send requests to both halves themselves",
+}
+
+// eventBuffer is how many KV events TensorRT-LLM keeps for its reader.
+const eventBuffer = 16384
+
+// trtllmOptions returns the content of the options file, and sets the worker's blocks where it bounds the cache.
+func (l Launch) trtllmOptions(c *Command) ([]byte, error) {
+	all := map[string]any{}
+	if text := l.Args[inFile]; text != "" {
+		read := json.NewDecoder(strings.NewReader(text))
+		read.UseNumber()
+		if err := read.Decode(&all); err != nil || all == nil {
+			return nil, fmt.Errorf("args.options of %s must be a map: the members of TensorRT-LLM's --extra_llm_api_options", l.Name)
+		}
+	}
+	cache, err := l.section(all, "kv_cache_config")
+	if err != nil {
+		return nil, err
+	}
+	for member, instead := range map[string]string{
+		"tokens_per_block": "use models[].blockSize", "enable_block_reuse": "the agent sets it, because the router needs the prefix cache",
+	} {
+		if _, has := cache[member]; has {
+			return nil, fmt.Errorf("args.options.kv_cache_config.%s of %s: %s", member, l.Name, instead)
+		}
+	}
+
+	cache["tokens_per_block"], cache["enable_block_reuse"] = l.BlockSize, true
+	setDefault(cache, "event_buffer_max_size", eventBuffer)
+	setDefault(all, "return_perf_metrics", true)
+	if l.Role != fleet.Aggregated {
+		transceiver, err := l.section(all, "cache_transceiver_config")
+		if err != nil {
+			return nil, err
+		}
+		setDefault(transceiver, "backend", "DEFAULT")
+	}
+	if l.Role == fleet.Prefill {
+		setDefault(all, "disable_overlap_scheduler", true) // TensorRT-LLM needs it for context-only requests
+	}
+	if tokens, err := strconv.Atoi(fmt.Sprint(cache["max_tokens"])); err == nil && tokens > 0 {
+		c.Worker.Blocks = fleet.BlocksOf(tokens, l.BlockSize)
+	}
+	return encodeOptions(all), nil
+}
+
+// section returns a map in the options, which it adds where it is not there.
+func (l Launch) section(all map[string]any, name string) (map[string]any, error) {
+	setDefault(all, name, map[string]any{})
+	section, ok := all[name].(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("args.options.%s of %s must be a map", name, l.Name)
+	}
+	return section, nil
+}
+
+// setDefault sets a member that is not there.
+func setDefault(in map[string]any, name string, value any) {
+	if _, has := in[name]; !has {
+		in[name] = value
+	}
+}
+
+// encodeOptions returns settings as JSON, which is YAML too.
+func encodeOptions(all map[string]any) []byte {
+	var b bytes.Buffer
+	b.WriteString(toJSON(all))
+	b.WriteByte('\n')
+	return b.Bytes()
+}
+
+// optionsFile is a file that an engine reads at its start. Its name is that of a socket of the engine, so that it is removed with
+// these.
+type optionsFile struct {
+	path string
+	text []byte
+}
+
+// write writes the file. A nil file is none.
+func (f *optionsFile) write() error {
+	if f == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
+		return fmt.Errorf("write the options file of an engine: %w", err)
+	}
+	if err := os.WriteFile(f.path, f.text, 0o600); err != nil {
+		return fmt.Errorf("write the options file of an engine: %w", err)
+	}
+	return nil
+}
