@@ -102,6 +102,15 @@ func play(role string, args []string) {
 		}
 		fmt.Println("child", p.PID())
 		play("stubborn", nil)
+	case "sharing keeper": // runs a sharer by this package with a holder, and can only be killed
+		p, err := child.Start(child.Config{Path: os.Args[0], Args: args, Holder: held("sharer"), Env: []string{as("hold")}, Line: func(l string) { fmt.Println(l) }})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("child", p.PID())
+		time.Sleep(time.Hour) // the sharer prints "up"
+	case "sharer", "sharer's child":
+		share(role, args[0], args[1])
 	case "keeper": // runs a child by this package, and can only be killed
 		p, err := child.Start(child.Config{Path: os.Args[0], Env: []string{as("stubborn")}})
 		if err != nil {

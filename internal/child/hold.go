@@ -39,9 +39,11 @@ const killTime = 5 * time.Second
 //	event                            effect
 //	program started                  reports its process id
 //	SIGTERM                          passed on to the program
-//	program ended                    its descendants are killed; its status is reported
+//	program ended                    its descendants are killed, what they leave is removed, and its status is reported
 //	parent died, or Process.Stop     the program and its descendants are killed
 //	    lost its patience
+//
+// What is removed are files of shared memory and of Unix sockets that the program has made and not removed, because it was killed.
 //
 // On Linux descendants are found also where they have left the process group, and their own parent has
 // ended. Elsewhere the process group is killed.
@@ -69,7 +71,7 @@ func Hold(args []string) int {
 
 	defer lockThread()()
 	adoptOrphans()
-	h := &held{out: os.Stdout}
+	h, left := &held{out: os.Stdout}, newLeftovers()
 	if err := h.start(args, output); err != nil {
 		sendReport(report, reportFailed, err.Error())
 		return failedExit
@@ -85,14 +87,21 @@ func Hold(args []string) int {
 		}()
 	}
 
+	found := time.NewTicker(lookEvery)
+	defer found.Stop()
 	for {
 		select {
+		case <-found.C:
+			left.look()
 		case <-terminate:
 			_ = syscall.Kill(h.pid, syscall.SIGTERM)
 		case <-kill:
+			left.look()
 			_ = syscall.Kill(h.pid, syscall.SIGKILL)
 		case status := <-ended:
+			left.look() // descendants may have files that were made in the last moment
 			killDescendants()
+			left.remove()
 			h.finish(status)
 			sendReport(report, reportStatus, fmt.Sprint(uint32(status)))
 			return exitCode(status)
