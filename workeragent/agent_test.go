@@ -40,6 +40,11 @@ func run(t *testing.T, cfg Config, launches ...engine.Launch) *fixture {
 
 // runAt runs an agent on a site.
 func runAt(t *testing.T, at engine.Site, cfg Config, launches ...engine.Launch) *fixture {
+	return runProbing(t, at, cfg, func(*probing) {}, launches...)
+}
+
+// runProbing is runAt with changed times.
+func runProbing(t *testing.T, at engine.Site, cfg Config, change func(*probing), launches ...engine.Launch) *fixture {
 	s := &fixture{t: t, bus: testkit.Bus(t), log: &testkit.Log{}}
 	cfg.Launches, cfg.Bus, cfg.Metrics = launches, s.bus, prometheus.NewRegistry()
 	cfg.Log = s.log.Logger()
@@ -50,6 +55,7 @@ func runAt(t *testing.T, at engine.Site, cfg Config, launches ...engine.Launch) 
 		t.Fatal(err)
 	}
 	a.probing = probing{starting: 5 * time.Millisecond, load: 20 * time.Millisecond, healthEvery: 1, unhealthy: 3}
+	change(&a.probing)
 	s.agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())

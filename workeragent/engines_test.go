@@ -49,6 +49,7 @@ func TestMain(m *testing.M) {
 //	sim FLAGS          the simulated engine
 //	obey PORT          serves /health, whose status POST /set?health=N sets; /exit ends it
 //	stubborn PORT      the same, but SIGTERM does not end it
+//	sharing PORT NAME  the same, with a file NAME-… of shared memory, a socket NAME.sock, and a child, with which it ends
 //	-m MODULE FLAGS    a slow vLLM: it serves /health when another program has had its --port
 //	broken             prints why, and ends
 //	mistaken           prints a common mistake and 30 lines after it, and ends
@@ -65,6 +66,10 @@ func play(args []string) error {
 		for ; ; time.Sleep(10 * time.Millisecond) {
 			_ = obey(port) // it returns while the port is taken
 		}
+	case "sharing":
+		return shareAndObey(args[1], args[2])
+	case "child":
+		time.Sleep(time.Hour)
 	case "broken":
 		fmt.Println("loading weights")
 		return fmt.Errorf("out of memory")

@@ -18,6 +18,7 @@ type probing struct {
 	load        time.Duration // pause between two readings of a ready engine's load
 	healthEvery int           // readings of the load between two health probes, and between two of the adapters
 	unhealthy   int           // health probes that must fail in a row before the worker is down
+	stable      time.Duration // how long an engine must be ready for the pauses between starts to begin again; 0 is the usual time
 }
 
 var usualProbing = probing{starting: 50 * time.Millisecond, load: 500 * time.Millisecond, healthEvery: 4, unhealthy: 3}

@@ -58,7 +58,7 @@ func newSupervisor(l engine.Launch, a *Agent) *supervisor {
 
 // run keeps the engine alive until ctx ends.
 func (s *supervisor) run(ctx context.Context) {
-	restarts := child.Supervisor{Restarting: func(err error, pause time.Duration) {
+	restarts := child.Supervisor{Stable: s.agent.probing.stable, Restarting: func(err error, pause time.Duration) {
 		tail := s.failed(err)
 		s.agent.cfg.Log.Warn("engine ended; starting it again", "worker", s.launch.Name, "err", err, "wait", pause,
 			"last_line", tail.Last(), "remedy", tail.Remedy, "output", strings.Join(tail.Lines, "\n"))

@@ -94,6 +94,7 @@ func Hold(args []string) int {
 		case <-found.C:
 			left.look()
 		case <-terminate:
+			left.look() // the program may end by it without removing anything
 			_ = syscall.Kill(h.pid, syscall.SIGTERM)
 		case <-kill:
 			left.look()

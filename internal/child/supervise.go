@@ -1,6 +1,7 @@
 package child
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -22,6 +23,8 @@ type Supervisor struct {
 	// MaxFailures bounds how often in a row the process may end without having been ready; 0 is no
 	// bound.
 	MaxFailures int
+	// Stable is how long a process must have been ready to count as stable; default one minute.
+	Stable time.Duration
 }
 
 // The pauses between two starts. A process that was ready for the time of stable has proved that it
@@ -38,6 +41,7 @@ const (
 // has not been stable.
 func (s *Supervisor) Run(ctx context.Context, run func(ctx context.Context) (ready time.Duration, err error)) error {
 	pauses := backoff.Backoff{Min: firstPause, Max: longestPause}
+	enough := cmp.Or(s.Stable, stable)
 
 	for failures := 0; ctx.Err() == nil; {
 		ready, err := run(ctx)
@@ -56,7 +60,7 @@ func (s *Supervisor) Run(ctx context.Context, run func(ctx context.Context) (rea
 			return fmt.Errorf("the process ended %d times in a row before it was ready: %w", failures, err)
 		}
 
-		if ready >= stable {
+		if ready >= enough {
 			pauses.Reset()
 		}
 		pause := pauses.Next()
