@@ -1,6 +1,7 @@
 package engineprobe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -48,6 +49,7 @@ type loadNames struct {
 	config, capacity, blocks, blockSize string
 	// runningHasWaiting means that running counts the waiting requests too.
 	runningHasWaiting bool
+	path              string // of the page; empty is /metrics
 }
 
 // vllmLoad are vLLM's metrics. vLLM counts the tokens that KV connectors find apart from its own hits.
@@ -59,13 +61,18 @@ var vllmLoad = loadNames{
 }
 
 // loadOf has the names of each kind of engine. Dynamo's frontend counts the tokens of a prompt at its first token and those
-// found in the cache at its end, so between two readings they belong to different requests, and neither is read.
+// found in the cache at its end, so between two readings they belong to different requests, and neither is read. So do SGLang and
+// TensorRT-LLM. TensorRT-LLM has the time of an output token as one mean for each request, which is no gap. Its /metrics is not
+// read: an answer removes the statistics from the engine.
 var loadOf = map[string]loadNames{
 	"sim":      vllmLoad,
 	"vllm":     vllmLoad,
 	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
 	"sglang": {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage",
+		gaps: "sglang:inter_token_latency_seconds_count", gapTime: "sglang:inter_token_latency_seconds_sum",
 		capacity: "sglang:max_total_num_tokens"},
+	"trtllm": {running: "trtllm_num_requests_running", waiting: "trtllm_num_requests_waiting", usage: "trtllm_kv_cache_utilization",
+		blocks: "trtllm_kv_cache_max_blocks", blockSize: "trtllm_kv_cache_tokens_per_block", path: "/prometheus/metrics"},
 	"dynamo": {running: "dynamo_frontend_inflight_requests", waiting: "dynamo_frontend_queued_requests", runningHasWaiting: true,
 		gaps:    "dynamo_frontend_inter_token_latency_seconds_count",
 		gapTime: "dynamo_frontend_inter_token_latency_seconds_sum",
@@ -112,7 +119,7 @@ const maxMetrics = 8 << 20
 // Load reads the engine's metrics page.
 func (p *Probe) Load(ctx context.Context) (Load, error) {
 	var l Load
-	err := p.read(ctx, "/metrics", func(r io.Reader) error {
+	err := p.read(ctx, cmp.Or(p.names.path, "/metrics"), func(r io.Reader) error {
 		var err error
 		l, err = p.names.parse(io.LimitReader(r, maxMetrics))
 		return err

@@ -1,6 +1,7 @@
 package engineprobe
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"maps"
@@ -43,6 +44,17 @@ llamacpp:kv_cache_usage_ratio 0.5
 	"sglang": `sglang:num_running_reqs{model_name="a } b"} 4 1700000000000
 sglang:num_queue_reqs{model_name="a } b"} 0
 sglang:token_usage{model_name="a } b"} 1.5
+sglang:inter_token_latency_seconds_count{model_name="a } b"} 4
+sglang:inter_token_latency_seconds_sum{model_name="a } b"} 0.5
+`,
+	// The metrics are those of TensorRT-LLM's source (tensorrt_llm/metrics/collector.py, at /prometheus/metrics); it was not run.
+	"trtllm": `trtllm_num_requests_running{engine_type="trtllm",model_name="qwen"} 6.0
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="qwen"} 2.0
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="qwen"} 0.5
+trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="qwen"} 1000.0
+trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="qwen"} 32.0
+trtllm_time_per_output_token_seconds_count{engine_type="trtllm",model_name="qwen"} 9.0
+trtllm_time_per_output_token_seconds_sum{engine_type="trtllm",model_name="qwen"} 0.1
 `,
 	"sim": "vllm:num_requests_running 1\n",
 	// From ai-dynamo 1.6.1 with one mocker: five requests, of which two at a time are computed.
@@ -67,12 +79,14 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 func TestLoadOfEachEngineKind(t *testing.T) {
 	want := map[string]Load{
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},
-		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sglang": {Running: 4, KVUsage: 1}, "sim": {Running: 1},
+		"llamacpp": {Running: 2, Waiting: 1, KVUsage: 0.5}, "sim": {Running: 1},
+		"sglang": {Running: 4, KVUsage: 1, Gaps: 4, GapTime: 500 * time.Millisecond},
+		"trtllm": {Running: 6, Waiting: 2, KVUsage: 0.5, Capacity: 32_000},
 		"dynamo": {Running: 2, Waiting: 3, Gaps: 256, GapTime: 1534948064, Capacity: 262_144},
 	}
 	for kind, page := range pages {
 		p := New(kind, serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/metrics" {
+			if path := map[string]string{"trtllm": "/prometheus/metrics"}[kind]; r.URL.Path != cmp.Or(path, "/metrics") {
 				http.NotFound(w, r)
 			}
 			_, _ = io.WriteString(w, page)
