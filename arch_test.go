@@ -106,7 +106,7 @@ var allowed = map[string][]string{
 	"workeragent/engine/enginesim": {"internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
-	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
+	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
 		"internal/prompt/openai"},
 }
 

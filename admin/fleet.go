@@ -21,11 +21,16 @@ type fleetView struct {
 
 // rankView is one rank of a fleet.
 type rankView struct {
-	Worker  string `json:"worker"`
-	Rank    int    `json:"rank"`
-	Node    string `json:"node"`
-	Model   string `json:"model"`
-	Role    string `json:"role"`
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	Node   string `json:"node"`
+	Model  string `json:"model"`
+	Role   string `json:"role"`
+	// Transfer is how the worker takes part in transfers of KV caches, and TransferAt the address that requests name. Both are
+	// empty for workers without.
+	Transfer   string `json:"transfer,omitempty"`
+	TransferAt string `json:"transfer_at,omitempty"`
+
 	State   string `json:"state"`
 	Address string `json:"address"` // the listed name and port while the name does not resolve
 	Engine  string `json:"engine"`
@@ -88,7 +93,10 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 			Worker: w.Name, Rank: r.Number, Node: fleet.NodeOf(w.Name), Model: w.Model, Role: w.Role.String(), State: w.State.String(),
 			Address: cmp.Or(w.Address, w.Named), Engine: w.Engine, Epoch: w.Epoch, Taints: w.Taints.Names(),
 			BookedRequests: booked.Requests, BookedPrefillTokens: booked.PrefillTokens, BookedDecodeBlocks: booked.DecodeBlocks,
-			leased: w.Leased && w.Unleased.IsZero(),
+			leased: w.Leased && w.Unleased.IsZero(), TransferAt: w.TransferAt,
+		}
+		if w.Transfer != fleet.NoTransfer {
+			v.Transfer = w.Transfer.String()
 		}
 
 		if w.Adapters.Known() {

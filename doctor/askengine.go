@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/stator-project/stator/internal/config"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/modelfile"
@@ -84,6 +86,7 @@ func loadModel(m *config.Model) modelSeen {
 // ask asks one engine, and then reads the sockets of its ranks at the same time.
 func (w *workerSeen) ask(ctx context.Context, m *modelSeen, wait time.Duration) {
 	w.engine = askEngine(ctx, w, m)
+	w.askTransfer(ctx)
 
 	endpoints := w.endpoints()
 	w.sockets = make([]socketSeen, len(endpoints))
@@ -93,6 +96,21 @@ func (w *workerSeen) ask(ctx context.Context, m *modelSeen, wait time.Duration) 
 		running.Go(func() { s.read(ctx, w.kind, e, wait) })
 	}
 	running.Wait()
+}
+
+// askTransfer connects to the address by which other engines fetch the worker's KV cache. SGLang has its bootstrap server on prefill
+// workers alone.
+func (w *workerSeen) askTransfer(ctx context.Context) {
+	if w.transferAt == "" || w.transfer == fleet.TransferBootstrap.String() && w.role != fleet.Prefill.String() {
+		return
+	}
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, "tcp", w.transferAt)
+	if err != nil {
+		w.transferErr = err
+		return
+	}
+	_ = conn.Close()
 }
 
 // askEngine reads an engine's properties from its HTTP server.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/stator-project/stator/internal/engineprobe"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -23,6 +25,10 @@ type optionsSeen struct {
 	hasServed  bool  // TensorRT-LLM: it has answered requests
 	capacity   int   // llama.cpp: the tokens that its cache has room for
 	workers    int   // Dynamo: how many workers its frontend sends requests to; -1 where that is unknown
+
+	transfer     fleet.Transfer // how it transfers KV caches
+	transferSeen bool           // its metrics show that
+	mode         string         // SGLang: --disaggregation-mode, prefill, decode or null
 }
 
 // markers are metrics that an engine of the kind has from its start, unless its metrics are off.
@@ -54,6 +60,7 @@ func (e *engineSeen) askMetrics(ctx context.Context, base, kind, model string) {
 		e.hits = page.Sum("dynamo_frontend_cached_tokens_sum")
 		return
 	}
+	e.transfer, e.transferSeen = engineprobe.SeenTransfer(kind, page)
 	e.readVLLM(page)
 }
 
@@ -104,6 +111,7 @@ type sglangInfo struct {
 	CachingOff   bool            `json:"disable_radix_cache"`
 	PageSize     int             `json:"page_size"`
 	EventsConfig json.RawMessage `json:"kv_events_config"`
+	Mode         string          `json:"disaggregation_mode"`
 }
 
 func (e *engineSeen) askSGLang(ctx context.Context, base string) {
@@ -117,6 +125,7 @@ func (e *engineSeen) askSGLang(ctx context.Context, base string) {
 	}
 
 	e.version = info.Version
+	e.mode = info.Mode
 	e.cachingOff = info.CachingOff
 	e.blockSize = max(0, info.PageSize)
 	var events struct {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/fleet"
 )
 
 // checks are all checks, in the order of their findings: causes come before effects.
@@ -25,6 +26,11 @@ var checks = []struct {
 	{"engine", checkEngine},
 	{"same-address", checkSameAddress},
 	{"role", checkRole},
+	{"halves", checkHalves},
+	{"transfer-connector", checkConnector},
+	{"transfer-path", checkTransferPath},
+	{"transfer-version", checkTransferVersion},
+	{"transfer-address", checkTransferAddress},
 	{"served-name", checkServedName},
 	{"adapters", checkAdapters},
 	{"tokenizer", checkTokenizer},
@@ -298,6 +304,9 @@ func checkBlockSize(o *observation) []Finding {
 
 func checkPrefixCaching(o *observation) []Finding {
 	return eachRead(o, func(w *workerSeen, _ *modelSeen) (Finding, bool) {
+		if w.kind == "sglang" && w.engine.mode == fleet.Decode.String() {
+			return Finding{}, false // SGLang turns it off in this mode: the blocks of decode workers come from others
+		}
 		return Finding{
 			What:   "its prefix cache is off",
 			Why:    "it computes every prompt in full, so routing by cache has no effect",

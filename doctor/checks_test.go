@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/kvsource"
 	"github.com/stator-project/stator/internal/metric"
@@ -114,6 +115,49 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		{"role", func(o *observation) { o.router.fleet.Ranks[1].Role = "decode" },
 			[]string{"worker a: its role is aggregated, so it gets no requests"}},
 		{"", func(o *observation) { o.router.fleet.Ranks[0].Role, o.router.fleet.Ranks[1].Role = "prefill", "decode" }, nil},
+		{"", split(func(*observation) {}), nil},
+		{"halves", split(func(o *observation) { o.router.fleet.Ranks[1].State = "down" }),
+			[]string{"model m: of its 1 decode rank none is ready", "no request of the model can be served", "with the role decode"}},
+		{"halves", split(func(o *observation) { o.router.fleet.Ranks[0].State = "starting" }),
+			[]string{"model m: of its 1 prefill rank none is ready", "compute all prompts themselves"}},
+		{"transfer-connector", split(func(o *observation) { o.workers[0].engine.transferSeen = true }),
+			[]string{"worker a: its role is prefill with transfer nixl, and its metrics show no connector", "NixlConnector"}},
+		{"transfer-connector", split(func(o *observation) {
+			for i := range o.workers {
+				o.workers[i].transfer, o.workers[i].engine.transferSeen, o.workers[i].engine.transfer = "p2p", true, fleet.Transfer(2-i)
+			}
+		}), []string{"worker b: its role is decode with transfer p2p, and its metrics show transfer nixl", "give it a tier of type p2p"}},
+		{"transfer-connector", split(func(o *observation) {
+			o.workers[0].kind, o.workers[0].engine.mode = "sglang", "prefill"
+			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = "sglang", "null", false
+		}), []string{"worker b: its role is decode, and its --disaggregation-mode is null", "--disaggregation-mode decode"}},
+		{"", split(func(o *observation) {
+			o.workers[1].kind, o.workers[1].engine.mode, o.workers[1].engine.cachingOff = "sglang", "decode", true
+		}), nil}, // SGLang turns the prefix cache off in this mode
+		{"transfer-path", split(func(o *observation) {
+			o.workers[0].engine.served[0].Root, o.workers[1].engine.served[0].Root = "/models/m", "/models/m/"
+		}), []string{`worker b: it was started with the model path "/models/m/", and worker a with "/models/m"`, "the same text"}},
+		{"", split(func(o *observation) {
+			o.workers[0].engine.served[0].Root, o.workers[1].engine.served[0].Root = "/models/m", "/other/m"
+			o.workers[0].transfer, o.workers[1].transfer = "p2p", "p2p"
+		}), nil}, // only NIXL compares the text
+		{"transfer-version", split(func(o *observation) {
+			o.workers[0].engine.version, o.workers[1].engine.version = "0.32.0", "0.33.0"
+		}), []string{`worker b: its engine has version "0.33.0", and that of worker a has "0.32.0"`, "run one version"}},
+		{"transfer-version", split(func(o *observation) {
+			third := o.workers[0]
+			third.name, third.address, third.engine.version = "c", "c:8000", "0.31.0"
+			o.workers[0].engine.version, o.workers[1].engine.version = "0.32.0", "0.32.0"
+			o.workers = append(o.workers, third)
+		}), []string{`worker c: its engine has version "0.31.0", and that of worker b has "0.32.0"`}},
+		{"transfer-address", split(func(o *observation) {
+			o.workers[0].transfer, o.workers[0].transferAt, o.workers[0].transferErr = "bootstrap", "a:8998", broken
+		}), []string{"worker a: the address of its transfers, a:8998, cannot be connected to: broken", "--disaggregation-bootstrap-port"}},
+		{"transfer-address", func(o *observation) {
+			o.workers[0].transfer, o.workers[0].transferAt, o.workers[0].transferErr = "p2p", "a:5710", broken
+		}, []string{"a:5710, cannot be connected to: broken", "VLLM_P2P_SIDE_CHANNEL_HOST"}}, // of an aggregated worker too
+		{"block-size", split(func(o *observation) { o.workers[1].sockets[0].blockSize = 32 }), []string{"worker b: its blocks have 32 tokens"}},
+		{"engine-hashes", split(func(o *observation) { o.workers[1].sockets[0].roots[root{1, 16}] = 12 }), []string{"blocks transferred between engines"}},
 		{"adapters", func(o *observation) {
 			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"}, servedModel{ID: "alias", Parent: "m"})
 			o.models[0].adapters = []string{"lora-a"}
@@ -242,6 +286,16 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 		if !tested[c.name] {
 			t.Errorf("check %s has no test", c.name)
 		}
+	}
+}
+
+// split makes worker a a prefill worker and worker b a decode worker before it breaks something.
+func split(breakIt func(o *observation)) func(o *observation) {
+	return func(o *observation) {
+		for i, role := range []string{"prefill", "decode"} {
+			o.workers[i].role, o.router.fleet.Ranks[i].Role = role, role
+		}
+		breakIt(o)
 	}
 }
 

@@ -58,9 +58,13 @@ type indexSeen struct {
 
 // fleetRank is one rank of /debug/fleet.
 type fleetRank struct {
-	Worker  string `json:"worker"`
-	Model   string `json:"model"`
-	Role    string `json:"role"`
+	Worker string `json:"worker"`
+	Model  string `json:"model"`
+	Role   string `json:"role"`
+	// Transfer and TransferAt are empty for workers that take part in no transfer of KV caches.
+	Transfer   string `json:"transfer"`
+	TransferAt string `json:"transfer_at"`
+
 	State   string `json:"state"`
 	Address string `json:"address"`
 	Engine  string `json:"engine"`
@@ -98,6 +102,8 @@ type workerSeen struct {
 	fromFile                   bool // the configuration names it
 	inRouter                   bool // the router's fleet has it
 	kvEvents, kvReplay         string
+	role, transfer, transferAt string // empty where they are not known
+	transferErr                error  // a connection to transferAt failed
 	ranks                      int
 	blocks                     int // of the configuration; 0 where it has none
 	engine                     engineSeen
@@ -125,6 +131,7 @@ type engineSeen struct {
 type servedModel struct {
 	ID     string `json:"id"`
 	MaxLen int    `json:"max_model_len"`
+	Root   string `json:"root"`   // the path that the engine was started with
 	Parent string `json:"parent"` // the model that an adapter belongs to; empty for a model
 }
 
@@ -188,6 +195,7 @@ func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 			all = append(all, workerSeen{
 				name: w.Name, model: m.Name, address: w.Address, kind: w.Engine, fromFile: true,
 				kvEvents: w.KVEvents, kvReplay: w.KVReplay, ranks: w.Ranks, blocks: w.Blocks,
+				role: w.Role, transfer: w.Transfer, transferAt: w.TransferAddress,
 			})
 		}
 	}
@@ -196,7 +204,10 @@ func workersOf(cfg *config.Config, ranks []fleetRank) []workerSeen {
 		i := slices.IndexFunc(all, func(w workerSeen) bool { return w.name == r.Worker })
 		if i < 0 {
 			i = len(all)
-			all = append(all, workerSeen{name: r.Worker, model: r.Model, address: r.Address, kind: r.Engine})
+			all = append(all, workerSeen{
+				name: r.Worker, model: r.Model, address: r.Address, kind: r.Engine,
+				role: r.Role, transfer: r.Transfer, transferAt: r.TransferAt,
+			})
 		}
 		all[i].inRouter = true
 		if !all[i].fromFile {
