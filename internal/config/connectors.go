@@ -13,7 +13,8 @@ import (
 type Connectors struct {
 	// Names are the connectors in their order, those in a MultiConnector included.
 	Names []string
-	// P2P is the tier of type p2p of an OffloadingConnector; nil where there is none.
+	// P2P is the tier of type p2p of an OffloadingConnector; nil where there is none. vLLM reads tiers only with a spec_name
+	// such as TieringOffloadingSpec, which is not the default.
 	P2P *P2PTier
 }
 
@@ -27,6 +28,7 @@ type P2PTier struct {
 type transferConfig struct {
 	Connector string `json:"kv_connector"`
 	Extra     struct {
+		Spec       string           `json:"spec_name"`
 		Connectors []transferConfig `json:"connectors"` // of a MultiConnector
 		Tiers      []struct {
 			Type string `json:"type"`
@@ -81,7 +83,8 @@ func (c *Connectors) add(from *transferConfig, depth int) error {
 	}
 	for i := range from.Extra.Tiers {
 		t := &from.Extra.Tiers[i]
-		if t.Type == fleet.TransferP2P.String() && from.Connector == "OffloadingConnector" {
+		hasTiers := from.Connector == "OffloadingConnector" && from.Extra.Spec != "" && from.Extra.Spec != "CPUOffloadingSpec"
+		if t.Type == fleet.TransferP2P.String() && hasTiers {
 			c.P2P = &P2PTier{Host: t.Host, Port: t.Port}
 		}
 	}
@@ -127,7 +130,8 @@ func (v *validator) connectors(l *Launch, path string) {
 
 	v.is(len(c.Names) > 0, at, "must name the connector with role %s: {kv_connector: NixlConnector, kv_role: kv_both}", l.Role)
 	v.is(len(c.Names) == 0 || c.HasNixl() || c.P2P != nil, at,
-		"names %s, whose handshake routers do not have: with role %s use NixlConnector, or OffloadingConnector with a tier of type p2p",
+		"names %s, whose handshake routers do not have: with role %s use NixlConnector, or OffloadingConnector with spec_name "+
+			"TieringOffloadingSpec and a tier of type p2p",
 		strings.Join(c.Names, " and "), l.Role)
 }
 

@@ -12,7 +12,7 @@ import (
 const (
 	nixl = `{kv_connector: NixlConnector, kv_role: kv_both}`
 	p2p  = `{kv_connector: OffloadingConnector, kv_role: kv_both, kv_connector_extra_config: {
-		spec_name: CPUOffloadingSpec, secondary_tiers: [{type: fs, root_dir: /kv}, {type: p2p}]}}`
+		spec_name: TieringOffloadingSpec, secondary_tiers: [{type: fs, root_dir: /kv}, {type: p2p}]}}`
 )
 
 // TestConnectorsOfRoles: a vLLM that prefills or decodes has a connector whose handshake routers have.
@@ -28,11 +28,12 @@ func TestConnectorsOfRoles(t *testing.T) {
 		{
 			nixl, `{kv_connector: LMCacheConnectorV1, kv_role: kv_both}`,
 			"launch[1].args.kv-transfer-config: names LMCacheConnectorV1, whose handshake routers do not have: with role decode use " +
-				"NixlConnector, or OffloadingConnector with a tier of type p2p",
+				"NixlConnector, or OffloadingConnector with spec_name TieringOffloadingSpec and a tier of type p2p",
 		},
 		{nixl, `{kv_connector: MooncakeConnector}`, "names MooncakeConnector, whose handshake"},
 		{nixl, `{kv_connector: NixlPushConnector}`, "names NixlPushConnector, whose handshake"},
 		{nixl, `{kv_connector: OffloadingConnector, kv_connector_extra_config: {secondary_tiers: [{type: fs}]}}`, "names OffloadingConnector"},
+		{p2p, strings.Replace(p2p, "spec_name: TieringOffloadingSpec,", "", 1), "names OffloadingConnector, whose handshake"},
 		{p2p, strings.Replace(p2p, "type: p2p", "type: p2p, port: 5710", 1), "gives 2 engines one port: remove port from the tier"},
 		{nixl, strings.Repeat(`{kv_connector: MultiConnector, kv_connector_extra_config: {connectors: [`, 9) + nixl + strings.Repeat("]}}", 9), "in more than 4 others"},
 	} {
@@ -54,9 +55,9 @@ func TestTransferOfConnectors(t *testing.T) {
 	}{
 		{`{"kv_connector": "NixlConnector"}`, fleet.Prefill, fleet.TransferNixl},
 		{`{"kv_connector": "NixlConnector"}`, fleet.Aggregated, fleet.NoTransfer},
-		{`{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"secondary_tiers": [{"type": "p2p"}]}}`, fleet.Aggregated, fleet.TransferP2P},
-		{`{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"secondary_tiers": [{"type": "p2p"}]}}`, fleet.Decode, fleet.TransferP2P},
-		{`{"kv_connector": "OtherConnector", "kv_connector_extra_config": {"secondary_tiers": [{"type": "p2p"}]}}`, fleet.Decode, fleet.NoTransfer},
+		{`{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "p2p"}]}}`, fleet.Aggregated, fleet.TransferP2P},
+		{`{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "p2p"}]}}`, fleet.Decode, fleet.TransferP2P},
+		{`{"kv_connector": "OtherConnector", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "secondary_tiers": [{"type": "p2p"}]}}`, fleet.Decode, fleet.NoTransfer},
 	} {
 		read, err := config.ReadConnectors(map[string]string{"--kv_transfer_config": c.args})
 		if got := read.Transfer(c.role); err != nil || got != c.want {

@@ -10,7 +10,7 @@ import (
 
 const (
 	nixlConfig = `{"kv_connector":"NixlConnector"}`
-	p2pConfig  = `{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"secondary_tiers":[{"type":"p2p"}]}}`
+	p2pConfig  = `{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec","secondary_tiers":[{"type":"p2p"}]}}`
 )
 
 // TestReserveRun: ports for ranks lie one after the other, and pass over one that is in use.
