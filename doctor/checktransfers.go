@@ -95,7 +95,7 @@ func checkMode(w *workerSeen) (Finding, bool) {
 	}
 	return Finding{
 		What:   fmt.Sprintf("its role is %s, and its --disaggregation-mode is %s", w.role, mode),
-		Why:    "its engine waits for the other half of a request that never comes, or refuses it",
+		Why:    "its engine takes part in no transfer, so requests that are split fail or wait",
 		Remedy: fmt.Sprintf("start it with --disaggregation-mode %s, or give the worker the role of its mode", w.role),
 	}, true
 }
