@@ -124,6 +124,10 @@ func (v *validator) connectors(l *Launch, path string) {
 	}
 	v.is(c.P2P == nil || c.P2P.Port == 0 || l.Count == 1, at,
 		"gives %d engines one port: remove port from the tier of type p2p, and the agent chooses one for each", l.Count)
+	for _, name := range []string{"VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_P2P_SIDE_CHANNEL_PORT"} {
+		v.is(l.Env[name] == "" || l.Count == 1, path+".env."+name,
+			"gives %d engines one port: remove it, and the agent chooses one for each", l.Count)
+	}
 	if l.Role == fleet.Aggregated.String() {
 		return
 	}

@@ -46,6 +46,17 @@ func TestConnectorsOfRoles(t *testing.T) {
 	}
 }
 
+// TestPortsOfConnectors: a port in the environment is that of one engine.
+func TestPortsOfConnectors(t *testing.T) {
+	for count, want := range map[int]string{1: "", 2: "launch[0].env.VLLM_NIXL_SIDE_CHANNEL_PORT: gives 2 engines one port"} {
+		_, err := config.Parse(fmt.Appendf(nil, `{apiVersion: stator.dev/v1alpha1, kind: Stator, models: [{name: m, path: p, launch: [
+			{engine: vllm, count: %d, env: {VLLM_NIXL_SIDE_CHANNEL_PORT: "5600"}}]}]}`, count))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v", count, err)
+		}
+	}
+}
+
 // TestTransferOfConnectors: an aggregated worker takes part in transfers only by a tier of type p2p.
 func TestTransferOfConnectors(t *testing.T) {
 	for _, c := range []struct {
