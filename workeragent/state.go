@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -83,7 +84,40 @@ func OpenState(dir string) (*State, error) {
 		s.Close()
 		return nil, fmt.Errorf("open state: %w", err)
 	}
+	s.removeStaleSockets()
 	return s, nil
+}
+
+// removeStaleSockets removes the sockets and options files of engines that ended with an agent that was killed: those of ports that
+// no record of a surviving engine has.
+func (s *State) removeStaleSockets() {
+	kept := map[string]bool{}
+	records, _ := filepath.Glob(filepath.Join(s.dir, "*"+recordSuffix)) // in a folder with *?[ in its name all is kept
+	for _, path := range records {
+		r, err := readRecord(path)
+		if err != nil {
+			return // whose sockets are whose is not known
+		}
+		kept[strconv.Itoa(r.Port)] = true
+	}
+
+	sockets, _ := filepath.Glob(filepath.Join(s.Sockets(), "[0-9]*-*"))
+	for _, path := range sockets {
+		if port, _, _ := strings.Cut(filepath.Base(path), "-"); !kept[port] {
+			_ = os.Remove(path)
+		}
+	}
+}
+
+// readRecord reads the file of one surviving engine.
+func readRecord(path string) (r engineRecord, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = file.Close() }()
+	err = json.NewDecoder(io.LimitReader(file, maxRecord)).Decode(&r)
+	return r, err
 }
 
 // readHolder reads the agent's name in leases, and chooses one the first time.
@@ -139,14 +173,9 @@ func (s *State) save(worker string, r engineRecord) error {
 func (s *State) forget(worker string) { _ = os.Remove(filepath.Join(s.dir, worker+recordSuffix)) }
 
 // find returns the running engine of a worker. ok is false where there is none.
-func (s *State) find(worker string) (r engineRecord, engine *child.Detached, ok bool) {
-	file, err := os.Open(filepath.Join(s.dir, worker+recordSuffix))
+func (s *State) find(worker string) (_ engineRecord, engine *child.Detached, ok bool) {
+	r, err := readRecord(filepath.Join(s.dir, worker+recordSuffix))
 	if err != nil {
-		return r, nil, false
-	}
-	defer func() { _ = file.Close() }()
-
-	if err := json.NewDecoder(io.LimitReader(file, maxRecord)).Decode(&r); err != nil {
 		return r, nil, false
 	}
 	engine, ok = child.Adopt(r.Holder, r.PID)

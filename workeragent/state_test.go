@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,5 +132,53 @@ func TestSurvivingNeedsAState(t *testing.T) {
 	_, err := New(Config{Launches: []engine.Launch{surviving("a", "obey")}, Site: testSite(t), Metrics: prometheus.NewRegistry()})
 	if err == nil || !strings.Contains(err.Error(), "launch a: its engine is to survive the agent, which needs --state-dir") {
 		t.Error(err)
+	}
+}
+
+// TestStaleSockets: the sockets of engines that ended with a killed agent are removed, and those of surviving engines stay. Where a
+// record cannot be read, all stay.
+func TestStaleSockets(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.save("w", engineRecord{Port: 20001}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	for _, name := range []string{"20001-inproc-events", "20002-inproc-events", "20002-options.yaml", "other"} {
+		if err := os.WriteFile(filepath.Join(s.Sockets(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	left := func() (names []string) {
+		s, err := OpenState(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		entries, err := os.ReadDir(s.Sockets())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	broken := filepath.Join(dir, "v.json")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(); len(got) != 4 {
+		t.Errorf("beside a record that cannot be read: %q", got)
+	}
+	if err := os.Remove(broken); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(); !slices.Equal(got, []string{"20001-inproc-events", "other"}) {
+		t.Errorf("left %q", got)
 	}
 }
