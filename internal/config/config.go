@@ -322,7 +322,7 @@ type Worker struct {
 	// others pull prompts from its cache.
 	Transfer string `yaml:"transfer" default:"none for aggregated workers, else that of the engine: nixl, bootstrap or context"`
 	// TransferAddress is the host and port that other engines connect to with transfer p2p or bootstrap: that of vLLM's p2p
-	// tier, or of SGLang's bootstrap server. Rank r has the same with its port raised by r.
+	// tier, whose rank r has the same with its port raised by r, or of SGLang's bootstrap server.
 	TransferAddress string `yaml:"transferAddress" default:"with bootstrap the host of address, and port 8998"`
 	// Engine is the kind of engine: vllm, sglang, trtllm, llamacpp, dynamo, sim or exec. It sets which metrics are read, and
 	// the dialect of its KV events. "dynamo" is the frontend of one worker of NVIDIA Dynamo: see docs/engines/dynamo.md.

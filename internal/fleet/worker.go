@@ -41,7 +41,7 @@ type Worker struct {
 	KVEvents string
 	KVReplay string
 	// Transfer is how the worker takes part in transfers of KV caches. TransferAt is the host and port that requests name for
-	// those with an address: rank 0's, and rank r has the same with its port raised by r.
+	// those with an address: with p2p that of rank 0, where rank r has the same with its port raised by r.
 	Transfer   Transfer
 	TransferAt string
 	// Blocks is the KV capacity of one rank in blocks; 0 is unknown.
