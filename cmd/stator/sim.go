@@ -36,6 +36,9 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	kind := f.String("kv-transfer-kind", fleet.TransferNixl.String(), "`handshake` of these transfers: nixl and p2p are vLLM's "+
 		"NixlConnector and p2p tier, bootstrap is SGLang's, and context is TensorRT-LLM's")
 	role := f.String("kv-transfer-role", "", "`half` of each request that an engine of kind bootstrap serves: prefill or decode")
+	f.DurationVar(&cfg.Lease, "kv-transfer-lease", 0,
+		"how long the blocks of a prompt are kept for an engine that does not fetch them (default that of the real engine)")
+	f.DurationVar(&cfg.TransferTimeout, "kv-transfer-timeout", 0, "how long to wait for the other engine (default that of the real engine)")
 	f.IntVar(&cfg.Engine.Blocks, "blocks", 16384, "KV capacity in blocks")
 	f.IntVar(&cfg.Engine.BlockSize, "block-size", 16, "tokens in a block")
 	f.IntVar(&cfg.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once")

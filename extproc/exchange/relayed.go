@@ -143,12 +143,27 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		Decision: d, Ask: x.ask(r.body), Endpoint: x.target.shape, Path: x.target.path, Body: r.body,
 		RequestID: x.requestID(), Tried: slices.Clone(r.prefills),
 	}
-	if handoff.IsConcurrent(d.Transfer) {
-		attempt.Leg, attempt.Body = r.svc.prefills.Begin(ctx, ask)
-	} else {
+	if !handoff.IsConcurrent(d.Transfer) {
 		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)
+		return attempt, nil
+	}
+	attempt.Leg, attempt.Body = r.svc.prefills.Begin(ctx, ask)
+	if attempt.Leg == nil && d.Transfer == fleet.TransferBootstrap {
+		return r.again(ctx, attempt, ask, now)
 	}
 	return attempt, nil
+}
+
+// again sends the request to a prefill worker that has failed, because there is no other one, and SGLang's decode workers compute
+// no prompts.
+func (r *Relayed) again(ctx context.Context, a *Attempt, ask *prefill.Request, now time.Time) (*Attempt, *Answer) {
+	ask.Tried = nil
+	a.Leg, a.Body = r.svc.prefills.Begin(ctx, ask)
+	if a.Leg != nil {
+		return a, nil
+	}
+	r.svc.router.End(a.decision.ID, now)
+	return nil, NoAnswer()
 }
 
 // decide returns the decision of the next attempt: that of the request where it has not been tried, or another one.

@@ -102,7 +102,9 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	}
 
 	if q.choosesLegs {
-		r.chooseLegs(w, q, d)
+		if refused := r.chooseLegs(w, q, d); refused != nil {
+			return refused
+		}
 	}
 	d.Cost = q.model.choice(q.role).Cost.String()
 	won, refused := r.book(w, q, d)

@@ -2,8 +2,11 @@ package route
 
 import (
 	"fmt"
+	"net/http"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -31,6 +34,7 @@ const (
 	LegsByPolicy   LegsReason = "policy"            // the policy does not compare costs, or the prompt is not read: two legs
 	LegsNoPrefill  LegsReason = "no_prefill_worker" // none is ready and free: one leg
 	LegsNoTransfer LegsReason = "no_transfer"       // engines cannot transfer this prompt: one leg
+	LegsApart      LegsReason = "apart"             // decode workers compute no prompts, as SGLang's: two legs
 )
 
 // Prefill is where the prompts of a model with prefill and decode workers are computed.
@@ -61,15 +65,22 @@ func (s *legsSpace) reset() { s.asked = asked{} }
 // chooseLegs decides whether a prefill worker computes the prompt of a request for decode workers, whose field is that of w.
 // It compares the costs of both ways: how long the prompt waits and is computed there, its transfer, and how much that holds up
 // other requests. A decode worker that holds much of the prompt, or is idle, computes the rest by itself.
-func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) {
+// It returns a refusal where decode workers compute no prompts, and no prefill worker can.
+func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) *refusal {
 	q.remote = false
+	transfer := w.field.ranks[0].Worker.Transfer
 	at := Prefill(q.prefillAt)
 	if at == "" {
 		at = q.model.Prefill
 	}
 	free := q.splits && r.freePrefill(w, q, d)
 	switch {
-	case !q.splits, w.field.ranks[0].Worker.Transfer.HasAddress() && !r.cfg.Relayed:
+	case transfer == fleet.TransferBootstrap:
+		q.remote, d.Legs = free, Legs{Why: LegsApart}
+		if !free {
+			return refuseApart(q)
+		}
+	case !q.splits, transfer.HasAddress() && !r.cfg.Relayed:
 		d.Legs = Legs{Why: LegsNoTransfer}
 	case at == PrefillLocal:
 		d.Legs = Legs{Why: LegsAsked}
@@ -84,6 +95,19 @@ func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) {
 		q.remote = d.Legs.Prefill+d.Legs.Decode < d.Legs.Local
 	}
 	d.Split = q.remote
+	return nil
+}
+
+// refuseApart refuses a request whose prompt no worker can compute.
+func refuseApart(q *asked) *refusal {
+	if q.splits {
+		return refuse(ReasonNoReadyWorker, nil, 10*time.Second, q.model.name, "no prefill worker is ready and free")
+	}
+	return refuseError(&prompt.Error{
+		Status: http.StatusBadRequest, Type: openai.InvalidRequest, Code: "not_transferable",
+		Message: "The model's workers compute a prompt on one engine and decode on another one. They take one prompt for one answer, " +
+			"without echo and prompt_logprobs, at /v1/chat/completions and /v1/completions.",
+	})
 }
 
 // freePrefill finds the prefill workers for a request, and reports whether one is ready and free. The request's own hints are
@@ -141,6 +165,8 @@ func (l *Legs) describe(d *Decision) string {
 		return where + ": costs are not compared"
 	case LegsNoPrefill:
 		return where + ": no prefill worker is ready and free"
+	case LegsApart:
+		return where + ": decode workers compute no prompts"
 	default:
 		return where + ": engines cannot transfer this prompt"
 	}

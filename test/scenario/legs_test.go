@@ -1,0 +1,245 @@
+package scenario
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fault is what happens to the next requests for answers at an engine.
+type fault int
+
+const (
+	noFault      fault = iota
+	serverError        // it answers 500
+	deadBefore         // the connection ends, and the engine has not seen the request
+	deadDuring         // the engine has answered, and the connection ends instead
+	noParameters       // it answers 200 without parameters of a transfer
+	halfFilled         // with some of them
+	late               // its answer comes after the lease
+	hangs              // it does not answer
+)
+
+// faults are those of one or more engines. The first requests have them, as many as left.
+type faults struct {
+	mu       sync.Mutex
+	next     fault          // guarded by mu
+	left     int            // guarded by mu
+	injected int            // guarded by mu; requests that had a fault
+	arrived  chan struct{}  // receives each request that hangs
+	stopped  chan time.Time // and when it was cancelled
+}
+
+func newFaults() *faults {
+	return &faults{arrived: make(chan struct{}, 8), stopped: make(chan time.Time, 8)}
+}
+
+// set has the next request fail.
+func (f *faults) set(to fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next, f.left = to, 1
+	f.injected = 0
+}
+
+// take returns the fault of a request.
+func (f *faults) take() fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left == 0 || f.next == noFault {
+		return noFault
+	}
+	f.left--
+	f.injected++
+	return f.next
+}
+
+func (f *faults) happened() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.injected
+}
+
+// faulty stands before an engine.
+type faulty struct {
+	*faults
+	address string
+	behind  *httputil.ReverseProxy
+}
+
+func newFaulty(t *testing.T, engine string, f *faults) *faulty {
+	proxy := &faulty{faults: f, behind: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: engine})}
+	proxy.behind.FlushInterval = -1
+	proxy.behind.ErrorLog = log.New(io.Discard, "", 0)
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+	proxy.address = strings.TrimPrefix(server.URL, "http://")
+	return proxy
+}
+
+// lease is how long the engines of this file keep blocks.
+const lease = 500 * time.Millisecond
+
+// ServeHTTP implements http.Handler.
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	now := noFault
+	if r.Method == http.MethodPost {
+		now = f.take()
+	}
+	if now == noFault {
+		f.behind.ServeHTTP(w, r)
+		return
+	}
+
+	body, _ := io.ReadAll(r.Body) // the end of the client is noticed after that only
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	switch now {
+	case serverError:
+		http.Error(w, `{"error":{"message":"Internal server error"}}`, http.StatusInternalServerError)
+	case deadBefore:
+		panic(http.ErrAbortHandler)
+	case deadDuring:
+		f.behind.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	case noParameters:
+		_, _ = io.WriteString(w, `{"choices":[],"kv_transfer_params":null}`)
+	case halfFilled:
+		_, _ = io.WriteString(w, `{"choices":[{"disaggregated_params":{}}],"kv_transfer_params":{"do_remote_prefill":true}}`)
+	case late:
+		answer := httptest.NewRecorder()
+		f.behind.ServeHTTP(answer, r)
+		time.Sleep(2 * lease)
+		_, _ = w.Write(answer.Body.Bytes())
+	case hangs:
+		f.arrived <- struct{}{}
+		<-r.Context().Done()
+		f.stopped <- time.Now()
+	}
+}
+
+// legs is a fleet of one engine that prefills and two that decode, whose faults a test sets.
+type legs struct {
+	*gateway
+	prefill, decode *faults
+	whole           *gateway // one engine, whose answers are right
+	chats           int
+}
+
+func startLegs(t *testing.T, transfer string) *legs {
+	t.Helper()
+	l := &legs{whole: up(t, "--workers", "1"), prefill: newFaults(), decode: newFaults()}
+	config := "models:\n- name: sim\n  path: \"builtin:sim\"\n  router: {prefill: remote}\n  workers:\n"
+	for name, f := range map[string]*faults{"p": l.prefill, "d0": l.decode, "d1": l.decode} {
+		role := map[byte]string{'p': "prefill", 'd': "decode"}[name[0]]
+		at, side := freeAddress(t), freeAddress(t)
+		flags := []string{"sim", "--name", name, "--listen-address", at, "--log-level", "error", "--kv-transfer", side,
+			"--kv-transfer-kind", transfer, "--kv-transfer-lease", lease.String(), "--kv-transfer-timeout", "300ms"}
+		if transfer == "bootstrap" {
+			flags = append(flags, "--kv-transfer-role", role)
+		}
+		start(t, flags...)
+
+		address := ""
+		if transfer == "p2p" || transfer == "bootstrap" {
+			address = ", transferAddress: \"" + side + "\""
+		}
+		config += fmt.Sprintf("  - {name: %s, role: %s, address: %q, engine: sim, healthPath: none, transfer: %s%s}\n",
+			name, role, newFaulty(t, at, f).address, transfer, address)
+	}
+	l.gateway = up(t, "--config", configFile(t, config))
+	l.awaitTransfer()
+	return l
+}
+
+// prompt returns a chat that no engine has seen.
+func (l *legs) prompt() []message {
+	l.chats++
+	return []message{{"user", fmt.Sprintf("%d %s", l.chats, strings.Repeat("two legs of a request ", 20))}}
+}
+
+// awaitTransfer sends chats until one is transferred: workers that have failed are in doubt for a while.
+func (l *legs) awaitTransfer() {
+	l.t.Helper()
+	before := l.prefills("transferred")
+	eventually(l.t, "a prompt is transferred", func() error {
+		_, err := l.tryChat(l.t.Context(), l.prompt(), 2)
+		if err == nil && l.prefills("transferred") == before {
+			err = errNotYet
+		}
+		return err
+	})
+}
+
+// TestLegsFail: whatever happens to one of both legs, the client gets the answer that one engine gives, and no booking is left.
+func TestLegsFail(t *testing.T) {
+	for _, transfer := range []string{"nixl", "context", "p2p", "bootstrap"} {
+		t.Run(transfer, func(t *testing.T) {
+			l := startLegs(t, transfer)
+			for _, c := range []struct {
+				name            string
+				prefill, decode fault
+			}{
+				{"nothing", noFault, noFault},
+				{"the prefill worker answers 500", serverError, noFault},
+				{"the prefill worker is dead", deadBefore, noFault},
+				{"the prefill worker dies", deadDuring, noFault},
+				{"the prefill worker answers without parameters", noParameters, noFault},
+				{"the prefill worker answers with half of them", halfFilled, noFault},
+				{"the lease is over", late, noFault},
+				{"the decode worker answers 500", noFault, serverError},
+				{"the decode worker is dead", noFault, deadBefore},
+				{"the decode worker dies", noFault, deadDuring},
+			} {
+				chat := l.prompt()
+				want := l.whole.chat(chat, 6).text
+				l.prefill.set(c.prefill)
+				l.decode.set(c.decode)
+				r, err := l.tryChat(t.Context(), chat, 6)
+				if err != nil || r.text != want {
+					t.Errorf("%s: %q, want %q, %v", c.name, r.text, want, err)
+				}
+				if n := l.prefill.happened() + l.decode.happened(); (n > 0) != (c.prefill != noFault || c.decode != noFault) {
+					t.Errorf("%s: it has happened %d times", c.name, n)
+				}
+				l.assertNothingBooked()
+				l.awaitTransfer()
+			}
+		})
+	}
+}
+
+// TestClientsLeaveEachLeg: when a client leaves, the leg that hangs is cancelled, whichever it is. It prints how soon.
+func TestClientsLeaveEachLeg(t *testing.T) {
+	for _, transfer := range []string{"nixl", "bootstrap"} {
+		l := startLegs(t, transfer)
+		for name, leg := range map[string]*faults{"prefill": l.prefill, "decode": l.decode} {
+			leg.set(hangs)
+			ctx, cancel := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() {
+				_, err := l.tryChat(ctx, l.prompt(), 4)
+				left <- err
+			}()
+			<-leg.arrived
+			began := time.Now()
+			cancel()
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: %v", transfer, name, err)
+			}
+			t.Logf("%s: the %s leg was cancelled after %s", transfer, name, (<-leg.stopped).Sub(began))
+			l.assertNothingBooked()
+			l.awaitTransfer()
+		}
+	}
+}
