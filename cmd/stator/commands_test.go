@@ -126,15 +126,21 @@ func TestUpFlagsChangeTheFirstModel(t *testing.T) {
 		t.Errorf("launch %+v", l)
 	}
 
-	split, err := read("--workers 3 --prefill-workers 1")
+	split, err := read("--prefill 1 --decode 3")
 	if err != nil || len(split.Models[0].Launch) != 2 {
 		t.Fatalf("%v, %+v", err, split)
 	}
 	if l := split.Models[0].Launch; l[0].Role != "decode" || l[0].Count != 3 || l[1].Role != "prefill" || l[1].Count != 1 {
 		t.Errorf("launch %+v", l)
 	}
-	if _, err := read("--prefill-workers 1 --engine llamacpp"); err == nil || !strings.Contains(err.Error(), "engine llamacpp cannot have") {
+	if _, err := read("--prefill 1 --decode 1 --engine llamacpp"); err == nil || !strings.Contains(err.Error(), "engine llamacpp cannot have") {
 		t.Errorf("an engine without transfers: %v", err)
+	}
+
+	for _, flags := range []string{"--prefill 1", "--decode 2", "--prefill 1 --decode -1", "--prefill 1 --decode 1 --workers 2"} {
+		if _, err := read(flags); err == nil {
+			t.Errorf("%s is accepted", flags)
+		}
 	}
 
 	file := writeFile(t, "fleet.yaml", remoteFleet)

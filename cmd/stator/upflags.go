@@ -26,7 +26,7 @@ once.`
 
 type upFlags struct {
 	file, engine, http, admin, model, modelDir, envoy, policy, decisions string
-	workers, prefillWorkers, concurrency                                 int
+	workers, prefill, decode, concurrency                                int
 	drain                                                                time.Duration
 	doors                                                                listen.Doors // of the admin port
 	log                                                                  *cli.LogFlags
@@ -39,7 +39,8 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	f.StringVar(&o.file, "config", "", "configuration `file`; see docs/configuration.md")
 	f.StringVar(&o.engine, "engine", "sim", "engine to launch for the first model: "+strings.Join(engine.Kinds(), ", "))
 	f.IntVar(&o.workers, "workers", 2, "number of these engines")
-	f.IntVar(&o.prefillWorkers, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
+	f.IntVar(&o.prefill, "prefill", 0, "number of engines that only prefill; needs --decode, and replaces --workers")
+	f.IntVar(&o.decode, "decode", 0, "number of engines that only decode; needs --prefill")
 	f.StringVar(&o.http, "listen-address", "127.0.0.1:8080", "`address` of the gateway")
 	f.StringVar(&o.admin, "admin-address", "127.0.0.1:8081", "`address` of the admin port; port 0 chooses a free one")
 	f.StringVar(&o.model, "model", "", "`name` of the first model (default sim, or the last part of --model-dir)")
@@ -59,8 +60,11 @@ func readUpFlags(env environment, args []string) (*upFlags, error) {
 	if o.set["workers"] && o.workers < 1 {
 		return nil, f.UsageError("--workers is %d: it must be at least 1", o.workers)
 	}
-	if o.prefillWorkers < 0 {
-		return nil, f.UsageError("--prefill-workers is %d: it must not be negative", o.prefillWorkers)
+	switch {
+	case o.prefill < 0 || o.decode < 0 || (o.prefill > 0) != (o.decode > 0):
+		return nil, f.UsageError("--prefill is %d and --decode is %d: both must be at least 1, or neither given", o.prefill, o.decode)
+	case o.prefill > 0 && o.set["workers"]:
+		return nil, f.UsageError("--workers cannot be used with --prefill and --decode: give the number of each")
 	}
 	return o, nil
 }
@@ -104,7 +108,7 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 		first.Name = o.model
 	}
 
-	if (o.set["engine"] || o.set["workers"] || o.prefillWorkers > 0) && len(first.Launch) == 0 {
+	if (o.set["engine"] || o.set["workers"] || o.prefill > 0) && len(first.Launch) == 0 {
 		first.Launch = []config.Launch{{Engine: o.engine, Count: o.workers, Role: "aggregated"}}
 	}
 	if o.set["engine"] && first.Launch[0].Engine != o.engine {
@@ -113,10 +117,10 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 	if o.set["workers"] {
 		first.Launch[0].Count = o.workers
 	}
-	if o.prefillWorkers > 0 {
+	if o.prefill > 0 {
 		prefill := first.Launch[0]
-		prefill.Role, prefill.Count = fleet.Prefill.String(), o.prefillWorkers
-		first.Launch[0].Role = fleet.Decode.String()
+		prefill.Role, prefill.Count = fleet.Prefill.String(), o.prefill
+		first.Launch[0].Role, first.Launch[0].Count = fleet.Decode.String(), o.decode
 		first.Launch = append(first.Launch, prefill)
 	}
 

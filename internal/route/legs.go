@@ -2,11 +2,9 @@ package route
 
 import (
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
 	"github.com/stator-project/stator/internal/route/pick"
 )
@@ -74,6 +72,7 @@ func (r *Router) chooseLegs(w *workspace, q *asked, d *Decision) *refusal {
 		at = q.model.Prefill
 	}
 	free := q.splits && r.freePrefill(w, q, d)
+
 	switch {
 	case transfer == fleet.TransferBootstrap:
 		q.remote, d.Legs = free, Legs{Why: LegsApart}
@@ -103,11 +102,8 @@ func refuseApart(q *asked) *refusal {
 	if q.splits {
 		return refuse(ReasonNoReadyWorker, nil, 10*time.Second, q.model.name, "no prefill worker is ready and free")
 	}
-	return refuseError(&prompt.Error{
-		Status: http.StatusBadRequest, Type: openai.InvalidRequest, Code: "not_transferable",
-		Message: "The model's workers compute a prompt on one engine and decode on another one. They take one prompt for one answer, " +
-			"without echo and prompt_logprobs, at /v1/chat/completions and /v1/completions.",
-	})
+	return refuseError(openai.Invalid("", "not_transferable", "The model's workers compute a prompt on one engine and decode on "+
+		"another one. They take one prompt for one answer, without echo and prompt_logprobs, at /v1/chat/completions and /v1/completions."))
 }
 
 // freePrefill finds the prefill workers for a request, and reports whether one is ready and free. The request's own hints are
@@ -149,6 +145,7 @@ func (l *Legs) describe(d *Decision) string {
 	if d.Split {
 		where = "a prefill worker computes the prompt first: see decision " + d.PrefillID(0)
 	}
+
 	switch l.Why {
 	case "":
 		return ""
