@@ -98,8 +98,14 @@ func (o *Options) addRoleFlags(f *flag.FlagSet) {
 	c := &o.cfg
 	f.IntVar(&c.Prefill, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
 	f.StringVar(&c.DecodePolicy, "decode-policy", "", "routing policy for workers that only decode (default: --policy)")
-	f.DurationVar(&c.TransferBase, "transfer-base", 0, "time to transfer a computed prompt (default 1ms)")
-	f.DurationVar(&c.TransferToken, "transfer-token", 0, "further time for each of its tokens (default 3µs: 128 KiB at 43 GB/s)")
+	f.IntVar(&c.GPUs, "gpus", 1, "GPUs of an engine: they multiply the bandwidth of transfers, and leave --timing as it is")
+	f.IntVar(&c.PrefillGPUs, "prefill-gpus", 1, "GPUs of an engine that only prefills")
+	x := &c.Transfer
+	f.DurationVar(&x.Base, "transfer-base", 3*time.Millisecond, "time from the end of a prefill until data flow")
+	f.IntVar(&x.TokenBytes, "kv-bytes-per-token", 131072, "size of the KV cache of a token, which is transferred")
+	f.Float64Var(&x.NodeBandwidth, "node-bandwidth", 80e9, "bytes/s of a GPU in transfers within its node, which its engine's share")
+	f.Float64Var(&x.NetworkBandwidth, "network-bandwidth", 42.6e9, "bytes/s of a GPU in transfers between nodes, which its engine's share")
+	f.IntVar(&x.Nodes, "nodes", 1, "nodes over which the engines of each role are spread")
 }
 
 func (o *Options) addRouterFlags(f *flag.FlagSet) {

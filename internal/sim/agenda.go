@@ -10,19 +10,20 @@ import (
 type kind uint8
 
 const (
-	arrival      kind = iota // a request arrives
-	passBegins               // worker begins a pass if it is idle; after all other events of its time
-	passEnds                 // worker ends the pass that it began in its life
-	eventsCome               // message reaches all replicas
-	firstToken               // job's replica sees its first token
-	lastToken                // job's replica sees its last token
-	transferred              // the prompt of job reaches the workers that decode
-	reports                  // all engines report their load
-	wakes                    // the wait of job in its replica's queue is over
-	settles                  // all replicas check which prompts are computed
-	workerDies               // worker dies, for span
-	workerStarts             // worker starts again
-	bookingsCome             // booked reaches all replicas but the one that published it
+	arrival        kind = iota // a request arrives
+	passBegins                 // worker begins a pass if it is idle; after all other events of its time
+	passEnds                   // worker ends the pass that it began in its life
+	eventsCome                 // message reaches all replicas
+	firstToken                 // job's replica sees its first token
+	lastToken                  // job's replica sees its last token
+	transferBegins             // data of job begin to flow between its workers
+	transferEnds               // some transfers end, if none began or ended since the one with the number life
+	reports                    // all engines report their load
+	wakes                      // the wait of job in its replica's queue is over
+	settles                    // all replicas check which prompts are computed
+	workerDies                 // worker dies, for span
+	workerStarts               // worker starts again
+	bookingsCome               // booked reaches all replicas but the one that published it
 )
 
 // event is one thing that happens at a time.
@@ -33,7 +34,7 @@ type event struct {
 	order   uint64
 	kind    kind
 	worker  int
-	life    uint64 // epoch of the worker when a pass began; the pass of a dead process has no effect
+	life    uint64 // epoch of the worker when a pass began, or of the links; an old one has no effect
 	span    time.Duration
 	job     *job
 	id      string // of the job's decision

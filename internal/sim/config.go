@@ -22,12 +22,16 @@ type Config struct {
 	// Prefill is the number of further engines that only prefill. Workers then only decode. Default 0: all
 	// engines do both.
 	Prefill int
-	// TransferBase and TransferToken are the time to transfer a computed prompt from a prefill worker to the
-	// worker that decodes: default 1 ms, and 3 µs a token, which is 128 KiB a token at 43 GB/s.
-	TransferBase, TransferToken time.Duration
+	// Transfer is how a computed prompt reaches the worker that decodes.
+	Transfer Transfer
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.
 	Engine engine.Config
+	// PrefillEngine configures the engines that only prefill; nil means as Engine.
+	PrefillEngine *engine.Config
+	// GPUs is the number of GPUs of an engine, and PrefillGPUs of one that only prefills; default 1. They multiply the
+	// bandwidth of transfers, and do not change Timing.
+	GPUs, PrefillGPUs int
 	// SharedCache gives all engines one prefix cache, as large as theirs together, and routers the knowledge that
 	// each engine has all of it: a bound of the reuse that routing can reach. Running requests still fill each engine,
 	// so it bounds times only where memory is no limit. Default false.
@@ -107,8 +111,9 @@ type Restart struct {
 
 func (c Config) withDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.TransferBase = cmp.Or(c.TransferBase, time.Millisecond)
-	c.TransferToken = cmp.Or(c.TransferToken, 3*time.Microsecond)
+	c.GPUs = cmp.Or(c.GPUs, 1)
+	c.PrefillGPUs = cmp.Or(c.PrefillGPUs, 1)
+	c.Transfer = c.Transfer.withDefaults()
 	c.Replicas = cmp.Or(c.Replicas, 1)
 	c.BookLag = cmp.Or(c.BookLag, 10*time.Millisecond)
 	c.ReportEvery = cmp.Or(c.ReportEvery, time.Second)
@@ -125,6 +130,11 @@ func (c Config) withDefaults() Config {
 
 	if c.Engine.Timing == nil {
 		c.Engine.Timing = perfmodel.Polynomial{}
+	}
+	if c.PrefillEngine != nil && c.PrefillEngine.Timing == nil {
+		prefill := *c.PrefillEngine
+		prefill.Timing = c.Engine.Timing
+		c.PrefillEngine = &prefill
 	}
 	if c.Cost == nil {
 		c.Cost = cost.Default()
@@ -146,6 +156,14 @@ func (c *Config) role(number int) fleet.Role {
 	return fleet.Prefill
 }
 
+// node returns the node of an engine. The engines of each role are spread evenly over the nodes.
+func (c *Config) node(number int) int {
+	if number < c.Workers {
+		return number * c.Transfer.Nodes / c.Workers
+	}
+	return (number - c.Workers) * c.Transfer.Nodes / c.Prefill
+}
+
 // Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	c = c.withDefaults()
@@ -161,7 +179,10 @@ func (c Config) Validate() error {
 	refuse(c.Prefill == 0 && c.DecodePolicy != "", "a policy for workers that only decode needs prefill workers")
 	refuse(c.Queue != nil && c.Busy == (route.Busy{}), "a queue without a limit of busy engines never has requests: set a limit")
 	refuse(c.MaxWait < 0, "the longest wait is negative")
-	refuse(c.TransferBase < 0 || c.TransferToken < 0, "a time of transfer is negative")
+	refuse(c.GPUs < 1 || c.PrefillGPUs < 1 || c.GPUs > 4096 || c.PrefillGPUs > 4096, "%d and %d GPUs of an engine: there must be 1 to 4096",
+		c.GPUs, c.PrefillGPUs)
+	refuse(c.PrefillEngine != nil && c.Prefill == 0, "a configuration of engines that only prefill needs prefill workers")
+	refuse(c.PrefillEngine != nil && c.SharedCache, "a shared cache needs equal engines: leave out that of engines that only prefill")
 	refuse(c.Replicas < 1 || c.Replicas > 64, "%d replicas: there must be 1 to 64", c.Replicas)
 	refuse(!(c.BookLoss >= 0 && c.BookLoss <= 1), "the share of lost bookings is %v: it must be 0 to 1", c.BookLoss)
 	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
@@ -177,6 +198,11 @@ func (c Config) Validate() error {
 		refuse(r.Worker < 0 || r.Worker >= c.engines(), "restart of worker %d: there are %d", r.Worker, c.engines())
 		refuse(r.At < 0 || r.After < 0, "restart of worker %d: a time is negative", r.Worker)
 	}
-	errs = append(errs, c.Engine.Validate(), c.Cost.Validate(), c.Noise.validate(c.engines()))
+	if c.PrefillEngine != nil {
+		refuse(c.PrefillEngine.BlockSize != c.Engine.BlockSize, "blocks have %d tokens on engines that only prefill, and %d on others: "+
+			"they must be equal", c.PrefillEngine.BlockSize, c.Engine.BlockSize)
+		errs = append(errs, c.PrefillEngine.Validate())
+	}
+	errs = append(errs, c.Transfer.validate(), c.Engine.Validate(), c.Cost.Validate(), c.Noise.validate(c.engines()))
 	return errors.Join(errs...)
 }

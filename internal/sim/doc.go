@@ -17,8 +17,9 @@
 // or that of the router where all engines are busy. At the end of every pass the engine emits tokens and
 // publishes the changes of its cache. The last token ends the request.
 //
-// With separate roles a request is decided twice. A worker that prefills computes the prompt, which is then
-// transferred and decided again for a worker that decodes.
+// With separate roles a request is decided twice, as by stator extproc: for a worker that decodes, and where that
+// decision is split, for a worker that prefills. The second one computes the prompt. Then the KV cache is transferred,
+// as far as the first one does not have it, and the request joins the queue of the first one.
 //
 // # Events
 //
@@ -28,17 +29,25 @@
 //	event         its effect                                        the next events
 //	arrival       a replica decides; the request joins a queue      arrival of the next request, passBegins
 //	passBegins    an idle engine plans a pass                       passEnds, after the pass's duration
-//	passEnds      tokens and cache events                           eventsCome, firstToken, lastToken, transferred, passBegins
+//	passEnds      tokens and cache events                           eventsCome, firstToken, lastToken, transferBegins, passBegins
 //	eventsCome    every replica applies the cache events            settles
 //	firstToken    the router books the prefill as done              bookingsCome
 //	lastToken     the router ends the booking                       bookingsCome
 //	settles       routers infer which prompts are computed          bookingsCome
-//	transferred   a replica decides again, for a decode worker      passBegins
+//	transferBegins data flow; transfers of a worker share its bandwidth  transferEnds
+//	transferEnds  a prompt joins the queue of its decode worker     passBegins, transferEnds
 //	wakes         the longest wait in the router's queue is over
 //	reports       every replica receives the engines' own load      reports, after ReportEvery
 //	bookingsCome  the other replicas apply the bookings
 //	workerDies    an engine fails all its requests                  workerStarts
 //	workerStarts  an engine starts with an empty cache
+//
+// # Transfers
+//
+// A transfer begins [Transfer].Base after the prefill. Its rate is the smaller one of its equal shares of what its
+// prefill worker sends and its decode worker receives. Until it ends, its blocks stay in use on the prefill worker. On the
+// decode worker it takes none: blocks for the prompt are allocated when the engine admits the request, after the
+// transfer. Real engines allocate them before.
 //
 // # Concurrency
 //

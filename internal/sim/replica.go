@@ -84,7 +84,16 @@ func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {
 func (p *replica) decide(j *job, ready func(*route.Decision), now time.Time) *route.Decision {
 	p.tokens = j.engine.Prompt // Prepare returns them during Decide
 	return p.router.Decide(&route.Request{
-		Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Role: j.role, Ready: ready,
+		Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed, Session: j.session, Ready: ready,
+	}, now)
+}
+
+// decidePrefill chooses a prefill worker for a job whose worker is picked, as stator extproc does. It does not wait.
+func (p *replica) decidePrefill(j *job, now time.Time) *route.Decision {
+	p.tokens = j.engine.Prompt
+	return p.router.Decide(&route.Request{
+		ID: j.decision.PrefillID(len(j.handoff.tried)), Endpoint: prompt.Completions, Known: true, Parsed: &p.parsed,
+		Role: fleet.Prefill, Except: j.handoff.tried, IgnoreBodyHints: true, Session: j.session,
 	}, now)
 }
 

@@ -23,6 +23,10 @@ type Result struct {
 	TTFT Quantiles `json:"ttft_ms"`
 	ITL  Quantiles `json:"itl_ms"`
 	E2E  Quantiles `json:"e2e_ms"`
+	// Transferred is the share of prompts that were computed by a prefill worker and transferred. Transfer is the
+	// time from the end of their prefill until the worker that decodes has them.
+	Transferred float64   `json:"transferred,omitempty"`
+	Transfer    Quantiles `json:"transfer_ms,omitzero"`
 	// OutputRate is tokens per second after the warm-up.
 	OutputRate float64 `json:"output_tokens_per_s"`
 	// PrefixReuse is cached prompt tokens divided by prompt tokens, as engines count them. Predicted is the
@@ -75,6 +79,8 @@ type tally struct {
 	queued                     int
 	ttft, e2e                  []float64
 	gaps                       histogram
+	transfers                  []float64 // milliseconds
+	prompts                    int
 	prompt, cached             int
 	promptDecided, predicted   int
 	output                     int
@@ -91,11 +97,22 @@ func (t *tally) init(workers int, warmup time.Duration) {
 // isMeasured reports whether a job's times and tokens count.
 func (t *tally) isMeasured(j *job) bool { return j.at >= t.warmup }
 
-// decided counts a decision.
+// decided counts a request on the worker that decodes it. d is the decision about its prompt; nil if asked counts that.
 func (t *tally) decided(j *job, d *route.Decision) {
 	t.workers[j.worker.number].Requests++
-	if j.role == fleet.Decode || !t.isMeasured(j) {
-		return // of a prompt, the decision about its prefill counts
+	t.predict(j, d)
+}
+
+// asked counts a prompt on a worker that only prefills.
+func (t *tally) asked(j *job, d *route.Decision) {
+	t.workers[j.handoff.source.number].Requests++
+	t.predict(j, d)
+}
+
+// predict counts how much of a prompt is cached by the decision about it.
+func (t *tally) predict(j *job, d *route.Decision) {
+	if d == nil || !t.isMeasured(j) {
+		return
 	}
 	t.promptDecided += d.PromptTokens
 	t.predicted += d.Cached
@@ -110,16 +127,24 @@ func (t *tally) first(j *job, now time.Duration) {
 }
 
 // found counts a prompt, and its cached tokens, on the worker that computed it.
-func (t *tally) found(j *job, cached int) {
+func (t *tally) found(j *job, on *worker, cached int) {
 	if !t.isMeasured(j) {
 		return
 	}
+	t.prompts++
 	n := len(j.engine.Prompt)
 	t.prompt += n
 	t.cached += cached
-	w := &t.workers[j.worker.number]
+	w := &t.workers[on.number]
 	w.PromptTokens += n
 	w.CachedTokens += cached
+}
+
+// transferred counts a prompt that reached the worker that decodes it, some time after its prefill ended.
+func (t *tally) transferred(j *job, took time.Duration) {
+	if t.isMeasured(j) {
+		t.transfers = append(t.transfers, ms(took))
+	}
 }
 
 // gap counts the time between two tokens.
@@ -146,6 +171,7 @@ func (r *run) result() *Result {
 	out := &Result{
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
+		Transferred: ratio(len(t.transfers), t.prompts), Transfer: summary(t.transfers),
 		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
@@ -202,6 +228,9 @@ func (r *Result) String() string {
 	}
 	fmt.Fprintf(&b, "prefix reuse %.4f (the router predicted %.4f); most loaded worker %.2f x the mean\n\n", r.PrefixReuse, r.Predicted,
 		r.Imbalance())
+	if r.Transferred > 0 {
+		fmt.Fprintf(&b, "%.1f %% of the prompts were transferred, in %.1f ms each\n\n", 100*r.Transferred, r.Transfer.Mean)
+	}
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {
 		name string
@@ -209,6 +238,7 @@ func (r *Result) String() string {
 	}{{"TTFT", r.TTFT}, {"ITL", r.ITL}, {"E2E", r.E2E}} {
 		fmt.Fprintf(&b, "%-6s %10.1f %10.1f %10.1f %10.1f\n", row.name, row.t.Mean, row.t.P50, row.t.P90, row.t.P99)
 	}
+
 	fmt.Fprintf(&b, "\n%-12s %10s %14s %10s %14s %12s\n", "worker", "requests", "prompt tokens", "reuse", "output tokens", "preemptions")
 	for i, w := range r.PerWorker {
 		fmt.Fprintf(&b, "%-12s %10d %14d %10.4f %14d %12d\n", strings.TrimSpace(fmt.Sprint(i, " ", w.Role)), w.Requests, w.PromptTokens,

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
@@ -57,6 +56,7 @@ type run struct {
 	prompts   [][]uint32
 	delivered []*message
 
+	links    links
 	settling bool          // the agenda has a settles event
 	dequeued []dequeuedJob // see resume
 	tally    tally
@@ -190,9 +190,10 @@ func (r *run) handle(e *event) error {
 	case lastToken:
 		e.job.replica.router.End(e.id, r.clock())
 		r.publishBookings(e.job.replica)
-	case transferred:
-		r.inFlight--
-		return r.decode(e.job)
+	case transferBegins:
+		r.flow(e.job)
+	case transferEnds:
+		return r.endTransfers(e.life)
 	case bookingsCome:
 		r.receiveBookings(e.booked)
 	case wakes:
@@ -239,19 +240,12 @@ func (r *run) arrive() error {
 	j.engine.Next = j.answer
 	j.engine.Owner = j
 
-	if r.cfg.Prefill > 0 {
-		j.prefill = engine.Request{Prompt: j.engine.Prompt, MaxTokens: 1, Next: j.answer, Owner: j}
-		r.submit(j, fleet.Prefill, &j.prefill)
-	} else {
-		r.submit(j, fleet.Aggregated, &j.engine)
-	}
+	r.decide(j)
 	return r.read()
 }
 
-// submit lets the job's replica choose an engine of a role for a request. The decision may be delayed by the
-// replica's queue.
-func (r *run) submit(j *job, role fleet.Role, request *engine.Request) {
-	j.role, j.request = role, request
+// decide lets the job's replica choose an engine. The decision may be delayed by the replica's queue.
+func (r *run) decide(j *job) {
 	var ready func(*route.Decision)
 	if r.cfg.Queue != nil {
 		ready = func(d *route.Decision) { r.dequeued = append(r.dequeued, dequeuedJob{j, d}) }
@@ -283,7 +277,7 @@ func (r *run) resume() error {
 	return nil
 }
 
-// decided adds a request to the queue of the engine that was picked for it.
+// decided gives a request to the engine that was picked for it, or its prompt to a prefill worker first.
 func (r *run) decided(j *job, d *route.Decision) {
 	// A decision books load, which the other replicas need, and may make a prompt ready to be settled.
 	r.publishBookings(j.replica)
@@ -292,39 +286,35 @@ func (r *run) decided(j *job, d *route.Decision) {
 		r.fail(j)
 		return
 	}
-	j.id, j.worker = d.ID, r.workers[j.replica.number(d.Worker)]
-	r.tally.decided(j, d)
-	if err := j.worker.engine.Submit(j.request, r.clock()); err != nil {
-		j.replica.router.End(j.id, r.clock())
-		r.fail(j)
+
+	j.decision = d
+	j.worker = r.workers[j.replica.number(d.Worker)]
+	j.worker.jobs[j] = struct{}{}
+	r.inFlight++
+	if d.Split && r.askPrefill(j) {
+		r.tally.decided(j, nil)
 		return
 	}
-	r.inFlight++
-	j.worker.jobs[j] = struct{}{}
+	r.tally.decided(j, d)
+	r.submit(j)
+}
+
+// submit adds a request to the queue of the engine that decodes it.
+func (r *run) submit(j *job) {
+	if err := j.worker.engine.Submit(&j.engine, r.clock()); err != nil {
+		r.drop(j)
+		return
+	}
 	r.beginSoon(j.worker)
 }
 
-// handOver starts the transfer of a computed prompt to the workers that decode.
-func (r *run) handOver(j *job, cached int) {
-	r.tally.found(j, cached)
-	if r.cfg.FirstTokens {
-		r.signal(event{kind: firstToken, job: j, id: j.id})
-	}
-	r.signal(event{kind: lastToken, job: j, id: j.id})
+// drop fails a request that was decided. Its tokens are not used again, because events about them may be on their way.
+func (r *run) drop(j *job) {
+	r.inFlight--
 	delete(j.worker.jobs, j)
-
-	took := r.cfg.TransferBase + time.Duration(len(j.engine.Prompt))*r.cfg.TransferToken
-	r.agenda.add(event{at: r.now + took, kind: transferred, job: j}) // the job stays in flight
-}
-
-// decode has a delivered prompt decoded.
-func (r *run) decode(j *job) error {
-	j.engine.Delivered = len(j.engine.Prompt)
-	r.submit(j, fleet.Decode, &j.engine)
-	if r.cfg.Concurrency > 0 {
-		return r.admit() // a failed request makes room for another
-	}
-	return nil
+	r.tally.errors++
+	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
+	j.replica.router.End(j.decision.ID, r.clock())
 }
 
 // fail counts a request that no engine accepted.
@@ -372,7 +362,7 @@ func (r *run) endPass(w *worker, life uint64) error {
 	for i := range result.Outputs {
 		out := &result.Outputs[i]
 		j := out.Request.Owner.(*job)
-		if out.Request == &j.prefill {
+		if out.Request == &j.handoff.request {
 			r.handOver(j, out.Cached)
 			continue
 		}
@@ -391,11 +381,11 @@ func (r *run) endPass(w *worker, life uint64) error {
 func (r *run) emit(j *job, out *engine.Output) {
 	if out.Index == 0 {
 		r.tally.first(j, r.now)
-		if j.engine.Delivered == 0 {
-			r.tally.found(j, out.Cached)
+		if j.handoff.source == nil {
+			r.tally.found(j, j.worker, out.Cached)
 		}
 		if r.cfg.FirstTokens {
-			r.signal(event{kind: firstToken, job: j, id: j.id})
+			r.signal(event{kind: firstToken, job: j, id: j.decision.ID})
 		}
 	} else {
 		r.tally.gap(j, r.now-j.last)
@@ -412,7 +402,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 	r.inFlight--
 	delete(j.worker.jobs, j)
 	r.prompts = append(r.prompts, j.engine.Prompt)
-	r.signal(event{kind: lastToken, job: j, id: j.id})
+	r.signal(event{kind: lastToken, job: j, id: j.decision.ID})
 }
 
 // settleEvery is how often stator extproc checks which prompts are computed.

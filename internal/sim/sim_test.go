@@ -121,11 +121,11 @@ func TestFirstTokensAreGathered(t *testing.T) {
 	}
 }
 
-// A prompt goes to a worker that prefills, travels, and is decoded by another; nothing is lost on the
-// way, and both roles share their work.
+// TestPrefillAndDecodeWorkers: a prefill worker computes a prompt, which is transferred to a decode worker. No request
+// is lost, and the workers of both roles share their work.
 func TestPrefillAndDecodeWorkers(t *testing.T) {
 	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
-	one := mustRun(t, Config{Workers: 1, Prefill: 1, TransferBase: 7 * time.Millisecond, TransferToken: 10 * time.Microsecond, Engine: engine.Config{Timing: timing}},
+	one := mustRun(t, Config{Workers: 1, Prefill: 1, Transfer: Transfer{Base: 7 * time.Millisecond, TokenBytes: 10, NodeBandwidth: 1e6}, Engine: engine.Config{Timing: timing}},
 		[]trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 100}}, Output: 4}})
 	// 10 + 100 ms of prefill, 7 + 1 ms on the way, and a step; then three more.
 	if one.TTFT.Mean != 123 || one.E2E.Mean != 138 || one.ITL.Mean != 5 {

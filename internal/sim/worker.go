@@ -2,12 +2,15 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
@@ -19,6 +22,8 @@ import (
 type worker struct {
 	number int
 	role   fleet.Role
+	node   int
+	gpus   int
 	cfg    engine.Config
 	engine *engine.Engine
 	epoch  uint64 // of the engine process
@@ -31,22 +36,19 @@ type worker struct {
 	gapTime time.Duration
 }
 
-// job is one request from its arrival to its end. With separate roles it is routed twice: request, worker and
-// id are then those of the prefill first, and of the decode later.
+// job is one request from its arrival to its end. With separate roles, roles.go has its second worker.
 type job struct {
-	prefill engine.Request // for a worker that only prefills
-	engine  engine.Request // for a worker that decodes
-	id      string         // of the newest decision
-	session string
-	role    fleet.Role      // for which it is decided
-	request *engine.Request // prefill or engine, which is submitted to worker
-	replica *replica
-	worker  *worker
-	number  int
-	seed    uint64
-	at      time.Duration // of the arrival
-	last    time.Duration // of the newest token
-	first   time.Duration // of the first token
+	engine   engine.Request // for worker
+	decision *route.Decision
+	session  string
+	replica  *replica
+	worker   *worker // that decodes; it computes the prompt too, unless source does
+	handoff  handoff
+	number   int
+	seed     uint64
+	at       time.Duration // of the arrival
+	last     time.Duration // of the newest token
+	first    time.Duration // of the first token
 }
 
 // answerTag separates the tokens of answers from those of prompts.
@@ -78,6 +80,14 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 // on engines whose hashes differ.
 func newWorker(number int, cfg Config, beside func() bool) (*worker, error) {
 	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
+	w.node = cfg.node(number)
+	w.gpus = cfg.GPUs
+	if w.role == fleet.Prefill {
+		w.gpus = cfg.PrefillGPUs
+		if cfg.PrefillEngine != nil {
+			w.cfg = *cfg.PrefillEngine
+		}
+	}
 	w.cfg.HashSeed = uint64(number)
 	if cfg.SharedCache {
 		w.cfg.HashSeed = 0
@@ -209,13 +219,9 @@ func (r *run) die(w *worker, span time.Duration) error {
 	w.gaps = 0
 	w.gapTime = 0
 	w.epoch++
-	for j := range w.jobs {
-		r.inFlight--
-		r.tally.errors++
-		r.reportOutcome(j, Outcome{End: r.now, Failed: true})
-		j.replica.router.End(j.id, r.clock())
+	for _, j := range w.inOrder() {
+		r.lose(j, w)
 	}
-	clear(w.jobs)
 
 	// Routers see the failed engine at once, as they do when its lease ends or Envoy reports failures.
 	r.agenda.add(event{at: r.now + span, kind: workerStarts, worker: w.number})
@@ -226,6 +232,21 @@ func (r *run) die(w *worker, span time.Duration) error {
 		return r.admit()
 	}
 	return nil
+}
+
+// inOrder returns the jobs of a worker in order of arrival, because the order of a map is random.
+func (w *worker) inOrder() []*job {
+	return slices.SortedFunc(maps.Keys(w.jobs), func(a, b *job) int { return a.number - b.number })
+}
+
+// lose handles the death of a worker for one of its jobs. A job fails with the worker that decodes it.
+func (r *run) lose(j *job, w *worker) {
+	if w != j.worker {
+		r.loseSource(j)
+		return
+	}
+	r.cancelHandoff(j)
+	r.drop(j)
 }
 
 // start starts an engine again, with an empty cache.

@@ -103,6 +103,18 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 	return nil
 }
 
+// Found returns how many tokens of a request's prompt are in the cache, in full blocks. The request must not have been
+// submitted yet, and can be submitted to this engine alone afterwards. At least one token of every prompt is never found,
+// because an answer is computed from it.
+func (e *Engine) Found(r *Request) int {
+	if e.cfg.NoPrefixCache {
+		return 0
+	}
+	r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
+	hits, _ := e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/e.cfg.BlockSize)])
+	return hits * e.cfg.BlockSize
+}
+
 // Cancel removes r from the engine at once, also during a pass. It returns false where r is done already. Its
 // computed blocks stay cached, and so do those that the running pass computes.
 func (e *Engine) Cancel(r *Request) bool {

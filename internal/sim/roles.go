@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/sim/engine"
+)
+
+// A request for separate roles goes the way that it has in package extproc/exchange. A worker that decodes is picked and
+// booked first. If its decision is split, a prefill worker is picked and booked, computes the prompt and one token, and its
+// booking ends. Then the decode worker fetches the KV cache, and decodes. A request without a usable prefill worker is
+// computed by the decode worker alone.
+
+// handoff is the part of a job on the worker that only prefills.
+//
+// Invariants: source is nil while there is no such worker. The job is in the source's jobs from its pick until its KV
+// cache was fetched. transfer is set while that is being fetched.
+type handoff struct {
+	source   *worker
+	id       string         // of the decision about source
+	request  engine.Request // its blocks stay in use until the transfer ends
+	tried    []string       // names of workers that were asked
+	transfer *transfer
+}
+
+// maxPrefills is how many prefill workers are asked for one request, as in extproc/exchange.
+const maxPrefills = 2
+
+// askPrefill gives the prompt of a picked job to a prefill worker. It returns false where none takes it.
+func (r *run) askPrefill(j *job) bool {
+	h := &j.handoff
+	if len(h.tried) == maxPrefills {
+		return false
+	}
+	d := j.replica.decidePrefill(j, r.clock())
+	r.publishBookings(j.replica)
+	if d.Outcome != route.Picked {
+		return false
+	}
+
+	// The prefill worker computes one token with the prompt, which is not used. It keeps the blocks for the transfer.
+	h.id = d.ID
+	h.tried = append(h.tried, d.Worker)
+	h.source = r.workers[j.replica.number(d.Worker)]
+	h.request = engine.Request{Prompt: j.engine.Prompt, MaxTokens: 1, Next: j.answer, Owner: j, Keep: true}
+	r.tally.asked(j, d)
+
+	// A worker that refuses the prompt is not replaced by another one, which would refuse it as well.
+	if err := h.source.engine.Submit(&h.request, r.clock()); err != nil {
+		r.endPrefill(j)
+		h.source = nil
+		return false
+	}
+	h.source.jobs[j] = struct{}{}
+	r.beginSoon(h.source)
+	return true
+}
+
+// endPrefill ends the booking on the prefill worker. It has no lag: stator extproc reads the answer of that worker itself,
+// while last tokens of other workers reach it through Envoy's access log.
+func (r *run) endPrefill(j *job) {
+	j.replica.router.End(j.handoff.id, r.clock())
+	r.publishBookings(j.replica)
+}
+
+// handOver begins the transfer of a computed prompt to the worker that decodes it.
+func (r *run) handOver(j *job, cached int) {
+	h := &j.handoff
+	r.tally.found(j, h.source, cached)
+	r.endPrefill(j)
+
+	// The decode worker fetches only what it does not have.
+	tokens := len(j.engine.Prompt) - j.worker.engine.Found(&j.engine)
+	h.transfer = &transfer{
+		job: j, from: h.source, to: j.worker, began: r.now, left: float64(tokens) * float64(r.cfg.Transfer.TokenBytes),
+	}
+	r.agenda.add(event{at: r.now + r.cfg.Transfer.Base, kind: transferBegins, job: j})
+}
+
+// transferred has a delivered prompt decoded.
+func (r *run) transferred(j *job) {
+	h := &j.handoff
+	r.tally.transferred(j, r.now-h.transfer.began)
+	h.transfer = nil
+	r.releaseSource(j)
+
+	// The engine allocates the blocks of a delivered prompt, and computes nothing but its last token.
+	j.engine.Delivered = len(j.engine.Prompt)
+	r.submit(j)
+}
+
+// releaseSource frees the blocks of a prompt on the worker that has computed it.
+func (r *run) releaseSource(j *job) {
+	h := &j.handoff
+	delete(h.source.jobs, j)
+	h.source.engine.Release(&h.request)
+	r.beginSoon(h.source) // requests may wait for these blocks
+}
+
+// cancelHandoff ends the work for a job on its prefill worker, and its transfer, because the job fails.
+func (r *run) cancelHandoff(j *job) {
+	h := &j.handoff
+	if h.source == nil {
+		return
+	}
+	_, computing := h.source.jobs[j]
+	switch {
+	case h.transfer != nil: // the prompt is computed, and its blocks wait for the transfer
+		r.cutTransfer(j)
+		r.releaseSource(j)
+	case computing: // or in the queue of the prefill worker
+		delete(h.source.jobs, j)
+		h.source.engine.Cancel(&h.request)
+		r.endPrefill(j)
+	}
+}
+
+// loseSource handles the death of a job's prefill worker. Another one is asked, or the decode worker computes the prompt.
+// During the transfer the job fails, as with vLLM's default kv_load_failure_policy.
+func (r *run) loseSource(j *job) {
+	h := &j.handoff
+	delete(h.source.jobs, j)
+	h.source = nil
+	if h.transfer != nil {
+		r.cutTransfer(j)
+		r.drop(j)
+		return
+	}
+	r.endPrefill(j)
+	if !r.askPrefill(j) {
+		r.submit(j)
+	}
+}
