@@ -36,6 +36,9 @@ type Config struct {
 	HashSeed uint64
 	// Timing gives the duration of passes; default perfmodel.Polynomial{}.
 	Timing perfmodel.Timing
+	// Overlap makes a pass as long as the longer one of its parts, prefill and decode, as if they shared no hardware. By
+	// default a pass lasts as long as both together, as with Dynamo's engines. Real engines are in between.
+	Overlap bool
 	// Shared is a cache that other engines have too; nil means none. Blocks that it holds need not be computed.
 	Shared *SharedCache
 	// Noise changes the duration of passes; the zero Noise does not.

@@ -359,7 +359,16 @@ func (e *Engine) duration() (prefill, decode time.Duration) {
 		d.Requests++
 		d.Context += w.r.known()
 	}
-	return e.cfg.Timing.Prefill(p), e.cfg.Timing.Decode(d)
+
+	prefill, decode = e.cfg.Timing.Prefill(p), e.cfg.Timing.Decode(d)
+	switch {
+	case !e.cfg.Overlap:
+	case prefill > decode:
+		decode = 0
+	default:
+		prefill = 0
+	}
+	return prefill, decode
 }
 
 func without(list []*Request, r *Request) []*Request {
