@@ -234,6 +234,7 @@ bench-smoke: bin/stator ## run every benchmark once, so that none rots
 	go run ./test/benchscale --smoke >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
+	go run ./test/replaydisagg --quick >/dev/null
 
 BASE ?= main
 
@@ -272,6 +273,10 @@ replay-traces: build ## replay traces that nothing was tuned on, with late event
 .PHONY: replay-noise
 replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
 	go run ./test/replaynoise $(ARGS)
+
+.PHONY: replay-disagg
+replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")
+	nice go run ./test/replaydisagg $(ARGS)
 
 .PHONY: replay-headline
 replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (an hour on two cores; ARGS="--seeds 1")

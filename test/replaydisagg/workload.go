@@ -25,17 +25,21 @@ type workload struct {
 	// arrive as a Poisson process, and share nothing.
 	mooncake      bool
 	input, output int
-	// requests for each GPU of the fleet, in a run of the search and in a run of the tables.
+	// guess is the rate for each GPU at which searches begin.
+	guess float64
+	// searched and played are the requests for each GPU in a run of a search, and in a run of the tables.
 	searched, played int
 }
 
 // The lengths are those of the published claim for disaggregation in Dynamo's documentation: 3,000 and 150 tokens. The first
 // SLA is that of the end-to-end test of Dynamo's planner with the profile's model (components/src/dynamo/planner/tests/manual),
-// the second one the planner's default. That of Mooncake's trace is Mooncake's own (Qin et al., arXiv 2407.00079).
+// the second one the planner's default. Mooncake's prompts have 12,000 tokens on average, of which few are computed in 500 ms.
+// Their TTFT is that of MLPerf Inference 5.0 for Llama 3.1 405B, whose prompts are nearly as long. Mooncake's own 30 s (Qin et
+// al., arXiv 2407.00079) would need much longer runs: a queue of 30 s takes minutes to grow.
 var workloads = []workload{
-	{"3,000/150", sla{200 * time.Millisecond, 10 * time.Millisecond}, false, 3000, 150, 150, 600},
-	{"3,000/150, slower", sla{500 * time.Millisecond, 50 * time.Millisecond}, false, 3000, 150, 150, 600},
-	{"Mooncake", sla{30 * time.Second, 100 * time.Millisecond}, true, 0, 0, 150, 300},
+	{"3,000/150", sla{200 * time.Millisecond, 10 * time.Millisecond}, false, 3000, 150, 6, 150, 400},
+	{"3,000/150, slower", sla{500 * time.Millisecond, 50 * time.Millisecond}, false, 3000, 150, 6, 150, 400},
+	{"Mooncake", sla{6 * time.Second, 50 * time.Millisecond}, true, 0, 0, 2, 150, 300},
 }
 
 // printParameters prints what the simulation assumes.

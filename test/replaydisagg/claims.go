@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// claim is a statement about comparisons. Published claims are that disaggregation has up to 30 % more tokens/s per GPU on one
+// node, and twice as many on two (NVIDIA's documentation of Dynamo, for a 70-billion model with 3,000 and 150 tokens).
+type claim struct {
+	name  string
+	holds func(c *comparison) bool
+}
+
+var claims = []claim{
+	{"disaggregated has more tokens/s per GPU at the same SLA", func(c *comparison) bool { return c.ratio(1) > 1 }},
+	{"disaggregated has a lower ITL p99 at the same load", func(c *comparison) bool {
+		return c.rows[1].mean(itlP99) < c.rows[0].mean(itlP99)
+	}},
+	{"conditional has at least 97 % of the rate of the better of both", func(c *comparison) bool {
+		return len(c.rows) > 2 && c.ratio(2) >= 0.97*max(c.ratio(0), c.ratio(1))
+	}},
+}
+
+// printClaims prints in how many comparisons each claim holds.
+func printClaims(w io.Writer, title string, list []*comparison) {
+	for i, x := range claims {
+		if i >= len(modes) {
+			continue // the mode that it is about is not there
+		}
+		n := 0
+		for _, c := range list {
+			if x.holds(c) {
+				n++
+			}
+		}
+		fmt.Fprintf(w, "- %s: %s in %d of %d (%.0f %%).\n", title, x.name, n, len(list), 100*float64(n)/float64(max(1, len(list))))
+	}
+}
+
+// sweep compares all modes at speeds from half to twice the measured ones, and prints a row for each.
+func (b *bench) sweep(w io.Writer, l workload, gpus int) ([]*comparison, error) {
+	factors := []float64{0.5, 1, 2}
+	var points []speeds
+	for _, p := range factors {
+		for _, d := range factors {
+			for _, t := range factors {
+				points = append(points, speeds{p, d, t})
+			}
+		}
+	}
+
+	list := make([]*comparison, len(points))
+	inner := *b
+	inner.seeds, inner.less = 1, 2
+	err := b.each(len(points), func(i int) error {
+		one := inner
+		one.slots = make(chan struct{}, 1)
+		c, err := one.compare(plan{l, gpus, points[i], false, oneGPU(gpus)})
+		list[i] = c
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	fmt.Fprint(w, "| prefill speed | decode speed | bandwidth |")
+	for _, m := range modes {
+		fmt.Fprintf(w, " %s, requests/s |", m.name)
+	}
+	fmt.Fprint(w, " ITL p99 |\n|---|---|---|---|---|---|\n")
+	for i, c := range list {
+		fmt.Fprintf(w, "| %v | %v | %v |", points[i].prefill, points[i].decode, points[i].transfer)
+		for k := range c.rows {
+			fmt.Fprintf(w, " %.1f: %v |", spreadOf(c.rows[k].rates).mean, c.rows[k].fleet)
+		}
+		fmt.Fprintf(w, " %.1f, %.1f ms |\n", c.rows[0].mean(itlP99), c.rows[1].mean(itlP99))
+	}
+	return list, nil
+}
