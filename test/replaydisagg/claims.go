@@ -41,11 +41,11 @@ func printClaims(w io.Writer, title string, list []*comparison) {
 // sweep compares all modes at speeds from half to twice the measured ones, and prints a row for each.
 func (b *bench) sweep(w io.Writer, l workload, gpus int) ([]*comparison, error) {
 	factors := []float64{0.5, 1, 2}
-	var points []speeds
+	var points []physics
 	for _, p := range factors {
 		for _, d := range factors {
 			for _, t := range factors {
-				points = append(points, speeds{p, d, t})
+				points = append(points, physics{prefill: p, decode: d, transfer: t})
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func (b *bench) sweep(w io.Writer, l workload, gpus int) ([]*comparison, error) 
 	err := b.each(len(points), func(i int) error {
 		one := inner
 		one.slots = make(chan struct{}, 1)
-		c, err := one.compare(plan{l, gpus, points[i], false, oneGPU(gpus)})
+		c, err := one.compare(plan{l, gpus, points[i], oneGPU(gpus)})
 		list[i] = c
 		return err
 	})

@@ -73,8 +73,7 @@ func (b *bench) each(n int, do func(i int) error) error {
 type plan struct {
 	workload
 	gpus    int
-	speeds  speeds
-	overlap bool
+	physics physics
 	// fleets returns the candidates of a mode.
 	fleets func(mode int) []fleet
 }
@@ -112,11 +111,11 @@ func (c *comparison) best(mode, n int) []candidate {
 	return found[:min(len(found), n)]
 }
 
-// compare searches the best fleet of each mode, and plays it with every seed.
+// compare searches the best fleet of each mode, and its capacity with every seed. Then it plays all at equal load.
 func (b *bench) compare(l plan) (*comparison, error) {
 	c := &comparison{plan: l, grids: make([][]candidate, len(modes)), rows: make([]row, len(modes))}
 	err := b.each(len(modes), func(i int) error {
-		x := setting{workload: l.workload, mode: modes[i], speeds: l.speeds, overlap: l.overlap, less: b.less, seed: searchSeed}
+		x := setting{workload: l.workload, mode: modes[i], physics: l.physics, less: b.less, seed: searchSeed}
 		list, best, err := b.grid(x, l.fleets(i), l.guess*float64(l.gpus))
 		c.grids[i] = list
 		c.rows[i] = row{mode: modes[i], fleet: best.fleet, rates: make([]float64, b.seeds), equal: make([]sim.Result, b.seeds)}
@@ -125,7 +124,7 @@ func (b *bench) compare(l plan) (*comparison, error) {
 		}
 
 		x.fleet = best.fleet
-		x.requests = l.played * l.gpus / b.less
+		x.requests = l.searched * l.gpus / b.less
 		for seed := range b.seeds {
 			x.seed = uint64(seed + 1)
 			c.rows[i].rates[seed], err = b.capacity(&x, best.rate)
@@ -156,7 +155,7 @@ func (b *bench) playEqual(c *comparison) error {
 			return nil
 		}
 		x := setting{
-			workload: c.workload, mode: w.mode, fleet: w.fleet, speeds: c.speeds, overlap: c.overlap,
+			workload: c.workload, mode: w.mode, fleet: w.fleet, physics: c.physics,
 			requests: c.played * c.gpus / b.less, seed: uint64(i%b.seeds + 1),
 		}
 		o, err := b.play(&x, rate, false)

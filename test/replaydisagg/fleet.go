@@ -86,11 +86,11 @@ func (f fleet) near(k int) (list []fleet) {
 }
 
 // config returns the simulation of a fleet.
-func (f fleet) config(one *perfmodel.Profile, s speeds) sim.Config {
+func (f fleet) config(one *perfmodel.Profile, s physics) sim.Config {
 	of := func(gpus, tokens int) engine.Config {
 		return engine.Config{
 			Blocks: cacheTokens(gpus) / blockTokens, BlockSize: blockTokens, MaxNumSeqs: maxNumSeqs, MaxNumBatchedTokens: tokens,
-			Timing: parallel{one, gpus, s},
+			Timing: parallel{one, gpus, s}, Overlap: s.overlap,
 		}
 	}
 	cfg := sim.Config{

@@ -58,7 +58,7 @@ func (b *bench) run(w io.Writer, traces, only string, quick bool) error {
 		}
 		candidates := all(sizes[0])
 		for _, gpus := range sizes {
-			c, err := b.compare(plan{l, gpus, measured, false, candidates})
+			c, err := b.compare(plan{l, gpus, measured, candidates})
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -79,11 +79,19 @@ func (b *bench) run(w io.Writer, traces, only string, quick bool) error {
 // bounds prints how the first workload's figures depend on the parameters.
 func (b *bench) bounds(w io.Writer) error {
 	l := workloads[0]
-	c, err := b.compare(plan{l, gpusOfNode, measured, true, all(gpusOfNode)})
-	if err != nil {
-		return err
+	for _, x := range []struct {
+		name    string
+		physics physics
+	}{
+		{"passes as long as the longer one of their parts", physics{prefill: 1, decode: 1, transfer: 1, overlap: true}},
+		{"prompts without the time that does not depend on their tokens", physics{prefill: 1, decode: 1, transfer: 1, noLaunch: true}},
+	} {
+		c, err := b.compare(plan{l, gpusOfNode, x.physics, all(gpusOfNode)})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "\nThe same with %s:\n\n%s%v\n%s", x.name, header, c, c.gridText())
 	}
-	fmt.Fprintf(w, "\nThe same with passes as long as the longer one of their parts:\n\n%s%v\n%s", header, c, c.gridText())
 
 	fmt.Fprintf(w, "\nSweep on %d GPUs, %s:\n\n", gpusOfNode, l.name)
 	list, err := b.sweep(w, l, gpusOfNode)

@@ -63,11 +63,15 @@ const (
 // blockTokens is the size of a block. vLLM's default is 16; larger ones make the simulation faster.
 const blockTokens = 64
 
-// speeds multiply the speed of engines and transfers in the sweep.
-type speeds struct{ prefill, decode, transfer float64 }
+// physics is what a simulation assumes beyond the parameters, to show how far a result depends on them.
+type physics struct {
+	prefill, decode, transfer float64 // factors of the speed of engines and transfers
+	overlap                   bool    // a pass lasts as long as the longer one of its parts, not as both
+	noLaunch                  bool    // a prompt takes no time that does not depend on its tokens
+}
 
-// measured are the speeds as they are.
-var measured = speeds{1, 1, 1}
+// measured is without any change.
+var measured = physics{prefill: 1, decode: 1, transfer: 1}
 
 // loadProfile returns the measured profile of TP 1.
 func loadProfile() (*perfmodel.Profile, error) {
@@ -84,7 +88,7 @@ func loadProfile() (*perfmodel.Profile, error) {
 type parallel struct {
 	one  *perfmodel.Profile
 	gpus int
-	speeds
+	physics
 }
 
 // readWeights is the time in which one GPU reads all weights once.
@@ -104,7 +108,12 @@ func (p parallel) Prefill(w perfmodel.Prefill) time.Duration {
 	short := p.one.Prefill(perfmodel.Prefill{Requests: 1, Input: 100})
 	longer := p.one.Prefill(perfmodel.Prefill{Requests: 1, Input: 1117})
 	empty := short - (longer-short)*100/(1117-100)
-	return p.divide(took, empty-readWeights(), w.Input-w.Prefix, p.prefill)
+	fixed := empty - readWeights()
+	if p.noLaunch {
+		took = max(0, took-fixed)
+		fixed = 0
+	}
+	return p.divide(took, fixed, w.Input-w.Prefix, p.prefill)
 }
 
 // Decode is the time of the decode steps of a pass.

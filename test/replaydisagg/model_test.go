@@ -31,7 +31,9 @@ func TestParallelTiming(t *testing.T) {
 		{"TP 2", parallel{one, 2, measured}, 44.514, 6.840, 1_951_322},
 		// 47.228 / 4 and 64 of 7 + 104.65 µs; 7.230 / 4 and 64 of 7 + 1.63 µs.
 		{"TP 4", parallel{one, 4, measured}, 34.939, 5.067, 3_963_907},
-		{"twice as fast", parallel{one, 1, speeds{2, 4, 1}}, 31.607, 2.484, 945_029},
+		{"twice as fast", parallel{one, 1, physics{prefill: 2, decode: 4, transfer: 1}}, 31.607, 2.484, 945_029},
+		// 63.215 without 15.987 ms.
+		{"no launches", parallel{one, 1, physics{prefill: 1, decode: 1, noLaunch: true}}, 47.228, 9.9375, 945_029},
 	} {
 		prefill := ms(c.p.Prefill(prompt))
 		decode := ms(c.p.Decode(batch))

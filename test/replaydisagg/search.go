@@ -15,8 +15,7 @@ type setting struct {
 	workload
 	mode
 	fleet
-	speeds
-	overlap  bool
+	physics
 	less     int // divides the number of requests
 	requests int
 	seed     uint64
@@ -51,11 +50,7 @@ func (p *player) play(x *setting, rate float64, brief bool) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	cfg := x.config(p.one, x.speeds)
-	cfg.Engine.Overlap = x.overlap
-	if cfg.PrefillEngine != nil {
-		cfg.PrefillEngine.Overlap = x.overlap
-	}
+	cfg := x.config(p.one, x.physics)
 	x.change(&cfg)
 	cfg.Seed = x.seed
 	cfg.ArrivalSpeedup = speedup

@@ -71,7 +71,7 @@ func TestCapacity(t *testing.T) {
 	}
 	p := player{one: one}
 	x := setting{
-		workload: workloads[1], mode: modes[0], fleet: fleet{decode: 1, decodeTP: 1, tokens: maxTokens}, speeds: measured, requests: 300, seed: 1,
+		workload: workloads[1], mode: modes[0], fleet: fleet{decode: 1, decodeTP: 1, tokens: maxTokens}, physics: measured, requests: 300, seed: 1,
 	}
 	low, err := p.capacity(&x, 0.2)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestComparison(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := bench{player: player{one: one}, seeds: 2, slots: make(chan struct{}, 2), less: 4}
-	c, err := b.compare(plan{workloads[0], 2, measured, false, oneGPU(2)})
+	c, err := b.compare(plan{workloads[0], 2, measured, oneGPU(2)})
 	if err != nil {
 		t.Fatal(err)
 	}
