@@ -22,6 +22,9 @@ type Config struct {
 	// Prefill is the number of further engines that only prefill. Workers then only decode. Default 0: all
 	// engines do both.
 	Prefill int
+	// PrefillAt is where prompts are computed with separate roles: auto, remote or local, as in route.ModelConfig. Empty means
+	// auto.
+	PrefillAt string
 	// Transfer is how a computed prompt reaches the worker that decodes.
 	Transfer Transfer
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:

@@ -62,7 +62,8 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		roles[fleet.Decode] = route.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
 	}
 	err := p.router.SetModels(map[string]*route.ModelConfig{model: {
-		Prompt: p, BlockSize: size, Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
+		Prompt: p, BlockSize: size, Prefill: route.Prefill(cfg.PrefillAt),
+		Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
 		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait,
 	}})
 	if err != nil {

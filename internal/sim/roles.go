@@ -7,8 +7,8 @@ import (
 
 // A request for separate roles goes the way that it has in package extproc/exchange. A worker that decodes is picked and
 // booked first. If its decision is split, a prefill worker is picked and booked, computes the prompt and one token, and its
-// booking ends. Then the decode worker fetches the KV cache, and decodes. A request without a usable prefill worker is
-// computed by the decode worker alone.
+// booking ends. Then the decode worker fetches the KV cache, and decodes. A request whose decision is not split, or without a
+// usable prefill worker, is computed by the decode worker alone.
 
 // handoff is the part of a job on the worker that only prefills.
 //
@@ -67,6 +67,7 @@ func (r *run) handOver(j *job, cached int) {
 	h := &j.handoff
 	r.tally.found(j, h.source, cached)
 	r.endPrefill(j)
+	j.replica.router.Handed(j.decision, r.clock())
 
 	// The decode worker fetches only what it does not have.
 	tokens := len(j.engine.Prompt) - j.worker.engine.Found(&j.engine)

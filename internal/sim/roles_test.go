@@ -14,7 +14,7 @@ import (
 func split(decode, prefill int) Config {
 	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
 	return Config{
-		Workers: decode, Prefill: prefill, Engine: engine.Config{Timing: timing, BlockSize: 16},
+		Workers: decode, Prefill: prefill, PrefillAt: "remote", Engine: engine.Config{Timing: timing, BlockSize: 16},
 		Transfer: Transfer{Base: 7 * time.Millisecond, TokenBytes: 1_000_000, NodeBandwidth: 1e9, NetworkBandwidth: 2.5e8},
 	}
 }
@@ -148,6 +148,19 @@ func TestFailedTransfersFreeTheirBlocks(t *testing.T) {
 	// One request fails after 150 ms. The other prompt is computed from then on: 110 + 7 + 100 + 5 ms.
 	if got[0] != -1 && got[1] != -1 || max(got[0], got[1]) != 372 {
 		t.Errorf("TTFT %v ms, want a failure and 372", got)
+	}
+}
+
+// TestDecodeWorkersComputePrompts: where the router computes a prompt on the decode worker, it is not transferred. An idle
+// decode worker is such a place.
+func TestDecodeWorkersComputePrompts(t *testing.T) {
+	for at, want := range map[string]int{"auto": 110, "local": 110, "remote": 222} {
+		cfg := split(1, 1)
+		cfg.PrefillAt = at
+		got, r := ttfts(t, cfg, distinct(0))
+		if got[0] != want || (r.Transferred == 1) != (at == "remote") || r.PerWorker[1].Requests != int(r.Transferred) {
+			t.Errorf("%s: TTFT %v ms, want %d; %.1f transferred", at, got, want, r.Transferred)
+		}
 	}
 }
 

@@ -125,14 +125,14 @@ func TestFirstTokensAreGathered(t *testing.T) {
 // is lost, and the workers of both roles share their work.
 func TestPrefillAndDecodeWorkers(t *testing.T) {
 	timing := perfmodel.Linear{PrefillBase: 10 * time.Millisecond, PrefillToken: time.Millisecond, DecodeBase: 5 * time.Millisecond}
-	one := mustRun(t, Config{Workers: 1, Prefill: 1, Transfer: Transfer{Base: 7 * time.Millisecond, TokenBytes: 10, NodeBandwidth: 1e6}, Engine: engine.Config{Timing: timing}},
+	one := mustRun(t, Config{Workers: 1, Prefill: 1, PrefillAt: "remote", Transfer: Transfer{Base: 7 * time.Millisecond, TokenBytes: 10, NodeBandwidth: 1e6}, Engine: engine.Config{Timing: timing}},
 		[]trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 100}}, Output: 4}})
 	// 10 + 100 ms of prefill, 7 + 1 ms on the way, and a step; then three more.
 	if one.TTFT.Mean != 123 || one.E2E.Mean != 138 || one.ITL.Mean != 5 {
 		t.Errorf("TTFT %v, e2e %v, ITL %v; want 123, 138 and 5 ms", one.TTFT.Mean, one.E2E.Mean, one.ITL.Mean)
 	}
 	list := sessions(60, 8, rand.New(rand.NewPCG(2, 2)))
-	cfg := Config{Workers: 2, Prefill: 3, Seed: 7, Engine: engine.Config{Blocks: 1200, BlockSize: 16}}
+	cfg := Config{Workers: 2, Prefill: 3, PrefillAt: "remote", Seed: 7, Engine: engine.Config{Blocks: 1200, BlockSize: 16}}
 	r := mustRun(t, cfg, list)
 	prefilled, decoded, tokens := 0, 0, 0
 	for i, w := range r.PerWorker {
