@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 )
 
 // claim is a statement about comparisons. Published claims are that disaggregation has up to 30 % more tokens/s per GPU on one
@@ -68,13 +69,17 @@ func (b *bench) sweep(w io.Writer, l workload, gpus int) ([]*comparison, error) 
 	for _, m := range modes {
 		fmt.Fprintf(w, " %s, requests/s |", m.name)
 	}
-	fmt.Fprint(w, " ITL p99 |\n|---|---|---|---|---|---|\n")
+	fmt.Fprintf(w, " ITL p99 |\n%s\n", strings.Repeat("|---", len(modes)+4)+"|")
 	for i, c := range list {
 		fmt.Fprintf(w, "| %v | %v | %v |", points[i].prefill, points[i].decode, points[i].transfer)
 		for k := range c.rows {
 			fmt.Fprintf(w, " %.1f: %v |", spreadOf(c.rows[k].rates).mean, c.rows[k].fleet)
 		}
-		fmt.Fprintf(w, " %.1f, %.1f ms |\n", c.rows[0].mean(itlP99), c.rows[1].mean(itlP99))
+		var p99s []string
+		for k := range c.rows {
+			p99s = append(p99s, fmt.Sprintf("%.1f", c.rows[k].mean(itlP99)))
+		}
+		fmt.Fprintf(w, " %s ms |\n", strings.Join(p99s, ", "))
 	}
 	return list, nil
 }

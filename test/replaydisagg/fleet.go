@@ -29,13 +29,14 @@ func (f fleet) String() string {
 type mode struct {
 	name   string
 	fleets func(gpus int) []fleet
-	change func(*sim.Config)
+	at     string // where prompts are computed
 }
 
 // The modes. The first one is the baseline of the others.
 var modes = []mode{
-	{"aggregated", aggregated, func(*sim.Config) {}},
-	{"disaggregated", disaggregated, func(*sim.Config) {}},
+	{"aggregated", aggregated, ""},
+	{"disaggregated", disaggregated, "remote"},
+	{"conditional", disaggregated, "auto"},
 }
 
 // sizes are the sizes of tensor parallelism that are tried.

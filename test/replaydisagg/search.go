@@ -51,7 +51,7 @@ func (p *player) play(x *setting, rate float64, brief bool) (outcome, error) {
 		return outcome{}, err
 	}
 	cfg := x.config(p.one, x.physics)
-	x.change(&cfg)
+	cfg.PrefillAt = x.at
 	cfg.Seed = x.seed
 	cfg.ArrivalSpeedup = speedup
 
