@@ -109,12 +109,12 @@ func TestComparison(t *testing.T) {
 	}
 	for i := range c.rows {
 		w := &c.rows[i]
-		if w.gpus() != 2 || c.ratio(i) <= 0 || w.mean(ttftMean) <= 0 || w.mean(itlP99) <= 0 {
+		if w.gpus() != 2 || c.ratio(i) <= 0 || mean(w.equal, ttftMean) <= 0 || mean(w.light, itlP99) <= 0 {
 			t.Errorf("%s: %+v", w.mode.name, w.rates)
 		}
 	}
-	if c.rows[0].mean(transferred) != 0 || c.rows[1].mean(transferred) != 1 || c.ratio(0) != 1 {
-		t.Errorf("transferred: %v and %v", c.rows[0].mean(transferred), c.rows[1].mean(transferred))
+	if mean(c.rows[0].equal, transferred) != 0 || mean(c.rows[1].equal, transferred) != 1 || c.ratio(0) != 1 {
+		t.Errorf("transferred: %v and %v", mean(c.rows[0].equal, transferred), mean(c.rows[1].equal, transferred))
 	}
 }
 
