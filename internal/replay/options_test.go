@@ -72,6 +72,34 @@ func TestFlagsBecomeTheSimulation(t *testing.T) {
 	}
 }
 
+// TestRoleFlagsBecomeTheSimulation checks the flags of workers that only prefill or only decode, and their defaults.
+func TestRoleFlagsBecomeTheSimulation(t *testing.T) {
+	o, err := parseOptions("--prefill-workers 3 --prefill-at remote --prefill-gpus 2 --nodes 2 --network-bandwidth 1e9 --transfer-base 2ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := o.Simulation(noFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sim.Transfer{Base: 2 * time.Millisecond, TokenBytes: 131072, NodeBandwidth: 80e9, NetworkBandwidth: 1e9, Nodes: 2}
+	if cfg.Prefill != 3 || cfg.PrefillAt != "remote" || cfg.GPUs != 1 || cfg.PrefillGPUs != 2 || cfg.Transfer != want {
+		t.Errorf("%+v", cfg)
+	}
+
+	o, err = parseOptions("--prefill-workers 3 --prefill-at nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err = o.Simulation(noFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sim.Run(cfg, trace.List(nil)); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("an unknown place: %v", err)
+	}
+}
+
 // TestSettingsCanBeGivenAgain reads the settings of a run as its flags: the settings stay the same. They have
 // no path of the trace and no flags of the output.
 func TestSettingsCanBeGivenAgain(t *testing.T) {
