@@ -166,7 +166,7 @@ func (b *bench) playEqual(c *comparison, share float64, into func(w *row) []sim.
 		}
 		x := setting{
 			workload: c.workload, mode: w.mode, fleet: w.fleet, physics: c.physics,
-			requests: c.played * c.gpus / b.less, seed: uint64(i%b.seeds + 1),
+			requests: int(share*float64(c.played)) * c.gpus / b.less, seed: uint64(i%b.seeds + 1),
 		}
 		o, err := b.play(&x, rate, false)
 		if err == nil {

@@ -37,8 +37,8 @@ type workload struct {
 // Their TTFT is that of MLPerf Inference 5.0 for Llama 3.1 405B, whose prompts are nearly as long. Mooncake's own 30 s (Qin et
 // al., arXiv 2407.00079) would need much longer runs: a queue of 30 s takes minutes to grow.
 var workloads = []workload{
-	{"3,000/150", sla{200 * time.Millisecond, 10 * time.Millisecond}, false, 3000, 150, 6, 150, 400},
-	{"3,000/150, slower", sla{500 * time.Millisecond, 50 * time.Millisecond}, false, 3000, 150, 6, 150, 400},
+	{"3,000/150", sla{200 * time.Millisecond, 10 * time.Millisecond}, false, 3000, 150, 6, 150, 300},
+	{"3,000/150, slower", sla{500 * time.Millisecond, 50 * time.Millisecond}, false, 3000, 150, 6, 150, 300},
 	{"Mooncake", sla{6 * time.Second, 50 * time.Millisecond}, true, 0, 0, 2, 150, 300},
 }
 
