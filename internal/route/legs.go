@@ -2,10 +2,12 @@ package route
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/prompt/openai"
+	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -124,7 +126,7 @@ func (r *Router) compareLegs(w *workspace, q *asked, d *Decision) Legs {
 	legs.Prefill = r.judgeIn(&s.judged, w, &s.asked, &s.field, d.At).least()
 
 	q.remote = false
-	legs.Local = r.judgeIn(&s.judged, w, q, &w.field, d.At).least()
+	legs.Local = r.judgeIn(&s.judged, w, q, &w.field, d.At).leastLocal()
 	q.remote = true
 	legs.Decode = r.judgeIn(&s.judged, w, q, &w.field, d.At).least()
 	return legs
@@ -135,6 +137,29 @@ func (j *judged) least() float64 {
 	least := j.candidates[0].Total
 	for i := range j.candidates {
 		least = min(least, j.candidates[i].Total)
+	}
+	return least
+}
+
+// leastLocal is the lowest cost of a decode worker that computes the prompt, with all of the time for which the requests that
+// decode there stand still. cost.Delay counts a part of it, because each worker that it compares has such requests; here the other
+// way has none. A worker that is idle for a moment counts as the mean of all: the next request may come to it during the prompt.
+func (j *judged) leastLocal() float64 {
+	delay, ok := j.function.(*cost.Delay)
+	if !ok {
+		return j.least()
+	}
+	running := int64(0)
+	for i := range j.candidates {
+		running += max(0, j.candidates[i].Facts.Booked.Requests)
+	}
+	mean := float64(running) / float64(len(j.candidates))
+
+	least := math.Inf(1)
+	for i := range j.candidates {
+		c := &j.candidates[i]
+		still := max(float64(c.Facts.Booked.Requests), mean) * float64(j.prefillTime(c)) / 1e6
+		least = min(least, c.Total+max(0, 1-delay.Interference)*still)
 	}
 	return least
 }
