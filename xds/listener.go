@@ -185,8 +185,8 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	if a.hints {
 		forwarded = append(forwarded, envoynames.HintHeaders()...)
 	}
-	if s.Splits { // both engines of a request get the same id
-		forwarded = append(forwarded, "x-request-id")
+	if s.Splits { // both engines of a request get the same id, and the client's credentials
+		forwarded = append(forwarded, "x-request-id", "authorization")
 	}
 	if (a.trusted || a.own) && s.TenantHeader != "" {
 		forwarded = append(forwarded, s.TenantHeader)
@@ -222,7 +222,7 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 			ReceivingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{envoynames.NamespaceLB,
 				envoynames.Namespace}},
 		},
-		// Only these headers leave Envoy: no credentials, no cookies.
+		// Only these headers leave Envoy: no cookies, and credentials where routers send prompts to engines.
 		ForwardRules: &extprocv3.HeaderForwardingRules{AllowedHeaders: &matcherv3.ListStringMatcher{
 			Patterns: exactly(forwarded...),
 		}},

@@ -25,6 +25,8 @@ type Head struct {
 	// with the pick only; see "No booking is lost".
 	RequestID string
 	DerivedID bool
+	// Authorization is the header of that name, where Envoy sends it. Prefill workers get it, as the workers that answer do.
+	Authorization string
 	// WithoutBody means that the request ends with its headers.
 	WithoutBody bool
 	// Unread is the reason why the body does not arrive before the request goes to a worker, with what to change;

@@ -34,7 +34,8 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
 	ctx, cancel := x.whileWanted()
 	defer cancel()
 	decode, cached := x.svc.prefills.Compute(ctx, &prefill.Request{
-		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body, RequestID: x.requestID(),
+		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
+		RequestID: x.requestID(), Authorization: x.head.Authorization,
 	})
 	x.cached = cached
 	return decode

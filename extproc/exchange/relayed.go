@@ -141,7 +141,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	x := &r.exchange
 	ask := &prefill.Request{
 		Decision: d, Ask: x.ask(r.body), Endpoint: x.target.shape, Path: x.target.path, Body: r.body,
-		RequestID: x.requestID(), Tried: slices.Clone(r.prefills),
+		RequestID: x.requestID(), Authorization: x.head.Authorization, Tried: slices.Clone(r.prefills),
 	}
 	if !handoff.IsConcurrent(d.Transfer) {
 		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)

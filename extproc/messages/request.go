@@ -62,6 +62,8 @@ type Request struct {
 	Session, Role, Tenant                        string
 	// RequestID is the header x-request-id.
 	RequestID string
+	// Authorization is the header of that name.
+	Authorization string
 	// Hints are the headers whose names begin with envoynames.HintPrefix, at most maxHints of them.
 	Hints []envoynames.Header
 
@@ -262,6 +264,8 @@ func (r *Request) readHeader(key, raw []byte) {
 		r.ContentLength = string(raw)
 	case "x-request-id":
 		r.RequestID = string(raw)
+	case "authorization":
+		r.Authorization = string(raw)
 	default:
 		r.readNamed(key, raw)
 		if isHint(key) && len(r.Hints) < maxHints {

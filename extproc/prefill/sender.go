@@ -128,6 +128,8 @@ type Request struct {
 	Body []byte
 	// RequestID is the header of that name for both engines.
 	RequestID string
+	// Authorization is the client's header; empty for none. Engines that are started with a key need it.
+	Authorization string
 	// Tried are the prefill workers that have failed.
 	Tried []string
 }
@@ -273,6 +275,9 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 	}
 	r.Header.Set("content-type", "application/json")
 	r.Header.Set(HeaderRequestID, l.request.RequestID)
+	if l.request.Authorization != "" {
+		r.Header.Set("authorization", l.request.Authorization)
+	}
 	if p.Ranks > 1 {
 		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))
 	}

@@ -100,7 +100,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		write(w, answer)
 		return
 	}
-	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID)}
+	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID),
+		Authorization: r.Header.Get("authorization")}
 	relayed, answer := h.requests.Relay(head, r.Header.Get(envoynames.HeaderDecision), body, r.Context().Done())
 	if answer != nil {
 		write(w, answer)

@@ -16,7 +16,8 @@ import (
 func headOf(m *messages.Request) exchange.Head {
 	h := exchange.Head{
 		Method: m.Method, Path: m.Path, ContentEncoding: m.ContentEncoding, ContentLength: m.ContentLength,
-		Session: m.Session, Role: m.Role, Tenant: m.Tenant, Hints: m.Hints, RequestID: m.RequestID, WithoutBody: m.EndOfStream,
+		Session: m.Session, Role: m.Role, Tenant: m.Tenant, Hints: m.Hints, RequestID: m.RequestID,
+		Authorization: m.Authorization, WithoutBody: m.EndOfStream,
 	}
 	switch m.Mode {
 	case messages.None, messages.Streamed:

@@ -326,6 +326,10 @@ type decision struct {
 	PromptTokens int `json:"prompt_tokens"`
 	Blocks       int
 	Overlap      int `json:"overlap_blocks"`
+	Pull         struct {
+		Worker string
+		Tokens int
+	}
 }
 
 func (g *gateway) decision(id string) decision {

@@ -37,6 +37,7 @@ type faults struct {
 	next     fault          // guarded by mu
 	left     int            // guarded by mu
 	injected int            // guarded by mu; requests that had a fault
+	last     http.Header    // guarded by mu; of the last request for an answer
 	arrived  chan struct{}  // receives each request that hangs
 	stopped  chan time.Time // and when it was cancelled
 }
@@ -53,10 +54,11 @@ func (f *faults) set(to fault) {
 	f.injected = 0
 }
 
-// take returns the fault of a request.
-func (f *faults) take() fault {
+// take returns the fault of a request with these headers.
+func (f *faults) take(headers http.Header) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.last = headers.Clone()
 	if f.left == 0 || f.next == noFault {
 		return noFault
 	}
@@ -69,6 +71,12 @@ func (f *faults) happened() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.injected
+}
+
+func (f *faults) headers() http.Header {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
 }
 
 // faulty stands before an engine.
@@ -95,7 +103,7 @@ const lease = 500 * time.Millisecond
 func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := noFault
 	if r.Method == http.MethodPost {
-		now = f.take()
+		now = f.take(r.Header)
 	}
 	if now == noFault {
 		f.behind.ServeHTTP(w, r)
@@ -242,4 +250,88 @@ func TestClientsLeaveEachLeg(t *testing.T) {
 			l.awaitTransfer()
 		}
 	}
+}
+
+// TestLegsHaveTheSameHeaders: both engines get the client's credentials and the same request id.
+func TestLegsHaveTheSameHeaders(t *testing.T) {
+	for _, transfer := range []string{"nixl", "p2p"} {
+		l := startLegs(t, transfer)
+		if _, err := l.tryChat(t.Context(), l.prompt(), 4, "authorization", "Bearer key", "x-request-id", "of-the-client"); err != nil {
+			t.Fatal(err)
+		}
+		for name, leg := range map[string]*faults{"prefill": l.prefill, "decode": l.decode} {
+			h := leg.headers()
+			if h.Get("authorization") != "Bearer key" || h.Get("x-request-id") != "of-the-client" || h.Get("x-stator-decision") != "" && transfer == "p2p" {
+				t.Errorf("%s: the %s worker gets %v", transfer, name, h)
+			}
+		}
+	}
+}
+
+// TestEndpointsOfLegs: each endpoint of vLLM has two legs, with and without a stream.
+func TestEndpointsOfLegs(t *testing.T) {
+	l := startLegs(t, "nixl")
+	n := 0
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `"messages":[{"role":"user","content":"a chat of words"}],"max_tokens":4`,
+		"/v1/completions":      `"prompt":"a completion of words","max_tokens":4`,
+	} {
+		for _, stream := range []string{"false", "true"} {
+			n++
+			before := l.prefills("transferred")
+			r, err := l.send(t.Context(), http.MethodPost, path, []byte(`{"model":"sim","stream":`+stream+`,`+body+`}`))
+			if err != nil || r.status != http.StatusOK || l.prefills("transferred") != before+1 {
+				t.Errorf("%s, stream %s: %d %s, %v", path, stream, r.status, r.body, err)
+			}
+		}
+	}
+	// Engines of this simulation do not have the other paths: both legs get 404, and the client gets it once.
+	for _, path := range []string{"/v1/responses", "/v1/messages", "/inference/v1/generate"} {
+		before := l.prefills("refused")
+		r, err := l.send(t.Context(), http.MethodPost, path, []byte(`{"model":"sim","input":"a"}`))
+		if err != nil || r.status != http.StatusNotFound || l.prefills("refused") != before+1 {
+			t.Errorf("%s: %d %s, %v", path, r.status, r.body, err)
+		}
+	}
+	l.assertNothingBooked()
+}
+
+// TestPullOfAPrefix: where the worker that holds a prompt is busy, another one fetches it from there.
+func TestPullOfAPrefix(t *testing.T) {
+	g := up(t, "--config", configFile(t, `
+gateway: {hintsFrom: everyone}
+models:
+- name: sim
+  path: "builtin:sim"
+  launch: [{engine: sim, count: 2, args: {transfer: p2p}}]
+`))
+	shared := strings.Repeat("a prompt that one worker holds ", 200)
+	first := g.chat([]message{{"user", shared}}, 2)
+	holder := g.decision(first.decision).Worker
+
+	// Prompts that only the holder may compute.
+	var all sync.WaitGroup
+	for i := range 24 {
+		body := fmt.Sprintf(`{"model":"sim","max_tokens":2,"prompt":%q,"nvext":{"router":{"worker":%q}}}`,
+			fmt.Sprint(i, strings.Repeat(" words for the holder alone", 800)), holder)
+		all.Go(func() {
+			if r, err := g.send(t.Context(), http.MethodPost, "/v1/completions", []byte(body)); err != nil || r.status != http.StatusOK {
+				t.Errorf("%d %s, %v", r.status, r.body, err)
+			}
+		})
+	}
+	eventually(t, "the holder is busy", func() error {
+		if n := g.metric("stator_route_bookings"); n < 16 {
+			return fmt.Errorf("%g bookings", n)
+		}
+		return nil
+	})
+
+	r := g.chat([]message{{"user", shared}}, 2)
+	d := g.decision(r.decision)
+	if d.Worker == holder || d.Pull.Worker != holder || r.usage.Details.CachedTokens < d.Pull.Tokens || d.Pull.Tokens < r.usage.PromptTokens/2 {
+		t.Errorf("%s, with %+v and %d of %d tokens cached", d.Worker, d.Pull, r.usage.Details.CachedTokens, r.usage.PromptTokens)
+	}
+	all.Wait()
+	g.assertNothingBooked()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,10 @@ func TestPrefillAndDecode(t *testing.T) {
 			first := g.decision(r.decision + "-prefill0")
 			if !slices.Contains(prefillWorkers, first.Worker) || (first.Overlap > 0) != (turn > 0) {
 				t.Errorf("turn %d: %+v", turn, first)
+			}
+			// The decode worker has computed nothing of the prompt, so the client gets the prefill worker's number.
+			if cached, err := strconv.Atoi(r.header.Get("x-stator-cached-tokens")); err != nil || (cached > 0) != (turn > 0) {
+				t.Errorf("turn %d: %q tokens are cached, %v", turn, r.header.Get("x-stator-cached-tokens"), err)
 			}
 			talk = append(talk, message{"assistant", r.text}, message{"user", "go on"})
 		}

@@ -1,0 +1,251 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/stator-project/stator/extproc/exchange"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/prompt"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// letters is a model whose tokens are the bytes of a prompt.
+type letters struct{}
+
+func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
+	for _, c := range []byte(req.Prompts[0].Text) {
+		dst.Tokens = append(dst.Tokens, uint32(c))
+	}
+	dst.Total = len(dst.Tokens)
+	return nil
+}
+
+// world is a relay before engines, whose answers tests choose.
+type world struct {
+	t       *testing.T
+	handler *Handler
+	router  *route.Router
+	fleet   *fleet.Fleet
+	url     string
+}
+
+func newWorld(t *testing.T) *world {
+	f := fleet.New(fleet.Hooks{})
+	router := route.New(route.Config{Seed: 1, Relayed: true}, f, kvindex.New(kvindex.Config{}))
+	if err := router.SetModels(map[string]*route.ModelConfig{"m": {Prompt: letters{}, BlockSize: 4, Prefill: route.PrefillRemote}}); err != nil {
+		t.Fatal(err)
+	}
+	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	requests := exchange.New(exchange.Settings{BodyBytes: 1 << 10, BodiesBytes: 2 << 10, DefaultModel: "m"}, exchange.Config{
+		Router: router, Started: time.Now(), Log: log, Metrics: reg, Relay: "127.0.0.1:1",
+	})
+	w := &world{t: t, router: router, fleet: f, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
+
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.url = "http://" + ln.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.handler.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// engine adds a worker that answers with handle.
+func (w *world) engine(name string, role fleet.Role, handle http.HandlerFunc) {
+	server := httptest.NewServer(handle)
+	w.t.Cleanup(server.Close)
+	worker := fleet.Worker{
+		Name: name, Model: "m", Role: role, Address: strings.TrimPrefix(server.URL, "http://"), Ranks: 1, State: fleet.Ready,
+		Transfer: fleet.TransferP2P, TransferAt: "10.0.0.9:25710",
+	}
+	if _, err := w.fleet.Put(worker); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// post sends a completion to the relay.
+func (w *world) post(body string, headers ...string) (status int, answer string) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, err.Error()
+	}
+	return response.StatusCode, string(text)
+}
+
+func (w *world) count(outcome string) float64 {
+	return testutil.ToFloat64(w.handler.outcomes.WithLabelValues(outcome))
+}
+
+func answers(status int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+const completion = `{"model":"m","prompt":"a prompt","seed":9007199254740993}`
+
+// TestAttempts: an attempt that fails before its answer is followed by another one, and what the last one gets is the client's.
+func TestAttempts(t *testing.T) {
+	die := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	good := answers(http.StatusOK, "good")
+	for _, c := range []struct {
+		name             string
+		prefill          http.HandlerFunc
+		decode           []http.HandlerFunc
+		status           int
+		answer           string
+		failed, prefills float64
+	}{
+		{"both answer", good, []http.HandlerFunc{good}, 200, "good", 0, 0},
+		{"one decode worker fails", good, []http.HandlerFunc{die, good}, 200, "good", 1, 0},
+		{"one decode worker answers 500", good, []http.HandlerFunc{answers(500, "bad"), good}, 200, "good", 1, 0},
+		{"the client's fault", good, []http.HandlerFunc{answers(400, "your fault"), answers(400, "your fault")}, 400, "your fault", 0, 0},
+		{"no worker is left", good, []http.HandlerFunc{die}, 503, "No worker is ready", 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.engine("p", fleet.Prefill, c.prefill)
+			for i, handle := range c.decode {
+				w.engine(fmt.Sprintf("d%d", i), fleet.Decode, handle)
+			}
+			status, answer := w.post(completion)
+			if status != c.status || !strings.Contains(answer, c.answer) {
+				t.Errorf("%d %s", status, answer)
+			}
+			if w.count(workerFailed) > c.failed || w.count(prefillFailed) != c.prefills {
+				t.Errorf("%g workers failed, and %g prefills", w.count(workerFailed), w.count(prefillFailed))
+			}
+			w.assertNothingBooked()
+		})
+	}
+}
+
+// assertNothingBooked waits for the legs to prefill workers, which end after the answers.
+func (w *world) assertNothingBooked() {
+	w.t.Helper()
+	for range 200 {
+		if w.router.Bookings() == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.t.Errorf("%d bookings are left", w.router.Bookings())
+}
+
+// TestPrefillFails: a leg to a prefill worker that fails stops the decode leg, which waits for it, and the last attempt has one leg.
+func TestPrefillFails(t *testing.T) {
+	w := newWorld(t)
+	arrived, stopped := make(chan struct{}), make(chan struct{})
+	w.engine("p", fleet.Prefill, func(out http.ResponseWriter, _ *http.Request) {
+		<-arrived
+		out.WriteHeader(http.StatusInternalServerError)
+	})
+	w.engine("d", fleet.Decode, func(out http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte("remote_prefiller")) {
+			close(arrived)
+			<-r.Context().Done()
+			close(stopped)
+			return
+		}
+		_, _ = out.Write(body)
+	})
+	status, answer := w.post(completion)
+	<-stopped
+	if status != http.StatusOK || answer != completion || w.count(prefillFailed) != 1 || w.count(answered) != 1 {
+		t.Errorf("%d %s, %g prefills failed", status, answer, w.count(prefillFailed))
+	}
+	w.assertNothingBooked()
+}
+
+// TestAnswerBreaksOff: the client sees that the end of an answer is missing.
+func TestAnswerBreaksOff(t *testing.T) {
+	w := newWorld(t)
+	w.engine("p", fleet.Prefill, answers(http.StatusOK, "{}"))
+	w.engine("d", fleet.Decode, func(out http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(out, "the beginning")
+		_ = http.NewResponseController(out).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	if status, answer := w.post(completion); status != http.StatusOK || !strings.Contains(answer, "EOF") || w.count(brokeOff) != 1 {
+		t.Errorf("%d %s", status, answer)
+	}
+	w.assertNothingBooked()
+}
+
+// TestRefusals: what is no request for an engine reaches none.
+func TestRefusals(t *testing.T) {
+	w := newWorld(t)
+	w.engine("d", fleet.Decode, func(http.ResponseWriter, *http.Request) { t.Error("a request has come") })
+	if status, _ := w.post(strings.Repeat(" ", 2000)); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a large body: %d", status)
+	}
+	if status, _ := w.post(`{"kv_transfer_params":{},"a":`); status != http.StatusBadRequest {
+		t.Errorf("a body that is cut off: %d", status)
+	}
+	response, err := http.Get(w.url + "/metrics")
+	if err != nil || response.StatusCode != http.StatusNotFound {
+		t.Errorf("%v, %v", response, err)
+	}
+	_ = response.Body.Close()
+}
+
+// TestHeadersOfLegs: engines get the client's headers, without those of the connection and of the decision.
+func TestHeadersOfLegs(t *testing.T) {
+	w := newWorld(t)
+	w.engine("d", fleet.Decode, func(out http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("x-client") != "a" || r.Header.Get("x-stator-decision") != "" || r.Header.Get("te") != "" {
+			t.Errorf("headers %v", r.Header)
+		}
+		out.Header().Set("x-engine", "b")
+	})
+	if status, answer := w.post(completion, "x-client", "a", "x-stator-decision", "none", "te", "trailers"); status != http.StatusOK {
+		t.Errorf("%d %s", status, answer)
+	}
+}
+
+// TestStripsTransfers: a member that names where to fetch a cache does not reach an engine by this way either.
+func TestStripsTransfers(t *testing.T) {
+	w := newWorld(t)
+	w.engine("d", fleet.Decode, func(out http.ResponseWriter, r *http.Request) { _, _ = io.Copy(out, r.Body) })
+	_, answer := w.post(`{"model":"m","prompt":"a","kv_transfer_params":{"do_remote_prefill":true}}`)
+	if answer != `{"model":"m","prompt":"a"}` {
+		t.Errorf("%s", answer)
+	}
+}
