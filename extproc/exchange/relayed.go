@@ -23,6 +23,9 @@ import (
 //	nixl, context     after the decode worker has failed before its answer:  both again, to another decode worker
 //	                    it is the next address
 //
+// Where there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed
+// because it could not fetch the prompt from the prefill worker.
+//
 // The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has
 // fetched them, and no one learns whether it had done so before it died; another decode worker would read what lies there now.
 
@@ -188,6 +191,12 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 		ask.Session, ask.Source = p.decision.Session, p.decision.Source
 	}
 	d := r.svc.router.Decide(&ask, now)
+	if d.Outcome != route.Picked && len(r.tried) > 0 {
+		// There is no other worker. One that has failed may only have been unable to fetch the prompt, so it computes it.
+		ask.ID = r.svc.router.NewID()
+		ask.Local, ask.Except = true, nil
+		d = r.svc.router.Decide(&ask, now)
+	}
 	if d.Outcome == route.Picked {
 		return d, nil
 	}

@@ -6,8 +6,8 @@
 //	event                                        what the relay does
 //	a request                                    sends it to a decode worker, and beside it to a prefill worker
 //	the prefill worker fails before the answer   stops the attempt, and makes another one
-//	the decode worker fails before its answer,   makes another attempt, at another worker
-//	  or answers 500, 502, 503 or 504
+//	the decode worker fails before its answer,   makes another attempt, at another worker,
+//	  or answers 500, 502, 503 or 504              or at the same one, where there is no other: it computes the prompt
 //	the answer begins                            forwards it as it comes
 //	the answer breaks off                        breaks off, too
 //	the client leaves                            stops both legs

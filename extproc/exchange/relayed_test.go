@@ -1,0 +1,35 @@
+package exchange
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestRelayToTheOnlyDecodeWorker: a decode worker that could not fetch a prompt computes it where there is no other one.
+func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
+	p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))
+	s, router, _ := newSplit(t, 0, p.URL)
+	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	if !ok || r.Pick == nil || !r.Pick.Split {
+		t.Fatalf("%+v", r)
+	}
+
+	relayed, refused := s.Relay(Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient), nil)
+	if refused != nil {
+		t.Fatalf("%s", refused.Body)
+	}
+	for i := range maxAttempts {
+		attempt, refused := relayed.Next(t.Context(), time.Now())
+		if refused != nil {
+			t.Fatalf("attempt %d: %d %s", i, refused.Status, refused.Body)
+		}
+		if attempt.Address != "10.0.0.1:8000" || string(attempt.Body) != completionOfClient || attempt.Last() != (i == maxAttempts-1) {
+			t.Errorf("attempt %d: %s receives %s, last: %v", i, attempt.Address, attempt.Body, attempt.Last())
+		}
+		attempt.Failed(time.Now())
+	}
+	if n := router.Bookings(); n != 0 {
+		t.Errorf("%d bookings are left", n)
+	}
+}
