@@ -37,9 +37,12 @@ type engine struct {
 	name, address  string
 	events, replay string
 	log            string
+	front          string // the address that the gateway has, where it is not that of the engine
+	worker         string // more settings of the worker in the gateway's configuration, as YAML
 
 	program string
 	args    []string
+	env     []string // beside those of all engines
 	cmd     *exec.Cmd
 	ended   chan struct{}
 }
@@ -51,6 +54,7 @@ type engineConfig struct {
 	blocks      int    // of the KV cache
 	maxSeqs     int    // requests in one batch
 	extra       []string
+	env         []string
 }
 
 // startEngine starts vLLM on a free port of loopback, with its sockets of events in the folder. vLLM binds these; an endpoint
@@ -63,7 +67,7 @@ func startEngine(name string, cfg engineConfig) (*engine, error) {
 	path := filepath.Join(cfg.folder, name)
 	e := &engine{
 		name: name, address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), events: "ipc://" + path + ".events",
-		replay: "ipc://" + path + ".replay", log: path + ".log", program: cfg.vllm,
+		replay: "ipc://" + path + ".replay", log: path + ".log", program: cfg.vllm, env: cfg.env,
 	}
 	e.args = append([]string{
 		"serve", cfg.model, "--served-model-name", modelName, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
@@ -87,7 +91,7 @@ func (e *engine) start() error {
 
 	e.cmd = exec.Command(e.program, e.args...)
 	e.cmd.Stdout, e.cmd.Stderr = out, out
-	e.cmd.Env = engineEnvironment()
+	e.cmd.Env = append(engineEnvironment(), e.env...)
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {
 		return fmt.Errorf("start engine %s: %w", e.name, err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -100,9 +101,11 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 		fmt.Fprintf(&b, "  launch:\n  - %s\n", cfg.launch)
 		return b.String()
 	}
+
 	fmt.Fprintln(&b, "  workers:")
 	for _, e := range engines {
-		fmt.Fprintf(&b, "  - {name: %s, engine: vllm, address: %q, kvEvents: %q, kvReplay: %q}\n", e.name, e.address, e.events, e.replay)
+		fmt.Fprintf(&b, "  - {name: %s, engine: vllm, address: %q, kvEvents: %q, kvReplay: %q%s}\n",
+			e.name, cmp.Or(e.front, e.address), e.events, e.replay, e.worker)
 	}
 	if cfg.more != "" {
 		fmt.Fprintf(&b, "- %s\n", cfg.more)

@@ -11,6 +11,7 @@
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
 //	eviction   two with small caches          what is promised of caches that overflow is served
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
+//	disaggregated  two with NixlConnector  one computes prompts, the other one decodes
 //
 // Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
 // of one run only. It ends with an error if a bar is not met.
@@ -52,6 +53,7 @@ var sections = []section{
 	{"failures", largeCache, failureSection},
 	{"eviction", smallCache, evictionSection},
 	{"adapters", 0, adapterSection},
+	{"disaggregated", 0, disaggregatedSection},
 }
 
 // largeCache is the number of blocks of an engine that evicts nothing here: 131,072 tokens.
