@@ -7,7 +7,6 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
-	rulesv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
@@ -195,9 +194,9 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 		forwarded = append(forwarded, s.RoleHeader)
 	}
 
-	var rules *rulesv3.HeaderMutationRules
+	var rules *mutationv3.HeaderMutationRules
 	if s.Splits { // routers set the statuses of a decode worker after which the relay is tried
-		rules = &rulesv3.HeaderMutationRules{AllowEnvoy: wrapperspb.Bool(true)}
+		rules = &mutationv3.HeaderMutationRules{AllowEnvoy: wrapperspb.Bool(true)}
 	}
 	return &extprocv3.ExternalProcessor{
 		MutationRules: rules,

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,7 +50,8 @@ const (
 func New(cfg Config) *Handler {
 	h := &Handler{requests: cfg.Requests, log: cfg.Log, client: newClient()}
 	h.outcomes = metric.For(cfg.Metrics, "relay").Counters("attempts_total",
-		"Attempts of the relay by outcome: worker_failed and prefill_failed are followed by another attempt, if there is one left.", "outcome")
+		"Attempts of the relay by outcome: worker_failed and prefill_failed are followed by another attempt, if there is one left.",
+		"outcome")
 	for _, o := range []string{answered, brokeOff, workerFailed, prefillFailed, clientLeft, noAttempt} {
 		h.outcomes.WithLabelValues(o)
 	}
@@ -73,7 +75,10 @@ func newClient() *http.Client {
 
 // Serve serves on ln until ctx ends. Then it waits a moment for the requests that are in flight.
 func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10, ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)}
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10,
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}
 	stop := context.AfterFunc(ctx, func() {
 		last, cancel := context.WithTimeout(context.Background(), drainFor)
 		defer cancel()
@@ -184,35 +189,38 @@ func (h *Handler) try(w http.ResponseWriter, r *http.Request, a *exchange.Attemp
 	return true
 }
 
+// The states of an attempt before its answer.
+const (
+	waiting int32 = iota
+	begun         // the answer has begun, or will not
+	stopped       // the prefill worker has failed
+)
+
 // send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false where the leg to
-// the prefill worker has failed before; cancel then stops the request.
-func (h *Handler) send(ctx context.Context, cancel context.CancelFunc, r *http.Request, a *exchange.Attempt) (response *http.Response, prefillOK bool, err error) {
+// the prefill worker has failed before; cancel has then stopped the request.
+func (h *Handler) send(
+	ctx context.Context, cancel context.CancelFunc, r *http.Request, a *exchange.Attempt,
+) (response *http.Response, prefillOK bool, err error) {
 	request, err := newRequest(ctx, r, a)
 	if err != nil {
 		return nil, true, err
 	}
-	if a.Leg == nil {
-		response, err = h.client.Do(request)
-		return response, true, err
-	}
 
-	arrived := make(chan struct{})
-	go func() {
-		defer close(arrived)
-		response, err = h.client.Do(request)
-	}()
-	select {
-	case <-arrived:
-		return response, true, err
-	case <-a.Leg.Done():
+	var state atomic.Int32
+	if leg := a.Leg; leg != nil {
+		go func() {
+			select {
+			case <-leg.Done():
+			case <-ctx.Done():
+				return
+			}
+			if leg.Outcome() != prefill.Transferred && state.CompareAndSwap(waiting, stopped) {
+				cancel()
+			}
+		}()
 	}
-	if a.Leg.Outcome() != prefill.Transferred {
-		cancel()
-		<-arrived
-		return response, false, err
-	}
-	<-arrived
-	return response, true, err
+	response, err = h.client.Do(request)
+	return response, state.CompareAndSwap(waiting, begun), err
 }
 
 // newRequest returns the request of an attempt, with the client's headers.

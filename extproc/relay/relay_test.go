@@ -136,7 +136,7 @@ func TestAttempts(t *testing.T) {
 		{"one decode worker fails", good, []http.HandlerFunc{die, good}, 200, "good", 1, 0},
 		{"one decode worker answers 500", good, []http.HandlerFunc{answers(500, "bad"), good}, 200, "good", 1, 0},
 		{"the client's fault", good, []http.HandlerFunc{answers(400, "your fault"), answers(400, "your fault")}, 400, "your fault", 0, 0},
-		{"no worker is left", good, []http.HandlerFunc{die}, 503, "No worker is ready", 1, 0},
+		{"no worker is left", good, []http.HandlerFunc{die}, 503, "have failed", 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)

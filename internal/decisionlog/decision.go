@@ -201,7 +201,8 @@ func viewCandidate(c *route.Candidate) Candidate {
 		UntrackedRequests: c.Untracked,
 		Score: Score{
 			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Untracked: s.Untracked, Own: s.Own,
-			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, PulledTokens: s.Pulled, UncachedTokens: s.Uncached, Preference: s.Preference,
+			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, PulledTokens: s.Pulled, UncachedTokens: s.Uncached,
+			Preference: s.Preference,
 		},
 	}
 }

@@ -21,9 +21,6 @@ const (
 
 var transferNames = [...]string{"none", "nixl", "p2p", "bootstrap", "context"}
 
-// Transfers are the names of all transfers.
-func Transfers() []string { return transferNames[:] }
-
 func (t Transfer) String() string {
 	if int(t) < len(transferNames) {
 		return transferNames[t]

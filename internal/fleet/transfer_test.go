@@ -7,7 +7,7 @@ import (
 
 // TestTransferNames: each transfer has a name of its own, which is read back.
 func TestTransferNames(t *testing.T) {
-	for i, name := range Transfers() {
+	for i, name := range transferNames {
 		got, err := ParseTransfer(name)
 		if err != nil || int(got) != i || got.String() != name {
 			t.Errorf("%s is %d, %v", name, got, err)
