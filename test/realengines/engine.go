@@ -38,6 +38,7 @@ type engine struct {
 	events, replay string
 	log            string
 	front          string // the address that the gateway has, where it is not that of the engine
+	transfer       int    // the port from which other engines fetch blocks; 0 for none
 	worker         string // more settings of the worker in the gateway's configuration, as YAML
 
 	program string

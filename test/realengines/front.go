@@ -13,14 +13,15 @@ import (
 	"github.com/stator-project/stator/test/loopback"
 )
 
-// front is a server in front of an engine. It passes all requests, and can act between an answer of the engine and its arrival at
-// the gateway.
+// front is a server in front of an engine. It passes all requests, and can act before the engine gets one, and between its answer
+// and the arrival of that at the gateway.
 type front struct {
 	engine *engine
 	server *http.Server
 
-	mu    sync.Mutex
-	after func(answer []byte) []byte // guarded by mu; of the next answer to a POST
+	mu     sync.Mutex
+	before func()                     // guarded by mu; of the next POST
+	after  func(answer []byte) []byte // guarded by mu; of the next answer to a POST
 }
 
 // startFront starts a server in front of an engine, and has the gateway use it.
@@ -37,7 +38,10 @@ func startFront(e *engine) (*front, error) {
 	// A dead engine has no connections, so this server closes its own.
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 
-	f.server = &http.Server{Addr: address, Handler: proxy}
+	f.server = &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.arrive(r)
+		proxy.ServeHTTP(w, r)
+	})}
 	go func() { _ = f.server.ListenAndServe() }()
 	e.front = address
 	return f, nil
@@ -54,6 +58,27 @@ func (f *front) onNext(after func(answer []byte) []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.after = after
+}
+
+// onArrival sets what happens before the engine gets the next POST.
+func (f *front) onArrival(before func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = before
+}
+
+// arrive runs what is set for one request.
+func (f *front) arrive(r *http.Request) {
+	if r.Method != http.MethodPost {
+		return
+	}
+	f.mu.Lock()
+	before := f.before
+	f.before = nil
+	f.mu.Unlock()
+	if before != nil {
+		before()
+	}
 }
 
 // modify changes one answer.
