@@ -364,7 +364,7 @@ $(VENV_CLIENTS)/.clients: test/realengines/requirements.txt | $(VENV_CLIENTS)/bi
 	touch $@
 
 .PHONY: test-vllm
-test-vllm: build $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.5 GB (half an hour; ARGS="--only truth")
+test-vllm: build $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
 	go run ./test/realengines --report docs/real-engines.md $(ARGS)
 
 VENV_DYNAMO    := .venv-dynamo
