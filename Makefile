@@ -243,7 +243,7 @@ bench-compare: ## run the request path's benchmarks at BASE and here, in turns, 
 	go run ./test/benchcompare --base $(BASE) $(ARGS)
 
 .PHONY: bench-request
-bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy
+bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy (ARGS="--legs": with a prefill worker, too)
 	go run ./test/benchrequest $(ARGS)
 
 .PHONY: bench-scale

@@ -26,6 +26,7 @@ type setup struct {
 	envoy   int    // process id
 	extproc int    // process id; 0 where there is none
 	admin   string // its admin port, for profiles
+	pool
 	witness
 }
 
@@ -36,6 +37,7 @@ type bench struct {
 	dir       string
 	progress  *lines
 	workers   *workers
+	prefills  *workers // nil without --legs
 	setups    []*setup
 	ends      []func() // in the order in which parts were started
 	failed    context.CancelCauseFunc
@@ -71,12 +73,12 @@ func begin(ctx context.Context, o *options, progress io.Writer) (b *bench, err e
 		return b, fmt.Errorf("make a folder for sockets: %w", err)
 	}
 
-	b.workers, err = startWorkers(4)
+	b.workers, err = startWorkers(4, answerAll)
 	if err != nil {
 		return b, fmt.Errorf("start workers: %w", err)
 	}
 
-	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore, b.startDuplex} {
+	for _, start := range []func() error{b.startPlain, b.startEmpty, b.startOurs, b.startBefore, b.startDuplex, b.startLegs} {
 		if err := start(); err != nil {
 			return b, err
 		}
@@ -92,8 +94,10 @@ func (b *bench) end() {
 	for i := len(b.ends) - 1; i >= 0; i-- {
 		b.ends[i]()
 	}
-	if b.workers != nil {
-		b.workers.stop()
+	for _, w := range []*workers{b.workers, b.prefills} {
+		if w != nil {
+			w.stop()
+		}
 	}
 	if b.dir != "" {
 		_ = os.RemoveAll(b.dir)
@@ -101,7 +105,7 @@ func (b *bench) end() {
 }
 
 func (b *bench) startPlain() error {
-	path, cfg, err := b.writeConfig("plain")
+	path, cfg, err := b.writeConfig("plain", b.four())
 	if err != nil {
 		return err
 	}
@@ -140,7 +144,7 @@ func (b *bench) startEmpty() error {
 	w := emptyWitness{admin}
 	s := &setup{name: emptyName, extproc: pid, admin: admin, witness: w}
 	b.setups = append(b.setups, s)
-	file, cfg, err := b.writeConfig("empty")
+	file, cfg, err := b.writeConfig("empty", b.four())
 	if err != nil {
 		return err
 	}
@@ -154,14 +158,16 @@ func (b *bench) startEmpty() error {
 	return b.awaitAnswer(file, s.gateway, w)
 }
 
-func (b *bench) startOurs() error { return b.startRouter("ours", b.stator, coldName, warmName) }
+func (b *bench) startOurs() error {
+	return b.startRouter("ours", b.stator, coldName, warmName, b.four())
+}
 
 // startBefore starts the older program, if there is one.
 func (b *bench) startBefore() error {
-	if b.before == "" {
-		return nil
+	if b.before == "" || b.legs {
+		return nil // --legs has other set-ups of it
 	}
-	return b.startRouter("before", b.before, beforeColdName, beforeWarmName)
+	return b.startRouter("before", b.before, beforeColdName, beforeWarmName, b.four())
 }
 
 // startDuplex starts a router and an Envoy that sends it bodies in pieces, if that is asked for.
@@ -170,7 +176,7 @@ func (b *bench) startDuplex() error {
 		return nil
 	}
 	const name = "duplex"
-	r, err := b.startExtproc(name, b.stator)
+	r, err := b.startExtproc(name, b.stator, b.four())
 	if err != nil {
 		return err
 	}
@@ -194,21 +200,27 @@ type router struct {
 	socket string
 	admin  string
 	pid    int
+	pool   pool
 }
 
 // setup returns the set-up of a router and an Envoy that asks it.
 func (r *router) setup(name string, envoy int) *setup {
-	return &setup{name: name, gateway: r.cfg.Gateway.Listen, envoy: envoy, extproc: r.pid, admin: r.admin, witness: ourWitness{r.admin}}
+	s := &setup{name: name, gateway: r.cfg.Gateway.Listen, envoy: envoy, extproc: r.pid, admin: r.admin, pool: r.pool}
+	s.witness = ourWitness{r.admin}
+	if r.pool.prefills != nil {
+		s.witness = legsWitness{ourWitness{r.admin}}
+	}
+	return s
 }
 
 // startExtproc starts a program's router.
-func (b *bench) startExtproc(name, program string) (*router, error) {
+func (b *bench) startExtproc(name, program string, p pool) (*router, error) {
 	admin, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
 
-	file, cfg, err := b.writeConfig(name)
+	file, cfg, err := b.writeConfig(name, p)
 	if err != nil {
 		return nil, err
 	}
@@ -218,12 +230,12 @@ func (b *bench) startExtproc(name, program string) (*router, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &router{file: file, cfg: cfg, socket: socket, admin: admin, pid: pid}, nil
+	return &router{file: file, cfg: cfg, socket: socket, admin: admin, pid: pid, pool: p}, nil
 }
 
 // startRouter starts a program's router and control plane with an Envoy, as two set-ups.
-func (b *bench) startRouter(name, program, coldName, warmName string) error {
-	r, err := b.startExtproc(name, program)
+func (b *bench) startRouter(name, program, coldName, warmName string, p pool) error {
+	r, err := b.startExtproc(name, program, p)
 	if err != nil {
 		return err
 	}
@@ -308,8 +320,33 @@ func (b *bench) watch(what string, wait func() error, stop func(context.Context)
 	})
 }
 
+// pool is how a configuration has its workers.
+type pool struct {
+	router   string   // members of the model's router, in YAML
+	workers  string   // lines of the model's workers, in YAML
+	prefills *workers // that compute the prompts; nil where the worker that answers does
+	single   bool     // one worker answers all requests
+}
+
+// computed returns how many prompts the prefill workers have computed.
+func (p *pool) computed() int64 {
+	if p.prefills == nil {
+		return 0
+	}
+	return p.prefills.served.Load()
+}
+
+// four returns the pool of most set-ups: all workers.
+func (b *bench) four() pool {
+	var text strings.Builder
+	for i, address := range b.workers.addresses {
+		fmt.Fprintf(&text, "  - {name: w%d, address: %q}\n", i, address)
+	}
+	return pool{router: "policy: kv", workers: text.String()}
+}
+
 // writeConfig writes the configuration of a gateway on a free port.
-func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err error) {
+func (b *bench) writeConfig(name string, p pool) (path string, cfg *config.Config, err error) {
 	listen, err := loopback.Address()
 	if err != nil {
 		return "", nil, err
@@ -317,12 +354,8 @@ func (b *bench) writeConfig(name string) (path string, cfg *config.Config, err e
 
 	// The workers here answer at once and publish no KV events. The router cannot learn the time of their
 	// prefills, and a cost in time would send short prompts away from their caches.
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {policy: kv}\n  "+
-		"workers:\n",
-		config.APIVersion, config.Kind, listen, b.model)
-	for i, address := range b.workers.addresses {
-		text += fmt.Sprintf("  - {name: w%d, address: %q}\n", i, address)
-	}
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ngateway: {listen: %q}\nmodels:\n- name: sim\n  path: %q\n  router: {%s}\n  "+
+		"workers:\n%s", config.APIVersion, config.Kind, listen, b.model, p.router, p.workers)
 	cfg, err = config.Parse([]byte(text))
 	if err != nil {
 		return "", nil, err

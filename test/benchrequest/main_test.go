@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSmoke runs all four set-ups with the real program and a real Envoy. That decisions were
+// TestSmoke runs the four set-ups and those of --legs with the real program and a real Envoy. That decisions were
 // obeyed is proved by the run itself: it is an error otherwise.
 func TestSmoke(t *testing.T) {
 	stator, figures := filepath.Join(t.TempDir(), "stator"), filepath.Join(t.TempDir(), "figures.json")
@@ -35,7 +35,7 @@ func TestSmoke(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, progress bytes.Buffer
-	err := Main(ctx, []string{"--smoke", "--stator", stator, "--envoy", envoyPath(t), "--json", figures}, &out, &progress)
+	err := Main(ctx, []string{"--smoke", "--legs", "--stator", stator, "--envoy", envoyPath(t), "--json", figures}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -48,17 +48,21 @@ func TestSmoke(t *testing.T) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 4 || len(r.Cells) != 4 {
-		t.Fatalf("%d rows of %d cells: want 4 of 4", len(r.Rows), len(r.Cells))
+	if len(r.Rows) != 8 || len(r.Cells) != 8 {
+		t.Fatalf("%d rows of %d cells: want 8 of 8", len(r.Rows), len(r.Cells))
 	}
 	for _, x := range r.Rows {
 		if x.Envoy <= 0 || x.Rate <= 0 || x.P50 <= 0 || x.P99 < x.P50 {
 			t.Errorf("implausible: %+v", x)
 		}
 		switch reused := x.Reused; x.Setup {
-		case coldName:
+		case coldName, oneColdName, twoColdName:
 			if reused != 0 {
 				t.Errorf("cold requests share %g of their blocks", reused)
+			}
+		case oneWarmName, twoWarmName: // one worker, so that nothing is computed again
+			if reused < 0.8 || reused > 0.95 {
+				t.Errorf("%s: requests share %g of their blocks", x.Setup, reused)
 			}
 		case warmName:
 			// Nine tenths at most. Workers answer at once and the router, which gets no signal of it, rather
@@ -105,7 +109,7 @@ func TestOptions(t *testing.T) {
 	}
 	var help bytes.Buffer
 	_, _ = readOptions([]string{"-h"}, &help)
-	for _, flag := range []string{"requests", "rounds", "streams", "sizes", "stator", "envoy", "traces", "profile", "json", "smoke"} {
+	for _, flag := range []string{"requests", "rounds", "streams", "sizes", "stator", "envoy", "traces", "profile", "json", "legs", "smoke"} {
 		if !strings.Contains(help.String(), "-"+flag) {
 			t.Errorf("-h does not explain --%s", flag)
 		}

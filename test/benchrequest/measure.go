@@ -25,9 +25,11 @@ const (
 
 const (
 	// batchChars bounds the conversations whose known turns are sent before any is continued:
-	// extproc remembers 65,536 predicted blocks of a worker that reports none itself, which for
-	// four workers is about 12 million characters.
+	// extproc remembers 65,536 predicted blocks of a worker that reports none itself, which is about 3 million
+	// characters. Most set-ups have four workers.
 	batchChars = 8_000_000
+	// batchCharsLegs is the same for the set-ups of --legs, where one worker has all prompts.
+	batchCharsLegs = batchChars / 4
 	// settle is longer than the last access-log entries take. Older programs have Envoy flush them every 100 ms.
 	settle = 200 * time.Millisecond
 )
@@ -85,7 +87,13 @@ type tally struct {
 }
 
 // batch is how many requests are sent in a row.
-func (b *bench) batch(chars int) int { return max(b.streams, batchChars/chars) }
+func (b *bench) batch(s *setup, chars int) int {
+	sum := batchChars
+	if s.single {
+		sum = batchCharsLegs
+	}
+	return max(b.streams, sum/chars)
+}
 
 // cell measures n requests, in batches.
 func (b *bench) cell(s *setup, text *corpus, round, chars, n int) (cell, error) {
@@ -96,7 +104,7 @@ func (b *bench) cell(s *setup, text *corpus, round, chars, n int) (cell, error) 
 
 	defer c.close()
 	sum := tally{seen: counts{}}
-	batch := b.batch(chars)
+	batch := b.batch(s, chars)
 	for from := 0; from < n; from += batch {
 		k := min(batch, n-from)
 		turn := func(t int) func([]byte, int) []byte {
@@ -126,7 +134,7 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 		return err
 	}
 
-	served := b.workers.served.Load()
+	served, computed := b.workers.served.Load(), s.computed()
 	envoy, extproc, err := s.cpu()
 	if err != nil {
 		return err
@@ -152,7 +160,13 @@ func (b *bench) send(s *setup, c *clients, k int, body func([]byte, int) []byte,
 	if got := b.workers.served.Load() - served; got != int64(k) {
 		return fmt.Errorf("workers served %d of %d requests", got, k)
 	}
-	return b.prove(ctx, s, before, k, sum)
+	if err := b.prove(ctx, s, before, k, sum); err != nil {
+		return err
+	}
+	if got := s.computed() - computed; s.prefills != nil && got != int64(k) {
+		return fmt.Errorf("the prefill worker computed %d of %d prompts", got, k)
+	}
+	return nil
 }
 
 // prove waits until the witness has counted all k requests, and returns an error unless each was served as

@@ -45,7 +45,7 @@ func (b *bench) profileOne(ctx context.Context, s *setup, text *corpus, round, c
 	}
 
 	defer c.close()
-	batch := b.batch(chars)
+	batch := b.batch(s, chars)
 	send := func(turn int) error {
 		return b.send(s, c, batch, func(dst []byte, i int) []byte {
 			if !s.warm {

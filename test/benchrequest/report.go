@@ -25,6 +25,8 @@ type report struct {
 	Goals    []goal  `json:"goals"`
 	Cells    []cell  `json:"cells"`
 
+	Legs []legsRatio `json:"legs,omitempty"` // of --legs
+
 	cells []cell
 }
 
@@ -84,7 +86,10 @@ func (r *report) finish() {
 		}
 	}
 
-	order := []string{plainName, emptyName, beforeColdName, coldName, duplexName, beforeWarmName, warmName}
+	order := []string{
+		plainName, emptyName, beforeColdName, coldName, duplexName, beforeWarmName, warmName,
+		oneColdName, beforeTwoColdName, twoColdName, oneWarmName, beforeTwoWarmName, twoWarmName,
+	}
 	slices.SortStableFunc(keys, func(a, b cell) int {
 		if a.Chars != b.Chars {
 			return a.Chars - b.Chars
@@ -98,6 +103,9 @@ func (r *report) finish() {
 		if most := limit(k.Setup, k.Chars); most > 0 && !r.Smoke {
 			r.Goals = append(r.Goals, goal{Setup: k.Setup, Chars: k.Chars, Limit: most, Stand: row.Ratio})
 		}
+	}
+	if !r.Smoke {
+		r.Legs = r.compareLegs()
 	}
 }
 
@@ -184,13 +192,19 @@ func (r *report) print(w io.Writer) {
 	fmt.Fprintln(w, "\nEvery request was served as its set-up demands: by the picked worker in ours, seen by the handler in the empty one.")
 
 	for _, g := range r.Goals {
-		verdict := "met"
-		if g.Stand > g.Limit {
-			verdict = "missed"
-		}
 		fmt.Fprintf(w, "goal: %s at %d characters at most %.2f × the empty handler: %.2f, %s\n",
-			g.Setup, g.Chars, g.Limit, g.Stand, verdict)
+			g.Setup, g.Chars, g.Limit, g.Stand, verdict(g.Stand, g.Limit))
 	}
+	for i := range r.Legs {
+		r.Legs[i].writeLine(w)
+	}
+}
+
+func verdict(stand, limit float64) string {
+	if stand > limit {
+		return "missed"
+	}
+	return "met"
 }
 
 func (r *report) writeJSON(path string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +22,23 @@ func TestRatiosArePaired(t *testing.T) {
 	}
 	if len(r.Goals) != 1 || r.Goals[0].Limit != 1.35 || r.Goals[0].Stand != 1.3 {
 		t.Errorf("goals: %+v", r.Goals)
+	}
+}
+
+// TestLegsArePaired: ext_proc's CPU with two legs is compared with that of one leg in the same round, and at the same size.
+func TestLegsArePaired(t *testing.T) {
+	r := &report{}
+	for round, load := range []float64{1, 3, 2} {
+		r.cells = append(r.cells,
+			cell{Setup: oneColdName, Chars: 1000, Round: round, figures: figures{ExtProc: 100 * load}},
+			cell{Setup: oneColdName, Chars: 4000, Round: round, figures: figures{ExtProc: 900 * load}},
+			cell{Setup: oneWarmName, Chars: 1000, Round: round, figures: figures{ExtProc: 1}},
+			cell{Setup: twoColdName, Chars: 1000, Round: round, figures: figures{ExtProc: 160 * load}})
+	}
+	r.finish()
+	want := []legsRatio{{Setup: twoColdName, Chars: 1000, One: 200, Two: 320, Ratio: 1.6, Lowest: 1.6, Highest: 1.6, Limit: 1.5}}
+	if !slices.Equal(r.Legs, want) {
+		t.Errorf("%+v, want %+v", r.Legs, want)
 	}
 }
 
@@ -74,6 +92,9 @@ func TestWitnesses(t *testing.T) {
 		{"one not reported", ourWitness{}, counts{asPicked: 4}, false},
 		{"one unpicked", ourWitness{}, counts{asPicked: 5, "unpicked": 1}, false},
 		{"one misdirected", ourWitness{}, counts{asPicked: 5, "misdirected": 1}, false},
+		{"all transferred", legsWitness{}, counts{asPicked: 5, prefillKey("transferred"): 5}, true},
+		{"one computed by the decode worker", legsWitness{}, counts{asPicked: 5, prefillKey("transferred"): 4, prefillKey("failed"): 1}, false},
+		{"one attempt too many", legsWitness{}, counts{asPicked: 5, prefillKey("transferred"): 5, prefillKey("unusable"): 1}, false},
 		{"empty saw all", emptyWitness{}, counts{"headers": 5, "bodies": 5, "entries": 5}, true},
 		{"empty missed a body", emptyWitness{}, counts{"headers": 5, "bodies": 4, "entries": 5}, false},
 	} {

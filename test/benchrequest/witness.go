@@ -67,6 +67,9 @@ func (w ourWitness) read(ctx context.Context) (counts, error) {
 			if outcome, ok := strings.CutPrefix(name, `stator_accesslog_requests_total{outcome="`); ok {
 				c[strings.TrimSuffix(outcome, `"}`)] = v
 			}
+			if outcome, ok := strings.CutPrefix(name, `stator_extproc_prefills_total{outcome="`); ok {
+				c[prefillKey(strings.TrimSuffix(outcome, `"}`))] = v
+			}
 		}
 	}
 
