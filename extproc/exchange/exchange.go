@@ -60,6 +60,7 @@ type Exchange struct {
 	gathered []byte          // the body so far, where it arrives in pieces
 	held     int             // bytes of it that count in the budget
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
+	reading  route.Reading   // of the prompt, for the prefill worker; empty for a request with one leg
 
 	began       time.Time // when the headers arrived
 	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
@@ -207,7 +208,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	}
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
-		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done,
+		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done, Reading: &x.reading,
 		Tenant: x.tenant(), Isolate: set.TenantHeader != "",
 	}
 	if a := x.applyHints(&req); a != nil {

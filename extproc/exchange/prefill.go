@@ -38,13 +38,14 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
 		RequestID: x.requestID(), Authorization: x.head.Authorization,
 	})
 	x.cached = cached
+	x.reading = route.Reading{} // it is not needed during the answer
 	return decode
 }
 
 // ask returns the request by which prefill workers are chosen.
 func (x *Exchange) ask(body []byte) route.Request {
 	known := x.target.known
-	r := route.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Done}
+	r := route.Request{Endpoint: x.target.endpoint, Known: known, Body: body, Done: x.origin.Done, Reading: &x.reading}
 	if !known {
 		r.Model = x.svc.modelOf(body)
 	}

@@ -115,6 +115,11 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	q.splits = q.choosesLegs && (q.isSplittable() || req.Splits && !req.Known)
 	q.remote = q.splits || req.Role == fleet.Decode
 	d.Split = q.splits
+	return q.refusalOf(req)
+}
+
+// refusalOf refuses a request that was read where its client has left or a hint is missing.
+func (q *asked) refusalOf(req *Request) *refusal {
 	if req.isDone() {
 		return refuse(ReasonCancelled, nil, 0)
 	}

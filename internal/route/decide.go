@@ -32,6 +32,7 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 	}
 
 	final := r.decide(w, req, d)
+	req.keep(&w.asked, d)
 	if final != d {
 		return final // it went through the queue without waiting, and is finished already
 	}
@@ -52,7 +53,12 @@ func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 // final decision of a request whose turn in the queue came at once.
 func (r *Router) decide(w *workspace, req *Request, d *Decision) *Decision {
 	q := &w.asked
-	refused := r.read(w, q, req, d)
+	var refused *refusal
+	if k := r.kept(req); k != nil {
+		refused = r.reuse(q, req, k, d)
+	} else {
+		refused = r.read(w, q, req, d)
+	}
 	if refused == nil {
 		refused = r.attempt(w, q, d)
 		if refused == nil {

@@ -20,6 +20,9 @@ type Request struct {
 	// Parsed is the body's content, where the caller has parsed it already. If it is nil and Known is
 	// true, Decide parses Body.
 	Parsed *prompt.Request
+	// Reading is memory for what is read of the prompt: a decision that is Split fills it, and one for a prefill worker uses it
+	// and does not read Body, unless it is empty. Both must be for the same prompt. Nil for none.
+	Reading *Reading
 	// Role is the role of the workers that may take the request. To a decode worker the prompt comes
 	// computed. Aggregated, the default, means a decode worker where the pool has any.
 	Role fleet.Role

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -62,4 +63,62 @@ func (bytesOf) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 	}
 	dst.Total = len(dst.Tokens)
 	return nil
+}
+
+// TestReading: the decision about a prefill worker that uses a reading equals one that reads the body. After a reload of the
+// configuration the body is read again.
+func TestReading(t *testing.T) {
+	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
+	decide := func(id, body string, k *Reading) *Decision {
+		return r.Decide(&Request{ID: id, Endpoint: prompt.Completions, Known: true, Body: []byte(body), Role: fleet.Prefill,
+			IgnoreBodyHints: true, Reading: k}, noon)
+	}
+	var k Reading
+	long := text("a", 400)
+	if d := r.ask("decode", long, func(q *Request) { q.Reading = &k }); !d.Split {
+		t.Fatal(d)
+	}
+
+	want := decide("prefill", `{"model":"m","prompt":"`+long+`"}`, nil)
+	r.End("prefill", noon)
+	r.index.Clear(r.fleet.Snapshot().Ranks[1].ID)
+	got := decide("prefill", "unread", &k)
+	if got.Outcome != Picked || got.Worker != "p" || got.First == 0 {
+		t.Fatalf("%s: %v", got, got.Err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("with a reading:\n%+v\nwithout:\n%+v", got, want)
+	}
+
+	if err := r.SetModels(map[string]*ModelConfig{"m": {Prompt: bytesOf{}, BlockSize: 32}}); err != nil {
+		t.Fatal(err)
+	}
+	if d := decide("reloaded", "unread", &k); d.Outcome != Refused {
+		t.Errorf("after a reload the body was not read: %s", d)
+	}
+	if d := decide("reloaded", `{"model":"m","prompt":"`+long+`"}`, &k); d.Blocks != 400/32 {
+		t.Errorf("after a reload there are %d blocks", d.Blocks)
+	}
+}
+
+// TestReadingIsForPrefillWorkers: every other decision reads the body, and one with one leg keeps no reading.
+func TestReadingIsForPrefillWorkers(t *testing.T) {
+	r := newLegs(t, ModelConfig{Prefill: PrefillRemote}, "p", "d")
+	var k Reading
+	with := func(q *Request) { q.Reading = &k }
+	r.ask("local", text("a", 400), with, func(q *Request) { q.Local = true })
+	if k.model != nil {
+		t.Error("a request with one leg has a reading")
+	}
+	r.ask("first", text("a", 400), with)
+	if d := r.ask("second", text("b", 320), with); d.PromptTokens != 320 || !d.Split {
+		t.Errorf("another request has the first one's reading: %s", d)
+	}
+	if k.tokens != 320 {
+		t.Errorf("the reading has %d tokens, not the last prompt's 320", k.tokens)
+	}
+	r.ask("local again", text("c", 400), with, func(q *Request) { q.Local = true })
+	if k.model != nil {
+		t.Error("the reading of another request was kept")
+	}
 }
