@@ -65,19 +65,19 @@ type Config struct {
 
 // Sender sends requests to prefill workers. Create it with [New].
 type Sender struct {
-	router   *route.Router
-	log      *slog.Logger
-	timeout  time.Duration
-	client   *http.Client
-	outcomes *prometheus.CounterVec
-	cached   prometheus.Counter
+	router    *route.Router
+	log       *slog.Logger
+	timeout   time.Duration
+	transport *http.Transport
+	outcomes  *prometheus.CounterVec
+	cached    prometheus.Counter
 }
 
 // New returns a sender. Close it when no request is sent any more.
 func New(cfg Config) *Sender {
 	part := metric.For(cfg.Metrics, "extproc")
 	s := &Sender{
-		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, client: newClient(),
+		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, transport: newTransport(),
 		outcomes: part.Counters("prefills_total",
 			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
 				"refused, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.", "outcome"),
@@ -93,24 +93,22 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// newClient returns the client for requests to prefill workers. It keeps connections, follows no redirects and uses no proxy: the
-// addresses are those of the fleet.
-func newClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: time.Second}).DialContext,
-			MaxIdleConns:           1024,
-			MaxIdleConnsPerHost:    128,
-			IdleConnTimeout:        4 * time.Second, // vLLM and SGLang close connections that were idle for five seconds
-			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// newTransport returns the transport for requests to prefill workers. It keeps connections, follows no redirects and uses no proxy:
+// the addresses are those of the fleet.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: time.Second}).DialContext,
+		MaxIdleConns:           1024,
+		MaxIdleConnsPerHost:    128,
+		IdleConnTimeout:        4 * time.Second, // vLLM and SGLang close connections that were idle for five seconds
+		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        64 << 10, // most requests are sent by one system call
+		DisableCompression:     true,
 	}
 }
 
 // Close closes the connections that are idle.
-func (s *Sender) Close() { s.client.CloseIdleConnections() }
+func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Count counts an outcome without a request.
 func (s *Sender) Count(o Outcome) { s.outcomes.WithLabelValues(string(o)).Inc() }
@@ -265,6 +263,9 @@ func (l *Leg) Outcome() Outcome { return l.outcome }
 // Worker returns the prefill worker's name.
 func (l *Leg) Worker() string { return l.worker.Worker }
 
+// jsonType is the value of a header. It is not changed.
+var jsonType = []string{"application/json"}
+
 // send sends the request, and sets outcome and cached. The answer is that of Transferred.
 func (l *Leg) send(ctx context.Context) (answer []byte) {
 	s, p := l.sender, l.worker
@@ -273,10 +274,9 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 		l.outcome = Unreachable
 		return nil
 	}
-	r.Header.Set("content-type", "application/json")
-	r.Header.Set(HeaderRequestID, l.request.RequestID)
+	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.request.RequestID}}
 	if l.request.Authorization != "" {
-		r.Header.Set("authorization", l.request.Authorization)
+		r.Header["Authorization"] = []string{l.request.Authorization}
 	}
 	if p.Ranks > 1 {
 		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))
@@ -323,17 +323,20 @@ func outcomeOf(ctx context.Context, status int, err error) Outcome {
 
 // exchange sends a request and reads the answer, of at most handoff.MaxAnswer bytes and one more.
 func (s *Sender) exchange(r *http.Request) (answer []byte, status int, err error) {
-	response, err := s.client.Do(r)
+	response, err := s.transport.RoundTrip(r)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = response.Body.Close() }()
 
-	answer, err = io.ReadAll(io.LimitReader(response.Body, handoff.MaxAnswer+1))
-	if err != nil {
+	var all bytes.Buffer
+	if n := response.ContentLength; n >= 0 && n <= handoff.MaxAnswer {
+		all.Grow(int(n) + bytes.MinRead) // that much is free before each read, also before the one that finds the end
+	}
+	if _, err := all.ReadFrom(io.LimitReader(response.Body, handoff.MaxAnswer+1)); err != nil {
 		return nil, 0, fmt.Errorf("read the answer: %w", err)
 	}
-	return answer, response.StatusCode, nil
+	return all.Bytes(), response.StatusCode, nil
 }
 
 // end counts the outcome and ends the booking. How the request ended is evidence of the worker's health.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
@@ -18,7 +19,7 @@ func splice(dst, object []byte, drop func(name string) bool, add string) ([]byte
 		return dst, errNoObject
 	}
 	begin := len(dst)
-	dst = append(dst, '{')
+	dst = append(slices.Grow(dst, len(object)+len(add)+len("{,}")), '{')
 	err := openai.EachMember(object, func(name string, from, to int) {
 		if !drop(name) {
 			dst = append(append(dst, object[from:to]...), ',')
