@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"slices"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -52,67 +53,114 @@ func (r *Response) Append(dst []byte) []byte {
 		return appendBytes(dst, responseOverrideMessageTimeout, wait)
 	}
 
-	// A nested message is written before the message around it, because its length comes first. All of
-	// them except a new body fit into these buffers.
-	var buf [3][192]byte
-	common := r.appendCommon(buf[0][:0])
-	answer := buf[1][:0]
-	if len(common) > 0 {
-		answer = appendBytes(answer, answerCommon, common)
+	// A nested message is written before the message around it, because its length comes first. A new body is not: it would be
+	// copied at each level. The others fit into these buffers.
+	var buf [2][192]byte
+	common := r.appendHeaders(buf[0][:0])
+	size := len(common) + r.bodySize()
+	if r.ClearRoute {
+		size += clearRouteSize
 	}
-	dst = appendBytes(dst, answers[r.To], answer)
+	dst = slices.Grow(dst, size+len(buf[0])+len(buf[1]))
+	dst = r.appendAnswer(dst, common, size)
 	if r.SkipResponse != Unknown {
 		var mode [16]byte
 		dst = appendBytes(dst, responseModeOverride, appendVarint(mode[:0], processingRequestBodyMode, r.SkipResponse.number()))
 	}
 
-	metadata := r.appendMetadata(buf[2][:0])
+	metadata := r.appendMetadata(buf[1][:0])
 	if len(metadata) > 0 {
 		dst = appendBytes(dst, responseDynamicMetadata, metadata)
 	}
 	return dst
 }
 
-// appendCommon appends a CommonResponse.
-func (r *Response) appendCommon(dst []byte) []byte {
-	if len(r.Set)+len(r.Remove) > 0 {
-		var mutation, option, header []byte
-		for _, h := range r.Set {
-			header = appendBytes(header[:0], headerKey, []byte(h.Key))
-			header = appendBytes(header, headerRawValue, []byte(h.Value))
-			option = appendBytes(option[:0], optionHeader, header)
-			option = appendVarint(option, optionAppendAction, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
-			mutation = appendBytes(mutation, headerMutationSet, option)
-		}
-		for _, name := range r.Remove {
-			mutation = appendBytes(mutation, headerMutationRemove, []byte(name))
-		}
-		dst = appendBytes(dst, commonHeaderMutation, mutation)
+// appendAnswer appends the reply to r.To, whose CommonResponse has that size and begins with common.
+func (r *Response) appendAnswer(dst, common []byte, size int) []byte {
+	if size == 0 {
+		return appendBytes(dst, answers[r.To], nil)
 	}
-	if r.NewBody != nil || r.Piece {
-		dst = appendBytes(dst, commonBodyMutation, r.bodyMutation())
-	}
+	dst = appendLength(dst, answers[r.To], protowire.SizeTag(answerCommon)+protowire.SizeBytes(size))
+	dst = appendLength(dst, answerCommon, size)
+	dst = r.appendBody(append(dst, common...))
 	if r.ClearRoute {
 		dst = appendVarint(dst, commonClearRouteCache, 1)
 	}
 	return dst
 }
 
-// bodyMutation returns a BodyMutation.
-func (r *Response) bodyMutation() []byte {
-	const overhead = 16 // of a nested message
-	if !r.Piece {
-		return appendBytes(make([]byte, 0, len(r.NewBody)+overhead), bodyMutationBody, r.NewBody)
+// clearRouteSize is the size of the field by which Envoy chooses the route again.
+const clearRouteSize = 2
+
+// appendHeaders appends the changes of headers, as a field of a CommonResponse.
+func (r *Response) appendHeaders(dst []byte) []byte {
+	if len(r.Set)+len(r.Remove) == 0 {
+		return dst
+	}
+	var mutation, option, header []byte
+	for _, h := range r.Set {
+		header = appendBytes(header[:0], headerKey, []byte(h.Key))
+		header = appendBytes(header, headerRawValue, []byte(h.Value))
+		option = appendBytes(option[:0], optionHeader, header)
+		option = appendVarint(option, optionAppendAction, uint64(corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD))
+		mutation = appendBytes(mutation, headerMutationSet, option)
 	}
 
-	piece := make([]byte, 0, len(r.NewBody)+overhead)
+	for _, name := range r.Remove {
+		mutation = appendBytes(mutation, headerMutationRemove, []byte(name))
+	}
+	return appendBytes(dst, commonHeaderMutation, mutation)
+}
+
+// mutationSize is the size of the BodyMutation, and pieceSize that of the piece in it.
+func (r *Response) mutationSize() int {
+	if r.Piece {
+		return protowire.SizeTag(bodyMutationStreamed) + protowire.SizeBytes(r.pieceSize())
+	}
+	return protowire.SizeTag(bodyMutationBody) + protowire.SizeBytes(len(r.NewBody))
+}
+
+func (r *Response) pieceSize() (n int) {
 	if len(r.NewBody) > 0 {
-		piece = appendBytes(piece, streamedBody, r.NewBody)
+		n = protowire.SizeTag(streamedBody) + protowire.SizeBytes(len(r.NewBody))
 	}
 	if r.EndOfStream {
-		piece = appendVarint(piece, streamedEndOfStream, 1)
+		n += protowire.SizeTag(streamedEndOfStream) + protowire.SizeVarint(1)
 	}
-	return appendBytes(make([]byte, 0, len(piece)+overhead), bodyMutationStreamed, piece)
+	return n
+}
+
+// bodySize is the size of what appendBody appends.
+func (r *Response) bodySize() int {
+	if r.NewBody == nil && !r.Piece {
+		return 0
+	}
+	return protowire.SizeTag(commonBodyMutation) + protowire.SizeBytes(r.mutationSize())
+}
+
+// appendBody appends the change of the body, as a field of a CommonResponse.
+func (r *Response) appendBody(dst []byte) []byte {
+	if r.bodySize() == 0 {
+		return dst
+	}
+	dst = appendLength(dst, commonBodyMutation, r.mutationSize())
+	if !r.Piece {
+		return appendBytes(dst, bodyMutationBody, r.NewBody)
+	}
+
+	dst = appendLength(dst, bodyMutationStreamed, r.pieceSize())
+	if len(r.NewBody) > 0 {
+		dst = appendBytes(dst, streamedBody, r.NewBody)
+	}
+	if r.EndOfStream {
+		dst = appendVarint(dst, streamedEndOfStream, 1)
+	}
+	return dst
+}
+
+// appendLength appends the beginning of a field of so many bytes.
+func appendLength(dst []byte, field protowire.Number, size int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(dst, field, protowire.BytesType), uint64(size))
 }
 
 // appendMetadata appends the Struct of the dynamic metadata, whose values are a Struct for each namespace.

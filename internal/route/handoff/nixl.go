@@ -1,7 +1,8 @@
 package handoff
 
 import (
-	"encoding/json"
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -127,33 +128,54 @@ func checkNixl(given []byte) error {
 
 // isOneList reports whether a value is one list of block ids.
 func isOneList(value []byte) bool {
-	var ids []*uint64
-	return json.Unmarshal(value, &ids) == nil
+	list, ok := bytes.CutPrefix(value, []byte("["))
+	list = bytes.TrimLeft(list, whiteSpace)
+	return ok && len(list) > 0 && list[0] != '['
 }
 
-// hasBlocks reports whether a value is a list of block ids, or a list of such lists, with at least one id. Lists that are null
-// are lists without ids, and an id that is null is refused.
+const whiteSpace = " \t\r\n"
+
+// hasBlocks reports whether a value is a list of block ids, or a list of such lists, with at least one id. The value is
+// JSON. Ids are whole numbers, all of one depth.
 func hasBlocks(value []byte) bool {
-	var groups [][]*uint64
-	if json.Unmarshal(value, &groups) != nil {
-		var one []*uint64
-		if json.Unmarshal(value, &one) != nil {
+	if len(value) == 0 || value[0] != '[' {
+		return false
+	}
+	depth, ids := 0, 0
+	digits, level := 0, 0 // of the id that is read, and the depth of the first one
+	for _, c := range value {
+		isDigit := c >= '0' && c <= '9'
+		if isDigit {
+			digits++
+			continue
+		}
+		if digits > 0 {
+			ids++
+			level = cmp.Or(level, depth)
+		}
+		if digits > maxDigits || digits > 0 && depth != level {
 			return false
 		}
-		groups = [][]*uint64{one}
-	}
+		digits = 0
 
-	count := 0
-	for _, ids := range groups {
-		for _, id := range ids {
-			if id == nil {
-				return false
-			}
-			count++
+		switch c {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',', ' ', '\t', '\r', '\n':
+		default:
+			return false // null, a text, an object, or a number with a sign or a fraction
+		}
+		if depth > 2 {
+			return false
 		}
 	}
-	return count > 0
+	return depth == 0 && ids > 0
 }
+
+// maxDigits bounds an id of 63 bits.
+const maxDigits = 19
 
 // IsSingle reports whether a request asks for one answer, of an endpoint whose bodies the router does not parse: an engine
 // transfers one prompt for one answer.
