@@ -80,6 +80,7 @@ type Relayed struct {
 	exchange Exchange
 	body     []byte
 	plan     *plan
+	alive    bool // the picked worker accepts connections, although it has failed
 
 	tried    []string // decode workers that have failed
 	prefills []string // prefill workers that have failed
@@ -112,6 +113,28 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 	}
 	return r, nil
 }
+
+// endFailed ends the booking of the picked worker, which has failed. One that accepts connections may have failed to fetch the
+// prompt, for which the prefill worker is to blame: that is no evidence of its own health.
+func (r *Relayed) endFailed(d *route.Decision, now time.Time) {
+	r.tried = append(r.tried, d.Worker)
+	if r.alive {
+		r.svc.router.End(d.ID, now)
+		return
+	}
+	r.svc.router.Ended(route.Ending{ID: d.ID, Tried: d.Address, Failed: true}, now)
+}
+
+// FailedAt returns the address of the picked worker, where the request comes because that one has failed; empty where it has not.
+func (r *Relayed) FailedAt() string {
+	if r.plan == nil || r.plan.relayed {
+		return ""
+	}
+	return r.plan.decision.Address
+}
+
+// IsAlive records that the worker at FailedAt accepts connections. Its failure is then no evidence of its health.
+func (r *Relayed) IsAlive() { r.alive = true }
 
 // Attempt is one attempt of the relay: a request to a decode worker.
 type Attempt struct {
@@ -177,8 +200,7 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 	case p != nil && p.relayed:
 		return &p.decision, nil
 	case p != nil:
-		r.tried = append(r.tried, p.decision.Worker)
-		r.svc.router.Ended(route.Ending{ID: p.decision.ID, Tried: p.decision.Address, Failed: true}, now)
+		r.endFailed(&p.decision, now)
 	}
 
 	x := &r.exchange

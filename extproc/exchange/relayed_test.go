@@ -33,3 +33,29 @@ func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 		t.Errorf("%d bookings are left", n)
 	}
 }
+
+// TestFailuresOfALivingWorker: where the picked worker accepts connections, its failures are no evidence of its health.
+func TestFailuresOfALivingWorker(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		p := newPrefillWorker(t, answers(http.StatusOK, `{"choices":[],"kv_transfer_params":`+given+`}`))
+		s, router, _ := newSplit(t, 0, p.URL)
+		for range 4 {
+			r, _ := post(t, s, nil, Head{}, completionOfClient)
+			relayed, _ := s.Relay(Head{Method: http.MethodPost, Path: "/v1/completions"}, r.Pick.ID, []byte(completionOfClient), nil)
+			if at := relayed.FailedAt(); at != "10.0.0.1:8000" {
+				t.Errorf("the worker at %q has failed", at)
+			}
+			if alive {
+				relayed.IsAlive()
+			}
+			attempt, refused := relayed.Next(t.Context(), time.Now())
+			if refused != nil || relayed.FailedAt() != "" {
+				t.Fatalf("%+v", refused)
+			}
+			attempt.Left(time.Now())
+		}
+		if held := router.Stats().HeldBack > 0; held == alive {
+			t.Errorf("alive %v: the worker is held back: %v", alive, held)
+		}
+	}
+}

@@ -113,6 +113,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
+	if at := relayed.FailedAt(); at != "" && accepts(r.Context(), at) {
+		relayed.IsAlive()
+	}
+
 	for {
 		attempt, answer := relayed.Next(r.Context(), time.Now())
 		if answer != nil {
@@ -125,6 +129,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
+
+// accepts reports whether a worker accepts connections.
+func accepts(ctx context.Context, address string) bool {
+	connection, err := (&net.Dialer{Timeout: acceptWithin}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = connection.Close()
+	return true
+}
+
+// acceptWithin bounds the wait for a connection: engines are on the same network.
+const acceptWithin = 200 * time.Millisecond
 
 // read reads the body, of as many bytes as the gateway accepts. free gives back its part of the budget.
 func (h *Handler) read(r *http.Request) (body []byte, free func(), answer *exchange.Answer) {
