@@ -98,6 +98,7 @@ func (o *Options) addRoleFlags(f *flag.FlagSet) {
 	c := &o.cfg
 	f.IntVar(&c.Prefill, "prefill-workers", 0, "number of further engines, which only prefill; --workers then only decode")
 	f.StringVar(&c.DecodePolicy, "decode-policy", "", "routing policy for workers that only decode (default: --policy)")
+	f.BoolVar(&c.Pull, "pull", false, "engines without separate roles fetch the beginning of prompts from each other's caches")
 	f.StringVar(&c.PrefillAt, "prefill-at", "auto", "where prompts are computed: auto (where it costs less), remote or local")
 	f.IntVar(&c.GPUs, "gpus", 1, "GPUs of an engine: they multiply the bandwidth of transfers, and leave --timing as it is")
 	f.IntVar(&c.PrefillGPUs, "prefill-gpus", 1, "GPUs of an engine that only prefills")

@@ -25,7 +25,9 @@ type Config struct {
 	// PrefillAt is where prompts are computed with separate roles: auto, remote or local, as in route.ModelConfig. Empty means
 	// auto.
 	PrefillAt string
-	// Transfer is how a computed prompt reaches the worker that decodes.
+	// Pull lets engines that do both fetch the beginning of a prompt from each other's caches, as vLLMs with a p2p tier do.
+	Pull bool
+	// Transfer is how a computed prompt reaches the worker that decodes, or the one that pulls it.
 	Transfer Transfer
 	// Engine configures each engine. Its default Timing is perfmodel.Polynomial. Its HashSeed is ignored:
 	// each engine uses its number, so that hashes differ between engines as they may in a real fleet.

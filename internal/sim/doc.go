@@ -49,6 +49,14 @@
 // decode worker it takes none: blocks for the prompt are allocated when the engine admits the request, after the
 // transfer. Real engines allocate them before.
 //
+// # Pulls
+//
+// With [Config].Pull an engine may fetch the beginning of a prompt from another engine's cache, where the router expects
+// that to be quicker than to compute it. The transfer has the bandwidth of the two workers, as that of a computed prompt.
+// The request joins the queue of its engine when the blocks have come; the engine computes the rest. Where the source dies
+// in between, the engine computes all of it, as vLLM does. The router learns nothing from pulls: its estimate of their time
+// is that of transfers in general, without the other pulls from the same source.
+//
 // # Concurrency
 //
 // A run belongs to one goroutine. Runs share nothing.

@@ -27,6 +27,9 @@ type Result struct {
 	// time from the end of their prefill until the worker that decodes has them.
 	Transferred float64   `json:"transferred,omitempty"`
 	Transfer    Quantiles `json:"transfer_ms,omitzero"`
+	// Pulled is the share of prompts whose beginning was fetched from another worker's cache. Pull is the time of that.
+	Pulled float64   `json:"pulled,omitempty"`
+	Pull   Quantiles `json:"pull_ms,omitzero"`
 	// OutputRate is tokens per second after the warm-up.
 	OutputRate float64 `json:"output_tokens_per_s"`
 	// PrefixReuse is cached prompt tokens divided by prompt tokens, as engines count them. Predicted is the
@@ -79,7 +82,7 @@ type tally struct {
 	queued                     int
 	ttft, e2e                  []float64
 	gaps                       histogram
-	transfers                  []float64 // milliseconds
+	transfers, pulls           []float64 // milliseconds
 	prompts                    int
 	prompt, cached             int
 	promptDecided, predicted   int
@@ -147,6 +150,13 @@ func (t *tally) transferred(j *job, took time.Duration) {
 	}
 }
 
+// pulled counts a prompt whose beginning was fetched from another worker's cache.
+func (t *tally) pulled(j *job, took time.Duration) {
+	if t.isMeasured(j) {
+		t.pulls = append(t.pulls, ms(took))
+	}
+}
+
 // gap counts the time between two tokens.
 func (t *tally) gap(j *job, d time.Duration) {
 	if t.isMeasured(j) {
@@ -172,6 +182,7 @@ func (r *run) result() *Result {
 		Requests: t.arrived, Completed: t.completed, Errors: t.errors, Queued: t.queued, Duration: round(t.lastEnd.Seconds()),
 		TTFT: summary(t.ttft), E2E: summary(t.e2e), ITL: t.gaps.summary(),
 		Transferred: ratio(len(t.transfers), t.prompts), Transfer: summary(t.transfers),
+		Pulled: ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
 		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
@@ -230,6 +241,9 @@ func (r *Result) String() string {
 		r.Imbalance())
 	if r.Transferred > 0 {
 		fmt.Fprintf(&b, "%.1f %% of the prompts were transferred, in %.1f ms each\n\n", 100*r.Transferred, r.Transfer.Mean)
+	}
+	if r.Pulled > 0 {
+		fmt.Fprintf(&b, "%.1f %% of the prompts were fetched in part from another worker, in %.1f ms each\n\n", 100*r.Pulled, r.Pull.Mean)
 	}
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {

@@ -12,12 +12,13 @@ import (
 
 // handoff is the part of a job on the worker that only prefills.
 //
-// Invariants: source is nil while there is no such worker. The job is in the source's jobs from its pick until its KV
-// cache was fetched. transfer is set while that is being fetched.
+// Invariants: source is nil while there is no such worker, and none from which a part of the prompt is pulled. The job is in the
+// source's jobs from its pick until its KV cache was fetched. transfer is set while that is being fetched.
 type handoff struct {
 	source   *worker
 	id       string         // of the decision about source
 	request  engine.Request // its blocks stay in use until the transfer ends
+	pulled   int            // tokens that source had in its cache, where it computes nothing: see pull
 	tried    []string       // names of workers that were asked
 	transfer *transfer
 }
@@ -77,9 +78,41 @@ func (r *run) handOver(j *job, cached int) {
 	r.agenda.add(event{at: r.now + r.cfg.Transfer.Base, kind: transferBegins, job: j})
 }
 
-// transferred has a delivered prompt decoded.
+// pull has a job's worker fetch the beginning of its prompt from the worker that the decision names. It returns false where
+// that one has no more of it. The source reads blocks that it has cached, and computes nothing, so neither its queue nor its
+// passes change; its bandwidth is shared by all that fetch from it. A job joins its engine's queue when the blocks are there: a
+// job that comes with the same prompt in between finds nothing of it, as in vLLM.
+func (r *run) pull(j *job) bool {
+	h := &j.handoff
+	source := r.workers[j.replica.number(j.decision.Pull.Worker)]
+	// The hashes of a request are those of one engine.
+	h.request = engine.Request{Prompt: j.engine.Prompt}
+	there, here := source.engine.Found(&h.request), j.worker.engine.Found(&j.engine)
+	if there <= here || source.down {
+		return false
+	}
+
+	h.source, h.pulled = source, there
+	source.jobs[j] = struct{}{}
+	h.transfer = &transfer{
+		job: j, from: source, to: j.worker, began: r.now, left: float64(there-here) * float64(r.cfg.Transfer.TokenBytes),
+	}
+	r.agenda.add(event{at: r.now + r.cfg.Transfer.Base, kind: transferBegins, job: j})
+	return true
+}
+
+// transferred has a delivered prompt decoded, or the rest of a pulled one computed.
 func (r *run) transferred(j *job) {
 	h := &j.handoff
+	if h.pulled > 0 {
+		r.tally.pulled(j, r.now-h.transfer.began)
+		h.transfer = nil
+		delete(h.source.jobs, j)
+		h.source = nil
+		j.engine.Delivered = h.pulled
+		r.submit(j)
+		return
+	}
 	r.tally.transferred(j, r.now-h.transfer.began)
 	h.transfer = nil
 	r.releaseSource(j)
@@ -105,6 +138,9 @@ func (r *run) cancelHandoff(j *job) {
 	}
 	_, computing := h.source.jobs[j]
 	switch {
+	case h.transfer != nil && h.pulled > 0:
+		r.cutTransfer(j)
+		delete(h.source.jobs, j)
 	case h.transfer != nil: // the prompt is computed, and its blocks wait for the transfer
 		r.cutTransfer(j)
 		r.releaseSource(j)
@@ -121,7 +157,12 @@ func (r *run) loseSource(j *job) {
 	h := &j.handoff
 	delete(h.source.jobs, j)
 	h.source = nil
-	if h.transfer != nil {
+	switch {
+	case h.transfer != nil && h.pulled > 0: // vLLM computes what it cannot pull
+		r.cutTransfer(j)
+		r.submit(j)
+		return
+	case h.transfer != nil:
 		r.cutTransfer(j)
 		r.drop(j)
 		return

@@ -175,3 +175,31 @@ func TestTransferConfig(t *testing.T) {
 		t.Error("an engine for prefill workers that do not exist is accepted")
 	}
 }
+
+// TestPull: of many prompts with one beginning, some are computed by workers that fetch it from the first one's cache. That is
+// quicker than to compute it there too, and no request is lost where a worker dies.
+func TestPull(t *testing.T) {
+	list := []trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 8000}}, Output: 1}}
+	for i := range 24 {
+		list = append(list, trace.Arrival{
+			At: 2*time.Second + time.Duration(i)*30*time.Millisecond, Prompt: trace.Segments{{ID: 1, Length: 8000}, {ID: uint64(i + 2), Length: 800}}, Output: 2,
+		})
+	}
+	cfg := Config{Workers: 3}
+	alone := mustRun(t, cfg, list)
+	cfg.Pull = true
+	pulled := mustRun(t, cfg, list)
+	if alone.Pulled != 0 || pulled.Pulled == 0 || pulled.Completed != len(list) {
+		t.Fatalf("%v and %v of the prompts were pulled, %d of %d answered", alone.Pulled, pulled.Pulled, pulled.Completed, len(list))
+	}
+	if pulled.TTFT.Mean > alone.TTFT.Mean {
+		t.Errorf("a mean TTFT of %v with pulls, and %v without", pulled.TTFT.Mean, alone.TTFT.Mean)
+	}
+
+	for worker := range 3 {
+		cfg.Restarts = []Restart{{Worker: worker, At: 2*time.Second + 4*time.Millisecond, After: time.Second}}
+		if r := mustRun(t, cfg, list); r.Completed+r.Errors != len(list) {
+			t.Errorf("worker %d dies: %d answered and %d failed of %d", worker, r.Completed, r.Errors, len(list))
+		}
+	}
+}

@@ -296,6 +296,9 @@ func (r *run) decided(j *job, d *route.Decision) {
 		return
 	}
 	r.tally.decided(j, d)
+	if d.Pull.Tokens > 0 && r.pull(j) {
+		return
+	}
 	r.submit(j)
 }
 
