@@ -94,6 +94,10 @@ endif
 test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
 	go test -race -timeout 40m ./...
 
+.PHONY: test-legs
+test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (3 min)
+	go test ./test/scenario -run '^TestClientsLeaveEachLeg$$' -count 1 -v -timeout 20m -args -legs.trials 40 | grep 'leg was cancelled\|^ok\|FAIL'
+
 .PHONY: test-hosts
 test-hosts: build ## cut a host of a cluster off 20 times: how soon are all caches exact again? (4 min; ARGS="-hosts.cut 30s")
 	go test ./test/scenario -run '^TestHosts$$' -count 1 -v -timeout 60m -args -hosts.cuts 20 -hosts.cut 10s $(ARGS)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -227,29 +229,44 @@ func TestLegsFail(t *testing.T) {
 	}
 }
 
+var legTrials = flag.Int("legs.trials", 1, "`times` that each leg of a request is cancelled")
+
 // TestClientsLeaveEachLeg: when a client leaves, the leg that hangs is cancelled, whichever it is. It prints how soon.
 func TestClientsLeaveEachLeg(t *testing.T) {
 	for _, transfer := range []string{"nixl", "bootstrap"} {
 		l := startLegs(t, transfer)
 		for name, leg := range map[string]*faults{"prefill": l.prefill, "decode": l.decode} {
-			leg.set(hangs)
-			ctx, cancel := context.WithCancel(t.Context())
-			left := make(chan error, 1)
-			go func() {
-				_, err := l.tryChat(ctx, l.prompt(), 4)
-				left <- err
-			}()
-			<-leg.arrived
-			began := time.Now()
-			cancel()
-			if err := <-left; !errors.Is(err, context.Canceled) {
-				t.Errorf("%s, %s: %v", transfer, name, err)
+			var took []time.Duration
+			for range *legTrials {
+				took = append(took, l.leave(leg))
+				l.assertNothingBooked()
+				l.awaitTransfer()
 			}
-			t.Logf("%s: the %s leg was cancelled after %s", transfer, name, (<-leg.stopped).Sub(began))
-			l.assertNothingBooked()
-			l.awaitTransfer()
+			slices.Sort(took)
+			t.Logf("%s: the %s leg was cancelled after p50 %s, p99 %s, max %s of %d trials", transfer, name, percentile(took, 50),
+				percentile(took, 99), percentile(took, 100), len(took))
 		}
 	}
+}
+
+// leave sends a request whose leg hangs, has its client leave, and returns after what time that leg was cancelled.
+func (l *legs) leave(leg *faults) time.Duration {
+	l.t.Helper()
+	leg.set(hangs)
+	ctx, cancel := context.WithCancel(l.t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := l.tryChat(ctx, l.prompt(), 4)
+		left <- err
+	}()
+
+	<-leg.arrived
+	began := time.Now()
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		l.t.Error(err)
+	}
+	return (<-leg.stopped).Sub(began)
 }
 
 // TestLegsHaveTheSameHeaders: both engines get the client's credentials and the same request id.
