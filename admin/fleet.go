@@ -55,6 +55,8 @@ type rankView struct {
 	ReportedRunning *int     `json:"reported_running"`
 	ReportedWaiting *int     `json:"reported_waiting"`
 	ReportedKVUsage *float64 `json:"reported_kv_usage"`
+	// ReportedStepTokens is left out for an engine without speculative decoding.
+	ReportedStepTokens float64 `json:"reported_step_tokens,omitempty"`
 
 	// CacheState is empty in a process without cache states. CacheReason is why it is stale.
 	CacheState  string `json:"cache_state,omitempty"`
@@ -117,6 +119,7 @@ func viewRanks(s *fleet.Snapshot, caches *feed.Feed) []rankView {
 		if report, ok := r.Load.LastReport(); ok {
 			v.ReportedRunning, v.ReportedWaiting = &report.Running, &report.Waiting
 			v.ReportedKVUsage = &report.KVUsage
+			v.ReportedStepTokens = report.StepTokens
 		}
 		if caches != nil {
 			v.CacheState, v.CacheReason = caches.State(r).String(), caches.Reason(r).String()

@@ -28,6 +28,8 @@ type Load struct {
 	// sum. Both are 0 when the engine does not report them.
 	Gaps    uint64
 	GapTime time.Duration
+	// StepTokens is how many tokens of an answer a decode step makes in the mean; 0 when the engine does not report it.
+	StepTokens float64
 }
 
 // loadSubject returns the subject of a worker's load. ">" stands for any worker.
@@ -65,7 +67,7 @@ func loadMessage(l *Load) *busv1.Load {
 		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
-		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime),
+		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens,
 	}
 }
 
@@ -89,10 +91,13 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 		return Load{}, fmt.Errorf("KV usage is %g: it must lie between 0 and 1", m.KvUsage)
 	}
 
+	if !(m.StepTokens >= 0 && m.StepTokens <= fleet.MaxStepTokens) {
+		return Load{}, fmt.Errorf("%g tokens of an answer in a step: there must be at most %d", m.StepTokens, fleet.MaxStepTokens)
+	}
 	return Load{
 		Worker: m.Worker, Rank: int(m.Rank), Epoch: m.Epoch,
 		Running: int(m.Running), Waiting: int(m.Waiting), KVUsage: m.KvUsage,
 		PrefixQueries: m.PrefixQueries, PrefixHits: m.PrefixHits,
-		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds),
+		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens,
 	}, nil
 }

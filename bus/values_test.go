@@ -43,6 +43,7 @@ func TestValuesOutOfRange(t *testing.T) {
 
 		"rank is 1024: it must be less than 1024":                                     load(&busv1.Load{Rank: fleet.MaxRanks}),
 		"KV usage is 1.5: it must lie between 0 and 1":                                load(&busv1.Load{KvUsage: 1.5}),
+		"1001 tokens of an answer in a step: there must be at most 1000":              load(&busv1.Load{StepTokens: 1001}),
 		"KV usage is NaN: it must lie between 0 and 1":                                load(&busv1.Load{KvUsage: math.NaN()}),
 		"2147483648 running and 0 waiting requests: there must be at most 1073741824": load(&busv1.Load{Running: 1 << 31}),
 

@@ -143,6 +143,7 @@ func (r *Router) applyListedLoad(w *fleet.Worker, l engineprobe.Load) {
 	r.applyLoad(bus.Load{
 		Worker: w.Name, Epoch: w.Epoch, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits, Gaps: l.Gaps, GapTime: l.GapTime,
+		StepTokens: l.StepTokens,
 	})
 }
 
@@ -155,7 +156,9 @@ func (r *Router) applyLoad(l bus.Load) {
 		return
 	}
 
-	report := fleet.Report{At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime}
+	report := fleet.Report{
+		At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime, StepTokens: l.StepTokens,
+	}
 	if n := r.routes.ObserveReport(rank, report); n > 0 {
 		r.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)
 	}

@@ -184,6 +184,7 @@ func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, 
 	err = s.agent.cfg.Bus.PublishLoad(bus.Load{
 		Worker: s.launch.Name, Epoch: epoch, Running: load.Running, Waiting: load.Waiting, KVUsage: load.KVUsage,
 		PrefixQueries: load.PrefixQueries, PrefixHits: load.PrefixHits, Gaps: load.Gaps, GapTime: load.GapTime,
+		StepTokens: load.StepTokens,
 	})
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not published", "worker", s.launch.Name, "err", err)

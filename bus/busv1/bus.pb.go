@@ -237,6 +237,7 @@ type Load struct {
 	PrefixHits     uint64                 `protobuf:"varint,8,opt,name=prefix_hits,json=prefixHits,proto3" json:"prefix_hits,omitempty"`              // prompt tokens found since the engine started
 	Gaps           uint64                 `protobuf:"varint,9,opt,name=gaps,proto3" json:"gaps,omitempty"`                                            // gaps between tokens of answers since the engine started
 	GapNanoseconds int64                  `protobuf:"varint,10,opt,name=gap_nanoseconds,json=gapNanoseconds,proto3" json:"gap_nanoseconds,omitempty"` // sum of those gaps
+	StepTokens     float64                `protobuf:"fixed64,11,opt,name=step_tokens,json=stepTokens,proto3" json:"step_tokens,omitempty"`            // of an answer in a decode step, by speculative decoding; 0 is unknown
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -337,6 +338,13 @@ func (x *Load) GetGaps() uint64 {
 func (x *Load) GetGapNanoseconds() int64 {
 	if x != nil {
 		return x.GapNanoseconds
+	}
+	return 0
+}
+
+func (x *Load) GetStepTokens() float64 {
+	if x != nil {
+		return x.StepTokens
 	}
 	return 0
 }
@@ -1542,7 +1550,7 @@ const file_bus_proto_rawDesc = "" +
 	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
 	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
 	"\vtransfer_at\x18\x14 \x01(\tR\n" +
-	"transferAt\"\x9c\x02\n" +
+	"transferAt\"\xbd\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -1555,7 +1563,9 @@ const file_bus_proto_rawDesc = "" +
 	"prefixHits\x12\x12\n" +
 	"\x04gaps\x18\t \x01(\x04R\x04gaps\x12'\n" +
 	"\x0fgap_nanoseconds\x18\n" +
-	" \x01(\x03R\x0egapNanoseconds\"8\n" +
+	" \x01(\x03R\x0egapNanoseconds\x12\x1f\n" +
+	"\vstep_tokens\x18\v \x01(\x01R\n" +
+	"stepTokens\"8\n" +
 	"\x06Events\x12.\n" +
 	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\xe7\x01\n" +
 	"\x05Batch\x12\x16\n" +

@@ -216,6 +216,12 @@ func (m *Load) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.StepTokens != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.StepTokens))))
+		i--
+		dAtA[i] = 0x59
+	}
 	if m.GapNanoseconds != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.GapNanoseconds))
 		i--
@@ -1450,6 +1456,9 @@ func (m *Load) SizeVT() (n int) {
 	if m.GapNanoseconds != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.GapNanoseconds))
 	}
+	if m.StepTokens != 0 {
+		n += 9
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -2660,6 +2669,17 @@ func (m *Load) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 11:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StepTokens", wireType)
+			}
+			var v uint64
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
+			m.StepTokens = float64(math.Float64frombits(v))
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

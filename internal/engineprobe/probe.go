@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/metric"
 )
 
@@ -30,6 +31,11 @@ type Load struct {
 
 	// Capacity is the KV cache of one rank in tokens; 0 for an engine that does not report it.
 	Capacity int
+	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding: at least 1, and 0 for
+	// an engine that does not report it.
+	StepTokens float64
+
+	drafts, accepted float64 // vLLM's counters: drafts of a step, and the tokens of them that were accepted
 }
 
 // Probe asks one engine over HTTP for its health and its load. Create it with [New]. One
@@ -47,6 +53,8 @@ type loadNames struct {
 	// config is a metric whose labels describe the KV cache, and capacity one with its size in tokens. blocks and blockSize
 	// are two whose product is that size.
 	config, capacity, blocks, blockSize string
+	// stepTokens is a metric of Load.StepTokens; drafts and accepted are two counters from which it follows.
+	stepTokens, drafts, accepted string
 	// runningHasWaiting means that running counts the waiting requests too.
 	runningHasWaiting bool
 	path              string // of the page; empty is /metrics
@@ -58,6 +66,7 @@ var vllmLoad = loadNames{
 	queries: "vllm:prefix_cache_queries_total", hits: "vllm:prefix_cache_hits_total", externalHits: "vllm:external_prefix_cache_hits_total",
 	gaps: "vllm:inter_token_latency_seconds_count", gapTime: "vllm:inter_token_latency_seconds_sum",
 	config: "vllm:cache_config_info",
+	drafts: "vllm:spec_decode_num_drafts_total", accepted: "vllm:spec_decode_num_accepted_tokens_total",
 }
 
 // loadOf has the names of each kind of engine. Dynamo's frontend counts the tokens of a prompt at its first token and those
@@ -70,7 +79,7 @@ var loadOf = map[string]loadNames{
 	"llamacpp": {running: "llamacpp:requests_processing", waiting: "llamacpp:requests_deferred", usage: "llamacpp:kv_cache_usage_ratio"},
 	"sglang": {running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs", usage: "sglang:token_usage",
 		gaps: "sglang:inter_token_latency_seconds_count", gapTime: "sglang:inter_token_latency_seconds_sum",
-		capacity: "sglang:max_total_num_tokens"},
+		capacity: "sglang:max_total_num_tokens", stepTokens: "sglang:spec_accept_length"},
 	"trtllm": {running: "trtllm_num_requests_running", waiting: "trtllm_num_requests_waiting", usage: "trtllm_kv_cache_utilization",
 		blocks: "trtllm_kv_cache_max_blocks", blockSize: "trtllm_kv_cache_tokens_per_block", path: "/prometheus/metrics"},
 	"dynamo": {running: "dynamo_frontend_inflight_requests", waiting: "dynamo_frontend_queued_requests", runningHasWaiting: true,
@@ -177,6 +186,9 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 	if n.runningHasWaiting {
 		l.Running = max(0, l.Running-l.Waiting)
 	}
+	if l.drafts > 0 {
+		l.StepTokens = min(1+l.accepted/l.drafts, fleet.MaxStepTokens)
+	}
 	if n.blocks != "" {
 		l.addCapacity(product(least(page, n.blocks), least(page, n.blockSize)))
 	}
@@ -204,6 +216,12 @@ func (l *Load) add(n loadNames, s metric.Sample) {
 		l.Gaps += uint64(s.Value)
 	case n.gapTime:
 		l.GapTime += time.Duration(min(s.Value, maxGapSeconds) * float64(time.Second))
+	case n.drafts:
+		l.drafts += s.Value
+	case n.accepted:
+		l.accepted += s.Value
+	case n.stepTokens:
+		l.StepTokens = max(l.StepTokens, min(s.Value, fleet.MaxStepTokens))
 	case n.config:
 		l.addCapacity(configuredTokens(s.Labels))
 	case n.capacity:

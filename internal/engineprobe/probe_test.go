@@ -76,6 +76,25 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return srv.Listener.Addr().String()
 }
 
+// TestStepTokens: speculative decoding is read from vLLM's counters and from SGLang's mean. An engine without it has none.
+func TestStepTokens(t *testing.T) {
+	for _, c := range []struct {
+		kind, page string
+		want       float64
+	}{
+		{"vllm", "vllm:num_requests_running 1\nvllm:spec_decode_num_drafts_total 40\nvllm:spec_decode_num_accepted_tokens_total 60\n", 2.5},
+		{"vllm", "vllm:num_requests_running 1\nvllm:spec_decode_num_drafts_total 0\nvllm:spec_decode_num_accepted_tokens_total 0\n", 0},
+		{"vllm", "vllm:num_requests_running 1\nvllm:spec_decode_num_drafts_total 1\nvllm:spec_decode_num_accepted_tokens_total 1e9\n", 1000},
+		{"sglang", "sglang:num_running_reqs 1\nsglang:spec_accept_length 3.25\n", 3.25},
+		{"trtllm", "trtllm_num_requests_running 1\n", 0},
+	} {
+		l, err := loadOf[c.kind].parse(strings.NewReader(c.page))
+		if err != nil || l.StepTokens != c.want {
+			t.Errorf("%s: %g tokens, %v; want %g", c.kind, l.StepTokens, err, c.want)
+		}
+	}
+}
+
 func TestLoadOfEachEngineKind(t *testing.T) {
 	want := map[string]Load{
 		"vllm":     {Running: 5, Waiting: 7, KVUsage: 0.75, PrefixQueries: 5_000_001_000, PrefixHits: 3_000_000_016, Gaps: 8, GapTime: 250 * time.Millisecond},

@@ -66,7 +66,13 @@ type Report struct {
 	// sum. Both are 0 for an engine that does not report them.
 	Gaps    uint64
 	GapTime time.Duration
+	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding; 0 for an engine that
+	// does not report it.
+	StepTokens float64
 }
+
+// MaxStepTokens bounds Report.StepTokens.
+const MaxStepTokens = 1000
 
 // sample is a report, compared with the bookings at the time when it was received.
 type sample struct {
