@@ -3,6 +3,7 @@ package configfile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,11 @@ func TestReadResolvesPaths(t *testing.T) {
 func TestWatchAppliesValidChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stator.yaml")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		err := os.WriteFile(path+".new", []byte(text), 0o600)
+		if err == nil {
+			err = os.Rename(path+".new", path) // or Watch may read a half
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,9 +65,11 @@ func TestWatchAppliesValidChanges(t *testing.T) {
 		})
 	}()
 
-	// Watch reads the file once before it waits; the first change is written after that.
+	// Watch reads the file once before it waits, and what it reads then is no change. So each text is another one.
+	changes := 0
 	testkit.Eventually(t, "the change is applied", func() bool {
-		write(header + "models: [{name: b, path: m}]\n")
+		changes++
+		write(fmt.Sprintf("%s# change %d\nmodels: [{name: b, path: m}]\n", header, changes))
 		return log.Contains("configuration changed")
 	})
 	if name := <-applied; name != "b" {
