@@ -154,7 +154,7 @@ func startLegs(t *testing.T, transfer string) *legs {
 		role := map[byte]string{'p': "prefill", 'd': "decode"}[name[0]]
 		at, side := freeAddress(t), freeAddress(t)
 		flags := []string{"sim", "--name", name, "--listen-address", at, "--log-level", "error", "--kv-transfer", side,
-			"--kv-transfer-kind", transfer, "--kv-transfer-lease", lease.String(), "--kv-transfer-timeout", "300ms"}
+			"--kv-transfer-kind", transfer, "--kv-transfer-lease", lease.String(), "--kv-transfer-timeout", "1s"}
 		if transfer == "bootstrap" {
 			flags = append(flags, "--kv-transfer-role", role)
 		}
@@ -328,7 +328,7 @@ models:
 
 	// Prompts that only the holder may compute.
 	var all sync.WaitGroup
-	for i := range 24 {
+	for i := range 32 {
 		body := fmt.Sprintf(`{"model":"sim","max_tokens":2,"prompt":%q,"nvext":{"router":{"worker":%q}}}`,
 			fmt.Sprint(i, strings.Repeat(" words for the holder alone", 800)), holder)
 		all.Go(func() {
@@ -338,7 +338,7 @@ models:
 		})
 	}
 	eventually(t, "the holder is busy", func() error {
-		if n := g.metric("stator_route_bookings"); n < 16 {
+		if n := g.metric("stator_route_bookings"); n < 6 {
 			return fmt.Errorf("%g bookings", n)
 		}
 		return nil
