@@ -154,10 +154,11 @@ func (g *gateway) exact(ctx context.Context) error {
 
 // rankState is what the gateway knows of a rank.
 type rankState struct {
-	Worker string `json:"worker"`
-	Model  string `json:"model"`
-	State  string `json:"state"`
-	Cache  string `json:"cache_state"`
+	Worker  string `json:"worker"`
+	Address string `json:"address"`
+	Model   string `json:"model"`
+	State   string `json:"state"`
+	Cache   string `json:"cache_state"`
 }
 
 func (g *gateway) ranks(ctx context.Context) ([]rankState, error) {

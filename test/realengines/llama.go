@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // The conversations of the llama.cpp section. Each engine has room for four.
@@ -18,6 +21,7 @@ type llama struct {
 	near              int // requests whose cached tokens are at most one block from those expected
 	promised, served  int // cached tokens
 	moved             int // conversations that were served by more than one engine
+	kills             *kills
 }
 
 // runLlama starts two llama.cpp servers behind a gateway, and sends turns of conversations one after another.
@@ -36,7 +40,12 @@ func runLlama(ctx context.Context, b *bench) (*llama, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer g.stop()
+	running := true
+	defer func() {
+		if running {
+			g.stop()
+		}
+	}()
 
 	w, err := newWriter(b.seed, b.pages)
 	if err != nil {
@@ -46,7 +55,19 @@ func runLlama(ctx context.Context, b *bench) (*llama, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compareLlama(ctx, g, answers)
+	l, err := compareLlama(ctx, g, answers)
+	if err != nil {
+		return nil, err
+	}
+	l.kills, err = killEngines(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+
+	g.stop()
+	running = false
+	l.kills.look()
+	return l, nil
 }
 
 // converse sends the turns of the conversations in rounds of random order. It returns the answers of each conversation.
@@ -117,5 +138,12 @@ func llamaSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
 	p.end()
 	p.bar("prompt tokens are equal with llama.cpp", l.prompts == l.requests)
 	p.bar("no conversation moves between llama.cpp servers", l.moved == 0)
+
+	k := l.kills
+	p.text("Then the engines are killed in turn with SIGKILL, and at the end the gateway is stopped.")
+	p.row("killed", "back", "longest", "left of processes, ports and /dev/shm")
+	p.row(k.killed, k.back, k.longest.Round(100*time.Millisecond), cmp.Or(strings.Join(k.left, ", "), "nothing"))
+	p.end()
+	p.bar("each killed llama.cpp is back, and nothing is left of them at the end", k.back == k.killed && len(k.left) == 0)
 	return nil
 }
