@@ -95,7 +95,7 @@ test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against 
 	go test -race -timeout 40m ./...
 
 .PHONY: test-legs
-test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (3 min)
+test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (40 s)
 	go test ./test/scenario -run '^TestClientsLeaveEachLeg$$' -count 1 -v -timeout 20m -args -legs.trials 40 | grep 'leg was cancelled\|^ok\|FAIL'
 
 .PHONY: test-hosts
