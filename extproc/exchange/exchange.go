@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -256,7 +255,7 @@ func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 	if sent != nil {
 		body = sent
 	}
-	pull, err := handoff.Pull(nil, body, d.Pull.At, handoff.MinID+rand.Int64N(1<<61))
+	pull, err := handoff.Pull(nil, body, d.Pull.At, prefill.NewTransferID())
 	if err != nil { // an address that the fleet has accepted, and a body that was parsed
 		return sent
 	}
@@ -267,9 +266,7 @@ func (x *Exchange) pulled(d *route.Decision, body, sent []byte) []byte {
 // after. A body that is not nil replaces the request's.
 func (x *Exchange) conclude(d *route.Decision, body []byte, now time.Time) Reply {
 	if d.Outcome != route.Picked {
-		a := refusal(d.Err, string(d.Reason))
-		a.RetryAfter = d.RetryAfter
-		return answerWith(a)
+		return answerWith(refused(d))
 	}
 	if x.booking == "" {
 		x.svc.router.End(d.ID, now) // see "No booking is lost" in the package comment

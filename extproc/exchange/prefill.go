@@ -33,13 +33,18 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
 	ctx, cancel := x.whileWanted()
 	defer cancel()
-	decode, cached := x.svc.prefills.Compute(ctx, &prefill.Request{
-		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
-		RequestID: x.requestID(), Authorization: x.head.Authorization,
-	})
+	decode, cached := x.svc.prefills.Compute(ctx, x.toPrefill(d, body))
 	x.cached = cached
 	x.reading = route.Reading{} // it is not needed during the answer
 	return decode
+}
+
+// toPrefill returns what prefill workers are asked for a request whose decode worker is picked.
+func (x *Exchange) toPrefill(d *route.Decision, body []byte) *prefill.Request {
+	return &prefill.Request{
+		Decision: d, Ask: x.ask(body), Endpoint: x.target.shape, Path: x.target.path, Body: body,
+		RequestID: x.requestID(), Authorization: x.head.Authorization,
+	}
 }
 
 // ask returns the request by which prefill workers are chosen.

@@ -164,11 +164,8 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		return attempt, nil
 	}
 
-	x := &r.exchange
-	ask := &prefill.Request{
-		Decision: d, Ask: x.ask(r.body), Endpoint: x.target.shape, Path: x.target.path, Body: r.body,
-		RequestID: x.requestID(), Authorization: x.head.Authorization, Tried: slices.Clone(r.prefills),
-	}
+	ask := r.exchange.toPrefill(d, r.body)
+	ask.Tried = slices.Clone(r.prefills)
 	if !handoff.IsConcurrent(d.Transfer) {
 		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)
 		return attempt, nil
@@ -222,9 +219,7 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 	if d.Outcome == route.Picked {
 		return d, nil
 	}
-	answer := refusal(d.Err, string(d.Reason))
-	answer.RetryAfter = d.RetryAfter
-	return nil, answer
+	return nil, refused(d)
 }
 
 // MayRetry reports whether another worker may have a better answer than one with this status.

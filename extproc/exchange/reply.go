@@ -53,6 +53,14 @@ type Answer struct {
 	Detail string
 }
 
+// RetrySeconds returns the value of the header retry-after; empty for none.
+func (a *Answer) RetrySeconds() string {
+	if a.RetryAfter <= 0 {
+		return ""
+	}
+	return strconv.Itoa(int(a.RetryAfter.Seconds()))
+}
+
 // headerRetryOn is Envoy's header by which the answer of a worker with one of these statuses is a failure that is retried.
 const headerRetryOn = "x-envoy-retriable-status-codes"
 
@@ -112,6 +120,13 @@ func (x *Exchange) destinations(d *route.Decision) string {
 // refusal returns the answer for an error.
 func refusal(e *prompt.Error, detail string) *Answer {
 	return &Answer{Status: e.Status, Body: e.JSON(), Detail: detail}
+}
+
+// refused returns the answer to a request that the router has refused.
+func refused(d *route.Decision) *Answer {
+	a := refusal(d.Err, string(d.Reason))
+	a.RetryAfter = d.RetryAfter
+	return a
 }
 
 // TooLarge returns the refusal of a body above the limit.

@@ -77,7 +77,7 @@ type Sender struct {
 func New(cfg Config) *Sender {
 	part := metric.For(cfg.Metrics, "extproc")
 	s := &Sender{
-		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, transport: newTransport(),
+		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, transport: NewTransport(time.Second),
 		outcomes: part.Counters("prefills_total",
 			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
 				"refused, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.", "outcome"),
@@ -93,11 +93,11 @@ func New(cfg Config) *Sender {
 	return s
 }
 
-// newTransport returns the transport for requests to prefill workers. It keeps connections, follows no redirects and uses no proxy:
-// the addresses are those of the fleet.
-func newTransport() *http.Transport {
+// NewTransport returns a transport for requests to engines, which make a connection within that time. It keeps connections,
+// follows no redirects and uses no proxy: the addresses are those of the fleet.
+func NewTransport(connect time.Duration) *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: time.Second}).DialContext,
+		DialContext:            (&net.Dialer{Timeout: connect}).DialContext,
 		MaxIdleConns:           1024,
 		MaxIdleConnsPerHost:    128,
 		IdleConnTimeout:        4 * time.Second, // vLLM and SGLang close connections that were idle for five seconds
@@ -220,7 +220,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 
 	leg := &Leg{sender: s, request: r, worker: p, cached: -1}
 	leg.transfer = handoff.Transfer{
-		Kind: d.Transfer, Endpoint: r.Endpoint, ID: handoff.MinID + rand.Int64N(1<<61), At: p.TransferAt,
+		Kind: d.Transfer, Endpoint: r.Endpoint, ID: NewTransferID(), At: p.TransferAt,
 		PrefillRank: rankOf(p), DecodeRank: rankOf(d),
 	}
 	body, err := leg.transfer.Prefill(nil, r.Body)
@@ -232,6 +232,9 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 	leg.body = body
 	return leg, ""
 }
+
+// NewTransferID returns an id that no other transfer has, but by chance.
+func NewTransferID() int64 { return handoff.MinID + rand.Int64N(1<<61) }
 
 // rankOf returns the rank of a decision; -1 for a worker with one rank.
 func rankOf(d *route.Decision) int {

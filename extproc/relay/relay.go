@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +31,7 @@ type Config struct {
 type Handler struct {
 	requests *exchange.Service
 	log      *slog.Logger
-	client   *http.Client
+	engines  *http.Transport
 	outcomes *prometheus.CounterVec
 }
 
@@ -48,7 +47,7 @@ const (
 
 // New returns a handler.
 func New(cfg Config) *Handler {
-	h := &Handler{requests: cfg.Requests, log: cfg.Log, client: newClient()}
+	h := &Handler{requests: cfg.Requests, log: cfg.Log, engines: prefill.NewTransport(connectWithin)}
 	h.outcomes = metric.For(cfg.Metrics, "relay").Counters("attempts_total",
 		"Attempts of the relay by outcome: worker_failed and prefill_failed are followed by another attempt, if there is one left.",
 		"outcome")
@@ -58,20 +57,8 @@ func New(cfg Config) *Handler {
 	return h
 }
 
-// newClient returns the client for requests to decode workers. It follows no redirects and uses no proxy.
-func newClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-			MaxIdleConns:           1024,
-			MaxIdleConnsPerHost:    128,
-			IdleConnTimeout:        4 * time.Second, // engines close connections that were idle for five seconds
-			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
+// connectWithin bounds the time for a connection to a decode worker, as Envoy's pools do.
+const connectWithin = 2 * time.Second
 
 // Serve serves on ln until ctx ends. Then it waits a moment for the requests that are in flight.
 func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
@@ -86,7 +73,7 @@ func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
 		_ = server.Close()
 	})
 	defer stop()
-	defer h.client.CloseIdleConnections()
+	defer h.engines.CloseIdleConnections()
 	err := server.Serve(ln)
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -167,8 +154,8 @@ func (h *Handler) read(r *http.Request) (body []byte, free func(), answer *excha
 // write writes an answer of this process.
 func write(w http.ResponseWriter, a *exchange.Answer) {
 	w.Header().Set("content-type", "application/json")
-	if a.RetryAfter > 0 {
-		w.Header().Set("retry-after", strconv.Itoa(int(a.RetryAfter.Seconds()+0.999)))
+	if seconds := a.RetrySeconds(); seconds != "" {
+		w.Header().Set("retry-after", seconds)
 	}
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
@@ -236,7 +223,7 @@ func (h *Handler) send(
 			}
 		}()
 	}
-	response, err = h.client.Do(request)
+	response, err = h.engines.RoundTrip(request)
 	return response, state.CompareAndSwap(waiting, begun), err
 }
 

@@ -66,8 +66,8 @@ func set(key, value string) *corev3.HeaderValueOption {
 // immediate returns an answer to the client as a message to Envoy.
 func immediate(a *exchange.Answer) *extprocv3.ImmediateResponse {
 	headers := []*corev3.HeaderValueOption{set("content-type", "application/json")}
-	if a.RetryAfter > 0 {
-		headers = append(headers, set("retry-after", strconv.Itoa(int(a.RetryAfter.Seconds()))))
+	if seconds := a.RetrySeconds(); seconds != "" {
+		headers = append(headers, set("retry-after", seconds))
 	}
 	if a.Allow != "" {
 		headers = append(headers, set("allow", a.Allow))
