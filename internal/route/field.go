@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/perfmodel"
 )
 
 // field is the ranks that may take a request, and why the others of its pool may not.
@@ -36,8 +35,7 @@ type poolMoment struct {
 
 // workerFacts is what judging needs of a worker. Workers lie apart in memory, and these do not.
 type workerFacts struct {
-	prefill, transfer *perfmodel.Learned
-
+	class  *learned
 	blocks int // capacity of a rank
 }
 
@@ -133,11 +131,10 @@ func (f *field) loadFacts(s *speeds) {
 		worker := f.ranks[i].Worker
 		f.facts[i].blocks = worker.Blocks
 		if i > 0 && classOf(f.ranks[i-1].Worker) == classOf(worker) {
-			f.facts[i].prefill, f.facts[i].transfer = f.facts[i-1].prefill, f.facts[i-1].transfer
+			f.facts[i].class = f.facts[i-1].class
 			continue
 		}
-		class := s.of(worker)
-		f.facts[i].prefill, f.facts[i].transfer = class.prefill, class.transfer
+		f.facts[i].class = s.of(worker)
 	}
 }
 

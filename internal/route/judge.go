@@ -64,9 +64,8 @@ func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.T
 	j.function = q.costFunction(j)
 	for i := range j.candidates {
 		c := &j.candidates[i]
-		if i == 0 || f.facts[i].prefill != f.facts[i-1].prefill {
-			j.request.Line = j.line(f.facts[i].prefill)
-			j.request.Transfer = j.line(f.facts[i].transfer)
+		if i == 0 || f.facts[i].class != f.facts[i-1].class {
+			j.setLines(f.facts[i].class)
 		}
 		score := j.score(c)
 		c.Total, c.Tie = score.Total, score.Tie
@@ -130,9 +129,8 @@ func (j *judged) lineOf(c *pick.Candidate) perfmodel.Line {
 	return j.line(j.speeds.of(c.Rank.Worker).prefill)
 }
 
-// setLines sets the lines of a candidate's class in the request, as lineOf finds them.
-func (j *judged) setLines(c *pick.Candidate) {
-	class := j.speeds.of(c.Rank.Worker)
+// setLines sets the lines of a class in the request.
+func (j *judged) setLines(class *learned) {
 	j.request.Line, j.request.Transfer = j.line(class.prefill), j.line(class.transfer)
 }
 
@@ -226,9 +224,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	d.Worker, d.Address = worker.Name, worker.Address
 	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
 	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
-	for _, n := range winner.Facts.Overlap {
-		d.Overlap += n
-	}
+	d.Overlap = heldBlocks(winner.Facts.Overlap)
 	d.Cached = d.PromptTokens - winner.Uncached
 	d.Considered = len(j.candidates)
 
@@ -236,26 +232,26 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	d.Candidates = slices.Grow(d.Candidates[:0], len(order))[:len(order)]
 	for i, at := range order {
 		c := &j.candidates[at]
-		j.setLines(c)
+		j.setLines(j.speeds.of(c.Rank.Worker))
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
 		}
+		if at == won {
+			j.explainPull(d, d.Candidates[i].Score.Pulled)
+		}
 	}
-	j.explainPull(d, winner)
 	j.listOthers(d, order)
 }
 
-// explainPull names the worker from whose cache the winner should fetch a part of the prompt, if it should.
-func (j *judged) explainPull(d *Decision, winner *pick.Candidate) {
-	j.setLines(winner)
-	pulled := j.score(winner).Pulled
-	if pulled == 0 {
+// explainPull names the worker from whose cache the picked one should fetch so many tokens; none for 0.
+func (j *judged) explainPull(d *Decision, tokens int) {
+	if tokens == 0 {
 		return
 	}
 	from := j.source.rank
 	d.Pull = Pull{
-		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: pulled,
+		Worker: from.Worker.Name, Rank: from.Number, At: TransferAddress(from.Worker, from.Number), Tokens: tokens,
 	}
 }
 
