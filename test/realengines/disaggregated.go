@@ -27,17 +27,7 @@ func (b *bench) startTransferEngines(ctx context.Context, start ...func() (*engi
 		}
 		engines = append(engines, e)
 	}
-	for _, e := range engines {
-		b.progressf("wait for engine %s, which transfers KV caches", e.name)
-		if err := e.await(ctx); err != nil {
-			return engines, err
-		}
-		b.version, err = e.version(ctx)
-		if err != nil {
-			return engines, err
-		}
-	}
-	return engines, nil
+	return engines, b.awaitEngines(ctx, engines)
 }
 
 // startNixl starts an engine with NixlConnector, whose worker has a role.

@@ -227,17 +227,22 @@ func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine
 		}
 		engines = append(engines, e)
 	}
+	return engines, b.awaitEngines(ctx, engines)
+}
+
+// awaitEngines waits until engines are healthy, and reads their version.
+func (b *bench) awaitEngines(ctx context.Context, engines []*engine) (err error) {
 	for _, e := range engines {
-		b.progressf("wait for engine %s with %d blocks", e.name, blocks)
+		b.progressf("wait for engine %s", e.name)
 		if err := e.await(ctx); err != nil {
-			return engines, err
+			return err
 		}
 		b.version, err = e.version(ctx)
 		if err != nil {
-			return engines, err
+			return err
 		}
 	}
-	return engines, nil
+	return nil
 }
 
 // startGateway starts a gateway in front of engines whose caches are empty.
