@@ -13,7 +13,7 @@ type Transfer uint8
 // The transfers.
 const (
 	NoTransfer        Transfer = iota
-	TransferNixl               // vLLM's NixlConnector: the decode worker pulls from where the prefill worker's answer says
+	TransferNixl               // vLLM's NixlConnector: the decode worker pulls from where the prefill worker's answer names
 	TransferP2P                // vLLM's OffloadingConnector with a p2p tier: the decode worker pulls from an address
 	TransferBootstrap          // SGLang: both workers meet at the prefill worker's bootstrap server
 	TransferContext            // TensorRT-LLM: the decode worker pulls by the "disaggregated_params" of the prefill worker

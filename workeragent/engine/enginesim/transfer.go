@@ -238,6 +238,26 @@ func (s *Sim) ask(ctx context.Context, address string, q *question) (blocks int,
 	return strconv.Atoi(string(text))
 }
 
+// reach is ask with further attempts to connect, until connecting ends. The last one is a failure, too.
+func (s *Sim) reach(ctx, connecting context.Context, address string, q *question) (blocks int, err error) {
+	blocks, err = s.ask(ctx, address, q)
+	for errors.Is(err, errUnreachable) && sleep(connecting, reconnect) == nil {
+		blocks, err = s.ask(ctx, address, q)
+	}
+	return blocks, err
+}
+
+// reconnect is the pause between two attempts to connect.
+const reconnect = 20 * time.Millisecond
+
+// deliver has the prompts of a completion computed elsewhere: all of their blocks have come, and nothing of them is computed.
+func (s *Sim) deliver(c *completion) {
+	for _, r := range c.requests {
+		r.Delivered = len(r.Prompt)
+	}
+	s.metrics.fetched(c.prompts)
+}
+
 // crash ends the engine, as an exception in the scheduler of vLLM does.
 func (s *Sim) crash(reason string) error {
 	select {

@@ -211,10 +211,7 @@ func (d *bootstrapDecode) prepare(ctx context.Context) error {
 
 	// Only the attempts to connect end with connecting. The last one is a failure, too.
 	q := &question{ID: d.key(), Prompt: hashOf(d.c)}
-	_, err := d.sim.ask(bounded, d.address, q)
-	for errors.Is(err, errUnreachable) && sleep(connecting, reconnect) == nil {
-		_, err = d.sim.ask(bounded, d.address, q)
-	}
+	_, err := d.sim.reach(bounded, connecting, d.address, q)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -224,10 +221,7 @@ func (d *bootstrapDecode) prepare(ctx context.Context) error {
 	}
 
 	// The first token of the answer comes with the transfer, so the prompt is not computed at all.
-	for _, r := range d.c.requests {
-		r.Delivered = len(r.Prompt)
-	}
-	d.sim.metrics.fetched(d.c.prompts)
+	d.sim.deliver(d.c)
 	return nil
 }
 

@@ -284,9 +284,6 @@ func (d *contextDecode) prepare(ctx context.Context) error {
 	}
 
 	// The first token is known, so nothing of the prompt is computed.
-	for _, r := range d.c.requests {
-		r.Delivered = len(r.Prompt)
-	}
-	d.sim.metrics.fetched(d.c.prompts)
+	d.sim.deliver(d.c)
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -230,10 +229,7 @@ func (l *p2pLeg) fetch(ctx context.Context, hashes []kvevent.EngineHash, local i
 	}
 
 	// vLLM's sockets connect again and again, until the handshake's time is over.
-	blocks, err := l.sim.ask(ctx, l.source.address, q)
-	for errors.Is(err, errUnreachable) && sleep(ctx, reconnect) == nil {
-		blocks, err = l.sim.ask(ctx, l.source.address, q)
-	}
+	blocks, err := l.sim.reach(ctx, ctx, l.source.address, q)
 	switch {
 	case err != nil:
 		return 0, err
@@ -246,9 +242,6 @@ func (l *p2pLeg) fetch(ctx context.Context, hashes []kvevent.EngineHash, local i
 	}
 	return blocks, sleep(ctx, l.sim.transferTime((blocks-local)*l.sim.cfg.Engine.BlockSize))
 }
-
-// reconnect is the pause between two attempts to connect.
-const reconnect = 20 * time.Millisecond
 
 // appendTo appends the parameters of vLLM's answers, which are always null: no engine has a result for the router.
 func (l *p2pLeg) appendTo(answer []byte) []byte {

@@ -175,11 +175,11 @@ func TestP2PFallsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := closed.Addr().(*net.TCPAddr).Port
+	closedPort := closed.Addr().(*net.TCPAddr).Port
 	_ = closed.Close()
 	p, d := start(t, transferring(fleet.TransferP2P)), start(t, transferring(fleet.TransferP2P))
 	seeded := start(t, transferring(fleet.TransferP2P, patient, func(c *enginesim.Config) { c.Engine.HashSeed = 7 }))
-	unreachable := with(`"kv_transfer_params":{"remote_prefiller":{"kv_request_id":"a","remote_host":"127.0.0.1","remote_port":%d}}`, nobody)
+	unreachable := with(`"kv_transfer_params":{"remote_prefiller":{"kv_request_id":"a","remote_host":"127.0.0.1","remote_port":%d}}`, closedPort)
 
 	for name, c := range map[string]struct {
 		prefill, decode string
@@ -194,7 +194,7 @@ func TestP2PFallsBack(t *testing.T) {
 		"another prompt":                 {strings.Replace(keepFor("other"), "two", "2..", 1), p.from("remote_prefiller", "other"), d, false},
 		"no id":                          {"", strings.Replace(p.from("remote_prefiller", "x"), `"kv_request_id":"x"`, `"kv_request_id":""`, 1), d, false},
 		"no host":                        {"", strings.Replace(p.from("remote_prefiller", "x"), `"127.0.0.1"`, `null`, 1), d, false},
-		"no port":                        {"", strings.Replace(unreachable, fmt.Sprint(nobody), "0", 1), d, false},
+		"no port":                        {"", strings.Replace(unreachable, fmt.Sprint(closedPort), "0", 1), d, false},
 		"an empty role":                  {"", with(`"kv_transfer_params":{"remote_prefiller":{},"remote_kv_source":[]}`), d, false},
 		"an id to keep is missing":       {"", with(`"kv_transfer_params":{"remote_decoder":{}}`), d, false},
 		"no parameters":                  {"", with(`"kv_transfer_params":null`), d, false},
