@@ -42,12 +42,14 @@ var allowed = map[string][]string{
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/fleet", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue"},
-	"internal/plan":        {"internal/fleet", "internal/perfmodel"},
-	"internal/decisionlog": {"internal/route", "internal/fleet", "internal/kv/blockhash"},
-	"internal/sim/engine":  {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
-	"internal/trace":       {"internal/decisionlog", "internal/kv/blockhash"},
+	"internal/plan/capacity": {"internal/perfmodel"},
+	"internal/plan/dynamo":   {"internal/fleet", "internal/perfmodel"},
+	"internal/plan":          {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
+	"internal/decisionlog":   {"internal/route", "internal/fleet", "internal/kv/blockhash"},
+	"internal/sim/engine":    {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
+	"internal/trace":         {"internal/decisionlog", "internal/kv/blockhash"},
 	// The simulation runs the real router on the real index, with the events of its engines.
-	"internal/sim": {"internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
+	"internal/sim": {"internal/plan", "internal/plan/capacity", "internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
 	// The flags of a run are settings of the simulation: timing of engines, cost functions, policies and queues.
 	"internal/replay": {"internal/sim", "internal/trace", "internal/perfmodel", "internal/route/cost", "internal/route/pick",
@@ -94,7 +96,7 @@ var allowed = map[string][]string{
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
-	"planner": {"internal/plan", "internal/fleet", "internal/metric", "bus"},
+	"planner": {"internal/plan", "internal/plan/...", "internal/fleet", "internal/metric", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.

@@ -20,8 +20,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite docs/architecture.md instead 
 var floors = [][]string{
 	{"internal/fleet", "internal/backoff", "internal/envoynames", "internal/grpcserve", "internal/listen", "internal/metric", "internal/models",
 		"internal/prefetch"},
-	{"internal/perfmodel", "internal/plan", "internal/kv", "internal/child", "internal/engineprobe", "internal/adminclient"},
-	{"internal/prompt", "internal/kvsource"},
+	{"internal/perfmodel", "internal/kv", "internal/child", "internal/engineprobe", "internal/adminclient"},
+	{"internal/prompt", "internal/kvsource", "internal/plan"},
 	{"internal/route", "internal/modelfile", "internal/promptlines"},
 	{"internal/config", "internal/decisionlog"},
 	{"internal/trace", "internal/configfile", "internal/cli"},

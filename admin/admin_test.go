@@ -114,9 +114,11 @@ func newWorld(t *testing.T) *world {
 			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
 		},
 		Plan: func() plan.Plan {
-			return plan.Next(plan.Observation{
-				Pools: []plan.Configured{{Model: "sim", Replicas: 2}, {Model: "sim", Role: fleet.Decode, Replicas: 1}}, Fleet: w.fleet.Snapshot(),
-			})
+			settings := &plan.Settings{Models: []plan.Model{
+				{Name: "sim", Pools: []plan.Configured{{Replicas: 2}, {Role: fleet.Decode, Replicas: 1}}},
+			}}
+			p, _ := plan.Next(plan.State{}, plan.Observation{Settings: settings, Workers: plan.WorkersOf(w.fleet.Snapshot())})
+			return p
 		},
 	})
 	return w

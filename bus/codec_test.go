@@ -41,7 +41,10 @@ var (
 	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4,
 		ResponseBytes: 5, Status: 503, Broken: true, Left: true}
 	sampleGone = Gone{Replica: "r", Source: "s", Ago: 5}
-	samplePlan = plan.Plan{Pools: []plan.Pool{{Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because"}}}
+	samplePlan = plan.Plan{Term: 7, Pools: []plan.Pool{{
+		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",
+		Workers: []plan.Planned{{Name: "n.a", Weight: 90}, {Name: "n.b", Weight: 1, Drain: true}}, Unknown: []string{"demand"},
+	}}}
 )
 
 // FuzzMessages: a message that a reader accepts survives the way through the writer and the reader

@@ -78,11 +78,17 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 
 // planMessage returns the message of a plan.
 func planMessage(p plan.Plan) *busv1.Plan {
-	m := &busv1.Plan{}
-	for _, pool := range p.Pools {
-		m.Pools = append(m.Pools, &busv1.Pool{
+	m := &busv1.Plan{Term: p.Term}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		out := &busv1.Pool{
 			Model: pool.Model, Role: uint32(pool.Role), Replicas: uint32(pool.Replicas), Ready: uint32(pool.Ready), Reason: pool.Reason,
-		})
+			Unknown: pool.Unknown,
+		}
+		for _, w := range pool.Workers {
+			out.Workers = append(out.Workers, &busv1.PlannedWorker{Name: w.Name, Weight: w.Weight, Drain: w.Drain})
+		}
+		m.Pools = append(m.Pools, out)
 	}
 	return m
 }
@@ -93,7 +99,7 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 		return plan.Plan{}, err
 	}
 
-	var p plan.Plan
+	p := plan.Plan{Term: m.Term}
 	for i, pool := range m.Pools {
 		if pool.Role > uint32(fleet.Encode) {
 			return plan.Plan{}, fmt.Errorf("pool %d: role is %d: it must be at most %d", i, pool.Role, fleet.Encode)
@@ -102,10 +108,30 @@ func decodePlan(m *busv1.Plan, data []byte) (plan.Plan, error) {
 			return plan.Plan{}, fmt.Errorf("pool %d: %d replicas, %d ready: there must be at most %d", i, pool.Replicas, pool.Ready,
 				math.MaxInt32)
 		}
+		workers, err := decodePlanned(pool.Workers)
+		if err != nil {
+			return plan.Plan{}, fmt.Errorf("pool %d: %w", i, err)
+		}
 		p.Pools = append(p.Pools, plan.Pool{
 			Model: pool.Model, Role: fleet.Role(pool.Role), Replicas: int(pool.Replicas), Ready: int(pool.Ready), Reason: pool.Reason,
+			Workers: workers, Unknown: pool.Unknown,
 		})
 	}
-
 	return p, nil
+}
+
+// decodePlanned returns what a plan sets for workers. Their names and weights reach routers and Envoys, so a plan with one that is out
+// of range is refused as a whole: the last one stays in force.
+func decodePlanned(list []*busv1.PlannedWorker) ([]plan.Planned, error) {
+	var out []plan.Planned
+	for _, w := range list {
+		if !fleet.ValidWorkerName(w.Name) {
+			return nil, fmt.Errorf("worker name %.80q is not valid", w.Name)
+		}
+		if w.Weight < 1 || w.Weight > fleet.MaxWeight {
+			return nil, fmt.Errorf("worker %s: weight is %d: it must lie between 1 and %d", w.Name, w.Weight, fleet.MaxWeight)
+		}
+		out = append(out, plan.Planned{Name: w.Name, Weight: w.Weight, Drain: w.Drain})
+	}
+	return out, nil
 }

@@ -36,28 +36,30 @@ const interval = 10 * time.Second
 
 // Planner makes plans for one cluster.
 type Planner struct {
-	pools   atomic.Pointer[[]plan.Configured]
-	reload  chan struct{}
-	fleet   *fleet.Fleet
-	to      Publisher
-	log     *slog.Logger
-	metrics *metrics
-	current atomic.Pointer[plan.Plan]
+	settings atomic.Pointer[plan.Settings]
+	reload   chan struct{}
+	fleet    *fleet.Fleet
+	to       Publisher
+	log      *slog.Logger
+	metrics  *metrics
+	current  atomic.Pointer[plan.Plan]
+	// state is what plans remember. Run alone uses it.
+	state plan.State
 	// again means that the current plan must be published once more. Run alone uses it.
 	again bool
 }
 
 // New returns a planner, which makes no plan before Run.
-func New(pools []plan.Configured, f *fleet.Fleet, to Publisher, log *slog.Logger, reg prometheus.Registerer) *Planner {
+func New(s *plan.Settings, f *fleet.Fleet, to Publisher, log *slog.Logger, reg prometheus.Registerer) *Planner {
 	p := &Planner{reload: make(chan struct{}, 1), fleet: f, to: to, log: log, metrics: newMetrics(reg)}
-	p.pools.Store(&pools)
+	p.settings.Store(s)
 	p.current.Store(&plan.Plan{})
 	return p
 }
 
-// Reload replaces the configured pools. Run makes the next plan.
-func (p *Planner) Reload(pools []plan.Configured) {
-	p.pools.Store(&pools)
+// Reload replaces the settings. Run makes the next plan.
+func (p *Planner) Reload(s *plan.Settings) {
+	p.settings.Store(s)
 	select {
 	case p.reload <- struct{}{}:
 	default: // Run makes a plan soon
@@ -90,7 +92,10 @@ func (p *Planner) Run(ctx context.Context) error {
 // once makes a plan. It publishes the plan if it differs from the last one, or if the last one may be lost. Where
 // that fails, the last plan stays in force until the next one.
 func (p *Planner) once(ctx context.Context) {
-	next := plan.Next(plan.Observation{Pools: *p.pools.Load(), Fleet: p.fleet.Snapshot()})
+	next, state := plan.Next(p.state, plan.Observation{
+		At: time.Now(), Settings: p.settings.Load(), Workers: plan.WorkersOf(p.fleet.Snapshot()),
+	})
+	p.state = state
 	if !p.again && reflect.DeepEqual(next, p.Current()) {
 		return
 	}

@@ -71,7 +71,7 @@ type office struct {
 func run(t *testing.T, test func(o *office)) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{t: t, press: &press{back: make(chan struct{})}, fleet: fleet.New(fleet.Hooks{})}
-		o.planner = New([]plan.Configured{{Model: "sim", Replicas: 2}}, o.fleet, o.press,
+		o.planner = New(replicas(2), o.fleet, o.press,
 			slog.New(slog.NewTextHandler(&o.log, nil)), prometheus.NewRegistry())
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -83,6 +83,11 @@ func run(t *testing.T, test func(o *office)) {
 			t.Error(err)
 		}
 	})
+}
+
+// replicas are the settings of a model with one pool.
+func replicas(n int) *plan.Settings {
+	return &plan.Settings{Models: []plan.Model{{Name: "sim", Pools: []plan.Configured{{Replicas: n}}}}}
 }
 
 func (o *office) worker(name string, s fleet.State) {
@@ -132,7 +137,7 @@ func TestPublishedOncePerChange(t *testing.T) {
 func TestReload(t *testing.T) {
 	run(t, func(o *office) {
 		for n := 3; n < 6; n++ {
-			o.planner.Reload([]plan.Configured{{Model: "sim", Replicas: n}})
+			o.planner.Reload(replicas(n))
 		}
 		synctest.Wait()
 		if got := o.planner.Current().Pools[0].Replicas; got != 5 {

@@ -1404,6 +1404,7 @@ func (x *Gone) GetAgoNanoseconds() int64 {
 type Plan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pools         []*Pool                `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
+	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"` // of the leader that published it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1445,6 +1446,13 @@ func (x *Plan) GetPools() []*Pool {
 	return nil
 }
 
+func (x *Plan) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 // Pool is the plan of one model's workers in one role.
 type Pool struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1453,6 +1461,8 @@ type Pool struct {
 	Replicas      uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	Ready         uint32                 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Workers       []*PlannedWorker       `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
+	Unknown       []string               `protobuf:"bytes,7,rep,name=unknown,proto3" json:"unknown,omitempty"` // figures that were not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1520,6 +1530,81 @@ func (x *Pool) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Pool) GetWorkers() []*PlannedWorker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *Pool) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
+// PlannedWorker is what a plan sets for one worker.
+type PlannedWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Weight        uint32                 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"` // share of traffic, 1 to 1000
+	Drain         bool                   `protobuf:"varint,3,opt,name=drain,proto3" json:"drain,omitempty"`   // no new requests
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedWorker) Reset() {
+	*x = PlannedWorker{}
+	mi := &file_bus_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedWorker) ProtoMessage() {}
+
+func (x *PlannedWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedWorker.ProtoReflect.Descriptor instead.
+func (*PlannedWorker) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlannedWorker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlannedWorker) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *PlannedWorker) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
 }
 
 var File_bus_proto protoreflect.FileDescriptor
@@ -1651,15 +1736,22 @@ const file_bus_proto_rawDesc = "" +
 	"\x04Gone\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12'\n" +
-	"\x0fago_nanoseconds\x18\x03 \x01(\x03R\x0eagoNanoseconds\"1\n" +
+	"\x0fago_nanoseconds\x18\x03 \x01(\x03R\x0eagoNanoseconds\"E\n" +
 	"\x04Plan\x12)\n" +
-	"\x05pools\x18\x01 \x03(\v2\x13.stator.bus.v1.PoolR\x05pools\"z\n" +
+	"\x05pools\x18\x01 \x03(\v2\x13.stator.bus.v1.PoolR\x05pools\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\xcc\x01\n" +
 	"\x04Pool\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\rR\x04role\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\rR\breplicas\x12\x14\n" +
 	"\x05ready\x18\x04 \x01(\rR\x05ready\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reasonB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x126\n" +
+	"\aworkers\x18\x06 \x03(\v2\x1c.stator.bus.v1.PlannedWorkerR\aworkers\x12\x18\n" +
+	"\aunknown\x18\a \x03(\tR\aunknown\"Q\n" +
+	"\rPlannedWorker\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x14\n" +
+	"\x05drain\x18\x03 \x01(\bR\x05drainB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -1673,7 +1765,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
@@ -1693,6 +1785,7 @@ var file_bus_proto_goTypes = []any{
 	(*Gone)(nil),            // 15: stator.bus.v1.Gone
 	(*Plan)(nil),            // 16: stator.bus.v1.Plan
 	(*Pool)(nil),            // 17: stator.bus.v1.Pool
+	(*PlannedWorker)(nil),   // 18: stator.bus.v1.PlannedWorker
 }
 var file_bus_proto_depIdxs = []int32{
 	3,  // 0: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
@@ -1703,11 +1796,12 @@ var file_bus_proto_depIdxs = []int32{
 	12, // 5: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
 	14, // 6: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
 	17, // 7: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	18, // 8: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1721,7 +1815,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/discovery"
@@ -28,7 +29,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	}
 
 	members := fleet.New(fleet.Hooks{})
-	wanted, err := pools(p.cfg)
+	wanted, err := planSettings(p.cfg)
 	if err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	})
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
-			next, err := pools(cfg)
+			next, err := planSettings(cfg)
 			if err == nil {
 				pl.Reload(next)
 			}
@@ -50,28 +51,42 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
 }
 
-// pools returns the number of configured workers by model and role.
-func pools(cfg *config.Config) ([]plan.Configured, error) {
-	var out []plan.Configured
-	for _, m := range cfg.Models {
-		count := map[fleet.Role]int{}
-		for _, l := range m.Launch {
-			role, err := fleet.ParseRole(l.Role)
-			if err != nil {
-				return nil, err
-			}
-			count[role] += l.Count
+// planSettings returns what the configuration sets for plans.
+func planSettings(cfg *config.Config) (*plan.Settings, error) {
+	s := &plan.Settings{}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		pools, err := configuredPools(m)
+		if err != nil {
+			return nil, err
 		}
-		for _, w := range m.Workers {
-			role, err := fleet.ParseRole(w.Role)
-			if err != nil {
-				return nil, err
-			}
-			count[role]++
-		}
-		for role, n := range count {
-			out = append(out, plan.Configured{Model: m.Name, Role: role, Replicas: n})
-		}
+		s.Models = append(s.Models, plan.Model{Name: m.Name, Pools: pools})
 	}
+	return s, nil
+}
+
+// configuredPools returns the number of configured workers by role.
+func configuredPools(m *config.Model) ([]plan.Configured, error) {
+	count := map[fleet.Role]int{}
+	for _, l := range m.Launch {
+		role, err := fleet.ParseRole(l.Role)
+		if err != nil {
+			return nil, err
+		}
+		count[role] += l.Count
+	}
+	for _, w := range m.Workers {
+		role, err := fleet.ParseRole(w.Role)
+		if err != nil {
+			return nil, err
+		}
+		count[role]++
+	}
+
+	var out []plan.Configured
+	for role, n := range count {
+		out = append(out, plan.Configured{Role: role, Replicas: n})
+	}
+	slices.SortFunc(out, func(a, b plan.Configured) int { return int(a.Role) - int(b.Role) })
 	return out, nil
 }

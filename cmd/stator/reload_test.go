@@ -46,7 +46,7 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if u.listed, err = discovery.NewListed(fleet.New(fleet.Hooks{}), nil); err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := pools(cfg)
+	wanted, err := planSettings(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func (u *up) makeControl() (err error) {
 	u.xds = xds.NewServer(settings, u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer(xds.Options()...)
 
-	plans, err := pools(u.cfg)
+	plans, err := planSettings(u.cfg)
 	if err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (u *up) reload(cfg *config.Config) error {
 	if cfg.Gateway.Listen != u.cfg.Gateway.Listen {
 		return errors.New("gateway.listen needs a restart")
 	}
-	wanted, err := pools(cfg)
+	wanted, err := planSettings(cfg)
 	if err != nil {
 		return err
 	}

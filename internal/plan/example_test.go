@@ -9,10 +9,10 @@ import (
 
 // The configuration names two workers, and one of them is ready.
 func ExampleNext() {
-	workers := fleet.New(fleet.Hooks{})
-	_, _ = workers.Put(fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:8000", Ranks: 1, State: fleet.Ready})
+	settings := &plan.Settings{Models: []plan.Model{{Name: "m", Pools: []plan.Configured{{Replicas: 2}}}}}
+	workers := []plan.Worker{{Name: "a", Model: "m", State: fleet.Ready}}
 
-	p := plan.Next(plan.Observation{Pools: []plan.Configured{{Model: "m", Replicas: 2}}, Fleet: workers.Snapshot()})
+	p, _ := plan.Next(plan.State{}, plan.Observation{Settings: settings, Workers: workers})
 
 	fmt.Println(p.Pools[0].Replicas, "wanted,", p.Pools[0].Ready, "ready")
 	// Output:

@@ -1,10 +1,8 @@
-// Package plan decides how many workers each pool should have.
+// Package plan decides how many workers each pool should have, which of them are drained, and what share of traffic each gets.
 //
-// [Next] is the whole decision, pure: from what was observed to a [Plan] with its reasons,
-// printable and comparable. It does not start or stop anything; connectors do.
-//
-// Today a pool gets the replicas that the configuration names, and that is the reason of the plan. Demand
-// and targets do not count yet.
+// [Next] is the whole decision, pure: from what was observed to a [Plan] with its reasons, printable and comparable. It does not
+// start or stop anything; connectors do. An [Observation] has everything that a plan depends on, the configuration included, so a
+// plan can be made again from a log of observations.
 //
 // All functions are pure; a Plan must not change once it is published.
 package plan
@@ -20,6 +18,8 @@ import (
 
 // Plan is how many workers there should be. Pools are sorted by model and role.
 type Plan struct {
+	// Term is the number of the leader that published the plan: a plan of an earlier term than the last one has no effect.
+	Term  uint64
 	Pools []Pool
 }
 
@@ -29,45 +29,53 @@ type Pool struct {
 	Role  fleet.Role
 	// Replicas is how many workers there should be. Ready is how many were ready when the plan was made.
 	Replicas, Ready int
+	// Workers are those whose weight or drain the plan sets, sorted by name. Others have what they are configured with.
+	Workers []Planned
 	// Reason is one sentence about why.
 	Reason string
+	// Unknown lists figures that were not known.
+	Unknown []string
 }
 
-// Observation is the input of a plan: the configured pools, and the fleet as it is.
-type Observation struct {
-	Pools []Configured
-	Fleet *fleet.Snapshot
+// Planned is what a plan sets for one worker.
+type Planned struct {
+	Name string
+	// Weight is its share of traffic: 1 to fleet.MaxWeight.
+	Weight uint32
+	// Drain means that it gets no new requests, and ends when those that it has have ended.
+	Drain bool
 }
 
-// Configured is a pool as the configuration names it.
-type Configured struct {
-	Model    string
-	Role     fleet.Role
-	Replicas int
-}
+// State is what plans remember of earlier observations. It is a value: Next does not change its argument.
+type State struct{}
 
-// Next returns the plan for an observation.
-func Next(o Observation) Plan {
+// Next returns the plan for an observation, and the state for the next one.
+func Next(s State, o Observation) (Plan, State) {
 	var p Plan
-	for _, c := range o.Pools {
-		p.Pools = append(p.Pools, Pool{
-			Model: c.Model, Role: c.Role, Replicas: c.Replicas, Ready: ready(o.Fleet, c),
-			Reason: "the configuration names that many",
-		})
+	for i := range o.Settings.Models {
+		m := &o.Settings.Models[i]
+		for _, c := range m.Pools {
+			p.Pools = append(p.Pools, Pool{
+				Model: m.Name, Role: c.Role, Replicas: c.Replicas, Ready: ready(o.Workers, m.Name, c.Role),
+				Reason: "the configuration names that many",
+			})
+		}
 	}
+
 	slices.SortFunc(p.Pools, func(a, b Pool) int {
 		if n := strings.Compare(a.Model, b.Model); n != 0 {
 			return n
 		}
 		return int(a.Role) - int(b.Role)
 	})
-	return p
+	return p, s
 }
 
-// ready counts the ready workers of a pool. A worker is in the snapshot once for each of its ranks.
-func ready(s *fleet.Snapshot, c Configured) (n int) {
-	for _, r := range s.Pool(c.Model, c.Role) {
-		if r.Number == 0 && r.Worker.State == fleet.Ready {
+// ready counts the ready workers of a pool.
+func ready(workers []Worker, model string, role fleet.Role) (n int) {
+	for i := range workers {
+		w := &workers[i]
+		if w.Model == model && w.Role == role && w.State == fleet.Ready {
 			n++
 		}
 	}

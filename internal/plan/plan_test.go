@@ -14,14 +14,14 @@ import (
 // TestNext runs testdata/*.txt: what is observed, and the plan that follows. Verbs:
 //
 //	pool MODEL REPLICAS [role=ROLE]                   the configuration names them
-//	worker NAME [model=M] [role=R] [state=S] [ranks=N]
+//	worker NAME [model=M] [role=R] [state=S]
 //	next                                              prints the plan
 func TestNext(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		f := fleet.New(fleet.Hooks{})
-		var pools []plan.Configured
+		settings := &plan.Settings{}
+		var workers []plan.Worker
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			value := map[string]string{"model": "sim", "state": "ready", "ranks": "1"}
+			value := map[string]string{"model": "sim", "state": "ready"}
 			for _, a := range d.CmdArgs {
 				if len(a.Vals) > 0 {
 					value[a.Key] = a.Vals[0]
@@ -31,24 +31,25 @@ func TestNext(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			switch d.Cmd {
 			case "pool":
 				n, err := strconv.Atoi(d.CmdArgs[1].Key)
 				if err != nil {
 					t.Fatal(err)
 				}
-				pools = append(pools, plan.Configured{Model: d.CmdArgs[0].Key, Role: role, Replicas: n})
+				settings.Models = append(settings.Models, plan.Model{
+					Name: d.CmdArgs[0].Key, Pools: []plan.Configured{{Role: role, Replicas: n}},
+				})
 			case "worker":
-				ranks, _ := strconv.Atoi(value["ranks"])
-				w := fleet.Worker{Name: d.CmdArgs[0].Key, Model: value["model"], Role: role, Ranks: ranks, Address: "10.0.0.1:8000"}
+				w := plan.Worker{Name: d.CmdArgs[0].Key, Model: value["model"], Role: role}
 				for w.State.String() != value["state"] {
 					w.State++
 				}
-				if _, err := f.Put(w); err != nil {
-					t.Fatal(err)
-				}
+				workers = append(workers, w)
 			case "next":
-				return plan.Next(plan.Observation{Pools: pools, Fleet: f.Snapshot()}).String()
+				p, _ := plan.Next(plan.State{}, plan.Observation{Settings: settings, Workers: workers})
+				return p.String()
 			default:
 				d.Fatalf(t, "unknown verb %s", d.Cmd)
 			}
@@ -60,15 +61,18 @@ func TestNext(t *testing.T) {
 // The plan does not depend on the order in which pools are named, and naming them is not
 // changing them.
 func TestNextIsInOrder(t *testing.T) {
-	pools := []plan.Configured{{Model: "b", Replicas: 1}, {Model: "a", Role: fleet.Decode, Replicas: 2}, {Model: "a", Replicas: 3}}
-	before := fmt.Sprint(pools)
-	o := plan.Observation{Pools: pools, Fleet: fleet.New(fleet.Hooks{}).Snapshot()}
-	first := plan.Next(o).String()
-	if fmt.Sprint(pools) != before {
+	models := []plan.Model{
+		{Name: "b", Pools: []plan.Configured{{Replicas: 1}}},
+		{Name: "a", Pools: []plan.Configured{{Role: fleet.Decode, Replicas: 2}, {Replicas: 3}}},
+	}
+	before := fmt.Sprint(models)
+	o := plan.Observation{Settings: &plan.Settings{Models: models}}
+	first, _ := plan.Next(plan.State{}, o)
+	if fmt.Sprint(models) != before {
 		t.Error("the observation was changed")
 	}
-	pools[0], pools[2] = pools[2], pools[0]
-	if again := plan.Next(o).String(); again != first {
+	models[0], models[1] = models[1], models[0]
+	if again, _ := plan.Next(plan.State{}, o); again.String() != first.String() {
 		t.Errorf("in another order\n%sinstead of\n%s", again, first)
 	}
 }

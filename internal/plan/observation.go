@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan/capacity"
+)
+
+// Observation is what is known at a moment. What is not known is absent.
+type Observation struct {
+	At       time.Time
+	Settings *Settings
+	// Demand has at most one entry for each model. A model without one has no known demand.
+	Demand []Demand
+	// Workers are all workers of the fleet, those included that are starting or draining.
+	Workers []Worker
+}
+
+// Settings are what the configuration sets for a cluster.
+type Settings struct {
+	Budget Budget
+	Models []Model
+}
+
+// Budget bounds all models together. 0 is no bound.
+type Budget struct {
+	// MinGPUs and MaxGPUs bound the GPUs of all workers.
+	MinGPUs, MaxGPUs int
+	// MaxWatts bounds the power of all workers.
+	MaxWatts float64
+}
+
+// Model is the settings of one model.
+type Model struct {
+	Name string
+	// Algorithm is the name of the one that decides; empty means that the configured replicas are the plan.
+	Algorithm string
+	Targets   capacity.Targets
+	// Pools are the model's workers by role: aggregated, or prefill and decode.
+	Pools []Configured
+	// Every is the time between two plans.
+	Every time.Duration
+}
+
+// Configured is the settings of a pool: one model's workers in one role.
+type Configured struct {
+	Role fleet.Role
+	// Replicas is how many workers the configuration names. Min and Max bound a plan; Max 0 is no bound.
+	Replicas, Min, Max int
+	// GPUs and Watts are those of one worker.
+	GPUs  int
+	Watts float64
+	// StartUp is how long a worker takes from its start until it is ready.
+	StartUp time.Duration
+	Engine  capacity.Engine
+}
+
+// Demand is what clients asked of one model since the last observation of its demand.
+type Demand struct {
+	Model string
+	// Over is the time that the figures cover.
+	Over time.Duration
+	// Requests counts arrivals.
+	Requests int
+	// Prompt and Answer are tokens of requests that arrived, and of requests that ended.
+	Prompt, Answer Lengths
+	// CachedTokens is how many of the prompt tokens were found in caches.
+	CachedTokens float64
+	// Waiting and WaitingTokens are the requests in routers' queues now, and their prompt tokens.
+	Waiting, WaitingTokens int
+	// TTFT and ITL are the latencies that clients saw, in the mean; 0 is unknown.
+	TTFT, ITL time.Duration
+}
+
+// Lengths summarizes numbers of tokens. The zero Lengths has none.
+type Lengths struct {
+	Count        int
+	Sum, Squares float64
+}
+
+// Worker is one worker as it was observed.
+type Worker struct {
+	Name, Model string
+	Role        fleet.Role
+	State       fleet.State
+	// Weight is the configured share of traffic without a decision.
+	Weight uint32
+	// Since is when its state changed last; zero is unknown.
+	Since time.Time
+	// Load is nil where the worker has not reported lately.
+	Load *Load
+}
+
+// Load is what a worker has to do.
+type Load struct {
+	// Running and Waiting count requests in its batch and in its queue.
+	Running, Waiting int
+	// QueuedTokens is the prompt tokens that it has still to compute.
+	QueuedTokens int
+	// KVUsage is the share of its KV cache in use, 0 to 1.
+	KVUsage float64
+	// ITL is the mean time between tokens since the last report; 0 is unknown.
+	ITL time.Duration
+	// StepTokens is how many tokens of an answer a decode step makes; 0 is unknown.
+	StepTokens float64
+	// Found is the prompt tokens per second that it found in its cache: what would be computed again elsewhere without it.
+	Found float64
+}
+
+// WorkersOf returns the workers of a fleet, without their load.
+func WorkersOf(s *fleet.Snapshot) []Worker {
+	out := make([]Worker, 0, len(s.Workers))
+	for _, w := range s.Workers {
+		out = append(out, Worker{Name: w.Name, Model: w.Model, Role: w.Role, State: w.State, Weight: w.Weight})
+	}
+	return out
+}
