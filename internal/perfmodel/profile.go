@@ -20,7 +20,12 @@ type Profile struct {
 	// of all requests in the batch; y: milliseconds of a step.
 	contexts []float64
 	decode   []curve
+
+	capacity float64 // of the KV cache, in tokens
 }
+
+// KVTokens returns the capacity of the KV cache of the engine that was measured, in tokens.
+func (p *Profile) KVTokens() int { return int(p.capacity) }
 
 // Prefill returns the time of a prompt with as many new tokens. Between two measured lengths it is linear; beyond
 // the first and the last length the line of the nearest two goes on.
@@ -63,11 +68,10 @@ func profiled(ms float64) time.Duration {
 // point is one measurement.
 type point struct{ x, y float64 }
 
-// curve is at least one point, by ascending x, with straight lines between them.
+// curve is at least one point, by ascending x, with straight lines between them. No point is lower than the one before it.
 type curve []point
 
-// at returns the value at x. Beyond its last point a curve does not fall: the last two measurements may differ by
-// noise alone, and their line would reach negative times.
+// at returns the value at x.
 func (c curve) at(x float64) float64 {
 	if len(c) == 1 {
 		return c[0].y
@@ -77,14 +81,34 @@ func (c curve) at(x float64) float64 {
 	i, _ := slices.BinarySearchFunc(c, x, func(p point, x float64) int { return cmp.Compare(p.x, x) })
 	i = min(max(i, 1), len(c)-1)
 	a, b := c[i-1], c[i]
-	y := a.y + (b.y-a.y)*(x-a.x)/(b.x-a.x)
-	if x > b.x && y < b.y {
-		return b.y
-	}
-	return y
+	return a.y + (b.y-a.y)*(x-a.x)/(b.x-a.x)
 }
 
-// newCurve returns the curve through points, which it sorts. Every x must be at least 0 and occur once, and every y
+// monotone replaces values that fall by means of their neighbours, so that the curve rises or is level: the one that does is nearest to
+// the measurements (isotonic regression by pooling adjacent violators). More work does not last shorter, so a value that falls is noise
+// of the measurement. A planner that followed it would find an engine the faster the more it has to do.
+func (c curve) monotone() {
+	type pool struct{ mean, n float64 }
+	var pools []pool
+	for _, p := range c {
+		pools = append(pools, pool{p.y, 1})
+		for last := len(pools) - 1; last > 0 && pools[last-1].mean > pools[last].mean; last-- {
+			a, b := pools[last-1], pools[last]
+			pools[last-1] = pool{(a.mean*a.n + b.mean*b.n) / (a.n + b.n), a.n + b.n}
+			pools = pools[:last]
+		}
+	}
+
+	i := 0
+	for _, pool := range pools {
+		for range int(pool.n) {
+			c[i].y = pool.mean
+			i++
+		}
+	}
+}
+
+// newCurve returns the monotone curve nearest to points, which it sorts. Every x must be at least 0 and occur once, and every y
 // must be positive. name is for errors.
 func newCurve(name string, points []point) (curve, error) {
 	for _, p := range points {
@@ -99,6 +123,7 @@ func newCurve(name string, points []point) (curve, error) {
 			return nil, fmt.Errorf("%s: %v was measured twice", name, points[i].x)
 		}
 	}
+	curve(points).monotone()
 	return points, nil
 }
 
@@ -151,7 +176,8 @@ func (p *Profile) readDecode(a arrays) error {
 	}
 
 	// Usage is a share of the cache. A router counts tokens.
-	points := paired(usage, itl, a["max_kv_tokens"][0])
+	p.capacity = a["max_kv_tokens"][0]
+	points := paired(usage, itl, p.capacity)
 	by := map[float64][]point{}
 	for i, c := range contexts {
 		if !(c > 0 && c < 1e12) {

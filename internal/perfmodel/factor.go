@@ -1,0 +1,75 @@
+package perfmodel
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Factor is how many times as long as its model an engine takes, learned from observations. It combines an estimate that was made before
+// anything was observed with what was observed, each by its doubt: the logarithm of the factor is followed by a Kalman filter of one
+// dimension. It is a value. The zero Factor is that of a model without doubt, which nothing changes: begin with [NewFactor].
+type Factor struct {
+	// Log is the logarithm of the factor, and Variance that of its error.
+	Log, Variance float64
+	// Observed counts the observations.
+	Observed int
+}
+
+const (
+	// factorNoise is the standard deviation of the logarithm of one observation, with which the engine's noise and the error of what was
+	// counted enter. factorDrift is by how much the factor itself changes between two observations.
+	factorNoise = 0.2
+	factorDrift = 0.005
+	// factorMost bounds the factor and its inverse, so that one absurd observation leaves a usable model.
+	factorMost = 8
+	// factorOutlier is how many standard deviations an observation may be off before it counts as that far off.
+	factorOutlier = 3
+)
+
+// NewFactor returns a factor of 1 with a doubt: the standard deviation of its logarithm.
+func NewFactor(doubt float64) Factor { return Factor{Variance: doubt * doubt} }
+
+// Observe returns the factor after an observation of what took some time, and should have taken another by the model. An observation
+// without a time is ignored.
+func (f Factor) Observe(took, expected time.Duration) Factor {
+	if took <= 0 || expected <= 0 || f.Variance <= 0 {
+		return f
+	}
+
+	before := f.Variance + factorDrift*factorDrift
+	spread := math.Sqrt(before + factorNoise*factorNoise)
+	off := math.Log(float64(took)/float64(expected)) - f.Log
+	off = min(max(off, -factorOutlier*spread), factorOutlier*spread)
+
+	gain := before / (before + factorNoise*factorNoise)
+	f.Log = min(max(f.Log+gain*off, -math.Log(factorMost)), math.Log(factorMost))
+	f.Variance = before * (1 - gain)
+	f.Observed++
+	return f
+}
+
+// Value returns the factor.
+func (f Factor) Value() float64 { return math.Exp(f.Log) }
+
+// Doubt returns the standard deviation of the factor, as a share of it.
+func (f Factor) Doubt() float64 { return math.Sqrt(f.Variance) }
+
+// String prints the factor and its doubt.
+func (f Factor) String() string { return fmt.Sprintf("%.2f ± %.0f %%", f.Value(), 100*f.Doubt()) }
+
+// Corrected is a timing whose passes take factors as long.
+type Corrected struct {
+	Timing              Timing
+	PrefillBy, DecodeBy float64 // 0 means 1
+}
+
+// Prefill returns the corrected time of the prompts of a pass.
+func (c Corrected) Prefill(w Prefill) time.Duration {
+	return time.Duration(float64(c.Timing.Prefill(w)) * orOne(c.PrefillBy))
+}
+
+// Decode returns the corrected time of a decode step.
+func (c Corrected) Decode(w Decode) time.Duration {
+	return time.Duration(float64(c.Timing.Decode(w)) * orOne(c.DecodeBy))
+}
