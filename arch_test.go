@@ -42,7 +42,7 @@ var allowed = map[string][]string{
 	// The configuration's defaults and checks are those of the packages that use the values.
 	"internal/config": {"internal/fleet", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue"},
-	"internal/plan/capacity": {"internal/perfmodel"},
+	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	"internal/plan/dynamo":   {"internal/fleet", "internal/perfmodel"},
 	"internal/plan":          {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
 	"internal/decisionlog":   {"internal/route", "internal/fleet", "internal/kv/blockhash"},

@@ -1,0 +1,141 @@
+package capacity_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+)
+
+// measured is an engine of the committed profile: Llama-3.1-8B in FP8 on one H200.
+func measured(t testing.TB) *capacity.Engine {
+	t.Helper()
+	p, err := perfmodel.LoadProfile(os.DirFS("../../../test/replaydisagg/profile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &capacity.Engine{Timing: p, KVTokens: p.KVTokens(), MaxSeqs: 512}
+}
+
+// Dynamo's classic planner needs (1,1), (2,2) and (3,3) prefill and decode engines at these rates, and its current regression (3,5) at
+// the last one. The surface of the same measurements needs as many as the classic one, at the median. The simulation confirms it: see
+// TestPlannedFleetMeetsTargets in internal/sim.
+func TestNeedOnPublishedProfile(t *testing.T) {
+	e := measured(t)
+	s := capacity.Shape{Prompt: 3000, Answer: 300}
+	median := capacity.Targets{TTFT: 500 * time.Millisecond, ITL: 10 * time.Millisecond, Quantile: 0.5}
+	for _, c := range []struct{ from, to, want int }{{5, 15, 1}, {18, 30, 2}, {36, 45, 3}} {
+		for rate := c.from; rate <= c.to; rate++ {
+			prefill := e.Need(fleet.Prefill, float64(rate), s, median, 64)
+			decode := e.Need(fleet.Decode, float64(rate), s, median, 64)
+			if prefill.Replicas != c.want || decode.Replicas != c.want || !prefill.Met || !decode.Met {
+				t.Errorf("at %d requests/s: %+v and %+v, want %d of both", rate, prefill, decode, c.want)
+			}
+		}
+	}
+}
+
+// Latencies fall with more engines and rise with the rate and the quantile, for all roles and shapes. That is what the search for the
+// smallest number needs.
+func TestLatenciesAreMonotone(t *testing.T) {
+	e := measured(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		s := capacity.Shape{
+			Prompt: 50 + 8000*rng.Float64(), Answer: 1 + 800*rng.Float64(), PromptSpread: 2 * rng.Float64(), AnswerSpread: 2 * rng.Float64(),
+			Cached: rng.Float64(),
+		}
+		rate := 40 * rng.Float64()
+		for _, role := range []fleet.Role{fleet.Aggregated, fleet.Prefill, fleet.Decode} {
+			last := e.Latency(role, 1, rate, s, 0.9)
+			for n := 2; n < 40; n++ {
+				now := e.Latency(role, n, rate, s, 0.9)
+				if worse(now, last) {
+					t.Fatalf("%v %+v at %.1f requests/s: %d engines have %+v, one less %+v", role, s, rate, n, now, last)
+				}
+				last = now
+			}
+			if more := e.Latency(role, 39, rate*1.2, s, 0.9); worse(last, more) {
+				t.Fatalf("%v %+v: more requests have %+v, fewer %+v", role, s, more, last)
+			}
+			if q := e.Latency(role, 39, rate, s, 0.99); worse(last, q) {
+				t.Fatalf("%v %+v: quantile 0.99 has %+v, 0.9 %+v", role, s, q, last)
+			}
+		}
+	}
+}
+
+// worse reports whether a latency of a is clearly longer than that of b. The slope of the steps is measured over an interval, so
+// differences of a percent are its error.
+func worse(a, b capacity.Latency) bool {
+	longer := func(x, y time.Duration) bool { return float64(x) > 1.02*float64(y)+1e5 }
+	return longer(a.TTFT, b.TTFT) || longer(a.ITL, b.ITL) || longer(a.E2E, b.E2E)
+}
+
+// More than the engines serve has latencies without an end, and a number of engines that does not exist cannot meet targets.
+func TestOverload(t *testing.T) {
+	e := measured(t)
+	s := capacity.Shape{Prompt: 3000, Answer: 300}
+	for _, role := range []fleet.Role{fleet.Aggregated, fleet.Prefill, fleet.Decode} {
+		if l := e.Latency(role, 1, 100, s, 0.9); l.Load < 1 || max(l.TTFT, l.ITL) != capacity.Never {
+			t.Errorf("%v: %+v", role, l)
+		}
+		if n := e.Need(role, 100, s, capacity.Targets{}, 2); n.Replicas != 2 || n.Met {
+			t.Errorf("%v: 2 engines do not serve 100 requests/s: %+v", role, n)
+		}
+	}
+}
+
+// A target that even an idle engine misses is reported, and the engines are as many as keep queues short: asking for more would be of
+// no use.
+func TestUnreachableTarget(t *testing.T) {
+	e := measured(t)
+	s := capacity.Shape{Prompt: 3000, Answer: 300}
+	n := e.Need(fleet.Prefill, 30, s, capacity.Targets{TTFT: 20 * time.Millisecond}, 64)
+	if n.Met || n.Replicas != 3 || n.Latency.Load > 0.7 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// What raises an engine's capacity lowers the need: caches, speculative decoding, short prompts that share passes.
+func TestWhatLowersTheNeed(t *testing.T) {
+	e := measured(t)
+	targets := capacity.Targets{TTFT: 500 * time.Millisecond, ITL: 15 * time.Millisecond}
+	need := func(e *capacity.Engine, role fleet.Role, s capacity.Shape, rate float64) int {
+		n := e.Need(role, rate, s, targets, 1000)
+		if !n.Met {
+			t.Errorf("%v at %v: %+v", role, rate, n)
+		}
+		return n.Replicas
+	}
+	s := capacity.Shape{Prompt: 3000, Answer: 300}
+	cached := s
+	cached.Cached = 0.5
+	if a, b := need(e, fleet.Prefill, s, 100), need(e, fleet.Prefill, cached, 100); b > a*2/3 {
+		t.Errorf("%d prefill engines without caches, %d with half of the prompts cached", a, b)
+	}
+
+	speculative := *e
+	speculative.StepTokens = 2
+	if a, b := need(e, fleet.Decode, s, 200), need(&speculative, fleet.Decode, s, 200); b > a*2/3 {
+		t.Errorf("%d decode engines with a token in each step, %d with two", a, b)
+	}
+
+	short := capacity.Shape{Prompt: 100, Answer: 10}
+	if n := need(e, fleet.Prefill, short, 400); n > 4 {
+		t.Errorf("%d engines for 400 short prompts/s: one alone takes 19.5 ms, and many share a pass", n)
+	}
+}
+
+func ExampleEngine_Need() {
+	e := capacity.Engine{Timing: perfmodel.Polynomial{}, KVTokens: 1 << 20}
+	s := capacity.Shape{Prompt: 2000, Answer: 200}
+	n := e.Need(fleet.Aggregated, 20, s, capacity.Targets{TTFT: time.Second, ITL: 50 * time.Millisecond}, 64)
+	fmt.Println(n.Replicas, n.Met, n.Latency.ITL < 50*time.Millisecond)
+	// Output: 2 true true
+}
