@@ -126,7 +126,7 @@ func (w *watcher) mustSettle(worker *fleet.Worker) bool {
 	}
 	others := false
 	for _, m := range w.Fleet.Snapshot().Workers {
-		if m.Name == worker.Name && m.Address == worker.Address && m.State == fleet.Ready {
+		if m.Name == worker.Name && m.Address == worker.Address && (m.State == fleet.Ready || m.DrainedByPlan()) {
 			return false
 		}
 		others = others || m.Name != worker.Name && m.Model == worker.Model && m.State == fleet.Ready
@@ -152,16 +152,17 @@ func (w *watcher) expired(name string) {
 	switch {
 	case worker == nil:
 		return
-	case worker.State != fleet.Ready: // it gets no requests
+	case worker.State != fleet.Ready && !worker.DrainedByPlan(): // it gets no requests
 		w.remove(name, "its lease expired")
 		return
 	case !worker.Unleased.IsZero():
 		return
 	}
 
-	kept := *worker
-	kept.Unleased = time.Now()
-	w.put(kept)
+	if _, err := w.Fleet.Update(name, func(kept *fleet.Worker) { kept.Unleased = time.Now() }); err != nil {
+		w.Log.Warn("worker ignored", "worker", name, "err", err)
+		return
+	}
 	w.Log.Warn("lease of a worker expired; its agent is silent, and its engine is asked", "worker", name, "address", worker.Address)
 }
 

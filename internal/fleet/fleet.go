@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -85,6 +86,8 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	members map[string]*member // guarded by mu
+	sorted  []*member          // guarded by mu; members by name; nil after one was added, replaced or removed
+	planned map[string]Planned // guarded by mu; what the last plan sets, by name
 	free    []RankID           // guarded by mu; oldest first
 	next    RankID             // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced at each change
@@ -93,6 +96,7 @@ type Fleet struct {
 // member is a worker as its source describes it, with the id and the load of each of its ranks, by rank number.
 type member struct {
 	worker Worker
+	shown  *Worker // in the last snapshot; the next one has it, too, where nothing has changed
 	health *Health
 	ids    []RankID
 	loads  []*Load
@@ -131,7 +135,8 @@ func (f *Fleet) Changed() <-chan struct{} {
 //	same epoch, ranks, model   kept
 //	otherwise                  new; RankGone is called for the old ones
 //
-// Its state is the one that its source reports. Snapshots have the state that follows from it and from its [Health].
+// Its state and weight are those that its source reports. Snapshots have what follows from them, from its [Health], and from
+// the last plan: see [Fleet.SetPlanned].
 func (f *Fleet) Put(w Worker) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,6 +144,7 @@ func (f *Fleet) Put(w Worker) (changed bool, err error) {
 }
 
 func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
+	w.unplanned()
 	if w.Weight == 0 {
 		w.Weight = DefaultWeight
 	}
@@ -167,6 +173,7 @@ func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 		}
 	}
 	f.members[w.Name] = m
+	f.sorted = nil
 	f.publishLocked()
 	f.releaseLocked(old)
 	return true, nil
@@ -197,10 +204,9 @@ func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (befo
 	}
 
 	before = m.health.View()
-	state := m.health.effective(m.worker.State)
 	m.health.observeProbe(p, f.isLastLocked(&m.worker), now)
 	after = m.health.View()
-	if m.health.effective(m.worker.State) != state {
+	if f.shownLocked(m).State != m.shown.State {
 		f.publishLocked()
 	}
 	return before, after, true
@@ -247,6 +253,7 @@ func (f *Fleet) removeIf(name string, match func(w *Worker) bool) bool {
 		return false
 	}
 	delete(f.members, name)
+	f.sorted = nil
 	f.publishLocked()
 	f.releaseLocked(m)
 	return true
@@ -277,18 +284,21 @@ func (f *Fleet) allocateLocked() RankID {
 	return f.next - 1
 }
 
-// publishLocked makes the snapshot of the members, and ends the waits on Changed.
+// publishLocked makes the snapshot of the members, and ends the waits on Changed. Workers without a change keep their address in
+// memory, so that readers can find the others by comparing pointers.
 func (f *Fleet) publishLocked() {
-	s := &Snapshot{Version: f.snap.Load().Version + 1, pools: map[poolKey][]Rank{}, first: map[string]int{}}
-	for _, m := range f.members {
-		w := m.worker
-		w.State = m.health.effective(w.State)
-		s.Workers = append(s.Workers, &w)
+	last := f.snap.Load()
+	s := &Snapshot{
+		Version: last.Version + 1, Workers: make([]*Worker, 0, len(f.members)), Ranks: make([]Rank, 0, len(last.Ranks)),
+		pools: make(map[poolKey][]Rank, len(last.pools)), first: make(map[string]int, len(f.members)),
 	}
 
-	slices.SortFunc(s.Workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
-	for _, w := range s.Workers {
-		m := f.members[w.Name]
+	for _, m := range f.sortedLocked() {
+		if w := f.shownLocked(m); m.shown == nil || *m.shown != w {
+			m.shown = &w
+		}
+		w := m.shown
+		s.Workers = append(s.Workers, w)
 		key := poolKey{w.Model, w.Role}
 		s.first[w.Name] = len(s.Ranks)
 		for i, id := range m.ids {
@@ -302,4 +312,13 @@ func (f *Fleet) publishLocked() {
 	f.snap.Store(s)
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+// sortedLocked returns the members, sorted by name.
+func (f *Fleet) sortedLocked() []*member {
+	if f.sorted == nil {
+		byName := func(a, b *member) int { return strings.Compare(a.worker.Name, b.worker.Name) }
+		f.sorted = slices.SortedFunc(maps.Values(f.members), byName)
+	}
+	return f.sorted
 }

@@ -16,11 +16,13 @@ import (
 
 // TestScenarios runs testdata/*.txt. Verbs:
 //
-//	put NAME [model=M] [role=R] [address=A] [epoch=E] [ranks=N] [state=S] [weight=W]
+//	put NAME [model=M] [role=R] [address=A] [epoch=E] [ranks=N] [weight=W]
 //	state NAME S | remove NAME       print whether that changed anything, and which IDs went
 //	load NAME RANK requests=N        adds to the booked requests of a rank
 //	show                             prints the snapshot: rank IDs, states, booked requests
 //	pool MODEL ROLE                  prints the ranks of a pool
+//	plan [NAME=(WEIGHT[,drain])]...  replaces what the plan sets
+//	weights                          prints each worker with its state, its weight, and the configured one
 //	watch                            takes the channel of changes
 //	changed                          whether it was closed since
 func TestScenarios(t *testing.T) {
@@ -75,6 +77,14 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			return err.Error() + "\n"
 		}
 		return list(w.fleet.Snapshot().Pool(arg(0), role))
+	case "plan":
+		changed, err := w.fleet.SetPlanned(parsePlan(d))
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		return w.said(changed)
+	case "weights":
+		return weights(w.fleet.Snapshot().Workers)
 	case "watch":
 		w.changes = w.fleet.Changed()
 		return ""
@@ -108,6 +118,26 @@ func list(ranks []fleet.Rank) string {
 		text += fmt.Sprintf("%s/%d id %d, %s, %d requests\n", r.Worker.Name, r.Number, r.ID, r.Worker.State, r.Load.Booked().Requests)
 	}
 	return text
+}
+
+func weights(workers []*fleet.Worker) string {
+	text := ""
+	for _, w := range workers {
+		text += fmt.Sprintf("%s %s, weight %d of %d", w.Name, w.State, w.Weight, w.ConfiguredWeight())
+		if w.DrainedByPlan() {
+			text += ", by the plan"
+		}
+		text += "\n"
+	}
+	return text
+}
+
+func parsePlan(d *datadriven.TestData) (planned []fleet.Planned) {
+	for _, a := range d.CmdArgs {
+		weight, _ := strconv.Atoi(a.Vals[0])
+		planned = append(planned, fleet.Planned{Name: a.Key, Weight: uint32(weight), Drain: len(a.Vals) > 1})
+	}
+	return planned
 }
 
 func parse(d *datadriven.TestData) (fleet.Worker, error) {

@@ -28,9 +28,11 @@ type Worker struct {
 	Epoch uint64
 	// Ranks is the number of data-parallel ranks, each with its own KV cache. At least 1.
 	Ranks int
-	// Weight is the worker's share of the traffic that Envoy routes without a pick: 1 to MaxWeight.
+	// Weight is the worker's share of the traffic that Envoy routes without a pick: 1 to MaxWeight. In a snapshot it is that of
+	// the last plan, where the plan sets one.
 	Weight uint32
-	// State is what the source of the worker reports; in a snapshot, what follows from it and from the worker's Health.
+	// State is what the source of the worker reports; in a snapshot, what follows from it, from the worker's Health, and from the
+	// last plan.
 	State State
 	// HealthPath is the path that each process asks for the engine's health, because no agent reports it. Empty for
 	// the workers of agents, and for listed ones that are not asked.
@@ -60,6 +62,9 @@ type Worker struct {
 	// Unleased is when the worker's lease expired; zero while it is current, and for a worker that has none. Its
 	// engine serves, but its agent is silent. It is not in the lease either.
 	Unleased time.Time
+
+	configured uint32 // in a snapshot, the weight that the source reports, where a plan sets another; see ConfiguredWeight
+	drained    bool   // see DrainedByPlan
 }
 
 // AskedPath returns the path at which the worker's engine is asked for its health; empty for one that is not asked.

@@ -108,11 +108,11 @@ type Load struct {
 	Found float64
 }
 
-// WorkersOf returns the workers of a fleet, without their load.
+// WorkersOf returns the workers of a fleet, without their load. Their weights are the configured ones, whatever the last plan set.
 func WorkersOf(s *fleet.Snapshot) []Worker {
 	out := make([]Worker, 0, len(s.Workers))
 	for _, w := range s.Workers {
-		out = append(out, Worker{Name: w.Name, Model: w.Model, Role: w.Role, State: w.State, Weight: w.Weight})
+		out = append(out, Worker{Name: w.Name, Model: w.Model, Role: w.Role, State: w.State, Weight: w.ConfiguredWeight()})
 	}
 	return out
 }

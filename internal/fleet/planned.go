@@ -1,0 +1,85 @@
+package fleet
+
+import "fmt"
+
+// Planned is what a plan sets for one worker.
+type Planned struct {
+	Name string
+	// Weight replaces the configured one: 1 to MaxWeight.
+	Weight uint32
+	// Drain means that the worker gets no new requests: it is draining where it would be ready or starting.
+	Drain bool
+}
+
+// MaxPlanned bounds the workers of one plan.
+const MaxPlanned = 1 << 16
+
+// SetPlanned replaces what a plan sets for workers, by name, and reports whether that changed any worker of the fleet. It is
+// kept for workers that are not there yet, and for every epoch of those that are. Of two entries with one name the last one
+// counts. After an error nothing has changed: a weight is out of range, or there are more than MaxPlanned entries.
+//
+// Neither Put nor a new epoch undoes a drain. Only the next plan does.
+func (f *Fleet) SetPlanned(workers []Planned) (changed bool, err error) {
+	if len(workers) > MaxPlanned {
+		return false, fmt.Errorf("set planned workers: there are %d: at most %d are possible", len(workers), MaxPlanned)
+	}
+	planned := make(map[string]Planned, len(workers))
+	for _, p := range workers {
+		if p.Weight < 1 || p.Weight > MaxWeight {
+			return false, fmt.Errorf("set planned workers: weight of %.80q is %d: it must lie between 1 and %d", p.Name, p.Weight,
+				MaxWeight)
+		}
+		planned[p.Name] = p
+	}
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.planned = planned
+	for _, m := range f.members {
+		if f.shownLocked(m) != *m.shown {
+			f.publishLocked()
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// shownLocked returns a worker as snapshots have it.
+func (f *Fleet) shownLocked(m *member) Worker {
+	w := m.worker
+	w.State = m.health.effective(w.State)
+	p, isPlanned := f.planned[w.Name]
+	if !isPlanned {
+		return w
+	}
+
+	w.configured = w.Weight
+	w.Weight = p.Weight
+	if p.Drain && (w.State == Ready || w.State == Starting) {
+		w.State = Draining
+		w.drained = true
+	}
+	return w
+}
+
+// ConfiguredWeight returns the weight that the source of the worker sets, whatever a plan sets.
+func (w *Worker) ConfiguredWeight() uint32 {
+	if w.configured > 0 {
+		return w.configured
+	}
+	return w.Weight
+}
+
+// DrainedByPlan reports whether the worker of a snapshot is draining because of a plan alone: by its source and its health it is
+// ready or starting.
+func (w *Worker) DrainedByPlan() bool { return w.drained }
+
+// unplanned takes what a plan sets out of a worker of a snapshot, so that Put does not make it the worker's own. The worker may
+// have been ready or starting, so a drained one stays draining until its source reports it again.
+func (w *Worker) unplanned() {
+	if w.configured > 0 {
+		w.Weight = w.configured
+	}
+	w.configured = 0
+	w.drained = false
+}
