@@ -12,6 +12,8 @@
 //	lease removed                            removed
 //	lease expired                            stays, and its engine is asked: see [Probe]
 //
+// The weights and drains of the cluster's plan are applied apart from all this: see [Plans].
+//
 // # Concurrency
 //
 // Functions that watch block until their context ends.

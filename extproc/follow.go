@@ -31,6 +31,7 @@ func (r *Router) addListedWorkers(cfg Config) error {
 	}
 
 	r.names = discovery.ResolveConfig{Listed: r.listed, Log: r.log, Later: addedLater, Moved: r.workersMoved}
+	r.plans = discovery.NewPlans(discovery.PlansConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics})
 	r.probes = discovery.ProbeConfig{Fleet: r.fleet, Log: r.log, Metrics: cfg.Metrics, Died: r.forgetCache}
 	r.sockets, err = sockets.New(sockets.Config{
 		Fleet: r.fleet, Feed: r.feed, Log: r.log, Sources: sources.Register(cfg.Metrics, "sockets"),
@@ -127,6 +128,7 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 		})
 	}
 	subscribe("fleet", func() error { return discovery.Bus(ctx, workers) })
+	subscribe("plan", func() error { return r.plans.Run(ctx, b) })
 	subscribe("load", func() error { return b.SubscribeLoad(ctx, r.applyLoad) })
 	subscribe("bookings", func() error { return b.SubscribeBookings(ctx, r.applyBookings) })
 	subscribe("ends", func() error { return b.SubscribeEnds(ctx, r.replica, r.applyEnd) })

@@ -69,6 +69,7 @@ type Router struct {
 	lists     chan []fleet.Worker
 	socketsMu sync.Mutex // held from the reading of listed to the setting of sockets
 	sockets   *sockets.Reader
+	plans     *discovery.Plans // the weights and drains of the cluster's plan
 	names     discovery.ResolveConfig
 	probes    discovery.ProbeConfig
 	caches    *cachesync.Syncer

@@ -83,6 +83,7 @@ func metricParts(t *testing.T) []metricPart {
 	xds.NewServer(xdsSettings(cfg, []string{"127.0.0.1:9002"}), members, log, control)
 	probeNone(t, router)
 	probeNone(t, control)
+	discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: log, Metrics: control})
 	planner.New(nil, members, nil, log, plans)
 	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
 	_, err = workeragent.New(workeragent.Config{

@@ -262,6 +262,9 @@ func (u *up) run(ctx context.Context) error {
 		return discovery.Bus(ctx, discovery.Config{Bus: u.bus, Fleet: u.members, Log: quiet, Listed: u.listed})
 	})
 	part(func(ctx context.Context) error {
+		return discovery.NewPlans(discovery.PlansConfig{Fleet: u.members, Log: quiet}).Run(ctx, u.bus)
+	})
+	part(func(ctx context.Context) error {
 		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: u.listed, Log: quiet})
 		return nil
 	})

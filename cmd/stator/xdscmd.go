@@ -110,7 +110,9 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log, Metrics: p.reg})
 		return nil
 	})
+	plans := discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: p.log, Metrics: p.reg})
 	if p.bus != nil {
+		p.part(func(ctx context.Context) error { return plans.Run(ctx, p.bus) })
 		p.part(func(ctx context.Context) error {
 			return discovery.Bus(ctx, discovery.Config{
 				Bus: p.bus, Fleet: members, Log: p.log, Listed: listed, Synced: func() { close(complete) },
