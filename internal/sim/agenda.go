@@ -23,6 +23,8 @@ const (
 	settles                    // all replicas check which prompts are computed
 	workerDies                 // worker dies, for span
 	workerStarts               // worker starts again
+	workerReady                // worker, which was started during the run, is ready
+	plans                      // the number of engines is planned
 	bookingsCome               // booked reaches all replicas but the one that published it
 )
 

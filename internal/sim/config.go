@@ -46,8 +46,12 @@ type Config struct {
 	// Slow maps a worker's number to the factor by which all its passes take longer. It shows whether a
 	// router adapts to slow workers.
 	Slow map[int]float64
-	// Restarts lists engines that die and start again with empty caches.
+	// Restarts lists engines that die and start again with empty caches. One has no effect on an engine that is starting, or
+	// has left the fleet, at its time.
 	Restarts []Restart
+	// Planning changes the number of engines during the run. Workers and Prefill are then those at its start, which are ready
+	// at once. Nil means that the numbers stay.
+	Planning *Planning
 
 	// Policy is the routing policy, as in route.ModelConfig; empty means kv.
 	Policy string
@@ -144,13 +148,17 @@ func (c Config) withDefaults() Config {
 	if c.Cost == nil {
 		c.Cost = cost.Default()
 	}
+	if c.Planning != nil {
+		planning := c.Planning.withDefaults()
+		c.Planning = &planning
+	}
 	return c
 }
 
-// engines returns the number of all engines. Those that only prefill have the highest numbers.
+// engines returns the number of engines at the start. Those that only prefill have the highest numbers.
 func (c *Config) engines() int { return c.Workers + c.Prefill }
 
-// role returns the role of an engine.
+// role returns the role of an engine that runs from the start.
 func (c *Config) role(number int) fleet.Role {
 	switch {
 	case c.Prefill == 0:
@@ -161,7 +169,7 @@ func (c *Config) role(number int) fleet.Role {
 	return fleet.Prefill
 }
 
-// node returns the node of an engine. The engines of each role are spread evenly over the nodes.
+// node returns the node of an engine that runs from the start. The engines of each role are spread evenly over the nodes.
 func (c *Config) node(number int) int {
 	if number < c.Workers {
 		return number * c.Transfer.Nodes / c.Workers
@@ -207,6 +215,9 @@ func (c Config) Validate() error {
 		refuse(c.PrefillEngine.BlockSize != c.Engine.BlockSize, "blocks have %d tokens on engines that only prefill, and %d on others: "+
 			"they must be equal", c.PrefillEngine.BlockSize, c.Engine.BlockSize)
 		errs = append(errs, c.PrefillEngine.Validate())
+	}
+	if c.Planning != nil {
+		errs = append(errs, c.Planning.validate(&c))
 	}
 	errs = append(errs, c.Transfer.validate(), c.Engine.Validate(), c.Cost.Validate(), c.Noise.validate(c.engines()))
 	return errors.Join(errs...)

@@ -41,6 +41,8 @@
 //	bookingsCome  the other replicas apply the bookings
 //	workerDies    an engine fails all its requests                  workerStarts
 //	workerStarts  an engine starts with an empty cache
+//	plans         engines are started and drained                   workerReady, plans, after Planning.Every
+//	workerReady   a new engine accepts requests
 //
 // # Transfers
 //
@@ -56,6 +58,25 @@
 // The request joins the queue of its engine when the blocks have come; the engine computes the rest. Where the source dies
 // in between, the engine computes all of it, as vLLM does. The router learns nothing from pulls: its estimate of their time
 // is that of transfers in general, without the other pulls from the same source.
+//
+// # Planning
+//
+// With [Config].Planning the number of engines changes during the run, as [Planning].Next decides. A new engine is starting
+// for [Planning].StartUp, and then ready with an empty cache. An engine that is no longer wanted drains: routers send nothing
+// more to it, it finishes its requests and the transfers that read its blocks, and leaves the fleet.
+//
+//	starting -> ready -> draining -> left       numbers and names of engines are never used again
+//	      \       ^__________/ wanted again       an engine that is still starting, or is down, leaves at once
+//
+// If there are too many engines, those leave first that the plan drains by name. Then come those that are starting, newest first,
+// those that are down, and those with the fewest requests, queued tokens and tokens found in the cache. If there are too few,
+// draining engines are taken back before new ones start. The last ready engine that takes requests never drains, so scaling
+// loses no request.
+//
+// An observation has the demand of the time since the one before, and the engines' own figures without delay. The plan takes
+// effect at once. What lies between a planner and its engines in a cluster is in [Planning].StartUp.
+//
+// GPU time counts from the beginning of an engine's start-up until it leaves, because its GPUs are taken for that long.
 //
 // # Concurrency
 //

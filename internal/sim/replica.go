@@ -12,8 +12,8 @@ import (
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// model is the name of the only model.
-const model = "sim"
+// Model is the name of the only model of every simulated fleet.
+const Model = "sim"
 
 // replica is one router with its own fleet, index and feed. Replicas share nothing but the bookings that
 // they publish.
@@ -24,14 +24,13 @@ type replica struct {
 	router *route.Router
 	share  *peers.Publisher
 	peers  *peers.Receiver
-	names  []string // of workers, by number; fixed, so that reports need not build them
 	byName map[string]int
 	tokens []uint32       // of the request that is being decided; see Prepare
 	parsed prompt.Request // the same for all requests: only tokens differ
 }
 
 func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
-	p := &replica{byName: map[string]int{}, parsed: prompt.Request{Model: model, Endpoint: prompt.Completions}}
+	p := &replica{byName: map[string]int{}, parsed: prompt.Request{Model: Model, Endpoint: prompt.Completions}}
 	// The index is large enough never to evict: what a router with a small index does is not simulated.
 	p.index = kvindex.New(kvindex.Config{MaxBytes: 4 << 30})
 	p.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) {
@@ -48,13 +47,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	}, p.fleet, p.index)
 
 	for _, w := range workers {
-		m := w.member()
-		if cfg.Pull {
-			m.Transfer, m.TransferAt = fleet.TransferP2P, "10.255.0.1:25710" // no one connects to it
-		}
-		p.names = append(p.names, m.Name)
-		p.byName[m.Name] = w.number
-		if _, err := p.fleet.Put(m); err != nil {
+		if err := p.add(w, cfg.Pull); err != nil {
 			return nil, err
 		}
 	}
@@ -64,7 +57,7 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 	if cfg.DecodePolicy != "" {
 		roles[fleet.Decode] = route.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
 	}
-	err := p.router.SetModels(map[string]*route.ModelConfig{model: {
+	err := p.router.SetModels(map[string]*route.ModelConfig{Model: {
 		Prompt: p, BlockSize: size, Prefill: route.Prefill(cfg.PrefillAt),
 		Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost, Roles: roles,
 		Busy: cfg.Busy, Queue: cfg.Queue, MaxWait: cfg.MaxWait,
@@ -73,6 +66,17 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	return p, nil
+}
+
+// add lists a worker that is new in the fleet. With pulls it can be asked for parts of its cache.
+func (p *replica) add(w *worker, pulls bool) error {
+	m := w.member()
+	if pulls {
+		m.Transfer, m.TransferAt = fleet.TransferP2P, "10.255.0.1:25710" // no one connects to it
+	}
+	p.byName[w.name] = w.number
+	_, err := p.fleet.Put(m)
+	return err
 }
 
 // Prepare returns the tokens of the request that is being decided. A trace has tokens, so nothing is rendered

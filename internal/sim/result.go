@@ -39,6 +39,13 @@ type Result struct {
 	PerWorker   []WorkerShare `json:"per_worker"`
 	// Curves are the distributions of the times.
 	Curves Curves `json:"curves"`
+	// GPUHours is the time of all engines' GPUs, from the beginning of an engine's start-up until it left the fleet, or the
+	// run ended. It is 0 without Planning, and so are the next two.
+	GPUHours float64 `json:"gpu_hours,omitempty"`
+	// Replicas are the numbers of engines at the times when they changed: of those that decode, or do both. PrefillReplicas
+	// are those of the engines that only prefill.
+	Replicas        []Replicas `json:"replicas,omitempty"`
+	PrefillReplicas []Replicas `json:"prefill_replicas,omitempty"`
 	// Interrupted means that the run was stopped before its end. Requests that were running are neither
 	// completed nor errors.
 	Interrupted bool `json:"interrupted,omitempty"`
@@ -190,11 +197,12 @@ func (r *run) result() *Result {
 	if out.Duration > t.warmup.Seconds() {
 		out.OutputRate = round(float64(t.output) / (out.Duration - t.warmup.Seconds()))
 	}
+	r.planned(out)
 	for i, w := range r.workers {
 		if w.role != fleet.Aggregated {
 			out.PerWorker[i].Role = w.role.String()
 		}
-		out.PerWorker[i].Preemptions = w.engine.Stats().Preemptions
+		out.PerWorker[i].Preemptions = w.stats().Preemptions
 		out.PerWorker[i].PrefixReuse = ratio(out.PerWorker[i].CachedTokens, out.PerWorker[i].PromptTokens)
 	}
 	return out
@@ -245,6 +253,7 @@ func (r *Result) String() string {
 	if r.Pulled > 0 {
 		fmt.Fprintf(&b, "%.1f %% of the prompts were fetched in part from another worker, in %.1f ms each\n\n", 100*r.Pulled, r.Pull.Mean)
 	}
+	r.writePlanned(&b)
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {
 		name string

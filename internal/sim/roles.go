@@ -44,6 +44,7 @@ func (r *run) askPrefill(j *job) bool {
 	h.source = r.workers[j.replica.number(d.Worker)]
 	h.request = engine.Request{Prompt: j.engine.Prompt, MaxTokens: 1, Next: j.answer, Owner: j, Keep: true}
 	r.tally.asked(j, d)
+	r.demand.promised(d.Cached)
 
 	// A worker that refuses the prompt is not replaced by another one, which would refuse it as well.
 	if err := h.source.engine.Submit(&h.request, r.clock()); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/stator-project/stator/internal/route"
@@ -41,7 +42,8 @@ type run struct {
 	next     trace.Source
 	now      time.Duration
 	agenda   agenda
-	workers  []*worker
+	workers  []*worker // all so far, by number
+	live     []*worker // those that have not left the fleet, by number
 	replicas []*replica
 	turn     int // replica that decides the next request
 	rng      *rand.Rand
@@ -60,6 +62,9 @@ type run struct {
 	settling bool          // the agenda has a settles event
 	dequeued []dequeuedJob // see resume
 	tally    tally
+	demand   demand
+	pools    []*pool // with Planning; nil without
+	draining int     // workers that may leave after an event
 }
 
 // newRun creates the engines first, because every replica lists them all.
@@ -69,12 +74,14 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		cfg.Engine.Shared = engine.NewSharedCache(cfg.engines() * cmp.Or(cfg.Engine.Blocks, engine.DefaultBlocks))
 	}
 	for i := range cfg.engines() {
-		w, err := newWorker(i, cfg, r.neighbourComputes(i))
+		w, err := newWorker(i, cfg.role(i), &cfg, r.neighbourComputes(i))
 		if err != nil {
 			return nil, err
 		}
+		w.node = cfg.node(i)
 		r.workers = append(r.workers, w)
 	}
+	r.live = slices.Clone(r.workers)
 	for i := range cfg.Replicas {
 		p, err := newReplica(i, cfg, r.workers)
 		if err != nil {
@@ -83,6 +90,7 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		r.replicas = append(r.replicas, p)
 	}
 	r.tally.init(cfg.engines(), cfg.Warmup)
+	r.initPools()
 	return r, nil
 }
 
@@ -100,6 +108,9 @@ func (r *run) play() error {
 	}
 	if r.cfg.ReportEvery > 0 {
 		r.agenda.add(event{at: r.cfg.ReportEvery, kind: reports})
+	}
+	if r.cfg.Planning != nil {
+		r.agenda.add(event{at: r.cfg.Planning.Every, kind: plans})
 	}
 	if err := r.admit(); err != nil {
 		return err
@@ -122,6 +133,7 @@ func (r *run) play() error {
 		if err := r.resume(); err != nil {
 			return err
 		}
+		r.endDrains()
 	}
 	return nil
 }
@@ -201,20 +213,29 @@ func (r *run) handle(e *event) error {
 	case settles:
 		r.settle()
 	case reports:
-		for _, p := range r.replicas {
-			r.publishBookings(p)
-			p.peers.Expire(r.clock())
-		}
-		for _, w := range r.workers {
-			r.report(w)
-		}
-		r.agenda.add(event{at: r.now + r.cfg.ReportEvery, kind: reports})
+		r.reportAll()
+	case plans:
+		return r.plan()
+	case workerReady:
+		r.endStartUp(r.workers[e.worker])
 	case workerDies:
 		return r.die(r.workers[e.worker], e.span)
 	case workerStarts:
 		return r.start(r.workers[e.worker])
 	}
 	return nil
+}
+
+// reportAll sends the loads of all engines, and the bookings that are due, to the replicas.
+func (r *run) reportAll() {
+	for _, p := range r.replicas {
+		r.publishBookings(p)
+		p.peers.Expire(r.clock())
+	}
+	for _, w := range r.live {
+		r.report(w)
+	}
+	r.agenda.add(event{at: r.now + r.cfg.ReportEvery, kind: reports})
 }
 
 // clock returns the present moment for the parts that use time.Time.
@@ -234,6 +255,7 @@ func (r *run) arrive() error {
 			len(j.engine.Prompt), a.Output)
 	}
 	r.tally.arrived++
+	r.demand.arrived(j)
 	j.seed = uint64(r.tally.arrived)
 	j.session = a.Session
 	j.engine.MaxTokens = a.Output
@@ -253,6 +275,7 @@ func (r *run) decide(j *job) {
 	d := j.replica.decide(j, ready, r.clock())
 	if d.Outcome == route.Queued {
 		r.tally.queued++
+		r.demand.waits(j, 1)
 		r.inFlight++
 		r.agenda.add(event{at: d.Ticket.Until().Sub(epoch), kind: wakes, job: j})
 		return
@@ -267,6 +290,7 @@ func (r *run) resume() error {
 		next := r.dequeued[0]
 		r.dequeued = r.dequeued[1:]
 		r.inFlight--
+		r.demand.waits(next.job, -1)
 		r.decided(next.job, next.d)
 		if r.cfg.Concurrency > 0 {
 			if err := r.admit(); err != nil { // a refused request makes room for another
@@ -296,6 +320,7 @@ func (r *run) decided(j *job, d *route.Decision) {
 		return
 	}
 	r.tally.decided(j, d)
+	r.demand.promised(d.Cached)
 	if d.Pull.Tokens > 0 && r.pull(j) {
 		return
 	}
@@ -401,6 +426,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 		return
 	}
 	r.tally.end(j, r.now, out.Index+1)
+	r.demand.ended(j, r.now, out.Index+1)
 	r.reportOutcome(j, Outcome{First: j.first, End: r.now, Cached: out.Cached, Output: out.Index + 1})
 	r.inFlight--
 	delete(j.worker.jobs, j)

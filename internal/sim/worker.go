@@ -18,9 +18,10 @@ import (
 // worker is one engine with the requests that run on it.
 //
 // Invariants: while down, inPass is false and jobs is empty. epoch grows when the engine dies, so that the
-// end of the pass that it was in has no effect.
+// end of the pass that it was in has no effect. A worker that has left the fleet is down, and its engine is nil.
 type worker struct {
 	number int
+	name   string // in the fleets of routers
 	role   fleet.Role
 	node   int
 	gpus   int
@@ -31,6 +32,7 @@ type worker struct {
 	inPass bool
 	down   bool
 	jobs   map[*job]struct{}
+	life   life
 	// Gaps between tokens since the engine started, as vLLM's metrics count them.
 	gaps    uint64
 	gapTime time.Duration
@@ -78,9 +80,9 @@ func (s slow) Decode(d perfmodel.Decode) time.Duration {
 
 // newWorker returns a worker whose engine hashes blocks with its own seed. The router must find equal blocks
 // on engines whose hashes differ.
-func newWorker(number int, cfg Config, beside func() bool) (*worker, error) {
-	w := &worker{number: number, role: cfg.role(number), cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
-	w.node = cfg.node(number)
+func newWorker(number int, role fleet.Role, cfg *Config, beside func() bool) (*worker, error) {
+	w := &worker{number: number, name: fmt.Sprintf("w%04d", number), role: role, cfg: cfg.Engine, jobs: map[*job]struct{}{}, epoch: 1}
+	w.life.state = fleet.Ready
 	w.gpus = cfg.GPUs
 	if w.role == fleet.Prefill {
 		w.gpus = cfg.PrefillGPUs
@@ -104,13 +106,11 @@ func newWorker(number int, cfg Config, beside func() bool) (*worker, error) {
 // member returns the worker as it is listed in the fleets of routers.
 func (w *worker) member() fleet.Worker {
 	m := fleet.Worker{
-		Name: fmt.Sprintf("w%04d", w.number), Model: model, Address: fmt.Sprintf("10.0.%d.%d:8000", w.number>>8, w.number&255),
-		Ranks: 1, Role: w.role, State: fleet.Ready, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks,
+		Name: w.name, Model: Model, Address: fmt.Sprintf("10.%d.%d.%d:8000", w.number>>16&255, w.number>>8&255, w.number&255),
+		Ranks: 1, Role: w.role, Epoch: w.epoch, KVEvents: "sim", Blocks: w.engine.Stats().Blocks,
 		BlockSize: w.cfg.BlockSize,
 	}
-	if w.down {
-		m.State = fleet.Down
-	}
+	m.State = w.state()
 	return m
 }
 
@@ -136,7 +136,7 @@ func (r *run) publish(w *worker, result *engine.Result) {
 	}
 
 	evicted := kvevent.Raw{Kind: kvevent.Removed, Hashes: shared.Evicted()}
-	for _, other := range r.workers {
+	for _, other := range r.live {
 		if other.down {
 			continue
 		}
@@ -185,7 +185,7 @@ func (r *run) newMessage() *message {
 // deliver applies the events of a message in every replica.
 func (r *run) deliver(m *message) {
 	for _, p := range r.replicas {
-		p.feed.Apply(&feed.Message{Worker: m.worker.member().Name, Epoch: m.epoch, Seq: m.seq, Batch: &m.batch}, r.clock())
+		p.feed.Apply(&feed.Message{Worker: m.worker.name, Epoch: m.epoch, Seq: m.seq, Batch: &m.batch}, r.clock())
 	}
 	r.delivered = append(r.delivered, m)
 	r.settleSoon()
@@ -198,7 +198,7 @@ func (r *run) report(w *worker) {
 	}
 	s := w.engine.Stats()
 	for _, p := range r.replicas {
-		rank, ok := p.fleet.Snapshot().Rank(p.names[w.number], 0)
+		rank, ok := p.fleet.Snapshot().Rank(w.name, 0)
 		if !ok {
 			continue
 		}
@@ -209,9 +209,9 @@ func (r *run) report(w *worker) {
 	}
 }
 
-// die stops an engine and fails all its requests. It starts again after span.
+// die stops an engine and fails all its requests. It starts again after span, unless it leaves the fleet before.
 func (r *run) die(w *worker, span time.Duration) error {
-	if w.down {
+	if w.down || w.life.state == fleet.Starting {
 		return nil
 	}
 	w.down = true
@@ -226,7 +226,7 @@ func (r *run) die(w *worker, span time.Duration) error {
 	// Routers see the failed engine at once, as they do when its lease ends or Envoy reports failures.
 	r.agenda.add(event{at: r.now + span, kind: workerStarts, worker: w.number})
 	for _, p := range r.replicas {
-		p.fleet.SetState(p.names[w.number], fleet.Down)
+		p.fleet.SetState(w.name, fleet.Down)
 	}
 	if r.cfg.Concurrency > 0 {
 		return r.admit()
@@ -251,11 +251,17 @@ func (r *run) lose(j *job, w *worker) {
 
 // start starts an engine again, with an empty cache.
 func (r *run) start(w *worker) (err error) {
+	if w.life.gone {
+		return nil
+	}
 	w.engine, err = engine.New(w.cfg)
 	if err != nil {
 		return err
 	}
 	w.down = false
+	w.life.hits = 0
+	w.life.gaps = 0
+	w.life.gapTime = 0
 	w.seq = 0 // with the new epoch, replicas discard the old cache state
 	for _, p := range r.replicas {
 		if _, err := p.fleet.Put(w.member()); err != nil {

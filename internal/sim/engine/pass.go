@@ -162,6 +162,21 @@ type Stats struct {
 	Finished, Cancelled            uint64
 }
 
+// Backlog returns the prompt tokens that are still to be computed for all requests, without those that are in the cache now.
+func (e *Engine) Backlog() (tokens int) {
+	for _, r := range e.running {
+		tokens += max(0, len(r.Prompt)-r.computed)
+	}
+	for _, r := range e.waiting {
+		hits := 0
+		if !e.cfg.NoPrefixCache && !r.WholePrompt {
+			hits, _ = e.pool.match(r.hashes[:min(len(r.hashes), (r.known()-1)/e.cfg.BlockSize)])
+		}
+		tokens += max(0, len(r.Prompt)-max(r.Delivered, hits*e.cfg.BlockSize))
+	}
+	return tokens
+}
+
 // Stats returns the present figures.
 func (e *Engine) Stats() Stats {
 	s := e.stats
