@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/stator-project/stator/internal/sim"
@@ -44,29 +45,67 @@ type measure struct {
 	format string // of fmt
 	of     func(*sim.Result) float64
 	better int // 1: more is better, -1: less is better, 0: neither
+	// has reports whether a run has the figure; nil means that all have it. It is shown where one of the compared runs has it.
+	has func(*sim.Result) bool
 }
 
 var measures = []measure{
-	{"completed", "%.0f", func(r *sim.Result) float64 { return float64(r.Completed) }, 1},
-	{"errors", "%.0f", func(r *sim.Result) float64 { return float64(r.Errors) }, -1},
-	{"duration s", "%.1f", func(r *sim.Result) float64 { return r.Duration }, 0},
-	{"TTFT mean ms", "%.1f", func(r *sim.Result) float64 { return r.TTFT.Mean }, -1},
-	{"TTFT p50", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P50 }, -1},
-	{"TTFT p90", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P90 }, -1},
-	{"TTFT p99", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P99 }, -1},
-	{"ITL mean ms", "%.2f", func(r *sim.Result) float64 { return r.ITL.Mean }, -1},
-	{"ITL p99", "%.2f", func(r *sim.Result) float64 { return r.ITL.P99 }, -1},
-	{"E2E mean ms", "%.1f", func(r *sim.Result) float64 { return r.E2E.Mean }, -1},
-	{"E2E p99", "%.1f", func(r *sim.Result) float64 { return r.E2E.P99 }, -1},
-	{"output tokens/s", "%.1f", func(r *sim.Result) float64 { return r.OutputRate }, 1},
-	{"prefix reuse", "%.4f", func(r *sim.Result) float64 { return r.PrefixReuse }, 1},
-	{"most loaded / mean", "%.2f", func(r *sim.Result) float64 { return r.Imbalance() }, -1},
+	{"completed", "%.0f", func(r *sim.Result) float64 { return float64(r.Completed) }, 1, nil},
+	{"errors", "%.0f", func(r *sim.Result) float64 { return float64(r.Errors) }, -1, nil},
+	{"duration s", "%.1f", func(r *sim.Result) float64 { return r.Duration }, 0, nil},
+	{"TTFT mean ms", "%.1f", func(r *sim.Result) float64 { return r.TTFT.Mean }, -1, nil},
+	{"TTFT p50", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P50 }, -1, nil},
+	{"TTFT p90", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P90 }, -1, nil},
+	{"TTFT p99", "%.1f", func(r *sim.Result) float64 { return r.TTFT.P99 }, -1, nil},
+	{"ITL mean ms", "%.2f", func(r *sim.Result) float64 { return r.ITL.Mean }, -1, nil},
+	{"ITL p99", "%.2f", func(r *sim.Result) float64 { return r.ITL.P99 }, -1, nil},
+	{"E2E mean ms", "%.1f", func(r *sim.Result) float64 { return r.E2E.Mean }, -1, nil},
+	{"E2E p99", "%.1f", func(r *sim.Result) float64 { return r.E2E.P99 }, -1, nil},
+	{"output tokens/s", "%.1f", func(r *sim.Result) float64 { return r.OutputRate }, 1, nil},
+	{"prefix reuse", "%.4f", func(r *sim.Result) float64 { return r.PrefixReuse }, 1, nil},
+	{"most loaded / mean", "%.2f", func(r *sim.Result) float64 { return r.Imbalance() }, -1, nil},
+	{"SLA misses", "%.0f", slaMisses, -1, func(r *sim.Result) bool { return r.SLAMisses != nil }},
+	{"GPU hours", "%.3f", func(r *sim.Result) float64 { return r.GPUHours }, -1, func(r *sim.Result) bool { return r.GPUHours > 0 }},
+}
+
+// slaMisses returns how many requests missed the SLA; 0 without one.
+func slaMisses(r *sim.Result) float64 {
+	if r.SLAMisses == nil {
+		return 0
+	}
+	return float64(*r.SLAMisses)
+}
+
+// text writes the figure of a run; "-" where the run has none.
+func (m *measure) text(r *sim.Result) string {
+	if m.has != nil && !m.has(r) {
+		return "-"
+	}
+	return fmt.Sprintf(m.format, m.of(r))
+}
+
+// difference writes by how much the figure of a run differs from the first run's, or "" where it hardly does.
+func (m *measure) difference(r, first *sim.Result) string {
+	if m.has != nil && !m.has(r) {
+		return ""
+	}
+	return difference(m.of(r), m.of(first))
+}
+
+// measuresOf returns the figures that at least one of the runs has.
+func measuresOf(runs []Run) (list []measure) {
+	for _, m := range measures {
+		if m.has == nil || slices.ContainsFunc(runs, func(r Run) bool { return m.has(&r.Result.Result) }) {
+			list = append(list, m)
+		}
+	}
+	return list
 }
 
 // leastDifference is the smallest difference that is shown, as a share.
 const leastDifference = 0.0005
 
-// difference writes by how much v differs from the first run's value, or "" where it hardly does.
+// difference writes by how much v differs from the first value, or "" where it hardly does.
 func difference(v, first float64) string {
 	if first == 0 || math.Abs(v/first-1) < leastDifference {
 		return ""
@@ -91,13 +130,12 @@ func Table(runs []Run) string {
 	}
 	b.WriteByte('\n')
 
-	for _, m := range measures {
+	for _, m := range measuresOf(runs) {
 		fmt.Fprintf(&b, "%-*s", titleWidth, m.name)
 		for i := range runs {
-			v := m.of(&runs[i].Result.Result)
-			text := fmt.Sprintf(m.format, v)
+			text := m.text(&runs[i].Result.Result)
 			if i > 0 {
-				text += fmt.Sprintf(" %*s", differenceWidth, difference(v, m.of(&runs[0].Result.Result)))
+				text += fmt.Sprintf(" %*s", differenceWidth, m.difference(&runs[i].Result.Result, &runs[0].Result.Result))
 			}
 			fmt.Fprintf(&b, " %*s", columnWidth(i, runs), text)
 		}

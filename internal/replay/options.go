@@ -66,6 +66,7 @@ func (o *Options) AddFleetFlags(group func(title string, define func())) {
 	group("Cost function", func() { o.cost.addFlags(f) })
 	group("Queue of the router", func() { o.addQueueFlags(f) })
 	group("What routers receive", func() { o.addEventFlags(f) })
+	group("Latency bounds, whose misses are counted", func() { o.addSLAFlags(f) })
 }
 
 func (o *Options) addEngineFlags(f *flag.FlagSet) {
@@ -134,6 +135,13 @@ func (o *Options) addEventFlags(f *flag.FlagSet) {
 	f.DurationVar(&c.SignalLag, "signal-lag", 0, "delay until a router sees first and last tokens")
 	f.BoolVar(&c.FirstTokens, "first-tokens", false, "routers see first tokens, as Dynamo's router does, and do not infer them from events")
 	f.BoolVar(&c.NoEvents, "no-events", false, "routers receive no KV events")
+}
+
+func (o *Options) addSLAFlags(f *flag.FlagSet) {
+	s := &o.cfg.SLA
+	f.DurationVar(&s.TTFT, "sla-ttft", 0, "bound of the time to first token (default: none)")
+	f.DurationVar(&s.ITL, "sla-itl", 0, "bound of the mean time between the tokens of a request (default: none)")
+	f.DurationVar(&s.E2E, "sla-e2e", 0, "bound of the time of a whole request (default: none)")
 }
 
 // Simulation returns the simulation that the flags describe. openDir opens the folder of a measured profile.

@@ -71,7 +71,7 @@ func newPage(runs []Run) page {
 		})
 	}
 
-	for _, m := range measures {
+	for _, m := range measuresOf(runs) {
 		row := pageRow{Name: m.name}
 		for i := range runs {
 			row.Cells = append(row.Cells, m.cell(&runs[i].Result.Result, &runs[0].Result.Result))
@@ -91,7 +91,7 @@ func newPage(runs []Run) page {
 func (m *measure) cell(r, first *sim.Result) pageCell {
 	v := m.of(r)
 	was := m.of(first)
-	c := pageCell{Value: fmt.Sprintf(m.format, v), Difference: difference(v, was)}
+	c := pageCell{Value: m.text(r), Difference: m.difference(r, first)}
 
 	switch {
 	case c.Difference == "" || m.better == 0:

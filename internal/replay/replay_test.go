@@ -37,6 +37,29 @@ func TestTableShowsDifferences(t *testing.T) {
 	}
 }
 
+// TestOptionalFiguresAreShown compares a run that has an SLA and GPU hours with one that has neither. Without such a run the
+// table has no rows for them.
+func TestOptionalFiguresAreShown(t *testing.T) {
+	runs := twoRuns()
+	if table := Table(runs); strings.Contains(table, "SLA") || strings.Contains(table, "GPU hours") {
+		t.Errorf("there is no SLA, and no planning:\n%s", table)
+	}
+
+	misses := 3
+	runs[0].SLAMisses = &misses
+	runs[0].GPUHours = 1.5
+	table := Table(runs)
+	page, err := Page(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"SLA misses                  3              -", "GPU hours               1.500              -"} {
+		if title, _, _ := strings.Cut(want, "  "); !strings.Contains(table, want) || !bytes.Contains(page, []byte(title)) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
+}
+
 // TestPageDrawsRuns checks that a page has a line, marks and figures of each run.
 func TestPageDrawsRuns(t *testing.T) {
 	page, err := Page(twoRuns())

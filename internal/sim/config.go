@@ -100,6 +100,8 @@ type Config struct {
 	// Warmup is how long after the first arrival requests still count as warm-up: they are played and counted, but
 	// neither their times nor their tokens are in the result. Default 0.
 	Warmup time.Duration
+	// SLA bounds the latencies of requests. The zero SLA has no bounds.
+	SLA SLA
 	// Seed determines ids, random choices and the order of ties.
 	Seed uint64
 	// Ended is called with the outcome of each request when it ends. It may be nil.
@@ -201,6 +203,7 @@ func (c Config) Validate() error {
 	refuse(c.Concurrency < 0, "concurrency %d is negative", c.Concurrency)
 	refuse(!(c.ArrivalSpeedup > 0 && c.ArrivalSpeedup < 1e9), "arrival speedup %v: it must be positive", c.ArrivalSpeedup)
 	refuse(c.Warmup < 0, "the warm-up is negative")
+	refuse(c.SLA.TTFT < 0 || c.SLA.ITL < 0 || c.SLA.E2E < 0, "a latency of the SLA is negative")
 	refuse(c.EventLag < 0 || c.SignalLag < 0, "a lag is negative")
 
 	for w, factor := range c.Slow {

@@ -37,6 +37,8 @@ type Result struct {
 	PrefixReuse float64       `json:"prefix_reuse"`
 	Predicted   float64       `json:"predicted_reuse"`
 	PerWorker   []WorkerShare `json:"per_worker"`
+	// SLAMisses counts the requests after the warm-up that exceeded a bound of Config.SLA, or failed. It is nil without one.
+	SLAMisses *int `json:"sla_misses,omitempty"`
 	// Curves are the distributions of the times.
 	Curves Curves `json:"curves"`
 	// GPUHours is the time of all engines' GPUs, from the beginning of an engine's start-up until it left the fleet, or the
@@ -97,11 +99,14 @@ type tally struct {
 	workers                    []WorkerShare
 	lastEnd                    time.Duration
 	interrupted                bool
+	sla                        SLA
+	misses                     int
 }
 
-func (t *tally) init(workers int, warmup time.Duration) {
-	t.workers = make([]WorkerShare, workers)
-	t.warmup = warmup
+func (t *tally) init(cfg *Config) {
+	t.workers = make([]WorkerShare, cfg.engines())
+	t.warmup = cfg.Warmup
+	t.sla = cfg.SLA
 }
 
 // isMeasured reports whether a job's times and tokens count.
@@ -179,6 +184,17 @@ func (t *tally) end(j *job, now time.Duration, tokens int) {
 		t.e2e = append(t.e2e, ms(now-j.at))
 		t.output += tokens
 		t.workers[j.worker.number].OutputTokens += tokens
+		if t.sla.misses(j.at, j.first, now, tokens) {
+			t.misses++
+		}
+	}
+}
+
+// fail counts a request that failed.
+func (t *tally) fail(j *job) {
+	t.errors++
+	if t.isMeasured(j) {
+		t.misses++
 	}
 }
 
@@ -192,12 +208,17 @@ func (r *run) result() *Result {
 		Pulled: ratio(len(t.pulls), t.arrived), Pull: summary(t.pulls),
 		PrefixReuse: ratio(t.cached, t.prompt), Predicted: ratio(t.predicted, t.promptDecided), PerWorker: t.workers,
 	}
+
 	out.Curves = Curves{TTFT: curve(t.ttft), ITL: t.gaps.curve(), E2E: curve(t.e2e)}
 	out.Interrupted = t.interrupted
+	if t.sla != (SLA{}) {
+		out.SLAMisses = &t.misses
+	}
 	if out.Duration > t.warmup.Seconds() {
 		out.OutputRate = round(float64(t.output) / (out.Duration - t.warmup.Seconds()))
 	}
 	r.planned(out)
+
 	for i, w := range r.workers {
 		if w.role != fleet.Aggregated {
 			out.PerWorker[i].Role = w.role.String()
@@ -253,6 +274,7 @@ func (r *Result) String() string {
 	if r.Pulled > 0 {
 		fmt.Fprintf(&b, "%.1f %% of the prompts were fetched in part from another worker, in %.1f ms each\n\n", 100*r.Pulled, r.Pull.Mean)
 	}
+	r.writeSLA(&b)
 	r.writePlanned(&b)
 	fmt.Fprintf(&b, "%-6s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99")
 	for _, row := range []struct {

@@ -89,7 +89,7 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		}
 		r.replicas = append(r.replicas, p)
 	}
-	r.tally.init(cfg.engines(), cfg.Warmup)
+	r.tally.init(&cfg)
 	r.initPools()
 	return r, nil
 }
@@ -340,14 +340,14 @@ func (r *run) submit(j *job) {
 func (r *run) drop(j *job) {
 	r.inFlight--
 	delete(j.worker.jobs, j)
-	r.tally.errors++
+	r.tally.fail(j)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	j.replica.router.End(j.decision.ID, r.clock())
 }
 
 // fail counts a request that no engine accepted.
 func (r *run) fail(j *job) {
-	r.tally.errors++
+	r.tally.fail(j)
 	r.reportOutcome(j, Outcome{End: r.now, Failed: true})
 	r.prompts = append(r.prompts, j.engine.Prompt)
 }
