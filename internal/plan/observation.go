@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -11,6 +12,8 @@ import (
 type Observation struct {
 	At       time.Time
 	Settings *Settings
+	// Between means that it was made because something changed, between two regular ones: no demand is due.
+	Between bool
 	// Demand has at most one entry for each model. A model without one has no known demand.
 	Demand []Demand
 	// Workers are all workers of the fleet, those included that are starting or draining.
@@ -37,23 +40,73 @@ type Model struct {
 	// Algorithm is the name of the one that decides; empty means that the configured replicas are the plan.
 	Algorithm string
 	Targets   capacity.Targets
+	Tuning    Tuning
 	// Pools are the model's workers by role: aggregated, or prefill and decode.
 	Pools []Configured
-	// Every is the time between two plans.
+	// Every is the time between two plans; 0 means 5 s.
 	Every time.Duration
+}
+
+// Tuning is how the algorithm "sla" weighs misses against GPUs. Zero fields have their defaults.
+type Tuning struct {
+	// Mode is what counts: ModeThroughput is the demand that is forecast, ModeLoad what engines have to do now, and ModeBoth, the
+	// default, the greater need of the two.
+	Mode string
+	// Forecast is the model of the forecast, as in forecast.Names; the default is auto.
+	Forecast string
+	// Headroom is the quantile of the forecast that must be served: 0.5 is what is expected. The default is 0.6.
+	Headroom float64
+	// DownAfter is how long a pool keeps the most workers that it needed; default 2 minutes. A shorter time saves GPUs and starts
+	// workers more often.
+	DownAfter time.Duration
+	// Clear is in which time requests that wait are to be served; default 10 s.
+	Clear time.Duration
+}
+
+// The modes of Tuning.
+const (
+	ModeBoth       = "both"
+	ModeThroughput = "throughput"
+	ModeLoad       = "load"
+)
+
+// The algorithms of Model. The configured replicas are the plan with AlgorithmConfigured, which the empty name means too.
+const (
+	AlgorithmConfigured = "configured"
+	AlgorithmSLA        = "sla"
+)
+
+// The defaults of Tuning and Model.
+const (
+	DefaultHeadroom  = 0.6
+	DefaultDownAfter = 2 * time.Minute
+	DefaultClear     = 10 * time.Second
+	DefaultEvery     = 5 * time.Second
+)
+
+func (t Tuning) withDefaults() Tuning {
+	t.Mode = cmp.Or(t.Mode, ModeBoth)
+	t.Forecast = cmp.Or(t.Forecast, "auto")
+	t.Headroom = cmp.Or(t.Headroom, DefaultHeadroom)
+	t.DownAfter = cmp.Or(t.DownAfter, DefaultDownAfter)
+	t.Clear = cmp.Or(t.Clear, DefaultClear)
+	return t
 }
 
 // Configured is the settings of a pool: one model's workers in one role.
 type Configured struct {
 	Role fleet.Role
-	// Replicas is how many workers the configuration names. Min and Max bound a plan; Max 0 is no bound.
+	// Replicas is how many workers the configuration names. Min and Max bound a plan; Max 0 means 1,024.
 	Replicas, Min, Max int
 	// GPUs and Watts are those of one worker.
 	GPUs  int
 	Watts float64
-	// StartUp is how long a worker takes from its start until it is ready.
+	// StartUp is how long a worker takes from its start until it is ready, as first assumed: starts that are observed replace it.
 	StartUp time.Duration
-	Engine  capacity.Engine
+	// Engine is what a worker can do, as first assumed, and Doubt how far it may be off: see perfmodel.NewFactor. 0 is not at all, and
+	// nothing is learned.
+	Engine capacity.Engine
+	Doubt  float64
 }
 
 // Demand is what clients asked of one model since the last observation of its demand.

@@ -8,6 +8,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,40 +47,88 @@ type Planned struct {
 	Drain bool
 }
 
-// State is what plans remember of earlier observations. It is a value: Next does not change its argument.
-type State struct{}
-
 // Next returns the plan for an observation, and the state for the next one.
 func Next(s State, o Observation) (Plan, State) {
-	var p Plan
+	var pools []*pool
 	for i := range o.Settings.Models {
 		m := &o.Settings.Models[i]
-		for _, c := range m.Pools {
-			p.Pools = append(p.Pools, Pool{
-				Model: m.Name, Role: c.Role, Replicas: c.Replicas, Ready: ready(o.Workers, m.Name, c.Role),
-				Reason: "the configuration names that many",
-			})
-		}
+		memory := s.of(m)
+		pools = append(pools, memory.plan(&o, m)...)
+		s = s.with(memory)
 	}
-
-	slices.SortFunc(p.Pools, func(a, b Pool) int {
-		if n := strings.Compare(a.Model, b.Model); n != 0 {
-			return n
-		}
-		return int(a.Role) - int(b.Role)
+	slices.SortFunc(pools, func(a, b *pool) int {
+		return cmp.Or(strings.Compare(a.model.Name, b.model.Name), int(a.configured.Role)-int(b.configured.Role))
 	})
-	return p, s
+
+	// The budget is that of all models, so it is applied when all needs are there.
+	b := &o.Settings.Budget
+	fit(planned(pools), float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
+	fit(planned(pools), 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
+
+	var out Plan
+	for _, p := range pools {
+		out.Pools = append(out.Pools, p.result())
+	}
+	return out, s
 }
 
-// ready counts the ready workers of a pool.
-func ready(workers []Worker, model string, role fleet.Role) (n int) {
-	for i := range workers {
-		w := &workers[i]
-		if w.Model == model && w.Role == role && w.State == fleet.Ready {
-			n++
+// plan returns the pools of a model with their needs.
+func (m *memory) plan(o *Observation, model *Model) []*pool {
+	var d *Demand
+	for i := range o.Demand {
+		if o.Demand[i].Model == model.Name {
+			d = &o.Demand[i]
 		}
 	}
-	return n
+	rate := -1.0
+	if d != nil && d.Over > 0 {
+		rate = float64(d.Requests) / d.Over.Seconds()
+	}
+	m.observeDemand(o, d)
+
+	var pools []*pool
+	shape := m.shape.capacity()
+	for i := range model.Pools {
+		c := &model.Pools[i]
+		pools = append(pools, newPool(o, model, c, m.pool(c.Role), shape, rate))
+	}
+	switch model.Algorithm {
+	case AlgorithmSLA:
+		m.planSLA(o, d, pools)
+	default:
+		for _, p := range pools {
+			p.replicas = p.configured.Replicas
+			p.reason = "the configuration names that many"
+		}
+	}
+	return pools
+}
+
+// planned returns the pools whose replicas an algorithm chose: budgets do not bound what the configuration names.
+func planned(pools []*pool) []*pool {
+	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool {
+		return p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured
+	})
+}
+
+// result returns the plan of a pool, and remembers it.
+func (p *pool) result() Pool {
+	out := Pool{
+		Model: p.model.Name, Role: p.configured.Role, Replicas: p.replicas, Ready: p.count(fleet.Ready),
+		Reason: p.reason, Unknown: p.unknown,
+	}
+	p.memory.replicas = p.replicas
+	if p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured {
+		return out
+	}
+
+	drain := p.victims()
+	for _, w := range p.workers {
+		if drain[w.Name] {
+			out.Workers = append(out.Workers, Planned{Name: w.Name, Weight: 1, Drain: true})
+		}
+	}
+	return out
 }
 
 // String prints the plan as an aligned table.

@@ -2,64 +2,236 @@ package plan_test
 
 import (
 	"fmt"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/plan/capacity"
 )
 
-// TestNext runs testdata/*.txt: what is observed, and the plan that follows. Verbs:
+// office is a planner's world in a scenario.
+type office struct {
+	settings plan.Settings
+	workers  []plan.Worker
+	demand   []plan.Demand
+	state    plan.State
+	at       time.Time
+	profile  *perfmodel.Profile
+}
+
+// newOffice returns a world without models. Its engines are those of the committed profile, a Llama-3.1-8B in FP8 on an H200.
+func newOffice(t testing.TB) *office {
+	t.Helper()
+	p, err := perfmodel.LoadProfile(os.DirFS("../../test/replaydisagg/profile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &office{at: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), profile: p}
+}
+
+// TestNext runs testdata/*.txt: what is observed, and the plans that follow. Verbs:
 //
-//	pool MODEL REPLICAS [role=ROLE]                   the configuration names them
-//	worker NAME [model=M] [role=R] [state=S]
-//	next                                              prints the plan
+//	model NAME [sla] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
+//	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
+//	budget [gpus=N] [least=N] [watts=N]
+//	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N]: silent without figures
+//	gone NAME
+//	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N]: for all steps from now on; none without figures
+//	steps N: so many plans, 5 s apart; prints the last
+//	between: a plan because something changed; prints it
 func TestNext(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
-		settings := &plan.Settings{}
-		var workers []plan.Worker
-		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			value := map[string]string{"model": "sim", "state": "ready"}
-			for _, a := range d.CmdArgs {
-				if len(a.Vals) > 0 {
-					value[a.Key] = a.Vals[0]
-				}
-			}
-			role, err := fleet.ParseRole(value["role"])
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			switch d.Cmd {
-			case "pool":
-				n, err := strconv.Atoi(d.CmdArgs[1].Key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				settings.Models = append(settings.Models, plan.Model{
-					Name: d.CmdArgs[0].Key, Pools: []plan.Configured{{Role: role, Replicas: n}},
-				})
-			case "worker":
-				w := plan.Worker{Name: d.CmdArgs[0].Key, Model: value["model"], Role: role}
-				for w.State.String() != value["state"] {
-					w.State++
-				}
-				workers = append(workers, w)
-			case "next":
-				p, _ := plan.Next(plan.State{}, plan.Observation{Settings: settings, Workers: workers})
-				return p.String()
-			default:
-				d.Fatalf(t, "unknown verb %s", d.Cmd)
-			}
-			return ""
-		})
+		o := newOffice(t)
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string { return o.act(t, d) })
 	})
 }
 
-// The plan does not depend on the order in which pools are named, and naming them is not
-// changing them.
+// figures are the values of a command by name.
+type figures struct {
+	t      *testing.T
+	values map[string]string
+}
+
+func (f figures) has(name string) bool { return f.values[name] != "" }
+
+func (f figures) number(name string) float64 {
+	if !f.has(name) {
+		return 0
+	}
+	v, err := strconv.ParseFloat(f.values[name], 64)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return v
+}
+
+func (f figures) duration(name string) time.Duration {
+	if !f.has(name) {
+		return 0
+	}
+	v, err := time.ParseDuration(f.values[name])
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return v
+}
+
+func (o *office) act(t *testing.T, d *datadriven.TestData) string {
+	f := figures{t, map[string]string{}}
+	for _, a := range d.CmdArgs {
+		f.values[a.Key] = strings.Join(a.Vals, "")
+	}
+	role, err := fleet.ParseRole(f.values["role"])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	switch d.Cmd {
+	case "model":
+		o.model(d.CmdArgs[0].Key, d, f)
+	case "pool":
+		m := o.settingsOf(d.CmdArgs[0].Key)
+		n, err := strconv.Atoi(d.CmdArgs[1].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Pools = append(m.Pools, plan.Configured{
+			Role: role, Replicas: n, Min: int(f.number("min")), Max: int(f.number("max")), GPUs: int(f.number("gpus")),
+			Watts: f.number("watts"), StartUp: f.duration("startup"), Doubt: perfmodel.ProfileDoubt,
+			Engine: capacity.Engine{Timing: o.profile, KVTokens: o.profile.KVTokens(), MaxSeqs: 512},
+		})
+	case "budget":
+		o.settings.Budget = plan.Budget{MaxGPUs: int(f.number("gpus")), MinGPUs: int(f.number("least")), MaxWatts: f.number("watts")}
+	case "worker":
+		o.worker(d.CmdArgs[0].Key, role, f)
+	case "gone":
+		o.remove(d.CmdArgs[0].Key)
+	case "demand":
+		o.setDemand(d.CmdArgs[0].Key, f)
+	case "steps":
+		n, err := strconv.Atoi(d.CmdArgs[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return describe(o.steps(n))
+	case "between":
+		var p plan.Plan
+		p, o.state = plan.Next(o.state, plan.Observation{At: o.at, Settings: &o.settings, Workers: o.workers, Between: true})
+		return describe(p)
+	default:
+		d.Fatalf(t, "unknown verb %s", d.Cmd)
+	}
+	return ""
+}
+
+func (o *office) model(name string, d *datadriven.TestData, f figures) {
+	m := plan.Model{Name: name, Targets: capacity.Targets{
+		TTFT: f.duration("ttft"), ITL: f.duration("itl"), E2E: f.duration("e2e"), Quantile: f.number("quantile"),
+	}, Tuning: plan.Tuning{Mode: f.values["mode"], DownAfter: f.duration("down")}}
+	for _, a := range d.CmdArgs {
+		if a.Key == plan.AlgorithmSLA {
+			m.Algorithm = plan.AlgorithmSLA
+		}
+	}
+	o.settings.Models = append(o.settings.Models, m)
+}
+
+// settingsOf returns the settings of a model, which are added where there are none.
+func (o *office) settingsOf(name string) *plan.Model {
+	for i := range o.settings.Models {
+		if o.settings.Models[i].Name == name {
+			return &o.settings.Models[i]
+		}
+	}
+	o.settings.Models = append(o.settings.Models, plan.Model{Name: name})
+	return &o.settings.Models[len(o.settings.Models)-1]
+}
+
+func (o *office) remove(name string) {
+	var rest []plan.Worker
+	for _, w := range o.workers {
+		if w.Name != name {
+			rest = append(rest, w)
+		}
+	}
+	o.workers = rest
+}
+
+func (o *office) worker(name string, role fleet.Role, f figures) {
+	w := plan.Worker{Name: name, Model: "sim", Role: role, Since: o.at, State: fleet.Ready}
+	if f.has("model") {
+		w.Model = f.values["model"]
+	}
+	if f.has("state") {
+		for w.State = fleet.Starting; w.State.String() != f.values["state"]; w.State++ {
+		}
+	}
+	if f.has("running") || f.has("kv") || f.has("queued") {
+		w.Load = &plan.Load{
+			Running: int(f.number("running")), Waiting: int(f.number("waiting")), QueuedTokens: int(f.number("queued")),
+			KVUsage: f.number("kv"), ITL: f.duration("itl"), Found: f.number("found"),
+		}
+	}
+	o.remove(name)
+	o.workers = append(o.workers, w)
+}
+
+// setDemand sets what is asked for in each step of 5 s.
+func (o *office) setDemand(model string, f figures) {
+	var rest []plan.Demand
+	for _, d := range o.demand {
+		if d.Model != model {
+			rest = append(rest, d)
+		}
+	}
+	o.demand = rest
+	if !f.has("rate") {
+		return
+	}
+	n := int(f.number("rate") * 5)
+	lengths := func(mean float64) plan.Lengths {
+		return plan.Lengths{Count: n, Sum: float64(n) * mean, Squares: float64(n) * mean * mean}
+	}
+	o.demand = append(o.demand, plan.Demand{
+		Model: model, Over: 5 * time.Second, Requests: n, Prompt: lengths(f.number("isl")), Answer: lengths(f.number("osl")),
+		CachedTokens: f.number("cached") * f.number("isl") * float64(n), Waiting: int(f.number("waiting")),
+		WaitingTokens: int(f.number("waiting") * f.number("isl")),
+	})
+}
+
+func (o *office) steps(n int) (p plan.Plan) {
+	for range n {
+		o.at = o.at.Add(5 * time.Second)
+		p, o.state = plan.Next(o.state, plan.Observation{At: o.at, Settings: &o.settings, Demand: o.demand, Workers: o.workers})
+	}
+	return p
+}
+
+// describe prints a plan with what it drains, and what was not known.
+func describe(p plan.Plan) string {
+	var b strings.Builder
+	for _, pool := range p.Pools {
+		fmt.Fprintf(&b, "%s %s: %d (%d ready): %s\n", pool.Model, pool.Role, pool.Replicas, pool.Ready, pool.Reason)
+		for _, w := range pool.Workers {
+			if w.Drain {
+				fmt.Fprintf(&b, "  drains %s\n", w.Name)
+			}
+		}
+		for _, u := range pool.Unknown {
+			fmt.Fprintf(&b, "  unknown: %s\n", u)
+		}
+	}
+	return b.String()
+}
+
+// The plan does not depend on the order in which pools are named, and naming them is not changing them.
 func TestNextIsInOrder(t *testing.T) {
 	models := []plan.Model{
 		{Name: "b", Pools: []plan.Configured{{Replicas: 1}}},

@@ -1,6 +1,10 @@
 package capacity
 
-import "github.com/stator-project/stator/internal/fleet"
+import (
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
 
 // Need is how many engines of one role a rate needs.
 type Need struct {
@@ -28,6 +32,7 @@ func (e *Engine) Latency(r fleet.Role, n int, rate float64, s Shape, q float64) 
 
 // Need returns the smallest number of engines in a role, at least 1 and at most most, that serve a rate within the targets.
 func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) Need {
+	most = max(1, most)
 	met := func(l Latency) bool { return t.Met(l) }
 	if best := e.Latency(r, 1, 1e-6, s, t.quantile()); !met(best) {
 		met = func(l Latency) bool { return l.Load <= unreachableLoad }
@@ -55,4 +60,43 @@ func (e *Engine) smallest(r fleet.Role, rate float64, s Shape, t Targets, most i
 		}
 	}
 	return enough
+}
+
+// Running returns how many requests may run at once on one engine that decodes, for steps within a target of the time between tokens; 0
+// is no target. share is the share of the time that prompts take there.
+func (e *Engine) Running(s Shape, itl time.Duration, share float64) float64 {
+	d := e.decoding(s, min(share, 0.95))
+	if itl == 0 || d.itl(d.most) <= itl {
+		return max(1, d.most)
+	}
+	low, high := 0.0, d.most
+	for range 30 {
+		if mid := (low + high) / 2; d.itl(mid) <= itl {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return max(1, low)
+}
+
+// PrefillRate returns how many prompts per second one engine computes at most.
+func (e *Engine) PrefillRate(s Shape) float64 {
+	p := e.prefilling(s, 0)
+	return p.most
+}
+
+// Most returns the highest rate of requests per second that n engines serve at all.
+func (e *Engine) Most(r fleet.Role, n int, s Shape) float64 {
+	switch r {
+	case fleet.Prefill:
+		return float64(n) * e.PrefillRate(s)
+	case fleet.Decode:
+		d := e.decoding(s, 0)
+		return float64(n) * d.served(d.most)
+	}
+
+	// On engines that do both, the time of a request is that of its prompt and its part of the steps.
+	d := e.decoding(s, 0)
+	return float64(n) / (1/e.PrefillRate(s) + 1/d.served(d.most))
 }

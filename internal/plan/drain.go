@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// victims returns the workers that a pool drains, by name: as many as it has more than its plan. Workers that drain already come back
+// first where more are needed, because they have their caches.
+func (p *pool) victims() map[string]bool {
+	var candidates []*Worker
+	for _, w := range p.workers {
+		if w.State != fleet.Down {
+			candidates = append(candidates, w)
+		}
+	}
+
+	slices.SortStableFunc(candidates, func(a, b *Worker) int {
+		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), p.compareLoss(a, b), strings.Compare(a.Name, b.Name))
+	})
+	out := map[string]bool{}
+	for i := range max(0, len(candidates)-p.replicas) {
+		out[candidates[i].Name] = true
+	}
+	return out
+}
+
+// rank orders states by what is lost with a worker: those that drain first, then those that have not begun.
+func rank(s fleet.State) int {
+	switch s {
+	case fleet.Draining:
+		return 0
+	case fleet.Starting:
+		return 1
+	}
+	return 2
+}
+
+// compareLoss compares what is lost with two workers of one state: of starting ones the time since their start, of ready ones what they
+// have to do and what their caches spare.
+func (p *pool) compareLoss(a, b *Worker) int {
+	if a.State == fleet.Starting {
+		return b.Since.Compare(a.Since) // the newest has the longest way to go
+	}
+	return cmp.Compare(p.loss(a), p.loss(b))
+}
+
+// cacheMinute is for how long a cache's value is counted: within a minute or so other workers have what is used often.
+const cacheMinute = 60
+
+// loss returns what is lost when a worker drains, in seconds: the time of computing again what its cache spares in a minute, and a second
+// for each request, whose end must be waited for. A worker without a known load counts as idle: it may be lost already.
+func (p *pool) loss(w *Worker) float64 {
+	if w.Load == nil {
+		return 0
+	}
+	token := 0.0
+	if p.engine.Timing != nil {
+		token = 1 / max(1, p.tokenRate)
+	}
+	return cacheMinute*w.Load.Found*token + float64(w.Load.Running+w.Load.Waiting)
+}

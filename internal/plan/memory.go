@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/forecast"
+)
+
+// State is what plans remember of earlier observations: forecasts, lengths of requests, how fast engines are. It is a value: Next
+// does not change its argument. The zero State remembers nothing. Its size is bounded by the number of models and workers.
+type State struct {
+	models []*memory // sorted by name; a memory does not change once it is in a State
+}
+
+// memory is what is remembered of one model.
+type memory struct {
+	name  string
+	model string              // of the forecast
+	rate  forecast.Forecaster // requests per second; nil until there was demand
+	shape shape
+	// demandAt is when demand was observed last; zero for never.
+	demandAt time.Time
+	pools    []poolMemory // by role
+}
+
+// poolMemory is what is remembered of a pool.
+type poolMemory struct {
+	role fleet.Role
+	// replicas is what the last plan asked for; -1 before the first one.
+	replicas int
+	// needs are the needs of the last DownAfter, the newest last, of which each is less than the one before.
+	needs []neededAt
+	// prefill and decode correct the engine's timing by what was observed.
+	prefill, decode perfmodel.Factor
+	// startUp is how long starts took lately; 0 is unknown. starting has the workers that are starting, sorted by name.
+	startUp  time.Duration
+	starting []startingWorker
+}
+
+// neededAt is how many workers were needed at a moment.
+type neededAt struct {
+	at time.Time
+	n  int
+}
+
+// startingWorker is a worker that was seen starting.
+type startingWorker struct {
+	name  string
+	since time.Time
+}
+
+// of returns a copy of the memory of a model, which its caller may change. Slices in it are replaced, and not changed.
+func (s State) of(m *Model) *memory {
+	out := &memory{name: m.Name}
+	if i, ok := s.find(m.Name); ok {
+		*out = *s.models[i]
+		out.pools = slices.Clone(out.pools)
+	}
+
+	tuning := m.Tuning.withDefaults()
+	if out.model != tuning.Forecast {
+		out.model, out.rate = tuning.Forecast, newForecaster(m, tuning.Forecast)
+	}
+	for _, c := range m.Pools {
+		if !slices.ContainsFunc(out.pools, func(p poolMemory) bool { return p.role == c.Role }) {
+			out.pools = append(out.pools, poolMemory{role: c.Role, replicas: -1, prefill: perfmodel.NewFactor(c.Doubt),
+				decode: perfmodel.NewFactor(c.Doubt)})
+		}
+	}
+	return out
+}
+
+// newForecaster returns the forecaster of a model's rate. One that is unknown was refused with the configuration.
+func newForecaster(m *Model, name string) forecast.Forecaster {
+	const day = 24 * time.Hour
+	f, err := forecast.New(name, forecast.Options{Season: int(day / cmp.Or(m.Every, DefaultEvery))})
+	if err != nil {
+		f, _ = forecast.New("constant", forecast.Options{})
+	}
+	return f
+}
+
+// find returns the place of a model.
+func (s State) find(name string) (int, bool) {
+	return slices.BinarySearchFunc(s.models, name, func(m *memory, name string) int { return strings.Compare(m.name, name) })
+}
+
+// pool returns the memory of a role.
+func (m *memory) pool(r fleet.Role) *poolMemory {
+	i := slices.IndexFunc(m.pools, func(p poolMemory) bool { return p.role == r })
+	return &m.pools[i]
+}
+
+// Warm returns the state after rates of a model, in requests per second, one for each step of Model.Every, the newest last. A planner
+// that begins with those of the last day knows its season.
+func (s State) Warm(m *Model, rates []float64) State {
+	warm := s.of(m)
+	warm.rate = forecast.Warm(warm.rate, rates)
+	return s.with(warm)
+}
+
+// with returns a state with another memory of one model.
+func (s State) with(m *memory) State {
+	i, found := s.find(m.name)
+	models := slices.Clone(s.models)
+	if found {
+		models[i] = m
+	} else {
+		models = slices.Insert(models, i, m)
+	}
+	return State{models: models}
+}
+
+// shape is what requests looked like lately: sums in which older requests count less.
+type shape struct {
+	prompts, answers moments
+	cached           float64 // tokens
+}
+
+// moments are weighted sums of lengths.
+type moments struct{ weight, sum, squares float64 }
+
+// shapeFor is the time in which the weight of a request falls to 0.37, where there are as many as the newest demand has.
+const shapeFor = 2 * time.Minute
+
+// after returns the shape after some demand.
+func (s shape) after(d *Demand) shape {
+	keep := math.Exp(-float64(d.Over) / float64(shapeFor))
+	if d.Prompt.Count > 0 {
+		s.prompts = s.prompts.after(d.Prompt, keep)
+		s.cached = s.cached*keep + max(0, d.CachedTokens)
+	}
+	if d.Answer.Count > 0 {
+		s.answers = s.answers.after(d.Answer, keep)
+	}
+	return s
+}
+
+// after returns the moments after further lengths.
+func (m moments) after(l Lengths, keep float64) moments {
+	return moments{m.weight*keep + float64(l.Count), m.sum*keep + l.Sum, m.squares*keep + l.Squares}
+}
+
+// mean and spread return the mean of the lengths, and their standard deviation divided by it.
+func (m moments) mean() float64 { return m.sum / m.weight }
+
+func (m moments) spread() float64 {
+	mean := m.mean()
+	return math.Sqrt(max(0, m.squares/m.weight-mean*mean)) / max(1, mean)
+}
+
+// isKnown reports whether both lengths were observed.
+func (s *shape) isKnown() bool { return s.prompts.weight > 0 && s.answers.weight > 0 }
+
+// The lengths that are assumed while none were observed: those of ShareGPT's conversations, which benchmarks of engines use.
+const (
+	assumedPrompt = 220
+	assumedAnswer = 200
+)
+
+// capacity returns the shape as package capacity has it.
+func (s *shape) capacity() capacity.Shape {
+	out := capacity.Shape{Prompt: assumedPrompt, Answer: assumedAnswer, PromptSpread: 1, AnswerSpread: 1}
+	if s.prompts.weight > 0 {
+		out.Prompt, out.PromptSpread = max(1, s.prompts.mean()), s.prompts.spread()
+		out.Cached = min(s.cached/max(1, s.prompts.sum), 1)
+	}
+	if s.answers.weight > 0 {
+		out.Answer, out.AnswerSpread = max(1, s.answers.mean()), s.answers.spread()
+	}
+	return out
+}

@@ -1,0 +1,179 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+)
+
+// pool is one pool while its plan is made.
+type pool struct {
+	model      *Model
+	configured *Configured
+	memory     *poolMemory
+	workers    []*Worker // all of the pool, sorted by name
+
+	engine    capacity.Engine // as corrected by observations
+	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
+	// The results.
+	replicas int
+	reason   string
+	unknown  []string
+}
+
+// newPool returns a pool of an observation, after its memory has learned from it.
+//
+// rate is that of the last interval, in requests per second; negative if it is unknown.
+func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64) *pool {
+	p := &pool{model: m, configured: c, memory: memory}
+	for i := range o.Workers {
+		if w := &o.Workers[i]; w.Model == m.Name && w.Role == c.Role {
+			p.workers = append(p.workers, w)
+		}
+	}
+	slices.SortFunc(p.workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
+
+	p.learnStarts(o.At)
+	p.engine = c.Engine
+	if c.Engine.Timing == nil {
+		return p
+	}
+	p.learnSpeculation()
+	if !o.Between {
+		p.learnSteps(s, rate)
+	}
+	p.engine.Timing = perfmodel.Corrected{
+		Timing: c.Engine.Timing, PrefillBy: memory.prefill.Value(), DecodeBy: memory.decode.Value(),
+	}
+	p.tokenRate = p.engine.PrefillRate(s) * s.Prompt
+	return p
+}
+
+// count returns how many workers are in a state.
+func (p *pool) count(s fleet.State) (n int) {
+	for _, w := range p.workers {
+		if w.State == s {
+			n++
+		}
+	}
+	return n
+}
+
+// usable returns how many workers serve, or will when they have started.
+func (p *pool) usable() int { return p.count(fleet.Ready) + p.count(fleet.Starting) }
+
+// learnStarts measures how long workers take to start.
+func (p *pool) learnStarts(now time.Time) {
+	var starting []startingWorker
+	for _, w := range p.workers {
+		before, known := p.startingSince(w.Name)
+		switch {
+		case w.State == fleet.Starting && known:
+			starting = append(starting, startingWorker{w.Name, before})
+		case w.State == fleet.Starting:
+			since := w.Since
+			if since.IsZero() {
+				since = now
+			}
+			starting = append(starting, startingWorker{w.Name, since})
+		case w.State == fleet.Ready && known:
+			p.memory.startUp = meanStart(p.memory.startUp, now.Sub(before))
+		}
+	}
+	p.memory.starting = starting
+}
+
+// startingSince returns when a worker was seen starting first.
+func (p *pool) startingSince(name string) (since time.Time, known bool) {
+	i, known := slices.BinarySearchFunc(p.memory.starting, name, func(s startingWorker, name string) int {
+		return strings.Compare(s.name, name)
+	})
+	if !known {
+		return time.Time{}, false
+	}
+	return p.memory.starting[i].since, true
+}
+
+// meanStart returns the mean of starts after one more. The newest counts a third, because starts change with images and caches.
+func meanStart(mean, newest time.Duration) time.Duration {
+	if mean == 0 {
+		return newest
+	}
+	return mean + (newest-mean)/3
+}
+
+// startUp returns how long a worker takes to start, as far as is known.
+func (p *pool) startUp() time.Duration {
+	if p.memory.startUp > 0 {
+		return p.memory.startUp
+	}
+	return p.configured.StartUp
+}
+
+// learnSpeculation takes over the tokens of a decode step from engines that report them.
+func (p *pool) learnSpeculation() {
+	sum, n := 0.0, 0
+	for _, w := range p.workers {
+		if w.Load != nil && w.Load.StepTokens > 0 {
+			sum += w.Load.StepTokens
+			n++
+		}
+	}
+	if n > 0 {
+		p.engine.StepTokens = max(1, sum/float64(n))
+	}
+}
+
+// learnSteps compares the times between tokens that engines report with those of the model. The engines of a pool are one observation.
+func (p *pool) learnSteps(s capacity.Shape, rate float64) {
+	share, known := p.promptShare(s, rate)
+	if !known {
+		return
+	}
+
+	took, expected := 0.0, 0.0
+	for _, w := range p.workers {
+		if w.State != fleet.Ready || w.Load == nil || w.Load.ITL <= 0 || w.Load.Running == 0 {
+			continue
+		}
+		tokens := int(w.Load.KVUsage * float64(p.engine.KVTokens))
+		if p.engine.KVTokens == 0 {
+			tokens = int(float64(w.Load.Running) * (s.Prompt + s.Answer/2))
+		}
+		step := p.configured.Engine.Timing.Decode(perfmodel.Decode{
+			Requests: w.Load.Running, Context: tokens, Capacity: p.engine.KVTokens,
+		})
+		took += w.Load.ITL.Seconds()
+		expected += step.Seconds() / (1 - share) / max(1, p.engine.StepTokens)
+	}
+	if expected > 0 {
+		p.memory.decode = p.memory.decode.Observe(seconds(took), seconds(expected))
+	}
+}
+
+// mostPromptShare is the share of the time for prompts from which times between tokens show little of the steps.
+const mostPromptShare = 0.7
+
+// promptShare returns the share of the time that prompts take on an engine of the pool; false where it is not known well enough to learn
+// from.
+func (p *pool) promptShare(s capacity.Shape, rate float64) (share float64, known bool) {
+	switch p.configured.Role {
+	case fleet.Prefill:
+		return 0, false
+	case fleet.Decode:
+		return 0, true
+	}
+	ready := p.count(fleet.Ready)
+	if rate < 0 || ready == 0 {
+		return 0, false
+	}
+	share = rate / float64(ready) / p.configured.Engine.PrefillRate(s)
+	return share, share <= mostPromptShare
+}
+
+// seconds returns a duration.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
