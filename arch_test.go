@@ -40,7 +40,7 @@ var allowed = map[string][]string{
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",
 		"internal/perfmodel", "internal/route/cost", "internal/route/pick", "internal/route/queue"},
 	// The configuration's defaults and checks are those of the packages that use the values.
-	"internal/config": {"internal/fleet", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
+	"internal/config": {"internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
 	"internal/plan/dynamo":   {"internal/fleet", "internal/perfmodel"},

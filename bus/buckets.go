@@ -54,6 +54,9 @@ func (b *Bus) CreateBuckets(ctx context.Context) error {
 	if _, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL); err != nil {
 		return err
 	}
+	if _, err := b.bucket(ctx, leaderBucket, b.cfg.LeaseTTL); err != nil {
+		return err
+	}
 	_, err := b.bucket(ctx, planBucket, 0)
 	return err
 }

@@ -41,6 +41,11 @@ var (
 	sampleEnd = RequestEnd{Booking: "b", Decision: "d", Picked: "p", Served: "s", Upstream: true, Attempts: 2, FirstByte: 3, LastByte: 4,
 		ResponseBytes: 5, Status: 503, Broken: true, Left: true}
 	sampleGone = Gone{Replica: "r", Source: "s", Ago: 5}
+
+	sampleDemand = Demand{Replica: "r", Models: []ModelDemand{{
+		Model: "m", Requests: 9, PromptTokens: 900, PromptSquares: 1e5, CachedTokens: 80, Ended: 7, ResponseBytes: 6000, ResponseSquares: 5e7,
+		FirstNanoseconds: 4e9, Waiting: 3, WaitingTokens: 200, BySize: [PromptSizes]uint64{7: 9},
+	}}}
 	samplePlan = plan.Plan{Term: 7, Pools: []plan.Pool{{
 		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",
 		Workers: []plan.Planned{{Name: "n.a", Weight: 90}, {Name: "n.b", Weight: 1, Drain: true}}, Unknown: []string{"demand"},
@@ -61,6 +66,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(bookingsMessage(&sampleUpdate)))
 	f.Add(encode(endsMessage([]RequestEnd{sampleEnd})))
 	f.Add(encode(goneMessage(&sampleGone)))
+	f.Add(encode(demandMessage(&sampleDemand)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -70,6 +76,7 @@ func FuzzMessages(f *testing.F) {
 		checkSnapshot(t, data)
 		checkBookings(t, data)
 		checkEnds(t, data)
+		checkDemand(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -104,6 +111,17 @@ func checkPlan(t *testing.T, data []byte) {
 	again, err := decodePlan(&busv1.Plan{}, encode(planMessage(p)))
 	if err != nil || !reflect.DeepEqual(again, p) {
 		t.Fatalf("plan %+v became %+v, %v", p, again, err)
+	}
+}
+
+func checkDemand(t *testing.T, data []byte) {
+	d, err := decodeDemand(&busv1.Demand{}, data)
+	if err != nil {
+		return
+	}
+	again, err := decodeDemand(&busv1.Demand{}, encode(demandMessage(d)))
+	if err != nil || !reflect.DeepEqual(again, d) {
+		t.Fatalf("demand %+v became %+v, %v", d, again, err)
 	}
 }
 

@@ -5,7 +5,8 @@
 // pause. A lease belongs to one process: it is claimed, renewed and deleted by compare-and-set on its
 // revision, one operation each, and a second claimant stands by. KV events, load and bookings are plain
 // messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
-// booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket. All
+// booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the lease of the planner that
+// leads that of a third: a plan of an earlier leader is refused. All
 // storage is memory, because every value on the bus can be written again by the process that made it.
 // [Embed] runs a server in this process, and [Connect] joins one.
 //
@@ -19,6 +20,7 @@
 //	stator.v1.<cluster>.book.<replica>            bookings of a replica of the router
 //	stator.v1.<cluster>.ends.<replica>            ends of requests that this replica decided, from access logs of others
 //	stator.v1.<cluster>.gone                      access logs that Envoys closed
+//	stator.v1.<cluster>.demand.<replica>          what clients have asked of a replica of the router
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
 //

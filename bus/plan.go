@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -19,11 +20,15 @@ const (
 	planKey    = "current"
 )
 
-// publishTime is how long writing the plan may take.
+// publishTime is how long writing the plan may take. A planner makes the next one after some seconds, so there is no use in waiting
+// longer for a server that is away.
 const publishTime = 5 * time.Second
 
-// PublishPlan replaces the cluster's plan. It waits until the server has stored it. Nothing orders the plans
-// of two planners, so a cluster runs one.
+// ErrEarlierTerm is returned for a plan of a planner that does not lead any more.
+var ErrEarlierTerm = errors.New("another planner has published a plan of a later term")
+
+// PublishPlan replaces the cluster's plan. It waits until the server has stored it. A plan of an earlier term than the present one is
+// refused with ErrEarlierTerm. The plan is written at the revision that was read, so that of two planners with one term only one writes.
 func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 	kv, err := b.bucket(ctx, planBucket, 0)
 	if err != nil {
@@ -32,7 +37,16 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	if _, err := kv.Put(ctx, planKey, encode(planMessage(p))); err != nil {
+
+	// The clocks of planners may differ, and a leader may notice its loss late. What counts is the plan that is there.
+	revision, term, err := readPlan(ctx, kv)
+	if err == nil && term > p.Term {
+		return ErrEarlierTerm
+	}
+	if err == nil {
+		_, err = kv.Update(ctx, planKey, encode(planMessage(p)), revision)
+	}
+	if err != nil {
 		b.forgetBucket(planBucket) // the server may have lost it
 		return fmt.Errorf("publish plan: %w", err)
 	}
@@ -76,7 +90,8 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	w.apply(p)
 }
 
-// planMessage returns the message of a plan.
+// planMessage returns the message of a plan. One of ten thousand workers with weights has about 200 KB, of which a bucket's value may
+// have 256: see maxValue. Workers with their configured weight are not listed.
 func planMessage(p plan.Plan) *busv1.Plan {
 	m := &busv1.Plan{Term: p.Term}
 	for i := range p.Pools {

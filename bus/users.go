@@ -145,16 +145,21 @@ func (u *User) Permissions(cluster string) Permissions {
 		}
 	case RoleRouter:
 		return Permissions{
-			Publish:   append([]string{s.of("book", "*"), s.of("ends", "*"), s.of("gone"), s.of("rpc", ">")}, s.watch()...),
+			Publish: append([]string{
+				s.of("book", "*"), s.of("demand", "*"), s.of("ends", "*"), s.of("gone"), s.of("rpc", ">"),
+			}, s.watch()...),
 			Subscribe: []string{s.of("kv", "*"), s.of("load", ">"), s.of("book", "*"), s.of("ends", "*"), s.of("gone"), inbox},
 		}
 	case RoleControl:
 		return Permissions{Publish: s.watch(), Subscribe: []string{inbox}}
 	case RolePlanner:
-		// It has no consumer on the bucket that it writes.
+		// It has no consumer on the buckets that it writes.
 		return Permissions{
-			Publish:   append([]string{s.key(planBucket, planKey), s.info(planBucket)}, s.consume(workerBucket)...),
-			Subscribe: []string{inbox},
+			Publish: append([]string{
+				s.key(planBucket, planKey), s.info(planBucket), s.read(planBucket),
+				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.read(leaderBucket),
+			}, s.consume(workerBucket)...),
+			Subscribe: []string{s.of("demand", "*"), s.of("load", ">"), s.of("book", "*"), inbox},
 		}
 	case RoleObserver:
 		return Permissions{Publish: s.watch(), Subscribe: []string{s.of(">"), inbox}}

@@ -35,6 +35,7 @@ const (
 	kindPlan     kind = "plan"
 	kindEnds     kind = "ends"
 	kindGone     kind = "gone"
+	kindDemand   kind = "demand"
 )
 
 // The kinds of warnings that are about no message.

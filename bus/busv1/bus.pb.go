@@ -1607,6 +1607,254 @@ func (x *PlannedWorker) GetDrain() bool {
 	return false
 }
 
+// Leader is the value of the lease of the leading planner.
+type Leader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // names the process; differs at each of its starts
+	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`    // greater than that of every leader before
+	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`     // the name of its machine, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leader) Reset() {
+	*x = Leader{}
+	mi := &file_bus_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leader) ProtoMessage() {}
+
+func (x *Leader) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leader.ProtoReflect.Descriptor instead.
+func (*Leader) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Leader) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *Leader) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Leader) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+// Demand is what clients have asked of one replica of the router since its start. Sums, not changes: a message that is lost is
+// made good by the next one.
+type Demand struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	Models        []*ModelDemand         `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Demand) Reset() {
+	*x = Demand{}
+	mi := &file_bus_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Demand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Demand) ProtoMessage() {}
+
+func (x *Demand) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Demand.ProtoReflect.Descriptor instead.
+func (*Demand) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Demand) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *Demand) GetModels() []*ModelDemand {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+// ModelDemand is the part of one model.
+type ModelDemand struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Model            string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Requests         uint64                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`                                 // that arrived
+	PromptTokens     uint64                 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`     // of those
+	PromptSquares    float64                `protobuf:"fixed64,4,opt,name=prompt_squares,json=promptSquares,proto3" json:"prompt_squares,omitempty"` // sum of the squares of their tokens
+	CachedTokens     uint64                 `protobuf:"varint,5,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`     // of those, expected to be in a cache
+	Ended            uint64                 `protobuf:"varint,6,opt,name=ended,proto3" json:"ended,omitempty"`                                       // requests that ended with an answer
+	ResponseBytes    uint64                 `protobuf:"varint,7,opt,name=response_bytes,json=responseBytes,proto3" json:"response_bytes,omitempty"`  // of those
+	ResponseSquares  float64                `protobuf:"fixed64,8,opt,name=response_squares,json=responseSquares,proto3" json:"response_squares,omitempty"`
+	FirstNanoseconds uint64                 `protobuf:"varint,9,opt,name=first_nanoseconds,json=firstNanoseconds,proto3" json:"first_nanoseconds,omitempty"` // sum of the times to their first byte
+	Waiting          uint32                 `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                          // in the replica's queue, now
+	WaitingTokens    uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`
+	PromptsBySize    []uint64               `protobuf:"varint,12,rep,packed,name=prompts_by_size,json=promptsBySize,proto3" json:"prompts_by_size,omitempty"` // with up to 2^i tokens, i from 0
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ModelDemand) Reset() {
+	*x = ModelDemand{}
+	mi := &file_bus_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelDemand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelDemand) ProtoMessage() {}
+
+func (x *ModelDemand) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelDemand.ProtoReflect.Descriptor instead.
+func (*ModelDemand) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ModelDemand) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelDemand) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetPromptTokens() uint64 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetPromptSquares() float64 {
+	if x != nil {
+		return x.PromptSquares
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetCachedTokens() uint64 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetEnded() uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetResponseBytes() uint64 {
+	if x != nil {
+		return x.ResponseBytes
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetResponseSquares() float64 {
+	if x != nil {
+		return x.ResponseSquares
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetFirstNanoseconds() uint64 {
+	if x != nil {
+		return x.FirstNanoseconds
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetWaitingTokens() uint64 {
+	if x != nil {
+		return x.WaitingTokens
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetPromptsBySize() []uint64 {
+	if x != nil {
+		return x.PromptsBySize
+	}
+	return nil
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -1751,7 +1999,28 @@ const file_bus_proto_rawDesc = "" +
 	"\rPlannedWorker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x14\n" +
-	"\x05drain\x18\x03 \x01(\bR\x05drainB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x05drain\x18\x03 \x01(\bR\x05drain\"H\n" +
+	"\x06Leader\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x12\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\"V\n" +
+	"\x06Demand\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
+	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xae\x03\n" +
+	"\vModelDemand\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +
+	"\rprompt_tokens\x18\x03 \x01(\x04R\fpromptTokens\x12%\n" +
+	"\x0eprompt_squares\x18\x04 \x01(\x01R\rpromptSquares\x12#\n" +
+	"\rcached_tokens\x18\x05 \x01(\x04R\fcachedTokens\x12\x14\n" +
+	"\x05ended\x18\x06 \x01(\x04R\x05ended\x12%\n" +
+	"\x0eresponse_bytes\x18\a \x01(\x04R\rresponseBytes\x12)\n" +
+	"\x10response_squares\x18\b \x01(\x01R\x0fresponseSquares\x12+\n" +
+	"\x11first_nanoseconds\x18\t \x01(\x04R\x10firstNanoseconds\x12\x18\n" +
+	"\awaiting\x18\n" +
+	" \x01(\rR\awaiting\x12%\n" +
+	"\x0ewaiting_tokens\x18\v \x01(\x04R\rwaitingTokens\x12&\n" +
+	"\x0fprompts_by_size\x18\f \x03(\x04R\rpromptsBySizeB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -1765,7 +2034,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
@@ -1786,6 +2055,9 @@ var file_bus_proto_goTypes = []any{
 	(*Plan)(nil),            // 16: stator.bus.v1.Plan
 	(*Pool)(nil),            // 17: stator.bus.v1.Pool
 	(*PlannedWorker)(nil),   // 18: stator.bus.v1.PlannedWorker
+	(*Leader)(nil),          // 19: stator.bus.v1.Leader
+	(*Demand)(nil),          // 20: stator.bus.v1.Demand
+	(*ModelDemand)(nil),     // 21: stator.bus.v1.ModelDemand
 }
 var file_bus_proto_depIdxs = []int32{
 	3,  // 0: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
@@ -1797,11 +2069,12 @@ var file_bus_proto_depIdxs = []int32{
 	14, // 6: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
 	17, // 7: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
 	18, // 8: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	21, // 9: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -1815,7 +2088,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

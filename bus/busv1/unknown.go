@@ -45,6 +45,13 @@ func (m *Bookings) HasUnknown() bool {
 
 // HasUnknown reports whether the plan has unknown fields.
 func (m *Plan) HasUnknown() bool {
+	for _, pool := range m.Pools {
+		for _, w := range pool.Workers {
+			if len(w.unknownFields) > 0 {
+				return true
+			}
+		}
+	}
 	for _, p := range m.Pools {
 		if len(p.unknownFields) > 0 {
 			return true
@@ -65,3 +72,16 @@ func (m *Ends) HasUnknown() bool {
 
 // HasUnknown reports whether the message has unknown fields.
 func (m *Gone) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether a leader has fields that this release does not have.
+func (m *Leader) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether a demand or a model of it has fields that this release does not have.
+func (m *Demand) HasUnknown() bool {
+	for _, x := range m.Models {
+		if len(x.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}

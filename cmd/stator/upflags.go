@@ -109,18 +109,21 @@ func (o *upFlags) overlay(cfg *config.Config) error {
 	}
 
 	if (o.set["engine"] || o.set["workers"] || o.prefill > 0) && len(first.Launch) == 0 {
-		first.Launch = []config.Launch{{Engine: o.engine, Count: o.workers, Role: "aggregated"}}
+		first.Launch = []config.Launch{{Engine: o.engine, Role: "aggregated"}}
+		first.Launch[0].SetCount(o.workers)
 	}
 	if o.set["engine"] && first.Launch[0].Engine != o.engine {
 		first.Launch[0].Engine, first.Launch[0].Args = o.engine, nil // args are those of the other engine
 	}
 	if o.set["workers"] {
-		first.Launch[0].Count = o.workers
+		first.Launch[0].SetCount(o.workers)
 	}
 	if o.prefill > 0 {
 		prefill := first.Launch[0]
-		prefill.Role, prefill.Count = fleet.Prefill.String(), o.prefill
-		first.Launch[0].Role, first.Launch[0].Count = fleet.Decode.String(), o.decode
+		prefill.Role = fleet.Prefill.String()
+		prefill.SetCount(o.prefill)
+		first.Launch[0].Role = fleet.Decode.String()
+		first.Launch[0].SetCount(o.decode)
 		first.Launch = append(first.Launch, prefill)
 	}
 

@@ -39,6 +39,8 @@ type Config struct {
 	Decisions Decisions `yaml:"decisions"`
 	// Bus configures how the processes of one cluster find each other.
 	Bus Bus `yaml:"bus"`
+	// Planner configures how many workers each model has, by what clients ask and what latencies they may see.
+	Planner Planner `yaml:"planner"`
 }
 
 // Gateway configures the listener for clients.
@@ -139,6 +141,8 @@ type Model struct {
 	Profile string `yaml:"profile" default:"a mid-sized model on one data-centre GPU" reload:"restart"`
 	// Router configures how a worker is chosen.
 	Router Router `yaml:"router"`
+	// Targets are the latencies that the planner keeps for this model.
+	Targets Targets `yaml:"targets"`
 	// Launch lists the engines that an agent starts and keeps alive.
 	Launch []Launch `yaml:"launch" reload:"restart"`
 	// Workers lists engines that are started elsewhere.
@@ -264,8 +268,17 @@ type Launch struct {
 	// Engine is the kind of engine: sim (simulated), llamacpp (llama.cpp's server from the xllamacpp wheel), vllm, sglang, trtllm
 	// (TensorRT-LLM's trtllm-serve) or exec (any command).
 	Engine string `yaml:"engine" default:"required"`
-	// Count is the number of processes, 1 to 256.
+	// Count is the number of processes, 1 to 256. With a planner that scales, it is their number at the start.
 	Count int `yaml:"count"`
+	// Min and Max bound the number of processes that a plan may ask for here. Equal bounds mean a fixed number.
+	Min int `yaml:"min" default:"1, or count if max is not set"`
+	// Max is at most 256.
+	Max int `yaml:"max" default:"count"`
+	// GPU is the kind of accelerator, such as "H200". Without a profile the planner estimates the engines' speed from its data sheet and
+	// from the model's files. See "stator plan --help" for the names.
+	GPU string `yaml:"gpu" default:"none"`
+	// StartUp is how long an engine takes from its start until it is ready, as first assumed. Starts that are observed replace it.
+	StartUp Duration `yaml:"startUp"`
 	// Role is the part of a request that these workers serve: "aggregated" is all of it. Of a model with "prefill" and "decode"
 	// workers, one computes the prompt and another one fetches its KV cache and decodes: see docs/disaggregation.md.
 	Role string `yaml:"role"`
@@ -410,6 +423,81 @@ type Bus struct {
 	// LeaseTTL is how long a worker stays in the fleet after its agent's last sign of life, at least "1s".
 	// Agents renew their leases every third of it.
 	LeaseTTL Duration `yaml:"leaseTTL" reload:"restart"`
+}
+
+// Targets are bounds of latencies. 0s is no bound.
+type Targets struct {
+	// TTFT is the time to the first token.
+	TTFT Duration `yaml:"ttft" default:"that of planner"`
+	// ITL is the mean time between the tokens of a request.
+	ITL Duration `yaml:"itl" default:"that of planner"`
+	// E2E is the time of a whole request.
+	E2E Duration `yaml:"e2e" default:"that of planner"`
+	// Quantile is the share of requests that are to be within the bounds, above 0 and below 1.
+	Quantile float64 `yaml:"quantile" default:"that of planner"`
+}
+
+// Planner configures how many workers each model has.
+type Planner struct {
+	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes what
+	// serves it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. "dynamo-classic",
+	// "dynamo-throughput" and "dynamo-load" are those of NVIDIA Dynamo's planner. See docs/planning.md.
+	Algorithm string `yaml:"algorithm"`
+	// Connector is what carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
+	// program of yours, and "none" carries nothing out.
+	Connector string `yaml:"connector" reload:"restart"`
+	// Advisory makes plans and shows them, and carries nothing out: no worker is started, drained or weighted.
+	Advisory bool `yaml:"advisory"`
+	// Interval is the time between two plans, 1s to 10m.
+	Interval Duration `yaml:"interval" reload:"restart"`
+	// TTFT is the longest time to the first token. 0s is no bound. A shorter one needs more workers.
+	TTFT Duration `yaml:"ttft"`
+	// ITL is the longest mean time between the tokens of a request. 0s is no bound.
+	ITL Duration `yaml:"itl"`
+	// E2E is the longest time of a whole request. 0s is no bound.
+	E2E Duration `yaml:"e2e"`
+	// Quantile is the share of requests that are to be within these bounds, above 0 and below 1.
+	Quantile float64 `yaml:"quantile"`
+	// Mode is what counts: "throughput" is the demand that is forecast, "load" what engines have to do now, and "both" the greater need.
+	Mode string `yaml:"mode"`
+	// Forecast is the model of forecasts: constant, kalman, arima, seasonal, or auto, which uses at each horizon the one that was nearest
+	// lately.
+	Forecast string `yaml:"forecast"`
+	// Headroom is the quantile of the forecast that must be served, above 0 and below 1: 0.5 is what is expected. A higher one needs more
+	// workers and misses targets less often.
+	Headroom float64 `yaml:"headroom"`
+	// DownAfter is how long a pool keeps the most workers that it needed. A shorter time saves GPUs and starts workers more often.
+	DownAfter Duration `yaml:"downAfter"`
+	// DrainTimeout is how long a worker that is no longer needed may take to end its requests. Then it is stopped all the same.
+	DrainTimeout Duration `yaml:"drainTimeout"`
+	// MinGPUs is the least number of GPUs of all workers that a plan asks for. 0 is no bound.
+	MinGPUs int `yaml:"minGPUs"`
+	// MaxGPUs is the greatest number of GPUs. Where it does not suffice, all pools get a part of what they need. 0 is no bound.
+	MaxGPUs int `yaml:"maxGPUs"`
+	// MaxWatts bounds the power of all workers whose gpu is set. 0 is no bound.
+	MaxWatts float64 `yaml:"maxWatts"`
+	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts begin.
+	Warm string `yaml:"warm" default:"none" reload:"restart"`
+	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
+	Log string `yaml:"log" default:"none" reload:"restart"`
+	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last file of that name.
+	LogBytes int64 `yaml:"logBytes" reload:"restart"`
+	// Prometheus is where demand comes from if routers do not report it.
+	Prometheus Prometheus `yaml:"prometheus"`
+}
+
+// Prometheus is a server with the metrics of frontends.
+type Prometheus struct {
+	// URL is the server, such as "http://prometheus:9090". Without it demand comes from the routers on the bus.
+	URL string `yaml:"url" default:"none" reload:"restart"`
+	// TokenFile is a file with a bearer token. It is read again at every request.
+	TokenFile string `yaml:"tokenFile" default:"none" reload:"restart"`
+	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
+	CAFile string `yaml:"caFile" default:"none" reload:"restart"`
+	// Metrics is whose names are queried: "stator" or "dynamo".
+	Metrics string `yaml:"metrics" reload:"restart"`
+	// Namespace is Dynamo's namespace of the frontends' metrics.
+	Namespace string `yaml:"namespace" default:"any" reload:"restart"`
 }
 
 // Duration is a time.Duration written as "250ms".

@@ -24,9 +24,6 @@ func decode(root *yaml.Node, into any) []error {
 	return d.errs
 }
 
-// inert are keys that earlier files may have and that have no effect yet, with all keys below them.
-var inert = []string{"planner"}
-
 type decoder struct{ errs []error }
 
 // maxDepth bounds nesting, aliases included.
@@ -65,7 +62,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// structure decodes a mapping into a struct. A key that is unknown, repeated or inert is a problem.
+// structure decodes a mapping into a struct. A key that is unknown or repeated is a problem.
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.failf(n, path, "must be a mapping of keys to values")
@@ -80,8 +77,6 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 		switch {
 		case seen[key]:
 			d.failf(n.Content[i], at, "is there twice")
-		case slices.Contains(inert, at):
-			d.refuseInert(n.Content[i], child, at)
 		case !known:
 			d.failf(n.Content[i], at, "is not a known key%s", suggest(key, keys))
 		default:
@@ -101,17 +96,6 @@ func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
 	for i, child := range n.Content {
 		applyDefaults(v.Index(i))
 		d.value(child, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
-	}
-}
-
-// refuseInert reports each key below one that has no effect, or that key alone if there is none.
-func (d *decoder) refuseInert(key, value *yaml.Node, path string) {
-	if value.Kind != yaml.MappingNode || len(value.Content) == 0 {
-		d.failf(key, path, "%s", noEffect)
-		return
-	}
-	for i := 0; i+1 < len(value.Content); i += 2 {
-		d.failf(value.Content[i], path+"."+value.Content[i].Value, "%s", noEffect)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/pick"
@@ -100,6 +101,51 @@ func (c *Class) setDefaults() { c.Quantum = queue.DefaultQuantum }
 func (l *Launch) setDefaults() {
 	l.Count = 1
 	l.Role = fleet.Aggregated.String()
+	l.Min, l.Max = notSetCount, notSetCount
+	l.StartUp = Duration(time.Minute)
+}
+
+// inherit fills what depends on other values of the file, after decoding.
+func (l *Launch) inherit() {
+	fixed := l.Max == notSetCount
+	if fixed {
+		l.Max = l.Count
+	}
+	if l.Min == notSetCount {
+		l.Min = 1
+		if fixed {
+			l.Min = l.Count
+		}
+	}
+}
+
+// notSetCount stands for a number of processes whose default depends on another value of the file.
+const notSetCount = math.MinInt
+
+func (t *Targets) setDefaults() {
+	*t = Targets{TTFT: notSetDuration, ITL: notSetDuration, E2E: notSetDuration, Quantile: notSet}
+}
+
+// inherit takes over the targets of all models.
+func (t *Targets) inherit(p *Planner) {
+	for _, v := range []struct{ own, all *Duration }{{&t.TTFT, &p.TTFT}, {&t.ITL, &p.ITL}, {&t.E2E, &p.E2E}} {
+		if *v.own == notSetDuration {
+			*v.own = *v.all
+		}
+	}
+	if math.IsNaN(t.Quantile) {
+		t.Quantile = p.Quantile
+	}
+}
+
+func (p *Planner) setDefaults() {
+	*p = Planner{
+		Algorithm: plan.AlgorithmConfigured, Connector: ConnectorNone, Interval: Duration(plan.DefaultEvery),
+		TTFT: Duration(500 * time.Millisecond), ITL: Duration(50 * time.Millisecond), Quantile: 0.9,
+		Mode: plan.ModeBoth, Forecast: "auto", Headroom: plan.DefaultHeadroom, DownAfter: Duration(plan.DefaultDownAfter),
+		DrainTimeout: Duration(5 * time.Minute), LogBytes: 256 << 20,
+	}
+	p.Prometheus.Metrics = metricsOfStator
 }
 
 func (w *Worker) setDefaults() {
@@ -150,6 +196,9 @@ func (m *Model) inherit() {
 	m.Router.inherit()
 	for i := range m.Adapters {
 		m.Adapters[i].EngineName = cmp.Or(m.Adapters[i].EngineName, m.Adapters[i].Name)
+	}
+	for i := range m.Launch {
+		m.Launch[i].inherit()
 	}
 	for i := range m.Workers {
 		w := &m.Workers[i]

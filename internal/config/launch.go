@@ -10,3 +10,17 @@ func (l *Launch) Devices() []string {
 	}
 	return all
 }
+
+// SetCount sets the number of processes. Bounds that the file does not set follow it.
+func (l *Launch) SetCount(n int) {
+	fixed := l.Min == l.Max
+	l.Count = n
+	if fixed {
+		l.Min = n
+	}
+	l.Min = min(l.Min, n)
+	l.Max = max(l.Max, n)
+	if fixed {
+		l.Max = n
+	}
+}

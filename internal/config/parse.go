@@ -31,6 +31,7 @@ func Parse(data []byte) (*Config, error) {
 	c.Gateway.inherit()
 	for i := range c.Models {
 		c.Models[i].inherit()
+		c.Models[i].Targets.inherit(&c.Planner)
 	}
 
 	if err := c.Validate(); err != nil {

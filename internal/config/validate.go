@@ -87,6 +87,7 @@ func (c *Config) Validate() error {
 	v.is(c.Bus.LeaseTTL >= minLease, "bus.leaseTTL", "must be at least %s", minLease)
 
 	v.bus(&c.Bus)
+	v.planner(&c.Planner)
 
 	names, workers := map[string]string{}, map[string]string{}
 	addresses := map[string]string{}
@@ -102,6 +103,7 @@ func (c *Config) Validate() error {
 		v.is(wait == 0 || wait+waitMargin <= c.Gateway.IdleTimeout, fmt.Sprintf("models[%d].router.queue.maxWait", i),
 			"is %s: it must be at least %s less than gateway.idleTimeout, which is %s", wait, waitMargin, c.Gateway.IdleTimeout)
 	}
+	v.checkScaled(c)
 	return errors.Join(v.errs...)
 }
 
@@ -188,6 +190,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.Path != "" || len(m.Launch) == 0, path+".path",
 		"is required with launch: a folder with tokenizer.json, a .gguf file, or builtin:sim")
 	v.is(m.BlockSize >= 1 && m.BlockSize <= maxBlockSize, path+".blockSize", "must lie between 1 and %d", maxBlockSize)
+	v.targets(&m.Targets, path+".targets")
 	v.oneOf(m.Router.Policy, pick.Names(), path+".router.policy")
 	v.is(m.Router.DecodePolicy == "" || slices.Contains(pick.Names(), m.Router.DecodePolicy), path+".router.decodePolicy",
 		"is %q: use one of %s", m.Router.DecodePolicy, strings.Join(pick.Names(), ", "))
@@ -351,6 +354,7 @@ func (v *validator) launch(l *Launch, path string) {
 	v.role(l.Role, path)
 	v.transfers(l, path)
 	v.is(l.Count >= 1 && l.Count <= maxCount, path+".count", "must lie between 1 and %d", maxCount)
+	v.scale(l, path)
 	v.is(l.Engine != "exec" || len(l.Command) > 0, path+".command", "is required for engine exec")
 	v.process(l, path)
 }

@@ -169,3 +169,6 @@ func WorkersOf(s *fleet.Snapshot) []Worker {
 	}
 	return out
 }
+
+// Algorithms returns the names of all algorithms.
+func Algorithms() []string { return []string{AlgorithmConfigured, AlgorithmSLA} }

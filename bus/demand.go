@@ -1,0 +1,130 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/stator-project/stator/bus/busv1"
+	"github.com/stator-project/stator/internal/fleet"
+)
+
+// Demand is what clients have asked of one replica of the router since its start.
+type Demand struct {
+	Replica string
+	Models  []ModelDemand
+}
+
+// ModelDemand is the demand of one model. All but the figures of the queue are sums that only grow. The receiver takes the differences
+// between two messages of one replica. Squares give the spread of lengths: a few long prompts need more room than many of their mean.
+// Answers are counted in bytes, because routers do not read them: engines count their tokens.
+type ModelDemand struct {
+	// Model is the base model: requests for its adapters count here.
+	Model string
+	// Requests counts arrivals, those included that were refused because nothing was free.
+	Requests uint64
+	// PromptTokens and PromptSquares are sums over them of the tokens of their prompts, and of their squares.
+	PromptTokens  uint64
+	PromptSquares float64
+	// CachedTokens is how many of the tokens were expected to be in a cache.
+	CachedTokens uint64
+	// BySize counts prompts of up to 2^i tokens, i from 0; the last entry has all longer ones.
+	BySize [PromptSizes]uint64
+	// Ended counts requests that ended with an answer.
+	Ended uint64
+	// ResponseBytes and ResponseSquares are sums over them of the bytes of their answers, and of their squares.
+	ResponseBytes   uint64
+	ResponseSquares float64
+	// FirstNanoseconds is the sum of the times to their first byte.
+	FirstNanoseconds uint64
+	// Waiting and WaitingTokens are the requests in the replica's queue now, and their prompt tokens.
+	Waiting, WaitingTokens int
+}
+
+// PromptSizes is the number of sizes of prompts that are counted apart: up to 2^23 tokens and more.
+const PromptSizes = 24
+
+// maxDemandModels bounds the models of one message.
+const maxDemandModels = 1024
+
+// demandSubject returns the subject of a replica's demand. "*" stands for any replica.
+func (b *Bus) demandSubject(replica string) string { return b.subject("demand", replica) }
+
+// PublishDemand publishes the demand of this replica. A message that is lost is made good by the next one, so nothing is repeated. The
+// error is not nil when the bus was closed, or when its buffer for messages that wait for a reconnection is full.
+func (b *Bus) PublishDemand(d *Demand) error {
+	return b.control.nc.Publish(b.demandSubject(d.Replica), encode(demandMessage(d)))
+}
+
+// SubscribeDemand calls apply for the demand of every replica until ctx ends, one at a time. A message whose replica is not that of its
+// subject is dropped.
+func (b *Bus) SubscribeDemand(ctx context.Context, apply func(*Demand)) error {
+	return b.control.subscribe(ctx, b.demandSubject("*"), func(m *nats.Msg) {
+		var received busv1.Demand
+		d, err := decodeDemand(&received, m.Data)
+		if err == nil && (!fleet.ValidName(d.Replica) || m.Subject != b.demandSubject(d.Replica)) {
+			err = fmt.Errorf("the demand is of replica %q", d.Replica)
+		}
+		if err != nil {
+			b.reader.refuse(kindDemand, m.Subject, err)
+			return
+		}
+		b.reader.observe(kindDemand, m.Subject, &received)
+		apply(d)
+	})
+}
+
+// demandMessage returns the message of a demand. It is a few hundred bytes for each model.
+func demandMessage(d *Demand) *busv1.Demand {
+	m := &busv1.Demand{Replica: d.Replica}
+	for i := range d.Models {
+		x := &d.Models[i]
+		m.Models = append(m.Models, &busv1.ModelDemand{
+			Model: x.Model, Requests: x.Requests, CachedTokens: x.CachedTokens,
+			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
+			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
+			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens), PromptsBySize: x.BySize[:],
+		})
+	}
+	return m
+}
+
+// decodeDemand returns the demand in data, by way of the empty message m. What is out of range would distort every plan, so the whole
+// message is refused.
+func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
+	if err := decode(m, data); err != nil {
+		return nil, err
+	}
+	if len(m.Models) > maxDemandModels {
+		return nil, fmt.Errorf("%d models: there must be at most %d", len(m.Models), maxDemandModels)
+	}
+
+	// Sums are not compared with those before: their receiver does that, because a replica that has started again begins at 0.
+	d := &Demand{Replica: m.Replica}
+	for _, x := range m.Models {
+		if !(x.PromptSquares >= 0 && x.PromptSquares <= maxSquares) || !(x.ResponseSquares >= 0 && x.ResponseSquares <= maxSquares) {
+			return nil, fmt.Errorf("model %.80q: squares are %g and %g: they must lie between 0 and %g", x.Model, x.PromptSquares,
+				x.ResponseSquares, maxSquares)
+		}
+		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens || len(x.PromptsBySize) > PromptSizes {
+			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens, and there are %d sizes: no replica has as many",
+				x.Model, x.Waiting, x.WaitingTokens, len(x.PromptsBySize))
+		}
+		out := ModelDemand{
+			Model: x.Model, Requests: x.Requests, CachedTokens: x.CachedTokens,
+			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
+			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
+			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
+		}
+		copy(out.BySize[:], x.PromptsBySize)
+		d.Models = append(d.Models, out)
+	}
+	return d, nil
+}
+
+// The bounds of a demand, far above what a replica can see in a year.
+const (
+	maxSquares       = 1e30
+	maxWaitingTokens = 1 << 50
+)
