@@ -135,6 +135,7 @@ func (r *Router) followBus(ctx context.Context, b *bus.Bus, synced func()) {
 	subscribe("gone", func() error { return b.SubscribeGone(ctx, r.applyGone) })
 	subscribe("events", func() error { return r.caches.Run(ctx, b) })
 	all.Go(func() { r.publishBookings(ctx, b) })
+	all.Go(func() { r.publishDemand(ctx, b) })
 	all.Go(func() { r.pruneDrift(ctx) })
 	all.Wait()
 }

@@ -74,6 +74,7 @@ type Router struct {
 	probes    discovery.ProbeConfig
 	caches    *cachesync.Syncer
 	loads     *adapterLoads
+	demand    *demand // what clients ask of this replica
 
 	bus atomic.Pointer[bus.Bus] // nil without a bus, and before Run
 
@@ -100,7 +101,9 @@ type Router struct {
 // New returns a router with the models and workers of its configuration. It opens the decision log.
 func New(cfg Config) (*Router, error) {
 	settings := cfg.Settings
-	r := &Router{log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}, lists: make(chan []fleet.Worker, 1)}
+	r := &Router{
+		log: cfg.Log, replica: newReplica(), prepared: map[string]*prompt.Model{}, lists: make(chan []fleet.Worker, 1), demand: newDemand(),
+	}
 
 	r.index = kvindex.New(kvindex.Config{MaxBytes: settings.Index.MaxBytes})
 	// A rank of an ended epoch must leave bookings, states and index together, before its ID is used
@@ -154,7 +157,7 @@ func (r *Router) newRoutes(settings *config.Config, relayed bool) (*route.Router
 	// The seed differs between replicas and starts, so that decision ids never repeat.
 	cfg := route.Config{
 		Seed: rand.Uint64(), Replica: r.replica, PredictFor: r.feed.Lifetime, Speeds: speeds,
-		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed,
+		Served: r.requestServed, Missing: r.loads.want, Relayed: relayed, Counted: r.demand.decided,
 	}
 	if r.decisionLog != nil {
 		cfg.Decided = r.decisionLog.Decided
@@ -194,9 +197,10 @@ func (r *Router) logClosed(source string, closed time.Time) {
 	}
 }
 
-// requestEnded writes the end of a request to the decision log. Entries without a decision are left out:
+// requestEnded counts the end of a request, and writes it to the decision log. Entries without a decision are left out there:
 // their requests went past the router.
 func (r *Router) requestEnded(e *messages.Entry, outcome string, now time.Time) {
+	r.demand.ended(e, r.fleet.Snapshot())
 	if r.decisionLog != nil && e.Decision != "" {
 		r.decisionLog.Ended(endOf(e, outcome, now))
 	}

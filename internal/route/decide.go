@@ -44,7 +44,13 @@ func (r *Router) DecideInto(d *Decision, req *Request, now time.Time) *Decision 
 func (r *Router) finish(d *Decision, chain []blockhash.Sequence) {
 	r.counts.add(d)
 	r.recent.add(d)
-	if r.cfg.Decided != nil && d.Outcome != Queued && d.Role != fleet.Prefill { // that is a part of a request
+	if d.Outcome == Queued || d.Role == fleet.Prefill { // that is a part of a request
+		return
+	}
+	if r.cfg.Counted != nil {
+		r.cfg.Counted(d)
+	}
+	if r.cfg.Decided != nil {
 		r.cfg.Decided(d, chain)
 	}
 }

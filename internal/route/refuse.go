@@ -40,6 +40,15 @@ func Reasons() []Reason {
 		ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong}
 }
 
+// IsShortage reports whether the request would have been served by more or other workers.
+func (r Reason) IsShortage() bool {
+	switch r {
+	case ReasonNoReadyWorker, ReasonBusy, ReasonPinnedBusy, ReasonQueueFull, ReasonDeadline, ReasonWaitedTooLong:
+		return true
+	}
+	return false
+}
+
 // refusal is why a request is not booked now, and what to answer if it stays so.
 type refusal struct {
 	reason     Reason

@@ -42,6 +42,9 @@ type Config struct {
 	// Decided receives each final decision, with the sequence hashes of its prompt's complete blocks. It
 	// must be quick, must not call the router, and must keep neither argument. May be nil.
 	Decided func(d *Decision, chain []blockhash.Sequence)
+	// Counted receives each final decision about a whole request. It must be quick, must not call the router, and must not keep its
+	// argument. May be nil.
+	Counted func(d *Decision)
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)

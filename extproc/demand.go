@@ -1,0 +1,135 @@
+package extproc
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// demandEvery is how often a replica publishes its demand. Planners make a plan every second at most.
+const demandEvery = time.Second
+
+// demand counts what clients ask of this replica, by model, for planners. Requests are counted when they were decided; those that wait
+// until then are figures of the queue.
+//
+// All methods are safe for concurrent use.
+type demand struct {
+	mu     sync.Mutex
+	models map[string]*bus.ModelDemand // guarded by mu; models of the configuration, past ones included
+
+	// modelOf has the model of each worker's address in a snapshot of the fleet, because an end names the address.
+	modelOf map[string]string // guarded by mu
+	version uint64            // guarded by mu; of that snapshot
+}
+
+// maxDemandModels bounds the models that are counted, for a configuration that is replaced again and again.
+const maxDemandModels = 512
+
+func newDemand() *demand { return &demand{models: map[string]*bus.ModelDemand{}} }
+
+// of returns the counts of a model; nil where there are too many models. mu is held.
+func (c *demand) of(model string) *bus.ModelDemand {
+	m := c.models[model]
+	if m == nil && len(c.models) < maxDemandModels {
+		m = &bus.ModelDemand{Model: model}
+		c.models[model] = m
+	}
+	return m
+}
+
+// decided counts a request that was decided. One for a model that there is not, or that is wrong in itself, is no demand.
+func (c *demand) decided(d *route.Decision) {
+	if d.Outcome != route.Picked && !d.Reason.IsShortage() || d.Pool == "" {
+		return
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.of(d.Pool)
+	if m == nil {
+		return
+	}
+	tokens := float64(d.PromptTokens)
+	m.Requests++
+	m.PromptTokens += uint64(d.PromptTokens)
+	m.PromptSquares += tokens * tokens
+	m.CachedTokens += uint64(d.Cached)
+	size := bits.Len(uint(max(0, d.PromptTokens-1))) // the least i with 2^i at least the tokens
+	m.BySize[min(size, bus.PromptSizes-1)]++
+}
+
+// ended counts a request that a worker has answered.
+func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
+	if !e.Upstream || e.Status < 200 || e.Status >= 300 {
+		return
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.modelOf == nil || c.version != f.Version {
+		c.version = f.Version
+		c.modelOf = make(map[string]string, len(f.Workers))
+		for _, w := range f.Workers {
+			c.modelOf[w.Address] = w.Model
+		}
+	}
+	model := c.modelOf[e.Served]
+	if model == "" {
+		return // the relay, or a worker that has left
+	}
+	m := c.of(model)
+	if m == nil {
+		return
+	}
+	size := float64(e.ResponseBytes)
+	m.Ended++
+	m.ResponseBytes += e.ResponseBytes
+	m.ResponseSquares += size * size
+	m.FirstNanoseconds += uint64(max(0, e.FirstByte))
+}
+
+// message returns the demand since the start, with what waits in the queues now.
+func (c *demand) message(replica string, queues []route.QueueStats) *bus.Demand {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.models {
+		m.Waiting, m.WaitingTokens = 0, 0
+	}
+	for _, q := range queues {
+		if m := c.of(q.Pool); m != nil {
+			m.Waiting += q.Requests
+			m.WaitingTokens += q.Tokens
+		}
+	}
+
+	out := &bus.Demand{Replica: replica}
+	for _, m := range c.models {
+		out.Models = append(out.Models, *m)
+	}
+	slices.SortFunc(out.Models, func(a, b bus.ModelDemand) int { return strings.Compare(a.Model, b.Model) })
+	return out
+}
+
+// publishDemand publishes the demand of this replica until ctx ends.
+func (r *Router) publishDemand(ctx context.Context, b *bus.Bus) {
+	tick := time.NewTicker(demandEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := b.PublishDemand(r.demand.message(r.replica, r.routes.Queues())); err != nil {
+				r.log.Debug("demand not published", "err", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
