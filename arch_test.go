@@ -43,11 +43,12 @@ var allowed = map[string][]string{
 	"internal/config": {"internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
-	"internal/plan/dynamo":   {"internal/fleet", "internal/perfmodel"},
-	"internal/plan":          {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
-	"internal/decisionlog":   {"internal/route", "internal/fleet", "internal/kv/blockhash"},
-	"internal/sim/engine":    {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
-	"internal/trace":         {"internal/decisionlog", "internal/kv/blockhash"},
+	// The predictors of Dynamo include an autoregression.
+	"internal/plan/dynamo": {"internal/fleet", "internal/perfmodel", "internal/plan/forecast"},
+	"internal/plan":        {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
+	"internal/decisionlog": {"internal/route", "internal/fleet", "internal/kv/blockhash"},
+	"internal/sim/engine":  {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
+	"internal/trace":       {"internal/decisionlog", "internal/kv/blockhash"},
 	// The simulation runs the real router on the real index, with the events of its engines.
 	"internal/sim": {"internal/plan", "internal/plan/capacity", "internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
@@ -74,7 +75,7 @@ var allowed = map[string][]string{
 
 	// What connects processes.
 	// The server reads its certificate again as the other listeners do.
-	"bus":       {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
+	"bus": {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	// Plans set weights and drains of workers.
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and that of the agent its status.
