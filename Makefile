@@ -239,6 +239,7 @@ bench-smoke: bin/stator ## run every benchmark once, so that none rots
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
 	go run ./test/replaydisagg --quick >/dev/null
+	go run ./test/forecasts --quick >/dev/null
 
 BASE ?= main
 
@@ -281,6 +282,10 @@ replay-noise: build ## compare policies on engines whose times vary, over six se
 .PHONY: replay-disagg
 replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")
 	nice go run ./test/replaydisagg $(ARGS)
+
+.PHONY: replay-forecasts
+replay-forecasts: ## compare the models that forecast arrivals, on a trace and generated series (20 s; ARGS="--only sinusoid")
+	nice go run ./test/forecasts $(ARGS)
 
 .PHONY: replay-headline
 replay-headline: build ## 100,000 requests of 4,000 and 800 tokens, kv against random (an hour on two cores; ARGS="--seeds 1")

@@ -1,13 +1,13 @@
 // Package forecast predicts a series that is observed once per step, such as the arrivals of requests.
 //
-//	model      the mean that it predicts                                                     memory of a state
-//	constant   the last value                                                                2 KiB
-//	kalman     a level and a trend, followed by a Kalman filter                              2 KiB
-//	arima      an autoregression of the last 64 values, or of their differences              3 KiB
-//	seasonal   a level, a trend and what a season (a day) usually adds at this time of it    7 KiB
-//	auto       at each horizon, the model above that was nearest lately                      14 KiB
+//	model      the mean that it predicts                                              memory of a state
+//	constant   the last value                                                         1.3 KiB
+//	kalman     a level and a trend, followed by a Kalman filter                       1.4 KiB
+//	arima      an autoregression of the last 64 values, or of their differences       2 KiB
+//	seasonal   a level, a trend and what a season (a day) usually adds to it          5 KiB
+//	auto       at each horizon, the model above that was nearest lately               9 KiB
 //
-// A [Forecaster] is a value: observing returns the next state, which copies about as many bytes as the table shows. Memory does not
+// A [Forecaster] is a value: observing returns the next state and copies about as much as the table shows. Memory does not
 // grow with time. States contain pointers to parts that never change, so they must not be compared with ==.
 //
 // Deviations are those of forecasts that the same forecaster made before: each one remembers what it predicted for 1, 2, 4 … 64
