@@ -127,6 +127,18 @@ func Power(want, now, watts, least Replicas, bound int) (Replicas, string) {
 	return got, PowerClamped
 }
 
+// powered fits workers of one role under a bound in watts: at most as many as wanted. Where even the least number exceeds it, nothing
+// grows.
+func powered(want, now, watts, least, bound int) int {
+	switch {
+	case bound <= 0 || watts <= 0 || want*watts <= bound:
+		return want
+	case least*watts > bound:
+		return min(want, now)
+	}
+	return max(least, floorDiv(bound, watts))
+}
+
 // opposing reports whether one role grows and the other shrinks.
 func opposing(want, now Replicas) bool {
 	return (want.Prefill-now.Prefill)*(want.Decode-now.Decode) < 0

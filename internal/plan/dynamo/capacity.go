@@ -44,13 +44,14 @@ const capacityCandidates = 128
 
 // batches returns the sizes of batches to try: all up to 128, or 128 of them with even distances.
 func batches(most int) []int {
-	out := make([]int, 0, min(most, capacityCandidates))
-	for i := range min(most, capacityCandidates) {
-		n := i + 1
+	n := max(0, min(most, capacityCandidates))
+	out := make([]int, 0, n)
+	for i := range n {
+		size := i + 1
 		if most > capacityCandidates {
-			n = 1 + i*(most-1)/(capacityCandidates-1)
+			size = 1 + i*(most-1)/(capacityCandidates-1)
 		}
-		out = append(out, n)
+		out = append(out, size)
 	}
 	return out
 }
@@ -140,6 +141,9 @@ func (l Limits) Prefill(pass Pass, a Asked) (Capacity, bool) {
 // the time of a pass is unknown.
 func (l Limits) Chunked(pass Pass, tokens, requests, context float64) (ms float64, ok bool) {
 	most := float64(l.MaxBatchedTokens)
+	if !(most >= 1) || !(tokens >= 0) {
+		return 0, false
+	}
 	full := math.Floor(tokens / most)
 	if full > 0 {
 		t := pass(Sample{PromptTokens: most, Requests: requests, ContextTokens: context})

@@ -219,3 +219,29 @@ func BenchmarkInterpolated(b *testing.B) {
 		}
 	}
 }
+
+// FuzzInterpolated: a profile is refused, or every cell of its grids is a number.
+func FuzzInterpolated(f *testing.F) {
+	f.Add([]byte{1, 1, 5, 9, 1, 7, 1, 9, 5, 6, 9, 2, 3, 4, 3})
+	f.Add([]byte("0a0b1a1b2a2b3a3b4c4d5c5d6c6d"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := &Profile{MaxKVTokens: 1000}
+		for i := range 4 {
+			p.Prefill = append(p.Prefill, PrefillPoint{float64(100 * (i + 1)), float64(10 + i), 100})
+		}
+		for i := 0; i+3 <= len(data) && i < 300; i += 3 {
+			p.Decode = append(p.Decode, DecodePoint{float64(data[i]) / 255, 100 * float64(data[i+1]), float64(data[i+2]) + 1, 100})
+		}
+		s, err := NewInterpolated(p)
+		if err != nil {
+			return
+		}
+		for row := range resolution {
+			for column := range resolution {
+				if !finite(s.itl[row][column]) || !finite(s.throughput[row][column]) {
+					t.Fatalf("row %d, column %d: %v ms, %v", row, column, s.itl[row][column], s.throughput[row][column])
+				}
+			}
+		}
+	})
+}

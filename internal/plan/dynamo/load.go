@@ -21,7 +21,8 @@ const (
 type Engine struct {
 	// QueuedPrompt is the prompt tokens that wait.
 	QueuedPrompt float64
-	// DecodeRequests and DecodeContext are the requests in its batch and the tokens of their contexts. QueuedDecode is the tokens of
+	// DecodeRequests and DecodeContext are the requests in its batch and the tokens of their contexts: tokens without requests mean
+	// that the size of the batch is unknown. QueuedDecode is the tokens of
 	// requests that wait for decoding.
 	DecodeRequests, DecodeContext, QueuedDecode float64
 }

@@ -41,8 +41,8 @@ func (e estimates) TTFT(queued, context float64) (float64, bool) {
 	return e.limits.Chunked(e.fit.Pass, float64(int((queued+e.mean.PromptTokens)*(1-e.hit))), 0, context)
 }
 
-// ITL returns the milliseconds between the tokens of an answer in a batch of requests with as many tokens in the cache. Release 1.6.1
-// takes the samples' mean batch and one typical request more.
+// ITL returns the milliseconds between the tokens of an answer in a batch of requests with as many tokens in the cache. A batch of
+// unknown size has the samples' mean. Release 1.6.1 always takes that, and one typical request more.
 func (e estimates) ITL(requests, context float64) float64 {
 	s := e.mean
 	s.ContextTokens = context
@@ -51,10 +51,10 @@ func (e estimates) ITL(requests, context float64) float64 {
 	case e.release:
 		s.Requests++
 		s.ContextTokens += e.length
-	case requests > 0:
+	case requests > 0 || context <= 0:
 		s.Requests = requests
 	}
-	return max(0, e.fit.Pass(s)) / e.accept
+	return e.fit.Pass(s) / e.accept
 }
 
 // EstimateTTFT returns the milliseconds until a typical prompt of a regression's samples is computed behind queued prompt tokens;

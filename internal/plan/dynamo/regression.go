@@ -176,8 +176,10 @@ type Fit struct {
 	RelativeError, Deviation float64 // root mean square: as a share (of at least 25 ms), and in milliseconds
 }
 
-// Pass returns the duration of a pass in milliseconds.
-func (f Fit) Pass(s Sample) float64 {
+// Pass returns the duration of a pass in milliseconds, of at least a microsecond: the intercept of a line may be negative.
+func (f Fit) Pass(s Sample) float64 { return max(1e-3, f.value(s)) }
+
+func (f Fit) value(s Sample) float64 {
 	a, b := f.Kind.features(s)
 	return f.Intercept + f.A*a + f.B*b + f.Bend*max(a-f.Knot, 0)
 }
@@ -267,7 +269,7 @@ func (r Regression) leastSquares(useA, useB bool) (Fit, bool) {
 func (r Regression) judged(f Fit) Fit {
 	relative, squares := 0.0, 0.0
 	for _, s := range r.samples {
-		e := f.Pass(s) - s.Milliseconds
+		e := f.value(s) - s.Milliseconds
 		squares += e * e
 		relative += e * e / math.Pow(max(s.Milliseconds, leastScale), 2)
 	}

@@ -37,7 +37,7 @@ func (t Traffic) ok() bool {
 type Passes struct{ Prefill, Decode, Mixed Pass }
 
 // Throughput returns the workers that expected traffic needs: for each role, the arrivals divided by the capacity of an engine. With
-// load scaling enabled, the result is a lower bound for it and no decision. A role whose model is not ready stops both.
+// load scaling enabled, the replicas are a lower bound for it, before budgets, and no decision. A role whose model is not ready stops both.
 func (c *Config) Throughput(now Replicas, t Traffic, p Passes) Decision {
 	d := Decision{Replicas: now}
 	switch {
@@ -55,11 +55,12 @@ func (c *Config) Throughput(now Replicas, t Traffic, p Passes) Decision {
 		d.Reason = reason
 		return d
 	}
+	if c.load() {
+		d.Replicas, d.Reason = want, ReasonLowerBound
+		return d
+	}
 	d.Replicas = c.withinBudgets(want, now)
 	d.Reason, d.Changed = ReasonScale, d.Replicas != now
-	if c.load() {
-		d.Reason, d.Changed = ReasonLowerBound, false
-	}
 	return d
 }
 
@@ -152,22 +153,23 @@ func upTo(n int) []int {
 	return out
 }
 
-// withinBudgets applies the least numbers, the GPUs and the power.
+// withinBudgets applies the least numbers, the GPUs and the power. Roles that the mode does not have stay as they are.
 func (c *Config) withinBudgets(want, now Replicas) Replicas {
 	least, gpus := c.least(), Replicas{c.PrefillGPUs, c.DecodeGPUs}
 	budget := Budget{c.MinGPUs, c.MaxGPUs}
 	switch c.Mode {
-	case ModeDisaggregated:
-		want = Replicas{max(want.Prefill, least.Prefill), max(want.Decode, least.Decode)}
-		want = budget.Pair(want, gpus, least)
 	case ModePrefill:
-		want.Prefill = budget.Single(max(want.Prefill, least.Prefill), gpus.Prefill, least.Prefill)
-	default:
-		want.Decode = budget.Single(max(want.Decode, least.Decode), gpus.Decode, least.Decode)
+		n := budget.Single(max(want.Prefill, least.Prefill), gpus.Prefill, least.Prefill)
+		return Replicas{powered(n, now.Prefill, c.PrefillWatts, least.Prefill, c.MaxWatts), now.Decode}
+	case ModeDecode, ModeAggregated:
+		n := budget.Single(max(want.Decode, least.Decode), gpus.Decode, least.Decode)
+		return Replicas{now.Prefill, powered(n, now.Decode, c.DecodeWatts, least.Decode, c.MaxWatts)}
 	}
-	if c.MaxWatts <= 0 || c.Mode != ModeDisaggregated {
-		return want
+
+	want = Replicas{max(want.Prefill, least.Prefill), max(want.Decode, least.Decode)}
+	want = budget.Pair(want, gpus, least)
+	if c.MaxWatts > 0 {
+		want, _ = Power(want, now, Replicas{c.PrefillWatts, c.DecodeWatts}, least, c.MaxWatts)
 	}
-	want, _ = Power(want, now, Replicas{c.PrefillWatts, c.DecodeWatts}, least, c.MaxWatts)
 	return want
 }
