@@ -98,7 +98,8 @@ var allowed = map[string][]string{
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
-	"planner": {"internal/plan", "internal/plan/...", "internal/fleet", "internal/metric", "bus"},
+	"planner":                    {"internal/plan", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
+	"planner/connectors/virtual": {"internal/plan", "bus"},
 	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
 	"envoy":   {"internal/child", "internal/envoynames"},
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.

@@ -57,6 +57,9 @@ func (b *Bus) CreateBuckets(ctx context.Context) error {
 	if _, err := b.bucket(ctx, leaderBucket, b.cfg.LeaseTTL); err != nil {
 		return err
 	}
+	if _, err := b.bucket(ctx, scaleBucket, 0); err != nil {
+		return err
+	}
 	_, err := b.bucket(ctx, planBucket, 0)
 	return err
 }

@@ -6,7 +6,8 @@
 // revision, one operation each, and a second claimant stands by. KV events, load and bookings are plain
 // messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
 // booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the lease of the planner that
-// leads that of a third: a plan of an earlier leader is refused. All
+// leads that of a third: a plan of an earlier leader is refused. A fourth bucket has what a program that is not Stator's should
+// carry out, in JSON. All
 // storage is memory, because every value on the bus can be written again by the process that made it.
 // [Embed] runs a server in this process, and [Connect] joins one.
 //

@@ -18,6 +18,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvevent"
+	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/internal/testkit"
 )
@@ -28,6 +29,7 @@ const usersFile = `
 - {user: router, passwordHash: $2a$04$H7UONrh4mEVIoIDoYpH00epIrTIhneKtlYH.GhDn57PDpYIsLHAra, role: router}
 - {user: control, password: password-of-c, role: control}
 - {user: planner, password: password-of-p, role: planner}
+- {user: scaler, password: password-of-s, role: scaler}
 - {user: observer, password: password-of-o, role: observer}
 - {user: admin, password: password-of-admin, role: admin}
 `
@@ -326,8 +328,34 @@ func TestRolesCanDoTheirWork(t *testing.T) {
 		end, err := router.Replay(t.Context(), "a.w", 7, 0, 1, func(*feed.Message) {})
 		return err == nil && end.Next == 9
 	})
-	if err := planner.PublishPlan(t.Context(), somePlan()); err != nil {
+
+	demands, planned := make(chan string, 99), make(chan bus.Load, 99)
+	running(t, func(ctx context.Context) error {
+		return planner.SubscribeDemand(ctx, func(d *bus.Demand) { demands <- d.Replica })
+	})
+	running(t, func(ctx context.Context) error { return planner.SubscribeLoad(ctx, func(l bus.Load) { planned <- l }) })
+	testkit.Eventually(t, "the planner receives demand and load", func() bool {
+		if err := errors.Join(router.PublishDemand(&bus.Demand{Replica: "r"}), agent.PublishLoad(bus.Load{Worker: "a.w"})); err != nil {
+			t.Fatal(err)
+		}
+		return len(demands) > 0 && len(planned) > 0
+	})
+	led := make(chan uint64, 9)
+	running(t, func(ctx context.Context) error {
+		return planner.Lead(ctx, func(ctx context.Context, term uint64) {
+			led <- term
+			<-ctx.Done()
+		})
+	})
+	term := <-led
+	if err := planner.PublishPlan(t.Context(), plan.Plan{Term: term}); err != nil {
 		t.Error(err)
+	}
+	if err := planner.PutWanted(t.Context(), bus.Wanted{Decision: 1, Term: term}); err != nil {
+		t.Error(err)
+	}
+	if w, _, err := l.join("scaler", "password-of-s").Wanted(t.Context()); err != nil || w.Decision != 1 {
+		t.Error(w, err)
 	}
 }
 

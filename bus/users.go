@@ -23,12 +23,13 @@ const (
 	RoleRouter   Role = "router"   // stator extproc
 	RoleControl  Role = "control"  // stator xds
 	RolePlanner  Role = "planner"  // stator planner
+	RoleScaler   Role = "scaler"   // a program that carries plans out: see Wanted
 	RoleObserver Role = "observer" // people: reads everything
 	RoleAdmin    Role = "admin"    // everything; stator up with bus.url needs it
 )
 
 // roles lists the roles in the order of the documentation.
-var roles = []Role{RoleAgent, RoleRouter, RoleControl, RolePlanner, RoleObserver, RoleAdmin}
+var roles = []Role{RoleAgent, RoleRouter, RoleControl, RolePlanner, RoleScaler, RoleObserver, RoleAdmin}
 
 // User is a client of the embedded server.
 type User struct {
@@ -158,8 +159,14 @@ func (u *User) Permissions(cluster string) Permissions {
 			Publish: append([]string{
 				s.key(planBucket, planKey), s.info(planBucket), s.read(planBucket),
 				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.read(leaderBucket),
+				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.read(scaleBucket),
 			}, s.consume(workerBucket)...),
 			Subscribe: []string{s.of("demand", "*"), s.of("load", ">"), s.of("book", "*"), inbox},
+		}
+	case RoleScaler:
+		return Permissions{
+			Publish:   []string{s.key(scaleBucket, doneKey), s.info(scaleBucket), s.read(scaleBucket)},
+			Subscribe: []string{inbox},
 		}
 	case RoleObserver:
 		return Permissions{Publish: s.watch(), Subscribe: []string{s.of(">"), inbox}}

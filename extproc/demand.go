@@ -17,8 +17,15 @@ import (
 // demandEvery is how often a replica publishes its demand. Planners make a plan every second at most.
 const demandEvery = time.Second
 
-// demand counts what clients ask of this replica, by model, for planners. Requests are counted when they were decided; those that wait
-// until then are figures of the queue.
+// demand counts what clients ask of this replica, by model, for planners.
+//
+//	event                                 counted
+//	a request is picked a worker          its arrival, its prompt's tokens, and those of them that are cached
+//	a request is refused for a shortage   the same: more workers would have served it
+//	a request is wrong, or its model is   nothing: no worker could serve it
+//	a request waits in the queue          among those that wait; its arrival when it is decided
+//	a worker's answer ends, with 2xx      its bytes, and the time to the first of them
+//	the same, of another replica's pick   at the replica that receives the access log
 //
 // All methods are safe for concurrent use.
 type demand struct {
@@ -45,7 +52,8 @@ func (c *demand) of(model string) *bus.ModelDemand {
 	return m
 }
 
-// decided counts a request that was decided. One for a model that there is not, or that is wrong in itself, is no demand.
+// decided counts a request that was decided. One for a model that there is not, or that is wrong in itself, is no demand. It is called
+// for each request, so it does little: one lock, which no slow work holds.
 func (c *demand) decided(d *route.Decision) {
 	if d.Outcome != route.Picked && !d.Reason.IsShortage() || d.Pool == "" {
 		return
@@ -57,6 +65,8 @@ func (c *demand) decided(d *route.Decision) {
 	if m == nil {
 		return
 	}
+
+	// An adapter's requests count for its base model, whose workers serve both.
 	tokens := float64(d.PromptTokens)
 	m.Requests++
 	m.PromptTokens += uint64(d.PromptTokens)
@@ -82,8 +92,9 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 		}
 	}
 	model := c.modelOf[e.Served]
+	// Answers of the relay, and of workers that have left, are few. Their lengths are as those of others.
 	if model == "" {
-		return // the relay, or a worker that has left
+		return
 	}
 	m := c.of(model)
 	if m == nil {
@@ -118,7 +129,8 @@ func (c *demand) message(replica string, queues []route.QueueStats) *bus.Demand 
 	return out
 }
 
-// publishDemand publishes the demand of this replica until ctx ends.
+// publishDemand publishes the demand of this replica until ctx ends. It does so also while nothing changes: a planner takes silence for
+// a router that is gone, and not for clients that ask nothing.
 func (r *Router) publishDemand(ctx context.Context, b *bus.Bus) {
 	tick := time.NewTicker(demandEvery)
 	defer tick.Stop()

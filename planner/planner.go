@@ -1,58 +1,120 @@
-// Package planner observes the fleet, makes a plan with plan.Next, and publishes the plan when it changes.
+// Package planner observes a cluster, makes plans with plan.Next, publishes them on the bus, and has a connector carry them out.
 //
-// Package plan makes the decision. The planner starts and stops no workers; programs that do read the plan from
-// the bus.
+// Package plan makes the decision. The planner collects what it decides from: demand, which every router reports, the load of engines,
+// which agents report, what routers have booked, and the workers. Plans are made at regular intervals, and between them when workers come
+// or go. Any number of planners may run. All of them observe, so that their forecasts are warm, and one leads: it publishes, and its
+// connector acts.
+//
+// # Failures
+//
+//	event                         effect
+//	a figure is missing           the plan is made from the others, and lists what was not known
+//	the bus is away               plans are made and not published; the published one stays in force
+//	the leader dies               another planner leads when the lease has expired
+//	a plan of an earlier leader   refused by the bus and by all that apply plans
+//	the connector fails           counted and logged; it gets the next plan
 //
 // # Concurrency
 //
-// Run uses the goroutine of its caller alone. Current and Reload may be called from any goroutine.
+// Run uses the goroutines that it starts, and ends them. Current, Observed and Reload may be called from any goroutine.
 package planner
 
 import (
 	"context"
 	"log/slog"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// Publisher publishes plans. *bus.Bus implements it.
-type Publisher interface {
+// Bus is what the planner needs of the bus. *bus.Bus implements it.
+type Bus interface {
+	// Lead calls lead while this process leads, until ctx ends.
+	Lead(ctx context.Context, lead func(ctx context.Context, term uint64)) error
 	// PublishPlan replaces the published plan.
 	PublishPlan(ctx context.Context, p plan.Plan) error
-	// Back returns a channel that is closed when a lost connection is back. The published plan may be lost by
-	// then.
+	// Back returns a channel that is closed when a lost connection is back. The published plan may be lost by then.
 	Back() <-chan struct{}
+	SubscribeDemand(ctx context.Context, apply func(*bus.Demand)) error
+	SubscribeLoad(ctx context.Context, apply func(bus.Load)) error
+	SubscribeBookings(ctx context.Context, apply func(*peers.Update)) error
 }
 
-// interval is how often a plan is made without a change of the fleet or the configuration.
-const interval = 10 * time.Second
+// Connector carries plans out.
+type Connector interface {
+	// Apply starts to carry out a plan, and does not wait until that is done. It gets every plan that is published, and the same plan
+	// again after an error. Its calls come one at a time.
+	Apply(ctx context.Context, p plan.Plan) error
+}
 
-// Planner makes plans for one cluster.
+// Source is where demand comes from instead of the routers on the bus.
+type Source interface {
+	// Take returns the demand since the last call; nil where it is not known.
+	Take(ctx context.Context, now time.Time) ([]plan.Demand, error)
+}
+
+// Config is read by New and not changed later.
+type Config struct {
+	// Settings can be replaced with Reload.
+	Settings *plan.Settings
+	// Fleet has the workers. Bookings of routers are added to the loads of its ranks.
+	Fleet *fleet.Fleet
+	Bus   Bus
+	// Connector carries plans out; nil for none.
+	Connector Connector
+	// Demand replaces the demand that routers report; nil for that.
+	Demand Source
+	// Advisory publishes plans without drains and weights, and carries nothing out.
+	Advisory bool
+	// Interval is the time between two regular plans; 0 means plan.DefaultEvery.
+	Interval time.Duration
+	// State is what plans begin with.
+	State plan.State
+	// Record receives every observation and its plan, in order, for a log; nil for none. It must keep neither.
+	Record  func(o *plan.Observation, p *plan.Plan)
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Planner makes plans for one cluster. Create it with [New].
 type Planner struct {
+	cfg      Config
 	settings atomic.Pointer[plan.Settings]
-	reload   chan struct{}
-	fleet    *fleet.Fleet
-	to       Publisher
-	log      *slog.Logger
+	reload   chan struct{} // has a token when settings changed since the last plan
+	leads    chan struct{} // has a token when this process has begun to lead
+	demands  *demands
+	loads    *loads
+	bookings *peers.Receiver
 	metrics  *metrics
-	current  atomic.Pointer[plan.Plan]
-	// state is what plans remember. Run alone uses it.
-	state plan.State
-	// again means that the current plan must be published once more. Run alone uses it.
-	again bool
+
+	term    atomic.Uint64             // of this leadership; 0 while another planner leads
+	current atomic.Pointer[plan.Plan] // the last one that was made
+	seen    atomic.Pointer[plan.Observation]
+
+	// Run's loop alone uses these.
+	state     plan.State
+	published plan.Plan // empty where the bus may have lost it
+	carried   bool      // the connector has accepted the published plan
 }
 
-// New returns a planner, which makes no plan before Run.
-func New(s *plan.Settings, f *fleet.Fleet, to Publisher, log *slog.Logger, reg prometheus.Registerer) *Planner {
-	p := &Planner{reload: make(chan struct{}, 1), fleet: f, to: to, log: log, metrics: newMetrics(reg)}
-	p.settings.Store(s)
+// New returns a planner, which makes no plan before Run. It registers the metrics.
+func New(cfg Config) *Planner {
+	if cfg.Interval <= 0 {
+		cfg.Interval = plan.DefaultEvery
+	}
+	p := &Planner{
+		cfg: cfg, reload: make(chan struct{}, 1), leads: make(chan struct{}, 1), metrics: newMetrics(cfg.Metrics),
+		demands: newDemands(time.Now()), loads: newLoads(), bookings: peers.NewReceiver("planner", cfg.Fleet), state: cfg.State,
+	}
+	p.settings.Store(cfg.Settings)
 	p.current.Store(&plan.Plan{})
 	return p
 }
@@ -60,76 +122,215 @@ func New(s *plan.Settings, f *fleet.Fleet, to Publisher, log *slog.Logger, reg p
 // Reload replaces the settings. Run makes the next plan.
 func (p *Planner) Reload(s *plan.Settings) {
 	p.settings.Store(s)
+	wake(p.reload)
+}
+
+// wake puts a token into a channel with one place. A token that is there covers this one.
+func wake(c chan struct{}) {
 	select {
-	case p.reload <- struct{}{}:
-	default: // Run makes a plan soon
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-// Current returns the last published plan.
+// Current returns the last plan that was made here. Another planner may have published another one if this one does not lead.
 func (p *Planner) Current() plan.Plan { return *p.current.Load() }
 
-// Run makes a plan after every change of the fleet or the configuration, and every ten seconds, until ctx ends.
+// Leads reports whether this planner leads.
+func (p *Planner) Leads() bool { return p.term.Load() > 0 }
+
+// Run makes plans until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
-	tick := time.NewTicker(interval)
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+
+	// A subscription ends early only if the bus refuses it. Plans are made without its figures then.
+	subscribe := func(of string, run func() error) {
+		all.Go(func() {
+			if err := run(); err != nil {
+				p.cfg.Log.Error("bus subscription ended; plans are made without its figures", "of", of, "err", err)
+			}
+		})
+	}
+	subscribe("demand", func() error {
+		return p.cfg.Bus.SubscribeDemand(ctx, func(d *bus.Demand) { p.demands.apply(d, time.Now()) })
+	})
+	subscribe("load", func() error { return p.cfg.Bus.SubscribeLoad(ctx, p.applyLoad) })
+	subscribe("bookings", func() error {
+		return p.cfg.Bus.SubscribeBookings(ctx, func(u *peers.Update) { p.bookings.Apply(u, time.Now()) })
+	})
+	all.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
+
+	p.loop(ctx)
+	return nil
+}
+
+// applyLoad adds an engine's report. What decode engines generate is the answers of the model.
+func (p *Planner) applyLoad(l bus.Load) {
+	gaps := p.loads.apply(l, time.Now())
+	if w := p.cfg.Fleet.Snapshot().Worker(l.Worker); w != nil && gaps > 0 {
+		p.demands.generated(w.Model, gaps)
+	}
+}
+
+// lead has the loop publish plans until ctx ends.
+func (p *Planner) lead(ctx context.Context, term uint64) {
+	p.term.Store(term)
+	p.metrics.leading.Set(1)
+	p.cfg.Log.Info("this planner leads", "term", term)
+	wake(p.leads)
+
+	<-ctx.Done()
+	p.term.Store(0)
+	p.metrics.leading.Set(0)
+}
+
+// together is how long changes of the fleet are collected before a plan is made for them.
+const together = 100 * time.Millisecond
+
+// loop makes a plan at every interval, and between them after a change of the fleet or the settings.
+func (p *Planner) loop(ctx context.Context) {
+	tick := time.NewTicker(p.cfg.Interval)
 	defer tick.Stop()
 
+	p.once(ctx, true)
 	for {
-		changed, back := p.fleet.Changed(), p.to.Back()
-		p.once(ctx)
-		select {
-		case <-changed:
-		case <-p.reload:
-		case <-back:
-			p.again = true
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
+		changed, back := p.cfg.Fleet.Changed(), p.cfg.Bus.Back()
+		var due <-chan time.Time
+		for waiting := true; waiting; {
+			select {
+			case <-changed:
+				changed = nil // one change is enough for a plan
+				due = time.After(together)
+			case <-due:
+				waiting = false
+				p.once(ctx, true)
+			case <-p.reload:
+				waiting = false
+				p.once(ctx, true)
+			case <-p.leads:
+				waiting = false
+				p.published = plan.Plan{} // another planner may have published since
+				p.once(ctx, true)
+			case <-back:
+				waiting = false
+				p.published = plan.Plan{}
+				p.once(ctx, true)
+			case <-tick.C:
+				waiting = false
+				p.once(ctx, false)
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
 
-// once makes a plan. It publishes the plan if it differs from the last one, or if the last one may be lost. Where
-// that fails, the last plan stays in force until the next one.
-func (p *Planner) once(ctx context.Context) {
-	next, state := plan.Next(p.state, plan.Observation{
-		At: time.Now(), Settings: p.settings.Load(), Workers: plan.WorkersOf(p.fleet.Snapshot()),
-	})
+// once makes a plan, and publishes it if this planner leads. between means that no interval has ended.
+func (p *Planner) once(ctx context.Context, between bool) {
+	o := p.observe(ctx, between)
+	next, state := plan.Next(p.state, *o)
 	p.state = state
-	if !p.again && reflect.DeepEqual(next, p.Current()) {
-		return
-	}
-
-	if err := p.to.PublishPlan(ctx, next); err != nil {
-		if ctx.Err() == nil {
-			p.metrics.plans.WithLabelValues("error").Inc()
-			p.log.Warn("plan not published; the last one stays in force", "err", err)
+	if p.cfg.Advisory {
+		for i := range next.Pools {
+			next.Pools[i].Workers = nil
 		}
+	}
+	next.Term = p.term.Load()
+
+	p.current.Store(&next)
+	p.seen.Store(o)
+	p.metrics.observe(&next)
+	if p.cfg.Record != nil {
+		p.cfg.Record(o, &next)
+	}
+	if next.Term > 0 {
+		p.publish(ctx, next)
+	}
+}
+
+// publish publishes a plan if it differs from the last one, and gives it to the connector.
+func (p *Planner) publish(ctx context.Context, next plan.Plan) {
+	same := reflect.DeepEqual(next, p.published)
+	if !same {
+		if err := p.cfg.Bus.PublishPlan(ctx, next); err != nil {
+			if ctx.Err() == nil {
+				p.metrics.plans.WithLabelValues("error").Inc()
+				p.cfg.Log.Warn("plan not published; the last one stays in force", "err", err)
+			}
+			return
+		}
+		p.metrics.plans.WithLabelValues("published").Inc()
+		p.metrics.last.SetToCurrentTime()
+		p.logChanges(&next)
+		p.published = next
+	}
+
+	if p.cfg.Connector == nil || p.cfg.Advisory || same && p.carried {
 		return
 	}
-
-	p.metrics.plans.WithLabelValues("published").Inc()
-	p.metrics.last.SetToCurrentTime()
-	p.current.Store(&next)
-	p.again = false
-	p.log.Debug("plan published", "pools", len(next.Pools))
+	err := p.cfg.Connector.Apply(ctx, next)
+	p.carried = err == nil
+	if err != nil && ctx.Err() == nil {
+		p.metrics.carried.WithLabelValues("error").Inc()
+		p.cfg.Log.Warn("plan not carried out; trying again with the next one", "err", err)
+		return
+	}
+	p.metrics.carried.WithLabelValues("accepted").Inc()
 }
 
-// metrics count plans.
-type metrics struct {
-	plans *prometheus.CounterVec
-	last  prometheus.Gauge
+// logChanges logs the pools whose replicas are others than in the last plan.
+func (p *Planner) logChanges(next *plan.Plan) {
+	for i := range next.Pools {
+		now := &next.Pools[i]
+		before := -1
+		for k := range p.published.Pools {
+			if was := &p.published.Pools[k]; was.Model == now.Model && was.Role == now.Role {
+				before = was.Replicas
+			}
+		}
+		if before != now.Replicas {
+			p.cfg.Log.Info("plan", "model", now.Model, "role", now.Role.String(), "replicas", now.Replicas, "ready", now.Ready,
+				"reason", now.Reason)
+		}
+	}
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
-	part := metric.For(reg, "planner")
-	m := &metrics{
-		plans: part.Counters("plans_total", "Plans by result: published or error.", "result"),
-		last:  part.Gauge("last_plan_timestamp_seconds", "Time of the last published plan."),
+// observe collects what a plan is made from.
+func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
+	now := time.Now()
+	p.bookings.Expire(now)
+	f := p.cfg.Fleet.Snapshot()
+	o := &plan.Observation{At: now, Settings: p.settings.Load(), Between: between, Workers: plan.WorkersOf(f)}
+	if between {
+		if last := p.seen.Load(); last != nil {
+			keepLoads(o.Workers, last.Workers)
+		}
+		return o
 	}
 
-	for _, result := range []string{"published", "error"} { // present before the first plan
-		m.plans.WithLabelValues(result)
+	o.Demand = p.demands.take(now)
+	if p.cfg.Demand != nil {
+		var err error
+		o.Demand, err = p.cfg.Demand.Take(ctx, now)
+		if err != nil && ctx.Err() == nil {
+			p.metrics.demandErrors.Inc()
+			p.cfg.Log.Warn("demand not known", "err", err)
+		}
 	}
-	return m
+	p.loads.take(o.Workers, f, now)
+	return o
+}
+
+// keepLoads gives workers the loads that were observed last: reports are read once in an interval.
+func keepLoads(workers, last []plan.Worker) {
+	known := make(map[string]*plan.Load, len(last))
+	for i := range last {
+		known[last[i].Name] = last[i].Load
+	}
+	for i := range workers {
+		workers[i].Load = known[workers[i].Name]
+	}
 }

@@ -15,22 +15,52 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route/peers"
 )
 
-// press is a Publisher that remembers.
+// press is a Bus that remembers what is published, and on which this planner leads from the start.
 type press struct {
 	mu        sync.Mutex
 	published []string // guarded by mu
 	fails     bool     // guarded by mu
 	back      chan struct{}
+	demand    func(*bus.Demand)
+	load      func(bus.Load)
 }
 
 func (p *press) Back() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.back
+}
+
+func (p *press) Lead(ctx context.Context, lead func(ctx context.Context, term uint64)) error {
+	lead(ctx, 7)
+	return nil
+}
+
+func (p *press) SubscribeDemand(ctx context.Context, apply func(*bus.Demand)) error {
+	p.mu.Lock()
+	p.demand = apply
+	p.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+func (p *press) SubscribeLoad(ctx context.Context, apply func(bus.Load)) error {
+	p.mu.Lock()
+	p.load = apply
+	p.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+func (p *press) SubscribeBookings(ctx context.Context, _ func(*peers.Update)) error {
+	<-ctx.Done()
+	return nil
 }
 
 func (p *press) PublishPlan(_ context.Context, made plan.Plan) error {
@@ -68,11 +98,17 @@ type office struct {
 	log     bytes.Buffer
 }
 
-func run(t *testing.T, test func(o *office)) {
+func run(t *testing.T, test func(o *office), change ...func(*Config)) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &office{t: t, press: &press{back: make(chan struct{})}, fleet: fleet.New(fleet.Hooks{})}
-		o.planner = New(replicas(2), o.fleet, o.press,
-			slog.New(slog.NewTextHandler(&o.log, nil)), prometheus.NewRegistry())
+		cfg := Config{
+			Settings: replicas(2), Fleet: o.fleet, Bus: o.press, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
+			Metrics: prometheus.NewRegistry(),
+		}
+		for _, c := range change {
+			c(&cfg)
+		}
+		o.planner = New(cfg)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- o.planner.Run(ctx) }()
@@ -95,7 +131,7 @@ func (o *office) worker(name string, s fleet.State) {
 	if _, err := o.fleet.Put(fleet.Worker{Name: name, Model: "sim", Address: "10.0.0.1:8000", Ranks: 1, State: s}); err != nil {
 		o.t.Fatal(err)
 	}
-	synctest.Wait()
+	o.pass(together)
 }
 
 func (o *office) pass(d time.Duration) {
@@ -122,7 +158,7 @@ func TestPublishedOncePerChange(t *testing.T) {
 		o.want("sim 0 of 2; sim 1 of 2")
 		o.worker("b", fleet.Ready)
 		o.fleet.Remove("a")
-		synctest.Wait()
+		o.pass(together)
 		o.want("sim 0 of 2; sim 1 of 2; sim 2 of 2; sim 1 of 2")
 		if got := o.planner.Current().Pools[0]; got.Ready != 1 || got.Reason == "" {
 			t.Errorf("the current plan is %+v", got)
@@ -149,17 +185,17 @@ func TestReload(t *testing.T) {
 	})
 }
 
-// A plan that could not be published is not the current one, and is tried again.
+// A plan that could not be published is made all the same, and is published later.
 func TestPublishFails(t *testing.T) {
 	run(t, func(o *office) {
 		o.fail(true)
 		o.worker("a", fleet.Ready)
-		o.pass(2 * interval)
-		if got := o.planner.Current().Pools[0].Ready; got != 0 {
-			t.Errorf("the current plan counts %d: nobody has read that", got)
+		o.pass(2 * plan.DefaultEvery)
+		if got := o.planner.Current().Pools[0].Ready; got != 1 {
+			t.Errorf("the current plan counts %d", got)
 		}
 		o.fail(false)
-		o.pass(interval)
+		o.pass(plan.DefaultEvery)
 		o.want("sim 0 of 2; sim 1 of 2")
 		if !strings.Contains(o.log.String(), `level=WARN msg="plan not published; the last one stays in force" err="no bus"`) {
 			t.Errorf("the log says %s", &o.log)
@@ -178,10 +214,104 @@ func TestBusComesBack(t *testing.T) {
 		o.mu.Unlock()
 		synctest.Wait()
 		o.fail(false)
-		o.pass(interval)
+		o.pass(plan.DefaultEvery)
 		o.want("sim 0 of 2; sim 1 of 2; sim 1 of 2")
 		o.pass(time.Hour)
 		o.want("sim 0 of 2; sim 1 of 2; sim 1 of 2")
+	})
+}
+
+// hands is a connector that fails a few times.
+type hands struct {
+	fail int
+	got  []int
+}
+
+func (h *hands) Apply(_ context.Context, p plan.Plan) error {
+	if h.fail > 0 {
+		h.fail--
+		return errors.New("no hands")
+	}
+	h.got = append(h.got, p.Pools[0].Replicas)
+	return nil
+}
+
+// The connector gets each plan once, and one that it did not accept again. An advisory planner carries nothing out.
+func TestConnector(t *testing.T) {
+	h := &hands{fail: 2}
+	run(t, func(o *office) {
+		o.pass(time.Minute)
+		o.planner.Reload(replicas(4))
+		o.pass(time.Minute)
+		if fmt.Sprint(h.got) != "[2 4]" {
+			t.Errorf("carried out: %v", h.got)
+		}
+	}, func(c *Config) { c.Connector = h })
+
+	idle := &hands{}
+	run(t, func(o *office) {
+		o.pass(time.Minute)
+		o.want("sim 0 of 2")
+		if len(idle.got) > 0 {
+			t.Error("an advisory planner has carried a plan out")
+		}
+	}, func(c *Config) { c.Connector, c.Advisory = idle, true })
+}
+
+// What routers and engines report reaches plans as the demand and the loads of an interval.
+func TestObservation(t *testing.T) {
+	var seen []plan.Observation
+	run(t, func(o *office) {
+		o.worker("a", fleet.Ready)
+		report := func(requests, ended uint64) {
+			o.press.demand(&bus.Demand{Replica: "r", Models: []bus.ModelDemand{{
+				Model: "sim", Requests: requests, PromptTokens: 100 * requests, PromptSquares: 1e4 * float64(requests), Ended: ended,
+				ResponseBytes: 50 * ended, ResponseSquares: 2500 * float64(ended), FirstNanoseconds: 2e6 * ended, Waiting: 3,
+			}}})
+		}
+		load := func(gaps uint64, hits uint64) {
+			o.press.load(bus.Load{
+				Worker: "a", Running: 4, KVUsage: 0.5, Gaps: gaps, GapTime: time.Duration(gaps) * 10 * time.Millisecond, PrefixHits: hits,
+			})
+		}
+		report(1000, 900) // the sums of before do not count
+		load(5000, 100)
+		o.pass(plan.DefaultEvery)
+		report(1050, 940)
+		load(5000+40*9, 600)
+		o.pass(plan.DefaultEvery)
+
+		last := seen[len(seen)-1]
+		d := last.Demand[0]
+		if d.Requests != 50 || d.Prompt.Sum != 5000 || d.Answer.Count != 40 || d.Answer.Sum != 400 || d.Waiting != 3 || d.TTFT != 2*time.Millisecond {
+			t.Errorf("demand %+v", d)
+		}
+		w := last.Workers[0]
+		if w.Load == nil || w.Load.Running != 4 || w.Load.ITL != 10*time.Millisecond || w.Load.Found < 99 || w.Load.Found > 101 {
+			t.Errorf("load %+v", w.Load)
+		}
+
+		// Silence is not known demand, and an old report no load.
+		o.pass(4 * plan.DefaultEvery)
+		last = seen[len(seen)-1]
+		if last.Demand != nil || last.Workers[0].Load != nil {
+			t.Errorf("after silence: %+v", last)
+		}
+
+		// A replica that has started again counts from 0, and its first report after that is new.
+		report(5, 5)
+		o.pass(plan.DefaultEvery)
+		report(9, 7)
+		o.pass(plan.DefaultEvery)
+		if d := seen[len(seen)-1].Demand[0]; d.Requests != 4 {
+			t.Errorf("after a restart: %+v", d)
+		}
+	}, func(c *Config) {
+		c.Record = func(o *plan.Observation, _ *plan.Plan) {
+			if !o.Between {
+				seen = append(seen, *o)
+			}
+		}
 	})
 }
 

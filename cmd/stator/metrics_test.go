@@ -84,7 +84,7 @@ func metricParts(t *testing.T) []metricPart {
 	probeNone(t, router)
 	probeNone(t, control)
 	discovery.NewPlans(discovery.PlansConfig{Fleet: members, Log: log, Metrics: control})
-	planner.New(nil, members, nil, log, plans)
+	planner.New(planner.Config{Fleet: members, Log: log, Metrics: plans})
 	launch := engine.Launch{Kind: "exec", Name: "w", Command: []string{"engine"}}
 	_, err = workeragent.New(workeragent.Config{
 		Launches: []engine.Launch{launch}, Site: engine.Site{Host: "127.0.0.1"}, Log: log, Metrics: agent,

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/stator-project/stator/admin"
+	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/discovery"
 	"github.com/stator-project/stator/internal/cli"
 	"github.com/stator-project/stator/internal/config"
@@ -12,10 +16,12 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/planner/connectors/virtual"
 )
 
-const plannerAbout = `Runs the planner, which watches the fleet on the bus and publishes a plan there. A plan has the
-replicas that the configuration names.`
+const plannerAbout = `Runs the planner, which observes demand and engines on the bus, and publishes a plan there: how many
+workers each model should have, which of them are drained, and what share of traffic each gets. Any number
+of planners may run: one leads. See docs/planning.md.`
 
 func runPlanner(ctx context.Context, env environment, args []string) error {
 	f := cli.New(env.out, env.err, "planner", plannerAbout)
@@ -29,26 +35,67 @@ func runPlanner(ctx context.Context, env environment, args []string) error {
 	}
 
 	members := fleet.New(fleet.Hooks{})
-	wanted, err := planSettings(p.cfg)
+	workers, err := p.cfg.FleetWorkers()
+	if err != nil {
+		return err
+	}
+	listed, err := discovery.NewListed(members, workers)
+	if err != nil {
+		return err
+	}
+	pl, err := newPlanner(p.cfg, members, p.bus, p.log, p.reg)
 	if err != nil {
 		return err
 	}
 
-	pl := planner.New(wanted, members, p.bus, p.log, p.reg)
 	p.part(pl.Run)
 	p.part(func(ctx context.Context) error {
-		return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log})
+		discovery.Resolve(ctx, discovery.ResolveConfig{Listed: listed, Log: p.log})
+		return nil
+	})
+	p.part(func(ctx context.Context) error {
+		discovery.Probe(ctx, discovery.ProbeConfig{Fleet: members, Log: p.log})
+		return nil
+	})
+	p.part(func(ctx context.Context) error {
+		return discovery.Bus(ctx, discovery.Config{Bus: p.bus, Fleet: members, Log: p.log, Listed: listed})
 	})
 	p.part(func(ctx context.Context) error {
 		return configfile.Watch(ctx, p.file, p.log, func(cfg *config.Config) error {
 			next, err := planSettings(cfg)
-			if err == nil {
-				pl.Reload(next)
+			if err != nil {
+				return err
 			}
-			return err
+			workers, err := cfg.FleetWorkers()
+			if err != nil {
+				return err
+			}
+			if err := listed.Set(workers); err != nil {
+				return err
+			}
+			pl.Reload(next)
+			return nil
 		})
 	})
 	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, Plan: pl.Current})
+}
+
+// newPlanner returns a planner as the configuration sets it.
+func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.Logger, reg prometheus.Registerer) (*planner.Planner,
+	error) {
+	settings, err := planSettings(cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	out := planner.Config{
+		Settings: settings, Fleet: members, Bus: b, Advisory: cfg.Planner.Advisory, Interval: cfg.Planner.Interval.Std(),
+		Log: log, Metrics: reg,
+	}
+	if cfg.Planner.Connector == config.ConnectorVirtual {
+		out.Connector = virtual.New(b)
+	}
+	return planner.New(out), nil
 }
 
 // planSettings returns what the configuration sets for plans.

@@ -13,15 +13,9 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
-	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/xds"
 )
-
-// drawer is a publisher that discards plans.
-type drawer struct{}
-
-func (drawer) PublishPlan(context.Context, plan.Plan) error { return nil }
-func (drawer) Back() <-chan struct{}                        { return nil }
 
 func parsed(t *testing.T, text string) *config.Config {
 	t.Helper()
@@ -46,11 +40,10 @@ func TestReloadReachesAllParts(t *testing.T) {
 	if u.listed, err = discovery.NewListed(fleet.New(fleet.Hooks{}), nil); err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := planSettings(cfg)
+	u.planner, err = newPlanner(cfg, u.router.Fleet(), testkit.Bus(t), log, reg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.planner = planner.New(wanted, u.router.Fleet(), drawer{}, log, reg)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = u.planner.Run(ctx) })

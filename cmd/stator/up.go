@@ -216,11 +216,10 @@ func (u *up) makeControl() (err error) {
 	u.xds = xds.NewServer(settings, u.members, u.log, u.reg)
 	u.xdsGRPC = grpc.NewServer(xds.Options()...)
 
-	plans, err := planSettings(u.cfg)
+	u.planner, err = newPlanner(u.cfg, u.members, u.bus, u.log, u.reg)
 	if err != nil {
 		return err
 	}
-	u.planner = planner.New(plans, u.members, u.bus, u.log, u.reg)
 
 	wanted, err := engine.Configured(u.cfg, "")
 	if err != nil {

@@ -39,6 +39,12 @@ func (p Part) Gauge(name, help string) prometheus.Gauge {
 	return register(p, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help}))
 }
 
+// Gauges returns a gauge for every combination of values of the labels.
+func (p Part) Gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return register(p, prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help},
+		labels))
+}
+
 // GaugeFunc exports what read returns as a gauge.
 func (p Part) GaugeFunc(name, help string, read func() float64) {
 	register(p, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: p.name, Name: name, Help: help}, read))

@@ -42,6 +42,8 @@ type poolMemory struct {
 	// startUp is how long starts took lately; 0 is unknown. starting has the workers that are starting, sorted by name.
 	startUp  time.Duration
 	starting []startingWorker
+	// drained are the workers that the last plan drained, sorted by name. Their agents may report them as ready for a while.
+	drained []string
 }
 
 // neededAt is how many workers were needed at a moment.

@@ -30,6 +30,9 @@ type Pool struct {
 	Role  fleet.Role
 	// Replicas is how many workers there should be. Ready is how many were ready when the plan was made.
 	Replicas, Ready int
+	// Rate is the requests per second that are expected now, and Expected those that the plan is made for: what is expected when a new
+	// worker is ready, and what waits until then. Both are 0 where no forecast counts.
+	Rate, Expected float64
 	// Workers are those whose weight or drain the plan sets, sorted by name. Others have what they are configured with.
 	Workers []Planned
 	// Reason is one sentence about why.
@@ -115,7 +118,7 @@ func planned(pools []*pool) []*pool {
 func (p *pool) result() Pool {
 	out := Pool{
 		Model: p.model.Name, Role: p.configured.Role, Replicas: p.replicas, Ready: p.count(fleet.Ready),
-		Reason: p.reason, Unknown: p.unknown,
+		Reason: p.reason, Unknown: p.unknown, Rate: p.rate, Expected: p.expected,
 	}
 	p.memory.replicas = p.replicas
 	if p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured {
@@ -123,9 +126,11 @@ func (p *pool) result() Pool {
 	}
 
 	drain := p.victims()
+	p.memory.drained = nil
 	for _, w := range p.workers {
 		if drain[w.Name] {
 			out.Workers = append(out.Workers, Planned{Name: w.Name, Weight: 1, Drain: true})
+			p.memory.drained = append(p.memory.drained, w.Name)
 		}
 	}
 	return out

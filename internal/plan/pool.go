@@ -20,9 +20,10 @@ type pool struct {
 	engine    capacity.Engine // as corrected by observations
 	tokenRate float64         // prompt tokens per second that one engine computes; 0 is unknown
 	// The results.
-	replicas int
-	reason   string
-	unknown  []string
+	replicas       int
+	reason         string
+	unknown        []string
+	rate, expected float64 // requests per second
 }
 
 // newPool returns a pool of an observation, after its memory has learned from it.
@@ -31,9 +32,14 @@ type pool struct {
 func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64) *pool {
 	p := &pool{model: m, configured: c, memory: memory}
 	for i := range o.Workers {
-		if w := &o.Workers[i]; w.Model == m.Name && w.Role == c.Role {
-			p.workers = append(p.workers, w)
+		w := o.Workers[i]
+		if w.Model != m.Name || w.Role != c.Role {
+			continue
 		}
+		if _, drained := slices.BinarySearch(memory.drained, w.Name); drained && w.State != fleet.Down {
+			w.State = fleet.Draining
+		}
+		p.workers = append(p.workers, &w)
 	}
 	slices.SortFunc(p.workers, func(a, b *Worker) int { return strings.Compare(a.Name, b.Name) })
 

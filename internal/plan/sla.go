@@ -149,6 +149,7 @@ func (p *pool) needOfDemand(d *demand) int {
 	targets := p.targets()
 	need := p.engine.Need(p.configured.Role, rate+extra, d.shape, targets, p.most())
 	p.reason = p.sentence(d, need, extra)
+	p.rate, p.expected = d.now, rate+extra
 	return need.Replicas
 }
 

@@ -1,0 +1,121 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// scaleBucket is the bucket by which a program that is not Stator's learns how many workers there should be, and reports what it has
+// done. Its values are JSON, because every client of NATS reads that.
+const (
+	scaleBucket = "scale"
+	wantedKey   = "wanted"
+	doneKey     = "done"
+)
+
+// Wanted is how many workers there should be, for a program that starts and stops them.
+type Wanted struct {
+	// Decision grows with every change. The program writes it back when it has carried the change out.
+	Decision uint64 `json:"decision"`
+	// Term is that of the leading planner: one of an earlier term than the last has no effect.
+	Term  uint64       `json:"term"`
+	Pools []WantedPool `json:"pools"`
+}
+
+// WantedPool is the part of one pool.
+type WantedPool struct {
+	// Model and Role name the pool: aggregated, prefill or decode.
+	Model string `json:"model"`
+	Role  string `json:"role"`
+	// Replicas is how many workers there should be, those included that are starting, without those that are drained.
+	Replicas int `json:"replicas"`
+	// Drained are the workers that get no requests any more: those to stop, each when it has ended its requests.
+	Drained []string `json:"drained"`
+	// Reason is the planner's sentence about the decision.
+	Reason string `json:"reason"`
+}
+
+// Done is what the program writes back under the key "done".
+type Done struct {
+	// Decision is the last one that was carried out. The planner does not wait for it: it counts workers.
+	Decision uint64 `json:"decision"`
+}
+
+// maxDone bounds the value of the program in bytes.
+const maxDone = 4 << 10
+
+// PutWanted replaces what is wanted. The error ErrEarlierTerm means that another planner has written since.
+func (b *Bus) PutWanted(ctx context.Context, w Wanted) error {
+	kv, err := b.bucket(ctx, scaleBucket, 0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+
+	// As with plans, what counts is what is there.
+	revision, there, err := readWanted(ctx, kv)
+	if err == nil && there.Term > w.Term {
+		return ErrEarlierTerm
+	}
+	if err == nil {
+		var data []byte
+		data, err = json.Marshal(w)
+		if err == nil {
+			_, err = kv.Update(ctx, wantedKey, data, revision)
+		}
+	}
+	if err != nil {
+		b.forgetBucket(scaleBucket) // the server may have lost it
+		return fmt.Errorf("publish wanted workers: %w", err)
+	}
+	return nil
+}
+
+// Wanted returns what is wanted now, and what the program has carried out last; zero values where there is nothing, or nothing that can
+// be read.
+func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
+	kv, err := b.bucket(ctx, scaleBucket, 0)
+	if err != nil {
+		return w, d, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	_, w, err = readWanted(ctx, kv)
+	if err != nil {
+		b.forgetBucket(scaleBucket)
+		return w, d, err
+	}
+
+	entry, err := kv.Get(ctx, doneKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return w, d, nil
+	}
+	if err != nil {
+		return w, d, fmt.Errorf("read what was carried out: %w", err)
+	}
+	if len(entry.Value()) > maxDone || json.Unmarshal(entry.Value(), &d) != nil {
+		d = Done{} // the program is not Stator's
+	}
+	return w, d, nil
+}
+
+// readWanted returns the revision of what is wanted, and its value. One that cannot be read counts as none, and is replaced.
+// The revision is 0 where there is none.
+func readWanted(ctx context.Context, kv jetstream.KeyValue) (revision uint64, w Wanted, err error) {
+	entry, err := kv.Get(ctx, wantedKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, w, nil
+	}
+	if err != nil {
+		return 0, w, fmt.Errorf("read wanted workers: %w", err)
+	}
+	if json.Unmarshal(entry.Value(), &w) != nil {
+		w = Wanted{}
+	}
+	return entry.Revision(), w, nil
+}

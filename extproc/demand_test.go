@@ -1,0 +1,44 @@
+package extproc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stator-project/stator/extproc/messages"
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/route"
+)
+
+// What is counted: picked requests and those that more workers would have served; answers by the model of the worker.
+func TestDemand(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	if _, err := f.Put(fleet.Worker{Name: "w", Model: "m", Address: "10.0.0.1:80", Ranks: 1, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	c := newDemand()
+	c.decided(&route.Decision{Pool: "m", Outcome: route.Picked, PromptTokens: 100, Cached: 64})
+	c.decided(&route.Decision{Pool: "m", Outcome: route.Refused, Reason: route.ReasonBusy, PromptTokens: 2000})
+	c.decided(&route.Decision{Pool: "m", Outcome: route.Refused, Reason: route.ReasonBadRequest, PromptTokens: 9})
+	c.decided(&route.Decision{Outcome: route.Refused, Reason: route.ReasonNoReadyWorker})
+	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.1:80", ResponseBytes: 300, FirstByte: time.Second}, f.Snapshot())
+	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, f.Snapshot())
+	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, f.Snapshot())
+
+	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}})
+	if len(d.Models) != 1 || d.Replica != "r" {
+		t.Fatalf("%+v", d)
+	}
+	m := d.Models[0]
+	if m.Requests != 2 || m.PromptTokens != 2100 || m.PromptSquares != 4_010_000 || m.CachedTokens != 64 || m.BySize[7] != 1 || m.BySize[11] != 1 {
+		t.Errorf("arrivals: %+v", m)
+	}
+	if m.Ended != 1 || m.ResponseBytes != 300 || m.ResponseSquares != 90_000 || m.FirstNanoseconds != uint64(time.Second) {
+		t.Errorf("ends: %+v", m)
+	}
+	if m.Waiting != 3 || m.WaitingTokens != 550 {
+		t.Errorf("the queue: %+v", m)
+	}
+	if again := c.message("r", nil); again.Models[0].Waiting != 0 || again.Models[0].Requests != 2 {
+		t.Errorf("the next message: %+v", again.Models[0])
+	}
+}
