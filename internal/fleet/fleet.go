@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -86,11 +85,13 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	members map[string]*member // guarded by mu
-	sorted  []*member          // guarded by mu; members by name; nil after one was added, replaced or removed
+	sorted  []*member          // guarded by mu; members by name
 	planned map[string]Planned // guarded by mu; what the last plan sets, by name
 	free    []RankID           // guarded by mu; oldest first
 	next    RankID             // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced at each change
+	// reshaped means that the last snapshot has other names or numbers of ranks than the members. Guarded by mu.
+	reshaped bool
 }
 
 // member is a worker as its source describes it, with the id and the load of each of its ranks, by rank number.
@@ -160,20 +161,20 @@ func (f *Fleet) putLocked(w Worker) (changed bool, err error) {
 	m := &member{worker: w}
 	if old != nil && old.worker.Epoch == w.Epoch && old.worker.Ranks == w.Ranks && old.worker.Model == w.Model {
 		m.ids, m.loads = old.ids, old.loads
-		m.health = old.health
+		m.health, m.shown = old.health, old.shown
 		if w.Unleased.IsZero() && !old.worker.Unleased.IsZero() {
 			m.health.trust(old.worker.Unleased)
 		}
 		old = nil // nothing to release
 	} else {
+		f.reshaped = true
 		m.health = newHealth(w.firstHealth(), &f.restricted)
 		for range w.Ranks {
 			m.ids = append(m.ids, f.allocateLocked())
 			m.loads = append(m.loads, &Load{health: m.health})
 		}
 	}
-	f.members[w.Name] = m
-	f.sorted = nil
+	f.placeLocked(w.Name, m)
 	f.publishLocked()
 	f.releaseLocked(old)
 	return true, nil
@@ -252,8 +253,8 @@ func (f *Fleet) removeIf(name string, match func(w *Worker) bool) bool {
 	if m == nil || !match(&m.worker) {
 		return false
 	}
-	delete(f.members, name)
-	f.sorted = nil
+	f.placeLocked(name, nil)
+	f.reshaped = true
 	f.publishLocked()
 	f.releaseLocked(m)
 	return true
@@ -289,36 +290,51 @@ func (f *Fleet) allocateLocked() RankID {
 func (f *Fleet) publishLocked() {
 	last := f.snap.Load()
 	s := &Snapshot{
-		Version: last.Version + 1, Workers: make([]*Worker, 0, len(f.members)), Ranks: make([]Rank, 0, len(last.Ranks)),
-		pools: make(map[poolKey][]Rank, len(last.pools)), first: make(map[string]int, len(f.members)),
+		Version: last.Version + 1, Workers: make([]*Worker, 0, len(f.sorted)), Ranks: make([]Rank, 0, len(last.Ranks)),
+		pools: make(map[poolKey][]Rank, len(last.pools)), first: last.first,
+	}
+	if f.reshaped {
+		s.first = make(map[string]int, len(f.sorted))
 	}
 
-	for _, m := range f.sortedLocked() {
+	for _, m := range f.sorted {
 		if w := f.shownLocked(m); m.shown == nil || *m.shown != w {
-			m.shown = &w
+			changed := w // a copy, so that w itself needs no memory on the heap
+			m.shown = &changed
 		}
-		w := m.shown
-		s.Workers = append(s.Workers, w)
-		key := poolKey{w.Model, w.Role}
-		s.first[w.Name] = len(s.Ranks)
+		s.Workers = append(s.Workers, m.shown)
+		if f.reshaped {
+			s.first[m.shown.Name] = len(s.Ranks)
+		}
+
+		key := poolKey{m.shown.Model, m.shown.Role}
+		from := len(s.Ranks)
 		for i, id := range m.ids {
-			r := Rank{ID: id, Number: i, Worker: w, Load: m.loads[i]}
-			s.Ranks = append(s.Ranks, r)
-			s.pools[key] = append(s.pools[key], r)
+			s.Ranks = append(s.Ranks, Rank{ID: id, Number: i, Worker: m.shown, Load: m.loads[i]})
 			s.MaxRank = max(s.MaxRank, int(id)+1)
 		}
+		s.pools[key] = append(s.pools[key], s.Ranks[from:]...)
 	}
 
+	f.reshaped = false
 	f.snap.Store(s)
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// sortedLocked returns the members, sorted by name.
-func (f *Fleet) sortedLocked() []*member {
-	if f.sorted == nil {
-		byName := func(a, b *member) int { return strings.Compare(a.worker.Name, b.worker.Name) }
-		f.sorted = slices.SortedFunc(maps.Values(f.members), byName)
+// placeLocked puts a member in the place of the one of its name, or adds it. Nil removes the one of that name.
+func (f *Fleet) placeLocked(name string, m *member) {
+	i, found := slices.BinarySearchFunc(f.sorted, name, func(m *member, name string) int { return strings.Compare(m.worker.Name, name) })
+	switch {
+	case m == nil && found:
+		f.sorted = slices.Delete(f.sorted, i, i+1)
+		delete(f.members, name)
+	case m == nil:
+	case found:
+		f.sorted[i] = m
+		f.members[name] = m
+	default:
+		f.sorted = slices.Insert(f.sorted, i, m)
+		f.members[name] = m
 	}
-	return f.sorted
 }
