@@ -89,6 +89,24 @@ type Leaving struct{ Model, Address string }
 
 // Build returns the configuration for a fleet. Equal inputs have equal outputs, to the byte.
 func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error) {
+	r, err := buildTables(s)
+	if err != nil {
+		return Resources{}, err
+	}
+
+	workers := byModel(f)
+	for _, m := range s.Models {
+		e := buildEndpoints(m, workers[m], s.Relays, leaving)
+		if err := e.ValidateAll(); err != nil {
+			return Resources{}, fmt.Errorf("endpoints of %s are invalid: %w", e.ClusterName, err)
+		}
+		r.Endpoints = append(r.Endpoints, e)
+	}
+	return r, nil
+}
+
+// buildTables returns all but the endpoints. It does not depend on the fleet.
+func buildTables(s Settings) (Resources, error) {
 	listeners, err := buildListeners(s, "", newestVersion)
 	if err != nil {
 		return Resources{}, fmt.Errorf("build listeners: %w", err)
@@ -110,12 +128,11 @@ func Build(s Settings, f *fleet.Snapshot, leaving ...Leaving) (Resources, error)
 			return Resources{}, fmt.Errorf("build pool of model %s: %w", m, err)
 		}
 		r.Clusters = append(r.Clusters, pool)
-		r.Endpoints = append(r.Endpoints, buildEndpoints(m, f, s.Relays, leaving))
 	}
 	return r, r.validate()
 }
 
-// validate runs the generated checks of Envoy's API.
+// validate runs the generated checks of Envoy's API on all but the endpoints.
 func (r Resources) validate() error {
 	check := func(name string, m interface{ ValidateAll() error }) error {
 		if err := m.ValidateAll(); err != nil {
@@ -139,15 +156,10 @@ func (r Resources) validate() error {
 			return err
 		}
 	}
-	for _, e := range r.Endpoints {
-		if err := check("endpoints of "+e.ClusterName, e); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// fingerprint returns a hash by which equal configurations are recognized.
+// fingerprint returns a hash of all but the endpoints, by which equal configurations are recognized.
 func (r Resources) fingerprint() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, l := range r.Listeners {
@@ -158,9 +170,6 @@ func (r Resources) fingerprint() (sum [sha256.Size]byte) {
 	}
 	for _, c := range r.Clusters {
 		h.Write(bytesOf(c))
-	}
-	for _, e := range r.Endpoints {
-		h.Write(bytesOf(e))
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -19,42 +20,69 @@ func (s *Server) callbacks() serverv3.Callbacks {
 		s.metrics.streams.Inc()
 		return nil
 	}
-	pushed := func(url string) { s.metrics.pushes.WithLabelValues(shortType(url)).Inc() }
+	pushed := func(stream streamID, url string, r response) {
+		s.metrics.pushes.WithLabelValues(shortType(url)).Inc()
+		s.status.sent(stream, url, r, time.Now())
+	}
 
 	return serverv3.CallbackFuncs{
 		StreamOpenFunc: open, DeltaStreamOpenFunc: open,
 		StreamClosedFunc:      func(n int64, node *corev3.Node) { s.left(streamID{number: n}, node) },
 		DeltaStreamClosedFunc: func(n int64, node *corev3.Node) { s.left(streamID{isDelta: true, number: n}, node) },
 		StreamRequestFunc: func(n int64, r *discoverygrpc.DiscoveryRequest) error {
-			e := r.GetErrorDetail()
-			return s.asked(streamID{number: n}, r.GetNode(), r.GetTypeUrl(), e != nil, e.GetMessage())
+			return s.asked(streamID{number: n}, wholeRequest(r))
 		},
 		StreamDeltaRequestFunc: func(n int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
-			e := r.GetErrorDetail()
-			return s.asked(streamID{isDelta: true, number: n}, r.GetNode(), r.GetTypeUrl(), e != nil, e.GetMessage())
+			return s.asked(streamID{isDelta: true, number: n}, deltaRequest(r))
 		},
-		StreamResponseFunc: func(_ context.Context, _ int64, r *discoverygrpc.DiscoveryRequest, _ *discoverygrpc.DiscoveryResponse) {
-			pushed(r.GetTypeUrl())
+		StreamResponseFunc: func(_ context.Context, n int64, r *discoverygrpc.DiscoveryRequest, out *discoverygrpc.DiscoveryResponse) {
+			pushed(streamID{number: n}, r.GetTypeUrl(), response{out.GetNonce(), out.GetVersionInfo()})
 		},
-		StreamDeltaResponseFunc: func(_ int64, r *discoverygrpc.DeltaDiscoveryRequest, _ *discoverygrpc.DeltaDiscoveryResponse) {
-			pushed(r.GetTypeUrl())
+		StreamDeltaResponseFunc: func(n int64, r *discoverygrpc.DeltaDiscoveryRequest, out *discoverygrpc.DeltaDiscoveryResponse) {
+			pushed(streamID{isDelta: true, number: n}, r.GetTypeUrl(), response{out.GetNonce(), out.GetSystemVersionInfo()})
 		},
 	}
 }
 
-// asked handles a request on a stream of ADS. refuses is true if the Envoy did not accept resources of the type, and why is its reason.
-func (s *Server) asked(stream streamID, node *corev3.Node, url string, refuses bool, why string) error {
-	if err := s.joined(stream, node); err != nil {
+// asked handles a request on a stream of ADS.
+func (s *Server) asked(stream streamID, r request) error {
+	if err := s.joined(stream, r.node); err != nil {
 		return err
 	}
-	if !refuses {
-		return nil
+	s.answered(stream, r.url, r)
+	if r.refuses {
+		s.log.Error("envoy refused its configuration and keeps the last one", "node", s.tables.node(stream), "type", shortType(r.url),
+			"err", r.why)
 	}
-
-	kind := shortType(url)
-	s.metrics.nacks.WithLabelValues(kind).Inc()
-	s.log.Error("envoy refused its configuration and keeps the last one", "node", s.tables.node(stream), "type", kind, "err", why)
 	return nil
+}
+
+// request is a request of either variant of the protocol.
+type request struct {
+	node  *corev3.Node
+	url   string // of the type of resource
+	nonce string // of the response that it answers; empty for none
+	// refuses means that the Envoy did not accept that response, and why is its reason, cut to maxMessage.
+	refuses bool
+	why     string
+}
+
+func wholeRequest(r *discoverygrpc.DiscoveryRequest) request {
+	e := r.GetErrorDetail()
+	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage)}
+}
+
+func deltaRequest(r *discoverygrpc.DeltaDiscoveryRequest) request {
+	e := r.GetErrorDetail()
+	return request{r.GetNode(), r.GetTypeUrl(), r.GetResponseNonce(), e != nil, clip(e.GetMessage(), maxMessage)}
+}
+
+// answered records what a request answers to a response of a type.
+func (s *Server) answered(stream streamID, url string, r request) {
+	s.status.answered(stream, url, r, time.Now())
+	if r.refuses {
+		s.metrics.nacks.WithLabelValues(shortType(url)).Inc()
+	}
 }
 
 // left handles the end of a stream of ADS.
@@ -62,6 +90,7 @@ func (s *Server) left(stream streamID, node *corev3.Node) {
 	s.metrics.streams.Dec()
 	isKnown := s.tables.has(stream)
 	s.tables.leave(stream)
+	s.status.leave(stream)
 	if isKnown {
 		s.log.Info("envoy disconnected", "node", node.GetId())
 	}
@@ -78,6 +107,7 @@ func (s *Server) joined(stream streamID, node *corev3.Node) error {
 		return err
 	}
 	s.warnOfVersion(node, version)
+	s.status.join(stream, node, time.Now())
 
 	shared, err := s.tables.join(stream, edge{node.GetId(), version})
 	if shared {

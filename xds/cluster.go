@@ -252,11 +252,12 @@ func grpcAddress(s string) (*corev3.Address, error) {
 	return socketAddress(s)
 }
 
-// buildEndpoints lists the workers of a model. Ready workers have their weight. All others are listed too, and get no
-// requests without a decision: running requests go on at draining ones, and a router may find a worker ready before
-// the control plane does. Envoy ignores a pick of an address that it does not have, and uses one whatever its health.
-// Workers that have just left are unhealthy; see Leaving. So are relays, which only get the requests that name them.
-func buildEndpoints(model string, f *fleet.Snapshot, relays []string, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
+// buildEndpoints lists the workers of a model, in the order of their names. Ready workers have their weight. All others
+// are listed too, and get no requests without a decision: running requests go on at draining ones, and a router may find a
+// worker ready before the control plane does. Envoy ignores a pick of an address that it does not have, and uses one
+// whatever its health. Workers that have just left are unhealthy; see Leaving. So are relays, which only get the requests
+// that name them.
+func buildEndpoints(model string, workers []*fleet.Worker, relays []string, leaving []Leaving) *endpointv3.ClusterLoadAssignment {
 	var lb []*endpointv3.LbEndpoint
 	listed := map[string]bool{}
 	add := func(address string, weight uint32, health corev3.HealthStatus) {
@@ -271,12 +272,12 @@ func buildEndpoints(model string, f *fleet.Snapshot, relays []string, leaving []
 	}
 
 	// Clients' requests go to no prefill worker, with a decision or without one: routers send it the prompts themselves.
-	for _, w := range f.Workers {
-		if w.Model == model && w.Role != fleet.Prefill {
+	for _, w := range workers {
+		if w.Role != fleet.Prefill {
 			add(w.Address, w.Weight, healthOf(w.State))
 		}
 	}
-	if hasRole(f, model, fleet.Prefill) {
+	if slices.ContainsFunc(workers, func(w *fleet.Worker) bool { return w.Role == fleet.Prefill }) {
 		for _, relay := range relays {
 			add(relay, 1, corev3.HealthStatus_UNHEALTHY)
 		}
@@ -291,11 +292,6 @@ func buildEndpoints(model string, f *fleet.Snapshot, relays []string, leaving []
 		ClusterName: PoolName(model),
 		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: lb}},
 	}
-}
-
-// hasRole reports whether a model has a worker with a role.
-func hasRole(f *fleet.Snapshot, model string, role fleet.Role) bool {
-	return slices.ContainsFunc(f.Workers, func(w *fleet.Worker) bool { return w.Model == model && w.Role == role })
 }
 
 // healthOf returns the health of an endpoint.

@@ -2,7 +2,7 @@
 //
 // [Build] is pure. From a fleet snapshot and the gateway's settings it builds one listener, one route table, the
 // cluster of the routers, and for each model a cluster with its endpoints. [Server] pushes the result of Build
-// over ADS, at most once a second on average. The package makes no decisions about requests. It configures
+// over ADS, the endpoints of a cluster at most once a second on average. The package makes no decisions about requests. It configures
 // how Envoy asks for them, and what Envoy does without one: affinity first, weights otherwise.
 //
 // # What changes
@@ -14,6 +14,7 @@
 //	event                             listener, routes   clusters          endpoints
 //	a worker becomes ready            –                  –                 changed
 //	a worker drains                   –                  –                 its health is DRAINING
+//	a weight changes                  –                  –                 changed, at most once a second
 //	a worker leaves                   –                  –                 UNHEALTHY for 2 s, then removed
 //	a model is added or removed       changed            one more or less  one list more or less
 //	a setting of the gateway changes  changed            maybe             nudged where the cluster changed
@@ -26,7 +27,7 @@
 // # Failures
 //
 // A configuration that cannot be built is logged, and the last one stays in force. An Envoy that refuses a
-// resource keeps its last one; the refusal is logged and counted.
+// resource keeps its last one; the refusal is logged and counted. [Server.Status] has both, and the versions that each Envoy has.
 //
 // # Concurrency
 //

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -16,7 +17,7 @@ import (
 // the endpoints that Envoys get over ADS, in both variants of the protocol. An Envoy opens a stream for each cluster. The callbacks
 // count streams and answers, and log what Envoys ask for and refuse. The two variants number their streams apart.
 func (s *Server) endpointCallbacks() serverv3.Callbacks {
-	whole, delta := newSubscribers(), newSubscribers()
+	whole, delta := newSubscribers(false), newSubscribers(true)
 	open := func(context.Context, int64, string) error {
 		s.metrics.streams.Inc()
 		return nil
@@ -24,54 +25,52 @@ func (s *Server) endpointCallbacks() serverv3.Callbacks {
 	closed := func(of *subscribers) func(int64, *corev3.Node) {
 		return func(stream int64, n *corev3.Node) {
 			s.metrics.streams.Dec()
+			s.status.leave(of.id(stream))
 			if of.leave(stream) {
 				s.log.Info("envoy has unsubscribed from endpoints", "node", n.GetId())
 			}
 		}
 	}
-	pushed := func() { s.metrics.pushes.WithLabelValues(shortType(resourcev3.EndpointType)).Inc() }
+	pushed := func(of *subscribers, stream int64, r response) {
+		s.metrics.pushes.WithLabelValues(shortType(resourcev3.EndpointType)).Inc()
+		s.status.sent(of.id(stream), resourcev3.EndpointType, r, time.Now())
+	}
 
 	return serverv3.CallbackFuncs{
 		StreamOpenFunc: open, DeltaStreamOpenFunc: open,
 		StreamClosedFunc: closed(whole), DeltaStreamClosedFunc: closed(delta),
 		StreamRequestFunc: func(stream int64, r *discoverygrpc.DiscoveryRequest) error {
-			id, err := s.subscribe(whole, stream, r.GetNode(), r.GetResourceNames())
-			if e := r.GetErrorDetail(); e != nil {
-				s.refused(id, e.GetMessage())
-			}
-			return err
+			return s.subscribe(whole, stream, wholeRequest(r), r.GetResourceNames())
 		},
 		StreamDeltaRequestFunc: func(stream int64, r *discoverygrpc.DeltaDiscoveryRequest) error {
-			id, err := s.subscribe(delta, stream, r.GetNode(), r.GetResourceNamesSubscribe())
-			if e := r.GetErrorDetail(); e != nil {
-				s.refused(id, e.GetMessage())
-			}
-			return err
+			return s.subscribe(delta, stream, deltaRequest(r), r.GetResourceNamesSubscribe())
 		},
-		StreamResponseFunc: func(context.Context, int64, *discoverygrpc.DiscoveryRequest, *discoverygrpc.DiscoveryResponse) {
-			pushed()
+		StreamResponseFunc: func(_ context.Context, n int64, _ *discoverygrpc.DiscoveryRequest, out *discoverygrpc.DiscoveryResponse) {
+			pushed(whole, n, response{out.GetNonce(), out.GetVersionInfo()})
 		},
-		StreamDeltaResponseFunc: func(int64, *discoverygrpc.DeltaDiscoveryRequest, *discoverygrpc.DeltaDiscoveryResponse) { pushed() },
+		StreamDeltaResponseFunc: func(n int64, _ *discoverygrpc.DeltaDiscoveryRequest, out *discoverygrpc.DeltaDiscoveryResponse) {
+			pushed(delta, n, response{out.GetNonce(), out.GetSystemVersionInfo()})
+		},
 	}
 }
 
-// refused counts and logs endpoints that an Envoy did not accept.
-func (s *Server) refused(node, why string) {
-	s.metrics.nacks.WithLabelValues(shortType(resourcev3.EndpointType)).Inc()
-	s.log.Error("envoy refused its endpoints and keeps the last ones", "node", node, "err", why)
-}
-
-// subscribe logs what is new in a request, an Envoy or names that are no pools, and returns the node id of the Envoy. Such a name
-// gets no endpoints until a model has that pool. An Envoy that is too old gets an error.
-func (s *Server) subscribe(of *subscribers, stream int64, node *corev3.Node, names []string) (id string, err error) {
-	version, err := s.admit(node)
+// subscribe logs what is new in a request: an Envoy, a refusal, or names that are no pools. Such a name gets no endpoints until a
+// model has that pool. An Envoy that is too old gets an error.
+func (s *Server) subscribe(of *subscribers, stream int64, r request, names []string) error {
+	version, err := s.admit(r.node)
 	if err != nil {
-		return node.GetId(), err
+		return err
 	}
-	id, first := of.join(stream, node)
+
+	id, first := of.join(stream, r.node)
+	s.status.join(of.id(stream), r.node, time.Now())
 	if first {
 		s.log.Info("envoy subscribes to endpoints", "node", id)
-		s.warnOfVersion(node, version)
+		s.warnOfVersion(r.node, version)
+	}
+	s.answered(of.id(stream), resourcev3.EndpointType, r)
+	if r.refuses {
+		s.log.Error("envoy refused its endpoints and keeps the last ones", "node", id, "err", r.why)
 	}
 
 	var pools []string
@@ -85,11 +84,13 @@ func (s *Server) subscribe(of *subscribers, stream int64, node *corev3.Node, nam
 		s.log.Warn("envoy asks for the endpoints of a cluster that is no pool and gets none: name the cluster as one of the pools, "+
 			"or set its eds_cluster_config.service_name", "node", id, "cluster", name, "pools", strings.Join(pools, ", "))
 	}
-	return id, nil
+	return nil
 }
 
 // subscribers are the streams of one variant of the endpoint service. All methods are safe for concurrent use.
 type subscribers struct {
+	isDelta bool
+
 	mu      sync.Mutex
 	streams map[int64]*subscriber // guarded by mu
 }
@@ -106,7 +107,14 @@ const (
 	maxName     = 256
 )
 
-func newSubscribers() *subscribers { return &subscribers{streams: map[int64]*subscriber{}} }
+func newSubscribers(isDelta bool) *subscribers {
+	return &subscribers{isDelta: isDelta, streams: map[int64]*subscriber{}}
+}
+
+// id returns the name of a stream among those of all services.
+func (s *subscribers) id(stream int64) streamID {
+	return streamID{isDelta: s.isDelta, endpoints: true, number: stream}
+}
 
 // join returns the node id of a stream. first is true if no other stream has it, at the first request of this one. Later requests may
 // carry no node.

@@ -199,7 +199,7 @@ func TestEndpointServiceHasNothingElse(t *testing.T) {
 
 // TestReportedNamesAreBounded: an Envoy that asks for ever new names does not fill the log.
 func TestReportedNamesAreBounded(t *testing.T) {
-	s := newSubscribers()
+	s := newSubscribers(false)
 	s.join(1, &corev3.Node{Id: "edge"})
 	if s.report(1, strings.Repeat("x", maxName+1)) || s.report(2, "x") {
 		t.Error("a long name, or one of a stream that is gone, is reported")

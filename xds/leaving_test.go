@@ -18,9 +18,10 @@ func TestLeavers(t *testing.T) {
 	expect := func(after time.Duration, want string) {
 		t.Helper()
 		now = now.Add(after)
-		left, later := l.update(f.Snapshot(), now)
-		if got := fmt.Sprint(left); got != want || later != (len(left) > 0) {
-			t.Errorf("left %s, later %v, want %s", got, later, want)
+		l.update("m", f.Snapshot().Workers, now)
+		left, next := l.now(now)
+		if got := fmt.Sprint(left); got != want || next.IsZero() != (len(left) == 0) {
+			t.Errorf("left %s, next %v, want %s", got, next, want)
 		}
 	}
 	put("10.0.0.1:1", fleet.Ready)

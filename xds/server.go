@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoverygrpc "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	endpointgrpc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -20,16 +22,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
 
 // Server serves the results of Build to any number of Envoys over ADS, in both variants of the protocol.
 //
-// Invariants: the caches have the same configuration, whose fingerprint is pushed. Envoys differ in their listeners
-// and in what their versions have; see tables. Resources that did not change keep their versions, so Envoys get only
-// differences.
+// Invariants: the caches have the same configuration. Envoys differ in their listeners and in what their versions have; see
+// tables. Resources that did not change keep their versions, so Envoys get only differences. A change of the fleet rebuilds the
+// endpoints of the pools that it changes, and nothing else.
 type Server struct {
 	log      *slog.Logger
 	fleet    *fleet.Fleet
@@ -41,11 +42,14 @@ type Server struct {
 	tables    *tables              // listeners, routes and clusters of every Envoy
 	endpoints *cachev3.LinearCache // apart, because they change often
 
-	// Written by Run alone.
-	clusters map[string][]byte // content of each cluster in the last push
-	nudges   map[string]int    // how often the content of a cluster changed
-	leavers  *leavers
-	pushed   [sha256.Size]byte // fingerprint of the last push
+	status *journal // what the pages show
+
+	// Used by Run alone.
+	applied   Settings          // the last ones from which tables could be built
+	pools     map[string]*pool  // by the name of the cluster; those of the models of applied
+	clusters  map[string][]byte // content of each cluster in the last tables
+	next      *Resources        // tables that the next push publishes; nil for none
+	tablesSum [sha256.Size]byte // fingerprint of the last tables
 }
 
 // NewServer returns a server without resources. Run makes the first push.
@@ -56,9 +60,8 @@ func NewServer(s Settings, f *fleet.Fleet, log *slog.Logger, reg prometheus.Regi
 		reload:   make(chan struct{}, 1),
 		metrics:  newMetrics(reg),
 		tables:   newTables(),
+		status:   newJournal(),
 		clusters: map[string][]byte{},
-		nudges:   map[string]int{},
-		leavers:  newLeavers(),
 		// An Envoy that reconnects sends the versions that it has. Those of an earlier process must not equal
 		// ours, so ours begin with the time of the start.
 		endpoints: cachev3.NewLinearCache(resourcev3.EndpointType, cachev3.WithVersionPrefix(strconv.FormatInt(time.Now().UnixNano(),
@@ -107,120 +110,160 @@ func (s *Server) Register(ctx context.Context, g *grpc.Server) {
 	endpointgrpc.RegisterEndpointDiscoveryServiceServer(g, serverv3.NewServer(ctx, s.endpoints, s.endpointCallbacks(), named))
 }
 
-// A push makes every Envoy rebuild its load balancers. On average there is at most one push in interval. After a
-// quiet time there may be burst pushes without a wait, so that a new worker is used at once. Changes within
-// together are one push.
-const (
-	interval = time.Second
-	burst    = 4
-	together = 20 * time.Millisecond
-)
+// together is how long a push waits after a change, because one change is often followed by others. They are one push.
+const together = 20 * time.Millisecond
 
 // Run pushes the configuration now, and after every change of the fleet or the settings, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	refill := time.NewTicker(interval)
-	defer refill.Stop()
-
-	for allowed := burst; ; {
+	s.reconfigure()
+	for {
 		// The channel is taken before the snapshot, so a change in between starts another push.
 		changed := s.fleet.Changed()
-		pushed, later, err := s.push(time.Now())
-		if err != nil {
-			// The last good configuration stays in force.
-			s.log.Error("configuration not pushed", "err", err)
-		}
-		if pushed {
-			allowed--
-		}
+		next := s.push(s.fleet.Snapshot(), time.Now())
 
-		var forget <-chan time.Time // when workers that left can be removed
-		if later {
-			forget = time.After(linger)
+		var due <-chan time.Time
+		if !next.IsZero() {
+			due = time.After(time.Until(next))
 		}
-		var due <-chan time.Time // set by the first change; see together
-		for waiting := true; waiting || allowed == 0; {
+		select {
+		case <-changed:
 			select {
-			case <-changed:
-				changed = nil // one change is enough for a push
-				due = time.After(together)
-			case <-s.reload:
-				waiting = false
-			case <-forget:
-				waiting = false
-			case <-due:
-				waiting = false
-			case <-refill.C:
-				allowed = min(burst, allowed+1)
+			case <-time.After(together):
 			case <-ctx.Done():
 				return nil
 			}
+		case <-s.reload:
+			s.reconfigure()
+		case <-due:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }
 
-// push builds the configuration and publishes it, unless it equals the last one. Endpoints are published before
-// clusters, so that a new cluster finds its endpoints when it asks for them. later reports that another push is
-// necessary after linger, to remove workers that have left.
-func (s *Server) push(now time.Time) (pushed, later bool, err error) {
-	snapshot := s.fleet.Snapshot()
-	left, later := s.leavers.update(snapshot, now)
-	r, err := Build(*s.settings.Load(), snapshot, left...)
+// reconfigure builds the listeners, routes and clusters of the settings, which the next push publishes if they differ from the last
+// ones. After an error the last settings stay in force.
+func (s *Server) reconfigure() {
+	settings := *s.settings.Load()
+	r, err := buildTables(settings)
 	if err != nil {
-		return false, later, err
+		s.status.fail(partTables, err.Error(), time.Now())
+		s.log.Error("configuration not pushed; the last one stays in force", "err", err)
+		return
 	}
+	s.status.succeed(partTables)
 
-	s.nudge(r)
-	// Most changes of a fleet are changes of load, which are not part of the configuration.
-	sum := r.fingerprint()
-	if sum == s.pushed {
-		return false, later, nil
+	pools := map[string]*pool{}
+	for _, m := range settings.Models {
+		p := s.pools[PoolName(m)]
+		if p == nil {
+			p = newPool(m)
+		}
+		p.again = p.again || !slices.Equal(settings.Relays, s.applied.Relays)
+		pools[PoolName(m)] = p
 	}
-
-	members := map[string]types.Resource{}
-	for _, e := range r.Endpoints {
-		members[e.ClusterName] = e
-	}
-	// Endpoints of models that were removed are deleted.
-	var gone []string
-	for name := range s.endpoints.GetResources() {
-		if members[name] == nil {
-			gone = append(gone, name)
+	for name := range s.pools {
+		if pools[name] == nil {
+			s.status.succeed(name) // a cluster that is gone has no failure
 		}
 	}
-	if err := s.endpoints.UpdateResources(members, gone); err != nil {
-		return false, later, fmt.Errorf("update endpoints: %w", err)
+	s.pools = pools
+	s.applied = settings
+	if sum := r.fingerprint(); sum != s.tablesSum {
+		s.tablesSum, s.next = sum, &r
+		s.findChanged(r.Clusters)
+	}
+}
+
+// findChanged has the endpoints of every cluster whose content has changed published once more.
+func (s *Server) findChanged(clusters []*clusterv3.Cluster) {
+	for _, c := range clusters {
+		now := bytesOf(c)
+		last, known := s.clusters[c.Name]
+		s.clusters[c.Name] = now
+		p := s.pools[c.Name]
+		if p != nil && known && string(last) != string(now) {
+			p.nudges++
+			p.again = true
+		}
+	}
+}
+
+// push publishes what may be published at this time, and returns when there is more; zero means after the next change. Endpoints are
+// published before clusters, so that a new cluster finds its endpoints when it asks for them.
+func (s *Server) push(snapshot *fleet.Snapshot, now time.Time) (next time.Time) {
+	members := map[string]types.Resource{}
+	workers := byModel(snapshot)
+	for _, model := range s.applied.Models {
+		p := s.pools[PoolName(model)]
+		due := p.observe(workers[model], now)
+		if p.again && s.next != nil {
+			due = now // its cluster waits for it
+		}
+		if due.IsZero() || due.After(now) {
+			next = earliest(next, due)
+			continue
+		}
+		if e := s.build(p, now); e != nil {
+			members[e.ClusterName] = e
+		}
+		next = earliest(next, p.observe(workers[model], now))
 	}
 
-	if err := s.tables.set(*s.settings.Load(), r); err != nil {
-		return false, later, err
+	if err := s.publish(members); err != nil {
+		s.log.Error("configuration not pushed; the last one stays in force", "err", err)
+	}
+	return next
+}
+
+// build returns the endpoints of a pool, or nil where they are invalid. Envoys then keep those that they have.
+func (s *Server) build(p *pool, now time.Time) *endpointv3.ClusterLoadAssignment {
+	e, err := p.build(s.applied.Relays, now)
+	if err == nil {
+		p.wasPublished(now)
+		s.status.succeed(PoolName(p.model))
+		return e
+	}
+
+	if p.failed != err.Error() {
+		s.log.Error("endpoints not pushed; the last ones stay in force", "cluster", PoolName(p.model), "err", err)
+	}
+	p.wasRefused(err.Error(), now)
+	s.status.fail(PoolName(p.model), err.Error(), now)
+	return nil
+}
+
+// publish puts endpoints and new tables into the caches. Endpoints of models that were removed are deleted.
+func (s *Server) publish(members map[string]types.Resource) error {
+	var gone []string
+	if s.next != nil {
+		for name := range s.endpoints.GetResources() {
+			if s.pools[name] == nil {
+				gone = append(gone, name)
+			}
+		}
+	}
+	if len(members) == 0 && len(gone) == 0 && s.next == nil {
+		return nil
 	}
 
 	s.metrics.lastPush.SetToCurrentTime()
-	s.pushed = sum
-	s.log.Debug("configuration pushed", "clusters", len(r.Clusters))
-	return true, later, nil
+	s.log.Debug("configuration pushed", "endpoints", len(members), "tables", s.next != nil)
+	if err := s.endpoints.UpdateResources(members, gone); err != nil {
+		return fmt.Errorf("update endpoints: %w", err)
+	}
+	if s.next == nil {
+		return nil
+	}
+	tables := *s.next
+	s.next = nil
+	return s.tables.set(s.applied, tables)
 }
 
-// nudge changes the endpoints of every cluster whose content changed. Envoy warms a changed cluster until it gets
-// endpoints. It does not ask for them again, and the cache does not send endpoints with equal content. Without a
-// change, the cluster would wait for the initial fetch timeout.
-func (s *Server) nudge(r Resources) {
-	for _, c := range r.Clusters {
-		now := bytesOf(c)
-		if last, known := s.clusters[c.Name]; known && string(last) != string(now) {
-			s.nudges[c.Name]++
-		}
-		s.clusters[c.Name] = now
+// earliest returns the earlier of two times. Zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-
-	for _, e := range r.Endpoints {
-		n := s.nudges[e.ClusterName]
-		if n == 0 || len(e.Endpoints[0].LbEndpoints) == 0 {
-			continue
-		}
-		// Metadata of an endpoint under an unknown name has no effect in Envoy.
-		e.Endpoints[0].LbEndpoints[0].Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			"stator.nudge": {Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(float64(n))}},
-		}}
-	}
+	return a
 }

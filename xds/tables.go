@@ -30,10 +30,10 @@ type tables struct {
 	version  uint64                           // guarded by mu; of the last push
 }
 
-// streamID names a stream. The two variants of the protocol number their streams apart.
+// streamID names a stream. The two services, and the two variants of the protocol, number their streams apart.
 type streamID struct {
-	isDelta bool
-	number  int64
+	isDelta, endpoints bool
+	number             int64
 }
 
 // edge is what the tables of an Envoy depend on. During an upgrade two Envoys may have one node id.
