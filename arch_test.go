@@ -78,8 +78,8 @@ var allowed = map[string][]string{
 	"bus": {"bus/busv1", "internal/backoff", "internal/listen", "internal/metric", "internal/fleet", "internal/kv/blockhash", "internal/kv/feed", "internal/kv/kvevent", "internal/route/peers", "internal/plan"},
 	// Plans set weights and drains of workers.
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
-	// The page of decisions shows them as the decision log has them, and that of the agent its status.
-	"admin": {"extproc/accesslog", "workeragent", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
+	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
+	"admin": {"extproc/accesslog", "workeragent", "xds", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.

@@ -27,6 +27,7 @@ import (
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/xds"
 )
 
 // Sources are the parts of a process whose state the pages show. A part that is nil has no page.
@@ -49,6 +50,8 @@ type Sources struct {
 	Coverage func() kvindex.Coverage
 	// Promises returns what was promised of each worker's cache, and what its engine has found. Nil is never called.
 	Promises func() []drift.WorkerStats
+	// XDS returns what the control plane of this process has sent to Envoys.
+	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
 }
@@ -72,6 +75,7 @@ const (
 	pathSpeeds    = "/debug/speeds"
 	pathPeers     = "/debug/peers"
 	pathEnvoys    = "/debug/envoys"
+	pathXDS       = "/debug/xds"
 	pathPlan      = "/debug/plan"
 	pathFeed      = "/debug/feed"
 	pathAgent     = "/debug/agent"
@@ -90,6 +94,7 @@ func Pages() []Page {
 		{pathSpeeds, "the learned speed of each kind of worker", true},
 		{pathPeers, "the other replicas of the router and their bookings", true},
 		{pathEnvoys, "the Envoys of the router, and by which source their bookings end", true},
+		{pathXDS, "the Envoys of the control plane, and which versions of resources they were sent, accepted and refused", true},
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
@@ -107,6 +112,12 @@ func Handler(s Sources) http.Handler {
 	}
 	s.addFleet(p)
 	s.addRouter(p)
+	if s.XDS != nil {
+		p.add(pathXDS, func(w http.ResponseWriter, r *http.Request) {
+			status := s.XDS()
+			show(w, r, func() string { return xdsTables(status) }, func() any { return viewXDS(status) })
+		})
+	}
 	if s.Agent != nil {
 		p.add(pathAgent, func(w http.ResponseWriter, r *http.Request) {
 			engines := s.Agent()

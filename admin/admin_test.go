@@ -31,6 +31,7 @@ import (
 	"github.com/stator-project/stator/internal/route/cost"
 	"github.com/stator-project/stator/internal/route/peers"
 	"github.com/stator-project/stator/workeragent"
+	"github.com/stator-project/stator/xds"
 )
 
 // TestPages runs testdata/*.txt, which show the pages as operators see them. Verbs:
@@ -75,6 +76,23 @@ var exampleEngines = []workeragent.EngineStatus{
 	},
 }
 
+// exampleXDS has an Envoy that has refused clusters, and endpoints that cannot be built.
+var exampleXDS = xds.Status{
+	Failures: []xds.Failure{{Part: "pool/sim", Error: "endpoints of pool/sim are invalid", Since: exampleTime}},
+	Envoys: []xds.EnvoyStatus{{
+		Node: "edge-1", Version: "1.40.0", Since: exampleTime, Streams: 1, Types: []xds.TypeStatus{
+			{
+				Type: "cluster", Pushes: 2, Sent: "7", SentAt: exampleTime.Add(time.Second), Accepted: "6", AcceptedAt: exampleTime,
+				Refusal: &xds.Refusal{Version: "7", Message: "unknown \x1b policy", At: exampleTime.Add(time.Second)},
+			},
+			{Type: "endpoint", Pushes: 1, Sent: "dmn-1", SentAt: exampleTime},
+		},
+	}},
+	Unlisted: 3,
+}
+
+var exampleTime = time.Date(2026, 3, 1, 11, 0, 0, 0, time.UTC)
+
 type letters struct{}
 
 func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
@@ -109,6 +127,7 @@ func newWorld(t *testing.T) *world {
 		Envoys: func() []accesslog.Envoy {
 			return []accesslog.Envoy{{Name: "edge-1", Ends: "stream_end", Followed: 2, ByResponse: 1, ByStreamEnd: 7}}
 		},
+		XDS:   func() xds.Status { return exampleXDS },
 		Agent: func() []workeragent.EngineStatus { return exampleEngines },
 		Promises: func() []drift.WorkerStats {
 			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
@@ -211,7 +230,7 @@ func TestPartsWithoutPages(t *testing.T) {
 	for path, want := range map[string]int{
 		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200,
 		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
-		"/debug/agent": 404,
+		"/debug/agent": 404, "/debug/xds": 404,
 	} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
@@ -15,9 +16,9 @@ import (
 type Status struct {
 	// Failures are the parts of the configuration that cannot be built now. Their last good versions stay in force. Sorted by part.
 	Failures []Failure
-	// Envoys are the connected ones, sorted by node id: at most 4,096. Left is how many more there are.
-	Envoys []EnvoyStatus
-	Left   int
+	// Envoys are the connected ones, sorted by node id: at most 4,096. Unlisted counts the streams of others.
+	Envoys   []EnvoyStatus
+	Unlisted int
 }
 
 // Failure is a part of the configuration that cannot be built.
@@ -128,7 +129,7 @@ func (s *journal) join(id streamID, node *corev3.Node, now time.Time) {
 		return
 	}
 
-	name := clip(node.GetId(), maxName)
+	name := strings.Map(printable, clip(node.GetId(), maxName))
 	e := s.envoys[name]
 	if e == nil {
 		if len(s.envoys) >= maxEnvoys {
@@ -214,7 +215,7 @@ func (s *journal) now() (out Status) {
 	defer s.mu.Unlock()
 
 	out.Failures = slices.SortedFunc(maps.Values(s.failures), func(a, b Failure) int { return cmp.Compare(a.Part, b.Part) })
-	out.Left = len(s.left)
+	out.Unlisted = len(s.left)
 	for _, e := range s.envoys {
 		shown := e.EnvoyStatus
 		for _, t := range e.types {
@@ -225,6 +226,14 @@ func (s *journal) now() (out Status) {
 	}
 	slices.SortFunc(out.Envoys, func(a, b EnvoyStatus) int { return cmp.Compare(a.Node, b.Node) })
 	return out
+}
+
+// printable replaces what a terminal may obey.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
 }
 
 // clip returns a text without what is beyond a length in bytes, and without broken characters.

@@ -70,7 +70,7 @@ func TestStatusOfAnEnvoy(t *testing.T) {
 
 	status := s.Status()
 	e := status.Envoys[0]
-	if len(status.Envoys) != 1 || e.Node != "edge" || e.Version != "1.40.2" || e.Streams != 1 || len(e.Types) != 1 || status.Left != 0 {
+	if len(status.Envoys) != 1 || e.Node != "edge" || e.Version != "1.40.2" || e.Streams != 1 || len(e.Types) != 1 || status.Unlisted != 0 {
 		t.Errorf("%+v", status)
 	}
 	got := e.Types[0]
@@ -185,14 +185,14 @@ func TestStatusIsBounded(t *testing.T) {
 	for i := range maxEnvoys + 3 {
 		j.join(streamID{number: int64(i)}, nodeOf(fmt.Sprintf("edge-%05d", i), 1, 40), now)
 	}
-	if got := j.now(); len(got.Envoys) != maxEnvoys || got.Left != 3 {
-		t.Errorf("%d Envoys and %d more", len(got.Envoys), got.Left)
+	if got := j.now(); len(got.Envoys) != maxEnvoys || got.Unlisted != 3 {
+		t.Errorf("%d Envoys and %d more", len(got.Envoys), got.Unlisted)
 	}
 	for i := range maxEnvoys + 3 {
 		j.leave(streamID{number: int64(i)})
 	}
-	if got := j.now(); len(got.Envoys) != 0 || got.Left != 0 {
-		t.Errorf("%d Envoys and %d more", len(got.Envoys), got.Left)
+	if got := j.now(); len(got.Envoys) != 0 || got.Unlisted != 0 {
+		t.Errorf("%d Envoys and %d more", len(got.Envoys), got.Unlisted)
 	}
 
 	id := streamID{number: 1}

@@ -138,7 +138,7 @@ func runXDS(ctx context.Context, env environment, args []string) error {
 			return nil
 		})
 	})
-	return p.run(ctx, admin.Sources{Fleet: members.Snapshot})
+	return p.run(ctx, admin.Sources{Fleet: members.Snapshot, XDS: srv.Status})
 }
 
 // checkRouters divides lists of addresses, sets the default, and refuses addresses that Envoy cannot use.
