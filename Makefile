@@ -133,6 +133,10 @@ test-states-mutants: ## put each known false claim of exactness back, and print 
 test-hostile: build ## send a real gateway what hostile clients would, and compare answers, CPU time and memory
 	go run ./test/hostile $(ARGS)
 
+.PHONY: test-weights
+test-weights: $(ENVOY_STAMP) ## change a weight 20 times: how soon does a real Envoy have it? (30 s; ARGS="-trials 100")
+	go run ./test/weights $(ARGS)
+
 ##@ Checks
 
 .PHONY: ci

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/test/process"
 )
 
 // The size of BenchmarkOneWeight: pools, workers of each, and Envoys. With -short pools are smaller.
@@ -60,13 +60,13 @@ func BenchmarkOneWeight(b *testing.B) {
 	var all []float64
 	for n := 0; b.Loop(); n++ {
 		plan[n%benchPools*workers+n%workers].Weight += 100
-		before := cpuTime(b)
+		before := process.OwnCPU()
 		if changed, err := f.SetPlanned(plan); err != nil || !changed {
 			b.Fatal(changed, err)
 		}
 		total += benchEnvoys
 		received(total)
-		all = append(all, float64((cpuTime(b)-before).Microseconds())/1000)
+		all = append(all, float64((process.OwnCPU()-before).Microseconds())/1000)
 	}
 	slices.Sort(all)
 	b.ReportMetric(all[len(all)/2], "cpu-ms/op")
@@ -223,13 +223,4 @@ func benchEnvoy(ctx context.Context, t *testing.T, address string, i int, receiv
 			}
 		}
 	}
-}
-
-// cpuTime returns the CPU time of this process.
-func cpuTime(b *testing.B) time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -1,0 +1,101 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/xds"
+)
+
+// TestPlanReachesEnvoyAndRouter: the weights and drains of a plan on the bus reach a real Envoy, and the router picks no drained
+// worker. A plan of an earlier term changes nothing, and neither does the loss of the bus.
+func TestPlanReachesEnvoyAndRouter(t *testing.T) {
+	p := startParts(t, 3)
+	b := testkit.JoinBus(t, bus.Config{URL: p.busURL, Cluster: "default"})
+	at := map[string]string{} // addresses by name
+	for _, r := range p.fleet() {
+		at[r.Worker] = r.Address
+	}
+	names := slices.Sorted(maps.Keys(at))
+	publish := func(term uint64, workers ...plan.Planned) {
+		t.Helper()
+		err := b.PublishPlan(t.Context(), plan.Plan{Term: term, Pools: []plan.Pool{{Model: "sim", Replicas: 3, Workers: workers}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const term = 1000 // those of the planner are earlier
+	heavy, light, drained := names[0], names[1], names[2]
+	want := map[string]string{at[heavy]: "300 healthy", at[light]: "25 healthy", at[drained]: "100 /eds_status_draining"}
+	publish(term, plan.Planned{Name: heavy, Weight: 300}, plan.Planned{Name: light, Weight: 25},
+		plan.Planned{Name: drained, Weight: 100, Drain: true})
+	p.awaitEndpoints(want)
+	p.awaitState(drained, "draining")
+	for i := range 12 {
+		if d := p.decision(p.chat([]message{{"user", fmt.Sprintf("question %d", i)}}, 1).decision); d.Worker == drained {
+			t.Errorf("the router picked %s, which the plan drains", drained)
+		}
+	}
+
+	publish(term-1, plan.Planned{Name: drained, Weight: 7})
+	eventually(t, "the router has refused the earlier plan", func() error {
+		if p.metric("stator_plan_received_total", `result="earlier_term"`) == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	p.awaitState(drained, "draining")
+	p.awaitEndpoints(want)
+	p.bus.kill()
+	p.chat([]message{{"user", "is the plan still there?"}}, 1)
+	p.awaitState(drained, "draining")
+	p.awaitEndpoints(want)
+}
+
+// awaitState waits until the router has a worker in this state.
+func (p *parts) awaitState(worker, state string) {
+	p.t.Helper()
+	eventually(p.t, worker+" is "+state, func() error {
+		for _, r := range p.fleet() {
+			if r.Worker == worker && r.State == state {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", p.fleet())
+	})
+}
+
+// awaitEndpoints waits until the pool of Envoy has these weights and health flags, by address.
+func (p *parts) awaitEndpoints(want map[string]string) {
+	p.t.Helper()
+	eventually(p.t, "Envoy has the weights", func() error {
+		admin, err := p.envoy.AdminAddress()
+		if err != nil {
+			return err
+		}
+		text, err := get("http://" + admin + "/clusters")
+		if err != nil {
+			return err
+		}
+
+		values := map[string]string{}
+		for line := range strings.Lines(text) {
+			part := strings.Split(strings.TrimSpace(line), "::") // cluster, address, name, value
+			if len(part) == 4 && part[0] == xds.PoolName("sim") {
+				values[part[1]+" "+part[2]] = part[3]
+			}
+		}
+		for address, state := range want {
+			if got := values[address+" weight"] + " " + values[address+" health_flags"]; got != state {
+				return fmt.Errorf("%s has %q, want %q", address, got, state)
+			}
+		}
+		return nil
+	})
+}
