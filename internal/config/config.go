@@ -351,7 +351,8 @@ type Worker struct {
 	KVReplay string `yaml:"kvReplay"`
 	// Ranks is the number of data-parallel ranks, 1 to 1024.
 	Ranks int `yaml:"ranks"`
-	// Weight is the worker's share of the traffic that Envoy routes without a decision, 1 to 1000.
+	// Weight is the worker's share of the traffic that Envoy routes without a decision, and of that of the policies that
+	// count weights, 1 to 1000. A plan on the bus may set another.
 	Weight int `yaml:"weight"`
 	// Blocks is the KV capacity of a rank in blocks. 0 is what the metrics of vLLM, SGLang or Dynamo report.
 	Blocks int `yaml:"blocks"`

@@ -28,8 +28,8 @@ type Worker struct {
 	Epoch uint64
 	// Ranks is the number of data-parallel ranks, each with its own KV cache. At least 1.
 	Ranks int
-	// Weight is the worker's share of the traffic that Envoy routes without a pick: 1 to MaxWeight. In a snapshot it is that of
-	// the last plan, where the plan sets one.
+	// Weight is the worker's share of the traffic that Envoy routes without a pick, and of that of policies that count weights:
+	// 1 to MaxWeight. In a snapshot it is that of the last plan, where the plan sets one.
 	Weight uint32
 	// State is what the source of the worker reports; in a snapshot, what follows from it, from the worker's Health, and from the
 	// last plan.

@@ -123,10 +123,16 @@ func (p leastCost) Choose(cs []Candidate, asked *Request, rng *rand.Rand) int {
 }
 
 // roundRobin takes the candidates in turn. Its counter is shared by all requests of the model, so a change
-// of membership shifts the turns and gives no candidate more of them.
-type roundRobin struct{ next atomic.Uint64 }
+// of membership shifts the turns and gives no candidate more of them. Where weights differ, see smooth.
+type roundRobin struct {
+	next   atomic.Uint64
+	smooth smooth
+}
 
 func (p *roundRobin) Choose(cs []Candidate, _ *Request, _ *rand.Rand) int {
+	if _, isEven := sumOfWeights(cs); !isEven {
+		return p.smooth.choose(cs)
+	}
 	return int((p.next.Add(1) - 1) % uint64(len(cs)))
 }
 
@@ -138,20 +144,30 @@ func byCost(a, b *Candidate) float64 {
 	return float64(a.Tie - b.Tie)
 }
 
+// random draws a candidate, each with the probability of its weight.
 type random struct{}
 
-func (random) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int { return rng.IntN(len(cs)) }
+func (random) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
+	sum, isEven := sumOfWeights(cs)
+	if isEven {
+		return rng.IntN(len(cs))
+	}
+	return drawn(cs, rng.Int64N(sum), -1)
+}
 
-// leastLoaded takes the rank with the fewest requests, booked or untracked, and among equals the one with
-// the least booked work.
+// leastLoaded takes the rank with the fewest requests for its weight, booked or untracked, and among equals the one with
+// the least booked work for its weight.
 type leastLoaded struct{}
 
 func (leastLoaded) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 	return argmin(cs, rng, byLoad)
 }
 
-// byLoad compares requests, and among equals booked work.
+// byLoad compares requests, and among equals booked work; see byWeightedLoad for candidates of different weights.
 func byLoad(a, b *Candidate) float64 {
+	if weight(a) != weight(b) {
+		return byWeightedLoad(a, b)
+	}
 	if d := requests(a) - requests(b); d != 0 {
 		return float64(d)
 	}
@@ -162,7 +178,7 @@ func byLoad(a, b *Candidate) float64 {
 }
 
 // powerOfTwo draws two candidates and takes the one with less load. That is nearly as even as comparing
-// all of them, and several routers that see the same load do not all choose the same rank.
+// all of them, and several routers that see the same load do not all choose the same rank. Candidates are drawn by their weights.
 type powerOfTwo struct{}
 
 func (powerOfTwo) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
@@ -170,14 +186,27 @@ func (powerOfTwo) Choose(cs []Candidate, _ *Request, rng *rand.Rand) int {
 		return 0
 	}
 
-	a, b := rng.IntN(len(cs)), rng.IntN(len(cs)-1)
-	if b >= a {
-		b++ // so that the two differ
-	}
+	a, b := drawTwo(cs, rng)
 	if byLoad(&cs[b], &cs[a]) < 0 {
 		return b
 	}
 	return a
+}
+
+// drawTwo draws two different candidates, of which there are at least two.
+func drawTwo(cs []Candidate, rng *rand.Rand) (a, b int) {
+	sum, isEven := sumOfWeights(cs)
+	if !isEven {
+		a = drawn(cs, rng.Int64N(sum), -1)
+		b = drawn(cs, rng.Int64N(sum-weight(&cs[a])), a)
+		return a, b
+	}
+
+	a, b = rng.IntN(len(cs)), rng.IntN(len(cs)-1)
+	if b >= a {
+		b++ // so that the two differ
+	}
+	return a, b
 }
 
 // requests counts all requests on a candidate, with those that no router has booked.
