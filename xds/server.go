@@ -151,7 +151,9 @@ func (s *Server) reconfigure() {
 		s.log.Error("configuration not pushed; the last one stays in force", "err", err)
 		return
 	}
-	s.status.succeed(partTables)
+	if s.next == nil {
+		s.status.succeed(partTables)
+	}
 
 	pools := map[string]*pool{}
 	for _, m := range settings.Models {
@@ -211,7 +213,8 @@ func (s *Server) push(snapshot *fleet.Snapshot, now time.Time) (next time.Time) 
 	}
 
 	if err := s.publish(members); err != nil {
-		s.log.Error("configuration not pushed; the last one stays in force", "err", err)
+		s.status.fail(partTables, err.Error(), now)
+		s.log.Error("configuration not pushed to all Envoys; the next change tries again", "err", err)
 	}
 	return next
 }
@@ -255,9 +258,12 @@ func (s *Server) publish(members map[string]types.Resource) error {
 	if s.next == nil {
 		return nil
 	}
-	tables := *s.next
+	if err := s.tables.set(s.applied, *s.next); err != nil {
+		return err
+	}
 	s.next = nil
-	return s.tables.set(s.applied, tables)
+	s.status.succeed(partTables)
+	return nil
 }
 
 // earliest returns the earlier of two times. Zero is never.

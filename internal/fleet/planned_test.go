@@ -49,6 +49,24 @@ func TestSnapshotsDoNotLeakThePlan(t *testing.T) {
 	}
 }
 
+// TestUnreadyNamesThePlan: a worker that only the plan drains has that as the reason.
+func TestUnreadyNamesThePlan(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	if _, err := f.Put(fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, State: fleet.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.SetPlanned([]fleet.Planned{{Name: "a", Weight: 1, Drain: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Snapshot().Unready("m"); got != "a is draining (the plan drains it)" {
+		t.Error(got)
+	}
+	f.SetState("a", fleet.Draining)
+	if got := f.Snapshot().Unready("m"); got != "a is draining" {
+		t.Error(got)
+	}
+}
+
 // TestUnchangedWorkersKeepTheirPointers: readers find the workers that changed by comparing pointers.
 func TestUnchangedWorkersKeepTheirPointers(t *testing.T) {
 	f := fleet.New(fleet.Hooks{})
