@@ -285,9 +285,27 @@ func (f *Fleet) allocateLocked() RankID {
 	return f.next - 1
 }
 
-// publishLocked makes the snapshot of the members, and ends the waits on Changed. Workers without a change keep their address in
-// memory, so that readers can find the others by comparing pointers.
+// refreshLocked brings the workers that snapshots have up to date, and reports whether that changed any. Workers without a change
+// keep their address in memory, so that readers can find the others by comparing pointers.
+func (f *Fleet) refreshLocked() (changed bool) {
+	for _, m := range f.sorted {
+		if w := f.shownLocked(m); m.shown == nil || *m.shown != w {
+			shown := w // a copy, so that w itself needs no memory on the heap
+			m.shown = &shown
+			changed = true
+		}
+	}
+	return changed
+}
+
+// publishLocked makes the snapshot of the members, and ends the waits on Changed.
 func (f *Fleet) publishLocked() {
+	f.refreshLocked()
+	f.assembleLocked()
+}
+
+// assembleLocked makes the snapshot of the members as the last refresh left them, and ends the waits on Changed.
+func (f *Fleet) assembleLocked() {
 	last := f.snap.Load()
 	s := &Snapshot{
 		Version: last.Version + 1, Workers: make([]*Worker, 0, len(f.sorted)), Ranks: make([]Rank, 0, len(last.Ranks)),
@@ -298,10 +316,6 @@ func (f *Fleet) publishLocked() {
 	}
 
 	for _, m := range f.sorted {
-		if w := f.shownLocked(m); m.shown == nil || *m.shown != w {
-			changed := w // a copy, so that w itself needs no memory on the heap
-			m.shown = &changed
-		}
 		s.Workers = append(s.Workers, m.shown)
 		if f.reshaped {
 			s.first[m.shown.Name] = len(s.Ranks)

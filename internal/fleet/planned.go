@@ -35,13 +35,11 @@ func (f *Fleet) SetPlanned(workers []Planned) (changed bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.planned = planned
-	for _, m := range f.members {
-		if f.shownLocked(m) != *m.shown {
-			f.publishLocked()
-			return true, nil
-		}
+	changed = f.refreshLocked()
+	if changed {
+		f.assembleLocked()
 	}
-	return false, nil
+	return changed, nil
 }
 
 // shownLocked returns a worker as snapshots have it.
