@@ -109,7 +109,7 @@ func benchServer(b *testing.B, f *fleet.Fleet) (received func(total int)) {
 	all.Go(func() { _ = g.Serve(ln) })
 	all.Go(func() { _ = s.Run(ctx) })
 
-	clients := exec.Command(os.Args[0], "-test.run=^TestBenchmarkClients$", "-test.count=1")
+	clients := exec.Command(os.Args[0])
 	clients.Env = append(os.Environ(), benchClients+"="+ln.Addr().String())
 	clients.Stderr = os.Stderr
 	out, err := clients.StdoutPipe()
@@ -155,14 +155,19 @@ func benchSettings() Settings {
 	return s
 }
 
-// TestBenchmarkClients plays the Envoys of BenchmarkOneWeight, until its input ends. It prints how many endpoint resources they
-// have received, whenever each has received the same number.
-func TestBenchmarkClients(t *testing.T) {
-	address := os.Getenv(benchClients)
-	if address == "" {
-		t.Skip("it is run by BenchmarkOneWeight")
+// TestMain plays the Envoys of BenchmarkOneWeight in the process that it starts.
+func TestMain(m *testing.M) {
+	if address := os.Getenv(benchClients); address != "" {
+		playEnvoys(address)
+		return
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	os.Exit(m.Run())
+}
+
+// playEnvoys plays Envoys until the input ends. It prints how many endpoint resources they have received, whenever each has received
+// the same number.
+func playEnvoys(address string) {
+	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
@@ -171,22 +176,22 @@ func TestBenchmarkClients(t *testing.T) {
 	var received atomic.Int64
 	var all sync.WaitGroup
 	for i := range benchEnvoys {
-		all.Go(func() { benchEnvoy(ctx, t, address, i, &received) })
+		all.Go(func() { benchEnvoy(ctx, address, i, &received) })
 	}
 	all.Wait()
 }
 
 // benchEnvoy subscribes to all that an Envoy needs, and accepts it, until ctx ends.
-func benchEnvoy(ctx context.Context, t *testing.T, address string, i int, received *atomic.Int64) {
+func benchEnvoy(ctx context.Context, address string, i int, received *atomic.Int64) {
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Error(err)
+		fmt.Fprintln(os.Stderr, err)
 		return
 	}
 	defer func() { _ = connection.Close() }()
 	stream, err := discoverygrpc.NewAggregatedDiscoveryServiceClient(connection).DeltaAggregatedResources(ctx)
 	if err != nil {
-		t.Error(err)
+		fmt.Fprintln(os.Stderr, err)
 		return
 	}
 
@@ -201,7 +206,7 @@ func benchEnvoy(ctx context.Context, t *testing.T, address string, i int, receiv
 		{TypeUrl: resourcev3.RouteType, ResourceNamesSubscribe: []string{routesName}},
 	} {
 		if err := stream.Send(r); err != nil {
-			t.Error(err)
+			fmt.Fprintln(os.Stderr, err)
 			return
 		}
 	}

@@ -1,6 +1,8 @@
 package scenario
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,11 +18,21 @@ import (
 // TestPlanReachesEnvoyAndRouter: the weights and drains of a plan on the bus reach a real Envoy, and the router picks no drained
 // worker. A plan of an earlier term changes nothing, and neither does the loss of the bus.
 func TestPlanReachesEnvoyAndRouter(t *testing.T) {
-	p := startParts(t, 3)
+	xdsAdmin := freeAddress(t)
+	p := startPartsFor(t, partsSettings{workers: 3, xds: []string{"--admin-address", xdsAdmin}})
 	b := testkit.JoinBus(t, bus.Config{URL: p.busURL, Cluster: "default"})
 	at := map[string]string{} // addresses by name
-	for _, r := range p.fleet() {
-		at[r.Worker] = r.Address
+	eventually(t, "the router has three workers", func() error {
+		for _, r := range p.fleet() {
+			at[r.Worker] = r.Address
+		}
+		if len(at) < 3 {
+			return errNotYet
+		}
+		return nil
+	})
+	for name := range at {
+		p.awaitState(name, "ready") // the drained one may be the first that is
 	}
 	names := slices.Sorted(maps.Keys(at))
 	publish := func(term uint64, workers ...plan.Planned) {
@@ -36,6 +48,7 @@ func TestPlanReachesEnvoyAndRouter(t *testing.T) {
 	publish(term, plan.Planned{Name: heavy, Weight: 300}, plan.Planned{Name: light, Weight: 25},
 		plan.Planned{Name: drained, Weight: 100, Drain: true})
 	p.awaitEndpoints(want)
+	awaitAccepted(t, xdsAdmin)
 	p.awaitState(drained, "draining")
 	for i := range 12 {
 		if d := p.decision(p.chat([]message{{"user", fmt.Sprintf("question %d", i)}}, 1).decision); d.Worker == drained {
@@ -56,6 +69,40 @@ func TestPlanReachesEnvoyAndRouter(t *testing.T) {
 	p.chat([]message{{"user", "is the plan still there?"}}, 1)
 	p.awaitState(drained, "draining")
 	p.awaitEndpoints(want)
+}
+
+// awaitAccepted waits until the only Envoy of a control plane has accepted the last version of each type that it was sent.
+func awaitAccepted(t *testing.T, admin string) {
+	t.Helper()
+	eventually(t, "Envoy has accepted all that it was sent", func() error {
+		text, err := get("http://" + admin + "/debug/xds?format=json")
+		if err != nil {
+			return err
+		}
+		var page struct {
+			Failures []struct{}
+			Envoys   []struct {
+				Envoy string
+				Types []struct {
+					Type, Sent, Accepted string
+					Refusal              *struct{}
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &page); err != nil {
+			t.Fatal(err)
+		}
+
+		if len(page.Failures) > 0 || len(page.Envoys) != 1 || page.Envoys[0].Envoy != "gateway-0" || len(page.Envoys[0].Types) != 4 {
+			return errors.New(text)
+		}
+		for _, kind := range page.Envoys[0].Types {
+			if kind.Accepted != kind.Sent || kind.Refusal != nil {
+				return fmt.Errorf("%+v", kind)
+			}
+		}
+		return nil
+	})
 }
 
 // awaitState waits until the router has a worker in this state.
