@@ -54,6 +54,7 @@ func (f *Fleet) shownLocked(m *member) Worker {
 	w.configured = w.Weight
 	w.Weight = p.Weight
 	if p.Drain && (w.State == Ready || w.State == Starting) {
+		w.undrained = w.State
 		w.State = Draining
 		w.drained = true
 	}
@@ -72,12 +73,22 @@ func (w *Worker) ConfiguredWeight() uint32 {
 // ready or starting.
 func (w *Worker) DrainedByPlan() bool { return w.drained }
 
-// unplanned takes what a plan sets out of a worker of a snapshot, so that Put does not make it the worker's own. The worker may
-// have been ready or starting, so a drained one stays draining until its source reports it again.
+// StateWithoutPlan returns the state that follows from the worker's source and health alone, whatever a plan drains.
+func (w *Worker) StateWithoutPlan() State {
+	if w.drained {
+		return w.undrained
+	}
+	return w.State
+}
+
+// unplanned takes what a plan sets out of a worker of a snapshot, so that Put does not make it the worker's own.
 func (w *Worker) unplanned() {
 	if w.configured > 0 {
 		w.Weight = w.configured
 	}
-	w.configured = 0
+	if w.State == Draining { // else the caller has set another
+		w.State = w.StateWithoutPlan()
+	}
+	w.configured, w.undrained = 0, 0
 	w.drained = false
 }

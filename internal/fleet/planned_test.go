@@ -31,21 +31,21 @@ func TestSnapshotsDoNotLeakThePlan(t *testing.T) {
 		}
 	}
 	put(fleet.Worker{Name: "a", Model: "m", Address: "10.0.0.1:80", Ranks: 1, Weight: 3, State: fleet.Ready})
-	if _, err := f.SetPlanned([]fleet.Planned{{Name: "a", Weight: 500}}); err != nil {
+	if _, err := f.SetPlanned([]fleet.Planned{{Name: "a", Weight: 500, Drain: true}}); err != nil {
 		t.Fatal(err)
 	}
 
 	kept := *f.Snapshot().Worker("a")
 	kept.Unleased = time.Unix(1, 0)
 	put(kept)
-	if w := f.Snapshot().Worker("a"); w.Weight != 500 || w.ConfiguredWeight() != 3 {
-		t.Errorf("weight %d of %d", w.Weight, w.ConfiguredWeight())
+	if w := f.Snapshot().Worker("a"); w.Weight != 500 || w.ConfiguredWeight() != 3 || w.StateWithoutPlan() != fleet.Ready {
+		t.Errorf("weight %d of %d, %s", w.Weight, w.ConfiguredWeight(), w.StateWithoutPlan())
 	}
 	if _, err := f.SetPlanned(nil); err != nil {
 		t.Fatal(err)
 	}
-	if w := f.Snapshot().Worker("a"); w.Weight != 3 {
-		t.Errorf("weight %d without a plan", w.Weight)
+	if w := f.Snapshot().Worker("a"); w.Weight != 3 || w.State != fleet.Ready {
+		t.Errorf("weight %d and %s without a plan", w.Weight, w.State)
 	}
 }
 

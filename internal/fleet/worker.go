@@ -65,6 +65,7 @@ type Worker struct {
 
 	configured uint32 // in a snapshot, the weight that the source reports, where a plan sets another; see ConfiguredWeight
 	drained    bool   // see DrainedByPlan
+	undrained  State  // the state of a drained worker without the plan
 }
 
 // AskedPath returns the path at which the worker's engine is asked for its health; empty for one that is not asked.

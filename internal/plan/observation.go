@@ -161,11 +161,14 @@ type Load struct {
 	Found float64
 }
 
-// WorkersOf returns the workers of a fleet, without their load. Their weights are the configured ones, whatever the last plan set.
+// WorkersOf returns the workers of a fleet, without their load. Their weights and states are those without the last plan, so that
+// a plan depends on what is there, and not on itself.
 func WorkersOf(s *fleet.Snapshot) []Worker {
 	out := make([]Worker, 0, len(s.Workers))
 	for _, w := range s.Workers {
-		out = append(out, Worker{Name: w.Name, Model: w.Model, Role: w.Role, State: w.State, Weight: w.ConfiguredWeight()})
+		out = append(out, Worker{
+			Name: w.Name, Model: w.Model, Role: w.Role, State: w.StateWithoutPlan(), Weight: w.ConfiguredWeight(),
+		})
 	}
 	return out
 }
