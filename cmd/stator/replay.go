@@ -104,7 +104,7 @@ func (r *replayRun) play(ctx context.Context, bar *cli.ProgressBar) (*replay.Res
 		opened.Total = r.Rows
 	}
 	cfg.Stopped = func() bool {
-		bar.Show(opened.Done())
+		bar.Show(r.Done(opened.Done()))
 		return ctx.Err() != nil
 	}
 

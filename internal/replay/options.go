@@ -26,6 +26,10 @@ type Options struct {
 	// Jitter is the largest random delay of an arrival.
 	Jitter time.Duration
 
+	// tiling repeats the arrivals, and tiled returns the share of the repetitions that were read, once Change was called.
+	tiling trace.Tiling
+	tiled  func() float64
+
 	flags *flag.FlagSet // with all flags of the command: Settings lists them
 
 	// Flags whose values are words. Simulation parses them.
@@ -48,6 +52,9 @@ func NewOptions(f *flag.FlagSet) *Options {
 func (o *Options) AddArrivalFlags() {
 	f := o.flags
 	f.IntVar(&o.Rows, "rows", 0, "play only the first `n` rows")
+	f.IntVar(&o.tiling.Times, "tile", 1, "play the trace this many times, one after the other; 24 makes a day of an hour")
+	f.Float64Var(&o.tiling.Swing, "day-curve", 0,
+		"vary the number of requests over the whole time: by this share less at its beginning and end, and more in its middle; 0 to 1")
 	f.Float64Var(&o.cfg.ArrivalSpeedup, "arrival-speedup", 1,
 		"divides the times between arrivals; 3 is three times as many requests a second")
 	f.IntVar(&o.cfg.Concurrency, "concurrency", 0, "closed loop: this many requests at a time, whatever the trace's times")
@@ -150,6 +157,9 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	if o.Rows < 0 || o.Jitter < 0 {
 		return cfg, errors.New("--rows and --jitter must be at least 0")
 	}
+	if err := o.tiling.Validate(); err != nil {
+		return cfg, fmt.Errorf("--tile and --day-curve: %w", err)
+	}
 
 	var err error
 	cfg.Engine.Timing, err = parseTiming(o.timing, openDir)
@@ -177,15 +187,25 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	return cfg, nil
 }
 
-// Change returns the arrivals that are played: the first rows, and with jitter.
+// Change returns the arrivals that are played: the first rows, repeated, and with jitter.
 func (o *Options) Change(next trace.Source) trace.Source {
 	if o.Rows > 0 {
 		next = trace.Take(o.Rows, next)
 	}
+	o.tiling.Seed = o.Seed
+	next, o.tiled = trace.Tile(o.tiling, next)
 	if o.Jitter > 0 {
 		next = trace.Jitter(o.Jitter, o.Seed, next)
 	}
 	return next
+}
+
+// Done returns the share of the arrivals that was read, of which the trace itself has read a share.
+func (o *Options) Done(ofTrace float64) float64 {
+	if o.tiling.Times <= 1 {
+		return ofTrace
+	}
+	return o.tiled()
 }
 
 // notSettings are the flags of the commands that do not change the figures of a run.

@@ -34,6 +34,24 @@ func parseOptions(line string) (*Options, error) {
 	return o, f.Parse(strings.Fields(line))
 }
 
+// TestTileRepeatsTheFirstRows plays the first two of three rows three times.
+func TestTileRepeatsTheFirstRows(t *testing.T) {
+	o, err := parseOptions("--rows 2 --tile 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := o.Change(trace.List(make([]trace.Arrival, 3)))
+	for i := range 7 {
+		_, ok, err := next()
+		if err != nil || ok != (i < 6) {
+			t.Fatalf("arrival %d: %v, %v", i, ok, err)
+		}
+	}
+	if done := o.Done(0.5); done != 1 {
+		t.Errorf("%v of the repetitions were read, want all", done)
+	}
+}
+
 // TestFlagsBecomeTheSimulation checks that flags are in the simulation, and that others have their defaults.
 func TestFlagsBecomeTheSimulation(t *testing.T) {
 	o, err := parseOptions("--seed 7 --workers 2 --policy random --timing fixed:40ms,8ms --queue 5 --queue-order wspt " +
@@ -159,6 +177,8 @@ func TestRefusedFlags(t *testing.T) {
 		"--slow-spell 1=2@3m":            "write it like 3=1.5@5m+10m",
 		"--rows -1":                      "--rows and --jitter must be at least 0",
 		"--jitter -1s":                   "--rows and --jitter must be at least 0",
+		"--tile 20000":                   "--tile and --day-curve: the trace is played 20000 times: it must be 1 to 10000",
+		"--day-curve 2":                  "--tile and --day-curve: swing 2: it must be from 0 to 1",
 		"--timing fixed:1":               `--timing: "fixed:1": write it like fixed:40ms,8ms`,
 		"--timing profile:nowhere":       "--timing: load profile: there is none of",
 		"--timing steam":                 `--timing: "steam" is unknown: use polynomial`,

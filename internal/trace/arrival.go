@@ -118,9 +118,11 @@ const (
 	tagDecision   = 0xdec1de
 	tagPrefix     = 0x9e4f1
 	tagGenerated  = 0x6e11a
+	tagTile       = 0x711e
 	seedArrivals  = 0x7135 // second halves of random seeds
 	seedLengths   = 0x6e11
 	seedJitter    = 0x717
+	seedTiles     = 0x711e5
 	maxTraceTime  = 100 * 365 * 24 * time.Hour // how long a trace may last
 	maxRowTokens  = 16 << 20                   // tokens of a prompt or an answer
 	maxLine       = 16 << 20                   // bytes of a line; the text of a whole prompt is one line

@@ -3,8 +3,8 @@
 //
 // A trace is a [Source], a function that returns one [Arrival] after another. [Mooncake], [Azure],
 // [Sessions] and [Decisions] read published formats and this project's own decision logs; [Generated]
-// and [Conversations] make arrivals by rule, the same ones for the same seed. [Take] and [Jitter] change
-// the arrivals of another source.
+// and [Conversations] make arrivals by rule, the same ones for the same seed. [Take], [Jitter]
+// and [Tile] change the arrivals of another source.
 //
 // Prompts are not token ids in a trace but references: equal block ids, segments or texts become equal
 // tokens when [Tokens.Append] writes them. So a long trace needs little memory, and prompts share
