@@ -2,16 +2,26 @@ package engine
 
 import "github.com/stator-project/stator/internal/kv/kvevent"
 
-// pool is the KV cache: a fixed number of blocks. Each is active, which means that requests use it, or it is in
-// the list of free blocks, in the order in which they are allocated.
+// pool is the KV cache: a fixed number of blocks. Each is active, which means that requests use it, or it is free. Free blocks
+// are allocated in this order:
 //
-// Invariants: a block is in the list exactly when refs is 0. Hashed blocks and the values of cached are the same
-// set. free is the length of the list.
+//	the first of the list    blocks without useful content, the one released last first
+//	those not yet in made    blocks that were never used, by number
+//	the rest of the list     cached blocks, the one released first first
+//
+// Invariants: made has the blocks that were used, by number, after the sentinel of the list. One of them is in the list exactly
+// when refs is 0. Hashed blocks and those of cached are the same set. free is the number of free blocks, and useless that of the
+// first ones of the list.
 type pool struct {
-	blocks []block // the last one is the sentinel of the list
-	cached map[kvevent.EngineHash]int32
-	free   int
+	made    []block
+	size    int
+	cached  table
+	free    int
+	useless int
 }
+
+// sentinel is the number of the list's sentinel.
+const sentinel = -1
 
 // block is one block. A free block keeps its hash, and can be found, until it is allocated again.
 type block struct {
@@ -22,25 +32,32 @@ type block struct {
 }
 
 func newPool(n int) *pool {
-	p := &pool{blocks: make([]block, n+1), cached: make(map[kvevent.EngineHash]int32)}
-	p.link(int32(n), int32(n))
-	for i := range n {
-		p.pushBack(int32(i))
-	}
+	p := &pool{made: make([]block, 1), size: n, free: n}
+	p.link(sentinel, sentinel)
 	return p
 }
 
-func (p *pool) sentinel() int32 { return int32(len(p.blocks) - 1) }
+// at returns the block with a number. It is valid until the next block is made.
+func (p *pool) at(id int32) *block { return &p.made[id+1] }
 
 // allocate returns the next free block, for one request. If it was cached, it is evicted, and evicted is its
 // hash. There must be a free block.
 func (p *pool) allocate() (id int32, evicted kvevent.EngineHash, wasCached bool) {
-	id = p.blocks[p.sentinel()].next
+	if made := len(p.made) - 1; p.useless == 0 && made < p.size {
+		p.made = append(p.made, block{refs: 1})
+		p.free--
+		return int32(made), 0, false
+	}
+
+	id = p.at(sentinel).next
 	p.remove(id)
-	b := &p.blocks[id]
+	if p.useless > 0 {
+		p.useless--
+	}
+	b := p.at(id)
 	evicted, wasCached = b.hash, b.hashed
 	if wasCached {
-		delete(p.cached, b.hash)
+		p.cached.remove(b.hash)
 		b.hashed = false
 	}
 	b.refs = 1
@@ -49,7 +66,7 @@ func (p *pool) allocate() (id int32, evicted kvevent.EngineHash, wasCached bool)
 
 // hold adds a request to those that use a cached block.
 func (p *pool) hold(id int32) {
-	b := &p.blocks[id]
+	b := p.at(id)
 	if b.refs == 0 {
 		p.remove(id)
 	}
@@ -59,7 +76,7 @@ func (p *pool) hold(id int32) {
 // release removes a request from those that use a block. A cached block that no request uses is allocated
 // last. A block without useful content is allocated first.
 func (p *pool) release(id int32) {
-	b := &p.blocks[id]
+	b := p.at(id)
 	b.refs--
 	switch {
 	case b.refs > 0:
@@ -72,11 +89,10 @@ func (p *pool) release(id int32) {
 
 // commit caches the block under hash. It returns false where an equal block is cached already.
 func (p *pool) commit(id int32, hash kvevent.EngineHash) bool {
-	if _, taken := p.cached[hash]; taken {
+	if !p.cached.add(hash, id) {
 		return false
 	}
-	p.cached[hash] = id
-	b := &p.blocks[id]
+	b := p.at(id)
 	b.hash = hash
 	b.hashed = true
 	return true
@@ -84,19 +100,19 @@ func (p *pool) commit(id int32, hash kvevent.EngineHash) bool {
 
 // holds reports whether the block is cached under hash.
 func (p *pool) holds(id int32, hash kvevent.EngineHash) bool {
-	return p.blocks[id].hashed && p.blocks[id].hash == hash
+	return p.at(id).hashed && p.at(id).hash == hash
 }
 
 // match returns how many of the first blocks of a chain are cached, and how many of these no request uses.
 // The latter count as free until they are used.
 func (p *pool) match(hashes []kvevent.EngineHash) (hits, inactive int) {
 	for _, h := range hashes {
-		id, ok := p.cached[h]
+		id, ok := p.cached.get(h)
 		if !ok {
 			break
 		}
 		hits++
-		if p.blocks[id].refs == 0 {
+		if p.at(id).refs == 0 {
 			inactive++
 		}
 	}
@@ -104,33 +120,34 @@ func (p *pool) match(hashes []kvevent.EngineHash) (hits, inactive int) {
 }
 
 // active returns the number of blocks in use.
-func (p *pool) active() int { return len(p.blocks) - 1 - p.free }
+func (p *pool) active() int { return p.size - p.free }
 
 // clearCache removes all blocks from the cache.
 func (p *pool) clearCache() {
-	for _, id := range p.cached {
-		p.blocks[id].hashed = false
+	for i := range p.made {
+		p.made[i].hashed = false
 	}
-	clear(p.cached)
+	p.cached.clear()
 }
 
 func (p *pool) pushBack(id int32) {
-	last := p.blocks[p.sentinel()].prev
+	last := p.at(sentinel).prev
 	p.link(last, id)
-	p.link(id, p.sentinel())
+	p.link(id, sentinel)
 	p.free++
 }
 
 func (p *pool) pushFront(id int32) {
-	first := p.blocks[p.sentinel()].next
-	p.link(p.sentinel(), id)
+	first := p.at(sentinel).next
+	p.link(sentinel, id)
 	p.link(id, first)
 	p.free++
+	p.useless++
 }
 
 func (p *pool) remove(id int32) {
-	p.link(p.blocks[id].prev, p.blocks[id].next)
+	p.link(p.at(id).prev, p.at(id).next)
 	p.free--
 }
 
-func (p *pool) link(a, b int32) { p.blocks[a].next, p.blocks[b].prev = b, a }
+func (p *pool) link(a, b int32) { p.at(a).next, p.at(b).prev = b, a }

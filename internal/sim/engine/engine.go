@@ -265,7 +265,7 @@ func (e *Engine) admit(budget int) {
 		want = min(want, budget)
 
 		for _, h := range r.hashes[:hits] {
-			id := e.pool.cached[h]
+			id, _ := e.pool.cached.get(h)
 			e.pool.hold(id)
 			r.blocks = append(r.blocks, id)
 		}

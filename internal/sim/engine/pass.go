@@ -184,7 +184,7 @@ func (e *Engine) Stats() Stats {
 	s.Waiting = len(e.waiting)
 	s.Blocks = e.cfg.Blocks
 	s.Active = e.pool.active()
-	s.Cached = len(e.pool.cached)
+	s.Cached = e.pool.cached.n
 	return s
 }
 

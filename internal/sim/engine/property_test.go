@@ -177,33 +177,36 @@ func (l *life) check() {
 	}
 	p := l.e.pool
 	listed := map[int32]bool{}
-	for id := p.blocks[p.sentinel()].next; id != p.sentinel(); id = p.blocks[id].next {
+	for id := p.at(sentinel).next; id != sentinel; id = p.at(id).next {
+		if useful := p.at(id).hashed; len(listed) < p.useless && useful {
+			l.t.Fatalf("block %d is cached, and is among the %d that are allocated first", id, p.useless)
+		}
 		listed[id] = true
 	}
 	hashed := 0
-	for id, b := range p.blocks[:len(p.blocks)-1] {
+	for id, b := range p.made[1:] {
 		if b.refs != refs[id] || listed[int32(id)] != (b.refs == 0) {
 			l.t.Fatalf("block %d: refs %d, held by %d, listed %v", id, b.refs, refs[id], listed[int32(id)])
 		}
 		if b.hashed {
 			hashed++
-			if p.cached[b.hash] != int32(id) {
+			if found, ok := p.cached.get(b.hash); !ok || found != int32(id) {
 				l.t.Fatalf("block %d is not cached under its hash", id)
 			}
 		}
 	}
-	if hashed != len(p.cached) || p.free != len(listed) {
-		l.t.Fatalf("%d hashed, %d cached; %d free, %d listed", hashed, len(p.cached), p.free, len(listed))
+	if hashed != p.cached.n || p.free != len(listed)+p.size-len(p.made)+1 {
+		l.t.Fatalf("%d hashed, %d cached; %d free, %d listed, %d of %d made", hashed, p.cached.n, p.free, len(listed), len(p.made)-1, p.size)
 	}
 	if l.e.inPass {
 		return // its events are still to come
 	}
-	if len(l.cached) != len(p.cached) {
-		l.t.Fatalf("events say %d blocks, %d are cached", len(l.cached), len(p.cached))
+	if len(l.cached) != p.cached.n {
+		l.t.Fatalf("events say %d blocks, %d are cached", len(l.cached), p.cached.n)
 	}
-	for h := range p.cached {
-		if !l.cached[h] {
-			l.t.Fatalf("block %x is cached and was not announced", h)
+	for _, c := range p.cached.places {
+		if c.block != 0 && !l.cached[c.hash] {
+			l.t.Fatalf("block %x is cached and was not announced", c.hash)
 		}
 	}
 }
