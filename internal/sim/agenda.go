@@ -30,13 +30,10 @@ const (
 
 // event is one thing that happens at a time.
 type event struct {
-	at time.Duration
-	// order is the number of the event in order of creation. It breaks ties of time, so that the same
-	// configuration gives the same run.
-	order   uint64
+	at      time.Duration
 	kind    kind
 	worker  int
-	life    uint64 // epoch of the worker when a pass began, or of the links; an old one has no effect
+	life    uint64 // of the pass, or of the links; an old one has no effect
 	span    time.Duration
 	job     *job
 	id      string // of the job's decision
@@ -44,71 +41,134 @@ type event struct {
 	booked  *peers.Update
 }
 
-// afterOthers is set in the order of events that happen after all others of their time.
-const afterOthers = 1 << 63
-
-// agenda has all future events, as a binary heap with the next one first.
+// agenda has all future events, as a binary heap of their times with the next one first. The events themselves stay where they
+// are, because a run has hundreds of millions of them, and moving them would be a large part of its time. Most are ends of passes,
+// which have an entry alone.
 //
-// Invariant: no event is before its parent, which is at half its index. container/heap is not used,
-// because its interface would allocate for every event.
+// Invariants: no entry of heap is before its parent, which is at half its index. Each entry without passEnd names another place of
+// events, and all other places are in free. begins are the numbers of workers whose passBegins comes after all other events of the
+// time beginsAt. container/heap is not used, because its interface would allocate for every event.
 type agenda struct {
-	heap []event
-	made uint64 // events so far
+	heap     []entry
+	events   []event
+	free     []uint32
+	made     uint64 // entries so far
+	begins   []int
+	beginsAt time.Duration
+	current  event // the last one that next returned; of a pass, with only the fields of its kind
 }
 
-// add adds an event.
+// entry is the time of an event. order is the number of the entry in order of creation. It breaks ties of time, so that the same
+// configuration gives the same run.
+type entry struct {
+	at    time.Duration
+	order uint64
+	place uint32 // in events, or passEnd and the number of a worker
+}
+
+// passEnd is set in the place of an entry that is the end of a worker's pass.
+const passEnd = 1 << 31
+
+// begin adds an event passBegins at the present time.
+func (a *agenda) begin(worker int, now time.Duration) {
+	a.begins = append(a.begins, worker)
+	a.beginsAt = now
+}
+
+// endPass adds an event passEnds, and returns its life: a number that no other event passEnds has.
+func (a *agenda) endPass(worker int, at time.Duration) (life uint64) {
+	a.made++
+	a.rise(entry{at, a.made, passEnd | uint32(worker)})
+	return a.made
+}
+
+// add adds an event of another kind.
 func (a *agenda) add(e event) {
 	a.made++
-	e.order = a.made
-	if e.kind == passBegins {
-		e.order |= afterOthers
+	next := entry{at: e.at, order: a.made}
+	if n := len(a.free); n > 0 {
+		next.place = a.free[n-1]
+		a.free = a.free[:n-1]
+		a.events[next.place] = e
+	} else {
+		next.place = uint32(len(a.events))
+		a.events = append(a.events, e)
+	}
+	a.rise(next)
+}
+
+// next removes and returns the next event; nil when there is none. It is valid until the next call.
+func (a *agenda) next() *event {
+	if len(a.begins) > 0 && (len(a.heap) == 0 || a.heap[0].at > a.beginsAt) {
+		a.setPass(passBegins, a.beginsAt, a.begins[0])
+		a.begins = a.begins[:copy(a.begins, a.begins[1:])]
+		return &a.current
+	}
+	if len(a.heap) == 0 {
+		return nil
 	}
 
+	first := a.heap[0]
+	last := len(a.heap) - 1
+	moved := a.heap[last]
+	a.heap = a.heap[:last]
+	if last > 0 {
+		a.sink(moved)
+	}
+
+	if first.place&passEnd != 0 {
+		a.setPass(passEnds, first.at, int(first.place&^passEnd))
+		a.current.life = first.order
+		return &a.current
+	}
+	a.current = a.events[first.place]
+	a.events[first.place] = event{} // drops the pointers
+	a.free = append(a.free, first.place)
+	return &a.current
+}
+
+// setPass makes the current event one of a pass.
+func (a *agenda) setPass(k kind, at time.Duration, worker int) {
+	a.current.kind = k
+	a.current.at = at
+	a.current.worker = worker
+}
+
+// rise adds an entry at the end of the heap, and moves it up until its parent is before it.
+func (a *agenda) rise(e entry) {
 	a.heap = append(a.heap, e)
 	i := len(a.heap) - 1
-	for i > 0 && a.before(i, (i-1)/2) {
+	for i > 0 {
 		parent := (i - 1) / 2
-		a.swap(i, parent)
+		if !e.before(&a.heap[parent]) {
+			break
+		}
+		a.heap[i] = a.heap[parent]
 		i = parent
 	}
+	a.heap[i] = e
 }
 
-// next removes and returns the next event. ok is false when there is none.
-func (a *agenda) next() (e event, ok bool) {
-	if len(a.heap) == 0 {
-		return e, false
-	}
-
-	e = a.heap[0]
-	last := len(a.heap) - 1
-	a.heap[0] = a.heap[last]
-	a.heap[last] = event{} // drops the pointers
-	a.heap = a.heap[:last]
-	a.sink(0)
-	return e, true
-}
-
-// sink moves an event down until no child is before it.
-func (a *agenda) sink(i int) {
+// sink puts an entry in the place of the first one, and moves it down until no child is before it.
+func (a *agenda) sink(e entry) {
+	i := 0
 	for {
 		child := 2*i + 1
 		if child >= len(a.heap) {
-			return
+			break
 		}
-		if child+1 < len(a.heap) && a.before(child+1, child) {
+		if child+1 < len(a.heap) && a.heap[child+1].before(&a.heap[child]) {
 			child++
 		}
-		if !a.before(child, i) {
-			return
+		if !a.heap[child].before(&e) {
+			break
 		}
-		a.swap(i, child)
+		a.heap[i] = a.heap[child]
 		i = child
 	}
+	a.heap[i] = e
 }
 
-func (a *agenda) swap(i, j int) { a.heap[i], a.heap[j] = a.heap[j], a.heap[i] }
-
-func (a *agenda) before(i, j int) bool {
-	x, y := &a.heap[i], &a.heap[j]
-	return x.at < y.at || x.at == y.at && x.order < y.order
+func (e *entry) before(other *entry) bool {
+	return e.at < other.at || e.at == other.at && e.order < other.order
 }

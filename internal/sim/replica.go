@@ -79,6 +79,16 @@ func (p *replica) add(w *worker, pulls bool) error {
 	return err
 }
 
+// hasPrefills reports whether a prompt is booked whose end the router has not seen.
+func (p *replica) hasPrefills() bool {
+	for _, rank := range p.fleet.Snapshot().Ranks {
+		if rank.Load.Own().PrefillTokens != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Prepare returns the tokens of the request that is being decided. A trace has tokens, so nothing is rendered
 // or tokenized. With this method the replica is the model of its router.
 func (p *replica) Prepare(_ *prompt.Request, dst *prompt.Prompt) error {

@@ -261,7 +261,7 @@ func (r *run) leave(w *worker) {
 	w.engine = nil
 	w.down = true
 	w.inPass = false
-	w.epoch++ // the end of a pass without requests, and events on their way, have no effect
+	w.pass = 0 // there may be one without requests
 	r.live = slices.DeleteFunc(r.live, func(x *worker) bool { return x == w })
 	for _, p := range r.replicas {
 		p.fleet.Remove(w.name)

@@ -58,13 +58,14 @@ type run struct {
 	prompts   [][]uint32
 	delivered []*message
 
-	links    links
-	settling bool          // the agenda has a settles event
-	dequeued []dequeuedJob // see resume
-	tally    tally
-	demand   demand
-	pools    []*pool // with Planning; nil without
-	draining int     // workers that may leave after an event
+	links         links
+	settling      bool          // the agenda has a settles event
+	settlesAlways bool          // see settle
+	dequeued      []dequeuedJob // see resume
+	tally         tally
+	demand        demand
+	pools         []*pool // with Planning; nil without
+	draining      int     // workers that may leave after an event
 }
 
 // newRun creates the engines first, because every replica lists them all.
@@ -89,6 +90,8 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		}
 		r.replicas = append(r.replicas, p)
 	}
+
+	r.settlesAlways = cfg.Queue != nil || cfg.Prefill > 0 || cfg.Pull || cfg.EventLag > 0 || cfg.NoEvents || cfg.SharedCache
 	r.tally.init(&cfg)
 	r.initPools()
 	return r, nil
@@ -121,12 +124,12 @@ func (r *run) play() error {
 			r.tally.interrupted = true
 			return nil
 		}
-		e, ok := r.agenda.next()
-		if !ok {
+		e := r.agenda.next()
+		if e == nil {
 			return errors.New("simulate: requests are left, and no event will end them")
 		}
 		r.now = e.at
-		if err := r.handle(&e); err != nil {
+		if err := r.handle(e); err != nil {
 			return err
 		}
 		// The event may have freed an engine for which requests wait in a router's queue.
@@ -311,6 +314,7 @@ func (r *run) decided(j *job, d *route.Decision) {
 		return
 	}
 
+	r.settlesAlways = r.settlesAlways || d.Cached >= d.PromptTokens
 	j.decision = d
 	j.worker = r.workers[j.replica.number(d.Worker)]
 	j.worker.jobs[j] = struct{}{}
@@ -356,7 +360,7 @@ func (r *run) fail(j *job) {
 // same time are admitted in the same pass, as they are by an engine whose loop is busy for a moment.
 func (r *run) beginSoon(w *worker) {
 	if !w.inPass && !w.down {
-		r.agenda.add(event{at: r.now, kind: passBegins, worker: w.number})
+		r.agenda.begin(w.number, r.now)
 	}
 }
 
@@ -370,12 +374,12 @@ func (r *run) begin(w *worker) {
 		return
 	}
 	w.inPass = true
-	r.agenda.add(event{at: end.Sub(epoch), kind: passEnds, worker: w.number, life: w.epoch})
+	w.pass = r.agenda.endPass(w.number, end.Sub(epoch))
 }
 
 // endPass ends a pass: events of the cache are published, and tokens are emitted.
 func (r *run) endPass(w *worker, life uint64) error {
-	if life != w.epoch {
+	if life != w.pass {
 		return nil // a pass of a process that has died
 	}
 	w.inPass = false
@@ -447,10 +451,18 @@ func (r *run) settleSoon() {
 	r.agenda.add(event{at: r.now.Truncate(settleEvery) + settleEvery, kind: settles})
 }
 
-// settle lets every router check which prompts are computed.
+// settle lets every router check which prompts are computed. A check looks at all bookings, so it is left out where it would
+// change nothing: while no prompt is booked whose end the router has not seen.
+//
+// settlesAlways is set where a check has more effects. It also ends waits in a router's queue, and learns from transfers. Where
+// events come late or never, or where a router took a whole prompt for cached, it learns from a prompt that no longer counts as
+// booked.
 func (r *run) settle() {
 	r.settling = false
 	for _, p := range r.replicas {
+		if !r.settlesAlways && !p.hasPrefills() {
+			continue
+		}
 		if p.router.SettlePrefills(r.clock()) > 0 {
 			r.publishBookings(p)
 		}

@@ -211,22 +211,42 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-// The agenda gives events by time, and those of one time in the order they were made.
+// TestAgenda: events come by time, those of one time in the order in which they were made, and passes begin after all others.
 func TestAgenda(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	var a agenda
-	left := 0
+	var left []event // worker is the number of the event in order of creation
+	now := time.Duration(0)
 	for step := range 20_000 {
-		if left == 0 || rng.IntN(5) < 3 && step < 10_000 {
-			a.add(event{at: time.Duration(rng.IntN(50))})
-			left++
+		if len(left) == 0 || rng.IntN(5) < 3 && step < 10_000 {
+			e := event{at: now + time.Duration(rng.IntN(50)), worker: step}
+			switch rng.IntN(4) {
+			case 0:
+				e.at, e.kind = now, passBegins
+				a.begin(step, now)
+			case 1:
+				e.kind = passEnds
+				e.life = a.endPass(step, e.at)
+			default:
+				e.kind = workerDies
+				a.add(e)
+			}
+			left = append(left, e)
 			continue
 		}
-		e, ok := a.next()
-		left--
-		for _, other := range a.heap {
-			if !ok || other.at < e.at || other.at == e.at && other.order < e.order {
-				t.Fatalf("%v came before %v", e, other)
+
+		e := a.next()
+		i := slices.IndexFunc(left, func(x event) bool { return x.at == e.at && x.kind == e.kind && x.worker == e.worker })
+		if i < 0 || e.kind == passEnds && e.life != left[i].life {
+			t.Fatalf("step %d: %+v is not one that was added", step, e)
+		}
+		left = slices.Delete(left, i, i+1)
+		now = e.at
+		for _, other := range left {
+			begins, otherBegins := e.kind == passBegins, other.kind == passBegins
+			isEarlier := other.at < e.at || other.at == e.at && (begins && !otherBegins || begins == otherBegins && other.worker < e.worker)
+			if isEarlier {
+				t.Fatalf("%+v came before %+v", e, other)
 			}
 		}
 	}
@@ -251,15 +271,18 @@ func TestHistogram(t *testing.T) {
 }
 
 // mooncake opens Mooncake's conversation trace. It skips the test where the trace is not at hand.
-func mooncake(t testing.TB) *os.File {
+func mooncake(t testing.TB) *os.File { return public(t, tracefiles.Mooncake) }
+
+// public opens a public trace. It skips the test where the trace is not at hand.
+func public(t testing.TB, trace tracefiles.File) *os.File {
 	for _, folder := range []string{"../../traces", "../../../shared/traces"} {
-		f, err := os.Open(filepath.Join(folder, tracefiles.Mooncake.Path))
+		f, err := os.Open(filepath.Join(folder, trace.Path))
 		if err == nil {
 			t.Cleanup(func() { _ = f.Close() })
 			return f
 		}
 	}
-	t.Skip("Mooncake's trace is not at hand: `make traces` fetches it")
+	t.Skipf("%s is not at hand: `make traces` fetches it", trace.Path)
 	return nil
 }
 

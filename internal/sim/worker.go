@@ -17,8 +17,8 @@ import (
 
 // worker is one engine with the requests that run on it.
 //
-// Invariants: while down, inPass is false and jobs is empty. epoch grows when the engine dies, so that the
-// end of the pass that it was in has no effect. A worker that has left the fleet is down, and its engine is nil.
+// Invariants: while down, inPass is false and jobs is empty, and pass is 0, so that the end of the pass that the engine was in when
+// it died has no effect. epoch grows when it dies. A worker that has left the fleet is down, and its engine is nil.
 type worker struct {
 	number int
 	name   string // in the fleets of routers
@@ -30,6 +30,7 @@ type worker struct {
 	epoch  uint64 // of the engine process
 	seq    uint64 // of the next message of events; 0 after a start
 	inPass bool
+	pass   uint64 // of its event passEnds, while inPass
 	down   bool
 	jobs   map[*job]struct{}
 	life   life
@@ -216,6 +217,7 @@ func (r *run) die(w *worker, span time.Duration) error {
 	}
 	w.down = true
 	w.inPass = false
+	w.pass = 0
 	w.gaps = 0
 	w.gapTime = 0
 	w.epoch++
