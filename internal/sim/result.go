@@ -330,16 +330,20 @@ const (
 	// smallest is the exponent of the first bucket: 2^-20 ms.
 	smallest = -20
 	// bucketsPerOctave is the number of buckets between a value and its double.
-	bucketsPerOctave = 64
+	bucketsPerOctave = 1 << bucketBits
+	bucketBits       = 6
 )
 
 func (h *histogram) add(v float64) {
 	h.n++
 	h.sum += v
-	frac, exp := math.Frexp(v) // v = frac · 2^exp, frac in [0.5, 1)
+	// v = (1 + fraction) · 2^exponent, by the layout of a float64. The first bits of the fraction number the bucket.
+	bits := math.Float64bits(v)
 	i := 0
 	if v > 0 {
-		i = (exp-smallest)*bucketsPerOctave + int((frac-0.5)*2*bucketsPerOctave)
+		exponent := int(bits>>52) - 1023
+		fraction := bits & (1<<52 - 1)
+		i = (exponent+1-smallest)*bucketsPerOctave + int(fraction>>(52-bucketBits))
 	}
 	h.counts[min(max(i, 0), len(h.counts)-1)]++
 }

@@ -369,12 +369,12 @@ func (r *run) begin(w *worker) {
 	if w.inPass || w.down {
 		return
 	}
-	end, ok := w.engine.Begin(r.clock())
+	took, ok := w.engine.Plan(r.clock())
 	if !ok {
 		return
 	}
 	w.inPass = true
-	w.pass = r.agenda.endPass(w.number, end.Sub(epoch))
+	w.pass = r.agenda.endPass(w.number, r.now+took)
 }
 
 // endPass ends a pass: events of the cache are published, and tokens are emitted.

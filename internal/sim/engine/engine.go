@@ -13,7 +13,8 @@ import (
 // Engine is one simulated engine with one KV cache. Create it with [New].
 //
 // Invariants: a request of state waiting is in waiting, one of state running is in running, and others are in
-// neither. A request has blocks exactly while it is running, or is done and keeps them. plan and end are valid while inPass is set.
+// neither. A request has blocks exactly while it is running, or is done and keeps them. plan is valid while inPass is set,
+// and end too after Begin. While quiet is positive, no request waits, and the next pass is like the last one: see quiet.go.
 type Engine struct {
 	cfg   Config
 	pool  *pool
@@ -25,6 +26,9 @@ type Engine struct {
 	inPass bool
 	end    time.Time
 	plan   []work
+
+	quiet   int  // passes that follow and are quiet
+	isQuiet bool // the present pass is
 
 	// The result of the pass, and the memory of its events: both are used again by the next Begin.
 	result  Result
@@ -93,9 +97,11 @@ func (e *Engine) Submit(r *Request, now time.Time) error {
 		r.MaxTokens = room
 	}
 
+	e.quiet = 0
 	r.state = waiting
 	r.arrived = now
 	r.work = -1
+	r.reserve(e.cfg.BlockSize)
 	if !e.cfg.NoPrefixCache {
 		r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	}
@@ -118,6 +124,7 @@ func (e *Engine) Found(r *Request) int {
 // Cancel removes r from the engine at once, also during a pass. It returns false where r is done already. Its
 // computed blocks stay cached, and so do those that the running pass computes.
 func (e *Engine) Cancel(r *Request) bool {
+	e.quiet = 0
 	switch r.state {
 	case waiting:
 		e.waiting = without(e.waiting, r)
@@ -176,6 +183,19 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 	if e.inPass {
 		return e.end, true
 	}
+	took, ok := e.Plan(now)
+	if ok {
+		e.end = now.Add(took)
+	}
+	return e.end, ok
+}
+
+// Plan is Begin for a caller that counts durations: it returns how long the pass takes. It must not be called during a pass.
+func (e *Engine) Plan(now time.Time) (took time.Duration, ok bool) {
+	if e.quiet > 0 {
+		e.beginQuiet()
+		return e.begun(now), true
+	}
 	e.plan = e.plan[:0]
 	e.hashes = e.hashes[:0]
 	e.tokens = e.tokens[:0]
@@ -192,12 +212,16 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 		e.admit(budget)
 	}
 	if !e.planned() {
-		return time.Time{}, false
+		return 0, false
 	}
+	return e.begun(now), true
+}
+
+// begun begins the planned pass, and returns how long it takes.
+func (e *Engine) begun(now time.Time) time.Duration {
 	e.inPass = true
 	prefill, decode := e.duration()
-	e.end = now.Add(e.noise.pass(prefill, decode, e.prompts, now))
-	return e.end, true
+	return e.noise.pass(prefill, decode, e.prompts, now)
 }
 
 // planned reports whether the pass has work.

@@ -107,8 +107,11 @@ func (n *noise) pass(prefill, decode time.Duration, prompts int, now time.Time) 
 	if c.Sigma > 0 {
 		factor = math.Exp(c.Sigma*n.rng.NormFloat64() - c.Sigma*c.Sigma/2)
 	}
-	if at := now.Sub(c.Began); c.SlowFactor > 0 && at >= c.SlowFrom && at < c.SlowFrom+c.SlowSpan {
-		factor *= c.SlowFactor
+	if c.SlowFactor > 0 {
+		at := now.Sub(c.Began)
+		if at >= c.SlowFrom && at < c.SlowFrom+c.SlowSpan {
+			factor *= c.SlowFactor
+		}
 	}
 	took := time.Duration(factor * float64(prefill+decode))
 

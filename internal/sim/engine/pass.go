@@ -43,6 +43,10 @@ func (e *Engine) End() *Result {
 	}
 	e.inPass = false
 	e.stats.Passes++
+	if e.isQuiet {
+		e.endQuiet()
+		return &e.result
+	}
 
 	for i := range e.plan {
 		w := e.plan[i]
@@ -61,6 +65,7 @@ func (e *Engine) End() *Result {
 			e.emit(w.r)
 		}
 	}
+	e.quiet = e.quietPasses()
 	return &e.result
 }
 
@@ -133,7 +138,7 @@ func (e *Engine) emit(r *Request) {
 		}
 		e.running = without(e.running, r)
 		e.stats.Finished++
-	} else if !e.cfg.NoPrefixCache {
+	} else if !e.cfg.NoPrefixCache && !e.isQuiet {
 		r.extendHashes(e.cfg.BlockSize, e.cfg.HashSeed, e.scratch)
 	}
 	e.result.Outputs = append(e.result.Outputs, out)

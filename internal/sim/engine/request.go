@@ -78,6 +78,18 @@ func (r *Request) tokens(dst []uint32, from, to int) []uint32 {
 	return append(dst, r.answer[from-p:to-p]...)
 }
 
+// maxReserved bounds the tokens of an answer for which room is made beforehand: most bounds are far above the answer's length.
+const maxReserved = 1024
+
+// reserve makes room for the answer and the blocks, so that they need not be moved while they grow.
+func (r *Request) reserve(size int) {
+	answer := min(r.MaxTokens, maxReserved)
+	blocks := ceil(len(r.Prompt)+answer, size)
+	r.answer = make([]uint32, 0, answer)
+	r.blocks = make([]int32, 0, blocks)
+	r.hashes = slices.Grow(r.hashes, blocks-len(r.hashes))
+}
+
 // extendHashes adds the hashes of blocks that became full. The hash of a block is seeded with the hash of the
 // block before it, which makes a chain like that of real engines with one call per block.
 func (r *Request) extendHashes(size int, seed uint64, scratch []uint32) {
