@@ -45,7 +45,8 @@ type Done struct {
 	Decision uint64 `json:"decision"`
 }
 
-// maxDone bounds the value of the program in bytes.
+// maxDone bounds the value of the program in bytes. A longer one counts as none.
+// A program needs the role scaler on a bus with users.
 const maxDone = 4 << 10
 
 // PutWanted replaces what is wanted. The error ErrEarlierTerm means that another planner has written since.

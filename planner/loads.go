@@ -103,6 +103,7 @@ func (w *workerLoad) sum(now time.Time) *plan.Load {
 		if now.Sub(r.at) > loadAge {
 			return nil
 		}
+
 		out.Running += r.Running
 		out.Waiting += r.Waiting
 		out.KVUsage += r.KVUsage / float64(len(w.ranks))

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
 
 // victims returns the workers that a pool drains, by name: as many as it has more than its plan. Workers that drain already come back
 // first where more are needed, because they have their caches.
-func (p *pool) victims() map[string]bool {
+//
+// The last workers that are known to every router stay until others are: a worker that has just become ready gets no requests for a moment.
+func (p *pool) victims(now time.Time) map[string]bool {
 	var candidates []*Worker
 	for _, w := range p.workers {
 		if w.State != fleet.Down {
@@ -21,11 +24,33 @@ func (p *pool) victims() map[string]bool {
 	slices.SortStableFunc(candidates, func(a, b *Worker) int {
 		return cmp.Or(cmp.Compare(rank(a.State), rank(b.State)), p.compareLoss(a, b), strings.Compare(a.Name, b.Name))
 	})
+	settled := 0
+	for _, w := range candidates {
+		if w.isSettled(now) {
+			settled++
+		}
+	}
+
 	out := map[string]bool{}
 	for i := range max(0, len(candidates)-p.replicas) {
-		out[candidates[i].Name] = true
+		w := candidates[i]
+		if w.isSettled(now) {
+			if settled == 1 && p.replicas > 0 {
+				continue
+			}
+			settled--
+		}
+		out[w.Name] = true
 	}
 	return out
+}
+
+// settle is how long after its start every router sends requests to a worker.
+const settle = 3 * time.Second
+
+// isSettled reports whether every router sends requests to a worker.
+func (w *Worker) isSettled(now time.Time) bool {
+	return w.State == fleet.Ready && now.Sub(w.Since) >= settle
 }
 
 // rank orders states by what is lost with a worker: those that drain first, then those that have not begun.

@@ -39,11 +39,13 @@ type poolMemory struct {
 	needs []neededAt
 	// prefill and decode correct the engine's timing by what was observed.
 	prefill, decode perfmodel.Factor
-	// startUp is how long starts took lately; 0 is unknown. starting has the workers that are starting, sorted by name.
-	startUp  time.Duration
-	starting []startingWorker
+	// startUp is how long starts took lately; 0 is unknown. seen has the workers of the last plan, sorted by name.
+	startUp time.Duration
+	seen    []seenWorker
 	// drained are the workers that the last plan drained, sorted by name. Their agents may report them as ready for a while.
 	drained []string
+	// weights are those of the last plan.
+	weights []Planned
 }
 
 // neededAt is how many workers were needed at a moment.
@@ -52,9 +54,10 @@ type neededAt struct {
 	n  int
 }
 
-// startingWorker is a worker that was seen starting.
-type startingWorker struct {
+// seenWorker is the state of a worker, and since when it has it.
+type seenWorker struct {
 	name  string
+	state fleet.State
 	since time.Time
 }
 

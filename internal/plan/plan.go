@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -65,12 +66,12 @@ func Next(s State, o Observation) (Plan, State) {
 
 	// The budget is that of all models, so it is applied when all needs are there.
 	b := &o.Settings.Budget
-	fit(planned(pools), float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
-	fit(planned(pools), 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
+	fit(scaled(pools), float64(b.MinGPUs), float64(b.MaxGPUs), "GPUs", func(c *Configured) float64 { return float64(max(1, c.GPUs)) })
+	fit(scaled(pools), 0, b.MaxWatts, "W", func(c *Configured) float64 { return c.Watts })
 
 	var out Plan
 	for _, p := range pools {
-		out.Pools = append(out.Pools, p.result())
+		out.Pools = append(out.Pools, p.result(o.At))
 	}
 	return out, s
 }
@@ -107,15 +108,15 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 	return pools
 }
 
-// planned returns the pools whose replicas an algorithm chose: budgets do not bound what the configuration names.
-func planned(pools []*pool) []*pool {
+// scaled returns the pools whose replicas an algorithm chose: budgets do not bound what the configuration names.
+func scaled(pools []*pool) []*pool {
 	return slices.DeleteFunc(slices.Clone(pools), func(p *pool) bool {
 		return p.model.Algorithm == "" || p.model.Algorithm == AlgorithmConfigured
 	})
 }
 
 // result returns the plan of a pool, and remembers it.
-func (p *pool) result() Pool {
+func (p *pool) result(now time.Time) Pool {
 	out := Pool{
 		Model: p.model.Name, Role: p.configured.Role, Replicas: p.replicas, Ready: p.count(fleet.Ready),
 		Reason: p.reason, Unknown: p.unknown, Rate: p.rate, Expected: p.expected,
@@ -125,14 +126,25 @@ func (p *pool) result() Pool {
 		return out
 	}
 
-	drain := p.victims()
+	drain := p.victims(now)
+	var rest []Worker
 	p.memory.drained = nil
 	for _, w := range p.workers {
 		if drain[w.Name] {
-			out.Workers = append(out.Workers, Planned{Name: w.Name, Weight: 1, Drain: true})
 			p.memory.drained = append(p.memory.drained, w.Name)
+			out.Workers = append(out.Workers, Planned{Name: w.Name, Weight: 1, Drain: true})
+			continue
 		}
+		served := *w
+		if served.State == fleet.Draining {
+			served.State = fleet.Ready // it comes back
+		}
+		rest = append(rest, served)
 	}
+
+	p.memory.weights = Weights(rest, p.memory.weights)
+	out.Workers = append(out.Workers, p.memory.weights...)
+	slices.SortFunc(out.Workers, func(a, b Planned) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 

@@ -72,36 +72,33 @@ func (p *pool) count(s fleet.State) (n int) {
 // usable returns how many workers serve, or will when they have started.
 func (p *pool) usable() int { return p.count(fleet.Ready) + p.count(fleet.Starting) }
 
-// learnStarts measures how long workers take to start.
+// learnStarts fills since when workers have their states, and measures how long they take to start.
 func (p *pool) learnStarts(now time.Time) {
-	var starting []startingWorker
+	var seen []seenWorker
 	for _, w := range p.workers {
-		before, known := p.startingSince(w.Name)
-		switch {
-		case w.State == fleet.Starting && known:
-			starting = append(starting, startingWorker{w.Name, before})
-		case w.State == fleet.Starting:
-			since := w.Since
-			if since.IsZero() {
-				since = now
-			}
-			starting = append(starting, startingWorker{w.Name, since})
-		case w.State == fleet.Ready && known:
-			p.memory.startUp = meanStart(p.memory.startUp, now.Sub(before))
+		before, known := p.lastSeen(w.Name)
+		if known && before.state == fleet.Starting && w.State == fleet.Ready {
+			p.memory.startUp = meanStart(p.memory.startUp, now.Sub(before.since))
 		}
+
+		switch {
+		case known && before.state == w.State:
+			w.Since = before.since
+		case w.Since.IsZero() && p.memory.replicas >= 0:
+			w.Since = now // at the first plan nothing is known of before
+		}
+		seen = append(seen, seenWorker{w.Name, w.State, w.Since})
 	}
-	p.memory.starting = starting
+	p.memory.seen = seen
 }
 
-// startingSince returns when a worker was seen starting first.
-func (p *pool) startingSince(name string) (since time.Time, known bool) {
-	i, known := slices.BinarySearchFunc(p.memory.starting, name, func(s startingWorker, name string) int {
-		return strings.Compare(s.name, name)
-	})
+// lastSeen returns how a worker was at the last plan; false for one that was not there.
+func (p *pool) lastSeen(name string) (w seenWorker, known bool) {
+	i, known := slices.BinarySearchFunc(p.memory.seen, name, func(s seenWorker, name string) int { return strings.Compare(s.name, name) })
 	if !known {
-		return time.Time{}, false
+		return seenWorker{}, false
 	}
-	return p.memory.starting[i].since, true
+	return p.memory.seen[i], true
 }
 
 // meanStart returns the mean of starts after one more. The newest counts a third, because starts change with images and caches.

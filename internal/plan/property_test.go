@@ -118,7 +118,8 @@ func check(t *testing.T, seed uint64, s *plan.Settings, workers []plan.Worker, p
 					drained++
 				}
 			}
-			if drained != max(0, there-pool.Replicas) {
+			excess := max(0, there-pool.Replicas)
+			if drained > excess || drained < excess-1 { // one may stay until others are settled
 				t.Fatalf("seed %d: %d of %d workers are drained for %d replicas", seed, drained, there, pool.Replicas)
 			}
 		}
