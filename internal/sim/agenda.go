@@ -25,7 +25,9 @@ const (
 	workerStarts               // worker starts again
 	workerReady                // worker, which was started during the run, is ready
 	plans                      // the number of engines is planned
-	bookingsCome               // booked reaches all replicas but the one that published it
+
+	kinds        // how many there are
+	bookingsCome // booked reaches all replicas but the one that published it
 )
 
 // event is one thing that happens at a time.

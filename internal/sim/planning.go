@@ -78,7 +78,7 @@ func (r *run) plan() error {
 	}
 
 	r.recordAll()
-	r.agenda.add(event{at: r.now + r.cfg.Planning.Every, kind: plans})
+	r.addTick(plans, r.cfg.Planning.Every)
 	return nil
 }
 

@@ -59,9 +59,11 @@ type run struct {
 	delivered []*message
 
 	links         links
-	settling      bool          // the agenda has a settles event
-	settlesAlways bool          // see settle
-	dequeued      []dequeuedJob // see resume
+	settling      bool                 // the agenda has a settles event
+	settlesAlways bool                 // see settle
+	runsAhead     bool                 // see ahead.go
+	ticks         [kinds]time.Duration // the next events of kinds reports and plans
+	dequeued      []dequeuedJob        // see resume
 	tally         tally
 	demand        demand
 	pools         []*pool // with Planning; nil without
@@ -91,6 +93,7 @@ func newRun(cfg Config, next trace.Source) (*run, error) {
 		r.replicas = append(r.replicas, p)
 	}
 
+	r.runsAhead = cfg.runsAhead()
 	r.settlesAlways = cfg.Queue != nil || cfg.Prefill > 0 || cfg.Pull || cfg.EventLag > 0 || cfg.NoEvents || cfg.SharedCache
 	r.tally.init(&cfg)
 	r.initPools()
@@ -110,10 +113,10 @@ func (r *run) play() error {
 		r.agenda.add(event{at: x.At, kind: workerDies, worker: x.Worker, span: x.After})
 	}
 	if r.cfg.ReportEvery > 0 {
-		r.agenda.add(event{at: r.cfg.ReportEvery, kind: reports})
+		r.addTick(reports, r.cfg.ReportEvery)
 	}
 	if r.cfg.Planning != nil {
-		r.agenda.add(event{at: r.cfg.Planning.Every, kind: plans})
+		r.addTick(plans, r.cfg.Planning.Every)
 	}
 	if err := r.admit(); err != nil {
 		return err
@@ -238,7 +241,7 @@ func (r *run) reportAll() {
 	for _, w := range r.live {
 		r.report(w)
 	}
-	r.agenda.add(event{at: r.now + r.cfg.ReportEvery, kind: reports})
+	r.addTick(reports, r.cfg.ReportEvery)
 }
 
 // clock returns the present moment for the parts that use time.Time.
@@ -373,8 +376,12 @@ func (r *run) begin(w *worker) {
 	if !ok {
 		return
 	}
+	end := r.now + took
+	if r.runsAhead {
+		end = r.runAhead(w, end)
+	}
 	w.inPass = true
-	w.pass = r.agenda.endPass(w.number, r.now+took)
+	w.pass = r.agenda.endPass(w.number, end)
 }
 
 // endPass ends a pass: events of the cache are published, and tokens are emitted.
@@ -420,9 +427,7 @@ func (r *run) emit(j *job, out *engine.Output) {
 			r.signal(event{kind: firstToken, job: j, id: j.decision.ID})
 		}
 	} else {
-		r.tally.gap(j, r.now-j.last)
-		j.worker.gaps++
-		j.worker.gapTime += r.now - j.last
+		r.gap(j, r.now)
 	}
 	j.last = r.now
 
@@ -436,6 +441,15 @@ func (r *run) emit(j *job, out *engine.Output) {
 	delete(j.worker.jobs, j)
 	r.prompts = append(r.prompts, j.engine.Prompt)
 	r.signal(event{kind: lastToken, job: j, id: j.decision.ID})
+}
+
+// gap counts the time until a further token of a job.
+func (r *run) gap(j *job, now time.Duration) {
+	took := now - j.last
+	r.tally.gap(j, took)
+	j.worker.gaps++
+	j.worker.gapTime += took
+	j.last = now
 }
 
 // settleEvery is how often stator extproc checks which prompts are computed.

@@ -4,6 +4,10 @@ package engine
 // needs a block, fills one or ends, then the plan of the pass before is the plan, and the cache does not change. Such passes are
 // known beforehand, and are most of a simulation's time.
 
+// Quiet reports whether the pass that [Engine.Plan] has planned, and the one after it, are quiet: its only effect is one token for
+// each running request.
+func (e *Engine) Quiet() bool { return e.isQuiet && e.quiet > 0 }
+
 // quietPasses returns how many quiet passes follow the one that has ended. Submit and Cancel end them.
 func (e *Engine) quietPasses() int {
 	if len(e.waiting) > 0 || len(e.running) == 0 || len(e.plan) != len(e.running) {
@@ -21,7 +25,7 @@ func (e *Engine) quietPasses() int {
 		if place == 0 || r.known()-r.computed != 1 {
 			return 0
 		}
-		passes = min(passes, e.cfg.BlockSize-2-place)
+		passes = min(passes, e.cfg.BlockSize-2-place, r.MaxTokens-len(r.answer)-1)
 	}
 	return max(0, passes)
 }
