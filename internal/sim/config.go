@@ -129,6 +129,7 @@ func (c Config) withDefaults() Config {
 	c.BookLag = cmp.Or(c.BookLag, 10*time.Millisecond)
 	c.ReportEvery = cmp.Or(c.ReportEvery, time.Second)
 	c.ArrivalSpeedup = cmp.Or(c.ArrivalSpeedup, 1)
+	c.MaxWait = cmp.Or(c.MaxWait, 30*time.Second)
 
 	predictFor := 5 * time.Second
 	if c.NoEvents {

@@ -370,3 +370,14 @@ func TestQueueIsPlayed(t *testing.T) {
 		t.Errorf("who waits too long is refused: %d completed, %d errors, TTFT p99 %v ms", short.Completed, short.Errors, short.TTFT.P99)
 	}
 }
+
+// TestQueueHasADefaultWait: a queue without a longest wait has the documented one of 30 s.
+func TestQueueHasADefaultWait(t *testing.T) {
+	slow := perfmodel.Linear{PrefillToken: 100 * time.Millisecond, DecodeBase: time.Millisecond}
+	cfg := Config{Workers: 1, Busy: route.Busy{PrefillTokens: 1}, Queue: &queue.Config{}, Engine: engine.Config{Timing: slow}}
+	// Each prompt takes 10 s, so the third one waits for 20 s and the fifth one would wait for 40 s.
+	r := mustRun(t, cfg, distinct(0, 0, 0, 0, 0))
+	if r.Completed < 3 || r.Completed > 4 || r.Completed+r.Errors != 5 {
+		t.Errorf("%d completed, %d errors", r.Completed, r.Errors)
+	}
+}
