@@ -14,6 +14,8 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
 	"github.com/stator-project/stator/internal/trace"
 )
@@ -183,11 +185,12 @@ func TestPlanningLosesNothing(t *testing.T) {
 		"aggregated":     {Workers: 4},
 		"two replicas":   {Workers: 3, Replicas: 2, EventLag: 30 * time.Millisecond},
 		"with pulls":     {Workers: 4, Pull: true},
+		"queue":          {Workers: 3, Busy: route.Busy{PrefillTokens: 300}, Queue: &queue.Config{}, MaxWait: time.Hour},
 		"separate roles": {Workers: 3, Prefill: 3},
 		"remote":         {Workers: 3, Prefill: 3, PrefillAt: "remote", Transfer: Transfer{Base: 50 * time.Millisecond, Nodes: 2}},
 	} {
 		drains := 0
-		for seed := uint64(1); drains < 200; seed++ {
+		for seed := uint64(1); drains < 170; seed++ {
 			cfg.Seed = seed
 			cfg.Engine = engine.Config{Blocks: 400, BlockSize: 16, Timing: timing}
 			list := sessions(60, 4, rand.New(rand.NewPCG(seed, 3)))
@@ -203,6 +206,22 @@ func TestPlanningLosesNothing(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d engines were drained", name, drains)
+	}
+}
+
+// TestPlanningWithRestarts: engines die and come back while plans go up and down. Only requests of engines that died fail.
+func TestPlanningWithRestarts(t *testing.T) {
+	list := sessions(60, 4, rand.New(rand.NewPCG(1, 5)))
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		cfg := Config{Workers: 4, Seed: seed, Restarts: often(700*time.Millisecond, 900*time.Millisecond)}
+		cfg.Planning = &Planning{Every: 300 * time.Millisecond, StartUp: time.Second, Max: 6, Next: func(o plan.Observation) plan.Plan {
+			return randomPlan(rng, &o, false)
+		}}
+		r := mustRun(t, cfg, list)
+		if r.Completed+r.Errors != len(list) || r.Completed < len(list)/2 {
+			t.Errorf("seed %d: %d completed and %d failed of %d", seed, r.Completed, r.Errors, len(list))
+		}
 	}
 }
 
