@@ -442,7 +442,7 @@ type Targets struct {
 type Planner struct {
 	// Algorithm decides. "configured" means the configured numbers. "sla" keeps the targets: it forecasts demand, and computes what
 	// serves it from a profile or an estimate. "reactive" is the rule of Kubernetes' horizontal pod autoscaler. "dynamo-classic",
-	// "dynamo-throughput" and "dynamo-load" are those of NVIDIA Dynamo's planner. See docs/planning.md.
+	// "dynamo-throughput", "dynamo-load" and "dynamo-hybrid" are those of NVIDIA Dynamo's planner. See docs/planning.md.
 	Algorithm string `yaml:"algorithm"`
 	// Connector is what carries plans out: "local" has agents start and stop engines, "virtual" publishes the numbers on the bus for a
 	// program of yours, and "none" carries nothing out.

@@ -22,7 +22,33 @@ type Profile struct {
 	decode   []curve
 
 	capacity float64 // of the KV cache, in tokens
+	measured Measured
 }
+
+// Measured is the points of a profile as they were measured, before noise was smoothed. A rate that was not measured is 0.
+type Measured struct {
+	Prefill []MeasuredPrompt
+	Decode  []MeasuredStep
+	// KVTokens is the capacity of the KV cache.
+	KVTokens float64
+}
+
+// MeasuredPrompt is the time of one prompt.
+type MeasuredPrompt struct {
+	Tokens, Milliseconds float64
+	// Rate is prompt tokens per second of one GPU.
+	Rate float64
+}
+
+// MeasuredStep is the time of a decode step of requests with a mean Context in tokens, which fill a share of the KV cache.
+type MeasuredStep struct {
+	Usage, Context, Milliseconds float64
+	// Rate is tokens of answers per second of one GPU.
+	Rate float64
+}
+
+// Measured returns the points of the profile. They must not be changed.
+func (p *Profile) Measured() Measured { return p.measured }
 
 // KVTokens returns the capacity of the KV cache of the engine that was measured, in tokens.
 func (p *Profile) KVTokens() int { return int(p.capacity) }
@@ -159,7 +185,34 @@ func newProfile(prefill, decode arrays) (*Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.readDecode(decode)
+	if err := p.readDecode(decode); err != nil {
+		return nil, err
+	}
+	p.measured = measured(prefill, decode)
+	return p, nil
+}
+
+// measured returns the points of arrays that newProfile has checked.
+func measured(prefill, decode arrays) Measured {
+	rate := func(list []float64, i, n int) float64 {
+		if len(list) != n {
+			return 0
+		}
+		return list[i]
+	}
+
+	out := Measured{KVTokens: decode["max_kv_tokens"][0]}
+	prompts, rates := prefill["prefill_isl"], prefill["prefill_thpt_per_gpu"]
+	for i, tokens := range prompts {
+		out.Prefill = append(out.Prefill, MeasuredPrompt{tokens, prefill["prefill_ttft"][i], rate(rates, i, len(prompts))})
+	}
+	steps, rates := decode["z_itl"], decode["z_thpt_per_gpu"]
+	for i, ms := range steps {
+		out.Decode = append(out.Decode, MeasuredStep{
+			decode["x_kv_usage"][i], decode["y_context_length"][i], ms, rate(rates, i, len(steps)),
+		})
+	}
+	return out
 }
 
 // readDecode makes the curves of decode. The profiler measures the time between tokens for pairs of cache usage and

@@ -211,3 +211,25 @@ func TestProfileAsSpeed(t *testing.T) {
 		}
 	}
 }
+
+// The measured points are kept as they are, where the timing smooths a step that seems to be faster than a smaller one.
+func TestMeasured(t *testing.T) {
+	p, err := LoadProfile(fstest.MapFS{
+		"prefill_raw_data.json": {Data: []byte(`{"prefill_isl": [1000, 3000], "prefill_ttft": [20, 50], "prefill_thpt_per_gpu": [50000, 60000]}`)},
+		"decode_raw_data.json": {Data: []byte(`{"x_kv_usage": [0.1, 0.2], "y_context_length": [1000, 1000], "z_itl": [9, 8],
+			"max_kv_tokens": 50000}`)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := p.Measured()
+	if len(m.Prefill) != 2 || m.Prefill[1] != (MeasuredPrompt{3000, 50, 60000}) {
+		t.Errorf("prompts %v", m.Prefill)
+	}
+	if len(m.Decode) != 2 || m.Decode[0] != (MeasuredStep{0.1, 1000, 9, 0}) || m.Decode[1] != (MeasuredStep{0.2, 1000, 8, 0}) {
+		t.Errorf("steps %v", m.Decode)
+	}
+	if m.KVTokens != 50000 {
+		t.Errorf("%v tokens of KV cache", m.KVTokens)
+	}
+}

@@ -27,6 +27,11 @@ func (p *pool) settle(need int, now time.Time) {
 	}
 
 	p.replicas = held
+	p.bound()
+}
+
+// bound moves the replicas into the range that the configuration allows.
+func (p *pool) bound() {
 	if least := p.configured.Min; p.replicas < least {
 		p.replicas = least
 		p.reason = fmt.Sprintf("%d, the least that the configuration allows: %s", least, p.reason)

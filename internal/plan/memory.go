@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/forecast"
+	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
 // State is what plans remember of earlier observations: forecasts, lengths of requests, how fast engines are. It is a value: Next
@@ -28,6 +29,9 @@ type memory struct {
 	// demandAt is when demand was observed last; zero for never.
 	demandAt time.Time
 	pools    []poolMemory // by role
+	// algorithm is the one that planned last. dynamo is the memory of Dynamo's.
+	algorithm string
+	dynamo    dynamoMemory
 }
 
 // poolMemory is what is remembered of a pool.
@@ -46,6 +50,17 @@ type poolMemory struct {
 	drained []string
 	// weights are those of the last plan.
 	weights []Planned
+	// asked is the last decision of an algorithm that decides at intervals.
+	asked asked
+	// reactive is the memory of the algorithm of that name.
+	reactive reactive.State
+}
+
+// asked is a decision that holds until the next one. The zero value is none.
+type asked struct {
+	at       time.Time
+	replicas int
+	reason   string
 }
 
 // neededAt is how many workers were needed at a moment.
@@ -77,6 +92,12 @@ func (s State) of(m *Model) *memory {
 		if !slices.ContainsFunc(out.pools, func(p poolMemory) bool { return p.role == c.Role }) {
 			out.pools = append(out.pools, poolMemory{role: c.Role, replicas: -1, prefill: perfmodel.NewFactor(c.Doubt),
 				decode: perfmodel.NewFactor(c.Doubt)})
+		}
+	}
+	if out.algorithm != m.Algorithm {
+		out.algorithm, out.dynamo = m.Algorithm, dynamoMemory{}
+		for i := range out.pools {
+			out.pools[i].asked, out.pools[i].reactive = asked{}, reactive.State{}
 		}
 	}
 	return out

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/dynamo"
+	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
 // Observation is what is known at a moment. What is not known is absent.
@@ -45,6 +47,10 @@ type Model struct {
 	Pools []Configured
 	// Every is the time between two plans; 0 means 5 s.
 	Every time.Duration
+	// Dynamo configures the algorithms of Dynamo, and Reactive the one of that name. nil is their defaults with the model's targets, the
+	// GPUs and bounds of its pools, and the budget. The pools determine Dynamo's mode, and the algorithm what Dynamo scales by.
+	Dynamo   *dynamo.Config
+	Reactive *reactive.Config
 }
 
 // Tuning is how the algorithm "sla" weighs misses against GPUs. Zero fields have their defaults.
@@ -74,6 +80,13 @@ const (
 const (
 	AlgorithmConfigured = "configured"
 	AlgorithmSLA        = "sla"
+	// AlgorithmReactive is that of package reactive: the rule of Kubernetes' autoscaler.
+	AlgorithmReactive = "reactive"
+	// Those of package dynamo. The hybrid scales by load, and throughput scaling is its lower bound.
+	AlgorithmDynamoClassic    = "dynamo-classic"
+	AlgorithmDynamoThroughput = "dynamo-throughput"
+	AlgorithmDynamoLoad       = "dynamo-load"
+	AlgorithmDynamoHybrid     = "dynamo-hybrid"
 )
 
 // The defaults of Tuning and Model.
@@ -174,4 +187,9 @@ func WorkersOf(s *fleet.Snapshot) []Worker {
 }
 
 // Algorithms returns the names of all algorithms.
-func Algorithms() []string { return []string{AlgorithmConfigured, AlgorithmSLA} }
+func Algorithms() []string {
+	return []string{
+		AlgorithmConfigured, AlgorithmSLA, AlgorithmReactive, AlgorithmDynamoClassic, AlgorithmDynamoThroughput, AlgorithmDynamoLoad,
+		AlgorithmDynamoHybrid,
+	}
+}

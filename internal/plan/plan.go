@@ -99,6 +99,12 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 	switch model.Algorithm {
 	case AlgorithmSLA:
 		m.planSLA(o, d, pools)
+	case AlgorithmReactive:
+		for _, p := range pools {
+			p.planReactive(o)
+		}
+	case AlgorithmDynamoClassic, AlgorithmDynamoThroughput, AlgorithmDynamoLoad, AlgorithmDynamoHybrid:
+		m.planDynamo(o, d, pools)
 	default:
 		for _, p := range pools {
 			p.replicas = p.configured.Replicas

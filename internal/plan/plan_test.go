@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,11 +39,12 @@ func newOffice(t testing.TB) *office {
 
 // TestNext runs testdata/*.txt: what is observed, and the plans that follow. Verbs:
 //
-//	model NAME [sla] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
+//	model NAME [ALGORITHM] [ttft=D] [itl=D] [e2e=D] [quantile=Q] [mode=M] [down=D]
 //	pool MODEL REPLICAS [role=R] [min=N] [max=N] [gpus=N] [watts=N] [startup=D]
 //	budget [gpus=N] [least=N] [watts=N]
 //	worker NAME [model=M] [role=R] [state=S] [running=N] [waiting=N] [queued=N] [kv=SHARE] [itl=D] [found=N]: silent without figures
 //	gone NAME
+//	timing MODEL: the pools' engines have the polynomial timing instead of the profile
 //	demand MODEL [rate=N] [isl=N] [osl=N] [cached=SHARE] [waiting=N]: for all steps from now on; none without figures
 //	steps N: so many plans, 5 s apart; prints the last
 //	between: a plan because something changed; prints it
@@ -111,6 +113,11 @@ func (o *office) act(t *testing.T, d *datadriven.TestData) string {
 		o.settings.Budget = plan.Budget{MaxGPUs: int(f.number("gpus")), MinGPUs: int(f.number("least")), MaxWatts: f.number("watts")}
 	case "worker":
 		o.worker(d.CmdArgs[0].Key, role, f)
+	case "timing":
+		m := o.settingsOf(d.CmdArgs[0].Key)
+		for i := range m.Pools {
+			m.Pools[i].Engine.Timing = perfmodel.Polynomial{}
+		}
 	case "gone":
 		o.remove(d.CmdArgs[0].Key)
 	case "demand":
@@ -136,8 +143,8 @@ func (o *office) model(name string, d *datadriven.TestData, f figures) {
 		TTFT: f.duration("ttft"), ITL: f.duration("itl"), E2E: f.duration("e2e"), Quantile: f.number("quantile"),
 	}, Tuning: plan.Tuning{Mode: f.values["mode"], DownAfter: f.duration("down")}}
 	for _, a := range d.CmdArgs {
-		if a.Key == plan.AlgorithmSLA {
-			m.Algorithm = plan.AlgorithmSLA
+		if slices.Contains(plan.Algorithms(), a.Key) {
+			m.Algorithm = a.Key
 		}
 	}
 	o.settings.Models = append(o.settings.Models, m)

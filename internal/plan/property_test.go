@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // observations have equal plans, and making one changes neither.
 func TestPlanWhateverIsObserved(t *testing.T) {
 	o := newOffice(t)
-	for seed := range uint64(60) {
+	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		settings := randomSettings(rng, capacity.Engine{Timing: o.profile, KVTokens: o.profile.KVTokens()})
 		state, at := plan.State{}, o.at
@@ -40,11 +41,12 @@ func TestPlanWhateverIsObserved(t *testing.T) {
 
 func randomSettings(rng *rand.Rand, e capacity.Engine) *plan.Settings {
 	s := &plan.Settings{}
+	algorithms := slices.DeleteFunc(plan.Algorithms(), func(a string) bool { return a == plan.AlgorithmConfigured })
 	if rng.IntN(2) == 0 {
 		s.Budget = plan.Budget{MaxGPUs: 1 + rng.IntN(40), MaxWatts: float64(rng.IntN(2) * 20000)}
 	}
 	for i := range 1 + rng.IntN(3) {
-		m := plan.Model{Name: fmt.Sprint("m", i), Algorithm: plan.AlgorithmSLA, Targets: capacity.Targets{
+		m := plan.Model{Name: fmt.Sprint("m", i), Algorithm: algorithms[rng.IntN(len(algorithms))], Targets: capacity.Targets{
 			TTFT: time.Duration(rng.IntN(2000)) * time.Millisecond, ITL: time.Duration(rng.IntN(40)) * time.Millisecond,
 		}}
 		m.Tuning.Mode = []string{plan.ModeBoth, plan.ModeThroughput, plan.ModeLoad}[rng.IntN(3)]

@@ -128,13 +128,18 @@ func (p *pool) need(d *demand) (n int) {
 		n = load
 		p.reason = fmt.Sprintf("%d for what engines have to do now", n)
 	default:
-		n = p.memory.replicas
-		if n < 0 {
-			n = max(p.configured.Replicas, p.usable())
-		}
+		n = p.last()
 		p.reason = fmt.Sprintf("%d stay: too little is known", n)
 	}
 	return n
+}
+
+// last returns what the last plan asked for, or without one what there is.
+func (p *pool) last() int {
+	if p.memory.replicas < 0 {
+		return max(p.configured.Replicas, p.usable())
+	}
+	return p.memory.replicas
 }
 
 // needOfDemand returns how many workers the expected demand needs.

@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/dynamo"
+)
+
+// dynamoProfile returns what is known of the engines as a profile: prefill from one pool, decode from the other. nil is that a pool's
+// speed is unknown.
+func dynamoProfile(roles dynamoPools) *dynamo.Profile {
+	first, second := roles.prefill, roles.decode
+	if first == nil {
+		first = second
+	}
+	if second == nil {
+		second = first
+	}
+	if first == nil || first.configured.Engine.Timing == nil || second.configured.Engine.Timing == nil {
+		return nil
+	}
+
+	out := &dynamo.Profile{Prefill: prefillPoints(first.configured)}
+	out.Decode, out.MaxKVTokens = decodePoints(second.configured)
+	return out
+}
+
+// The grid at which engines without a profile are sampled, as Dynamo does with its estimates: prompts and contexts in tokens, and shares
+// of the KV cache.
+var (
+	sampledPrompts  = []int{128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384}
+	sampledContexts = []int{256, 512, 1024, 2048, 3072, 4096, 8192, 16384}
+	sampledUsages   = []float64{0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
+)
+
+// prefillPoints returns the measured prompts of a pool's engine, or those of its timing.
+func prefillPoints(c *Configured) (out []dynamo.PrefillPoint) {
+	gpus := float64(max(1, c.GPUs))
+	if p, ok := c.Engine.Timing.(*perfmodel.Profile); ok {
+		for _, m := range p.Measured().Prefill {
+			rate := cmp.Or(m.Rate, 1e3*m.Tokens/m.Milliseconds/gpus)
+			out = append(out, dynamo.PrefillPoint{ISL: m.Tokens, TTFT: m.Milliseconds, Throughput: rate})
+		}
+		return out
+	}
+	for _, tokens := range sampledPrompts {
+		took := milliseconds(promptTime(&c.Engine, tokens))
+		out = append(out, dynamo.PrefillPoint{ISL: float64(tokens), TTFT: took, Throughput: 1e3 * float64(tokens) / took / gpus})
+	}
+	return out
+}
+
+// promptTime returns the time of a prompt, which takes several passes if it is long.
+func promptTime(e *capacity.Engine, tokens int) (sum time.Duration) {
+	limit := cmp.Or(e.MaxBatchedTokens, dynamo.DefaultLimits().MaxBatchedTokens)
+	for done := 0; done < tokens; {
+		next := min(done+limit, tokens)
+		sum += e.Timing.Prefill(perfmodel.Prefill{Requests: 1, Input: next, Prefix: done})
+		done = next
+	}
+	return sum
+}
+
+// decodePoints returns the measured steps of a pool's engine, or those of its timing, and the tokens of its KV cache.
+func decodePoints(c *Configured) (out []dynamo.DecodePoint, capacity float64) {
+	gpus := float64(max(1, c.GPUs))
+	point := func(usage, context, ms, rate float64) {
+		requests := max(1, usage*capacity/context)
+		rate = cmp.Or(rate, 1e3*requests/ms/gpus)
+		out = append(out, dynamo.DecodePoint{KVUsage: usage, Context: context, ITL: ms, Throughput: rate})
+	}
+
+	if p, ok := c.Engine.Timing.(*perfmodel.Profile); ok {
+		capacity = p.Measured().KVTokens
+		for _, m := range p.Measured().Decode {
+			point(m.Usage, m.Context, m.Milliseconds, m.Rate)
+		}
+		return out, capacity
+	}
+	tokens := cmp.Or(c.Engine.KVTokens, dynamo.DefaultLimits().MaxKVTokens)
+	capacity = float64(tokens)
+	for _, context := range sampledContexts {
+		for _, usage := range sampledUsages {
+			n := int(usage * capacity / float64(context))
+			if n < 1 {
+				continue
+			}
+			took := c.Engine.Timing.Decode(perfmodel.Decode{Requests: n, Context: n * context, Capacity: tokens})
+			point(usage, float64(context), milliseconds(took), 0)
+		}
+	}
+	return out, capacity
+}
+
+// milliseconds returns a duration as Dynamo's figures have it, at least a microsecond.
+func milliseconds(d time.Duration) float64 { return max(1e-3, 1e3*d.Seconds()) }
