@@ -16,6 +16,8 @@ type Weights struct {
 	// Layers is the number of layers, and Hidden the width of the state between them. Attention is the width of all query heads
 	// of a layer.
 	Layers, Hidden, Attention int
+	// Heads and KVHeads are the heads of queries and of keys. Context is the longest prompt and answer in tokens. 0 is unknown.
+	Heads, KVHeads, Context int
 }
 
 // Roofline is the timing of an engine without a profile: each pass lasts as long as its slowest resource, which is arithmetic or
@@ -107,11 +109,16 @@ func (r Roofline) pass(operations, bytes, tokens float64) float64 {
 	return 1e3 * seconds
 }
 
-// KVTokens returns how many tokens the KV cache holds beside the weights; 0 where the weights do not fit.
+// KVTokens returns how many tokens the KV cache holds beside the weights; 0 where the weights do not fit. GPUs that are more than the
+// model has heads of keys hold the same heads twice.
 func (r Roofline) KVTokens() int {
 	n := float64(max(1, r.GPUs))
 	left := n*(r.GPU.Memory*usable-spare) - r.Model.Parameters*r.Model.Bytes
-	return int(max(0, left) / max(1, r.Model.KVBytes))
+	copies := 1.0
+	if r.Model.KVHeads > 0 {
+		copies = max(1, n/float64(r.Model.KVHeads))
+	}
+	return int(max(0, left) / max(1, r.Model.KVBytes*copies))
 }
 
 // Validate reports everything that is wrong with the model's size.
