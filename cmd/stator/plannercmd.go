@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
-	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/planner/connectors/virtual"
 )
@@ -96,44 +94,4 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 		out.Connector = virtual.New(b)
 	}
 	return planner.New(out), nil
-}
-
-// planSettings returns what the configuration sets for plans.
-func planSettings(cfg *config.Config) (*plan.Settings, error) {
-	s := &plan.Settings{}
-	for i := range cfg.Models {
-		m := &cfg.Models[i]
-		pools, err := configuredPools(m)
-		if err != nil {
-			return nil, err
-		}
-		s.Models = append(s.Models, plan.Model{Name: m.Name, Pools: pools})
-	}
-	return s, nil
-}
-
-// configuredPools returns the number of configured workers by role.
-func configuredPools(m *config.Model) ([]plan.Configured, error) {
-	count := map[fleet.Role]int{}
-	for _, l := range m.Launch {
-		role, err := fleet.ParseRole(l.Role)
-		if err != nil {
-			return nil, err
-		}
-		count[role] += l.Count
-	}
-	for _, w := range m.Workers {
-		role, err := fleet.ParseRole(w.Role)
-		if err != nil {
-			return nil, err
-		}
-		count[role]++
-	}
-
-	var out []plan.Configured
-	for role, n := range count {
-		out = append(out, plan.Configured{Role: role, Replicas: n})
-	}
-	slices.SortFunc(out, func(a, b plan.Configured) int { return int(a.Role) - int(b.Role) })
-	return out, nil
 }

@@ -59,12 +59,9 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		return Launch{}, err
 	}
 
-	args := map[string]string{}
-	for key, value := range l.Args {
-		args[key], err = argument(value)
-		if err != nil {
-			return Launch{}, fmt.Errorf("launch: args.%s: %w", key, err)
-		}
+	args, err := arguments(l)
+	if err != nil {
+		return Launch{}, err
 	}
 	var adapters []string
 	loads := false
@@ -86,6 +83,19 @@ func newLaunch(m *config.Model, l *config.Launch, self string) (Launch, error) {
 		Command: l.Command, Args: args, Taints: taints, Survive: l.Survive, Self: self,
 		Python: interpreter, Env: l.Env, Dir: l.Dir,
 	}, nil
+}
+
+// arguments returns the settings of a launch as texts.
+func arguments(l *config.Launch) (map[string]string, error) {
+	args := map[string]string{}
+	for key, value := range l.Args {
+		text, err := argument(value)
+		if err != nil {
+			return nil, fmt.Errorf("launch: args.%s: %w", key, err)
+		}
+		args[key] = text
+	}
+	return args, nil
 }
 
 // absolute returns the absolute path of a file that is there, and other texts as they are: names of commands and models.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/stator-project/stator/internal/config"
 )
 
 // visibleDevices is the variable that limits a CUDA program to some devices of its host.
@@ -26,6 +28,24 @@ var parallelism = map[string]map[string]string{
 		"tp-size": "tp-size", "tensor-parallel-size": "tensor-parallel-size", "pp-size": "pp-size",
 		"pipeline-parallel-size": "pipeline-parallel-size", "cp-size": "cp-size", "context-parallel-size": "context-parallel-size",
 	},
+}
+
+// GPUs returns how many GPUs one engine of a launch uses: by its options, or for other kinds of engines by the list of devices, at
+// least 1.
+func GPUs(l *config.Launch) (int, error) {
+	args, err := arguments(l)
+	if err != nil {
+		return 0, err
+	}
+	launch := Launch{Kind: l.Engine, Args: args}
+	n, known, err := launch.gpusNeeded()
+	if err != nil {
+		return 0, err
+	}
+	if !known {
+		n = len(l.GPUs) / max(1, l.Count)
+	}
+	return max(1, n), nil
 }
 
 // gpusNeeded returns how many GPUs the engine uses. ok is false for kinds of engines whose use is not known.
