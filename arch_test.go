@@ -43,6 +43,8 @@ var allowed = map[string][]string{
 	"internal/config": {"internal/fleet", "internal/perfmodel", "internal/plan", "internal/plan/forecast", "internal/kv/kvindex", "internal/kv/drift", "internal/route", "internal/route/cost",
 		"internal/route/pick", "internal/route/queue"},
 	"internal/plan/capacity": {"internal/fleet", "internal/perfmodel"},
+	// A log has the plans and everything that they are made from.
+	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
 	// The predictors of Dynamo include an autoregression.
 	"internal/plan/dynamo": {"internal/fleet", "internal/perfmodel", "internal/plan/forecast"},
 	"internal/plan":        {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
@@ -100,8 +102,9 @@ var allowed = map[string][]string{
 	// The other processes.
 	"planner":                    {"internal/plan", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
 	"planner/connectors/virtual": {"internal/plan", "bus"},
-	"xds":     {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
-	"envoy":   {"internal/child", "internal/envoynames"},
+	"planner/prometheus":         {"internal/plan"},
+	"xds":                        {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},
+	"envoy":                      {"internal/child", "internal/envoynames"},
 	// The Wasm filter connects the keys with Envoy, and the header's name is that of Envoy's configuration.
 	"wasm/filter": {"wasm/affinity", "internal/envoynames"},
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.

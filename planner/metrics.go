@@ -9,11 +9,11 @@ import (
 
 // metrics are the planner's figures. Their labels are configured models and roles.
 type metrics struct {
-	plans, carried          *prometheus.CounterVec
-	last, leading           prometheus.Gauge
-	demandErrors            prometheus.Counter
-	wanted, ready, unknown  *prometheus.GaugeVec
-	rate, expected, drained *prometheus.GaugeVec
+	plans, carried           *prometheus.CounterVec
+	last, leading            prometheus.Gauge
+	demandErrors, unrecorded prometheus.Counter
+	wanted, ready, unknown   *prometheus.GaugeVec
+	rate, expected, drained  *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,6 +25,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		leading: part.Gauge("leading", "1 while this planner leads, else 0."),
 		demandErrors: part.Counter("demand_errors_total",
 			"Plans made without demand because its source failed, where that is Prometheus."),
+		unrecorded: part.Counter("unrecorded_total", "Plans that could not be written to the plan log."),
+
 		wanted:   part.Gauges("replicas", "Workers that the plan asks for.", "model", "role"),
 		ready:    part.Gauges("ready", "Workers that were ready when the plan was made.", "model", "role"),
 		drained:  part.Gauges("draining", "Workers that the plan drains.", "model", "role"),

@@ -79,7 +79,7 @@ type Config struct {
 	// State is what plans begin with.
 	State plan.State
 	// Record receives every observation and its plan, in order, for a log; nil for none. It must keep neither.
-	Record  func(o *plan.Observation, p *plan.Plan)
+	Record  func(o *plan.Observation, p *plan.Plan) error
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -233,19 +233,22 @@ func (p *Planner) once(ctx context.Context, between bool) {
 	o := p.observe(ctx, between)
 	next, state := plan.Next(p.state, *o)
 	p.state = state
+	next.Term = p.term.Load()
+	if p.cfg.Record != nil {
+		if err := p.cfg.Record(o, &next); err != nil {
+			p.metrics.unrecorded.Inc()
+			p.cfg.Log.Warn("plan not written to its log", "err", err)
+		}
+	}
 	if p.cfg.Advisory {
 		for i := range next.Pools {
 			next.Pools[i].Workers = nil
 		}
 	}
-	next.Term = p.term.Load()
 
 	p.current.Store(&next)
 	p.seen.Store(o)
 	p.metrics.observe(&next)
-	if p.cfg.Record != nil {
-		p.cfg.Record(o, &next)
-	}
 	if next.Term > 0 {
 		p.publish(ctx, next)
 	}
@@ -300,7 +303,7 @@ func (p *Planner) logChanges(next *plan.Plan) {
 
 // observe collects what a plan is made from.
 func (p *Planner) observe(ctx context.Context, between bool) *plan.Observation {
-	now := time.Now()
+	now := time.Now().Round(0) // without the monotonic clock, which a log does not have
 	p.bookings.Expire(now)
 	f := p.cfg.Fleet.Snapshot()
 	o := &plan.Observation{At: now, Settings: p.settings.Load(), Between: between, Workers: plan.WorkersOf(f)}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
+	"github.com/stator-project/stator/internal/plan/planlog"
 	"github.com/stator-project/stator/internal/route/peers"
 )
 
@@ -307,12 +310,71 @@ func TestObservation(t *testing.T) {
 			t.Errorf("after a restart: %+v", d)
 		}
 	}, func(c *Config) {
-		c.Record = func(o *plan.Observation, _ *plan.Plan) {
+		c.Record = func(o *plan.Observation, _ *plan.Plan) error {
 			if !o.Between {
 				seen = append(seen, *o)
 			}
+			return nil
 		}
 	})
+}
+
+// A log has every plan, and all of them can be made again. A full file is replaced, and its successor continues it.
+func TestLogFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plans.jsonl")
+	log, err := OpenLog(path, 64<<10, map[string][]float64{"sim": {1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := 0
+	run(t, func(o *office) {
+		o.worker("a", fleet.Ready)
+		o.pass(time.Minute)
+		o.planner.Reload(replicas(3))
+		o.pass(10 * time.Minute)
+	}, func(c *Config) {
+		c.Record = func(o *plan.Observation, p *plan.Plan) error {
+			recorded++
+			return log.Record(o, p)
+		}
+	})
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	again := &planlog.Again{}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text := range strings.Lines(string(data)) {
+		l, err := planlog.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := again.Next(&l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again.Plans != recorded || again.Different != 0 || recorded < 100 {
+		t.Errorf("%d plans were made, and made again: %+v", recorded, again)
+	}
+
+	full, err := OpenLog(path, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &plan.Observation{At: time.Now(), Settings: replicas(1)}
+	p, _ := plan.Next(plan.State{}, *o)
+	for range 3 {
+		if err := full.Record(o, &p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, _ = os.ReadFile(path)
+	if l, err := planlog.Parse(bytes.Split(data, []byte("\n"))[0]); err != nil || !l.Begin.Continued {
+		t.Errorf("the next file begins with %s, %v", data, err)
+	}
 }
 
 func TestMetricsAreWellNamed(t *testing.T) {

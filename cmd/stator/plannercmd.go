@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/planner/connectors/virtual"
+	prom "github.com/stator-project/stator/planner/prometheus"
 )
 
 const plannerAbout = `Runs the planner, which observes demand and engines on the bus, and publishes a plan there: how many
@@ -93,5 +96,45 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 	if cfg.Planner.Connector == config.ConnectorVirtual {
 		out.Connector = virtual.New(b)
 	}
+	if err := openPlannerFiles(cfg, &out); err != nil {
+		return nil, err
+	}
 	return planner.New(out), nil
+}
+
+// openPlannerFiles opens what the planner reads and writes besides the bus: earlier rates, its log, and Prometheus.
+func openPlannerFiles(cfg *config.Config, out *planner.Config) error {
+	p := &cfg.Planner
+	rates := map[string][]float64{}
+	if p.Warm != "" {
+		file, err := os.Open(p.Warm)
+		if err != nil {
+			return fmt.Errorf("planner.warm: %w", err)
+		}
+		list, err := planner.ReadRates(file)
+		_ = file.Close()
+		if err != nil {
+			return fmt.Errorf("planner.warm: %s: %w", p.Warm, err)
+		}
+		m := &out.Settings.Models[0] // the only one: see config.Planner.Warm
+		rates[m.Name] = list
+		out.State = out.State.Warm(m, list)
+	}
+
+	if p.Log != "" {
+		log, err := planner.OpenLog(p.Log, p.LogBytes, rates)
+		if err != nil {
+			return err
+		}
+		out.Record = log.Record
+	}
+	if p.Prometheus.URL != "" {
+		x := &p.Prometheus
+		source, err := prom.New(prom.Config{URL: x.URL, TokenFile: x.TokenFile, CAFile: x.CAFile, Namespace: x.Namespace})
+		if err != nil {
+			return err
+		}
+		out.Demand = source
+	}
+	return nil
 }

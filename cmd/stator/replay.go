@@ -22,11 +22,15 @@ A trace is Mooncake's JSON lines, Azure's CSV, or a file or folder of agents' se
 lines; --decisions plays a router's decision log; --format generate makes arrivals by rule.
 See docs/replay.md.
 
-` + "`stator replay compare`" + ` puts runs side by side.`
+` + "`stator replay compare`" + ` puts runs side by side, and ` + "`stator replay --plan FILE`" + ` makes the
+plans of a planner's log again.`
 
 func runReplay(ctx context.Context, env environment, args []string) error {
 	if len(args) > 0 && args[0] == "compare" {
 		return runReplayCompare(ctx, env, args[1:])
+	}
+	if wantsPlans(args) {
+		return runReplayPlan(ctx, env, args)
 	}
 
 	f := cli.New(env.out, env.err, "replay", replayAbout)

@@ -477,17 +477,18 @@ type Planner struct {
 	MaxGPUs int `yaml:"maxGPUs"`
 	// MaxWatts bounds the power of all workers whose gpu is set. 0 is no bound.
 	MaxWatts float64 `yaml:"maxWatts"`
-	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts begin.
+	// Warm is a file with earlier rates of requests per second, one a line for each interval, the newest last, with which forecasts
+	// begin. It needs a single model.
 	Warm string `yaml:"warm" default:"none" reload:"restart"`
 	// Log is a file to which every observation and its plan are appended as a line of JSON. "stator replay --plan" makes the plans again.
 	Log string `yaml:"log" default:"none" reload:"restart"`
 	// LogBytes bounds the file, at least 65536. A full one is renamed by appending ".1", and replaces the last file of that name.
 	LogBytes int64 `yaml:"logBytes" reload:"restart"`
-	// Prometheus is where demand comes from if routers do not report it.
+	// Prometheus is where demand comes from instead of the routers on the bus: the metrics of NVIDIA Dynamo's frontends.
 	Prometheus Prometheus `yaml:"prometheus"`
 }
 
-// Prometheus is a server with the metrics of frontends.
+// Prometheus is a server with the metrics of NVIDIA Dynamo's frontends.
 type Prometheus struct {
 	// URL is the server, such as "http://prometheus:9090". Without it demand comes from the routers on the bus.
 	URL string `yaml:"url" default:"none" reload:"restart"`
@@ -495,8 +496,6 @@ type Prometheus struct {
 	TokenFile string `yaml:"tokenFile" default:"none" reload:"restart"`
 	// CAFile has the certificates that may have signed the server's, in PEM. Without it those of the system count.
 	CAFile string `yaml:"caFile" default:"none" reload:"restart"`
-	// Metrics is whose names are queried: "stator" or "dynamo".
-	Metrics string `yaml:"metrics" reload:"restart"`
 	// Namespace is Dynamo's namespace of the frontends' metrics.
 	Namespace string `yaml:"namespace" default:"any" reload:"restart"`
 }

@@ -145,7 +145,6 @@ func (p *Planner) setDefaults() {
 		Mode: plan.ModeBoth, Forecast: "auto", Headroom: plan.DefaultHeadroom, DownAfter: Duration(plan.DefaultDownAfter),
 		DrainTimeout: Duration(5 * time.Minute), LogBytes: 256 << 20,
 	}
-	p.Prometheus.Metrics = metricsOfStator
 }
 
 func (w *Worker) setDefaults() {

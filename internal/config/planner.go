@@ -17,12 +17,6 @@ const (
 	ConnectorVirtual = "virtual"
 )
 
-// The values of planner.prometheus.metrics.
-const (
-	metricsOfStator = "stator"
-	metricsOfDynamo = "dynamo"
-)
-
 // The bounds of a plan's settings.
 const (
 	minInterval  = Duration(time.Second)
@@ -60,7 +54,6 @@ func (v *validator) planner(p *Planner) {
 
 func (v *validator) prometheus(p *Prometheus) {
 	const path = "planner.prometheus"
-	v.oneOf(p.Metrics, []string{metricsOfStator, metricsOfDynamo}, path+".metrics")
 	u, err := url.Parse(p.URL)
 	v.is(p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", path+".url",
 		"must be a URL such as http://prometheus:9090")
@@ -95,6 +88,7 @@ func (v *validator) scale(l *Launch, path string) {
 
 // checkScaled refuses bounds that no planner uses, and a planner that could scale nothing.
 func (v *validator) checkScaled(c *Config) {
+	v.is(c.Planner.Warm == "" || len(c.Models) == 1, "planner.warm", "needs a single model: its rates are those of one")
 	scalable := false
 	for i := range c.Models {
 		for k := range c.Models[i].Launch {

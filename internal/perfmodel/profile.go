@@ -27,24 +27,49 @@ type Profile struct {
 
 // Measured is the points of a profile as they were measured, before noise was smoothed. A rate that was not measured is 0.
 type Measured struct {
-	Prefill []MeasuredPrompt
-	Decode  []MeasuredStep
+	Prefill []MeasuredPrompt `json:"prefill"`
+	Decode  []MeasuredStep   `json:"decode"`
 	// KVTokens is the capacity of the KV cache.
-	KVTokens float64
+	KVTokens float64 `json:"kv_tokens"`
 }
 
 // MeasuredPrompt is the time of one prompt.
 type MeasuredPrompt struct {
-	Tokens, Milliseconds float64
+	Tokens       float64 `json:"tokens"`
+	Milliseconds float64 `json:"ms"`
 	// Rate is prompt tokens per second of one GPU.
-	Rate float64
+	Rate float64 `json:"rate"`
 }
 
 // MeasuredStep is the time of a decode step of requests with a mean Context in tokens, which fill a share of the KV cache.
 type MeasuredStep struct {
-	Usage, Context, Milliseconds float64
+	Usage        float64 `json:"usage"`
+	Context      float64 `json:"context"`
+	Milliseconds float64 `json:"ms"`
 	// Rate is tokens of answers per second of one GPU.
-	Rate float64
+	Rate float64 `json:"rate"`
+}
+
+// ProfileOf returns the profile of measured points.
+func ProfileOf(m Measured) (*Profile, error) {
+	prefill, decode := arrays{}, arrays{"max_kv_tokens": {m.KVTokens}}
+	add := func(a arrays, name string, v float64) { a[name] = append(a[name], v) }
+	for _, p := range m.Prefill {
+		add(prefill, "prefill_isl", p.Tokens)
+		add(prefill, "prefill_ttft", p.Milliseconds)
+		add(prefill, "prefill_thpt_per_gpu", p.Rate)
+	}
+	for _, s := range m.Decode {
+		add(decode, "x_kv_usage", s.Usage)
+		add(decode, "y_context_length", s.Context)
+		add(decode, "z_itl", s.Milliseconds)
+		add(decode, "z_thpt_per_gpu", s.Rate)
+	}
+	p, err := newProfile(prefill, decode)
+	if err != nil {
+		return nil, fmt.Errorf("make profile: %w", err)
+	}
+	return p, nil
 }
 
 // Measured returns the points of the profile. They must not be changed.

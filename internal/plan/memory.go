@@ -185,6 +185,13 @@ func (m moments) spread() float64 {
 // isKnown reports whether both lengths were observed.
 func (s *shape) isKnown() bool { return s.prompts.weight > 0 && s.answers.weight > 0 }
 
+// longest bounds the mean lengths of prompts and answers in tokens, and widest their spread, whatever was reported: the time of a plan
+// grows with the passes of a prompt.
+const (
+	longest = 1 << 18
+	widest  = 10
+)
+
 // The lengths that are assumed while none were observed: those of ShareGPT's conversations, which benchmarks of engines use.
 const (
 	assumedPrompt = 220
@@ -195,11 +202,11 @@ const (
 func (s *shape) capacity() capacity.Shape {
 	out := capacity.Shape{Prompt: assumedPrompt, Answer: assumedAnswer, PromptSpread: 1, AnswerSpread: 1}
 	if s.prompts.weight > 0 {
-		out.Prompt, out.PromptSpread = max(1, s.prompts.mean()), s.prompts.spread()
+		out.Prompt, out.PromptSpread = min(max(1, s.prompts.mean()), longest), min(s.prompts.spread(), widest)
 		out.Cached = min(s.cached/max(1, s.prompts.sum), 1)
 	}
 	if s.answers.weight > 0 {
-		out.Answer, out.AnswerSpread = max(1, s.answers.mean()), s.answers.spread()
+		out.Answer, out.AnswerSpread = min(max(1, s.answers.mean()), longest), min(s.answers.spread(), widest)
 	}
 	return out
 }

@@ -196,11 +196,14 @@ func (p *pool) targets() capacity.Targets {
 	return t
 }
 
-// defaultMost bounds the workers of a pool for which none is configured.
-const defaultMost = 1024
+// defaultMost bounds the workers of a pool for which none is configured, and utmost those of any pool: the time of a plan grows with it.
+const (
+	defaultMost = 1024
+	utmost      = 1 << 14
+)
 
 // most returns the bound of the pool.
-func (p *pool) most() int { return cmp.Or(p.configured.Max, defaultMost) }
+func (p *pool) most() int { return min(cmp.Or(p.configured.Max, defaultMost), utmost) }
 
 // sentence describes a need that follows from demand.
 func (p *pool) sentence(d *demand, n capacity.Need, extra float64) string {

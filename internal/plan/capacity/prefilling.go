@@ -55,6 +55,7 @@ func (p *prefilling) pass(tokens, prompts float64) float64 {
 	limit := float64(cmp.Or(p.engine.MaxBatchedTokens, defaultMaxBatchedTokens))
 	prefix := prompts * p.shape.Prompt * min(max(p.shape.Cached, 0), 0.99)
 	sum := 0.0
+	tokens = min(tokens, maxPasses*limit)
 	for left := tokens; left > 0; left -= limit {
 		now := min(left, limit)
 		w := perfmodel.Prefill{Requests: int(max(1, prompts)), Input: int(prefix + now), Prefix: int(prefix)}
@@ -63,6 +64,9 @@ func (p *prefilling) pass(tokens, prompts float64) float64 {
 	}
 	return sum
 }
+
+// maxPasses bounds the passes of a prompt that are computed.
+const maxPasses = 1024
 
 // ttft returns a quantile of the time to the first token on n engines that get a rate of prompts per second together, and are busy for
 // a share of the time.
