@@ -16,6 +16,8 @@ import (
 
 // planView is /debug/plan.
 type planView struct {
+	// Term is that of the leading planner; 0 where this process does not lead.
+	Term  uint64     `json:"term"`
 	Pools []poolView `json:"pools"`
 }
 
@@ -25,13 +27,34 @@ type poolView struct {
 	Role     string `json:"role"`
 	Replicas int    `json:"replicas"`
 	Ready    int    `json:"ready"`
-	Reason   string `json:"reason"`
+	// Rate is the requests per second that are expected now, and Expected those that the plan is made for. Both are 0 where no
+	// forecast counts.
+	Rate     float64       `json:"requests_per_second"`
+	Expected float64       `json:"expected_requests_per_second"`
+	Reason   string        `json:"reason"`
+	Unknown  []string      `json:"unknown"`
+	Workers  []plannedView `json:"workers"`
+}
+
+// plannedView is what a plan sets for one worker.
+type plannedView struct {
+	Worker string `json:"worker"`
+	Weight uint32 `json:"weight"`
+	Drain  bool   `json:"drain"`
 }
 
 func viewPlan(p plan.Plan) planView {
-	view := planView{Pools: []poolView{}}
-	for _, pool := range p.Pools {
-		view.Pools = append(view.Pools, poolView{pool.Model, pool.Role.String(), pool.Replicas, pool.Ready, pool.Reason})
+	view := planView{Term: p.Term, Pools: []poolView{}}
+	for i := range p.Pools {
+		pool := &p.Pools[i]
+		v := poolView{
+			Model: pool.Model, Role: pool.Role.String(), Replicas: pool.Replicas, Ready: pool.Ready, Rate: pool.Rate, Expected: pool.Expected,
+			Reason: pool.Reason, Unknown: append([]string{}, pool.Unknown...), Workers: []plannedView{},
+		}
+		for _, w := range pool.Workers {
+			v.Workers = append(v.Workers, plannedView{w.Name, w.Weight, w.Drain})
+		}
+		view.Pools = append(view.Pools, v)
 	}
 	return view
 }

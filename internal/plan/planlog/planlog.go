@@ -97,6 +97,8 @@ type engine struct {
 	Roofline   *perfmodel.Roofline   `json:",omitempty"`
 	Polynomial *perfmodel.Polynomial `json:",omitempty"`
 	Linear     *perfmodel.Linear     `json:",omitempty"`
+	// Tokens is that of perfmodel.Scaled around one of them; 0 is none.
+	Tokens int `json:",omitempty"`
 }
 
 // Append appends a line and its newline to b.
@@ -180,7 +182,11 @@ func encodeEngine(c *plan.Configured) (engine, error) {
 		KVTokens: c.Engine.KVTokens, MaxSeqs: c.Engine.MaxSeqs, MaxBatchedTokens: c.Engine.MaxBatchedTokens,
 		StepTokens: c.Engine.StepTokens,
 	}
-	switch t := c.Engine.Timing.(type) {
+	inner := c.Engine.Timing
+	if scaled, ok := inner.(perfmodel.Scaled); ok {
+		inner, e.Tokens = scaled.Timing, max(1, scaled.Tokens)
+	}
+	switch t := inner.(type) {
 	case nil:
 	case *perfmodel.Profile:
 		m := t.Measured()
@@ -288,6 +294,21 @@ func decodeSettings(in *settings) (*plan.Settings, error) {
 
 // timing returns the timing of an engine; nil for none.
 func (e *engine) timing() (perfmodel.Timing, error) {
+	inner, err := e.inner()
+	if err != nil || inner == nil || e.Tokens == 0 {
+		return inner, err
+	}
+	if e.Tokens < 1 || e.Tokens > maxScale {
+		return nil, fmt.Errorf("a token stands for %d: it must be 1 to %d", e.Tokens, maxScale)
+	}
+	return perfmodel.Scaled{Timing: inner, Tokens: e.Tokens}, nil
+}
+
+// maxScale bounds how many tokens one stands for.
+const maxScale = 1 << 20
+
+// inner returns the timing without a scale.
+func (e *engine) inner() (perfmodel.Timing, error) {
 	switch {
 	case e.Profile != nil:
 		return perfmodel.ProfileOf(*e.Profile)

@@ -28,6 +28,7 @@ func someSettings(t testing.TB) *plan.Settings {
 	weights := perfmodel.Weights{Parameters: 8e9, Active: 8e9, Bytes: 1, KVBytes: 131072, Layers: 32, Hidden: 4096, Attention: 4096}
 	engines := []capacity.Engine{
 		{Timing: p, KVTokens: p.KVTokens(), MaxSeqs: 512}, {Timing: perfmodel.Roofline{Model: weights, GPU: gpu}, KVTokens: 500_000},
+		{Timing: perfmodel.Scaled{Timing: perfmodel.Polynomial{Speedup: 2}, Tokens: 8}}, {Timing: perfmodel.Linear{PrefillBase: 5}}, {},
 	}
 	s := &plan.Settings{Budget: plan.Budget{MaxGPUs: 20}}
 	for i, e := range engines {
