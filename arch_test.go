@@ -46,11 +46,12 @@ var allowed = map[string][]string{
 	// A log has the plans and everything that they are made from.
 	"internal/plan/planlog": {"internal/fleet", "internal/perfmodel", "internal/plan"},
 	// The predictors of Dynamo include an autoregression.
-	"internal/plan/dynamo": {"internal/fleet", "internal/perfmodel", "internal/plan/forecast"},
-	"internal/plan":        {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
-	"internal/decisionlog": {"internal/route", "internal/fleet", "internal/kv/blockhash"},
-	"internal/sim/engine":  {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
-	"internal/trace":       {"internal/decisionlog", "internal/kv/blockhash"},
+	"internal/plan/dynamo":  {"internal/fleet", "internal/perfmodel", "internal/plan/forecast"},
+	"internal/plan/propose": {"internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
+	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
+	"internal/decisionlog":  {"internal/route", "internal/fleet", "internal/kv/blockhash"},
+	"internal/sim/engine":   {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
+	"internal/trace":        {"internal/decisionlog", "internal/kv/blockhash"},
 	// The simulation runs the real router on the real index, with the events of its engines.
 	"internal/sim": {"internal/plan", "internal/plan/capacity", "internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},

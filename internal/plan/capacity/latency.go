@@ -25,12 +25,15 @@ func (t Targets) Met(l Latency) bool {
 // quantile returns the share of requests that are to be within the bounds.
 func (t Targets) quantile() float64 { return cmp.Or(t.Quantile, defaultQuantile) }
 
+// DefaultMaxSeqs is how many requests an engine runs at once where it is not configured.
+const DefaultMaxSeqs = 256
+
 const (
 	defaultQuantile = 0.9
 	// mostLoad is the highest load of engines without targets: beyond it, small errors of the estimate make long queues.
 	mostLoad = 0.95
 
-	defaultMaxSeqs          = 256
+	defaultMaxSeqs          = DefaultMaxSeqs
 	defaultMaxBatchedTokens = 8192
 )
 
