@@ -38,6 +38,7 @@ func commands() []command {
 		{"up", "run everything on this machine: bus, router, control plane, engines and Envoy", runUp},
 		{"extproc", "run a router: Envoy's external processor, and the receiver of its access log", runExtProc},
 		{"xds", "run the control plane: listeners, routes, clusters and endpoints for Envoys", runXDS},
+		{"plan", "propose a fleet for a model, some GPUs and latency targets", runPlan},
 		{"planner", "run the planner", runPlanner},
 		{"agent", "run a node agent, which starts engines and restarts them when they fail", runAgent},
 		{"bus", "run the message bus, an embedded NATS server", runBus},

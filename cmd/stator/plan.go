@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/propose"
+)
+
+const planAbout = `Proposes a fleet for a model on some GPUs: engines that do both, or separate ones for prompts and answers,
+the size of each, their number and their options. Without --rate it is the fleet that serves the most
+requests within the latency targets, and with --rate the one that needs the fewest GPUs.
+
+The speed of engines comes from the profile that --profile names, else from the data sheet of the GPU and the
+model's config.json, whose weights need not be there. The column IF SLOWER has the rate that the fleet serves if engines are slower
+by as much as that estimate may be off. The proposal is then played in the simulator, with the arrivals of --trace or with random
+ones. --out writes a configuration file for "stator up".
+
+  stator plan --model /models/llama --gpus 8 --gpu-kind H200 --isl 3000 --osl 300 --ttft 500ms --itl 10ms --out stator.yaml`
+
+// planFlags are the flags of stator plan.
+type planFlags struct {
+	model, gpuKind, engine, dtype, profile string
+	gpus, profileGPUs                      int
+
+	targets               capacity.Targets
+	isl, osl              float64
+	spread, cached, rate  float64
+	trace, out            string
+	asJSON, simulate      bool
+	rows                  int
+	cachedGiven, isTraced bool
+}
+
+func runPlan(ctx context.Context, env environment, args []string) error {
+	f := cli.New(env.out, env.err, "plan", planAbout)
+	p := addPlanFlags(f)
+	if err := f.Read(args); err != nil {
+		return err
+	}
+	p.cachedGiven = p.cached > 0
+	p.isTraced = p.trace != ""
+	if err := p.validate(); err != nil {
+		return f.UsageError("%v", err)
+	}
+
+	a, err := p.answer(ctx)
+	if err != nil {
+		return err
+	}
+	if p.out != "" && !a.best().Met {
+		return fmt.Errorf("%s No configuration is written", propose.Why(a.question, a.list))
+	}
+	if p.out != "" {
+		if err := os.WriteFile(p.out, a.deployment.Config(a.question, a.best()), 0o644); err != nil { //nolint:gosec // others may read it
+			return fmt.Errorf("write configuration: %w", err)
+		}
+	}
+	if p.asJSON {
+		return printJSON(env.out, a.summary())
+	}
+	a.print(env.out, p)
+	return nil
+}
+
+// addPlanFlags adds the flags of stator plan.
+func addPlanFlags(f *cli.Flags) *planFlags {
+	p := &planFlags{}
+	var gpus []string
+	for _, g := range perfmodel.GPUs {
+		gpus = append(gpus, g.Name)
+	}
+	f.Group("Model and GPUs", func() {
+		f.StringVar(&p.model, "model", "", "model `folder` with config.json; or any name, with --profile or --engine sim")
+		f.IntVar(&p.gpus, "gpus", 1, "number of GPUs")
+		f.StringVar(&p.gpuKind, "gpu-kind", "", strings.Join(gpus, ", "))
+		f.StringVar(&p.engine, "engine", "vllm", strings.Join(propose.Engines(), ", "))
+		f.StringVar(&p.dtype, "dtype", "auto", "type of the weights: auto is that of the model's files; "+strings.Join(dtypes(), ", "))
+		f.StringVar(&p.profile, "profile", "", "`folder` with the measurements of Dynamo's profiler for this model and GPU")
+		f.IntVar(&p.profileGPUs, "profile-gpus", 1, "GPUs of the engine that was measured")
+	})
+
+	f.Group("Targets; 0 is none", func() {
+		f.DurationVar(&p.targets.TTFT, "ttft", 500*time.Millisecond, "longest time to the first token")
+		f.DurationVar(&p.targets.ITL, "itl", 50*time.Millisecond, "longest mean time between the tokens of a request")
+		f.DurationVar(&p.targets.E2E, "e2e", 0, "longest time of a whole request")
+		f.Float64Var(&p.targets.Quantile, "quantile", 0.9, "share of requests that are to be within the targets")
+	})
+
+	f.Group("Requests", func() {
+		f.Float64Var(&p.isl, "isl", 3000, "mean tokens of a prompt")
+		f.Float64Var(&p.osl, "osl", 300, "mean tokens of an answer")
+		f.Float64Var(&p.spread, "spread", 0, "how far lengths may be from their mean, as a share of it")
+		f.Float64Var(&p.cached, "cached", 0, "share of prompts that is found in caches")
+		f.Float64Var(&p.rate, "rate", 0, "requests per second (default: as many as possible)")
+		f.StringVar(&p.trace, "trace", "", "trace `file` from which the lengths, the rate and the arrivals come: see `stator replay`")
+		f.IntVar(&p.rows, "rows", 100_000, "read only the first `n` rows of the trace")
+	})
+
+	f.StringVar(&p.out, "out", "", "write a configuration to this `file`")
+	f.BoolVar(&p.simulate, "simulate", true, "play the proposal in the simulator")
+	f.BoolVar(&p.asJSON, "json", false, "print JSON")
+	return p
+}
+
+// The bounds of what is asked.
+const (
+	maxPlanGPUs   = 4096
+	maxPlanTokens = 1 << 22
+	maxPlanRows   = 1_000_000
+)
+
+// validate refuses flags for which there is no proposal. It names the flag.
+func (p *planFlags) validate() error {
+	t := &p.targets
+
+	switch {
+	case p.model == "":
+		return fmt.Errorf("name the model's folder with --model")
+	case p.gpus < 1 || p.gpus > maxPlanGPUs:
+		return fmt.Errorf("--gpus is %d: it must lie between 1 and %d", p.gpus, maxPlanGPUs)
+	case p.profileGPUs < 1 || p.profileGPUs > maxPlanGPUs:
+		return fmt.Errorf("--profile-gpus is %d: it must lie between 1 and %d", p.profileGPUs, maxPlanGPUs)
+	case !slices.Contains(propose.Engines(), p.engine):
+		return fmt.Errorf("--engine is %.40q: use %s", p.engine, strings.Join(propose.Engines(), ", "))
+	case p.dtype != "auto" && weightBytes[p.dtype] == 0:
+		return fmt.Errorf("--dtype is %.40q: use auto, %s", p.dtype, strings.Join(dtypes(), ", "))
+	case t.TTFT < 0 || t.ITL < 0 || t.E2E < 0 || !(t.Quantile > 0 && t.Quantile < 1):
+		return fmt.Errorf("--ttft, --itl and --e2e must not be negative, and --quantile must lie between 0 and 1")
+	case !(p.isl >= 1 && p.isl <= maxPlanTokens && p.osl >= 1 && p.osl <= maxPlanTokens):
+		return fmt.Errorf("--isl and --osl must lie between 1 and %d", maxPlanTokens)
+	case !(p.spread >= 0 && p.spread <= 1 && p.cached >= 0 && p.cached <= 1):
+		return fmt.Errorf("--spread and --cached must lie between 0 and 1")
+	case !(p.rate >= 0 && p.rate < 1e6):
+		return fmt.Errorf("--rate is %v: it must lie between 0 and 1000000", p.rate)
+	case p.rows < 1 || p.rows > maxPlanRows:
+		return fmt.Errorf("--rows is %d: it must lie between 1 and %d", p.rows, maxPlanRows)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/propose"
+)
+
+// planAnswer is a question with its proposals, the best first.
+type planAnswer struct {
+	question   propose.Question
+	list       []propose.Proposal
+	deployment propose.Deployment
+	tokenBytes float64 // of a token's KV cache
+
+	simulated *planPlayed // nil where nothing was played
+}
+
+// best returns the proposal.
+func (a *planAnswer) best() *propose.Proposal { return &a.list[0] }
+
+// The transfer of a prompt: the simulator's defaults.
+const (
+	planTransferBase  = 3 * time.Millisecond
+	planNodeBandwidth = 80e9
+	planTokenBytes    = 131072
+	planStartUp       = 2 * time.Minute
+)
+
+// answer finds the proposals and plays the best one.
+func (p *planFlags) answer(ctx context.Context) (*planAnswer, error) {
+	var traced *tracedDemand
+	if p.isTraced {
+		var err error
+		traced, err = p.readTrace()
+		if err != nil {
+			return nil, err
+		}
+		p.isl, p.osl = traced.shape.Prompt, traced.shape.Answer
+	}
+	m, err := p.readPlanModel()
+	if err != nil {
+		return nil, err
+	}
+	a := &planAnswer{tokenBytes: cmp.Or(m.weights.KVBytes, planTokenBytes), deployment: p.deployment(&m)}
+	a.question = p.question(traced)
+	a.question.TransferToken = time.Duration(a.tokenBytes / planNodeBandwidth * float64(time.Second))
+	a.question.Engines, err = p.engines(&m)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := a.propose(); err != nil || !p.simulate || !a.best().Met {
+		return a, err
+	}
+	a.simulated, err = p.play(ctx, a)
+	if err != nil || !p.isTraced || p.cachedGiven || a.simulated.Reuse < leastReuse {
+		return a, err
+	}
+
+	// Prompts of the trace share beginnings, so engines compute less than was assumed.
+	a.question.Shape.Cached = a.simulated.Reuse
+	if err := a.propose(); err != nil || !a.best().Met {
+		return a, err
+	}
+	a.simulated, err = p.play(ctx, a)
+	return a, err
+}
+
+// leastReuse is the reuse of prompts that makes another proposal worth while.
+const leastReuse = 0.05
+
+// propose finds the proposals.
+func (a *planAnswer) propose() error {
+	a.list = propose.Propose(a.question)
+	if len(a.list) == 0 {
+		return errors.New("no engine fits on the GPUs: use more GPUs, or smaller weights with --dtype")
+	}
+	return nil
+}
+
+// question returns what the flags and the trace ask for.
+func (p *planFlags) question(traced *tracedDemand) propose.Question {
+	spread := p.spread / math.Sqrt(3) // of lengths that are drawn evenly
+	q := propose.Question{
+		Shape:   capacity.Shape{Prompt: p.isl, Answer: p.osl, PromptSpread: spread, AnswerSpread: spread, Cached: p.cached},
+		Targets: p.targets, Rate: p.rate, GPUs: p.gpus, TransferBase: planTransferBase,
+	}
+	if traced != nil {
+		q.Shape = traced.shape
+		q.Shape.Cached = p.cached
+		q.Rate = cmp.Or(p.rate, traced.peak)
+	}
+	return q
+}
+
+// deployment returns what a configuration needs besides the fleet.
+func (p *planFlags) deployment(m *planModel) propose.Deployment {
+	d := propose.Deployment{
+		Model: p.model, Path: p.model, Engine: p.engine, GPU: m.gpu.Name, Quantization: m.quantize, Context: m.weights.Context,
+		StartUp: planStartUp, ProfileGPUs: p.profileGPUs,
+	}
+	if p.engine == "sim" {
+		d.Path, d.StartUp = "builtin:sim", time.Second
+	} else if full, err := filepath.Abs(p.model); err == nil && isFolder(p.model) {
+		d.Path, d.Model = full, filepath.Base(full)
+	}
+	if p.profile != "" {
+		d.Profile = p.profile
+		if full, err := filepath.Abs(p.profile); err == nil {
+			d.Profile = full
+		}
+	}
+	return d
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// runnersUp is how many proposals are printed.
+const runnersUp = 8
+
+// print writes the answer as text.
+func (a *planAnswer) print(w io.Writer, p *planFlags) {
+	q, s := &a.question, &a.question.Shape
+	fmt.Fprintf(w, "%s on %d × %s: prompts of %.0f tokens, %.0f %% cached, answers of %.0f.\n", a.deployment.Model, p.gpus,
+		cmp.Or(a.deployment.GPU, "GPU"), s.Prompt, 100*s.Cached, s.Answer)
+	fmt.Fprintf(w, "Targets for %.4g %% of requests: %s.\n\n", 100*q.Targets.Quantile, targetsText(&q.Targets))
+	propose.Write(w, a.list, runnersUp)
+
+	best := a.best()
+	fmt.Fprintf(w, "\nProposed: %s. %s\n", best, propose.Why(*q, a.list))
+	if !best.Met {
+		return
+	}
+	doubt := 0.0
+	for _, pool := range best.Pools {
+		doubt = max(doubt, pool.Engine.Doubt)
+	}
+	fmt.Fprintf(w, "Times of engines may be off by %.0f %%: if they are so much longer, it serves %.1f requests/s.\n", 100*doubt,
+		best.SlowRate)
+	if a.simulated != nil {
+		fmt.Fprintf(w, "\n%s", a.compare())
+	}
+	if p.out != "" {
+		fmt.Fprintf(w, "\nWrote %s: `stator validate --config %s` checks it, and `stator up --config %s` starts it.\n", p.out, p.out, p.out)
+	}
+}
+
+// targetsText lists the targets.
+func targetsText(t *capacity.Targets) string {
+	var parts []string
+	for _, x := range []struct {
+		name string
+		v    time.Duration
+	}{{"TTFT", t.TTFT}, {"ITL", t.ITL}, {"E2E", t.E2E}} {
+		if x.v > 0 {
+			parts = append(parts, fmt.Sprint(x.name, " ", x.v))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
+}
+
+// compare prints the predicted latencies beside the simulated ones.
+func (a *planAnswer) compare() string {
+	var b strings.Builder
+	r, q := a.simulated, &a.question
+	l := a.best().Latency
+	fmt.Fprintf(&b, "Simulated with %d requests, %.1f/s:\n", r.Requests, r.Rate)
+	for _, x := range []struct {
+		name              string
+		simulated         float64
+		predicted, target time.Duration
+	}{{"TTFT", r.TTFT, l.TTFT, q.Targets.TTFT}, {"ITL", r.ITL, l.ITL, q.Targets.ITL}, {"E2E", r.E2E, l.E2E, q.Targets.E2E}} {
+		fmt.Fprintf(&b, "  %-4s  predicted %8.1f ms  simulated %8.1f ms", x.name, ms(x.predicted), x.simulated)
+		if x.target > 0 {
+			fmt.Fprintf(&b, "  target %v", x.target)
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "  %.1f %% of the requests missed a target; %.1f %% may\n", 100*r.Missed, 100*(1-q.Targets.Quantile))
+	return b.String()
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }

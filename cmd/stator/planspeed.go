@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/propose"
+)
+
+// weightBytes are the bytes of a weight by the values of --dtype.
+var weightBytes = map[string]float64{"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.53125, "fp4": 0.53125}
+
+// dtypes returns the values of --dtype besides auto, sorted.
+func dtypes() []string { return slices.Sorted(maps.Keys(weightBytes)) }
+
+// planSeqs is the most requests at once of the engines that are compared, and planBatched the tokens of a pass.
+const (
+	planSeqs    = 512
+	planBatched = 8192
+)
+
+// calibratedDoubt is the doubt of a roofline that a profile of another size of engine corrects.
+const calibratedDoubt = 0.2
+
+// planModel is what is known of the model and the GPU.
+type planModel struct {
+	weights perfmodel.Weights // zero if they are unknown
+	gpu     perfmodel.GPU     // zero if it is unknown
+	profile *perfmodel.Profile
+	// quantize is the option with which engines make the weights smaller; empty if they are as they are in the files.
+	quantize string
+}
+
+// readPlanModel reads the files that the flags name.
+func (p *planFlags) readPlanModel() (m planModel, err error) {
+	if p.gpuKind != "" {
+		m.gpu, err = perfmodel.FindGPU(p.gpuKind)
+		if err != nil {
+			return m, err
+		}
+	}
+	if p.profile != "" {
+		m.profile, err = perfmodel.LoadProfile(os.DirFS(p.profile))
+		if err != nil {
+			return m, err
+		}
+	}
+	data, err := readModelSize(p.model)
+	switch {
+	case err != nil && (p.engine == "sim" || m.profile != nil):
+		return m, nil // the speed is known without it
+	case err != nil:
+		return m, fmt.Errorf("%w; a folder with the model's config.json suffices, or name a profile with --profile", err)
+	}
+	m.weights, err = perfmodel.ReadWeights(data)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", p.model, err)
+	}
+
+	bytes := weightBytes[p.dtype]
+	if bytes == 0 || bytes == m.weights.Bytes {
+		return m, nil
+	}
+	online := p.dtype == "fp8" && m.weights.Bytes == 2 && (p.engine == "vllm" || p.engine == "sglang")
+	if p.out != "" && !online {
+		return m, fmt.Errorf("the weights in %s have %v bytes each, and engine %s cannot load them as %s: name a folder with such "+
+			"weights, or leave out --dtype or --out", p.model, m.weights.Bytes, p.engine, p.dtype)
+	}
+	if online {
+		m.quantize = "fp8"
+	}
+	m.weights.Bytes = bytes
+	return m, nil
+}
+
+// engines returns the engines to compare.
+func (p *planFlags) engines(m *planModel) ([]propose.Engine, error) {
+	switch {
+	case p.engine == "sim":
+		return []propose.Engine{{
+			Engine: capacity.Engine{Timing: perfmodel.Polynomial{}, KVTokens: simulatedBlocks * 16, MaxBatchedTokens: planBatched},
+			GPUs:   1, Watts: m.gpu.Watts, Doubt: simulatedDoubt,
+		}}, nil
+	case m.profile == nil && m.gpu.Name == "":
+		return nil, errors.New("the speed of engines is unknown: name the GPU with --gpu-kind, or a profile with --profile")
+	}
+
+	var out []propose.Engine
+	if m.profile != nil {
+		out = append(out, propose.Engine{
+			Engine: capacity.Engine{
+				Timing: m.profile, KVTokens: m.profile.KVTokens(), MaxSeqs: planSeqs, MaxBatchedTokens: planBatched,
+			},
+			GPUs: p.profileGPUs, Watts: float64(p.profileGPUs) * m.gpu.Watts, Doubt: perfmodel.ProfileDoubt,
+		})
+	}
+	if m.gpu.Name != "" && m.weights.Parameters > 0 {
+		out = append(out, p.rooflines(m)...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the model does not fit: its weights need %.0f GB, and %d %s have %.0f GB",
+			m.weights.Parameters*m.weights.Bytes/1e9, p.gpus, m.gpu.Name, float64(p.gpus)*m.gpu.Memory/1e9)
+	}
+	return out, nil
+}
+
+// rooflines returns the engines whose speed is computed: all sizes that fit, with both types of the KV cache. A profile corrects them.
+func (p *planFlags) rooflines(m *planModel) (out []propose.Engine) {
+	for _, gpus := range []int{1, 2, 4, 8} {
+		for _, small := range []bool{false, true} {
+			if gpus > p.gpus || m.weights.Heads%gpus != 0 || small && m.gpu.FLOPS8 <= m.gpu.FLOPS16 {
+				continue
+			}
+			if m.profile != nil && (gpus == p.profileGPUs || small) {
+				continue // that size was measured, with its type of the KV cache
+			}
+			r := perfmodel.Roofline{Model: m.weights, GPU: m.gpu, GPUs: gpus}
+			if small {
+				r.Model.KVBytes /= 2
+			}
+			e := propose.Engine{
+				Engine: capacity.Engine{Timing: r, KVTokens: r.KVTokens(), MaxSeqs: planSeqs, MaxBatchedTokens: planBatched},
+				GPUs:   gpus, Watts: float64(gpus) * m.gpu.Watts, Doubt: perfmodel.RooflineDoubt, SmallKV: small,
+			}
+			if float64(e.KVTokens) < p.isl+p.osl {
+				continue
+			}
+			if m.profile != nil {
+				e.Timing, e.Doubt = p.calibrated(m, r), calibratedDoubt
+			}
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// calibrated corrects a roofline by the ratio between the profile and the roofline of the size that was measured, at the lengths of the
+// question.
+func (p *planFlags) calibrated(m *planModel, r perfmodel.Roofline) perfmodel.Timing {
+	measured := r
+	measured.GPUs = p.profileGPUs
+	prompt := perfmodel.Prefill{Requests: 1, Input: int(max(1, p.isl))}
+	const requests = 32
+	step := perfmodel.Decode{Requests: requests, Context: int(requests * (p.isl + p.osl/2)), Capacity: m.profile.KVTokens()}
+	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
+	return perfmodel.Corrected{
+		Timing: r, PrefillBy: ratio(m.profile.Prefill(prompt), measured.Prefill(prompt)),
+		DecodeBy: ratio(m.profile.Decode(step), measured.Decode(step)),
+	}
+}
