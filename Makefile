@@ -272,6 +272,10 @@ demo-trace: build ## replay a trace through Envoy under five policies (TRACE=pat
 	go run ./test/demotrace $(if $(TRACE),--trace $(TRACE)) $(ARGS)
 
 .PHONY: traces
+.PHONY: demo-planner
+demo-planner: build ## a spike of requests against simulated engines: workers come and go (2 min; ARGS="--high 60 --page spike.html")
+	go run ./test/demoplanner $(ARGS)
+
 traces: ## fetch the public traces that replay-golden, replay-traces and demo-trace play, into traces/
 	go run ./test/fetchtraces
 
