@@ -17,8 +17,8 @@ const (
 	bucketTime = 5 * time.Second
 	// bucketWait is how long a member with a login waits for another one to create a bucket.
 	bucketWait = time.Second
-	// maxValue bounds a value in bytes: a lease or a plan.
-	maxValue = 1 << 18
+	// maxValue bounds a value in bytes: a lease, or a plan, which has some 25 bytes for each worker.
+	maxValue = 1 << 19
 )
 
 // bucket returns a bucket of key-value pairs, which live for ttl; 0 keeps them. It is opened once for each connection,

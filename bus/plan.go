@@ -90,8 +90,8 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	w.apply(p)
 }
 
-// planMessage returns the message of a plan. One of ten thousand workers with weights has about 200 KB, of which a bucket's value may
-// have 256: see maxValue. Workers with their configured weight are not listed.
+// planMessage returns the message of a plan. One of ten thousand workers with weights has about 240 KB, of which a bucket's value may
+// have 512: see maxValue. Plans of pools whose algorithm is "configured" list no workers.
 func planMessage(p plan.Plan) *busv1.Plan {
 	m := &busv1.Plan{Term: p.Term}
 	for i := range p.Pools {

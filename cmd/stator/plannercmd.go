@@ -15,6 +15,7 @@ import (
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/planner/connectors/virtual"
 	prom "github.com/stator-project/stator/planner/prometheus"
@@ -100,6 +101,19 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 		return nil, err
 	}
 	return planner.New(out), nil
+}
+
+// plannerText describes what a planner does, for people.
+func plannerText(p *config.Planner) string {
+	switch {
+	case p.Algorithm == plan.AlgorithmConfigured:
+		return "publishes the configured replicas"
+	case p.Advisory:
+		return p.Algorithm + ", advisory: it carries nothing out"
+	case p.Connector == config.ConnectorNone:
+		return p.Algorithm + ", without a connector"
+	}
+	return p.Algorithm + ", connector " + p.Connector
 }
 
 // openPlannerFiles opens what the planner reads and writes besides the bus: earlier rates, its log, and Prometheus.

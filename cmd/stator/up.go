@@ -359,7 +359,7 @@ func (u *up) announce(user, part context.Context) error {
 	defer context.AfterFunc(part, cancel)()
 	u.console.ready("extproc", u.socket("extproc"))
 	u.console.ready("xds", u.socket("xds"))
-	u.console.ready("planner", "publishes the configured replicas")
+	u.console.ready("planner", plannerText(&u.cfg.Planner))
 	u.console.ready("admin", u.admin.url())
 	if u.await(ctx, "workers", u.workersReady) && u.await(ctx, "envoy", u.envoyReady) {
 		u.console.invite(u.cfg, u.admin.address())
