@@ -101,7 +101,7 @@ var allowed = map[string][]string{
 	"extproc/sockets":   {"internal/backoff", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/fleet", "internal/kv/feed", "internal/kv/kvevent"},
 
 	// The other processes.
-	"planner":                    {"internal/plan", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
+	"planner":                    {"internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
 	"planner/connectors/virtual": {"internal/plan", "bus"},
 	"planner/prometheus":         {"internal/plan"},
 	"xds":                        {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},

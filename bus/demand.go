@@ -38,6 +38,10 @@ type ModelDemand struct {
 	ResponseSquares float64
 	// FirstNanoseconds is the sum of the times to their first byte.
 	FirstNanoseconds uint64
+	// PrefillNanoseconds and PrefillTokenNanoseconds are the learned time of a prefill, for no tokens and for each, and PrefillsObserved
+	// is from how many observations.
+	PrefillNanoseconds, PrefillsObserved uint64
+	PrefillTokenNanoseconds              float64
 	// Waiting and WaitingTokens are the requests in the replica's queue now, and their prompt tokens.
 	Waiting, WaitingTokens int
 }
@@ -85,6 +89,7 @@ func demandMessage(d *Demand) *busv1.Demand {
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
 			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens), PromptsBySize: x.BySize[:],
+			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds, PrefillsObserved: x.PrefillsObserved,
 		})
 	}
 	return m
@@ -107,6 +112,10 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			return nil, fmt.Errorf("model %.80q: squares are %g and %g: they must lie between 0 and %g", x.Model, x.PromptSquares,
 				x.ResponseSquares, maxSquares)
 		}
+		if !(x.PrefillTokenNanoseconds >= 0 && x.PrefillTokenNanoseconds <= maxPrefill) || x.PrefillNanoseconds > maxPrefill {
+			return nil, fmt.Errorf("model %.80q: a prefill lasts %d ns and %g ns for each token: there must be at most an hour of both", x.Model,
+				x.PrefillNanoseconds, x.PrefillTokenNanoseconds)
+		}
 		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens || len(x.PromptsBySize) > PromptSizes {
 			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens, and there are %d sizes: no replica has as many",
 				x.Model, x.Waiting, x.WaitingTokens, len(x.PromptsBySize))
@@ -116,6 +125,7 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
 			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
+			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds, PrefillsObserved: x.PrefillsObserved,
 		}
 		copy(out.BySize[:], x.PromptsBySize)
 		d.Models = append(d.Models, out)
@@ -127,4 +137,5 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 const (
 	maxSquares       = 1e30
 	maxWaitingTokens = 1 << 50
+	maxPrefill       = 3_600_000_000_000 // nanoseconds
 )

@@ -11,6 +11,7 @@ import (
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -107,8 +108,8 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	m.FirstNanoseconds += uint64(max(0, e.FirstByte))
 }
 
-// message returns the demand since the start, with what waits in the queues now.
-func (c *demand) message(replica string, queues []route.QueueStats) *bus.Demand {
+// message returns the demand since the start, with what waits in the queues now, and what was learned of the engines' speed.
+func (c *demand) message(replica string, queues []route.QueueStats, speeds map[route.WorkerClass]perfmodel.Speed) *bus.Demand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range c.models {
@@ -118,6 +119,16 @@ func (c *demand) message(replica string, queues []route.QueueStats) *bus.Demand 
 		if m := c.of(q.Pool); m != nil {
 			m.Waiting += q.Requests
 			m.WaitingTokens += q.Tokens
+		}
+	}
+
+	// Of several kinds of engines of one model, the one with the most observations stands for all.
+	for class, speed := range speeds {
+		m := c.models[class.Model]
+		if m != nil && uint64(max(0, speed.Prefill.Observed)) > m.PrefillsObserved {
+			m.PrefillNanoseconds = uint64(max(0, speed.Prefill.Base))
+			m.PrefillTokenNanoseconds = speed.Prefill.Token
+			m.PrefillsObserved = uint64(speed.Prefill.Observed)
 		}
 	}
 
@@ -137,7 +148,7 @@ func (r *Router) publishDemand(ctx context.Context, b *bus.Bus) {
 	for {
 		select {
 		case <-tick.C:
-			if err := b.PublishDemand(r.demand.message(r.replica, r.routes.Queues())); err != nil {
+			if err := b.PublishDemand(r.demand.message(r.replica, r.routes.Queues(), r.routes.Speeds())); err != nil {
 				r.log.Debug("demand not published", "err", err)
 			}
 		case <-ctx.Done():

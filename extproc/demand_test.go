@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 )
 
@@ -24,7 +25,11 @@ func TestDemand(t *testing.T) {
 	c.ended(&messages.Entry{Upstream: true, Status: 500, Served: "10.0.0.1:80", ResponseBytes: 9}, f.Snapshot())
 	c.ended(&messages.Entry{Upstream: true, Status: 200, Served: "10.0.0.9:80", ResponseBytes: 9}, f.Snapshot())
 
-	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}})
+	d := c.message("r", []route.QueueStats{{Pool: "m", Requests: 2, Tokens: 500}, {Pool: "m", Class: "b", Requests: 1, Tokens: 50}},
+		map[route.WorkerClass]perfmodel.Speed{
+			{Model: "m", Engine: "vllm"}: {Prefill: perfmodel.Line{Base: time.Millisecond, Token: 2e4, Observed: 30}},
+			{Model: "m", Engine: "sim"}:  {Prefill: perfmodel.Line{Base: time.Second, Token: 9e4, Observed: 3}},
+		})
 	if len(d.Models) != 1 || d.Replica != "r" {
 		t.Fatalf("%+v", d)
 	}
@@ -38,7 +43,10 @@ func TestDemand(t *testing.T) {
 	if m.Waiting != 3 || m.WaitingTokens != 550 {
 		t.Errorf("the queue: %+v", m)
 	}
-	if again := c.message("r", nil); again.Models[0].Waiting != 0 || again.Models[0].Requests != 2 {
+	if m.PrefillNanoseconds != 1e6 || m.PrefillTokenNanoseconds != 2e4 || m.PrefillsObserved != 30 {
+		t.Errorf("the speed: %+v", m)
+	}
+	if again := c.message("r", nil, nil); again.Models[0].Waiting != 0 || again.Models[0].Requests != 2 {
 		t.Errorf("the next message: %+v", again.Models[0])
 	}
 }

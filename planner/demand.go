@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan"
 )
 
@@ -138,12 +139,23 @@ func (d *demands) take(now time.Time) []plan.Demand {
 		for _, r := range d.replicas {
 			x.Waiting += r.last[name].Waiting
 			x.WaitingTokens += r.last[name].WaitingTokens
+			x.Prefill = surer(x.Prefill, r.last[name])
 		}
 		out = append(out, x)
 	}
 	d.models = map[string]*modelDemand{}
 	d.heard = false
 	return out
+}
+
+// surer returns the line of prefills with more observations.
+func surer(l perfmodel.Line, m bus.ModelDemand) perfmodel.Line {
+	if m.PrefillsObserved <= uint64(max(0, l.Observed)) || m.PrefillsObserved > math.MaxInt32 {
+		return l
+	}
+	return perfmodel.Line{
+		Base: time.Duration(m.PrefillNanoseconds), Token: m.PrefillTokenNanoseconds, Observed: int(m.PrefillsObserved),
+	}
 }
 
 // names returns the models of all reports, sorted. mu is held.

@@ -1737,8 +1737,12 @@ type ModelDemand struct {
 	Waiting          uint32                 `protobuf:"varint,10,opt,name=waiting,proto3" json:"waiting,omitempty"`                                          // in the replica's queue, now
 	WaitingTokens    uint64                 `protobuf:"varint,11,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`
 	PromptsBySize    []uint64               `protobuf:"varint,12,rep,packed,name=prompts_by_size,json=promptsBySize,proto3" json:"prompts_by_size,omitempty"` // with up to 2^i tokens, i from 0
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The learned time of a prefill: for no tokens, for each token, and from how many observations.
+	PrefillNanoseconds      uint64  `protobuf:"varint,13,opt,name=prefill_nanoseconds,json=prefillNanoseconds,proto3" json:"prefill_nanoseconds,omitempty"`
+	PrefillTokenNanoseconds float64 `protobuf:"fixed64,14,opt,name=prefill_token_nanoseconds,json=prefillTokenNanoseconds,proto3" json:"prefill_token_nanoseconds,omitempty"`
+	PrefillsObserved        uint64  `protobuf:"varint,15,opt,name=prefills_observed,json=prefillsObserved,proto3" json:"prefills_observed,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *ModelDemand) Reset() {
@@ -1853,6 +1857,27 @@ func (x *ModelDemand) GetPromptsBySize() []uint64 {
 		return x.PromptsBySize
 	}
 	return nil
+}
+
+func (x *ModelDemand) GetPrefillNanoseconds() uint64 {
+	if x != nil {
+		return x.PrefillNanoseconds
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetPrefillTokenNanoseconds() float64 {
+	if x != nil {
+		return x.PrefillTokenNanoseconds
+	}
+	return 0
+}
+
+func (x *ModelDemand) GetPrefillsObserved() uint64 {
+	if x != nil {
+		return x.PrefillsObserved
+	}
+	return 0
 }
 
 var File_bus_proto protoreflect.FileDescriptor
@@ -2006,7 +2031,7 @@ const file_bus_proto_rawDesc = "" +
 	"\x04host\x18\x03 \x01(\tR\x04host\"V\n" +
 	"\x06Demand\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x122\n" +
-	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xae\x03\n" +
+	"\x06models\x18\x02 \x03(\v2\x1a.stator.bus.v1.ModelDemandR\x06models\"\xc8\x04\n" +
 	"\vModelDemand\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12#\n" +
@@ -2020,7 +2045,10 @@ const file_bus_proto_rawDesc = "" +
 	"\awaiting\x18\n" +
 	" \x01(\rR\awaiting\x12%\n" +
 	"\x0ewaiting_tokens\x18\v \x01(\x04R\rwaitingTokens\x12&\n" +
-	"\x0fprompts_by_size\x18\f \x03(\x04R\rpromptsBySizeB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x0fprompts_by_size\x18\f \x03(\x04R\rpromptsBySize\x12/\n" +
+	"\x13prefill_nanoseconds\x18\r \x01(\x04R\x12prefillNanoseconds\x12:\n" +
+	"\x19prefill_token_nanoseconds\x18\x0e \x01(\x01R\x17prefillTokenNanoseconds\x12+\n" +
+	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObservedB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once

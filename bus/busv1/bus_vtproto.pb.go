@@ -1503,6 +1503,22 @@ func (m *ModelDemand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.PrefillsObserved != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PrefillsObserved))
+		i--
+		dAtA[i] = 0x78
+	}
+	if m.PrefillTokenNanoseconds != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.PrefillTokenNanoseconds))))
+		i--
+		dAtA[i] = 0x71
+	}
+	if m.PrefillNanoseconds != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PrefillNanoseconds))
+		i--
+		dAtA[i] = 0x68
+	}
 	if len(m.PromptsBySize) > 0 {
 		var pksize2 int
 		for _, num := range m.PromptsBySize {
@@ -2290,6 +2306,15 @@ func (m *ModelDemand) SizeVT() (n int) {
 			l += protohelpers.SizeOfVarint(uint64(e))
 		}
 		n += 1 + protohelpers.SizeOfVarint(uint64(l)) + l
+	}
+	if m.PrefillNanoseconds != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PrefillNanoseconds))
+	}
+	if m.PrefillTokenNanoseconds != 0 {
+		n += 9
+	}
+	if m.PrefillsObserved != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PrefillsObserved))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6415,6 +6440,55 @@ func (m *ModelDemand) UnmarshalVT(dAtA []byte) error {
 				}
 			} else {
 				return fmt.Errorf("proto: wrong wireType = %d for field PromptsBySize", wireType)
+			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PrefillNanoseconds", wireType)
+			}
+			m.PrefillNanoseconds = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PrefillNanoseconds |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PrefillTokenNanoseconds", wireType)
+			}
+			var v uint64
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
+			m.PrefillTokenNanoseconds = float64(math.Float64frombits(v))
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PrefillsObserved", wireType)
+			}
+			m.PrefillsObserved = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PrefillsObserved |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
 			}
 		default:
 			iNdEx = preIndex

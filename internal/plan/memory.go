@@ -43,6 +43,8 @@ type poolMemory struct {
 	needs []neededAt
 	// prefill and decode correct the engine's timing by what was observed.
 	prefill, decode perfmodel.Factor
+	// prefills is how many prefills the routers had observed at the last correction.
+	prefills int
 	// startUp is how long starts took lately; 0 is unknown. seen has the workers of the last plan, sorted by name.
 	startUp time.Duration
 	seen    []seenWorker

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/plan/capacity"
 	"github.com/stator-project/stator/internal/plan/dynamo"
 	"github.com/stator-project/stator/internal/plan/reactive"
@@ -137,6 +138,8 @@ type Demand struct {
 	Waiting, WaitingTokens int
 	// TTFT and ITL are the latencies that clients saw, in the mean; 0 is unknown.
 	TTFT, ITL time.Duration
+	// Prefill is how long prefills take, as routers have learned it; without observations it is unknown.
+	Prefill perfmodel.Line
 }
 
 // Lengths summarizes numbers of tokens. The zero Lengths has none.

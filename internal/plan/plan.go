@@ -94,7 +94,7 @@ func (m *memory) plan(o *Observation, model *Model) []*pool {
 	shape := m.shape.capacity()
 	for i := range model.Pools {
 		c := &model.Pools[i]
-		pools = append(pools, newPool(o, model, c, m.pool(c.Role), shape, rate))
+		pools = append(pools, newPool(o, model, c, m.pool(c.Role), shape, rate, d))
 	}
 	switch model.Algorithm {
 	case AlgorithmSLA:

@@ -29,7 +29,7 @@ type pool struct {
 // newPool returns a pool of an observation, after its memory has learned from it.
 //
 // rate is that of the last interval, in requests per second; negative if it is unknown.
-func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64) *pool {
+func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capacity.Shape, rate float64, d *Demand) *pool {
 	p := &pool{model: m, configured: c, memory: memory}
 	for i := range o.Workers {
 		w := o.Workers[i]
@@ -51,6 +51,7 @@ func newPool(o *Observation, m *Model, c *Configured, memory *poolMemory, s capa
 	p.learnSpeculation()
 	if !o.Between {
 		p.learnSteps(s, rate)
+		p.learnPrefills(s, d)
 	}
 	p.engine.Timing = perfmodel.Corrected{
 		Timing: c.Engine.Timing, PrefillBy: memory.prefill.Value(), DecodeBy: memory.decode.Value(),
@@ -157,6 +158,22 @@ func (p *pool) learnSteps(s capacity.Shape, rate float64) {
 		p.memory.decode = p.memory.decode.Observe(seconds(took), seconds(expected))
 	}
 }
+
+// learnPrefills compares the time of a prefill that routers have learned with that of the model, at the mean length, where routers have
+// observed more since the last time.
+func (p *pool) learnPrefills(s capacity.Shape, d *Demand) {
+	if d == nil || p.configured.Role == fleet.Decode || d.Prefill.Observed < leastPrefills || d.Prefill.Observed <= p.memory.prefills {
+		return
+	}
+	p.memory.prefills = d.Prefill.Observed
+	fresh := int(max(1, s.Prompt*(1-s.Cached)))
+	prefix := int(s.Prompt) - fresh
+	expected := p.configured.Engine.Timing.Prefill(perfmodel.Prefill{Requests: 1, Input: prefix + fresh, Prefix: prefix})
+	p.memory.prefill = p.memory.prefill.Observe(d.Prefill.Prefill(fresh), expected)
+}
+
+// leastPrefills is from how many observations on the routers' line is no longer their first estimate.
+const leastPrefills = 20
 
 // mostPromptShare is the share of the time for prompts from which times between tokens show little of the steps.
 const mostPromptShare = 0.7
