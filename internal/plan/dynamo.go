@@ -37,7 +37,7 @@ func (m *memory) planDynamo(o *Observation, d *Demand, pools []*pool) {
 	config := pools[0].model.dynamoConfig(&o.Settings.Budget, roles, mode)
 	if err := m.dynamo.begin(config, roles); err != nil {
 		for _, p := range pools {
-			p.memory.asked = asked{reason: err.Error()}
+			p.memory.asked.reason = wrongConfig(err)
 		}
 		return
 	}
@@ -131,7 +131,7 @@ func dynamoLimits(p *pool) dynamo.Limits {
 // begin makes the state, again where the configuration of its parts has changed.
 func (m *dynamoMemory) begin(c dynamo.Config, roles dynamoPools) error {
 	if err := c.Validate(); err != nil {
-		return fmt.Errorf("the configuration of the algorithm is wrong: %w", err)
+		return err
 	}
 	a, b := &m.config, &c
 	same := a.Mode == b.Mode && a.Predictor == b.Predictor && a.Log1p == b.Log1p && a.Kalman == b.Kalman && a.Samples == b.Samples

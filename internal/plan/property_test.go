@@ -5,12 +5,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/dynamo"
+	"github.com/stator-project/stator/internal/plan/reactive"
 )
 
 // Whatever is observed and whatever is missing, there is a plan within its bounds and budgets, with a reason. Equal states and
@@ -49,6 +52,17 @@ func randomSettings(rng *rand.Rand, e capacity.Engine) *plan.Settings {
 		m := plan.Model{Name: fmt.Sprint("m", i), Algorithm: algorithms[rng.IntN(len(algorithms))], Targets: capacity.Targets{
 			TTFT: time.Duration(rng.IntN(2000)) * time.Millisecond, ITL: time.Duration(rng.IntN(40)) * time.Millisecond,
 		}}
+		switch rng.IntN(4) {
+		case 0:
+			c := dynamo.Defaults()
+			c.Interval, c.LoadInterval = time.Duration(1+rng.IntN(60))*time.Second, time.Duration(1+rng.IntN(60))*time.Second
+			c.Target = []string{dynamo.TargetSLA, dynamo.TargetThroughput, dynamo.TargetLatency, dynamo.TargetLoad}[rng.IntN(4)]
+			c.Predictor = []string{"constant", "kalman", "arima", "unknown"}[rng.IntN(4)]
+			r := reactive.Defaults([]string{reactive.Waiting, reactive.Running, "unknown"}[rng.IntN(3)])
+			m.Dynamo, m.Reactive = &c, &r
+		case 1:
+			m.Dynamo, m.Reactive = &dynamo.Config{}, &reactive.Config{} // not valid
+		}
 		m.Tuning.Mode = []string{plan.ModeBoth, plan.ModeThroughput, plan.ModeLoad}[rng.IntN(3)]
 		roles := [][]fleet.Role{{fleet.Aggregated}, {fleet.Prefill, fleet.Decode}}[rng.IntN(2)]
 		for _, r := range roles {
@@ -101,7 +115,7 @@ func check(t *testing.T, seed uint64, s *plan.Settings, workers []plan.Worker, p
 		for _, c := range s.Models[i].Pools {
 			pools++
 			pool := find(p, s.Models[i].Name, c.Role)
-			if pool == nil || pool.Reason == "" {
+			if pool == nil || pool.Reason == "" || strings.Contains(pool.Reason, "\n") {
 				t.Fatalf("seed %d: no plan or no reason for %s %v:\n%v", seed, s.Models[i].Name, c.Role, p)
 			}
 			gpus += pool.Replicas * max(1, c.GPUs)

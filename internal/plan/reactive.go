@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
@@ -30,6 +31,11 @@ func (p *pool) follow() {
 	p.bound()
 }
 
+// wrongConfig is the reason why an algorithm whose configuration is not valid does not decide, in one line.
+func wrongConfig(err error) string {
+	return "the configuration of the algorithm is wrong: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+}
+
 // planReactive sets the replicas of a pool by the rule of Kubernetes' autoscaler.
 func (p *pool) planReactive(o *Observation) {
 	defer p.follow()
@@ -38,7 +44,7 @@ func (p *pool) planReactive(o *Observation) {
 	}
 	config := p.reactiveConfig()
 	if err := config.Validate(); err != nil {
-		p.memory.asked.reason = "the configuration of the algorithm is wrong: " + err.Error()
+		p.memory.asked.reason = wrongConfig(err)
 		return
 	}
 
