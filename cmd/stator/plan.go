@@ -56,7 +56,7 @@ func runPlan(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 	if p.out != "" && !a.best().Met {
-		return fmt.Errorf("%s No configuration is written", propose.Why(a.question, a.list))
+		return fmt.Errorf("%s No configuration is written", a.why())
 	}
 	if p.out != "" {
 		if err := os.WriteFile(p.out, a.deployment.Config(a.question, a.best()), 0o644); err != nil { //nolint:gosec // others may read it

@@ -70,6 +70,16 @@ func TestPlanIsSimulated(t *testing.T) {
 	}
 }
 
+// A fleet that misses its targets in the simulation is not proposed, though the estimate prefers it.
+func TestPlanIsConfirmed(t *testing.T) {
+	out, err := runCommand(t, "", "plan", "--model", llamaFolder(t), "--gpus", "8", "--gpu-kind", "H200", "--dtype", "fp8", "--isl", "3000",
+		"--osl", "300", "--ttft", "500ms", "--itl", "25ms", "--rate", "30")
+	if err != nil || !strings.Contains(out, "The estimate prefers 3 × TP 1 aggregated with 8-bit KV, with which the simulation has") ||
+		!strings.Contains(out, "Proposed: 2 × TP 1 prefill with 8-bit KV + 1 × TP 1 decode with 8-bit KV. ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A trace has the lengths, the rate and the share that caches spare.
 func TestPlanForATrace(t *testing.T) {
 	var rows strings.Builder

@@ -118,10 +118,10 @@ type planPlayed struct {
 
 // play plays the proposal in the simulator, with the arrivals of the trace or with generated ones. Where the rate is not asked for, it is
 // lowered until as many requests are within the targets as should be.
-func (p *planFlags) play(ctx context.Context, a *planAnswer) (out *planPlayed, err error) {
-	rate := cmp.Or(a.question.Rate, a.best().Rate)
+func (p *planFlags) play(ctx context.Context, a *planAnswer, f *propose.Proposal) (out *planPlayed, err error) {
+	rate := cmp.Or(a.question.Rate, f.Rate)
 	for _, share := range []float64{1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5} {
-		out, err = p.playAt(ctx, a, share*rate)
+		out, err = p.playAt(ctx, a, f, share*rate)
 		if err != nil || p.isTraced || p.rate > 0 || out.Missed <= 1-a.question.Targets.Quantile {
 			return out, err
 		}
@@ -130,8 +130,9 @@ func (p *planFlags) play(ctx context.Context, a *planAnswer) (out *planPlayed, e
 }
 
 // playAt plays the proposal at a rate, which a trace determines itself.
-func (p *planFlags) playAt(ctx context.Context, a *planAnswer, rate float64) (*planPlayed, error) {
-	cfg := a.simulation()
+func (p *planFlags) playAt(ctx context.Context, a *planAnswer, f *propose.Proposal, rate float64) (*planPlayed, error) {
+	cfg := a.simulation(f)
+	cfg.ArrivalSpeedup = a.speedup
 	cfg.Stopped = func() bool { return ctx.Err() != nil }
 	var ended []sim.Outcome
 	cfg.Ended = func(o sim.Outcome) { ended = append(ended, o) }
@@ -203,10 +204,10 @@ func atQuantile(values []float64, q float64) float64 {
 	return values[int(q*float64(len(values)-1))]
 }
 
-// simulation returns the proposal's fleet.
-func (a *planAnswer) simulation() sim.Config {
+// simulation returns the fleet of a proposal.
+func (a *planAnswer) simulation(f *propose.Proposal) sim.Config {
 	cfg := sim.Config{Transfer: sim.Transfer{TokenBytes: int(a.tokenBytes)}}
-	for _, pool := range a.best().Pools {
+	for _, pool := range f.Pools {
 		e := simulatedEngine(&a.question, &pool)
 		if pool.Role == fleet.Prefill {
 			cfg.Prefill, cfg.PrefillGPUs = pool.Replicas, pool.Engine.GPUs

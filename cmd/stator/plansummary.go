@@ -2,8 +2,6 @@ package main
 
 import (
 	"time"
-
-	"github.com/stator-project/stator/internal/plan/propose"
 )
 
 // planSummary is the answer of stator plan as JSON. Its keys are stable.
@@ -53,7 +51,7 @@ type planPool struct {
 func (a *planAnswer) summary() planSummary {
 	s := &a.question.Shape
 	out := planSummary{
-		Model: a.deployment.Model, Why: propose.Why(a.question, a.list), Simulated: a.simulated,
+		Model: a.deployment.Model, Why: a.why(), Simulated: a.simulated,
 		Request: planSummaryDemand{s.Prompt, s.Answer, s.Cached, a.question.Rate},
 	}
 	for i := range a.list {
