@@ -108,7 +108,8 @@ func (c *demand) ended(e *messages.Entry, f *fleet.Snapshot) {
 	m.FirstNanoseconds += uint64(max(0, e.FirstByte))
 }
 
-// message returns the demand since the start, with what waits in the queues now, and what was learned of the engines' speed.
+// message returns the demand since the start, with what waits in the queues now, and what was learned of the engines' speed. A replica
+// without requests has a message without models, which shows planners that it lives.
 func (c *demand) message(replica string, queues []route.QueueStats, speeds map[route.WorkerClass]perfmodel.Speed) *bus.Demand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
