@@ -93,11 +93,3 @@ func (l *LogFile) Record(o *plan.Observation, p *plan.Plan) error {
 	l.settings, l.begun = o.Settings, true
 	return nil
 }
-
-// Close closes the file.
-func (l *LogFile) Close() error {
-	if l.file == nil {
-		return nil
-	}
-	return l.file.Close()
-}

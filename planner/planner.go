@@ -136,9 +136,6 @@ func wake(c chan struct{}) {
 // Current returns the last plan that was made here. Another planner may have published another one if this one does not lead.
 func (p *Planner) Current() plan.Plan { return *p.current.Load() }
 
-// Leads reports whether this planner leads.
-func (p *Planner) Leads() bool { return p.term.Load() > 0 }
-
 // Run makes plans until ctx ends.
 func (p *Planner) Run(ctx context.Context) error {
 	var all sync.WaitGroup

@@ -338,9 +338,6 @@ func TestLogFile(t *testing.T) {
 			return log.Record(o, p)
 		}
 	})
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
 
 	again := &planlog.Again{}
 	data, err := os.ReadFile(path)
