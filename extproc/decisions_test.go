@@ -21,6 +21,7 @@ import (
 	"github.com/stator-project/stator/extproc/messages"
 	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/testkit"
@@ -218,11 +219,12 @@ func TestDecisionLogSurvivesAFullDisk(t *testing.T) {
 // TestEndsAreLogged: the end of a request with a decision is logged, others are not.
 func TestEndsAreLogged(t *testing.T) {
 	l := newTestLog(t, 1<<30)
-	r := &Router{decisionLog: l.Writer}
+	r := &Router{decisionLog: l.Writer, fleet: fleet.New(fleet.Hooks{}), demand: newDemand()}
+	silent := &Router{fleet: r.fleet, demand: newDemand()}
 	now := time.Unix(1_000_000, 0).UTC()
 	r.requestEnded(&messages.Entry{Decision: "x", FirstByte: 1500 * time.Microsecond, ResponseBytes: 7}, "as_picked", now)
 	r.requestEnded(&messages.Entry{}, "unpicked", now)
-	(&Router{}).requestEnded(&messages.Entry{Decision: "x"}, "as_picked", now)
+	silent.requestEnded(&messages.Entry{Decision: "x"}, "as_picked", now)
 	l.writeAll()
 
 	b, err := os.ReadFile(l.path)
