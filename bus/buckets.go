@@ -51,17 +51,17 @@ func (b *Bus) bucket(ctx context.Context, name string, ttl time.Duration) (jetst
 // CreateBuckets creates the buckets of the cluster where the server has none, for members whose role may not. It
 // returns when they are there.
 func (b *Bus) CreateBuckets(ctx context.Context) error {
-	if _, err := b.bucket(ctx, workerBucket, b.cfg.LeaseTTL); err != nil {
-		return err
+	for _, name := range []string{workerBucket, leaderBucket, slotsBucket} {
+		if _, err := b.bucket(ctx, name, b.cfg.LeaseTTL); err != nil {
+			return err
+		}
 	}
-	if _, err := b.bucket(ctx, leaderBucket, b.cfg.LeaseTTL); err != nil {
-		return err
+	for _, name := range []string{scaleBucket, planBucket, assignBucket} {
+		if _, err := b.bucket(ctx, name, 0); err != nil {
+			return err
+		}
 	}
-	if _, err := b.bucket(ctx, scaleBucket, 0); err != nil {
-		return err
-	}
-	_, err := b.bucket(ctx, planBucket, 0)
-	return err
+	return nil
 }
 
 // openBucket opens a bucket, whose stream should be as wanted. Members without the permission to create or change buckets

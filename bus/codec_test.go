@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"reflect"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -50,6 +51,11 @@ var (
 		Model: "m", Role: fleet.Decode, Replicas: 3, Ready: 1, Reason: "because",
 		Workers: []plan.Planned{{Name: "n.a", Weight: 90}, {Name: "n.b", Weight: 1, Drain: true}}, Unknown: []string{"demand"},
 	}}}
+	sampleSlots = Slots{Node: "n", Slots: []Slot{{Name: "n.a", Model: "m", Role: fleet.Prefill, Running: true}, {Name: "n.b", Model: "m"}}}
+
+	sampleAssignment = Assignment{
+		Term: 7, Node: "n", Run: []string{"n.a"}, Busy: []string{"n.b"}, Free: []string{"n.c"}, Drain: time.Minute,
+	}
 )
 
 // FuzzMessages: a message that a reader accepts survives the way through the writer and the reader
@@ -67,6 +73,8 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(endsMessage([]RequestEnd{sampleEnd})))
 	f.Add(encode(goneMessage(&sampleGone)))
 	f.Add(encode(demandMessage(&sampleDemand)))
+	f.Add(encode(slotsMessage(&sampleSlots)))
+	f.Add(encode(assignmentMessage(&sampleAssignment)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -77,6 +85,7 @@ func FuzzMessages(f *testing.F) {
 		checkBookings(t, data)
 		checkEnds(t, data)
 		checkDemand(t, data)
+		checkSlots(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -142,6 +151,21 @@ func checkSnapshot(t *testing.T, data []byte) {
 	again.Dump = s.Dump
 	if !reflect.DeepEqual(again, s) {
 		t.Fatalf("snapshot %+v became %+v", s, again)
+	}
+}
+
+func checkSlots(t *testing.T, data []byte) {
+	if s, err := decodeSlots(&busv1.Slots{}, data); err == nil {
+		again, err := decodeSlots(&busv1.Slots{}, encode(slotsMessage(&s)))
+		if err != nil || !reflect.DeepEqual(again, s) {
+			t.Fatalf("slots %+v became %+v, %v", s, again, err)
+		}
+	}
+	if a, err := decodeAssignment(&busv1.Assignment{}, data); err == nil {
+		again, err := decodeAssignment(&busv1.Assignment{}, encode(assignmentMessage(&a)))
+		if err != nil || !reflect.DeepEqual(again, a) {
+			t.Fatalf("assignment %+v became %+v, %v", a, again, err)
+		}
 	}
 }
 

@@ -7,7 +7,7 @@
 // messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
 // booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the lease of the planner that
 // leads that of a third: a plan of an earlier leader is refused. A fourth bucket has what a program that is not Stator's should
-// carry out, in JSON. All
+// carry out, in JSON. In two more, agents publish the engines that they can run, their slots, and the planner which of them should. All
 // storage is memory, because every value on the bus can be written again by the process that made it.
 // [Embed] runs a server in this process, and [Connect] joins one.
 //

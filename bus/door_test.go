@@ -205,6 +205,11 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 		"end requests":            send(cable+"ends.r", []byte("x")),
 		"end an Envoy's requests": send(cable+"gone", []byte("x")),
 		"request a replay":        send(cable+"rpc.a.w.7.replay", []byte("x")),
+		"publish slots of a":      send("$KV.stator-test-slots.a", []byte("x")),
+		"assign engines":          send("$KV.stator-test-assign.b", []byte("x")),
+		"watch a's assignment":    send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c.$KV.stator-test-assign.a", []byte("{}")),
+		"watch all assignments":   send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c", []byte("{}")),
+		"watch slots":             send("$JS.API.CONSUMER.CREATE.KV_stator-test-slots.c.$KV.stator-test-slots.b", []byte("{}")),
 		"publish a plan":          send("$KV.stator-test-plan.current", []byte("x")),
 		"delete a bucket":         send("$JS.API.STREAM.DELETE."+stream, nil),
 		"empty a bucket":          send("$JS.API.STREAM.PURGE."+stream, nil),
@@ -353,6 +358,25 @@ func TestRolesCanDoTheirWork(t *testing.T) {
 	}
 	if err := planner.PutWanted(t.Context(), bus.Wanted{Decision: 1, Term: term}); err != nil {
 		t.Error(err)
+	}
+	running(t, func(ctx context.Context) error {
+		return agent.HoldSlots(ctx, func() bus.Slots { return bus.Slots{Node: "a", Slots: []bus.Slot{{Name: "a.w"}}} }, nil)
+	})
+	slots, assigned := make(chan bus.Slots, 99), make(chan bus.Assignment, 9)
+	running(t, func(ctx context.Context) error {
+		return planner.WatchSlots(ctx, func(s bus.Slots) { slots <- s }, func() {})
+	})
+	running(t, func(ctx context.Context) error {
+		return agent.WatchAssignment(ctx, "a", func(a bus.Assignment) { assigned <- a }, func() {})
+	})
+	if s := <-slots; s.Node != "a" || len(s.Slots) != 1 {
+		t.Errorf("the planner receives %+v", s)
+	}
+	if err := planner.PutAssignment(t.Context(), bus.Assignment{Term: term, Node: "a", Run: []string{"a.w"}}); err != nil {
+		t.Error(err)
+	}
+	if a := <-assigned; a.Term != term || len(a.Run) != 1 {
+		t.Errorf("the agent receives %+v", a)
 	}
 	if w, _, err := l.join("scaler", "password-of-s").Wanted(t.Context()); err != nil || w.Decision != 1 {
 		t.Error(w, err)

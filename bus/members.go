@@ -2,9 +2,7 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -34,68 +32,17 @@ func (b *Bus) WatchWorkers(ctx context.Context, apply func(Lease), synced func()
 	if synced == nil {
 		synced = func() {}
 	}
-	b.watch(ctx, workerBucket, b.cfg.LeaseTTL, &membership{bus: b, apply: apply, synced: synced, due: map[string]time.Time{}})
+	b.watch(ctx, workerBucket, allKeys, b.cfg.LeaseTTL, &membership{
+		expiry: b.newExpiry(func(name string) { apply(Lease{Name: name, Expired: true}) }), apply: apply, synced: synced,
+	})
 	return nil
 }
 
 // membership is the fleet as a watch of the leases shows it. It is a watcher.
-//
-// The server could mark expired leases for its watchers, but only in buckets where a client that may write one lease can
-// delete all others.
 type membership struct {
-	bus    *Bus
+	expiry
 	apply  func(Lease)
 	synced func()
-
-	due map[string]time.Time // when to look for the lease, by worker that was applied
-}
-
-// checkTime is how long one answer about a lease may take.
-const checkTime = 2 * time.Second
-
-// started gives every known worker one lifetime to show its lease.
-func (m *membership) started() {
-	due := time.Now().Add(m.bus.cfg.LeaseTTL)
-	for name := range m.due {
-		m.due[name] = due
-	}
-}
-
-// check removes the workers whose lease the server no longer has. Silence alone removes none: it may be the
-// connection's.
-func (m *membership) check(ctx context.Context, kv jetstream.KeyValue) {
-	if !m.bus.control.nc.IsConnected() {
-		return
-	}
-
-	now := time.Now()
-	for name, due := range m.due {
-		if now.Before(due) {
-			continue
-		}
-		isGone, err := leaseIsGone(ctx, kv, name)
-		switch {
-		case err != nil:
-			return // the server does not answer, so the last known fleet stays in force
-		case isGone:
-			delete(m.due, name)
-			m.apply(Lease{Name: name, Expired: true})
-		default: // it is about to expire, or its renewal is on the way
-			m.due[name] = now.Add(m.bus.cfg.LeaseTTL / checks)
-		}
-	}
-}
-
-// leaseIsGone reports whether the server has no lease of a worker.
-func leaseIsGone(ctx context.Context, kv jetstream.KeyValue, name string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
-	defer cancel()
-
-	_, err := kv.Get(ctx, name)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return true, nil // ErrKeyDeleted is one of these
-	}
-	return false, err
 }
 
 // entry applies one change of a lease.
@@ -126,6 +73,6 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 
 	m.bus.reader.observe(kindWorker, name, &received)
 
-	m.due[name] = time.Now().Add(m.bus.cfg.LeaseTTL)
+	m.renewed(name)
 	m.apply(Lease{Name: name, Worker: &w})
 }

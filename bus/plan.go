@@ -56,7 +56,7 @@ func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
 // WatchPlan calls apply with the plan now and at every change, until ctx ends. After the server was away
 // apply gets the plan again, if it is still there.
 func (b *Bus) WatchPlan(ctx context.Context, apply func(plan.Plan)) error {
-	b.watch(ctx, planBucket, 0, &planWatch{b, apply})
+	b.watch(ctx, planBucket, allKeys, 0, &planWatch{b, apply})
 	return nil
 }
 

@@ -135,12 +135,13 @@ func (u *User) Permissions(cluster string) Permissions {
 
 	switch u.Role {
 	case RoleAgent:
-		// It writes the leases of its node, and reads leases to find who holds its own.
+		// It writes the leases of its node, and reads leases to find who holds its own. It watches the assignment of its node.
 		return Permissions{
-			Publish: []string{
+			Publish: append([]string{
 				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"),
 				s.info(workerBucket), s.read(workerBucket),
-			},
+				s.key(slotsBucket, u.Node), s.info(slotsBucket),
+			}, s.consumeKey(assignBucket, u.Node)...),
 			Subscribe: []string{s.of("rpc", u.Node, ">"), inbox},
 			Replies:   true,
 		}
@@ -160,7 +161,8 @@ func (u *User) Permissions(cluster string) Permissions {
 				s.key(planBucket, planKey), s.info(planBucket), s.read(planBucket),
 				s.key(leaderBucket, leaderKey), s.info(leaderBucket), s.read(leaderBucket),
 				s.key(scaleBucket, wantedKey), s.info(scaleBucket), s.read(scaleBucket),
-			}, s.consume(workerBucket)...),
+				s.key(assignBucket, "*"), s.info(assignBucket), s.read(assignBucket),
+			}, append(s.consume(workerBucket), s.consume(slotsBucket)...)...),
 			Subscribe: []string{s.of("demand", "*"), s.of("load", ">"), s.of("book", "*"), inbox},
 		}
 	case RoleScaler:
@@ -201,12 +203,22 @@ func (s subjects) read(bucket string) string {
 // consume returns the subjects that watching a bucket takes. Names of consumers are random, and no role may list them, so
 // deleting those of others would take a guess.
 func (s subjects) consume(bucket string) []string {
+	return append([]string{
+		s.info(bucket), s.read(bucket), "$JS.API.CONSUMER.CREATE." + streamName(s.cluster, bucket) + ".>",
+	}, s.ofConsumers(bucket)...)
+}
+
+// consumeKey returns the subjects that watching one key of a bucket takes.
+func (s subjects) consumeKey(bucket, key string) []string {
+	return append([]string{
+		s.info(bucket), "$JS.API.CONSUMER.CREATE." + streamName(s.cluster, bucket) + ".*." + s.key(bucket, key),
+	}, s.ofConsumers(bucket)...)
+}
+
+// ofConsumers returns the subjects of consumers that are there.
+func (s subjects) ofConsumers(bucket string) []string {
 	stream := streamName(s.cluster, bucket)
-	return []string{
-		s.info(bucket), s.read(bucket),
-		"$JS.API.CONSUMER.CREATE." + stream + ".>", "$JS.API.CONSUMER.INFO." + stream + ".*",
-		"$JS.API.CONSUMER.DELETE." + stream + ".*", "$JS.FC." + stream + ".>",
-	}
+	return []string{"$JS.API.CONSUMER.INFO." + stream + ".*", "$JS.API.CONSUMER.DELETE." + stream + ".*", "$JS.FC." + stream + ".>"}
 }
 
 // watch returns the subjects that watching both buckets takes.

@@ -28,11 +28,14 @@ const checks = 8
 // retryWatch is how soon a watch that failed is tried again.
 const retryWatch = 250 * time.Millisecond
 
-// watch follows a bucket, whose entries live for lifetime, until ctx ends. It starts again after every reconnection, because a server
-// that restarted has lost the watch.
-func (b *Bus) watch(ctx context.Context, bucket string, lifetime time.Duration, to watcher) {
+// allKeys stands for all keys of a bucket.
+const allKeys = jetstream.AllKeys
+
+// watch follows keys of a bucket, whose entries live for lifetime, until ctx ends. It starts again after every reconnection, because a
+// server that restarted has lost the watch.
+func (b *Bus) watch(ctx context.Context, bucket, keys string, lifetime time.Duration, to watcher) {
 	for ctx.Err() == nil {
-		err := b.watchOnce(ctx, bucket, lifetime, to)
+		err := b.watchOnce(ctx, bucket, keys, lifetime, to)
 		if err != nil && ctx.Err() == nil {
 			b.cfg.Log.Warn("watch ended; trying again", "bucket", bucket, "err", err)
 			_ = backoff.Sleep(ctx, retryWatch) // the loop sees that ctx has ended
@@ -41,14 +44,14 @@ func (b *Bus) watch(ctx context.Context, bucket string, lifetime time.Duration, 
 }
 
 // watchOnce follows a bucket until ctx ends, the server is back after a loss, or the watch breaks.
-func (b *Bus) watchOnce(ctx context.Context, bucket string, lifetime time.Duration, to watcher) error {
+func (b *Bus) watchOnce(ctx context.Context, bucket, keys string, lifetime time.Duration, to watcher) error {
 	reconnected := b.Back()
 	kv, err := b.bucket(ctx, bucket, lifetime)
 	if err != nil {
 		return err
 	}
 
-	w, err := kv.WatchAll(ctx)
+	w, err := kv.Watch(ctx, keys)
 	if err != nil {
 		b.forgetBucket(bucket) // the server may have lost it
 		return fmt.Errorf("watch %s: %w", bucket, err)

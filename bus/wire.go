@@ -36,6 +36,9 @@ const (
 	kindEnds     kind = "ends"
 	kindGone     kind = "gone"
 	kindDemand   kind = "demand"
+	kindSlots    kind = "slots"
+
+	kindAssignment kind = "assignment"
 )
 
 // The kinds of warnings that are about no message.

@@ -1880,6 +1880,213 @@ func (x *ModelDemand) GetPrefillsObserved() uint64 {
 	return 0
 }
 
+// Slots are the engines that the agent of one node can run.
+type Slots struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Slots         []*Slot                `protobuf:"bytes,2,rep,name=slots,proto3" json:"slots,omitempty"` // in the order in which the agent starts them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Slots) Reset() {
+	*x = Slots{}
+	mi := &file_bus_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Slots) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Slots) ProtoMessage() {}
+
+func (x *Slots) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Slots.ProtoReflect.Descriptor instead.
+func (*Slots) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Slots) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Slots) GetSlots() []*Slot {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+// Slot is one engine that can run or not.
+type Slot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // the worker's
+	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Role          uint32                 `protobuf:"varint,3,opt,name=role,proto3" json:"role,omitempty"`       // fleet.Role
+	Running       bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"` // its process is there, or about to be
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Slot) Reset() {
+	*x = Slot{}
+	mi := &file_bus_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Slot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Slot) ProtoMessage() {}
+
+func (x *Slot) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Slot.ProtoReflect.Descriptor instead.
+func (*Slot) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Slot) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Slot) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Slot) GetRole() uint32 {
+	if x != nil {
+		return x.Role
+	}
+	return 0
+}
+
+func (x *Slot) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+// Assignment is which engines of one node should run.
+type Assignment struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Term             uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"` // of the leader that published it
+	Node             string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Run              []string               `protobuf:"bytes,3,rep,name=run,proto3" json:"run,omitempty"`                                                    // workers
+	Busy             []string               `protobuf:"bytes,4,rep,name=busy,proto3" json:"busy,omitempty"`                                                  // workers that drain, and for which routers have booked requests
+	Free             []string               `protobuf:"bytes,5,rep,name=free,proto3" json:"free,omitempty"`                                                  // workers that drain, and for which no router has booked a request
+	DrainNanoseconds uint64                 `protobuf:"varint,6,opt,name=drain_nanoseconds,json=drainNanoseconds,proto3" json:"drain_nanoseconds,omitempty"` // how long a drain may take
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Assignment) Reset() {
+	*x = Assignment{}
+	mi := &file_bus_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Assignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Assignment) ProtoMessage() {}
+
+func (x *Assignment) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
+func (*Assignment) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Assignment) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Assignment) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Assignment) GetRun() []string {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *Assignment) GetBusy() []string {
+	if x != nil {
+		return x.Busy
+	}
+	return nil
+}
+
+func (x *Assignment) GetFree() []string {
+	if x != nil {
+		return x.Free
+	}
+	return nil
+}
+
+func (x *Assignment) GetDrainNanoseconds() uint64 {
+	if x != nil {
+		return x.DrainNanoseconds
+	}
+	return 0
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -2048,7 +2255,23 @@ const file_bus_proto_rawDesc = "" +
 	"\x0fprompts_by_size\x18\f \x03(\x04R\rpromptsBySize\x12/\n" +
 	"\x13prefill_nanoseconds\x18\r \x01(\x04R\x12prefillNanoseconds\x12:\n" +
 	"\x19prefill_token_nanoseconds\x18\x0e \x01(\x01R\x17prefillTokenNanoseconds\x12+\n" +
-	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObservedB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x11prefills_observed\x18\x0f \x01(\x04R\x10prefillsObserved\"F\n" +
+	"\x05Slots\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
+	"\x05slots\x18\x02 \x03(\v2\x13.stator.bus.v1.SlotR\x05slots\"^\n" +
+	"\x04Slot\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\rR\x04role\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\bR\arunning\"\x9b\x01\n" +
+	"\n" +
+	"Assignment\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
+	"\x03run\x18\x03 \x03(\tR\x03run\x12\x12\n" +
+	"\x04busy\x18\x04 \x03(\tR\x04busy\x12\x12\n" +
+	"\x04free\x18\x05 \x03(\tR\x04free\x12+\n" +
+	"\x11drain_nanoseconds\x18\x06 \x01(\x04R\x10drainNanosecondsB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -2062,7 +2285,7 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
@@ -2086,6 +2309,9 @@ var file_bus_proto_goTypes = []any{
 	(*Leader)(nil),          // 19: stator.bus.v1.Leader
 	(*Demand)(nil),          // 20: stator.bus.v1.Demand
 	(*ModelDemand)(nil),     // 21: stator.bus.v1.ModelDemand
+	(*Slots)(nil),           // 22: stator.bus.v1.Slots
+	(*Slot)(nil),            // 23: stator.bus.v1.Slot
+	(*Assignment)(nil),      // 24: stator.bus.v1.Assignment
 }
 var file_bus_proto_depIdxs = []int32{
 	3,  // 0: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
@@ -2098,11 +2324,12 @@ var file_bus_proto_depIdxs = []int32{
 	17, // 7: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
 	18, // 8: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
 	21, // 9: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	23, // 10: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -2116,7 +2343,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

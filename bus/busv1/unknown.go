@@ -85,3 +85,16 @@ func (m *Demand) HasUnknown() bool {
 	}
 	return len(m.unknownFields) > 0
 }
+
+// HasUnknown reports whether the slots of a node, or one of them, have fields that this release does not have.
+func (m *Slots) HasUnknown() bool {
+	for _, s := range m.Slots {
+		if len(s.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}
+
+// HasUnknown reports whether an assignment has fields that this release does not have.
+func (m *Assignment) HasUnknown() bool { return len(m.unknownFields) > 0 }

@@ -1,0 +1,144 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/stator-project/stator/bus/busv1"
+)
+
+// assignBucket is the key-value bucket of which engines should run: keys are those of slotsBucket.
+const assignBucket = "assign"
+
+// Assignment is which engines of one node should run.
+//
+// One planner writes all assignments: the one that leads. Terms are those of plans, see [Bus.Lead].
+//
+//	event                                effect
+//	a planner of the same term writes    written at the revision that was read: of two planners with one term one writes
+//	a planner of an earlier term writes  refused here, and again by agents, because a server without its memory accepts any
+//	no planner leads                     the last assignment stays in force
+//	the server has lost its memory       the planner writes again when it is back; agents keep what they have
+type Assignment struct {
+	// Term is that of the leading planner: one of an earlier term than the last has no effect.
+	Term uint64
+	Node string
+	// Run lists the workers that should run. All others of the node drain, and end.
+	Run []string
+	// Busy and Free are workers that drain: those for which routers have booked requests, and those for which no router has. Where that
+	// is not known, a worker is in neither.
+	Busy, Free []string
+	// Drain is how long a drain may take; 0 is no bound.
+	Drain time.Duration
+}
+
+// PutAssignment replaces the assignment of a node. The error ErrEarlierTerm means that another planner has written since.
+func (b *Bus) PutAssignment(ctx context.Context, a Assignment) error {
+	kv, err := b.bucket(ctx, assignBucket, 0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+
+	// As with plans, what counts is what is there.
+	revision, term, err := readAssignment(ctx, kv, nodeKey(a.Node))
+	if err == nil && term > a.Term {
+		return ErrEarlierTerm
+	}
+	if err == nil {
+		_, err = kv.Update(ctx, nodeKey(a.Node), encode(assignmentMessage(&a)), revision)
+	}
+	if err != nil {
+		b.forgetBucket(assignBucket) // the server may have lost it
+		return fmt.Errorf("publish assignment of node %q: %w", a.Node, err)
+	}
+	return nil
+}
+
+// readAssignment returns the revision and the term of a node's assignment; 0 where there is none, or none that can be read.
+func readAssignment(ctx context.Context, kv jetstream.KeyValue, key string) (revision, term uint64, err error) {
+	entry, err := kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read assignment: %w", err)
+	}
+	var received busv1.Assignment
+	if decode(&received, entry.Value()) != nil {
+		received.Term = 0 // of no planner: it may be replaced
+	}
+	return entry.Revision(), received.Term, nil
+}
+
+// WatchAssignment calls apply with the assignment of a node now and at every change, until ctx ends. synced is called when the one of the
+// moment has been applied, or there is none. A lost bus changes nothing.
+func (b *Bus) WatchAssignment(ctx context.Context, node string, apply func(Assignment), synced func()) error {
+	b.watch(ctx, assignBucket, nodeKey(node), 0, &assignmentWatch{b, node, apply, synced})
+	return nil
+}
+
+// assignmentWatch is the watcher of one node's assignment.
+type assignmentWatch struct {
+	bus    *Bus
+	node   string
+	apply  func(Assignment)
+	synced func()
+}
+
+// started does nothing: an assignment stays in force until another one comes.
+func (w *assignmentWatch) started() {}
+
+// check does nothing: an assignment does not expire.
+func (w *assignmentWatch) check(context.Context, jetstream.KeyValue) {}
+
+// entry applies a new assignment.
+func (w *assignmentWatch) entry(entry jetstream.KeyValueEntry) {
+	if entry == nil {
+		w.synced()
+		return
+	}
+	if entry.Operation() != jetstream.KeyValuePut {
+		return
+	}
+
+	var received busv1.Assignment
+	a, err := decodeAssignment(&received, entry.Value())
+	if err == nil && a.Node != w.node {
+		err = fmt.Errorf("the assignment is of node %q", a.Node)
+	}
+	if err != nil {
+		w.bus.reader.refuse(kindAssignment, entry.Key(), err)
+		return
+	}
+	w.bus.reader.observe(kindAssignment, entry.Key(), &received)
+	w.apply(a)
+}
+
+// assignmentMessage returns the message of an assignment.
+func assignmentMessage(a *Assignment) *busv1.Assignment {
+	return &busv1.Assignment{
+		Term: a.Term, Node: a.Node, Run: a.Run, Busy: a.Busy, Free: a.Free, DrainNanoseconds: uint64(max(0, a.Drain)),
+	}
+}
+
+// maxDrain bounds the time of a drain, so that sums of times do not overflow.
+const maxDrain = 30 * 24 * time.Hour
+
+// decodeAssignment returns the assignment in data, by way of the empty message m. The agent compares the names with those of its engines.
+func decodeAssignment(m *busv1.Assignment, data []byte) (Assignment, error) {
+	if err := decode(m, data); err != nil {
+		return Assignment{}, err
+	}
+	if m.DrainNanoseconds > uint64(maxDrain) {
+		return Assignment{}, fmt.Errorf("a drain may take %d ns: it must be at most %s", m.DrainNanoseconds, maxDrain)
+	}
+	return Assignment{
+		Term: m.Term, Node: m.Node, Run: m.Run, Busy: m.Busy, Free: m.Free, Drain: time.Duration(m.DrainNanoseconds),
+	}, nil
+}
