@@ -60,7 +60,7 @@ type world struct {
 	missing error
 }
 
-// exampleEngines are a ready engine and one that does not start.
+// exampleEngines are a ready engine, one that does not start, and one that the plan does not want.
 var exampleEngines = []workeragent.EngineStatus{
 	{
 		Worker: "node.a", Kind: "vllm", PID: 4711, Epoch: 7, Address: "10.0.0.1:20000", State: fleet.Ready, InState: time.Hour,
@@ -74,6 +74,7 @@ var exampleEngines = []workeragent.EngineStatus{
 		LastError: "exit status 1", LastLine: "out of memory\x1b", SinceFailure: time.Second,
 		Remedy: "lower args.max-model-len", LastLines: []string{"loading\x1b", "out of memory"}, Phase: "loading weights, 45 %",
 	},
+	{Worker: "node.c", Kind: "vllm", State: fleet.Down, Stopped: true, InState: time.Minute},
 }
 
 // exampleXDS has an Envoy that has refused clusters, and endpoints that cannot be built.

@@ -71,7 +71,7 @@ func viewEngines(engines []workeragent.EngineStatus) []engineView {
 		e := &engines[i]
 		v := engineView{
 			Worker: e.Worker, Kind: e.Kind, PID: e.PID, Epoch: e.Epoch, Address: e.Address,
-			State: e.State.String(), StateSeconds: e.InState.Seconds(), DownSeconds: e.Unready.Seconds(),
+			State: engineState(e), StateSeconds: e.InState.Seconds(), DownSeconds: e.Unready.Seconds(),
 			Failures: e.Failures, LastError: e.LastError, LastLine: e.LastLine,
 			Remedy: e.Remedy, LastLines: e.LastLines, Phase: e.Phase, Ranks: []engineRankView{},
 		}
@@ -85,6 +85,14 @@ func viewEngines(engines []workeragent.EngineStatus) []engineView {
 		out = append(out, v)
 	}
 	return out
+}
+
+// engineState returns the state of the engine's worker, or that it is stopped.
+func engineState(e *workeragent.EngineStatus) string {
+	if e.Stopped {
+		return "stopped by plan"
+	}
+	return e.State.String()
 }
 
 func viewEngineRank(r *workeragent.RankStatus) engineRankView {
@@ -107,7 +115,7 @@ func engineTables(engines []workeragent.EngineStatus) string {
 	text := table("WORKER\tKIND\tPID\tEPOCH\tADDRESS\tSTATE\tFOR\tDOWN FOR\tFAILURES", func(row func(...any)) {
 		for i := range engines {
 			e := &engines[i]
-			row(e.Worker, e.Kind, orDash(e.PID), orDash(e.Epoch), orDash(e.Address), e.State,
+			row(e.Worker, e.Kind, orDash(e.PID), orDash(e.Epoch), orDash(e.Address), engineState(e),
 				seconds(e.InState), seconds(e.Unready), e.Failures)
 		}
 	})

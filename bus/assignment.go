@@ -32,7 +32,7 @@ type Assignment struct {
 	// Busy and Free are workers that drain: those for which routers have booked requests, and those for which no router has. Where that
 	// is not known, a worker is in neither.
 	Busy, Free []string
-	// Drain is how long a drain may take; 0 is no bound.
+	// Drain is how long a drain may take.
 	Drain time.Duration
 }
 

@@ -22,6 +22,8 @@ import (
 type Config struct {
 	// Launches are the engines to keep alive. Their names are unique in the cluster.
 	Launches []engine.Launch
+	// Scaled has the planner choose which launches run, on the bus. Without it spare launches have no effect.
+	Scaled bool
 	// Node is the name of this node, which the names of its workers begin with; empty for none.
 	Node string
 	// Site is where they run. Its ports may be used by other agents of the host too; its folder belongs to
@@ -47,10 +49,15 @@ type Config struct {
 type Agent struct {
 	cfg     Config
 	probing probing
-	metrics *metrics
-	mirror  *cacheMirror
-	events  *bus.EventWriter
-	engines []*supervisor
+	// draining is how engines drain.
+	draining draining
+	metrics  *metrics
+	mirror   *cacheMirror
+	events   *bus.EventWriter
+	engines  []*supervisor
+
+	assigned     assignments
+	slotsChanged chan struct{} // has one place: a change that finds it full is covered by the one before it
 }
 
 // New returns an agent that has started nothing yet. The error lists everything that is wrong with the
@@ -62,7 +69,10 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.PastBatches <= 0 {
 		cfg.PastBatches = pastBatches
 	}
-	a := &Agent{cfg: cfg, probing: usualProbing, mirror: newCacheMirror(cfg.IndexBytes)}
+	a := &Agent{
+		cfg: cfg, probing: usualProbing, draining: usualDraining, mirror: newCacheMirror(cfg.IndexBytes),
+		slotsChanged: make(chan struct{}, 1),
+	}
 	a.events = cfg.Bus.EventWriter(cfg.Node)
 	a.metrics = newMetrics(cfg.Metrics, a.mirror)
 
@@ -84,9 +94,16 @@ func New(cfg Config) (*Agent, error) {
 		if l.Survive && cfg.State == nil {
 			errs = append(errs, fmt.Errorf("launch %s: its engine is to survive the agent, which needs --state-dir", l.Name))
 		}
-		a.engines = append(a.engines, newSupervisor(l, a))
+		if cfg.Scaled || !l.Spare {
+			a.engines = append(a.engines, newSupervisor(l, a))
+		}
 	}
 	cfg.Metrics.MustRegister(engineCollector{a})
+	part := metric.For(cfg.Metrics, "agent")
+	part.GaugeFunc("engines_wanted", "Engines that should run: those that the plan assigns to this agent, or all that are configured.",
+		func() float64 { return float64(a.Wanted()) })
+	part.GaugeFunc("engines_running", "Engines whose process runs; those that drain are among them.",
+		func() float64 { return float64(len(a.Processes())) })
 	return a, errors.Join(errs...)
 }
 
@@ -96,8 +113,8 @@ const expireEvery = time.Second
 // stopObsolete stops the engines that have survived an earlier agent, and that no launch names any more.
 func (a *Agent) stopObsolete() {
 	keep := map[string]bool{}
-	for _, l := range a.cfg.Launches {
-		keep[l.Name] = l.Survive
+	for _, s := range a.engines {
+		keep[s.launch.Name] = s.launch.Survive
 	}
 	if err := a.cfg.State.StopEngines(a.cfg.Hard, keep, a.cfg.Log); err != nil {
 		a.cfg.Log.Warn("engines of an earlier agent are not stopped", "err", err)
@@ -117,6 +134,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	if a.cfg.State != nil {
 		all.Go(a.stopObsolete)
+	}
+	if a.cfg.Scaled {
+		a.followPlan(ctx, &all)
 	}
 	for _, e := range a.engines {
 		all.Go(func() { e.run(ctx) })
@@ -147,6 +167,9 @@ type metrics struct {
 	starts *prometheus.CounterVec
 	events *prometheus.CounterVec
 	unsent prometheus.Counter
+	drains *prometheus.CounterVec // by result
+	// drainTimes are those of drains that ended an engine.
+	drainTimes prometheus.Histogram
 	// sources are the running sources of the engines' events.
 	sources *sources.Set
 }
@@ -169,11 +192,29 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 	part.GaugeFunc("snapshot_bytes", "Memory of the snapshots that routers pull.",
 		func() float64 { return float64(m.storedBytes()) })
 
+	drains := part.Counters("drains_total", "Engines that the plan did not want any more, by how that ended: idle (all requests had "+
+		"ended), deadline (planner.drainTimeout was over), blind (whether requests were left is not known), not_ready (there were none "+
+		"yet), ended (by itself or with the agent) or taken_back (the plan wants it again).", "result")
+	for _, r := range drainResults {
+		drains.WithLabelValues(string(r))
+	}
+
 	return &metrics{
+		drains: drains,
+		drainTimes: part.Histogram("drain_seconds", "Time from the decision to stop an engine until it had no requests.",
+			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}),
 		starts: part.Counters("engine_starts_total", "Starts of an engine process, the first one included.", "worker"),
 		events: part.Counters("event_batches_total", "Batches of KV events relayed from an engine to the bus.", "worker"),
 		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and "+
 			"request a replay."),
 		sources: sources.Register(reg, "agent"),
+	}
+}
+
+// drained counts a drain.
+func (m *metrics) drained(r drainResult, took time.Duration) {
+	m.drains.WithLabelValues(string(r)).Inc()
+	if r == drainIdle || r == drainDeadline || r == drainBlind {
+		m.drainTimes.Observe(took.Seconds())
 	}
 }

@@ -45,8 +45,16 @@ func runAt(t *testing.T, at engine.Site, cfg Config, launches ...engine.Launch) 
 
 // runProbing is runAt with changed times.
 func runProbing(t *testing.T, at engine.Site, cfg Config, change func(*probing), launches ...engine.Launch) *fixture {
-	s := &fixture{t: t, bus: testkit.Bus(t), log: &testkit.Log{}}
-	cfg.Launches, cfg.Bus, cfg.Metrics = launches, s.bus, prometheus.NewRegistry()
+	return runChanged(t, at, cfg, func(a *Agent) { change(&a.probing) }, launches...)
+}
+
+// runChanged is runAt with a change of the agent before it runs. The bus is a new one unless the configuration has one.
+func runChanged(t *testing.T, at engine.Site, cfg Config, change func(*Agent), launches ...engine.Launch) *fixture {
+	if cfg.Bus == nil {
+		cfg.Bus = testkit.Bus(t)
+	}
+	s := &fixture{t: t, bus: cfg.Bus, log: &testkit.Log{}}
+	cfg.Launches, cfg.Metrics = launches, prometheus.NewRegistry()
 	cfg.Log = s.log.Logger()
 	cfg.Site = at
 	s.log.PrintOnFailure(t)
@@ -55,7 +63,7 @@ func runProbing(t *testing.T, at engine.Site, cfg Config, change func(*probing),
 		t.Fatal(err)
 	}
 	a.probing = probing{starting: 5 * time.Millisecond, load: 20 * time.Millisecond, healthEvery: 1, unhealthy: 3}
-	change(&a.probing)
+	change(a)
 	s.agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	watching, stopWatching := context.WithCancel(context.Background())

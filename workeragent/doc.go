@@ -22,6 +22,17 @@
 // agent's [State]. An agent that finds the record of a running process with the command line that it would
 // use itself adopts the process, in the same epoch.
 //
+// # Engines that a plan starts and stops
+//
+// With Config.Scaled each launch is a slot, whose engine runs or not. The agent publishes its slots and follows the assignment
+// of its node. Without an assignment the engines run that are not spare.
+//
+//	event                               effect
+//	an assignment names a slot          its engine is started, and restarted when it ends
+//	an assignment does not name it      its engine drains, ends, and its lease is removed
+//	it is named again while it drains   it is ready again, as the same process
+//	the planner or the bus is away      the last assignment stays
+//
 // # Concurrency
 //
 // Agent.Run owns every goroutine and every child process, and returns when all have ended, apart from engines

@@ -23,6 +23,8 @@ type EngineStatus struct {
 	Epoch   uint64
 	Address string
 	State   fleet.State
+	// Stopped means that no engine runs because the plan wants none.
+	Stopped bool
 	// InState is how long the worker has been in its state. Unready is how long ago it was ready last, or since
 	// when the agent tries to start it; 0 while it is ready.
 	InState, Unready time.Duration
@@ -111,7 +113,7 @@ func (s *supervisor) status(now time.Time) (EngineStatus, relays) {
 
 	status := EngineStatus{
 		Worker: s.launch.Name, Kind: s.launch.Kind, PID: s.pid, Epoch: s.worker.Epoch, Address: s.worker.Address,
-		State: s.worker.State, InState: now.Sub(s.since),
+		State: s.worker.State, InState: now.Sub(s.since), Stopped: !s.alive && !s.orders.wanted,
 		Failures: s.history.failures, LastError: s.history.lastError,
 		Remedy: s.history.output.Remedy, LastLines: s.history.output.Lines,
 	}
@@ -149,7 +151,8 @@ func (r *relay) status() RankStatus {
 type engineCollector struct{ agent *Agent }
 
 var engineDown = metric.Desc("agent", "engine_down_seconds",
-	"Time since the engine was ready, or since the agent began to start it; 0 while it is ready.", "worker")
+	"Time since the engine was ready, or since the agent began to start it; 0 while it is ready, drains, or is stopped by the plan.",
+	"worker")
 
 // Describe sends the descriptions of the metrics.
 func (c engineCollector) Describe(out chan<- *prometheus.Desc) { out <- engineDown }

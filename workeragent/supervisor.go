@@ -27,6 +27,8 @@ import (
 //	health probes fail         Down; the process keeps running
 //	a health probe passes      Ready
 //	process ended              Down, then started again
+//	the plan does not want it  Draining, until its requests have ended, see drain; then the process is stopped
+//	the plan wants it again    Ready
 //	agent stops                Draining, until the process has ended
 //	agent stops, engine        unchanged: the lease stays until it expires, and the next agent renews it
 //	    survives it
@@ -48,16 +50,43 @@ type supervisor struct {
 	unready time.Time // guarded by mu
 	history history   // guarded by mu; the processes that have ended
 	relays  relays    // guarded by mu; nil while no process runs
+
+	orders       orders                  // guarded by mu; what the planner wants
+	orderedAgain chan struct{}           // guarded by mu; closed and replaced when orders changes
+	alive        bool                    // guarded by mu; between begun and stopped
+	draining     bool                    // guarded by mu; Draining replaces the state Ready
+	endLife      context.CancelCauseFunc // of the goroutine of run
 }
 
 // newSupervisor returns a supervisor that has started nothing yet.
 func newSupervisor(l engine.Launch, a *Agent) *supervisor {
-	now := time.Now()
-	return &supervisor{launch: l, agent: a, changed: make(chan struct{}, 1), since: now, unready: now}
+	s := &supervisor{launch: l, agent: a, changed: make(chan struct{}, 1), since: time.Now()}
+	s.orders.wanted = !l.Spare
+	s.orderedAgain = make(chan struct{})
+	if s.orders.wanted {
+		s.unready = s.since
+	}
+	return s
 }
 
-// run keeps the engine alive until ctx ends.
+// run keeps the engine alive while the plan wants it, until ctx ends.
 func (s *supervisor) run(ctx context.Context) {
+	for s.awaitWanted(ctx) {
+		life, end := context.WithCancelCause(ctx)
+		s.endLife = end
+		s.begun()
+
+		var all sync.WaitGroup
+		all.Go(func() { s.obey(life, end) })
+		s.live(life)
+		end(nil)
+		all.Wait()
+		s.stopped()
+	}
+}
+
+// live keeps the engine alive until ctx ends.
+func (s *supervisor) live(ctx context.Context) {
 	restarts := child.Supervisor{Stable: s.agent.probing.stable, Restarting: func(err error, pause time.Duration) {
 		tail := s.failed(err)
 		s.agent.cfg.Log.Warn("engine ended; starting it again", "worker", s.launch.Name, "err", err, "wait", pause,
@@ -110,9 +139,12 @@ func (s *supervisor) runOnce(ctx context.Context) (ready time.Duration, err erro
 			err = errors.New("exit status 0")
 		}
 		s.setState(fleet.Down)
+		if s.isDraining() {
+			s.endLife(errNotWanted) // it is not started again
+		}
 	case <-ctx.Done():
 		err = ctx.Err()
-		runsOn = s.launch.Survive
+		runsOn = s.launch.Survive && !errors.Is(context.Cause(ctx), errNotWanted)
 		if !runsOn {
 			s.setState(fleet.Draining)
 			proc.Stop(s.agent.cfg.Hard)
@@ -265,13 +297,17 @@ func (s *supervisor) setState(state fleet.State) {
 // setStateLocked changes the worker's state and the times that depend on it. s.mu is held.
 func (s *supervisor) setStateLocked(state fleet.State) (changed bool) {
 	now := time.Now()
+	serves := state == fleet.Ready
+	if serves && s.draining {
+		state = fleet.Draining
+	}
 	changed = s.worker.State != state
 	s.worker.State = state
 	if changed {
 		s.since = now
 	}
 
-	if state == fleet.Ready {
+	if serves {
 		s.unready = time.Time{}
 		if s.ready.IsZero() {
 			s.ready = now

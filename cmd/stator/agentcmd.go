@@ -45,7 +45,8 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 	if len(wanted) == 0 {
 		return noLaunches(p.cfg, *node)
 	}
-	if err := giveGPUs(wanted, p.log); err != nil {
+	wanted, err = giveGPUs(wanted, p.log)
+	if err != nil {
 		return err
 	}
 
@@ -69,7 +70,7 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
-	a, err := workeragent.New(workeragent.Config{Launches: wanted, Node: *node, Site: site, State: state,
+	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg,
 		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
 	if err != nil {
@@ -126,16 +127,22 @@ func noLaunches(cfg *config.Config, node string) error {
 		node, strings.Join(nodes, ", "))
 }
 
-// giveGPUs assigns the GPUs of this host to the engines without configured ones.
-func giveGPUs(wanted []engine.Launch, log *slog.Logger) error {
+// giveGPUs assigns the GPUs of this host to the engines without configured ones. It returns the engines without spare ones for which there
+// are no GPUs.
+func giveGPUs(wanted []engine.Launch, log *slog.Logger) ([]engine.Launch, error) {
 	found, source := engine.FindGPUs()
-	if err := engine.AssignGPUs(wanted, found); err != nil {
-		return fmt.Errorf("%w (devices by %s: %s)", err, source, strings.Join(found, ","))
+	given, err := engine.AssignGPUs(slices.Clone(wanted), found)
+	if err != nil {
+		return nil, fmt.Errorf("%w (devices by %s: %s)", err, source, strings.Join(found, ","))
 	}
-	for i := range wanted {
-		if len(wanted[i].GPUs) > 0 {
-			log.Info("GPUs assigned", "worker", wanted[i].Name, "gpus", wanted[i].GPUs, "found_by", source)
+	if len(given) < len(wanted) {
+		log.Warn("there are GPUs for fewer engines than launch[].max: the planner cannot start the others",
+			"engines", len(given), "max", len(wanted), "gpus", len(found), "found_by", source)
+	}
+	for i := range given {
+		if len(given[i].GPUs) > 0 {
+			log.Info("GPUs assigned", "worker", given[i].Name, "gpus", given[i].GPUs, "found_by", source)
 		}
 	}
-	return nil
+	return given, nil
 }

@@ -228,15 +228,16 @@ func (u *up) makeControl() (err error) {
 	for i := range wanted {
 		wanted[i].Survive = false // all that up starts ends with it
 	}
-	if err := giveGPUs(wanted, u.log); err != nil {
+	wanted, err = giveGPUs(wanted, u.log)
+	if err != nil {
 		return err
 	}
 	site, err := engine.NewSite("127.0.0.1", engine.DefaultPorts, u.dir)
 	if err != nil {
 		return err
 	}
-	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Site: site, Bus: u.bus, Log: u.log, Metrics: u.reg,
-		IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
+	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Scaled: u.cfg.Planner.ByAgents(), Site: site, Bus: u.bus,
+		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
 	return err
 }
 
@@ -415,16 +416,16 @@ func (u *up) loading() string {
 		switch {
 		case e.Phase != "":
 			return fmt.Sprintf("; %s: %s", e.Worker, e.Phase)
-		case e.State != fleet.Ready && e.Remedy != "":
+		case e.State != fleet.Ready && !e.Stopped && e.Remedy != "":
 			return fmt.Sprintf("; %s has failed %d times: %s", e.Worker, e.Failures, e.Remedy)
 		}
 	}
 	return ""
 }
 
-// workersReady returns an error until all configured workers are ready.
+// workersReady returns an error until all workers are ready: those that the configuration lists, and those that the agent should run.
 func (u *up) workersReady() (string, error) {
-	ready, total := 0, 0
+	ready, total := 0, u.agent.Wanted()
 	for _, w := range u.router.Fleet().Snapshot().Workers {
 		if w.State == fleet.Ready {
 			ready++
@@ -432,9 +433,6 @@ func (u *up) workersReady() (string, error) {
 	}
 	for _, m := range u.cfg.Models {
 		total += len(m.Workers)
-		for _, l := range m.Launch {
-			total += l.Count
-		}
 	}
 	if ready < total {
 		text := fmt.Sprintf("%d of %d ready", ready, total)

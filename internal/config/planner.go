@@ -34,6 +34,9 @@ func (p *Planner) Scales() bool {
 	return p.Algorithm != plan.AlgorithmConfigured && p.Connector == ConnectorLocal && !p.Advisory
 }
 
+// ByAgents reports whether agents start and stop engines as plans ask for.
+func (p *Planner) ByAgents() bool { return p.Connector == ConnectorLocal && !p.Advisory }
+
 func (v *validator) planner(p *Planner) {
 	v.oneOf(p.Algorithm, plan.Algorithms(), "planner.algorithm")
 	v.oneOf(p.Connector, []string{ConnectorNone, ConnectorLocal, ConnectorVirtual}, "planner.connector")

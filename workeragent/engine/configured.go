@@ -13,8 +13,9 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Configured returns the engines that the agent of a node starts. Workers are named after their node and
-// model, with a number that counts the model's engines on all nodes.
+// Configured returns the engines that the agent of a node can run: as many as launch[].max, of which those above launch[].count are spare.
+// Workers are named after their node and model, with a number that counts the model's engines on all nodes, spare ones included: another
+// count renames none.
 func Configured(cfg *config.Config, node string) ([]Launch, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -31,13 +32,14 @@ func Configured(cfg *config.Config, node string) ([]Launch, error) {
 			if err != nil {
 				return nil, fmt.Errorf("models[%d]: %w", i, err)
 			}
-			groups, err := launch.shareGPUs(l.Devices(), l.Count)
+			most := max(l.Count, l.Max)
+			groups, err := launch.shareGPUs(l.Devices(), most)
 			if err != nil {
 				return nil, fmt.Errorf("models[%d].launch[%d].gpus: %w", i, k, err)
 			}
-			for n := range l.Count {
+			for n := range most {
 				launch.Name = workerName(node, m.Name, number)
-				launch.GPUs = groups[n]
+				launch.GPUs, launch.Spare = groups[n], n >= l.Count
 				number++
 				if l.Node == node {
 					all = append(all, launch)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stator-project/stator/internal/config"
@@ -37,6 +38,40 @@ models:
 		}
 		if !slices.Equal(names, want) {
 			t.Errorf("node %q: %v, want %v", node, names, want)
+		}
+	}
+}
+
+// TestConfiguredSlots: a launch has as many engines as its max, those above its count are spare, and another count renames none.
+func TestConfiguredSlots(t *testing.T) {
+	for count, want := range map[string]string{"1": "m-0 m-1* m-2* n.m-3 n.m-4", "3": "m-0 m-1 m-2 n.m-3 n.m-4"} {
+		cfg, err := config.Parse([]byte(`apiVersion: stator.dev/v1alpha1
+kind: Stator
+planner: {connector: local}
+models:
+- name: m
+  path: m
+  launch: [{engine: sim, count: ` + count + `, min: 0, max: 3}, {engine: sim, count: 2, node: n}]
+`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, node := range []string{"", "n"} {
+			launches, err := Configured(cfg, node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range launches {
+				name := l.Name
+				if l.Spare {
+					name += "*"
+				}
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("count %s: %v, want %s", count, got, want)
 		}
 	}
 }

@@ -158,10 +158,11 @@ func splitDevices(text string) (all []string) {
 
 // AssignGPUs gives the engines whose use of GPUs is known, and that have no configured devices, those of found that no launch
 // of the list names, in order. Engines that set CUDA_VISIBLE_DEVICES in their environment keep that. Where none is found it
-// changes nothing: the host may have devices of another kind.
-func AssignGPUs(launches []Launch, found []string) error {
+// changes nothing: the host may have devices of another kind. Spare engines get what is left; it returns the launches without those for
+// which nothing is.
+func AssignGPUs(launches []Launch, found []string) ([]Launch, error) {
 	if len(found) == 0 {
-		return nil
+		return launches, nil
 	}
 	taken := takenGPUs(launches)
 	var free []string
@@ -171,26 +172,44 @@ func AssignGPUs(launches []Launch, found []string) error {
 		}
 	}
 
-	for i := range launches {
+	without := map[string]bool{} // names of spare engines that get no devices
+	for _, i := range spareLast(launches) {
 		l := &launches[i]
 		n, known, err := l.gpusNeeded()
 		if err != nil {
-			return fmt.Errorf("GPUs of %s: %w", l.Name, err)
+			return nil, fmt.Errorf("GPUs of %s: %w", l.Name, err)
 		}
 		if _, isSet := l.Env[visibleDevices]; !known || isSet || len(l.GPUs) > 0 {
 			continue
 		}
 		for id := range taken {
 			if !slices.Contains(found, id) {
-				return fmt.Errorf("GPUs of %s: another launch has device %s, which is not among those found, %s: write both alike, or "+
-					"list launch[].gpus for all", l.Name, id, strings.Join(found, ","))
+				return nil, fmt.Errorf("GPUs of %s: another launch has device %s, which is not among those found, %s: write both alike, "+
+					"or list launch[].gpus for all", l.Name, id, strings.Join(found, ","))
 			}
 		}
+		if n > len(free) && l.Spare {
+			without[l.Name] = true
+			continue
+		}
 		if n > len(free) {
-			return fmt.Errorf("GPUs of %s: it needs %d, and %d of the %d found are left after those of other engines: lower "+
+			return nil, fmt.Errorf("GPUs of %s: it needs %d, and %d of the %d found are left after those of other engines: lower "+
 				"launch[].count or tensor-parallel-size, or list devices to share with launch[].gpus", l.Name, n, len(free), len(found))
 		}
 		l.GPUs, free = free[:n:n], free[n:]
 	}
-	return nil
+	return slices.DeleteFunc(launches, func(l Launch) bool { return without[l.Name] }), nil
+}
+
+// spareLast returns the indexes of launches in their order, with those of spare engines behind the others.
+func spareLast(launches []Launch) []int {
+	var first, last []int
+	for i := range launches {
+		if launches[i].Spare {
+			last = append(last, i)
+		} else {
+			first = append(first, i)
+		}
+	}
+	return append(first, last...)
 }

@@ -19,13 +19,16 @@ func TestConfiguredGPUs(t *testing.T) {
 		{`{engine: vllm, count: 2, gpus: [0, 0]}`, "0 0"},
 		{`{engine: exec, command: [./serve], count: 2, gpus: [0, 1, 2, 3]}`, "0,1 2,3"},
 		{`{engine: vllm, count: 2}`, " "},
+		{`{engine: vllm, count: 1, max: 3, gpus: [0, 1, 2]}`, "0 1 2"},
+		{`{engine: vllm, count: 1, max: 3, gpus: [0]}`, "models[0].launch[0].gpus: has 1 devices: 3 engines need 1 each, 3 in all; list a device twice to share it"},
 		{`{engine: vllm, count: 4, gpus: [0, 1]}`, "models[0].launch[0].gpus: has 2 devices: 4 engines need 1 each, 4 in all; list a device twice to share it"},
 		{`{engine: vllm, gpus: [0, 1]}`, "models[0].launch[0].gpus: has 2 devices: 1 engines need 1 each, 1 in all; list a device twice to share it"},
 		{`{engine: vllm, gpus: [0, 0], args: {tensor-parallel-size: 2}}`, "models[0].launch[0].gpus: gives engine 0 device 0 twice: one engine needs different devices"},
 		{`{engine: exec, command: [./serve], count: 2, gpus: [0]}`, "models[0].launch[0].gpus: has 1 devices, which cannot be divided evenly among 2 engines"},
 		{`{engine: vllm, gpus: [0], args: {tensor-parallel-size: two}}`, `models[0].launch[0].gpus: args.tensor-parallel-size is "two": it must lie between 1 and 1024`},
 	} {
-		cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\nmodels:\n- {name: m, path: m, launch: [" + c.launch + "]}\n"))
+		cfg, err := config.Parse([]byte("apiVersion: stator.dev/v1alpha1\nkind: Stator\nmodels:\n- {name: m, path: m, launch: [" + c.launch +
+			", {engine: sim, max: 2, node: other}]}\nplanner: {connector: local}\n"))
 		if err != nil {
 			t.Errorf("%s: %v", c.launch, err)
 			continue
@@ -54,6 +57,7 @@ func devicesOf(launches []Launch) string {
 func TestAssignGPUs(t *testing.T) {
 	vllm := func(gpus ...string) Launch { return Launch{Kind: "vllm", Name: "v", GPUs: gpus} }
 	two := Launch{Kind: "vllm", Name: "two", Args: map[string]string{"tensor-parallel-size": "2"}}
+	spare := func(name string) Launch { return Launch{Kind: "vllm", Name: name, Spare: true} }
 	own := Launch{Kind: "vllm", Name: "own", Env: map[string]string{visibleDevices: "1, 2"}}
 	for _, c := range []struct {
 		launches    []Launch
@@ -65,14 +69,16 @@ func TestAssignGPUs(t *testing.T) {
 		{[]Launch{own, vllm(), vllm()}, "0 1 2 3", " 0 3"},
 		{[]Launch{{Kind: "sim"}, {Kind: "exec"}, {Kind: "llamacpp"}, vllm()}, "0", "   0"},
 		{[]Launch{vllm(), vllm()}, "", " "},
+		{[]Launch{vllm(), spare("a"), spare("b"), vllm()}, "0 1 2", "0 2 1"},
+		{[]Launch{spare("a"), vllm()}, "0", "0"},
 		{[]Launch{vllm("GPU-a"), vllm("GPU-b")}, "0 1", "GPU-a GPU-b"},
 		{[]Launch{vllm("GPU-a"), vllm()}, "0 1", "GPUs of v: another launch has device GPU-a, which is not among those found, 0,1: write both alike, " +
 			"or list launch[].gpus for all"},
 		{[]Launch{two, two}, "0 1 2", "GPUs of two: it needs 2, and 1 of the 3 found are left after those of other engines: lower launch[].count " +
 			"or tensor-parallel-size, or list devices to share with launch[].gpus"},
 	} {
-		err := AssignGPUs(c.launches, strings.Fields(c.found))
-		got := devicesOf(c.launches)
+		launches, err := AssignGPUs(c.launches, strings.Fields(c.found))
+		got := devicesOf(launches)
 		if err != nil {
 			got = err.Error()
 		}

@@ -40,6 +40,8 @@ type Launch struct {
 	Dir string
 	// GPUs are the devices of this engine, see [AssignGPUs]; empty leaves the choice to the engine.
 	GPUs []string
+	// Spare engines run only if a plan asks for them.
+	Spare bool
 	// Survive has the engine run on when its agent ends.
 	Survive bool
 	// Self is the path of this program, which runs kind sim. Python is the interpreter that runs kinds
