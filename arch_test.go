@@ -102,6 +102,7 @@ var allowed = map[string][]string{
 
 	// The other processes.
 	"planner":                    {"internal/plan", "internal/perfmodel", "internal/plan/...", "internal/fleet", "internal/metric", "internal/route/peers", "bus"},
+	"planner/connectors/local":   {"internal/plan", "internal/fleet", "bus"},
 	"planner/connectors/virtual": {"internal/plan", "bus"},
 	"planner/prometheus":         {"internal/plan"},
 	"xds":                        {"internal/plan", "internal/fleet", "internal/envoynames", "internal/metric"},

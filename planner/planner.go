@@ -55,6 +55,11 @@ type Connector interface {
 	Apply(ctx context.Context, p plan.Plan) error
 }
 
+// Runner is a connector that works beside the planner. Run returns when ctx ends.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
 // Source is where demand comes from instead of the routers on the bus.
 type Source interface {
 	// Take returns the demand since the last call; nil where it is not known.
@@ -158,6 +163,9 @@ func (p *Planner) Run(ctx context.Context) error {
 	subscribe("bookings", func() error {
 		return p.cfg.Bus.SubscribeBookings(ctx, func(u *peers.Update) { p.bookings.Apply(u, time.Now()) })
 	})
+	if c, ok := p.cfg.Connector.(Runner); ok && !p.cfg.Advisory {
+		all.Go(func() { _ = c.Run(ctx) })
+	}
 	all.Go(func() { _ = p.cfg.Bus.Lead(ctx, p.lead) })
 
 	p.loop(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan"
 	"github.com/stator-project/stator/planner"
+	"github.com/stator-project/stator/planner/connectors/local"
 	"github.com/stator-project/stator/planner/connectors/virtual"
 	prom "github.com/stator-project/stator/planner/prometheus"
 )
@@ -94,8 +95,11 @@ func newPlanner(cfg *config.Config, members *fleet.Fleet, b *bus.Bus, log *slog.
 		Settings: settings, Fleet: members, Bus: b, Advisory: cfg.Planner.Advisory, Interval: cfg.Planner.Interval.Std(),
 		Log: log, Metrics: reg,
 	}
-	if cfg.Planner.Connector == config.ConnectorVirtual {
+	switch {
+	case cfg.Planner.Connector == config.ConnectorVirtual:
 		out.Connector = virtual.New(b)
+	case cfg.Planner.ByAgents():
+		out.Connector = local.New(local.Config{Bus: b, Fleet: members, Drain: cfg.Planner.DrainTimeout.Std(), Log: log})
 	}
 	if err := openPlannerFiles(cfg, &out); err != nil {
 		return nil, err
