@@ -470,7 +470,7 @@ type Planner struct {
 	// DownAfter is how long a pool keeps the most workers that it needed. A shorter time saves GPUs and starts workers more often.
 	DownAfter Duration `yaml:"downAfter"`
 	// DrainTimeout is how long a worker that is no longer needed may take to end its requests. Then it is stopped all the same.
-	DrainTimeout Duration `yaml:"drainTimeout"`
+	DrainTimeout Duration `yaml:"drainTimeout" reload:"restart"`
 	// MinGPUs is the least number of GPUs of all workers that a plan asks for. 0 is no bound.
 	MinGPUs int `yaml:"minGPUs"`
 	// MaxGPUs is the greatest number of GPUs. Where it does not suffice, all pools get a part of what they need. 0 is no bound.
