@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/bus"
+	"github.com/stator-project/stator/internal/engineprobe"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/engine"
@@ -248,4 +252,29 @@ func page(address string) string {
 	defer func() { _ = resp.Body.Close() }()
 	text, _ := io.ReadAll(resp.Body)
 	return string(text)
+}
+
+// TestPrefillWorkerIsIdle when its cache is not in use any more: decode workers fetch blocks after the request has ended. The cache of
+// other workers does not count.
+func TestPrefillWorkerIsIdle(t *testing.T) {
+	var usage atomic.Value
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc %v\n", usage.Load())
+	}))
+	defer srv.Close()
+	for _, c := range []struct {
+		role  fleet.Role
+		usage string
+		want  bool
+	}{
+		{fleet.Prefill, "0.25", false}, {fleet.Prefill, "0", true}, {fleet.Decode, "0.25", true},
+	} {
+		usage.Store(c.usage)
+		s := newSupervisor(engine.Launch{Name: "w", Role: c.role}, &Agent{cfg: Config{Log: new(testkit.Log).Logger()}})
+		d := &drainLooks{supervisor: s, probe: engineprobe.New("vllm", srv.Listener.Addr().String())}
+		if got := d.isIdle(t.Context()); got != c.want {
+			t.Errorf("%s with usage %s: idle %t", c.role, c.usage, got)
+		}
+		d.close()
+	}
 }
