@@ -102,6 +102,7 @@ func (d *demo) ask(ctx context.Context, number int) (first time.Time, err error)
 	for i := range tokens {
 		tokens[i] = 1 + (number*7919+i*i)%250
 	}
+	tokens[0], tokens[1] = 1+number%250, 1+number/250%250 // no two prompts begin alike
 	body, err := json.Marshal(map[string]any{"model": "sim", "prompt": tokens, "max_tokens": answerTokens, "stream": true})
 	if err != nil {
 		return first, err
