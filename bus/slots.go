@@ -53,12 +53,16 @@ func nodeKey(node string) string { return cmp.Or(node, noNode) }
 //	the agent ends               removed
 //	the agent dies               they expire
 func (b *Bus) HoldSlots(ctx context.Context, current func() Slots, changed <-chan struct{}) error {
+	var warned time.Time
 	for {
 		// Taken before the slots are written: a reconnection in between must not be missed.
 		reconnected := b.Back()
 		wait := b.cfg.LeaseTTL / 3
 		if err := b.writeSlots(ctx, current()); err != nil && ctx.Err() == nil {
-			b.cfg.Log.Debug("slots not written; trying again", "err", err)
+			if now := time.Now(); now.Sub(warned) >= logEvery {
+				warned = now
+				b.cfg.Log.Warn("slots not written, so the planner cannot start engines here; trying again", "err", err)
+			}
 			wait = retryLease
 		}
 

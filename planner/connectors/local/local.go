@@ -182,13 +182,16 @@ func (c *Connector) once(ctx context.Context, now time.Time) {
 	run := assign(p, slots, workers, c.memory, now)
 
 	clear(c.memory.assigned)
+	for _, names := range run {
+		for _, name := range names {
+			c.memory.assigned[name] = true
+		}
+	}
+
 	for i := range slots {
 		node := slots[i].Node
 		a := bus.Assignment{Term: p.Term, Node: node, Run: run[node], Drain: c.cfg.Drain}
 		a.Busy, a.Free = booked(&slots[i], a.Run, workers)
-		for _, name := range a.Run {
-			c.memory.assigned[name] = true
-		}
 		if reflect.DeepEqual(a, c.written[node]) {
 			continue
 		}
@@ -198,24 +201,25 @@ func (c *Connector) once(ctx context.Context, now time.Time) {
 	}
 }
 
-// put writes an assignment. It returns false where another planner leads.
+// put writes an assignment. It returns false where another planner leads, or the bus does not answer: then the next attempt writes all that
+// is left.
 func (c *Connector) put(ctx context.Context, a bus.Assignment) bool {
 	err := c.cfg.Bus.PutAssignment(ctx, a)
 	switch {
 	case err == nil:
 		c.logChange(a)
 		c.written[a.Node] = a
+		return true
 	case errors.Is(err, bus.ErrEarlierTerm):
 		c.mu.Lock()
 		if c.plan != nil && c.plan.Term == a.Term {
 			c.plan = nil // the planner that leads now assigns
 		}
 		c.mu.Unlock()
-		return false
 	case ctx.Err() == nil:
 		c.cfg.Log.Warn("assignment not written; trying again", "node", a.Node, "err", err)
 	}
-	return true
+	return false
 }
 
 // logChange logs which engines a node should run, where that is new.
