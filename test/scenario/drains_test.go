@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// drainCycles is how often TestScaleDownLosesNoRequest lowers the number of engines. Each time ten engines end: six aggregated ones, two
-// prefill workers and two decode workers.
+// drainCycles is how often TestScaleDownLosesNoRequest lowers the number of engines. Each time 13 engines end: eight aggregated ones, two
+// prefill workers and three decode workers.
 const (
-	drainCycles  = 5
-	drainsACycle = 10
+	drainCycles  = 4
+	drainsACycle = 13
 )
 
-// scaledTo is a configuration with that many engines of each launch, of three or seven that are possible.
+// scaledTo is a configuration with that many engines of each launch.
 func scaledTo(aggregated, prefill, decode int) string {
 	return fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
@@ -28,13 +28,13 @@ planner: {connector: local, interval: 1s, drainTimeout: 50s}
 models:
 - name: sim
   path: "builtin:sim"
-  launch: [{engine: sim, count: %d, min: 1, max: 7, args: {engineSpeedup: 4}}]
+  launch: [{engine: sim, count: %d, min: 1, max: 9, args: {engineSpeedup: 4}}]
 - name: split
   path: "builtin:sim"
   router: {prefill: remote}
   launch:
   - {engine: sim, role: prefill, count: %d, min: 1, max: 3, args: {engineSpeedup: 4}}
-  - {engine: sim, role: decode, count: %d, min: 1, max: 3, args: {engineSpeedup: 4}}
+  - {engine: sim, role: decode, count: %d, min: 1, max: 4, args: {engineSpeedup: 4}}
 `, aggregated, prefill, decode)
 }
 
@@ -51,9 +51,9 @@ func TestScaleDownLosesNoRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	scale(7, 3, 3)
+	scale(9, 3, 4)
 	g := up(t, "--config", path)
-	g.awaitEngines(13)
+	g.awaitEngines(16)
 
 	l := g.mixedLoad(4)
 	began := time.Now()
@@ -67,15 +67,15 @@ func TestScaleDownLosesNoRequest(t *testing.T) {
 		draining += time.Since(down)
 
 		if cycle+1 < drainCycles {
-			scale(7, 3, 3)
-			g.awaitEngines(13)
+			scale(9, 3, 4)
+			g.awaitEngines(16)
 		}
 	}
 	took := time.Since(began)
 	l.more(t, 40)
 	l.stop()
 
-	t.Logf("%d engines ended in %s; from the change to the end of ten engines %s in the mean; the drain of one took %.1f s in the mean; "+
+	t.Logf("%d engines ended in %s; from the change to the end of 13 engines %s in the mean; the drain of one took %.1f s in the mean; "+
 		"%d requests had complete answers, %d had not", drainCycles*drainsACycle, took.Round(time.Second),
 		(draining / drainCycles).Round(100*time.Millisecond),
 		g.metric("stator_agent_drain_seconds_sum")/g.metric("stator_agent_drain_seconds_count"), l.ok.Load(), l.failed.Load())
