@@ -263,7 +263,13 @@ func TestConnector(t *testing.T) {
 
 // What routers and engines report reaches plans as the demand and the loads of an interval.
 func TestObservation(t *testing.T) {
-	var seen []plan.Observation
+	var mu sync.Mutex
+	var all []plan.Observation
+	observed := func() plan.Observation {
+		mu.Lock()
+		defer mu.Unlock()
+		return all[len(all)-1]
+	}
 	run(t, func(o *office) {
 		o.worker("a", fleet.Ready)
 		report := func(requests, ended uint64) {
@@ -284,7 +290,7 @@ func TestObservation(t *testing.T) {
 		load(5000+40*9, 600)
 		o.pass(plan.DefaultEvery)
 
-		last := seen[len(seen)-1]
+		last := observed()
 		d := last.Demand[0]
 		if d.Requests != 50 || d.Prompt.Sum != 5000 || d.Answer.Count != 40 || d.Answer.Sum != 400 || d.Waiting != 3 || d.TTFT != 2*time.Millisecond {
 			t.Errorf("demand %+v", d)
@@ -296,7 +302,7 @@ func TestObservation(t *testing.T) {
 
 		// Silence is not known demand, and an old report no load.
 		o.pass(4 * plan.DefaultEvery)
-		last = seen[len(seen)-1]
+		last = observed()
 		if last.Demand != nil || last.Workers[0].Load != nil {
 			t.Errorf("after silence: %+v", last)
 		}
@@ -306,13 +312,15 @@ func TestObservation(t *testing.T) {
 		o.pass(plan.DefaultEvery)
 		report(9, 7)
 		o.pass(plan.DefaultEvery)
-		if d := seen[len(seen)-1].Demand[0]; d.Requests != 4 {
+		if d := observed().Demand[0]; d.Requests != 4 {
 			t.Errorf("after a restart: %+v", d)
 		}
 	}, func(c *Config) {
 		c.Record = func(o *plan.Observation, _ *plan.Plan) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if !o.Between {
-				seen = append(seen, *o)
+				all = append(all, *o)
 			}
 			return nil
 		}
@@ -334,7 +342,7 @@ func TestLogFile(t *testing.T) {
 		o.pass(10 * time.Minute)
 	}, func(c *Config) {
 		c.Record = func(o *plan.Observation, p *plan.Plan) error {
-			recorded++
+			recorded++ // the planner has ended when it is read
 			return log.Record(o, p)
 		}
 	})
