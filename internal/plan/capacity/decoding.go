@@ -49,22 +49,6 @@ func (d *decoding) itl(running float64) time.Duration {
 	return time.Duration(d.step(running) / d.free / max(1, d.engine.StepTokens) * float64(time.Second))
 }
 
-// slower returns by how much longer the time between tokens is at a quantile, on an engine that gets prompts at a rate: because of requests
-// that run, and because of prompts. The number of prompts that are computed while a request decodes varies by chance, as in a Poisson
-// process, and a request with many of them is slower. Both chances are independent. In the simulation the spread is about twice as wide,
-// as that of waits is: engines with many prompts keep their requests for longer, and get no fewer for that.
-func (d *decoding) slower(running time.Duration, p *prefilling, rate, q float64) time.Duration {
-	mean := p.pass(p.shape.fresh(), 1) - p.beside
-	alone := d.step(1) / d.free / max(1, d.engine.StepTokens)
-	life := d.answer * alone // at least
-	prompts := normalQuantile(q) * mean * math.Sqrt(rate*life*(1+p.spread)) / d.answer
-	sum := math.Hypot(running.Seconds(), prompts)
-	if running < 0 || prompts < 0 {
-		sum = running.Seconds() // below the median
-	}
-	return time.Duration(imbalance * sum * float64(time.Second))
-}
-
 // served returns the requests per second that end with as many running.
 func (d *decoding) served(running float64) float64 {
 	return running * d.free * max(1, d.engine.StepTokens) / (d.answer * d.step(running))

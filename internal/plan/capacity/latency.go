@@ -87,10 +87,10 @@ func (e *Engine) Aggregated(n int, rate float64, s Shape, q float64) Latency {
 		return never
 	}
 	running, _ := d.running(each, float64(n), q)
+	itl := d.itl(running)
 
 	// A pass with prompts makes a step of those that decode.
 	p := e.prefilling(s, d.step(typical))
-	itl := d.itl(typical) + d.slower(d.itl(running)-d.itl(typical), &p, each, q)
 	busy := each / p.most
 	load = max(load, busy)
 	if busy >= 1 {
