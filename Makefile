@@ -244,6 +244,7 @@ bench-smoke: bin/stator ## run every benchmark once, so that none rots
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
 	go run ./test/replaydisagg --quick >/dev/null
 	go run ./test/forecasts --quick >/dev/null
+	go run ./test/replayplanner --quick >/dev/null 2>&1
 
 BASE ?= main
 
@@ -290,6 +291,10 @@ replay-noise: build ## compare policies on engines whose times vary, over six se
 .PHONY: replay-disagg
 replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")
 	nice go run ./test/replaydisagg $(ARGS)
+
+.PHONY: replay-planner
+replay-planner: ## compare algorithms that change the number of engines, by GPU hours and missed latencies (15 min; ARGS="--only Azure --startup 30s")
+	nice go run ./test/replayplanner $(ARGS)
 
 .PHONY: replay-forecasts
 replay-forecasts: ## compare the models that forecast arrivals, on a trace and generated series (20 s; ARGS="--only sinusoid")

@@ -1,0 +1,99 @@
+// Command replayplanner compares algorithms that change the number of engines, on simulated fleets. It prints the tables of
+// docs/benchmarks.md.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/stator-project/stator/internal/perfmodel"
+	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/tracefiles"
+)
+
+func main() {
+	b := &bench{less: 1, static: map[string][]point{}, arrivals: map[string][]trace.Arrival{}}
+	var o options
+	flag.StringVar(&b.traces, "traces", "", "`folder` of traces (default: traces, then ../shared/traces)")
+	flag.StringVar(&o.profile, "profile", "test/replaydisagg/profile", "`folder` of the measured profile")
+	flag.StringVar(&o.only, "only", "", "play only workloads whose names contain this `text`")
+	flag.StringVar(&o.rivals, "rivals", "", "compare with algorithms whose names contain this `text` only")
+	flag.DurationVar(&o.startUp, "startup", -1, "play only this start-up of engines (default: 0s, 30s and 2m)")
+	flag.BoolVar(&o.grids, "grids", false, "print every point of every grid")
+	flag.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`")
+	flag.BoolVar(&o.quick, "quick", false, "play little, to see that everything runs")
+	jobs := flag.Int("jobs", 2, "number of runs at a time")
+	flag.Parse()
+
+	b.slots = make(chan struct{}, max(1, *jobs))
+	began := time.Now()
+	err := b.run(os.Stdout, &o)
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Fprintf(os.Stdout, "\n%.1f min, load average %s", time.Since(began).Minutes(), load)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "replayplanner:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	profile, only, rivals, timeline string
+	startUp                         time.Duration
+	grids, quick                    bool
+}
+
+// startUps are the times from the start of an engine until it is ready.
+var startUps = []time.Duration{0, 30 * time.Second, 120 * time.Second}
+
+// run prints everything.
+func (b *bench) run(w io.Writer, o *options) error {
+	profile, err := perfmodel.LoadProfile(os.DirFS(o.profile))
+	if err != nil {
+		return err
+	}
+	list := startUps
+	switch {
+	case o.startUp >= 0:
+		list = []time.Duration{o.startUp}
+	case o.quick:
+		list = []time.Duration{30 * time.Second}
+	}
+	if o.quick {
+		b.less = 10
+	}
+
+	printGrids(w)
+	var all []*comparison
+	for _, x := range workloads(profile) {
+		if !strings.Contains(x.name, o.only) {
+			continue
+		}
+		for _, startUp := range list {
+			if o.timeline != "" {
+				if err := b.printTimeline(w, &x, startUp, o.timeline); err != nil {
+					return err
+				}
+				continue
+			}
+			c, err := b.compare(&x, startUp, o)
+			if errors.Is(err, errAbsent) {
+				fmt.Fprintf(w, "%s is left out: %v. %s\n", x.name, err, tracefiles.Hint)
+				break
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprint(os.Stderr, ".")
+			all = append(all, c)
+		}
+	}
+	fmt.Fprintln(os.Stderr)
+	printAll(w, all, o)
+	return nil
+}
