@@ -5,7 +5,8 @@
 //	kalman     a level and a trend, followed by a Kalman filter                       1.4 KiB
 //	arima      an autoregression of the last 64 values, or of their differences       2 KiB
 //	seasonal   a level, a trend and what a season (a day) usually adds to it          5 KiB
-//	auto       at each horizon, the model above that was nearest lately               9 KiB
+//	auto       at each horizon, the model that was nearest lately: those above, a
+//	           mean of about 20 steps, or a slow trend                                11 KiB
 //
 // A [Forecaster] is a value: observing returns the next state and copies about as much as the table shows. Memory does not
 // grow with time. States contain pointers to parts that never change, so they must not be compared with ==.

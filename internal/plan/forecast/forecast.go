@@ -83,9 +83,11 @@ func New(name string, o Options) (Forecaster, error) {
 	case "arima":
 		return newCalibrated(newARIMA(o)), nil
 	case "seasonal":
-		return newSelected(newHolt(), newSeasonal(o)), nil
+		return newSelected(newHolt(quickly), newSeasonal(o)), nil
 	case "auto":
-		return newSelected(constant{}, newHolt(), newKalman(o), newARIMA(o), newSeasonal(o)), nil
+		return newSelected(
+			newHolt(quickly), constant{}, newHolt(slowly), newHolt(steadily), newKalman(o), newARIMA(o), newSeasonal(o),
+		), nil
 	}
 	return nil, fmt.Errorf("make forecaster: %q is unknown: it must be one of %s", name, strings.Join(Names(), ", "))
 }

@@ -269,3 +269,22 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// With 15 arrivals in a step, their number varies by a quarter around an unchanged rate. The forecast must not follow that.
+func TestNoiseIsAveraged(t *testing.T) {
+	f := one(t, "auto", Options{})
+	rng := rand.New(rand.NewPCG(1, 1))
+	const mean = 15
+	sum, n := 0.0, 0.0
+	for step := range 400 {
+		f = f.Observe(math.Round(mean + math.Sqrt(mean)*rng.NormFloat64()))
+		if step >= 100 {
+			e := f.At(6).Mean/mean - 1
+			sum += e * e
+			n++
+		}
+	}
+	if deviation := math.Sqrt(sum / n); deviation > 0.08 {
+		t.Errorf("the forecast of an unchanged rate deviates by %.1f %%, want at most 8 %%", 100*deviation)
+	}
+}

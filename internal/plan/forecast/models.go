@@ -118,27 +118,33 @@ func fromLog(mean, deviation float64) Estimate {
 
 // holt is exponential smoothing with a damped trend.
 type holt struct {
+	smoothing
 	level, trend float64
 	moves        score
 	seen         bool
 }
 
-// The weights of one observation, and what remains of the trend with each step.
-const (
-	holtLevel   = 0.3
-	holtTrend   = 0.1
-	holtDamping = 0.9
+// smoothing is the weights of one observation in the level and in the trend, and what remains of the trend with each step.
+type smoothing struct{ ofLevel, ofTrend, damping float64 }
+
+// The smoothings. The quick one follows a jump within some steps. The others follow what remains when the noise of single steps is
+// averaged out: with ten requests in a step, their number varies by a third around an unchanged rate. One has the mean of the last
+// twenty steps or so, and one also a trend.
+var (
+	quickly  = smoothing{0.3, 0.1, 0.9}
+	slowly   = smoothing{0.05, 0, 0.9}
+	steadily = smoothing{0.12, 0.03, 0.98}
 )
 
-func newHolt() holt { return holt{} }
+func newHolt(s smoothing) holt { return holt{smoothing: s} }
 
 func (s holt) observe(v float64) model { return s.next(v) }
 
 // next returns the state after a value.
 func (s holt) next(v float64) holt {
 	if math.IsNaN(v) {
-		s.level += holtDamping * s.trend
-		s.trend *= holtDamping
+		s.level += s.damping * s.trend
+		s.trend *= s.damping
 		return s
 	}
 	if !s.seen {
@@ -146,20 +152,20 @@ func (s holt) next(v float64) holt {
 		return s
 	}
 
-	predicted := s.level + holtDamping*s.trend
+	predicted := s.level + s.damping*s.trend
 	s.moves = s.moves.add(v - predicted)
-	level := predicted + holtLevel*(v-predicted)
-	s.trend = holtTrend*(level-s.level) + (1-holtTrend)*holtDamping*s.trend
+	level := predicted + s.ofLevel*(v-predicted)
+	s.trend = s.ofTrend*(level-s.level) + (1-s.ofTrend)*s.damping*s.trend
 	s.level = level
 	return s
 }
 
 func (s holt) at(steps int) Estimate {
 	h := float64(steps)
-	reach := holtDamping * (1 - math.Pow(holtDamping, h)) / (1 - holtDamping)
+	reach := s.damping * (1 - math.Pow(s.damping, h)) / (1 - s.damping)
 	mean := s.level + reach*s.trend
 	if s.moves.n == 0 {
 		return Estimate{mean, mean / 2}
 	}
-	return Estimate{mean, math.Sqrt(s.moves.square * (1 + (h-1)*holtLevel*holtLevel))}
+	return Estimate{mean, math.Sqrt(s.moves.square * (1 + (h-1)*s.ofLevel*s.ofLevel))}
 }
