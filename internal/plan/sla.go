@@ -9,6 +9,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/plan/capacity"
+	"github.com/stator-project/stator/internal/plan/forecast"
 )
 
 // The algorithm "sla" asks for as many workers as keep the latencies within the targets.
@@ -66,9 +67,17 @@ func (m *memory) demand(o *Observation, d *Demand, model *Model, startUp time.Du
 	// The rate may be highest on the way.
 	steps := 1 + int(math.Ceil(float64(startUp)/float64(every)))
 	for _, at := range []int{1, (1 + steps) / 2, steps, steps + 1} {
-		out.ahead = max(out.ahead, m.rate.At(at).Quantile(tuning.Headroom))
+		out.ahead = max(out.ahead, withoutChance(m.rate.At(at), every).Quantile(tuning.Headroom))
 	}
 	return out
+}
+
+// withoutChance returns the estimate of the rate itself. What is observed in a step varies around it by chance, with the variance of a
+// Poisson process, also while the rate stays. Queues level that out, and the capacity model has it already.
+func withoutChance(e forecast.Estimate, step time.Duration) forecast.Estimate {
+	chance := e.Mean / step.Seconds()
+	e.Deviation = math.Sqrt(max(0, e.Deviation*e.Deviation-chance))
+	return e
 }
 
 // planSLA sets the replicas of a model's pools.
