@@ -139,3 +139,20 @@ func ExampleEngine_Need() {
 	fmt.Println(n.Replicas, n.Met, n.Latency.ITL < 50*time.Millisecond)
 	// Output: 2 true true
 }
+
+// The prompts that come during an answer vary by chance, and short answers are late more often than long ones: so the quantile of the
+// time between tokens is above that of a steady share of prompts, and more so for short answers.
+func TestChanceOfPromptsDuringAnAnswer(t *testing.T) {
+	e := measured(t)
+	above := func(answer float64) float64 {
+		// As much work for answers in both cases.
+		rate := 1500 / answer
+		s := capacity.Shape{Prompt: 10 * answer, Answer: answer}
+		return e.Aggregated(1, rate, s, 0.95).ITL.Seconds() / e.Aggregated(1, rate, s, 0.5).ITL.Seconds()
+	}
+	short, long := above(40), above(400)
+	if short < 1.3 || short <= long {
+		t.Errorf("the 0.95 quantile is %.2f times the median for answers of 40 tokens, and %.2f for 400: want 1.3 at least, and more for the "+
+			"short ones", short, long)
+	}
+}

@@ -12,7 +12,8 @@ import (
 type decoding struct {
 	engine  *Engine
 	context float64 // tokens of a running request in the cache, in the mean
-	answer  float64 // tokens
+	answer  float64 // tokens, in the mean
+	spread  float64 // their standard deviation divided by the mean
 	free    float64 // share of the time that prompts leave
 	most    float64 // requests that run at once
 }
@@ -21,7 +22,7 @@ type decoding struct {
 func (e *Engine) decoding(s Shape, share float64) decoding {
 	answer := max(1, s.Answer)
 	// Requests are seen the longer the more tokens they have left to make: their mean context has the mean square of answers.
-	d := decoding{engine: e, context: max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2), answer: answer, free: 1 - share}
+	d := decoding{engine: e, context: max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2), answer: answer, spread: s.AnswerSpread, free: 1 - share}
 	d.most = float64(cmp.Or(e.MaxSeqs, defaultMaxSeqs))
 	if e.KVTokens > 0 {
 		d.most = min(d.most, float64(e.KVTokens)/d.context)

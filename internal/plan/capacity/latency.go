@@ -49,7 +49,8 @@ const (
 // computed several in one pass, as many as its tokens hold.
 //
 // On an engine that does both, prompts take a share of the time, by which decoding slows down, and a pass with prompts makes a decode
-// step too.
+// step too. How many prompts come during an answer varies by chance, and most for short answers: a prompt more or less is a large part of
+// their time.
 
 // Decode returns the latencies of n engines that decode prompts computed elsewhere, at a rate of requests per second.
 func (e *Engine) Decode(n int, rate float64, s Shape, q float64) Latency {
@@ -87,7 +88,6 @@ func (e *Engine) Aggregated(n int, rate float64, s Shape, q float64) Latency {
 		return never
 	}
 	running, _ := d.running(each, float64(n), q)
-	itl := d.itl(running)
 
 	// A pass with prompts makes a step of those that decode.
 	p := e.prefilling(s, d.step(typical))
@@ -97,6 +97,7 @@ func (e *Engine) Aggregated(n int, rate float64, s Shape, q float64) Latency {
 		return never
 	}
 	ttft := p.ttft(rate, n, busy, q)
+	itl := p.itl(&d, typical, running, each, q)
 	return Latency{TTFT: ttft, ITL: itl, E2E: ttft + times(itl, s.longAnswer(q)), Load: load}
 }
 

@@ -111,6 +111,49 @@ func (p *prefilling) ttft(rate float64, n int, busy, q float64) time.Duration {
 	return time.Duration(high * float64(time.Second))
 }
 
+// itl returns a quantile of the mean time between the tokens of a request on an engine that also gets a rate of prompts per second.
+// typical and running are the median and the quantile of the running requests.
+func (p *prefilling) itl(d *decoding, typical, running, rate, q float64) time.Duration {
+	z := normalQuantile(q)
+	median := d.itl(typical)
+	if math.Abs(z) < 1e-3 {
+		return median
+	}
+
+	// The variances of the number of running requests, and of the prompts that come during an answer, are added.
+	mean := median.Seconds()
+	batches := (d.itl(running).Seconds() - mean) / z
+	square := 0.0 // of the time of a prompt
+	for _, tokens := range p.lengths {
+		t := p.pass(tokens, 1)
+		square += t * t / lengths
+	}
+	deviation := func(answer float64) float64 {
+		prompts := rate * answer * mean * square / (answer * answer)
+		return math.Sqrt(batches*batches + prompts)
+	}
+	var deviations [lengths]float64
+	for i := range deviations {
+		deviations[i] = deviation(max(1, logNormal(d.answer, d.spread, normalQuantile((float64(i)+0.5)/lengths))))
+	}
+
+	later := func(t float64) (share float64) {
+		for _, v := range deviations {
+			share += 0.5 * math.Erfc((t-mean)/max(v, 1e-9)/math.Sqrt2) / lengths
+		}
+		return share
+	}
+	low, high := 0.0, mean+10*deviations[0]
+	for range 40 {
+		if mid := (low + high) / 2; later(mid) > 1-q {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return time.Duration(high * float64(time.Second))
+}
+
 // imbalance is by how much prompts wait longer than in one queue for all engines: a prompt stays where it was sent, and passes begin
 // together. The simulation has twice as long waits on 1, 2 and 3 engines at a load of 0.9, for prompts of 3,000 tokens.
 const imbalance = 2
