@@ -21,6 +21,10 @@ func (m *poolMemory) hold(n int, now time.Time, last time.Duration) int {
 
 // settle bounds a need by the pool's own bounds and by what was needed before.
 func (p *pool) settle(need int, now time.Time) {
+	if p.memory.replicas < 0 {
+		// One step shows too little for removing what was there before the first plan.
+		p.memory.hold(p.usable(), now, p.model.Tuning.withDefaults().DownAfter)
+	}
 	held := p.memory.hold(need, now, p.model.Tuning.withDefaults().DownAfter)
 	if held > need {
 		p.reason = fmt.Sprintf("%d, as were needed in the last %v; now %s", held, p.model.Tuning.withDefaults().DownAfter, p.reason)
