@@ -30,10 +30,10 @@ type row struct {
 }
 
 // compare plays all contenders.
-func (b *bench) compare(w *workload, startUp time.Duration, o *options) (*comparison, error) {
+func (b *bench) compare(w *workload, startUp time.Duration) (*comparison, error) {
 	c := &comparison{workload: w, startUp: startUp, points: map[string][]point{}}
 	for _, x := range contenders {
-		if x.name != ours && !strings.Contains(x.name, o.rivals) {
+		if x.name != ours && !b.rivals.MatchString(x.name) {
 			continue
 		}
 		// Fleets that stay as they are do not depend on the start-up.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ func main() {
 	flag.StringVar(&b.traces, "traces", "", "`folder` of traces (default: traces, then ../shared/traces)")
 	flag.StringVar(&o.profile, "profile", "test/replaydisagg/profile", "`folder` of the measured profile")
 	flag.StringVar(&o.only, "only", "", "play only workloads whose names contain this `text`")
-	flag.StringVar(&o.rivals, "rivals", "", "compare with algorithms whose names contain this `text` only")
+	flag.StringVar(&o.rivals, "rivals", "", "compare only with algorithms whose names match this regular `expression`")
 	flag.DurationVar(&o.startUp, "startup", -1, "play only this start-up of engines (default: 0s, 30s and 2m)")
 	flag.BoolVar(&o.grids, "grids", false, "print every point of every grid")
 	flag.StringVar(&o.timeline, "timeline", "", "print what happened over time with the first candidate whose label contains this `text`")
@@ -67,6 +68,10 @@ func (b *bench) run(w io.Writer, o *options) error {
 	if o.quick {
 		b.less = 10
 	}
+	b.rivals, err = regexp.Compile(o.rivals)
+	if err != nil {
+		return fmt.Errorf("--rivals: %w", err)
+	}
 
 	printGrids(w)
 	var all []*comparison
@@ -81,7 +86,7 @@ func (b *bench) run(w io.Writer, o *options) error {
 				}
 				continue
 			}
-			c, err := b.compare(&x, startUp, o)
+			c, err := b.compare(&x, startUp)
 			if errors.Is(err, errAbsent) {
 				fmt.Fprintf(w, "%s is left out: %v. %s\n", x.name, err, tracefiles.Hint)
 				break

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -14,8 +15,9 @@ import (
 
 // bench is one run of the command.
 type bench struct {
-	traces string        // folder
-	less   int           // divides the number of requests
+	traces string // folder
+	less   int    // divides the number of requests
+	rivals *regexp.Regexp
 	slots  chan struct{} // as many as runs at a time
 
 	static map[string][]point // of fleets that stay as they are, by workload
