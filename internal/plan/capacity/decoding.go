@@ -22,7 +22,8 @@ type decoding struct {
 func (e *Engine) decoding(s Shape, share float64) decoding {
 	answer := max(1, s.Answer)
 	// Requests are seen the longer the more tokens they have left to make: their mean context has the mean square of answers.
-	d := decoding{engine: e, context: max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2), answer: answer, spread: s.AnswerSpread, free: 1 - share}
+	d := decoding{engine: e, answer: answer, spread: s.AnswerSpread, free: 1 - share}
+	d.context = max(1, s.Prompt+answer*(1+s.AnswerSpread*s.AnswerSpread)/2)
 	d.most = float64(cmp.Or(e.MaxSeqs, defaultMaxSeqs))
 	if e.KVTokens > 0 {
 		d.most = min(d.most, float64(e.KVTokens)/d.context)

@@ -34,7 +34,8 @@ func newSeasonal(o Options) seasonal {
 	}
 	slots = min(slots, o.Season)
 	return seasonal{
-		season: o.Season, slots: slots, multiplicative: o.Multiplicative, rest: newHolt(quickly), sums: make([]float64, slots), counts: make([]uint32, slots),
+		season: o.Season, slots: slots, multiplicative: o.Multiplicative, rest: newHolt(quickly),
+		sums: make([]float64, slots), counts: make([]uint32, slots),
 	}
 }
 
