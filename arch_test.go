@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
 	// The flags of a run are settings of the simulation: timing of engines, cost functions, policies and queues.
 	"internal/replay": {"internal/sim", "internal/trace", "internal/perfmodel", "internal/route/cost", "internal/route/pick",
-		"internal/route/queue"},
+		"internal/route/queue", "internal/fleet", "internal/plan", "internal/plan/capacity", "internal/plan/forecast"},
 
 	// Libraries that do I/O, see doesIO.
 	"internal/kvsource": {"internal/backoff", "internal/kv/kvevent"},

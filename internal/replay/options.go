@@ -41,6 +41,7 @@ type Options struct {
 	slow                  slowdowns
 	slowStarts            slowStarts
 	slowSpells            slowSpells
+	planning              planningFlags
 }
 
 // NewOptions returns options whose flags are to be added to f.
@@ -74,6 +75,7 @@ func (o *Options) AddFleetFlags(group func(title string, define func())) {
 	group("Queue of the router", func() { o.addQueueFlags(f) })
 	group("What routers receive", func() { o.addEventFlags(f) })
 	group("Latency bounds, whose misses are counted", func() { o.addSLAFlags(f) })
+	group("Planner", func() { o.planning.addFlags(f) })
 }
 
 func (o *Options) addEngineFlags(f *flag.FlagSet) {
@@ -184,6 +186,9 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	cfg.Slow = o.slow
 	cfg.Noise.SlowStarts = o.slowStarts
 	cfg.Noise.SlowSpells = o.slowSpells
+	if err := o.planning.apply(&cfg); err != nil {
+		return cfg, err
+	}
 	return cfg, nil
 }
 
