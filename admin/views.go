@@ -48,7 +48,8 @@ func viewPlan(p plan.Plan) planView {
 	for i := range p.Pools {
 		pool := &p.Pools[i]
 		v := poolView{
-			Model: pool.Model, Role: pool.Role.String(), Replicas: pool.Replicas, Ready: pool.Ready, Rate: pool.Rate, Expected: pool.Expected,
+			Model: pool.Model, Role: pool.Role.String(), Replicas: pool.Replicas, Ready: pool.Ready,
+			Rate: pool.Rate, Expected: pool.Expected,
 			Reason: pool.Reason, Unknown: append([]string{}, pool.Unknown...), Workers: []plannedView{},
 		}
 		for _, w := range pool.Workers {

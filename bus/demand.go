@@ -89,7 +89,8 @@ func demandMessage(d *Demand) *busv1.Demand {
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
 			Waiting: uint32(x.Waiting), WaitingTokens: uint64(x.WaitingTokens), PromptsBySize: x.BySize[:],
-			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds, PrefillsObserved: x.PrefillsObserved,
+			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
+			PrefillsObserved: x.PrefillsObserved,
 		})
 	}
 	return m
@@ -113,8 +114,8 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 				x.ResponseSquares, maxSquares)
 		}
 		if !(x.PrefillTokenNanoseconds >= 0 && x.PrefillTokenNanoseconds <= maxPrefill) || x.PrefillNanoseconds > maxPrefill {
-			return nil, fmt.Errorf("model %.80q: a prefill lasts %d ns and %g ns for each token: there must be at most an hour of both", x.Model,
-				x.PrefillNanoseconds, x.PrefillTokenNanoseconds)
+			return nil, fmt.Errorf("model %.80q: a prefill lasts %d ns and %g ns for each token: there must be at most an hour of both",
+				x.Model, x.PrefillNanoseconds, x.PrefillTokenNanoseconds)
 		}
 		if x.Waiting > maxRequests || x.WaitingTokens > maxWaitingTokens || len(x.PromptsBySize) > PromptSizes {
 			return nil, fmt.Errorf("model %.80q: %d requests wait with %d tokens, and there are %d sizes: no replica has as many",
@@ -125,7 +126,8 @@ func decodeDemand(m *busv1.Demand, data []byte) (*Demand, error) {
 			PromptTokens: x.PromptTokens, PromptSquares: x.PromptSquares, Ended: x.Ended,
 			ResponseBytes: x.ResponseBytes, ResponseSquares: x.ResponseSquares, FirstNanoseconds: x.FirstNanoseconds,
 			Waiting: int(x.Waiting), WaitingTokens: int(x.WaitingTokens),
-			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds, PrefillsObserved: x.PrefillsObserved,
+			PrefillNanoseconds: x.PrefillNanoseconds, PrefillTokenNanoseconds: x.PrefillTokenNanoseconds,
+			PrefillsObserved: x.PrefillsObserved,
 		}
 		copy(out.BySize[:], x.PromptsBySize)
 		d.Models = append(d.Models, out)

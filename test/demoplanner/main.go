@@ -64,9 +64,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	}
 	defer g.stop()
 
-	fmt.Fprintf(out, "Requests of %d prompt tokens and %d tokens of answer, which last as %d times as many: %g/s, %g/s in the spike. Each\n"+
-		"engine takes %v to start. The target is a TTFT of %v for 90 %% of the requests.\n\n", promptTokens, answerTokens, tokenScale, o.low,
-		o.high, o.startUp, o.ttft)
+	fmt.Fprintf(out, "Requests of %d prompt tokens and %d tokens of answer, which last as %d times as many: %g/s, %g/s in the spike.\n"+
+		"Each engine takes %v to start. The target is a TTFT of %v for 90 %% of the requests.\n\n",
+		promptTokens, answerTokens, tokenScale, o.low, o.high, o.startUp, o.ttft)
 	d := &demo{options: o, gateway: g, out: out}
 	if err := d.play(ctx); err != nil {
 		return err

@@ -173,8 +173,8 @@ func (d *demo) print(s sample) {
 	if len(reason) > 70 {
 		reason = append(reason[:69], '…')
 	}
-	fmt.Fprintf(d.out, "%6.0f %9.0f %9.1f %8d %7d %7.0f ms %6.0f ms %7d  %s\n", s.at, s.rate, s.plan.Expected, s.plan.Replicas, s.plan.Ready,
-		1e3*s.p50, 1e3*s.p90, s.failed, string(reason))
+	fmt.Fprintf(d.out, "%6.0f %9.0f %9.1f %8d %7d %7.0f ms %6.0f ms %7d  %s\n", s.at, s.rate, s.plan.Expected, s.plan.Replicas,
+		s.plan.Ready, 1e3*s.p50, 1e3*s.p90, s.failed, string(reason))
 }
 
 // quantile returns a quantile of times; 0 for none.
@@ -193,9 +193,10 @@ func (d *demo) conclude() {
 	for _, s := range d.samples {
 		most = max(most, s.plan.Ready)
 	}
-	fmt.Fprintf(d.out, "\n%d requests, %d failed; TTFT p50 %v, p90 %v; %d later than %v (%.1f %%). At most %d workers; %.2f worker hours, where %d all the time\n"+
-		"would have been %.2f.\n", len(d.all)+d.failed, d.failed, quantile(d.all, 0.5).Round(time.Millisecond),
-		quantile(d.all, 0.9).Round(time.Millisecond), misses, d.ttft, 100*float64(misses)/float64(max(1, len(d.all))), most, d.seconds/3600, most,
+	fmt.Fprintf(d.out, "\n%d requests, %d failed; TTFT p50 %v, p90 %v; %d later than %v (%.1f %%).\n", len(d.all)+d.failed, d.failed,
+		quantile(d.all, 0.5).Round(time.Millisecond), quantile(d.all, 0.9).Round(time.Millisecond), misses, d.ttft,
+		100*float64(misses)/float64(max(1, len(d.all))))
+	fmt.Fprintf(d.out, "At most %d workers; %.2f worker hours, where %d all the time would have been %.2f.\n", most, d.seconds/3600, most,
 		float64(most)*float64(len(d.samples))/3600)
 }
 

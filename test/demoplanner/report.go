@@ -58,8 +58,9 @@ func (d *demo) report() ([]byte, error) {
 	}{
 		Charts: []chart{
 			d.chart("Requests per second", map[string][]float64{
-				"1 sent": of(func(s *sample) float64 { return s.rate }), "2 expected now": of(func(s *sample) float64 { return s.plan.Rate }),
-				"3 planned for": of(func(s *sample) float64 { return s.plan.Expected }),
+				"1 sent":         of(func(s *sample) float64 { return s.rate }),
+				"2 expected now": of(func(s *sample) float64 { return s.plan.Rate }),
+				"3 planned for":  of(func(s *sample) float64 { return s.plan.Expected }),
 			}),
 			d.chart("Workers", map[string][]float64{
 				"1 ready":   of(func(s *sample) float64 { return float64(s.plan.Ready) }),
@@ -70,8 +71,8 @@ func (d *demo) report() ([]byte, error) {
 				"3 target": target,
 			}),
 		},
-		Facts: fmt.Sprintf("%d requests, %d failed, %d with a first token after %v; p90 %v; %.2f worker hours.", len(d.all)+d.failed, d.failed,
-			d.misses(), d.ttft, quantile(d.all, 0.9).Round(time.Millisecond), d.seconds/3600),
+		Facts: fmt.Sprintf("%d requests, %d failed, %d with a first token after %v; p90 %v; %.2f worker hours.", len(d.all)+d.failed,
+			d.failed, d.misses(), d.ttft, quantile(d.all, 0.9).Round(time.Millisecond), d.seconds/3600),
 		Reasons: d.decisions(),
 	}
 
