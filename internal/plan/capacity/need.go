@@ -11,12 +11,12 @@ type Need struct {
 	Replicas int
 	// Latency is that with as many.
 	Latency Latency
-	// Met is false where no number of engines reaches the targets. Replicas is then what keeps queues short.
+	// Met is false where no number of engines reaches the targets. Replicas is then what keeps waits short.
 	Met bool
 }
 
-// unreachableLoad is the load of engines whose targets no number of them reaches.
-const unreachableLoad = 0.7
+// nearBest is how much longer latencies may be than those of idle engines where these exceed the targets already.
+const nearBest = 1.25
 
 // Latency returns the latencies of n engines in a role at a rate of requests per second.
 func (e *Engine) Latency(r fleet.Role, n int, rate float64, s Shape, q float64) Latency {
@@ -30,18 +30,28 @@ func (e *Engine) Latency(r fleet.Role, n int, rate float64, s Shape, q float64) 
 	}
 }
 
-// Need returns the smallest number of engines in a role, at least 1 and at most most, that serve a rate within the targets.
+// Need returns the smallest number of engines in a role, at least 1 and at most most, that serve a rate within the targets. A latency that
+// even an idle engine exceeds, because some prompts are too long, has that of an idle engine as its target, and a little more: then
+// requests wait for little but themselves.
 func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) Need {
 	most = max(1, most)
-	met := func(l Latency) bool { return t.Met(l) }
-	if best := e.Latency(r, 1, 1e-6, s, t.quantile()); !met(best) {
-		met = func(l Latency) bool { return l.Load <= unreachableLoad }
-		n := e.smallest(r, rate, s, t, most, met)
-		return Need{Replicas: n, Latency: e.Latency(r, n, rate, s, t.quantile())}
+	best := e.Latency(r, 1, 1e-6, s, t.quantile())
+	reachable := t.Met(best)
+	if !reachable {
+		t.TTFT, t.ITL, t.E2E = relaxed(t.TTFT, best.TTFT), relaxed(t.ITL, best.ITL), relaxed(t.E2E, best.E2E)
 	}
-	n := e.smallest(r, rate, s, t, most, met)
+
+	n := e.smallest(r, rate, s, t, most, t.Met)
 	l := e.Latency(r, n, rate, s, t.quantile())
-	return Need{Replicas: n, Latency: l, Met: met(l)}
+	return Need{Replicas: n, Latency: l, Met: reachable && t.Met(l)}
+}
+
+// relaxed returns a target that engines can reach.
+func relaxed(target, best time.Duration) time.Duration {
+	if target == 0 || best <= target {
+		return target
+	}
+	return time.Duration(nearBest * float64(best))
 }
 
 // smallest returns the smallest number of engines with which met holds, or most. More engines never have longer latencies.
