@@ -63,8 +63,15 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	if w.start.prefill > 0 {
 		cfg.PrefillAt = "remote"
 	}
-	if t != nil {
-		cfg.Ended = t.ended
+	measured := 0
+	cfg.Warmup = warmUp
+	cfg.Ended = func(o sim.Outcome) {
+		if o.At >= warmUp {
+			measured++
+		}
+		if t != nil {
+			t.ended(o)
+		}
 	}
 	if c.settings == nil {
 		cfg.Workers = c.static.decode
@@ -81,8 +88,12 @@ func (b *bench) play(w *workload, next trace.Source, c *candidate, startUp time.
 	if c.settings == nil {
 		hours = float64(c.static.prefill+c.static.decode) * r.Duration / 3600
 	}
-	return point{*c, hours, float64(*r.SLAMisses) / float64(r.Requests)}, nil
+	return point{*c, hours, float64(*r.SLAMisses) / float64(max(1, measured))}, nil
 }
+
+// warmUp is how long after the first arrival requests are played and not counted. All begin with the same fleet, which planners have not
+// chosen, and those that start engines cannot change it sooner than in a start-up.
+const warmUp = 3 * time.Minute
 
 // playAll plays all candidates of a contender. There is one result for each, in their order.
 func (b *bench) playAll(w *workload, list []candidate, startUp time.Duration, source func(*bench) (trace.Source, error)) ([]point, error) {
