@@ -121,7 +121,7 @@ func TestDrainWaitsForRequests(t *testing.T) {
 	pid := s.agent.Processes()["a"]
 	answered := make(chan string, 1)
 	go func() {
-		answered <- post(w.Address, "/v1/completions", `{"model": "sim", "prompt": "x", "max_tokens": 60}`)
+		answered <- post(w.Address, "/v1/completions", `{"model": "sim", "prompt": "x", "max_tokens": 600}`)
 	}()
 	testkit.Eventually(t, "the request runs", func() bool {
 		return strings.Contains(page(w.Address), `vllm:num_requests_running{engine="0",model_name="sim"} 1`)
@@ -166,6 +166,9 @@ func TestDrainEnds(t *testing.T) {
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			s := runScaled(t, Config{}, c.launch)
+			testkit.Eventually(t, "the engine is started", func() bool {
+				return testutil.ToFloat64(s.agent.metrics.starts.WithLabelValues("a")) > 0
+			})
 			if c.want != drainNotReady {
 				s.await("a", fleet.Ready, 0)
 			}
