@@ -93,8 +93,8 @@ func (w *workload) settings(algorithm string, startUp time.Duration) *plan.Setti
 }
 
 func gridOfOurs(w *workload, startUp time.Duration) (list []candidate) {
-	for _, headroom := range []float64{0.3, 0.6, 0.9} {
-		for _, quantile := range []float64{0.5, 0.8, 0.95} {
+	for _, headroom := range []float64{0.5, 0.8, 0.97} {
+		for _, quantile := range []float64{0.8, 0.95, 0.99} {
 			for _, downAfter := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
 				s := w.settings(plan.AlgorithmSLA, startUp)
 				m := &s.Models[0]
