@@ -113,6 +113,7 @@ type workload struct {
 func workloads(profile *perfmodel.Profile) []workload {
 	chat := sim.SLA{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond}
 	chats := capacity.Shape{Prompt: 1155, Answer: 211, PromptSpread: 1, AnswerSpread: 1}
+
 	return []workload{
 		{
 			name: "sinusoid", machine: llama8B(profile), sla: sim.SLA{TTFT: 200 * time.Millisecond, ITL: 10 * time.Millisecond},

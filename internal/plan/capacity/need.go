@@ -38,7 +38,9 @@ func (e *Engine) Need(r fleet.Role, rate float64, s Shape, t Targets, most int) 
 	best := e.Latency(r, 1, 1e-6, s, t.quantile())
 	reachable := t.Met(best)
 	if !reachable {
-		t.TTFT, t.ITL, t.E2E = relaxed(t.TTFT, best.TTFT), relaxed(t.ITL, best.ITL), relaxed(t.E2E, best.E2E)
+		t.TTFT = relaxed(t.TTFT, best.TTFT)
+		t.ITL = relaxed(t.ITL, best.ITL)
+		t.E2E = relaxed(t.E2E, best.E2E)
 	}
 
 	n := e.smallest(r, rate, s, t, most, t.Met)
