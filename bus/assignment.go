@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,42 +37,14 @@ type Assignment struct {
 
 // PutAssignment replaces the assignment of a node. The error ErrEarlierTerm means that another planner has written since.
 func (b *Bus) PutAssignment(ctx context.Context, a Assignment) error {
-	kv, err := b.bucket(ctx, assignBucket, 0)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, publishTime)
-	defer cancel()
-
-	// As with plans, what counts is what is there.
-	revision, term, err := readAssignment(ctx, kv, nodeKey(a.Node))
-	if err == nil && term > a.Term {
-		return ErrEarlierTerm
-	}
-	if err == nil {
-		_, err = kv.Update(ctx, nodeKey(a.Node), encode(assignmentMessage(&a)), revision)
-	}
-	if err != nil {
-		b.forgetBucket(assignBucket) // the server may have lost it
-		return fmt.Errorf("publish assignment of node %q: %w", a.Node, err)
-	}
-	return nil
-}
-
-// readAssignment returns the revision and the term of a node's assignment; 0 where there is none, or none that can be read.
-func readAssignment(ctx context.Context, kv jetstream.KeyValue, key string) (revision, term uint64, err error) {
-	entry, err := kv.Get(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return 0, 0, nil
-	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("read assignment: %w", err)
-	}
-	var received busv1.Assignment
-	if decode(&received, entry.Value()) != nil {
-		received.Term = 0 // of no planner: it may be replaced
-	}
-	return entry.Revision(), received.Term, nil
+	f := fenced{assignBucket, nodeKey(a.Node), fmt.Sprintf("assignment of node %q", a.Node), func(value []byte) uint64 {
+		var received busv1.Assignment
+		if decode(&received, value) != nil {
+			return 0
+		}
+		return received.Term
+	}}
+	return b.put(ctx, &f, a.Term, encode(assignmentMessage(&a)))
 }
 
 // WatchAssignment calls apply with the assignment of a node now and at every change, until ctx ends. synced is called when the one of the

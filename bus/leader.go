@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -193,25 +192,12 @@ func (b *Bus) lastTerm(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, term, err := readPlan(ctx, kv)
+	_, value, err := fencedPlan.read(ctx, kv)
 	if err != nil && isBucketLost(err) {
 		b.forgetBucket(planBucket)
 	}
-	return term, err
-}
-
-// readPlan returns the revision and the term of the plan; 0 where there is none, or none that can be read.
-func readPlan(ctx context.Context, kv jetstream.KeyValue) (revision, term uint64, err error) {
-	entry, err := kv.Get(ctx, planKey)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return 0, 0, nil
+	if err != nil || value == nil {
+		return 0, err
 	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("read plan: %w", err)
-	}
-	var received busv1.Plan
-	if decode(&received, entry.Value()) != nil {
-		received.Term = 0 // of no planner: it may be replaced
-	}
-	return entry.Revision(), received.Term, nil
+	return fencedPlan.term(value), nil
 }

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -24,33 +23,19 @@ const (
 // longer for a server that is away.
 const publishTime = 5 * time.Second
 
-// ErrEarlierTerm is returned for a plan of a planner that does not lead any more.
-var ErrEarlierTerm = errors.New("another planner has published a plan of a later term")
+// fencedPlan is the cluster's plan. One of an earlier release has no term, which is 0.
+var fencedPlan = fenced{planBucket, planKey, "plan", func(value []byte) uint64 {
+	var received busv1.Plan
+	if decode(&received, value) != nil {
+		return 0
+	}
+	return received.Term
+}}
 
 // PublishPlan replaces the cluster's plan. It waits until the server has stored it. A plan of an earlier term than the present one is
-// refused with ErrEarlierTerm. The plan is written at the revision that was read, so that of two planners with one term only one writes.
+// refused with ErrEarlierTerm.
 func (b *Bus) PublishPlan(ctx context.Context, p plan.Plan) error {
-	kv, err := b.bucket(ctx, planBucket, 0)
-	if err != nil {
-		return err
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, publishTime)
-	defer cancel()
-
-	// The clocks of planners may differ, and a leader may notice its loss late. What counts is the plan that is there.
-	revision, term, err := readPlan(ctx, kv)
-	if err == nil && term > p.Term {
-		return ErrEarlierTerm
-	}
-	if err == nil {
-		_, err = kv.Update(ctx, planKey, encode(planMessage(p)), revision)
-	}
-	if err != nil {
-		b.forgetBucket(planBucket) // the server may have lost it
-		return fmt.Errorf("publish plan: %w", err)
-	}
-	return nil
+	return b.put(ctx, &fencedPlan, p.Term, encode(planMessage(p)))
 }
 
 // WatchPlan calls apply with the plan now and at every change, until ctx ends. After the server was away

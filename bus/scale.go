@@ -49,32 +49,16 @@ type Done struct {
 // A program needs the role scaler on a bus with users.
 const maxDone = 4 << 10
 
+// fencedWanted is what is wanted.
+var fencedWanted = fenced{scaleBucket, wantedKey, "wanted workers", func(value []byte) uint64 { return readWanted(value).Term }}
+
 // PutWanted replaces what is wanted. The error ErrEarlierTerm means that another planner has written since.
 func (b *Bus) PutWanted(ctx context.Context, w Wanted) error {
-	kv, err := b.bucket(ctx, scaleBucket, 0)
+	data, err := json.Marshal(w)
 	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, publishTime)
-	defer cancel()
-
-	// As with plans, what counts is what is there.
-	revision, there, err := readWanted(ctx, kv)
-	if err == nil && there.Term > w.Term {
-		return ErrEarlierTerm
-	}
-	if err == nil {
-		var data []byte
-		data, err = json.Marshal(w)
-		if err == nil {
-			_, err = kv.Update(ctx, wantedKey, data, revision)
-		}
-	}
-	if err != nil {
-		b.forgetBucket(scaleBucket) // the server may have lost it
 		return fmt.Errorf("publish wanted workers: %w", err)
 	}
-	return nil
+	return b.put(ctx, &fencedWanted, w.Term, data)
 }
 
 // Wanted returns what is wanted now, and what the program has carried out last; zero values where there is nothing, or nothing that can
@@ -86,11 +70,12 @@ func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	_, w, err = readWanted(ctx, kv)
+	_, value, err := fencedWanted.read(ctx, kv)
 	if err != nil {
 		b.forgetBucket(scaleBucket)
 		return w, d, err
 	}
+	w = readWanted(value)
 
 	entry, err := kv.Get(ctx, doneKey)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -105,18 +90,10 @@ func (b *Bus) Wanted(ctx context.Context) (w Wanted, d Done, err error) {
 	return w, d, nil
 }
 
-// readWanted returns the revision of what is wanted, and its value. One that cannot be read counts as none, and is replaced.
-// The revision is 0 where there is none.
-func readWanted(ctx context.Context, kv jetstream.KeyValue) (revision uint64, w Wanted, err error) {
-	entry, err := kv.Get(ctx, wantedKey)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return 0, w, nil
+// readWanted returns what is wanted by a value. One that cannot be read counts as none, and is replaced.
+func readWanted(value []byte) (w Wanted) {
+	if json.Unmarshal(value, &w) != nil {
+		return Wanted{}
 	}
-	if err != nil {
-		return 0, w, fmt.Errorf("read wanted workers: %w", err)
-	}
-	if json.Unmarshal(entry.Value(), &w) != nil {
-		w = Wanted{}
-	}
-	return entry.Revision(), w, nil
+	return w
 }

@@ -1,0 +1,58 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ErrEarlierTerm is returned for a value of a planner that does not lead any more.
+var ErrEarlierTerm = errors.New("another planner has published since, in a later term")
+
+// fenced is a value that the leading planner replaces: the plan, what is wanted, the assignment of a node. It carries the term of the
+// leadership.
+type fenced struct {
+	bucket, key string
+	name        string // for errors
+	// term returns the term of a value; 0 for one that cannot be read, which every leader may replace.
+	term func(value []byte) uint64
+}
+
+// put replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused with
+// ErrEarlierTerm. It is written at the revision that was read, so that of two planners with one term only one writes.
+func (b *Bus) put(ctx context.Context, f *fenced, term uint64, value []byte) error {
+	kv, err := b.bucket(ctx, f.bucket, 0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+
+	// The clocks of planners may differ, and a leader may notice its loss late. What counts is the value that is there.
+	revision, there, err := f.read(ctx, kv)
+	if err == nil && there != nil && f.term(there) > term {
+		return ErrEarlierTerm
+	}
+	if err == nil {
+		_, err = kv.Update(ctx, f.key, value, revision)
+	}
+	if err != nil {
+		b.forgetBucket(f.bucket) // the server may have lost it
+		return fmt.Errorf("publish %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// read returns the value and its revision; nil and 0 where there is none.
+func (f *fenced) read(ctx context.Context, kv jetstream.KeyValue) (revision uint64, value []byte, err error) {
+	entry, err := kv.Get(ctx, f.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, nil, nil
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("read %s: %w", f.name, err)
+	}
+	return entry.Revision(), entry.Value(), nil
+}
