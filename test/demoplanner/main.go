@@ -62,7 +62,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer g.stop()
+	defer g.Stop()
 
 	fmt.Fprintf(out, "Requests of %d prompt tokens and %d tokens of answer, which last as %d times as many: %g/s, %g/s in the spike.\n"+
 		"Each engine takes %v to start. The target is a TTFT of %v for 90 %% of the requests.\n\n",

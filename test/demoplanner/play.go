@@ -11,12 +11,14 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // demo is one demonstration.
 type demo struct {
 	options
-	gateway *gateway
+	gateway *process.Gateway
 	out     io.Writer
 	samples []sample // one each second
 
@@ -107,13 +109,13 @@ func (d *demo) ask(ctx context.Context, number int) (first time.Time, err error)
 	if err != nil {
 		return first, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.gateway.url+"/v1/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.gateway.URL+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
 		return first, err
 	}
 	req.Header.Set("content-type", "application/json")
 
-	resp, err := d.gateway.client.Do(req)
+	resp, err := d.gateway.Client.Do(req)
 	if err != nil {
 		return first, err
 	}
@@ -146,7 +148,7 @@ func (d *demo) sample(ctx context.Context, began time.Time) error {
 		case <-ctx.Done():
 			return nil
 		}
-		p, err := d.gateway.plan(ctx)
+		p, err := currentPlan(ctx, d.gateway)
 		if ctx.Err() != nil {
 			return nil
 		}

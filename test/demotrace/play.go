@@ -10,17 +10,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/stator-project/stator/internal/trace"
-	"github.com/stator-project/stator/test/loopback"
+	"github.com/stator-project/stator/test/process"
 )
 
 // The scale of a block: 512 tokens of the trace are played as 16, and the tokens that an engine
@@ -53,7 +49,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 		return result{}, err
 	}
 
-	defer f.stop()
+	defer f.Stop()
 	r := result{policy: policy, perWorker: map[string]int{}}
 	began := time.Now()
 	var mu sync.Mutex
@@ -95,14 +91,8 @@ func (r *result) add(a answer, err error) {
 	r.ttft = append(r.ttft, a.ttft)
 }
 
-// fleet is a running `stator up`.
-type fleet struct {
-	cmd        *exec.Cmd
-	log        *bytes.Buffer
-	dir        string
-	url, admin string
-	client     *http.Client
-}
+// fleet is a running gateway with its engines.
+type fleet struct{ *process.Gateway }
 
 func start(ctx context.Context, o options, policy string) (*fleet, error) {
 	name, cost, _ := strings.Cut(policy, "/")
@@ -112,25 +102,7 @@ func start(ctx context.Context, o options, policy string) (*fleet, error) {
 		weights = "{prefillLoadScale: " + scale + "}"
 	}
 
-	gateway, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-
-	admin, err := loopback.Address()
-	if err != nil {
-		return nil, err
-	}
-
-	dir, err := os.MkdirTemp("", "demotrace-")
-	if err != nil {
-		return nil, err
-	}
-
-	f := &fleet{dir: dir, log: &bytes.Buffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
-	f.url, f.admin = "http://"+gateway, "http://"+admin
-	file := filepath.Join(dir, "stator.yaml")
-	text := fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
+	g, err := process.StartGateway(ctx, o.stator, o.envoy, fmt.Sprintf(`apiVersion: stator.dev/v1alpha1
 kind: Stator
 models:
 - name: sim
@@ -138,53 +110,11 @@ models:
   blockSize: %d
   router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {blocks: %d, engineSpeedup: %g, tokenScale: %d, maxNumBatchedTokens: %d}}]
-`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale)
-
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+`, playBlock, name, cmp.Or(cost, "delay"), weights, o.workers, o.blocks, o.speed, tokenScale, batchedTokens/tokenScale))
+	if err != nil {
 		return nil, err
 	}
-
-	args := []string{"up", "--config", file, "--listen-address", gateway, "--admin-address", admin, "--log-level", "warn"}
-	if o.envoy != "" {
-		args = append(args, "--envoy", o.envoy)
-	}
-
-	f.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.stator, args...)
-	f.cmd.Stdout, f.cmd.Stderr = f.log, f.log
-	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is ours to pass on
-
-	if err := f.cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, fmt.Errorf("start %s: %w", o.stator, err)
-	}
-	if err := f.await(ctx); err != nil {
-		f.stop()
-		return nil, fmt.Errorf("%w\n%s", err, f.log)
-	}
-	return f, nil
-}
-
-func (f *fleet) await(ctx context.Context) error {
-	for range 600 {
-		if resp, err := f.client.Get(f.admin + "/readyz"); err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return errors.New("the gateway is not ready after a minute")
-}
-
-func (f *fleet) stop() {
-	_ = f.cmd.Process.Signal(syscall.SIGTERM)
-	_ = f.cmd.Wait()
-	_ = os.RemoveAll(f.dir)
+	return &fleet{g}, nil
 }
 
 // answer is what one client saw.
@@ -196,13 +126,13 @@ type answer struct {
 // ask sends a row as a streamed completion of token ids and reads the stream to its end.
 func (f *fleet) ask(ctx context.Context, r trace.MooncakeRow) (answer, error) {
 	began := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", bytes.NewReader(bodyOf(r)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+"/v1/completions", bytes.NewReader(bodyOf(r)))
 	if err != nil {
 		return answer{}, err
 	}
 
 	req.Header.Set("content-type", "application/json")
-	resp, err := f.client.Do(req)
+	resp, err := f.Client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -274,7 +204,7 @@ func bodyOf(r trace.MooncakeRow) []byte {
 
 // account reads from the router where requests went, and how many did not go where they were picked.
 func (f *fleet) account(r *result) error {
-	resp, err := f.client.Get(f.admin + "/debug/decisions?format=json&n=4096")
+	resp, err := f.Client.Get(f.Admin + "/debug/decisions?format=json&n=4096")
 	if err != nil {
 		return err
 	}
@@ -288,7 +218,7 @@ func (f *fleet) account(r *result) error {
 	for _, d := range decisions {
 		r.perWorker[d.Worker]++
 	}
-	metrics, err := f.client.Get(f.admin + "/metrics")
+	metrics, err := f.Client.Get(f.Admin + "/metrics")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/stator-project/stator/test/process"
 )
 
 // claim is a statement about comparisons. Published claims are that disaggregation has up to 30 % more tokens/s per GPU on one
@@ -58,7 +60,7 @@ func (b *bench) sweep(w io.Writer, l workload, gpus int) ([]*comparison, error) 
 	list := make([]*comparison, len(points))
 	inner := *b
 	inner.seeds, inner.less = 1, 2
-	err := b.each(len(points), func(i int) error {
+	err := process.Each(b.slots, len(points), func(i int) error {
 		one := inner
 		one.slots = make(chan struct{}, 1)
 		c, err := one.compare(plan{l, gpus, points[i], oneGPU(gpus)})

@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/test/process"
 )
 
 // bench is one run of the command.
@@ -48,26 +48,6 @@ func spreadOf(values []float64) spread {
 	}
 	s.deviation = math.Sqrt(s.deviation)
 	return s
-}
-
-// each calls do for 0 to n-1, as many at a time as there are slots, and returns the first error.
-func (b *bench) each(n int, do func(i int) error) error {
-	errs := make([]error, n)
-	var running sync.WaitGroup
-	for i := range n {
-		b.slots <- struct{}{}
-		running.Go(func() {
-			defer func() { <-b.slots }()
-			errs[i] = do(i)
-		})
-	}
-	running.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // plan is what a comparison is about.
@@ -115,7 +95,7 @@ func (c *comparison) best(mode, n int) []candidate {
 // compare searches the best fleet of each mode, and its capacity with every seed. Then it plays all at equal load.
 func (b *bench) compare(l plan) (*comparison, error) {
 	c := &comparison{plan: l, grids: make([][]candidate, len(modes)), rows: make([]row, len(modes))}
-	err := b.each(len(modes), func(i int) error {
+	err := process.Each(b.slots, len(modes), func(i int) error {
 		x := setting{workload: l.workload, mode: modes[i], physics: l.physics, less: b.less, seed: searchSeed}
 		list, best, err := b.grid(x, l.fleets(i), l.guess*float64(l.gpus))
 		c.grids[i] = list
@@ -159,7 +139,7 @@ func (b *bench) playEqual(c *comparison, share float64, into func(w *row) []sim.
 	if rate == 0 {
 		return nil
 	}
-	return b.each(len(c.rows)*b.seeds, func(i int) error {
+	return process.Each(b.slots, len(c.rows)*b.seeds, func(i int) error {
 		w := &c.rows[i/b.seeds]
 		if w.gpus() == 0 {
 			return nil

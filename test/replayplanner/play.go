@@ -11,6 +11,7 @@ import (
 
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/internal/trace"
+	"github.com/stator-project/stator/test/process"
 )
 
 // bench is one run of the command.
@@ -24,25 +25,6 @@ type bench struct {
 
 	reading  sync.Mutex
 	arrivals map[string][]trace.Arrival // by path: traces that were read
-}
-
-// each calls do for 0 to n-1, as many at a time as there are slots, and returns the first error.
-func (b *bench) each(n int, do func(i int) error) error {
-	errs := make([]error, n)
-	var running sync.WaitGroup
-	for i := range n {
-		b.slots <- struct{}{}
-		running.Go(func() {
-			defer func() { <-b.slots }()
-			errs[i] = do(i)
-		})
-	}
-	running.Wait()
-	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-	if i < 0 {
-		return nil
-	}
-	return errs[i]
 }
 
 // point is what a candidate reached.
@@ -98,7 +80,7 @@ const warmUp = 3 * time.Minute
 // playAll plays all candidates of a contender. There is one result for each, in their order.
 func (b *bench) playAll(w *workload, list []candidate, startUp time.Duration, source func(*bench) (trace.Source, error)) ([]point, error) {
 	out := make([]point, len(list))
-	err := b.each(len(list), func(i int) error {
+	err := process.Each(b.slots, len(list), func(i int) error {
 		next, err := source(b)
 		if err != nil {
 			return err
