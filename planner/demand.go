@@ -28,7 +28,7 @@ type demands struct {
 	replicas map[string]*replicaDemand // guarded by mu; at most maxReplicas
 	models   map[string]*modelDemand   // guarded by mu; since the last take
 	began    time.Time                 // guarded by mu; of the interval since the last take
-	heard    bool                      // guarded by mu; a replica has reported since then
+	reported bool                      // guarded by mu; a replica has reported since then
 }
 
 // replicaDemand is the last report of one replica.
@@ -60,7 +60,7 @@ func (d *demands) apply(r *bus.Demand, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	d.heard = true
+	d.reported = true
 	known := d.replicas[r.Replica]
 	if known == nil {
 		if len(d.replicas) >= maxReplicas {
@@ -126,7 +126,7 @@ func (d *demands) take(now time.Time) []plan.Demand {
 	}
 	over := now.Sub(d.began)
 	d.began = now
-	if !d.heard {
+	if !d.reported {
 		d.models = map[string]*modelDemand{}
 		return nil
 	}
@@ -144,7 +144,7 @@ func (d *demands) take(now time.Time) []plan.Demand {
 		out = append(out, x)
 	}
 	d.models = map[string]*modelDemand{}
-	d.heard = false
+	d.reported = false
 	return out
 }
 

@@ -200,35 +200,36 @@ func (p *Planner) loop(ctx context.Context) {
 	tick := time.NewTicker(p.cfg.Interval)
 	defer tick.Stop()
 
-	p.once(ctx, true)
-	for {
+	between := true
+	for ctx.Err() == nil {
+		// The channels are taken before the plan is made, so that a change meanwhile starts another one.
 		changed, back := p.cfg.Fleet.Changed(), p.cfg.Bus.Back()
-		var due <-chan time.Time
-		for waiting := true; waiting; {
-			select {
-			case <-changed:
-				changed = nil // one change is enough for a plan
-				due = time.After(together)
-			case <-due:
-				waiting = false
-				p.once(ctx, true)
-			case <-p.reload:
-				waiting = false
-				p.once(ctx, true)
-			case <-p.leads:
-				waiting = false
-				p.published = plan.Plan{} // another planner may have published since
-				p.once(ctx, true)
-			case <-back:
-				waiting = false
-				p.published = plan.Plan{}
-				p.once(ctx, true)
-			case <-tick.C:
-				waiting = false
-				p.once(ctx, false)
-			case <-ctx.Done():
-				return
-			}
+		p.once(ctx, between)
+		between = p.await(ctx, changed, back, tick.C)
+	}
+}
+
+// await returns when a plan is due, or ctx has ended: at a tick, or between two of them.
+func (p *Planner) await(ctx context.Context, changed, back <-chan struct{}, tick <-chan time.Time) (between bool) {
+	var due <-chan time.Time
+	for {
+		select {
+		case <-changed:
+			changed = nil // one change is enough for a plan
+			due = time.After(together)
+		case <-due:
+			return true
+		case <-p.reload:
+			return true
+		case <-p.leads:
+			return true // with a new term, so the plan differs from the published one
+		case <-back:
+			p.published = plan.Plan{}
+			return true
+		case <-tick:
+			return false
+		case <-ctx.Done():
+			return true
 		}
 	}
 }
