@@ -53,6 +53,8 @@ var (
 	}}}
 	sampleSlots = Slots{Node: "n", Slots: []Slot{{Name: "n.a", Model: "m", Role: fleet.Prefill, Running: true}, {Name: "n.b", Model: "m"}}}
 
+	sampleKVStores = KVStores{Node: "n", Stores: []KVStore{{Model: "m", Address: "10.0.0.1:7600"}, {Model: "o", Address: "n.example:1"}}}
+
 	sampleAssignment = Assignment{
 		Term: 7, Node: "n", Run: []string{"n.a"}, Busy: []string{"n.b"}, Free: []string{"n.c"}, Drain: time.Minute,
 	}
@@ -75,6 +77,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add(encode(demandMessage(&sampleDemand)))
 	f.Add(encode(slotsMessage(&sampleSlots)))
 	f.Add(encode(assignmentMessage(&sampleAssignment)))
+	f.Add(encode(kvStoresMessage(&sampleKVStores)))
 	f.Add([]byte{1, 0x9f})
 
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -86,6 +89,7 @@ func FuzzMessages(f *testing.F) {
 		checkEnds(t, data)
 		checkDemand(t, data)
 		checkSlots(t, data)
+		checkKVStores(t, data)
 		checkEvents(t, data)
 	})
 }
@@ -131,6 +135,17 @@ func checkDemand(t *testing.T, data []byte) {
 	again, err := decodeDemand(&busv1.Demand{}, encode(demandMessage(d)))
 	if err != nil || !reflect.DeepEqual(again, d) {
 		t.Fatalf("demand %+v became %+v, %v", d, again, err)
+	}
+}
+
+func checkKVStores(t *testing.T, data []byte) {
+	s, err := decodeKVStores(&busv1.KVStores{}, data)
+	if err != nil {
+		return
+	}
+	again, err := decodeKVStores(&busv1.KVStores{}, encode(kvStoresMessage(&s)))
+	if err != nil || !reflect.DeepEqual(again, s) {
+		t.Fatalf("stores %+v became %+v, %v", s, again, err)
 	}
 }
 

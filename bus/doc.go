@@ -7,8 +7,9 @@
 // messages. They may be lost; their sequence numbers show it. Ends of requests are plain messages too: a
 // booking whose end is lost ends when its engine is empty. The plan is the entry of a second bucket, and the lease of the planner that
 // leads that of a third: a plan of an earlier leader is refused. A fourth bucket has what a program that is not Stator's should
-// carry out, in JSON. In two more, agents publish the engines that they can run, their slots, and the planner which of them should. All
-// storage is memory, because every value on the bus can be written again by the process that made it.
+// carry out, in JSON. In two more, agents publish the engines that they can run, their slots, and the planner which of them should.
+// Where nodes fetch each other's KV blocks is in plain messages, which are repeated as leases are, because agents both write and read it.
+// All storage is memory, because every value on the bus can be written again by the process that made it.
 // [Embed] runs a server in this process, and [Connect] joins one.
 //
 // A process has two connections, which are restored for ever. Control carries leases, load, bookings, ends and
@@ -22,12 +23,13 @@
 //	stator.v1.<cluster>.ends.<replica>            ends of requests that this replica decided, from access logs of others
 //	stator.v1.<cluster>.gone                      access logs that Envoys closed
 //	stator.v1.<cluster>.demand.<replica>          what clients have asked of a replica of the router
+//	stator.v1.<cluster>.kvstore.<node>            where other nodes fetch the KV blocks of a node
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
 //
 // A worker's name is "local" or "node.local". So the node is a separate token of these subjects, and NATS
-// permissions can confine an agent to its node. The node of an agent without a name is "_" in the subject
-// of events. Requests name the epoch, so that no agent answers for an engine process that is not its own.
+// permissions can confine an agent to its node. The node of an agent without a name is "_" in the subjects
+// of events and stores. Requests name the epoch, so that no agent answers for an engine process that is not its own.
 //
 // # The door
 //
@@ -51,6 +53,8 @@
 //	the server is back and empty   the same: the processes that made the values still have them
 //	a subscriber is too slow       NATS drops its messages, which are counted; their sequence numbers show it
 //	a lease expires                routers ask the server once before the worker goes
+//	a node's stores are not
+//	    published for a lifetime   other nodes fetch no KV blocks from it any more
 //	two agents claim one worker    the second one stands by and logs an error
 //	a message of a newer release   unknown fields are skipped and counted
 //	a message that is unreadable   dropped and counted

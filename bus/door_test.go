@@ -206,6 +206,8 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 		"end an Envoy's requests": send(cable+"gone", []byte("x")),
 		"request a replay":        send(cable+"rpc.a.w.7.replay", []byte("x")),
 		"publish slots of a":      send("$KV.stator-test-slots.a", []byte("x")),
+		"publish stores of a":     send(cable+"kvstore.a", []byte("x")),
+		"publish stores of none":  send(cable+"kvstore._", []byte("x")),
 		"assign engines":          send("$KV.stator-test-assign.b", []byte("x")),
 		"watch a's assignment":    send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c.$KV.stator-test-assign.a", []byte("{}")),
 		"watch all assignments":   send("$JS.API.CONSUMER.CREATE.KV_stator-test-assign.c", []byte("{}")),
@@ -249,6 +251,14 @@ func TestAgentIsConfinedToItsNode(t *testing.T) {
 	publish(&nats.Msg{Subject: keys + "b.x", Reply: keys + "a.w", Data: forged})
 	publish(&nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Reply: keys + "a.w", Data: []byte(`{"last_by_subj":"` + keys + `b.x"}`)})
 	publish(&nats.Msg{Subject: "$JS.API.STREAM.INFO." + stream, Reply: keys + "a.w"})
+	stores := watchStores(t, a)
+	testkit.Eventually(t, "answers to the subject of a's stores are refused", func() bool {
+		publish(&nats.Msg{Subject: keys + "b.x", Reply: cable + "kvstore.a", Data: forged})
+		return countOf(t, metrics, "stator_bus_unreadable_messages_total", "kv_stores") > 0
+	})
+	if got := stores.String(); got != "map[]" {
+		t.Errorf("node b has published %s", got)
+	}
 	time.Sleep(2 * testkit.LeaseTTL) // the lease of a was renewed, and the router has checked it
 
 	// Messages on the subjects of node b must not be taken for those of node a.
@@ -378,6 +388,11 @@ func TestRolesCanDoTheirWork(t *testing.T) {
 	if a := <-assigned; a.Term != term || len(a.Run) != 1 {
 		t.Errorf("the agent receives %+v", a)
 	}
+	other := l.join("agent-b", "password-of-b")
+	running(t, func(ctx context.Context) error {
+		return other.HoldKVStores(ctx, func() bus.KVStores { return storeOf("b", "10.0.0.2:7600") }, nil)
+	})
+	watchStores(t, agent).waitFor(t, "map[b:[{m 10.0.0.2:7600}]]")
 	if w, _, err := l.join("scaler", "password-of-s").Wanted(t.Context()); err != nil || w.Decision != 1 {
 		t.Error(w, err)
 	}

@@ -30,6 +30,8 @@ type Load struct {
 	GapTime time.Duration
 	// StepTokens is how many tokens of an answer a decode step makes in the mean; 0 when the engine does not report it.
 	StepTokens float64
+	// Tiers is how long KV blocks take from each tier to the engine; zero where that is not known.
+	Tiers [fleet.Tiers]fleet.TierLoad
 }
 
 // loadSubject returns the subject of a worker's load. ">" stands for any worker.
@@ -63,12 +65,32 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 
 // loadMessage returns the message of a sample.
 func loadMessage(l *Load) *busv1.Load {
+	var tiers []*busv1.TierLoad
+	for t, x := range l.Tiers {
+		if x.Known() {
+			tiers = append(tiers, &busv1.TierLoad{Tier: uint32(t), WaitNanoseconds: int64(x.Wait), TokenNanoseconds: int64(x.Token)})
+		}
+	}
 	return &busv1.Load{
 		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
-		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens,
+		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens, Tiers: tiers,
 	}
+}
+
+// decodeTiers returns how long blocks take from each tier.
+func decodeTiers(list []*busv1.TierLoad) (tiers [fleet.Tiers]fleet.TierLoad, err error) {
+	for _, m := range list {
+		x := fleet.TierLoad{Wait: time.Duration(m.WaitNanoseconds), Token: time.Duration(m.TokenNanoseconds)}
+		within := func(d time.Duration) bool { return d >= 0 && d <= fleet.MaxTierLoad }
+		if m.Tier == uint32(fleet.Device) || m.Tier >= fleet.Tiers || !within(x.Wait) || !within(x.Token) {
+			return tiers, fmt.Errorf("tier %d loads in %v and %v a token: tiers are 1 to %d, and times 0 to %v", m.Tier, x.Wait, x.Token,
+				fleet.Tiers-1, fleet.MaxTierLoad)
+		}
+		tiers[m.Tier] = x
+	}
+	return tiers, nil
 }
 
 // maxRequests bounds the requests of one rank that are running or waiting, so that sums over a fleet fit
@@ -94,10 +116,14 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 	if !(m.StepTokens >= 0 && m.StepTokens <= fleet.MaxStepTokens) {
 		return Load{}, fmt.Errorf("%g tokens of an answer in a step: there must be at most %d", m.StepTokens, fleet.MaxStepTokens)
 	}
+	tiers, err := decodeTiers(m.Tiers)
+	if err != nil {
+		return Load{}, err
+	}
 	return Load{
 		Worker: m.Worker, Rank: int(m.Rank), Epoch: m.Epoch,
 		Running: int(m.Running), Waiting: int(m.Waiting), KVUsage: m.KvUsage,
 		PrefixQueries: m.PrefixQueries, PrefixHits: m.PrefixHits,
-		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens,
+		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens, Tiers: tiers,
 	}, nil
 }

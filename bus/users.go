@@ -135,14 +135,15 @@ func (u *User) Permissions(cluster string) Permissions {
 
 	switch u.Role {
 	case RoleAgent:
-		// It writes the leases of its node, and reads leases to find who holds its own. It watches the assignment of its node.
+		// It writes the leases of its node, and reads leases to find who holds its own. It watches the assignment of its node. It
+		// receives where the stores of KV blocks of all nodes are.
 		return Permissions{
 			Publish: append([]string{
-				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"),
+				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"), s.of("kvstore", u.Node),
 				s.info(workerBucket), s.read(workerBucket),
 				s.key(slotsBucket, u.Node), s.info(slotsBucket),
 			}, s.consumeKey(assignBucket, u.Node)...),
-			Subscribe: []string{s.of("rpc", u.Node, ">"), inbox},
+			Subscribe: []string{s.of("rpc", u.Node, ">"), s.of("kvstore", "*"), inbox},
 			Replies:   true,
 		}
 	case RoleRouter:

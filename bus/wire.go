@@ -37,6 +37,7 @@ const (
 	kindGone     kind = "gone"
 	kindDemand   kind = "demand"
 	kindSlots    kind = "slots"
+	kindKVStores kind = "kv_stores"
 
 	kindAssignment kind = "assignment"
 )
@@ -47,6 +48,7 @@ const (
 	warnSlow       kind = "slow"
 	warnPermission kind = "permission"
 	warnLifetime   kind = "lifetime"
+	warnKVStores   kind = "kv_stores"
 )
 
 // encode returns the bytes of a message. Marshalling fails for texts that are not UTF-8 only in other

@@ -238,6 +238,7 @@ type Load struct {
 	Gaps           uint64                 `protobuf:"varint,9,opt,name=gaps,proto3" json:"gaps,omitempty"`                                            // gaps between tokens of answers since the engine started
 	GapNanoseconds int64                  `protobuf:"varint,10,opt,name=gap_nanoseconds,json=gapNanoseconds,proto3" json:"gap_nanoseconds,omitempty"` // sum of those gaps
 	StepTokens     float64                `protobuf:"fixed64,11,opt,name=step_tokens,json=stepTokens,proto3" json:"step_tokens,omitempty"`            // of an answer in a decode step, by speculative decoding; 0 is unknown
+	Tiers          []*TierLoad            `protobuf:"bytes,12,rep,name=tiers,proto3" json:"tiers,omitempty"`                                          // by number of their tier; those of which nothing is known are missing
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -349,6 +350,74 @@ func (x *Load) GetStepTokens() float64 {
 	return 0
 }
 
+func (x *Load) GetTiers() []*TierLoad {
+	if x != nil {
+		return x.Tiers
+	}
+	return nil
+}
+
+// TierLoad is how long KV blocks take from a tier to an engine.
+type TierLoad struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Tier             uint32                 `protobuf:"varint,1,opt,name=tier,proto3" json:"tier,omitempty"`                                                 // 1 host, 2 disk, 3 external
+	WaitNanoseconds  int64                  `protobuf:"varint,2,opt,name=wait_nanoseconds,json=waitNanoseconds,proto3" json:"wait_nanoseconds,omitempty"`    // until the first block
+	TokenNanoseconds int64                  `protobuf:"varint,3,opt,name=token_nanoseconds,json=tokenNanoseconds,proto3" json:"token_nanoseconds,omitempty"` // for the blocks of a token
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TierLoad) Reset() {
+	*x = TierLoad{}
+	mi := &file_bus_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TierLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TierLoad) ProtoMessage() {}
+
+func (x *TierLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TierLoad.ProtoReflect.Descriptor instead.
+func (*TierLoad) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TierLoad) GetTier() uint32 {
+	if x != nil {
+		return x.Tier
+	}
+	return 0
+}
+
+func (x *TierLoad) GetWaitNanoseconds() int64 {
+	if x != nil {
+		return x.WaitNanoseconds
+	}
+	return 0
+}
+
+func (x *TierLoad) GetTokenNanoseconds() int64 {
+	if x != nil {
+		return x.TokenNanoseconds
+	}
+	return 0
+}
+
 // Events is what an agent publishes at a time: batches and marks of the ranks of its node. Those of one rank
 // are in order.
 type Events struct {
@@ -360,7 +429,7 @@ type Events struct {
 
 func (x *Events) Reset() {
 	*x = Events{}
-	mi := &file_bus_proto_msgTypes[2]
+	mi := &file_bus_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +441,7 @@ func (x *Events) String() string {
 func (*Events) ProtoMessage() {}
 
 func (x *Events) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[2]
+	mi := &file_bus_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +454,7 @@ func (x *Events) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Events.ProtoReflect.Descriptor instead.
 func (*Events) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{2}
+	return file_bus_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Events) GetBatches() []*Batch {
@@ -414,7 +483,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_bus_proto_msgTypes[3]
+	mi := &file_bus_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +495,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[3]
+	mi := &file_bus_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +508,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{3}
+	return file_bus_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Batch) GetWorker() string {
@@ -523,7 +592,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_bus_proto_msgTypes[4]
+	mi := &file_bus_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +604,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[4]
+	mi := &file_bus_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +617,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{4}
+	return file_bus_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Event) GetKind() uint32 {
@@ -625,7 +694,7 @@ type ReplayRequest struct {
 
 func (x *ReplayRequest) Reset() {
 	*x = ReplayRequest{}
-	mi := &file_bus_proto_msgTypes[5]
+	mi := &file_bus_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +706,7 @@ func (x *ReplayRequest) String() string {
 func (*ReplayRequest) ProtoMessage() {}
 
 func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[5]
+	mi := &file_bus_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +719,7 @@ func (x *ReplayRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayRequest.ProtoReflect.Descriptor instead.
 func (*ReplayRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{5}
+	return file_bus_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReplayRequest) GetRank() uint32 {
@@ -679,7 +748,7 @@ type ReplayReply struct {
 
 func (x *ReplayReply) Reset() {
 	*x = ReplayReply{}
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +760,7 @@ func (x *ReplayReply) String() string {
 func (*ReplayReply) ProtoMessage() {}
 
 func (x *ReplayReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[6]
+	mi := &file_bus_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +773,7 @@ func (x *ReplayReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayReply.ProtoReflect.Descriptor instead.
 func (*ReplayReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{6}
+	return file_bus_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReplayReply) GetBatches() []*Batch {
@@ -733,7 +802,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +814,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[7]
+	mi := &file_bus_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +827,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{7}
+	return file_bus_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Position) GetEpoch() uint64 {
@@ -794,7 +863,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +875,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[8]
+	mi := &file_bus_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +888,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{8}
+	return file_bus_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotRequest) GetRank() uint32 {
@@ -855,7 +924,7 @@ type SnapshotReply struct {
 
 func (x *SnapshotReply) Reset() {
 	*x = SnapshotReply{}
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +936,7 @@ func (x *SnapshotReply) String() string {
 func (*SnapshotReply) ProtoMessage() {}
 
 func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[9]
+	mi := &file_bus_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +949,7 @@ func (x *SnapshotReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReply.ProtoReflect.Descriptor instead.
 func (*SnapshotReply) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{9}
+	return file_bus_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotReply) GetSnapshot() *Snapshot {
@@ -913,7 +982,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +994,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[10]
+	mi := &file_bus_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1007,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{10}
+	return file_bus_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Snapshot) GetId() uint64 {
@@ -1004,7 +1073,7 @@ type Bookings struct {
 
 func (x *Bookings) Reset() {
 	*x = Bookings{}
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1085,7 @@ func (x *Bookings) String() string {
 func (*Bookings) ProtoMessage() {}
 
 func (x *Bookings) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[11]
+	mi := &file_bus_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1098,7 @@ func (x *Bookings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookings.ProtoReflect.Descriptor instead.
 func (*Bookings) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{11}
+	return file_bus_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Bookings) GetReplica() string {
@@ -1083,7 +1152,7 @@ type RankAmount struct {
 
 func (x *RankAmount) Reset() {
 	*x = RankAmount{}
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1164,7 @@ func (x *RankAmount) String() string {
 func (*RankAmount) ProtoMessage() {}
 
 func (x *RankAmount) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[12]
+	mi := &file_bus_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1177,7 @@ func (x *RankAmount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankAmount.ProtoReflect.Descriptor instead.
 func (*RankAmount) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{12}
+	return file_bus_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RankAmount) GetWorker() string {
@@ -1171,7 +1240,7 @@ type Ends struct {
 
 func (x *Ends) Reset() {
 	*x = Ends{}
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1252,7 @@ func (x *Ends) String() string {
 func (*Ends) ProtoMessage() {}
 
 func (x *Ends) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[13]
+	mi := &file_bus_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1265,7 @@ func (x *Ends) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ends.ProtoReflect.Descriptor instead.
 func (*Ends) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{13}
+	return file_bus_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ends) GetEnds() []*RequestEnd {
@@ -1227,7 +1296,7 @@ type RequestEnd struct {
 
 func (x *RequestEnd) Reset() {
 	*x = RequestEnd{}
-	mi := &file_bus_proto_msgTypes[14]
+	mi := &file_bus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1308,7 @@ func (x *RequestEnd) String() string {
 func (*RequestEnd) ProtoMessage() {}
 
 func (x *RequestEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[14]
+	mi := &file_bus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1321,7 @@ func (x *RequestEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEnd.ProtoReflect.Descriptor instead.
 func (*RequestEnd) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{14}
+	return file_bus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RequestEnd) GetBooking() string {
@@ -1351,7 +1420,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_bus_proto_msgTypes[15]
+	mi := &file_bus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1432,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[15]
+	mi := &file_bus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1445,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{15}
+	return file_bus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Gone) GetReplica() string {
@@ -1411,7 +1480,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1492,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[16]
+	mi := &file_bus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1505,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{16}
+	return file_bus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Plan) GetPools() []*Pool {
@@ -1469,7 +1538,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_bus_proto_msgTypes[17]
+	mi := &file_bus_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1550,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[17]
+	mi := &file_bus_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1563,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{17}
+	return file_bus_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Pool) GetModel() string {
@@ -1558,7 +1627,7 @@ type PlannedWorker struct {
 
 func (x *PlannedWorker) Reset() {
 	*x = PlannedWorker{}
-	mi := &file_bus_proto_msgTypes[18]
+	mi := &file_bus_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1639,7 @@ func (x *PlannedWorker) String() string {
 func (*PlannedWorker) ProtoMessage() {}
 
 func (x *PlannedWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[18]
+	mi := &file_bus_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1652,7 @@ func (x *PlannedWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedWorker.ProtoReflect.Descriptor instead.
 func (*PlannedWorker) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{18}
+	return file_bus_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlannedWorker) GetName() string {
@@ -1619,7 +1688,7 @@ type Leader struct {
 
 func (x *Leader) Reset() {
 	*x = Leader{}
-	mi := &file_bus_proto_msgTypes[19]
+	mi := &file_bus_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1700,7 @@ func (x *Leader) String() string {
 func (*Leader) ProtoMessage() {}
 
 func (x *Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[19]
+	mi := &file_bus_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1713,7 @@ func (x *Leader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leader.ProtoReflect.Descriptor instead.
 func (*Leader) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{19}
+	return file_bus_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Leader) GetHolder() string {
@@ -1680,7 +1749,7 @@ type Demand struct {
 
 func (x *Demand) Reset() {
 	*x = Demand{}
-	mi := &file_bus_proto_msgTypes[20]
+	mi := &file_bus_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1761,7 @@ func (x *Demand) String() string {
 func (*Demand) ProtoMessage() {}
 
 func (x *Demand) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[20]
+	mi := &file_bus_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +1774,7 @@ func (x *Demand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Demand.ProtoReflect.Descriptor instead.
 func (*Demand) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{20}
+	return file_bus_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Demand) GetReplica() string {
@@ -1747,7 +1816,7 @@ type ModelDemand struct {
 
 func (x *ModelDemand) Reset() {
 	*x = ModelDemand{}
-	mi := &file_bus_proto_msgTypes[21]
+	mi := &file_bus_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1828,7 @@ func (x *ModelDemand) String() string {
 func (*ModelDemand) ProtoMessage() {}
 
 func (x *ModelDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[21]
+	mi := &file_bus_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1841,7 @@ func (x *ModelDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelDemand.ProtoReflect.Descriptor instead.
 func (*ModelDemand) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{21}
+	return file_bus_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ModelDemand) GetModel() string {
@@ -1891,7 +1960,7 @@ type Slots struct {
 
 func (x *Slots) Reset() {
 	*x = Slots{}
-	mi := &file_bus_proto_msgTypes[22]
+	mi := &file_bus_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1972,7 @@ func (x *Slots) String() string {
 func (*Slots) ProtoMessage() {}
 
 func (x *Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[22]
+	mi := &file_bus_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1985,7 @@ func (x *Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slots.ProtoReflect.Descriptor instead.
 func (*Slots) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{22}
+	return file_bus_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Slots) GetNode() string {
@@ -1946,7 +2015,7 @@ type Slot struct {
 
 func (x *Slot) Reset() {
 	*x = Slot{}
-	mi := &file_bus_proto_msgTypes[23]
+	mi := &file_bus_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2027,7 @@ func (x *Slot) String() string {
 func (*Slot) ProtoMessage() {}
 
 func (x *Slot) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[23]
+	mi := &file_bus_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2040,7 @@ func (x *Slot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slot.ProtoReflect.Descriptor instead.
 func (*Slot) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{23}
+	return file_bus_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Slot) GetName() string {
@@ -2017,7 +2086,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_bus_proto_msgTypes[24]
+	mi := &file_bus_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2098,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_bus_proto_msgTypes[24]
+	mi := &file_bus_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2111,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_bus_proto_rawDescGZIP(), []int{24}
+	return file_bus_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Assignment) GetTerm() uint64 {
@@ -2087,6 +2156,112 @@ func (x *Assignment) GetDrainNanoseconds() uint64 {
 	return 0
 }
 
+// KVStores are the stores of KV blocks of one node that other nodes can fetch from. Without a store the node has none any more.
+type KVStores struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Stores        []*KVStore             `protobuf:"bytes,2,rep,name=stores,proto3" json:"stores,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVStores) Reset() {
+	*x = KVStores{}
+	mi := &file_bus_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVStores) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVStores) ProtoMessage() {}
+
+func (x *KVStores) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVStores.ProtoReflect.Descriptor instead.
+func (*KVStores) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *KVStores) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *KVStores) GetStores() []*KVStore {
+	if x != nil {
+		return x.Stores
+	}
+	return nil
+}
+
+// KVStore is the store of one model.
+type KVStore struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port at which other nodes fetch blocks
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KVStore) Reset() {
+	*x = KVStore{}
+	mi := &file_bus_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KVStore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KVStore) ProtoMessage() {}
+
+func (x *KVStore) ProtoReflect() protoreflect.Message {
+	mi := &file_bus_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KVStore.ProtoReflect.Descriptor instead.
+func (*KVStore) Descriptor() ([]byte, []int) {
+	return file_bus_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *KVStore) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *KVStore) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 var File_bus_proto protoreflect.FileDescriptor
 
 const file_bus_proto_rawDesc = "" +
@@ -2115,7 +2290,7 @@ const file_bus_proto_rawDesc = "" +
 	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
 	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
 	"\vtransfer_at\x18\x14 \x01(\tR\n" +
-	"transferAt\"\xbd\x02\n" +
+	"transferAt\"\xec\x02\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -2130,7 +2305,12 @@ const file_bus_proto_rawDesc = "" +
 	"\x0fgap_nanoseconds\x18\n" +
 	" \x01(\x03R\x0egapNanoseconds\x12\x1f\n" +
 	"\vstep_tokens\x18\v \x01(\x01R\n" +
-	"stepTokens\"8\n" +
+	"stepTokens\x12-\n" +
+	"\x05tiers\x18\f \x03(\v2\x17.stator.bus.v1.TierLoadR\x05tiers\"v\n" +
+	"\bTierLoad\x12\x12\n" +
+	"\x04tier\x18\x01 \x01(\rR\x04tier\x12)\n" +
+	"\x10wait_nanoseconds\x18\x02 \x01(\x03R\x0fwaitNanoseconds\x12+\n" +
+	"\x11token_nanoseconds\x18\x03 \x01(\x03R\x10tokenNanoseconds\"8\n" +
 	"\x06Events\x12.\n" +
 	"\abatches\x18\x01 \x03(\v2\x14.stator.bus.v1.BatchR\abatches\"\xe7\x01\n" +
 	"\x05Batch\x12\x16\n" +
@@ -2271,7 +2451,13 @@ const file_bus_proto_rawDesc = "" +
 	"\x03run\x18\x03 \x03(\tR\x03run\x12\x12\n" +
 	"\x04busy\x18\x04 \x03(\tR\x04busy\x12\x12\n" +
 	"\x04free\x18\x05 \x03(\tR\x04free\x12+\n" +
-	"\x11drain_nanoseconds\x18\x06 \x01(\x04R\x10drainNanosecondsB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
+	"\x11drain_nanoseconds\x18\x06 \x01(\x04R\x10drainNanoseconds\"N\n" +
+	"\bKVStores\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12.\n" +
+	"\x06stores\x18\x02 \x03(\v2\x16.stator.bus.v1.KVStoreR\x06stores\"9\n" +
+	"\aKVStore\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddressB,Z*github.com/stator-project/stator/bus/busv1b\x06proto3"
 
 var (
 	file_bus_proto_rawDescOnce sync.Once
@@ -2285,51 +2471,56 @@ func file_bus_proto_rawDescGZIP() []byte {
 	return file_bus_proto_rawDescData
 }
 
-var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_bus_proto_goTypes = []any{
 	(*Worker)(nil),          // 0: stator.bus.v1.Worker
 	(*Load)(nil),            // 1: stator.bus.v1.Load
-	(*Events)(nil),          // 2: stator.bus.v1.Events
-	(*Batch)(nil),           // 3: stator.bus.v1.Batch
-	(*Event)(nil),           // 4: stator.bus.v1.Event
-	(*ReplayRequest)(nil),   // 5: stator.bus.v1.ReplayRequest
-	(*ReplayReply)(nil),     // 6: stator.bus.v1.ReplayReply
-	(*Position)(nil),        // 7: stator.bus.v1.Position
-	(*SnapshotRequest)(nil), // 8: stator.bus.v1.SnapshotRequest
-	(*SnapshotReply)(nil),   // 9: stator.bus.v1.SnapshotReply
-	(*Snapshot)(nil),        // 10: stator.bus.v1.Snapshot
-	(*Bookings)(nil),        // 11: stator.bus.v1.Bookings
-	(*RankAmount)(nil),      // 12: stator.bus.v1.RankAmount
-	(*Ends)(nil),            // 13: stator.bus.v1.Ends
-	(*RequestEnd)(nil),      // 14: stator.bus.v1.RequestEnd
-	(*Gone)(nil),            // 15: stator.bus.v1.Gone
-	(*Plan)(nil),            // 16: stator.bus.v1.Plan
-	(*Pool)(nil),            // 17: stator.bus.v1.Pool
-	(*PlannedWorker)(nil),   // 18: stator.bus.v1.PlannedWorker
-	(*Leader)(nil),          // 19: stator.bus.v1.Leader
-	(*Demand)(nil),          // 20: stator.bus.v1.Demand
-	(*ModelDemand)(nil),     // 21: stator.bus.v1.ModelDemand
-	(*Slots)(nil),           // 22: stator.bus.v1.Slots
-	(*Slot)(nil),            // 23: stator.bus.v1.Slot
-	(*Assignment)(nil),      // 24: stator.bus.v1.Assignment
+	(*TierLoad)(nil),        // 2: stator.bus.v1.TierLoad
+	(*Events)(nil),          // 3: stator.bus.v1.Events
+	(*Batch)(nil),           // 4: stator.bus.v1.Batch
+	(*Event)(nil),           // 5: stator.bus.v1.Event
+	(*ReplayRequest)(nil),   // 6: stator.bus.v1.ReplayRequest
+	(*ReplayReply)(nil),     // 7: stator.bus.v1.ReplayReply
+	(*Position)(nil),        // 8: stator.bus.v1.Position
+	(*SnapshotRequest)(nil), // 9: stator.bus.v1.SnapshotRequest
+	(*SnapshotReply)(nil),   // 10: stator.bus.v1.SnapshotReply
+	(*Snapshot)(nil),        // 11: stator.bus.v1.Snapshot
+	(*Bookings)(nil),        // 12: stator.bus.v1.Bookings
+	(*RankAmount)(nil),      // 13: stator.bus.v1.RankAmount
+	(*Ends)(nil),            // 14: stator.bus.v1.Ends
+	(*RequestEnd)(nil),      // 15: stator.bus.v1.RequestEnd
+	(*Gone)(nil),            // 16: stator.bus.v1.Gone
+	(*Plan)(nil),            // 17: stator.bus.v1.Plan
+	(*Pool)(nil),            // 18: stator.bus.v1.Pool
+	(*PlannedWorker)(nil),   // 19: stator.bus.v1.PlannedWorker
+	(*Leader)(nil),          // 20: stator.bus.v1.Leader
+	(*Demand)(nil),          // 21: stator.bus.v1.Demand
+	(*ModelDemand)(nil),     // 22: stator.bus.v1.ModelDemand
+	(*Slots)(nil),           // 23: stator.bus.v1.Slots
+	(*Slot)(nil),            // 24: stator.bus.v1.Slot
+	(*Assignment)(nil),      // 25: stator.bus.v1.Assignment
+	(*KVStores)(nil),        // 26: stator.bus.v1.KVStores
+	(*KVStore)(nil),         // 27: stator.bus.v1.KVStore
 }
 var file_bus_proto_depIdxs = []int32{
-	3,  // 0: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
-	4,  // 1: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
-	3,  // 2: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
-	7,  // 3: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
-	10, // 4: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
-	12, // 5: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	14, // 6: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
-	17, // 7: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	18, // 8: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
-	21, // 9: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
-	23, // 10: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	2,  // 0: stator.bus.v1.Load.tiers:type_name -> stator.bus.v1.TierLoad
+	4,  // 1: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
+	5,  // 2: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
+	4,  // 3: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	8,  // 4: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
+	11, // 5: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
+	13, // 6: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
+	15, // 7: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
+	18, // 8: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
+	19, // 9: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
+	22, // 10: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
+	24, // 11: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
+	27, // 12: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }
@@ -2343,7 +2534,7 @@ func file_bus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bus_proto_rawDesc), len(file_bus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

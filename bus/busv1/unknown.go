@@ -98,3 +98,13 @@ func (m *Slots) HasUnknown() bool {
 
 // HasUnknown reports whether an assignment has fields that this release does not have.
 func (m *Assignment) HasUnknown() bool { return len(m.unknownFields) > 0 }
+
+// HasUnknown reports whether the stores of a node, or one of them, have fields that this release does not have.
+func (m *KVStores) HasUnknown() bool {
+	for _, s := range m.Stores {
+		if len(s.unknownFields) > 0 {
+			return true
+		}
+	}
+	return len(m.unknownFields) > 0
+}

@@ -69,10 +69,24 @@ type Report struct {
 	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding; 0 for an engine that
 	// does not report it.
 	StepTokens float64
+	// Tiers is how long KV blocks take to load from each tier; zero for those of which that is not known, and for Device.
+	Tiers [Tiers]TierLoad
 }
 
 // MaxStepTokens bounds Report.StepTokens.
 const MaxStepTokens = 1000
+
+// TierLoad is how long KV blocks take from a tier to the engine, as last measured.
+type TierLoad struct {
+	// Wait is until the first of them, with the loads that are running. Token is the time of the blocks of a token.
+	Wait, Token time.Duration
+}
+
+// MaxTierLoad bounds both times of a TierLoad.
+const MaxTierLoad = time.Hour
+
+// Known reports whether anything was measured.
+func (t TierLoad) Known() bool { return t.Token > 0 }
 
 // sample is a report, compared with the bookings at the time when it was received.
 type sample struct {
@@ -324,6 +338,14 @@ func (l *Load) Untracked(now time.Time, maxAge time.Duration) int64 {
 		return 0
 	}
 	return last.untracked
+}
+
+// TierLoads returns how long KV blocks take from each tier, by the newest report; nil while there is none. It must not be changed.
+func (l *Load) TierLoads() *[Tiers]TierLoad {
+	if s := l.reported.Load(); s != nil {
+		return &s.Tiers
+	}
+	return nil
 }
 
 // LastReport returns the newest report; ok is false while there is none.
