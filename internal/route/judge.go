@@ -88,11 +88,16 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Capacity = f.facts[i].blocks
+
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
 		c.Facts.Pullable = 0
+		c.Facts.Tiers = nil
 		if !j.asked.readsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
+			if heldBlocks(c.Facts.Overlap) > c.Facts.Overlap[fleet.Device] {
+				c.Facts.Tiers = load.TierLoads()
+			}
 		}
 		if i == 0 || c.Facts.Booked.PrefillTokens < j.request.MinPrefillTokens {
 			j.request.MinPrefillTokens = c.Facts.Booked.PrefillTokens

@@ -77,6 +77,9 @@ type Facts struct {
 	Pace float64
 	// Capacity is the rank's cache in blocks; 0 is unknown.
 	Capacity int
+	// Tiers is how long cached tokens take to load from slower tiers. Nil, or zero for a tier, means that it is not known. Only [Delay]
+	// uses it.
+	Tiers *[fleet.Tiers]fleet.TierLoad
 }
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,5 +148,38 @@ func BenchmarkScore(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestMeasuredTiers: a cached token is worth what is left of its computing time when it is loaded, where that time is known. Computing
+// takes 0.1 ms a token.
+func TestMeasuredTiers(t *testing.T) {
+	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
+	own := func(load *[fleet.Tiers]fleet.TierLoad) float64 {
+		f := Facts{Overlap: [fleet.Tiers]int{fleet.Host: 50, fleet.Disk: 50}, Tiers: load}
+		return Default().Score(&r, &f).Own
+	}
+
+	for name, c := range map[string]struct {
+		load [fleet.Tiers]fleet.TierLoad
+		want float64 // milliseconds
+	}{
+		"unknown: 0.75 and 0.25 of the tokens are saved": {[fleet.Tiers]fleet.TierLoad{}, 160.1 - 0.75*80 - 0.25*80},
+		"both are loaded in a tenth of the time": {[fleet.Tiers]fleet.TierLoad{
+			fleet.Host: {Token: 10 * time.Microsecond}, fleet.Disk: {Token: 10 * time.Microsecond},
+		}, 160.1 - 0.9*160},
+		"the host waits for 30 ms": {[fleet.Tiers]fleet.TierLoad{
+			fleet.Host: {Wait: 30 * time.Millisecond, Token: 10 * time.Microsecond}, fleet.Disk: {Token: 10 * time.Microsecond},
+		}, 160.1 - (0.9*80 - 30) - 0.9*80},
+		"the disk is slower than computing": {[fleet.Tiers]fleet.TierLoad{
+			fleet.Host: {Token: 10 * time.Microsecond}, fleet.Disk: {Token: 200 * time.Microsecond},
+		}, 160.1 - 0.9*80},
+	} {
+		if got := own(&c.load); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: %v ms, want %v", name, got, c.want)
+		}
+	}
+	if got, want := own(nil), 160.1-0.75*80-0.25*80; math.Abs(got-want) > 1e-9 {
+		t.Errorf("without a report: %v ms, want %v", got, want)
 	}
 }

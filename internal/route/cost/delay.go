@@ -43,7 +43,7 @@ type Delay struct {
 	// engine reports and no router has booked. Default 1,024.
 	Untracked float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
-	// external. Default 1, 0.75, 0.25, 0.25.
+	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead.
 	Tier [fleet.Tiers]float64
 }
 
@@ -69,7 +69,7 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 		s.Tie = s.Uncached
 		saved, blockSize := 0.0, float64(max(1, r.BlockSize))
 		for t, n := range f.Overlap {
-			saved += w.Tier[t] * float64(n) * blockSize
+			saved += w.worth(fleet.Tier(t), float64(n)*blockSize, f, token)
 		}
 		compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
 		if pulled, took := f.pull(r, token); pulled > 0 {
@@ -92,6 +92,19 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 	s.Untracked = w.Untracked * token * float64(max(0, f.Untracked))
 	s.Total = s.Wait + s.Prefill + s.Decode + s.Untracked + s.Transfer
 	return s
+}
+
+// worth returns how many tokens less need to be computed for those that are cached on a tier: as many as could be computed in the time that
+// is left when they are loaded, or the share of Tier where it is not known how long that takes. Engines load only what is worth it.
+func (w *Delay) worth(t fleet.Tier, cached float64, f *Facts, token float64) float64 {
+	if cached <= 0 || f.Tiers == nil || token <= 0 {
+		return w.Tier[t] * cached
+	}
+	load := f.Tiers[t]
+	if !load.Known() {
+		return w.Tier[t] * cached
+	}
+	return max(0, cached-(milliseconds(load.Wait)+cached*milliseconds(load.Token))/token)
 }
 
 // pull returns how many tokens the rank should fetch from another worker's cache, and how many milliseconds that takes: 0 where
