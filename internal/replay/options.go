@@ -38,6 +38,7 @@ type Options struct {
 	cfg                   sim.Config
 	cost                  costFlags
 	restarts              restarts
+	tiers                 tiers
 	slow                  slowdowns
 	slowStarts            slowStarts
 	slowSpells            slowSpells
@@ -86,6 +87,9 @@ func (o *Options) addEngineFlags(f *flag.FlagSet) {
 	f.IntVar(&c.Engine.MaxNumSeqs, "max-num-seqs", 256, "requests that run at once on an engine")
 	f.IntVar(&c.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass of an engine")
 	f.StringVar(&o.timing, "timing", "polynomial", "duration of passes: polynomial, fixed:PREFILL,DECODE or profile:DIR")
+	f.Var(&o.tiers, "tier", "`tier=blocks,read,write,latency`: a cache behind that of each engine, with the times of a block; "+
+		"host=20000,60us,60us,1ms. May be given for host, disk and external, in this order")
+	f.BoolVar(&c.Engine.LoadAll, "load-all", false, "load blocks from tiers also where it is faster to compute them")
 	f.BoolVar(&c.SharedCache, "shared-cache", false, "all engines have one cache: a bound of what routing can reach")
 	f.Var(&o.restarts, "restart",
 		"`worker@at+after`: the engine dies at a time and is back, empty, after another; 2@10m+30s. May be given more than once")
@@ -183,6 +187,7 @@ func (o *Options) Simulation(openDir func(path string) fs.FS) (sim.Config, error
 	cfg.Policy = o.policy
 	cfg.Seed = o.Seed
 	cfg.Restarts = o.restarts
+	cfg.Engine.Tiers = o.tiers
 	cfg.Slow = o.slow
 	cfg.Noise.SlowStarts = o.slowStarts
 	cfg.Noise.SlowSpells = o.slowSpells

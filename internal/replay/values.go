@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -9,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/sim/engine"
 )
 
 // parseTiming returns the model of timing of that name. openDir opens the folder of a profile.
@@ -62,6 +65,45 @@ func (r *restarts) add(text string) error {
 		return fmt.Errorf("write it like 2@10m+30s: worker 2 dies after 10 minutes and is back 30 seconds later")
 	}
 	*r = append(*r, sim.Restart{Worker: n, At: from, After: span})
+	return nil
+}
+
+// tiers is the flag --tier.
+type tiers []engine.Tier
+
+// String returns the tiers in the form that Set accepts.
+func (t *tiers) String() string {
+	var words []string
+	for _, x := range *t {
+		words = append(words, fmt.Sprintf("%v=%d,%v,%v,%v", x.Tier, x.Blocks, x.Read, x.Write, x.Latency))
+	}
+	return strings.Join(words, " ")
+}
+
+// Set adds one tier, or several that are separated by spaces.
+func (t *tiers) Set(text string) error { return forEachWord(text, t.add) }
+
+func (t *tiers) add(text string) error {
+	const form = "write it like host=20000,60us,60us,1ms: a tier (host, disk or external), its blocks, " +
+		"the times to read and to write one, and the latency of a load"
+	name, values, _ := strings.Cut(text, "=")
+	parts := strings.Split(values, ",")
+	x := engine.Tier{}
+	for x.Tier = fleet.Host; x.Tier < fleet.Tiers && x.Tier.String() != name; x.Tier++ {
+	}
+	if x.Tier == fleet.Tiers || len(parts) != 4 {
+		return errors.New(form)
+	}
+
+	var errs [4]error
+	x.Blocks, errs[0] = strconv.Atoi(parts[0])
+	x.Read, errs[1] = time.ParseDuration(parts[1])
+	x.Write, errs[2] = time.ParseDuration(parts[2])
+	x.Latency, errs[3] = time.ParseDuration(parts[3])
+	if errors.Join(errs[:]...) != nil {
+		return errors.New(form)
+	}
+	*t = append(*t, x)
 	return nil
 }
 

@@ -374,6 +374,9 @@ func (r *run) begin(w *worker) {
 	}
 	took, ok := w.engine.Plan(r.clock())
 	if !ok {
+		if at, waits := w.engine.Wake(); waits {
+			r.agenda.add(event{at: r.now + at.Sub(r.clock()), kind: passBegins, worker: w.number})
+		}
 		return
 	}
 	end := r.now + took

@@ -41,6 +41,10 @@ type Config struct {
 	Overlap bool
 	// Shared is a cache that other engines have too; nil means none. Blocks that it holds need not be computed.
 	Shared *SharedCache
+	// Tiers are caches behind the engine's, the fastest first; none by default. See tiers.go.
+	Tiers []Tier
+	// LoadAll has the engine load whatever its tiers have, also where computing is faster, as other block managers do.
+	LoadAll bool
 	// Noise changes the duration of passes; the zero Noise does not.
 	Noise Noise
 }
@@ -81,9 +85,16 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %d: it must be between %d and %d", f.name, f.value, f.from, f.to))
 		}
 	}
+
 	if c.MaxNumBatchedTokens < c.MaxNumSeqs {
 		errs = append(errs, fmt.Errorf("max num batched tokens is %d: it must be at least max num seqs, %d", c.MaxNumBatchedTokens,
 			c.MaxNumSeqs))
+	}
+	for i := range c.Tiers {
+		errs = append(errs, c.Tiers[i].validate())
+	}
+	if len(c.Tiers) > 0 && c.NoPrefixCache {
+		errs = append(errs, errors.New("tiers need the prefix cache"))
 	}
 	return errors.Join(append(errs, c.Noise.Validate())...)
 }

@@ -4,7 +4,7 @@
 // The caller passes the time, and ends each pass. The engine computes which tokens are computed when, how this
 // changes the cache, and which events the engine would publish. It does no I/O and starts no goroutine. So the
 // same core serves in real time (enginesim) and in virtual time (sim), and equal inputs have equal outputs. It
-// does not model several tiers, speculative decoding or data-parallel ranks.
+// does not model speculative decoding or data-parallel ranks.
 //
 // # One pass
 //
@@ -22,8 +22,10 @@
 //
 //	state     event                           next state
 //	fresh     Submit                          waiting
-//	waiting   Begin admits it                 running
+//	waiting   Begin admits it                 running, or loading where its first blocks come from a tier
+//	loading   Begin, when they are there      running
 //	waiting   Cancel                          done
+//	loading   Cancel                          done
 //	running   Begin preempts it               waiting, at the head of the queue, without its blocks
 //	running   End emits its last token        done
 //	running   Cancel                          done
@@ -34,6 +36,11 @@
 // chain. When no request uses it, it stays cached until it is the least recently freed block and its space is
 // needed. The blocks of a request are freed from the last to the first, so that chains lose their ends before
 // their beginnings. Blocks that are not cached (partly filled, or equal to a cached one) are reused first.
+//
+// # Tiers
+//
+// Behind the cache there may be others ([Tier]): host memory, a disk, an object store. What the engine computes is copied to the first
+// of them, and blocks are loaded where that is faster than to compute them.
 //
 // # Concurrency
 //

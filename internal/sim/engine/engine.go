@@ -6,32 +6,39 @@ import (
 	"slices"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
 )
 
 // Engine is one simulated engine with one KV cache. Create it with [New].
 //
-// Invariants: a request of state waiting is in waiting, one of state running is in running, and others are in
-// neither. A request has blocks exactly while it is running, or is done and keeps them. plan is valid while inPass is set,
-// and end too after Begin. While quiet is positive, no request waits, and the next pass is like the last one: see quiet.go.
+// Invariants: a request of state waiting is in waiting, one of state loading is in loading, one of state running is in running, and
+// others are in none of them. A request has blocks exactly while it is loading or running, or is done and keeps them. plan is valid
+// while inPass is set, and end too after Begin. While quiet is positive, no request waits or loads, and the next pass is like the last
+// one: see quiet.go.
 type Engine struct {
 	cfg   Config
 	pool  *pool
 	limit int // tokens that one request may have
 
 	waiting []*Request // head first
+	loading []*Request // whose blocks come from tiers
 	running []*Request // oldest first
+	tiers   []*tier    // the fastest first
 
 	inPass bool
-	end    time.Time
+	end    time.Time // as Begin has returned it
+	ends   time.Time // of the pass, in the time of its caller
 	plan   []work
 
 	quiet   int  // passes that follow and are quiet
 	isQuiet bool // the present pass is
 
-	// The result of the pass, and the memory of its events: both are used again by the next Begin.
+	// The result of the pass, and the memory of its events: both are used again by the next Begin. held means that the last Plan
+	// began no pass: what it evicted for blocks from tiers is in the result of the next one.
 	result  Result
+	held    bool
 	hashes  []kvevent.EngineHash
 	tokens  []uint32
 	scratch []uint32 // tokens of a block that spans prompt and answer
@@ -66,6 +73,7 @@ func New(cfg Config) (*Engine, error) {
 		limit:   limit,
 		scratch: make([]uint32, 0, cfg.BlockSize),
 		noise:   newNoise(cfg.Noise),
+		tiers:   newTiers(cfg.Tiers),
 	}, nil
 }
 
@@ -128,6 +136,9 @@ func (e *Engine) Cancel(r *Request) bool {
 	switch r.state {
 	case waiting:
 		e.waiting = without(e.waiting, r)
+	case loading:
+		e.loading = without(e.loading, r)
+		e.releaseAll(r)
 	case running:
 		e.running = without(e.running, r)
 		if r.work >= 0 && !e.cfg.NoPrefixCache {
@@ -173,7 +184,7 @@ func (e *Engine) Reset() bool {
 	e.pool.clearCache()
 
 	// A pass whose requests were all cancelled may have events, about blocks that are not cached any more.
-	e.result.Events = e.result.Events[:0]
+	e.result.Events = slices.DeleteFunc(e.result.Events, func(raw kvevent.Raw) bool { return raw.Tier == fleet.Device })
 	return true
 }
 
@@ -191,37 +202,50 @@ func (e *Engine) Begin(now time.Time) (end time.Time, ok bool) {
 }
 
 // Plan is Begin for a caller that counts durations: it returns how long the pass takes. It must not be called during a pass.
+// Where it returns false, [Engine.Wake] returns when to call it again.
 func (e *Engine) Plan(now time.Time) (took time.Duration, ok bool) {
 	if e.quiet > 0 {
 		e.beginQuiet()
 		return e.begun(now), true
 	}
 	e.plan = e.plan[:0]
-	e.hashes = e.hashes[:0]
-	e.tokens = e.tokens[:0]
-	e.prompts = 0
-	e.result.Outputs = e.result.Outputs[:0]
-	e.result.Events = e.result.Events[:0]
+	if !e.held {
+		e.clearResult()
+	}
+	e.held = false
 
+	e.endLoads(now)
 	budget, preempted := e.planRunning(e.cfg.MaxNumBatchedTokens)
 	for preempted && !e.planned() {
 		// The victim was the only request with work. Plan again with its blocks.
 		budget, preempted = e.planRunning(e.cfg.MaxNumBatchedTokens)
 	}
 	if !preempted {
-		e.admit(budget)
+		e.admit(budget, now)
 	}
 	if !e.planned() {
+		e.held = true
 		return 0, false
 	}
 	return e.begun(now), true
+}
+
+// clearResult empties the result and what belongs to it, for the next pass.
+func (e *Engine) clearResult() {
+	e.hashes = e.hashes[:0]
+	e.tokens = e.tokens[:0]
+	e.prompts = 0
+	e.result.Outputs = e.result.Outputs[:0]
+	e.result.Events = e.result.Events[:0]
 }
 
 // begun begins the planned pass, and returns how long it takes.
 func (e *Engine) begun(now time.Time) time.Duration {
 	e.inPass = true
 	prefill, decode := e.duration()
-	return e.noise.pass(prefill, decode, e.prompts, now)
+	took := e.noise.pass(prefill, decode, e.prompts, now)
+	e.ends = now.Add(took)
+	return took
 }
 
 // planned reports whether the pass has work.
@@ -265,9 +289,10 @@ func (e *Engine) preempt(r *Request) {
 	e.stats.Preemptions++
 }
 
-// admit moves requests from the queue to the running ones, in order, until one does not fit.
-func (e *Engine) admit(budget int) {
-	for len(e.waiting) > 0 && len(e.running) < e.cfg.MaxNumSeqs && budget > 0 {
+// admit moves requests from the queue to the running ones, in order, until one does not fit. One that loads blocks from tiers comes
+// to the running ones later, and those behind it do not wait for it.
+func (e *Engine) admit(budget int, now time.Time) {
+	for len(e.waiting) > 0 && len(e.running)+len(e.loading) < e.cfg.MaxNumSeqs && budget > 0 {
 		r := e.waiting[0]
 		size := e.cfg.BlockSize
 
@@ -280,6 +305,9 @@ func (e *Engine) admit(budget int) {
 			return
 		}
 
+		if e.beginLoad(r, hits, now) {
+			continue
+		}
 		found := size * max(hits, e.cfg.Shared.match(r.hashes[:min(len(r.hashes), (r.known()-1)/size)]))
 		computed := max(found, min(r.Delivered, r.known()-1))
 		want := r.known() - computed
@@ -288,29 +316,33 @@ func (e *Engine) admit(budget int) {
 		}
 		want = min(want, budget)
 
-		for _, h := range r.hashes[:hits] {
-			id, _ := e.pool.cached.get(h)
-			e.pool.hold(id)
-			r.blocks = append(r.blocks, id)
-		}
-
-		r.computed = computed
-		r.committed = hits
-		if !r.admitted {
-			r.admitted = true
-			e.prompts++
-			r.cached = found
-			e.stats.PrefixQueries += uint64(r.known())
-			e.stats.PrefixHits += uint64(found)
-		}
-
-		e.waiting[0] = nil
-		e.waiting = e.waiting[1:]
+		e.take(r, hits, computed, found)
 		e.running = append(e.running, r)
 		r.state = running
 		e.planTokens(r, want)
 		budget -= want
 	}
+}
+
+// take takes the request at the head of the queue out of it, with its first blocks that are cached. found is how many tokens need not
+// be computed because they were found in a cache, which counts once.
+func (e *Engine) take(r *Request, hits, computed, found int) {
+	for _, h := range r.hashes[:hits] {
+		id, _ := e.pool.cached.get(h)
+		e.pool.hold(id)
+		r.blocks = append(r.blocks, id)
+	}
+	r.computed = computed
+	r.committed = hits
+	if !r.admitted {
+		r.admitted = true
+		e.prompts++
+		r.cached = found
+		e.stats.PrefixQueries += uint64(r.known())
+		e.stats.PrefixHits += uint64(found)
+	}
+	e.waiting[0] = nil
+	e.waiting = e.waiting[1:]
 }
 
 // claim caches the blocks that this pass is going to fill. A request that is admitted later, also in the same
@@ -328,13 +360,7 @@ func (e *Engine) missing(r *Request, tokens int) int {
 
 // planTokens adds tokens of r to the plan and allocates their blocks.
 func (e *Engine) planTokens(r *Request, tokens int) {
-	for range e.missing(r, tokens) {
-		id, evicted, wasCached := e.pool.allocate()
-		if wasCached {
-			e.addEvent(kvevent.Raw{Kind: kvevent.Removed, Hashes: e.copyHashes(evicted)})
-		}
-		r.blocks = append(r.blocks, id)
-	}
+	e.allocate(r, e.missing(r, tokens))
 
 	r.work = len(e.plan)
 	if !e.cfg.NoPrefixCache {
@@ -345,6 +371,17 @@ func (e *Engine) planTokens(r *Request, tokens int) {
 	// is a decode step.
 	prefill := r.computed < len(r.Prompt) && r.Delivered == 0 || tokens > 1
 	e.plan = append(e.plan, work{r, tokens, prefill})
+}
+
+// allocate gives r so many further blocks.
+func (e *Engine) allocate(r *Request, blocks int) {
+	for range blocks {
+		id, evicted, wasCached := e.pool.allocate()
+		if wasCached {
+			e.addEvent(kvevent.Raw{Kind: kvevent.Removed, Hashes: e.copyHashes(evicted)})
+		}
+		r.blocks = append(r.blocks, id)
+	}
 }
 
 // unplan removes r from the plan.

@@ -84,6 +84,7 @@ func (e *Engine) announce(r *Request, computed int) {
 	e.addStored(r, from, full)
 	if full > r.committed {
 		e.cfg.Shared.add(r.hashes[r.committed:full])
+		e.copyDown(0, r.hashes[r.committed:full])
 	}
 	r.committed = max(r.committed, full)
 }
@@ -156,21 +157,28 @@ func (e *Engine) copyHashes(hashes ...kvevent.EngineHash) []kvevent.EngineHash {
 
 // Stats are an engine's figures: its present state, and counts since it started.
 type Stats struct {
-	Running, Waiting int
+	// Loading requests wait for blocks from tiers.
+	Running, Waiting, Loading int
 	// Blocks is the size of the cache. Active blocks are used by requests. Cached blocks can be found, used
 	// or not.
 	Blocks, Active, Cached int
 	// PrefixQueries and PrefixHits count prompt tokens looked up and found.
 	PrefixQueries, PrefixHits      uint64
 	PromptTokens, GenerationTokens uint64 // computed, emitted
-	Preemptions, Passes            uint64
-	Finished, Cancelled            uint64
+	// LoadedTokens counts prompt tokens that came from tiers, and Dropped the blocks that were not copied to one, because it
+	// was behind.
+	LoadedTokens, Dropped uint64
+	Preemptions, Passes   uint64
+	Finished, Cancelled   uint64
 }
 
 // Backlog returns the prompt tokens that are still to be computed for all requests, without those that are in the cache now.
 func (e *Engine) Backlog() (tokens int) {
 	for _, r := range e.running {
 		tokens += max(0, len(r.Prompt)-r.computed)
+	}
+	for _, r := range e.loading {
+		tokens += max(0, len(r.Prompt)-r.loaded)
 	}
 	for _, r := range e.waiting {
 		hits := 0
@@ -187,6 +195,7 @@ func (e *Engine) Stats() Stats {
 	s := e.stats
 	s.Running = len(e.running)
 	s.Waiting = len(e.waiting)
+	s.Loading = len(e.loading)
 	s.Blocks = e.cfg.Blocks
 	s.Active = e.pool.active()
 	s.Cached = e.pool.cached.n
@@ -195,5 +204,10 @@ func (e *Engine) Stats() Stats {
 
 // String returns the present state in one line.
 func (s Stats) String() string {
-	return fmt.Sprintf("running %d, waiting %d, blocks %d: active %d, cached %d", s.Running, s.Waiting, s.Blocks, s.Active, s.Cached)
+	loading := ""
+	if s.Loading > 0 {
+		loading = fmt.Sprintf(", loading %d", s.Loading)
+	}
+	return fmt.Sprintf("running %d, waiting %d%s, blocks %d: active %d, cached %d",
+		s.Running, s.Waiting, loading, s.Blocks, s.Active, s.Cached)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
 )
@@ -37,13 +38,19 @@ type life struct {
 	e         *Engine
 	now       time.Time
 	cached    map[kvevent.EngineHash]bool // by the events alone
+	lower     [fleet.Tiers]map[kvevent.EngineHash]bool
 	live      []*Request
 	answers   map[*Request][]uint32
 	submitted int
 }
 
 func newLife(t *testing.T, rng *rand.Rand) *life {
+	var tiers []Tier
+	for t := fleet.Host; t < fleet.Tiers && rng.IntN(2) == 0; t++ {
+		tiers = append(tiers, Tier{t, 1 + rng.IntN(40), time.Duration(1 + rng.IntN(3)), time.Duration(1 + rng.IntN(3)), time.Duration(rng.IntN(3))})
+	}
 	e, err := New(Config{
+		Tiers: tiers, LoadAll: rng.IntN(2) == 0,
 		Blocks: 8 + rng.IntN(24), BlockSize: 1 + rng.IntN(5), MaxNumSeqs: 1 + rng.IntN(6), MaxNumBatchedTokens: 6 + rng.IntN(30),
 		WholePrompts: rng.IntN(4) == 0, HashSeed: rng.Uint64(),
 		Timing: perfmodel.Fixed{PrefillTime: 2, DecodeTime: 1},
@@ -51,7 +58,11 @@ func newLife(t *testing.T, rng *rand.Rand) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &life{t: t, rng: rng, e: e, cached: map[kvevent.EngineHash]bool{}, answers: map[*Request][]uint32{}}
+	l := &life{t: t, rng: rng, e: e, cached: map[kvevent.EngineHash]bool{}, answers: map[*Request][]uint32{}}
+	for i := range l.lower {
+		l.lower[i] = map[kvevent.EngineHash]bool{}
+	}
+	return l
 }
 
 func (l *life) act() {
@@ -69,7 +80,7 @@ func (l *life) act() {
 			clear(l.cached)
 		}
 	case n < 13:
-		l.e.Begin(l.now)
+		l.begin()
 	default:
 		l.end()
 	}
@@ -95,6 +106,19 @@ func (l *life) submit() {
 	if l.e.Submit(r, l.now) == nil {
 		l.live = append(l.live, r)
 		l.submitted++
+	}
+}
+
+// begin begins a pass. An engine that waits for a load is asked at its end.
+func (l *life) begin() {
+	if _, ok := l.e.Begin(l.now); ok {
+		return
+	}
+	if at, ok := l.e.Wake(); ok {
+		l.now = at
+		if _, ok := l.e.Begin(l.now); !ok {
+			l.t.Fatal("nothing runs when a load has ended")
+		}
 	}
 }
 
@@ -137,6 +161,10 @@ func (l *life) forget(r *Request) {
 
 func (l *life) replay(events []kvevent.Raw) {
 	for _, e := range events {
+		if e.Tier != fleet.Device {
+			l.replayLower(&e)
+			continue
+		}
 		if e.Kind == kvevent.Stored && len(e.Tokens) != len(e.Hashes)*e.BlockSize {
 			l.t.Fatalf("%d tokens for %d blocks", len(e.Tokens), len(e.Hashes))
 		}
@@ -155,9 +183,22 @@ func (l *life) replay(events []kvevent.Raw) {
 	}
 }
 
+func (l *life) replayLower(e *kvevent.Raw) {
+	set := l.lower[e.Tier]
+	for _, h := range e.Hashes {
+		if set[h] == (e.Kind == kvevent.Stored) {
+			l.t.Fatalf("%v %x on %v, but it was so before", e.Kind, h, e.Tier)
+		}
+		set[h] = true
+		if e.Kind == kvevent.Removed {
+			delete(set, h)
+		}
+	}
+}
+
 func (l *life) drain() {
 	for range 10000 {
-		l.e.Begin(l.now)
+		l.begin()
 		if !l.e.inPass {
 			break
 		}
@@ -170,7 +211,7 @@ func (l *life) drain() {
 
 func (l *life) check() {
 	refs := make([]int32, l.e.cfg.Blocks)
-	for _, r := range l.e.running {
+	for _, r := range slices.Concat(l.e.running, l.e.loading) {
 		for _, id := range r.blocks {
 			refs[id]++
 		}
@@ -200,6 +241,12 @@ func (l *life) check() {
 	}
 	if l.e.inPass {
 		return // its events are still to come
+	}
+	for _, t := range l.e.tiers {
+		set := l.lower[t.Tier.Tier]
+		if len(set) != len(t.byHash) || len(set) != t.recent.Len() || len(set) > t.Blocks {
+			l.t.Fatalf("%v has %d of %d blocks, and %d by events", t.Tier.Tier, len(t.byHash), t.Blocks, len(set))
+		}
 	}
 	if len(l.cached) != p.cached.n {
 		l.t.Fatalf("events say %d blocks, %d are cached", len(l.cached), p.cached.n)

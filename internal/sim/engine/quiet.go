@@ -10,7 +10,7 @@ func (e *Engine) Quiet() bool { return e.isQuiet && e.quiet > 0 }
 
 // quietPasses returns how many quiet passes follow the one that has ended. Submit and Cancel end them.
 func (e *Engine) quietPasses() int {
-	if len(e.waiting) > 0 || len(e.running) == 0 || len(e.plan) != len(e.running) {
+	if len(e.waiting)+len(e.loading) > 0 || len(e.running) == 0 || len(e.plan) != len(e.running) {
 		return 0
 	}
 
@@ -34,11 +34,7 @@ func (e *Engine) quietPasses() int {
 func (e *Engine) beginQuiet() {
 	e.quiet--
 	e.isQuiet = true
-	e.hashes = e.hashes[:0]
-	e.tokens = e.tokens[:0]
-	e.prompts = 0
-	e.result.Outputs = e.result.Outputs[:0]
-	e.result.Events = e.result.Events[:0]
+	e.clearResult()
 	for i := range e.plan {
 		e.plan[i].r.work = i
 	}

@@ -46,6 +46,8 @@ type Request struct {
 	cached    int                  // tokens found in the cache at the first admission
 	work      int                  // index in the plan of the pass, or -1
 	admitted  bool                 // was running at least once; the hit rate counts the first time alone
+	loaded    int                  // tokens that are cached or come from tiers, while loading
+	loadedAt  time.Time            // when they are there
 }
 
 // Blocks returns the numbers of the request's blocks. They are valid while it runs, or keeps them.
@@ -57,6 +59,7 @@ type state uint8
 const (
 	fresh state = iota
 	waiting
+	loading
 	running
 	done
 )

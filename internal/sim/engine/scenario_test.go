@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvevent"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/sim/engine"
@@ -16,13 +17,14 @@ import (
 
 // TestScenarios runs the files of testdata. Their verbs:
 //
-//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole]
+//	engine blocks=N block=N [seqs=N] [tokens=N] [len=N] [queue=N] [whole] [host=N] [disk=N] [read=D] [loadall]
 //	      a new engine; block is tokens per block, tokens the budget of a pass. A prefill takes
-//	      10 ms and 1 ms for each new token, a decode step 5 ms.
+//	      10 ms and 1 ms for each new token, a decode step 5 ms. host and disk are the blocks of tiers. A block is
+//	      written in 1 ms; it is read in read (1 ms) from the host, and in ten times that from the disk.
 //	submit NAME prompt=1-10,50 [max=N] [salt=X] [lora=X] [delivered=N] [whole]
 //	      a request; its prompt is ranges of tokens. The n-th request answers n00, n01, ...
 //	begin, end
-//	      the two halves of a pass; the clock moves to the pass's end.
+//	      the two halves of a pass; the clock moves to the pass's end. Where there is none, it moves to when a load ends.
 //	step [N]
 //	      N passes (1), each begun and ended.
 //	cancel NAME
@@ -92,6 +94,16 @@ func (s *scenario) start(d *datadriven.TestData, w *strings.Builder) {
 		"tokens": &cfg.MaxNumBatchedTokens, "len": &cfg.MaxModelLen, "queue": &cfg.MaxWaiting} {
 		d.MaybeScanArgs(s.t, key, field)
 	}
+	cfg.LoadAll = d.HasArg("loadall")
+	read := time.Millisecond
+	d.MaybeScanArgs(s.t, "read", &read)
+	for i, tier := range []fleet.Tier{fleet.Host, fleet.Disk} {
+		blocks := 0
+		d.MaybeScanArgs(s.t, tier.String(), &blocks)
+		if blocks > 0 {
+			cfg.Tiers = append(cfg.Tiers, engine.Tier{Tier: tier, Blocks: blocks, Read: read * []time.Duration{1, 10}[i], Write: time.Millisecond})
+		}
+	}
 	var err error
 	if s.e, err = engine.New(cfg); err != nil {
 		fmt.Fprintln(w, err)
@@ -131,6 +143,10 @@ func (s *scenario) begin(w *strings.Builder) {
 	if !ok {
 		s.end = time.Time{}
 		fmt.Fprintln(w, "idle")
+		if at, ok := s.e.Wake(); ok {
+			s.now = at
+			fmt.Fprintf(w, "a load ends at %d ms\n", at.UnixMilli())
+		}
 		return
 	}
 	s.end = end
@@ -150,11 +166,14 @@ func (s *scenario) finish(w *strings.Builder) {
 	for _, e := range result.Events {
 		fmt.Fprintf(w, "  %v", e.Kind)
 		for i, h := range e.Hashes {
-			if e.Kind == kvevent.Stored {
+			if e.Kind == kvevent.Stored && e.Tier == fleet.Device {
 				first := e.Tokens[i*e.BlockSize]
 				s.labels[h] = fmt.Sprintf("%d-%d", first, e.Tokens[(i+1)*e.BlockSize-1])
 			}
 			fmt.Fprintf(w, " [%s]", s.labels[h])
+		}
+		if e.Tier != fleet.Device {
+			fmt.Fprintf(w, " on %v", e.Tier)
 		}
 		if e.HasParent {
 			fmt.Fprintf(w, " < [%s]", s.labels[e.Parent])
