@@ -143,6 +143,8 @@ type Model struct {
 	Router Router `yaml:"router"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
+	// KV is the store of KV blocks that the engines of a node share beside their own caches. So far engine sim uses it.
+	KV KV `yaml:"kv" reload:"restart"`
 	// Launch lists the engines that an agent starts and keeps alive.
 	Launch []Launch `yaml:"launch" reload:"restart"`
 	// Workers lists engines that are started elsewhere.
@@ -316,6 +318,51 @@ type Launch struct {
 	// Taints are marks of these workers, such as "zone=a", that requests may require or prefer: see
 	// docs/routing.md.
 	Taints []string `yaml:"taints"`
+}
+
+// KV is the store of KV blocks of a model, on each node whose agent launches engines of it: see docs/kv.md.
+type KV struct {
+	// HostBytes is the host memory for blocks on each node. 0 means that there is no store.
+	HostBytes int64 `yaml:"hostBytes"`
+	// PeerTokenFile is a file with the secret that all nodes of the model share, of 16 or more characters. With it, the host memory of
+	// other nodes with this model is searched before the disk. Nodes find each other by the bus.
+	PeerTokenFile string `yaml:"peerTokenFile" default:"no other node is used; required with peers or peerListen"`
+	// PeerListen is the address on which this node sends blocks of its host memory to others, such as "10.0.0.1:7600", or ":7600" for all
+	// addresses of this host. Port 0 takes a free one. What is sent is neither encrypted nor signed: use a network that you trust.
+	PeerListen string `yaml:"peerListen" default:"no other node is served"`
+	// PeerAddress is the address, host:port, that other nodes are given, where they do not reach that of peerListen: behind NAT, for
+	// example.
+	PeerAddress string `yaml:"peerAddress" default:"that of peerListen; on all addresses, the IP of --advertise-address"`
+	// Peers are the addresses, host:port, of other nodes' peerListen, beside those that are found by the bus. That of this node may be
+	// among them, so that all nodes can have one list.
+	Peers []string `yaml:"peers"`
+	// PeerTransport is the way that blocks come from peers: "tcp", or "nixl" for NIXL where both nodes have it, and TCP where it fails.
+	// Measure first: docs/nixl.md.
+	PeerTransport string `yaml:"peerTransport"`
+	// NIXLLibrary is the path of libnixl_capi.so, of a folder or of a Python environment with it.
+	NIXLLibrary string `yaml:"nixlLibrary" default:"$NIXL_LIB_DIR, then $VIRTUAL_ENV"`
+	// DiskPath is a folder for blocks on a local disk, which belongs to one agent. A relative path starts at the agent's folder.
+	DiskPath string `yaml:"diskPath" default:"no disk"`
+	// DiskBytes is the size of the file in it, which is reserved at once.
+	DiskBytes int64 `yaml:"diskBytes"`
+	// DiskWrite is which blocks are copied to the disk: "all", or those that were "reused" of late.
+	DiskWrite string `yaml:"diskWrite"`
+	// Bucket is the bucket of an S3 server for blocks that all nodes share. Its credentials are those of the environment:
+	// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the instance or pod.
+	Bucket string `yaml:"bucket" default:"no object store"`
+	// Endpoint is the URL of the server, such as "http://minio:9000".
+	Endpoint string `yaml:"endpoint" default:"required with bucket"`
+	// Region is part of the signature of requests.
+	Region string `yaml:"region"`
+	// PathStyle puts the bucket into the path of requests instead of the host's name, as most servers outside of Amazon need it.
+	PathStyle bool `yaml:"pathStyle"`
+	// Prefix begins the names of all objects.
+	Prefix string `yaml:"prefix"`
+	// ObjectBytes is the size above which a node deletes the oldest objects that it has written. 0 is no bound; all are deleted after
+	// seven days.
+	ObjectBytes int64 `yaml:"objectBytes"`
+	// ObjectWrite is which blocks are copied to the object store: "all", or those that were "reused" of late.
+	ObjectWrite string `yaml:"objectWrite"`
 }
 
 // Worker is an engine that is started elsewhere.

@@ -101,6 +101,27 @@ func (c *Connectors) HasNixl() bool {
 	return slices.Contains(c.Names, "NixlConnector") || slices.Contains(c.Names, "NixlPullConnector")
 }
 
+// StoreConnector is the connector by which a vLLM uses the store of KV blocks of its node.
+const StoreConnector = "StatorConnector"
+
+// UseStore reports whether an engine with these connectors uses the store of its node, if its model has one: with none, the agent adds
+// [StoreConnector].
+func (c *Connectors) UseStore() bool {
+	return len(c.Names) == 0 || slices.Contains(c.Names, StoreConnector)
+}
+
+// UsesStore reports whether engines of a launch use the store of KV blocks of their node, if their model has one.
+func (l *Launch) UsesStore() bool {
+	switch l.Engine {
+	case "sim":
+		return true
+	case "vllm":
+		c, err := ReadConnectors(l.Args)
+		return err == nil && c.UseStore()
+	}
+	return false
+}
+
 // Transfer returns how a worker with these connectors takes part in transfers. An aggregated worker has none but p2p, by which
 // others pull from its cache.
 func (c *Connectors) Transfer(role fleet.Role) fleet.Transfer {

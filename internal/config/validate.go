@@ -212,6 +212,7 @@ func (v *validator) model(m *Model, path string, names, workers, addresses map[s
 	v.is(m.ContextLength >= 0 && m.ContextLength <= maxContext, path+".contextLength", "must lie between 0 and %d", maxContext)
 	v.adapters(m.Adapters, path+".adapters", names)
 	v.roles(m, path)
+	v.kv(m, path+".kv")
 	for i := range m.Launch {
 		v.launch(&m.Launch[i], fmt.Sprintf("%s.launch[%d]", path, i))
 	}
