@@ -40,6 +40,8 @@ type Config struct {
 	// Holder is a command line that calls [Hold], and is run between this process and the program: the
 	// program's descendants then die with this process too. Empty runs the program itself.
 	Holder []string
+	// Files are open in the process from file descriptor 3 on. They cannot be combined with Holder, which uses these numbers.
+	Files []*os.File
 	// StopTime is how long Stop waits between SIGTERM and SIGKILL; default 5 s.
 	StopTime time.Duration
 }
@@ -66,6 +68,9 @@ func Start(cfg Config) (*Process, error) {
 		cfg.Line = func(string) {}
 	}
 
+	if len(cfg.Files) > 0 && len(cfg.Holder) > 0 {
+		return nil, fmt.Errorf("start %s: files cannot be passed through a holder", cfg.Path)
+	}
 	p, err := start(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Path, err)
@@ -81,6 +86,7 @@ func start(cfg Config) (*Process, error) {
 	}
 
 	p := &Process{cfg: cfg, cmd: exec.Command(cfg.Path, cfg.Args...), exited: make(chan struct{})}
+	p.cmd.ExtraFiles = cfg.Files
 	inherited := func() {}
 	if len(cfg.Holder) > 0 {
 		line := slices.Concat(cfg.Holder, []string{cfg.Path}, cfg.Args)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -47,6 +48,9 @@ func play(role string, args []string) {
 		fmt.Printf("before\n%s\nafter\n", strings.Repeat("x", n))
 	case "environment":
 		fmt.Println(os.Getenv("EXTRA"))
+	case "inherit": // prints what it reads from the first inherited file
+		text, err := io.ReadAll(os.NewFile(3, "inherited"))
+		fmt.Println(string(text), err)
 	case "gentle": // ends at SIGTERM
 		in := make(chan os.Signal, 1)
 		signal.Notify(in, syscall.SIGTERM)
@@ -244,6 +248,27 @@ func TestOutputIsSplitIntoLines(t *testing.T) {
 	}
 	if err := p.Wait(); err != nil {
 		t.Errorf("nobody reads its lines: %v", err)
+	}
+}
+
+// TestInheritedFiles: a process reads a file that it is given from descriptor 3.
+func TestInheritedFiles(t *testing.T) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, got := start(t, child.Config{Files: []*os.File{in}}, "inherit")
+	in.Close()
+	fmt.Fprint(out, "through the pipe")
+	out.Close()
+	if err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.Start(child.Config{Path: "/bin/true", Files: []*os.File{in}, Holder: []string{"/bin/true"}}); err == nil {
+		t.Error("files are passed through a holder")
+	}
+	if want := "through the pipe <nil>"; !slices.Equal(got.all(), []string{want}) {
+		t.Errorf("%q, want %q", got.all(), want)
 	}
 }
 
