@@ -1,0 +1,99 @@
+package disk
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/stator-project/stator/workeragent/kvbm/block"
+)
+
+// pageBytes is the unit of O_DIRECT: offsets, lengths and addresses of memory are multiples of it.
+const pageBytes = 4096
+
+// headerBytes is the size of a slot's header on the disk. Its fields are at the beginning.
+const headerBytes = pageBytes
+
+// Positions of the fields of a slot's header.
+const (
+	atMagic      = 0
+	atVersion    = 4
+	atKey        = 8
+	atGeneration = 24
+	atLength     = 32
+	atSum        = 36
+	atHeaderSum  = 40
+	endOfHeader  = 44
+)
+
+const (
+	slotMagic     = 0x424B5653 // "SVKB"
+	formatVersion = 1
+)
+
+// entry is what the index has about the block of a slot.
+type entry struct {
+	generation uint64
+	length     uint32
+}
+
+// padded rounds a number of bytes up to whole pages.
+func padded(n int) int { return (n + pageBytes - 1) / pageBytes * pageBytes }
+
+// copySum copies bytes and returns their CRC32C, as [block.Sum] does. It works in parts that stay in the cache of a core, so that the
+// bytes come from memory only once. A variant in which the disk used the caller's memory directly saved a tenth of the CPU time or less,
+// because the checksum reads the bytes from memory anyway, and its callers had to keep the memory aside after their deadline.
+func copySum(dst, src []byte) (sum uint32) {
+	const part = 16 << 10
+	for len(src) > 0 {
+		n := copy(dst, src[:min(part, len(src))])
+		sum = crc32.Update(sum, castagnoli, dst[:n])
+		dst = dst[n:]
+		src = src[n:]
+	}
+	return sum
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// putHeader writes the header of the block whose bytes follow it in buf, and zeros behind them. It returns the bytes to write.
+func putHeader(buf []byte, key block.Key, e entry, sum uint32) []byte {
+	end := headerBytes + padded(int(e.length))
+	clear(buf[headerBytes+int(e.length) : end])
+
+	clear(buf[:headerBytes])
+	binary.LittleEndian.PutUint32(buf[atMagic:], slotMagic)
+	binary.LittleEndian.PutUint32(buf[atVersion:], formatVersion)
+	copy(buf[atKey:], key[:])
+	binary.LittleEndian.PutUint64(buf[atGeneration:], e.generation)
+	binary.LittleEndian.PutUint32(buf[atLength:], e.length)
+	binary.LittleEndian.PutUint32(buf[atSum:], sum)
+	binary.LittleEndian.PutUint32(buf[atHeaderSum:], block.Sum(buf[:atHeaderSum]))
+	return buf[:end]
+}
+
+// verify copies the bytes of a block to dst, which has their length, if they are those of the key and entry. The error wraps ErrTorn
+// or ErrStale.
+func verify(dst, buf []byte, key block.Key, e entry) error {
+	if binary.LittleEndian.Uint32(buf[atMagic:]) != slotMagic || binary.LittleEndian.Uint32(buf[atVersion:]) != formatVersion {
+		return fmt.Errorf("%w: its slot has no header", ErrTorn)
+	}
+	if binary.LittleEndian.Uint32(buf[atHeaderSum:]) != block.Sum(buf[:atHeaderSum]) {
+		return fmt.Errorf("%w: the checksum of the header differs", ErrTorn)
+	}
+
+	if found := block.Key(buf[atKey : atKey+len(key)]); found != key {
+		return fmt.Errorf("%w: %v", ErrStale, found)
+	}
+	if g := binary.LittleEndian.Uint64(buf[atGeneration:]); g != e.generation {
+		return fmt.Errorf("%w: generation %d, and the index has %d", ErrStale, g, e.generation)
+	}
+	if n := binary.LittleEndian.Uint32(buf[atLength:]); n != e.length {
+		return fmt.Errorf("%w: %d bytes, and the index has %d", ErrStale, n, e.length)
+	}
+
+	if binary.LittleEndian.Uint32(buf[atSum:]) != copySum(dst, buf[headerBytes:headerBytes+int(e.length)]) {
+		return fmt.Errorf("%w: the checksum differs", ErrTorn)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/workeragent/kvbm"
+	"github.com/stator-project/stator/workeragent/kvbm/block"
+	"github.com/stator-project/stator/workeragent/kvbm/direct"
+	"github.com/stator-project/stator/workeragent/kvbm/object"
+	"github.com/stator-project/stator/workeragent/kvbm/peers"
+	"github.com/stator-project/stator/workeragent/kvbm/session"
+)
+
+// The states of a node's store.
+const (
+	// Waiting is the state before the first engine connects.
+	Waiting = "waiting"
+	// Failing is the state after memory or a tier could not be opened. The next engine that connects tries again.
+	Failing = "failing"
+	// Serving is the state while engines can use the store.
+	Serving = "serving"
+)
+
+// Status is the state of a node's store. Before Serving, only Model, State, Reason and what is about sessions is set.
+type Status struct {
+	Model string
+	// State is one of the above, and Reason why it is Failing.
+	State, Reason string
+
+	Layout block.Layout
+	// Store has the slots of host memory and the counts of blocks.
+	Store kvbm.Stats
+	// HostBytes is the size of host memory, and ReadyBytes how much of it can be used without a page fault.
+	HostBytes, ReadyBytes int64
+	HugePages             bool
+	Tiers                 []TierStatus
+	// PeerAddress is where other nodes fetch blocks; empty if they do not. Peers are those from which this node does, and UnusedPeers how
+	// many more there are than it uses.
+	PeerAddress string
+	Peers       []peers.Status
+	UnusedPeers int
+	// NIXL is the state of copies from other nodes by NIXL; nil without them.
+	NIXL *direct.Stats
+
+	Engines []session.Engine
+	// Quarantined is how many slots wait for the end of a process, and Refused counts sessions that were refused or broke a rule.
+	Quarantined int
+	Refused     uint64
+}
+
+// TierStatus is the state of a tier behind host memory.
+type TierStatus struct {
+	// Tier is its name: peer (the memory of other nodes), disk or external (the bucket).
+	Tier string
+	// Healthy is whether the tier reads and writes. Reason describes why not. A healthy tier may have the error of its last read or
+	// write that failed.
+	Healthy bool
+	Reason  string
+	// Blocks are those that are there, Room how many the tier has room for (0 for a bucket and other nodes), and Pinned those of Blocks
+	// with a pin.
+	Blocks, Room, Pinned int
+	// Damaged counts blocks whose bytes were wrong and were dropped, and Errors reads and writes that failed, those of the log too.
+	Damaged, Errors uint64
+}
+
+// Status returns the current state.
+func (n *Node) Status() Status {
+	sessions := n.server.Stats()
+	s := Status{
+		Model: n.cfg.Model, State: Waiting, Engines: n.server.Engines(), Quarantined: sessions.Quarantined, Refused: sessions.Refused,
+	}
+
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.failed != nil {
+		s.State = Failing
+		s.Reason = n.failed.Error()
+	}
+	if n.store == nil {
+		return s
+	}
+	s.State = Serving
+	s.Layout = n.store.Layout()
+	s.Store = n.store.Stats()
+	s.HostBytes = int64(n.arena.Slots()) * int64(n.arena.SlotBytes())
+	s.ReadyBytes = n.arena.ReadyBytes()
+	s.HugePages = n.arena.HugePages()
+	s.Tiers = n.tiers()
+	s.PeerAddress = n.address
+	if n.peers != nil {
+		s.Peers = n.peers.Status()
+		s.UnusedPeers = n.peers.Stats().Unused
+	}
+	if n.direct != nil {
+		d := n.direct.Stats()
+		s.NIXL = &d
+	}
+	return s
+}
+
+// tiers returns the states of the tiers behind host memory.
+//
+// Requires: mu.
+func (n *Node) tiers() (all []TierStatus) {
+	if n.peers != nil {
+		p := n.peers.Stats()
+		t := TierStatus{Tier: peerTier, Healthy: p.Reachable == p.Peers, Blocks: p.Blocks, Damaged: p.Damaged, Errors: p.Failed}
+		if !t.Healthy {
+			t.Reason = fmt.Sprintf("%d of %d nodes do not answer", p.Peers-p.Reachable, p.Peers)
+		}
+		all = append(all, t)
+	}
+
+	if n.disk != nil {
+		d := n.disk.Stats()
+		t := TierStatus{
+			Tier: fleet.Disk.String(), Healthy: !d.Failing, Blocks: d.Slots.Active + d.Slots.Inactive, Pinned: d.Slots.Pinned,
+			Damaged: d.Torn + d.Stale, Errors: d.ReadErrors + d.WriteErrors + d.LogErrors,
+		}
+		t.Room = t.Blocks + d.Slots.Reset + d.Slots.Partial + d.Slots.Complete + d.Slots.Leaving + d.Slots.Quarantined
+		if d.LastError != nil {
+			t.Reason = d.LastError.Error()
+		}
+		all = append(all, t)
+	}
+	if n.object != nil {
+		o := n.object.Stats()
+		all = append(all, TierStatus{
+			Tier: fleet.External.String(), Healthy: o.State == object.Healthy, Reason: o.Reason, Blocks: o.Blocks,
+			Damaged: uint64(o.Damaged), Errors: uint64(o.Failed),
+		})
+	}
+	return all
+}

@@ -1,0 +1,58 @@
+package object
+
+import "time"
+
+// Stats is the state of a tier and what it has counted since it was opened.
+type Stats struct {
+	State State
+	// Reason describes why the tier is not healthy, and what to change.
+	Reason string
+	// Since is when the state began.
+	Since time.Time
+
+	// Blocks and Packs are known to be in the store now. Forgotten counts blocks that Config.MaxBlocks had no room for.
+	Blocks, Packs int
+	Forgotten     int64
+	// Filling is the number of packs in memory: being filled, waiting or being written.
+	Filling int
+	// Requests is the number of requests on the way.
+	Requests int
+
+	// Stored counts blocks that were taken, Duplicates those that were there already, and Busy those that were refused for lack of room.
+	Stored, Duplicates, Busy int64
+	// PublishedPacks and PublishedBlocks are in the store. DroppedBlocks could not be written in time.
+	PublishedPacks, PublishedBlocks, DroppedBlocks int64
+	// Loaded counts blocks that were read, Missing those that were not there, and Damaged those with a wrong checksum.
+	Loaded, Missing, Damaged int64
+	// Indexes counts those of other processes that were read, and BadIndexes the ones that could not be used.
+	Indexes, BadIndexes int64
+	// DeletedPacks counts packs that sweeps have removed from the store.
+	DeletedPacks int64
+
+	// Puts, Gets, Deletes and Lists count requests without those of probes, and Failed those that failed.
+	Puts, Gets, Deletes, Lists, Failed int64
+	// BytesWritten and BytesRead are those of requests that succeeded.
+	BytesWritten, BytesRead int64
+}
+
+// Stats returns the current values.
+func (t *Tier) Stats() Stats {
+	c := &t.counters
+	s := Stats{
+		Requests: len(t.requests), Filling: t.writing.buffers(),
+		Stored: c.stored.Load(), Duplicates: c.duplicates.Load(), Busy: c.busy.Load(),
+		PublishedPacks: c.packs.Load(), PublishedBlocks: c.published.Load(), DroppedBlocks: c.dropped.Load(),
+		Loaded: c.loaded.Load(), Missing: c.missing.Load(), Damaged: c.damaged.Load(),
+		Indexes: c.indexes.Load(), BadIndexes: c.badIndexes.Load(), DeletedPacks: c.deleted.Load(),
+		Puts: c.puts.Load(), Gets: c.gets.Load(), Deletes: c.deletes.Load(), Lists: c.lists.Load(), Failed: c.requestFails.Load(),
+		BytesWritten: c.bytesWritten.Load(), BytesRead: c.bytesRead.Load(),
+	}
+	s.Blocks, s.Packs, s.Forgotten = t.catalog.count()
+
+	t.health.mu.Lock()
+	defer t.health.mu.Unlock()
+	s.State = t.health.state
+	s.Reason = t.health.reason
+	s.Since = t.health.since
+	return s
+}
