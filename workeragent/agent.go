@@ -41,6 +41,9 @@ type Config struct {
 	// PastBatches bounds the batches of one engine that are kept for routers that missed some;
 	// default 10,000, as many as vLLM keeps. A higher value replaces snapshots by replays.
 	PastBatches int
+	// TierLoads returns how long KV blocks take from each tier to engines of a model on this node, which routers take account of. It may
+	// be nil.
+	TierLoads func(model string) [fleet.Tiers]fleet.TierLoad
 	// Hard ends when engines must be killed instead of stopped. Nil never ends.
 	Hard context.Context
 }
@@ -65,6 +68,9 @@ type Agent struct {
 func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
+	}
+	if cfg.TierLoads == nil {
+		cfg.TierLoads = func(string) (none [fleet.Tiers]fleet.TierLoad) { return none }
 	}
 	if cfg.PastBatches <= 0 {
 		cfg.PastBatches = pastBatches
@@ -170,6 +176,7 @@ type metrics struct {
 	drains *prometheus.CounterVec // by result
 	// drainTimes are those of drains that ended an engine.
 	drainTimes prometheus.Histogram
+	native     nativeMetrics
 	// sources are the running sources of the engines' events.
 	sources *sources.Set
 }
@@ -203,6 +210,7 @@ func newMetrics(reg prometheus.Registerer, m *cacheMirror) *metrics {
 		drains: drains,
 		drainTimes: part.Histogram("drain_seconds", "Time from the decision to stop an engine until it had no requests.",
 			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}),
+		native: newNativeMetrics(part),
 		starts: part.Counters("engine_starts_total", "Starts of an engine process, the first one included.", "worker"),
 		events: part.Counters("event_batches_total", "Batches of KV events relayed from an engine to the bus.", "worker"),
 		unsent: part.Counter("unsent_batches_total", "Batches of KV events that could not be published; routers find the gap and "+

@@ -38,7 +38,7 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, 
 	s.setState(fleet.Ready)
 
 	// From here on the worker's state follows the probes, and its load is published while they pass.
-	failures := 0
+	failures, native := 0, nativeTiers{}
 	for n := 1; backoff.Sleep(ctx, every.load) == nil; n++ {
 		if n%every.healthEvery == 0 {
 			failures = s.probeHealth(ctx, probe, failures)
@@ -47,7 +47,7 @@ func (s *supervisor) probeEngine(ctx context.Context, probe *engineprobe.Probe, 
 			}
 		}
 		if probe.ReadsLoad() && failures == 0 {
-			s.publishLoad(ctx, probe, epoch)
+			s.publishLoad(ctx, probe, epoch, native)
 		}
 	}
 }
@@ -173,18 +173,23 @@ func (s *supervisor) probeHealth(ctx context.Context, probe *engineprobe.Probe, 
 	return failures + 1
 }
 
-// publishLoad reads the engine's load and publishes it on the bus.
-func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, epoch uint64) {
+// publishLoad reads the engine's load, counts what its own tiers have moved, and publishes the load on the bus.
+func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, epoch uint64, native nativeTiers) {
 	load, err := probe.Load(ctx)
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not read", "worker", s.launch.Name, "err", err)
 		return
 	}
 
+	native.count(s.agent.metrics.native, s.launch.Name, load.Tiers)
+	var tiers [fleet.Tiers]fleet.TierLoad
+	if s.launch.KVStore {
+		tiers = s.agent.cfg.TierLoads(s.launch.Model)
+	}
 	err = s.agent.cfg.Bus.PublishLoad(bus.Load{
 		Worker: s.launch.Name, Epoch: epoch, Running: load.Running, Waiting: load.Waiting, KVUsage: load.KVUsage,
 		PrefixQueries: load.PrefixQueries, PrefixHits: load.PrefixHits, Gaps: load.Gaps, GapTime: load.GapTime,
-		StepTokens: load.StepTokens,
+		StepTokens: load.StepTokens, Tiers: tiers,
 	})
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not published", "worker", s.launch.Name, "err", err)

@@ -34,6 +34,9 @@ type Load struct {
 	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding: at least 1, and 0 for
 	// an engine that does not report it.
 	StepTokens float64
+	// Tiers are those of the engine's own behind its cache, sorted by name: of vLLM's OffloadingConnector. They are not those of a
+	// store of this agent.
+	Tiers []Tier
 
 	drafts, accepted float64 // vLLM's counters: drafts of a step, and the tokens of them that were accepted
 }
@@ -189,6 +192,7 @@ func (n loadNames) parse(r io.Reader) (Load, error) {
 	if l.drafts > 0 {
 		l.StepTokens = min(1+l.accepted/l.drafts, fleet.MaxStepTokens)
 	}
+	l.Tiers = readTiers(page)
 	if n.blocks != "" {
 		l.addCapacity(product(least(page, n.blocks), least(page, n.blockSize)))
 	}

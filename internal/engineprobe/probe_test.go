@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -112,7 +113,7 @@ func TestLoadOfEachEngineKind(t *testing.T) {
 		}))
 		got, err := p.Load(t.Context())
 		p.Close()
-		if err != nil || got != want[kind] || !p.ReadsLoad() {
+		if err != nil || !reflect.DeepEqual(got, want[kind]) || !p.ReadsLoad() {
 			t.Errorf("%s: %+v, %v; want %+v", kind, got, err, want[kind])
 		}
 	}
@@ -143,7 +144,7 @@ func TestLoadErrors(t *testing.T) {
 		p := New("vllm", serve(t, c.handle))
 		got, err := p.Load(t.Context())
 		p.Close()
-		if err == nil || err.Error() != c.want || got != (Load{}) {
+		if err == nil || err.Error() != c.want || !reflect.DeepEqual(got, Load{}) {
 			t.Errorf("%s: %+v, %v; want %s", c.name, got, err, c.want)
 		}
 	}
@@ -213,7 +214,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("vllm:num_requests_running\t3\r\nvllm:kv_cache_usage_perc 0.5\r\n", uint64(5))
 	f.Fuzz(func(t *testing.T, page string, seed uint64) {
 		got, err := vllmLoad.parse(strings.NewReader(page))
-		if err != nil && got != (Load{}) {
+		if err != nil && !reflect.DeepEqual(got, Load{}) {
 			t.Fatalf("both %+v and %v", got, err)
 		}
 		if got.Running < 0 || got.Waiting < 0 || !(got.KVUsage >= 0 && got.KVUsage <= 1) {
@@ -223,7 +224,7 @@ func FuzzLoad(f *testing.F) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		rng.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
 		again, againErr := vllmLoad.parse(strings.NewReader(strings.Join(lines, "\n")))
-		if again != got || (err == nil) != (againErr == nil) {
+		if !reflect.DeepEqual(again, got) || (err == nil) != (againErr == nil) {
 			t.Fatalf("%+v, %v in another order: %+v, %v", got, err, again, againErr)
 		}
 	})

@@ -33,6 +33,9 @@ func simulated(l Launch, port int, c *Command) error {
 		"--kv-events", c.Worker.KVEvents, "--kv-replay", c.Worker.KVReplay, "--log-level", "warn",
 	}
 
+	if l.KVStore {
+		c.Args = append(c.Args, "--kv-store", c.at.KVStore(l.Model))
+	}
 	for _, a := range l.Aliases {
 		c.Args = append(c.Args, "--alias", a)
 	}

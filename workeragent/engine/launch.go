@@ -29,6 +29,8 @@ type Launch struct {
 	Role         fleet.Role
 	// BlockSize is the size of a KV block in tokens.
 	BlockSize int
+	// KVStore has the engine use the store of KV blocks of its model on this node, at [Site.KVStore].
+	KVStore bool
 	// Command is the command line of kind exec.
 	Command []string
 	// Args are the settings of this kind of engine, by name.

@@ -13,7 +13,7 @@ import (
 // TestCommandLines runs files of testdata: how each kind of engine is started, on port 9000 of host 10.0.0.7, with port 9500
 // for transfers of KV caches. Verb:
 //
-//	launch KIND [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)] [gpus=(ID,...)] [env=(NAME:VALUE,...)] [dir=FOLDER]
+//	launch KIND [store] [alias=(NAME,...)] [role=ROLE] [command=(WORD,...)] [gpus=(ID,...)] [env=(NAME:VALUE,...)] [dir=FOLDER]
 //	    text: args, "name value" a line
 func TestCommandLines(t *testing.T) {
 	for _, file := range []string{
@@ -28,6 +28,8 @@ func TestCommandLines(t *testing.T) {
 				switch a.Key {
 				case "alias":
 					l.Aliases = a.Vals
+				case "store":
+					l.KVStore = true
 				case "gpus":
 					l.GPUs = a.Vals
 				case "env":

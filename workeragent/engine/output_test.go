@@ -66,6 +66,7 @@ func TestRemedies(t *testing.T) {
 		"shared-gpu":         "another process uses memory of this GPU",
 		"out-of-memory":      "lower args.max-num-seqs",
 		"old-driver":         "update NVIDIA's driver",
+		"no-connector":       "stator-connector",
 		"port-in-use":        "--engine-ports",
 	} {
 		var out Output

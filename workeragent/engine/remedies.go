@@ -12,6 +12,8 @@ type remedy struct {
 var remedies = []remedy{
 	{regexp.MustCompile(`No module named '?(vllm|xllamacpp|sglang|tensorrt_llm)`),
 		"the engine is not installed for this interpreter: install it there, or name another with launch[].python"},
+	{regexp.MustCompile(`No module named '?stator_connector`),
+		"the KV store of the node needs the package stator-connector: make wheel, and install the wheel for this interpreter with pip"},
 	{regexp.MustCompile(`exec: "[^"]*python[^"]*": executable file not found|fork/exec [^ ]*python[^ ]*: no such file`),
 		"there is no such interpreter: set launch[].python to that of the engine's virtual environment"},
 	{regexp.MustCompile(`error: unrecognized arguments:|error: argument -|error: ambiguous option`),

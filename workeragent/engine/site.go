@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
@@ -47,6 +49,12 @@ func (s *Site) Validate() error {
 // socket returns the path of a Unix socket of the engine that has the port. The port makes it unique.
 func (s *Site) socket(port int, name string) string {
 	return filepath.Join(s.Sockets, strconv.Itoa(port)+"-"+name)
+}
+
+// KVStore returns the path of the Unix socket of a model's store of KV blocks. Its name is short, whatever the model's is.
+func (s *Site) KVStore(model string) string {
+	sum := sha256.Sum256([]byte(model))
+	return filepath.Join(s.Sockets, "kv-"+hex.EncodeToString(sum[:8])+".sock")
 }
 
 // address returns the host and port of an engine's HTTP server.

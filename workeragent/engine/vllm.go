@@ -31,6 +31,9 @@ func vllm(l Launch, port int, c *Command) error {
 	c.Args = append(c.Args, l.optionArgs(optionName)...)
 
 	c.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"}
+	if err := l.vllmStore(c); err != nil {
+		return err
+	}
 	return l.vllmTransfer(c)
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 	// KVTransferRole is fleet.Prefill or fleet.Decode for kind bootstrap: such an engine serves one half of requests. Engines of
 	// other kinds do what each request asks for.
 	KVTransferRole fleet.Role
+	// KVStore is the Unix socket of the store of KV blocks of the node, see package session. Empty means none.
+	KVStore string
 	// Topic is the first frame of every message of events; default empty, as in vLLM.
 	Topic string
 	// Rank is the data-parallel rank in events; default 0.

@@ -46,6 +46,20 @@
 // Wrong members of requests have the answers of the real engine. Some of them end the engine, as they end vLLM. Blocks are kept
 // for a bounded time, and no request waits longer for another engine than Config.TransferTimeout.
 //
+// # The store of KV blocks
+//
+// With Config.KVStore the engine uses the store of its node beside its cache, as an engine does with a connector. Blocks have bytes
+// there, which really move: kvstore.go fills them with their keys and compares them when they come back.
+//
+//	event                        effect
+//	a pass has computed blocks   they are queued, and written into slots of host memory by a goroutine
+//	a request comes              blocks that follow its cached ones are looked up; if loading them is faster than computing, they are
+//	                             copied from host memory, and the core counts them as delivered
+//	the store has or loses one   a KV event of that tier is published, like those of the engine's cache
+//	the store is away            the engine computes everything; its tiers are published as empty; it connects again every second
+//
+// A request waits at most five seconds for the store. Blocks for which there is no room are not written.
+//
 // # Trust
 //
 // Bodies, queues, answers and replay buffers are bounded. The ZMQ library allocates the frame lengths that peers

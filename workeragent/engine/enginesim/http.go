@@ -86,6 +86,9 @@ func (s *Sim) compute(ctx context.Context, c *completion) error {
 	if err := c.leg.prepare(ctx); err != nil {
 		return err
 	}
+	if s.kv != nil {
+		s.kv.load(ctx, c)
+	}
 	if err := s.submit(c.requests); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package enginesim
 import (
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -121,6 +122,16 @@ func newStatsCollector(s *Sim, labels prometheus.Labels) *statsCollector {
 	add(counter, "vllm:prompt_tokens_total", "Prompt tokens computed.", func(s *engine.Stats) float64 { return float64(s.PromptTokens) })
 	add(counter, "vllm:generation_tokens_total", "Tokens emitted.", func(s *engine.Stats) float64 { return float64(s.GenerationTokens) })
 	add(counter, "vllm:num_preemptions_total", "Requests preempted.", func(s *engine.Stats) float64 { return float64(s.Preemptions) })
+
+	if k := s.kv; k != nil {
+		tokens := func(blocks *atomic.Uint64) func(*engine.Stats) float64 {
+			return func(*engine.Stats) float64 { return float64(blocks.Load()) * float64(s.cfg.Engine.BlockSize) }
+		}
+		add(counter, "vllm:external_prefix_cache_hits_total", "Prompt tokens loaded from the KV store.", tokens(&k.loaded))
+		add(counter, "vllm:kv_store_written_tokens_total", "Tokens whose blocks were written to the KV store.", tokens(&k.written))
+		add(counter, "vllm:kv_store_dropped_tokens_total", "Tokens whose blocks the KV store had no room for.", tokens(&k.dropped))
+		add(counter, "vllm:kv_store_wrong_tokens_total", "Tokens whose blocks came from the KV store with wrong bytes.", tokens(&k.wrong))
+	}
 
 	// An engine's configuration is a metric with the value 1 whose labels are the settings. The doctor reads
 	// the block size and the hash algorithm there.

@@ -31,6 +31,7 @@ type Sim struct {
 	// Nil for an engine that transfers no caches, as the listener of its side channel.
 	connector connector
 	leases    *leases
+	kv        *kvStore     // nil for an engine without a store
 	client    *http.Client // of the side channels of other engines; it keeps no connections
 
 	crashed chan error // has the error that ends the engine; room for one
@@ -68,6 +69,9 @@ func New(cfg Config) (*Sim, error) {
 		s.leases = newLeases(s)
 		s.connector = newConnector(s)
 		s.client = newTransferClient()
+	}
+	if cfg.KVStore != "" {
+		s.kv = newKVStore(s)
 	}
 	s.metrics = newMetrics(s)
 	return s, nil
@@ -186,6 +190,12 @@ func (s *Sim) Run(ctx context.Context) error {
 		start(func() error { return s.serveTransfers(hard, s.transfer) })
 	}
 
+	if s.kv != nil {
+		start(func() error {
+			s.kv.run(hard)
+			return nil
+		})
+	}
 	start(func() error {
 		s.passes(hard)
 		return nil
@@ -319,6 +329,9 @@ func (s *Sim) endPass(end time.Time) {
 	result := s.engine.End()
 	if s.pub != nil && len(result.Events) > 0 {
 		s.pub.publish(time.Now(), s.cfg.Rank, result.Events...)
+	}
+	if s.kv != nil {
+		s.kv.computed(result.Events)
 	}
 
 	// The owner of a sequence is its choice; see completion.add.
