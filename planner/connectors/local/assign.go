@@ -24,16 +24,21 @@ type worker struct {
 type memory struct {
 	ready    map[string]time.Time // since when a worker is ready
 	down     map[string]time.Time // when a worker was first seen down, unless it has been ready since
+	outside  map[string]time.Time // since when a worker is in no slot
 	assigned map[string]bool      // the workers of the last assignments
 }
 
 // newMemory returns a memory of nothing.
 func newMemory() *memory {
-	return &memory{ready: map[string]time.Time{}, down: map[string]time.Time{}, assigned: map[string]bool{}}
+	return &memory{ready: map[string]time.Time{}, down: map[string]time.Time{}, outside: map[string]time.Time{},
+		assigned: map[string]bool{}}
 }
 
 // downLong is how long a worker may be down before another slot is used instead, if there is one.
 const downLong = time.Minute
+
+// slotsKnown is after how long the slots of a new agent are known. Its workers may be known before.
+const slotsKnown = 5 * time.Second
 
 // forgetFailure is how long a slot whose engine has failed is the last choice.
 const forgetFailure = 10 * time.Minute
@@ -49,6 +54,17 @@ func (m *memory) observe(slots []bus.Slots, workers map[string]worker, now time.
 	for name, since := range m.down {
 		if _, there := workers[name]; !there && (!inSlot[name] || now.Sub(since) >= forgetFailure) {
 			delete(m.down, name)
+		}
+	}
+
+	for name := range m.outside {
+		if _, there := workers[name]; !there || inSlot[name] {
+			delete(m.outside, name)
+		}
+	}
+	for name := range workers {
+		if _, known := m.outside[name]; !known && !inSlot[name] {
+			m.outside[name] = now
 		}
 	}
 
@@ -111,7 +127,7 @@ func assign(p *plan.Plan, slots []bus.Slots, workers map[string]worker, m *memor
 		pool := &p.Pools[i]
 		planned[poolOf(pool.Model, pool.Role)] = true
 		candidates := candidatesOf(pool, slots, workers, m, now)
-		choose(candidates, pool.Replicas-others(pool, slots, workers, m, now), run)
+		choose(candidates, replicas(pool, candidates, slots, workers, m, now), run)
 	}
 
 	for i := range slots {
@@ -184,9 +200,22 @@ func drainedBy(pool *plan.Pool) map[string]bool {
 	return out
 }
 
+// replicas returns how many slots of a pool should run: as many as the plan asks for, less the workers in no slot. Those may be workers
+// of an agent whose slots arrive in a moment and have to end then, so for a short time no worker that runs ends because of them.
+func replicas(pool *plan.Pool, candidates []candidate, slots []bus.Slots, workers map[string]worker, m *memory, now time.Time) int {
+	all, settled := others(pool, slots, workers, m, now)
+	running := 0
+	for _, c := range candidates {
+		if c.preference <= preferStarting {
+			running++
+		}
+	}
+	return max(pool.Replicas-all, min(pool.Replicas-settled, running))
+}
+
 // others returns how many workers of a pool are in no slot, and serve or will: those that the configuration lists, and those of agents
-// whose slots are not known yet.
-func others(pool *plan.Pool, slots []bus.Slots, workers map[string]worker, m *memory, now time.Time) (n int) {
+// whose slots are not known yet. Settled ones have been so for longer than slots take to arrive.
+func others(pool *plan.Pool, slots []bus.Slots, workers map[string]worker, m *memory, now time.Time) (all, settled int) {
 	inSlot, drained := map[string]bool{}, drainedBy(pool)
 	for i := range slots {
 		for k := range slots[i].Slots {
@@ -196,10 +225,13 @@ func others(pool *plan.Pool, slots []bus.Slots, workers map[string]worker, m *me
 	for name, w := range workers {
 		if w.model == pool.Model && w.role == pool.Role && !inSlot[name] && !drained[name] && w.state != fleet.Draining &&
 			!m.isDownLong(name, now) {
-			n++
+			all++
+			if now.Sub(m.outside[name]) >= slotsKnown {
+				settled++
+			}
 		}
 	}
-	return n
+	return all, settled
 }
 
 // choose adds n candidates to run: by preference, and free ones on the nodes that run the fewest engines.

@@ -174,6 +174,27 @@ func TestAssignAfterANodeIsGone(t *testing.T) {
 	}
 }
 
+// TestAssignWhenANodeIsBack: the workers of an agent are known before its slots. No worker of another node ends because of them.
+func TestAssignWhenANodeIsBack(t *testing.T) {
+	s := newScene("n2: d=ready e=ready f=ready")
+	s.assign(4)
+	s.set("n2: d=ready e=ready f=ready; other: a=starting b=starting")
+	if got := s.assign(4); got != "n2: d e f" {
+		t.Errorf("before the slots: %s", got)
+	}
+	s.set("n1: a=starting b=starting c; n2: d=ready e=ready f=ready")
+	if got := s.assign(4); got != "n1: a; n2: d e f" {
+		t.Errorf("with the slots: %s", got)
+	}
+
+	s.set("n2: d=ready e=ready f=ready; other: x=ready y=ready")
+	s.assign(4)
+	s.now = s.now.Add(slotsKnown)
+	if got := s.assign(4); got != "n2: d e" {
+		t.Errorf("workers that stay in no slot: %s", got)
+	}
+}
+
 // TestBooked: workers that drain are busy or free where that is known.
 func TestBooked(t *testing.T) {
 	s := bus.Slots{Slots: []bus.Slot{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}, {Name: "e"}}}

@@ -9,7 +9,7 @@
 //	event                                effect
 //	a worker is down for a minute        another slot is used instead, if there is one; the agent restarts the engine until then
 //	an agent ends, or its node           its slots expire, and slots of other nodes are used
-//	slots of an agent are not known yet  its workers count, so that no others are started for them
+//	slots of an agent are not known yet  its workers count, so that no others are started for them; none ends because of them for 5 s
 //	an assignment is not written         written again after a second
 //	the bus has lost its memory          all assignments are written again
 //	another planner leads                its term is later, so writing is refused; the connector waits for the next plan
