@@ -1,7 +1,7 @@
 // Package admin serves the HTTP pages for operators: metrics, health, and the state behind decisions.
 //
-// The pages only read. [Pages] lists the pages; each one is text for people, or JSON with ?format=json. [Guard] asks for
-// a token, except of health checks.
+// [Pages] lists the pages. Most of them only read: each one is text for people, or JSON with ?format=json. Those under /kv/ change the
+// stores of KV blocks with POST. [Guard] asks for a token, except of health checks.
 //
 // # Concurrency
 //
@@ -54,6 +54,8 @@ type Sources struct {
 	XDS func() xds.Status
 	// Agent returns the engines of the agent of this process.
 	Agent func() []workeragent.EngineStatus
+	// KV are the stores of KV blocks of this node; empty where no model has one.
+	KV []KVStore
 }
 
 // Page is one page of the admin port.
@@ -79,7 +81,12 @@ const (
 	pathPlan      = "/debug/plan"
 	pathFeed      = "/debug/feed"
 	pathAgent     = "/debug/agent"
+	pathKV        = "/debug/kv"
 	pathProfiles  = "/debug/pprof/"
+
+	pathKVPin      = "/kv/pin"
+	pathKVPrefetch = "/kv/prefetch"
+	pathKVFlush    = "/kv/flush"
 )
 
 // Pages returns all pages. A process has those whose parts it runs.
@@ -98,6 +105,10 @@ func Pages() []Page {
 		{pathPlan, "the planner's plan: replicas of each pool", true},
 		{pathFeed, "the cache state of each rank, and counts of its KV events", true},
 		{pathAgent, "the agent's engines, with its mirrors of their caches and its readers of their events", true},
+		{pathKV, "the stores of KV blocks: their tiers, their blocks and the engines that use them; see kv.md", true},
+		{pathKVPin, `with POST: pins blocks for a time, {"model": NAME, "hashes": [HASH], "keys": [KEY], "ttl": "1h"}; 0 ends pins`, false},
+		{pathKVPrefetch, `with POST: loads blocks into host memory, {"model": NAME, "hashes": [HASH], "keys": [KEY]}`, false},
+		{pathKVFlush, `with POST: drops all blocks of a store, {"model": NAME}, or those of "tier": "host" or "disk" alone`, false},
 		{pathProfiles, "profiles of the Go runtime: one at a time, of at most 60 s", false},
 	}
 }
@@ -125,6 +136,7 @@ func Handler(s Sources) http.Handler {
 		})
 	}
 
+	s.addKV(p)
 	addProfiles(p)
 	p.mux.HandleFunc("GET /{$}", p.index)
 	return p.mux

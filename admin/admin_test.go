@@ -130,6 +130,7 @@ func newWorld(t *testing.T) *world {
 		},
 		XDS:   func() xds.Status { return exampleXDS },
 		Agent: func() []workeragent.EngineStatus { return exampleEngines },
+		KV:    exampleStores,
 		Promises: func() []drift.WorkerStats {
 			return []drift.WorkerStats{{Worker: "a", Promised: 1200, Found: 1150, Windows: 1}}
 		},
@@ -231,7 +232,7 @@ func TestPartsWithoutPages(t *testing.T) {
 	for path, want := range map[string]int{
 		"/": 200, "/healthz": 200, "/readyz": 200, "/debug/pprof/": 200,
 		"/metrics": 404, "/debug/fleet": 404, "/debug/plan": 404, "/debug/decisions": 404, "/debug/decisions/latest": 404, "/debug/feed": 404,
-		"/debug/agent": 404, "/debug/xds": 404,
+		"/debug/agent": 404, "/debug/xds": 404, "/debug/kv": 404, "/kv/flush": 404,
 	} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
@@ -275,8 +276,8 @@ func TestAdminDocs(t *testing.T) {
 
 	var b strings.Builder
 	b.WriteString("# Admin pages\n\nEvery process serves these pages on its admin port (`--admin-address`), as far as it runs the part that a page is\n" +
-		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. With `--admin-token-file`,\n" +
-		"which is needed beyond loopback, all pages except `/healthz` and `/readyz` need `Authorization: Bearer TOKEN`.\n\n| Page | Shows |\n|---|---|\n")
+		"about. A page is text for people, or JSON with `?format=json`. JSON keys are stable. Browsers may not use those with POST.\n" +
+		"With `--admin-token-file`, which is needed beyond loopback, all pages except `/healthz` and `/readyz` need `Authorization: Bearer TOKEN`.\n\n| Page | Shows |\n|---|---|\n")
 	for _, p := range admin.Pages() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", p.Path, p.Shows)
 	}

@@ -70,14 +70,22 @@ func runAgent(ctx context.Context, env environment, args []string) error {
 		return err
 	}
 
+	stores, found, err := kvStores(p.cfg, wanted, *node, &site, p.bus, p.log, p.reg)
+	if err != nil {
+		return err
+	}
 	a, err := workeragent.New(workeragent.Config{Launches: wanted, Scaled: p.cfg.Planner.ByAgents(), Node: *node, Site: site, State: state,
 		Bus: p.bus, Log: p.log, Metrics: p.reg,
-		IndexBytes: p.cfg.Index.AgentBytes, Hard: env.hard})
+		IndexBytes: p.cfg.Index.AgentBytes, TierLoads: tierLoads(stores), Hard: env.hard})
 	if err != nil {
 		return err
 	}
 	p.part(a.Run)
-	return p.run(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status})
+	p.part(found.Run)
+	for _, s := range stores {
+		p.part(s.Run)
+	}
+	return p.run(ctx, admin.Sources{Ready: p.bus.Err, Agent: a.Status, KV: kvSources(stores)})
 }
 
 // agentFolder returns the folder of the engines' sockets: that of the state, or else a private one.

@@ -49,7 +49,7 @@ func runExplain(ctx context.Context, env environment, args []string) error {
 	return nil
 }
 
-// ask fetches a page of the router's admin port.
+// ask fetches a page of an admin port.
 func ask(ctx context.Context, admin adminclient.Config, path string) (string, error) {
 	client, err := adminclient.New(admin, 10*time.Second)
 	if err != nil {
@@ -61,7 +61,7 @@ func ask(ctx context.Context, admin adminclient.Config, path string) (string, er
 	}
 	resp, err := client.HTTP().Do(req)
 	if err != nil {
-		return "", fmt.Errorf("ask the router's admin port: %w; is it running, and is %s its --admin-address?", err, admin.Address)
+		return "", fmt.Errorf("ask the admin port: %w; is it running, and is %s its --admin-address?", err, admin.Address)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))

@@ -50,7 +50,9 @@ func commands() []command {
 		{"explain", "print why a request went to its worker", runExplain},
 		{"validate", "check a configuration file", runValidate},
 		{"doctor", "find what is wrong with a running fleet, and what to do", runDoctor},
+		{"kv", "show and change a node's store of KV blocks", runKV},
 		{"envoy", "print the bootstrap of an Envoy that you run, or what to add to one that you have", runEnvoy},
+		{"nixl", "measure what NIXL does on this machine, beside plain copies", runNIXL},
 		{"version", "print the version", runVersion},
 	}
 }

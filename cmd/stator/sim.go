@@ -32,6 +32,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	dir := f.String("model-dir", "builtin:sim", "model `folder` whose vocabulary and template it uses")
 	f.StringVar(&cfg.Events, "kv-events", "", "ZMQ `endpoint` of its KV events, such as tcp://127.0.0.1:5557 or ipc:///run/events.sock")
 	f.StringVar(&cfg.Replay, "kv-replay", "", "ZMQ `endpoint` of the replay of KV events")
+	f.StringVar(&cfg.KVStore, "kv-store", "", "`socket` of the store of KV blocks of the node, into which blocks are copied")
 	f.StringVar(&cfg.KVTransfer, "kv-transfer", "", "`address` from which other engines fetch KV caches; port 0 chooses a free one")
 	kind := f.String("kv-transfer-kind", fleet.TransferNixl.String(), "`handshake` of these transfers: nixl and p2p are vLLM's "+
 		"NixlConnector and p2p tier, bootstrap is SGLang's, and context is TensorRT-LLM's")
@@ -89,7 +90,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 		cfg.Engine.Noise.StallTo = engine.MeasuredStallTo
 	}
 	// Real engines draw a new seed at each start, too, unless they fetch each other's blocks by their hashes.
-	if cfg.KVTransferKind != fleet.TransferP2P {
+	if cfg.KVTransferKind != fleet.TransferP2P && cfg.KVStore == "" {
 		cfg.Engine.HashSeed = rand.Uint64()
 	}
 

@@ -28,6 +28,8 @@ import (
 	"github.com/stator-project/stator/planner"
 	"github.com/stator-project/stator/workeragent"
 	"github.com/stator-project/stator/workeragent/engine"
+	"github.com/stator-project/stator/workeragent/kvbm/announce"
+	"github.com/stator-project/stator/workeragent/kvbm/node"
 	"github.com/stator-project/stator/xds"
 )
 
@@ -79,6 +81,8 @@ type up struct {
 	xdsGRPC  *grpc.Server
 	planner  *planner.Planner
 	agent    *workeragent.Agent
+	stores   []*node.Node // of KV blocks
+	found    *announce.Announcer
 	envoy    *envoy.Supervisor
 	file     []fleet.Worker
 	members  *fleet.Fleet // of the control plane; see makeControl
@@ -236,8 +240,12 @@ func (u *up) makeControl() (err error) {
 	if err != nil {
 		return err
 	}
+	u.stores, u.found, err = kvStores(u.cfg, wanted, "", &site, u.bus, u.log, u.reg)
+	if err != nil {
+		return err
+	}
 	u.agent, err = workeragent.New(workeragent.Config{Launches: wanted, Scaled: u.cfg.Planner.ByAgents(), Site: site, Bus: u.bus,
-		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.AgentBytes, Hard: u.env.hard})
+		Log: u.log, Metrics: u.reg, IndexBytes: u.cfg.Index.AgentBytes, TierLoads: tierLoads(u.stores), Hard: u.env.hard})
 	return err
 }
 
@@ -277,6 +285,10 @@ func (u *up) run(ctx context.Context) error {
 		return grpcserve.Run(ctx, u.xdsGRPC, u.xdsLn, u.xds.Run)
 	})
 	part(u.planner.Run)
+	part(u.found.Run)
+	for _, s := range u.stores {
+		part(s.Run)
+	}
 	part(u.agent.Run)
 	u.admin.show(u.sources())
 	part(u.admin.wait)
@@ -296,7 +308,7 @@ func (u *up) sources() admin.Sources {
 	return admin.Sources{
 		Metrics: u.reg, Router: u.router.Routes(), Feed: u.router.Feed(), Peers: u.router.Peers(), Plan: u.planner.Current,
 		Fleet: u.router.Fleet().Snapshot, Coverage: u.router.Coverage, Promises: u.router.Promises, Envoys: u.router.Envoys,
-		Agent: u.agent.Status, XDS: u.xds.Status, Degraded: u.bus.Err,
+		Agent: u.agent.Status, KV: kvSources(u.stores), XDS: u.xds.Status, Degraded: u.bus.Err,
 		Ready: func() error {
 			if err := u.router.ReadyModels(); err != nil {
 				return err

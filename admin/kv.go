@@ -1,0 +1,294 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/workeragent/kvbm/node"
+	"github.com/stator-project/stator/workeragent/kvbm/peers"
+)
+
+// KVStore is the store of KV blocks of one model on this node.
+type KVStore interface {
+	Model() string
+	Status() node.Status
+	Pin(ctx context.Context, blocks node.Blocks, ttl time.Duration) (pinned int, err error)
+	Prefetch(ctx context.Context, blocks node.Blocks) (there int, err error)
+	Flush(ctx context.Context, tier string) (blocks map[fleet.Tier]int, err error)
+}
+
+// addKV adds the page about the stores of KV blocks, and the calls that change them.
+func (s Sources) addKV(p *pages) {
+	if s.KV == nil {
+		return
+	}
+	p.add(pathKV, func(w http.ResponseWriter, r *http.Request) {
+		all := make([]node.Status, len(s.KV))
+		for i, store := range s.KV {
+			all[i] = store.Status()
+		}
+		show(w, r, func() string { return kvTables(all) }, func() any { return viewKV(all) })
+	})
+	p.post(pathKVPin, s.pinKV)
+	p.post(pathKVPrefetch, s.prefetchKV)
+	p.post(pathKVFlush, s.flushKV)
+}
+
+// kvView is one store of /debug/kv. What follows engines is null or zero until the first engine has connected.
+type kvView struct {
+	Model string `json:"model"`
+	// State is waiting (for the first engine), failing (memory or a tier could not be opened) or serving.
+	State       string       `json:"state"`
+	Reason      string       `json:"reason"`
+	Engines     []kvEngine   `json:"engines"`
+	Refused     uint64       `json:"refused_sessions"`
+	Quarantined int          `json:"quarantined_slots"`
+	Layout      *kvLayout    `json:"layout"`
+	HostBytes   int64        `json:"host_bytes"`
+	ReadyBytes  int64        `json:"host_ready_bytes"`
+	HugePages   bool         `json:"huge_pages"`
+	Slots       kvSlots      `json:"host_slots"`
+	Committed   uint64       `json:"committed_blocks"`
+	Found       uint64       `json:"found_blocks"`
+	Fetched     uint64       `json:"fetched_blocks"`
+	NoRoom      uint64       `json:"refused_blocks"`
+	Tiers       []kvTierView `json:"tiers"`
+	// PeerAddress is where other nodes fetch blocks; empty if they do not.
+	PeerAddress string `json:"peer_address"`
+	// Peers are the nodes from which this one fetches blocks, and UnusedPeers is how many more there are than it uses.
+	Peers       []kvPeer `json:"peers"`
+	UnusedPeers int      `json:"unused_peers"`
+	// NIXL is null without peerTransport: nixl.
+	NIXL *kvNIXLView `json:"nixl"`
+}
+
+type kvEngine struct {
+	Engine string `json:"engine"`
+	PID    int    `json:"pid"`
+	Leases int    `json:"leases"`
+}
+
+// kvPeer is another node whose host memory is a tier.
+type kvPeer struct {
+	Address string `json:"address"`
+	// Node is its name; empty where that is not known.
+	Node string `json:"node"`
+	// State is usable, waiting (for its first answer), failing, or self (an address of this node, which is not used).
+	State  peers.State `json:"state"`
+	Reason string      `json:"reason"`
+	Blocks int         `json:"blocks"`
+}
+
+// kvLayout is what the bytes of a block depend on.
+type kvLayout struct {
+	BlockBytes int    `json:"block_bytes"`
+	PageTokens int    `json:"page_tokens"`
+	Layers     int    `json:"layers"`
+	Outer      int    `json:"outer"`
+	Inner      int    `json:"inner"`
+	DType      string `json:"dtype"`
+	TPSize     int    `json:"tp_size"`
+	TPRank     int    `json:"tp_rank"`
+	Model      string `json:"model"`
+	Hashing    string `json:"hashing"`
+}
+
+// kvSlots are the slots of host memory by state, and how many of them have a pin.
+type kvSlots struct {
+	Reset       int `json:"reset"`
+	Partial     int `json:"partial"`
+	Complete    int `json:"complete"`
+	Active      int `json:"active"`
+	Inactive    int `json:"inactive"`
+	Leaving     int `json:"leaving"`
+	Quarantined int `json:"quarantined"`
+	Pinned      int `json:"pinned"`
+}
+
+// kvTierView is a tier behind host memory.
+type kvTierView struct {
+	Tier    string `json:"tier"`
+	Healthy bool   `json:"healthy"`
+	// Reason is why it does not work, or the last error of one that works.
+	Reason string `json:"reason"`
+	Blocks int    `json:"blocks"`
+	// Room is how many blocks the tier has room for; 0 for a bucket, which is bounded by bytes, and for other nodes.
+	Room    int    `json:"room"`
+	Pinned  int    `json:"pinned"`
+	Waiting int    `json:"waiting_blocks"`
+	Copied  uint64 `json:"copied_blocks"`
+	Dropped uint64 `json:"dropped_blocks"`
+	Failed  uint64 `json:"failed_blocks"`
+	Loaded  uint64 `json:"loaded_blocks"`
+	Damaged uint64 `json:"damaged_blocks"`
+	Errors  uint64 `json:"errors"`
+}
+
+func viewKV(all []node.Status) []kvView {
+	out := []kvView{}
+	for i := range all {
+		s := &all[i]
+		slots := &s.Store.Slots
+		v := kvView{
+			Model: s.Model, State: s.State, Reason: s.Reason, Engines: []kvEngine{}, Refused: s.Refused, Quarantined: s.Quarantined,
+			HostBytes: s.HostBytes, ReadyBytes: s.ReadyBytes, HugePages: s.HugePages,
+			Slots: kvSlots{
+				slots.Reset, slots.Partial, slots.Complete, slots.Active, slots.Inactive, slots.Leaving, slots.Quarantined, slots.Pinned,
+			},
+			Committed: s.Store.Committed, Found: s.Store.Found, Fetched: s.Store.Fetched, NoRoom: s.Store.Refused, Tiers: []kvTierView{},
+			PeerAddress: s.PeerAddress, Peers: []kvPeer{}, UnusedPeers: s.UnusedPeers,
+			NIXL: viewKVNIXL(s),
+		}
+
+		for _, e := range s.Engines {
+			v.Engines = append(v.Engines, kvEngine{e.Name, e.PID, e.Leases})
+		}
+		if l := &s.Layout; s.State == node.Serving {
+			v.Layout = &kvLayout{
+				l.Bytes(), l.PageTokens, l.Layers, l.Outer, l.Inner, l.DType, l.TPSize, l.TPRank, l.Model, l.Hashing,
+			}
+		}
+		for j := range s.Tiers {
+			v.Tiers = append(v.Tiers, viewKVTier(s, &s.Tiers[j]))
+		}
+		for _, p := range s.Peers {
+			v.Peers = append(v.Peers, kvPeer{p.Address, p.Node, p.State, p.Reason, p.Blocks})
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+func viewKVTier(s *node.Status, t *node.TierStatus) kvTierView {
+	c := s.Store.Tier(t.Tier)
+	return kvTierView{
+		Tier: t.Tier, Healthy: t.Healthy, Reason: t.Reason, Blocks: t.Blocks, Room: t.Room, Pinned: t.Pinned,
+		Waiting: c.Waiting, Copied: c.Copied, Dropped: c.Dropped, Failed: c.Failed, Loaded: c.Loaded,
+		Damaged: t.Damaged, Errors: t.Errors,
+	}
+}
+
+// kvTables returns the stores with their layouts, the tiers, the counts of blocks, the engines, and the reasons of what does not work.
+func kvTables(all []node.Status) string {
+	if len(all) == 0 {
+		return "no engine of this process has a KV store: set models[].kv.hostBytes of a model that it launches\n"
+	}
+	header := "MODEL\tSTATE\tBLOCK BYTES\tTOKENS\tDTYPE\tHASHING\tHOST BYTES\tREADY\tHUGE PAGES\tREFUSED SESSIONS"
+	text := table(header, func(row func(...any)) {
+		for i := range all {
+			s := &all[i]
+			if s.State != node.Serving {
+				row(s.Model, s.State, "-", "-", "-", "-", "-", "-", "-", s.Refused)
+				continue
+			}
+			l := &s.Layout
+			row(s.Model, s.State, l.Bytes(), l.PageTokens, l.DType, strconv.Quote(l.Hashing), s.HostBytes, s.ReadyBytes, s.HugePages,
+				s.Refused)
+		}
+	})
+	text += "\n" + kvTierTable(all) + "\n" + kvSlotTable(all) + kvPeerTable(all)
+
+	text += "\n" + table("MODEL\tENGINE\tPID\tLEASES", func(row func(...any)) {
+		for i := range all {
+			for _, e := range all[i].Engines {
+				row(all[i].Model, strconv.Quote(e.Name), e.PID, e.Leases)
+			}
+		}
+	})
+	return text + kvNIXLTables(all) + kvReasons(all)
+}
+
+// kvPeerTable lists the other nodes whose host memory is a tier, and where this node serves its own; empty without either.
+func kvPeerTable(all []node.Status) (text string) {
+	if slices.ContainsFunc(all, func(s node.Status) bool { return len(s.Peers) > 0 }) {
+		text += "\n" + table("MODEL\tPEER\tNODE\tSTATE\tBLOCKS", func(row func(...any)) {
+			for i := range all {
+				for _, p := range all[i].Peers {
+					row(all[i].Model, p.Address, cmp.Or(p.Node, "-"), p.State, p.Blocks)
+				}
+			}
+		})
+	}
+	for i := range all {
+		s := &all[i]
+		if s.PeerAddress != "" {
+			text += fmt.Sprintf("\nother nodes fetch blocks of %s at %s\n", s.Model, s.PeerAddress)
+		}
+		if s.UnusedPeers > 0 {
+			text += fmt.Sprintf("\n%d more nodes have blocks of %s, above the bound of %d\n", s.UnusedPeers, s.Model, peers.Most)
+		}
+	}
+	return text
+}
+
+// kvSlotTable lists the slots of host memory by state, and the counts of blocks.
+func kvSlotTable(all []node.Status) string {
+	header := "MODEL\tSLOTS\tRESET\tPARTIAL\tCOMPLETE\tACTIVE\tINACTIVE\tLEAVING\tQUARANTINED\tCOMMITTED\tFOUND\tFETCHED\tREFUSED"
+	return table(header, func(row func(...any)) {
+		for i := range all {
+			c := &all[i].Store
+			s := &c.Slots
+			row(all[i].Model, s.Reset+s.Partial+s.Complete+s.Active+s.Inactive+s.Leaving+s.Quarantined, s.Reset, s.Partial, s.Complete,
+				s.Active, s.Inactive, s.Leaving, s.Quarantined, c.Committed, c.Found, c.Fetched, c.Refused)
+		}
+	})
+}
+
+// kvTierTable lists the tiers with their blocks.
+func kvTierTable(all []node.Status) string {
+	header := "MODEL\tTIER\tHEALTH\tBLOCKS\tROOM\tPINNED\tWAITING\tCOPIED\tDROPPED\tFAILED\tLOADED\tDAMAGED\tERRORS"
+	return table(header, func(row func(...any)) {
+		for i := range all {
+			s := &all[i]
+			if s.State != node.Serving {
+				continue
+			}
+
+			slots := &s.Store.Slots
+			row(s.Model, fleet.Host, "healthy", slots.Active+slots.Inactive, s.HostBytes/int64(s.Layout.Bytes()), slots.Pinned,
+				"-", "-", "-", "-", "-", "-", "-")
+			for j := range s.Tiers {
+				v := viewKVTier(s, &s.Tiers[j])
+				health := "healthy"
+				if !v.Healthy {
+					health = "failing"
+				}
+				row(s.Model, v.Tier, health, v.Blocks, orDash(v.Room), v.Pinned, v.Waiting, v.Copied, v.Dropped, v.Failed, v.Loaded,
+					v.Damaged, v.Errors)
+			}
+		}
+	})
+}
+
+// kvReasons lists why stores and tiers do not work, and the last errors of those that do. They quote what others have written.
+func kvReasons(all []node.Status) (text string) {
+	for i := range all {
+		s := &all[i]
+		switch s.State {
+		case node.Waiting:
+			text += fmt.Sprintf("\n%s waits for its first engine\n", s.Model)
+		case node.Failing:
+			text += fmt.Sprintf("\n%s cannot be opened, and the next engine tries again: %s\n", s.Model, strconv.Quote(s.Reason))
+		}
+		for _, t := range s.Tiers {
+			switch {
+			case !t.Healthy:
+				text += fmt.Sprintf("\n%s of %s is failing: %s\n", t.Tier, s.Model, strconv.Quote(t.Reason))
+			case t.Reason != "":
+				text += fmt.Sprintf("\n%s of %s works; its last error: %s\n", t.Tier, s.Model, strconv.Quote(t.Reason))
+			}
+		}
+		for _, p := range s.Peers {
+			if p.Reason != "" {
+				text += fmt.Sprintf("\npeer %s of %s is not used: %s\n", p.Address, s.Model, strconv.Quote(p.Reason))
+			}
+		}
+	}
+	return text
+}
