@@ -199,11 +199,14 @@ func (e *engine) metrics(ctx context.Context, names ...string) (map[string]float
 	return sums, nil
 }
 
-// do sends a request and returns the body of a good answer.
+// do sends a request, whose body is JSON, and returns the body of a good answer.
 func do(ctx context.Context, method, url string, body io.Reader) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return "", err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -37,7 +37,9 @@ type gatewayConfig struct {
 	router                       string // the router's settings as YAML of one line
 	adapters                     string // LoRA adapters, the same way
 	launch                       string // engines to launch, the same way
+	kv                           string // the store of KV blocks, the same way
 	more                         string // another model with its workers, the same way
+	env                          []string
 }
 
 // startGateway starts Stator and Envoy for running engines, and returns when all workers are ready and their caches known.
@@ -72,6 +74,7 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 	}
 	g.cmd = exec.Command(cfg.stator, args...)
 	g.cmd.Stdout, g.cmd.Stderr = out, out
+	g.cmd.Env = append(os.Environ(), cfg.env...)
 	if err := g.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the gateway: %w", err)
 	}
@@ -80,7 +83,7 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 		_ = g.cmd.Wait()
 		close(g.ended)
 	}()
-	if err := g.await(ctx, cfg.launch == ""); err != nil {
+	if err := g.await(ctx, &cfg); err != nil {
 		g.stop()
 		return nil, err
 	}
@@ -96,6 +99,9 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	}
 	if cfg.adapters != "" {
 		fmt.Fprintf(&b, "  adapters: %s\n", cfg.adapters)
+	}
+	if cfg.kv != "" {
+		fmt.Fprintf(&b, "  kv: %s\n", cfg.kv)
 	}
 	if cfg.launch != "" {
 		fmt.Fprintf(&b, "  launch:\n  - %s\n", cfg.launch)
@@ -113,9 +119,13 @@ func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	return b.String()
 }
 
-// await returns when the gateway serves and, where engines publish events, the cache states of all ranks are exact.
-func (g *gateway) await(ctx context.Context, events bool) error {
-	ctx, stop := context.WithTimeout(ctx, time.Minute)
+// await returns when the gateway serves and, unless it launches engines, the cache states of all ranks are exact.
+func (g *gateway) await(ctx context.Context, cfg *gatewayConfig) error {
+	events, limit := true, time.Minute
+	if cfg.launch != "" {
+		events, limit = false, startTime
+	}
+	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	for {
 		_, err := getText(ctx, g.admin+"/readyz")

@@ -59,6 +59,7 @@ type completion struct {
 	status   int
 	id       string // the answer's own, without the endpoint's prefix; empty where it has none of the request
 	ids      []uint32
+	logprobs []float64 // of the tokens, where they were asked for
 	text     string
 	usage    int    // prompt tokens found in a cache, by the engine's usage
 	cached   string // the header with the prompt tokens that an engine had in its cache
@@ -82,6 +83,9 @@ type legPart struct {
 		TokenIDs       []uint32 `json:"token_ids"`
 		Text           string
 		Message, Delta struct{ Content string }
+		Logprobs       struct {
+			Tokens []float64 `json:"token_logprobs"`
+		}
 	}
 	Output  []struct{ Content []struct{ Text string } } // of a response
 	Content []struct{ Text string }                     // of a message
@@ -129,6 +133,7 @@ func (c *completion) add(p *legPart) {
 	for i := range p.Choices {
 		choice := &p.Choices[i]
 		c.ids = append(c.ids, choice.TokenIDs...)
+		c.logprobs = append(c.logprobs, choice.Logprobs.Tokens...)
 		c.text += choice.Text + choice.Message.Content + choice.Delta.Content
 	}
 	for i := range p.Output {

@@ -203,7 +203,12 @@ func (c *comparison) line(r *row) string {
 	if r.cheaper {
 		cheaper = fmt.Sprintf("%.2f (%+.0f %%)", r.equalMisses.hours, 100*(r.equalMisses.hours/r.chosen.hours-1))
 	}
-	aside := func(p point) string { return fmt.Sprintf("%.2f h, %.2f %%", p.hours, 100*p.misses) }
+	aside := func(p point) string {
+		if !r.fewer {
+			return "not compared"
+		}
+		return fmt.Sprintf("%.2f h, %.2f %%", p.hours, 100*p.misses)
+	}
 	return fmt.Sprintf("| %s | %v | %s: %s | %.2f | %.2f %% | %s | %s | %d of %d | %s | %s |\n", c.name, c.startUp, r.rival, r.chosen.label,
 		r.chosen.hours, 100*r.chosen.misses, fewer, cheaper, r.better, r.all, aside(r.asideChosen), aside(r.asideOurs))
 }

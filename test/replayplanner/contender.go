@@ -93,9 +93,9 @@ func (w *workload) settings(algorithm string, startUp time.Duration) *plan.Setti
 }
 
 func gridOfOurs(w *workload, startUp time.Duration) (list []candidate) {
-	for _, headroom := range []float64{0.5, 0.8, 0.97} {
-		for _, quantile := range []float64{0.8, 0.95, 0.99} {
-			for _, downAfter := range []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
+	for _, headroom := range []float64{0.05, 0.6, 1} {
+		for _, quantile := range []float64{0.2, 0.85, 0.99} {
+			for _, downAfter := range []time.Duration{5 * time.Second, 2 * time.Minute, 10 * time.Minute} {
 				s := w.settings(plan.AlgorithmSLA, startUp)
 				m := &s.Models[0]
 				m.Tuning = plan.Tuning{Headroom: headroom, DownAfter: downAfter}

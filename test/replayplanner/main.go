@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/stator-project/stator/internal/perfmodel"
@@ -22,7 +21,7 @@ func main() {
 	var o options
 	flag.StringVar(&b.traces, "traces", "", "`folder` of traces (default: traces, then ../shared/traces)")
 	flag.StringVar(&o.profile, "profile", "test/replaydisagg/profile", "`folder` of the measured profile")
-	flag.StringVar(&o.only, "only", "", "play only workloads whose names contain this `text`")
+	flag.StringVar(&o.only, "only", "", "play only workloads whose names match this regular `expression`")
 	flag.StringVar(&o.rivals, "rivals", "", "compare only with algorithms whose names match this regular `expression`")
 	flag.DurationVar(&o.startUp, "startup", -1, "play only this start-up of engines (default: 0s, 30s and 2m)")
 	flag.BoolVar(&o.grids, "grids", false, "print every point of every grid")
@@ -72,11 +71,15 @@ func (b *bench) run(w io.Writer, o *options) error {
 	if err != nil {
 		return fmt.Errorf("--rivals: %w", err)
 	}
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return fmt.Errorf("--only: %w", err)
+	}
 
 	printGrids(w)
 	var all []*comparison
 	for _, x := range workloads(profile) {
-		if !strings.Contains(x.name, o.only) {
+		if !only.MatchString(x.name) {
 			continue
 		}
 		for _, startUp := range list {

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,7 @@ func startPartsWith(t *testing.T, workers int, keys string, flags ...string) *pa
 type partsSettings struct {
 	workers         int
 	gateway, launch string   // further keys, each after a comma
+	models          string   // the configuration from models on, in place of workers and launch
 	agent, xds      []string // further flags
 }
 
@@ -59,11 +61,13 @@ func startPartsFor(t *testing.T, s partsSettings) *parts {
 	busAt := freeAddress(t)
 	p.busURL = "nats://" + busAt
 	p.gateway.admin = p.extprocAdmin
+	models := cmp.Or(s.models,
+		fmt.Sprintf(`models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]`, s.workers, s.launch))
 	p.file = configFile(t, fmt.Sprintf(`
 gateway: {listen: "%s", decisionTimeout: 2s%s}
 bus: {url: "%s", leaseTTL: 2s}
-models: [{name: sim, path: "builtin:sim", launch: [{engine: sim, count: %d%s}]}]
-`, listen, s.gateway, p.busURL, s.workers, s.launch))
+%s
+`, listen, s.gateway, p.busURL, models))
 	p.xdsFlags = s.xds
 
 	p.startEnvoy() // first: its control plane is late

@@ -1,0 +1,103 @@
+// Command replaytiers compares simulated engines with and without caches behind that of the GPU, on conversations of several turns. It
+// prints the tables of docs/benchmarks.md.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"time"
+)
+
+func main() {
+	seeds := flag.Int("seeds", 5, "number of runs of each setting")
+	quick := flag.Bool("quick", false, "play little, to see that everything runs")
+	flag.Parse()
+
+	began := time.Now()
+	err := run(os.Stdout, *seeds, *quick)
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Fprintf(os.Stdout, "\n%.1f min, load average %s", time.Since(began).Minutes(), load)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "replaytiers:", err)
+		os.Exit(1)
+	}
+}
+
+// run prints everything.
+func run(w io.Writer, seeds int, quick bool) error {
+	e, err := (&setting{}).engine()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "Llama-3.1-70B FP8 on one %s, a roofline: %d tokens of KV cache. "+
+		"Host: %.0f GB at %.0f GB/s. Disk: %.2f TB at %.1f GB/s.\n",
+		gpu, e.Blocks*blockTokens, hostBytes/1e9, hostBandwidth/1e9, diskBytes/1e12, diskReads/1e9)
+	if quick {
+		seeds = 1
+	}
+	for _, x := range shapes {
+		if err := printShape(w, x.name, &x.conversations, seeds); err != nil {
+			return err
+		}
+	}
+	return printSweep(w, quick)
+}
+
+// printShape prints a table of settings for one kind of conversations.
+func printShape(w io.Writer, name string, c *conversations, seeds int) error {
+	fmt.Fprintf(w, "\n%s: %d users, %d turns, first prompts of %d tokens, %d more each turn, answers of %d, pauses of %v; "+
+		"%d seeds, ± is the standard deviation\n\n", name, c.users, c.turns, c.first, c.question+c.answer, c.answer, c.pause, seeds)
+	fmt.Fprint(w, "| tiers | TTFT mean, ms | change | later turns, ms | change | TTFT p90 | ITL mean | reuse |\n"+
+		"|---|---|---|---|---|---|---|---|\n")
+	var without, withoutLater float64
+	for _, x := range []struct {
+		name string
+		setting
+	}{
+		{"none", setting{}},
+		{"host, all is loaded", setting{host: hostBytes, bandwidth: hostBandwidth, all: true}},
+		{"host", setting{host: hostBytes, bandwidth: hostBandwidth}},
+		{"host and disk, all is loaded", setting{host: hostBytes, bandwidth: hostBandwidth, disk: true, all: true}},
+		{"host and disk", setting{host: hostBytes, bandwidth: hostBandwidth, disk: true}},
+	} {
+		var means, laters, p90, itl, reuse []float64
+		for seed := range uint64(seeds) {
+			r, later, err := play(c, &x.setting, seed+1)
+			if err != nil {
+				return err
+			}
+			laters = append(laters, later)
+			means = append(means, r.TTFT.Mean)
+			p90 = append(p90, r.TTFT.P90)
+			itl = append(itl, r.ITL.Mean)
+			reuse = append(reuse, r.PrefixReuse)
+		}
+
+		m, spread := mean(means)
+		l, _ := mean(laters)
+		if without == 0 {
+			without = m
+			withoutLater = l
+		}
+		p, _ := mean(p90)
+		i, _ := mean(itl)
+		u, _ := mean(reuse)
+		fmt.Fprintf(w, "| %s | %.0f ± %.0f | %+.0f %%, %.1f x | %.0f | %+.0f %%, %.1f x | %.0f | %.1f | %.0f %% |\n",
+			x.name, m, spread, 100*(m/without-1), without/m, l, 100*(l/withoutLater-1), withoutLater/l, p, i, 100*u)
+	}
+	return nil
+}
+
+// mean returns the mean and the standard deviation of values.
+func mean(values []float64) (m, spread float64) {
+	for _, v := range values {
+		m += v / float64(len(values))
+	}
+	for _, v := range values {
+		spread += (v - m) * (v - m)
+	}
+	return m, math.Sqrt(spread / float64(max(1, len(values)-1)))
+}

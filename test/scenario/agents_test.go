@@ -1,0 +1,72 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+)
+
+// onTwoNodes is a model with four engines on two nodes, each of which has room for three.
+const onTwoNodes = `
+planner: {connector: local, interval: 1s, drainTimeout: 20s}
+models:
+- name: sim
+  path: "builtin:sim"
+  launch:
+  - {engine: sim, node: a, count: 2, min: 1, max: 3}
+  - {engine: sim, node: b, count: 2, min: 1, max: 3}
+`
+
+// TestPlanAcrossAgents: two agents, each of a node, share the engines of a plan. When a node is lost the other one starts what it has
+// room for, and what is missing starts when the node is back. The second planner takes over from the first.
+func TestPlanAcrossAgents(t *testing.T) {
+	p := startPartsFor(t, partsSettings{models: onTwoNodes, agent: []string{"--node", "a"}})
+	p.awaitNodes(map[string]int{"a": 3})
+	start(t, "agent", "--config", p.file, "--node", "b", "--admin-address", "127.0.0.1:0")
+	secondAdmin := freeAddress(t)
+	start(t, "planner", "--config", p.file, "--admin-address", secondAdmin)
+	p.awaitEngines(4) // nodes that start together have two each, or three and one
+
+	p.agent.kill()
+	p.awaitNodes(map[string]int{"b": 3})
+	l := p.load(4)
+	l.more(t, 50)
+	p.agent = start(t, "agent", "--config", p.file, "--node", "a", "--admin-address", "127.0.0.1:0")
+	p.awaitNodes(map[string]int{"a": 1, "b": 3})
+
+	p.planner.kill()
+	eventually(t, "the second planner leads", func() error {
+		text, err := get("http://" + secondAdmin + "/metrics")
+		if err == nil && sample(text, "stator_planner_leading") != 1 {
+			err = errNotYet
+		}
+		return err
+	})
+	l.more(t, 50)
+	p.awaitNodes(map[string]int{"a": 1, "b": 3})
+	l.stop()
+	if n := l.failed.Load(); n > 0 {
+		t.Errorf("%d of %d requests failed: %v", n, n+l.ok.Load(), l.lastError.Load())
+	}
+	p.assertNothingBooked()
+}
+
+// awaitNodes waits until each node has so many workers, all of them ready.
+func (p *parts) awaitNodes(want map[string]int) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("the nodes have %v ready workers", want), func() error {
+		got := map[string]int{}
+		for _, r := range p.fleet() {
+			if r.State != "ready" {
+				return fmt.Errorf("%s is %s", r.Worker, r.State)
+			}
+			node, _, _ := strings.Cut(r.Worker, ".")
+			got[node]++
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("they have %v", got)
+		}
+		return nil
+	})
+}

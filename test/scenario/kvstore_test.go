@@ -1,0 +1,229 @@
+package scenario
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// storeConfig is two engines with room for 64 blocks each, and a store with 256 blocks in host memory and 4,000 on a disk. Each token lasts
+// as long as 20, so that loading is faster than computing.
+const storeConfig = `models:
+- name: sim
+  path: "builtin:sim"
+  kv: {hostBytes: 1048576, diskPath: %q, diskBytes: 25165824}
+  launch: [{engine: sim, count: 2, args: {blocks: 64, tokenScale: 20}}]
+`
+
+// TestKVStore: engines write what they compute to the store of their node. Prompts that no engine has any more come back from host memory
+// and from the disk with the right bytes, also after everything was started again, and the router counts their blocks.
+func TestKVStore(t *testing.T) {
+	file := configFile(t, fmt.Sprintf(storeConfig, filepath.Join(t.TempDir(), "kv")))
+	g := up(t, "--config", file)
+	const prompts, blocks = 40, 20
+	ask := func(i int) reply {
+		return g.chat([]message{{"user", strings.Repeat(fmt.Sprintf("topic %d ", i), blocks*4)}}, 1)
+	}
+	for i := range prompts {
+		ask(i)
+	}
+	onDisk := func() float64 { return g.metric("stator_kvstore_blocks", `tier="disk"`) }
+	eventually(t, "all blocks are on the disk", func() error {
+		if n, waiting := onDisk(), g.metric("stator_kvstore_waiting_blocks"); n < prompts*blocks || waiting > 0 {
+			return fmt.Errorf("%g are there, %g wait", n, waiting)
+		}
+		return nil
+	})
+
+	overlap := 0
+	for i := range prompts {
+		overlap += g.decision(ask(i).decision).Overlap
+	}
+	for name, least := range map[string]float64{
+		`stator_kvstore_fetched_blocks_total`: prompts * blocks / 2, `stator_kvstore_loaded_blocks_total`: prompts * blocks / 4,
+	} {
+		if n := g.metric(name); n < least {
+			t.Errorf("%s is %g, want at least %g", name, n, least)
+		}
+	}
+	if overlap < prompts*blocks/2 {
+		t.Errorf("the router found %d blocks of %d", overlap, prompts*blocks)
+	}
+	g.assertNoWrongBlocks()
+
+	// Another process finds the blocks on the disk.
+	g.up.stop()
+	g = up(t, "--config", file)
+	for i := range prompts {
+		ask(i)
+	}
+	if n := g.metric("stator_kvstore_loaded_blocks_total"); n < prompts*blocks/2 {
+		t.Errorf("after a restart %g blocks were loaded from the disk", n)
+	}
+	g.assertNoWrongBlocks()
+}
+
+// sharedStores is a model with an engine on each of two nodes, with room for 64 blocks in an engine and 512 in host memory. No node has the
+// address of the other one.
+const sharedStores = `models:
+- name: sim
+  path: "builtin:sim"
+  kv: {hostBytes: 1048576, peerListen: "127.0.0.1:0", peerTokenFile: %q, peerTransport: %s}
+  launch:
+  - {engine: sim, node: a, args: {blocks: 64, tokenScale: 20}}
+  - {engine: sim, node: b, args: {blocks: 64, tokenScale: 20}}
+`
+
+// TestKVStoreOfPeer: two nodes find each other by the bus, and the engine of one loads what that of the other has computed, with the right
+// bytes. When the other agent is killed the node has no peer any more, and computes. When it is back they find each other again.
+func TestKVStoreOfPeer(t *testing.T) { storeOfPeer(t, "tcp") }
+
+// TestKVStoreOfPeerByNIXL is the same with NIXL.
+func TestKVStoreOfPeerByNIXL(t *testing.T) {
+	if os.Getenv("NIXL_LIB_DIR") == "" {
+		t.Skip("NIXL_LIB_DIR names no folder with libnixl_capi.so: run make test-nixl, which installs it into the checkout")
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(filepath.Dir(binary), "stator-transfer"), "../../cmd/stator-transfer")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build stator-transfer: %v: %s", err, out)
+	}
+	storeOfPeer(t, "nixl")
+}
+
+// storeOfPeer runs two nodes whose blocks come by a transport.
+func storeOfPeer(t *testing.T, transport string) {
+	t.Helper()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a-token-of-many-characters\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	adminA, adminB := freeAddress(t), freeAddress(t)
+	p := startPartsFor(t, partsSettings{models: fmt.Sprintf(sharedStores, token, transport), agent: []string{"--node", "a", "--admin-address", adminA}})
+	start(t, "agent", "--config", p.file, "--node", "b", "--admin-address", adminB)
+	p.awaitNodes(map[string]int{"a": 1, "b": 1})
+	awaitPeer(t, adminA, "b")
+	awaitPeer(t, adminB, "a")
+
+	const prompts, blocks = 10, 20
+	ask := func(node string, i int) {
+		t.Helper()
+		p.engineOn(node).chat([]message{{"user", strings.Repeat(fmt.Sprintf("topic %d ", i), blocks*4)}}, 1)
+	}
+	ofB := &gateway{t: t, admin: adminB}
+	for i := range prompts {
+		ask("a", i)
+	}
+	eventually(t, "node b has found the blocks of node a", func() error {
+		if n := ofB.metric("stator_kvstore_blocks", `tier="peer"`); n < prompts*blocks {
+			return fmt.Errorf("%g blocks are known", n)
+		}
+		return nil
+	})
+	if transport == "nixl" {
+		awaitTransfer(t, adminA)
+		awaitTransfer(t, adminB)
+	}
+
+	for i := range prompts - 1 {
+		ask("b", i)
+	}
+	if n := ofB.metric("stator_kvstore_loaded_blocks_total", `tier="peer"`); n < prompts*blocks/2 {
+		t.Errorf("%g blocks were loaded from the other node", n)
+	}
+	if n := ofB.metric("stator_kvstore_peer_transfers_total", `transport="nixl"`, `result="ok"`); transport == "nixl" && n == 0 {
+		t.Error("no block came by NIXL")
+	}
+	p.assertNoWrongBlocks()
+
+	p.agent.kill()
+	awaitPeer(t, adminB, "")
+	ask("b", prompts-1)
+	p.awaitNodes(map[string]int{"b": 1})
+	p.assertNoWrongBlocks()
+
+	p.agent = start(t, "agent", "--config", p.file, "--node", "a", "--admin-address", adminA)
+	awaitPeer(t, adminB, "a")
+	awaitPeer(t, adminA, "b")
+	p.agent.stop()
+	awaitPeer(t, adminB, "")
+}
+
+// awaitPeer waits until the store of an agent has one peer, which is usable, and whose node has the name; or none if the name is empty.
+func awaitPeer(t *testing.T, admin, node string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the peer of %s is %q", admin, node), func() error {
+		text, err := get("http://" + admin + "/debug/kv?format=json")
+		if err != nil {
+			return err
+		}
+		var stores []struct {
+			State string
+			Peers []struct{ Node, Address, State, Reason string }
+		}
+		if err := json.Unmarshal([]byte(text), &stores); err != nil {
+			t.Fatal(err)
+		}
+		if len(stores) != 1 || stores[0].State != "serving" {
+			return fmt.Errorf("the stores are %+v", stores)
+		}
+		all := stores[0].Peers
+		if node == "" && len(all) > 0 || node != "" && (len(all) != 1 || all[0].Node != node || all[0].State != "usable") {
+			return fmt.Errorf("the peers are %+v", all)
+		}
+		return nil
+	})
+}
+
+// awaitTransfer waits until the store of an agent has its stator-transfer.
+func awaitTransfer(t *testing.T, admin string) {
+	t.Helper()
+	eventually(t, "stator-transfer runs", func() error {
+		var stores []struct {
+			NIXL struct {
+				PID    int
+				Reason string
+			}
+		}
+		(&gateway{t: t, admin: admin}).page("/debug/kv", &stores)
+		if len(stores) != 1 || stores[0].NIXL.PID == 0 {
+			return fmt.Errorf("the stores are %+v", stores)
+		}
+		return nil
+	})
+}
+
+// engineOn returns a client of the engine on a node, past the gateway.
+func (p *parts) engineOn(node string) *gateway {
+	p.t.Helper()
+	for _, r := range p.fleet() {
+		if strings.HasPrefix(r.Worker, node+".") {
+			return &gateway{t: p.t, url: "http://" + r.Address, admin: p.admin}
+		}
+	}
+	p.t.Fatalf("node %s has no engine", node)
+	return nil
+}
+
+// assertNoWrongBlocks checks that no engine has found other bytes in a block than those that were written.
+func (g *gateway) assertNoWrongBlocks() {
+	g.t.Helper()
+	loaded := 0.0
+	for _, r := range g.fleet() {
+		page, err := get("http://" + r.Address + "/metrics")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if n := sample(page, "vllm:kv_store_wrong_tokens_total"); n != 0 {
+			g.t.Errorf("%s found wrong bytes in blocks of %g tokens", r.Worker, n)
+		}
+		loaded += sample(page, "vllm:external_prefix_cache_hits_total")
+	}
+	if loaded == 0 {
+		g.t.Error("no engine has loaded blocks: the test shows nothing")
+	}
+}
