@@ -5,6 +5,7 @@ package grpcserve
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,9 @@ func Run(ctx context.Context, srv *grpc.Server, ln net.Listener, task func(conte
 
 	err := srv.Serve(ln)
 	stop()
+	if errors.Is(err, grpc.ErrServerStopped) { // the task has ended before the server began to serve
+		err = nil
+	}
 	if taskErr := <-done; err == nil {
 		err = taskErr
 	}
