@@ -350,7 +350,10 @@ func TestLoadAndPlan(t *testing.T) {
 	loads := make(chan bus.Load, 100)
 	running(t, func(ctx context.Context) error { return b.SubscribeLoad(ctx, func(l bus.Load) { loads <- l }) })
 	sent := bus.Load{Worker: "w", Rank: 1, Epoch: 5, Running: 3, Waiting: 2, KVUsage: 0.5, PrefixQueries: 1 << 40, PrefixHits: 7, Gaps: 9, GapTime: 5 * time.Second,
-		Tiers: [fleet.Tiers]fleet.TierLoad{fleet.Disk: {Wait: time.Second, Token: time.Microsecond}},
+		Store: fleet.Store{
+			Used: true, Served: true, Peers: fleet.TierLoad{Wait: time.Minute, Token: time.Millisecond},
+			Tiers: [fleet.Tiers]fleet.TierLoad{fleet.Disk: {Wait: time.Second, Token: time.Microsecond}},
+		},
 	}
 	testkit.Eventually(t, "the load arrives", func() bool {
 		if err := a.PublishLoad(sent); err != nil {

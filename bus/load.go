@@ -30,8 +30,9 @@ type Load struct {
 	GapTime time.Duration
 	// StepTokens is how many tokens of an answer a decode step makes in the mean; 0 when the engine does not report it.
 	StepTokens float64
-	// Tiers is how long KV blocks take from each tier to the engine; zero where that is not known.
-	Tiers [fleet.Tiers]fleet.TierLoad
+	// Store is the store of KV blocks that the engine uses, as its agent has measured it. Engines without one, and those that an agent only
+	// watches, have none.
+	Store fleet.Store
 }
 
 // loadSubject returns the subject of a worker's load. ">" stands for any worker.
@@ -65,32 +66,64 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 
 // loadMessage returns the message of a sample.
 func loadMessage(l *Load) *busv1.Load {
-	var tiers []*busv1.TierLoad
-	for t, x := range l.Tiers {
-		if x.Known() {
-			tiers = append(tiers, &busv1.TierLoad{Tier: uint32(t), WaitNanoseconds: int64(x.Wait), TokenNanoseconds: int64(x.Token)})
-		}
-	}
-	return &busv1.Load{
+	// Tiers of which nothing is known are left out, so that most messages stay small.
+	m := &busv1.Load{
 		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
 		PrefixQueries: l.PrefixQueries, PrefixHits: l.PrefixHits,
-		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens, Tiers: tiers,
+		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens,
+		UsesStore: l.Store.Used, ServesStore: l.Store.Served,
 	}
+	for t, x := range l.Store.Tiers {
+		if x.Known() {
+			m.Tiers = append(m.Tiers, tierLoadMessage(fleet.Tier(t), x))
+		}
+	}
+	if l.Store.Peers.Known() {
+		m.Peers = tierLoadMessage(0, l.Store.Peers)
+	}
+	return m
 }
 
-// decodeTiers returns how long blocks take from each tier.
-func decodeTiers(list []*busv1.TierLoad) (tiers [fleet.Tiers]fleet.TierLoad, err error) {
-	for _, m := range list {
-		x := fleet.TierLoad{Wait: time.Duration(m.WaitNanoseconds), Token: time.Duration(m.TokenNanoseconds)}
-		within := func(d time.Duration) bool { return d >= 0 && d <= fleet.MaxTierLoad }
-		if m.Tier == uint32(fleet.Device) || m.Tier >= fleet.Tiers || !within(x.Wait) || !within(x.Token) {
-			return tiers, fmt.Errorf("tier %d loads in %v and %v a token: tiers are 1 to %d, and times 0 to %v", m.Tier, x.Wait, x.Token,
-				fleet.Tiers-1, fleet.MaxTierLoad)
+// tierLoadMessage returns the message of a tier's times. That of other nodes has no tier.
+func tierLoadMessage(t fleet.Tier, x fleet.TierLoad) *busv1.TierLoad {
+	return &busv1.TierLoad{Tier: uint32(t), WaitNanoseconds: int64(x.Wait), TokenNanoseconds: int64(x.Token)}
+}
+
+// decodeStore returns the store of a load. A tier that it does not name is unknown, and so are the other nodes, from which the node then
+// loads nothing. Its error names the tier that is out of range.
+func decodeStore(m *busv1.Load) (s fleet.Store, err error) {
+	s.Used, s.Served = m.UsesStore, m.ServesStore
+	for _, t := range m.Tiers {
+		if t.Tier == uint32(fleet.Device) || t.Tier >= fleet.Tiers {
+			return s, fmt.Errorf("loads of tier %d: tiers are 1 to %d", t.Tier, fleet.Tiers-1)
 		}
-		tiers[m.Tier] = x
+		s.Tiers[t.Tier], err = decodeTierLoad(t)
+		if err != nil {
+			return s, fmt.Errorf("tier %d %w", t.Tier, err)
+		}
 	}
-	return tiers, nil
+
+	// A node that loads nothing from others has no such times.
+	if m.Peers == nil {
+		return s, nil
+	}
+	s.Peers, err = decodeTierLoad(m.Peers)
+	if err != nil {
+		return s, fmt.Errorf("the memory of other nodes %w", err)
+	}
+	return s, nil
+}
+
+// decodeTierLoad returns the times of a message. Its error is the rest of a sentence about the tier.
+func decodeTierLoad(m *busv1.TierLoad) (x fleet.TierLoad, err error) {
+	x = fleet.TierLoad{Wait: time.Duration(m.WaitNanoseconds), Token: time.Duration(m.TokenNanoseconds)}
+	// A router multiplies these times by tokens, so one out of range would distort every decision.
+	within := func(d time.Duration) bool { return d >= 0 && d <= fleet.MaxTierLoad }
+	if !within(x.Wait) || !within(x.Token) {
+		return x, fmt.Errorf("loads in %v and %v a token: times are 0 to %v", x.Wait, x.Token, fleet.MaxTierLoad)
+	}
+	return x, nil
 }
 
 // maxRequests bounds the requests of one rank that are running or waiting, so that sums over a fleet fit
@@ -116,7 +149,7 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 	if !(m.StepTokens >= 0 && m.StepTokens <= fleet.MaxStepTokens) {
 		return Load{}, fmt.Errorf("%g tokens of an answer in a step: there must be at most %d", m.StepTokens, fleet.MaxStepTokens)
 	}
-	tiers, err := decodeTiers(m.Tiers)
+	store, err := decodeStore(m)
 	if err != nil {
 		return Load{}, err
 	}
@@ -124,6 +157,6 @@ func decodeLoad(m *busv1.Load, data []byte) (Load, error) {
 		Worker: m.Worker, Rank: int(m.Rank), Epoch: m.Epoch,
 		Running: int(m.Running), Waiting: int(m.Waiting), KVUsage: m.KvUsage,
 		PrefixQueries: m.PrefixQueries, PrefixHits: m.PrefixHits,
-		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens, Tiers: tiers,
+		Gaps: m.Gaps, GapTime: time.Duration(m.GapNanoseconds), StepTokens: m.StepTokens, Store: store,
 	}, nil
 }

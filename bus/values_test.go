@@ -44,9 +44,10 @@ func TestValuesOutOfRange(t *testing.T) {
 		"rank is 1024: it must be less than 1024":                                      load(&busv1.Load{Rank: fleet.MaxRanks}),
 		"KV usage is 1.5: it must lie between 0 and 1":                                 load(&busv1.Load{KvUsage: 1.5}),
 		"1001 tokens of an answer in a step: there must be at most 1000":               load(&busv1.Load{StepTokens: 1001}),
-		"tier 0 loads in 0s and 1ns a token: tiers are 1 to 3, and times 0 to 1h0m0s":  load(&busv1.Load{Tiers: []*busv1.TierLoad{{TokenNanoseconds: 1}}}),
-		"tier 4 loads in 0s and 1ns a token: tiers are 1 to 3, and times 0 to 1h0m0s":  load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 4, TokenNanoseconds: 1}}}),
-		"tier 1 loads in -1ns and 0s a token: tiers are 1 to 3, and times 0 to 1h0m0s": load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 1, WaitNanoseconds: -1}}}),
+		"loads of tier 0: tiers are 1 to 3": load(&busv1.Load{Tiers: []*busv1.TierLoad{{TokenNanoseconds: 1}}}),
+		"loads of tier 4: tiers are 1 to 3": load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 4, TokenNanoseconds: 1}}}),
+		"tier 1 loads in -1ns and 0s a token: times are 0 to 1h0m0s": load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 1, WaitNanoseconds: -1}}}),
+		"the memory of other nodes loads in 0s and -1ns a token: times are 0 to 1h0m0s": load(&busv1.Load{Peers: &busv1.TierLoad{TokenNanoseconds: -1}}),
 		"KV usage is NaN: it must lie between 0 and 1":                                 load(&busv1.Load{KvUsage: math.NaN()}),
 		"2147483648 running and 0 waiting requests: there must be at most 1073741824":  load(&busv1.Load{Running: 1 << 31}),
 

@@ -159,10 +159,10 @@ func (r *Router) applyLoad(l bus.Load) {
 		return
 	}
 
-	// Times of tiers are those of the node's store of KV blocks. A worker that this router reads itself has none.
+	// A worker that this router reads itself has no store.
 	report := fleet.Report{
 		At: now, Running: l.Running, Waiting: l.Waiting, KVUsage: l.KVUsage, Gaps: l.Gaps, GapTime: l.GapTime, StepTokens: l.StepTokens,
-		Tiers: l.Tiers,
+		Store: l.Store,
 	}
 	if n := r.routes.ObserveReport(rank, report); n > 0 {
 		r.log.Warn("bookings ended: their engine is empty", "worker", l.Worker, "bookings", n)

@@ -41,9 +41,8 @@ type Config struct {
 	// PastBatches bounds the batches of one engine that are kept for routers that missed some;
 	// default 10,000, as many as vLLM keeps. A higher value replaces snapshots by replays.
 	PastBatches int
-	// TierLoads returns how long KV blocks take from each tier to engines of a model on this node, which routers take account of. It may
-	// be nil.
-	TierLoads func(model string) [fleet.Tiers]fleet.TierLoad
+	// Store returns the store of KV blocks of a model on this node, of which routers take account. It may be nil.
+	Store func(model string) fleet.Store
 	// Hard ends when engines must be killed instead of stopped. Nil never ends.
 	Hard context.Context
 }
@@ -69,8 +68,8 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Hard == nil {
 		cfg.Hard = context.Background()
 	}
-	if cfg.TierLoads == nil {
-		cfg.TierLoads = func(string) (none [fleet.Tiers]fleet.TierLoad) { return none }
+	if cfg.Store == nil {
+		cfg.Store = func(string) (none fleet.Store) { return none }
 	}
 	if cfg.PastBatches <= 0 {
 		cfg.PastBatches = pastBatches

@@ -182,14 +182,14 @@ func (s *supervisor) publishLoad(ctx context.Context, probe *engineprobe.Probe, 
 	}
 
 	native.count(s.agent.metrics.native, s.launch.Name, load.Tiers)
-	var tiers [fleet.Tiers]fleet.TierLoad
+	var store fleet.Store
 	if s.launch.KVStore {
-		tiers = s.agent.cfg.TierLoads(s.launch.Model)
+		store = s.agent.cfg.Store(s.launch.Model)
 	}
 	err = s.agent.cfg.Bus.PublishLoad(bus.Load{
 		Worker: s.launch.Name, Epoch: epoch, Running: load.Running, Waiting: load.Waiting, KVUsage: load.KVUsage,
 		PrefixQueries: load.PrefixQueries, PrefixHits: load.PrefixHits, Gaps: load.Gaps, GapTime: load.GapTime,
-		StepTokens: load.StepTokens, Tiers: tiers,
+		StepTokens: load.StepTokens, Store: store,
 	})
 	if err != nil {
 		s.agent.cfg.Log.Debug("load not published", "worker", s.launch.Name, "err", err)

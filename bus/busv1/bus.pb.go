@@ -239,6 +239,9 @@ type Load struct {
 	GapNanoseconds int64                  `protobuf:"varint,10,opt,name=gap_nanoseconds,json=gapNanoseconds,proto3" json:"gap_nanoseconds,omitempty"` // sum of those gaps
 	StepTokens     float64                `protobuf:"fixed64,11,opt,name=step_tokens,json=stepTokens,proto3" json:"step_tokens,omitempty"`            // of an answer in a decode step, by speculative decoding; 0 is unknown
 	Tiers          []*TierLoad            `protobuf:"bytes,12,rep,name=tiers,proto3" json:"tiers,omitempty"`                                          // by number of their tier; those of which nothing is known are missing
+	UsesStore      bool                   `protobuf:"varint,13,opt,name=uses_store,json=usesStore,proto3" json:"uses_store,omitempty"`                // the store of KV blocks of its node
+	ServesStore    bool                   `protobuf:"varint,14,opt,name=serves_store,json=servesStore,proto3" json:"serves_store,omitempty"`          // other nodes can load from the host memory of that store
+	Peers          *TierLoad              `protobuf:"bytes,15,opt,name=peers,proto3" json:"peers,omitempty"`                                          // from the host memory of other nodes, without a tier; missing where none is used
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -353,6 +356,27 @@ func (x *Load) GetStepTokens() float64 {
 func (x *Load) GetTiers() []*TierLoad {
 	if x != nil {
 		return x.Tiers
+	}
+	return nil
+}
+
+func (x *Load) GetUsesStore() bool {
+	if x != nil {
+		return x.UsesStore
+	}
+	return false
+}
+
+func (x *Load) GetServesStore() bool {
+	if x != nil {
+		return x.ServesStore
+	}
+	return false
+}
+
+func (x *Load) GetPeers() *TierLoad {
+	if x != nil {
+		return x.Peers
 	}
 	return nil
 }
@@ -2290,7 +2314,7 @@ const file_bus_proto_rawDesc = "" +
 	"\badapters\x18\x12 \x01(\tR\badapters\x12\x1a\n" +
 	"\btransfer\x18\x13 \x01(\rR\btransfer\x12\x1f\n" +
 	"\vtransfer_at\x18\x14 \x01(\tR\n" +
-	"transferAt\"\xec\x02\n" +
+	"transferAt\"\xdd\x03\n" +
 	"\x04Load\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -2306,7 +2330,11 @@ const file_bus_proto_rawDesc = "" +
 	" \x01(\x03R\x0egapNanoseconds\x12\x1f\n" +
 	"\vstep_tokens\x18\v \x01(\x01R\n" +
 	"stepTokens\x12-\n" +
-	"\x05tiers\x18\f \x03(\v2\x17.stator.bus.v1.TierLoadR\x05tiers\"v\n" +
+	"\x05tiers\x18\f \x03(\v2\x17.stator.bus.v1.TierLoadR\x05tiers\x12\x1d\n" +
+	"\n" +
+	"uses_store\x18\r \x01(\bR\tusesStore\x12!\n" +
+	"\fserves_store\x18\x0e \x01(\bR\vservesStore\x12-\n" +
+	"\x05peers\x18\x0f \x01(\v2\x17.stator.bus.v1.TierLoadR\x05peers\"v\n" +
 	"\bTierLoad\x12\x12\n" +
 	"\x04tier\x18\x01 \x01(\rR\x04tier\x12)\n" +
 	"\x10wait_nanoseconds\x18\x02 \x01(\x03R\x0fwaitNanoseconds\x12+\n" +
@@ -2504,23 +2532,24 @@ var file_bus_proto_goTypes = []any{
 }
 var file_bus_proto_depIdxs = []int32{
 	2,  // 0: stator.bus.v1.Load.tiers:type_name -> stator.bus.v1.TierLoad
-	4,  // 1: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
-	5,  // 2: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
-	4,  // 3: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
-	8,  // 4: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
-	11, // 5: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
-	13, // 6: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
-	15, // 7: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
-	18, // 8: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
-	19, // 9: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
-	22, // 10: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
-	24, // 11: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
-	27, // 12: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	2,  // 1: stator.bus.v1.Load.peers:type_name -> stator.bus.v1.TierLoad
+	4,  // 2: stator.bus.v1.Events.batches:type_name -> stator.bus.v1.Batch
+	5,  // 3: stator.bus.v1.Batch.events:type_name -> stator.bus.v1.Event
+	4,  // 4: stator.bus.v1.ReplayReply.batches:type_name -> stator.bus.v1.Batch
+	8,  // 5: stator.bus.v1.ReplayReply.position:type_name -> stator.bus.v1.Position
+	11, // 6: stator.bus.v1.SnapshotReply.snapshot:type_name -> stator.bus.v1.Snapshot
+	13, // 7: stator.bus.v1.Bookings.ranks:type_name -> stator.bus.v1.RankAmount
+	15, // 8: stator.bus.v1.Ends.ends:type_name -> stator.bus.v1.RequestEnd
+	18, // 9: stator.bus.v1.Plan.pools:type_name -> stator.bus.v1.Pool
+	19, // 10: stator.bus.v1.Pool.workers:type_name -> stator.bus.v1.PlannedWorker
+	22, // 11: stator.bus.v1.Demand.models:type_name -> stator.bus.v1.ModelDemand
+	24, // 12: stator.bus.v1.Slots.slots:type_name -> stator.bus.v1.Slot
+	27, // 13: stator.bus.v1.KVStores.stores:type_name -> stator.bus.v1.KVStore
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_bus_proto_init() }

@@ -77,12 +77,12 @@ func kvNIXL(k *config.KV) *node.NIXL {
 	return &node.NIXL{Library: k.NIXLLibrary}
 }
 
-// tierLoads returns a function for agents that returns how long the blocks of a model's store take to load.
-func tierLoads(stores []*node.Node) func(model string) [fleet.Tiers]fleet.TierLoad {
-	return func(model string) (none [fleet.Tiers]fleet.TierLoad) {
+// reportedStore returns a function for agents that returns what routers need to know of a model's store.
+func reportedStore(stores []*node.Node) func(model string) fleet.Store {
+	return func(model string) (none fleet.Store) {
 		for _, s := range stores {
 			if s.Model() == model {
-				return s.Loads()
+				return s.Report()
 			}
 		}
 		return none

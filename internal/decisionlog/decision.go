@@ -99,6 +99,10 @@ type Candidate struct {
 	Overlap Overlap `json:"overlap_blocks"`
 	// EvictingBlocks are further blocks on the device. The prompts that wait there will evict them before this one is computed.
 	EvictingBlocks int `json:"evicting_blocks,omitempty"`
+	// NodeBlocks and PeerBlocks follow those of Overlap in host memory from which the rank can load: that of its node, where other engines
+	// have reported them, and that of other nodes.
+	NodeBlocks int `json:"node_blocks,omitempty"`
+	PeerBlocks int `json:"peer_blocks,omitempty"`
 
 	// Booked by all routers, and the requests on the engine that no router booked.
 	BookedRequests      int64 `json:"booked_requests"`
@@ -146,6 +150,7 @@ type Score struct {
 	Credit         float64 `json:"credit"`
 	Ahead          float64 `json:"ahead"`
 	Transfer       float64 `json:"transfer,omitempty"`
+	LoadedTokens   int     `json:"loaded_tokens,omitempty"`
 	PulledTokens   int     `json:"pulled_tokens,omitempty"`
 	UncachedTokens int     `json:"uncached_tokens"`
 	Preference     float64 `json:"preference,omitempty"`
@@ -196,13 +201,13 @@ func viewCandidate(c *route.Candidate) Candidate {
 		Overlap: Overlap{
 			Device: c.Overlap[fleet.Device], Host: c.Overlap[fleet.Host], Disk: c.Overlap[fleet.Disk], External: c.Overlap[fleet.External],
 		},
-		EvictingBlocks: c.Evicting,
+		EvictingBlocks: c.Evicting, NodeBlocks: c.OnNode, PeerBlocks: c.OnPeers,
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{
 			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Untracked: s.Untracked, Own: s.Own,
-			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, PulledTokens: s.Pulled, UncachedTokens: s.Uncached,
-			Preference: s.Preference,
+			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, LoadedTokens: s.Loaded, PulledTokens: s.Pulled,
+			UncachedTokens: s.Uncached, Preference: s.Preference,
 		},
 	}
 }

@@ -69,8 +69,20 @@ type Report struct {
 	// StepTokens is how many tokens of an answer a decode step makes in the mean, by speculative decoding; 0 for an engine that
 	// does not report it.
 	StepTokens float64
-	// Tiers is how long KV blocks take to load from each tier; zero for those of which that is not known, and for Device.
+	// Store is the store of KV blocks that the engine uses.
+	Store Store
+}
+
+// Store is what routers need to know of the store of KV blocks that an engine uses, which all engines of its model on its node share. The
+// zero value is that of an engine without one.
+type Store struct {
+	Used bool
+	// Served means that other nodes can load what the store has in host memory.
+	Served bool
+	// Tiers is how long blocks take to load from each tier; zero for those of which that is not known, and for Device.
 	Tiers [Tiers]TierLoad
+	// Peers is the same for the host memory of other nodes. It is zero for a node that loads nothing from others.
+	Peers TierLoad
 }
 
 // MaxStepTokens bounds Report.StepTokens.
@@ -340,10 +352,10 @@ func (l *Load) Untracked(now time.Time, maxAge time.Duration) int64 {
 	return last.untracked
 }
 
-// TierLoads returns how long KV blocks take from each tier, by the newest report; nil while there is none. It must not be changed.
-func (l *Load) TierLoads() *[Tiers]TierLoad {
+// Store returns the store of KV blocks of the rank's engine, by the newest report; nil while there is none. It must not be changed.
+func (l *Load) Store() *Store {
 	if s := l.reported.Load(); s != nil {
-		return &s.Tiers
+		return &s.Store
 	}
 	return nil
 }

@@ -15,6 +15,9 @@ type field struct {
 	free  int
 	// facts lie beside ranks: what judging needs of each rank's worker.
 	facts []workerFacts
+	// nodes has the number of each rank's node, or noNode. It is empty until numberNodes was called.
+	nodes   []int32
+	numbers map[string]int32 // of nodes
 	// admitted is true if ranks has only those whose workers' health admits another request.
 	admitted bool
 
@@ -83,7 +86,7 @@ func (r *Router) eligibleIn(f *field, q *asked, now time.Time) *field {
 // fillField finds the ranks of a field: all, or those whose workers' health admits another request.
 func (r *Router) fillField(f *field, snap *fleet.Snapshot, q *asked, now time.Time, onlyAdmitted bool) {
 	m, restricted := q.model, q.isRestricted()
-	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], admitted: onlyAdmitted}
+	*f = field{ranks: f.ranks[:0], facts: f.facts[:0], nodes: f.nodes[:0], numbers: f.numbers, admitted: onlyAdmitted}
 	holders := loaded{model: m}
 	for _, rank := range m.ranks(snap, q.role) {
 		if m == anyModel && rank.Worker.Role != q.role || !holders.mayTake(rank.Worker) {
@@ -136,6 +139,34 @@ func (f *field) loadFacts(s *speeds) {
 		}
 		f.facts[i].class = s.of(worker)
 	}
+}
+
+// noNode is the number of a rank whose worker's name has no node.
+const noNode = -1
+
+// numberNodes numbers the nodes of the ranks from 0 on, and returns how many there are. Only requests whose prompt is in a store of KV
+// blocks need them.
+func (f *field) numberNodes() int {
+	if len(f.nodes) == len(f.ranks) {
+		return len(f.numbers)
+	}
+	if f.numbers == nil {
+		f.numbers = map[string]int32{}
+	}
+	clear(f.numbers)
+	for i := range f.ranks {
+		node := fleet.NodeOf(f.ranks[i].Worker.Name)
+		number, known := f.numbers[node]
+		switch {
+		case node == "":
+			number = noNode
+		case !known:
+			number = int32(len(f.numbers))
+			f.numbers[node] = number
+		}
+		f.nodes = append(f.nodes, number)
+	}
+	return len(f.numbers)
 }
 
 // leastWait is how long the quickest of the ranks needs for the prefills that are booked there.

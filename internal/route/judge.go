@@ -20,7 +20,8 @@ type judged struct {
 	// booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	booking fleet.Amount
 
-	source source // from which candidates could fetch a part of the prompt
+	source source     // from which candidates could fetch a part of the prompt
+	stores storeReach // and from which they could load it
 	speeds *speeds
 	// lines are the learned prefill lines that were read for this decision. Learning goes on beside it,
 	// and the reasons that are printed must match the costs that decided.
@@ -60,6 +61,7 @@ func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.T
 	}
 
 	j.findPulls(f, &w.overlap)
+	j.findLoads(f, &w.overlap)
 
 	j.function = q.costFunction(j)
 	for i := range j.candidates {
@@ -92,11 +94,12 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Overlap = [fleet.Tiers]int{}
 		c.Facts.Evicting = 0
 		c.Facts.Pullable = 0
-		c.Facts.Tiers = nil
+		c.Facts.OnNode, c.Facts.OnPeers = 0, 0
+		c.Facts.Store = nil
 		if !j.asked.readsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
 			if heldBlocks(c.Facts.Overlap) > c.Facts.Overlap[fleet.Device] {
-				c.Facts.Tiers = load.TierLoads()
+				c.Facts.Store = load.Store()
 			}
 		}
 		if i == 0 || c.Facts.Booked.PrefillTokens < j.request.MinPrefillTokens {
@@ -240,7 +243,8 @@ func (j *judged) explain(d *Decision, won, shown int) {
 		j.setLines(j.speeds.of(c.Rank.Worker))
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
-			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
+			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
+			Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
 		}
 		if at == won {
 			j.explainPull(d, d.Candidates[i].Score.Pulled)

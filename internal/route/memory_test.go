@@ -53,7 +53,7 @@ func hostileRouter(t testing.TB, workers int, cfg route.ModelConfig) *route.Rout
 
 // TestKeptDecisionsAreSmall fills the ring with decisions whose strings are as long as a client can make them.
 func TestKeptDecisionsAreSmall(t *testing.T) {
-	const most = 24 << 20 // as Config.Decisions documents
+	const most = 28 << 20 // as Config.Decisions documents
 	const size = 16 << 10
 	kinds := map[string]func(i int) *route.Request{
 		"session": func(i int) *route.Request {

@@ -48,6 +48,9 @@ func (d *Decision) String() string {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}
 	fmt.Fprintf(&b, "\n%s\n", d.why())
+	if won, _ := d.split(); won != nil && won.Score.Loaded > 0 {
+		fmt.Fprintf(&b, "%s loads %d tokens of the prompt from host memory of its node or of others\n", won.name(d), won.Score.Loaded)
+	}
 	if d.Pull.Tokens > 0 {
 		fmt.Fprintf(&b, "%s fetches %d tokens of the prompt from the cache of %s\n", d.Worker, d.Pull.Tokens, d.Pull.Worker)
 	}
@@ -70,11 +73,16 @@ func (d *Decision) rows() [][]string {
 	if transfers {
 		terms = append(terms, "+ transfer")
 	}
+	loads := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.OnNode+c.OnPeers > 0 })
 	prefersTaints := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
 	if prefersTaints {
 		terms = append(terms, "× taints")
 	}
-	head := []string{"", "worker", "device", "host", "disk", "ext", "prefill tokens", "decode blocks", "requests"}
+	head := []string{"", "worker", "device", "host", "disk", "ext"}
+	if loads {
+		head = append(head, "node", "peers")
+	}
+	head = append(head, "prefill tokens", "decode blocks", "requests")
 	rows := [][]string{append(append(head, terms...), "uncached")}
 
 	for i := range d.Candidates {
@@ -84,8 +92,11 @@ func (d *Decision) rows() [][]string {
 			mark = "→"
 		}
 		row := []string{mark, c.name(d),
-			whole(c.Overlap[fleet.Device]), whole(c.Overlap[fleet.Host]), whole(c.Overlap[fleet.Disk]), whole(c.Overlap[fleet.External]),
-			whole(c.Load.PrefillTokens), whole(c.Load.DecodeBlocks), whole(c.Load.Requests)}
+			whole(c.Overlap[fleet.Device]), whole(c.Overlap[fleet.Host]), whole(c.Overlap[fleet.Disk]), whole(c.Overlap[fleet.External])}
+		if loads {
+			row = append(row, whole(c.OnNode), whole(c.OnPeers))
+		}
+		row = append(row, whole(c.Load.PrefillTokens), whole(c.Load.DecodeBlocks), whole(c.Load.Requests))
 		score := &c.Score
 		if d.Cost == cost.NameDynamo {
 			row = append(row, tenths(score.Total), tenths(score.Prefill), tenths(score.Decode), tenths(score.Requests))
@@ -192,6 +203,8 @@ func mainReason(won, next *Candidate) string {
 		case won.Score.Uncached < next.Score.Uncached:
 		case won.Overlap[fleet.Device] > next.Overlap[fleet.Device]:
 			faster = "overlap in a faster tier"
+		case won.Score.Loaded > 0 || next.Score.Loaded > 0:
+			faster = "blocks that load faster"
 		default:
 			faster = "a faster rank"
 		}

@@ -164,7 +164,10 @@ type Candidate struct {
 	Overlap [fleet.Tiers]int
 	// Evicting is how many further blocks on the device the prompts that wait there will evict before this one is computed.
 	Evicting int
-	Load     fleet.Amount // booked there before this request
+	// OnNode and OnPeers are how many blocks follow those of Overlap in host memory that the rank can load from: that of its node, where
+	// other engines have reported them, and that of other nodes.
+	OnNode, OnPeers int
+	Load            fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.
 	Untracked int64
 	Score     cost.Score

@@ -26,7 +26,7 @@ type Config struct {
 	// whose it is.
 	Replica string
 	// Decisions is how many decisions are kept for Explain, and Candidates how many candidates each of
-	// them keeps. Defaults 4096 and 16: together about 14 MiB when full, and at most 24 MiB whatever clients send.
+	// them keeps. Defaults 4096 and 16: together about 16 MiB when full, and at most 28 MiB whatever clients send.
 	Decisions, Candidates int
 	// Grace is how old a booking must be before an empty engine's report ends it. It must be longer than
 	// a request's way to the engine. Default 10 s.

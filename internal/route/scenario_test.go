@@ -108,7 +108,7 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "report":
 		m, _ := w.fleet.Snapshot().Rank(a.words[0], 0)
-		m.Load.SetReport(fleet.Report{At: w.now, KVUsage: a.float("kv")})
+		m.Load.SetReport(fleet.Report{At: w.now, KVUsage: a.float("kv"), Store: a.store()})
 		return ""
 	case "wake":
 		w.router.Wake(w.now)
@@ -183,6 +183,14 @@ func (w *world) do(t *testing.T, d *datadriven.TestData) string {
 // list returns the parts of a value with + between them.
 func (a args) list(key string) []string {
 	return strings.FieldsFunc(a.value[key], func(r rune) bool { return r == '+' })
+}
+
+// store is the store of KV blocks in a report, with the times of a token.
+func (a args) store() (s fleet.Store) {
+	s.Used, s.Served = slices.Contains(a.words, "store"), slices.Contains(a.words, "served")
+	s.Tiers[fleet.Host].Token, _ = time.ParseDuration(a.value["host"])
+	s.Peers.Token, _ = time.ParseDuration(a.value["peers"])
+	return s
 }
 
 func (a args) float(key string) float64 {

@@ -330,6 +330,11 @@ type decision struct {
 		Worker string
 		Tokens int
 	}
+	Candidates []struct {
+		Picked     bool
+		NodeBlocks int `json:"node_blocks"`
+		PeerBlocks int `json:"peer_blocks"`
+	}
 }
 
 func (g *gateway) decision(id string) decision {

@@ -1,12 +1,16 @@
 package scenario
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -151,6 +155,136 @@ func storeOfPeer(t *testing.T, transport string) {
 	awaitPeer(t, adminA, "b")
 	p.agent.stop()
 	awaitPeer(t, adminB, "")
+}
+
+// reachedStores is a model with two engines on a node and one on another.
+const reachedStores = `models:
+- name: sim
+  path: "builtin:sim"
+  kv: {hostBytes: 1048576, peerListen: "127.0.0.1:0", peerTokenFile: %q}
+  launch:
+  - {engine: sim, node: a, count: 2, args: {blocks: 64, tokenScale: 20}}
+  - {engine: sim, node: b, args: {blocks: 64, tokenScale: 20}}
+`
+
+// TestStoreInReachWins: while the engine that has computed a prompt is busy, the router picks the other engine of its node, which loads the
+// blocks from the store that they share. While both are busy it picks that of another node, which loads them from there.
+func TestStoreInReachWins(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a-token-of-many-characters\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	adminA, adminB := freeAddress(t), freeAddress(t)
+	p := startPartsFor(t, partsSettings{gateway: ", hintsFrom: everyone", models: fmt.Sprintf(reachedStores, token),
+		agent: []string{"--node", "a", "--admin-address", adminA}})
+	start(t, "agent", "--config", p.file, "--node", "b", "--admin-address", adminB)
+	p.awaitNodes(map[string]int{"a": 2, "b": 1})
+	awaitPeer(t, adminB, "a")
+	onA, onB := p.workersOn("a"), p.workersOn("b")
+
+	const blocks = 20
+	prompt := func(i int) string { return strings.Repeat(fmt.Sprintf("topic %d ", i), blocks*4) }
+	for i := range 2 {
+		if err := p.chatAt(t.Context(), onA[0], prompt(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ofB := &gateway{t: t, admin: adminB}
+	eventually(t, "node b has found the blocks of node a", func() error {
+		if n := ofB.metric("stator_kvstore_blocks", `tier="peer"`); n < 2*blocks {
+			return fmt.Errorf("%g blocks are known", n)
+		}
+		return nil
+	})
+
+	for i, want := range []struct {
+		busy   []string
+		worker string
+	}{{onA[:1], onA[1]}, {onA, onB[0]}} {
+		before := p.loadedBy(want.worker)
+		free := p.keepBusy(want.busy)
+		d := p.decision(p.chat([]message{{"user", prompt(i)}}, 1).decision)
+		free()
+		if d.Worker != want.worker {
+			t.Errorf("with %v busy %s was picked, want %s", want.busy, d.Worker, want.worker)
+		}
+		for _, c := range d.Candidates {
+			if reached := []int{c.NodeBlocks, c.PeerBlocks}[i]; c.Picked && reached < blocks {
+				t.Errorf("with %v busy the picked worker can load %d blocks, want %d", want.busy, reached, blocks)
+			}
+		}
+		if n := p.loadedBy(want.worker) - before; n < blocks*16 {
+			t.Errorf("%s has loaded %g tokens, want %d", want.worker, n, blocks*16)
+		}
+	}
+	p.assertNoWrongBlocks()
+}
+
+// keepBusy sends long prompts to workers until free is called.
+func (p *parts) keepBusy(workers []string) (free func()) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	var all sync.WaitGroup
+	for _, w := range workers {
+		for i := range 3 {
+			text := strings.Repeat(fmt.Sprintf("%s is busy with number %d ", w, i), 30)
+			all.Go(func() {
+				if err := p.chatAt(ctx, w, text); err != nil && ctx.Err() == nil {
+					p.t.Errorf("keep %s busy: %v", w, err)
+				}
+			})
+		}
+	}
+	eventually(p.t, "the workers are busy", func() error {
+		for _, r := range p.fleet() {
+			if slices.Contains(workers, r.Worker) && r.Booked < 3 {
+				return fmt.Errorf("%s has %d requests", r.Worker, r.Booked)
+			}
+		}
+		return nil
+	})
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// chatAt sends a prompt to a worker by the gateway.
+func (p *parts) chatAt(ctx context.Context, worker, text string) error {
+	body := fmt.Appendf(nil, `{"model": "sim", "max_tokens": 1, "messages": [{"role": "user", "content": %q}], "nvext": {"router": {"worker": %q}}}`,
+		text, worker)
+	r, err := p.send(ctx, http.MethodPost, chatPath, body)
+	if err == nil && r.status != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", r.status, r.body)
+	}
+	return err
+}
+
+// workersOn returns the names of the workers of a node.
+func (p *parts) workersOn(node string) (names []string) {
+	for _, r := range p.fleet() {
+		if strings.HasPrefix(r.Worker, node+".") {
+			names = append(names, r.Worker)
+		}
+	}
+	return names
+}
+
+// loadedBy returns how many tokens an engine has loaded from its store.
+func (p *parts) loadedBy(worker string) float64 {
+	p.t.Helper()
+	for _, r := range p.fleet() {
+		if r.Worker != worker {
+			continue
+		}
+		page, err := get("http://" + r.Address + "/metrics")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return sample(page, "vllm:external_prefix_cache_hits_total")
+	}
+	p.t.Fatalf("there is no worker %s", worker)
+	return 0
 }
 
 // awaitPeer waits until the store of an agent has one peer, which is usable, and whose node has the name; or none if the name is empty.

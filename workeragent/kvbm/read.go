@@ -66,18 +66,22 @@ func (s *Store) Copied(blocks int, took time.Duration) {
 	}
 }
 
-// Loads returns how long blocks take from each kind of memory to an engine, as measured: those of slower tiers come to host memory first.
-// It is zero where nothing was measured.
-func (s *Store) Loads() (out [fleet.Tiers]fleet.TierLoad) {
-	tokens := time.Duration(s.cfg.Layout.PageTokens)
-	host := s.host.part(0, s.cfg.Now())
-	out[fleet.Host] = fleet.TierLoad{Wait: host.Wait + host.Latency, Token: host.Block / tokens}
+// Report returns how long blocks take from each kind of memory to an engine, as measured: those of slower tiers come to host memory first.
+// Where nothing was measured they take no time, as in Find, so that something will be.
+func (s *Store) Report() (out fleet.Store) {
+	tokens, now := time.Duration(s.cfg.Layout.PageTokens), s.cfg.Now()
+	host := s.host.load(tokens, now)
+	out.Used = true
+	out.Tiers[fleet.Host] = host
 	for _, t := range s.tiers {
-		p := t.speed.part(0, s.cfg.Now())
-		if t.Write == WriteNever || p.Block == 0 {
-			continue // peers are no tier of the index
+		load := t.speed.load(tokens, now)
+		load.Wait += host.Wait
+		load.Token += host.Token
+		if t.Write == WriteNever {
+			out.Peers = load // which are no tier of the index
+		} else {
+			out.Tiers[t.Tier.Tier] = load
 		}
-		out[t.Tier.Tier] = fleet.TierLoad{Wait: p.Wait + p.Latency + out[fleet.Host].Wait, Token: (p.Block + host.Block) / tokens}
 	}
 	return out
 }

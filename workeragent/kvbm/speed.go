@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/onboard"
 )
 
@@ -64,6 +65,12 @@ func (s *speed) observe(blocks int, took time.Duration, now time.Time) {
 	}
 	s.block = max(s.block, 1)
 	s.latency = max(s.latency, 0)
+}
+
+// load returns how long blocks with so many tokens take now. No time is a nanosecond, because [fleet.TierLoad] has 0 for what is not known.
+func (s *speed) load(tokens time.Duration, now time.Time) fleet.TierLoad {
+	p := s.part(0, now)
+	return fleet.TierLoad{Wait: p.Wait + p.Latency, Token: max(p.Block/tokens, 1)}
 }
 
 // part returns what a load of blocks would take now. As long as nothing was observed, it takes no time, so that something will be.

@@ -447,24 +447,33 @@ func TestFindComparesWithComputing(t *testing.T) {
 	}
 }
 
-// TestLoads: routers get the time of a token on each tier. Blocks of a slower tier come by way of host memory, and peers are no tier.
-func TestLoads(t *testing.T) {
+// TestReport: routers get the time of a token on each tier and at peers. Blocks of a slower tier come by way of host memory. What was not
+// measured, or long ago, takes a nanosecond.
+func TestReport(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	s := start(t, Config{Now: func() time.Time { return now }, Memory: newHeap(4), Tiers: []Tier{
 		{Name: "peer", Backend: newBackend(), Write: WriteNever}, {Name: "disk", Tier: fleet.Disk, Backend: newBackend()},
 	}})
-	if got := s.Loads(); got != ([fleet.Tiers]fleet.TierLoad{}) {
-		t.Errorf("before any load %v", got)
+	unmeasured := fleet.Store{Used: true, Peers: fleet.TierLoad{Token: 2}, Tiers: [fleet.Tiers]fleet.TierLoad{
+		fleet.Host: {Token: 1}, fleet.Disk: {Token: 2},
+	}}
+	if got := s.Report(); got != unmeasured {
+		t.Errorf("before any load %+v", got)
 	}
 	s.Copied(10, 160*time.Microsecond)          // a block has 16 tokens
-	s.tiers[0].speed.observe(1, time.Hour, now) // of the peer
+	s.tiers[0].speed.observe(10, 1600*time.Microsecond, now)
 	s.tiers[1].speed.observe(10, 3200*time.Microsecond, now)
 	s.tiers[1].speed.begin(2)
-	want := [fleet.Tiers]fleet.TierLoad{
+	want := fleet.Store{Used: true, Peers: fleet.TierLoad{Token: 11 * time.Microsecond}, Tiers: [fleet.Tiers]fleet.TierLoad{
 		fleet.Host: {Token: time.Microsecond}, fleet.Disk: {Wait: 640 * time.Microsecond, Token: 21 * time.Microsecond},
+	}}
+	if got := s.Report(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := s.Loads(); got != want {
-		t.Errorf("%v, want %v", got, want)
+	now = now.Add(time.Hour)
+	s.tiers[1].speed.end(2, time.Second, false, now.Add(-time.Hour))
+	if got := s.Report(); got != unmeasured {
+		t.Errorf("an hour later %+v", got)
 	}
 }
 

@@ -10,6 +10,7 @@ type progress struct {
 	held   Held
 	holder uint32
 	tier   uint8  // of the last block; it never goes back to a faster one
+	inHost bool   // all blocks so far are in host memory
 	window uint16 // one more than its index in Overlap.windows; 0 for a rank without windows
 }
 
@@ -58,7 +59,7 @@ func (x *Index) begin(s *set, out *Overlap) {
 	ranks := *x.holders.Load()
 	for _, m := range s.members {
 		if h := int(m.holder()); h < len(ranks) && ranks[h] != nil {
-			p := progress{holder: m.holder(), held: Held{Rank: ranks[h].id}}
+			p := progress{holder: m.holder(), held: Held{Rank: ranks[h].id}, inHost: true}
 			if !p.step(m.tiers()) {
 				continue // only a sliding-window group holds it
 			}
@@ -74,6 +75,7 @@ func (x *Index) begin(s *set, out *Overlap) {
 // step moves to the tier on which the holder has the next block; false if there is none. A predicted block
 // counts as one on the device.
 func (p *progress) step(tiers uint8) bool {
+	p.inHost = p.inHost && tiers>>fleet.Host&1 != 0
 	if tiers&predicted != 0 {
 		tiers |= 1 << fleet.Device
 	}
@@ -111,11 +113,14 @@ func (o *Overlap) follow(s *set) {
 	o.active = kept
 }
 
-// extend adds n blocks to every active holder, on its tier.
+// extend adds n blocks to every active holder, on its tier and in host memory.
 func (o *Overlap) extend(n int) {
 	for i := range o.active {
 		p := &o.active[i]
 		p.held.Blocks[p.tier] += n
+		if p.inHost {
+			p.held.InHost += n
+		}
 		if p.window != 0 {
 			o.windows[p.window-1].pass(n)
 		}
@@ -130,6 +135,7 @@ func (o *Overlap) retire(p *progress) {
 			return
 		}
 		w.cut(&p.held.Blocks)
+		p.held.InHost = min(p.held.InHost, w.best)
 	}
 	o.add(p.held)
 }

@@ -1,6 +1,8 @@
 package kvindex
 
 import (
+	"slices"
+
 	"github.com/stator-project/stator/internal/fleet"
 )
 
@@ -22,6 +24,9 @@ type Held struct {
 	// Blocks are contiguous from the root: the device's first, then each slower tier's
 	// extension past the faster ones.
 	Blocks [fleet.Tiers]int
+	// InHost is how many blocks from the root are in host memory, where other ranks may be able to load them. Some of them may be on the
+	// device, too.
+	InHost int
 }
 
 // Of returns the blocks that rank holds, by tier; zero for a rank that holds none.
@@ -30,6 +35,19 @@ func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int {
 		return [fleet.Tiers]int{}
 	}
 	return o.ranks[o.at[rank]-1].Blocks
+}
+
+// InHost returns how many blocks from the root that rank has in host memory.
+func (o *Overlap) InHost(rank fleet.RankID) int {
+	if int(rank) >= len(o.at) || o.at[rank] == 0 {
+		return 0
+	}
+	return o.ranks[o.at[rank]-1].InHost
+}
+
+// AnyInHost reports whether any rank has the first block in host memory.
+func (o *Overlap) AnyInHost() bool {
+	return slices.ContainsFunc(o.ranks, func(h Held) bool { return h.InHost > 0 })
 }
 
 // Ranks returns every rank that holds the prompt's first block, in no order. The slice is

@@ -125,6 +125,18 @@ func (r *naiveRank) overlap(query []blockhash.Block) (counts [fleet.Tiers]int) {
 	return counts
 }
 
+// inHost is how much of a prefix is in host memory, as far as it counts at all.
+func (r *naiveRank) inHost(query []blockhash.Block) (n int) {
+	held, most := r.held(), 0
+	for _, blocks := range r.overlap(query) {
+		most += blocks
+	}
+	for n < most && held[path(query[:n+1])]>>fleet.Host&1 != 0 {
+		n++
+	}
+	return n
+}
+
 // reusable is the longest part of a prefix that ends where every group holds its window.
 func (r *naiveRank) reusable(query []blockhash.Block) int {
 	inGroup := map[int]map[string]bool{}
@@ -383,6 +395,9 @@ func TestAgreesWithTwin(t *testing.T) {
 		for id := range fleet.RankID(w.ranks) {
 			if got, want := out.Of(id), w.n.rank(id).overlap(query); got != want {
 				t.Fatalf("step %d: rank %d of %v: %v, the twin says %v", i, id, query, got, want)
+			}
+			if got, want := out.InHost(id), w.n.rank(id).inHost(query); got != want {
+				t.Fatalf("step %d: rank %d has %d blocks of %v in host memory, the twin %d", i, id, got, query, want)
 			}
 			w.checkUntil(i, id, query)
 		}

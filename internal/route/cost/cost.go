@@ -67,6 +67,9 @@ type Facts struct {
 	// Pullable is how many further blocks of the prompt the rank could fetch from another worker's cache; only [Delay] uses
 	// it.
 	Pullable int
+	// OnNode and OnPeers are how many blocks follow those of Overlap in host memory that the rank can load from: first in that of its
+	// node, where other engines have reported them, and then in that of other nodes. Only [Delay] uses them.
+	OnNode, OnPeers int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
 	// Untracked is the requests there that no router has booked: see [fleet.Load.Untracked].
@@ -77,9 +80,9 @@ type Facts struct {
 	Pace float64
 	// Capacity is the rank's cache in blocks; 0 is unknown.
 	Capacity int
-	// Tiers is how long cached tokens take to load from slower tiers. Nil, or zero for a tier, means that it is not known. Only [Delay]
-	// uses it.
-	Tiers *[fleet.Tiers]fleet.TierLoad
+	// Store has how long cached tokens take to load from slower tiers and from other nodes. It is nil where nothing is known. Only
+	// [Delay] uses it.
+	Store *fleet.Store
 }
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
@@ -108,6 +111,8 @@ type Score struct {
 	Credit, Ahead float64
 	// Transfer is, by Delay, the time in which the prompt's KV cache comes from the worker that computes it.
 	Transfer float64 `json:",omitempty"`
+	// Loaded is, by Delay, the tokens of OnNode and OnPeers that are worth loading.
+	Loaded int `json:",omitempty"`
 	// Pulled is, by Delay, the prompt tokens that the rank should fetch from another worker's cache.
 	Pulled int `json:",omitempty"`
 	// Uncached is the prompt tokens that this rank would have to compute.

@@ -156,7 +156,10 @@ func BenchmarkScore(b *testing.B) {
 func TestMeasuredTiers(t *testing.T) {
 	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
 	own := func(load *[fleet.Tiers]fleet.TierLoad) float64 {
-		f := Facts{Overlap: [fleet.Tiers]int{fleet.Host: 50, fleet.Disk: 50}, Tiers: load}
+		f := Facts{Overlap: [fleet.Tiers]int{fleet.Host: 50, fleet.Disk: 50}}
+		if load != nil {
+			f.Store = &fleet.Store{Tiers: *load}
+		}
 		return Default().Score(&r, &f).Own
 	}
 
@@ -181,5 +184,35 @@ func TestMeasuredTiers(t *testing.T) {
 	}
 	if got, want := own(nil), 160.1-0.75*80-0.25*80; math.Abs(got-want) > 1e-9 {
 		t.Errorf("without a report: %v ms, want %v", got, want)
+	}
+}
+
+// TestLoadsWithinReach: blocks in host memory of the node and of other nodes count like cached ones where loading them is faster than
+// computing, which takes 0.1 ms a token. They need those before them.
+func TestLoadsWithinReach(t *testing.T) {
+	r := Request{BlockSize: 16, PromptTokens: 1601, Line: perfmodel.Line{Token: 100_000}}
+	fast, slow := fleet.TierLoad{Token: 10 * time.Microsecond}, fleet.TierLoad{Token: 200 * time.Microsecond}
+	for name, c := range map[string]struct {
+		host, peers   fleet.TierLoad
+		loaded        int
+		own           float64 // milliseconds
+		nothingOnNode bool
+	}{
+		"both":                                 {host: fast, peers: fast, loaded: 1600, own: 160.1 - 0.9*160},
+		"other nodes are slow":                 {host: fast, peers: slow, loaded: 800, own: 160.1 - 0.9*80},
+		"no other nodes":                       {host: fast, loaded: 800, own: 160.1 - 0.9*80},
+		"the node's memory is slow":            {host: slow, peers: fast, own: 160.1},
+		"other nodes alone":                    {host: slow, peers: fast, loaded: 800, own: 160.1 - 0.9*80, nothingOnNode: true},
+		"the time of the node is not measured": {peers: fast, loaded: 1600, own: 160.1 - 0.75*80 - 0.9*80},
+	} {
+		f := Facts{OnNode: 50, OnPeers: 60, Store: &fleet.Store{Peers: c.peers}}
+		f.Store.Tiers[fleet.Host] = c.host
+		if c.nothingOnNode {
+			f.OnNode, f.OnPeers = 0, 50
+		}
+		s := Default().Score(&r, &f)
+		if s.Loaded != c.loaded || s.Uncached != 1601-c.loaded || s.Tie != 1601 || math.Abs(s.Own-c.own) > 1e-9 {
+			t.Errorf("%s: %d tokens are loaded, %d are computed in %v ms; want %d in %v", name, s.Loaded, s.Uncached, s.Own, c.loaded, c.own)
+		}
 	}
 }

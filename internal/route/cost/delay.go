@@ -18,6 +18,9 @@ import (
 //	transfer  = learned time of the transfer of the tokens that another worker computes, or has in its cache
 //	cost      = wait + prefill + decode + untracked + transfer
 //
+// Uncached tokens are those of the prompt less what cached ones are worth: see Tier. Those in host memory that the rank can load from
+// count, too.
+//
 // Wait and own together are the expected time to first token. To minimise that alone would be greedy. A
 // prompt that is computed once more on another rank costs every later request that time, and evicts
 // blocks that they would have found. All requests that run on the rank also stand still while it
@@ -43,7 +46,8 @@ type Delay struct {
 	// engine reports and no router has booked. Default 1,024.
 	Untracked float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
-	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead.
+	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead: a token is then worth what is left of
+	// its computing time.
 	Tier [fleet.Tiers]float64
 }
 
@@ -71,7 +75,10 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 		for t, n := range f.Overlap {
 			saved += w.worth(fleet.Tier(t), float64(n)*blockSize, f, token)
 		}
-		compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
+		loaded, gain := w.load(r, f, token)
+		s.Loaded = loaded
+		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
+		compute = token * (float64(r.PromptTokens) - min(saved+gain, float64(r.reusable())))
 		if pulled, took := f.pull(r, token); pulled > 0 {
 			s.Pulled, s.Transfer = pulled, took
 			s.Uncached -= pulled
@@ -97,14 +104,45 @@ func (w *Delay) Score(r *Request, f *Facts) (s Score) {
 // worth returns how many tokens less need to be computed for those that are cached on a tier: as many as could be computed in the time that
 // is left when they are loaded, or the share of Tier where it is not known how long that takes. Engines load only what is worth it.
 func (w *Delay) worth(t fleet.Tier, cached float64, f *Facts, token float64) float64 {
-	if cached <= 0 || f.Tiers == nil || token <= 0 {
+	if cached <= 0 || f.Store == nil || token <= 0 {
 		return w.Tier[t] * cached
 	}
-	load := f.Tiers[t]
+	load := f.Store.Tiers[t]
 	if !load.Known() {
 		return w.Tier[t] * cached
 	}
-	return max(0, cached-(milliseconds(load.Wait)+cached*milliseconds(load.Token))/token)
+	return max(0, left(load, cached, token))
+}
+
+// left returns how many tokens could be computed in the time that is left of computing cached ones when they are loaded instead.
+func left(load fleet.TierLoad, cached, token float64) float64 {
+	return cached - (milliseconds(load.Wait)+cached*milliseconds(load.Token))/token
+}
+
+// load returns how many tokens the rank should load from host memory that follow those of its blocks, and how many could be computed in the
+// time that this saves: 0 where it is faster to compute them. Those of other nodes are of no use without those of its node before them.
+func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain float64) {
+	if f.Store == nil || f.OnNode+f.OnPeers == 0 || token <= 0 {
+		return 0, 0
+	}
+	blockSize, room := max(1, r.BlockSize), r.reusable()-f.Cached(r)
+	onNode := min(f.OnNode*blockSize, room)
+	onPeers := min(f.OnPeers*blockSize, room-onNode)
+
+	if onNode > 0 {
+		gain = w.worth(fleet.Host, float64(onNode), f, token)
+		if gain <= 0 {
+			return 0, 0
+		}
+		tokens = onNode
+	}
+	if onPeers > 0 && f.Store.Peers.Known() {
+		if more := left(f.Store.Peers, float64(onPeers), token); more > 0 {
+			tokens += onPeers
+			gain += more
+		}
+	}
+	return tokens, gain
 }
 
 // pull returns how many tokens the rank should fetch from another worker's cache, and how many milliseconds that takes: 0 where

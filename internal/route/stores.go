@@ -1,0 +1,88 @@
+package route
+
+import (
+	"slices"
+
+	"github.com/stator-project/stator/internal/kv/kvindex"
+)
+
+// storeReach is how much of a prompt the stores of KV blocks of nodes have in host memory. All engines of a model on a node share its
+// store, and each reports only those blocks that it has written or loaded.
+type storeReach struct {
+	onNode []int // blocks, by the number of the node
+	// most is the node that has most of those that serve others, first how many blocks it has, and second how many the next one has.
+	most          int32
+	first, second int
+}
+
+// find finds the stores with the beginning of the prompt, whether their ranks are free or busy. It reports whether there are any.
+func (s *storeReach) find(f *field, overlap *kvindex.Overlap) (found bool) {
+	n := f.numberNodes()
+	s.onNode = slices.Grow(s.onNode[:0], n)[:n]
+	clear(s.onNode)
+	s.most = noNode
+	s.first, s.second = 0, 0
+
+	for i, node := range f.nodes {
+		if node == noNode {
+			continue
+		}
+		blocks := overlap.InHost(f.ranks[i].ID)
+		if blocks == 0 {
+			continue
+		}
+		store := f.ranks[i].Load.Store()
+		if store == nil || !store.Used {
+			continue
+		}
+
+		found = true
+		s.onNode[node] = max(s.onNode[node], blocks)
+		if store.Served {
+			s.serve(node, blocks)
+		}
+	}
+	return found
+}
+
+// serve adds blocks of a node that serves others.
+func (s *storeReach) serve(node int32, blocks int) {
+	switch {
+	case node == s.most:
+		s.first = max(s.first, blocks)
+	case blocks > s.first:
+		s.second = s.first
+		s.most, s.first = node, blocks
+	default:
+		s.second = max(s.second, blocks)
+	}
+}
+
+// onPeersOf returns how many blocks a node can load from another one.
+func (s *storeReach) onPeersOf(node int32) int {
+	if node == s.most {
+		return s.second
+	}
+	return s.first
+}
+
+// findLoads finds out how much of the prompt each candidate could load from the store of its node, beyond the blocks that its engine has
+// reported, and from other nodes. Where engines fetch from each other's caches, candidates have that instead.
+func (j *judged) findLoads(f *field, overlap *kvindex.Overlap) {
+	if j.asked.remote || j.asked.readsNoCache || j.source.rank != nil || !overlap.AnyInHost() || !j.stores.find(f, overlap) {
+		return
+	}
+	for i := range j.candidates {
+		c, node := &j.candidates[i], f.nodes[i]
+		store := c.Rank.Load.Store()
+		if node == noNode || store == nil || !store.Used {
+			continue
+		}
+		held := heldBlocks(c.Facts.Overlap)
+		c.Facts.Store = store
+		c.Facts.OnNode = max(0, j.stores.onNode[node]-held)
+		if store.Peers.Known() {
+			c.Facts.OnPeers = max(0, j.stores.onPeersOf(node)-held-c.Facts.OnNode)
+		}
+	}
+}
