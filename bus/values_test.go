@@ -41,15 +41,15 @@ func TestValuesOutOfRange(t *testing.T) {
 			m.MaxModelLen = fleet.MaxContext + 1
 		})),
 
-		"rank is 1024: it must be less than 1024":                                      load(&busv1.Load{Rank: fleet.MaxRanks}),
-		"KV usage is 1.5: it must lie between 0 and 1":                                 load(&busv1.Load{KvUsage: 1.5}),
-		"1001 tokens of an answer in a step: there must be at most 1000":               load(&busv1.Load{StepTokens: 1001}),
-		"loads of tier 0: tiers are 1 to 3": load(&busv1.Load{Tiers: []*busv1.TierLoad{{TokenNanoseconds: 1}}}),
-		"loads of tier 4: tiers are 1 to 3": load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 4, TokenNanoseconds: 1}}}),
-		"tier 1 loads in -1ns and 0s a token: times are 0 to 1h0m0s": load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 1, WaitNanoseconds: -1}}}),
+		"rank is 1024: it must be less than 1024":                                       load(&busv1.Load{Rank: fleet.MaxRanks}),
+		"KV usage is 1.5: it must lie between 0 and 1":                                  load(&busv1.Load{KvUsage: 1.5}),
+		"1001 tokens of an answer in a step: there must be at most 1000":                load(&busv1.Load{StepTokens: 1001}),
+		"loads of tier 0: tiers are 1 to 3":                                             load(&busv1.Load{Tiers: []*busv1.TierLoad{{TokenNanoseconds: 1}}}),
+		"loads of tier 4: tiers are 1 to 3":                                             load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 4, TokenNanoseconds: 1}}}),
+		"tier 1 loads in -1ns and 0s a token: times are 0 to 1h0m0s":                    load(&busv1.Load{Tiers: []*busv1.TierLoad{{Tier: 1, WaitNanoseconds: -1}}}),
 		"the memory of other nodes loads in 0s and -1ns a token: times are 0 to 1h0m0s": load(&busv1.Load{Peers: &busv1.TierLoad{TokenNanoseconds: -1}}),
-		"KV usage is NaN: it must lie between 0 and 1":                                 load(&busv1.Load{KvUsage: math.NaN()}),
-		"2147483648 running and 0 waiting requests: there must be at most 1073741824":  load(&busv1.Load{Running: 1 << 31}),
+		"KV usage is NaN: it must lie between 0 and 1":                                  load(&busv1.Load{KvUsage: math.NaN()}),
+		"2147483648 running and 0 waiting requests: there must be at most 1073741824":   load(&busv1.Load{Running: 1 << 31}),
 
 		"pool 0: role is 9: it must be at most 3":                                plan(&busv1.Plan{Pools: []*busv1.Pool{{Role: 9}}}),
 		"pool 0: 0 replicas, 2147483648 ready: there must be at most 2147483647": plan(&busv1.Plan{Pools: []*busv1.Pool{{Ready: 1 << 31}}}),
