@@ -83,7 +83,7 @@ func (n *Node) Status() Status {
 	s.State = Serving
 	s.Layout = n.store.Layout()
 	s.Store = n.store.Stats()
-	s.HostBytes = int64(n.arena.Slots()) * int64(n.arena.SlotBytes())
+	s.HostBytes = n.arena.Bytes()
 	s.ReadyBytes = n.arena.ReadyBytes()
 	s.HugePages = n.arena.HugePages()
 	s.Tiers = n.tiers()
