@@ -202,12 +202,13 @@ func (d *Disk) write(r *request, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	var sum uint32
-	if !r.withData(func(data []byte) { sum = copySum(buf[headerBytes:], data) }) {
+	if !r.withData(func(data []byte) { e.sum = copySum(buf[headerBytes:], data) }) {
 		return d.drop(i)
 	}
+	e.known = true
+	r.entry = e
 
-	_, err = d.blocks.WriteAt(putHeader(buf, r.key, e, sum), int64(i)*d.stride)
+	_, err = d.blocks.WriteAt(putHeader(buf, r.key, e), int64(i)*d.stride)
 	if err != nil {
 		err = fmt.Errorf("write block %v: %w", r.key, err)
 		return errors.Join(d.failed(err), d.drop(i))
@@ -235,7 +236,7 @@ func (d *Disk) take(length int, buf []byte) (i int, e entry, err error) {
 		var data []byte
 		if !evicted.Until.IsZero() && d.readSlot(i, old, buf) == nil {
 			data = buf[headerBytes : headerBytes+int(old.length)]
-			if verify(data, buf, evicted.Key, old) != nil { // copies the bytes to where they are
+			if _, err := verify(data, buf, evicted.Key, old); err != nil { // copies the bytes to where they are
 				data = nil
 			}
 		}
@@ -262,6 +263,7 @@ func (d *Disk) register(i int, r *request) error {
 	}
 
 	d.stats.Stores++
+	d.entries[i] = r.entry
 	if err := d.pool.Complete(i); err != nil {
 		return err
 	}
@@ -337,30 +339,48 @@ func (d *Disk) find(key block.Key, length int) (*request, error) {
 // read is a Load in a goroutine of the lane.
 func (d *Disk) read(r *request, buf []byte) error {
 	if r.left() {
-		return d.release(r.slot, 0)
+		return d.release(r.slot)
 	}
 	err := d.readSlot(r.slot, r.entry, buf)
-	loads := uint64(0)
-	if err == nil && r.withData(func(data []byte) { err = verify(data, buf, r.key, r.entry) }) {
-		loads = 1
+	loaded := false
+	if err == nil {
+		loaded = r.withData(func(data []byte) { r.entry.sum, err = verify(data, buf, r.key, r.entry) })
 	}
 	if err != nil {
 		return d.dropDamaged(r, fmt.Errorf("read block %v: %w", r.key, err))
 	}
-	return d.release(r.slot, loads)
+	if !loaded {
+		return d.release(r.slot)
+	}
+	return d.loaded(r)
 }
 
-// readSlot reads a slot into the buffer, and does not verify it.
+// readSlot reads a slot into the buffer, without its header where the checksum is known, and does not verify it.
 func (d *Disk) readSlot(i int, e entry, buf []byte) error {
-	_, err := d.blocks.ReadAt(buf[:headerBytes+padded(int(e.length))], int64(i)*d.stride)
+	from := 0
+	if e.known {
+		from = headerBytes
+	}
+	_, err := d.blocks.ReadAt(buf[from:headerBytes+padded(int(e.length))], int64(i)*d.stride+int64(from))
 	return err
 }
 
-func (d *Disk) release(i int, loads uint64) error {
+// release gives the reference to a slot back.
+func (d *Disk) release(i int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stats.Loads += loads
 	return d.pool.Release(i)
+}
+
+// loaded counts a Load that was verified, keeps the checksum, and gives the reference to the slot back. The slot has the same block as
+// long as there are references.
+func (d *Disk) loaded(r *request) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.Loads++
+	r.entry.known = true
+	d.entries[r.slot] = r.entry
+	return d.pool.Release(r.slot)
 }
 
 // dropDamaged evicts a block that could not be read, and gives the reference to its slot back.

@@ -197,6 +197,66 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestHeaders: the header of a block is read once after the tier was opened. A process that has written or read a block knows its checksum,
+// and finds other bytes out without the header.
+func TestHeaders(t *testing.T) {
+	cfg := config(t.TempDir(), 4)
+	flip := func(slot int, at int64) {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(cfg.Dir, blocksName), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		at += int64(slot) * (headerBytes + 2*pageBytes)
+		var b [1]byte
+		if _, err := f.ReadAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+		b[0] ^= 1
+		if _, err := f.WriteAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slotOf := func(d *Disk, n int) int {
+		i, ok := d.pool.Find(key(n))
+		if !ok {
+			t.Fatalf("block %d is not there", n)
+		}
+		return i
+	}
+
+	d := open(t, cfg)
+	for n := range 4 {
+		store(t, d, n)
+	}
+	flip(slotOf(d, 0), atSum)
+	if err := load(t, d, 0); err != nil {
+		t.Errorf("a damaged header of a block that was written: %v", err)
+	}
+	flip(slotOf(d, 1), headerBytes+testBlock-1)
+	if err := load(t, d, 1); !errors.Is(err, ErrTorn) {
+		t.Errorf("damaged bytes of a block that was written: %v", err)
+	}
+	d.Close()
+
+	d = open(t, cfg)
+	if err := load(t, d, 0); !errors.Is(err, ErrTorn) {
+		t.Errorf("a damaged header after a restart: %v", err)
+	}
+	if err := load(t, d, 2); err != nil {
+		t.Fatal(err)
+	}
+	flip(slotOf(d, 2), atSum)
+	if err := load(t, d, 2); err != nil {
+		t.Errorf("a damaged header of a block that was read: %v", err)
+	}
+	flip(slotOf(d, 2), headerBytes)
+	if err := load(t, d, 2); !errors.Is(err, ErrTorn) {
+		t.Errorf("damaged bytes of a block that was read: %v", err)
+	}
+}
+
 // TestOtherSizes keeps the blocks when the tier grows or shrinks, and drops them when the size or the space of blocks changes.
 func TestOtherSizes(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -18,9 +18,10 @@
 //	Flush            all blocks are evicted          -                             a new log, synced
 //	Open             blocks of the log are adopted   -                             a new log
 //
-// The index can name a block that its slot no longer has, after a crash or after damage. So each Load compares the slot's header
-// with the key and the generation that the index has, and the CRC32C of the bytes with that of the header. The generation is a
-// number that no two writes share. What does not verify is dropped with [ErrTorn] or [ErrStale].
+// The index can name a block that its slot no longer has, after a crash or after damage. So the first Load of a block after Open compares
+// the slot's header with the key and the generation that the index has, and the CRC32C of the bytes with that of the header. The
+// generation is a number that no two writes share. Later ones, and those of blocks that this process has written, know the CRC32C and read
+// the bytes alone. What does not verify is dropped with [ErrTorn] or [ErrStale].
 //
 // At Open, the log is read up to the first batch that does not verify. A new log takes its place, as when the log becomes too
 // long: it is written beside the old one and renamed.

@@ -35,6 +35,10 @@ const (
 type entry struct {
 	generation uint64
 	length     uint32
+	// sum is the CRC32C of the bytes, and known whether it is known: of blocks that this process has written, or verified. The index on
+	// the disk does not have it. Reads of such blocks need no header.
+	sum   uint32
+	known bool
 }
 
 // padded rounds a number of bytes up to whole pages.
@@ -57,7 +61,7 @@ func copySum(dst, src []byte) (sum uint32) {
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // putHeader writes the header of the block whose bytes follow it in buf, and zeros behind them. It returns the bytes to write.
-func putHeader(buf []byte, key block.Key, e entry, sum uint32) []byte {
+func putHeader(buf []byte, key block.Key, e entry) []byte {
 	end := headerBytes + padded(int(e.length))
 	clear(buf[headerBytes+int(e.length) : end])
 
@@ -67,33 +71,44 @@ func putHeader(buf []byte, key block.Key, e entry, sum uint32) []byte {
 	copy(buf[atKey:], key[:])
 	binary.LittleEndian.PutUint64(buf[atGeneration:], e.generation)
 	binary.LittleEndian.PutUint32(buf[atLength:], e.length)
-	binary.LittleEndian.PutUint32(buf[atSum:], sum)
+	binary.LittleEndian.PutUint32(buf[atSum:], e.sum)
 	binary.LittleEndian.PutUint32(buf[atHeaderSum:], block.Sum(buf[:atHeaderSum]))
 	return buf[:end]
 }
 
-// verify copies the bytes of a block to dst, which has their length, if they are those of the key and entry. The error wraps ErrTorn
-// or ErrStale.
-func verify(dst, buf []byte, key block.Key, e entry) error {
+// verify copies the bytes of a block to dst, which has their length, if they are those of the key and entry, and returns their CRC32C. The
+// error wraps ErrTorn or ErrStale.
+func verify(dst, buf []byte, key block.Key, e entry) (sum uint32, err error) {
+	sum = e.sum
+	if !e.known {
+		sum, err = readHeader(buf, key, e)
+		if err != nil {
+			return 0, err
+		}
+	}
+	if sum != copySum(dst, buf[headerBytes:headerBytes+int(e.length)]) {
+		return 0, fmt.Errorf("%w: the checksum differs", ErrTorn)
+	}
+	return sum, nil
+}
+
+// readHeader returns the CRC32C that a slot's header has for its bytes, if it is the header of the key and entry.
+func readHeader(buf []byte, key block.Key, e entry) (sum uint32, err error) {
 	if binary.LittleEndian.Uint32(buf[atMagic:]) != slotMagic || binary.LittleEndian.Uint32(buf[atVersion:]) != formatVersion {
-		return fmt.Errorf("%w: its slot has no header", ErrTorn)
+		return 0, fmt.Errorf("%w: its slot has no header", ErrTorn)
 	}
 	if binary.LittleEndian.Uint32(buf[atHeaderSum:]) != block.Sum(buf[:atHeaderSum]) {
-		return fmt.Errorf("%w: the checksum of the header differs", ErrTorn)
+		return 0, fmt.Errorf("%w: the checksum of the header differs", ErrTorn)
 	}
 
 	if found := block.Key(buf[atKey : atKey+len(key)]); found != key {
-		return fmt.Errorf("%w: %v", ErrStale, found)
+		return 0, fmt.Errorf("%w: %v", ErrStale, found)
 	}
 	if g := binary.LittleEndian.Uint64(buf[atGeneration:]); g != e.generation {
-		return fmt.Errorf("%w: generation %d, and the index has %d", ErrStale, g, e.generation)
+		return 0, fmt.Errorf("%w: generation %d, and the index has %d", ErrStale, g, e.generation)
 	}
 	if n := binary.LittleEndian.Uint32(buf[atLength:]); n != e.length {
-		return fmt.Errorf("%w: %d bytes, and the index has %d", ErrStale, n, e.length)
+		return 0, fmt.Errorf("%w: %d bytes, and the index has %d", ErrStale, n, e.length)
 	}
-
-	if binary.LittleEndian.Uint32(buf[atSum:]) != copySum(dst, buf[headerBytes:headerBytes+int(e.length)]) {
-		return fmt.Errorf("%w: the checksum differs", ErrTorn)
-	}
-	return nil
+	return binary.LittleEndian.Uint32(buf[atSum:]), nil
 }
