@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,31 +18,47 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/disk"
 )
 
-// depth is the number of goroutines that read or write on both sides, which is the highest queue depth of the device. Twice as many
-// callers keep the tier's goroutines busy.
+// depth is the number of goroutines of the bare loop, with which the device is fastest. The tier has its default of goroutines, and callers
+// keep them busy.
 const (
 	depth   = 16
-	callers = 2 * depth
+	callers = 64
 )
 
 // benchDisk stores blocks into a full tier, so that each evicts another one, and loads random ones. The bare loop writes and reads
-// random blocks of a file of the same size. Both files are on the disk entirely before the first round.
+// random blocks of a file of the same size. Both files are on the disk entirely before the first round. Where a file lies on the disk
+// decides how fast it is, so the rounds are spread over pairs of new files.
 func benchDisk(ctx context.Context, o options) (rows []row, err error) {
+	pairs := min(o.rounds, 5)
 	for _, size := range blockSizes {
-		dir, err := os.MkdirTemp(o.dir, "benchblocks-")
-		if err != nil {
-			return nil, err
+		writes, reads := row{name: "write", blockBytes: size}, row{name: "read", blockBytes: size}
+		for i := range pairs {
+			share := o
+			share.rounds = o.rounds*(i+1)/pairs - o.rounds*i/pairs
+			if err := benchFiles(ctx, share, &writes, &reads); err != nil {
+				return nil, err
+			}
 		}
-		of, err := benchBlockSize(ctx, o, dir, size)
-		if err := os.RemoveAll(dir); err != nil {
-			return nil, err
-		}
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, of...)
+		rows = append(rows, writes, reads)
 	}
 	return rows, nil
+}
+
+// benchFiles adds the rounds of one pair of files to the rows of a block size.
+func benchFiles(ctx context.Context, o options, writes, reads *row) error {
+	dir, err := os.MkdirTemp(o.dir, "benchblocks-")
+	if err != nil {
+		return err
+	}
+	of, err := benchBlockSize(ctx, o, dir, writes.blockBytes)
+	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
+		return err
+	}
+	for i, r := range []*row{writes, reads} {
+		r.tier = append(r.tier, of[i].tier...)
+		r.bare = append(r.bare, of[i].bare...)
+	}
+	return nil
 }
 
 func benchBlockSize(ctx context.Context, o options, dir string, size int) ([]row, error) {
@@ -85,7 +102,7 @@ type diskTier struct {
 }
 
 func newDiskTier(dir string, bytes int64, size int) (*diskTier, error) {
-	d, err := disk.Open(disk.Config{Dir: dir, Bytes: bytes, BlockBytes: size, Workers: depth})
+	d, err := disk.Open(disk.Config{Dir: dir, Bytes: bytes, BlockBytes: size})
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ type section struct {
 
 var sections = []section{
 	{"host", "G2 host memory: copies into slots beside copies into an ordinary slice", 0.8, benchHost},
-	{"disk", "G3 disk: Store and Load beside pwrite and pread, by 16 goroutines with O_DIRECT", 0.9, benchDisk},
+	{"disk", "G3 disk: Store and Load beside pwrite and pread, by 16 goroutines, with O_DIRECT", 0.9, benchDisk},
 }
 
 // leastBytes has room for some more of the largest blocks than are in progress.

@@ -28,7 +28,7 @@ func Disk(d *disk.Disk) Backend { return diskBackend{d} }
 type diskBackend struct{ *disk.Disk }
 
 // readsAtOnce is how many blocks of one fetch a disk reads at once. The disk has its bound for all of them.
-const readsAtOnce = 16
+const readsAtOnce = 32
 
 func (d diskBackend) Load(ctx context.Context, keys []block.Key, dst [][]byte) []error {
 	errs := make([]error, len(keys))

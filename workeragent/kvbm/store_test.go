@@ -460,7 +460,7 @@ func TestReport(t *testing.T) {
 	if got := s.Report(); got != unmeasured {
 		t.Errorf("before any load %+v", got)
 	}
-	s.Copied(10, 160*time.Microsecond)          // a block has 16 tokens
+	s.Copied(10, 160*time.Microsecond) // a block has 16 tokens
 	s.tiers[0].speed.observe(10, 1600*time.Microsecond, now)
 	s.tiers[1].speed.observe(10, 3200*time.Microsecond, now)
 	s.tiers[1].speed.begin(2)

@@ -23,7 +23,8 @@ type Config struct {
 	BlockBytes int
 	// Space is that of the keys. Open drops blocks of another space or size.
 	Space block.Space
-	// Workers is the number of goroutines that read, and of those that write. Each has a buffer for a block. The default is 16.
+	// Workers is the number of goroutines that read, and of those that write. Each has a buffer for a block. The default is 32
+	// for blocks of up to 4 MiB, of which some are verified or copied while the disk is busy with the others, and 16 for larger ones.
 	Workers int
 	// Queue is the number of requests that may wait beside those in progress, for reads and for writes. The default is 64.
 	Queue int
@@ -39,7 +40,8 @@ type Config struct {
 
 // The defaults, and the bounds of the values.
 const (
-	defaultWorkers = 16
+	defaultWorkers = 32 // and half of it for blocks above smallBlock
+	smallBlock     = 4 << 20
 	defaultQueue   = 64
 	maxWorkers     = 1024
 	maxQueue       = 1 << 16
@@ -117,6 +119,9 @@ func (c *Config) slots() int64 { return c.Bytes / int64(headerBytes+padded(c.Blo
 func (c *Config) setDefaults() error {
 	if c.Workers == 0 {
 		c.Workers = defaultWorkers
+		if c.BlockBytes > smallBlock {
+			c.Workers /= 2
+		}
 	}
 	if c.Queue == 0 {
 		c.Queue = defaultQueue
