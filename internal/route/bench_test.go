@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/prompt/openai"
@@ -50,6 +52,57 @@ func BenchmarkDecide(b *testing.B) {
 				now = now.Add(time.Millisecond)
 				d := r.Decide(req, now)
 				if d.Outcome != route.Picked || !r.End(d.ID, now) {
+					b.Fatal(d)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkStores: what does it cost to look for blocks in host memory that candidates can load from? A thousand workers are on 125
+// nodes, and one worker of each has the prompt in host memory; with stores, all of them can load it.
+//
+//	go test -run - -bench Stores ./internal/route
+func BenchmarkStores(b *testing.B) {
+	const nodes, perNode, chars = 125, 8, 4_000
+	req, _ := body(chars)
+	for _, stores := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stores=%t", stores), func(b *testing.B) {
+			x := kvindex.New(kvindex.Config{})
+			f := fleet.New(fleet.Hooks{RankGone: x.Drop})
+			r := route.New(route.Config{Seed: 1, Decisions: benchDecisions}, f, x)
+			if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}, BlockSize: 16}}); err != nil {
+				b.Fatal(err)
+			}
+			var made prompt.Prompt
+			text := strings.Repeat("all work and no play makes a dull router ", chars/41+1)[:chars]
+			_ = quads{}.Prepare(&prompt.Request{Prompts: []openai.Prompt{{Text: text}}}, &made) // it returns no error
+			blocks := blockhash.Append(nil, made.Tokens, 16, blockhash.Seed("", ""))
+
+			for i := range nodes * perNode {
+				name := fleet.WorkerName(fmt.Sprint("n", i/perNode), fmt.Sprint("w", i%perNode))
+				if _, err := f.Put(fleet.Worker{
+					Name: name, Model: "sim", Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250+1), Ranks: 1, State: fleet.Ready, KVEvents: "tcp://x:1",
+				}); err != nil {
+					b.Fatal(err)
+				}
+				rank, _ := f.Snapshot().Rank(name, 0)
+				report := fleet.Report{At: start, Store: fleet.Store{Used: stores, Served: stores, Peers: fleet.TierLoad{Token: time.Microsecond}}}
+				rank.Load.SetReport(report)
+				if i%perNode != 0 {
+					continue
+				}
+				chain := kvindex.Chain{Blocks: blocks}
+				for _, seq := range blockhash.Chain(nil, blocks) {
+					chain.Hashes = append(chain.Hashes, uint64(seq))
+				}
+				x.Store(rank.ID, fleet.Host, chain)
+			}
+
+			b.ReportAllocs()
+			for b.Loop() {
+				d := r.Decide(req, start)
+				if d.Outcome != route.Picked || !r.End(d.ID, start) {
 					b.Fatal(d)
 				}
 			}
