@@ -206,7 +206,7 @@ func (c *collector) collectFeed(out samples) {
 // window.
 var (
 	driftPromised = metric.Desc("feed", "promised_cached_tokens_total",
-		"Cached tokens that decisions predicted, of the requests that the engine's counters certainly include.", "worker")
+		"Cached tokens that decisions predicted on the engine's device, of the requests that its counters certainly include.", "worker")
 	driftFound = metric.Desc("feed", "reported_cached_tokens_total",
 		"Cached tokens that the worker's engine reported in the same time, for all its clients.", "worker")
 	driftRatio = metric.Desc("feed", "drift_ratio",

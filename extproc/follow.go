@@ -13,6 +13,7 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kvsource/sources"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // settleTime is how long a worker that has become ready waits for its first pick. Within a second every
@@ -176,13 +177,13 @@ func (r *Router) applyLoad(l bus.Load) {
 }
 
 // requestServed records the cached tokens that a decision predicted, when its request has ended.
-func (r *Router) requestServed(rank fleet.Rank, decided time.Time, prompt, cached int) {
+func (r *Router) requestServed(rank fleet.Rank, decided time.Time, t pick.Tokens) {
 	if rank.Worker.Role == fleet.Decode {
 		return // its engine fetches the tokens and finds none in its cache
 	}
 	r.drift.Served(drift.Request{
 		Worker: rank.Worker.Name, Epoch: rank.Worker.Epoch, Decided: decided,
-		PromptTokens: prompt, CachedTokens: cached, BlockSize: r.blockSize(rank.Worker),
+		PromptTokens: int(t.Prompt), CachedTokens: int(t.Cached), CertainTokens: int(t.Certain), BlockSize: r.blockSize(rank.Worker),
 	})
 }
 

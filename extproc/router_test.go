@@ -125,7 +125,7 @@ func TestDriftMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(NewDriftCollector(d))
 	d.Counted(drift.Counters{Worker: "a"}, time.Unix(1, 0))
-	d.Served(drift.Request{Worker: "a", Decided: time.Unix(2, 0), PromptTokens: 1000, CachedTokens: 800})
+	d.Served(drift.Request{Worker: "a", Decided: time.Unix(2, 0), PromptTokens: 1000, CachedTokens: 800, CertainTokens: 800})
 	for i := range int64(2) {
 		d.Counted(drift.Counters{Worker: "a", Queries: 1000, Hits: 500}, time.Unix(3+i, 0))
 	}

@@ -202,10 +202,11 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 		firstToken += PrefillTimeout
 		cached = c.Facts.Cached(&j.request)
 	}
+	certain := min(cached, c.Facts.Overlap[fleet.Device]*max(1, j.request.BlockSize))
 	return pick.Booking{
 		Rank: *c.Rank, Amount: amount, Last: last, Source: d.Source, At: d.At,
-		Prompt: int32(d.PromptTokens), Cached: int32(cached),
-		FirstToken: firstToken,
+		Tokens:     pick.Tokens{Prompt: int32(d.PromptTokens), Cached: int32(cached), Certain: int32(certain)},
+		FirstToken: pick.InMicros(firstToken),
 	}
 }
 

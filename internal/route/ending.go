@@ -113,7 +113,7 @@ func (r *Router) correct(e *Ending, k *pick.Booking, made *promise, now time.Tim
 		r.predictOn(served, made.chain, 0, now)
 	}
 	if r.cfg.Served != nil {
-		r.cfg.Served(served, k.At, int(k.Prompt), 0)
+		r.cfg.Served(served, k.At, pick.Tokens{Prompt: k.Prompt})
 	}
 }
 
@@ -158,7 +158,9 @@ func (r *Router) left(e *Ending, k *pick.Booking, made *promise, now time.Time) 
 // rank's observed pace. Lines were wrong by up to 91 % on short prompts under noise, and a pass of an engine that decodes
 // many answers lasts longer than one that only prefills. The slack covers the time to the engine, and passes that are
 // slow for a moment. A worker that is suspected too early costs one probe.
-func overdueAfter(k *pick.Booking) time.Duration { return overdueFactor*k.FirstToken + overdueSlack }
+func overdueAfter(k *pick.Booking) time.Duration {
+	return overdueFactor*k.FirstToken.Duration() + overdueSlack
+}
 
 const (
 	overdueFactor = 4

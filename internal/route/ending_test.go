@@ -83,8 +83,8 @@ func TestEndingsCorrectTheCaches(t *testing.T) {
 		{"by one that Envoy did not name", route.Ending{}, 160, 0, pick.Finished, "w1 160/0"},
 	} {
 		observed := none
-		r, f, x := listedRouter(t, 2, route.Config{Served: func(rank fleet.Rank, _ time.Time, prompt, cached int) {
-			observed += fmt.Sprintf("%s %d/%d", rank.Worker.Name, prompt, cached)
+		r, f, x := listedRouter(t, 2, route.Config{Served: func(rank fleet.Rank, _ time.Time, t pick.Tokens) {
+			observed += fmt.Sprintf("%s %d/%d", rank.Worker.Name, t.Prompt, t.Cached)
 		}})
 		req := batchOf(1, strings.Repeat("a", prompt))
 		req.ID = "one"

@@ -48,10 +48,10 @@ type Config struct {
 	// Missing receives each loadable adapter of which a request was refused because no ready worker has it. It must be
 	// quick and must not call the router. May be nil.
 	Missing func(adapter string)
-	// Served receives each request that has ended regularly: the rank that served it, when it was decided, its
-	// prompt's tokens, and how many of them the decision took for cached there: none where it picked another
-	// rank. It must be quick and must not call the router. May be nil.
-	Served func(rank fleet.Rank, decided time.Time, prompt, cached int)
+	// Served receives each request that has ended regularly: the rank that served it, when it was decided, and its
+	// prompt's tokens, of which none count as cached where the decision picked another rank. It must be quick and must not
+	// call the router. May be nil.
+	Served func(rank fleet.Rank, decided time.Time, t pick.Tokens)
 }
 
 func (c Config) withDefaults() Config {
@@ -189,7 +189,7 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // prefill ends when it was expected to end, and nothing is learned from it.
 func (r *Router) SettlePrefills(now time.Time) int {
 	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
-		overdue := now.Sub(k.At) >= k.FirstToken
+		overdue := now.Sub(k.At) >= k.FirstToken.Duration()
 		if ended, ok := r.computedAt(k.Rank, k.Last, now); ok {
 			return pick.Computed, ended
 		}

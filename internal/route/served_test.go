@@ -11,14 +11,15 @@ import (
 	"github.com/stator-project/stator/internal/kv/kvindex"
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
+	"github.com/stator-project/stator/internal/route/pick"
 )
 
 // A decision's promise is reported when its request has ended regularly, and only then.
 func TestServed(t *testing.T) {
 	x, got := kvindex.New(kvindex.Config{}), []string{}
 	r := route.New(route.Config{
-		Served: func(rank fleet.Rank, decided time.Time, prompt, cached int) {
-			got = append(got, fmt.Sprintf("%s at %d: %d of %d", rank.Worker.Name, decided.Unix()-start.Unix(), cached, prompt))
+		Served: func(rank fleet.Rank, decided time.Time, t pick.Tokens) {
+			got = append(got, fmt.Sprintf("%s at %d: %d of %d", rank.Worker.Name, decided.Unix()-start.Unix(), t.Cached, t.Prompt))
 		},
 	}, newFleet(t, x, 1), x)
 	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: quads{}}}); err != nil {

@@ -65,7 +65,7 @@ type window struct {
 
 // tally is a sum of requests, in tokens.
 type tally struct {
-	prompt, cached int
+	prompt, cached, certain int
 	// slack has one block per request. An engine that has a whole prompt cached still computes its
 	// last token, and so does not count the last block as found.
 	slack int
@@ -74,6 +74,7 @@ type tally struct {
 func (t *tally) add(o tally) {
 	t.prompt += o.prompt
 	t.cached += o.cached
+	t.certain += o.certain
 	t.slack += o.slack
 }
 
@@ -100,8 +101,9 @@ type Request struct {
 	Worker  string
 	Epoch   uint64
 	Decided time.Time
-	// PromptTokens is the length of its prompt, CachedTokens the promised part of it.
-	PromptTokens, CachedTokens int
+	// PromptTokens is the length of its prompt, and CachedTokens the part of it that the decision took for cached. CertainTokens is the
+	// promised part of that, on the rank's device: an engine loads other blocks only where that is faster than to compute them.
+	PromptTokens, CachedTokens, CertainTokens int
 	// BlockSize is in tokens.
 	BlockSize int
 }
@@ -116,7 +118,8 @@ func (d *Detector) Served(r Request) {
 		return
 	}
 	cached := min(max(r.CachedTokens, 0), r.PromptTokens)
-	w.ended.add(tally{prompt: r.PromptTokens, cached: cached, slack: r.BlockSize})
+	certain := min(max(r.CertainTokens, 0), cached)
+	w.ended.add(tally{prompt: r.PromptTokens, cached: cached, certain: certain, slack: r.BlockSize})
 }
 
 // Counters are an engine's counters since it started, of all its ranks together.
@@ -177,8 +180,8 @@ func (w *window) judge(queries, hits int) {
 	t := w.counted
 	others := max(0, queries-t.prompt)  // tokens of other clients' requests
 	missing := max(0, t.prompt-queries) // promised, but never looked up: the request did not arrive
-	promised := max(0, t.cached-missing-t.slack)
-	certain := hits - others // found for the window's requests at the least
+	promised := max(0, t.certain-missing-t.slack)
+	least := hits - others // found for the window's requests
 
 	w.Promised += uint64(promised)
 	w.Found += uint64(hits)
@@ -186,8 +189,8 @@ func (w *window) judge(queries, hits int) {
 	switch {
 	case promised > hits:
 		w.Ratio = float64(promised-hits) / float64(t.prompt)
-	case t.cached < certain:
-		w.Ratio = -float64(certain-t.cached) / float64(t.prompt)
+	case t.cached < least:
+		w.Ratio = -float64(least-t.cached) / float64(t.prompt)
 	default:
 		w.Ratio = 0
 	}

@@ -17,7 +17,7 @@ import (
 //	counted NAME queries=N hits=N [epoch=E]
 //	                   a report of the engine's counters; prints "rebuild" if Counted returns true
 //	decided            stores the time for requests that end later
-//	served NAME prompt=N cached=N [n=TIMES] [epoch=E] [before]
+//	served NAME prompt=N cached=N [certain=N] [n=TIMES] [epoch=E] [before]
 //	                   requests that have ended, decided now or at the stored time
 //	wait SECONDS | keep NAME | stats
 func TestScenarios(t *testing.T) {
@@ -49,10 +49,13 @@ func TestScenarios(t *testing.T) {
 				if td.HasArg("before") {
 					at = decided
 				}
+				if !td.HasArg("certain") {
+					args["certain"] = args["cached"]
+				}
 				for range args["n"] {
 					detector.Served(drift.Request{
 						Worker: name, Epoch: uint64(args["epoch"]), Decided: at,
-						PromptTokens: args["prompt"], CachedTokens: args["cached"], BlockSize: 16,
+						PromptTokens: args["prompt"], CachedTokens: args["cached"], CertainTokens: args["certain"], BlockSize: 16,
 					})
 				}
 			case "wait":

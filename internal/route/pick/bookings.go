@@ -3,6 +3,7 @@ package pick
 import (
 	"cmp"
 	"hash/maphash"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -60,11 +61,27 @@ type Booking struct {
 	// Source names the Envoy that carries the request.
 	Source string
 	At     time.Time
-	// Prompt is the prompt's tokens, and Cached how many of them the choice took for cached.
-	Prompt, Cached int32
+	Tokens
 	// FirstToken is how long after At the first token was expected.
-	FirstToken time.Duration
+	FirstToken Micros
 }
+
+// Tokens are counts of the tokens of a request's prompt.
+type Tokens struct {
+	Prompt int32
+	// Cached is how many of them the choice took for cached. Certain is how many of those are on the rank's device: its engine may compute
+	// the others if that is faster.
+	Cached, Certain int32
+}
+
+// Micros is a time in microseconds, which takes less room than a time.Duration. Times of more than 71 minutes are that.
+type Micros uint32
+
+// InMicros returns a time in microseconds.
+func InMicros(d time.Duration) Micros { return Micros(min(max(d.Microseconds(), 0), math.MaxUint32)) }
+
+// Duration returns the time.
+func (m Micros) Duration() time.Duration { return time.Duration(m) * time.Microsecond }
 
 const shards = 64
 
@@ -74,8 +91,8 @@ type BookingsConfig struct {
 	// Limit bounds the bookings that have not ended; default 1,048,576. A request beyond it is routed and
 	// not counted.
 	Limit int
-	// Served receives each booking that ended as Finished: its Rank, At, Prompt and Cached. May be nil.
-	Served func(rank fleet.Rank, at time.Time, prompt, cached int)
+	// Served receives each booking that ended as Finished: its Rank, At and Tokens. May be nil.
+	Served func(rank fleet.Rank, at time.Time, t Tokens)
 	// Prefilled receives each prefill that ended, where it is certain how long its rank worked on it. May
 	// be nil.
 	Prefilled func(k *Booking, p fleet.Ended)
@@ -203,7 +220,7 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	b.count.Add(-1)
 	b.ended[why].Add(1)
 	if why == Finished && b.cfg.Served != nil {
-		b.cfg.Served(k.Rank, k.At, int(k.Prompt), int(k.Cached))
+		b.cfg.Served(k.Rank, k.At, k.Tokens)
 	}
 	if b.cfg.Gone != nil {
 		b.cfg.Gone(id)
@@ -259,7 +276,7 @@ func (b *Bookings) Handed(id string, now time.Time, transfer func(k *Booking) ti
 		return k, false
 	}
 	k.At = now
-	k.FirstToken = transfer(&k)
+	k.FirstToken = InMicros(transfer(&k))
 	s.byID[id] = k
 	return k, true
 }
@@ -390,7 +407,7 @@ func (b *Bookings) Reconcile(rank fleet.RankID, reported int, at time.Time, grac
 		return 0
 	}
 	return b.EndIf(Reconciled, func(_ string, k *Booking) bool {
-		return k.Rank.ID == rank && at.Sub(k.At) > max(grace, k.FirstToken)
+		return k.Rank.ID == rank && at.Sub(k.At) > max(grace, k.FirstToken.Duration())
 	})
 }
 

@@ -17,7 +17,7 @@ func TestSettle(t *testing.T) {
 	})
 	load := &fleet.Load{}
 	k := Booking{
-		Rank: fleet.Rank{Worker: &fleet.Worker{Name: "a"}, Load: load}, At: start, Last: 1, Prompt: 100,
+		Rank: fleet.Rank{Worker: &fleet.Worker{Name: "a"}, Load: load}, At: start, Last: 1, Tokens: Tokens{Prompt: 100},
 		Amount: fleet.Amount{Requests: 1, PrefillTokens: 100, DecodeBlocks: 7, PrefillTime: time.Second},
 	}
 	b.Force("x", k)
