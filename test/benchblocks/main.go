@@ -45,7 +45,7 @@ var sections = []section{
 }
 
 // leastBytes has room for some more of the largest blocks than are in progress.
-const leastBytes = 256 << 20
+const leastBytes = 384 << 20
 
 func main() { process.Main("benchblocks", run) }
 
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 		o = options{rounds: 1, duration: time.Millisecond, dir: *dir, bytes: leastBytes, quick: true}
 	}
 	if o.rounds < 1 || o.duration <= 0 || o.bytes < leastBytes || o.bytes > 1<<30 {
-		return fmt.Errorf("--rounds and --duration must be positive, and --bytes from 256 MiB to 1 GiB")
+		return fmt.Errorf("--rounds and --duration must be positive, and --bytes from 384 MiB to 1 GiB")
 	}
 
 	below, found := 0, false
