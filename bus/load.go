@@ -66,7 +66,6 @@ func (b *Bus) SubscribeLoad(ctx context.Context, apply func(Load)) error {
 
 // loadMessage returns the message of a sample.
 func loadMessage(l *Load) *busv1.Load {
-	// Tiers of which nothing is known are left out, so that most messages stay small.
 	m := &busv1.Load{
 		Worker: l.Worker, Rank: uint32(l.Rank), Epoch: l.Epoch,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), KvUsage: l.KVUsage,
@@ -74,6 +73,7 @@ func loadMessage(l *Load) *busv1.Load {
 		Gaps: l.Gaps, GapNanoseconds: int64(l.GapTime), StepTokens: l.StepTokens,
 		UsesStore: l.Store.Used, ServesStore: l.Store.Served,
 	}
+	// Tiers of which nothing is known are left out, so that most messages stay small.
 	for t, x := range l.Store.Tiers {
 		if x.Known() {
 			m.Tiers = append(m.Tiers, tierLoadMessage(fleet.Tier(t), x))

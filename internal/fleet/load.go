@@ -352,9 +352,10 @@ func (l *Load) Untracked(now time.Time, maxAge time.Duration) int64 {
 	return last.untracked
 }
 
-// Store returns the store of KV blocks of the rank's engine, by the newest report; nil while there is none. It must not be changed.
+// Store returns the store of KV blocks that the rank's engine uses, by the newest report; nil for an engine without one. It must not be
+// changed.
 func (l *Load) Store() *Store {
-	if s := l.reported.Load(); s != nil {
+	if s := l.reported.Load(); s != nil && s.Store.Used {
 		return &s.Store
 	}
 	return nil

@@ -32,7 +32,7 @@ func (s *storeReach) find(f *field, overlap *kvindex.Overlap) (found bool) {
 			continue
 		}
 		store := f.ranks[i].Load.Store()
-		if store == nil || !store.Used {
+		if store == nil {
 			continue
 		}
 
@@ -75,7 +75,7 @@ func (j *judged) findLoads(f *field, overlap *kvindex.Overlap) {
 	for i := range j.candidates {
 		c, node := &j.candidates[i], f.nodes[i]
 		store := c.Rank.Load.Store()
-		if node == noNode || store == nil || !store.Used {
+		if node == noNode || store == nil {
 			continue
 		}
 		held := heldBlocks(c.Facts.Overlap)

@@ -205,7 +205,7 @@ func (r *run) report(w *worker) {
 		}
 		p.router.ObserveReport(rank, fleet.Report{
 			At: r.clock(), Running: s.Running, Waiting: s.Waiting, KVUsage: float64(s.Active) / float64(max(1, s.Blocks)),
-			Gaps: w.gaps, GapTime: w.gapTime, Store: fleet.Store{Tiers: w.engine.Loads(r.clock())},
+			Gaps: w.gaps, GapTime: w.gapTime, Store: fleet.Store{Used: true, Tiers: w.engine.Loads(r.clock())},
 		})
 	}
 }

@@ -30,19 +30,17 @@ type Held struct {
 }
 
 // Of returns the blocks that rank holds, by tier; zero for a rank that holds none.
-func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int {
-	if int(rank) >= len(o.at) || o.at[rank] == 0 {
-		return [fleet.Tiers]int{}
-	}
-	return o.ranks[o.at[rank]-1].Blocks
-}
+func (o *Overlap) Of(rank fleet.RankID) [fleet.Tiers]int { return o.held(rank).Blocks }
 
 // InHost returns how many blocks from the root that rank has in host memory.
-func (o *Overlap) InHost(rank fleet.RankID) int {
+func (o *Overlap) InHost(rank fleet.RankID) int { return o.held(rank).InHost }
+
+// held returns what a rank holds; nothing for one that is not in the result.
+func (o *Overlap) held(rank fleet.RankID) Held {
 	if int(rank) >= len(o.at) || o.at[rank] == 0 {
-		return 0
+		return Held{}
 	}
-	return o.ranks[o.at[rank]-1].InHost
+	return o.ranks[o.at[rank]-1]
 }
 
 // AnyInHost reports whether any rank has the first block in host memory.
