@@ -177,7 +177,7 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 			t.Fatal(err)
 		}
 		rank, _ := w.fleet.Snapshot().Rank(words[0], 0)
-		rank.Load.SetReport(r)
+		rank.Load.SetReport(r, rank.Worker.Blocks)
 	case "event":
 		w.event(t, words, strings.TrimSpace(d.Input))
 	case "decide":

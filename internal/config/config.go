@@ -180,11 +180,11 @@ type Router struct {
 	// Temperature spreads the choices of the policy kv. 0 always takes the cheapest worker. 1 chooses with
 	// probability exp(-cost), costs scaled to 0..1.
 	Temperature float64 `yaml:"temperature"`
-	// Cost is the function by which the policy kv judges workers. "delay" estimates how long a request would
-	// wait and be computed there, and how much it would hold up others. "dynamo" is NVIDIA Dynamo's function.
+	// Cost is the function by which the policy kv judges workers. "delay" estimates by how much the delays of the
+	// request and of all others grow together if it goes there. "dynamo" is NVIDIA Dynamo's function.
 	Cost string `yaml:"cost"`
-	// Weights replaces weights of the cost by name. "delay" has prefillWeight, interference, decode and
-	// untracked; "dynamo" has prefillLoadScale, overlap, overlapDecay, decode and requests; both have
+	// Weights replaces weights of the cost by name. "delay" has firstToken, interference, evict and
+	// decode; "dynamo" has prefillLoadScale, overlap, overlapDecay, decode and requests; both have
 	// tier.device, tier.host, tier.disk and tier.external. Dynamo's prefillLoadScale of 1 is better raised to
 	// 16, for more cache hits and shorter queues. "stator replay" shows what weights do to a trace.
 	Weights map[string]float64 `yaml:"weights" default:"the function's"`

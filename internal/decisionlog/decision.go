@@ -143,9 +143,11 @@ type Score struct {
 	Total          float64 `json:"total"`
 	Wait           float64 `json:"wait"`
 	Prefill        float64 `json:"prefill"`
+	Slot           float64 `json:"slot,omitempty"`
+	Others         float64 `json:"others,omitempty"`
+	Evict          float64 `json:"evict,omitempty"`
 	Decode         float64 `json:"decode"`
 	Requests       float64 `json:"requests"`
-	Untracked      float64 `json:"untracked"`
 	Own            float64 `json:"own"`
 	Credit         float64 `json:"credit"`
 	Ahead          float64 `json:"ahead"`
@@ -205,7 +207,8 @@ func viewCandidate(c *route.Candidate) Candidate {
 		BookedRequests: c.Load.Requests, BookedPrefillTokens: c.Load.PrefillTokens, BookedDecodeBlocks: c.Load.DecodeBlocks,
 		UntrackedRequests: c.Untracked,
 		Score: Score{
-			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Untracked: s.Untracked, Own: s.Own,
+			Total: s.Total, Wait: s.Wait, Prefill: s.Prefill, Decode: s.Decode, Requests: s.Requests, Own: s.Own,
+			Slot: s.Slot, Others: s.Others, Evict: s.Evict,
 			Credit: s.Credit, Ahead: s.Ahead, Transfer: s.Transfer, LoadedTokens: s.Loaded, PulledTokens: s.Pulled,
 			UncachedTokens: s.Uncached, Preference: s.Preference,
 		},

@@ -79,7 +79,7 @@ func TestKeys(t *testing.T) {
 			`"first_hash":"000000000000000a","last_hash":"000000000000000b","stream":true,"include_usage":true,"max_tokens":9,` +
 			`"session":"s","source":"e","candidates":[{"worker":"w","rank":1,"address":"10.0.0.1:1","picked":true,` +
 			`"overlap_blocks":{"device":1,"host":2,"disk":3,"external":4},"booked_requests":5,"booked_prefill_tokens":6,"booked_decode_blocks":7,` +
-			`"untracked_requests":0,"score":{"total":1.5,"wait":0,"prefill":0,"decode":0,"requests":0,"untracked":0,"own":0,"credit":0,"ahead":0,` +
+			`"untracked_requests":0,"score":{"total":1.5,"wait":0,"prefill":0,"decode":0,"requests":0,"own":0,"credit":0,"ahead":0,` +
 			`"uncached_tokens":24}}],"considered":4},"hash_every":2,"hashes":["0000000000000005"]}`: Of(full(), []blockhash.Sequence{4, 5}, 2),
 	} {
 		if got, err := line.Append(nil); err != nil || string(got) != want+"\n" {

@@ -29,7 +29,9 @@ type Load struct {
 	// true if more than one prefill of this replica has.
 	mixed, shared atomic.Bool
 	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
-	lastEnd atomic.Int64
+	lastEnd  atomic.Int64
+	prefills prefills
+	slots    slots
 	// lag is the mean delay of the rank's events when they are received, in nanoseconds.
 	lag      atomic.Int64
 	ages     leastAge
@@ -105,6 +107,11 @@ type sample struct {
 	Report
 	unbooked  int64 // requests beyond the booked ones
 	untracked int64 // the smaller of unbooked here and in the sample before
+	slots     int   // see View
+	footprint float64
+	queued    bool
+	done      computed      // prompts by then
+	gap       time.Duration // the mean time between tokens since the report before; 0 where that is not known
 }
 
 // Amount is one booking's weight on a rank.
@@ -169,12 +176,14 @@ func (l *Load) PrefillBegins(now time.Time) {
 	if idle {
 		l.since.Store(now.UnixNano())
 		l.mixed.Store(false)
+		l.prefills.begin(now)
 	}
 	l.shared.Store(!idle)
 }
 
 // PrefillEnds takes back the amount of a prefill that is done, or should be.
 func (l *Load) PrefillEnds(a Amount, now time.Time) {
+	l.prefills.count(a.PrefillTokens, now)
 	l.lateness.observe(l.elapsed(now) - l.prefillTime())
 	l.own.add(a.Negative())
 	l.since.Store(now.UnixNano())
@@ -275,7 +284,7 @@ func (l *Load) Wait(now time.Time) time.Duration {
 
 	elapsed := l.elapsed(now)
 	late := elapsed - booked - l.lateness.usual()
-	if late < minLate || late > maxLate || l.mixed.Load() {
+	if late < minLate || late > maxLate || l.mixed.Load() || l.isFull() {
 		late = 0
 	}
 	return max(booked-elapsed, late, booked/8)
@@ -326,30 +335,64 @@ func (l *Load) ObservePace(took, estimated time.Duration, at time.Time) {
 // PaceStats returns what is known of the rank's pace.
 func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 
-// SetReport stores the engine's newest report. It returns how many gaps between tokens there were since the
-// report before, and their sum; both 0 for the first report and after a restart.
-func (l *Load) SetReport(r Report) (gaps uint64, took time.Duration) {
-	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-l.Booked().Requests)}
+// SetReport stores the newest report of an engine with so many blocks, and returns what the engine has done since the one before. It
+// is for one goroutine at a time.
+func (l *Load) SetReport(r Report, blocks int) Interval {
+	booked := l.Booked()
+	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done()}
+	next.slots = l.slots.observe(&r)
+	next.footprint = 1
 	if last := l.reported.Load(); last != nil {
+		next.footprint = last.footprint
 		next.untracked = min(next.unbooked, last.unbooked)
-		if r.Gaps > last.Gaps && r.GapTime > last.GapTime {
-			gaps, took = r.Gaps-last.Gaps, r.GapTime-last.GapTime
-		}
+		next.queued = next.Waiting > 0 && last.Waiting > 0
+	}
+	if used, all := r.KVUsage*float64(blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
+		next.footprint = min(used/all, 1)
+	}
+	i := l.between(l.reported.Load(), next, &booked)
+	if i.Gaps > 0 {
+		next.gap = i.Gap()
 	}
 	l.reported.Store(next)
-	return gaps, took
+	return i
 }
 
-// Untracked is how many requests run or wait on the rank that no router has booked. Clients have sent them
-// to the engine directly, or a router has restarted. A request that ended while the engine's report was in
-// transit looks like one. So a request counts only once two reports in a row have it. A report that is
-// older than maxAge does not count.
-func (l *Load) Untracked(now time.Time, maxAge time.Duration) int64 {
+// Gap returns the mean time between tokens by the newest report; 0 where that is not known, or is older than maxAge.
+func (l *Load) Gap(now time.Time, maxAge time.Duration) time.Duration {
 	last := l.reported.Load()
 	if last == nil || now.Sub(last.At) > maxAge {
 		return 0
 	}
-	return last.untracked
+	return last.gap
+}
+
+// View is what is known of a rank besides the bookings.
+type View struct {
+	// Untracked is how many requests run or wait on the rank that no router has booked. Clients have sent them
+	// to the engine directly, or a router has restarted. A request that ended while the engine's report was in
+	// transit looks like one. So a request counts only once two reports in a row have it.
+	Untracked int64
+	// Slots is how many requests run at once at most; 0 while that is not known.
+	Slots int
+	// Footprint is the share of the booked blocks that running requests take in the cache: less than 1 where they have prefixes
+	// in common.
+	Footprint float64
+	// Queued means that requests wait in the engine's queue, by two reports in a row.
+	Queued bool
+}
+
+// View returns what the reports show. One that is older than maxAge shows no untracked requests and no queue.
+func (l *Load) View(now time.Time, maxAge time.Duration) View {
+	last := l.reported.Load()
+	if last == nil {
+		return View{Footprint: 1}
+	}
+	v := View{Slots: last.slots, Footprint: last.footprint}
+	if now.Sub(last.At) <= maxAge {
+		v.Untracked, v.Queued = last.untracked, last.queued
+	}
+	return v
 }
 
 // Store returns the store of KV blocks that the rank's engine uses, by the newest report; nil for an engine without one. It must not be

@@ -7,22 +7,25 @@ import (
 	"time"
 )
 
-// pace is the ratio of the time that a rank's prefills took to their estimate. It is 1 unless the latest
-// prefills show clearly that the rank differs from others of its class:
+// pace is the ratio of the time that a rank's work took to its estimate, which has the load under which it was done. It is 1 unless
+// the latest observations show clearly that the rank differs from others of its class. An observation is a pass that computes prompts,
+// or all passes between two reports of the engine:
 //
-//	prefills observed               pace
+//	observations                    pace
 //	none, or the first paceIgnored  1
 //	some, by chance perhaps         1: the ratio is within three times its doubt of 1, or nearly 1
 //	enough                          the ratio
 //	none since then                 falls to 1, until the moment from which the doubt is too large
+//	the latest differ clearly       the ratio of the latest alone
 //
-// The last row makes a router try again a rank that it avoids. Such a rank gets no prefills while others are
+// The fourth row makes a router try again a rank that it avoids. Such a rank gets no prefills while others are
 // idle, so nothing else would show that it has recovered.
 type pace struct {
 	judged atomic.Pointer[judgedPace] // nil where the pace is 1
 
 	mu       sync.Mutex
 	evidence paceEvidence // guarded by mu
+	recent   paceEvidence // of the latest observations alone; guarded by mu
 	// ignored is the number of prefills that were ignored, and observed that of all others. Guarded by mu.
 	ignored, observed int
 }
@@ -58,6 +61,10 @@ const (
 	paceBeyond = 5
 	// paceKeep is the share of its weight that a prefill keeps at each new one: 0.98 weighs about the last 50.
 	paceKeep = 0.98
+	// paceKeepRecent is the same of the latest observations alone: 0.7 weighs the last three. Where these differ clearly, by paceClear
+	// times what they may by chance, older ones are forgotten. paceLeastNoise bounds from below by how much an observation varies by
+	// chance, as a share.
+	paceKeepRecent, paceLeastNoise = 0.7, 0.1
 	// paceFade is the time in which a prefill's weight falls to 0.37. An avoided rank is tried again after one
 	// to four times as long, depending on the evidence. A trial costs one prompt some delay, which is little
 	// for one of the prompts of a minute. A shorter time would forget ranks with little traffic: evidence of
@@ -91,7 +98,12 @@ func (p *pace) observe(took, estimated time.Duration, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observed++
-	p.evidence.add(min(took, paceBeyond*estimated).Seconds(), estimated.Seconds(), at)
+	seconds, expected := min(took, paceBeyond*estimated).Seconds(), estimated.Seconds()
+	p.evidence.add(seconds, expected, paceKeep, at)
+	p.recent.add(seconds, expected, paceKeepRecent, at)
+	if p.recent.differs(&p.evidence) {
+		p.evidence = p.recent
+	}
 	p.judged.Store(p.evidence.judge())
 }
 
@@ -116,8 +128,8 @@ func (p *pace) stats(now time.Time) PaceStats {
 }
 
 // add adds a prefill, after older ones have lost weight by their number and their age.
-func (e *paceEvidence) add(took, estimated float64, at time.Time) {
-	keep := paceKeep * e.faded(at)
+func (e *paceEvidence) add(took, estimated, keep float64, at time.Time) {
+	keep *= e.faded(at)
 	e.weight *= keep
 	e.took *= keep
 	e.estimated *= keep
@@ -159,6 +171,17 @@ func (e *paceEvidence) ratio(keep float64) (ratio, doubt float64) {
 	return ratio, math.Sqrt(spread) / estimated
 }
 
+// differs reports whether the mean ratio of the latest observations differs from that of all by more than chance explains.
+func (e *paceEvidence) differs(all *paceEvidence) bool {
+	if e.estimated <= 0 || all.est <= 0 {
+		return false
+	}
+	latest, usual := e.took/e.estimated, all.took/all.estimated
+	spread := max(0, all.took2-2*usual*all.both+usual*usual*all.est) / all.est
+	noise := max(math.Sqrt(spread), paceLeastNoise*usual)
+	return math.Abs(latest-usual) > paceClear*noise/math.Sqrt(e.weight)
+}
+
 // isClear reports whether the ratio counts, where all prefills have lost weight by a share once more.
 func (e *paceEvidence) isClear(keep float64) bool {
 	ratio, doubt := e.ratio(keep)
@@ -183,7 +206,7 @@ func (e *paceEvidence) judge() *judgedPace {
 			vague = mid
 		}
 	}
-	ratio, _ := e.ratio(1)
+	ratio := e.took / e.estimated // without the assumption, which delays a judgement and must not soften it
 	at := e.at.UnixNano()
 	return &judgedPace{min(max(ratio, paceLow), paceHigh), at, at + int64(vague*float64(paceFade))}
 }

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// Line is a time that grows with a number of tokens. For prefill it is how long a prompt's computation lasts,
-// over its tokens that are not cached. For decode it is how long a step lasts, over the tokens that running
-// requests have in the cache. For transfer it is how long the KV cache of computed tokens is on its way.
+// Line is a time that grows with a number of tokens. For prefill it is how long a pass lasts longer because it computes prompts,
+// over their tokens that are not cached. For decode it is how long a pass lasts otherwise, over the tokens that the requests which
+// decode have in the cache. For transfer it is how long the KV cache of computed tokens is on its way.
 type Line struct {
 	Base  time.Duration // for no tokens
 	Token float64       // nanoseconds for each token
 	// Observed counts the observations; 0 means that the line is a first estimate. Error is how far the latest
-	// observations lie from the line, as a share of them (root mean square). Engines that batch have 0.3 and
-	// more, because prompts share passes.
+	// observations lie from the estimate, as a share of it (root mean square).
 	Observed int
 	Error    float64
 }
@@ -25,10 +24,10 @@ type Line struct {
 type Speed struct{ Prefill, Decode, Transfer Line }
 
 // DefaultSpeed is the first estimate for an engine without a profile. It is that of [Polynomial] for a prompt
-// of some thousand tokens beside a decode step, and for steps with a cache of a million tokens.
+// of some thousand tokens, and for steps with a cache of a million tokens.
 func DefaultSpeed() Speed {
 	return Speed{
-		Prefill:  Line{Base: 25 * time.Millisecond, Token: 16_500},
+		Prefill:  Line{Base: 17 * time.Millisecond, Token: 16_500},
 		Decode:   Line{Base: 6 * time.Millisecond, Token: 45},
 		Transfer: DefaultTransfer(),
 	}
@@ -60,170 +59,192 @@ func (l Line) String() string {
 		l.Base.Round(time.Microsecond), l.Token/1e3, l.Observed, 100*l.Error)
 }
 
-// Learned is a line that follows observations, by least squares with forgetting: the last few hundred
-// observations count. It begins with an estimate, the prior, which some tens of observations outweigh.
+// Pass is a model of an engine's passes. A pass decodes one token of each running request, and computes prompts beside that. It
+// lasts as long as both parts together.
+type Pass struct{ Prefill, Decode Line }
+
+// Work is what an engine has done in some time, from which [Learned] learns. Fractions are means.
+type Work struct {
+	Steps    float64 // passes in which requests decoded
+	Context  float64 // the tokens that these requests had in the cache, summed over Steps
+	Prefills float64 // passes in which prompts were computed
+	Tokens   float64 // prompt tokens that were computed
+}
+
+// Time returns how long the work lasts.
+func (p *Pass) Time(w Work) time.Duration {
+	return time.Duration(w.Steps*float64(p.Decode.Base) + w.Context*p.Decode.Token +
+		w.Prefills*float64(p.Prefill.Base) + w.Tokens*p.Prefill.Token)
+}
+
+// Learned is a Pass that follows observations, by least squares with forgetting: the last few hundred observations
+// count. It begins with an estimate, the prior. Because an observation has the load under which it was made, a busy engine does not
+// look like a slow one.
 //
-//	observations   line
-//	0              the prior
-//	1 to ~20       between the prior and the observations
-//	more           the observations; each new one counts 0.5 %
+// How fast the engine is on the whole is known after a few observations. How that divides into the four terms of the model is
+// not: it needs observations under different loads, and little noise. So each term is drawn to that of the prior, scaled by the
+// whole, by as much as the observations leave it open (ridge regression), and never falls below a share of that. An observation
+// far from the estimate counts less.
 //
-// The mean of the observations is exact after a few of them. The slope is not: it needs prompts of different
-// lengths, and little noise. So the slope is drawn to that of the prior, scaled to the mean, by as much as the
-// observations leave it open, and it never falls below a share of that. An observation far from the line
-// counts less.
-//
-// All methods are safe for concurrent use. Line is one atomic load, because every decision reads it.
+// All methods are safe for concurrent use. Pass is one atomic load, because every decision reads it.
 type Learned struct {
-	line atomic.Pointer[Line]
+	pass  atomic.Pointer[Pass]
+	start [terms]float64 // the prior, in nanoseconds; does not change
 
-	// long is the number of tokens from which a prompt is long, and start the prior. They do not change.
-	long  int
-	start Line
-
-	mu          sync.Mutex
-	prior, seen sums // guarded by mu
-	// residual is the sum of squared errors, squares that of squared times, and count that of observations,
-	// all three with forgetting. Guarded by mu.
-	residual, squares, count float64
+	mu sync.Mutex
+	// moments and targets are the sums of least squares, Σ w·z·zᵀ and Σ w·z·y. The terms z of an observation are those of the prior's
+	// time, as shares of the estimate before it is scaled: so all observations weigh the same, also those from before an engine
+	// changed. Guarded by mu.
+	moments [terms][terms]float64
+	targets [terms]float64
+	// residual is the sum of squared errors, and count that of observations, both with forgetting. prior is the weight of the
+	// assumption that the engine is as fast as the prior. Guarded by mu.
+	residual, count, prior float64
+	scale                  float64 // of the whole prior; guarded by mu
+	observed               int     // guarded by mu
 }
 
-// sums are the weighted sums from which least squares are solved; x in tokens, y in nanoseconds.
-type sums struct{ weight, x, xx, y, xy float64 }
-
-// add adds an observation.
-func (s *sums) add(x, y, weight float64) {
-	s.weight += weight
-	s.x += weight * x
-	s.xx += weight * x * x
-	s.y += weight * y
-	s.xy += weight * x * y
-}
-
-// fade makes all observations so far count less.
-func (s *sums) fade(keep float64) {
-	for _, v := range []*float64{&s.weight, &s.x, &s.xx, &s.y, &s.xy} {
-		*v *= keep
-	}
-}
-
-// plus is the sums of both sets of observations.
-func (s *sums) plus(o *sums) sums {
-	return sums{s.weight + o.weight, s.x + o.x, s.xx + o.xx, s.y + o.y, s.xy + o.xy}
-}
+// The terms of the model, in the order of Work.
+const (
+	termSteps = iota
+	termContext
+	termPrefills
+	termTokens
+	terms
+)
 
 const (
 	// keep is the share of its weight that an observation keeps at each new one.
 	keep = 0.995
-	// keepPrior is that share for the prior, which must fade sooner. Its points may lie far beyond all
-	// observations, where they would pull the line most.
-	keepPrior = 0.9
-	// prior is the weight of each of the prior's two points, in observations.
-	prior = 10
-	// beyond bounds an observation to this many times its estimate, so that one stall of the engine does not
-	// spoil the line for minutes. It bounds the observation of a long prompt to that part of its estimate too:
-	// least squares would follow the longest prompts, and another request may have computed one of them. A short
-	// prompt may take no time of its own, because it shares a pass.
+	// priorWeight is how many observations the prior counts for at first, and keepPrior the share of that which is left after each.
+	priorWeight, keepPrior = 10, 0.9
+	// priorError is how far observations are assumed to lie from the estimate before there are some, as a share of it.
+	priorError = 0.3
+	// termDoubt is the standard deviation of a term's ratio to the scaled prior, as a share of it.
+	termDoubt = 1
+	// leastTerm is the least ratio of a term to the scaled prior. With less, a cached prompt could cost as much as one that is not
+	// cached, and routing would ignore caches.
+	leastTerm = 0.25
+	// beyond bounds an observation to this many times its estimate, and to that part of it, so that one stall of the engine does
+	// not spoil the model for minutes.
 	beyond = 5
-	// outlier is how many times the line's error an observation may be off before it counts less (Huber's
-	// weight). leastTrust bounds that weight, so that the line follows an engine that has changed.
+	// outlier is how many times the usual error an observation may be off before it counts less (Huber's
+	// weight). leastTrust bounds that weight, so that the model follows an engine that has changed.
 	outlier, leastTrust = 3, 0.1
 	// trustAll is the number of observations until which all count fully, because the error is not known.
 	trustAll = 20
-	// leastSlope is the share of the prior's slope, scaled to the mean, that the line's slope keeps. With less,
-	// a cached prompt would cost nearly as much as an uncached one, and routing would ignore caches.
-	leastSlope = 0.25
-	// leastScale bounds how much faster than the prior the line can become. It must not be 0, because
-	// observations are bounded by multiples of it.
-	leastScale = 1e-3
 )
 
-// NewLearned begins with the line start, as if it had been observed at two numbers of tokens, short and long.
-func NewLearned(start Line, short, long int) *Learned {
-	start.Observed = 0
-	l := &Learned{long: long, start: start}
-	for _, tokens := range []int{short, long} {
-		l.prior.add(float64(tokens), float64(start.at(tokens)), prior)
-	}
-	l.line.Store(&start)
+// NewLearned begins with an estimate. Terms of it that are 0 stay 0.
+func NewLearned(start Pass) *Learned {
+	l := &Learned{scale: 1, prior: priorWeight, residual: priorWeight * priorError * priorError, count: priorWeight}
+	l.start = [terms]float64{float64(start.Decode.Base), start.Decode.Token, float64(start.Prefill.Base), start.Prefill.Token}
+	start.Prefill.Observed, start.Decode.Observed = 0, 0
+	l.pass.Store(&start)
 	return l
 }
 
-// Line returns the line now.
-func (l *Learned) Line() Line { return *l.line.Load() }
+// Pass returns the model now. It must not be changed.
+func (l *Learned) Pass() *Pass { return l.pass.Load() }
 
-// Observe adds an observation: the time that some tokens took. For prefill the engine computed no other prompt
-// in that time, or that other prompt was observed with all of the time and this one with none. An
-// observation without tokens is ignored.
-func (l *Learned) Observe(tokens int, took time.Duration) {
-	if tokens <= 0 || took < 0 {
+// Observe adds an observation: the time that some work took. Work that lasts no time by the model is ignored.
+func (l *Learned) Observe(w Work, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	expected := float64(l.Pass().Time(w))
+	if took < 0 || !(expected > 0) || math.IsInf(expected, 1) {
 		return
 	}
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.Line()
-	expected := float64(now.at(tokens))
-	y := min(float64(took), beyond*expected)
-	if tokens > l.long {
-		y = max(y, expected/beyond)
-	}
-	trust := l.trust(math.Abs(y-expected), expected, &now)
-
-	l.seen.fade(keep)
-	l.prior.fade(keepPrior)
-	for _, v := range []*float64{&l.residual, &l.squares, &l.count} {
-		*v *= keep
-	}
-	l.seen.add(float64(tokens), y, trust)
-	l.residual += (y - expected) * (y - expected)
-	l.squares += y * y
-	l.count++
-
-	all := l.seen.plus(&l.prior)
-	next := all.solve(l.start, l.residual/l.count)
-	next.Observed = now.Observed + 1
-	if l.squares > 0 {
-		next.Error = math.Sqrt(l.residual / l.squares)
-	}
-	l.line.Store(&next)
+	y := min(max(float64(took)/expected, 1.0/beyond), beyond)
+	trust := l.trust(math.Abs(y - 1))
+	l.add(w, expected, y, trust)
+	l.observed++
+	l.pass.Store(l.solve())
 }
 
-// trust is the weight of an observation that is off by so much: 1, and less for an outlier.
-func (l *Learned) trust(off, expected float64, now *Line) float64 {
-	usual := outlier * now.Error * expected
-	if now.Observed < trustAll || off <= usual {
+// trust is the weight of an observation that is off by a share of its estimate: 1, and less for an outlier.
+func (l *Learned) trust(off float64) float64 {
+	usual := outlier * math.Sqrt(l.residual/l.count)
+	if l.observed < trustAll || off <= usual {
 		return 1
 	}
 	return max(usual/off, leastTrust)
 }
 
-// solve returns the line of least squares through the observations, with a slope that is drawn to that of
-// start, scaled to their mean. noise is the variance of an observation. With it, and a slope that may be wrong
-// by all of itself, the weight of the drawing follows (ridge regression):
-//
-//	slope = (spread of xy + pull · like) / (spread of x + pull),  pull = noise / like²
-//
-// Many lengths and little noise give the observed slope. One length alone, or much noise, gives that of start.
-func (s *sums) solve(start Line, noise float64) Line {
-	meanX := s.x / s.weight // there is an observation, and it has tokens
-	meanY := s.y / s.weight
-	expected := float64(start.Base) + meanX*start.Token
-	like := start.Token * max(meanY/expected, leastScale)
-	if !(like > 0) {
-		return Line{Base: time.Duration(meanY)}
+// add adds an observation to the sums, and makes those before it count less. The terms are those of the prior for this work, divided by
+// the estimate before it is scaled, so that their sum is near 1 whatever the engine's speed and the size of the work.
+func (l *Learned) add(w Work, expected, y, trust float64) {
+	z := [terms]float64{w.Steps, w.Context, w.Prefills, w.Tokens}
+	for i := range z {
+		z[i] *= l.start[i] * l.scale / expected
 	}
+	for i := range z {
+		for j := range z {
+			l.moments[i][j] = keep*l.moments[i][j] + trust*z[i]*z[j]
+		}
+		l.targets[i] = keep*l.targets[i] + trust*z[i]*y*l.scale
+	}
+	l.residual = keep*l.residual + (y-1)*(y-1)
+	l.count = keep*l.count + 1
+	l.prior *= keepPrior
+}
 
-	pull := noise / (like * like)
-	spread := max(0, s.xx-s.x*meanX)
-	token := like
-	if spread+pull > 0 {
-		token = (s.xy - s.x*meanY + pull*like) / (spread + pull)
+// solve returns the model that fits the observations best:
+//
+//	scale   the factor of the whole prior, by least squares
+//	ratio   that of each term to the scaled prior: least of Σ w·(y − scale·zᵀ·ratio)² + pull·Σ (ratio − 1)²
+//
+// pull is the variance of an observation divided by that of a term's ratio.
+func (l *Learned) solve() *Pass {
+	all, target := 0.0, 0.0
+	for i := range l.moments {
+		target += l.targets[i]
+		for j := range l.moments {
+			all += l.moments[i][j]
+		}
 	}
-	token = max(token, leastSlope*like)
-	base := meanY - token*meanX
-	if base < 0 {
-		return Line{Token: max(s.xy/s.xx, leastSlope*like)} // the best line through the origin
+	l.scale = (target + l.prior) / (all + l.prior)
+	usual := math.Sqrt(l.residual / l.count)
+	ratio := l.ratios(usual * usual / (termDoubt * termDoubt))
+
+	var term [terms]float64
+	for i := range term {
+		term[i] = l.scale * ratio[i] * l.start[i]
 	}
-	return Line{Base: time.Duration(base), Token: token}
+	return &Pass{
+		Decode:  Line{Base: time.Duration(term[termSteps]), Token: term[termContext], Observed: l.observed, Error: usual},
+		Prefill: Line{Base: time.Duration(term[termPrefills]), Token: term[termTokens], Observed: l.observed, Error: usual},
+	}
+}
+
+// sweeps bounds how often ratios goes through all terms, and settled is the change with which it ends.
+const sweeps, settled = 40, 1e-4
+
+// ratios solves for the ratios of the terms, none below leastTerm, by Gauss and Seidel's method. Each step takes one term to the
+// best value beside the others, and cuts it off at its bound: for a sum of squares that converges to the best point within the bounds.
+func (l *Learned) ratios(pull float64) (ratio [terms]float64) {
+	for i := range ratio {
+		ratio[i] = 1
+	}
+	for range sweeps {
+		change := 0.0
+		for i := range ratio {
+			rest := l.targets[i]/l.scale + pull
+			for j := range ratio {
+				if j != i {
+					rest -= l.moments[i][j] * ratio[j]
+				}
+			}
+			if own := l.moments[i][i] + pull; own > 0 {
+				next := max(rest/own, leastTerm)
+				change = max(change, math.Abs(next-ratio[i]))
+				ratio[i] = next
+			}
+		}
+		if change < settled {
+			break
+		}
+	}
+	return ratio
 }

@@ -29,10 +29,10 @@ func (c *costFlags) addFlags(f *flag.FlagSet) {
 	f.StringVar(&c.name, "cost", cost.NameDelay, "cost function of the kv policy: delay or dynamo")
 	weight := func(v *float64, name, of, usage string) { f.Var(&weightFlag{v: v}, name, of+usage) }
 
-	weight(&c.delay.PrefillWeight, "delay-prefill-weight", ofDelay, "weight of the time to compute the request's own prompt")
-	weight(&c.delay.Interference, "delay-interference", ofDelay, "how much more that time weighs for each request on the rank")
-	weight(&c.delay.Decode, "delay-decode", ofDelay, "weight of an occupied token, relative to a token to compute")
-	weight(&c.delay.Untracked, "delay-untracked", ofDelay, "tokens to compute that stand for a request that no router booked")
+	weight(&c.delay.FirstToken, "delay-first-token", ofDelay, "how often a delay of the first token counts")
+	weight(&c.delay.Interference, "delay-interference", ofDelay, "share of a prefill by which each request on the rank is delayed")
+	weight(&c.delay.Evict, "delay-evict", ofDelay, "worth of evicted tokens, relative to the mean token")
+	weight(&c.delay.Decode, "delay-decode", ofDelay, "part of an answer for which a difference of load lasts")
 
 	weight(&c.dynamo.PrefillLoadScale, "prefill-load-scale", ofDynamo, "blocks of decode that a block of prefill weighs")
 	weight(&c.dynamo.Overlap, "overlap-score-credit", ofDynamo, "blocks of prefill that a cached block saves")

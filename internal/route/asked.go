@@ -21,6 +21,7 @@ type asked struct {
 	policyName  string
 	policy      pick.Policy
 	policyInput pick.Request
+	session     uint64 // see sessionHash
 
 	// choosesLegs means that it is to be decided where the prompt is computed, splits that a prefill worker can compute it, and
 	// remote that one is to, or has.
@@ -95,6 +96,7 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 	c := q.model.choice(q.role)
 	q.policyName, q.policy = c.Policy, c.policy
 	q.policyInput = q.hints.policyInput(d.Session)
+	q.session = sessionHash(d.Session)
 	if q.model.Prompt == nil || !req.Known || req.Endpoint == prompt.Embeddings {
 		q.routeByLoad() // embeddings leave nothing in a cache that a later request could use
 	}

@@ -106,7 +106,7 @@ func TestBatchesAreBookedWhole(t *testing.T) {
 // each answer, and the next turn of the prompt must still go to its cache.
 func TestBatchesAreNotUntracked(t *testing.T) {
 	long := strings.Repeat("all work and no play ", 200)
-	for _, n := range []int{1, 16, 128} {
+	for _, n := range []int{1, 8, 128} {
 		r, f, x := lettersRouter(t, 2, route.ModelConfig{})
 		w0 := f.Snapshot().Ranks[0]
 		report(x, w0, long)

@@ -126,6 +126,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 	w.judged.candidates[won].Rank.Load.Health().Picked(d.At)
 	w.judged.explain(d, won, r.cfg.Candidates)
 	r.predict(w, q, d, *w.judged.candidates[won].Rank)
+	r.speeds.of(w.judged.candidates[won].Rank.Worker).reuse.observe(d.PromptTokens, d.Cached)
 	r.uses.touch(*w.judged.candidates[won].Rank, q.chain)
 	return nil
 }
@@ -197,7 +198,7 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 	case q.remote, r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
-	firstToken, cached := c.Facts.Wait+amount.PrefillTime, d.PromptTokens-c.Uncached
+	firstToken, cached := j.waitTime(c)+amount.PrefillTime, d.PromptTokens-c.Uncached
 	if q.remote {
 		firstToken += PrefillTimeout
 		cached = c.Facts.Cached(&j.request)
@@ -228,7 +229,7 @@ func (r *Router) predict(w *workspace, q *asked, d *Decision, rank fleet.Rank) {
 	known := r.knownBlocks(w, q, d.At, rank.ID, ttl)
 	until := r.predictOn(rank, q.chain, known, d.At)
 
-	r.promises.make(d.ID, q.chain, known, until)
+	r.promises.make(d.ID, q.session, q.chain, known, until)
 	if !r.bookings.Has(d.ID) { // it has ended meanwhile, or the table is full
 		r.promises.drop(d.ID)
 	}

@@ -48,11 +48,23 @@ func (r *Router) Ended(e Ending, now time.Time) bool {
 	made := r.promises.take(e.ID) // before the booking, whose end drops it
 	k, ok := r.bookings.EndAs(e.ID, e.reason)
 	if ok {
+		if e.reason(k.Rank) == pick.Finished && !e.Refused && !e.Left {
+			r.learnAnswer(&k, made, now)
+		}
 		r.correct(&e, &k, made, now)
 		r.Wake(now)
 	}
 	r.promises.recycle(e.ID, made)
 	return ok
+}
+
+// learnAnswer learns the length of the answer of a request that was served.
+func (r *Router) learnAnswer(k *pick.Booking, made *promise, now time.Time) {
+	session := uint64(0)
+	if made != nil {
+		session = made.session
+	}
+	r.speeds.observeAnswer(k, session, k.Rank.Load.Gap(now, maxReportAge), now)
 }
 
 // reason is why the booking on a rank ends.

@@ -16,16 +16,16 @@ type judged struct {
 	asked      *asked
 	candidates []pick.Candidate
 	function   cost.Function
-	request    cost.Request // what all candidates are judged for; Line changes with the candidate's class
+	request    cost.Request // what all candidates are judged for; what is learned changes with the candidate's class
 	// booking is the load that a pick adds, whichever candidate it is, so without its prefill.
 	booking fleet.Amount
 
 	source source     // from which candidates could fetch a part of the prompt
 	stores storeReach // and from which they could load it
 	speeds *speeds
-	// lines are the learned prefill lines that were read for this decision. Learning goes on beside it,
+	// models are the learned models that were read for this decision. Learning goes on beside it,
 	// and the reasons that are printed must match the costs that decided.
-	lines []classLine
+	models []classModel
 
 	// weights and delay are memory for a cost function whose weights the request overrides.
 	weights cost.Weights
@@ -33,10 +33,11 @@ type judged struct {
 	order   []int // indexes of candidates, filled by cheapest
 }
 
-// classLine is the prefill line of a class of workers during one decision.
-type classLine struct {
-	class *perfmodel.Learned
-	line  perfmodel.Line
+// classModel is what was learned of a class of workers by the time of one decision.
+type classModel struct {
+	class          *learned
+	pass, transfer *perfmodel.Pass
+	answer, reuse  float64
 }
 
 // passTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
@@ -53,11 +54,13 @@ func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged 
 func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.Time) *judged {
 	j.asked = q
 	j.speeds = &r.speeds
-	j.lines = j.lines[:0]
+	j.models = j.models[:0]
 	j.request = cost.Request{BlockSize: q.model.BlockSize, PromptTokens: q.tokens, Computed: q.remote}
 	j.loadFacts(f, &w.overlap, now)
 	for i := range j.candidates {
-		r.discount(&j.candidates[i], q)
+		c := &j.candidates[i]
+		c.Facts.Held = r.index.Blocks(c.Rank.ID)
+		r.discount(c, q)
 	}
 
 	j.findPulls(f, &w.overlap)
@@ -67,7 +70,7 @@ func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.T
 	for i := range j.candidates {
 		c := &j.candidates[i]
 		if i == 0 || f.facts[i].class != f.facts[i-1].class {
-			j.setLines(f.facts[i].class)
+			j.setModel(f.facts[i].class)
 		}
 		score := j.score(c)
 		c.Total, c.Tie = score.Total, score.Tie
@@ -86,7 +89,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c, load := &j.candidates[i], f.ranks[i].Load
 		c.Rank = &f.ranks[i]
 		c.Facts.Booked = load.Booked()
-		c.Facts.Untracked = load.Untracked(now, maxReportAge)
+		c.Facts.View = load.View(now, maxReportAge)
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
 		c.Facts.Capacity = f.facts[i].blocks
@@ -108,8 +111,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 	}
 }
 
-// score is the cost of a candidate, with the factor for preferred taints. j.request.Line must be the
-// line of the candidate's class.
+// score is the cost of a candidate, with the factor for preferred taints. j.request must have the model of the candidate's class.
 func (j *judged) score(c *pick.Candidate) cost.Score {
 	score := j.function.Score(&j.request, &c.Facts)
 	if len(j.asked.preferred) > 0 {
@@ -119,28 +121,32 @@ func (j *judged) score(c *pick.Candidate) cost.Score {
 	return score
 }
 
-// line returns the prefill line of a class of workers: the same one during a whole decision.
-func (j *judged) line(class *perfmodel.Learned) perfmodel.Line {
-	for i := range j.lines {
-		if j.lines[i].class == class {
-			return j.lines[i].line
+// model returns what is known of a class of workers: the same during a whole decision.
+func (j *judged) model(class *learned) *classModel {
+	for i := range j.models {
+		if j.models[i].class == class {
+			return &j.models[i]
 		}
 	}
-	line := class.Line()
-	j.lines = append(j.lines, classLine{class, line})
-	return line
+	answer := class.answers.of(j.asked.session)
+	if known := float64(j.asked.outputTokens); known > 0 {
+		answer = known
+	}
+	j.models = append(j.models, classModel{class, class.pass.Pass(), class.transfer.Pass(), answer, class.reuse.ratio()})
+	return &j.models[len(j.models)-1]
 }
 
-// lineOf is the prefill line of a candidate's class. It looks the class up, because candidates may have been
+// setModel sets what is known of a class in the request.
+func (j *judged) setModel(class *learned) {
+	m, r := j.model(class), &j.request
+	r.Line, r.Decode = m.pass.Prefill, m.pass.Decode
+	r.Transfer = m.transfer.Prefill
+	r.Answer, r.Reuse = m.answer, m.reuse
+}
+
+// setModelOf sets what is known of a candidate's class in the request. It looks the class up, because candidates may have been
 // removed since the field's facts lay beside them.
-func (j *judged) lineOf(c *pick.Candidate) perfmodel.Line {
-	return j.line(j.speeds.of(c.Rank.Worker).prefill)
-}
-
-// setLines sets the lines of a class in the request.
-func (j *judged) setLines(class *learned) {
-	j.request.Line, j.request.Transfer = j.line(class.prefill), j.line(class.transfer)
-}
+func (j *judged) setModelOf(c *pick.Candidate) { j.setModel(j.speeds.of(c.Rank.Worker)) }
 
 // findPulls finds out how much of the prompt each candidate could fetch from the rank that holds most of it.
 func (j *judged) findPulls(f *field, overlap *kvindex.Overlap) {
@@ -157,24 +163,35 @@ func (j *judged) findPulls(f *field, overlap *kvindex.Overlap) {
 	}
 }
 
-// prefillTime is how long a candidate is expected to compute the prompt.
+// prefillTime is how long a candidate is expected to compute the prompt, with the steps of the requests that decode beside it.
 func (j *judged) prefillTime(c *pick.Candidate) time.Duration {
-	return time.Duration(float64(j.lineOf(c).Prefill(c.Uncached)) * c.Facts.Pace)
+	if c.Uncached <= 0 {
+		return 0
+	}
+	j.setModelOf(c)
+	return time.Duration(float64(j.request.Line.Prefill(c.Uncached))*c.Facts.Pace) + cost.StepTime(&j.request, &c.Facts)
 }
 
 // addedTime is how much longer the prefills of a candidate are expected to take with this prompt. It is
 // less than prefillTime where the prompt fits into a pass with those that wait already, because the
-// pass pays its fixed time only once.
+// pass pays its fixed time only once. So do prompts that wait for the same requests to end.
 func (j *judged) addedTime(c *pick.Candidate) time.Duration {
 	whole, pending := j.prefillTime(c), c.Facts.Booked.PrefillTokens
-	if pending == 0 || pending+int64(c.Uncached) > passTokens {
+	alone := pending == 0 || pending+int64(c.Uncached) > passTokens
+	if whole == 0 || alone && cost.HasSlot(&j.request, &c.Facts) {
 		return whole
 	}
-	return whole - time.Duration(float64(j.lineOf(c).Base)*c.Facts.Pace)
+	return time.Duration(float64(c.Uncached) * j.request.Line.Token * c.Facts.Pace)
+}
+
+// waitTime is how long a prompt waits on a candidate before it is computed.
+func (j *judged) waitTime(c *pick.Candidate) time.Duration {
+	j.setModelOf(c)
+	return cost.Wait(&j.request, &c.Facts)
 }
 
 // firstToken is when a candidate's first token is expected, from now.
-func (j *judged) firstToken(c *pick.Candidate) time.Duration { return c.Facts.Wait + j.prefillTime(c) }
+func (j *judged) firstToken(c *pick.Candidate) time.Duration { return j.waitTime(c) + j.prefillTime(c) }
 
 // soonest is the candidate whose first token is expected first, and when that is, from now. There must
 // be a candidate.
@@ -240,7 +257,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	d.Candidates = slices.Grow(d.Candidates[:0], len(order))[:len(order)]
 	for i, at := range order {
 		c := &j.candidates[at]
-		j.setLines(j.speeds.of(c.Rank.Worker))
+		j.setModelOf(c)
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,

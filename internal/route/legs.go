@@ -141,9 +141,8 @@ func (j *judged) least() float64 {
 	return least
 }
 
-// leastLocal is the lowest cost of a decode worker that computes the prompt, with all of the time for which the requests that
-// decode there stand still. cost.Delay counts a part of it, because each worker that it compares has such requests; here the other
-// way has none. A worker that is idle for a moment counts as the mean of all: the next request may come to it during the prompt.
+// leastLocal is the lowest cost of a decode worker that computes the prompt, too. By cost.Delay a worker that is idle for a moment counts
+// as the mean of all: the next request may come to it during the prompt.
 func (j *judged) leastLocal() float64 {
 	delay, ok := j.function.(*cost.Delay)
 	if !ok {
@@ -158,8 +157,8 @@ func (j *judged) leastLocal() float64 {
 	least := math.Inf(1)
 	for i := range j.candidates {
 		c := &j.candidates[i]
-		still := max(float64(c.Facts.Booked.Requests), mean) * float64(j.prefillTime(c)) / 1e6
-		least = min(least, c.Total+max(0, 1-delay.Interference)*still)
+		more := max(0, mean-float64(c.Facts.Booked.Requests))
+		least = min(least, c.Total+delay.Interference*more*float64(j.prefillTime(c))/1e6)
 	}
 	return least
 }

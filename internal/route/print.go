@@ -65,25 +65,21 @@ func (d *Decision) PrefillID(n int) string { return d.ID + "-prefill" + strconv.
 
 // rows are the table of the candidates, its head first.
 func (d *Decision) rows() [][]string {
-	terms := []string{"cost ms", "= wait", "+ prefill", "+ decode", "+ untracked"}
-	if d.Cost == cost.NameDynamo {
-		terms = []string{"cost", "= prefill", "+ decode", "+ requests"}
-	}
-	transfers := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.Score.Transfer > 0 })
-	if transfers {
-		terms = append(terms, "+ transfer")
-	}
+	shown := d.terms()
 	loads := slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.OnNode+c.OnPeers > 0 })
 	prefersTaints := len(d.Candidates) > 0 && d.Candidates[0].Score.Preference > 0
-	if prefersTaints {
-		terms = append(terms, "× taints")
-	}
 	head := []string{"", "worker", "device", "host", "disk", "ext"}
 	if loads {
 		head = append(head, "node", "peers")
 	}
 	head = append(head, "prefill tokens", "decode blocks", "requests")
-	rows := [][]string{append(append(head, terms...), "uncached")}
+	for i := range shown {
+		head = append(head, shown[i].name)
+	}
+	if prefersTaints {
+		head = append(head, "× taints")
+	}
+	rows := [][]string{append(head, "uncached")}
 
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
@@ -98,13 +94,8 @@ func (d *Decision) rows() [][]string {
 		}
 		row = append(row, whole(c.Load.PrefillTokens), whole(c.Load.DecodeBlocks), whole(c.Load.Requests))
 		score := &c.Score
-		if d.Cost == cost.NameDynamo {
-			row = append(row, tenths(score.Total), tenths(score.Prefill), tenths(score.Decode), tenths(score.Requests))
-		} else {
-			row = append(row, tenths(score.Total), tenths(score.Wait), tenths(score.Prefill), tenths(score.Decode), tenths(score.Untracked))
-		}
-		if transfers {
-			row = append(row, tenths(score.Transfer))
+		for i := range shown {
+			row = append(row, tenths(shown[i].of(score)))
 		}
 		if prefersTaints {
 			row = append(row, fmt.Sprintf("%.2f", score.Preference))
@@ -112,6 +103,46 @@ func (d *Decision) rows() [][]string {
 		rows = append(rows, append(row, whole(score.Uncached)))
 	}
 	return rows
+}
+
+// term is a column of the table of candidates: a term of the cost.
+type term struct {
+	name string
+	of   func(*cost.Score) float64
+}
+
+func total(s *cost.Score) float64 { return s.Total }
+
+// terms are the terms of the decision's cost function, the sum first. Of those that most decisions do not have, it has only those that
+// a candidate has.
+func (d *Decision) terms() []term {
+	if d.Cost == cost.NameDynamo {
+		return []term{
+			{"cost", total},
+			{"= prefill", func(s *cost.Score) float64 { return s.Prefill }},
+			{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
+			{"+ requests", func(s *cost.Score) float64 { return s.Requests }},
+		}
+	}
+
+	list := []term{
+		{"cost ms", total},
+		{"= wait", func(s *cost.Score) float64 { return s.Wait }},
+		{"+ prefill", func(s *cost.Score) float64 { return s.Prefill }},
+		{"+ others", func(s *cost.Score) float64 { return s.Others }},
+		{"+ evict", func(s *cost.Score) float64 { return s.Evict }},
+		{"+ decode", func(s *cost.Score) float64 { return s.Decode }},
+	}
+
+	for _, rare := range []term{
+		{"+ slot", func(s *cost.Score) float64 { return s.Slot }},
+		{"+ transfer", func(s *cost.Score) float64 { return s.Transfer }},
+	} {
+		if slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return rare.of(&c.Score) > 0 }) {
+			list = append(list, rare)
+		}
+	}
+	return list
 }
 
 // name is the worker's name, with its rank where that is not clear without it.
@@ -186,31 +217,17 @@ func (d *Decision) split() (won, next *Candidate) {
 	return won, next
 }
 
-// mainReason names the term in which the winner gained most over the next candidate. Prefill counts as two
-// terms. By Dynamo's function they are what overlap saves of this prompt, and what is booked before it. By
-// ours they are how long this prompt's prefill lasts, and how many requests it would hold up.
+// mainReason names the term in which the winner gained most over the next candidate. By Dynamo's function prefill counts as two
+// terms: what overlap saves of this prompt, and what is booked before it.
 func mainReason(won, next *Candidate) string {
-	overlap := won.Score.Credit - next.Score.Credit
-	ahead := next.Score.Ahead - won.Score.Ahead
-	scale := 0.0 // from the parts' unit to that of the cost
-	if overlap+ahead > 0 {
-		scale = (next.Score.Prefill - won.Score.Prefill) / (overlap + ahead)
-	}
-
-	faster, interference := "overlap", 0.0
-	if own := won.Score.Own; own > 0 && next.Score.Own > 0 { // only Delay has Own
-		switch {
-		case won.Score.Uncached < next.Score.Uncached:
-		case won.Overlap[fleet.Device] > next.Overlap[fleet.Device]:
-			faster = "overlap in a faster tier"
-		case won.Score.Loaded > 0 || next.Score.Loaded > 0:
-			faster = "blocks that load faster"
-		default:
-			faster = "a faster rank"
-		}
-		overlap = next.Score.Own - own
-		scale = won.Score.Prefill / own
-		interference = next.Score.Own * (next.Score.Prefill/next.Score.Own - scale)
+	w, n := &won.Score, &next.Score
+	own := n.Prefill - w.Prefill + n.Evict - w.Evict
+	overlap, ahead := w.Credit-n.Credit, n.Ahead-w.Ahead
+	if sum := overlap + ahead; sum > 0 { // only Dynamo's function has these
+		overlap *= own / sum
+		ahead *= own / sum
+	} else {
+		overlap, ahead = own, 0
 	}
 
 	reason, most := "less work", 0.0
@@ -218,20 +235,34 @@ func mainReason(won, next *Candidate) string {
 		name string
 		gain float64
 	}{
-		{faster, overlap * scale},
-		{"fewer requests to hold up", interference},
-		{"less to wait for", next.Score.Wait - won.Score.Wait},
-		{"less prefill ahead", ahead * scale},
-		{"fewer blocks in use", next.Score.Decode - won.Score.Decode},
-		{"fewer requests", next.Score.Requests - won.Score.Requests},
-		{"fewer untracked requests", next.Score.Untracked - won.Score.Untracked},
-		{"preferred taints", won.Score.Total / max(won.Score.Preference, 0.1) * (next.Score.Preference - won.Score.Preference)},
+		{fasterReason(won, next), overlap},
+		{"less delay of the requests there", n.Others - w.Others},
+		{"less to wait for", n.Wait - w.Wait},
+		{"a free slot sooner", n.Slot - w.Slot},
+		{"less prefill ahead", ahead},
+		{"shorter steps", n.Decode - w.Decode},
+		{"fewer requests", n.Requests - w.Requests},
+		{"a faster transfer", n.Transfer - w.Transfer},
+		{"preferred taints", w.Total / max(w.Preference, 0.1) * (n.Preference - w.Preference)},
 	} {
 		if term.gain > most {
 			reason, most = term.name, term.gain
 		}
 	}
 	return reason
+}
+
+// fasterReason is why the winner computes the prompt sooner than the next candidate, if it does.
+func fasterReason(won, next *Candidate) string {
+	switch {
+	case won.Score.Own == 0 || next.Score.Own == 0 || won.Score.Uncached < next.Score.Uncached: // only Delay has Own
+		return "overlap"
+	case won.Overlap[fleet.Device] > next.Overlap[fleet.Device]:
+		return "overlap in a faster tier"
+	case won.Score.Loaded > 0 || next.Score.Loaded > 0:
+		return "blocks that load faster"
+	}
+	return "a faster rank"
 }
 
 // describeWait is one line about how long the request waited, and why; empty for one that did not.

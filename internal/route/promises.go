@@ -30,10 +30,11 @@ type promiseShard struct {
 
 // promise is the blocks of one request: those after from were predicted until a time.
 type promise struct {
-	chain []blockhash.Sequence
-	from  int
-	until time.Time
-	next  *promise // the next spare one
+	chain   []blockhash.Sequence
+	from    int
+	until   time.Time
+	session uint64   // see sessionHash
+	next    *promise // the next spare one
 }
 
 const (
@@ -58,7 +59,7 @@ func (p *promises) shard(id string) *promiseShard {
 }
 
 // make remembers the blocks of a request, unless there is no room.
-func (p *promises) make(id string, chain []blockhash.Sequence, from int, until time.Time) {
+func (p *promises) make(id string, session uint64, chain []blockhash.Sequence, from int, until time.Time) {
 	if p.bytes.Load()+8*int64(len(chain)) > maxPromised {
 		p.lost.Add(1)
 		return
@@ -75,7 +76,7 @@ func (p *promises) make(id string, chain []blockhash.Sequence, from int, until t
 		made = &promise{}
 	}
 	before := cap(made.chain)
-	*made = promise{chain: append(made.chain[:0], chain...), from: from, until: until}
+	*made = promise{chain: append(made.chain[:0], chain...), from: from, until: until, session: session}
 	p.bytes.Add(8 * int64(cap(made.chain)-before))
 	s.byID[id] = made
 }

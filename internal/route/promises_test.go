@@ -17,7 +17,7 @@ func TestPromisesAreBounded(t *testing.T) {
 	chain := make([]blockhash.Sequence, 1<<16)
 	const requests = 200 // of half a MiB
 	for i := range requests {
-		p.make(fmt.Sprint(i), chain, 0, time.Time{})
+		p.make(fmt.Sprint(i), 0, chain, 0, time.Time{})
 	}
 	if got := p.bytes.Load(); got > maxPromised || p.lost.Load() == 0 {
 		t.Errorf("%d bytes, %d requests without a promise", got, p.lost.Load())
@@ -40,7 +40,7 @@ func TestPromisesBesideEachOther(t *testing.T) {
 		all.Go(func() {
 			for i := range 2000 {
 				id := fmt.Sprint(g, " ", i)
-				p.make(id, []blockhash.Sequence{blockhash.Sequence(g), blockhash.Sequence(i)}, 1, time.Time{})
+				p.make(id, 0, []blockhash.Sequence{blockhash.Sequence(g), blockhash.Sequence(i)}, 1, time.Time{})
 				if i%2 == 0 {
 					p.drop(id)
 					continue

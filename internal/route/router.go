@@ -163,12 +163,7 @@ func (r *Router) idOf(number uint64) string {
 // End ends the booking of a decision, because its request is over, however it ended. False means that
 // there is no such booking (any more).
 func (r *Router) End(id string, now time.Time) bool {
-	r.settleOne(id, now)
-	ended := r.bookings.End(id, pick.Finished)
-	if ended {
-		r.Wake(now)
-	}
-	return ended
+	return r.Ended(Ending{ID: id}, now)
 }
 
 // PrefillDone ends the prefill of a decision's request, because its answer has begun. False means that it
@@ -233,15 +228,15 @@ func (r *Router) EndBefore(source string, t time.Time) int {
 	return r.bookings.EndBefore(func(k *pick.Booking) bool { return k.Source == source }, t)
 }
 
-// ObserveReport takes over an engine's report of its load, and learns from it how long decode steps take.
+// ObserveReport takes over an engine's report of its load, and learns from it how long the engine's passes take.
 // A report of an empty engine ends the bookings that are older than Config.Grace: their ends were
 // missed. It returns how many there were.
 func (r *Router) ObserveReport(rank fleet.Rank, report fleet.Report) (ended int) {
-	gaps, took := rank.Load.SetReport(report)
-	if gaps > 0 {
+	interval := rank.Load.SetReport(report, rank.Worker.Blocks)
+	if interval.Gaps > 0 {
 		rank.Load.Health().ObserveProgress(report.At)
 	}
-	r.speeds.observeDecode(rank.Worker, &report, gaps, took)
+	r.speeds.observeInterval(rank, &interval, report.At)
 	ended = r.bookings.Reconcile(rank.ID, report.Running+report.Waiting, report.At, r.cfg.Grace)
 	r.Wake(report.At)
 	return ended

@@ -16,29 +16,26 @@ type WorkerClass struct{ Model, Engine string }
 
 func classOf(w *fleet.Worker) WorkerClass { return WorkerClass{w.Model, w.Engine} }
 
-// speeds is what is learned of how long prefills and decode steps take, per class of workers. It is safe
-// for concurrent use.
+// speeds is what is learned of how long passes take, per class of workers. It is safe for concurrent use.
 //
-// A prefill is observed without reading an answer. Its tokens are those that the pick left to compute.
-// Its time runs from the end of the prefill before it to its own end: the first token, or the event that
-// reports the prompt's last block. A decode step is observed in engines' reports: the mean gap between
-// tokens since the last report, beside the tokens in the cache. A transfer lasts from the answer of the prefill worker to the
-// event by which the decode worker reports the prompt's last block.
+// Two kinds of observations show that, and each has the load under which it was made, so that a busy worker does not look like a slow
+// one. Of prompts that follow one another on a rank, their tokens are known, the time that all of them take, and what the rank
+// decodes beside them. Between two reports of an engine, the mean gap between tokens is known, the tokens in its cache, and
+// which prompts were computed. A transfer lasts from the answer of the prefill worker to the event by which the decode worker reports
+// the prompt's last block.
 type speeds struct {
 	start   map[string]perfmodel.Speed               // first estimates by model; read only
 	mu      sync.Mutex                               // held to add a class
 	byClass atomic.Pointer[map[WorkerClass]*learned] // nil at first; the map never changes once stored
 }
 
-// learned is what is learned of one class. prefill is over tokens to compute, decode over tokens in the
-// cache, and transfer over tokens that are computed elsewhere.
-type learned struct{ prefill, decode, transfer *perfmodel.Learned }
-
-// The spans of tokens over which lines are learned: the lower end separates their two terms.
-const (
-	prefillSpanFrom, prefillSpanTo = 500, 8_000
-	decodeSpanFrom, decodeSpanTo   = 10_000, 400_000
-)
+// learned is what is learned of one class: of the passes of its engines, of transfers over tokens that are computed elsewhere, of
+// the lengths of its answers, and of how often computed tokens are used again.
+type learned struct {
+	pass, transfer *perfmodel.Learned
+	answers        answerLengths
+	reuse          reuse
+}
 
 // of returns what is learned of a worker's class, and begins a new class with its first estimate.
 func (s *speeds) of(w *fleet.Worker) *learned {
@@ -61,39 +58,66 @@ func (s *speeds) of(w *fleet.Worker) *learned {
 			start = perfmodel.DefaultSpeed()
 		}
 		next[class] = &learned{
-			prefill: perfmodel.NewLearned(start.Prefill, prefillSpanFrom, prefillSpanTo),
-			decode:  perfmodel.NewLearned(start.Decode, decodeSpanFrom, decodeSpanTo),
-
-			transfer: perfmodel.NewLearned(start.Transfer, prefillSpanFrom, prefillSpanTo),
+			pass:     perfmodel.NewLearned(perfmodel.Pass{Prefill: start.Prefill, Decode: start.Decode}),
+			transfer: perfmodel.NewLearned(perfmodel.Pass{Prefill: start.Transfer}),
 		}
 		s.byClass.Store(&next)
 	}
 	return next[class]
 }
 
-// observePrefill learns from a prefill that ended: the line of the rank's class, which so becomes that of
-// its average rank, and the rank's pace against that line. The pace is learned only from a prefill that
-// was alone on its rank. Of several in one pass all but the first seem to need no time, so a busy rank
-// would seem fast.
+// observePrefill learns from the prefills of a rank: from all those that follow one another, when the last of them has ended.
 func (s *speeds) observePrefill(k *pick.Booking, p fleet.Ended) {
-	if p.Early {
+	load := k.Rank.Load
+	period, ok := load.EndPeriod(int64(k.Prompt-k.Cached), &p)
+	// While requests wait in the engine's queue, the time until a prompt is computed is that of the queue.
+	if !ok || load.View(p.At, maxReportAge).Queued {
 		return
 	}
-	class, tokens := s.of(k.Rank.Worker).prefill, int(k.Prompt-k.Cached)
-	if p.Alone {
-		k.Rank.Load.ObservePace(p.Took, class.Line().Prefill(tokens), p.At)
-	}
-	class.Observe(tokens, p.Took)
+
+	class, w := s.of(k.Rank.Worker), workOf(k.Rank, &period)
+	load.ObservePace(period.Took, class.pass.Pass().Time(w), p.At)
+	class.pass.Observe(w, period.Took)
 }
 
-// observeDecode learns from the gaps between tokens since a rank's last report. The cache's content at
-// the end of that time stands for its content during it. A worker whose capacity is unknown gives
-// nothing to learn from.
-func (s *speeds) observeDecode(w *fleet.Worker, r *fleet.Report, gaps uint64, took time.Duration) {
-	context := int(r.KVUsage * float64(w.Blocks) * float64(w.BlockSize))
-	if gaps > 0 && context > 0 {
-		s.of(w).decode.Observe(context, took/time.Duration(gaps))
+// residual is how many passes a prompt waits for in the mean until a pass begins that computes it.
+const residual = 0.5
+
+// workOf is what a rank did in a period in which it computed prompts.
+func workOf(rank fleet.Rank, period *fleet.PrefillPeriod) perfmodel.Work {
+	w := perfmodel.Work{Prefills: float64(period.Passes), Tokens: float64(period.Tokens)}
+	booked := rank.Load.Booked()
+	if decoding := booked.Requests - period.Prompts; decoding > 0 {
+		w.Steps = w.Prefills + residual
+		tokens := float64(booked.DecodeBlocks) * float64(rank.Worker.BlockSize)
+		w.Context = w.Steps * tokens * float64(decoding) / float64(booked.Requests)
 	}
+	return w
+}
+
+// observeInterval learns from what an engine did between two reports.
+func (s *speeds) observeInterval(rank fleet.Rank, i *fleet.Interval, now time.Time) {
+	took, passes, ok := i.Decoded()
+	if !ok {
+		return
+	}
+
+	class := s.of(rank.Worker)
+	each := i.Blocks*float64(rank.Worker.BlockSize) + class.answers.all()/2
+	w := perfmodel.Work{Steps: 1, Context: i.Running * each, Prefills: min(1, i.Passes/passes), Tokens: i.Tokens / passes}
+	expected := float64(class.pass.Pass().Time(w)) * passes
+	rank.Load.ObservePace(took, time.Duration(expected), now)
+	class.pass.Observe(w, i.Gap())
+}
+
+// observeAnswer learns the length of an answer from the end of a request that was served.
+func (s *speeds) observeAnswer(k *pick.Booking, session uint64, gap time.Duration, now time.Time) {
+	class := s.of(k.Rank.Worker)
+	if gap <= 0 {
+		booked := k.Rank.Load.Booked()
+		gap = class.pass.Pass().Decode.Step(int(booked.DecodeBlocks) * k.Rank.Worker.BlockSize)
+	}
+	class.answers.observe(answerTokens(now.Sub(k.At.Add(k.FirstToken.Duration())), gap), session)
 }
 
 // Speeds returns what has been learned, per class of workers.
@@ -101,7 +125,8 @@ func (r *Router) Speeds() map[WorkerClass]perfmodel.Speed {
 	out := map[WorkerClass]perfmodel.Speed{}
 	if known := r.speeds.byClass.Load(); known != nil {
 		for class, l := range *known {
-			out[class] = perfmodel.Speed{Prefill: l.prefill.Line(), Decode: l.decode.Line(), Transfer: l.transfer.Line()}
+			pass := l.pass.Pass()
+			out[class] = perfmodel.Speed{Prefill: pass.Prefill, Decode: pass.Decode, Transfer: l.transfer.Pass().Prefill}
 		}
 	}
 	return out

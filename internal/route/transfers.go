@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/pick"
 )
 
@@ -50,8 +51,10 @@ func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.T
 	for id, on := range t.byID {
 		at, ok := arrived(on.rank, on.last)
 		switch {
+		case ok && computesPrompts(on.rank):
+			delete(t.byID, id)
 		case ok:
-			t.speeds.of(on.rank.Worker).transfer.Observe(on.tokens, max(0, at.Sub(on.since)))
+			t.speeds.of(on.rank.Worker).transfer.Observe(perfmodel.Work{Prefills: 1, Tokens: float64(on.tokens)}, max(0, at.Sub(on.since)))
 			delete(t.byID, id)
 		case now.Sub(on.since) > maxTransfer:
 			delete(t.byID, id)
@@ -67,18 +70,22 @@ func (r *Router) Handed(d *Decision, now time.Time) bool {
 		return false
 	}
 
-	// Where the rank holds the last block already, no event will show the transfer.
+	// Where the rank holds the last block already, no event will show the transfer. Where it computes prompts, the event shows the time
+	// of these, too.
 	tokens := int(k.Prompt - k.Cached)
 	_, there := r.computedAt(k.Rank, d.Last, now)
-	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) {
+	if d.Last != 0 && tokens > 0 && !there && !r.hasNoEvents(k.Rank) && !computesPrompts(k.Rank) {
 		r.transfers.add(d.ID, transfer{k.Rank, d.Last, tokens, now})
 	}
 	return true
 }
 
+// computesPrompts reports whether prompts are booked on a rank that are not computed yet.
+func computesPrompts(rank fleet.Rank) bool { return rank.Load.Booked().PrefillTokens > 0 }
+
 // transferTime is how long the prompt of a booking is expected to be on its way.
 func (r *Router) transferTime(k *pick.Booking) time.Duration {
-	return r.speeds.of(k.Rank.Worker).transfer.Line().Prefill(int(k.Prompt - k.Cached))
+	return r.speeds.of(k.Rank.Worker).transfer.Pass().Prefill.Prefill(int(k.Prompt - k.Cached))
 }
 
 // settleTransfers learns from the transfers that have arrived. Events that are late do not show when.

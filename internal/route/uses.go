@@ -62,7 +62,7 @@ func (r *Router) discount(c *pick.Candidate, q *asked) {
 		return
 	}
 	waiting := int(c.Facts.Booked.PrefillTokens) / q.model.BlockSize
-	if waiting+r.index.Blocks(c.Rank.ID) <= capacity {
+	if waiting+c.Facts.Held <= capacity {
 		return
 	}
 	stack := r.uses.of(c.Rank.ID)

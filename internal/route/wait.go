@@ -122,7 +122,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 		Class: t.hints.class, Tenant: t.hints.tenant, Lane: q.model.lane(&t.hints),
 		Restricted: t.hints.isRestricted() || q.model.Adapter != "",
 		Strict:     t.hints.strict, HeadStart: t.hints.headStart,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: first - best.Facts.Wait,
+		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.prefillTime(best),
 		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
 
@@ -261,6 +261,7 @@ func (r *Router) resume(w *workspace, t *Ticket, now time.Time) *Decision {
 	q.tokens = d.PromptTokens
 	q.policy = t.policy
 	q.policyInput = t.hints.policyInput(d.Session)
+	q.session = sessionHash(d.Session)
 	q.deadline = 0 // enqueue has checked it: a request that waits as long as was expected is not refused
 	if m.BlockSize == d.BlockSize {
 		q.blocks = append(q.blocks, t.blocks...)

@@ -179,10 +179,10 @@ func TestTransferConfig(t *testing.T) {
 // TestPull: of many prompts with one beginning, some are computed by workers that fetch it from the first one's cache. That is
 // quicker than to compute it there too, and no request is lost where a worker dies.
 func TestPull(t *testing.T) {
-	list := []trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 8000}}, Output: 1}}
+	list := []trace.Arrival{{Prompt: trace.Segments{{ID: 1, Length: 4000}}, Output: 1}}
 	for i := range 24 {
 		list = append(list, trace.Arrival{
-			At: 2*time.Second + time.Duration(i)*30*time.Millisecond, Prompt: trace.Segments{{ID: 1, Length: 8000}, {ID: uint64(i + 2), Length: 800}}, Output: 2,
+			At: 2*time.Second + time.Duration(i)*15*time.Millisecond, Prompt: trace.Segments{{ID: 1, Length: 4000}, {ID: uint64(i + 2), Length: 800}}, Output: 2,
 		})
 	}
 	cfg := Config{Workers: 3}

@@ -35,8 +35,12 @@ type Request struct {
 	// MinPrefillTokens is the smallest booked prefill of all candidates; only the decay of
 	// [Weights.OverlapDecay] needs it.
 	MinPrefillTokens int64
-	// Line is the learned time of prefills on the candidate's class of workers; only [Delay] needs it.
-	Line perfmodel.Line
+	// Line and Decode are the learned times of prefills and of decode steps on the candidate's class of workers; only [Delay] needs
+	// them.
+	Line, Decode perfmodel.Line
+	// Answer is the expected length of the answer in tokens, and Reuse how often a computed token is expected to be found in a cache,
+	// at most 1; only [Delay] needs them.
+	Answer, Reuse float64
 	// Transfer is the learned time of transfers of KV caches to the candidate's class of workers, over the tokens that the
 	// candidate does not have; only [Delay] needs it.
 	Transfer perfmodel.Line
@@ -56,6 +60,9 @@ func (r *Request) reusable() int {
 	return max(0, r.PromptTokens-1) / bs * bs
 }
 
+// context is the mean number of tokens that the request will have in the cache.
+func (r *Request) context() float64 { return float64(r.PromptTokens) + r.Answer/2 }
+
 // Facts are the measurements of one candidate rank.
 type Facts struct {
 	// Overlap is the blocks of the prompt that the rank holds: the device's from the root,
@@ -72,14 +79,15 @@ type Facts struct {
 	OnNode, OnPeers int
 	// Booked is the load that routers have placed there.
 	Booked fleet.Amount
-	// Untracked is the requests there that no router has booked: see [fleet.Load.Untracked].
-	Untracked int64
+	// Untracked is the requests there that no router has booked, Slots how many requests the engine runs at once (0 is unknown), and
+	// Footprint the share of the booked blocks that they take (0 counts as 1).
+	fleet.View
 	// Wait is how long the prefills that are booked there are expected to last. Pace is how many times as
-	// long as by Request.Line prefills last there; 0 counts as 1. Only [Delay] needs them.
+	// long as those of its class the rank's passes last; 0 counts as 1. Only [Delay] needs them.
 	Wait time.Duration
 	Pace float64
-	// Capacity is the rank's cache in blocks; 0 is unknown.
-	Capacity int
+	// Capacity is the rank's cache in blocks; 0 is unknown. Held is how many blocks it holds, used or not.
+	Capacity, Held int
 	// Store has how long cached tokens take to load from slower tiers and from other nodes. It is nil where nothing is known. Only
 	// [Delay] uses it.
 	Store *fleet.Store
@@ -94,17 +102,32 @@ func (f *Facts) Cached(r *Request) int {
 	return min(blocks*max(1, r.BlockSize), r.reusable())
 }
 
+func (f *Facts) pace() float64 {
+	if f.Pace <= 0 {
+		return 1
+	}
+	return f.Pace
+}
+
+func (f *Facts) footprint() float64 {
+	if f.Footprint <= 0 {
+		return 1
+	}
+	return f.Footprint
+}
+
 // Score is the cost of a candidate and the named terms it is the sum of. Lower is better. Terms
 // are in milliseconds by [Delay], and in blocks by [Weights].
 type Score struct {
 	Total    float64
-	Wait     float64 // Delay: the rest of the prefills that are booked there
+	Wait     float64 // Delay: the prefills that are booked there
+	Slot     float64 `json:",omitempty"` // Delay: until enough requests have ended
 	Prefill  float64 // this prompt's prefill, weighed; by Weights together with the booked prefill
-	Decode   float64 // the blocks of running requests; by Weights together with this request's
+	Others   float64 // Delay: of the requests there, by this prompt's prefill
+	Evict    float64 // Delay: of later requests, by what this prompt evicts
+	Decode   float64 // Delay: by longer steps; by Weights the blocks of running requests and of this one
 	Requests float64 // Weights: booked requests
-	// Untracked is, by Delay, for requests that the engine reports and no router has booked.
-	Untracked float64
-	// Own is, by Delay, the time of this prompt's prefill on the rank, before PrefillWeight.
+	// Own is, by Delay, the time of this prompt's prefill on the rank, before FirstToken.
 	Own float64
 	// Credit and Ahead are parts of Prefill by Weights, in blocks and not scaled: the overlap's worth, and
 	// the prefill that is booked before this request.

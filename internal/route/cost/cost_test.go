@@ -16,16 +16,17 @@ import (
 
 // TestScores runs testdata/*.txt. The verb is
 //
-//	score prompt=TOKENS [block=TOKENS] [by=dynamo [scale=X] [decay=X] [requests=X]]
+//	score prompt=TOKENS [block=TOKENS] [answer=TOKENS] [reuse=X] [by=dynamo [scale=X] [decay=X] [requests=X]]
 //
-// with a candidate a line: NAME and any of device, host, disk, external (blocks held), prefill
-// (booked tokens), decode (booked blocks), capacity (blocks), requests, wait (milliseconds), pace
-// (percent), foreign (requests). It prints the table of scores, by delay where nothing else is said:
-// prompts take 20 ms and 0.1 ms a token.
+// with a candidate a line: NAME and any of device, host, disk, external (blocks of the prompt that it has), prefill
+// (booked tokens), decode (booked blocks), capacity and held (blocks), requests, untracked and slots (requests), wait
+// (milliseconds), pace and footprint (percent). It prints the table of scores, by delay where nothing else is said:
+// prompts take 20 ms and 0.1 ms a token, and decode steps 10 ms and 0.1 µs a token.
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
 		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-			r := Request{BlockSize: 16, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000}}
+			r := Request{BlockSize: 16, Line: perfmodel.Line{Base: 20 * time.Millisecond, Token: 100_000},
+				Decode: perfmodel.Line{Base: 10 * time.Millisecond, Token: 100}}
 			dynamo, by := Dynamo(), Function(Default())
 			for _, a := range d.CmdArgs {
 				if a.Key == "by" {
@@ -38,6 +39,10 @@ func TestScores(t *testing.T) {
 					r.PromptTokens = int(v)
 				case "block":
 					r.BlockSize = int(v)
+				case "answer":
+					r.Answer = v
+				case "reuse":
+					r.Reuse = v
 				case "scale":
 					dynamo.PrefillLoadScale = v
 				case "decay":
@@ -55,7 +60,8 @@ func TestScores(t *testing.T) {
 }
 
 func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string {
-	text := fmt.Sprintf("%-8s %8s = %8s + %8s + %8s + %8s   %8s\n", by, "cost", "wait", "prefill", "decode", "untracked", "uncached")
+	text := fmt.Sprintf("%-9s %8s = %8s + %8s + %8s + %8s + %8s + %8s   %8s\n",
+		by, "cost", "wait", "slot", "prefill", "others", "evict", "decode", "uncached")
 	if by.String() == NameDynamo {
 		text = fmt.Sprintf("%-8s %8s = %8s + %8s + %8s   %8s %8s\n", by, "cost", "prefill", "decode", "requests", "credit", "uncached")
 	}
@@ -76,7 +82,8 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 			text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f   %8.1f %8d\n", names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Credit, s.Uncached)
 			continue
 		}
-		text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f   %8d\n", names[i], s.Total, s.Wait, s.Prefill, s.Decode, s.Untracked, s.Uncached)
+		text += fmt.Sprintf("%-9s %8.1f = %8.1f + %8.1f + %8.1f + %8.1f + %8.1f + %8.1f   %8d\n",
+			names[i], s.Total, s.Wait, s.Slot, s.Prefill, s.Others, s.Evict, s.Decode, s.Uncached)
 	}
 	return text
 }
@@ -97,6 +104,12 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Booked.Requests = int64(n)
 		case "capacity":
 			f.Capacity = n
+		case "held":
+			f.Held = n
+		case "slots":
+			f.Slots = n
+		case "footprint":
+			f.Footprint = float64(n) / 100
 		case "wait":
 			f.Wait = time.Duration(n) * time.Millisecond
 		case "pace":
@@ -124,10 +137,10 @@ func TestWeightsAreValidated(t *testing.T) {
 		}
 	}
 	d, w := Default(), Dynamo()
-	d.Tier[fleet.Host], d.PrefillWeight = -1, -1
+	d.Tier[fleet.Host], d.FirstToken = -1, -1
 	w.Tier[fleet.Host], w.Decode = -1, -1
 	for _, err := range []error{d.Validate(), w.Validate()} {
-		if err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "prefillWeight") && !strings.Contains(err.Error(), "decode") {
+		if err == nil || !strings.Contains(err.Error(), "tier.host") || !strings.Contains(err.Error(), "firstToken") && !strings.Contains(err.Error(), "decode") {
 			t.Errorf("%v should name both weights", err)
 		}
 	}

@@ -6,45 +6,46 @@ import (
 	"github.com/stator-project/stator/internal/fleet"
 )
 
-// Delay is the cost of a request on a rank in milliseconds of delay, the request's and others'. Lower is
-// better. Start from [Default].
+// Delay is the cost of a request on a rank in milliseconds: by how much all delays grow together if the request goes there. Lower is
+// better. Start from [Default]. The delays are those of the request itself, of the requests that are on the rank, and of later ones:
 //
-//	token     = Pace · learned time per uncached token
-//	own       = Pace · learned fixed time of a prefill + token · uncached tokens
-//	wait      = expected rest of the prefills that are booked there
-//	prefill   = PrefillWeight · own + Interference · booked requests · token · uncached tokens
-//	decode    = token · (Decode · tokens that running requests occupy + tokens that will not fit)
-//	untracked = Untracked · token · untracked requests
-//	transfer  = learned time of the transfer of the tokens that another worker computes, or has in its cache
-//	cost      = wait + prefill + decode + untracked + transfer
+//	own      = time of the prompt's prefill
+//	wait     = FirstToken · time of the prefills that are booked before it
+//	slot     = FirstToken · time until enough requests have ended that the engine can run this one
+//	prefill  = FirstToken · own
+//	transfer = FirstToken · time of the transfer of the tokens that another worker computes, or has in its cache
+//	others   = Interference · requests on the rank · own
+//	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
+//	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
+//	cost     = wait + slot + prefill + transfer + others + evict + decode
 //
-// Uncached tokens are those of the prompt less what cached ones are worth: see Tier. Those in host memory that the rank can load from
-// count, too.
+// What comes before the first token counts FirstToken times, because it delays the first token and the end of the request. All
+// requests that run stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as
+// its steps are by theirs (decode). A computed prompt takes the place of cached tokens; reuse is how often such a token was found
+// again, at most once (evict, where the cache is full). Terms that are equal on all ranks of a class are left out.
 //
-// Wait and own together are the expected time to first token. To minimise that alone would be greedy. A
-// prompt that is computed once more on another rank costs every later request that time, and evicts
-// blocks that they would have found. All requests that run on the rank also stand still while it
-// computes the prompt. So own counts more than once.
+// The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are
+// those of their bookings. An engine that reports nothing has no known slots; then it is expected to run whatever is booked.
 //
-// The weights were chosen with stator replay on four traces with noise, and on bursts of equal prompts, by other seeds than
-// those of docs/replay.md. On conversations they are flat around the choice: PrefillWeight 1 to 6 moves the mean time to first
-// token by less than 2 %, and so do lines that are wrong by half in either term. Agents with long contexts gain 5 % from a
-// PrefillWeight of 4 against 2. It keeps bursts of one prompt together too, which Decode limits.
+// That each request goes where it adds least to the sum of all delays is the greedy choice of MaxWeight and Balanced-PANDAS (Xie,
+// Yekkehkhany and Lu, "Scheduling with multi-level data locality", INFOCOM 2016): load is weighed by how long the request
+// itself takes on a rank. That keeps queues stable at every load that any choice could serve. A rank with more load has higher
+// costs in each term, so load flows away from it; nothing that grows with the load is taken for slowness.
+//
+// The weights have reasons and were not tuned for a trace; results change little around them (docs/routing.md).
 type Delay struct {
-	// PrefillWeight is how often the time of the request's own prefill counts. Default 4: for itself, and
-	// for later requests. Raising it keeps prompts with their caches.
-	PrefillWeight float64
-	// Interference is how much more the prefill counts for each request that is booked there. Default
-	// 0.15. Raising it keeps long prefills away from ranks with many running requests. That lowers
-	// end-to-end times, and raises the tail of the time to first token.
+	// FirstToken is how often a delay of the first token counts. Default 2: it delays the end, too. Raising it shortens the time
+	// to first token, and lengthens requests.
+	FirstToken float64
+	// Interference is how much of a prefill each request on the rank is delayed by. Default 0.5: of the requests that are there, about
+	// half will have ended when a busy rank comes to the prompt. Raising it keeps long prefills away from ranks with many requests.
 	Interference float64
-	// Decode is how many tokens to compute one occupied token counts for: passes get longer with the
-	// contexts that they read. Default 0.15. Raising it spreads long contexts, and bursts of one prompt.
-	// Tokens beyond the cache's capacity count fully, because some request will wait for room.
+	// Evict is the worth of tokens that lose their place in the cache, relative to the mean token. Default 2: those that follow them in
+	// their prompts are of no use without them.
+	Evict float64
+	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.05, because
+	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
 	Decode float64
-	// Untracked is how many tokens to compute one untracked request counts for: a request that the
-	// engine reports and no router has booked. Default 1,024.
-	Untracked float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
 	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead: a token is then worth what is left of
 	// its computing time.
@@ -53,7 +54,7 @@ type Delay struct {
 
 // Default returns the function that the kv policy uses, with its default weights.
 func Default() *Delay {
-	return &Delay{PrefillWeight: 4, Interference: 0.15, Decode: 0.15, Untracked: 1024, Tier: defaultTier}
+	return &Delay{FirstToken: 2, Interference: 0.5, Evict: 2, Decode: 0.05, Tier: defaultTier}
 }
 
 // defaultTier is the worth of a cached block by its tier, the same in both functions.
@@ -61,44 +62,141 @@ var defaultTier = [fleet.Tiers]float64{fleet.Device: 1, fleet.Host: 0.75, fleet.
 
 // Score judges one candidate. A rank whose pace is not known has 1.
 func (w *Delay) Score(r *Request, f *Facts) (s Score) {
-	pace := f.Pace
-	if pace <= 0 {
-		pace = 1
-	}
-	token := pace * r.Line.Token / 1e6 // Line is in nanoseconds
+	pace := f.pace()
+	compute := w.prefill(r, f, &s, pace)
+	b := f.batch(r)
 
-	compute := 0.0 // the part of own that grows with the prompt
-	if r.PromptTokens > 0 && !r.Computed {
-		s.Uncached = r.PromptTokens - f.Cached(r)
-		s.Tie = s.Uncached
-		saved, blockSize := 0.0, float64(max(1, r.BlockSize))
-		for t, n := range f.Overlap {
+	s.Wait = w.FirstToken * f.wait(r, &b)
+	s.Slot = w.FirstToken * b.slot(r, pace)
+	s.Prefill = w.FirstToken * s.Own
+	s.Transfer *= w.FirstToken
+	s.Others = w.Interference * b.requests * s.Own
+	if f.evicts(r, s.Uncached) {
+		s.Evict = w.Evict * r.Reuse * (w.FirstToken + w.Interference*b.requests) * compute
+	}
+	s.Decode = w.Decode * r.Answer * pace * r.Decode.Token / nanoseconds * (b.context + b.running*r.context())
+	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Others + s.Evict + s.Decode
+	return s
+}
+
+// prefill fills in what the rank must compute, load and fetch of the prompt. It returns the time of the prefill in milliseconds
+// without its fixed part.
+func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute float64) {
+	if r.Computed {
+		s.Transfer = milliseconds(r.Transfer.Prefill(r.PromptTokens - f.Cached(r)))
+		return 0
+	}
+	if r.PromptTokens <= 0 {
+		return 0
+	}
+
+	token := pace * r.Line.Token / nanoseconds
+	s.Uncached = r.PromptTokens - f.Cached(r)
+	s.Tie = s.Uncached
+	saved, blockSize := 0.0, float64(max(1, r.BlockSize))
+	for t, n := range f.Overlap {
+		if n > 0 {
 			saved += w.worth(fleet.Tier(t), float64(n)*blockSize, f, token)
 		}
+	}
+	if f.OnNode+f.OnPeers > 0 {
 		loaded, gain := w.load(r, f, token)
 		s.Loaded = loaded
 		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
-		compute = token * (float64(r.PromptTokens) - min(saved+gain, float64(r.reusable())))
+		saved += gain
+	}
+
+	compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
+	if f.Pullable > 0 {
 		if pulled, took := f.pull(r, token); pulled > 0 {
 			s.Pulled, s.Transfer = pulled, took
 			s.Uncached -= pulled
 			s.Tie = s.Uncached
 			compute = max(0, compute-token*float64(pulled))
 		}
-		s.Own = pace*milliseconds(r.Line.Base) + compute
 	}
+	s.Own = pace*milliseconds(r.Line.Base) + compute
+	return compute
+}
 
-	if r.Computed {
-		s.Transfer = milliseconds(r.Transfer.Prefill(r.PromptTokens - f.Cached(r)))
+// evicts reports whether so many computed tokens take the place of others. A cache of unknown size is taken for full.
+func (f *Facts) evicts(r *Request, tokens int) bool {
+	return f.Capacity <= 0 || f.Held+tokens/max(1, r.BlockSize) > f.Capacity
+}
+
+// batch is the requests of a rank as its engine is expected to run them.
+type batch struct {
+	requests float64 // on the rank, running or waiting
+	running  float64 // at once
+	waiting  float64 // that must end before this request can run
+	context  float64 // tokens that the running ones have in the cache, the sum of their contexts
+}
+
+// batch divides the requests of a rank into those that the engine runs and those that wait, by its slots and by its cache.
+func (f *Facts) batch(r *Request) (b batch) {
+	b.requests = float64(max(0, f.Booked.Requests) + max(0, f.Untracked))
+	if b.requests == 0 {
+		return b
 	}
+	b.running = b.requests
+	blockSize := float64(max(1, r.BlockSize))
+	prompts := blockSize * float64(max(0, f.Booked.DecodeBlocks))
+	each := prompts/max(1, float64(f.Booked.Requests)) + r.Answer/2
 
-	s.Wait = milliseconds(f.Wait)
-	s.Prefill = w.PrefillWeight*s.Own + w.Interference*float64(max(0, f.Booked.Requests))*compute
-	occupied, beyond := f.occupied(r)
-	s.Decode = token * (w.Decode*occupied + beyond)
-	s.Untracked = w.Untracked * token * float64(max(0, f.Untracked))
-	s.Total = s.Wait + s.Prefill + s.Decode + s.Untracked + s.Transfer
-	return s
+	if f.Slots > 0 && b.requests >= float64(f.Slots) {
+		b.running = float64(f.Slots)
+	}
+	if room := blockSize * float64(f.Capacity); room > 0 {
+		if held := f.footprint() * (each*b.requests + r.context()); held > room {
+			b.running = min(b.running, max(1, b.requests*room/held))
+		}
+	}
+	if b.running < b.requests || f.Slots > 0 && b.requests >= float64(f.Slots) {
+		b.waiting = b.requests + 1 - b.running
+	}
+	b.context = each * b.running
+	return b
+}
+
+// slot returns how many milliseconds pass until the engine can run another request: the running ones end in turn, each after the steps
+// of its answer.
+func (b *batch) slot(r *Request, pace float64) float64 {
+	if b.waiting <= 0 {
+		return 0
+	}
+	step := pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token/nanoseconds)
+	return b.waiting * r.Answer * step / b.running
+}
+
+// wait returns how many milliseconds the prefills take that are booked before the request. Facts.Wait is their rest, if the engine
+// computes one after the other as they come. Those that wait for requests to end are computed in turn with these, in passes that decode
+// anyway, so their tokens count.
+func (f *Facts) wait(r *Request, b *batch) float64 {
+	if b.waiting > 0 {
+		return f.pace() * r.Line.Token / nanoseconds * float64(max(0, f.Booked.PrefillTokens))
+	}
+	return milliseconds(f.Wait)
+}
+
+// Wait returns how long a request waits on a rank until its prompt is computed: for the prefills before it, and for a slot.
+func Wait(r *Request, f *Facts) time.Duration {
+	b := f.batch(r)
+	return time.Duration((f.wait(r, &b) + b.slot(r, f.pace())) * nanoseconds)
+}
+
+// HasSlot reports whether the engine of a rank can run a request at once.
+func HasSlot(r *Request, f *Facts) bool {
+	b := f.batch(r)
+	return b.waiting <= 0
+}
+
+// StepTime returns how long a decode step of a rank is expected to last.
+func StepTime(r *Request, f *Facts) time.Duration {
+	b := f.batch(r)
+	if b.requests == 0 {
+		return 0
+	}
+	return time.Duration(f.pace() * float64(r.Decode.Step(int(b.context))))
 }
 
 // worth returns how many tokens less need to be computed for those that are cached on a tier: as many as could be computed in the time that
@@ -122,7 +220,7 @@ func left(load fleet.TierLoad, cached, token float64) float64 {
 // load returns how many tokens the rank should load from host memory that follow those of its blocks, and how many could be computed in the
 // time that this saves: 0 where it is faster to compute them. Those of other nodes are of no use without those of its node before them.
 func (w *Delay) load(r *Request, f *Facts, token float64) (tokens int, gain float64) {
-	if f.Store == nil || f.OnNode+f.OnPeers == 0 || token <= 0 {
+	if f.Store == nil || token <= 0 {
 		return 0, 0
 	}
 	blockSize, room := max(1, r.BlockSize), r.reusable()-f.Cached(r)
@@ -159,18 +257,10 @@ func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
 	return tokens, took
 }
 
-// occupied is how many tokens running requests have in the cache, and how many tokens of them and of the
-// prompt will not fit. In a cache of unknown capacity all fit.
-func (f *Facts) occupied(r *Request) (tokens, beyond float64) {
-	blocks := max(0, f.Booked.DecodeBlocks)
-	if f.Capacity > 0 {
-		beyond = float64(max(0, blocks+int64(r.Blocks()-f.Capacity)))
-	}
-	blockSize := float64(max(1, r.BlockSize))
-	return blockSize * float64(blocks), blockSize * beyond
-}
-
 // String returns the function's name in configurations and flags.
 func (w *Delay) String() string { return NameDelay }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// nanoseconds are in a millisecond.
+const nanoseconds = float64(time.Millisecond)
+
+func milliseconds(d time.Duration) float64 { return float64(d) / nanoseconds }

@@ -12,7 +12,7 @@ import (
 )
 
 // New returns the function of a name, with its default weights except those in weights. Weights go by
-// their names: prefillWeight, interference, decode, untracked and tier.device, tier.host, tier.disk,
+// their names: firstToken, interference, evict, decode and tier.device, tier.host, tier.disk,
 // tier.external of delay; prefillLoadScale, overlap, overlapDecay, decode, requests and the same tiers of
 // dynamo. The error names every weight that the function does not have, or that is negative or not a
 // number.
@@ -50,10 +50,10 @@ func New(name string, weights map[string]float64) (Function, error) {
 // fields are the weights by their names in configurations.
 func (w *Delay) fields() map[string]*float64 {
 	return withTiers(&w.Tier, map[string]*float64{
-		"prefillWeight": &w.PrefillWeight,
-		"interference":  &w.Interference,
-		"decode":        &w.Decode,
-		"untracked":     &w.Untracked,
+		"firstToken":   &w.FirstToken,
+		"interference": &w.Interference,
+		"evict":        &w.Evict,
+		"decode":       &w.Decode,
 	})
 }
 

@@ -62,7 +62,7 @@ type Booking struct {
 	Source string
 	At     time.Time
 	Tokens
-	// FirstToken is how long after At the first token was expected.
+	// FirstToken is how long after At the first token was expected, or came.
 	FirstToken Micros
 }
 
@@ -299,6 +299,7 @@ func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time
 	}
 	if progress == Computed && (had || k.Last != 0) {
 		k.Last = 0
+		k.FirstToken = InMicros(ended.Sub(k.At))
 		if ended.After(k.At) { // else another request computed the same prompt before this one came
 			p := load.PrefillObserved(k.At, ended)
 			if b.cfg.Prefilled != nil && p.Sure {

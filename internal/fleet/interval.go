@@ -1,0 +1,105 @@
+package fleet
+
+import "time"
+
+// Interval is what an engine did between two of its reports. The zero value is that of an engine of which that is not known.
+type Interval struct {
+	Gaps    uint64        // between tokens of answers
+	GapTime time.Duration // their sum
+	Span    time.Duration // between the reports
+	// Running is how many requests decoded while the engine did, in the mean.
+	Running float64
+	// Blocks is how many blocks a request occupies in the mean, as booked.
+	Blocks float64
+	// Tokens and Passes are the prompt tokens that were computed, and the passes in which that was.
+	Tokens, Passes float64
+
+	isBusy bool // it decoded in nearly all of the time
+}
+
+// Gap is the mean time between two tokens.
+func (i *Interval) Gap() time.Duration { return i.GapTime / time.Duration(max(1, i.Gaps)) }
+
+// Decoded returns how long the engine decoded, in how many passes. ok is false where it is not known what it did in these passes: it
+// was idle for a while, and computed prompts, or few of them, so that those that began before or end later count much.
+func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
+	switch {
+	case i.Gaps == 0 || i.Running <= 0 || i.Passes > 0 && (!i.isBusy || i.Passes < leastPasses):
+		return 0, 0, false
+	case i.isBusy:
+		took = i.Span
+	default:
+		took = time.Duration(float64(i.GapTime) / i.Running)
+	}
+	return took, float64(took) / float64(i.Gap()), true
+}
+
+// leastPasses is how many passes must have computed prompts, if one did.
+const leastPasses = 8
+
+// mostlyBusy is the share of the time in which a busy engine decodes. Requests that end or begin between the reports make it look
+// less than 1.
+const mostlyBusy = 0.7
+
+// between returns what the engine did between two reports. Prompts of other replicas are not seen to end, so they count in
+// proportion to the requests that are booked.
+func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
+	if last == nil || next.Gaps <= last.Gaps || next.GapTime <= last.GapTime || !next.At.After(last.At) {
+		return i // the first report, or the engine was idle or has restarted
+	}
+	i.Gaps = next.Gaps - last.Gaps
+	i.GapTime = next.GapTime - last.GapTime
+	i.Span = next.At.Sub(last.At)
+	// While the engine decodes, at least one request does.
+	mean := i.GapTime.Seconds() / i.Span.Seconds()
+	i.Running = max(1, mean)
+	if last.Running > 0 && next.Running > 0 {
+		i.Running = float64(last.Running+next.Running) / 2
+		i.isBusy = mean > mostlyBusy*i.Running
+	}
+
+	own := l.own.requests.Load()
+	if own <= 0 || booked.Requests <= 0 {
+		return i
+	}
+	share := float64(own) / float64(booked.Requests)
+	i.Blocks = float64(booked.DecodeBlocks) / float64(booked.Requests)
+	i.Tokens = float64(next.done.tokens-last.done.tokens) / share
+	i.Passes = float64(next.done.passes-last.done.passes) / share
+	return i
+}
+
+// slots finds out how many requests an engine runs at once: vLLM's max_num_seqs. Its reports do not have that number.
+type slots struct {
+	most int // that were reported
+	full int // reports in a row with most of them, and others that waited
+	now  int // 0 while it is not known
+}
+
+// fullReports is how many reports in a row must show the same number. A request may wait for a moment because the prompt before it
+// fills a pass, too.
+const fullReports = 3
+
+// observe adds a report and returns the number of slots; 0 while it is not known.
+func (s *slots) observe(r *Report) int {
+	switch {
+	case r.Running > s.most: // there are more than was thought
+		*s = slots{most: r.Running}
+	case r.Running < s.most, r.Waiting == 0:
+		s.full = 0
+		return s.now
+	}
+	if r.Running > 0 && r.Waiting > 0 {
+		s.full++
+	}
+	if s.full >= fullReports {
+		s.now = s.most
+	}
+	return s.now
+}
+
+// isFull reports whether more requests are booked than the engine can run.
+func (l *Load) isFull() bool {
+	last := l.reported.Load()
+	return last != nil && last.slots > 0 && l.own.requests.Load()+l.peers.requests.Load() > int64(last.slots)
+}

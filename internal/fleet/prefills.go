@@ -1,0 +1,80 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+)
+
+// prefills are the prompts that a rank has computed. All methods are safe for concurrent use.
+type prefills struct {
+	mu    sync.Mutex
+	total computed      // guarded by mu
+	tick  time.Time     // when the last of them was seen to have ended; guarded by mu
+	busy  PrefillPeriod // that has begun; guarded by mu
+	known int64         // tokens of busy whose end was observed, if it is clear how long they took; guarded by mu
+}
+
+// computed counts the prompt tokens that were computed, and the passes in which that was, as far as bookings show.
+type computed struct{ tokens, passes int64 }
+
+// PrefillPeriod is the time in which a rank computes prompts one after the other, from the first one that comes to an idle rank until
+// none is left. Within it the time of one prompt is not known: a pass that ends one computes the beginning of the next.
+type PrefillPeriod struct {
+	Began   time.Time
+	Prompts int64
+	Tokens  int64
+	Passes  int64
+	// Took is how long the rank worked on them.
+	Took time.Duration
+}
+
+// passTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
+// default max_num_batched_tokens.
+const passTokens = 8192
+
+// begin begins a period.
+func (p *prefills) begin(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = PrefillPeriod{Began: now}
+	p.known = 0
+}
+
+// count adds a prompt that is computed. Prompts that are seen to end at one moment were computed in the same pass.
+func (p *prefills) count(tokens int64, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	passes := int64(0)
+	if !now.Equal(p.tick) {
+		passes = max(1, (tokens+passTokens-1)/passTokens)
+		p.tick = now
+	}
+	p.total.tokens += tokens
+	p.total.passes += passes
+	p.busy.Prompts++
+	p.busy.Tokens += tokens
+	p.busy.Passes += passes
+}
+
+func (p *prefills) done() computed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.total
+}
+
+// EndPeriod adds what was observed of a prefill of so many tokens, after its end was counted. It returns the period that has ended
+// with it; ok is false where others are left, or where the time of one was not observed.
+func (l *Load) EndPeriod(tokens int64, e *Ended) (period PrefillPeriod, ok bool) {
+	p := &l.prefills
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.Sure && !e.Early {
+		p.known += tokens
+	}
+	if l.own.prefillTokens.Load() > 0 || p.busy.Began.IsZero() {
+		return period, false
+	}
+	period = p.busy
+	period.Took = max(0, e.At.Sub(period.Began))
+	return period, p.known == period.Tokens
+}

@@ -1,0 +1,128 @@
+package route
+
+import (
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// answerLengths are the lengths of answers that are expected of a class of workers: of all requests, and of the sessions that have the same
+// length again and again. Answers are not read. A length follows from the time between the first token and the end, and from the
+// time between tokens that the engine reports. All methods are safe for concurrent use.
+type answerLengths struct {
+	mean atomic.Uint64 // tokens, as bits of a float64; 0 before the first answer
+
+	mu       sync.Mutex
+	seen     int                            // guarded by mu
+	sessions [answerSessions]sessionAnswers // by hash, each the last session of its place; guarded by mu
+}
+
+// sessionAnswers is the mean length of a session's answers. 16 bytes of 2,048 sessions are 32 KiB for each class of workers.
+type sessionAnswers struct {
+	session uint64
+	tokens  float32
+	seen    uint32
+}
+
+const (
+	answerSessions = 2048
+	// answerStart is expected before the first answer: vLLM's benchmarks and most chats have 100 to 400 tokens.
+	answerStart = 200
+	// answerKeep is how many answers the mean of all is of, and sessionKeep that of a session.
+	answerKeep, sessionKeep = 200, 4
+	// answerFirst is how many answers of a session there must be before it counts.
+	answerFirst = 2
+)
+
+// observe adds an answer. session is 0 for a request without one.
+func (a *answerLengths) observe(tokens float64, session uint64) {
+	if !(tokens >= 0) || math.IsInf(tokens, 1) {
+		return
+	}
+	tokens = min(tokens, maxOutput)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = min(a.seen+1, answerKeep)
+	mean := a.all()
+	if a.seen == 1 {
+		mean = tokens
+	}
+	mean += (tokens - mean) / float64(a.seen)
+	a.mean.Store(math.Float64bits(max(mean, 1)))
+
+	if session == 0 {
+		return
+	}
+	s := &a.sessions[session%answerSessions]
+	if s.session != session {
+		*s = sessionAnswers{session: session}
+	}
+	s.seen = min(s.seen+1, sessionKeep)
+	s.tokens += (float32(tokens) - s.tokens) / float32(s.seen)
+}
+
+// all is the mean length of all answers, in tokens.
+func (a *answerLengths) all() float64 {
+	if mean := math.Float64frombits(a.mean.Load()); mean > 0 {
+		return mean
+	}
+	return answerStart
+}
+
+// of is the length that is expected of a session's next answer, in tokens.
+func (a *answerLengths) of(session uint64) float64 {
+	if session == 0 {
+		return a.all()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := &a.sessions[session%answerSessions]; s.session == session && s.seen >= answerFirst {
+		return max(1, float64(s.tokens))
+	}
+	return a.all()
+}
+
+// sessionSeed makes the hashes of sessions. They are kept for as long as the process lives.
+var sessionSeed = maphash.MakeSeed()
+
+// sessionHash returns the hash of a session's name; 0 for none.
+func sessionHash(name string) uint64 {
+	if name == "" {
+		return 0
+	}
+	return maphash.String(sessionSeed, name) | 1
+}
+
+// reuse is how often a computed token is found in a cache again. All methods are safe for concurrent use.
+type reuse struct{ cached, computed atomic.Int64 }
+
+const (
+	// reuseKeep is how many tokens are counted before all count half.
+	reuseKeep = 1 << 26
+	// reuseStart is how many tokens are assumed to have been computed and not found again.
+	reuseStart = 10_000
+)
+
+// observe adds a prompt by what the decision expects of it.
+func (u *reuse) observe(prompt, cached int) {
+	u.cached.Add(int64(cached))
+	if computed := u.computed.Add(int64(prompt - cached)); computed > reuseKeep {
+		u.computed.Add(-computed / 2) // decisions beside this one may count at the wrong moment, which changes little
+		u.cached.Add(-u.cached.Load() / 2)
+	}
+}
+
+// ratio is the number of cached tokens for each computed one, at most 1: a token that was found often is evicted last.
+func (u *reuse) ratio() float64 {
+	return min(1, float64(max(0, u.cached.Load()))/float64(max(0, u.computed.Load())+reuseStart))
+}
+
+// answerTokens is how many tokens an answer had that took so long from its first token to its last one, with so long between tokens.
+func answerTokens(took, gap time.Duration) float64 {
+	if gap <= 0 || took < 0 {
+		return math.NaN()
+	}
+	return 1 + float64(took)/float64(gap)
+}
