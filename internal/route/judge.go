@@ -30,7 +30,8 @@ type judged struct {
 	// weights and delay are memory for a cost function whose weights the request overrides.
 	weights cost.Weights
 	delay   cost.Delay
-	order   []int // indexes of candidates, filled by cheapest
+	score   cost.Score // of the candidate that is judged
+	order   []int      // indexes of candidates, filled by cheapest
 }
 
 // classModel is what was learned of a class of workers by the time of one decision.
@@ -72,9 +73,9 @@ func (r *Router) judgeIn(j *judged, w *workspace, q *asked, f *field, now time.T
 		if i == 0 || f.facts[i].class != f.facts[i-1].class {
 			j.setModel(f.facts[i].class)
 		}
-		score := j.score(c)
-		c.Total, c.Tie = score.Total, score.Tie
-		c.Uncached = score.Uncached
+		j.judgeOne(c, &j.score)
+		c.Total, c.Tie = j.score.Total, j.score.Tie
+		c.Uncached = j.score.Uncached
 	}
 	// The answers to one prompt share its blocks and its prefill.
 	j.booking = fleet.Amount{Requests: int64(q.batch.sequences), DecodeBlocks: int64(j.request.Blocks() + q.answerBlocks())}
@@ -111,14 +112,13 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 	}
 }
 
-// score is the cost of a candidate, with the factor for preferred taints. j.request must have the model of the candidate's class.
-func (j *judged) score(c *pick.Candidate) cost.Score {
-	score := j.function.Score(&j.request, &c.Facts)
+// judgeOne fills in the cost of a candidate, with the factor for preferred taints. j.request must have the model of the candidate's class.
+func (j *judged) judgeOne(c *pick.Candidate, score *cost.Score) {
+	j.function.Score(&j.request, &c.Facts, score)
 	if len(j.asked.preferred) > 0 {
 		score.Preference = j.asked.preference(c.Rank.Worker)
 		score.Total *= score.Preference
 	}
-	return score
 }
 
 // model returns what is known of a class of workers: the same during a whole decision.
@@ -261,8 +261,9 @@ func (j *judged) explain(d *Decision, won, shown int) {
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
-			Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Score: j.score(c),
+			Load: c.Facts.Booked, Untracked: c.Facts.Untracked,
 		}
+		j.judgeOne(c, &d.Candidates[i].Score)
 		if at == won {
 			j.explainPull(d, d.Candidates[i].Score.Pulled)
 		}

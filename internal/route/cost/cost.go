@@ -9,8 +9,8 @@ import (
 
 // Function judges candidates. *[Delay] and *[Weights] implement it. Implementations are immutable.
 type Function interface {
-	// Score judges one candidate for a request.
-	Score(r *Request, f *Facts) Score
+	// Score judges one candidate for a request. It overwrites s.
+	Score(r *Request, f *Facts, s *Score)
 	// Validate reports everything that is wrong with its weights.
 	Validate() error
 	// String returns its name.
@@ -95,11 +95,7 @@ type Facts struct {
 
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
 func (f *Facts) Cached(r *Request) int {
-	blocks := 0
-	for _, n := range f.Overlap {
-		blocks += n
-	}
-	return min(blocks*max(1, r.BlockSize), r.reusable())
+	return min(f.held()*max(1, r.BlockSize), r.reusable())
 }
 
 func (f *Facts) pace() float64 {
@@ -160,7 +156,8 @@ type Score struct {
 //
 // Dynamo counts a block that several running requests share once, and lets the blocks of an answer of
 // known length shrink. Here each request counts with the blocks of its booking.
-func (w *Weights) Score(r *Request, f *Facts) (s Score) {
+func (w *Weights) Score(r *Request, f *Facts, s *Score) {
+	*s = Score{}
 	blockSize := float64(max(1, r.BlockSize))
 	blocks := float64(r.Blocks())
 
@@ -187,5 +184,4 @@ func (w *Weights) Score(r *Request, f *Facts) (s Score) {
 	s.Decode = w.Decode * (float64(max(0, f.Booked.DecodeBlocks)) + blocks)
 	s.Requests = w.Requests * float64(max(0, f.Booked.Requests))
 	s.Total = s.Prefill + s.Decode + s.Requests
-	return s
 }

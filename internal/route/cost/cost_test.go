@@ -77,7 +77,8 @@ func table(t *testing.T, d *datadriven.TestData, r Request, by Function) string 
 		}
 	}
 	for i := range facts {
-		s := by.Score(&r, &facts[i])
+		var s Score
+		by.Score(&r, &facts[i], &s)
 		if by.String() == NameDynamo {
 			text += fmt.Sprintf("%-8s %8.1f = %8.1f + %8.1f + %8.1f   %8.1f %8d\n", names[i], s.Total, s.Prefill, s.Decode, s.Requests, s.Credit, s.Uncached)
 			continue
@@ -155,8 +156,9 @@ func BenchmarkScore(b *testing.B) {
 	for _, by := range []Function{Default(), Dynamo()} {
 		b.Run("cost="+by.String(), func(b *testing.B) {
 			b.ReportAllocs()
+			var s Score
 			for b.Loop() {
-				if by.Score(&r, &f).Total < 0 {
+				if by.Score(&r, &f, &s); s.Total < 0 {
 					b.Fatal("negative")
 				}
 			}
@@ -173,7 +175,9 @@ func TestMeasuredTiers(t *testing.T) {
 		if load != nil {
 			f.Store = &fleet.Store{Tiers: *load}
 		}
-		return Default().Score(&r, &f).Own
+		var s Score
+		Default().Score(&r, &f, &s)
+		return s.Own
 	}
 
 	for name, c := range map[string]struct {
@@ -223,7 +227,8 @@ func TestLoadsWithinReach(t *testing.T) {
 		if c.nothingOnNode {
 			f.OnNode, f.OnPeers = 0, 50
 		}
-		s := Default().Score(&r, &f)
+		var s Score
+		Default().Score(&r, &f, &s)
 		if s.Loaded != c.loaded || s.Uncached != 1601-c.loaded || s.Tie != 1601 || math.Abs(s.Own-c.own) > 1e-9 {
 			t.Errorf("%s: %d tokens are loaded, %d are computed in %v ms; want %d in %v", name, s.Loaded, s.Uncached, s.Own, c.loaded, c.own)
 		}

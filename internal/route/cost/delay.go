@@ -61,22 +61,30 @@ func Default() *Delay {
 var defaultTier = [fleet.Tiers]float64{fleet.Device: 1, fleet.Host: 0.75, fleet.Disk: 0.25, fleet.External: 0.25}
 
 // Score judges one candidate. A rank whose pace is not known has 1.
-func (w *Delay) Score(r *Request, f *Facts) (s Score) {
+func (w *Delay) Score(r *Request, f *Facts, s *Score) {
+	*s = Score{}
 	pace := f.pace()
-	compute := w.prefill(r, f, &s, pace)
-	b := f.batch(r)
-
-	s.Wait = w.FirstToken * f.wait(r, &b)
-	s.Slot = w.FirstToken * b.slot(r, pace)
+	compute := w.prefill(r, f, s, pace)
 	s.Prefill = w.FirstToken * s.Own
 	s.Transfer *= w.FirstToken
-	s.Others = w.Interference * b.requests * s.Own
-	if f.evicts(r, s.Uncached) {
-		s.Evict = w.Evict * r.Reuse * (w.FirstToken + w.Interference*b.requests) * compute
+	s.Wait = w.FirstToken * milliseconds(f.Wait)
+
+	delayed := w.FirstToken // how often the time of the prefill counts
+	if f.Booked.Requests > 0 || f.Untracked > 0 {
+		b := f.batch(r)
+		if b.waiting > 0 {
+			s.Wait = w.FirstToken * f.wait(r, &b)
+			s.Slot = w.FirstToken * b.slot(r, pace)
+		}
+		interference := w.Interference * b.requests
+		s.Others = interference * s.Own
+		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
+		delayed += interference
 	}
-	s.Decode = w.Decode * r.Answer * pace * r.Decode.Token / nanoseconds * (b.context + b.running*r.context())
+	if r.Reuse > 0 && f.evicts(r, s.Uncached) {
+		s.Evict = w.Evict * r.Reuse * delayed * compute
+	}
 	s.Total = s.Wait + s.Slot + s.Prefill + s.Transfer + s.Others + s.Evict + s.Decode
-	return s
 }
 
 // prefill fills in what the rank must compute, load and fetch of the prompt. It returns the time of the prefill in milliseconds
@@ -90,23 +98,28 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 		return 0
 	}
 
-	token := pace * r.Line.Token / nanoseconds
-	s.Uncached = r.PromptTokens - f.Cached(r)
-	s.Tie = s.Uncached
-	saved, blockSize := 0.0, float64(max(1, r.BlockSize))
-	for t, n := range f.Overlap {
-		if n > 0 {
-			saved += w.worth(fleet.Tier(t), float64(n)*blockSize, f, token)
+	token := pace * r.Line.Token * perMillisecond
+	saved := 0.0 // tokens
+	s.Uncached = r.PromptTokens
+	if held := f.held(); held > 0 {
+		blockSize, reusable := max(1, r.BlockSize), r.reusable()
+		s.Uncached -= min(held*blockSize, reusable)
+		for t, n := range f.Overlap {
+			if n > 0 {
+				saved += w.worth(fleet.Tier(t), float64(n*blockSize), f, token)
+			}
 		}
+		saved = min(saved, float64(reusable))
 	}
+	s.Tie = s.Uncached
 	if f.OnNode+f.OnPeers > 0 {
 		loaded, gain := w.load(r, f, token)
 		s.Loaded = loaded
 		s.Uncached -= loaded // and not Tie: among equal costs the rank that has the blocks is better
-		saved += gain
+		saved = min(saved+gain, float64(r.reusable()))
 	}
 
-	compute = token * (float64(r.PromptTokens) - min(saved, float64(r.reusable())))
+	compute = token * (float64(r.PromptTokens) - saved)
 	if f.Pullable > 0 {
 		if pulled, took := f.pull(r, token); pulled > 0 {
 			s.Pulled, s.Transfer = pulled, took
@@ -119,9 +132,17 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	return compute
 }
 
+// held is how many blocks of the prompt the rank holds on any tier.
+func (f *Facts) held() (blocks int) {
+	for _, n := range f.Overlap {
+		blocks += n
+	}
+	return blocks
+}
+
 // evicts reports whether so many computed tokens take the place of others. A cache of unknown size is taken for full.
 func (f *Facts) evicts(r *Request, tokens int) bool {
-	return f.Capacity <= 0 || f.Held+tokens/max(1, r.BlockSize) > f.Capacity
+	return f.Capacity <= 0 || f.Held*r.BlockSize+tokens > f.Capacity*r.BlockSize
 }
 
 // batch is the requests of a rank as its engine is expected to run them.
@@ -140,10 +161,10 @@ func (f *Facts) batch(r *Request) (b batch) {
 	}
 	b.running = b.requests
 	blockSize := float64(max(1, r.BlockSize))
-	prompts := blockSize * float64(max(0, f.Booked.DecodeBlocks))
-	each := prompts/max(1, float64(f.Booked.Requests)) + r.Answer/2
+	each := blockSize*float64(max(0, f.Booked.DecodeBlocks))/float64(max(1, f.Booked.Requests)) + r.Answer/2
 
-	if f.Slots > 0 && b.requests >= float64(f.Slots) {
+	full := f.Slots > 0 && b.requests >= float64(f.Slots)
+	if full {
 		b.running = float64(f.Slots)
 	}
 	if room := blockSize * float64(f.Capacity); room > 0 {
@@ -151,7 +172,7 @@ func (f *Facts) batch(r *Request) (b batch) {
 			b.running = min(b.running, max(1, b.requests*room/held))
 		}
 	}
-	if b.running < b.requests || f.Slots > 0 && b.requests >= float64(f.Slots) {
+	if full || b.running < b.requests {
 		b.waiting = b.requests + 1 - b.running
 	}
 	b.context = each * b.running
@@ -164,7 +185,7 @@ func (b *batch) slot(r *Request, pace float64) float64 {
 	if b.waiting <= 0 {
 		return 0
 	}
-	step := pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token/nanoseconds)
+	step := pace * (milliseconds(r.Decode.Base) + b.context*r.Decode.Token*perMillisecond)
 	return b.waiting * r.Answer * step / b.running
 }
 
@@ -173,7 +194,7 @@ func (b *batch) slot(r *Request, pace float64) float64 {
 // anyway, so their tokens count.
 func (f *Facts) wait(r *Request, b *batch) float64 {
 	if b.waiting > 0 {
-		return f.pace() * r.Line.Token / nanoseconds * float64(max(0, f.Booked.PrefillTokens))
+		return f.pace() * r.Line.Token * perMillisecond * float64(max(0, f.Booked.PrefillTokens))
 	}
 	return milliseconds(f.Wait)
 }
@@ -181,7 +202,7 @@ func (f *Facts) wait(r *Request, b *batch) float64 {
 // Wait returns how long a request waits on a rank until its prompt is computed: for the prefills before it, and for a slot.
 func Wait(r *Request, f *Facts) time.Duration {
 	b := f.batch(r)
-	return time.Duration((f.wait(r, &b) + b.slot(r, f.pace())) * nanoseconds)
+	return time.Duration((f.wait(r, &b) + b.slot(r, f.pace())) / perMillisecond)
 }
 
 // HasSlot reports whether the engine of a rank can run a request at once.
@@ -260,7 +281,7 @@ func (f *Facts) pull(r *Request, token float64) (tokens int, took float64) {
 // String returns the function's name in configurations and flags.
 func (w *Delay) String() string { return NameDelay }
 
-// nanoseconds are in a millisecond.
-const nanoseconds = float64(time.Millisecond)
+// perMillisecond makes milliseconds of nanoseconds.
+const perMillisecond = 1e-6
 
-func milliseconds(d time.Duration) float64 { return float64(d) / nanoseconds }
+func milliseconds(d time.Duration) float64 { return float64(d) * perMillisecond }

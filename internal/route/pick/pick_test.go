@@ -128,7 +128,9 @@ func TestBurstSpreads(t *testing.T) {
 					for i := range cs {
 						cs[i].Rank = &ranks[i]
 						cs[i].Facts.Booked, cs[i].Facts.Wait = ranks[i].Load.Booked(), ranks[i].Load.Wait(now)
-						cs[i].Total = w.Score(&q, &cs[i].Facts).Total
+						var s cost.Score
+						w.Score(&q, &cs[i].Facts, &s)
+						cs[i].Total = s.Total
 					}
 					c := &cs[p.Choose(cs, &Request{}, rng)]
 					if b.Start(fmt.Sprintf("%d-%d", g, i), Booking{Rank: *c.Rank, Amount: amount, At: now}, c.Facts.Booked) {
