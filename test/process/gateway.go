@@ -92,6 +92,9 @@ func (g *Gateway) await(ctx context.Context) error {
 	return errors.New("the gateway is not ready after a minute")
 }
 
+// PID returns the process id of the gateway. Envoy and engines are processes under it.
+func (g *Gateway) PID() int { return g.cmd.Process.Pid }
+
 // Stop ends the gateway and all that it has started.
 func (g *Gateway) Stop() {
 	_ = g.cmd.Process.Signal(syscall.SIGTERM)
