@@ -8,7 +8,7 @@
 // All requests are chats whose answers are streamed, and each answer must have status 200, all its tokens and the end of the stream.
 // Each policy gets the same prompts in a round, on empty caches. Engines need the time of a mid-sized model on a GPU of a data centre
 // for each pass, divided by --speed, and write several tokens of a stream at once, so that a small machine carries them. Where the
-// processors are busy for more than 80 % of the time, times are those of the processors, and the output says so.
+// processors are busy for more than 80 % of the time, times are those of the processors, and the output has a warning.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() { process.Main("benchload", run) }
 
 type options struct {
 	stator, envoy, policies, shapes, concurrency string
-	rounds, requests, engines, answer, interval  int
+	rounds, requests, answer, interval           int
 	speed                                        float64
 	seed                                         uint64
 	quick                                        bool
@@ -48,8 +48,7 @@ func readOptions(args []string, usage io.Writer) (o options, err error) {
 	f.IntVar(&o.requests, "requests", 0, "requests of a run (default: four times the concurrent ones)")
 	f.StringVar(&o.shapes, "shapes", "prefixes,shared", "`loads` to play")
 	f.StringVar(&o.policies, "policies", "kv,round-robin,least-loaded,kv/dynamo@16,kv/dynamo@1",
-		"`policies` to compare, of which the first is compared with the others; kv/dynamo@N is kv with Dynamo's cost and that prefill load scale")
-	f.IntVar(&o.engines, "engines", 8, "number of simulated engines, each with room for 128 requests at once")
+		"`policies`, of which the first is compared with the others; kv/dynamo@N is kv with Dynamo's cost and that prefill load scale")
 	f.Float64Var(&o.speed, "speed", 1, "divides the times of engines")
 	f.IntVar(&o.answer, "answer", 200, "tokens of an answer")
 	f.IntVar(&o.interval, "stream-interval", 10, "tokens that an engine writes at once, after the first")
@@ -67,10 +66,12 @@ func readOptions(args []string, usage io.Writer) (o options, err error) {
 	if o.quick {
 		o.rounds = 1
 		o.answer = 40
-		o.concurrency, o.policies, o.shapes = "32", "kv,round-robin", "prefixes"
+		o.concurrency = "32"
+		o.policies = "kv,round-robin"
+		o.shapes = "prefixes"
 	}
-	if o.rounds < 1 || o.engines < 1 || o.answer < 1 || o.requests < 0 || o.speed <= 0 {
-		return o, errors.New("--rounds, --engines, --answer and --speed must be positive")
+	if o.rounds < 1 || o.answer < 1 || o.requests < 0 || o.speed <= 0 {
+		return o, errors.New("--rounds, --answer and --speed must be positive")
 	}
 	return o, nil
 }
@@ -121,7 +122,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 				if err != nil {
 					return fmt.Errorf("%s, %d at a time, %s: %w", l.shape.name, l.concurrent, policies[p], err)
 				}
-				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %d at a time, %s: %s\n", round+1, o.rounds, l.shape.name, l.concurrent, policies[p], r)
+				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %d at a time, %s: %.1f requests/s, TTFT %.0f ms\n", round+1, o.rounds,
+					l.shape.name, l.concurrent, policies[p], r[rate], r[ttft])
 				results[at][p] = append(results[at][p], r)
 			}
 		}

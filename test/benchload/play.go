@@ -1,14 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"runtime"
 	"slices"
@@ -17,42 +12,33 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/streams"
 )
 
-// slots is how many requests an engine runs at once.
-const slots = 128
+// The engines, and how many requests each runs at once. requestTime bounds one request.
+const (
+	engines     = 8
+	slots       = 128
+	requestTime = 5 * time.Minute
+)
 
-// requestTime bounds one request.
-const requestTime = 5 * time.Minute
+// The figures of a run. Times are in milliseconds.
+const (
+	rate   = iota // requests a second
+	tokens        // of answers, a second
+	ttft          // mean
+	ttft50
+	ttft99
+	e2e     // mean
+	cached  // share of a prompt that an engine had cached
+	busiest // requests of the busiest engine, divided by the mean
+	own     // share of all processors that the gateway, its engines and this program used
+	machine // share that all processes used, without those of a lower priority
+	columns
+)
 
-// result is one run. Times are in milliseconds.
-type result struct {
-	rate                   float64 // requests a second
-	tokens                 float64 // of answers, a second
-	ttft, ttft50, ttft99   float64
-	e2e                    float64
-	cached                 float64 // share of the prompt tokens that engines had cached
-	busiest                float64 // requests of the busiest engine, divided by the mean
-	own, machine, promptOf float64 // shares of all processors: of this run, and of everything without nice; tokens of a prompt
-}
-
-func (r result) String() string {
-	return fmt.Sprintf("%.1f requests/s, TTFT %.0f ms, cached %.2f, CPU %.0f %%", r.rate, r.ttft, r.cached, 100*r.own)
-}
-
-// reply is what a client received.
-type reply struct {
-	ttft, e2e time.Duration
-	usage     usage
-}
-
-type usage struct {
-	Prompt  int `json:"prompt_tokens"`
-	Answer  int `json:"completion_tokens"`
-	Details struct {
-		Cached int `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
-}
+// result is one run.
+type result [columns]float64
 
 // play starts a gateway with engines, and sends it all requests.
 func play(ctx context.Context, o *options, policy string, l load, bodies [][]byte) (result, error) {
@@ -63,35 +49,39 @@ func play(ctx context.Context, o *options, policy string, l load, bodies [][]byt
 	defer g.Stop()
 	g.Client.Transport = &http.Transport{MaxIdleConnsPerHost: l.concurrent}
 	defer g.Client.CloseIdleConnections()
-	if err := await(ctx, g, o.engines); err != nil {
+	if err := g.AwaitRanks(ctx, engines); err != nil {
 		return result{}, err
 	}
 
-	before, err := readCPU(g)
+	ours, all, err := readCPU(g)
 	if err != nil {
 		return result{}, err
 	}
 	begun := time.Now()
-	replies := make([]reply, len(bodies))
-	err = process.Each(make(chan struct{}, l.concurrent), len(bodies), func(i int) error {
-		r, err := ask(ctx, g, bodies[i], o.answer)
-		replies[i] = r
+	replies := make([]streams.Answer, len(bodies))
+	err = process.Each(make(chan struct{}, l.concurrent), len(bodies), func(i int) (err error) {
+		ctx, stop := context.WithTimeout(ctx, requestTime)
+		defer stop()
+		replies[i], err = streams.Send(ctx, g.Client, g.URL+"/v1/chat/completions", bodies[i])
+		if err == nil && replies[i].Tokens != o.answer {
+			err = fmt.Errorf("an answer has %d tokens, want %d", replies[i].Tokens, o.answer)
+		}
 		return err
 	})
 	took := time.Since(begun)
 	if err != nil {
 		return result{}, err
 	}
-	after, err := readCPU(g)
+	oursAfter, allAfter, err := readCPU(g)
 	if err != nil {
 		return result{}, err
 	}
 
 	r := summarize(replies, took)
 	whole := float64(runtime.NumCPU()) * took.Seconds()
-	r.own = (after.own - before.own).Seconds() / whole
-	r.machine = (after.machine - before.machine).Seconds() / whole
-	r.busiest, err = busiest(g, len(bodies))
+	r[own] = (oursAfter - ours).Seconds() / whole
+	r[machine] = (allAfter - all).Seconds() / whole
+	r[busiest], err = unevenness(g, len(bodies))
 	return r, err
 }
 
@@ -110,154 +100,46 @@ models:
   path: "builtin:sim"
   router: {policy: %s, cost: %s, weights: %s}
   launch: [{engine: sim, count: %d, args: {engineSpeedup: %g, maxNumSeqs: %d, streamInterval: %d}}]
-`, name, cmp.Or(costName, "delay"), weights, o.engines, o.speed, slots, o.interval)
+`, name, cmp.Or(costName, "delay"), weights, engines, o.speed, slots, o.interval)
 }
 
-// spent is CPU time: of the gateway, its engines and this program, and of the whole machine without processes of a lower priority.
-type spent struct{ own, machine time.Duration }
-
-func readCPU(g *process.Gateway) (s spent, err error) {
-	s.own, err = process.TreeCPU(g.PID())
+// readCPU returns CPU times: of the gateway, its engines and this program, and of the machine without processes of a lower priority.
+func readCPU(g *process.Gateway) (ours, all time.Duration, err error) {
+	ours, err = process.TreeCPU(g.PID())
 	if err != nil {
-		return s, err
+		return 0, 0, err
 	}
-	s.own += process.OwnCPU()
-	s.machine, err = process.MachineCPU()
-	return s, err
+	all, err = process.MachineCPU()
+	return ours + process.OwnCPU(), all, err
 }
 
-// ask sends one request and reads its answer to the end.
-func ask(ctx context.Context, g *process.Gateway, body []byte, answer int) (reply, error) {
-	ctx, stop := context.WithTimeout(ctx, requestTime)
-	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return reply{}, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-
-	begun := time.Now()
-	resp, err := g.Client.Do(req)
-	if err != nil {
-		return reply{}, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return reply{}, fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	r, err := readStream(resp.Body, begun)
-	if err == nil && r.usage.Answer != answer {
-		err = fmt.Errorf("an answer has %d tokens, want %d", r.usage.Answer, answer)
-	}
-	return r, err
-}
-
-// readStream reads the events of an answer. The first one that has text is the first token.
-func readStream(body io.Reader, begun time.Time) (r reply, err error) {
-	ended := false
-	lines := bufio.NewScanner(body)
-	for lines.Scan() {
-		event, found := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		if !found {
-			continue
-		}
-		if r.ttft == 0 {
-			r.ttft = time.Since(begun)
-		}
-		ended = string(event) == "[DONE]"
-		if !bytes.Contains(event, []byte(`"usage":{`)) {
-			continue
-		}
-		var last struct{ Usage usage }
-		if err := json.Unmarshal(event, &last); err != nil {
-			return r, fmt.Errorf("read usage: %w", err)
-		}
-		r.usage = last.Usage
-	}
-
-	if err := lines.Err(); err != nil {
-		return r, fmt.Errorf("read an answer: %w", err)
-	}
-	if !ended {
-		return r, errors.New("a stream ended before [DONE]")
-	}
-	r.e2e = time.Since(begun)
-	return r, nil
-}
-
-func summarize(replies []reply, took time.Duration) (r result) {
+func summarize(replies []streams.Answer, took time.Duration) (r result) {
 	n := float64(len(replies))
 	var first []float64
-	var prompt, cached, answers int
 	for _, a := range replies {
-		first = append(first, a.ttft.Seconds()*1000)
-		r.ttft += a.ttft.Seconds() * 1000 / n
-		r.e2e += a.e2e.Seconds() * 1000 / n
-		prompt += a.usage.Prompt
-		cached += a.usage.Details.Cached
-		answers += a.usage.Answer
+		first = append(first, a.First.Seconds()*1000)
+		r[ttft] += a.First.Seconds() * 1000 / n
+		r[e2e] += a.Whole.Seconds() * 1000 / n
+		r[tokens] += float64(a.Tokens) / took.Seconds()
+		r[cached] += float64(a.Cached) / float64(a.Prompt) / n
 	}
 	slices.Sort(first)
-	r.ttft50 = first[len(first)/2]
-	r.ttft99 = first[len(first)*99/100]
-	r.rate = n / took.Seconds()
-	r.tokens = float64(answers) / took.Seconds()
-	r.promptOf = float64(prompt) / n
-	r.cached = float64(cached) / float64(prompt)
+	r[ttft50] = first[len(first)/2]
+	r[ttft99] = first[len(first)*99/100]
+	r[rate] = n / took.Seconds()
 	return r
 }
 
-// rank is what the gateway knows of an engine.
-type rank struct {
-	Address, State string
-	Cache          string `json:"cache_state"`
-}
-
-func ranks(g *process.Gateway) ([]rank, error) {
-	text, err := get(g, g.Admin+"/debug/fleet?format=json")
-	if err != nil {
-		return nil, err
-	}
-	var page struct{ Ranks []rank }
-	err = json.Unmarshal(text, &page)
-	return page.Ranks, err
-}
-
-// await returns when all engines are ready and their caches known. The gateway itself is ready with the first of them.
-func await(ctx context.Context, g *process.Gateway, engines int) error {
-	for range 600 {
-		list, err := ranks(g)
-		if err != nil {
-			return err
-		}
-		ready := 0
-		for _, r := range list {
-			if r.State == "ready" && r.Cache == "exact" {
-				ready++
-			}
-		}
-		if ready == engines {
-			return nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return errors.New("the engines are not ready after a minute")
-}
-
-// busiest reads from the engines how many requests each has answered, and compares the largest number with the mean.
-func busiest(g *process.Gateway, requests int) (float64, error) {
-	list, err := ranks(g)
+// unevenness reads from the engines how many requests each has answered, and compares the largest number with the mean.
+func unevenness(g *process.Gateway, requests int) (float64, error) {
+	list, err := g.Ranks()
 	if err != nil {
 		return 0, err
 	}
+
 	var most, sum int
 	for _, r := range list {
-		text, err := get(g, "http://"+r.Address+"/metrics")
+		text, err := g.Get("http://" + r.Address + "/metrics")
 		if err != nil {
 			return 0, err
 		}
@@ -271,17 +153,9 @@ func busiest(g *process.Gateway, requests int) (float64, error) {
 		sum += served
 		most = max(most, served)
 	}
+
 	if sum != requests {
 		return 0, fmt.Errorf("engines have answered %d requests, want %d", sum, requests)
 	}
 	return float64(most*len(list)) / float64(sum), nil
-}
-
-func get(g *process.Gateway, url string) ([]byte, error) {
-	resp, err := g.Client.Get(url)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return io.ReadAll(resp.Body)
 }

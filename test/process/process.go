@@ -121,7 +121,8 @@ func MachineCPU() (time.Duration, error) {
 		return 0, fmt.Errorf("read CPU time (this needs Linux): %w", err)
 	}
 	var user, nice, system, idle, wait, irq, soft, steal int64
-	if _, err := fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal); err != nil {
+	_, err = fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal)
+	if err != nil {
 		return 0, fmt.Errorf("read CPU time of the machine: %w", err)
 	}
 	return time.Duration(user+system+irq+soft+steal) * tick, nil
