@@ -8,7 +8,7 @@
 // All requests are chats whose answers are streamed, and each answer must have status 200, all its tokens and the end of the stream.
 // Each policy gets the same prompts in a round, on empty caches. Engines need the time of a mid-sized model on a GPU of a data centre
 // for each pass, divided by --speed, and write several tokens of a stream at once, so that a small machine carries them. Where the
-// processors are busy for more than 80 % of the time, times are those of the processors, and the output has a warning.
+// processors are busy for 80 % of the time, times are those of the processors, and the output has a warning.
 package main
 
 import (

@@ -26,14 +26,17 @@ func TestBodiesShareTheirPrefixes(t *testing.T) {
 	}
 }
 
-// TestReportSaysWhenProcessorsAreBusy prints loads below and above the bound.
-func TestReportSaysWhenProcessorsAreBusy(t *testing.T) {
-	for share, want := range map[float64]bool{0.5: false, 0.9: true} {
+// TestReportWarnsOfBusyProcessors prints loads below and above the bound.
+func TestReportWarnsOfBusyProcessors(t *testing.T) {
+	for _, c := range []struct {
+		own, machine float64
+		want         string
+	}{{0.2, 0.5, "used at most 20 %"}, {0.2, 0.9, "DISTURBED"}, {0.9, 0.9, "CPU BOUND"}} {
 		var out bytes.Buffer
-		list := []result{{rate: 10, ttft: 1, ttft99: 1, e2e: 1, own: share}}
+		list := []result{{rate: 10, ttft: 1, ttft99: 1, e2e: 1, own: c.own, machine: c.machine}}
 		printLoad(&out, load{shape: shapes["shared"]}, []string{"kv", "round-robin"}, [][]result{list, list})
-		if got := strings.Contains(out.String(), "CPU BOUND"); got != want {
-			t.Errorf("busy for %.1f of the time: %s", share, &out)
+		if !strings.Contains(out.String(), c.want) {
+			t.Errorf("no %q in %s", c.want, &out)
 		}
 	}
 }

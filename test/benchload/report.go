@@ -44,10 +44,11 @@ func printLoad(out io.Writer, l load, policies []string, results [][]result) {
 	all := []int{rate, tokens, ttft, ttft50, ttft99, e2e, cached, busiest, own, machine}
 
 	line("POLICY", title, all...)
-	most := 0.0
+	var ours, everything float64
 	for i, list := range results {
 		line(policies[i], func(c int) any { return fmt.Sprintf(format[c], mean(list, c)) }, all...)
-		most = max(most, mean(list, own), mean(list, machine))
+		ours = max(ours, mean(list, own))
+		everything = max(everything, mean(list, machine))
 	}
 	_, _ = fmt.Fprintln(w)
 	line(policies[0]+" AGAINST", title, compared...)
@@ -55,16 +56,20 @@ func printLoad(out io.Writer, l load, policies []string, results [][]result) {
 		line(policies[i], func(c int) any { return paired.Difference(values(results[0], c), values(results[i], c)) }, compared...)
 	}
 	_ = w.Flush()
-	_, _ = fmt.Fprint(out, "\n", verdict(most), "\n")
+	_, _ = fmt.Fprint(out, "\n", verdict(ours, everything), "\n")
 }
 
-// verdict returns whether the processors had time left, from the largest share of it that was used.
-func verdict(share float64) string {
-	if share < busyShare {
-		return fmt.Sprintf("The processors were busy for at most %.0f %% of the time.", 100*share)
+// verdict returns whether the processors had time left, from the largest shares of it that this program's processes and all used.
+func verdict(ours, all float64) string {
+	text := fmt.Sprintf("The gateway, the engines and the clients used at most %.0f %% of the processors, and with all other programs %.0f %%.",
+		100*ours, 100*all)
+	switch {
+	case ours >= busyShare:
+		text += " CPU BOUND: these figures are not about routing. Make the engines slower with --speed."
+	case all >= busyShare:
+		text += " DISTURBED: other programs may have delayed requests. Repeat this on an idle machine."
 	}
-	return fmt.Sprintf("CPU BOUND: the processors were busy for %.0f %% of the time, so these figures are not about routing. "+
-		"Make the engines slower with --speed.", 100*share)
+	return text
 }
 
 func values(list []result, column int) (v []float64) {
