@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&b.pages, "pages", "docs", "`folder` of pages whose text prompts are made of")
 	f.StringVar(&b.report, "report", "", "write the report to `file`; with --only, replace these sections in it")
 	f.Uint64Var(&b.seed, "seed", 11, "seed of the requests")
-	f.IntVar(&b.rounds, "rounds", 5, "rounds of the section load")
+	f.IntVar(&b.rounds, "rounds", 6, "rounds of the section load")
 	f.Func("only", "run these `sections` alone: "+names(), func(list string) error {
 		b.only = strings.Split(list, ",")
 		for _, name := range b.only {
