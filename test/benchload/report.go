@@ -61,7 +61,7 @@ func printLoad(out io.Writer, l load, policies []string, results [][]result) {
 
 // verdict returns whether the processors had time left, from the largest shares of it that this program's processes and all used.
 func verdict(ours, all float64) string {
-	text := fmt.Sprintf("The gateway, the engines and the clients used at most %.0f %% of the processors, and with all other programs %.0f %%.",
+	text := fmt.Sprintf("Gateway, engines and clients used at most %.0f %% of the processors, and with all other programs %.0f %%.",
 		100*ours, 100*all)
 	switch {
 	case ours >= busyShare:
