@@ -11,6 +11,7 @@ XLLAMACPP_VERSION := 2026.10.11549
 GEMMA_VERSION    := 1.0.0
 LINT_VERSION     := v2.15.0
 SEAWEED_VERSION  := 4.48
+SETUPTOOLS       := 78.1.1
 VENV             := .venv
 ENVOY_STAMP      := $(VENV)/.envoy-$(ENVOY_VERSION)
 WEED_STAMP       := $(VENV)/.seaweedfs-$(SEAWEED_VERSION)
@@ -53,9 +54,13 @@ build-transfer: ## put bin/stator-transfer in place, which copies KV blocks with
 	CGO_ENABLED=0 go build -trimpath -buildvcs=auto -o bin/stator-transfer ./cmd/stator-transfer
 
 .PHONY: wheel
-wheel: | $(VENV)/bin/python ## put the wheel of the Python package stator-connector into dist/
+wheel: $(VENV)/.setuptools-$(SETUPTOOLS) ## put the wheel of the Python package stator-connector into dist/
 	rm -rf python/stator_connector/build
 	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --wheel-dir dist python/stator_connector
+
+$(VENV)/.setuptools-$(SETUPTOOLS): | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check setuptools==$(SETUPTOOLS)
+	touch $@
 
 .PHONY: build-wasm
 build-wasm: ## put bin/affinity.wasm in place, for gateway.affinityFilter: wasm
@@ -284,9 +289,10 @@ bench: ## run the benchmarks; the figures go to bench/<revision>.txt
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) ./... | tee bench/$$(git rev-parse --short HEAD).txt
 
 .PHONY: bench-smoke
-bench-smoke: bin/stator $(WEED_STAMP) ## run every benchmark once, so that none rots
+bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	@out=$$(go test -short -run '^$$' -bench . -benchtime 1x ./... 2>&1) || { grep -v '^ok\|no test files\|ns/op' <<<"$$out"; exit 1; }
 	go run ./test/benchscale --smoke >/dev/null
+	go run ./test/benchload --quick >/dev/null 2>&1
 	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
@@ -305,6 +311,10 @@ bench-compare: ## run the request path's benchmarks at BASE and here, in turns, 
 .PHONY: bench-request
 bench-request: build ## CPU per request of extproc and Envoy, beside an empty handler and plain Envoy (ARGS="--legs": with a prefill worker, too)
 	go run ./test/benchrequest $(ARGS)
+
+.PHONY: bench-load
+bench-load: build ## policies in closed loops of 256 and 1,024 requests, through Envoy with eight simulated engines (25 min; ARGS="--rounds 1 --concurrency 256")
+	go run ./test/benchload $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: ## what a fleet of 1,000 workers costs a router: memory, CPU, lag of events, recovery (some minutes, 8 GiB; ARGS="--workers 100 --joins 3")

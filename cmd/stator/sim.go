@@ -46,6 +46,7 @@ func runSim(ctx context.Context, env environment, args []string) error {
 	f.IntVar(&cfg.Engine.MaxNumBatchedTokens, "max-num-batched-tokens", 8192, "tokens of one pass")
 	speed := f.Float64("engine-speedup", 1, "divides the time of every pass; 10 is ten times as fast")
 	scale := f.Int("token-scale", 1, "compute each token in the time of this many, for traces whose prompts and answers were shortened")
+	f.IntVar(&cfg.StreamInterval, "stream-interval", 1, "tokens in one write of a stream; the first and the last are written at once")
 	f.Float64Var(&cfg.Engine.Noise.Sigma, "noise", 0, "σ of the log-normal factor of each pass, whose mean is 1")
 	stalls := f.Bool("stalls", false, "stall for 100 to 300 ms, every 15 s of work")
 	f.IntVar(&cfg.Engine.Noise.ColdPrompts, "slow-start", 0, "how many of the first prompts take 1.5 s longer each")

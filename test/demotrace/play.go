@@ -6,10 +6,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/stator-project/stator/internal/trace"
 	"github.com/stator-project/stator/test/process"
+	"github.com/stator-project/stator/test/streams"
 )
 
 // The scale of a block: 512 tokens of the trace are played as 16, and the tokens that an engine
@@ -62,7 +61,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 			return r, ctx.Err()
 		}
 		inFlight.Go(func() {
-			a, err := f.ask(ctx, row)
+			a, err := streams.Send(ctx, f.Client, f.URL+"/v1/completions", bodyOf(row))
 			mu.Lock()
 			defer mu.Unlock()
 			r.add(a, err)
@@ -78,7 +77,7 @@ func play(ctx context.Context, o options, policy string, rows []trace.MooncakeRo
 	return r, f.account(&r)
 }
 
-func (r *result) add(a answer, err error) {
+func (r *result) add(a streams.Answer, err error) {
 	if err != nil {
 		r.failed++
 		r.lastError = err.Error()
@@ -86,9 +85,9 @@ func (r *result) add(a answer, err error) {
 	}
 
 	r.completed++
-	r.prompt += a.prompt
-	r.cached += a.cached
-	r.ttft = append(r.ttft, a.ttft)
+	r.prompt += a.Prompt
+	r.cached += a.Cached
+	r.ttft = append(r.ttft, a.First)
 }
 
 // fleet is a running gateway with its engines.
@@ -115,74 +114,6 @@ models:
 		return nil, err
 	}
 	return &fleet{g}, nil
-}
-
-// answer is what one client saw.
-type answer struct {
-	ttft           time.Duration
-	prompt, cached int
-}
-
-// ask sends a row as a streamed completion of token ids and reads the stream to its end.
-func (f *fleet) ask(ctx context.Context, r trace.MooncakeRow) (answer, error) {
-	began := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+"/v1/completions", bytes.NewReader(bodyOf(r)))
-	if err != nil {
-		return answer{}, err
-	}
-
-	req.Header.Set("content-type", "application/json")
-	resp, err := f.Client.Do(req)
-	if err != nil {
-		return answer{}, err
-	}
-
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return answer{}, fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	return readStream(resp.Body, began)
-}
-
-var data = []byte("data: ")
-
-func readStream(body io.Reader, began time.Time) (a answer, err error) {
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, 1<<20)
-
-	ended := false
-	for lines.Scan() {
-		event, ok := bytes.CutPrefix(lines.Bytes(), data)
-		if !ok {
-			continue
-		}
-		if a.ttft == 0 {
-			a.ttft = time.Since(began)
-		}
-		var v struct {
-			Usage *struct {
-				Prompt  int `json:"prompt_tokens"`
-				Details struct {
-					Cached int `json:"cached_tokens"`
-				} `json:"prompt_tokens_details"`
-			}
-		}
-		ended = string(event) == "[DONE]"
-		if !ended && bytes.Contains(event, []byte(`"usage":{`)) {
-			if err := json.Unmarshal(event, &v); err == nil && v.Usage != nil {
-				a.prompt, a.cached = v.Usage.Prompt, v.Usage.Details.Cached
-			}
-		}
-	}
-
-	if err := lines.Err(); err != nil {
-		return a, err
-	}
-	if !ended {
-		return a, errors.New("the stream ended before [DONE]")
-	}
-	return a, nil
 }
 
 // bodyOf makes 16 token ids of each block's id: equal ids, equal tokens.

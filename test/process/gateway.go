@@ -3,8 +3,10 @@ package process
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -91,6 +93,61 @@ func (g *Gateway) await(ctx context.Context) error {
 	}
 	return errors.New("the gateway is not ready after a minute")
 }
+
+// Rank is what the gateway knows of a rank.
+type Rank struct {
+	Worker, Address, State string
+	Cache                  string `json:"cache_state"`
+}
+
+// Ranks returns what the gateway knows of all ranks.
+func (g *Gateway) Ranks() ([]Rank, error) {
+	text, err := g.Get(g.Admin + "/debug/fleet?format=json")
+	if err != nil {
+		return nil, err
+	}
+	var page struct{ Ranks []Rank }
+	err = json.Unmarshal(text, &page)
+	return page.Ranks, err
+}
+
+// AwaitRanks returns when n ranks are ready and their cache states exact. The gateway itself is ready with the first one.
+func (g *Gateway) AwaitRanks(ctx context.Context, n int) error {
+	for range 600 {
+		list, err := g.Ranks()
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for _, r := range list {
+			if r.State == "ready" && r.Cache == "exact" {
+				ready++
+			}
+		}
+		if ready == n {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return errors.New("the workers are not ready after a minute")
+}
+
+// Get returns the body of a page.
+func (g *Gateway) Get(url string) ([]byte, error) {
+	resp, err := g.Client.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return io.ReadAll(resp.Body)
+}
+
+// PID returns the process id of the gateway. Envoy and engines are processes under it.
+func (g *Gateway) PID() int { return g.cmd.Process.Pid }
 
 // Stop ends the gateway and all that it has started.
 func (g *Gateway) Stop() {

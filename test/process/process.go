@@ -71,6 +71,63 @@ func parseStat(stat []byte) (time.Duration, error) {
 	return sum, nil
 }
 
+// TreeCPU returns the CPU time so far of a process and of the processes under it that run now, in steps of 10 ms.
+func TreeCPU(root int) (time.Duration, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0, err
+	}
+	parents := map[int]int{}
+	times := map[int]time.Duration{}
+	for _, path := range paths {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // a process that has just ended
+		}
+		var pid, parent int
+		var state string
+		if _, err := fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent); err != nil {
+			return 0, fmt.Errorf("read parents of processes: %w", err)
+		}
+		if _, err := fmt.Sscan(string(stat), &pid); err != nil {
+			return 0, fmt.Errorf("read process ids: %w", err)
+		}
+		parents[pid] = parent
+		times[pid], err = parseStat(stat)
+		if err != nil {
+			return 0, err
+		}
+	}
+	if _, found := times[root]; !found {
+		return 0, fmt.Errorf("read CPU time: process %d does not run", root)
+	}
+
+	var sum time.Duration
+	for pid, spent := range times {
+		for at := pid; at > 0; at = parents[at] {
+			if at == root {
+				sum += spent
+				break
+			}
+		}
+	}
+	return sum, nil
+}
+
+// MachineCPU returns the CPU time so far of all processes of the machine, without those of a lower priority (nice).
+func MachineCPU() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read CPU time (this needs Linux): %w", err)
+	}
+	var user, nice, system, idle, wait, irq, soft, steal int64
+	_, err = fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal)
+	if err != nil {
+		return 0, fmt.Errorf("read CPU time of the machine: %w", err)
+	}
+	return time.Duration(user+system+irq+soft+steal) * tick, nil
+}
+
 // ThreadsCPU returns the CPU time of a process exact to the nanosecond: the sum over the threads that it has now. Threads
 // that have ended are missing.
 func ThreadsCPU(pid int) (time.Duration, error) {

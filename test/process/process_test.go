@@ -28,7 +28,15 @@ func TestReadersOfThisProcess(t *testing.T) {
 	if spent, err := ThreadsCPU(os.Getpid()); err != nil || spent <= 0 {
 		t.Errorf("%v, %v", spent, err)
 	}
-	if _, err := CPU(os.Getpid()); err != nil {
+	own, err := CPU(os.Getpid())
+	if err != nil {
 		t.Error(err)
+	}
+	tree, err := TreeCPU(os.Getpid())
+	if err != nil || tree < own {
+		t.Errorf("the process has used %v, and it and those under it %v, %v", own, tree, err)
+	}
+	if all, err := MachineCPU(); err != nil || all <= 0 {
+		t.Errorf("%v, %v", all, err)
 	}
 }

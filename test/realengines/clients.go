@@ -217,3 +217,9 @@ func printClients(p *page, cases []clientCase, pass, shut []pathCase) {
 		p.item("These are open: %s.", strings.Join(open, ", "))
 	}
 }
+
+// lastPart returns the end of what a program wrote.
+func lastPart(out []byte) []byte {
+	out = bytes.TrimSpace(out)
+	return out[max(0, len(out)-2000):]
+}

@@ -1,105 +1,123 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/stator-project/stator/internal/decisionlog"
+	"github.com/stator-project/stator/test/paired"
 )
 
 // policies are the settings that are measured in turns. The first is compared with the others.
-var policies = []struct{ name, router string }{
-	{"kv", "{policy: kv}"},
-	{"kv, Dynamo's cost", "{policy: kv, cost: dynamo, weights: {prefillLoadScale: 16}}"},
-	{"round robin", "{policy: round-robin}"},
+var policies = []struct {
+	name, router string
+	unaware      bool // of caches
+}{
+	{"kv", "{policy: kv}", false},
+	{"round robin", "{policy: round-robin}", true},
+	{"least loaded", "{policy: least-loaded}", true},
+	{"kv, Dynamo's cost", "{policy: kv, cost: dynamo, weights: {prefillLoadScale: 16}}", false},
 }
 
-// The load: prompts of 4,000 and 100 tokens, of which the first 4,000 are those of one of some prefixes.
+// Two engines of loadSlots slots get loadPrompts requests in a closed loop.
 const (
-	loadPrefixes   = 40
-	loadPrompts    = 160
-	loadPrefix     = 4000
-	loadSuffix     = 100
-	loadOutput     = 16
-	loadConcurrent = 4
+	loadSlots   = 8
+	loadPrompts = 96
 )
 
-// played is the result of one run of `vllm bench serve`.
-type played struct {
-	ttft, throughput float64 // mean in milliseconds; tokens a second
-	hits, best       float64 // shares of the prompt tokens that were cached: by the engines, and of one infinite cache
-	picks            [2]int
+// loadConcurrent are the numbers of concurrent requests: below, at and above the slots of both engines.
+var loadConcurrent = []int{4, 16, 24}
+
+// dataset is one of `vllm bench serve`.
+type dataset struct {
+	name, about string
+	args        []string
+	shared      bool // prompts have prefixes in common
 }
 
-// runLoad plays the load with each policy in each round, in an order that changes.
-func runLoad(ctx context.Context, b *bench, engines []*engine) ([][]played, error) {
-	rng := rand.New(rand.NewPCG(b.seed, 2))
-	results := make([][]played, len(policies))
-	for round := range b.rounds {
-		for _, i := range rng.Perm(len(policies)) {
-			b.progressf("load: round %d of %d, %s", round+1, b.rounds, policies[i].name)
-			r, err := playLoad(ctx, b, engines, policies[i].router, b.seed+uint64(round))
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", policies[i].name, err)
-			}
-			results[i] = append(results[i], r)
+var datasets = []dataset{
+	{"random", "prompts of 1,000 tokens that share nothing, 32 tokens of answer", []string{
+		"--dataset-name", "random", "--random-input-len", "1000", "--random-output-len", "32"}, false},
+	{"prefix_repetition", "prompts of 3,800 tokens, the first 3,600 those of one of 24 prefixes, 32 tokens of answer", []string{
+		"--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", "24", "--prefix-repetition-prefix-len", "3600",
+		"--prefix-repetition-suffix-len", "200", "--prefix-repetition-output-len", "32"}, true},
+}
+
+// load is a dataset in a closed loop, with the results by policy and round.
+type load struct {
+	dataset    dataset
+	concurrent int
+	results    [][]played
+}
+
+// played is the result of one run.
+type played struct {
+	figures
+	hits, best float64 // shares of the prompt tokens that were cached: by the engines, and of one infinite cache
+	picks      [2]int
+}
+
+// loadSection plays all loads with engines of few slots.
+func loadSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
+	engines, err := b.startEngines(ctx, largeCache, loadSlots)
+	if err != nil {
+		return err
+	}
+	defer stopAll(engines)
+	serve, err := startBenchServe(b)
+	if err != nil {
+		return err
+	}
+	defer serve.stop()
+
+	var loads []load
+	for _, d := range datasets {
+		for _, n := range loadConcurrent {
+			loads = append(loads, load{d, n, make([][]played, len(policies))})
 		}
 	}
-	return results, nil
+	rng := rand.New(rand.NewPCG(b.seed, 2))
+	for round := range b.rounds {
+		for _, l := range loads {
+			for _, i := range rng.Perm(len(policies)) {
+				b.progressf("load: round %d of %d, %s, %d at a time, %s", round+1, b.rounds, l.dataset.name, l.concurrent, policies[i].name)
+				r, err := playLoad(ctx, b, engines, serve, l, policies[i].router, b.seed+uint64(round))
+				if err != nil {
+					return fmt.Errorf("%s: %w", policies[i].name, err)
+				}
+				l.results[i] = append(l.results[i], r)
+			}
+		}
+	}
+	printLoads(p, b, loads)
+	return nil
 }
 
-// playLoad plays the load once, on empty caches.
-func playLoad(ctx context.Context, b *bench, engines []*engine, router string, seed uint64) (played, error) {
+// playLoad plays a load once, on empty caches.
+func playLoad(ctx context.Context, b *bench, engines []*engine, serve *benchServe, l load, router string, seed uint64) (r played,
+	err error) {
 	g, err := b.startGateway(ctx, engines, router)
 	if err != nil {
-		return played{}, err
+		return r, err
 	}
 	defer g.stop()
 	before, err := cacheCounts(ctx, engines)
 	if err != nil {
-		return played{}, err
+		return r, err
 	}
-
-	file := filepath.Join(b.folder, "load.json")
-	cmd := exec.CommandContext(ctx, b.vllm, "bench", "serve", "--backend", "openai", "--base-url", g.url, "--model", modelName,
-		"--tokenizer", b.model, "--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", strconv.Itoa(loadPrefixes),
-		"--prefix-repetition-prefix-len", strconv.Itoa(loadPrefix), "--prefix-repetition-suffix-len", strconv.Itoa(loadSuffix),
-		"--prefix-repetition-output-len", strconv.Itoa(loadOutput), "--num-prompts", strconv.Itoa(loadPrompts),
-		"--max-concurrency", strconv.Itoa(loadConcurrent), "--seed", strconv.FormatUint(seed, 10), "--ignore-eos", "--disable-tqdm",
-		"--save-result", "--result-dir", b.folder, "--result-filename", filepath.Base(file))
-	cmd.Env = engineEnvironment()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return played{}, fmt.Errorf("vllm bench serve: %w\n%s", err, lastPart(out))
+	r.figures, err = serve.play(g, l, b.model, seed)
+	if err != nil {
+		return r, err
 	}
 	after, err := cacheCounts(ctx, engines)
 	if err != nil {
-		return played{}, err
+		return r, err
 	}
-
-	var result struct {
-		Completed  int     `json:"completed"`
-		TTFT       float64 `json:"mean_ttft_ms"`
-		Throughput float64 `json:"total_token_throughput"`
-	}
-	text, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(text, &result)
-	}
-	if err != nil {
-		return played{}, fmt.Errorf("read the result of vllm bench serve: %w", err)
-	}
-	if result.Completed != loadPrompts {
-		return played{}, fmt.Errorf("%d of %d requests completed", result.Completed, loadPrompts)
-	}
-	r := played{ttft: result.TTFT, throughput: result.Throughput, hits: (after.hits - before.hits) / (after.queries - before.queries)}
+	r.hits = (after.hits - before.hits) / (after.queries - before.queries)
 	return r, r.readDecisions(g.decisions, engines)
 }
 
@@ -123,8 +141,8 @@ func (r *played) readDecisions(path string, engines []*engine) error {
 	known := map[decisionlog.Hash]bool{}
 	cached, prompt := 0, 0
 	err := eachLine(path, func(line decisionlog.Line) {
-		if line.Decision == nil {
-			return
+		if line.Decision == nil || line.Decision.PromptTokens == 0 {
+			return // vllm bench serve also asks for a page of the engine
 		}
 		prompt += line.Decision.PromptTokens
 		reusable := (line.Decision.PromptTokens - 1) / blockSize
@@ -142,81 +160,118 @@ func (r *played) readDecisions(path string, engines []*engine) error {
 	return err
 }
 
-// lastPart returns the end of what a program wrote.
-func lastPart(out []byte) []byte {
-	out = bytes.TrimSpace(out)
-	return out[max(0, len(out)-2000):]
+// compared are the figures in which the first policy is compared with the others.
+var compared = []struct {
+	name string
+	of   func(played) float64
+	more bool // more is better
+	wins bool // the first policy must be better than those without caches, where prompts share prefixes
+}{
+	{"mean TTFT", func(r played) float64 { return r.TTFT }, false, true},
+	{"p99 TTFT", func(r played) float64 { return r.TTFT99 }, false, false},
+	{"mean latency", func(r played) float64 { return r.Latency }, false, true},
+	{"requests/s", func(r played) float64 { return r.Requests }, true, true},
 }
 
-// interval is the middle 95 % of the means of resampled differences.
-type interval struct{ mean, low, high float64 }
-
-// paired returns the mean difference of pairs and its bootstrap interval, from 10,000 resamples (Efron 1979).
-func paired(rng *rand.Rand, a, b []float64) interval {
-	mean := func(pick func(int) int) float64 {
-		sum := 0.0
-		for i := range a {
-			k := pick(i)
-			sum += a[k] - b[k]
-		}
-		return sum / float64(len(a))
-	}
-	means := make([]float64, 10_000)
-	for i := range means {
-		means[i] = mean(func(int) int { return rng.IntN(len(a)) })
-	}
-	slices.Sort(means)
-	return interval{mean(func(i int) int { return i }), means[len(means)*25/1000], means[len(means)*975/1000]}
-}
-
-func (i interval) String() string {
-	return fmt.Sprintf("%+.0f (%+.0f to %+.0f)", i.mean, i.low, i.high)
-}
-
-// printLoad writes the section of the report.
-func printLoad(p *page, b *bench, results [][]played) {
+// printLoads writes the section of the report.
+func printLoads(p *page, b *bench, loads []load) {
 	p.section("Throughput and time to first token")
-	p.text("`vllm bench serve`, prefix_repetition: %d prompts of %d and %d tokens with %d prefixes, %d tokens of answer, %d at a time, "+
-		"%d rounds on empty caches, the policies in turns. Means over the rounds; behind them the differences to %s, round by round, "+
-		"with a 95 %% bootstrap interval.",
-		loadPrompts, loadPrefix, loadSuffix, loadPrefixes, loadOutput, loadConcurrent, b.rounds, policies[0].name)
-	of := func(list []played, figure func(played) float64) (values []float64, mean float64) {
-		for _, r := range list {
-			values = append(values, figure(r))
-			mean += figure(r) / float64(len(list))
-		}
-		return values, mean
-	}
-	ttft := func(r played) float64 { return r.ttft }
-	throughput := func(r played) float64 { return r.throughput }
-	rng := rand.New(rand.NewPCG(b.seed, 3))
+	p.text("`vllm bench serve` in closed loops of %s requests at a time, against two engines of %d slots each. %d requests in a run, "+
+		"%d rounds. In a round, each load is played with all policies in a random order, with the same prompts and on empty caches. "+
+		"Cells are means over the rounds, times in ms. Behind them is the difference of %s, in pairs of a round, with its 95 %% interval.",
+		numbers(loadConcurrent), loadSlots, loadPrompts, b.rounds, policies[0].name)
 
-	p.row("policy", "hit share", "of one infinite cache", "TTFT ms", "kv's difference", "tokens/s", "kv's difference", "picks a : b")
-	kvTTFT, _ := of(results[0], ttft)
-	kvRate, _ := of(results[0], throughput)
-	var share float64
-	var worse, better []interval
-	for i, list := range results {
-		times, meanTime := of(list, ttft)
-		rates, meanRate := of(list, throughput)
-		_, hits := of(list, func(r played) float64 { return r.hits })
-		_, best := of(list, func(r played) float64 { return r.best })
-		first, second := 0, 0
-		for _, r := range list {
-			first += r.picks[0]
-			second += r.picks[1]
+	for _, d := range datasets {
+		p.text("%s: %s.", d.name, d.about)
+		p.row("at a time", "policy", "hit share", "of one infinite cache", "mean TTFT", "p99 TTFT", "mean latency",
+			"requests/s", "picks a : b")
+		for _, l := range loads {
+			if l.dataset.name == d.name {
+				l.print(p)
+			}
 		}
-		time, rate := paired(rng, kvTTFT, times), paired(rng, kvRate, rates)
-		if i == 0 {
-			share = hits / best
-		}
-		worse, better = append(worse, time), append(better, rate)
-		p.row(policies[i].name, fmt.Sprintf("%.3f", hits), fmt.Sprintf("%.3f", best), fmt.Sprintf("%.0f", meanTime), time,
-			fmt.Sprintf("%.0f", meanRate), rate, fmt.Sprintf("%d : %d", first, second))
+		p.end()
 	}
-	p.end()
-	p.bar("kv's mean time to first token is below round robin's", worse[2].mean < 0)
-	p.bar("kv's tokens a second are above round robin's", better[2].mean > 0)
-	p.bar("kv is not significantly slower than Dynamo's cost", worse[1].low <= 0 && better[1].high >= 0)
-	p.bar("kv's hit share is at least 95 % of one infinite cache's", share >= 0.95)
+	p.text("There are %d comparisons. If all policies were equal, %s would lose about one in 40 of them by chance.",
+		len(loads)*len(compared)*(len(policies)-1), policies[0].name)
+	for _, l := range loads {
+		l.bars(p)
+	}
+}
+
+// print writes the rows of a load.
+func (l *load) print(p *page) {
+	for i, list := range l.results {
+		cells := []any{l.concurrent, policies[i].name}
+		for _, of := range []func(played) float64{hitShare, bestShare} {
+			cells = append(cells, fmt.Sprintf("%.3f", meanOf(list, of)))
+		}
+		for _, c := range compared {
+			cell := fmt.Sprintf("%.*f", map[bool]int{true: 1}[c.more], meanOf(list, c.of))
+			if i > 0 {
+				cell += ": " + l.difference(i, c.of).String()
+			}
+			cells = append(cells, cell)
+		}
+		var picks [2]int
+		for _, r := range list {
+			picks[0] += r.picks[0]
+			picks[1] += r.picks[1]
+		}
+		p.row(append(cells, fmt.Sprintf("%d : %d", picks[0], picks[1]))...)
+	}
+}
+
+// bars writes whether the first policy loses in no figure, and wins where prompts share prefixes.
+func (l *load) bars(p *page) {
+	where := fmt.Sprintf("%s, %d at a time", l.dataset.name, l.concurrent)
+	var lost []string
+	better := true
+	for i := 1; i < len(policies); i++ {
+		for _, c := range compared {
+			d := l.difference(i, c.of)
+			if c.more && d.High < 0 || !c.more && d.Low > 0 {
+				lost = append(lost, c.name+" to "+policies[i].name)
+			}
+			better = better && (!policies[i].unaware || !c.wins || c.more == (d.Mean > 0))
+		}
+	}
+	if len(lost) > 0 {
+		p.item("%s: %s loses %s.", where, policies[0].name, strings.Join(lost, ", "))
+	}
+	p.bar(where+": kv loses nothing beyond an interval", len(lost) == 0)
+	if l.dataset.shared {
+		p.bar(where+": kv is better than policies without caches in mean TTFT, mean latency and requests/s", better)
+	}
+}
+
+// difference compares the first policy with another one.
+func (l *load) difference(i int, of func(played) float64) paired.Interval {
+	return paired.Difference(values(l.results[0], of), values(l.results[i], of))
+}
+
+func hitShare(r played) float64  { return r.hits }
+func bestShare(r played) float64 { return r.best }
+
+func values(list []played, of func(played) float64) (v []float64) {
+	for _, r := range list {
+		v = append(v, of(r))
+	}
+	return v
+}
+
+func meanOf(list []played, of func(played) float64) (mean float64) {
+	for _, v := range values(list, of) {
+		mean += v / float64(len(list))
+	}
+	return mean
+}
+
+// numbers lists numbers: 1, 2, 3.
+func numbers(list []int) string {
+	var words []string
+	for _, n := range list {
+		words = append(words, strconv.Itoa(n))
+	}
+	return strings.Join(words, ", ")
 }

@@ -7,8 +7,8 @@
 //	start      the same, one of them slow     an engine that is slow at first gets its share later
 //	clients    the same                       clients' libraries work, and paths that are not parsed
 //	models     the same, and one for vectors  requests for each of two models go to its engines
-//	load       the same                       kv beside Dynamo's cost and round robin, in `vllm bench serve`
 //	failures   the same, one of them ended    a dead or frozen engine gets few requests
+//	load       two with eight slots           kv beside other policies in closed loops of `vllm bench serve`
 //	eviction   two with small caches          what is promised of caches that overflow is served
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
 //	disaggregated  two with NixlConnector  one computes prompts, the other one decodes
@@ -51,8 +51,8 @@ var sections = []section{
 	{"start", largeCache, slowStartSection},
 	{"clients", largeCache, clientsSection},
 	{"models", largeCache, modelsSection},
-	{"load", largeCache, loadSection},
 	{"failures", largeCache, failureSection},
+	{"load", 0, loadSection},
 	{"eviction", smallCache, evictionSection},
 	{"adapters", 0, adapterSection},
 	{"disaggregated", 0, disaggregatedSection},
@@ -62,6 +62,9 @@ var sections = []section{
 
 // largeCache is the number of blocks of an engine that evicts nothing here: 131,072 tokens.
 const largeCache = 4096
+
+// largeBatch is how many requests such an engine runs at once.
+const largeBatch = 16
 
 // bench is one run.
 type bench struct {
@@ -149,9 +152,7 @@ func (b *bench) runSections(ctx context.Context) error {
 	p := newPage()
 	var engines []*engine
 	stop := func() {
-		for _, e := range engines {
-			e.stop()
-		}
+		stopAll(engines)
 		engines = nil
 	}
 	defer func() { stop() }()
@@ -164,7 +165,7 @@ func (b *bench) runSections(ctx context.Context) error {
 		if s.blocks != blocks {
 			stop()
 			var err error
-			engines, err = b.startEngines(ctx, s.blocks)
+			engines, err = b.startEngines(ctx, s.blocks, largeBatch)
 			if err != nil {
 				return err
 			}
@@ -205,16 +206,14 @@ func (b *bench) writeReport(text string) error {
 }
 
 // startEngines starts two engines, unless some run already or no blocks are wanted, and waits until they are healthy.
-func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine, err error) {
+func (b *bench) startEngines(ctx context.Context, blocks, slots int) (engines []*engine, err error) {
 	if blocks == 0 {
 		return nil, nil
 	}
 	engines = slices.Clone(b.running)
 	defer func() {
 		if err != nil {
-			for _, e := range engines {
-				e.stop()
-			}
+			stopAll(engines)
 			engines = nil
 		}
 	}()
@@ -223,13 +222,20 @@ func (b *bench) startEngines(ctx context.Context, blocks int) (engines []*engine
 		if len(b.running) > 0 {
 			break
 		}
-		e, err := startEngine(name, engineConfig{vllm: b.vllm, model: b.model, folder: b.folder, blocks: blocks, maxSeqs: 16})
+		e, err := startEngine(name, engineConfig{vllm: b.vllm, model: b.model, folder: b.folder, blocks: blocks, maxSeqs: slots})
 		if err != nil {
 			return engines, err
 		}
 		engines = append(engines, e)
 	}
 	return engines, b.awaitEngines(ctx, engines)
+}
+
+// stopAll stops engines.
+func stopAll(engines []*engine) {
+	for _, e := range engines {
+		e.stop()
+	}
 }
 
 // awaitEngines waits until engines are healthy, and reads their version.
@@ -281,15 +287,6 @@ func truthSection(ctx context.Context, b *bench, engines []*engine, p *page) err
 		return err
 	}
 	t.print(p)
-	return nil
-}
-
-func loadSection(ctx context.Context, b *bench, engines []*engine, p *page) error {
-	results, err := runLoad(ctx, b, engines)
-	if err != nil {
-		return err
-	}
-	printLoad(p, b, results)
 	return nil
 }
 

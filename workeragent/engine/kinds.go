@@ -16,7 +16,7 @@ import (
 // simulated runs the simulated engine, which is part of this program.
 func simulated(l Launch, port int, c *Command) error {
 	if err := l.refuseUnknownArgs("blocks", "engineSpeedup", "seed", "maxNumSeqs", "maxNumBatchedTokens", "startup",
-		"tokenScale", "transfer"); err != nil {
+		"streamInterval", "tokenScale", "transfer"); err != nil {
 		return err
 	}
 	blocks, err := l.number("blocks", 16384)
@@ -51,7 +51,7 @@ func simulated(l Launch, port int, c *Command) error {
 	flags := map[string]string{
 		"engineSpeedup": "--engine-speedup", "seed": "--seed", "maxNumSeqs": "--max-num-seqs",
 		"maxNumBatchedTokens": "--max-num-batched-tokens",
-		"startup":             "--startup", "tokenScale": "--token-scale",
+		"startup":             "--startup", "streamInterval": "--stream-interval", "tokenScale": "--token-scale",
 	}
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		if v, ok := l.Args[key]; ok {

@@ -17,7 +17,7 @@ type completion struct {
 	prompts  int               // tokens of all prompts
 	choices  []choice          // of the first prompt, then of the second, and so on
 	requests []*engine.Request // one for each choice
-	notify   chan struct{}     // has a token when a choice has a new token
+	notify   chan struct{}     // has a token when a choice has tokens to write
 
 	leg  leg  // the part of the request in a transfer of KV caches
 	hold bool // no answer is sent before the leg is complete, also no stream
@@ -31,6 +31,7 @@ type choice struct {
 	answer answer
 	echo   string        // the text of the prompt, where the answer begins with it
 	notify chan struct{} // of the completion: one channel wakes the handler for all choices
+	every  int           // tokens of one write of a stream
 
 	// state is the number of emitted tokens and the reason for the end, in one word. So a reader that sees
 	// the last token also sees that it is the last, and the other way round.
@@ -44,7 +45,7 @@ type choice struct {
 // reasonBits is the width of the reason in choice.state.
 const reasonBits = 8
 
-// emit adds a token of the core, and wakes the handler. The engine's lock is held.
+// emit adds a token of the core, and wakes the handler if it has something to write. The engine's lock is held.
 func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 	// Simulated time may be a little behind the clock that arrived was read from.
 	age := max(0, now.Sub(c.arrived).Seconds())
@@ -62,6 +63,9 @@ func (c *choice) emit(o *engine.Output, now time.Time, m *metrics) {
 
 	// The state is stored before the handler is woken, and after everything else that it reads.
 	c.state.Store(uint64(o.Index+1)<<reasonBits | uint64(o.Done))
+	if o.Done == engine.NotDone && o.Index%c.every != 0 {
+		return
+	}
 	select {
 	case c.notify <- struct{}{}:
 	default:
@@ -159,6 +163,7 @@ func (c *completion) shown(ch *choice, i int) string {
 func (c *completion) add(s *Sim, at, i int, tokens []uint32, now time.Time) {
 	ch := &c.choices[at]
 	ch.notify = c.notify
+	ch.every = s.cfg.StreamInterval
 	ch.arrived = now
 
 	limit := c.req.MaxTokens

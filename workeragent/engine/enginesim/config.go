@@ -68,6 +68,9 @@ type Config struct {
 	Seed uint64
 	// AnswerTokens is the mean length of answers that the request does not bound; default 64.
 	AnswerTokens int
+	// StreamInterval is how many tokens a stream has in one write, as vLLM's --stream-interval; default 1. The first token is written at
+	// once, and so are the last ones.
+	StreamInterval int
 
 	// StartDelay is how long the engine loads. Until then the answer to every request is 503. Default 0.
 	StartDelay time.Duration
@@ -103,6 +106,7 @@ var transferTimes = map[fleet.Transfer]struct{ lease, timeout time.Duration }{
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	c.AnswerTokens = cmp.Or(c.AnswerTokens, 64)
+	c.StreamInterval = cmp.Or(c.StreamInterval, 1)
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
 	c.KVTransferKind = cmp.Or(c.KVTransferKind, fleet.TransferNixl)
 	times := transferTimes[c.KVTransferKind]
@@ -148,7 +152,8 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("replay needs events: name an events endpoint too"))
 	}
 
-	for name, v := range map[string]int64{"answer tokens": int64(c.AnswerTokens), "drain": int64(c.Drain), "max body": c.MaxBody,
+	for name, v := range map[string]int64{"answer tokens": int64(c.AnswerTokens),
+		"stream interval": int64(c.StreamInterval), "drain": int64(c.Drain), "max body": c.MaxBody,
 		"max answers": int64(c.MaxAnswers), "replay buffer": int64(c.ReplayBuffer), "subscriber queue": int64(c.SubscriberQueue),
 		"start delay": int64(c.StartDelay), "rank": int64(c.Rank), "lease": int64(c.Lease), "transfer timeout": int64(c.TransferTimeout),
 		"transfer time": int64(min(c.TransferBase, c.TransferToken))} {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -250,6 +252,34 @@ func TestStreamHasTheWholeAnswer(t *testing.T) {
 	}
 	if last == nil || last.Prompt != 25 || last.Answer != 10 || last.Details.Cached != 24 {
 		t.Errorf("usage %+v", last)
+	}
+}
+
+// TestStreamIntervalBoundsWrites counts the chunks of a stream's HTTP body. Each flush makes one: the headers are flushed before
+// the first.
+func TestStreamIntervalBoundsWrites(t *testing.T) {
+	r := start(t, func(c *enginesim.Config) {
+		c.StreamInterval = 5
+		c.Engine.Timing = perfmodel.Fixed{DecodeTime: 2 * time.Millisecond}
+	})
+	conn, err := net.Dial("tcp", r.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	body := `{"model":"tiny","prompt":"abc","max_tokens":11,"stream":true}`
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: sim\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	raw, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if events := strings.Count(string(raw), `"index":0`); events != 11 {
+		t.Errorf("%d tokens, want 11", events)
+	}
+	// Tokens 1, 2 to 6, and 7 to 11.
+	if chunks := len(regexp.MustCompile(`(?m)^[0-9a-f]+\r$`).FindAll(raw, -1)); chunks < 2 || chunks > 4 {
+		t.Errorf("%d chunks, want 3 and the empty one at the end:\n%s", chunks, raw)
 	}
 }
 
