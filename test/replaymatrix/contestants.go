@@ -6,6 +6,7 @@ import (
 
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/test/replaymatrix/rivals"
 )
 
 // contestant is a router with its settings. The first one is the documented default.
@@ -28,6 +29,9 @@ func contestants() []contestant {
 	return []contestant{
 		{"kv", []setting{{"default", "", nil}}},
 		{"Dynamo", dynamo()},
+		{"llm-d", llmd()},
+		{"SMG", smg()},
+		{"AIBrix", aibrix()},
 		{"least-loaded", []setting{{"default", "--policy least-loaded", alone}}},
 		{"power-of-two", []setting{{"default", "--policy power-of-two", alone}}},
 		{"round-robin", []setting{{"default", "--policy round-robin", alone}}},
@@ -53,6 +57,45 @@ func dynamo() []setting {
 		list = append(list, setting{fmt.Sprintf("scale %d", scale), flags(scale), nil})
 	}
 	return list
+}
+
+// llmd returns llm-d's default, and samples of its repository. Where some workers only prefill, they compute all prompts.
+func llmd() []setting {
+	of := func(name string, policy func() *rivals.LLMD) setting {
+		return setting{name, "", chosenBy(rivals.LLMDScrape, func() pick.Policy { return policy() })}
+	}
+	return []setting{
+		of("default", rivals.NewLLMD),
+		of("precise", rivals.NewLLMDPrecise),
+		of("load-aware", rivals.NewLLMDLoadAware),
+		of("active requests", rivals.NewLLMDActive),
+	}
+}
+
+// smg returns SMG's default, lower thresholds, those of its policy where flags do not set them, and its matches by KV events.
+func smg() []setting {
+	of := func(name string, policy rivals.SMG) setting {
+		return setting{name, "", chosenBy(-1, func() pick.Policy { fresh := policy; return &fresh })}
+	}
+	return []setting{
+		of("default", *rivals.NewSMG()),
+		of("match 0.5, 32 and 1.1×", rivals.SMG{Threshold: 0.5, Abs: 32, Rel: 1.1}),
+		of("match 0.3, 8 and 1.1×", rivals.SMG{Threshold: 0.3, Abs: 8, Rel: 1.1}),
+		of("KV events", rivals.SMG{Threshold: 0.3, Abs: 64, Rel: 1.5, Events: true}),
+	}
+}
+
+// aibrix returns AIBrix's default, an index of larger blocks, twice the deviations, and its matches by KV events.
+func aibrix() []setting {
+	of := func(name string, policy rivals.AIBrix) setting {
+		return setting{name, "", chosenBy(-1, func() pick.Policy { fresh := policy; return &fresh })}
+	}
+	return []setting{
+		of("default", *rivals.NewAIBrix()),
+		of("large blocks", rivals.AIBrix{Imbalance: 8, Factor: 1, Capacity: rivals.AIBrixLargeBlocks}),
+		of("large blocks, 16 and 2 σ", rivals.AIBrix{Imbalance: 16, Factor: 2, Capacity: rivals.AIBrixLargeBlocks}),
+		of("KV events", rivals.AIBrix{Imbalance: 8, Factor: 1, Events: true}),
+	}
 }
 
 // chosenBy makes every replica choose by a policy of its own, which reads the metrics of engines as of the last report.
