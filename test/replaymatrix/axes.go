@@ -105,14 +105,14 @@ type cell struct {
 	routers   int
 	noEvents  bool
 	apart     bool // one half of the engines prefills, and the other half decodes
-	// fixed is all flags of a cell that is not made from the axes. It is then its name, too.
-	fixed string
+	// title and fixed are the name and all flags of a cell that is not made from the axes.
+	title, fixed string
 }
 
 // name describes all of a cell. The half to which a cell belongs follows from it.
 func (c *cell) name() string {
-	if c.fixed != "" {
-		return c.fixed
+	if c.title != "" {
+		return c.title
 	}
 	either := func(is bool, yes, no string) string {
 		if is {
@@ -159,8 +159,8 @@ func (c *cell) concurrency() int { return max(1, int(c.arrival.load*float64(c.sl
 
 const (
 	leastRequests = 4000
-	// mostWork bounds the work of a run, which is about a second of CPU: a token of an answer is 1, and prompts are cheaper.
-	mostWork         = 5_000_000
+	// mostWork bounds the work of a run, which is about half a second of CPU: a token of an answer is 1, and prompts are cheaper.
+	mostWork         = 2_500_000
 	promptTokensEach = 16
 )
 

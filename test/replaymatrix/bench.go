@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -51,7 +52,7 @@ type bench struct {
 // searchSeed is the seed of the search. The tables have the seeds from 1.
 const searchSeed = 1001
 
-// run plays all cells, some at a time, and returns their outcomes in order.
+// run plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error.
 func (b *bench) run(cells []cell) ([]outcome, error) {
 	list := make([]outcome, len(cells))
 	errs := make([]error, len(cells))
@@ -71,7 +72,11 @@ func (b *bench) run(cells []cell) ([]outcome, error) {
 					return
 				}
 
-				list[i], errs[i] = b.cell(&cells[i])
+				var err error
+				list[i], err = b.cell(&cells[i])
+				if err != nil {
+					errs[i] = fmt.Errorf("%s: %w", cells[i].name(), err)
+				}
 				mu.Lock()
 				done++
 				fmt.Fprintf(os.Stderr, "%4d of %d after %s: %s\n", done, len(cells), time.Since(began).Round(time.Second), cells[i].name())
@@ -80,12 +85,13 @@ func (b *bench) run(cells []cell) ([]outcome, error) {
 		})
 	}
 	running.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", cells[i].name(), err)
+	played := list[:0]
+	for i := range list {
+		if errs[i] == nil {
+			played = append(played, list[i])
 		}
 	}
-	return list, nil
+	return played, errors.Join(errs...)
 }
 
 // cell plays every contestant in a cell: with its default, and with the setting that is best on another seed.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/sim"
 	"github.com/stator-project/stator/test/replaymatrix/rivals"
@@ -98,11 +100,26 @@ func aibrix() []setting {
 	}
 }
 
-// chosenBy makes every replica choose by a policy of its own, which reads the metrics of engines as of the last report.
+// chosenBy makes every replica choose by policies of its own, which read the metrics of engines as of the last report.
 func chosenBy(reportEvery time.Duration, policy func() pick.Policy) func(*sim.Config) {
 	return func(cfg *sim.Config) {
 		cfg.BookLag = -1
 		cfg.ReportEvery = reportEvery
-		cfg.Chooser = func(int) pick.Policy { return policy() }
+		cfg.Chooser = func(int) pick.Policy { return &perRole{policy, map[fleet.Role]pick.Policy{}} }
 	}
+}
+
+// perRole has one policy for the workers of each role, as the rivals do that have separate roles.
+type perRole struct {
+	make   func() pick.Policy
+	byRole map[fleet.Role]pick.Policy
+}
+
+// Choose chooses by the policy of the candidates' role.
+func (p *perRole) Choose(cs []pick.Candidate, asked *pick.Request, rng *rand.Rand) int {
+	role := cs[0].Rank.Worker.Role
+	if p.byRole[role] == nil {
+		p.byRole[role] = p.make()
+	}
+	return p.byRole[role].Choose(cs, asked, rng)
 }

@@ -3,18 +3,28 @@ package main
 import (
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 )
 
 // The design has three parts: the named cells, the ordinary ones, and others that pair every value of an axis with every
 // value of all other axes at least twice.
 
-// named are loads on which routers of this project were compared before, with exactly these flags.
-var named = []string{
-	base + " --concurrency 256 --prefix-share 0.9 --prefixes 200",
-	base + " --concurrency 1024 --prefix-share 0.9 --prefixes 200",
-	base + " --concurrency 1024 --prefix-share 0.2 --prefixes 1 --noise 0.3 --stalls",
-	base + " --concurrency 4096 --prefix-share 0.2 --prefixes 1 --noise 0.3 --stalls",
-	base + " --concurrency 4096 --prefix-share 0.9 --prefixes 200 --slow 3=1.5",
+// named are loads on which this router was compared with others before, with exactly these flags.
+var named = []cell{
+	{title: "named: 256 at a time, 200 prefixes", fixed: base + " --concurrency 256 --prefix-share 0.9 --prefixes 200"},
+	{title: "named: 1024 at a time, 200 prefixes", fixed: base + " --concurrency 1024 --prefix-share 0.9 --prefixes 200"},
+	{
+		title: "named: 1024 at a time, one system prompt, noise and stalls",
+		fixed: base + " --concurrency 1024 --prefix-share 0.2 --prefixes 1 --noise 0.3 --stalls",
+	},
+	{
+		title: "named: 4096 at a time, one system prompt, noise and stalls",
+		fixed: base + " --concurrency 4096 --prefix-share 0.2 --prefixes 1 --noise 0.3 --stalls",
+	},
+	{
+		title: "named: 4096 at a time, 200 prefixes, one 1.5× slow",
+		fixed: base + " --concurrency 4096 --prefix-share 0.9 --prefixes 200 --slow 3=1.5",
+	},
 }
 
 const base = "--format generate --arrivals constant --rate 100000 --requests 6000 --isl 1000 --osl 200 --spread 0 --workers 8 --blocks 16384"
@@ -117,10 +127,7 @@ func covering() (list []vector) {
 
 // design returns all cells, each once.
 func design() []cell {
-	var list []cell
-	for _, flags := range named {
-		list = append(list, cell{fixed: flags})
-	}
+	list := slices.Clone(named)
 	for shape := range shapes {
 		for _, share := range []int{0, 2} {
 			for load := range 4 {

@@ -54,10 +54,7 @@ func run(o *options, b *bench) error {
 	}
 
 	began := time.Now()
-	list, err := b.run(cells)
-	if err != nil {
-		return err
-	}
+	list, failed := b.run(cells)
 	if o.json != "" {
 		data, err := json.MarshalIndent(list, "", " ")
 		if err != nil {
@@ -72,11 +69,14 @@ func run(o *options, b *bench) error {
 	s.write(os.Stdout)
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Printf("\n%d cells, %d seeds, half %s, %.0f min, load average %s", len(list), b.seeds, o.half, time.Since(began).Minutes(), load)
-	return nil
+	return failed
 }
 
 // smoke is what a short run plays.
-var smoke = []cell{{fixed: "--format generate --requests 200 --concurrency 50 --isl 1000 --osl 50 --prefix-share 0.5 --prefixes 10 --workers 2"}}
+var smoke = []cell{{
+	title: "smoke",
+	fixed: "--format generate --requests 200 --concurrency 50 --isl 1000 --osl 50 --prefix-share 0.5 --prefixes 10 --workers 2",
+}}
 
 // quickEvery is how many small cells there are for one that a quick run has.
 const quickEvery = 6

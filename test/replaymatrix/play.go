@@ -133,7 +133,9 @@ func (c *capacities) of(x *cell) (float64, error) {
 		sum += 1 / x.slowness(i) / alike
 	}
 
-	one := cell{shape: x.shape, condition: conditions[0], tight: x.tight, sharing: x.sharing, engines: int(alike), routers: 1, apart: x.apart}
+	one := cell{
+		shape: x.shape, condition: conditions[0], tight: x.tight, sharing: x.sharing, engines: int(alike), routers: 1, apart: x.apart,
+	}
 	slots := one.slots()
 	flags := fmt.Sprintf("--format generate --requests %d --isl %d --osl %d --arrivals constant --rate 100000 --concurrency %d %s",
 		4*slots, one.shape.input, one.shape.output, slots, one.fleetFlags())
