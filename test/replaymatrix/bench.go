@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -46,14 +47,15 @@ type bench struct {
 	seeds      int
 	jobs       int
 	routers    []contestant
-	capacities capacities
+	capacities *capacities
 }
 
 // searchSeed is the seed of the search. The tables have the seeds from 1.
 const searchSeed = 1001
 
-// run plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error.
-func (b *bench) run(cells []cell) ([]outcome, error) {
+// run plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error. When
+// ctx is done no further cell begins.
+func (b *bench) run(ctx context.Context, cells []cell) ([]outcome, error) {
 	list := make([]outcome, len(cells))
 	errs := make([]error, len(cells))
 	began := time.Now()
@@ -68,7 +70,7 @@ func (b *bench) run(cells []cell) ([]outcome, error) {
 				i := next
 				next++
 				mu.Unlock()
-				if i >= len(cells) {
+				if i >= len(cells) || ctx.Err() != nil {
 					return
 				}
 
@@ -87,7 +89,7 @@ func (b *bench) run(cells []cell) ([]outcome, error) {
 	running.Wait()
 	played := list[:0]
 	for i := range list {
-		if errs[i] == nil {
+		if errs[i] == nil && len(list[i].Rows) > 0 {
 			played = append(played, list[i])
 		}
 	}

@@ -7,44 +7,55 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"time"
 )
 
 // options are the flags.
 type options struct {
-	half, only, json string
-	list             bool
+	half, only       string
+	json, page       string
+	list, markdown   bool
 	quick, smoke     bool
+	seeds, cellsEach int
 }
 
 func main() {
 	var o options
-	b := bench{routers: contestants(), capacities: capacities{known: map[string]func() (float64, error){}}}
 	flag.StringVar(&o.half, "half", "A", "play half A, B or both")
 	flag.StringVar(&o.only, "only", "", "play only cells whose names contain this `text`")
-	flag.BoolVar(&o.list, "list", false, "print the names of the cells and play nothing")
+	flag.BoolVar(&o.list, "list", false, "print the names of the cells, and play nothing")
 	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
 	flag.BoolVar(&o.smoke, "smoke", false, "play little, to see that everything runs")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/benchmarks.md instead of all rows")
 	flag.StringVar(&o.json, "json", "", "write all rows to this `file`")
-	flag.IntVar(&b.seeds, "seeds", 2, "number of runs of each kind")
-	flag.IntVar(&b.jobs, "jobs", 2, "number of cells at a time")
+	flag.StringVar(&o.page, "page", "", "write a page with a heat map to this `file`")
+	flag.IntVar(&o.seeds, "seeds", 2, "number of runs of each kind")
+	flag.IntVar(&o.cellsEach, "jobs", 2, "number of cells at a time")
 	flag.Parse()
-
 	if o.quick || o.smoke {
-		b.seeds = 1
+		o.seeds = 1
 	}
-	if err := run(&o, &b); err != nil {
+
+	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "replaymatrix:", err)
 		os.Exit(1)
 	}
 }
 
-func run(o *options, b *bench) error {
+func (o *options) run() error {
+	if o.half != "A" && o.half != "B" && o.half != both {
+		return fmt.Errorf("--half is %q: use A, B or %s", o.half, both)
+	}
 	cells := o.cells()
 	if o.list {
 		for i := range cells {
@@ -53,10 +64,28 @@ func run(o *options, b *bench) error {
 		return nil
 	}
 
-	began := time.Now()
-	list, failed := b.run(cells)
+	began, before := time.Now(), loadAverage()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	b := bench{seeds: max(1, o.seeds), jobs: o.cellsEach, routers: contestants(), capacities: newCapacities()}
+	list, failed := b.run(ctx, cells)
+	stop()
+	if len(list) == 0 {
+		return cmp.Or(failed, errors.New("no cell was played"))
+	}
+
+	conditions := fmt.Sprintf("%d of the %d cells of half %s, %d rounds each, in %.0f minutes; load average %s before and %s after.",
+		len(list), len(cells), o.half, b.seeds, time.Since(began).Minutes(), before, loadAverage())
+	return errors.Join(failed, o.report(summarize(list), conditions))
+}
+
+// report writes what the flags ask for.
+func (o *options) report(s *summary, conditions string) error {
+	if !o.markdown {
+		s.writeCells(os.Stdout)
+	}
+	s.writeMarkdown(os.Stdout, conditions)
 	if o.json != "" {
-		data, err := json.MarshalIndent(list, "", " ")
+		data, err := json.MarshalIndent(s.outcomes, "", " ")
 		if err != nil {
 			return err
 		}
@@ -64,12 +93,22 @@ func run(o *options, b *bench) error {
 			return err
 		}
 	}
-	writeCells(os.Stdout, list)
-	s := summarize(list)
-	s.write(os.Stdout)
-	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("\n%d cells, %d seeds, half %s, %.0f min, load average %s", len(list), b.seeds, o.half, time.Since(began).Minutes(), load)
-	return failed
+	if o.page == "" {
+		return nil
+	}
+
+	var page bytes.Buffer
+	if err := s.writePage(&page, conditions); err != nil {
+		return err
+	}
+	return os.WriteFile(o.page, page.Bytes(), 0o644)
+}
+
+// loadAverage is that of the last minute.
+func loadAverage() string {
+	data, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(data), " ")
+	return one
 }
 
 // smoke is what a short run plays.

@@ -120,6 +120,10 @@ type capacities struct {
 	known map[string]func() (float64, error)
 }
 
+func newCapacities() *capacities {
+	return &capacities{known: map[string]func() (float64, error){}}
+}
+
 // of returns how many requests a second the fleet of a cell can serve if nothing is shared: the rate of one engine, or of one
 // that prefills and one that decodes, in a closed loop that fills its slots, times the number of engines. A slow engine
 // counts for less.

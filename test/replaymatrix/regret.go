@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"math"
 	"slices"
 )
@@ -34,9 +32,8 @@ func (m *metric) worse(a, b *figures) float64 {
 	return x/y - 1
 }
 
-// failing is the share of kv's requests by which a rival's errors may be more. A rival with more is not compared, because requests
-// that fail make the others quicker.
-const failing = 0.01
+// A rival with more errors than kv, by a tenth and moreErrors, is not compared, because requests that fail make the others quicker.
+const moreErrors = 20
 
 // regret is by how much kv is worse than others in a cell, by metric.
 type regret struct {
@@ -49,13 +46,16 @@ type regret struct {
 	rival  *row
 }
 
+// worst is the largest of the strict regrets.
+func (g *regret) worst() float64 { return slices.Max(g.strict[:]) }
+
 // regretOf compares the first row of an outcome with the others.
 func regretOf(o *outcome) regret {
 	var g regret
 	kv := &o.Rows[0]
 	var rivals []*row
 	for i := range o.Rows[1:] {
-		if r := &o.Rows[1+i]; r.Errors <= kv.Errors*(1+failing)+failing*1000 {
+		if r := &o.Rows[1+i]; r.Errors <= kv.Errors*1.1+moreErrors {
 			rivals = append(rivals, r)
 		}
 	}
@@ -106,10 +106,10 @@ func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int)
 	return share, worst
 }
 
-// ratio is the geometric mean over cells of kv's figure divided by a rival's, and cells how many cells have both. Best means the
-// row of the rival's best setting, or that of its default where the search chose it.
-func (s *summary) ratio(router string, best bool, of func(*figures) float64) (mean float64, cells int) {
-	sum := 0.0
+// ratio is the geometric mean over cells of kv's figure divided by a rival's. Best means the row of the rival's best setting, or
+// that of its default where the search chose it.
+func (s *summary) ratio(router string, best bool, of func(*figures) float64) float64 {
+	sum, cells := 0.0, 0
 	for i := range s.outcomes {
 		rows := s.outcomes[i].Rows
 		var rival *row
@@ -125,66 +125,5 @@ func (s *summary) ratio(router string, best bool, of func(*figures) float64) (me
 		sum += math.Log(kv / of(&rival.figures))
 		cells++
 	}
-	return math.Exp(sum / float64(max(1, cells))), cells
-}
-
-// write prints the summary as tables of Markdown.
-func (s *summary) write(w io.Writer) {
-	if len(s.outcomes) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n| kv against | metric | cells within %.0f %% | worst | in the cell |\n|---|---|---|---|---|\n", 100*near)
-	for i := range metrics {
-		s.writeLine(w, "the best value of any rival", metrics[i].name, func(g *regret) float64 { return g.strict[i] })
-	}
-	for i := range metrics {
-		s.writeLine(w, "the rival with the least E2E", metrics[i].name, func(g *regret) float64 { return g.single[i] })
-	}
-
-	fmt.Fprint(w, "\n| kv divided by | TTFT mean, default | E2E mean, default | TTFT mean, best setting | E2E mean, best setting |\n|---|---|---|---|---|\n")
-	var seen []string
-	for _, r := range s.outcomes[0].Rows[1:] {
-		if slices.Contains(seen, r.Router) {
-			continue
-		}
-		seen = append(seen, r.Router)
-		fmt.Fprintf(w, "| %s |", r.Router)
-		for _, best := range []bool{false, true} {
-			for _, m := range []metric{metrics[1], metrics[3]} {
-				mean, _ := s.ratio(r.Router, best, m.of)
-				fmt.Fprintf(w, " %.3f |", mean)
-			}
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-func (s *summary) writeLine(w io.Writer, against, name string, of func(*regret) float64) {
-	share, worst := s.shareNear(of)
-	fmt.Fprintf(w, "| %s | %s | %.0f %% | %+.1f %% | %s |\n", against, name, 100*share, 100*of(&s.regrets[worst]), s.outcomes[worst].Cell)
-}
-
-// writeCells prints all rows, cell by cell.
-func writeCells(w io.Writer, list []outcome) {
-	for i := range list {
-		o := &list[i]
-		fmt.Fprintf(w, "%s (%s)\n", o.Cell, o.Half)
-		if o.Sessions {
-			fmt.Fprintf(w, "  no flags of stator replay make its sessions; the others are: %s\n", o.Flags)
-		} else {
-			fmt.Fprintf(w, "  stator replay %s --seed 1\n", o.Flags)
-		}
-		fmt.Fprintf(w, "  %-22s %-28s %10s %9s %9s %9s %7s %6s %8s %7s\n", "router", "setting", "tokens/s", "TTFT ms", "p99", "E2E", "ITL", "reuse",
-			"busiest", "errors")
-		for _, r := range o.Rows {
-			fmt.Fprintf(w, "  %-22s %-28s %10.0f %9.1f %9.0f %9.0f %7.2f %6.3f %8.2f %7.0f\n", r.title(), r.Setting, r.Throughput, r.TTFT, r.TTFTP99,
-				r.E2E, r.ITL, r.Reuse, r.Busiest, r.Errors)
-		}
-		g := regretOf(o)
-		fmt.Fprint(w, "  regret:")
-		for m := range metrics {
-			fmt.Fprintf(w, " %s %+.1f %% (%s)", metrics[m].name, 100*g.strict[m], g.byRow[m].title())
-		}
-		fmt.Fprint(w, "\n\n")
-	}
+	return math.Exp(sum / float64(max(1, cells)))
 }
