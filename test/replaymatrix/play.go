@@ -13,6 +13,7 @@ import (
 
 	"github.com/stator-project/stator/internal/replay"
 	"github.com/stator-project/stator/internal/sim"
+	"github.com/stator-project/stator/internal/trace"
 	"github.com/stator-project/stator/internal/tracefile"
 )
 
@@ -79,8 +80,15 @@ func over(runs []figures) figures {
 	}
 }
 
-// play plays a run of these flags, which are those of `stator replay`. Prompts are those of sessions where inSessions is set.
-func play(flags string, inSessions bool, change func(*sim.Config)) (*sim.Result, error) {
+// replayed is a run as the flags of `stator replay` describe it.
+type replayed struct {
+	cfg       sim.Config
+	generated trace.Generated
+	options   *replay.Options
+}
+
+// parse reads flags of `stator replay`.
+func parse(flags string) (*replayed, error) {
 	set := flag.NewFlagSet("replay", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	options, traces := replay.NewOptions(set), tracefile.Options{}
@@ -91,27 +99,33 @@ func play(flags string, inSessions bool, change func(*sim.Config)) (*sim.Result,
 	if err := set.Parse(strings.Fields(flags)); err != nil {
 		return nil, err
 	}
+
 	cfg, err := options.Simulation(os.DirFS)
+	traces.Generated.Seed = options.Seed
+	return &replayed{cfg, traces.Generated, options}, err
+}
+
+// play plays a run of these flags, which are those of `stator replay`. Prompts are those of sessions where inSessions is set.
+func play(flags string, inSessions bool, change func(*sim.Config)) (*sim.Result, error) {
+	r, err := parse(flags)
 	if err != nil {
 		return nil, err
 	}
 	if change != nil {
-		change(&cfg)
+		change(&r.cfg)
 	}
-
-	traces.Generated.Seed = options.Seed
-	next, err := traces.Generated.Source()
+	next, err := r.generated.Source()
 	if err != nil {
 		return nil, err
 	}
 	if inSessions {
-		users := cfg.Concurrency
+		users := r.cfg.Concurrency
 		if users == 0 {
-			users = max(1, traces.Generated.Requests/turns)
+			users = max(1, r.generated.Requests/turns)
 		}
-		next = sessions(next, &traces.Generated, users)
+		next = sessions(next, &r.generated, users)
 	}
-	return sim.Run(cfg, options.Change(next))
+	return sim.Run(r.cfg, r.options.Change(next))
 }
 
 // capacities has how many requests a second one engine can serve, by the flags of that run. It is safe for concurrent use.

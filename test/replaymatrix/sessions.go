@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"github.com/stator-project/stator/internal/trace"
@@ -48,7 +49,7 @@ func sessions(next trace.Source, g *trace.Generated, users int) trace.Source {
 		head = (head + 1) % users
 
 		length := s.factor * float64(g.Input) * (firstShare + turnShare*float64(s.turn))
-		a.Prompt = trace.Segments{{ID: s.id, Length: max(1, int(length))}}
+		a.Prompt = trace.Segments{{ID: s.id, Length: max(1, int(math.Round(length)))}}
 		s.turn++
 		if s.turn == turns {
 			*s = begin(0)
