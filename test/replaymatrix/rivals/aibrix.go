@@ -50,7 +50,9 @@ func NewAIBrix() *AIBrix { return &AIBrix{Imbalance: 8, Factor: 1, Capacity: AIB
 // Choose takes a candidate, and adds the prompt to the index.
 func (p *AIBrix) Choose(cs []pick.Candidate, asked *pick.Request, rng *rand.Rand) int {
 	if p.numbers == nil {
-		p.numbers, p.order, p.holders = numbers{}, newRecent(p.Capacity), map[blockhash.Sequence][]int{}
+		p.numbers = numbers{}
+		p.order = newRecent(p.Capacity)
+		p.holders = map[blockhash.Sequence][]int{}
 	}
 	least, most := own(&cs[0]), 0
 	for i := range cs {
@@ -122,6 +124,7 @@ func (p *AIBrix) bestMatch(cs []pick.Candidate, rng *rand.Rand) int {
 				order = own(&cs[best]) - own(&cs[i])
 			}
 		}
+
 		switch {
 		case order > 0:
 			best, ties = i, 1

@@ -59,7 +59,9 @@ const queueThreshold = 128
 // Choose takes the candidate with the highest sum of weighted scores.
 func (p *LLMD) Choose(cs []pick.Candidate, asked *pick.Request, rng *rand.Rand) int {
 	if p.numbers == nil {
-		p.numbers, p.sent, p.holders = numbers{}, map[int]*recent{}, map[blockhash.Sequence][]int{}
+		p.numbers = numbers{}
+		p.sent = map[int]*recent{}
+		p.holders = map[blockhash.Sequence][]int{}
 	}
 	p.match(cs, asked.Blocks)
 	p.scores = slices.Grow(p.scores[:0], len(cs))[:len(cs)]

@@ -46,7 +46,9 @@ func NewSMG() *SMG { return &SMG{Threshold: 0.3, Abs: 64, Rel: 1.5} }
 // Choose takes a candidate, and adds the prompt to its tree.
 func (p *SMG) Choose(cs []pick.Candidate, asked *pick.Request, _ *rand.Rand) int {
 	if p.numbers == nil {
-		p.numbers, p.processed, p.tree = numbers{}, map[int]int{}, map[blockhash.Sequence]*prefix{}
+		p.numbers = numbers{}
+		p.processed = map[int]int{}
+		p.tree = map[blockhash.Sequence]*prefix{}
 	}
 	idlest, isImbalanced := p.loads(cs)
 	chosen, insert := idlest, true
