@@ -59,8 +59,8 @@ func (a arrival) name() string {
 	return fmt.Sprintf("%s %.0f %%", a.kind, 100*a.load)
 }
 
-// condition is what is special about some engines. Flags returns the flags of a fleet, and slow the factors by which
-// passes of engines take longer all the time.
+// condition is what is special about some engines: flags, and the factors by which passes of engines take longer all the time.
+// Slow may be nil.
 type condition struct {
 	name  string
 	flags string
@@ -122,7 +122,8 @@ func (c *cell) name() string {
 	}
 	return strings.Join([]string{
 		c.arrival.name(), fmt.Sprintf("%d/%d %s", c.shape.input, c.shape.output, c.spread.name), c.sharing.name, c.condition.name,
-		either(c.tight, "tight caches", "ample caches"), fmt.Sprintf("%d engines", c.engines), either(c.routers == 1, "1 router", fmt.Sprintf("%d routers", c.routers)),
+		either(c.tight, "tight caches", "ample caches"), fmt.Sprintf("%d engines", c.engines),
+		either(c.routers == 1, "1 router", fmt.Sprintf("%d routers", c.routers)),
 		either(c.noEvents, "no events", "events"), either(c.apart, "prefill apart", "aggregated"),
 	}, ", ")
 }
@@ -188,19 +189,22 @@ func (c *cell) flags(perSecond float64) string {
 		return c.fixed
 	}
 	n := c.requests()
-	f := []string{fmt.Sprintf("--format generate --requests %d --isl %d --osl %d --spread %g", n, c.shape.input, c.shape.output, c.spread.share)}
+	f := []string{
+		fmt.Sprintf("--format generate --requests %d --isl %d --osl %d --spread %g", n, c.shape.input, c.shape.output, c.spread.share),
+	}
 	if c.sharing.share > 0 {
 		f = append(f, fmt.Sprintf("--prefix-share %g --prefixes %d", c.sharing.share, c.sharing.prefixes))
 	}
 
 	rate := c.arrival.load * perSecond
+	open := fmt.Sprintf("--rate %.4g --warmup %.1fs", rate, warmup*float64(n)/rate)
 	switch c.arrival.kind {
 	case closedLoop:
 		f = append(f, fmt.Sprintf("--arrivals constant --rate 100000 --concurrency %d", c.concurrency()))
 	case poisson:
-		f = append(f, fmt.Sprintf("--arrivals poisson --rate %.4g --warmup %.1fs", rate, warmup*float64(n)/rate))
+		f = append(f, "--arrivals poisson", open)
 	case bursts:
-		f = append(f, fmt.Sprintf("--arrivals bursts --burst %d --rate %.4g --warmup %.1fs", max(8, c.slots()/8), rate, warmup*float64(n)/rate))
+		f = append(f, fmt.Sprintf("--arrivals bursts --burst %d", max(8, c.slots()/8)), open)
 	}
 	return strings.Join(append(f, c.fleetFlags()), " ")
 }

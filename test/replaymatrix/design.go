@@ -27,7 +27,8 @@ var named = []cell{
 	},
 }
 
-const base = "--format generate --arrivals constant --rate 100000 --requests 6000 --isl 1000 --osl 200 --spread 0 --workers 8 --blocks 16384"
+const base = "--format generate --arrivals constant --rate 100000 --requests 6000 --isl 1000 --osl 200 --spread 0 --workers 8 " +
+	"--blocks 16384"
 
 // axes is the number of axes, and vector has the number of a value on each.
 const axes = 10

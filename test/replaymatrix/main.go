@@ -23,7 +23,7 @@ import (
 // options are the flags.
 type options struct {
 	half, only       string
-	json, page       string
+	json, page, rows string
 	list, markdown   bool
 	quick, smoke     bool
 	seeds, cellsEach int
@@ -38,6 +38,7 @@ func main() {
 	flag.BoolVar(&o.smoke, "smoke", false, "play little, to see that everything runs")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/benchmarks.md instead of all rows")
 	flag.StringVar(&o.json, "json", "", "write all rows to this `file`")
+	flag.StringVar(&o.rows, "rows", "", "play nothing, and report the rows of this `file` that --json wrote")
 	flag.StringVar(&o.page, "page", "", "write a page with a heat map to this `file`")
 	flag.IntVar(&o.seeds, "seeds", 2, "number of runs of each kind")
 	flag.IntVar(&o.cellsEach, "jobs", 2, "number of cells at a time")
@@ -59,9 +60,13 @@ func (o *options) run() error {
 	cells := o.cells()
 	if o.list {
 		for i := range cells {
-			fmt.Println(cells[i].half(), cells[i].name())
+			fmt.Fprintln(os.Stdout, cells[i].half(), cells[i].name())
 		}
 		return nil
+	}
+
+	if o.rows != "" {
+		return o.reportRows()
 	}
 
 	began, before := time.Now(), loadAverage()
@@ -76,6 +81,23 @@ func (o *options) run() error {
 	conditions := fmt.Sprintf("%d of the %d cells of half %s, %d rounds each, in %.0f minutes; load average %s before and %s after.",
 		len(list), len(cells), o.half, b.seeds, time.Since(began).Minutes(), before, loadAverage())
 	return errors.Join(failed, o.report(summarize(list), conditions))
+}
+
+// reportRows reports what an earlier run wrote.
+func (o *options) reportRows() error {
+	data, err := os.ReadFile(o.rows)
+	if err != nil {
+		return err
+	}
+	var list []outcome
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("read %s: %w", o.rows, err)
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("%s has no cells", o.rows)
+	}
+	o.json = ""
+	return o.report(summarize(list), fmt.Sprintf("%d cells, %d rounds each.", len(list), len(list[0].Rows[0].Seeds)))
 }
 
 // report writes what the flags ask for.

@@ -172,7 +172,7 @@ func (s *summary) writeMarkdown(w io.Writer, conditions string) {
 
 // writeCells prints all rows, cell by cell.
 func (s *summary) writeCells(w io.Writer) {
-	print := func(cells []string) {
+	write := func(cells []string) {
 		fmt.Fprintf(w, "  %-14s %-26s", cells[0], cells[1])
 		for _, c := range cells[2:] {
 			fmt.Fprintf(w, " %9s", c)
@@ -182,9 +182,9 @@ func (s *summary) writeCells(w io.Writer) {
 	for i := range s.outcomes {
 		o, g := &s.outcomes[i], &s.regrets[i]
 		fmt.Fprintf(w, "%s (%s)\n  %s\n", o.Cell, o.Half, o.command())
-		print([]string{"router", "setting", "tokens/s", "TTFT ms", "p99", "E2E", "ITL", "reuse", "busiest", "errors"})
+		write([]string{"router", "setting", "tokens/s", "TTFT ms", "p99", "E2E", "ITL", "reuse", "busiest", "errors"})
 		for j := range o.Rows {
-			print(o.Rows[j].cells())
+			write(o.Rows[j].cells())
 		}
 		fmt.Fprint(w, "  regret:")
 		for m := range metrics {
