@@ -91,6 +91,8 @@ const (
 	blockTokens = 64
 	ampleBlocks = 16384
 	maxSeqs     = 256 // vLLM's default of max_num_seqs
+	// largeSeqs is max_num_seqs in fleets of more than largeFleet engines, so that runs of full fleets stay short.
+	largeSeqs, largeFleet = 64, 8
 )
 
 // cell is one load on one fleet.
@@ -102,6 +104,7 @@ type cell struct {
 	condition condition
 	tight     bool // caches have about a quarter of the blocks that the load needs
 	engines   int
+	seqs      int // requests that may run at once on an engine
 	routers   int
 	noEvents  bool
 	apart     bool // one half of the engines prefills, and the other half decodes
@@ -145,14 +148,14 @@ func (c *cell) blocks() int {
 	if !c.tight {
 		return ampleBlocks
 	}
-	running := min(maxSeqs, ampleBlocks/c.requestBlocks()) * c.requestBlocks()
+	running := min(c.seqs, ampleBlocks/c.requestBlocks()) * c.requestBlocks()
 	shared := int(c.sharing.share*float64(c.shape.input)) * c.sharing.prefixes / blockTokens
 	return max(4*c.requestBlocks(), min(running+shared, ampleBlocks)/4)
 }
 
 // slots is how many requests can run at once in the fleet.
 func (c *cell) slots() int {
-	return c.decoders() * max(1, min(maxSeqs, c.blocks()/c.requestBlocks()))
+	return c.decoders() * max(1, min(c.seqs, c.blocks()/c.requestBlocks()))
 }
 
 // concurrency is how many requests a closed loop runs at a time.
@@ -173,7 +176,7 @@ func (c *cell) requests() int {
 	}
 	most := mostWork / (c.shape.output + c.shape.input/promptTokensEach)
 	least := 3 * running
-	if c.engines > 8 {
+	if c.engines > largeFleet {
 		least = 2 * running
 	}
 	return max(min(max(leastRequests, 6*running), most), least)
@@ -212,6 +215,9 @@ func (c *cell) flags(perSecond float64) string {
 // fleetFlags are those of engines and routers.
 func (c *cell) fleetFlags() string {
 	f := []string{fmt.Sprintf("--workers %d --blocks %d", c.decoders(), c.blocks())}
+	if c.seqs != maxSeqs {
+		f = append(f, fmt.Sprintf("--max-num-seqs %d", c.seqs))
+	}
 	if c.apart {
 		f = append(f, fmt.Sprintf("--prefill-workers %d", c.engines-c.decoders()))
 	}

@@ -43,10 +43,14 @@ var (
 
 // cellOf returns the cell of a vector.
 func cellOf(v vector) cell {
-	return cell{
+	c := cell{
 		shape: shapes[v[0]], spread: spreads[v[1]], sharing: sharings[v[2]], arrival: arrivals[v[3]], condition: conditions[v[4]],
-		tight: v[5] == 1, engines: fleets[v[6]], routers: replicas[v[7]], noEvents: v[8] == 1, apart: v[9] == 1,
+		tight: v[5] == 1, engines: fleets[v[6]], seqs: maxSeqs, routers: replicas[v[7]], noEvents: v[8] == 1, apart: v[9] == 1,
 	}
+	if c.engines > largeFleet {
+		c.seqs = largeSeqs
+	}
+	return c
 }
 
 // draw returns a random vector.

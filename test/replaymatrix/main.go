@@ -156,7 +156,7 @@ func (o *options) cells() []cell {
 		}
 		if o.quick && c.fixed == "" {
 			small++
-			if c.engines > 8 || small%quickEvery != 0 {
+			if c.engines > largeFleet || small%quickEvery != 0 {
 				continue
 			}
 		}

@@ -152,7 +152,8 @@ func (c *capacities) of(x *cell) (float64, error) {
 	}
 
 	one := cell{
-		shape: x.shape, condition: conditions[0], tight: x.tight, sharing: x.sharing, engines: int(alike), routers: 1, apart: x.apart,
+		shape: x.shape, condition: conditions[0], tight: x.tight, sharing: x.sharing, engines: int(alike), seqs: x.seqs, routers: 1,
+		apart: x.apart,
 	}
 	slots := one.slots()
 	flags := fmt.Sprintf("--format generate --requests %d --isl %d --osl %d --arrivals constant --rate 100000 --concurrency %d %s",
