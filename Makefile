@@ -296,6 +296,7 @@ bench-smoke: build $(WEED_STAMP) ## run every benchmark once, so that none rots
 	go run ./test/benchblocks --quick >/dev/null
 	go run ./test/replaynoise --quick >/dev/null
 	go run ./test/replaynoise --headline 200 --seeds 2 >/dev/null
+	go run ./test/replaymatrix --smoke >/dev/null 2>&1
 	go run ./test/replaydisagg --quick >/dev/null
 	go run ./test/replaytiers --quick >/dev/null
 	go run ./test/forecasts --quick >/dev/null
@@ -355,6 +356,10 @@ replay-traces: build ## replay traces that nothing was tuned on, with late event
 .PHONY: replay-noise
 replay-noise: build ## compare policies on engines whose times vary, over six seeds, beside a bound (30 min; ARGS="--only Azure --seeds 3")
 	go run ./test/replaynoise $(ARGS)
+
+.PHONY: replay-matrix
+replay-matrix: ## compare the router with its rivals over a matrix of loads and fleets (ARGS="--quick" 3 min; ARGS="--half both --page matrix.html")
+	nice go run ./test/replaymatrix $(ARGS)
 
 .PHONY: replay-disagg
 replay-disagg: ## compare fleets that prefill and decode on separate engines with others, at equal GPUs (6 min; ARGS="--only Mooncake")

@@ -35,7 +35,7 @@ var allowed = map[string][]string{
 	"internal/prompt/tokenizer": {"internal/prefetch"},
 	"internal/kv/feed":          {"internal/kv/blockhash", "internal/kv/kvevent", "internal/kv/kvindex", "internal/fleet"},
 	"internal/route/cost":       {"internal/fleet", "internal/perfmodel"},
-	"internal/route/pick":       {"internal/fleet", "internal/perfmodel", "internal/route/cost"},
+	"internal/route/pick":       {"internal/fleet", "internal/kv/blockhash", "internal/perfmodel", "internal/route/cost"},
 	"internal/route/peers":      {"internal/fleet"},
 	"internal/route/handoff":    {"internal/fleet", "internal/prompt/openai"},
 	"internal/route": {"internal/prompt", "internal/prompt/openai", "internal/kv/blockhash", "internal/kv/kvindex", "internal/kv/recency", "internal/fleet",

@@ -103,6 +103,7 @@ func (r *Router) attempt(w *workspace, q *asked, d *Decision) *refusal {
 
 	// A request that may wait is judged too, so it needs its overlap although no rank is free.
 	q.cut()
+	q.policyInput.Blocks = q.chain
 	d.nameBlocks(q)
 	r.index.Expire(d.At)
 	r.index.Lookup(q.blocks, &w.overlap)

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -74,7 +75,14 @@ type Choice struct {
 	Temperature float64
 	// Cost judges the candidates; nil means cost.Default().
 	Cost cost.Function
+	// Chooser replaces the policy that Policy names; nil means that one. Simulations of other routers set it. Policy is
+	// then a label, by default ChooserName. A chooser that keeps state may be called more than once for a request whose
+	// booking comes too late, see pick.Policy. A simulation decides one request at a time, so there it is called once.
+	Chooser pick.Policy
 }
+
+// ChooserName is the name of the policy of a Choice with a Chooser.
+const ChooserName = "chooser"
 
 // choice is a Choice with its policy.
 type choice struct {
@@ -84,12 +92,15 @@ type choice struct {
 
 // newChoice fills in the defaults of a choice and makes its policy.
 func newChoice(c Choice) (*choice, error) {
-	if c.Policy == "" {
-		c.Policy = pick.KV
-	}
 	if c.Cost == nil {
 		c.Cost = cost.Default()
 	}
+	if c.Chooser != nil {
+		c.Policy = cmp.Or(c.Policy, ChooserName)
+		return &choice{c, c.Chooser}, c.Cost.Validate()
+	}
+
+	c.Policy = cmp.Or(c.Policy, pick.KV)
 	policy, err := pick.New(c.Policy, c.Temperature)
 	return &choice{c, policy}, errors.Join(err, c.Cost.Validate())
 }
@@ -125,7 +136,7 @@ func (m *model) keepPolicies(old *model) {
 // keepPolicy takes over the policy of the role's old choice where both would make the same policy. The
 // policy holds the state: the counter of round-robin.
 func (c *choice) keepPolicy(old *choice) {
-	if c.Policy == old.Policy && c.Temperature == old.Temperature {
+	if c.Chooser == nil && old.Chooser == nil && c.Policy == old.Policy && c.Temperature == old.Temperature {
 		c.policy = old.policy
 	}
 }
@@ -168,7 +179,7 @@ func newModel(name string, cfg ModelConfig) (*model, error) {
 		m.BlockSize = DefaultBlockSize
 	}
 
-	all, err := newChoice(Choice{cfg.Policy, cfg.Temperature, cfg.Cost})
+	all, err := newChoice(Choice{Policy: cfg.Policy, Temperature: cfg.Temperature, Cost: cfg.Cost})
 	errs := []error{err}
 	m.all, m.roles = *all, make(map[fleet.Role]*choice, len(cfg.Roles))
 	for role, c := range cfg.Roles {

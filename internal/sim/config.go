@@ -10,6 +10,7 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/cost"
+	"github.com/stator-project/stator/internal/route/pick"
 	"github.com/stator-project/stator/internal/route/queue"
 	"github.com/stator-project/stator/internal/sim/engine"
 )
@@ -57,6 +58,10 @@ type Config struct {
 	Policy string
 	// DecodePolicy is the policy for workers that only decode; empty means Policy.
 	DecodePolicy string
+	// Chooser returns the policy of a replica, which then chooses for workers of every role instead of Policy and
+	// DecodePolicy. It lets other routers be simulated. Prompts are then computed by prefill workers where there are any,
+	// because costs are not compared. Nil means the policies by name.
+	Chooser func(replica int) pick.Policy
 	// Temperature is the randomness of the kv policy's picks; default 0.
 	Temperature float64
 	// Busy limits an engine's load: above it the engine gets no requests. The zero Busy has no limits.

@@ -54,7 +54,12 @@ func newReplica(number int, cfg Config, workers []*worker) (*replica, error) {
 
 	size := cfg.Engine.BlockSize
 	roles := map[fleet.Role]route.Choice{}
-	if cfg.DecodePolicy != "" {
+	if cfg.Chooser != nil {
+		chooser := cfg.Chooser(number)
+		for _, role := range []fleet.Role{fleet.Aggregated, fleet.Decode, fleet.Prefill} {
+			roles[role] = route.Choice{Chooser: chooser, Cost: cfg.Cost}
+		}
+	} else if cfg.DecodePolicy != "" {
 		roles[fleet.Decode] = route.Choice{Policy: cfg.DecodePolicy, Temperature: cfg.Temperature, Cost: cfg.Cost}
 	}
 	err := p.router.SetModels(map[string]*route.ModelConfig{Model: {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stator-project/stator/internal/fleet"
+	"github.com/stator-project/stator/internal/kv/blockhash"
 	"github.com/stator-project/stator/internal/route/cost"
 )
 
@@ -31,6 +32,9 @@ type Request struct {
 	// Temperature replaces the policy's temperature where HasTemperature is true.
 	Temperature    float64
 	HasTemperature bool
+	// Blocks are the sequence hashes of the prompt's complete blocks. They are valid during Choose. The policies of
+	// this package do not use them; policies that keep an index of their own do.
+	Blocks []blockhash.Sequence
 }
 
 // Policy chooses a rank.

@@ -1,0 +1,166 @@
+// Command replaymatrix compares the router with rivals over a matrix of loads and fleets in the simulator. It prints the tables
+// of docs/benchmarks.md.
+//
+// Every router plays the same arrivals, noise and seeds. kv has its defaults. Each rival has its documented default, and the best of
+// some settings in each cell, by a search on a seed that the tables do not have. The cells are those of design.go. They
+// are split into two halves: A may be looked at while the router is changed, and B is for the end.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+// options are the flags.
+type options struct {
+	half, only       string
+	json, page, rows string
+	list, markdown   bool
+	quick, smoke     bool
+	seeds, cellsEach int
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.half, "half", "A", "play half A, B or both")
+	flag.StringVar(&o.only, "only", "", "play only cells whose names contain this `text`")
+	flag.BoolVar(&o.list, "list", false, "print the names of the cells, and play nothing")
+	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
+	flag.BoolVar(&o.smoke, "smoke", false, "play little, to see that everything runs")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/benchmarks.md instead of all rows")
+	flag.StringVar(&o.json, "json", "", "write all rows to this `file`")
+	flag.StringVar(&o.rows, "rows", "", "play nothing, and report the rows of this `file` that --json wrote")
+	flag.StringVar(&o.page, "page", "", "write a page with a heat map to this `file`")
+	flag.IntVar(&o.seeds, "seeds", 2, "number of runs of each kind")
+	flag.IntVar(&o.cellsEach, "jobs", 2, "number of cells at a time")
+	flag.Parse()
+	if o.quick || o.smoke {
+		o.seeds = 1
+	}
+
+	if err := o.run(); err != nil {
+		fmt.Fprintln(os.Stderr, "replaymatrix:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *options) run() error {
+	if o.half != "A" && o.half != "B" && o.half != both {
+		return fmt.Errorf("--half is %q: use A, B or %s", o.half, both)
+	}
+	cells := o.cells()
+	if o.list {
+		for i := range cells {
+			fmt.Fprintln(os.Stdout, cells[i].half(), cells[i].name())
+		}
+		return nil
+	}
+
+	if o.rows != "" {
+		return o.reportRows()
+	}
+
+	began, before := time.Now(), loadAverage()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	b := bench{seeds: max(1, o.seeds), jobs: o.cellsEach, routers: contestants(), capacities: newCapacities()}
+	list, failed := b.run(ctx, cells)
+	stop()
+	if len(list) == 0 {
+		return cmp.Or(failed, errors.New("no cell was played"))
+	}
+
+	conditions := fmt.Sprintf("%d of the %d cells of half %s, %d rounds each, in %.0f minutes; load average %s before and %s after.",
+		len(list), len(cells), o.half, b.seeds, time.Since(began).Minutes(), before, loadAverage())
+	return errors.Join(failed, o.report(summarize(list), conditions))
+}
+
+// reportRows reports what an earlier run wrote.
+func (o *options) reportRows() error {
+	data, err := os.ReadFile(o.rows)
+	if err != nil {
+		return err
+	}
+	var list []outcome
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("read %s: %w", o.rows, err)
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("%s has no cells", o.rows)
+	}
+	o.json = ""
+	return o.report(summarize(list), fmt.Sprintf("%d cells, %d rounds each.", len(list), len(list[0].Rows[0].Seeds)))
+}
+
+// report writes what the flags ask for.
+func (o *options) report(s *summary, conditions string) error {
+	if !o.markdown {
+		s.writeCells(os.Stdout)
+	}
+	s.writeMarkdown(os.Stdout, conditions)
+	if o.json != "" {
+		data, err := json.MarshalIndent(s.outcomes, "", " ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.json, data, 0o644); err != nil {
+			return err
+		}
+	}
+	if o.page == "" {
+		return nil
+	}
+
+	var page bytes.Buffer
+	if err := s.writePage(&page, conditions); err != nil {
+		return err
+	}
+	return os.WriteFile(o.page, page.Bytes(), 0o644)
+}
+
+// loadAverage is that of the last minute.
+func loadAverage() string {
+	data, _ := os.ReadFile("/proc/loadavg")
+	one, _, _ := strings.Cut(string(data), " ")
+	return one
+}
+
+// smoke is what a short run plays.
+var smoke = []cell{{
+	title: "smoke",
+	fixed: "--format generate --requests 200 --concurrency 50 --isl 1000 --osl 50 --prefix-share 0.5 --prefixes 10 --workers 2",
+}}
+
+// quickEvery is how many small cells there are for one that a quick run has.
+const quickEvery = 6
+
+// cells returns the cells that the flags name.
+func (o *options) cells() []cell {
+	if o.smoke {
+		return smoke
+	}
+	var list []cell
+	small := 0
+	for _, c := range design() {
+		half := c.half()
+		if o.half != both && half != both && half != o.half || !strings.Contains(c.name(), o.only) {
+			continue
+		}
+		if o.quick && c.fixed == "" {
+			small++
+			if c.engines > largeFleet || small%quickEvery != 0 {
+				continue
+			}
+		}
+		list = append(list, c)
+	}
+	return list
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// metric is a figure by which routers are compared.
+type metric struct {
+	name string
+	of   func(*figures) float64
+	more bool // more is better
+}
+
+var metrics = []metric{
+	{"throughput", func(f *figures) float64 { return f.Throughput }, true},
+	{"TTFT mean", func(f *figures) float64 { return f.TTFT }, false},
+	{"TTFT p99", func(f *figures) float64 { return f.TTFTP99 }, false},
+	{"E2E mean", func(f *figures) float64 { return f.E2E }, false},
+}
+
+// worse is by how much a figure is worse than another one, as a share of the other; negative where it is better.
+func (m *metric) worse(a, b *figures) float64 {
+	x, y := m.of(a), m.of(b)
+	switch {
+	case x == y:
+		return 0
+	case m.more:
+		return 1 - x/y
+	}
+	return x/y - 1
+}
+
+// A rival with more errors than kv, by a tenth and moreErrors, is not compared, because requests that fail make the others quicker.
+const moreErrors = 20
+
+// regret is by how much kv is worse than others in a cell, by metric.
+type regret struct {
+	// strict compares with the best value of each metric, of whatever rival.
+	strict [4]float64
+	// byRow is the rival with that value.
+	byRow [4]*row
+	// single compares with one rival: the one with the least mean E2E.
+	single [4]float64
+	rival  *row
+}
+
+// worst is the largest of the strict regrets.
+func (g *regret) worst() float64 { return slices.Max(g.strict[:]) }
+
+// regretOf compares the first row of an outcome with the others.
+func regretOf(o *outcome) regret {
+	var g regret
+	kv := &o.Rows[0]
+	var rivals []*row
+	for i := range o.Rows[1:] {
+		if r := &o.Rows[1+i]; r.Errors <= kv.Errors*1.1+moreErrors {
+			rivals = append(rivals, r)
+		}
+	}
+	if len(rivals) == 0 {
+		return g
+	}
+
+	g.rival = slices.MinFunc(rivals, func(a, b *row) int { return cmp.Compare(a.E2E, b.E2E) })
+	for i := range metrics {
+		m := &metrics[i]
+		g.byRow[i] = slices.MaxFunc(rivals, func(a, b *row) int {
+			return cmp.Compare(m.worse(&kv.figures, &a.figures), m.worse(&kv.figures, &b.figures))
+		})
+		g.strict[i] = m.worse(&kv.figures, &g.byRow[i].figures)
+		g.single[i] = m.worse(&kv.figures, &g.rival.figures)
+	}
+	return g
+}
+
+// summary is the regret over all cells.
+type summary struct {
+	outcomes []outcome
+	regrets  []regret
+}
+
+func summarize(list []outcome) *summary {
+	s := &summary{outcomes: list}
+	for i := range list {
+		s.regrets = append(s.regrets, regretOf(&list[i]))
+	}
+	return s
+}
+
+// near is the regret that counts as none.
+const near = 0.03
+
+// shareNear is the share of cells with a regret of at most near, and worst the cell with the largest.
+func (s *summary) shareNear(of func(*regret) float64) (share float64, worst int) {
+	for i := range s.regrets {
+		v := of(&s.regrets[i])
+		if v <= near {
+			share += 1 / float64(len(s.regrets))
+		}
+		if v > of(&s.regrets[worst]) {
+			worst = i
+		}
+	}
+	return share, worst
+}
+
+// ratio is the geometric mean over cells of kv's figure divided by a rival's. Best means the row of the rival's best setting, or
+// that of its default where the search chose it.
+func (s *summary) ratio(router string, best bool, of func(*figures) float64) float64 {
+	sum, cells := 0.0, 0
+	for i := range s.outcomes {
+		rows := s.outcomes[i].Rows
+		var rival *row
+		for j := range rows {
+			if rows[j].Router == router && (rival == nil || best && rows[j].Best) {
+				rival = &rows[j]
+			}
+		}
+		kv := of(&rows[0].figures)
+		if rival == nil || kv <= 0 || of(&rival.figures) <= 0 {
+			continue
+		}
+		sum += math.Log(kv / of(&rival.figures))
+		cells++
+	}
+	return math.Exp(sum / float64(max(1, cells)))
+}
