@@ -22,7 +22,7 @@ func candidates(engines ...engine) []pick.Candidate {
 	for i, e := range engines {
 		load := &fleet.Load{}
 		load.Add(fleet.Amount{Requests: int64(e.requests)})
-		load.SetReport(fleet.Report{Waiting: e.waiting, KVUsage: e.usage})
+		load.SetReport(fleet.Report{Waiting: e.waiting, KVUsage: e.usage}, 0)
 		list[i].Rank = &fleet.Rank{Worker: &fleet.Worker{Name: string(rune('a' + i))}, Load: load}
 		list[i].Facts.Overlap[fleet.Device] = e.held
 		list[i].Facts.Capacity = 1000
