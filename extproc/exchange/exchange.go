@@ -145,7 +145,7 @@ func (x *Exchange) refuseEarly() *Answer {
 			return TooLarge(set.BodyBytes)
 		}
 	}
-	if x.target.known && !isIdentity(x.head.ContentEncoding) {
+	if !isIdentity(x.head.ContentEncoding) {
 		return encoded(x.head.ContentEncoding)
 	}
 	return nil
@@ -198,6 +198,10 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	set := x.svc.Settings()
 	if int64(len(body)) > set.BodyBytes {
 		return answerWith(TooLarge(set.BodyBytes))
+	}
+
+	if x.unread && x.svc.mustRead() {
+		return answerWith(mustBeRead(x.head.Unread))
 	}
 
 	known := x.target.known && !x.unread

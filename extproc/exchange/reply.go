@@ -153,6 +153,16 @@ func noDecision(reason string) *Answer {
 		Message: "The gateway cannot read which model is asked for: " + reason + "."}, outcomeUnread)
 }
 
+// mustBeRead returns the refusal of a request whose body is unread for that reason, where it must be read. The reason is empty for
+// a body of which only the first part has arrived.
+func mustBeRead(reason string) *Answer {
+	if reason == "" {
+		reason = "only its first part arrives. The operator must set request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED"
+	}
+	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
+		Message: "The gateway cannot read the request's body, and its engines or tenants do not allow that: " + reason + "."}, outcomeUnread)
+}
+
 // isIdentity reports whether a content encoding leaves a body as it is.
 func isIdentity(encoding string) bool {
 	return encoding == "" || strings.EqualFold(strings.TrimSpace(encoding), "identity")

@@ -53,7 +53,8 @@ type Gateway struct {
 	// answered with 503. It must be at least maxBodyBytes.
 	MaxBodiesBytes int64 `yaml:"maxBodiesBytes"`
 	// PassPaths are further paths whose requests reach workers: those that Stator does not parse. They go to
-	// the least loaded worker. A path that ends in "/*" stands for all paths below it, and "/*" for all paths.
+	// the least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
+	// ends in "/*" stands for all paths below it, and "/*" for all paths.
 	// Engines have paths that change or stop them, so list only what every client may use. Others get 404.
 	PassPaths []string `yaml:"passPaths" default:"those of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
 	// DecisionTimeout is how long Envoy waits for a decision before it routes a request itself. A short one

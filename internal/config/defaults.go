@@ -61,7 +61,7 @@ func (g *Gateway) setDefaults() {
 // passPaths are the paths that pass by default: those by which clients have an engine compute something. They
 // change no state that another client could notice.
 var passPaths = []string{
-	"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/inference/v1/generate",
+	"/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
 	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
 	"/v1/images/generations", "/v1/images/edits", "/v1/moderations",
 	"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
