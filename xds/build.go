@@ -43,6 +43,9 @@ type Settings struct {
 	// pools of such models, and get the requests that name them alone.
 	Splits bool
 	Relays []string
+	// FailClosed refuses requests for which no router has decided, also with one model: routers remove members of transfers from
+	// bodies, and salt the prompts of tenants.
+	FailClosed bool
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
 	// MaxBodyBytes bounds the body of a request. Envoy buffers it for the decision.

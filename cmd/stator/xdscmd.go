@@ -167,7 +167,7 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
 		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
-		Splits:      cfg.Splits(),
+		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -88,7 +88,8 @@ type Gateway struct {
 	// module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
 	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more
 	// of CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a
-	// single model: with several, Envoy refuses requests without a decision. See docs/operations.md.
+	// single model without transfers of KV caches, and no tenantHeader: else Envoy refuses requests without a decision. See
+	// docs/operations.md.
 	AffinityFilter string `yaml:"affinityFilter"`
 	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,

@@ -46,6 +46,34 @@ func TestConnectorsOfRoles(t *testing.T) {
 	}
 }
 
+// TestFailsClosed: requests need a decision where clients have tenants, and where an engine has a role or a KV connector.
+func TestFailsClosed(t *testing.T) {
+	for text, want := range map[string]bool{
+		`models: [{name: m, path: p, launch: [{engine: vllm}]}]`:                                                           false,
+		`models: [{name: m, path: p, launch: [{engine: vllm}], kv: {hostBytes: 1000000000}}]`:                                     true,
+		`models: [{name: m, path: p, launch: [{engine: sim}], kv: {hostBytes: 1000000000}}]`:                                      false,
+		`models: [{name: m, path: p, launch: [{engine: vllm, args: {kv-transfer-config: ` + nixl + `}}]}]`:                 true,
+		`models: [{name: m, path: p, launch: [{engine: sim, role: prefill}, {engine: sim, role: decode}]}]`:                true,
+		`models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]`:                                                false,
+		`models: [{name: m, workers: [{name: w, address: "10.0.0.1:80", transfer: p2p, transferAddress: "10.0.0.1:90"}]}]`: true,
+		`gateway: {tenantHeader: x-tenant}, models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]`:             true,
+	} {
+		c, err := config.Parse([]byte("{apiVersion: stator.dev/v1alpha1, kind: Stator, " + text + "}"))
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if c.FailsClosed() != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+
+	_, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: {tenantHeader: x-tenant, affinityFilter: wasm},
+		models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
+	if err == nil || !strings.Contains(err.Error(), "gateway.affinityFilter: has no effect with transfers") {
+		t.Errorf("the filter with tenants: %v", err)
+	}
+}
+
 // TestPortsOfConnectors: a port in the environment is that of one engine.
 func TestPortsOfConnectors(t *testing.T) {
 	for count, want := range map[int]string{1: "", 2: "launch[0].env.VLLM_NIXL_SIDE_CHANNEL_PORT: gives 2 engines one port"} {

@@ -74,6 +74,8 @@ func (c *Config) Validate() error {
 	v.is(len(c.Models) > 0, "models", "must name at least one model")
 	v.is(len(c.Models) <= 1 || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
 		"has no effect with several models: Envoy refuses requests without a decision")
+	v.is(!c.FailsClosed() || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
+		"has no effect with transfers of KV caches or gateway.tenantHeader: Envoy refuses requests without a decision")
 	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.AgentBytes >= minIndexBytes, "index.agentBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
