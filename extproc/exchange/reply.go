@@ -84,7 +84,7 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 		set(prefill.HeaderRequestID, x.requestID())
 	}
 	if d.Split && x.svc.relay != "" {
-		x.svc.plans.add(d, x.isRelayed(d))
+		x.svc.plans.add(d, x.isRelayed(d), x.broke)
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, retriable(d.Transfer))
 	}
