@@ -44,6 +44,8 @@ type Config struct {
 	Log      *slog.Logger
 	// Relay is where the relay listens, which Run serves; nil for none. Envoys must reach its address as it is.
 	Relay net.Listener
+	// TenantKey returns the key of tenants' cache salts; see exchange.Config.
+	TenantKey func() []byte
 	// Metrics registers the metrics of all parts. Two routers must not share one.
 	Metrics prometheus.Registerer
 }
@@ -180,6 +182,7 @@ func (r *Router) newServers(cfg Config) {
 	}
 	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
+		TenantKey: cfg.TenantKey,
 	})
 	r.relay = relay.New(relay.Config{Requests: r.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	r.door = stream.NewServer(r.requests, cfg.Log, cfg.Metrics)

@@ -213,7 +213,10 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done, Reading: &x.reading,
-		Tenant: x.tenant(), Isolate: set.TenantHeader != "",
+		Tenant: x.tenant(),
+	}
+	if set.TenantHeader != "" {
+		req.SaltKey = x.svc.tenantKey()
 	}
 	if a := x.applyHints(&req); a != nil {
 		return answerWith(a)

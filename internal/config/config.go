@@ -106,8 +106,14 @@ type Gateway struct {
 	TrustedRoles []string `yaml:"trustedRoles"`
 	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
 	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
-	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients.
+	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients. Paths on which engines
+	// take no cache_salt, such as /v1/messages, leave the default of passPaths.
 	TenantHeader string `yaml:"tenantHeader" default:"none"`
+	// TenantSecretFile is a file with a secret of 16 or more characters, from which the cache_salt of every tenant
+	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
+	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
+	// makes a secret of its own at its start, so with several routers caches are found less often.
+	TenantSecretFile string `yaml:"tenantSecretFile" default:"a random secret at every start" reload:"restart"`
 }
 
 // TrustsEveryone reports whether the routing hints of all clients count.

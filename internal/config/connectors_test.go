@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,8 +51,8 @@ func TestConnectorsOfRoles(t *testing.T) {
 func TestFailsClosed(t *testing.T) {
 	for text, want := range map[string]bool{
 		`models: [{name: m, path: p, launch: [{engine: vllm}]}]`:                                                           false,
-		`models: [{name: m, path: p, launch: [{engine: vllm}], kv: {hostBytes: 1000000000}}]`:                                     true,
-		`models: [{name: m, path: p, launch: [{engine: sim}], kv: {hostBytes: 1000000000}}]`:                                      false,
+		`models: [{name: m, path: p, launch: [{engine: vllm}], kv: {hostBytes: 1000000000}}]`:                              true,
+		`models: [{name: m, path: p, launch: [{engine: sim}], kv: {hostBytes: 1000000000}}]`:                               false,
 		`models: [{name: m, path: p, launch: [{engine: vllm, args: {kv-transfer-config: ` + nixl + `}}]}]`:                 true,
 		`models: [{name: m, path: p, launch: [{engine: sim, role: prefill}, {engine: sim, role: decode}]}]`:                true,
 		`models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]`:                                                false,
@@ -71,6 +72,22 @@ func TestFailsClosed(t *testing.T) {
 		models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
 	if err == nil || !strings.Contains(err.Error(), "gateway.affinityFilter: has no effect with transfers") {
 		t.Errorf("the filter with tenants: %v", err)
+	}
+}
+
+// TestPassPathsOfTenants: where clients have tenants, no path passes by default on which vLLM ignores a cache_salt.
+func TestPassPathsOfTenants(t *testing.T) {
+	for gateway, want := range map[string]bool{
+		"{}":                       true,
+		"{tenantHeader: x-tenant}": false,
+		"{tenantHeader: x-tenant, passPaths: [/v1/messages]}": true,
+		"{passPaths: []}": false,
+	} {
+		c, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: ` + gateway + `,
+			models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
+		if err != nil || slices.Contains(c.Gateway.PassPaths, "/v1/messages") != want {
+			t.Errorf("%s: %v, %v", gateway, c.Gateway.PassPaths, err)
+		}
 	}
 }
 

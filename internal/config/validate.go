@@ -170,6 +170,7 @@ func (v *validator) trust(g *Gateway) {
 	if g.TenantHeader != "" {
 		v.header(g.TenantHeader, "gateway.tenantHeader")
 	}
+	v.is(g.TenantHeader != "" || g.TenantSecretFile == "", "gateway.tenantSecretFile", "has no effect until gateway.tenantHeader is set")
 }
 
 // header accepts the name of an ordinary request header. Those with credentials are refused, because routers keep
