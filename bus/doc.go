@@ -26,6 +26,7 @@
 //	stator.v1.<cluster>.kvstore.<node>            where other nodes fetch the KV blocks of a node
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
+//	stator.v1.<cluster>.answer.<node>.<random>    answers to these requests, for the router that has made the subject
 //
 // A worker's name is "local" or "node.local". So the node is a separate token of these subjects, and NATS
 // permissions can confine an agent to its node. The node of an agent without a name is "_" in the subjects
