@@ -72,7 +72,9 @@ func encodeReplay(batches [][]byte, end feed.Position) []byte {
 func (b *Bus) Replay(
 	ctx context.Context, worker string, epoch uint64, rank int, from uint64, apply func(*feed.Message),
 ) (feed.Position, error) {
-	r := replay{bus: b, subject: b.replaySubject(worker, epoch), worker: worker, node: fleet.NodeOf(worker), rank: rank, from: from, apply: apply}
+	r := replay{
+		bus: b, subject: b.replaySubject(worker, epoch), worker: worker, node: fleet.NodeOf(worker), rank: rank, from: from, apply: apply,
+	}
 	for {
 		end, isLast, err := r.page(ctx)
 		switch {

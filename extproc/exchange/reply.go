@@ -160,7 +160,7 @@ func mustBeRead(reason string) *Answer {
 		reason = "only its first part arrives. The operator must set request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED"
 	}
 	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
-		Message: "The gateway cannot read the request's body, and its engines or tenants do not allow that: " + reason + "."}, outcomeUnread)
+		Message: "The gateway must read the request's body, for its engines or tenants, and cannot: " + reason + "."}, outcomeUnread)
 }
 
 // isIdentity reports whether a content encoding leaves a body as it is.
