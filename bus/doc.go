@@ -57,6 +57,11 @@
 //	a node's stores are not
 //	    published for a lifetime   other nodes fetch no KV blocks from it any more
 //	two agents claim one worker    the second one stands by and logs an error
+//	a node has 512 leases          further ones are refused and counted, until some of them have gone
+//	a term is an hour ahead of
+//	    the reader's clock         the plan or assignment is refused, and the next leader may replace it
+//	a request names a subject
+//	    that is none for answers   it is dropped and counted: the agent may write to its leases, but not what a router chooses
 //	a message of a newer release   unknown fields are skipped and counted
 //	a message that is unreadable   dropped and counted
 //

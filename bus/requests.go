@@ -27,7 +27,9 @@ func (b *Bus) newAnswer(worker string) string {
 	return b.answerPrefix(fleet.NodeOf(worker)) + rand.Text()
 }
 
-// request sends a request to a worker's agent, and returns the first answer. nats.ErrNoResponders means that there is no agent.
+// request sends a request to a worker's agent, and returns the first answer. The subscription is made for this request alone: subjects of
+// answers have a random part, so the agent can answer what it was asked, and nothing else of this router. nats.ErrNoResponders means
+// that there is no agent.
 func (b *Bus) request(ctx context.Context, worker, subject string, data []byte) (*nats.Msg, error) {
 	answer := b.newAnswer(worker)
 	sub, err := b.control.nc.SubscribeSync(answer)

@@ -112,7 +112,7 @@ type Gateway struct {
 	// TenantSecretFile is a file with a secret of 16 or more characters, from which the cache_salt of every tenant
 	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
 	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
-	// makes a secret of its own at its start, so with several routers caches are found less often.
+	// makes another secret at its start, so with several routers caches are found less often.
 	TenantSecretFile string `yaml:"tenantSecretFile" default:"a random secret at every start" reload:"restart"`
 }
 
