@@ -61,6 +61,8 @@ type Settings struct {
 	// HeadersTimeout and BodyTimeout bound how long the headers and the whole of a request may take to arrive. 0
 	// is no bound.
 	HeadersTimeout, BodyTimeout time.Duration
+	// ConnectionIdleTimeout ends connections of clients without a request. 0 is no bound.
+	ConnectionIdleTimeout time.Duration
 	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
 	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without

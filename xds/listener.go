@@ -108,6 +108,8 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// Clients that send their headers or their body slowly, or not at all, hold memory.
 		RequestHeadersTimeout: seconds(s.HeadersTimeout),
 		RequestTimeout:        seconds(s.BodyTimeout),
+		// Connections without a request count in the bound of all. Envoy's default is an hour; 0 is no bound.
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(s.ConnectionIdleTimeout)},
 		// HTTP/1.0 is what nginx speaks to its upstreams by default.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true, DefaultHostForHttp_10: "gateway"},
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{

@@ -71,6 +71,10 @@ type Gateway struct {
 	// BodyTimeout is how long a request may take to arrive, its body included. 0s is no bound. A slower one is
 	// answered with 408. The time of the response does not count.
 	BodyTimeout Duration `yaml:"bodyTimeout"`
+	// ConnectionIdleTimeout ends a connection of a client that has no request, from its beginning or its last request on.
+	// 0s is no bound. Idle connections count in maxConnections, so a long one lets few clients keep out all others. A short
+	// one has clients that keep connections open connect again, and lets some meet a connection that is just ending.
+	ConnectionIdleTimeout Duration `yaml:"connectionIdleTimeout"`
 	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed.
 	// For other Envoys see "stator envoy bootstrap --max-connections".
 	MaxConnections int `yaml:"maxConnections" reload:"restart"`

@@ -50,6 +50,9 @@ func (g *Gateway) setDefaults() {
 		HeadersTimeout: Duration(10 * time.Second),
 		BodyTimeout:    Duration(2 * time.Minute),
 		MaxConnections: 10_000,
+
+		ConnectionIdleTimeout: Duration(75 * time.Second), // longer than most clients keep connections that they do not use
+
 		AffinityHeader: "x-session-id",
 		AffinityFilter: affinityOff,
 		Hints:          hintsBody,

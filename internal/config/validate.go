@@ -153,6 +153,7 @@ func (v *validator) edge(g *Gateway) {
 	v.is(g.TrustedListen == "" || g.TrustedListen != g.Listen, "gateway.trustedListen", "must differ from gateway.listen")
 	v.is(g.HeadersTimeout >= 0, "gateway.headersTimeout", "must not be negative")
 	v.is(g.BodyTimeout >= 0, "gateway.bodyTimeout", "must not be negative")
+	v.is(g.ConnectionIdleTimeout >= 0, "gateway.connectionIdleTimeout", "must not be negative")
 	v.is(g.MaxConnections >= 1, "gateway.maxConnections", "must be at least 1")
 	v.is(g.MaxHeapBytes == 0 || g.MaxHeapBytes >= minHeapBytes, "gateway.maxHeapBytes", "must be 0, or at least %d", minHeapBytes)
 }
