@@ -20,7 +20,8 @@ type engineFacts struct {
 	lengths map[string]int
 	// adapters holds the models of the LoRA adapters that engines list and no configuration names, by adapter.
 	adapters map[string]string
-	// contested holds the adapters that engines of a second model list, with that model. It does not get their requests.
+	// contested holds the adapters that engines of a second model list, with that model. It does not get their requests: a
+	// worker could take another model's by listing its adapters, and two teams may have chosen one name.
 	contested map[string]string
 }
 
@@ -130,6 +131,8 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 		}
 	}
 
+	// A name whose model does not list it any more is free. Replicas that start meanwhile do not know which model had it
+	// first, and take the first of the configuration.
 	for i := range settings.Models {
 		model := settings.Models[i].Name
 		// Engines could list any number, and each becomes a model of the router.
