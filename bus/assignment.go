@@ -83,6 +83,9 @@ func (w *assignmentWatch) entry(entry jetstream.KeyValueEntry) {
 	if err == nil && a.Node != w.node {
 		err = fmt.Errorf("the assignment is of node %q", a.Node)
 	}
+	if err == nil {
+		err = checkTerm(a.Term, time.Now())
+	}
 	if err != nil {
 		w.bus.reader.refuse(kindAssignment, entry.Key(), err)
 		return

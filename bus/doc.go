@@ -26,6 +26,7 @@
 //	stator.v1.<cluster>.kvstore.<node>            where other nodes fetch the KV blocks of a node
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.replay    requests for past batches
 //	stator.v1.<cluster>.rpc.<worker>.<epoch>.snapshot  requests for a snapshot, page by page
+//	stator.v1.<cluster>.answer.<node>.<random>    answers to these requests, for the router that has made the subject
 //
 // A worker's name is "local" or "node.local". So the node is a separate token of these subjects, and NATS
 // permissions can confine an agent to its node. The node of an agent without a name is "_" in the subjects
@@ -56,6 +57,11 @@
 //	a node's stores are not
 //	    published for a lifetime   other nodes fetch no KV blocks from it any more
 //	two agents claim one worker    the second one stands by and logs an error
+//	a node has 512 leases          further ones are refused and counted, until some of them have gone
+//	a term is an hour ahead of
+//	    the reader's clock         the plan or assignment is refused, and the next leader may replace it
+//	a request names a subject
+//	    that is none for answers   it is dropped and counted: the agent may write to its leases, but not what a router chooses
 //	a message of a newer release   unknown fields are skipped and counted
 //	a message that is unreadable   dropped and counted
 //

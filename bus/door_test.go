@@ -83,18 +83,22 @@ type attacker struct {
 }
 
 func (l *lockedBus) attack(user, password string) *attacker {
+	return attackAt(l.t, l.server.URL(), user, password, nats.RootCAs(l.ca.CA()))
+}
+
+func attackAt(t *testing.T, url, user, password string, more ...nats.Option) *attacker {
 	a := &attacker{}
 	var err error
-	a.Conn, err = nats.Connect(l.server.URL(), nats.RootCAs(l.ca.CA()), nats.UserInfo(user, password), nats.CustomInboxPrefix("_INBOX."+user),
+	a.Conn, err = nats.Connect(url, append(more, nats.UserInfo(user, password), nats.CustomInboxPrefix("_INBOX."+user),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.violations = append(a.violations, err.Error())
-		}))
+		}))...)
 	if err != nil {
-		l.t.Fatal(err)
+		t.Fatal(err)
 	}
-	l.t.Cleanup(a.Close)
+	t.Cleanup(a.Close)
 	return a
 }
 

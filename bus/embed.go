@@ -118,13 +118,6 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	return e, nil
 }
 
-const (
-	// replyTime is how long an agent may take to answer a request, and anyNumber that an answer may have
-	// any number of messages.
-	replyTime = time.Minute
-	anyNumber = -1
-)
-
 // serverUsers returns the users of the server, and its owner. The owner may do everything: a user without permissions has
 // all of them. Its password never leaves this process.
 func serverUsers(cfg *EmbedConfig, ownerPassword string) []*server.User {
@@ -135,9 +128,6 @@ func serverUsers(cfg *EmbedConfig, ownerPassword string) []*server.User {
 		permissions := &server.Permissions{
 			Publish:   &server.SubjectPermission{Allow: allowed.Publish},
 			Subscribe: &server.SubjectPermission{Allow: allowed.Subscribe},
-		}
-		if allowed.Replies {
-			permissions.Response = &server.ResponsePermission{MaxMsgs: anyNumber, Expires: replyTime}
 		}
 		users = append(users, &server.User{Username: u.Name, Password: cmp.Or(u.PasswordHash, u.Password), Permissions: permissions})
 	}

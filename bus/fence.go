@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -11,13 +12,34 @@ import (
 // ErrEarlierTerm is returned for a value of a planner that does not lead any more.
 var ErrEarlierTerm = errors.New("another planner has published since, in a later term")
 
+// maxTermAhead is how far the term of a value may be ahead of the clock of the process that reads it. A term is the time at which a planner
+// began to lead, so one beyond is wrong, and would have all later plans refused.
+const maxTermAhead = time.Hour
+
+// checkTerm returns an error for a term that is too far ahead of now.
+func checkTerm(term uint64, now time.Time) error {
+	if last := uint64(now.Add(maxTermAhead).UnixMilli()); term > last {
+		return fmt.Errorf("term %d is more than %s ahead of this machine's clock, which allows %d", term, maxTermAhead, last)
+	}
+	return nil
+}
+
 // fenced is a value that the leading planner replaces: the plan, what is wanted, the assignment of a node. It carries the term of the
 // leadership.
 type fenced struct {
 	bucket, key string
 	name        string // for errors
-	// term returns the term of a value; 0 for one that cannot be read, which every leader may replace.
-	term func(value []byte) uint64
+	// readTerm returns the term in a value; 0 for one that cannot be read, which every leader may replace.
+	readTerm func(value []byte) uint64
+}
+
+// term returns the term of a value; 0 for one that every leader may replace, because it cannot be read or is too far ahead.
+func (f *fenced) term(value []byte) uint64 {
+	term := f.readTerm(value)
+	if checkTerm(term, time.Now()) != nil {
+		return 0
+	}
+	return term
 }
 
 // put replaces the value, and waits until the server has stored it. A value of an earlier term than the present one is refused with

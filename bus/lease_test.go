@@ -239,3 +239,53 @@ func TestForeignBytesInALease(t *testing.T) {
 		t.Errorf("%g conflicts", n)
 	}
 }
+
+// TestLeasesOfANode: the agent of a node cannot fill the fleet with workers. One that goes makes room for another.
+func TestLeasesOfANode(t *testing.T) {
+	l := newLockedBus(t)
+	router := l.join("router", "password-of-r")
+	seen := &members{m: map[string]fleet.Worker{}}
+	running(t, func(ctx context.Context) error { return router.WatchWorkers(ctx, seen.apply, nil) })
+	count := func() (ofA, ofB int) {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		for name := range seen.m {
+			if fleet.NodeOf(name) == "a" {
+				ofA++
+				continue
+			}
+			ofB++
+		}
+		return ofA, ofB
+	}
+
+	evil := l.attack("agent-a", "password-of-a")
+	const keys = "$KV.stator-test-workers."
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			name := fmt.Sprintf("a.w%d", i)
+			if err := evil.Publish(keys+name, lease(t, name, "10.0.0.1:80")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(0, 2000)
+	holdAs(t, l.join("agent-b", "password-of-b"), "b.w")
+	testkit.Eventually(t, "the router has the worker of the other node", func() bool {
+		_, ofB := count()
+		return ofB == 1
+	})
+	if ofA, _ := count(); ofA > 512 || ofA == 0 {
+		t.Errorf("the router has %d workers of the node", ofA)
+	}
+
+	testkit.Eventually(t, "the leases have expired", func() bool {
+		ofA, _ := count()
+		return ofA == 0
+	})
+	write(3000, 3001)
+	testkit.Eventually(t, "another worker has room", func() bool {
+		ofA, _ := count()
+		return ofA == 1
+	})
+}

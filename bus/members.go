@@ -24,6 +24,7 @@ type Lease struct {
 //
 //	event                          effect
 //	lease written                  apply with the worker
+//	lease beyond maxNodeLeases     refused, and taken when its agent writes it again and others of its node have gone
 //	lease removed                  apply without a worker
 //	no write for one lifetime      the server is asked; if it has no lease, apply without a worker, Expired
 //	bus lost                       nothing: the last known fleet stays in force
@@ -32,17 +33,56 @@ func (b *Bus) WatchWorkers(ctx context.Context, apply func(Lease), synced func()
 	if synced == nil {
 		synced = func() {}
 	}
-	b.watch(ctx, workerBucket, allKeys, b.cfg.LeaseTTL, &membership{
-		expiry: b.newExpiry(func(name string) { apply(Lease{Name: name, Expired: true}) }), apply: apply, synced: synced,
+	m := &membership{apply: apply, synced: synced, nodes: map[string]int{}}
+	m.expiry = b.newExpiry(func(name string) {
+		m.uncount(name)
+		apply(Lease{Name: name, Expired: true})
 	})
+	b.watch(ctx, workerBucket, allKeys, b.cfg.LeaseTTL, m)
 	return nil
 }
+
+// maxNodeLeases is how many workers a node may have. The agent of a node could fill the memory of all receivers otherwise. Workers without
+// a node are not counted: no user of a bus with users can write their leases, but for an admin.
+const maxNodeLeases = 512
 
 // membership is the fleet as a watch of the leases shows it. It is a watcher.
 type membership struct {
 	expiry
 	apply  func(Lease)
 	synced func()
+	nodes  map[string]int // the leases of each node, of the names in due
+}
+
+// admit counts the lease of a worker, and returns an error where its node has too many.
+func (m *membership) admit(name string) error {
+	node := fleet.NodeOf(name)
+	if _, known := m.due[name]; known {
+		return nil
+	}
+	if node != "" && m.nodes[node] >= maxNodeLeases {
+		return fmt.Errorf("node %s has %d workers already, which is the most", node, maxNodeLeases)
+	}
+	m.nodes[node]++
+	return nil
+}
+
+// remove forgets the lease of a worker.
+func (m *membership) remove(name string) {
+	if _, known := m.due[name]; !known {
+		return
+	}
+	delete(m.due, name)
+	m.uncount(name)
+}
+
+// uncount takes a worker away from those of its node.
+func (m *membership) uncount(name string) {
+	node := fleet.NodeOf(name)
+	m.nodes[node]--
+	if m.nodes[node] == 0 {
+		delete(m.nodes, node)
+	}
 }
 
 // entry applies one change of a lease.
@@ -54,7 +94,7 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 
 	name := entry.Key()
 	if entry.Operation() != jetstream.KeyValuePut {
-		delete(m.due, name)
+		m.remove(name)
 		m.apply(Lease{Name: name})
 		return
 	}
@@ -65,7 +105,9 @@ func (m *membership) entry(entry jetstream.KeyValueEntry) {
 	if err == nil && w.Name != name {
 		err = fmt.Errorf("the lease is of worker %q", w.Name)
 	}
-
+	if err == nil {
+		err = m.admit(name)
+	}
 	if err != nil {
 		m.bus.reader.refuse(kindWorker, name, err)
 		return

@@ -66,6 +66,9 @@ func (w *planWatch) entry(entry jetstream.KeyValueEntry) {
 	var received busv1.Plan
 
 	p, err := decodePlan(&received, entry.Value())
+	if err == nil {
+		err = checkTerm(p.Term, time.Now())
+	}
 	if err != nil {
 		w.bus.reader.refuse(kindPlan, planBucket, err)
 		return

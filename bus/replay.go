@@ -42,7 +42,7 @@ func (b *Bus) ServeReplay(
 ) error {
 	return b.control.subscribe(ctx, b.replaySubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.ReplayRequest
-		if err := decodeRequest(&request, m); err != nil {
+		if err := b.decodeRequest(&request, worker, m); err != nil {
 			b.reader.refuse(kindReplay, m.Subject, err)
 			return
 		}
@@ -64,14 +64,6 @@ func encodeReplay(batches [][]byte, end feed.Position) []byte {
 	return reply
 }
 
-// decodeRequest fills an empty request from a message that must name where to send the answer.
-func decodeRequest(request message, m *nats.Msg) error {
-	if m.Reply == "" {
-		return errors.New("a request must name a reply subject")
-	}
-	return decode(request, m.Data)
-}
-
 // Replay requests a rank's batches from the number from on, from its worker's agent, and calls apply
 // for each, in order. It returns the end of the rank's events when all have come, and an error when
 // the agent is silent for two seconds. A message is valid during its call. The batches come in pages, so that
@@ -80,7 +72,9 @@ func decodeRequest(request message, m *nats.Msg) error {
 func (b *Bus) Replay(
 	ctx context.Context, worker string, epoch uint64, rank int, from uint64, apply func(*feed.Message),
 ) (feed.Position, error) {
-	r := replay{bus: b, subject: b.replaySubject(worker, epoch), node: fleet.NodeOf(worker), rank: rank, from: from, apply: apply}
+	r := replay{
+		bus: b, subject: b.replaySubject(worker, epoch), worker: worker, node: fleet.NodeOf(worker), rank: rank, from: from, apply: apply,
+	}
 	for {
 		end, isLast, err := r.page(ctx)
 		switch {
@@ -96,6 +90,7 @@ func (b *Bus) Replay(
 type replay struct {
 	bus     *Bus
 	subject string
+	worker  string
 	node    string
 	rank    int
 	from    uint64 // the number of the next batch
@@ -109,7 +104,7 @@ type replay struct {
 func (r *replay) page(ctx context.Context) (end feed.Position, isLast bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
 	defer cancel()
-	m, err := r.bus.control.nc.RequestWithContext(ctx, r.subject, encode(&busv1.ReplayRequest{Rank: uint32(r.rank), From: r.from}))
+	m, err := r.bus.request(ctx, r.worker, r.subject, encode(&busv1.ReplayRequest{Rank: uint32(r.rank), From: r.from}))
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return end, false, errors.New("it has no agent")

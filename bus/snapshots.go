@@ -37,7 +37,7 @@ func (b *Bus) snapshotSubject(worker string, epoch uint64) string {
 func (b *Bus) ServeSnapshots(ctx context.Context, worker string, epoch uint64, get func(rank int, id uint64) *feed.Snapshot) error {
 	return b.control.subscribe(ctx, b.snapshotSubject(worker, epoch), func(m *nats.Msg) {
 		var request busv1.SnapshotRequest
-		if err := decodeRequest(&request, m); err != nil {
+		if err := b.decodeRequest(&request, worker, m); err != nil {
 			b.reader.refuse(kindSnapshot, m.Subject, err)
 			return
 		}
@@ -89,7 +89,7 @@ func (b *Bus) pullSnapshot(
 	ctx context.Context, worker string, epoch uint64, rank int, admit func(ctx context.Context, size int) error,
 ) (*feed.Snapshot, error) {
 	subject := b.snapshotSubject(worker, epoch)
-	reply, err := b.requestSnapshot(ctx, subject, rank)
+	reply, err := b.requestSnapshot(ctx, worker, subject, rank)
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +118,11 @@ func (b *Bus) pullSnapshot(
 }
 
 // requestSnapshot returns the description of a snapshot with its first page.
-func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*busv1.SnapshotReply, error) {
+func (b *Bus) requestSnapshot(ctx context.Context, worker, subject string, rank int) (*busv1.SnapshotReply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, errNoAnswer)
 	defer cancel()
 
-	m, err := b.control.nc.RequestWithContext(ctx, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
+	m, err := b.request(ctx, worker, subject, encode(&busv1.SnapshotRequest{Rank: uint32(rank)}))
 
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
@@ -148,9 +148,9 @@ func (b *Bus) requestSnapshot(ctx context.Context, subject string, rank int) (*b
 // pullPages fills the dump from the byte from on. Several pages are on their way at a time; the agent
 // sends them in the order of the requests.
 func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, from int) error {
-	inbox := b.control.nc.NewInbox()
+	answer := b.newAnswer(s.Worker)
 	in := make(chan *nats.Msg, pagesAhead)
-	sub, err := b.control.nc.ChanSubscribe(inbox, in)
+	sub, err := b.control.nc.ChanSubscribe(answer, in)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (b *Bus) pullPages(ctx context.Context, subject string, s *feed.Snapshot, f
 	for pulled := from; pulled < len(s.Dump); {
 		for requested < len(s.Dump) && requested < pulled+pagesAhead*pageBytes {
 			request := busv1.SnapshotRequest{Rank: uint32(s.Rank), Id: s.ID, Offset: uint64(requested)}
-			if err := b.control.nc.PublishRequest(subject, inbox, encode(&request)); err != nil {
+			if err := b.control.nc.PublishRequest(subject, answer, encode(&request)); err != nil {
 				return err
 			}
 			requested += pageBytes

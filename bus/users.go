@@ -120,15 +120,14 @@ func (u *User) validate() error {
 // refused, those of NATS itself included.
 type Permissions struct {
 	Publish, Subscribe []string
-	// Replies allows answers to the requests that the user receives.
-	Replies bool
 }
 
 // Permissions returns what a user may do in a cluster.
 //
 // No role can have the server publish bytes that it chose to a subject that it may not publish to. NATS sends answers
 // and messages of consumers to any subject that a client names. So roles that write a bucket have no consumers on it, and no role
-// has direct reads, whose answers are bare values.
+// has direct reads, whose answers are bare values. No role may answer what it receives by allow_responses of NATS: the sender of a
+// message names any subject for the answer, and could be the receiver itself.
 func (u *User) Permissions(cluster string) Permissions {
 	s := subjects{cluster}
 	inbox := inboxOf(u.Name) + ".>"
@@ -136,22 +135,22 @@ func (u *User) Permissions(cluster string) Permissions {
 	switch u.Role {
 	case RoleAgent:
 		// It writes the leases of its node, and reads leases to find who holds its own. It watches the assignment of its node. It
-		// receives where the stores of KV blocks of all nodes are.
+		// receives where the stores of KV blocks of all nodes are. It answers requests on subjects of its node.
 		return Permissions{
 			Publish: append([]string{
 				s.key(workerBucket, u.Node+".>"), s.of("kv", u.Node), s.of("load", u.Node, ">"), s.of("kvstore", u.Node),
-				s.info(workerBucket), s.read(workerBucket),
+				s.of("answer", u.Node, "*"), s.info(workerBucket), s.read(workerBucket),
 				s.key(slotsBucket, u.Node), s.info(slotsBucket),
 			}, s.consumeKey(assignBucket, u.Node)...),
 			Subscribe: []string{s.of("rpc", u.Node, ">"), s.of("kvstore", "*"), inbox},
-			Replies:   true,
 		}
 	case RoleRouter:
 		return Permissions{
 			Publish: append([]string{
 				s.of("book", "*"), s.of("demand", "*"), s.of("ends", "*"), s.of("gone"), s.of("rpc", ">"),
 			}, s.watch()...),
-			Subscribe: []string{s.of("kv", "*"), s.of("load", ">"), s.of("book", "*"), s.of("ends", "*"), s.of("gone"), inbox},
+			Subscribe: []string{s.of("kv", "*"), s.of("load", ">"), s.of("book", "*"), s.of("ends", "*"), s.of("gone"),
+				s.of("answer", "*", "*"), inbox},
 		}
 	case RoleControl:
 		return Permissions{Publish: s.watch(), Subscribe: []string{inbox}}
@@ -239,19 +238,13 @@ type serverUser struct {
 	User        string `json:"user"`
 	Password    string `json:"password"`
 	Permissions struct {
-		Publish   allowed         `json:"publish"`
-		Subscribe allowed         `json:"subscribe"`
-		Responses *allowedReplies `json:"allow_responses,omitempty"`
+		Publish   allowed `json:"publish"`
+		Subscribe allowed `json:"subscribe"`
 	} `json:"permissions"`
 }
 
 type allowed struct {
 	Allow []string `json:"allow"`
-}
-
-type allowedReplies struct {
-	Max     int    `json:"max"`
-	Expires string `json:"expires"`
 }
 
 // WritePermissions writes users and their permissions as a configuration of nats-server, with placeholders for
@@ -264,9 +257,6 @@ func WritePermissions(w io.Writer, users []User, cluster string) error {
 		out := serverUser{User: u.Name, Password: "(a hash of bcrypt)"}
 		out.Permissions.Publish.Allow = may.Publish
 		out.Permissions.Subscribe.Allow = may.Subscribe
-		if may.Replies {
-			out.Permissions.Responses = &allowedReplies{anyNumber, replyTime.String()}
-		}
 		c.Authorization.Users = append(c.Authorization.Users, out)
 	}
 

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -75,13 +76,28 @@ func TestValuesOutOfRange(t *testing.T) {
 	}
 }
 
-// TestRequestsNeedAReplySubject: there is nowhere to send the answer to any other.
+// TestRequestsNeedAReplySubject: an agent answers on subjects of its node, and to inboxes of routers of earlier releases. It may write
+// to its leases and events too, but not because a request names them.
 func TestRequestsNeedAReplySubject(t *testing.T) {
+	b := &Bus{cfg: Config{Cluster: "test"}}
 	var request busv1.ReplayRequest
-	if err := decodeRequest(&request, &nats.Msg{}); err == nil || err.Error() != "a request must name a reply subject" {
-		t.Errorf("error %v", err)
+	for reply, want := range map[string]string{
+		"":                            "a request must name a reply subject",
+		"$KV.stator-test-workers.a.w": "is none for answers",
+		"stator.v1.test.kv.a":         "is none for answers",
+		"stator.v1.test.answer.b.x":   "is none for answers",
+		"stator.v1.test.answer.a.x":   "",
+		"_INBOX.router.x":             "",
+	} {
+		err := b.decodeRequest(&request, "a.w", &nats.Msg{Reply: reply})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v", reply, err)
+		}
 	}
-	if err := decodeRequest(&request, &nats.Msg{Reply: "inbox", Data: []byte{1, 0x9f}}); err == nil {
+	if err := b.decodeRequest(&request, "w", &nats.Msg{Reply: b.newAnswer("w")}); err != nil {
+		t.Errorf("an agent without a node: %v", err)
+	}
+	if err := b.decodeRequest(&request, "a.w", &nats.Msg{Reply: b.newAnswer("a.w"), Data: []byte{1, 0x9f}}); err == nil {
 		t.Error("bytes that are no message are accepted")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,7 +26,7 @@ type PlansConfig struct {
 //
 //	event                            effect on the fleet
 //	plan of the last term, or later  its weights and drains replace those of the last plan
-//	plan of an earlier term          none; it is counted
+//	plan of an earlier term          none; it is counted. Where the last term is ahead of the clock, the same as a later one
 //	plan that cannot be used         none; it is counted
 //	bus lost                         none: the last plan stays
 //
@@ -71,7 +72,9 @@ func (p *Plans) Run(ctx context.Context, b *bus.Bus) error { return b.WatchPlan(
 func (p *Plans) Apply(made plan.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if made.Term < p.last {
+	// A last term that is ahead of the clock is of a planner whose clock was, and proves nothing about the next one. The bus refuses plans
+	// of earlier terms by itself, as long as it has the last one.
+	if made.Term < p.last && p.last <= uint64(time.Now().UnixMilli()) {
 		p.count(planEarlier)
 		p.Log.Warn("plan of an earlier term has no effect", "term", made.Term, "last", p.last)
 		return

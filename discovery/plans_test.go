@@ -133,3 +133,23 @@ func TestDrainedWorkerKeepsItsLease(t *testing.T) {
 	drain()
 	c.await("a ready, b starting")
 }
+
+// TestPlanAheadOfTheClock: after a plan of a planner whose clock was ahead, one with the right time applies, as after a restart of the bus.
+func TestPlanAheadOfTheClock(t *testing.T) {
+	f := fleet.New(fleet.Hooks{})
+	if _, err := f.Put(worker("a")); err != nil {
+		t.Fatal(err)
+	}
+	p := discovery.NewPlans(discovery.PlansConfig{Fleet: f, Log: new(testkit.Log).Logger()})
+	now := time.Now()
+	for i, made := range []plan.Plan{
+		planOf(uint64(now.Add(30*time.Minute).UnixMilli()), plan.Planned{Name: "a", Weight: 5}),
+		planOf(uint64(now.UnixMilli()), plan.Planned{Name: "a", Weight: 6}),
+		planOf(uint64(now.Add(-time.Minute).UnixMilli()), plan.Planned{Name: "a", Weight: 7}),
+	} {
+		p.Apply(made)
+		if got, want := weights(f), []string{"a ready 5", "a ready 6", "a ready 6"}[i]; got != want {
+			t.Errorf("plan %d: %s, want %s", i, got, want)
+		}
+	}
+}

@@ -201,7 +201,7 @@ func (e *engineLog) unchanged(before, after fleet.HealthView) {
 	case after.State == fleet.HealthUnknown && after.Why != before.Why:
 		e.Log.Info("worker does not answer yet", "worker", e.worker, "address", e.address, "detail", after.Why)
 	case after.Kept && !before.Kept:
-		e.Log.Warn("worker is silent; it stays because no other of its pool is ready", "worker", e.worker, "address", e.address)
+		e.Log.Warn("worker is silent and stays, because too few others of its pool are ready", "worker", e.worker, "address", e.address)
 	}
 }
 

@@ -98,7 +98,7 @@ func TestLastWorkerStaysOnSilence(t *testing.T) {
 		c.awaitMember(name)
 		h.stopRenewing()
 	}
-	c.awaitLog("worker is silent; it stays because no other of its pool is ready")
+	c.awaitLog("worker is silent and stays, because too few others of its pool are ready")
 	if n := len(c.fleet.Snapshot().Workers); n != 1 {
 		t.Errorf("%d workers", n)
 	}

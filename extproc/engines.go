@@ -20,10 +20,13 @@ type engineFacts struct {
 	lengths map[string]int
 	// adapters holds the models of the LoRA adapters that engines list and no configuration names, by adapter.
 	adapters map[string]string
+	// contested holds the adapters that engines of a second model list, with that model. It does not get their requests: a
+	// worker could take another model's by listing its adapters, and two teams may have chosen one name.
+	contested map[string]string
 }
 
 func (f engineFacts) equal(other engineFacts) bool {
-	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.adapters, other.adapters)
+	return maps.Equal(f.lengths, other.lengths) && maps.Equal(f.adapters, other.adapters) && maps.Equal(f.contested, other.contested)
 }
 
 // followEngines replaces the models when the context length or the adapters of their engines change, until ctx ends.
@@ -62,7 +65,8 @@ func (r *Router) applyEngineFacts() {
 // engineFactsLocked returns what the engines of these settings' models report now.
 func (r *Router) engineFactsLocked(settings *config.Config) engineFacts {
 	workers := r.fleet.Snapshot().Workers
-	return engineFacts{r.engineLengthsLocked(settings, workers), r.foundAdaptersLocked(settings, workers)}
+	adapters, contested := r.foundAdaptersLocked(settings, workers)
+	return engineFacts{r.engineLengthsLocked(settings, workers), adapters, contested}
 }
 
 // engineLengthsLocked returns the context lengths of the engines by model, in tokens, of the models that have no
@@ -91,11 +95,12 @@ func (r *Router) engineLengthsLocked(settings *config.Config, workers []*fleet.W
 const maxFoundAdapters = 4096
 
 // foundAdaptersLocked returns the adapters that the models' engines list, with their models. A configured name stays what
-// the configuration makes of it. Of two models with an adapter of one name, the first in the configuration has it.
+// the configuration makes of it. Of two models with an adapter of one name, the one has it that had it before, or else the first in the
+// configuration: a worker must not get another model's requests by listing its adapter.
 //
 // While a worker of a model is starting, the model keeps the adapters that it has. Otherwise the restart of an only engine
 // would turn "not ready" into "does not exist", after which clients do not try again.
-func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.Worker) map[string]string {
+func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.Worker) (found, contested map[string]string) {
 	listed := map[string]map[fleet.Adapters]bool{} // workers mostly have the same ones, so each list is read once
 	starting := map[string]bool{}
 	for _, w := range workers {
@@ -108,10 +113,12 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 
 	// Names are taken in the order of the configuration, and sorted within a model, so that every replica finds the same.
 	taken := configuredNames(settings)
-	found := map[string]string{}
+	found, contested = map[string]string{}, map[string]string{}
+	byModel := map[string]map[string]bool{}
 	for i := range settings.Models {
 		model := settings.Models[i].Name
 		names := map[string]bool{}
+		byModel[model] = names
 		for adapters := range listed[model] {
 			for _, name := range adapters.Names() {
 				names[name] = true
@@ -122,18 +129,28 @@ func (r *Router) foundAdaptersLocked(settings *config.Config, workers []*fleet.W
 				names[name] = true
 			}
 		}
+	}
 
+	// A name whose model does not list it any more is free. Replicas that start meanwhile do not know which model had it
+	// first, and take the first of the configuration.
+	for i := range settings.Models {
+		model := settings.Models[i].Name
 		// Engines could list any number, and each becomes a model of the router.
 		room := maxFoundAdapters
-		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if room > 0 && !taken[name] {
+		for _, name := range slices.Sorted(maps.Keys(byModel[model])) {
+			owner := r.engines.adapters[name]
+			switch {
+			case taken[name] && found[name] == "": // the configuration has it
+			case taken[name], owner != model && byModel[owner][name]:
+				contested[name] = model
+			case room > 0:
 				room--
 				taken[name] = true
 				found[name] = model
 			}
 		}
 	}
-	return found
+	return found, contested
 }
 
 // configuredNames returns the names that the configuration gives to models, aliases and adapters.
@@ -161,5 +178,12 @@ func (r *Router) setEngineFactsLocked(facts engineFacts) {
 	if !maps.Equal(facts.adapters, r.engines.adapters) {
 		r.log.Info("adapters of the engines changed", "before", len(r.engines.adapters), "after", len(facts.adapters))
 	}
+	for name, model := range facts.contested {
+		if r.engines.contested[name] != model {
+			r.log.Warn("two models list an adapter of one name; its requests go to the first one", "adapter", name,
+				"model", facts.adapters[name], "other", model)
+		}
+	}
+	r.contested.Set(float64(len(facts.contested)))
 	r.engines = facts
 }

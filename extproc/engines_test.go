@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/route"
@@ -170,6 +171,39 @@ func TestAdaptersOfTheEnginesAreModels(t *testing.T) {
 	if d := r.decideForTest("poet", numbers(10, 16), now); d.Reason != route.ReasonModelNotFound || d.Err.Status != http.StatusNotFound {
 		t.Errorf("the engine came back without it: %s", d)
 	}
+}
+
+// TestAdapterStaysWithItsFirstModel: a worker of another model that lists an adapter's name does not get its requests, also where its
+// model is the first one of the configuration. The name is counted and logged until it is gone.
+func TestAdapterStaysWithItsFirstModel(t *testing.T) {
+	log := &testkit.Log{}
+	cfg := settings(t, `{name: m1, path: "builtin:sim"}, {name: m2, path: "builtin:sim"}`)
+	r, err := New(Config{Settings: cfg, Log: log.Logger(), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when, pool string, contested float64) {
+		t.Helper()
+		d := r.decideForTest("support", numbers(10, 16), time.Now())
+		if d.Outcome != route.Picked || d.Pool != pool || testutil.ToFloat64(r.contested) != contested {
+			t.Errorf("%s: %s, %g contested", when, d, testutil.ToFloat64(r.contested))
+		}
+	}
+
+	r.putAdapters(t, "w7", "m2", fleet.Ready, "\nsupport\n")
+	expect("one model has it", "m2", 0)
+	r.putAdapters(t, "w8", "m1", fleet.Ready, "\nsupport\n")
+	expect("another model lists it", "m2", 1)
+	if err := r.Reload(cfg); err != nil {
+		t.Fatal(err)
+	}
+	expect("after a reload", "m2", 1)
+	if n := log.Count("two models list an adapter of one name"); n != 1 {
+		t.Errorf("it was logged %d times", n)
+	}
+	r.putAdapters(t, "w7", "m2", fleet.Starting, "")
+	r.putAdapters(t, "w7", "m2", fleet.Ready, "\n")
+	expect("the first model has unloaded it", "m1", 0)
 }
 
 // TestConfiguredNamesWin: an engine cannot take over the name of a model or of an adapter, and of two models with an adapter of

@@ -31,6 +31,7 @@ import (
 	"github.com/stator-project/stator/internal/kv/drift"
 	"github.com/stator-project/stator/internal/kv/feed"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/metric"
 	"github.com/stator-project/stator/internal/prompt"
 	"github.com/stator-project/stator/internal/route"
 	"github.com/stator-project/stator/internal/route/peers"
@@ -44,6 +45,8 @@ type Config struct {
 	Log      *slog.Logger
 	// Relay is where the relay listens, which Run serves; nil for none. Envoys must reach its address as it is.
 	Relay net.Listener
+	// TenantKey returns the key of tenants' cache salts; see exchange.Config.
+	TenantKey func() []byte
 	// Metrics registers the metrics of all parts. Two routers must not share one.
 	Metrics prometheus.Registerer
 }
@@ -94,6 +97,8 @@ type Router struct {
 	prepared map[string]*prompt.Model // guarded by modelsMu
 	settings *config.Config           // guarded by modelsMu; what the models were made of
 	engines  engineFacts              // guarded by modelsMu; what the engines report, as the models have it
+	// contested counts adapters that engines of two models list.
+	contested prometheus.Gauge
 	// blockSizes holds the tokens per block by model. The map is never changed once stored.
 	blockSizes atomic.Pointer[map[string]int]
 }
@@ -117,6 +122,8 @@ func New(cfg Config) (*Router, error) {
 	r.peers = peers.NewReceiver(r.replica, r.fleet)
 	r.memory = prompt.NewMemory(prompt.MemoryConfig{MaxBytes: settings.Prompts.MemoryBytes, Seed: rand.Uint64()})
 
+	r.contested = metric.For(cfg.Metrics, "extproc").Gauge("contested_adapters",
+		"LoRA adapters that engines of two models list. Their requests go to the model that had the adapter first.")
 	r.loads = newAdapterLoads(cfg.Log, r.fleet, cfg.Metrics, r.adapterPath)
 
 	var err error
@@ -180,6 +187,7 @@ func (r *Router) newServers(cfg Config) {
 	}
 	r.requests = exchange.New(requestSettings(cfg.Settings), exchange.Config{
 		Router: r.routes, Started: time.Now(), Feedback: r.accessLog, Log: cfg.Log, Metrics: cfg.Metrics, Relay: relayAt,
+		TenantKey: cfg.TenantKey,
 	})
 	r.relay = relay.New(relay.Config{Requests: r.requests, Log: cfg.Log, Metrics: cfg.Metrics})
 	r.door = stream.NewServer(r.requests, cfg.Log, cfg.Metrics)

@@ -14,7 +14,7 @@ import (
 //	event                             effect
 //	assignment of the last term, or   its engines run, all others drain and end
 //	    a later one
-//	assignment of an earlier term     none; a warning
+//	assignment of an earlier term     none; a warning. Where the last term is ahead of the clock, the same as a later one
 //	no assignment is there            the engines that are not spare run
 //	bus lost                          none: the last assignment stays
 type assignments struct {
@@ -66,7 +66,8 @@ func (a *Agent) followPlan(ctx context.Context, all *sync.WaitGroup) {
 func (a *Agent) assign(x bus.Assignment) {
 	a.assigned.mu.Lock()
 	defer a.assigned.mu.Unlock()
-	if x.Term < a.assigned.term {
+	// As for plans, a last term that is ahead of the clock proves nothing.
+	if x.Term < a.assigned.term && a.assigned.term <= uint64(time.Now().UnixMilli()) {
 		a.cfg.Log.Warn("assignment of an earlier term has no effect", "term", x.Term, "last", a.assigned.term)
 		return
 	}

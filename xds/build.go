@@ -43,6 +43,9 @@ type Settings struct {
 	// pools of such models, and get the requests that name them alone.
 	Splits bool
 	Relays []string
+	// FailClosed refuses requests for which no router has decided, also with one model: routers remove members of transfers from
+	// bodies, and salt the prompts of tenants.
+	FailClosed bool
 	// Models are the models, each with its own pool. The first one serves requests without a decision.
 	Models []string
 	// MaxBodyBytes bounds the body of a request. Envoy buffers it for the decision.
@@ -58,6 +61,8 @@ type Settings struct {
 	// HeadersTimeout and BodyTimeout bound how long the headers and the whole of a request may take to arrive. 0
 	// is no bound.
 	HeadersTimeout, BodyTimeout time.Duration
+	// ConnectionIdleTimeout ends connections of clients without a request. 0 is no bound.
+	ConnectionIdleTimeout time.Duration
 	// AffinityHeader is the header that Envoy hashes where there is no decision.
 	AffinityHeader string
 	// AffinityModule is the path of the Wasm module that computes such a header from the prompt of requests without

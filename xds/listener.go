@@ -108,6 +108,8 @@ func buildConnectionManager(s Settings, a audience, p *packer) *hcmv3.HttpConnec
 		// Clients that send their headers or their body slowly, or not at all, hold memory.
 		RequestHeadersTimeout: seconds(s.HeadersTimeout),
 		RequestTimeout:        seconds(s.BodyTimeout),
+		// Connections without a request count in the bound of all. Envoy's default is an hour; 0 is no bound.
+		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(s.ConnectionIdleTimeout)},
 		// HTTP/1.0 is what nginx speaks to its upstreams by default.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true, DefaultHostForHttp_10: "gateway"},
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
@@ -177,7 +179,7 @@ func beginsWith(prefix string) *matcherv3.StringMatcher {
 }
 
 // buildExtProc builds the filter that asks routers. The body mode is BUFFERED: the whole prompt is needed, retries
-// send the same body, and it is the only mode in which requests go on when no router answers. Request headers
+// send the same body, and it is the only mode in which requests can go on when no router answers. Request headers
 // must be sent, or Envoy ignores the picks.
 func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 	forwarded := []string{":method", ":path", "content-encoding", "content-length", "content-type", s.AffinityHeader}
@@ -202,8 +204,8 @@ func buildExtProc(s Settings, a audience) *extprocv3.ExternalProcessor {
 		MutationRules: rules,
 		GrpcService:   decisionService(a),
 		StatPrefix:    "stator",
-		// Without an answer in time, the request goes on without a decision.
-		FailureModeAllow: true,
+		// Without an answer in time, the request goes on without a decision, or is refused.
+		FailureModeAllow: !s.FailClosed,
 		MessageTimeout:   seconds(s.DecisionTimeout),
 		// A request that must wait in the router's queue asks once for a longer timeout, up to this one.
 		MaxMessageTimeout: seconds(s.IdleTimeout),

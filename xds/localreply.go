@@ -8,15 +8,21 @@ import (
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stator-project/stator/internal/envoynames"
 )
+
+// failedDetail begins the response code details of Envoy's answers where no router has answered in time, and the filter fails closed.
+const failedDetail = "ext_proc_error"
 
 // buildLocalReplies writes Envoy's own answers as OpenAI errors. Answers of routers are errors of that form already
 // and pass unchanged.
 func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 	// Answers of routers are recognized by the prefix of their response code details.
 	ours := when(p, fmt.Sprintf("response.code_details.startsWith(%q)", envoynames.DetailPrefix))
+	undecided := when(p, fmt.Sprintf("response.code == 503 && xds.route_name == %q || response.code_details.startsWith(%q)",
+		undecidedName, failedDetail))
 	retryAfter := []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "retry-after", Value: "1"}}}
 
 	return &hcmv3.LocalReplyConfig{
@@ -25,7 +31,7 @@ func buildLocalReplies(s Settings, p *packer) *hcmv3.LocalReplyConfig {
 				Format:      &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: inline("%LOCAL_REPLY_BODY%")},
 				ContentType: "application/json",
 			}},
-			{Filter: when(p, fmt.Sprintf("response.code == 503 && xds.route_name == %q", undecidedName)), HeadersToAdd: retryAfter,
+			{Filter: undecided, StatusCode: wrapperspb.UInt32(503), HeadersToAdd: retryAfter,
 				BodyFormatOverride: openAIError("server_error", "no_decision",
 					"No router decided about this request. Try again in a moment.")},
 			{Filter: status(408), BodyFormatOverride: openAIError("invalid_request_error", "request_timeout",

@@ -51,8 +51,7 @@ func (s SnippetSettings) commentsOfManager() []comment {
 		{"http_filters/0/disabled", "Only the routes of part 2 enable the filter. Without this line routers also get " +
 			"the requests of your other routes, and answer 404 to paths that they do not know."},
 		{filter + "grpc_service", "The routers. The filter opens a stream for each request."},
-		{filter + "failure_mode_allow", "A request without a decision in time goes on without one, to the worker that " +
-			"the fallback policy of the pool chooses. Without it every request fails with 500 while no router answers."},
+		s.commentOnFailure(filter),
 		{filter + "processing_mode", "The headers and the whole body go to a router in one message, and responses do " +
 			"not. Without BUFFERED routers see no prompt, or the request fails with 500 when no router answers. " +
 			"Response headers have no use: routers end the stream with their decision, before there are any."},
@@ -65,6 +64,16 @@ func (s SnippetSettings) commentsOfManager() []comment {
 			"picks have no effect. Without %s no entry of the access log carries the id of its booking: all requests "+
 			"count as \"unpicked\", and stay booked for ever.", envoynames.NamespaceLB, envoynames.Namespace)},
 	}
+}
+
+// commentOnFailure explains what becomes of requests while no router answers.
+func (s SnippetSettings) commentOnFailure(filter string) comment {
+	if s.FailClosed {
+		return comment{filter + "stat_prefix", "There must be no failure_mode_allow here: routers remove members of KV transfers from " +
+			"bodies, and salt the prompts of tenants. With it requests would reach workers without that while no router answers."}
+	}
+	return comment{filter + "failure_mode_allow", "A request without a decision in time goes on without one, to the worker that " +
+		"the fallback policy of the pool chooses. Without it every request fails with 500 while no router answers."}
 }
 
 // aboutHost is the comment before the routes.

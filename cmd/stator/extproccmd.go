@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/extproc"
 	"github.com/stator-project/stator/internal/cli"
+	"github.com/stator-project/stator/internal/config"
 	"github.com/stator-project/stator/internal/configfile"
+	"github.com/stator-project/stator/internal/listen"
 )
 
 const extProcAbout = `Runs a router: Envoy's external processor, and the receiver of its access log on the same port.
@@ -39,7 +42,11 @@ func runExtProc(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, Log: p.log, Metrics: p.reg})
+	key, err := tenantKey(&p.cfg.Gateway, p.log)
+	if err != nil {
+		return err
+	}
+	router, err := extproc.New(extproc.Config{Settings: p.cfg, Relay: relay, TenantKey: key, Log: p.log, Metrics: p.reg})
 	if err != nil {
 		return err
 	}
@@ -86,4 +93,16 @@ func listenRelay(at string) (net.Listener, error) {
 func addDecisionLogFlag(f *cli.Flags, path *string) {
 	f.StringVar(path, "decision-log", "",
 		"`file` to which decisions are appended as JSON lines, instead of decisions.log of the configuration")
+}
+
+// tenantKey returns the key of tenants' cache salts, by the file of the configuration; nil where it names none.
+func tenantKey(g *config.Gateway, log *slog.Logger) (func() []byte, error) {
+	if g.TenantSecretFile == "" {
+		return nil, nil
+	}
+	secret, err := listen.OpenToken(g.TenantSecretFile, log)
+	if err != nil {
+		return nil, fmt.Errorf("gateway.tenantSecretFile: %w", err)
+	}
+	return secret.Key, nil
 }

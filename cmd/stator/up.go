@@ -131,7 +131,11 @@ func (u *up) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, Log: u.log, Metrics: u.reg})
+	key, err := tenantKey(&u.cfg.Gateway, u.log)
+	if err != nil {
+		return err
+	}
+	u.router, err = extproc.New(extproc.Config{Settings: u.cfg, Relay: u.relayLn, TenantKey: key, Log: u.log, Metrics: u.reg})
 	if err != nil {
 		return err
 	}

@@ -165,9 +165,10 @@ func xdsSettings(cfg *config.Config, routers []string) xds.Settings {
 		DecisionTimeout: g.DecisionTimeout.Std(), IdleTimeout: g.IdleTimeout.Std(),
 		AttemptIdleTimeout: g.AttemptIdleTimeout.Std(),
 		HeadersTimeout:     g.HeadersTimeout.Std(), BodyTimeout: g.BodyTimeout.Std(),
-		AffinityHeader: g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
+		ConnectionIdleTimeout: g.ConnectionIdleTimeout.Std(),
+		AffinityHeader:        g.AffinityHeader, TenantHeader: g.TenantHeader, RoleHeader: g.RoleHeader,
 		HintHeaders: g.Hints == "headers" && g.TrustsEveryone(),
-		Splits:      cfg.Splits(),
+		Splits:      cfg.Splits(), FailClosed: cfg.FailsClosed(),
 	}
 	for _, m := range cfg.Models {
 		s.Models = append(s.Models, m.Name)

@@ -95,7 +95,7 @@ func (s *Syncer) replay(ctx context.Context, t Transport, key rankKey, m fleet.R
 	}
 
 	end := feed.Message{
-		Worker: key.worker, Epoch: position.Epoch, Rank: key.rank, Seq: position.Next, Mark: true, State: position.State,
+		Worker: key.worker, Epoch: position.Epoch, Rank: key.rank, Seq: position.Next, Mark: true, End: true, State: position.State,
 	}
 	behind := s.missing(&end, time.Now())
 	switch {

@@ -25,7 +25,8 @@
 //	Following    headers and body of the         none                                  Following, or
 //	               response                                                              Finished at its end
 //	Following    no more events                  none; the end is reported             Finished
-//	any          a panic of this program         no pick, or an error with tenants     Finished
+//	any          a panic of this program         no pick, or an error where a body     Finished
+//	                                             must be read
 //	any          the client leaves               none; a booking or ticket is ended    -
 //
 // The door decides which of these its protocol has. A body is unread where Envoy sends the request to a worker before
@@ -33,7 +34,9 @@
 //
 // # Fail open
 //
-// Envoy forwards a request without a pick if this service is away, is slow or returns an error. Package
+// Envoy forwards a request without a pick if this service is away, is slow or returns an error, unless a worker takes part in
+// transfers of KV caches or clients have tenants: there package xds has it refuse the request, and so does this package where a
+// body does not arrive. Package
 // accesslog counts such requests, because a dead service would otherwise look like a healthy one. A
 // request that is certainly wrong is answered at once, in OpenAI's format, and reaches no engine.
 //

@@ -61,6 +61,7 @@ type Exchange struct {
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
 	reading  route.Reading   // of the prompt, for the prefill worker; empty for a request with one leg
 
+	broke       []string  // prefill workers that the body has broken
 	began       time.Time // when the headers arrived
 	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
 	wanted      bool      // the end of the request is to be reported; see follow.go
@@ -145,7 +146,7 @@ func (x *Exchange) refuseEarly() *Answer {
 			return TooLarge(set.BodyBytes)
 		}
 	}
-	if x.target.known && !isIdentity(x.head.ContentEncoding) {
+	if !isIdentity(x.head.ContentEncoding) {
 		return encoded(x.head.ContentEncoding)
 	}
 	return nil
@@ -200,6 +201,10 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return answerWith(TooLarge(set.BodyBytes))
 	}
 
+	if x.unread && x.svc.mustRead() {
+		return answerWith(mustBeRead(x.head.Unread))
+	}
+
 	known := x.target.known && !x.unread
 	clean, a := x.withoutTransfers(body, known)
 	if a != nil {
@@ -208,7 +213,10 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 	req := route.Request{
 		ID: x.booking, Endpoint: x.target.endpoint, Known: known, Body: body,
 		Session: x.head.Session, Source: x.origin.Source, Done: x.origin.Done, Reading: &x.reading,
-		Tenant: x.tenant(), Isolate: set.TenantHeader != "",
+		Tenant: x.tenant(),
+	}
+	if set.TenantHeader != "" {
+		req.SaltKey = x.svc.tenantKey()
 	}
 	if a := x.applyHints(&req); a != nil {
 		return answerWith(a)

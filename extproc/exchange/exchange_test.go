@@ -29,12 +29,15 @@ func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 	return nil
 }
 
-// newService returns a service with a real router over two workers of one model.
-func newService(t testing.TB) (*Service, *route.Router) {
+// newService returns a service with a real router over two workers of one model, which change each may change.
+func newService(t testing.TB, change ...func(*fleet.Worker)) (*Service, *route.Router) {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
 	for i := range 2 {
 		w := fleet.Worker{Name: fmt.Sprintf("w%d", i+1), Model: "sim", Address: fmt.Sprintf("10.0.0.%d:8000", i+1), Ranks: 1, State: fleet.Ready}
+		for _, c := range change {
+			c(&w)
+		}
 		if _, err := f.Put(w); err != nil {
 			t.Fatal(err)
 		}

@@ -9,18 +9,37 @@ import (
 )
 
 // withoutTransfers returns a body without the members by which engines fetch KV caches from each other; nil where it has none.
-// Clients must not set them. A body that may have some, but cannot be searched, is refused: by the router where it is known, and
-// else here. Of a cut body the rest is missing, and Envoy forwards it as it is.
+// Clients must not set them. A body that cannot be searched is refused, so no engine reads in it what was not found here: not even
+// where the router's parser accepts it.
 func (x *Exchange) withoutTransfers(body []byte, known bool) ([]byte, *Answer) {
-	if x.unread {
+	switch {
+	case x.unread || len(body) == 0:
+		return nil, nil
+	case !known && isForm(body) && x.svc.Settings().TenantHeader != "":
+		return nil, refusal(openai.Invalid("", "", "The gateway keeps tenants apart by a cache salt, and a form cannot have one. "+
+			"Send JSON."), string(route.ReasonBadRequest))
+	case !known && isForm(body):
 		return nil, nil
 	}
+
 	clean, err := handoff.Strip(body)
-	if err != nil && !known {
+	if err != nil && known {
+		if _, better := openai.Parse(x.target.endpoint, body, openai.Limits{}); better != nil {
+			return nil, nil // the router has a better error
+		}
+	}
+	if err != nil {
 		return nil, refusal(err, string(route.ReasonBadRequest))
 	}
 	return clean, nil
 }
+
+// isForm reports whether a body begins as a form with files does, with the first boundary. No decoder takes it for JSON.
+func isForm(body []byte) bool { return bytes.HasPrefix(body, []byte("--")) }
+
+// mustRead reports whether no request may go to a worker unread: the salt of its tenant would be missing, or a worker could receive
+// members of transfers.
+func (s *Service) mustRead() bool { return s.Settings().TenantHeader != "" || s.router.HasTransfers() }
 
 // forwarded returns the body that a worker receives in place of the client's; nil where it receives that one. Clean is the
 // client's without the members of transfers, or nil.

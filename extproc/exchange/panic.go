@@ -19,8 +19,9 @@ func (x *Exchange) OnPanic(cause any, stack []byte, now time.Time) Reply {
 		x.svc.router.End(x.booking, now)
 	}
 
-	// Without a decision the request would keep the cache salt of its client, which could be another tenant's.
-	if x.svc.Settings().TenantHeader != "" {
+	// Without a decision the request would keep the cache salt of its client, which could be another tenant's, and members of
+	// transfers.
+	if x.svc.mustRead() {
 		return Reply{Answer: internalError(), Last: true}
 	}
 	return Reply{Last: true}

@@ -29,14 +29,15 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 }
 
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one
-// where no prefill worker has computed it.
-func (x *Exchange) prefill(d *route.Decision, body []byte) []byte {
+// where no prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
+func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bool) {
 	ctx, cancel := x.whileWanted()
 	defer cancel()
-	decode, cached := x.svc.prefills.Compute(ctx, x.toPrefill(d, body))
-	x.cached = cached
+	ask := x.toPrefill(d, body)
+	decode, x.cached = x.svc.prefills.Compute(ctx, ask)
+	x.broke = ask.Broke
 	x.reading = route.Reading{} // it is not needed during the answer
-	return decode
+	return decode, !ask.IsPoison()
 }
 
 // toPrefill returns what prefill workers are asked for a request whose decode worker is picked.

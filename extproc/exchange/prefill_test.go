@@ -215,6 +215,17 @@ func TestPrefillByAnother(t *testing.T) {
 	}
 }
 
+// TestPrefillsThatDie: a body that has ended two prefill workers goes to no decode worker.
+func TestPrefillsThatDie(t *testing.T) {
+	die := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	a, b := newPrefillWorker(t, die), newPrefillWorker(t, die)
+	s, router, _ := newSplit(t, 0, a.URL, b.URL)
+	r, ok := post(t, s, nil, Head{}, completionOfClient)
+	if !ok || r.Answer == nil || r.Answer.Status != http.StatusServiceUnavailable || r.Pick != nil || router.Bookings() != 0 {
+		t.Errorf("%+v, %d bookings", r, router.Bookings())
+	}
+}
+
 // TestPrefillTimesOut: after the timeout the request goes to the decode worker, and no other prefill worker is asked.
 func TestPrefillTimesOut(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,7 +25,12 @@ import (
 //	                    it is the next address
 //
 // Where there is no other decode worker, one that has failed gets the client's body, and computes the prompt: it may have failed
-// because it could not fetch the prompt from the prefill worker.
+// because it could not fetch the prompt from the prefill worker. For the same reason the next worker computes the prompt after one
+// that has answered with an error.
+//
+// A body may end an engine, so that it goes to no third worker after two have broken: they had received it, and their connection
+// broke or they answered with an error. SGLang's decode workers compute no prompts: without a leg to a prefill worker there is no
+// attempt.
 //
 // The parameters of a transfer are never used a second time. A decode worker frees the blocks at the prefill worker when it has
 // fetched them, and no one learns whether it had done so before it died; another decode worker would read what lies there now.
@@ -45,11 +51,12 @@ type plans struct {
 type plan struct {
 	decision route.Decision // without slices
 	relayed  bool           // the relay sends the first requests; otherwise the picked worker has failed
+	broke    []string       // prefill workers that the body has broken
 }
 
 // add keeps a decision.
-func (p *plans) add(d *route.Decision, relayed bool) {
-	kept := &plan{decision: *d, relayed: relayed}
+func (p *plans) add(d *route.Decision, relayed bool, broke []string) {
+	kept := &plan{decision: *d, relayed: relayed, broke: broke}
 	kept.decision.Candidates, kept.decision.Others = nil, nil
 	kept.decision.Ticket = nil
 
@@ -84,6 +91,8 @@ type Relayed struct {
 
 	tried    []string // decode workers that have failed
 	prefills []string // prefill workers that have failed
+	broke    []string // workers of both kinds that have failed after they had received the body, each once
+	answered bool     // one of them has answered with an error
 	attempts int
 }
 
@@ -111,6 +120,9 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 	if clean != nil {
 		r.body = clean
 	}
+	if r.plan != nil {
+		r.broke = r.plan.broke
+	}
 	return r, nil
 }
 
@@ -118,11 +130,20 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 // prompt, for which the prefill worker is to blame: that is no evidence of its own health.
 func (r *Relayed) endFailed(d *route.Decision, now time.Time) {
 	r.tried = append(r.tried, d.Worker)
+	r.hasBroken(d.Worker)
 	if r.alive {
+		r.answered = true
 		r.svc.router.End(d.ID, now)
 		return
 	}
 	r.svc.router.Ended(route.Ending{ID: d.ID, Tried: d.Address, Failed: true}, now)
+}
+
+// hasBroken records a worker that has failed after it had received the body.
+func (r *Relayed) hasBroken(worker string) {
+	if !slices.Contains(r.broke, worker) {
+		r.broke = append(slices.Clip(r.broke), worker)
+	}
 }
 
 // FailedAt returns the address of the picked worker, where the request comes because that one has failed; empty where it has not.
@@ -149,11 +170,16 @@ type Attempt struct {
 	decision *route.Decision
 }
 
-// Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves.
+// Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves, or the attempt has
+// failed.
 func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	d, a := r.decide(now)
 	if a != nil {
 		return nil, a
+	}
+	if !d.Split && d.Transfer == fleet.TransferBootstrap {
+		r.svc.router.End(d.ID, now)
+		return nil, NoAnswer()
 	}
 	r.attempts++
 	attempt := &Attempt{Address: d.Address, Body: r.body, relayed: r, decision: d}
@@ -167,7 +193,13 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	ask := r.exchange.toPrefill(d, r.body)
 	ask.Tried = slices.Clone(r.prefills)
 	if !handoff.IsConcurrent(d.Transfer) {
+		ask.Broke = r.broke
 		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)
+		r.broke = ask.Broke
+		if ask.IsPoison() {
+			r.svc.router.End(d.ID, now)
+			return nil, NoAnswer()
+		}
 		return attempt, nil
 	}
 	attempt.Leg, attempt.Body = r.svc.prefills.Begin(ctx, ask)
@@ -199,12 +231,15 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 	case p != nil:
 		r.endFailed(&p.decision, now)
 	}
+	if len(r.broke) >= prefill.MaxBroken {
+		return nil, NoAnswer()
+	}
 
 	x := &r.exchange
 	ask := x.ask(r.body)
 	ask.ID = r.svc.router.NewID()
 	ask.Splits = x.splits(r.body)
-	ask.Local = r.attempts == maxAttempts-1
+	ask.Local = r.attempts == maxAttempts-1 || r.answered
 	ask.Except, ask.IgnoreBodyHints = r.tried, true
 	if p != nil {
 		ask.Session, ask.Source = p.decision.Session, p.decision.Source
@@ -224,7 +259,8 @@ func (r *Relayed) decide(now time.Time) (*route.Decision, *Answer) {
 
 // MayRetry reports whether another worker may have a better answer than one with this status.
 func (a *Attempt) MayRetry(status int) bool {
-	if a.Last() {
+	others := slices.DeleteFunc(slices.Clone(a.relayed.broke), func(w string) bool { return w == a.decision.Worker })
+	if a.Last() || len(others) >= prefill.MaxBroken-1 {
 		return false
 	}
 	transfers := a.decision.Split && a.decision.Transfer == fleet.TransferContext
@@ -234,14 +270,36 @@ func (a *Attempt) MayRetry(status int) bool {
 // Last reports whether no attempt follows this one.
 func (a *Attempt) Last() bool { return a.relayed.attempts == maxAttempts }
 
-// PrefillFailed ends an attempt that was stopped because its prefill worker has failed.
-func (a *Attempt) PrefillFailed(now time.Time) {
+// PrefillFailed ends an attempt that was stopped because its prefill worker has failed. The request to the decode worker has ended
+// with this error, because of that or by itself.
+func (a *Attempt) PrefillFailed(err error, now time.Time) {
 	a.relayed.prefills = append(a.relayed.prefills, a.Leg.Worker())
+	a.endLeg()
+	if !errors.Is(err, context.Canceled) && prefill.HasReceived(err) {
+		a.relayed.hasBroken(a.decision.Worker)
+	}
 	a.relayed.svc.router.End(a.decision.ID, now)
 }
 
-// Failed ends an attempt whose decode worker has failed before its answer began.
-func (a *Attempt) Failed(now time.Time) {
+// endLeg waits for the end of the request to the prefill worker, which was stopped.
+func (a *Attempt) endLeg() {
+	if a.Leg == nil {
+		return
+	}
+	<-a.Leg.Done()
+	if a.Leg.Broke() {
+		a.relayed.hasBroken(a.Leg.Worker())
+	}
+}
+
+// Failed ends an attempt whose decode worker has failed before its answer began: with this error, or nil for an answer that is an
+// error. The context of Next has ended.
+func (a *Attempt) Failed(err error, now time.Time) {
+	a.endLeg()
+	if err == nil || prefill.HasReceived(err) {
+		a.relayed.hasBroken(a.decision.Worker)
+	}
+	a.relayed.answered = a.relayed.answered || err == nil
 	a.relayed.tried = append(a.relayed.tried, a.decision.Worker)
 	a.relayed.svc.router.Ended(route.Ending{ID: a.decision.ID, Tried: a.decision.Address, Failed: true}, now)
 }

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 		if attempt.Address != "10.0.0.1:8000" || string(attempt.Body) != completionOfClient || attempt.Last() != (i == maxAttempts-1) {
 			t.Errorf("attempt %d: %s receives %s, last: %v", i, attempt.Address, attempt.Body, attempt.Last())
 		}
-		attempt.Failed(time.Now())
+		attempt.Failed(io.EOF, time.Now())
 	}
 	if n := router.Bookings(); n != 0 {
 		t.Errorf("%d bookings are left", n)

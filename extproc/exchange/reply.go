@@ -84,7 +84,7 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 		set(prefill.HeaderRequestID, x.requestID())
 	}
 	if d.Split && x.svc.relay != "" {
-		x.svc.plans.add(d, x.isRelayed(d))
+		x.svc.plans.add(d, x.isRelayed(d), x.broke)
 		set(envoynames.HeaderDecision, d.ID)
 		set(headerRetryOn, retriable(d.Transfer))
 	}
@@ -151,6 +151,16 @@ func NoAnswer() *Answer {
 func noDecision(reason string) *Answer {
 	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
 		Message: "The gateway cannot read which model is asked for: " + reason + "."}, outcomeUnread)
+}
+
+// mustBeRead returns the refusal of a request whose body is unread for that reason, where it must be read. The reason is empty for
+// a body of which only the first part has arrived.
+func mustBeRead(reason string) *Answer {
+	if reason == "" {
+		reason = "only its first part arrives. The operator must set request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED"
+	}
+	return refusal(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.ServerError, Code: "no_decision",
+		Message: "The gateway must read the request's body, for its engines or tenants, and cannot: " + reason + "."}, outcomeUnread)
 }
 
 // isIdentity reports whether a content encoding leaves a body as it is.

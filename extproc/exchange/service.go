@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,9 @@ type Service struct {
 	panics   panicLog
 	prefills *prefill.Sender
 	relay    string // its address; empty for none
-	plans    plans
+	// tenantKey returns the key of tenants' salts.
+	tenantKey func() []byte
+	plans     plans
 	// decisions keeps the memory of decisions for later requests.
 	decisions sync.Pool // of *route.Decision
 }
@@ -66,6 +69,9 @@ type Config struct {
 	PrefillTimeout time.Duration
 	// Relay is the ip:port of the relay, as Envoys reach it; empty for none.
 	Relay string
+	// TenantKey returns the key of tenants' cache salts, which must be secret, and the same in all routers of a gateway. Nil is a
+	// random one.
+	TenantKey func() []byte
 	// Feedback receives the ends of requests that no access log reports. Nil means that none is followed.
 	Feedback Feedback
 	Log      *slog.Logger
@@ -75,7 +81,11 @@ type Config struct {
 // New returns a service that decides with cfg.Router.
 func New(set Settings, cfg Config) *Service {
 	s := &Service{router: cfg.Router, feedback: cfg.Feedback, log: cfg.Log, started: cfg.Started,
-		relay: cfg.Relay}
+		relay: cfg.Relay, tenantKey: cfg.TenantKey}
+	if s.tenantKey == nil {
+		key := []byte(rand.Text())
+		s.tenantKey = func() []byte { return key }
+	}
 	s.prefills = prefill.New(prefill.Config{Router: cfg.Router, Log: cfg.Log, Metrics: cfg.Metrics, Timeout: cfg.PrefillTimeout})
 	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
 	s.panics.log = cfg.Log

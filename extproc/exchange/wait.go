@@ -43,7 +43,12 @@ func (x *Exchange) Await(q *Queued, body []byte) (r Reply, ok bool) {
 		return Reply{}, false
 	}
 	if d.Outcome == route.Picked && d.Split && !x.isRelayed(d) && !x.Gone() {
-		body = x.prefill(d, body)
+		decode, mayGo := x.prefill(d, body)
+		if !mayGo {
+			x.svc.router.End(d.ID, time.Now())
+			return x.observed(answerWith(NoAnswer()), began), true
+		}
+		body = decode
 	}
 
 	// A client that left may have left before the booking was made, and no one would end that.

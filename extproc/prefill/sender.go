@@ -3,6 +3,7 @@ package prefill
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -128,9 +129,16 @@ type Request struct {
 	RequestID string
 	// Authorization is the client's header; empty for none. Engines that are started with a key need it.
 	Authorization string
-	// Tried are the prefill workers that have failed.
-	Tried []string
+	// Tried are the prefill workers that have failed. Broke are the workers whose connection has broken after they had received
+	// the request, perhaps because its body has ended them.
+	Tried, Broke []string
 }
+
+// MaxBroken is how many workers a body may break. It goes to no further one.
+const MaxBroken = 2
+
+// IsPoison reports whether the body has broken as many workers as it may.
+func (r *Request) IsPoison() bool { return len(r.Broke) >= MaxBroken }
 
 // Compute has a prefill worker compute the prompt, and returns the body for the decode worker: the given one where none has
 // computed it. Cached is how many tokens of the prompt the prefill worker had in its cache; -1 where it is not known.
@@ -138,7 +146,7 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 
-	for len(r.Tried) < MaxWorkers {
+	for len(r.Tried) < MaxWorkers && !r.IsPoison() {
 		leg, outcome := s.pick(r)
 		if leg == nil {
 			s.Count(orCancelled(ctx, outcome))
@@ -156,6 +164,9 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 			leg.outcome = Unusable
 		}
 		leg.end()
+		if leg.broke {
+			r.Broke = append(r.Broke, leg.worker.Worker)
+		}
 		if !leg.outcome.MayRetry() {
 			break
 		}
@@ -254,6 +265,7 @@ type Leg struct {
 
 	done    chan struct{} // closed at its end; nil where Compute waits for it
 	outcome Outcome
+	broke   bool // the connection has broken after the worker had received the request
 	cached  int
 }
 
@@ -262,6 +274,9 @@ func (l *Leg) Done() <-chan struct{} { return l.done }
 
 // Outcome returns how the request has ended. Call it after Done is closed.
 func (l *Leg) Outcome() Outcome { return l.outcome }
+
+// Broke reports whether the connection has broken after the worker had received the request. Call it after Done is closed.
+func (l *Leg) Broke() bool { return l.broke }
 
 // Worker returns the prefill worker's name.
 func (l *Leg) Worker() string { return l.worker.Worker }
@@ -287,6 +302,7 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 
 	answer, status, err := s.exchange(r)
 	l.outcome = outcomeOf(ctx, status, err)
+	l.broke = l.outcome == Unreachable && HasReceived(err)
 	if l.outcome == Unreachable {
 		s.log.Warn("a prefill worker cannot be reached", "worker", p.Worker, "error", err)
 	}
@@ -306,13 +322,13 @@ func (l *Leg) observe(answer []byte) {
 	l.sender.cached.Add(float64(n))
 }
 
-// outcomeOf returns the outcome of a request. A connection that is not made in time has another error than the context's, which
-// looks the same.
+// outcomeOf returns the outcome of a request. An answer counts also where the context has ended meanwhile. A connection that is not
+// made in time has another error than the context's, which looks the same.
 func outcomeOf(ctx context.Context, status int, err error) Outcome {
 	switch {
 	case err != nil && ctx.Err() == context.Canceled:
 		return Cancelled
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return TimedOut
 	case err != nil:
 		return Unreachable
@@ -322,6 +338,12 @@ func outcomeOf(ctx context.Context, status int, err error) Outcome {
 		return Refused
 	}
 	return Transferred
+}
+
+// HasReceived reports whether an engine may have received a request that has ended with this error: there was a connection.
+func HasReceived(err error) bool {
+	var op *net.OpError
+	return err != nil && (!errors.As(err, &op) || op.Op != "dial")
 }
 
 // exchange sends a request and reads the answer, of at most handoff.MaxAnswer bytes and one more.

@@ -104,17 +104,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		relayed.IsAlive()
 	}
 
-	for {
-		attempt, answer := relayed.Next(r.Context(), time.Now())
-		if answer != nil {
-			h.count(noAttempt)
-			write(w, answer)
-			return
-		}
-		if h.try(w, r, attempt) {
-			return
-		}
+	for !h.attempt(w, r, relayed) {
 	}
+}
+
+// attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
+func (h *Handler) attempt(w http.ResponseWriter, r *http.Request, relayed *exchange.Relayed) (done bool) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	attempt, answer := relayed.Next(ctx, time.Now())
+	if answer != nil {
+		h.count(noAttempt)
+		write(w, answer)
+		return true
+	}
+	return h.try(ctx, cancel, w, r, attempt)
 }
 
 // accepts reports whether a worker accepts connections.
@@ -161,10 +165,10 @@ func write(w http.ResponseWriter, a *exchange.Answer) {
 	_, _ = w.Write(a.Body)
 }
 
-// try makes one attempt, and reports whether the client has its answer, or has left.
-func (h *Handler) try(w http.ResponseWriter, r *http.Request, a *exchange.Attempt) (done bool) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+// try sends an attempt, and reports whether the client has its answer, or has left. Cancel stops both legs.
+func (h *Handler) try(
+	ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, a *exchange.Attempt,
+) (done bool) {
 	response, prefillOK, err := h.send(ctx, cancel, r, a)
 	if response != nil {
 		defer func() { _ = response.Body.Close() }()
@@ -177,16 +181,18 @@ func (h *Handler) try(w http.ResponseWriter, r *http.Request, a *exchange.Attemp
 		return true
 	case !prefillOK && !a.Last():
 		h.count(prefillFailed)
-		a.PrefillFailed(time.Now())
+		a.PrefillFailed(err, time.Now())
 		return false
 	case err != nil && a.Last():
+		cancel()
 		h.count(workerFailed)
-		a.Failed(time.Now())
+		a.Failed(err, time.Now())
 		write(w, exchange.NoAnswer())
 		return true
 	case err != nil, a.MayRetry(response.StatusCode):
+		cancel()
 		h.count(workerFailed)
-		a.Failed(time.Now())
+		a.Failed(err, time.Now())
 		return false
 	}
 	h.forward(w, r, response, a)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,6 +164,66 @@ func (w *world) assertNothingBooked() {
 	testkit.Eventually(w.t, "nothing is booked", func() bool { return w.router.Bookings() == 0 })
 }
 
+// TestPoison: a body that ends engines reaches two of them, whichever they are and however they fail.
+func TestPoison(t *testing.T) {
+	die := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	good := answers(http.StatusOK, "{}")
+	for _, c := range []struct {
+		name            string
+		prefill, decode http.HandlerFunc
+	}{
+		{"decode workers die", good, die},
+		{"decode workers answer 500", good, answers(500, "dead")},
+		{"prefill workers die", die, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		{"all die", die, die},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			var mu sync.Mutex
+			broken := map[string]bool{}
+			count := func(name string, handle http.HandlerFunc) http.HandlerFunc {
+				return func(out http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					defer func() {
+						cause := recover()
+						mu.Lock()
+						broken[name] = broken[name] || cause != nil || name[0] == 'd' && strings.Contains(c.name, "500")
+						mu.Unlock()
+						if cause != nil {
+							panic(cause)
+						}
+					}()
+					handle(out, r)
+				}
+			}
+			for i := range 4 {
+				for role, handle := range map[fleet.Role]http.HandlerFunc{fleet.Prefill: c.prefill, fleet.Decode: c.decode} {
+					name := fmt.Sprintf("%s%d", role, i)
+					w.engine(name, role, count(name, handle))
+				}
+			}
+
+			status, _ := w.post(completion)
+			w.assertNothingBooked()
+			mu.Lock()
+			defer mu.Unlock()
+			n := 0
+			for _, is := range broken {
+				if is {
+					n++
+				}
+			}
+			most := 2
+			if c.name == "all die" {
+				most = 4 // the second one of a pair may die after the first one was seen to
+			}
+			if n == 0 || n > most || status < http.StatusInternalServerError {
+				t.Errorf("status %d, and %d workers are broken: %v", status, n, broken)
+			}
+		})
+	}
+}
+
 // TestPrefillFails: a leg to a prefill worker that fails stops the decode leg, which waits for it, and the last attempt has one leg.
 func TestPrefillFails(t *testing.T) {
 	w := newWorld(t)
@@ -245,4 +306,31 @@ func TestStripsTransfers(t *testing.T) {
 	if answer != `{"model":"m","prompt":"a"}` {
 		t.Errorf("%s", answer)
 	}
+}
+
+// TestDecodeFails: the leg to the prefill worker ends with its attempt, and does not wait for a decode worker that is gone.
+func TestDecodeFails(t *testing.T) {
+	w := newWorld(t)
+	arrived, stopped := make(chan struct{}, 4), make(chan struct{}, 4)
+	w.engine("p", fleet.Prefill, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-r.Context().Done()
+		stopped <- struct{}{}
+	})
+	var first sync.Once
+	decode := func(out http.ResponseWriter, _ *http.Request) {
+		first.Do(func() {
+			<-arrived
+			panic(http.ErrAbortHandler)
+		})
+		<-stopped
+		_, _ = io.WriteString(out, "good")
+	}
+	w.engine("d0", fleet.Decode, decode)
+	w.engine("d1", fleet.Decode, decode)
+	if status, answer := w.post(completion); status != http.StatusOK || answer != "good" {
+		t.Errorf("%d %s", status, answer)
+	}
+	w.assertNothingBooked()
 }

@@ -63,7 +63,7 @@ func following(t *testing.T) (*world, *ends, extprocv3.ExternalProcessorClient) 
 	e := &ends{w: w}
 	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	w.registry = prometheus.NewRegistry()
-	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, Feedback: e, Log: log, Metrics: w.registry})
+	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, TenantKey: fixedKey, Feedback: e, Log: log, Metrics: w.registry})
 	w.server = NewServer(w.requests, log, w.registry)
 	return w, e, serve(t, w)
 }

@@ -75,7 +75,7 @@ func newWorld(t testing.TB) *world {
 	w.fleet = fleet.New(fleet.Hooks{RankGone: func(id fleet.RankID) { index.Drop(id); w.router.RankGone(id) }})
 	w.router = route.New(route.Config{Seed: 1}, w.fleet, index)
 	log := slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, Log: log, Metrics: w.registry})
+	w.requests = exchange.New(w.settings, exchange.Config{Router: w.router, Started: start, TenantKey: fixedKey, Log: log, Metrics: w.registry})
 	w.server = NewServer(w.requests, log, w.registry)
 	return w
 }
@@ -322,3 +322,6 @@ func shorten(body []byte) string {
 	}
 	return string(body)
 }
+
+// fixedKey is the key of tenants' salts.
+func fixedKey() []byte { return []byte("a key of tests") }

@@ -53,7 +53,8 @@ type Gateway struct {
 	// answered with 503. It must be at least maxBodyBytes.
 	MaxBodiesBytes int64 `yaml:"maxBodiesBytes"`
 	// PassPaths are further paths whose requests reach workers: those that Stator does not parse. They go to
-	// the least loaded worker. A path that ends in "/*" stands for all paths below it, and "/*" for all paths.
+	// the least loaded worker. Their bodies must be JSON objects in UTF-8 or forms (multipart/form-data). A path that
+	// ends in "/*" stands for all paths below it, and "/*" for all paths.
 	// Engines have paths that change or stop them, so list only what every client may use. Others get 404.
 	PassPaths []string `yaml:"passPaths" default:"those of OpenAI, vLLM and Anthropic that compute something; see docs/security.md"`
 	// DecisionTimeout is how long Envoy waits for a decision before it routes a request itself. A short one
@@ -70,6 +71,10 @@ type Gateway struct {
 	// BodyTimeout is how long a request may take to arrive, its body included. 0s is no bound. A slower one is
 	// answered with 408. The time of the response does not count.
 	BodyTimeout Duration `yaml:"bodyTimeout"`
+	// ConnectionIdleTimeout ends a connection of a client that has no request, from its beginning or its last request on.
+	// 0s is no bound. Idle connections count in maxConnections, so a long one lets few clients keep out all others. A short
+	// one has clients that keep connections open connect again, and lets some meet a connection that is just ending.
+	ConnectionIdleTimeout Duration `yaml:"connectionIdleTimeout"`
 	// MaxConnections bounds the connections of clients of an Envoy that stator up runs. Further ones are closed.
 	// For other Envoys see "stator envoy bootstrap --max-connections".
 	MaxConnections int `yaml:"maxConnections" reload:"restart"`
@@ -87,7 +92,8 @@ type Gateway struct {
 	// module in Envoy that computes the header x-stator-affinity from the beginning of the prompt, so the turns of a
 	// conversation go to one worker. It reads at most 1 MiB of a body. "make build-wasm" builds it. Envoy needs 8 s more
 	// of CPU time at its start, and 87 MB more memory. "off" means that such requests go to random workers. It needs a
-	// single model: with several, Envoy refuses requests without a decision. See docs/operations.md.
+	// single model without transfers of KV caches, and no tenantHeader: else Envoy refuses requests without a decision. See
+	// docs/operations.md.
 	AffinityFilter string `yaml:"affinityFilter"`
 	// Hints is which routing hints of trusted clients count. "nvext" means nvext in the body. "headers" means the
 	// headers x-stator-priority, x-stator-strict-priority, x-stator-deadline, x-stator-class,
@@ -104,8 +110,14 @@ type Gateway struct {
 	TrustedRoles []string `yaml:"trustedRoles"`
 	// TenantHeader is a request header with the client's tenant, which Envoy sets from its authentication. Each
 	// tenant then has its private cache_salt, so that no tenant can find out what another has asked, and a
-	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients.
+	// fair queue serves tenants alike. It is ignored on Stator's own listener for all clients. Paths on which engines
+	// take no cache_salt, such as /v1/messages, leave the default of passPaths.
 	TenantHeader string `yaml:"tenantHeader" default:"none"`
+	// TenantSecretFile is a file with a secret of 16 or more characters, from which the cache_salt of every tenant
+	// follows: without it no client can compute one. All routers need the same. The file is read again when it changes:
+	// then all tenants have new salts, and none of their earlier prompts is found in a cache. Without a file every router
+	// makes another secret at its start, so with several routers caches are found less often.
+	TenantSecretFile string `yaml:"tenantSecretFile" default:"a random secret at every start" reload:"restart"`
 }
 
 // TrustsEveryone reports whether the routing hints of all clients count.

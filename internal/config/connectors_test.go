@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +43,50 @@ func TestConnectorsOfRoles(t *testing.T) {
 			{engine: vllm, role: decode, count: 2, args: {kv_transfer_config: %s}}]}]}`, c.prefill, c.decode))
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s and %s: %v, want %q", c.prefill, c.decode, err, c.want)
+		}
+	}
+}
+
+// TestFailsClosed: requests need a decision where clients have tenants, and where an engine has a role or a KV connector.
+func TestFailsClosed(t *testing.T) {
+	for text, want := range map[string]bool{
+		`models: [{name: m, path: p, launch: [{engine: vllm}]}]`:                                                           false,
+		`models: [{name: m, path: p, launch: [{engine: vllm}], kv: {hostBytes: 1000000000}}]`:                              true,
+		`models: [{name: m, path: p, launch: [{engine: sim}], kv: {hostBytes: 1000000000}}]`:                               false,
+		`models: [{name: m, path: p, launch: [{engine: vllm, args: {kv-transfer-config: ` + nixl + `}}]}]`:                 true,
+		`models: [{name: m, path: p, launch: [{engine: sim, role: prefill}, {engine: sim, role: decode}]}]`:                true,
+		`models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]`:                                                false,
+		`models: [{name: m, workers: [{name: w, address: "10.0.0.1:80", transfer: p2p, transferAddress: "10.0.0.1:90"}]}]`: true,
+		`gateway: {tenantHeader: x-tenant}, models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]`:             true,
+	} {
+		c, err := config.Parse([]byte("{apiVersion: stator.dev/v1alpha1, kind: Stator, " + text + "}"))
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if c.FailsClosed() != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+
+	_, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: {tenantHeader: x-tenant, affinityFilter: wasm},
+		models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
+	if err == nil || !strings.Contains(err.Error(), "gateway.affinityFilter: has no effect with transfers") {
+		t.Errorf("the filter with tenants: %v", err)
+	}
+}
+
+// TestPassPathsOfTenants: where clients have tenants, no path passes by default on which vLLM ignores a cache_salt.
+func TestPassPathsOfTenants(t *testing.T) {
+	for gateway, want := range map[string]bool{
+		"{}":                       true,
+		"{tenantHeader: x-tenant}": false,
+		"{tenantHeader: x-tenant, passPaths: [/v1/messages]}": true,
+		"{passPaths: []}": false,
+	} {
+		c, err := config.Parse([]byte(`{apiVersion: stator.dev/v1alpha1, kind: Stator, gateway: ` + gateway + `,
+			models: [{name: m, workers: [{name: w, address: "10.0.0.1:80"}]}]}`))
+		if err != nil || slices.Contains(c.Gateway.PassPaths, "/v1/messages") != want {
+			t.Errorf("%s: %v, %v", gateway, c.Gateway.PassPaths, err)
 		}
 	}
 }

@@ -42,7 +42,6 @@ func (g *Gateway) setDefaults() {
 		Listen:          "127.0.0.1:8080",
 		MaxBodyBytes:    32 << 20,
 		MaxBodiesBytes:  256 << 20,
-		PassPaths:       slices.Clone(passPaths),
 		DecisionTimeout: Duration(5 * time.Second),
 		IdleTimeout:     Duration(10 * time.Minute),
 
@@ -51,6 +50,9 @@ func (g *Gateway) setDefaults() {
 		HeadersTimeout: Duration(10 * time.Second),
 		BodyTimeout:    Duration(2 * time.Minute),
 		MaxConnections: 10_000,
+
+		ConnectionIdleTimeout: Duration(75 * time.Second), // longer than most clients keep connections that they do not use
+
 		AffinityHeader: "x-session-id",
 		AffinityFilter: affinityOff,
 		Hints:          hintsBody,
@@ -58,15 +60,21 @@ func (g *Gateway) setDefaults() {
 	}
 }
 
-// passPaths are the paths that pass by default: those by which clients have an engine compute something. They
-// change no state that another client could notice.
-var passPaths = []string{
-	"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/inference/v1/generate",
-	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
-	"/v1/images/generations", "/v1/images/edits", "/v1/moderations",
-	"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
-	"/tokenize", "/detokenize",
-}
+// The paths that pass by default are those by which clients have an engine compute something. They change no state that another
+// client could notice.
+var (
+	// saltedPaths are those on which engines take a cache_salt, or put no prompt into a cache.
+	saltedPaths = []string{
+		"/v1/responses", "/v1/messages/count_tokens",
+		"/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/classify", "/pooling",
+		"/tokenize", "/detokenize",
+	}
+	// unsaltedPaths are further ones, where clients have no tenants.
+	unsaltedPaths = []string{
+		"/v1/messages", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+		"/v1/images/generations", "/v1/images/edits", "/v1/moderations",
+	}
+)
 
 func (m *Model) setDefaults() { m.BlockSize = route.DefaultBlockSize }
 
@@ -185,6 +193,12 @@ func (b *Bus) setDefaults() {
 
 // inherit fills what depends on other values of the file, after decoding.
 func (g *Gateway) inherit() {
+	if g.PassPaths == nil {
+		g.PassPaths = slices.Clone(saltedPaths)
+		if g.TenantHeader == "" {
+			g.PassPaths = append(g.PassPaths, unsaltedPaths...)
+		}
+	}
 	if g.AttemptIdleTimeout == notSetDuration {
 		g.AttemptIdleTimeout = max(g.IdleTimeout/2, minIdle) // a second attempt has the other half
 	}

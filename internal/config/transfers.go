@@ -14,6 +14,23 @@ func (c *Config) Splits() bool {
 	return slices.ContainsFunc(c.Models, func(m Model) bool { return m.isSplit() })
 }
 
+// FailsClosed reports whether no request may reach a worker without a router's decision: routers remove members of transfers, and
+// salt the prompts of tenants.
+func (c *Config) FailsClosed() bool {
+	return c.Gateway.TenantHeader != "" || slices.ContainsFunc(c.Models, func(m Model) bool { return m.hasTransfers() })
+}
+
+// hasTransfers reports whether an engine of the model reads members of transfers, as far as the configuration shows it: it has a
+// role or a KV connector.
+func (m *Model) hasTransfers() bool {
+	listed := func(w Worker) bool { return w.Transfer != fleet.NoTransfer.String() }
+	launched := func(l Launch) bool {
+		c, err := ReadConnectors(l.Args)
+		return l.Engine == "vllm" && (err != nil || len(c.Names) > 0 || m.KV.HostBytes > 0 && c.UseStore())
+	}
+	return m.isSplit() || slices.ContainsFunc(m.Workers, listed) || slices.ContainsFunc(m.Launch, launched)
+}
+
 // isHalf reports whether the worker serves a half of each request.
 func (w *Worker) isHalf() bool {
 	return w.Role == fleet.Prefill.String() || w.Role == fleet.Decode.String()

@@ -74,6 +74,8 @@ func (c *Config) Validate() error {
 	v.is(len(c.Models) > 0, "models", "must name at least one model")
 	v.is(len(c.Models) <= 1 || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
 		"has no effect with several models: Envoy refuses requests without a decision")
+	v.is(!c.FailsClosed() || !c.Gateway.FiltersAffinity(), "gateway.affinityFilter",
+		"has no effect with transfers of KV caches or gateway.tenantHeader: Envoy refuses requests without a decision")
 	v.is(c.Index.MaxBytes >= minIndexBytes, "index.maxBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.AgentBytes >= minIndexBytes, "index.agentBytes", "must be at least %d", minIndexBytes)
 	v.is(c.Index.DriftRatio > 0 && c.Index.DriftRatio <= 1, "index.driftRatio", "must lie above 0 and not above 1")
@@ -151,6 +153,7 @@ func (v *validator) edge(g *Gateway) {
 	v.is(g.TrustedListen == "" || g.TrustedListen != g.Listen, "gateway.trustedListen", "must differ from gateway.listen")
 	v.is(g.HeadersTimeout >= 0, "gateway.headersTimeout", "must not be negative")
 	v.is(g.BodyTimeout >= 0, "gateway.bodyTimeout", "must not be negative")
+	v.is(g.ConnectionIdleTimeout >= 0, "gateway.connectionIdleTimeout", "must not be negative")
 	v.is(g.MaxConnections >= 1, "gateway.maxConnections", "must be at least 1")
 	v.is(g.MaxHeapBytes == 0 || g.MaxHeapBytes >= minHeapBytes, "gateway.maxHeapBytes", "must be 0, or at least %d", minHeapBytes)
 }
@@ -168,6 +171,7 @@ func (v *validator) trust(g *Gateway) {
 	if g.TenantHeader != "" {
 		v.header(g.TenantHeader, "gateway.tenantHeader")
 	}
+	v.is(g.TenantHeader != "" || g.TenantSecretFile == "", "gateway.tenantSecretFile", "has no effect until gateway.tenantHeader is set")
 }
 
 // header accepts the name of an ordinary request header. Those with credentials are refused, because routers keep

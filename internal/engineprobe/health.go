@@ -43,8 +43,8 @@ func AskHealth(ctx context.Context, client *http.Client, address, path string) (
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Refusing, "connection refused"
-	case errors.Is(err, syscall.ECONNRESET):
-		return Refusing, "connection reset"
+	case errors.Is(err, syscall.ECONNRESET): // by the engine, or by a network that loses connections
+		return Silent, "connection reset"
 	case err != nil:
 		return Silent, silence(err)
 	}

@@ -205,7 +205,7 @@ func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (befo
 	}
 
 	before = m.health.View()
-	m.health.observeProbe(p, f.isLastLocked(&m.worker), now)
+	m.health.observeProbe(p, f.stayLocked(&m.worker), now)
 	after = m.health.View()
 	if f.shownLocked(m).State != m.shown.State {
 		f.publishLocked()
@@ -213,14 +213,30 @@ func (f *Fleet) ObserveProbe(name, address string, p Probe, now time.Time) (befo
 	return before, after, true
 }
 
-// isLastLocked reports whether no other worker of the same model and role is ready.
-func (f *Fleet) isLastLocked(w *Worker) bool {
+// stayLocked reports whether a silent worker must stay, by the others of the same model and role. Those that are starting or draining do
+// not count.
+func (f *Fleet) stayLocked(w *Worker) stay {
+	all, ready := 1, 0
 	for _, r := range f.snap.Load().Pool(w.Model, w.Role) {
-		if r.Worker.Name != w.Name && r.Worker.State == Ready {
-			return false
+		if r.Number > 0 || r.Worker.Name == w.Name {
+			continue
+		}
+		switch r.Worker.State {
+		case Ready:
+			all++
+			ready++
+		case Down:
+			all++
 		}
 	}
-	return true
+
+	switch {
+	case ready == 0:
+		return staysLast
+	case 2*ready < all:
+		return staysAside
+	}
+	return mayLeave
 }
 
 // SetState changes only the state of a worker; false means that there is no such worker or

@@ -44,9 +44,10 @@ func (s HealthState) String() string { return name(healthNames[:], uint8(s)) }
 //	agent reports again    ready     -         ready         ready       ready
 //
 // (1) half-open if it was half-open before. (2) A probe counts as silent only if the worker has made no progress since
-// the engine was asked: a busy engine may answer late. (3) The last worker of a pool that may serve stays suspect,
-// because the network may be the cause. (4) Not after a probe that was refused or silent. (5) half-open with the
-// HoldAfter-th request in a row.
+// the engine was asked: a busy engine may answer late. A connection that is reset is silence: the network may have done
+// it. (3) No silent worker leaves when fewer than half of its pool would be ready without it, because the network may be
+// the cause. It stays suspect, and gets requests where no other worker can take them; the last one gets all. (4) Not
+// after a probe that was refused or silent. (5) half-open with the HoldAfter-th request in a row.
 //
 // An unknown worker is starting and a down one is down, whatever its source reports. In the other states it is what its
 // source reports. Two kinds of evidence confirm each other: an engine that refuses a probe after a request has failed is
@@ -75,7 +76,7 @@ type Health struct {
 	probed     time.Time // when the last answer of a probe came
 	share      int64     // requests at once while half-open, 0 where there is no bound
 	notBefore  time.Time // of another request than the one that tries a half-open worker
-	kept       bool      // silent, and stays because it is the last of its pool
+	kept       bool      // silent, and stays because too few of its pool are ready
 	counted    bool      // in restricted
 	gone       bool      // its worker has left, or has a new epoch
 }
@@ -200,8 +201,17 @@ type Probe struct {
 	Asked time.Time
 }
 
-// observeProbe records the answer of a probe. last is true if no other worker of the pool may serve.
-func (h *Health) observeProbe(p Probe, last bool, now time.Time) {
+// stay is whether a silent worker must not leave its pool.
+type stay uint8
+
+const (
+	mayLeave   stay = iota
+	staysAside      // fewer than half of the pool would be ready without it
+	staysLast       // no other worker of the pool is ready
+)
+
+// observeProbe records the answer of a probe, of a worker that must stay or may leave.
+func (h *Health) observeProbe(p Probe, must stay, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer h.settle()
@@ -218,10 +228,13 @@ func (h *Health) observeProbe(p Probe, last bool, now time.Time) {
 		h.why = p.Detail
 	case h.state == HealthReady, h.state == HealthHalfOpen:
 		h.set(HealthSuspect, p.Detail, now)
-	case h.state == HealthSuspect && !p.Refused && last:
+	case h.state == HealthSuspect && !p.Refused && must == staysLast:
 		h.unanswered = false
 		h.kept = true
 		h.why = p.Detail + "; it stays because no other worker of its pool is ready"
+	case h.state == HealthSuspect && !p.Refused && must == staysAside:
+		h.kept = true
+		h.why = p.Detail + "; it stays because fewer than half of its pool would be ready"
 	case h.state == HealthSuspect:
 		why := p.Detail
 		if h.why != p.Detail {

@@ -14,7 +14,7 @@ type patient struct {
 	*Health
 	restricted atomic.Int64
 	now        time.Time
-	last       bool
+	must       stay
 }
 
 func newPatient(first HealthState) *patient {
@@ -29,14 +29,14 @@ func (p *patient) do(what string) {
 	asked := p.now.Add(-5 * time.Millisecond)
 	switch what {
 	case "healthy":
-		p.observeProbe(Probe{Healthy: true, Asked: asked}, p.last, p.now)
+		p.observeProbe(Probe{Healthy: true, Asked: asked}, p.must, p.now)
 	case "refused":
-		p.observeProbe(Probe{Refused: true, Detail: "connection refused", Asked: asked}, p.last, p.now)
+		p.observeProbe(Probe{Refused: true, Detail: "connection refused", Asked: asked}, p.must, p.now)
 	case "silent":
-		p.observeProbe(Probe{Detail: "no answer in time", Asked: asked}, p.last, p.now)
+		p.observeProbe(Probe{Detail: "no answer in time", Asked: asked}, p.must, p.now)
 	case "silent-busy": // the worker has made progress since it was asked
 		p.ObserveProgress(p.now.Add(-time.Millisecond))
-		p.observeProbe(Probe{Detail: "no answer in time", Asked: asked}, p.last, p.now)
+		p.observeProbe(Probe{Detail: "no answer in time", Asked: asked}, p.must, p.now)
 	case "served":
 		p.ObserveServed(p.now)
 	case "unserved":
@@ -48,7 +48,9 @@ func (p *patient) do(what string) {
 	case "agent":
 		p.trust(p.now)
 	case "last":
-		p.last = true
+		p.must = staysLast
+	case "half":
+		p.must = staysAside
 	case "wait":
 		p.now = p.now.Add(HoldTime)
 	case "long":
@@ -98,6 +100,10 @@ func TestHealthTable(t *testing.T) {
 		// The last worker of its pool is not taken out because the network may be down.
 		{HealthReady, "last silent silent silent", HealthSuspect, true},
 		{HealthReady, "last silent refused", HealthDown, true},
+		// One of the last half stays too, and gets requests where no other worker can take them.
+		{HealthReady, "half silent silent silent", HealthSuspect, false},
+		{HealthReady, "half silent silent healthy", HealthReady, true},
+		{HealthReady, "half silent refused", HealthDown, true},
 
 		{HealthReady, "refused refused refused silent served unserved", HealthDown, true},
 		{HealthReady, "refused refused healthy", HealthHalfOpen, true},
@@ -283,5 +289,43 @@ func TestUpdate(t *testing.T) {
 	}
 	if changed, err := f.Update("b", func(*Worker) {}); changed || err != nil {
 		t.Errorf("a worker that is not there: %v, %v", changed, err)
+	}
+}
+
+// TestHalfOfAPoolStays: of five workers whose connections are reset, two leave. One that refuses connections leaves all the same.
+func TestHalfOfAPoolStays(t *testing.T) {
+	f := New(Hooks{})
+	now := time.Unix(1000, 0)
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, name := range names {
+		if _, err := f.Put(Worker{Name: name, Model: "m", Address: "10.0.0.1:80", Ranks: 2, State: Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	probe := func(name string, p Probe) {
+		now = now.Add(time.Second)
+		p.Asked = now
+		f.ObserveProbe(name, "10.0.0.1:80", p, now)
+	}
+	down := func() (n int) {
+		for _, w := range f.Snapshot().Workers {
+			if w.State == Down {
+				n++
+			}
+		}
+		return n
+	}
+
+	for range 3 {
+		for _, name := range names {
+			probe(name, Probe{Detail: "connection reset"})
+		}
+	}
+	if n := down(); n != 2 {
+		t.Errorf("%d of 5 silent workers are down", n)
+	}
+	probe("e", Probe{Refused: true, Detail: "connection refused"})
+	if n := down(); n != 3 {
+		t.Errorf("%d are down after a refusal", n)
 	}
 }

@@ -46,6 +46,12 @@ func (t *Token) Is(text string) bool {
 	return subtle.ConstantTimeCompare(want[:], given[:]) == 1
 }
 
+// Key returns a key that follows from the token, of now. It must not be changed.
+func (t *Token) Key() []byte {
+	key := t.hash.current(time.Now())
+	return key[:]
+}
+
 // ReadToken returns the token in a file, without the white space around it.
 func ReadToken(path string) (string, error) {
 	f, err := os.Open(path)

@@ -59,8 +59,8 @@ func must(p pick.Policy, err error) pick.Policy {
 func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusal {
 	q.reset()
 	d.Model = req.Model
-	if req.Isolate && !req.Known {
-		d.CacheSalt = tenantSalt(req.Tenant, "")
+	if req.SaltKey != nil && !req.Known {
+		d.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, "")
 	}
 	if req.Known {
 		parsed, err := req.parse(&w.parsed)
@@ -68,8 +68,8 @@ func (r *Router) read(w *workspace, q *asked, req *Request, d *Decision) *refusa
 			d.Model = clip(d.Model)
 			return refuseError(err)
 		}
-		if req.Isolate {
-			parsed.CacheSalt = tenantSalt(req.Tenant, parsed.CacheSalt)
+		if req.SaltKey != nil {
+			parsed.CacheSalt = tenantSalt(req.SaltKey, req.Tenant, parsed.CacheSalt)
 			d.CacheSalt = parsed.CacheSalt
 		}
 		q.parsed = parsed

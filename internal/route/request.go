@@ -52,9 +52,9 @@ type Request struct {
 	// Tenant is the client's tenant, which a fair class of the queue serves as much as each other one.
 	// Empty means the body's user.
 	Tenant string
-	// Isolate gives the prompt a cache salt that only this tenant has: see Decision.CacheSalt. Requests without a
-	// tenant are one tenant.
-	Isolate bool
+	// SaltKey gives the prompt a cache salt that only this tenant has, by this key: see Decision.CacheSalt. Requests without a
+	// tenant are one tenant. Nil means no salts. It must not change during Decide.
+	SaltKey []byte
 	// Ready receives the final decision of a request for which Decide returned Queued. It is called once,
 	// unless Cancel or Expire came first, from whichever goroutine ends the wait. It must be quick and
 	// must not call the router. Nil means that the request cannot wait, and is refused instead.
@@ -142,8 +142,8 @@ type Decision struct {
 	// Stream, IncludeUsage and MaxTokens are as the client set them; MaxTokens 0 is no bound.
 	Stream, IncludeUsage bool
 	MaxTokens            int `json:",omitempty"`
-	// CacheSalt is the salt by which the prompt was hashed because of Request.Isolate. The request must carry it to
-	// the engine. It is empty for a request without Isolate, and for one without a tenant and a salt.
+	// CacheSalt is the salt by which the prompt was hashed because of Request.SaltKey. The request must carry it to
+	// the engine. It is empty for a request without SaltKey.
 	CacheSalt string `json:"-"`
 	// Session and Source are the request's, or a hash of them: "h:" and 16 hex digits. See Request.Session.
 	Session, Source string

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -8,6 +9,13 @@ import (
 	"github.com/stator-project/stator/internal/perfmodel"
 	"github.com/stator-project/stator/internal/route/pick"
 )
+
+// HasTransfers reports whether a worker takes part in transfers of KV caches.
+func (r *Router) HasTransfers() bool {
+	return slices.ContainsFunc(r.fleet.Snapshot().Workers, func(w *fleet.Worker) bool {
+		return w.Role != fleet.Aggregated || w.Transfer != fleet.NoTransfer
+	})
+}
 
 // transfers are the KV caches on their way to decode workers, by the ids of their decisions. Of each it is learned how long it
 // takes: from Handed to the event by which the decode worker reports the prompt's last block. A transfer that is longer on its

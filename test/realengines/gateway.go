@@ -92,7 +92,8 @@ func startGateway(ctx context.Context, cfg gatewayConfig, engines []*engine) (*g
 
 func (g *gateway) configuration(cfg gatewayConfig, engines []*engine) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\nmodels:\n", g.decisions)
+	fmt.Fprintf(&b, "apiVersion: stator.dev/v1alpha1\nkind: Stator\ndecisions: {log: %q, hashEvery: 1}\n"+
+		"gateway: {passPaths: [/v1/responses, /v1/messages, /inference/v1/generate]}\nmodels:\n", g.decisions)
 	fmt.Fprintf(&b, "- name: %s\n  path: %q\n  blockSize: %d\n", modelName, cfg.model, cfg.block)
 	if cfg.router != "" {
 		fmt.Fprintf(&b, "  router: %s\n", cfg.router)

@@ -245,7 +245,7 @@ func TestLastListedWorkerFreezes(t *testing.T) {
 		if health, state := l.health("a"); health != "suspect" || state != "ready" {
 			return fmt.Errorf("%s, %s", health, state)
 		}
-		if !strings.Contains(l.up.out.String(), "it stays because no other of its pool is ready") {
+		if !strings.Contains(l.up.out.String(), "worker is silent and stays, because too few others of its pool are ready") {
 			return errNotYet
 		}
 		return nil

@@ -149,7 +149,7 @@ type legs struct {
 func startLegs(t *testing.T, transfer string) *legs {
 	t.Helper()
 	l := &legs{whole: up(t, "--workers", "1"), prefill: newFaults(), decode: newFaults()}
-	config := "models:\n- name: sim\n  path: \"builtin:sim\"\n  router: {prefill: remote}\n  workers:\n"
+	config := "gateway: {passPaths: [/v1/responses, /v1/messages, /inference/v1/generate]}\nmodels:\n- name: sim\n  path: \"builtin:sim\"\n  router: {prefill: remote}\n  workers:\n"
 	for name, f := range map[string]*faults{"p": l.prefill, "d0": l.decode, "d1": l.decode} {
 		role := map[byte]string{'p': "prefill", 'd': "decode"}[name[0]]
 		at, side := freeAddress(t), freeAddress(t)

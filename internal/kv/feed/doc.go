@@ -96,6 +96,13 @@
 // replay therefore begins at the last batch that was applied, and not at the one after it: the
 // timestamp of that batch differs if the engine is a new process.
 //
+// # Numbers beyond the end
+//
+// A message with a wrong number, such as 2^62, opens a gap that no replay fills. Or it is applied when the gap is given up, and every later
+// batch is then below the next number. An agent's answer to a replay states where the rank's events end, and corrects both: the gap ends
+// there, and a rank whose next number lies beyond it is emptied. A mark far below the next number makes the rank Stale, so that its agent
+// is asked.
+//
 // # Snapshots
 //
 // [Feed.Snapshot] copies one rank's cache at one position in its events. [Feed.Restore] replaces a

@@ -162,6 +162,9 @@ func (f *Feed) Apply(m *Message, now time.Time) Result {
 	defer r.mu.Unlock()
 
 	defer r.settle()
+	if m.Mark && m.End && m.State == Exact {
+		f.bound(r, m.Seq)
+	}
 	if m.Mark {
 		return r.applyMark(m, now)
 	}
@@ -181,6 +184,18 @@ func (f *Feed) Apply(m *Message, now time.Time) Result {
 	return result
 }
 
+// bound corrects numbers beyond the end of the rank's events, which its agent has stated. A gap ends there. A rank that has applied a
+// batch beyond it has another one's blocks, and begins again. r.mu is held.
+func (f *Feed) bound(r *rank, end uint64) {
+	r.gapEnd = min(r.gapEnd, end)
+	r.closeGap()
+	if r.next <= end {
+		return
+	}
+	f.empty(r)
+	r.tail = tailUnproved
+}
+
 // applyMark compares the rank's next number with the one that its engine or agent counts. Without
 // marks the loss of a rank's last batches would stay unnoticed until its next batch, and an idle
 // rank could not become exact. r.mu is held.
@@ -190,7 +205,7 @@ func (r *rank) applyMark(m *Message, now time.Time) Result {
 		r.openGap(m.Seq, now)
 		r.counts.Gaps++
 		return Result{Verdict: Missing, Resume: r.resume()}
-	case m.State != Exact: // even below the next number: the agent may have started again
+	case m.State != Exact, r.next-m.Seq > farBack: // even below the next number: the agent may have started again
 		r.interrupt(AgentNotExact)
 		return Result{Verdict: Ignored}
 	case m.Seq < r.next || !r.gapSince.IsZero():

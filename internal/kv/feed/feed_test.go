@@ -43,9 +43,10 @@ func newWorld() *world {
 //	                                "remove c", "clear", "unknown"; at is the engine's clock. Prints the
 //	                                replay that Apply requires. S is the number of the rank's state at its
 //	                                agent: 0 none, 1 syncing, 2 exact, 3 stale. The default is none.
-//	mark NAME next=N [epoch=E] [state=S]
+//	mark NAME next=N [epoch=E] [state=S] [end=1]
 //	                                applies a mark: the rank's next batch is N, and it is exact at its
-//	                                agent unless S is given. Prints the replay that Apply requires.
+//	                                agent unless S is given. With end=1 it is the agent's answer to a request.
+//	                                Prints the replay that Apply requires.
 //	connected NAME up=0|1           reports that the source's connection was lost or made
 //	restarted NAME                  reports a new engine process in the same epoch
 //	forget NAME                     empties the rank because its blocks are wrong
@@ -96,7 +97,8 @@ func (w *world) act(t *testing.T, d *datadriven.TestData) string {
 		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("seq")), State: feed.State(arg("state")), Batch: b})
 	case "mark":
 		state := feed.State(argOr("state", int(feed.Exact)))
-		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true, State: state})
+		return w.apply(&feed.Message{Worker: subject, Epoch: uint64(arg("epoch")), Seq: uint64(arg("next")), Mark: true, State: state,
+			End: argOr("end", 0) == 1})
 	case "connected":
 		w.feed.Connected(subject, 0, arg("up") == 1)
 	case "restarted":

@@ -18,6 +18,9 @@ type Message struct {
 	// Mark is true for a message without a batch. An agent publishes marks at regular intervals,
 	// because the loss of a rank's last batches would otherwise show only at its next batch.
 	Mark bool
+	// End is true for a mark that is the agent's answer to a request: no batch from Seq on has been published before it. Other messages
+	// can be late, and one with a wrong number must not keep a rank from being exact.
+	End bool
 	// State is the rank's state at its agent after this message: a rank is exact at a router only if it is
 	// exact at its agent too. A batch of [None] states nothing; a mark of None is not exact.
 	State State

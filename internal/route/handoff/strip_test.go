@@ -19,7 +19,21 @@ func TestStrip(t *testing.T) {
 		{"with escapes", `{"kv\u005ftransfer_param\u0073":{},"a":1}`, `{"a":1}`, ""},
 		{"below the top level", `{"metadata":{"kv_transfer_params":{}}}`, "", ""},
 		{"as a value", `{"user":"kv_transfer_params"}`, "", ""},
-		{"no object", `["kv_transfer_params"]`, "", ""},
+		{"in vllm_xargs", `{"n":2,"vllm_xargs":{"kv_transfer_params":[],"a":1}}`, `{"n":2,"vllm_xargs":{"a":1}}`, ""},
+		{"in vllm_xargs with escapes", `{"vllm\u005fxargs" : { "ec_transfer_param\u0073":[] }, "n":2}`, `{"vllm\u005fxargs" : {},"n":2}`, ""},
+		{"in vllm_xargs twice", `{"vllm_xargs":{"kv_transfer_params":1},"vllm_xargs":{"a":0,"kv_transfer_params":2}}`,
+			`{"vllm_xargs":{},"vllm_xargs":{"a":0}}`, ""},
+		{"in extra_args", `{"sampling_params":{"n":2,"extra_args":{"kv_transfer_params":{"do_remote_prefill":true},"b":1e400}}}`,
+			`{"sampling_params":{"n":2,"extra_args":{"b":1e400}}}`, ""},
+		{"in sampling_params", `{"sampling_params":{"bootstrap_room":1}}`, `{"sampling_params":{}}`, ""},
+		{"in a list", `{"vllm_xargs":["kv_transfer_params"]}`, "", ""},
+		{"of SGLang's native requests", `{"bootstrap_pair_key":"k","decode_tp_size":2,"a":1}`, `{"a":1}`, ""},
+		{"no object", `["kv_transfer_params"]`, "", "not a JSON object"},
+		{"nothing", ``, "", "not a JSON object"},
+		{"a byte order mark", "\xef\xbb\xbf" + `{"kv_transfer_params":{}}`, "", "byte order mark"},
+		{"UTF-16", "\xff\xfe{\x00}\x00", "", "UTF-8"},
+		{"UTF-16 without a mark", "{\x00}\x00", "", "expected a string"},
+		{"not UTF-8", "{\"a\":\"\xff\"}", "", "UTF-8"},
 		{"cut off", `{"kv_transfer_params":{},"a":`, "", "unexpected end"},
 		{"too deep", `{"kv_transfer_params":{},"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "}", "", "too deeply"},
 		{"more behind it", `{"kv_transfer_params":{}} {}`, "", "after the body's object"},
@@ -35,6 +49,7 @@ func TestStrip(t *testing.T) {
 func FuzzStrip(f *testing.F) {
 	f.Add([]byte(`{"kv_transfer_params":{"do_remote_prefill":true},"model":"m","n":1}`))
 	f.Add([]byte(`{"a":"\u0000","bootstrap_host":null,"a":[{}]}`))
+	f.Add([]byte(`{"sampling_params":{"extra_args":{"kv_transfer_params":{}}},"vllm_xargs":{"a":{"kv_transfer_params":1}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		clean, err := Strip(body)
 		var was, is map[string]any
@@ -47,11 +62,21 @@ func FuzzStrip(f *testing.F) {
 		if err := json.Unmarshal(clean, &is); err != nil {
 			t.Fatalf("%q became %q: %v", body, clean, err)
 		}
-		maps.DeleteFunc(was, func(name string, _ any) bool { return transfer[name] })
+		remove(was, holderLevels)
 		if !maps.EqualFunc(was, is, func(a, b any) bool { return reflect.DeepEqual(a, b) }) {
 			t.Fatalf("%q became %q", body, clean)
 		}
 	})
+}
+
+// remove removes the members of transfers from a decoded object.
+func remove(object map[string]any, levels int) {
+	maps.DeleteFunc(object, func(name string, _ any) bool { return transfer[name] })
+	for name, value := range object {
+		if below, ok := value.(map[string]any); ok && holders[name] && levels > 0 {
+			remove(below, levels-1)
+		}
+	}
 }
 
 // BenchmarkStrip: what does the search cost in a body without such members?
