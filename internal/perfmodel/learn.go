@@ -128,6 +128,8 @@ const (
 	// beyond bounds an observation to this many times its estimate, and to that part of it, so that one stall of the engine does
 	// not spoil the model for minutes.
 	beyond = 5
+	// longest bounds the estimate of an observation, in nanoseconds: a day.
+	longest = float64(24 * time.Hour)
 	// outlier is how many times the usual error an observation may be off before it counts less (Huber's
 	// weight). leastTrust bounds that weight, so that the model follows an engine that has changed.
 	outlier, leastTrust = 3, 0.1
@@ -147,12 +149,12 @@ func NewLearned(start Pass) *Learned {
 // Pass returns the model now. It must not be changed.
 func (l *Learned) Pass() *Pass { return l.pass.Load() }
 
-// Observe adds an observation: the time that some work took. Work that lasts no time by the model is ignored.
+// Observe adds an observation: the time that some work took. Work that lasts no time by the model, or more than a day, is ignored.
 func (l *Learned) Observe(w Work, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	expected := float64(l.Pass().Time(w))
-	if took < 0 || !(expected > 0) || math.IsInf(expected, 1) {
+	if took < 0 || !(expected > 0 && expected < longest) {
 		return
 	}
 
