@@ -3,8 +3,8 @@
 // A [Timing] is a pure function from the work of a pass to a duration; simulated engines use it. A [Line] is
 // an estimate from outside, for routers: how long a prompt's prefill or a decode step lasts. A [Pass] has one of each, and [Learned]
 // is a Pass that follows observations. A [Profile] is read from the measurements of Dynamo's profiler, and a [Roofline] computed
-// from the sizes of a model and the data sheet of a GPU; a [Factor] corrects either by observations, by the doubt of both. The package measures
-// nothing itself.
+// from the sizes of a model and the data sheet of a GPU; a [Factor] corrects either by observations, by the doubt of both. The
+// package measures nothing itself.
 //
 // All types except Learned are values. All, Learned included, are safe for concurrent use.
 package perfmodel
