@@ -14,7 +14,8 @@ type Interval struct {
 	// Tokens and Passes are the prompt tokens that were computed, and the passes in which that was.
 	Tokens, Passes float64
 
-	isBusy bool // it decoded in nearly all of the time
+	isBusy   bool // it decoded in nearly all of the time
+	computed bool // it computed prompts, whether they have ended or not
 }
 
 // Gap is the mean time between two tokens.
@@ -24,7 +25,7 @@ func (i *Interval) Gap() time.Duration { return i.GapTime / time.Duration(max(1,
 // was idle for a while, and computed prompts, or few of them, so that those that began before or end later count much.
 func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	switch {
-	case i.Gaps == 0 || i.Running <= 0 || i.Passes > 0 && (!i.isBusy || i.Passes < leastPasses):
+	case i.Gaps == 0 || i.Running <= 0 || i.computed && (!i.isBusy || i.Passes < leastPasses):
 		return 0, 0, false
 	case i.isBusy:
 		took = i.Span
@@ -60,12 +61,14 @@ func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 
 	own := l.own.requests.Load()
 	if own <= 0 || booked.Requests <= 0 {
+		i.computed = true // for all that is known
 		return i
 	}
 	share := float64(own) / float64(booked.Requests)
 	i.Blocks = float64(booked.DecodeBlocks) / float64(booked.Requests)
 	i.Tokens = float64(next.done.tokens-last.done.tokens) / share
 	i.Passes = float64(next.done.passes-last.done.passes) / share
+	i.computed = i.Passes > 0 || last.computes || next.computes
 	return i
 }
 

@@ -110,6 +110,7 @@ type sample struct {
 	slots     int   // see View
 	footprint float64
 	queued    bool
+	computes  bool          // prompts are booked that are not computed
 	done      computed      // prompts by then
 	gap       time.Duration // the mean time between tokens since the report before; 0 where that is not known
 }
@@ -339,7 +340,8 @@ func (l *Load) PaceStats(now time.Time) PaceStats { return l.pace.stats(now) }
 // is for one goroutine at a time.
 func (l *Load) SetReport(r Report, blocks int) Interval {
 	booked := l.Booked()
-	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done()}
+	next := &sample{Report: r, unbooked: max(0, int64(r.Running)+int64(r.Waiting)-booked.Requests), done: l.prefills.done(),
+		computes: booked.PrefillTokens > 0}
 	next.slots = l.slots.observe(&r)
 	next.footprint = 1
 	if last := l.reported.Load(); last != nil {

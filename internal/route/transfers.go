@@ -52,20 +52,24 @@ func (t *transfers) add(id string, on transfer) {
 	}
 }
 
-// settle learns from the transfers that have arrived, and forgets those that should have.
+// settle learns from the transfers that have arrived, in the order of their ids, and forgets those that should have.
 func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.Time, ok bool), now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var done []string
 	for id, on := range t.byID {
-		at, ok := arrived(on.rank, on.last)
-		switch {
-		case ok && computesPrompts(on.rank):
-			delete(t.byID, id)
-		case ok:
-			t.speeds.of(on.rank.Worker).transfer.Observe(perfmodel.Work{Prefills: 1, Tokens: float64(on.tokens)}, max(0, at.Sub(on.since)))
-			delete(t.byID, id)
-		case now.Sub(on.since) > maxTransfer:
-			delete(t.byID, id)
+		if _, ok := arrived(on.rank, on.last); ok || now.Sub(on.since) > maxTransfer {
+			done = append(done, id)
+		}
+	}
+
+	slices.Sort(done) // a map has no order, and what is learned depends on it
+	for _, id := range done {
+		on := t.byID[id]
+		delete(t.byID, id)
+		if at, ok := arrived(on.rank, on.last); ok && !computesPrompts(on.rank) {
+			work := perfmodel.Work{Prefills: 1, Tokens: float64(on.tokens)}
+			t.speeds.of(on.rank.Worker).transfer.Observe(work, max(0, at.Sub(on.since)))
 		}
 	}
 }

@@ -176,7 +176,7 @@ func TestSpeedsAreLearned(t *testing.T) {
 	for kind, got := range r.replicas[0].router.Speeds() {
 		prompt, step := got.Prefill.Prefill(2_000), got.Decode.Step(2_000)
 		// Looking every 20 ms, prompts seem to take 10 ms more than they do.
-		if prompt < 108*time.Millisecond || prompt > 122*time.Millisecond || math.Abs(step.Seconds()/0.012-1) > 0.05 {
+		if prompt < 108*time.Millisecond || prompt > 122*time.Millisecond || math.Abs(step.Seconds()/0.012-1) > 0.08 {
 			t.Errorf("%+v: %v for 2,000 tokens of prefill, want 108 ms; a step %v, want 12 ms: %+v", kind, prompt, step, got)
 		}
 		if got.Prefill.Observed < 400 || got.Decode.Observed < 200 {

@@ -43,7 +43,7 @@ type Delay struct {
 	// Evict is the worth of tokens that lose their place in the cache, relative to the mean token. Default 2: those that follow them in
 	// their prompts are of no use without them.
 	Evict float64
-	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.05, because
+	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
 	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
 	Decode float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
@@ -54,7 +54,7 @@ type Delay struct {
 
 // Default returns the function that the kv policy uses, with its default weights.
 func Default() *Delay {
-	return &Delay{FirstToken: 2, Interference: 0.5, Evict: 2, Decode: 0.05, Tier: defaultTier}
+	return &Delay{FirstToken: 2, Interference: 0.5, Evict: 2, Decode: 0.1, Tier: defaultTier}
 }
 
 // defaultTier is the worth of a cached block by its tier, the same in both functions.
