@@ -76,12 +76,12 @@ func rounded(v float64) float64 { return math.Round(1000*v) / 1000 }
 func speedsText(r *route.Router) string {
 	var b strings.Builder
 	for _, s := range viewSpeeds(r) {
-		fmt.Fprintf(&b, "%s on %s: %.1f ms a prompt and %.2f µs a token to compute, from %d prompts, %.0f %% off; "+
-			"%.1f ms a decode step and %.4f µs a token in the cache, from %d reports, %.0f %% off\n",
-			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS, s.Prefill.Observed, 100*s.Prefill.Error,
+		fmt.Fprintf(&b, "%s on %s: %.1f ms a pass with prompts and %.2f µs a token to compute; "+
+			"%.1f ms a decode step and %.4f µs a token in the cache; from %d observations, %.0f %% off\n",
+			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS,
 			s.Decode.BaseMS, s.Decode.TokenUS, s.Decode.Observed, 100*s.Decode.Error)
 		for _, p := range s.Ranks {
-			fmt.Fprintf(&b, "  %s rank %d: prompts take %.2f times as long (%.2f ± %.2f from %d prompts, after %d that were ignored)\n",
+			fmt.Fprintf(&b, "  %s rank %d: passes take %.2f times as long (%.2f ± %.2f from %d observations, after %d prompts that were ignored)\n",
 				p.Worker, p.Rank, p.Pace, p.Ratio, p.Doubt, p.Observed, p.Ignored)
 		}
 	}
