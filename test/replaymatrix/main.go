@@ -137,7 +137,7 @@ var smoke = []cell{{
 }}
 
 // quickEvery is how many small cells there are for one that a quick run has.
-const quickEvery = 6
+const quickEvery = 8
 
 // cells returns the cells that the flags name.
 func (o *options) cells() []cell {
