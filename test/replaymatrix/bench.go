@@ -54,8 +54,8 @@ type bench struct {
 const searchSeed = 1001
 
 // run plays all cells, some at a time, and returns their outcomes in order. A cell that fails is left out, and in the error. When
-// ctx is done no further cell begins.
-func (b *bench) run(ctx context.Context, cells []cell) ([]outcome, error) {
+// ctx is done no further cell begins. ended is called with each outcome, from several goroutines.
+func (b *bench) run(ctx context.Context, cells []cell, ended func(*outcome) error) ([]outcome, error) {
 	list := make([]outcome, len(cells))
 	errs := make([]error, len(cells))
 	began := time.Now()
@@ -76,6 +76,9 @@ func (b *bench) run(ctx context.Context, cells []cell) ([]outcome, error) {
 
 				var err error
 				list[i], err = b.cell(&cells[i])
+				if err == nil {
+					err = ended(&list[i])
+				}
 				if err != nil {
 					errs[i] = fmt.Errorf("%s: %w", cells[i].name(), err)
 				}

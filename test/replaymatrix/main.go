@@ -10,12 +10,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,6 +26,7 @@ type options struct {
 	json, page, rows string
 	list, markdown   bool
 	quick, smoke     bool
+	resume           bool
 	seeds, cellsEach int
 }
 
@@ -37,7 +38,8 @@ func main() {
 	flag.BoolVar(&o.quick, "quick", false, "play the named cells and some small ones, on one seed")
 	flag.BoolVar(&o.smoke, "smoke", false, "play little, to see that everything runs")
 	flag.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/benchmarks.md instead of all rows")
-	flag.StringVar(&o.json, "json", "", "write all rows to this `file`")
+	flag.StringVar(&o.json, "json", "", "write all rows to this `file`, one line of JSON for each cell")
+	flag.BoolVar(&o.resume, "resume", false, "keep the cells that the file of --json has, and play the others")
 	flag.StringVar(&o.rows, "rows", "", "play nothing, and report the rows of this `file` that --json wrote")
 	flag.StringVar(&o.page, "page", "", "write a page with a heat map to this `file`")
 	flag.IntVar(&o.seeds, "seeds", 2, "number of runs of each kind")
@@ -71,9 +73,18 @@ func (o *options) run() error {
 
 	began, before := time.Now(), loadAverage()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	stored, kept, err := openStore(o.json, o.resume)
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
+		return slices.ContainsFunc(kept, func(o outcome) bool { return o.Cell == c.name() })
+	})
 	b := bench{seeds: max(1, o.seeds), jobs: o.cellsEach, routers: contestants(), capacities: newCapacities()}
-	list, failed := b.run(ctx, cells)
+	list, failed := b.run(ctx, left, stored.add)
 	stop()
+	failed = errors.Join(failed, stored.close())
+	list = append(kept, list...)
 	if len(list) == 0 {
 		return cmp.Or(failed, errors.New("no cell was played"))
 	}
@@ -85,18 +96,13 @@ func (o *options) run() error {
 
 // reportRows reports what an earlier run wrote.
 func (o *options) reportRows() error {
-	data, err := os.ReadFile(o.rows)
+	list, err := readOutcomes(o.rows)
 	if err != nil {
 		return err
-	}
-	var list []outcome
-	if err := json.Unmarshal(data, &list); err != nil {
-		return fmt.Errorf("read %s: %w", o.rows, err)
 	}
 	if len(list) == 0 {
 		return fmt.Errorf("%s has no cells", o.rows)
 	}
-	o.json = ""
 	return o.report(summarize(list), fmt.Sprintf("%d cells, %d rounds each.", len(list), len(list[0].Rows[0].Seeds)))
 }
 
@@ -106,15 +112,6 @@ func (o *options) report(s *summary, conditions string) error {
 		s.writeCells(os.Stdout)
 	}
 	s.writeMarkdown(os.Stdout, conditions)
-	if o.json != "" {
-		data, err := json.MarshalIndent(s.outcomes, "", " ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.json, data, 0o644); err != nil {
-			return err
-		}
-	}
 	if o.page == "" {
 		return nil
 	}
@@ -140,7 +137,7 @@ var smoke = []cell{{
 }}
 
 // quickEvery is how many small cells there are for one that a quick run has.
-const quickEvery = 6
+const quickEvery = 8
 
 // cells returns the cells that the flags name.
 func (o *options) cells() []cell {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -265,5 +266,32 @@ func TestSearch(t *testing.T) {
 	}
 	if o.Search[1].E2E == o.Rows[2].Seeds[0].E2E {
 		t.Error("the search has the seed of the table")
+	}
+}
+
+// TestStore writes outcomes, and resumes.
+func TestStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.json")
+	write := func(resume bool, cell string) (kept int) {
+		s, list, err := openStore(path, resume)
+		if err == nil {
+			err = errors.Join(s.add(&outcome{Cell: cell, Rows: rows()}), s.close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+
+	write(true, "from a run before")
+	if n := write(false, "a"); n != 0 {
+		t.Errorf("a new run keeps %d outcomes", n)
+	}
+	if n := write(true, "b"); n != 1 {
+		t.Errorf("a resumed run keeps %d outcomes, want 1", n)
+	}
+	list, err := readOutcomes(path)
+	if err != nil || len(list) != 2 || list[0].Cell != "a" || list[1].Cell != "b" || list[1].Rows[3].E2E != 1250 || !list[1].Rows[3].Best {
+		t.Errorf("%v: %+v", err, list)
 	}
 }
