@@ -57,7 +57,7 @@ func TestPlainBootstrap(t *testing.T) {
 			t.Errorf("there is no %s", want)
 		}
 	}
-	for _, not := range []string{"ext_proc", "extproc", "accessLog\"", "ads\":"} {
+	for _, not := range []string{"ext_proc.v3", "extproc", "accessLog\"", "ads\":"} {
 		if strings.Contains(string(boot), not) {
 			t.Errorf("there is %s", not)
 		}
