@@ -382,9 +382,11 @@ type View struct {
 	Footprint float64
 	// Queued means that requests wait in the engine's queue, by two reports in a row.
 	Queued bool
+	// Reported means that there is a report. Without one, bookings stand for all that runs on the rank.
+	Reported bool
 }
 
-// View returns what the reports show. One that is older than maxAge shows no untracked requests and no queue.
+// View returns what the reports show. One that is older than maxAge counts as none, but for what does not change.
 func (l *Load) View(now time.Time, maxAge time.Duration) View {
 	last := l.reported.Load()
 	if last == nil {
@@ -393,6 +395,7 @@ func (l *Load) View(now time.Time, maxAge time.Duration) View {
 	v := View{Slots: last.slots, Footprint: last.footprint}
 	if now.Sub(last.At) <= maxAge {
 		v.Untracked, v.Queued = last.untracked, last.queued
+		v.Reported = true
 	}
 	return v
 }

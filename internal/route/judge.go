@@ -261,7 +261,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 		d.Candidates[i] = Candidate{
 			Worker: c.Rank.Worker.Name, Rank: c.Rank.Number, Address: c.Rank.Worker.Address, Picked: at == won,
 			Overlap: c.Facts.Overlap, Evicting: c.Facts.Evicting, OnNode: c.Facts.OnNode, OnPeers: c.Facts.OnPeers,
-			Load: c.Facts.Booked, Untracked: c.Facts.Untracked,
+			Load: c.Facts.Booked, Untracked: c.Facts.Untracked, Reported: c.Facts.Reported,
 		}
 		j.judgeOne(c, &d.Candidates[i].Score)
 		if at == won {

@@ -44,6 +44,9 @@ func (d *Decision) String() string {
 			fmt.Fprintf(&b, "%s holds %d blocks more, which the prompts that wait there will evict\n", c.name(d), c.Evicting)
 		}
 	}
+	if !slices.ContainsFunc(d.Candidates, func(c Candidate) bool { return c.Reported }) {
+		b.WriteString("no engine reports its load: bookings stand for it\n")
+	}
 	if more := d.Considered - len(d.Candidates); more > 0 {
 		fmt.Fprintf(&b, "and %d more at higher cost\n", more)
 	}

@@ -170,5 +170,7 @@ type Candidate struct {
 	Load            fleet.Amount // booked there before this request
 	// Untracked is the requests there that no router has booked.
 	Untracked int64
-	Score     cost.Score
+	// Reported means that the rank's engine has reported its load. Else bookings stand for it.
+	Reported bool
+	Score    cost.Score
 }
