@@ -14,7 +14,7 @@ import (
 //	slot     = FirstToken · time until enough requests have ended that the engine can run this one
 //	prefill  = FirstToken · own
 //	transfer = FirstToken · time of the transfer of the tokens that another worker computes, or has in its cache
-//	others   = Interference · requests on the rank · own
+//	others   = Interference · requests on the rank · own, without its fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + others + evict + decode
@@ -77,7 +77,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 			s.Slot = w.FirstToken * b.slot(r, pace)
 		}
 		interference := w.Interference * b.requests
-		s.Others = interference * s.Own
+		s.Others = interference * compute
 		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
