@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stator-project/stator/bus"
 	"github.com/stator-project/stator/internal/plan"
@@ -42,7 +43,8 @@ func TestPlanReachesEnvoyAndRouter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const term = 1 << 50 // those of the planner are milliseconds since 1970, and earlier
+	// Those of the planner are milliseconds since 1970, and earlier. One of more than an hour ahead would be refused.
+	term := uint64(time.Now().Add(30 * time.Minute).UnixMilli())
 	heavy, light, drained := names[0], names[1], names[2]
 	want := map[string]string{at[heavy]: "300 healthy", at[light]: "25 healthy", at[drained]: "100 /eds_status_draining"}
 	publish(term, plan.Planned{Name: heavy, Weight: 300}, plan.Planned{Name: light, Weight: 25},
