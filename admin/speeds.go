@@ -81,7 +81,8 @@ func speedsText(r *route.Router) string {
 			s.Model, cmp.Or(s.Engine, "an unnamed engine"), s.Prefill.BaseMS, s.Prefill.TokenUS,
 			s.Decode.BaseMS, s.Decode.TokenUS, s.Decode.Observed, 100*s.Decode.Error)
 		for _, p := range s.Ranks {
-			fmt.Fprintf(&b, "  %s rank %d: passes take %.2f times as long (%.2f ± %.2f from %d observations, after %d prompts that were ignored)\n",
+			fmt.Fprintf(&b, "  %s rank %d: passes take %.2f times as long "+
+				"(%.2f ± %.2f from %d observations, after %d prompts that were ignored)\n",
 				p.Worker, p.Rank, p.Pace, p.Ratio, p.Doubt, p.Observed, p.Ignored)
 		}
 	}
