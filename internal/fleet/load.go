@@ -344,7 +344,8 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 		computes: booked.PrefillTokens > 0}
 	next.slots = l.slots.observe(&r)
 	next.footprint = 1
-	if last := l.reported.Load(); last != nil {
+	last := l.reported.Load()
+	if last != nil {
 		next.footprint = last.footprint
 		next.untracked = min(next.unbooked, last.unbooked)
 		next.queued = next.Waiting > 0 && last.Waiting > 0
@@ -352,7 +353,7 @@ func (l *Load) SetReport(r Report, blocks int) Interval {
 	if used, all := r.KVUsage*float64(blocks), float64(booked.DecodeBlocks); used > 0 && all > 0 && r.Waiting == 0 {
 		next.footprint = min(used/all, 1)
 	}
-	i := l.between(l.reported.Load(), next, &booked)
+	i := l.between(last, next, &booked)
 	if i.Gaps > 0 {
 		next.gap = i.Gap()
 	}

@@ -28,9 +28,9 @@ type PrefillPeriod struct {
 	Took time.Duration
 }
 
-// passTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
+// PassTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
 // default max_num_batched_tokens.
-const passTokens = 8192
+const PassTokens = 8192
 
 // begin begins a period.
 func (p *prefills) begin(now time.Time) {
@@ -46,7 +46,7 @@ func (p *prefills) count(tokens int64, now time.Time) {
 	defer p.mu.Unlock()
 	passes := int64(0)
 	if !now.Equal(p.tick) {
-		passes = max(1, (tokens+passTokens-1)/passTokens)
+		passes = max(1, (tokens+PassTokens-1)/PassTokens)
 		p.tick = now
 	}
 	p.total.tokens += tokens

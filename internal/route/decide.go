@@ -188,9 +188,9 @@ func (r *Router) book(w *workspace, q *asked, d *Decision) (won int, refused *re
 
 // newBooking is the booking of a request on a candidate.
 func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision) pick.Booking {
-	amount := j.booking
+	amount, there := j.booking, j.expect(c)
 	amount.PrefillTokens = int64(c.Uncached)
-	amount.PrefillTime = j.addedTime(c)
+	amount.PrefillTime = there.added
 	last := d.Last
 	switch {
 	case last == 0:
@@ -199,7 +199,7 @@ func (r *Router) newBooking(q *asked, j *judged, c *pick.Candidate, d *Decision)
 	case q.remote, r.index.IsReported(c.Rank.ID, blockhash.Sequence(last)):
 		last = 0 // the block is there already, so no event will show that the prompt is computed
 	}
-	firstToken, cached := j.waitTime(c)+amount.PrefillTime, d.PromptTokens-c.Uncached
+	firstToken, cached := there.wait+there.added, d.PromptTokens-c.Uncached
 	if q.remote {
 		firstToken += PrefillTimeout
 		cached = c.Facts.Cached(&j.request)

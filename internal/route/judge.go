@@ -41,10 +41,6 @@ type classModel struct {
 	answer, reuse  float64
 }
 
-// passTokens is how many prompt tokens an engine computes in one pass unless it is configured: vLLM's
-// default max_num_batched_tokens.
-const passTokens = 8192
-
 // judge computes the cost of the usable ranks of a field by their load now. The result is valid until
 // the next call with the same workspace.
 func (r *Router) judge(w *workspace, q *asked, f *field, now time.Time) *judged {
@@ -102,7 +98,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.Store = nil
 		if !j.asked.readsNoCache {
 			c.Facts.Overlap = overlap.Of(c.Rank.ID)
-			if heldBlocks(c.Facts.Overlap) > c.Facts.Overlap[fleet.Device] {
+			if c.Facts.HeldBlocks() > c.Facts.Overlap[fleet.Device] {
 				c.Facts.Store = load.Store()
 			}
 		}
@@ -158,40 +154,46 @@ func (j *judged) findPulls(f *field, overlap *kvindex.Overlap) {
 	for i := range j.candidates {
 		c := &j.candidates[i]
 		if canPull(c.Rank.Worker) && j.source.rank != nil && j.source.rank.Worker != c.Rank.Worker {
-			c.Facts.Pullable = max(0, j.source.blocks-heldBlocks(c.Facts.Overlap))
+			c.Facts.Pullable = max(0, j.source.blocks-c.Facts.HeldBlocks())
 		}
 	}
 }
 
-// prefillTime is how long a candidate is expected to compute the prompt, with the steps of the requests that decode beside it.
-func (j *judged) prefillTime(c *pick.Candidate) time.Duration {
+// expected is how the prompt is expected to fare on a candidate.
+type expected struct {
+	wait time.Duration // until it is computed
+	// prefill is how long it is computed, with the steps of the requests that decode beside it.
+	prefill time.Duration
+	// added is how much longer the prefills of the candidate take with it. It is less than prefill where the prompt fits into a pass
+	// with those that wait already, because the pass pays its fixed time only once. So do prompts that wait for the same requests to
+	// end.
+	added time.Duration
+}
+
+// expect returns how the prompt is expected to fare on a candidate.
+func (j *judged) expect(c *pick.Candidate) expected {
+	j.setModelOf(c)
+	there := cost.Expect(&j.request, &c.Facts)
+	e := expected{wait: there.Wait}
 	if c.Uncached <= 0 {
-		return 0
+		return e
 	}
-	j.setModelOf(c)
-	return time.Duration(float64(j.request.Line.Prefill(c.Uncached))*c.Facts.Pace) + cost.StepTime(&j.request, &c.Facts)
-}
+	e.prefill = time.Duration(float64(j.request.Line.Prefill(c.Uncached))*c.Facts.Pace) + there.Step
+	e.added = e.prefill
 
-// addedTime is how much longer the prefills of a candidate are expected to take with this prompt. It is
-// less than prefillTime where the prompt fits into a pass with those that wait already, because the
-// pass pays its fixed time only once. So do prompts that wait for the same requests to end.
-func (j *judged) addedTime(c *pick.Candidate) time.Duration {
-	whole, pending := j.prefillTime(c), c.Facts.Booked.PrefillTokens
-	alone := pending == 0 || pending+int64(c.Uncached) > passTokens
-	if whole == 0 || alone && cost.HasSlot(&j.request, &c.Facts) {
-		return whole
+	pending := c.Facts.Booked.PrefillTokens
+	alone := pending == 0 || pending+int64(c.Uncached) > fleet.PassTokens
+	if !alone || !there.HasSlot {
+		e.added = time.Duration(float64(c.Uncached) * j.request.Line.Token * c.Facts.Pace)
 	}
-	return time.Duration(float64(c.Uncached) * j.request.Line.Token * c.Facts.Pace)
-}
-
-// waitTime is how long a prompt waits on a candidate before it is computed.
-func (j *judged) waitTime(c *pick.Candidate) time.Duration {
-	j.setModelOf(c)
-	return cost.Wait(&j.request, &c.Facts)
+	return e
 }
 
 // firstToken is when a candidate's first token is expected, from now.
-func (j *judged) firstToken(c *pick.Candidate) time.Duration { return j.waitTime(c) + j.prefillTime(c) }
+func (j *judged) firstToken(c *pick.Candidate) time.Duration {
+	e := j.expect(c)
+	return e.wait + e.prefill
+}
 
 // soonest is the candidate whose first token is expected first, and when that is, from now. There must
 // be a candidate.
@@ -249,7 +251,7 @@ func (j *judged) explain(d *Decision, won, shown int) {
 	d.Worker, d.Address = worker.Name, worker.Address
 	d.Rank, d.Ranks = winner.Rank.Number, worker.Ranks
 	d.Transfer, d.TransferAt = worker.Transfer, TransferAddress(worker, winner.Rank.Number)
-	d.Overlap = heldBlocks(winner.Facts.Overlap)
+	d.Overlap = winner.Facts.HeldBlocks()
 	d.Cached = d.PromptTokens - winner.Uncached
 	d.Considered = len(j.candidates)
 

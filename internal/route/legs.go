@@ -158,7 +158,7 @@ func (j *judged) leastLocal() float64 {
 	for i := range j.candidates {
 		c := &j.candidates[i]
 		more := max(0, mean-float64(c.Facts.Booked.Requests))
-		least = min(least, c.Total+delay.Interference*more*float64(j.prefillTime(c))/1e6)
+		least = min(least, c.Total+delay.Interference*more*float64(j.expect(c).prefill)/1e6)
 	}
 	return least
 }

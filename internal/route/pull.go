@@ -5,6 +5,7 @@ import (
 
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/internal/kv/kvindex"
+	"github.com/stator-project/stator/internal/route/cost"
 )
 
 // Pull is a worker from whose cache the picked one should fetch the beginning of the prompt, because that is faster than to
@@ -30,7 +31,7 @@ func findSource(f *field, overlap *kvindex.Overlap) (most source) {
 		if !canPull(f.ranks[i].Worker) {
 			continue
 		}
-		if n := heldBlocks(overlap.Of(f.ranks[i].ID)); n > most.blocks {
+		if n := cost.HeldBlocks(overlap.Of(f.ranks[i].ID)); n > most.blocks {
 			most = source{&f.ranks[i], n}
 		}
 	}
@@ -39,14 +40,6 @@ func findSource(f *field, overlap *kvindex.Overlap) (most source) {
 
 // canPull reports whether a worker can fetch blocks from others of its kind, and they from it.
 func canPull(w *fleet.Worker) bool { return w.Transfer == fleet.TransferP2P && w.TransferAt != "" }
-
-// heldBlocks is how many blocks of the prompt's beginning a rank holds on any tier.
-func heldBlocks(overlap [fleet.Tiers]int) (n int) {
-	for _, blocks := range overlap {
-		n += blocks
-	}
-	return n
-}
 
 // TransferAddress returns where others reach a rank of the worker for transfers; empty where they need no address. SGLang has
 // one bootstrap server for all ranks of a worker, and vLLM one port for each rank.

@@ -78,7 +78,7 @@ func (j *judged) findLoads(f *field, overlap *kvindex.Overlap) {
 		if node == noNode || store == nil {
 			continue
 		}
-		held := heldBlocks(c.Facts.Overlap)
+		held := c.Facts.HeldBlocks()
 		c.Facts.Store = store
 		c.Facts.OnNode = max(0, j.stores.onNode[node]-held)
 		if store.Peers.Known() {

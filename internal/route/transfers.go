@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -56,18 +57,14 @@ func (t *transfers) add(id string, on transfer) {
 func (t *transfers) settle(arrived func(rank fleet.Rank, last uint64) (at time.Time, ok bool), now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var done []string
-	for id, on := range t.byID {
-		if _, ok := arrived(on.rank, on.last); ok || now.Sub(on.since) > maxTransfer {
-			done = append(done, id)
-		}
-	}
-
-	slices.Sort(done) // a map has no order, and what is learned depends on it
-	for _, id := range done {
+	for _, id := range slices.Sorted(maps.Keys(t.byID)) { // a map has no order, and what is learned depends on it
 		on := t.byID[id]
+		at, ok := arrived(on.rank, on.last)
+		if !ok && now.Sub(on.since) <= maxTransfer {
+			continue
+		}
 		delete(t.byID, id)
-		if at, ok := arrived(on.rank, on.last); ok && !computesPrompts(on.rank) {
+		if ok && !computesPrompts(on.rank) {
 			work := perfmodel.Work{Prefills: 1, Tokens: float64(on.tokens)}
 			t.speeds.of(on.rank.Worker).transfer.Observe(work, max(0, at.Sub(on.since)))
 		}

@@ -122,7 +122,7 @@ func (r *Router) enqueue(w *workspace, q *asked, req *Request, d *Decision, free
 		Class: t.hints.class, Tenant: t.hints.tenant, Lane: q.model.lane(&t.hints),
 		Restricted: t.hints.isRestricted() || q.model.Adapter != "",
 		Strict:     t.hints.strict, HeadStart: t.hints.headStart,
-		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.prefillTime(best),
+		Tokens: d.PromptTokens, Cached: d.PromptTokens - best.Uncached, Work: j.expect(best).prefill,
 		At: d.At, Until: d.At.Add(q.model.MaxWait), Value: t,
 	}
 

@@ -93,9 +93,20 @@ type Facts struct {
 	Store *fleet.Store
 }
 
+// HeldBlocks is how many blocks of a prompt's beginning a rank holds on any tier.
+func HeldBlocks(overlap [fleet.Tiers]int) (blocks int) {
+	for _, n := range overlap {
+		blocks += n
+	}
+	return blocks
+}
+
+// HeldBlocks is how many blocks of the prompt the rank holds on any tier.
+func (f *Facts) HeldBlocks() int { return HeldBlocks(f.Overlap) }
+
 // Cached is the number of prompt tokens that the rank need not compute, in whole blocks.
 func (f *Facts) Cached(r *Request) int {
-	return min(f.held()*max(1, r.BlockSize), r.reusable())
+	return min(f.HeldBlocks()*max(1, r.BlockSize), r.reusable())
 }
 
 func (f *Facts) pace() float64 {

@@ -72,10 +72,8 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	delayed := w.FirstToken // how often the time of the prefill counts
 	if f.Booked.Requests > 0 || f.Untracked > 0 {
 		b := f.batch(r)
-		if b.waiting > 0 {
-			s.Wait = w.FirstToken * f.wait(r, &b)
-			s.Slot = w.FirstToken * b.slot(r, pace)
-		}
+		s.Wait = w.FirstToken * f.wait(r, &b)
+		s.Slot = w.FirstToken * b.slot(r, pace)
 		interference := w.Interference * b.requests
 		s.Others = interference * compute
 		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
@@ -101,7 +99,7 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	token := pace * r.Line.Token * perMillisecond
 	saved := 0.0 // tokens
 	s.Uncached = r.PromptTokens
-	if held := f.held(); held > 0 {
+	if held := f.HeldBlocks(); held > 0 {
 		blockSize, reusable := max(1, r.BlockSize), r.reusable()
 		s.Uncached -= min(held*blockSize, reusable)
 		for t, n := range f.Overlap {
@@ -130,14 +128,6 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	}
 	s.Own = pace*milliseconds(r.Line.Base) + compute
 	return compute
-}
-
-// held is how many blocks of the prompt the rank holds on any tier.
-func (f *Facts) held() (blocks int) {
-	for _, n := range f.Overlap {
-		blocks += n
-	}
-	return blocks
 }
 
 // evicts reports whether so many computed tokens take the place of others. A cache of unknown size is taken for full.
@@ -199,25 +189,24 @@ func (f *Facts) wait(r *Request, b *batch) float64 {
 	return milliseconds(f.Wait)
 }
 
-// Wait returns how long a request waits on a rank until its prompt is computed: for the prefills before it, and for a slot.
-func Wait(r *Request, f *Facts) time.Duration {
-	b := f.batch(r)
-	return time.Duration((f.wait(r, &b) + b.slot(r, f.pace())) / perMillisecond)
+// Expected is what a request is expected to meet on a rank.
+type Expected struct {
+	// Wait is how long it waits until its prompt is computed: for the prefills before it, and for a slot.
+	Wait time.Duration
+	// Step is how long a decode step of the requests that run there lasts; 0 where none runs.
+	Step time.Duration
+	// HasSlot means that the engine can run it at once.
+	HasSlot bool
 }
 
-// HasSlot reports whether the engine of a rank can run a request at once.
-func HasSlot(r *Request, f *Facts) bool {
-	b := f.batch(r)
-	return b.waiting <= 0
-}
-
-// StepTime returns how long a decode step of a rank is expected to last.
-func StepTime(r *Request, f *Facts) time.Duration {
-	b := f.batch(r)
-	if b.requests == 0 {
-		return 0
+// Expect returns what a request is expected to meet on a rank.
+func Expect(r *Request, f *Facts) Expected {
+	b, pace := f.batch(r), f.pace()
+	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond), HasSlot: b.waiting <= 0}
+	if b.requests > 0 {
+		e.Step = time.Duration(pace * float64(r.Decode.Step(int(b.context))))
 	}
-	return time.Duration(f.pace() * float64(r.Decode.Step(int(b.context))))
+	return e
 }
 
 // worth returns how many tokens less need to be computed for those that are cached on a tier: as many as could be computed in the time that
