@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/stator-project/stator/test/paired"
 )
 
 // slowerBound is the ratio above which the whole interval must lie for a benchmark to be slower.
@@ -50,9 +52,11 @@ func (m *measurement) compare(ctx context.Context, b binaries, name string) (r r
 		ratios = append(ratios, math.Log(after/before))
 	}
 
-	center, half := interval(ratios)
+	center, half := paired.Mean(ratios)
+	baseMean, _ := paired.Mean(base)
+	nowMean, _ := paired.Mean(now)
 	r = result{
-		name: strings.TrimPrefix(name, "Benchmark"), base: mean(base), now: mean(now),
+		name: strings.TrimPrefix(name, "Benchmark"), base: baseMean, now: nowMean,
 		ratio: math.Exp(center), low: math.Exp(center - half), high: math.Exp(center + half),
 	}
 	fmt.Fprintf(m.progress, "%s: %.3f (%.3f to %.3f)\n", r.name, r.ratio, r.low, r.high)
@@ -116,42 +120,4 @@ func exactly(name string) string {
 		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
 	}
 	return strings.Join(parts, "/")
-}
-
-func mean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
-	}
-	return sum / float64(len(values))
-}
-
-// interval returns the mean of values and half the width of its 95 % confidence interval, by Student's
-// distribution.
-func interval(values []float64) (center, half float64) {
-	center = mean(values)
-	if len(values) < 2 {
-		return center, math.Inf(1)
-	}
-
-	squares := 0.0
-	for _, v := range values {
-		squares += (v - center) * (v - center)
-	}
-	n := float64(len(values))
-	deviation := math.Sqrt(squares / (n - 1))
-	return center, quantile(len(values)-1) * deviation / math.Sqrt(n)
-}
-
-// quantile returns the 97.5 % quantile of Student's distribution (any table of it has these values).
-func quantile(degrees int) float64 {
-	table := []float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-		2.120, 2.110, 2.101, 2.093, 2.086}
-	switch {
-	case degrees < 1:
-		return math.Inf(1)
-	case degrees <= len(table):
-		return table[degrees-1]
-	}
-	return 1.96 + 2.4/float64(degrees) // within 0.1 % of the table's continuation
 }
