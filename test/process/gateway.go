@@ -78,12 +78,20 @@ func StartGateway(ctx context.Context, stator, envoy, configuration string) (*Ga
 
 // await returns when the gateway is ready.
 func (g *Gateway) await(ctx context.Context) error {
-	for range 600 {
-		if resp, err := g.Client.Get(g.Admin + "/readyz"); err == nil {
+	return poll(ctx, "the gateway is not ready after a minute", func() (bool, error) {
+		resp, err := g.Client.Get(g.Admin + "/readyz")
+		if err == nil {
 			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		}
+		return err == nil && resp.StatusCode == http.StatusOK, nil // with an error it does not listen yet
+	})
+}
+
+// poll returns when done reports true, fails, or has not reported true within a minute.
+func poll(ctx context.Context, late string, done func() (bool, error)) error {
+	for range 600 {
+		if ok, err := done(); ok || err != nil {
+			return err
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -91,7 +99,7 @@ func (g *Gateway) await(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-	return errors.New("the gateway is not ready after a minute")
+	return errors.New(late)
 }
 
 // Rank is what the gateway knows of a rank.
@@ -113,27 +121,16 @@ func (g *Gateway) Ranks() ([]Rank, error) {
 
 // AwaitRanks returns when n ranks are ready and their cache states exact. The gateway itself is ready with the first one.
 func (g *Gateway) AwaitRanks(ctx context.Context, n int) error {
-	for range 600 {
+	return poll(ctx, "the workers are not ready after a minute", func() (bool, error) {
 		list, err := g.Ranks()
-		if err != nil {
-			return err
-		}
 		ready := 0
 		for _, r := range list {
 			if r.State == "ready" && r.Cache == "exact" {
 				ready++
 			}
 		}
-		if ready == n {
-			return nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return errors.New("the workers are not ready after a minute")
+		return ready == n, err
+	})
 }
 
 // Get returns the body of a page.
