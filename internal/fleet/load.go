@@ -28,6 +28,8 @@ type Load struct {
 	// mixed is true if prefills of other replicas have run since this replica's first one began. shared is
 	// true if more than one prefill of this replica has.
 	mixed, shared atomic.Bool
+	// nextPass is when the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
+	nextPass atomic.Int64
 	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
 	lastEnd  atomic.Int64
 	prefills prefills
@@ -174,6 +176,9 @@ func (l *Load) prefillTime() time.Duration {
 // PrefillBegins records that a prefill is booked. Call it before Add. An idle rank begins with it at once.
 func (l *Load) PrefillBegins(now time.Time) {
 	idle := l.prefillTime() <= 0
+	if !l.IsGathering(now) {
+		l.nextPass.Store(now.Add(max(l.Wait(now), l.stepLeft(now))).UnixNano())
+	}
 	if idle {
 		l.since.Store(now.UnixNano())
 		l.mixed.Store(false)
@@ -181,6 +186,17 @@ func (l *Load) PrefillBegins(now time.Time) {
 	}
 	l.shared.Store(!idle)
 }
+
+// IsGathering reports whether the rank is expected to compute a prompt that is booked now in one pass with another one, if both fit: a
+// pass that has begun takes no more prompts, and those that come during it are computed together in the next. Prompts of other
+// replicas do not count, because they are known too late.
+func (l *Load) IsGathering(now time.Time) bool { return now.UnixNano() < l.nextPass.Load() }
+
+// stepLeft is how much of the decode step that runs on the rank is left on average.
+func (l *Load) stepLeft(now time.Time) time.Duration { return l.Gap(now, maxGapAge) / 2 }
+
+// maxGapAge is how old the time between tokens may be from which stepLeft is known.
+const maxGapAge = 10 * time.Second
 
 // PrefillEnds takes back the amount of a prefill that is done, or should be.
 func (l *Load) PrefillEnds(a Amount, now time.Time) {

@@ -53,6 +53,47 @@ func TestSkewDoesNotShortenPrefills(t *testing.T) {
 	}
 }
 
+// TestPromptsGather: a prompt that comes while a rank computes another one is computed in the next pass, with those that come until
+// that begins.
+func TestPromptsGather(t *testing.T) {
+	var l fleet.Load
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	prefill := fleet.Amount{Requests: 1, PrefillTokens: 1000, PrefillTime: 30 * time.Millisecond}
+	for _, step := range []struct {
+		at            int
+		before, after bool // a prompt that is booked then
+	}{
+		{0, false, false},  // an idle rank begins at once
+		{10, false, true},  // the next pass begins when the first one has ended
+		{20, true, true},   // and has both prompts
+		{30, false, true},  // it has begun, so this prompt waits until they are computed
+		{89, true, true},   // which takes 60 ms
+		{90, false, true},  // the third pass has two prompts
+		{300, false, true}, // the prompts before are overdue
+	} {
+		if got := l.IsGathering(at(step.at)); got != step.before {
+			t.Errorf("after %d ms and before a booking: %v", step.at, got)
+		}
+		l.PrefillBegins(at(step.at))
+		l.Add(prefill)
+		if got := l.IsGathering(at(step.at)); got != step.after {
+			t.Errorf("after %d ms and a booking: %v", step.at, got)
+		}
+	}
+}
+
+// TestPromptsGatherDuringAStep: a rank that decodes begins a pass when its step has ended, on average after half of it.
+func TestPromptsGatherDuringAStep(t *testing.T) {
+	var l fleet.Load
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	l.SetReport(fleet.Report{At: at(0), Running: 1, Gaps: 100, GapTime: 2 * time.Second}, 100)
+	l.SetReport(fleet.Report{At: at(1000), Running: 1, Gaps: 150, GapTime: 3 * time.Second}, 100)
+	l.PrefillBegins(at(2000))
+	if !l.IsGathering(at(2009)) || l.IsGathering(at(2010)) {
+		t.Error("the pass does not begin after half of a step of 20 ms")
+	}
+}
+
 // TestUsualLatenessIsExpected: where the ends of prefills are seen 900 ms late, none is late at that time. A single stall
 // changes little, and prefills of other replicas make it unknown what is late.
 func TestUsualLatenessIsExpected(t *testing.T) {

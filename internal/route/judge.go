@@ -89,6 +89,7 @@ func (j *judged) loadFacts(f *field, overlap *kvindex.Overlap, now time.Time) {
 		c.Facts.View = load.View(now, maxReportAge)
 		c.Facts.Wait = load.Wait(now)
 		c.Facts.Pace = load.Pace(now)
+		c.Facts.Gathering = load.IsGathering(now)
 		c.Facts.Capacity = f.facts[i].blocks
 
 		c.Facts.Overlap = [fleet.Tiers]int{}
@@ -164,26 +165,22 @@ type expected struct {
 	wait time.Duration // until it is computed
 	// prefill is how long it is computed, with the steps of the requests that decode beside it.
 	prefill time.Duration
-	// added is how much longer the prefills of the candidate take with it. It is less than prefill where the prompt fits into a pass
-	// with those that wait already, because the pass pays its fixed time only once. So do prompts that wait for the same requests to
-	// end.
+	// added is how much longer the prefills of the candidate take with it. It is less than prefill where the prompt is computed in a
+	// pass that is made anyway, because the pass pays its fixed time only once.
 	added time.Duration
 }
 
 // expect returns how the prompt is expected to fare on a candidate.
 func (j *judged) expect(c *pick.Candidate) expected {
 	j.setModelOf(c)
-	there := cost.Expect(&j.request, &c.Facts)
+	there := cost.Expect(&j.request, &c.Facts, c.Uncached)
 	e := expected{wait: there.Wait}
 	if c.Uncached <= 0 {
 		return e
 	}
 	e.prefill = time.Duration(float64(j.request.Line.Prefill(c.Uncached))*c.Facts.Pace) + there.Step
 	e.added = e.prefill
-
-	pending := c.Facts.Booked.PrefillTokens
-	alone := pending == 0 || pending+int64(c.Uncached) > fleet.PassTokens
-	if !alone || !there.HasSlot {
+	if there.Joins {
 		e.added = time.Duration(float64(c.Uncached) * j.request.Line.Token * c.Facts.Pace)
 	}
 	return e

@@ -86,6 +86,9 @@ type Facts struct {
 	// long as those of its class the rank's passes last; 0 counts as 1. Only [Delay] needs them.
 	Wait time.Duration
 	Pace float64
+	// Gathering means that the rank is going to begin a pass with prompts that are booked there, which has room for others; see
+	// [fleet.Load.IsGathering]. Only [Delay] needs it.
+	Gathering bool
 	// Capacity is the rank's cache in blocks; 0 is unknown. Held is how many blocks it holds, used or not.
 	Capacity, Held int
 	// Store has how long cached tokens take to load from slower tiers and from other nodes. It is nil where nothing is known. Only

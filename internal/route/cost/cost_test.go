@@ -20,7 +20,7 @@ import (
 //
 // with a candidate a line: NAME and any of device, host, disk, external (blocks of the prompt that it has), prefill
 // (booked tokens), decode (booked blocks), capacity and held (blocks), requests, untracked and slots (requests), wait
-// (milliseconds), pace and footprint (percent). It prints the table of scores, by delay where nothing else is said:
+// (milliseconds), pace and footprint (percent), and gathering (1 for true). It prints the table of scores, by delay where nothing else is said:
 // prompts take 20 ms and 0.1 ms a token, and decode steps 10 ms and 0.1 µs a token.
 func TestScores(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, file string) {
@@ -109,6 +109,8 @@ func candidate(t *testing.T, d *datadriven.TestData, words []string) (f Facts) {
 			f.Held = n
 		case "slots":
 			f.Slots = n
+		case "gathering":
+			f.Gathering = n == 1
 		case "footprint":
 			f.Footprint = float64(n) / 100
 		case "wait":

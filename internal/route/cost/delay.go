@@ -15,6 +15,7 @@ import (
 //	prefill  = FirstToken · own
 //	transfer = FirstToken · time of the transfer of the tokens that another worker computes, or has in its cache
 //	others   = Interference · requests on the rank · own, without its fixed time
+//	           + min(Decode · requests on the rank, FirstToken) · its fixed time
 //	evict    = Evict · reuse · (FirstToken + Interference · requests on the rank) · own, without its fixed time
 //	decode   = Decode · tokens of the answer · time of a step for a token · (tokens of all contexts + requests · tokens of this context)
 //	cost     = wait + slot + prefill + transfer + others + evict + decode
@@ -23,6 +24,11 @@ import (
 // requests that run stand still while a prompt is computed (others), and each of their steps is longer by the context of this request, as
 // its steps are by theirs (decode). A computed prompt takes the place of cached tokens; reuse is how often such a token was found
 // again, at most once (evict, where the cache is full). Terms that are equal on all ranks of a class are left out.
+//
+// The fixed time is that of a pass which computes prompts. A prompt pays it, and delays others by it, unless it is computed in one pass
+// with a prompt that is booked there already. Wherever the request goes such a pass is made, so ranks differ only in how many
+// requests it delays, for as long as that difference lasts; hence Decode. It never counts more than for the request itself, so that the
+// prompts of a burst do not all gather on one rank.
 //
 // The model of a pass is [perfmodel.Pass], learned for each class of workers. Prompts and answers of the requests on the rank are
 // those of their bookings. An engine that reports nothing has no known slots; then it is expected to run whatever is booked.
@@ -44,7 +50,7 @@ type Delay struct {
 	// their prompts are of no use without them.
 	Evict float64
 	// Decode is the part of an answer for which a difference of load between ranks is expected to last. Default 0.1, because
-	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt.
+	// later requests even it out. Raising it spreads long contexts, and bursts of one prompt, and makes prompts gather for a pass.
 	Decode float64
 	// Tier is the share of a cached token's time that is saved, by its tier: device, host, disk,
 	// external. Default 1, 0.75, 0.25, 0.25. Where the time of loads is known, that counts instead: a token is then worth what is left of
@@ -65,6 +71,10 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 	*s = Score{}
 	pace := f.pace()
 	compute := w.prefill(r, f, s, pace)
+	fixed := s.Own - compute
+	if f.joins(s.Uncached) {
+		fixed, s.Own = 0, compute
+	}
 	s.Prefill = w.FirstToken * s.Own
 	s.Transfer *= w.FirstToken
 	s.Wait = w.FirstToken * milliseconds(f.Wait)
@@ -75,7 +85,7 @@ func (w *Delay) Score(r *Request, f *Facts, s *Score) {
 		s.Wait = w.FirstToken * f.wait(r, &b)
 		s.Slot = w.FirstToken * b.slot(r, pace)
 		interference := w.Interference * b.requests
-		s.Others = interference * compute
+		s.Others = interference*compute + min(w.Decode*b.requests, w.FirstToken)*fixed
 		s.Decode = w.Decode * r.Answer * pace * r.Decode.Token * perMillisecond * (b.context + b.running*r.context())
 		delayed += interference
 	}
@@ -128,6 +138,12 @@ func (w *Delay) prefill(r *Request, f *Facts, s *Score, pace float64) (compute f
 	}
 	s.Own = pace*milliseconds(r.Line.Base) + compute
 	return compute
+}
+
+// joins reports whether so many tokens of a prompt are computed in a pass that is made anyway.
+func (f *Facts) joins(tokens int) bool {
+	pending := f.Booked.PrefillTokens
+	return f.Gathering && pending > 0 && pending+int64(tokens) <= fleet.PassTokens
 }
 
 // evicts reports whether so many computed tokens take the place of others. A cache of unknown size is taken for full.
@@ -195,14 +211,14 @@ type Expected struct {
 	Wait time.Duration
 	// Step is how long a decode step of the requests that run there lasts; 0 where none runs.
 	Step time.Duration
-	// HasSlot means that the engine can run it at once.
-	HasSlot bool
+	// Joins means that its prompt is computed in a pass that is made anyway, with others that are booked there or wait for a slot.
+	Joins bool
 }
 
-// Expect returns what a request is expected to meet on a rank.
-func Expect(r *Request, f *Facts) Expected {
+// Expect returns what a request is expected to meet on a rank that must compute so many tokens of its prompt.
+func Expect(r *Request, f *Facts, uncached int) Expected {
 	b, pace := f.batch(r), f.pace()
-	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond), HasSlot: b.waiting <= 0}
+	e := Expected{Wait: time.Duration((f.wait(r, &b) + b.slot(r, pace)) / perMillisecond), Joins: b.waiting > 0 || f.joins(uncached)}
 	if b.requests > 0 {
 		e.Step = time.Duration(pace * float64(r.Decode.Step(int(b.context))))
 	}
