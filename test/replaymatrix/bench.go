@@ -50,6 +50,25 @@ type bench struct {
 	capacities *capacities
 }
 
+// playAgain replaces kv's rows by those of the router of today, on the same seeds. Rivals do not change with it.
+func playAgain(list []outcome, jobs int) error {
+	errs := make([]error, len(list))
+	places := make(chan struct{}, max(1, jobs))
+	var running sync.WaitGroup
+	var b bench
+	kv := &contestants()[0]
+	for i := range list {
+		running.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			seeds := len(list[i].Rows[0].Seeds)
+			list[i].Rows[0], errs[i] = b.row(&list[i], kv.name, &kv.settings[0], 1, seeds)
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
 // searchSeed is the seed of the search. The tables have the seeds from 1.
 const searchSeed = 1001
 

@@ -26,7 +26,7 @@ type options struct {
 	json, page, rows string
 	list, markdown   bool
 	quick, smoke     bool
-	resume           bool
+	resume, again    bool
 	seeds, cellsEach int
 }
 
@@ -41,6 +41,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "write all rows to this `file`, one line of JSON for each cell")
 	flag.BoolVar(&o.resume, "resume", false, "keep the cells that the file of --json has, and play the others")
 	flag.StringVar(&o.rows, "rows", "", "play nothing, and report the rows of this `file` that --json wrote")
+	flag.BoolVar(&o.again, "again", false, "play kv again in the cells of --rows, beside the rivals' figures of that file")
 	flag.StringVar(&o.page, "page", "", "write a page with a heat map to this `file`")
 	flag.IntVar(&o.seeds, "seeds", 2, "number of runs of each kind")
 	flag.IntVar(&o.cellsEach, "jobs", 2, "number of cells at a time")
@@ -99,6 +100,11 @@ func (o *options) reportRows() error {
 	list, err := readOutcomes(o.rows)
 	if err != nil {
 		return err
+	}
+	if o.again {
+		if err := playAgain(list, o.cellsEach); err != nil {
+			return err
+		}
 	}
 	if len(list) == 0 {
 		return fmt.Errorf("%s has no cells", o.rows)
