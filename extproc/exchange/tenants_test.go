@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/stator-project/stator/test/bodies"
 )
 
 // TestNoTenantGetsAnothersSalt: of hundreds of requests by which a tenant tries to get the salt of another one, each is refused, or
@@ -39,16 +41,16 @@ func TestNoTenantGetsAnothersSalt(t *testing.T) {
 	reached := 0
 	for range 400 {
 		own := tried[draw.IntN(len(tried))]
-		members := []string{`"model":"sim"`, `"prompt":"hello"`, quoted(draw, "cache_salt") + `:"` + own + `"`, `"cache_salt":"` + salt + `"`}
+		members := []string{`"model":"sim"`, `"prompt":"hello"`, bodies.Quoted(draw, "cache_salt") + `:"` + own + `"`, `"cache_salt":"` + salt + `"`}
 		draw.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 		text := "{"
 		for i, m := range members {
 			if i > 0 {
-				text += "," + space(draw)
+				text += "," + bodies.Space(draw)
 			}
 			text += m
 		}
-		r, body := send(paths[draw.IntN(len(paths))], "b", mutate(draw, text+"}"+space(draw)))
+		r, body := send(paths[draw.IntN(len(paths))], "b", bodies.Encode(draw, text+"}"+bodies.Space(draw)))
 		if r.Answer != nil {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 type front struct {
 	engine *engine
 	server *http.Server
+	onBody func(body []byte) // gets the body of every POST; nil for none
 
 	mu     sync.Mutex
 	before func()                     // guarded by mu; of the next POST
@@ -40,6 +41,14 @@ func startFront(e *engine) (*front, error) {
 
 	f.server = &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.arrive(r)
+		if f.onBody != nil && r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			f.onBody(body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
 		proxy.ServeHTTP(w, r)
 	})}
 	go func() { _ = f.server.ListenAndServe() }()

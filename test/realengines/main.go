@@ -12,6 +12,7 @@
 //	eviction   two with small caches          what is promised of caches that overflow is served
 //	adapters   two for LoRA adapters          adapters are found, loaded, and kept apart
 //	disaggregated  two with NixlConnector  one computes prompts, the other one decodes
+//	hostile    the same                       bodies that ask engines for transfers reach none
 //	p2p        two with OffloadingConnector   the same with both legs at once, and prefixes are fetched
 //	store      two with StatorConnector       blocks come from host memory, a disk and an object store
 //
@@ -56,6 +57,7 @@ var sections = []section{
 	{"eviction", smallCache, evictionSection},
 	{"adapters", 0, adapterSection},
 	{"disaggregated", 0, disaggregatedSection},
+	{"hostile", 0, hostileSection},
 	{"p2p", 0, p2pSection},
 	{"store", 0, storeSection},
 }
