@@ -341,7 +341,7 @@ type KV struct {
 	// other nodes with this model is searched before the disk. Nodes find each other by the bus.
 	PeerTokenFile string `yaml:"peerTokenFile" default:"no other node is used; required with peers or peerListen"`
 	// PeerListen is the address on which this node sends blocks of its host memory to others, such as "10.0.0.1:7600", or ":7600" for all
-	// addresses of this host. Port 0 takes a free one. What is sent is neither encrypted nor signed: use a network that you trust.
+	// addresses of this host. Port 0 takes a free one. Nodes send each other blocks by TLS, and prove that they have the token.
 	PeerListen string `yaml:"peerListen" default:"no other node is served"`
 	// PeerAddress is the address, host:port, that other nodes are given, where they do not reach that of peerListen: behind NAT, for
 	// example.

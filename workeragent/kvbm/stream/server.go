@@ -3,6 +3,7 @@ package stream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -75,6 +76,7 @@ const mostGreeting = 64
 type Server struct {
 	cfg   ServerConfig
 	bytes int // of a block
+	tls   *tls.Config
 
 	greeting atomic.Int64 // connections during their handshake
 	open     atomic.Int64 // connections after it
@@ -115,7 +117,12 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	setDefault(&cfg.WriteTimeout, 10*time.Second)
 	cfg.WriteBytes = max(cfg.WriteBytes, size)
 	cfg.InFlight = max(cfg.InFlight, size)
-	return &Server{cfg: cfg, bytes: size}, nil
+	certificate, err := newCertificate()
+	if err != nil {
+		return nil, fmt.Errorf("make stream server: %w", err)
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: true}
+	return &Server{cfg: cfg, bytes: size, tls: secure}, nil
 }
 
 // Stats returns the current values.
@@ -178,7 +185,8 @@ func (s *Server) admit(client *hello) error {
 }
 
 // handle serves one connection.
-func (s *Server) handle(ctx context.Context, conn net.Conn) {
+func (s *Server) handle(ctx context.Context, raw net.Conn) {
+	conn := tls.Server(raw, s.tls)
 	admitted := false
 	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	err := greetClient(conn, s.cfg.Token, s.cfg.Node, s.cfg.Calls != nil, func(client *hello) error {
@@ -207,18 +215,18 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		session.write(ctx)
-		_ = conn.Close() // which ends the reader
+		_ = raw.Close() // which ends the reader
 	})
 	session.read()
 	cancel()
-	_ = conn.Close()
+	_ = raw.Close()
 	writer.Wait()
 }
 
 // session is a connection after its handshake. The reader changes it, and the writer waits for changes.
 type session struct {
 	server *Server
-	conn   net.Conn
+	conn   *tls.Conn
 	wake   chan struct{} // has room for one
 	calls  Calls         // nil if none are answered; of the writer
 
@@ -251,7 +259,7 @@ func (s *session) read() {
 	for {
 		_ = s.conn.SetReadDeadline(time.Now().Add(s.server.cfg.IdleTimeout))
 		f, err := readFrame(r, false, s.server.bytes)
-		if err != nil || f.kind == kindHello || f.kind == kindProof {
+		if err != nil || f.kind == kindHello {
 			return
 		}
 
