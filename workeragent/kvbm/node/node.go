@@ -48,7 +48,8 @@ type Config struct {
 	ObjectBytes  int64
 	ObjectWrite  kvbm.Policy
 	Node         string
-	// PeerToken is the secret of all nodes whose host memory is a tier. Without it there is no such tier and no server.
+	// PeerToken is the secret of all nodes whose host memory is a tier. Without it there is no such tier and no server. It authenticates
+	// objects too.
 	PeerToken string
 	// Peers are the addresses of other nodes, beside those of [Node.Found]. PeerListen is the address on which this node serves its own
 	// blocks; empty means that it does not.
@@ -238,9 +239,13 @@ func (n *Node) openObject(layout *block.Layout) (err error) {
 		return err
 	}
 	n.object, err = object.Open(object.Config{
-		Bucket: n.bucket, Prefix: n.cfg.ObjectPrefix, Space: layout.Space(), BlockBytes: layout.Bytes(), Node: n.cfg.Node,
-		MaxBytes: n.cfg.ObjectBytes,
+		Bucket: n.bucket, Prefix: n.cfg.ObjectPrefix, Space: layout.Space(), BlockBytes: layout.Bytes(), Secret: n.cfg.PeerToken,
+		Node: n.cfg.Node, MaxBytes: n.cfg.ObjectBytes,
 	})
+	if err == nil && n.cfg.PeerToken == "" {
+		n.cfg.Log.Warn("KV blocks in the bucket are not authenticated: set peerTokenFile to the same secret on all nodes that share them",
+			"model", n.cfg.Model, "bucket", n.cfg.Object.Bucket)
+	}
 	return err
 }
 
