@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/kvbm"
 	"github.com/stator-project/stator/workeragent/kvbm/block"
@@ -117,8 +118,43 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Run serves engines until ctx ends.
+// The pauses between attempts to open the socket again.
+const (
+	leastPause = 250 * time.Millisecond
+	mostPause  = 10 * time.Second
+)
+
+// Run serves engines until ctx ends. Where their socket cannot be opened, or ends, it is opened again after a pause, because engines serve
+// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error is that of closing
+// the tiers.
 func (n *Node) Run(ctx context.Context) error {
+	// The tiers go on until no engine uses them.
+	tiers, stop := context.WithCancel(context.WithoutCancel(ctx))
+	n.mu.Lock()
+	n.ctx = tiers
+	n.mu.Unlock()
+
+	pauses := backoff.Backoff{Min: leastPause, Max: mostPause}
+	logged := ""
+	for ctx.Err() == nil {
+		err := n.serveEngines(ctx)
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
+			n.cfg.Log.Error("engines cannot use the KV store, which tries again", "model", n.cfg.Model, "err", err)
+		}
+		_ = pauses.Wait(ctx) // the loop ends with ctx
+	}
+
+	stop()
+	n.mu.Lock()
+	n.store = nil // no control begins from here on
+	n.mu.Unlock()
+	n.tasks.Wait()
+	return n.close()
+}
+
+// serveEngines serves engines until ctx ends, or the socket.
+func (n *Node) serveEngines(ctx context.Context) error {
 	_ = os.Remove(n.cfg.Socket) // of a process that was killed
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: n.cfg.Socket, Net: "unix"})
 	if err != nil {
@@ -127,19 +163,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := os.Chmod(n.cfg.Socket, 0o600); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-
-	// The tiers go on until no engine uses them.
-	tiers, stop := context.WithCancel(context.WithoutCancel(ctx))
-	n.mu.Lock()
-	n.ctx = tiers
-	n.mu.Unlock()
-	err = n.server.Serve(ctx, listener, session.Config{Open: n.open, Log: n.cfg.Log})
-	stop()
-	n.mu.Lock()
-	n.store = nil // no control begins from here on
-	n.mu.Unlock()
-	n.tasks.Wait()
-	return errors.Join(err, n.close())
+	return n.server.Serve(ctx, listener, session.Config{Open: n.open, Log: n.cfg.Log})
 }
 
 // close closes what open has opened.

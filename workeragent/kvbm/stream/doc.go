@@ -59,9 +59,10 @@
 // # Bounds
 //
 // A peer without the token makes the server read at most the handshake of TLS, of 64 KiB, and 16 KiB, within
-// [ServerConfig.HandshakeTimeout]. Connections, requests of a connection, keys of a request and bytes of a frame are bounded. A connection
-// without a frame for [ServerConfig.IdleTimeout] is closed, as is one that does not take a write within [ServerConfig.WriteTimeout]. A
-// client whose request meets that end sends it again on a new connection.
+// [ServerConfig.HandshakeTimeout]. Of more than 64 handshakes at once, the oldest one of the address with most of them ends. Connections,
+// requests of a connection, keys of a request and bytes of a frame are bounded. A connection without a frame for
+// [ServerConfig.IdleTimeout] is closed, as is one that does not take a write within [ServerConfig.WriteTimeout]. A client whose request
+// meets that end sends it again on a new connection.
 //
 // # Concurrency
 //

@@ -12,9 +12,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -409,12 +411,40 @@ func TestClientThatDoesNotReceive(t *testing.T) {
 // TestAcceptErrors has a listener that fails for a while, as one does without free file descriptors.
 func TestAcceptErrors(t *testing.T) {
 	m, keys := someBlocks(layout, 1)
-	server, address := serve(t, m, nil, func(ln net.Listener) net.Listener { return &failing{Listener: ln, left: 3} })
+	var log bytes.Buffer
+	server, address := serve(t, m, func(c *stream.ServerConfig) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) },
+		func(ln net.Listener) net.Listener { return &failing{Listener: ln, left: 3} })
 	dst := slots(1)
 	same(t, m, keys, dst, connect(t, address, nil).Fetch(t.Context(), keys, dst))
-	if s := server.Stats(); s.AcceptErrors != 3 {
-		t.Errorf("stats are %+v", s)
+	if s := server.Stats(); s.AcceptErrors != 3 || strings.Count(log.String(), "too many open files") != 1 {
+		t.Errorf("stats are %+v; the log:\n%s", s, log.String())
 	}
+}
+
+// TestHalfOpenHandshakes has an address with many connections that send nothing: others, from that address too, are served, and a handshake of
+// another address that is slow is not ended.
+func TestHalfOpenHandshakes(t *testing.T) {
+	m, keys := someBlocks(layout, 1)
+	server, address := serve(t, m, func(c *stream.ServerConfig) { c.HandshakeTimeout = time.Minute }, nil)
+	from := func(host string) net.Conn {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	slow := from("127.0.0.2")
+	for range 100 {
+		from("127.0.0.1")
+	}
+	await(t, func() bool { return server.Stats().Refused == 100+1-64 })
+
+	dst := slots(1)
+	same(t, m, keys, dst, connect(t, address, nil).Fetch(t.Context(), keys, dst))
+	other := connect(t, address, func(c *stream.ClientConfig) { c.Dial = func(context.Context) (net.Conn, error) { return slow, nil } })
+	same(t, m, keys, dst, other.Fetch(t.Context(), keys, dst))
+	await(t, func() bool { s := server.Stats(); return s.Accepted == 2 && s.Refused == 100+1-64+1 })
 }
 
 type failing struct {
