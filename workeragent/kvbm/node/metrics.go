@@ -105,7 +105,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	send(c.fetched, prometheus.CounterValue, float64(s.Fetched))
 	send(c.refused, prometheus.CounterValue, float64(s.Refused))
 
-	tier := func(name string, blocks int, healthy bool, damaged, errors uint64) {
+	tier := func(name string, blocks int, health Health, damaged, errors uint64) {
 		counts := s.Tier(name)
 		send(c.blocks, prometheus.GaugeValue, float64(blocks), name)
 		send(c.copied, prometheus.CounterValue, float64(counts.Copied), name)
@@ -114,7 +114,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		send(c.loaded, prometheus.CounterValue, float64(counts.Loaded), name)
 		send(c.waiting, prometheus.GaugeValue, float64(counts.Waiting), name)
 		works := 0.0
-		if healthy {
+		if health == Healthy || health == Degraded {
 			works = 1
 		}
 		send(c.healthy, prometheus.GaugeValue, works, name)
@@ -148,6 +148,6 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		send(c.packBytes, prometheus.GaugeValue, float64(o.PackBytes))
 	}
 	for _, t := range n.tiers() {
-		tier(t.Tier, t.Blocks, t.Healthy, t.Damaged, t.Errors)
+		tier(t.Tier, t.Blocks, t.Health, t.Damaged, t.Errors)
 	}
 }

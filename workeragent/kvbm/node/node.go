@@ -1,7 +1,7 @@
 // Package node runs the store of KV blocks of one model on a node: its memory, its slower tiers, and the socket that engines connect to.
 //
 // The layout of the blocks is that of the first engine. Then memory is reserved and the tiers are opened; until that succeeds engines get
-// the error, and try again.
+// the error, and try again. A disk that cannot be opened is tried again in the background, and the other tiers are used meanwhile.
 package node
 
 import (
@@ -94,7 +94,7 @@ type Node struct {
 	streams *stream.Server  // guarded by mu; nil if other nodes are not served
 	address string          // guarded by mu; that other nodes are given; empty if they are not served
 	direct  *direct.Direct  // guarded by mu; nil without NIXL
-	disk    *disk.Disk      // guarded by mu; nil without that tier
+	disk    *diskTier       // guarded by mu; nil without that tier
 	object  *object.Tier    // guarded by mu; nil without that tier
 	bucket  *object.S3      // guarded by mu
 	failed  error           // guarded by mu; of the last open
@@ -171,7 +171,7 @@ func (n *Node) close() (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.disk != nil {
-		err = n.disk.Close()
+		err = n.disk.close()
 	}
 	if n.bucket != nil {
 		n.bucket.Close()
@@ -211,14 +211,11 @@ func (n *Node) open(layout block.Layout) (opened session.Opened, err error) {
 		tiers = append(tiers, kvbm.Tier{Name: peerTier, Backend: n.peers, Write: kvbm.WriteNever})
 	}
 	if n.cfg.DiskDir != "" {
-		n.disk, err = disk.Open(disk.Config{
+		n.disk = &diskTier{cfg: disk.Config{
 			Dir: n.cfg.DiskDir, Bytes: n.cfg.DiskBytes, BlockBytes: size, Space: layout.Space(),
 			Evicted: func(e pool.Evicted, _ []byte) { store.Lost(fleet.Disk, e.Key) },
-		})
-		if err != nil {
-			return opened, fmt.Errorf("open the disk tier of KV blocks: %w", err)
-		}
-		tiers = append(tiers, kvbm.Tier{Name: fleet.Disk.String(), Tier: fleet.Disk, Backend: kvbm.Disk(n.disk), Write: n.cfg.DiskWrite})
+		}}
+		tiers = append(tiers, kvbm.Tier{Name: fleet.Disk.String(), Tier: fleet.Disk, Backend: n.disk, Write: n.cfg.DiskWrite})
 	}
 	if n.cfg.Object.Bucket != "" {
 		if err := n.openObject(&layout); err != nil {
@@ -239,7 +236,11 @@ func (n *Node) open(layout block.Layout) (opened session.Opened, err error) {
 		}
 	}
 	n.store = store
+	if d := n.disk; d != nil && !d.open() {
+		n.tasks.Go(func() { d.keepOpening(n.ctx) })
+	}
 	n.tasks.Go(func() { store.Run(n.ctx) })
+	n.tasks.Go(func() { n.watch(n.ctx) })
 	if d := n.direct; d != nil {
 		n.tasks.Go(func() { d.Run(n.ctx) })
 	}
@@ -277,10 +278,7 @@ func (n *Node) openObject(layout *block.Layout) (err error) {
 //
 // Requires: mu.
 func (n *Node) undo() {
-	if n.disk != nil {
-		_ = n.disk.Close() // the error of opening is returned
-		n.disk = nil
-	}
+	n.disk = nil // which is opened last, when nothing fails any more
 	if n.bucket != nil {
 		n.bucket.Close()
 		n.bucket = nil
