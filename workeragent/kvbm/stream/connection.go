@@ -238,11 +238,11 @@ func (c *connection) write(ctx context.Context, b []byte) error {
 		return ctx.Err()
 	}
 
-	deadline := time.Now().Add(writeTimeout)
-	if at, ok := ctx.Deadline(); ok && at.Before(deadline) {
-		deadline = at
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	_ = c.conn.SetWriteDeadline(deadline)
+	// The deadline is not that of ctx: the connection is also that of other calls, and one that is late must not end it.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := c.conn.Write(b)
 	if err != nil {
 		c.end(err)
