@@ -116,8 +116,8 @@ var allowed = map[string][]string{
 		"internal/fleet", "internal/metric", "bus"},
 	// The store decides by the same rule as the simulator, and names tiers as routers do.
 	"workeragent/kvbm":         {"internal/fleet", "internal/kv/onboard", "workeragent/kvbm/block", "workeragent/kvbm/disk", "workeragent/kvbm/object", "workeragent/kvbm/pool"},
-	"workeragent/kvbm/node":    {"internal/fleet", "internal/metric", "workeragent/kvbm", "workeragent/kvbm/..."},
-	"workeragent/kvbm/session": {"internal/fleet", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/host"},
+	"workeragent/kvbm/node":    {"internal/backoff", "internal/fleet", "internal/metric", "workeragent/kvbm", "workeragent/kvbm/..."},
+	"workeragent/kvbm/session": {"internal/backoff", "internal/fleet", "workeragent/kvbm", "workeragent/kvbm/block", "workeragent/kvbm/host"},
 	"workeragent/kvbm/pool":    {"workeragent/kvbm/block"},
 	// Pauses after failed writes grow as those of other processes do.
 	"workeragent/kvbm/disk": {"internal/backoff", "workeragent/kvbm/block", "workeragent/kvbm/pool"},

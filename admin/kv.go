@@ -113,8 +113,9 @@ type kvSlots struct {
 
 // kvTierView is a tier behind host memory.
 type kvTierView struct {
-	Tier    string `json:"tier"`
-	Healthy bool   `json:"healthy"`
+	Tier string `json:"tier"`
+	// Health is healthy, degraded (it works, and had an error within the last minute), failing, or starting.
+	Health string `json:"health"`
 	// Reason is why it does not work, or the last error of one that works.
 	Reason string `json:"reason"`
 	Blocks int    `json:"blocks"`
@@ -168,7 +169,7 @@ func viewKV(all []node.Status) []kvView {
 func viewKVTier(s *node.Status, t *node.TierStatus) kvTierView {
 	c := s.Store.Tier(t.Tier)
 	return kvTierView{
-		Tier: t.Tier, Healthy: t.Healthy, Reason: t.Reason, Blocks: t.Blocks, Room: t.Room, Pinned: t.Pinned,
+		Tier: t.Tier, Health: string(t.Health), Reason: t.Reason, Blocks: t.Blocks, Room: t.Room, Pinned: t.Pinned,
 		Waiting: c.Waiting, Copied: c.Copied, Dropped: c.Dropped, Failed: c.Failed, Loaded: c.Loaded,
 		Damaged: t.Damaged, Errors: t.Errors,
 	}
@@ -255,11 +256,7 @@ func kvTierTable(all []node.Status) string {
 				"-", "-", "-", "-", "-", "-", "-")
 			for j := range s.Tiers {
 				v := viewKVTier(s, &s.Tiers[j])
-				health := "healthy"
-				if !v.Healthy {
-					health = "failing"
-				}
-				row(s.Model, v.Tier, health, v.Blocks, orDash(v.Room), v.Pinned, v.Waiting, v.Copied, v.Dropped, v.Failed, v.Loaded,
+				row(s.Model, v.Tier, v.Health, v.Blocks, orDash(v.Room), v.Pinned, v.Waiting, v.Copied, v.Dropped, v.Failed, v.Loaded,
 					v.Damaged, v.Errors)
 			}
 		}
@@ -273,13 +270,13 @@ func kvReasons(all []node.Status) (text string) {
 		switch s.State {
 		case node.Waiting:
 			text += fmt.Sprintf("\n%s waits for its first engine\n", s.Model)
-		case node.Failing:
+		case node.Failed:
 			text += fmt.Sprintf("\n%s cannot be opened, and the next engine tries again: %s\n", s.Model, strconv.Quote(s.Reason))
 		}
 		for _, t := range s.Tiers {
 			switch {
-			case !t.Healthy:
-				text += fmt.Sprintf("\n%s of %s is failing: %s\n", t.Tier, s.Model, strconv.Quote(t.Reason))
+			case t.Health != node.Healthy:
+				text += fmt.Sprintf("\n%s of %s is %s: %s\n", t.Tier, s.Model, t.Health, strconv.Quote(t.Reason))
 			case t.Reason != "":
 				text += fmt.Sprintf("\n%s of %s works; its last error: %s\n", t.Tier, s.Model, strconv.Quote(t.Reason))
 			}

@@ -61,9 +61,9 @@ var exampleStores = []admin.KVStore{
 			},
 		},
 		Tiers: []node.TierStatus{
-			{Tier: "peer", Reason: "1 of 2 nodes do not answer", Blocks: 300, Errors: 2},
-			{Tier: "disk", Healthy: true, Blocks: 850, Room: 4000, Pinned: 7, Errors: 1, Reason: "read block 00ff: input/output error"},
-			{Tier: "external", Reason: "the store refuses the access key \x1b: check AWS_ACCESS_KEY_ID", Blocks: 12, Errors: 40},
+			{Tier: "peer", Health: node.Failing, Reason: "1 of 2 nodes do not answer", Blocks: 300, Errors: 2},
+			{Tier: "disk", Health: node.Degraded, Blocks: 850, Room: 4000, Pinned: 7, Errors: 1, Reason: "read block 00ff: input/output error"},
+			{Tier: "external", Health: node.Failing, Reason: "the store refuses the access key \x1b: check AWS_ACCESS_KEY_ID", Blocks: 12, Errors: 40},
 		},
 		PeerAddress: "10.0.0.1:7600", UnusedPeers: 1,
 		Peers: []peers.Status{
@@ -79,7 +79,7 @@ var exampleStores = []admin.KVStore{
 			},
 		},
 	}},
-	&fakeStore{status: node.Status{Model: "big", State: node.Failing, Reason: "open the disk tier of KV blocks: no space left on device"}},
+	&fakeStore{status: node.Status{Model: "big", State: node.Failed, Reason: "open the disk tier of KV blocks: no space left on device"}},
 	&fakeStore{status: node.Status{Model: "idle", State: node.Waiting}},
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/net/netutil"
 
 	"github.com/stator-project/stator/admin"
 	"github.com/stator-project/stator/bus"
@@ -41,6 +42,10 @@ type adminPort struct {
 	done    chan struct{} // closed when the server has ended
 	err     error         // valid once done is closed
 }
+
+// adminConnections bounds the connections of an admin port, so that idle ones do not use up the descriptors of the process. Further ones
+// wait until one ends; those without a request end after ten seconds.
+const adminConnections = 256
 
 // openAdmin listens as the flags want it, and serves the pages until close. Before show they are those of a part that
 // starts.
@@ -72,7 +77,7 @@ func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics pr
 
 	go func() {
 		defer close(a.done)
-		a.err = a.srv.Serve(ln)
+		a.err = a.srv.Serve(netutil.LimitListener(ln, adminConnections))
 	}()
 	return a, nil
 }

@@ -338,10 +338,11 @@ type KV struct {
 	// HostBytes is the host memory for blocks on each node. 0 means that there is no store.
 	HostBytes int64 `yaml:"hostBytes"`
 	// PeerTokenFile is a file with the secret that all nodes of the model share, of 16 or more characters. With it, the host memory of
-	// other nodes with this model is searched before the disk. Nodes find each other by the bus.
+	// other nodes with this model is searched before the disk. Nodes find each other by the bus. It also authenticates the blocks in the
+	// bucket: a node loads only those that nodes with the same secret have written, or those without one if it has none itself.
 	PeerTokenFile string `yaml:"peerTokenFile" default:"no other node is used; required with peers or peerListen"`
 	// PeerListen is the address on which this node sends blocks of its host memory to others, such as "10.0.0.1:7600", or ":7600" for all
-	// addresses of this host. Port 0 takes a free one. What is sent is neither encrypted nor signed: use a network that you trust.
+	// addresses of this host. Port 0 takes a free one. Nodes send each other blocks by TLS, and prove that they have the token.
 	PeerListen string `yaml:"peerListen" default:"no other node is served"`
 	// PeerAddress is the address, host:port, that other nodes are given, where they do not reach that of peerListen: behind NAT, for
 	// example.

@@ -142,8 +142,8 @@ func openTier(ctx context.Context, endpoint string, data []byte) (*tier, error) 
 	if err != nil {
 		return nil, err
 	}
-	opened, err := object.Open(object.Config{Bucket: s3, Space: space, BlockBytes: blockBytes, Node: "bench", Writers: writers,
-		Timeout: time.Minute, SlowAfter: 30 * time.Second})
+	opened, err := object.Open(object.Config{Bucket: s3, Space: space, BlockBytes: blockBytes, Secret: "a secret of the benchmark",
+		Node: "bench", Writers: writers, Timeout: time.Minute, SlowAfter: 30 * time.Second})
 	if err != nil {
 		return nil, err
 	}

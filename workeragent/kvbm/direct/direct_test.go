@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stator-project/stator/internal/testkit"
+	"github.com/stator-project/stator/workeragent/kvbm/block"
 	"github.com/stator-project/stator/workeragent/kvbm/host"
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 	"github.com/stator-project/stator/workeragent/nixl/transfer"
@@ -83,7 +84,23 @@ func TestBlocksComeByTCP(t *testing.T) {
 		"wrong bytes": {behave: func(f *fake, t transfer.Transfer) error {
 			t.Remote[3]++
 			return nil
-		}, want: "CRC32C", failed: 1},
+		}, want: "another tag", failed: 1},
+		"forged bytes with the right CRC32C": {behave: func(f *fake, t transfer.Transfer) error {
+			f.net.mu.Lock()
+			defer f.net.mu.Unlock()
+			there := f.net.agents[t.Peer]
+			forged := there.Slot(63)
+			copy(forged, there.Slot(int(t.Remote[3])))
+			// The polynomial itself, as five bytes in the order of the bits of CRC32C, changes no checksum.
+			for i, b := range []byte{0xf1, 0x76, 0xec, 0x05, 0x01} {
+				forged[i] ^= b
+			}
+			if block.Sum(forged) != block.Sum(there.Slot(int(t.Remote[3]))) {
+				return errors.New("the checksums differ")
+			}
+			t.Remote[3] = 63
+			return nil
+		}, want: "another tag", failed: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(t)

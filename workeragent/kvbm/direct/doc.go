@@ -5,10 +5,10 @@
 // package stream, so both sides have proved that they have the token:
 //
 //	step      client                                     server
-//	read      keys, and the agent whose endpoint it has  holds the blocks that it has; answers with a lease, slots and CRC32C,
-//	                                                     and with its endpoint if the client lacks it
+//	read      keys, and the agent whose endpoint it has  holds the blocks that it has; answers with a lease, slots, a key and a
+//	                                                     tag of each block by it, and with its endpoint if the client lacks it
 //	transfer  NIXL READ of all blocks into their slots   -
-//	          compares the CRC32C of each                -
+//	          compares the tag of each                   -
 //	done      the lease                                  releases the blocks
 //
 // A [Peer] is the client of one node. What it cannot fetch by NIXL, it fetches by the stream.
@@ -18,6 +18,9 @@
 // NIXL registers memory with all rights, so who has an endpoint can read and write the whole store. It goes only to clients that have
 // the token, which is the secret of all nodes. Clients send none: a server has no use for it.
 //
+// What NIXL carries is not authenticated by itself. The key and the tags come over the stream, which is. Without the key, other bytes with
+// the same tag cannot be made.
+//
 // # Leases
 //
 //	event                                   blocks of the lease
@@ -26,7 +29,7 @@
 //	there is no room for more blocks        the answer covers fewer keys, perhaps none; the client gets the rest by the stream
 //
 // A client reads for less than LeaseTime. To release blocks while one still reads is safe all the same: it gets the bytes of whatever is in
-// the slot by then, and their CRC32C is another one. A connection holds at most half of the blocks that all of them may, which is a quarter
+// the slot by then, and their tag is another one. A connection holds at most half of the blocks that all of them may, which is a quarter
 // of the slots.
 //
 // # When a transfer fails

@@ -36,9 +36,11 @@ type answer struct {
 	Agent    string          `json:"agent"`
 	Endpoint json.RawMessage `json:"endpoint,omitempty"`
 	Lease    uint64          `json:"lease"`
-	// Slots and Sums are those of the first keys. A slot is -1 where the block is missing.
-	Slots []int32  `json:"slots"`
-	Sums  []uint32 `json:"sums"`
+	// Slots are those of the first keys, or -1 where the block is missing. Tags has the tag of each by [block.MAC], one after the other,
+	// and Key is that of these tags.
+	Slots []int32 `json:"slots"`
+	Key   []byte  `json:"key,omitempty"`
+	Tags  []byte  `json:"tags,omitempty"`
 }
 
 // missing is the slot of a block that is not there.
@@ -81,8 +83,9 @@ func parseAnswer(message []byte, keys int) (a answer, err error) {
 	if err := json.Unmarshal(message, &a); err != nil {
 		return a, fmt.Errorf("%w: %w", errAnswer, err)
 	}
-	if a.Agent == "" || len(a.Slots) > keys || len(a.Slots) != len(a.Sums) {
-		return a, fmt.Errorf("%w: %d slots and %d sums of the agent %q for %d keys", errAnswer, len(a.Slots), len(a.Sums), a.Agent, keys)
+	if a.Agent == "" || len(a.Slots) > keys || len(a.Key) != block.MACKeyBytes || len(a.Tags) != len(a.Slots)*block.TagBytes {
+		return a, fmt.Errorf("%w: %d slots, %d bytes of tags and a key of %d of the agent %q for %d keys", errAnswer, len(a.Slots),
+			len(a.Tags), len(a.Key), a.Agent, keys)
 	}
 	for _, s := range a.Slots {
 		if s < missing {

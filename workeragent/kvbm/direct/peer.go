@@ -363,17 +363,17 @@ func (p *Peer) free(h helper, agent string, f *transfer.Failure) {
 	}
 }
 
-// compare compares what has come with the sums of the answer. Its error is that of a block with other bytes.
+// compare compares what has come with the tags of the answer. Its error is that of a block with other bytes.
 func compare(a *answer, dst [][]byte, results []stream.Result) (err error) {
+	mac := block.NewMAC([block.MACKeyBytes]byte(a.Key))
 	for i, slot := range a.Slots {
 		results[i] = stream.Result{Err: stream.ErrMissing}
 		if slot == missing {
 			continue
 		}
-		sum := block.Sum(dst[i])
-		results[i] = stream.Result{Sum: sum}
-		if sum != a.Sums[i] {
-			results[i].Err = fmt.Errorf("%w: their CRC32C is %08x and should be %08x", stream.ErrDamaged, sum, a.Sums[i])
+		results[i] = stream.Result{}
+		if mac.Tag(uint32(i), dst[i]) != block.Tag(a.Tags[i*block.TagBytes:]) {
+			results[i].Err = fmt.Errorf("%w: block %d of the answer has another tag", stream.ErrDamaged, i)
 			err = results[i].Err
 		}
 	}

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"sync"
 	"time"
@@ -121,7 +122,11 @@ func (c *connection) read(has string, keys []block.Key) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &answer{Node: c.d.id, Agent: agent}
+	a := &answer{Node: c.d.id, Agent: agent, Key: make([]byte, block.MACKeyBytes)}
+	if _, err := rand.Read(a.Key); err != nil {
+		return nil, err
+	}
+	mac := block.NewMAC([block.MACKeyBytes]byte(a.Key))
 	if agent != has {
 		a.Endpoint = endpoint
 	}
@@ -132,14 +137,14 @@ func (c *connection) read(has string, keys []block.Key) (*answer, error) {
 	c.mu.Unlock()
 	slots, release := c.store.AcquireSlots(keys[:room])
 	found := 0
-	for _, i := range slots {
-		var sum uint32
+	for k, i := range slots {
+		var tag block.Tag
 		if i >= 0 {
 			found++
-			sum = block.Sum(c.d.cfg.Arena.Slot(i)[:c.d.cfg.Layout.Bytes()])
+			tag = mac.Tag(uint32(k), c.d.cfg.Arena.Slot(i)[:c.d.cfg.Layout.Bytes()])
 		}
 		a.Slots = append(a.Slots, int32(i))
-		a.Sums = append(a.Sums, sum)
+		a.Tags = append(a.Tags, tag[:]...)
 	}
 	a.Lease = c.begin(room, found, release)
 	return a, nil

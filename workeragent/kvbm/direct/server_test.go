@@ -98,7 +98,7 @@ func TestLeasesEnd(t *testing.T) {
 	}
 }
 
-// TestAnswers: the endpoint comes where the client lacks it, blocks that are missing take no room, and sums are those of the bytes.
+// TestAnswers: the endpoint comes where the client lacks it, blocks that are missing take no room, and tags are those of the bytes.
 func TestAnswers(t *testing.T) {
 	x := newNode(t, newNetwork(t), 64, nil, nil)
 	keys := someKeys(6)
@@ -109,9 +109,11 @@ func TestAnswers(t *testing.T) {
 	if !bytes.Equal(a.Endpoint, x.helper.Endpoint()) || a.Agent != x.helper.agent {
 		t.Errorf("agent %q with the endpoint %s", a.Agent, a.Endpoint)
 	}
+	mac := block.NewMAC([block.MACKeyBytes]byte(a.Key))
 	for i, slot := range a.Slots {
-		if i >= 3 && slot != missing || i < 3 && a.Sums[i] != block.Sum(content(keys[i])) {
-			t.Errorf("block %d: slot %d, sum %08x", i, slot, a.Sums[i])
+		tag := block.Tag(a.Tags[i*block.TagBytes:])
+		if i >= 3 && slot != missing || i < 3 && tag != mac.Tag(uint32(i), content(keys[i])) {
+			t.Errorf("block %d: slot %d, tag %x", i, slot, tag)
 		}
 	}
 	if n := x.Stats().Held; n != 3 {
@@ -139,13 +141,30 @@ func TestRequestsAreChecked(t *testing.T) {
 	if _, _, err := parseRequest(tooMany); err == nil {
 		t.Error("too many keys: no error")
 	}
-	for name, text := range map[string]string{
-		"no JSON": "x", "no agent": `{"slots":[],"sums":[]}`, "too many slots": `{"agent":"a","slots":[1,2,3],"sums":[1,2,3]}`,
-		"no sums": `{"agent":"a","slots":[1]}`, "a negative slot": `{"agent":"a","slots":[-2],"sums":[1]}`,
-		"a large slot": `{"agent":"a","slots":[2147483648],"sums":[1]}`,
+	for name, change := range map[string]func(a *answer){
+		"no agent": func(a *answer) { a.Agent = "" },
+		"too many slots": func(a *answer) {
+			a.Slots = append(a.Slots, 1)
+			a.Tags = append(a.Tags, make([]byte, block.TagBytes)...)
+		},
+		"no tags":         func(a *answer) { a.Tags = nil },
+		"half a tag":      func(a *answer) { a.Tags = a.Tags[1:] },
+		"no key":          func(a *answer) { a.Key = nil },
+		"a negative slot": func(a *answer) { a.Slots[1] = -2 },
 	} {
-		if _, err := parseAnswer([]byte(text), 2); !errors.Is(err, errAnswer) {
+		a := answer{Agent: "a", Slots: []int32{1, 2}, Key: make([]byte, block.MACKeyBytes), Tags: make([]byte, 2*block.TagBytes)}
+		change(&a)
+		text, err := json.Marshal(&a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parseAnswer(text, 2); !errors.Is(err, errAnswer) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, text := range []string{"x", `{"agent":"a","slots":[2147483648]}`} {
+		if _, err := parseAnswer([]byte(text), 2); !errors.Is(err, errAnswer) {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
@@ -153,12 +172,12 @@ func TestRequestsAreChecked(t *testing.T) {
 // FuzzMessages reads what the other side may send.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte(`{"op":"read","keys":"AAAAAAAAAAAAAAAAAAAAAA=="}`))
-	f.Add([]byte(`{"agent":"a","lease":1,"slots":[1,-1],"sums":[4294967295,0],"endpoint":{}}`))
+	f.Add([]byte(`{"agent":"a","lease":1,"slots":[],"key":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","endpoint":{}}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		if r, keys, err := parseRequest(message); err == nil && r.Op == opRead && (len(keys) == 0 || len(keys) > mostKeys) {
 			t.Errorf("%d keys", len(keys))
 		}
-		if a, err := parseAnswer(message, 2); err == nil && (len(a.Slots) > 2 || len(a.Sums) != len(a.Slots)) {
+		if a, err := parseAnswer(message, 2); err == nil && (len(a.Slots) > 2 || len(a.Tags) != len(a.Slots)*block.TagBytes) {
 			t.Errorf("%+v", a)
 		}
 	})

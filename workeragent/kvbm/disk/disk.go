@@ -78,12 +78,16 @@ type Disk struct {
 	stats      Stats
 }
 
-// health has the result of the last write.
+// health has the result of the last write, and when the last error was.
 type health struct {
-	failing error // wraps ErrFailing and the cause; nil if writes succeed
-	retry   time.Time
-	pause   backoff.Backoff
+	failing   error // wraps ErrFailing and the cause; nil if writes succeed
+	retry     time.Time
+	pause     backoff.Backoff
+	lastError time.Time
 }
+
+// degradedTime is how long an error of the disk shows.
+const degradedTime = time.Minute
 
 // Stats counts blocks and operations since Open.
 type Stats struct {
@@ -103,8 +107,9 @@ type Stats struct {
 	// WriteErrors counts writes of blocks that failed. While Failing, the tier refuses blocks for a time after each.
 	WriteErrors uint64
 	Failing     bool
-	// LastError is the error of the last read or write of the disk that failed.
+	// LastError is the error of the last read or write of the disk that failed. Degraded is whether that was within the last minute.
 	LastError error
+	Degraded  bool
 	// Busy counts requests that found the queue full, and Expired those whose context ended first.
 	Busy, Expired uint64
 	// LogBytes is the size of the log, Rewrites how often it was written again, LogErrors its writes that failed, and LogLost the
@@ -288,12 +293,20 @@ func (d *Disk) failed(err error) error {
 	defer d.mu.Unlock()
 
 	d.stats.WriteErrors++
-	d.stats.LastError = err
+	d.noteError(err)
 	if d.health.failing == nil {
 		d.health.retry = d.cfg.Now().Add(d.health.pause.Next())
 	}
 	d.health.failing = fmt.Errorf("%w: %w", ErrFailing, err)
 	return err
+}
+
+// noteError keeps an error of the disk.
+//
+// Requires: mu.
+func (d *Disk) noteError(err error) {
+	d.stats.LastError = err
+	d.health.lastError = d.cfg.Now()
 }
 
 // Load reads a block into dst, whose length is that of the block. After an error dst has no defined content, and nothing writes to
@@ -398,7 +411,7 @@ func (d *Disk) dropDamaged(r *request, cause error) error {
 		d.stats.Stale++
 	default:
 		d.stats.ReadErrors++
-		d.stats.LastError = cause
+		d.noteError(cause)
 	}
 
 	var evicted pool.Evicted
@@ -516,5 +529,6 @@ func (d *Disk) Stats() Stats {
 	s := d.stats
 	s.Slots = d.pool.Stats()
 	s.Failing = d.health.failing != nil
+	s.Degraded = s.LastError != nil && d.cfg.Now().Sub(d.health.lastError) < degradedTime
 	return s
 }

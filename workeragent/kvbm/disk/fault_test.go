@@ -112,9 +112,11 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestUnreadableBlock is dropped, and its slot can be used again.
+// TestUnreadableBlock is dropped, and its slot can be used again. The tier is degraded for a minute.
 func TestUnreadableBlock(t *testing.T) {
+	now := time.Now()
 	cfg, f := withFault(config(t.TempDir(), 1), blocksName)
+	cfg.Now = func() time.Time { return now }
 	d := open(t, cfg)
 	store(t, d, 1)
 
@@ -131,7 +133,12 @@ func TestUnreadableBlock(t *testing.T) {
 	if err := load(t, d, 2); err != nil {
 		t.Error(err)
 	}
-	if s := d.Stats(); s.ReadErrors != 1 {
+	now = now.Add(degradedTime - 1)
+	if s := d.Stats(); s.ReadErrors != 1 || !s.Degraded || s.Failing {
+		t.Errorf("%+v", s)
+	}
+	now = now.Add(1)
+	if s := d.Stats(); s.Degraded || !errors.Is(s.LastError, cause) {
 		t.Errorf("%+v", s)
 	}
 }

@@ -50,7 +50,7 @@ func (d *Disk) writePending() {
 		if err != nil {
 			d.stats.LogErrors++
 			d.stats.LogLost += uint64((len(batch) - batchHeader) / recordBytes)
-			d.stats.LastError = err
+			d.noteError(err)
 		}
 		d.stats.LogBytes = d.log.size
 		d.spare = batch[:batchHeader]

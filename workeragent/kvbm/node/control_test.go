@@ -45,7 +45,11 @@ func runWithDisk(t *testing.T, diskDir string) *Node {
 			t.Errorf("pin after the end: %v", err)
 		}
 	})
-	testkit.Eventually(t, "the socket is there", func() bool { _, err := os.Stat(n.cfg.Socket); return err == nil })
+	// It exists before it is listened on, and has its mode afterwards.
+	testkit.Eventually(t, "the socket is there", func() bool {
+		info, err := os.Stat(n.cfg.Socket)
+		return err == nil && info.Mode().Perm() == 0o600
+	})
 	return n
 }
 
@@ -96,7 +100,7 @@ func TestControl(t *testing.T) {
 	if s.State != Serving || s.Layout != small || s.HostBytes != 16*4096 || s.Store.Slots.Inactive != 4 || s.Store.Slots.Pinned != 4 {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Tiers) != 1 || !s.Tiers[0].Healthy || s.Tiers[0].Blocks != 4 || s.Tiers[0].Pinned != 4 || s.Tiers[0].Room != 64*8192/(2*4096) {
+	if len(s.Tiers) != 1 || s.Tiers[0].Health != Healthy || s.Tiers[0].Blocks != 4 || s.Tiers[0].Pinned != 4 || s.Tiers[0].Room != 64*8192/(2*4096) {
 		t.Errorf("tiers %+v", s.Tiers)
 	}
 	if len(s.Engines) != 1 || s.Engines[0].Name != "engine-1" || s.Engines[0].PID != os.Getpid() {
@@ -152,16 +156,13 @@ func TestControlIsBounded(t *testing.T) {
 
 // TestStatusOfAStoreThatCannotOpen has the reason.
 func TestStatusOfAStoreThatCannotOpen(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n := runWithDisk(t, file)
-	if c, err := session.Dial(t.Context(), n.cfg.Socket, session.User{Name: "engine-1", Layout: small}); err == nil {
-		_ = c.Close()
-		t.Fatal("an engine was accepted")
-	}
-	if s := n.Status(); s.State != Failing || !strings.Contains(s.Reason, "open the disk tier of KV blocks") {
-		t.Errorf("%+v", s)
-	}
+	r := start(t, "a", "", nil, func(c *Config) { c.HostBytes = 5000 }) // less than a block
+	testkit.Eventually(t, "the reason is there", func() bool {
+		if c, err := session.Dial(t.Context(), r.socket, session.User{Name: "engine-1", Layout: layout}); err == nil {
+			_ = c.Close()
+			t.Error("an engine was accepted")
+		}
+		s := r.node.Status()
+		return s.State == Failed && strings.Contains(s.Reason, "raise it")
+	})
 }

@@ -17,6 +17,7 @@ type collector struct {
 	refused, refusedSessions, wrong, storeErrors *prometheus.Desc
 	peers, peerMissing, peerSent, peerRefused    *prometheus.Desc
 	transfers, fences, leased                    *prometheus.Desc
+	objectRefused, packBytes                     *prometheus.Desc
 }
 
 // part is the prefix of all names.
@@ -56,6 +57,9 @@ func newCollector(n *Node) *collector {
 			"transport", "result"),
 		fences: desc("peer_fences_total", "Ends of stator-transfer that kept late bytes of a failed transfer out of the store."),
 		leased: desc("peer_leased_blocks", "Blocks that are held for other nodes that read them by NIXL."),
+		objectRefused: desc("refused_indexes_total",
+			"Objects in the bucket that were refused: damaged, of another format, or written without the secret of this node."),
+		packBytes: desc("pack_bytes", "Memory beside that of the host tier for blocks on their way to the bucket."),
 	}
 }
 
@@ -65,6 +69,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 		c.sessions, c.quarantined, c.slots, c.ready, c.blocks, c.copied, c.dropped, c.failed, c.loaded, c.waiting, c.healthy, c.committed,
 		c.found, c.fetched, c.refused, c.refusedSessions, c.wrong, c.storeErrors,
 		c.peers, c.peerMissing, c.peerSent, c.peerRefused, c.transfers, c.fences, c.leased,
+		c.objectRefused, c.packBytes,
 	} {
 		out <- d
 	}
@@ -100,7 +105,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	send(c.fetched, prometheus.CounterValue, float64(s.Fetched))
 	send(c.refused, prometheus.CounterValue, float64(s.Refused))
 
-	tier := func(name string, blocks int, healthy bool, damaged, errors uint64) {
+	tier := func(name string, blocks int, health Health, damaged, errors uint64) {
 		counts := s.Tier(name)
 		send(c.blocks, prometheus.GaugeValue, float64(blocks), name)
 		send(c.copied, prometheus.CounterValue, float64(counts.Copied), name)
@@ -109,7 +114,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		send(c.loaded, prometheus.CounterValue, float64(counts.Loaded), name)
 		send(c.waiting, prometheus.GaugeValue, float64(counts.Waiting), name)
 		works := 0.0
-		if healthy {
+		if health == Healthy || health == Degraded {
 			works = 1
 		}
 		send(c.healthy, prometheus.GaugeValue, works, name)
@@ -137,7 +142,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		send(c.fences, prometheus.CounterValue, float64(d.Fences))
 		send(c.leased, prometheus.GaugeValue, float64(d.Held))
 	}
+	if n.object != nil {
+		o := n.object.Stats()
+		send(c.objectRefused, prometheus.CounterValue, float64(o.BadIndexes))
+		send(c.packBytes, prometheus.GaugeValue, float64(o.PackBytes))
+	}
 	for _, t := range n.tiers() {
-		tier(t.Tier, t.Blocks, t.Healthy, t.Damaged, t.Errors)
+		tier(t.Tier, t.Blocks, t.Health, t.Damaged, t.Errors)
 	}
 }

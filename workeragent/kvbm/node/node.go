@@ -1,7 +1,7 @@
 // Package node runs the store of KV blocks of one model on a node: its memory, its slower tiers, and the socket that engines connect to.
 //
 // The layout of the blocks is that of the first engine. Then memory is reserved and the tiers are opened; until that succeeds engines get
-// the error, and try again.
+// the error, and try again. A disk that cannot be opened is tried again in the background, and the other tiers are used meanwhile.
 package node
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/kvbm"
 	"github.com/stator-project/stator/workeragent/kvbm/block"
@@ -48,7 +49,8 @@ type Config struct {
 	ObjectBytes  int64
 	ObjectWrite  kvbm.Policy
 	Node         string
-	// PeerToken is the secret of all nodes whose host memory is a tier. Without it there is no such tier and no server.
+	// PeerToken is the secret of all nodes whose host memory is a tier. Without it there is no such tier and no server. It authenticates
+	// objects too.
 	PeerToken string
 	// Peers are the addresses of other nodes, beside those of [Node.Found]. PeerListen is the address on which this node serves its own
 	// blocks; empty means that it does not.
@@ -92,7 +94,7 @@ type Node struct {
 	streams *stream.Server  // guarded by mu; nil if other nodes are not served
 	address string          // guarded by mu; that other nodes are given; empty if they are not served
 	direct  *direct.Direct  // guarded by mu; nil without NIXL
-	disk    *disk.Disk      // guarded by mu; nil without that tier
+	disk    *diskTier       // guarded by mu; nil without that tier
 	object  *object.Tier    // guarded by mu; nil without that tier
 	bucket  *object.S3      // guarded by mu
 	failed  error           // guarded by mu; of the last open
@@ -116,8 +118,43 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Run serves engines until ctx ends.
+// The pauses between attempts to open the socket again.
+const (
+	leastPause = 250 * time.Millisecond
+	mostPause  = 10 * time.Second
+)
+
+// Run serves engines until ctx ends. Where their socket cannot be opened, or ends, it is opened again after a pause, because engines serve
+// without the store, and the agent goes on. Of several failures in a row with one reason, the first is logged. The error is that of closing
+// the tiers.
 func (n *Node) Run(ctx context.Context) error {
+	// The tiers go on until no engine uses them.
+	tiers, stop := context.WithCancel(context.WithoutCancel(ctx))
+	n.mu.Lock()
+	n.ctx = tiers
+	n.mu.Unlock()
+
+	pauses := backoff.Backoff{Min: leastPause, Max: mostPause}
+	logged := ""
+	for ctx.Err() == nil {
+		err := n.serveEngines(ctx)
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
+			n.cfg.Log.Error("engines cannot use the KV store, which tries again", "model", n.cfg.Model, "err", err)
+		}
+		_ = pauses.Wait(ctx) // the loop ends with ctx
+	}
+
+	stop()
+	n.mu.Lock()
+	n.store = nil // no control begins from here on
+	n.mu.Unlock()
+	n.tasks.Wait()
+	return n.close()
+}
+
+// serveEngines serves engines until ctx ends, or the socket.
+func (n *Node) serveEngines(ctx context.Context) error {
 	_ = os.Remove(n.cfg.Socket) // of a process that was killed
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: n.cfg.Socket, Net: "unix"})
 	if err != nil {
@@ -126,19 +163,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := os.Chmod(n.cfg.Socket, 0o600); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-
-	// The tiers go on until no engine uses them.
-	tiers, stop := context.WithCancel(context.WithoutCancel(ctx))
-	n.mu.Lock()
-	n.ctx = tiers
-	n.mu.Unlock()
-	err = n.server.Serve(ctx, listener, session.Config{Open: n.open, Log: n.cfg.Log})
-	stop()
-	n.mu.Lock()
-	n.store = nil // no control begins from here on
-	n.mu.Unlock()
-	n.tasks.Wait()
-	return errors.Join(err, n.close())
+	return n.server.Serve(ctx, listener, session.Config{Open: n.open, Log: n.cfg.Log})
 }
 
 // close closes what open has opened.
@@ -146,7 +171,7 @@ func (n *Node) close() (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.disk != nil {
-		err = n.disk.Close()
+		err = n.disk.close()
 	}
 	if n.bucket != nil {
 		n.bucket.Close()
@@ -186,14 +211,11 @@ func (n *Node) open(layout block.Layout) (opened session.Opened, err error) {
 		tiers = append(tiers, kvbm.Tier{Name: peerTier, Backend: n.peers, Write: kvbm.WriteNever})
 	}
 	if n.cfg.DiskDir != "" {
-		n.disk, err = disk.Open(disk.Config{
+		n.disk = &diskTier{cfg: disk.Config{
 			Dir: n.cfg.DiskDir, Bytes: n.cfg.DiskBytes, BlockBytes: size, Space: layout.Space(),
 			Evicted: func(e pool.Evicted, _ []byte) { store.Lost(fleet.Disk, e.Key) },
-		})
-		if err != nil {
-			return opened, fmt.Errorf("open the disk tier of KV blocks: %w", err)
-		}
-		tiers = append(tiers, kvbm.Tier{Name: fleet.Disk.String(), Tier: fleet.Disk, Backend: kvbm.Disk(n.disk), Write: n.cfg.DiskWrite})
+		}}
+		tiers = append(tiers, kvbm.Tier{Name: fleet.Disk.String(), Tier: fleet.Disk, Backend: n.disk, Write: n.cfg.DiskWrite})
 	}
 	if n.cfg.Object.Bucket != "" {
 		if err := n.openObject(&layout); err != nil {
@@ -214,7 +236,11 @@ func (n *Node) open(layout block.Layout) (opened session.Opened, err error) {
 		}
 	}
 	n.store = store
+	if d := n.disk; d != nil && !d.open() {
+		n.tasks.Go(func() { d.keepOpening(n.ctx) })
+	}
 	n.tasks.Go(func() { store.Run(n.ctx) })
+	n.tasks.Go(func() { n.watch(n.ctx) })
 	if d := n.direct; d != nil {
 		n.tasks.Go(func() { d.Run(n.ctx) })
 	}
@@ -238,9 +264,13 @@ func (n *Node) openObject(layout *block.Layout) (err error) {
 		return err
 	}
 	n.object, err = object.Open(object.Config{
-		Bucket: n.bucket, Prefix: n.cfg.ObjectPrefix, Space: layout.Space(), BlockBytes: layout.Bytes(), Node: n.cfg.Node,
-		MaxBytes: n.cfg.ObjectBytes,
+		Bucket: n.bucket, Prefix: n.cfg.ObjectPrefix, Space: layout.Space(), BlockBytes: layout.Bytes(), Secret: n.cfg.PeerToken,
+		Node: n.cfg.Node, MaxBytes: n.cfg.ObjectBytes,
 	})
+	if err == nil && n.cfg.PeerToken == "" {
+		n.cfg.Log.Warn("KV blocks in the bucket are not authenticated: set peerTokenFile to the same secret on all nodes that share them",
+			"model", n.cfg.Model, "bucket", n.cfg.Object.Bucket)
+	}
 	return err
 }
 
@@ -248,10 +278,7 @@ func (n *Node) openObject(layout *block.Layout) (err error) {
 //
 // Requires: mu.
 func (n *Node) undo() {
-	if n.disk != nil {
-		_ = n.disk.Close() // the error of opening is returned
-		n.disk = nil
-	}
+	n.disk = nil // which is opened last, when nothing fails any more
 	if n.bucket != nil {
 		n.bucket.Close()
 		n.bucket = nil

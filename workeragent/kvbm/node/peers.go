@@ -82,6 +82,7 @@ func (n *Node) servePeers(store *kvbm.Store) error {
 	source := peers.NewSource(store)
 	cfg := stream.ServerConfig{
 		Token: n.cfg.PeerToken, Node: n.identity, Layout: store.Layout(), Source: source, Summary: source.Summary, Connections: peers.Most,
+		Log: n.cfg.Log.With("model", n.cfg.Model),
 	}
 	if n.direct != nil {
 		cfg.Calls = n.direct.Serve(store)

@@ -241,7 +241,7 @@ func TestNodesFindEachOther(t *testing.T) {
 		t.Errorf("%v was announced after the end of a", is)
 	}
 	c.set("a", "")
-	if s := b.node.Status(); len(s.Peers) != 0 || s.Tiers[0].Blocks != 0 || !s.Tiers[0].Healthy {
+	if s := b.node.Status(); len(s.Peers) != 0 || s.Tiers[0].Blocks != 0 || s.Tiers[0].Health != Healthy {
 		t.Errorf("%+v", s)
 	}
 }

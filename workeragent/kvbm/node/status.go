@@ -7,7 +7,6 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm"
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 	"github.com/stator-project/stator/workeragent/kvbm/direct"
-	"github.com/stator-project/stator/workeragent/kvbm/object"
 	"github.com/stator-project/stator/workeragent/kvbm/peers"
 	"github.com/stator-project/stator/workeragent/kvbm/session"
 )
@@ -16,8 +15,9 @@ import (
 const (
 	// Waiting is the state before the first engine connects.
 	Waiting = "waiting"
-	// Failing is the state after memory or a tier could not be opened. The next engine that connects tries again.
-	Failing = "failing"
+	// Failed is the state after memory could not be reserved, or other nodes could not be served. The next engine that connects tries
+	// again.
+	Failed = "failing"
 	// Serving is the state while engines can use the store.
 	Serving = "serving"
 )
@@ -25,7 +25,7 @@ const (
 // Status is the state of a node's store. Before Serving, only Model, State, Reason and what is about sessions is set.
 type Status struct {
 	Model string
-	// State is one of the above, and Reason why it is Failing.
+	// State is one of the above, and Reason why it is Failed.
 	State, Reason string
 
 	Layout block.Layout
@@ -49,14 +49,28 @@ type Status struct {
 	Refused     uint64
 }
 
+// Health is what a tier does.
+type Health string
+
+// The healths of tiers.
+const (
+	// Starting is the health before the first answer of the bucket.
+	Starting Health = "starting"
+	// Healthy tiers read and write.
+	Healthy Health = "healthy"
+	// Degraded tiers read and write, and had an error within the last minute.
+	Degraded Health = "degraded"
+	// Failing tiers do not read or do not write.
+	Failing Health = "failing"
+)
+
 // TierStatus is the state of a tier behind host memory.
 type TierStatus struct {
 	// Tier is its name: peer (the memory of other nodes), disk or external (the bucket).
 	Tier string
-	// Healthy is whether the tier reads and writes. Reason describes why not. A healthy tier may have the error of its last read or
-	// write that failed.
-	Healthy bool
-	Reason  string
+	// Reason describes why the tier is not Healthy. A healthy one may have the error of its last read or write that failed.
+	Health Health
+	Reason string
 	// Blocks are those that are there, Room how many the tier has room for (0 for a bucket and other nodes), and Pinned those of Blocks
 	// with a pin.
 	Blocks, Room, Pinned int
@@ -74,7 +88,7 @@ func (n *Node) Status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.failed != nil {
-		s.State = Failing
+		s.State = Failed
 		s.Reason = n.failed.Error()
 	}
 	if n.store == nil {
@@ -105,29 +119,27 @@ func (n *Node) Status() Status {
 func (n *Node) tiers() (all []TierStatus) {
 	if n.peers != nil {
 		p := n.peers.Stats()
-		t := TierStatus{Tier: peerTier, Healthy: p.Reachable == p.Peers, Blocks: p.Blocks, Damaged: p.Damaged, Errors: p.Failed}
-		if !t.Healthy {
+		t := TierStatus{Tier: peerTier, Health: Healthy, Blocks: p.Blocks, Damaged: p.Damaged, Errors: p.Failed}
+		if p.Reachable < p.Peers {
+			t.Health = Failing
 			t.Reason = fmt.Sprintf("%d of %d nodes do not answer", p.Peers-p.Reachable, p.Peers)
 		}
 		all = append(all, t)
 	}
 
 	if n.disk != nil {
-		d := n.disk.Stats()
+		health, reason, d := n.disk.health()
 		t := TierStatus{
-			Tier: fleet.Disk.String(), Healthy: !d.Failing, Blocks: d.Slots.Active + d.Slots.Inactive, Pinned: d.Slots.Pinned,
+			Tier: fleet.Disk.String(), Health: health, Reason: reason, Blocks: d.Slots.Active + d.Slots.Inactive, Pinned: d.Slots.Pinned,
 			Damaged: d.Torn + d.Stale, Errors: d.ReadErrors + d.WriteErrors + d.LogErrors,
 		}
 		t.Room = t.Blocks + d.Slots.Reset + d.Slots.Partial + d.Slots.Complete + d.Slots.Leaving + d.Slots.Quarantined
-		if d.LastError != nil {
-			t.Reason = d.LastError.Error()
-		}
 		all = append(all, t)
 	}
 	if n.object != nil {
 		o := n.object.Stats()
 		all = append(all, TierStatus{
-			Tier: fleet.External.String(), Healthy: o.State == object.Healthy, Reason: o.Reason, Blocks: o.Blocks,
+			Tier: fleet.External.String(), Health: Health(o.State), Reason: o.Reason, Blocks: o.Blocks,
 			Damaged: uint64(o.Damaged), Errors: uint64(o.Failed),
 		})
 	}

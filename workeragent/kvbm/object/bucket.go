@@ -32,8 +32,8 @@ type Object struct {
 var (
 	// ErrMissing is the error of a block that is not in the store.
 	ErrMissing = errors.New("not in the object store")
-	// ErrDamaged is the error of a block whose bytes do not have the checksum of its index.
-	ErrDamaged = errors.New("the bytes in the object store are damaged")
+	// ErrDamaged is the error of a block whose bytes do not have the tag of its index.
+	ErrDamaged = errors.New("the bytes in the object store are damaged or forged")
 	// ErrBusy is the error of a block for which no pack has room, because earlier packs are still being written.
 	ErrBusy = errors.New("all packs are being written")
 	// ErrUnavailable is the error of calls while the tier is not healthy. Its text has the reason.

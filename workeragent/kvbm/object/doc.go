@@ -4,9 +4,9 @@
 //
 // # Objects
 //
-//	<prefix>/v1/<space>/p/<name>   a pack: the bytes of its blocks, without gaps
-//	<prefix>/v1/<space>/i/<name>   its index: keys, offsets, lengths and checksums
-//	<prefix>/v1/<space>/probe      one byte, by which a node finds out whether it can write and read
+//	<prefix>/v2/<space>/p/<name>   a pack: the bytes of its blocks, without gaps
+//	<prefix>/v2/<space>/i/<name>   its index: keys, offsets, lengths and tags
+//	<prefix>/v2/<space>/probe      one byte, by which a node finds out whether it can write and read
 //
 // A name is the time in milliseconds, a random number of the process, the number of the pack, and the node:
 //
@@ -20,7 +20,7 @@
 // The pack is written first, and then its index. A pack without an index does not exist for readers. Both are written only if
 // the name is free, so an attempt that is repeated after a lost answer changes nothing.
 //
-// # The index, version 1
+// # The index, version 2
 //
 // Numbers are little-endian.
 //
@@ -30,8 +30,18 @@
 //	32  space
 //	 4  bytes of a block
 //	 4  number of entries, 1 to 4096
-//	    for each entry, in the order of the pack: 16 key, 4 offset, 4 length, 4 CRC32C of the block
-//	 4  CRC32C of all bytes before
+//	    for each entry, in the order of the pack: 16 key, 4 offset, 4 length, 16 tag of the block
+//	16  tag of all bytes before
+//
+// # Authenticity
+//
+// Tags are those of [block.MAC]. Each pack has another key, by HKDF-SHA256 of [Config.Secret], the space and the pack's name. The
+// number of a block's tag is its place in the pack. So one who writes to the bucket without the secret can neither change a block nor
+// put it elsewhere, under another key, in another pack or in another layout. An index with a wrong tag is refused as a whole and counted,
+// and a block with a wrong one when it is loaded.
+//
+// A node with a secret refuses what one without a secret has written, and the other way round. Without one, tags find damage alone.
+// Objects of version 1, which had checksums, are under another name and are neither read nor deleted.
 //
 // # What a node learns of the others
 //

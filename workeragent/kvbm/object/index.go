@@ -15,10 +15,10 @@ import (
 // The format of an index, see the package's description.
 const (
 	magic        = "SKVI"
-	version      = 1
+	version      = 2
 	headerBytes  = len(magic) + 2 + 2 + len(block.Space{}) + 4 + 4
-	entryBytes   = len(block.Key{}) + 4 + 4 + 4
-	trailerBytes = 4
+	entryBytes   = len(block.Key{}) + 4 + 4 + block.TagBytes
+	trailerBytes = block.TagBytes
 )
 
 // The bounds of a pack, and of the index that describes it.
@@ -34,11 +34,11 @@ var errIndex = errors.New("not an index that this version can read")
 type entry struct {
 	key    block.Key
 	offset uint32
-	sum    uint32
+	tag    block.Tag
 }
 
-// encodeIndex returns the index object of a pack.
-func encodeIndex(space block.Space, blockBytes int, entries []entry) []byte {
+// encodeIndex returns the index object of the pack with a MAC.
+func encodeIndex(mac block.MAC, space block.Space, blockBytes int, entries []entry) []byte {
 	b := make([]byte, 0, headerBytes+len(entries)*entryBytes+trailerBytes)
 	b = append(b, magic...)
 	b = binary.LittleEndian.AppendUint16(b, version)
@@ -51,19 +51,21 @@ func encodeIndex(space block.Space, blockBytes int, entries []entry) []byte {
 		b = append(b, e.key[:]...)
 		b = binary.LittleEndian.AppendUint32(b, e.offset)
 		b = binary.LittleEndian.AppendUint32(b, uint32(blockBytes))
-		b = binary.LittleEndian.AppendUint32(b, e.sum)
+		b = append(b, e.tag[:]...)
 	}
-	return binary.LittleEndian.AppendUint32(b, block.Sum(b))
+	tag := mac.Tag(indexNumber, b)
+	return append(b, tag[:]...)
 }
 
-// decodeIndex reads an index object of a space. It returns an error that wraps errIndex unless everything is as encodeIndex writes it.
-func decodeIndex(b []byte, space block.Space, blockBytes int) ([]entry, error) {
+// decodeIndex reads the index object of the pack with a MAC. It returns an error that wraps errIndex unless everything is as encodeIndex
+// writes it.
+func decodeIndex(mac block.MAC, b []byte, space block.Space, blockBytes int) ([]entry, error) {
 	if len(b) < headerBytes+trailerBytes || len(b) > maxIndexBytes {
 		return nil, fmt.Errorf("%w: it has %d bytes", errIndex, len(b))
 	}
 	body := b[:len(b)-trailerBytes]
-	if block.Sum(body) != binary.LittleEndian.Uint32(b[len(body):]) {
-		return nil, fmt.Errorf("%w: its checksum is wrong", errIndex)
+	if mac.Tag(indexNumber, body) != block.Tag(b[len(body):]) {
+		return nil, fmt.Errorf("%w: it is damaged, or was written without the secret of this store", errIndex)
 	}
 	if string(b[:len(magic)]) != magic || binary.LittleEndian.Uint16(b[4:]) != version || binary.LittleEndian.Uint16(b[6:]) != 0 {
 		return nil, fmt.Errorf("%w: it begins with %x", errIndex, b[:8])
@@ -87,7 +89,7 @@ func decodeIndex(b []byte, space block.Space, blockBytes int) ([]entry, error) {
 func decodeEntries(b []byte, blockBytes int) ([]entry, error) {
 	entries := make([]entry, 0, len(b)/entryBytes)
 	for ; len(b) > 0; b = b[entryBytes:] {
-		e := entry{key: block.Key(b[:16]), offset: binary.LittleEndian.Uint32(b[16:]), sum: binary.LittleEndian.Uint32(b[24:])}
+		e := entry{key: block.Key(b[:16]), offset: binary.LittleEndian.Uint32(b[16:]), tag: block.Tag(b[24:])}
 		length := binary.LittleEndian.Uint32(b[20:])
 
 		end := int64(len(entries)) * int64(blockBytes)

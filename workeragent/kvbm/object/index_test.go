@@ -2,7 +2,6 @@ package object
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -10,9 +9,12 @@ import (
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
+// mac is that of a pack of tests.
+var mac = block.NewMAC([block.MACKeyBytes]byte{1})
+
 func someEntries(n int) (list []entry) {
 	for i := range n {
-		list = append(list, entry{key: block.Key{byte(i), byte(i >> 8)}, offset: uint32(i * 64), sum: uint32(i) * 77})
+		list = append(list, entry{key: block.Key{byte(i), byte(i >> 8)}, offset: uint32(i * 64), tag: block.Tag{byte(i), 77}})
 	}
 	return list
 }
@@ -20,8 +22,8 @@ func someEntries(n int) (list []entry) {
 func TestIndexComesBack(t *testing.T) {
 	space := block.Space{1, 2, 3}
 	for _, n := range []int{1, 64, maxEntries} {
-		data := encodeIndex(space, 64, someEntries(n))
-		got, err := decodeIndex(data, space, 64)
+		data := encodeIndex(mac, space, 64, someEntries(n))
+		got, err := decodeIndex(mac, data, space, 64)
 		if err != nil || len(got) != n || got[n-1] != someEntries(n)[n-1] {
 			t.Errorf("%d entries: got %d, error %v", n, len(got), err)
 		}
@@ -31,7 +33,7 @@ func TestIndexComesBack(t *testing.T) {
 	}
 }
 
-// TestWrongIndexesAreRefused changes one thing each, and corrects the checksum so that the change itself must be found.
+// TestWrongIndexesAreRefused changes one thing each, and corrects the tag so that the change itself must be found.
 func TestWrongIndexesAreRefused(t *testing.T) {
 	space := block.Space{1, 2, 3}
 	for name, change := range map[string]func(b []byte) []byte{
@@ -41,40 +43,42 @@ func TestWrongIndexesAreRefused(t *testing.T) {
 		"space":       func(b []byte) []byte { b[8]++; return b },
 		"block bytes": func(b []byte) []byte { b[40]++; return b },
 		"count":       func(b []byte) []byte { b[44]++; return b },
-		"no entries":  func(b []byte) []byte { b[44] = 0; return append(b[:headerBytes], 0, 0, 0, 0) },
+		"no entries":  func(b []byte) []byte { b[44] = 0; return append(b[:headerBytes], make([]byte, trailerBytes)...) },
 		"offset":      func(b []byte) []byte { b[headerBytes+16]++; return b },
 		"length":      func(b []byte) []byte { b[headerBytes+20]++; return b },
 		"shortened":   func(b []byte) []byte { return b[:len(b)-entryBytes] },
 		"too long":    func(b []byte) []byte { return append(b, make([]byte, maxIndexBytes)...) },
 		"empty":       func([]byte) []byte { return nil },
 	} {
-		b := change(encodeIndex(space, 64, someEntries(3)))
+		b := change(encodeIndex(mac, space, 64, someEntries(3)))
 		if len(b) > trailerBytes {
-			binary.LittleEndian.PutUint32(b[len(b)-trailerBytes:], block.Sum(b[:len(b)-trailerBytes]))
+			tag := mac.Tag(indexNumber, b[:len(b)-trailerBytes])
+			copy(b[len(b)-trailerBytes:], tag[:])
 		}
-		if _, err := decodeIndex(b, space, 64); !errors.Is(err, errIndex) {
+		if _, err := decodeIndex(mac, b, space, 64); !errors.Is(err, errIndex) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
 
-	b := encodeIndex(space, 64, someEntries(3))
+	b := encodeIndex(mac, space, 64, someEntries(3))
 	b[headerBytes]++
-	if _, err := decodeIndex(b, space, 64); !errors.Is(err, errIndex) {
-		t.Errorf("checksum: error is %v", err)
+	if _, err := decodeIndex(mac, b, space, 64); !errors.Is(err, errIndex) {
+		t.Errorf("tag: error is %v", err)
 	}
 }
 
 func FuzzIndex(f *testing.F) {
 	space := block.Space{1}
-	f.Add(encodeIndex(space, 64, someEntries(2)))
+	f.Add(encodeIndex(mac, space, 64, someEntries(2)))
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// The checksum is corrected, because no fuzzer finds one.
+		// The tag is corrected, because no fuzzer finds one.
 		if len(b) > trailerBytes {
-			binary.LittleEndian.PutUint32(b[len(b)-trailerBytes:], block.Sum(b[:len(b)-trailerBytes]))
+			tag := mac.Tag(indexNumber, b[:len(b)-trailerBytes])
+			copy(b[len(b)-trailerBytes:], tag[:])
 		}
-		entries, err := decodeIndex(b, space, 64)
-		if err == nil && !bytes.Equal(encodeIndex(space, 64, entries), b) {
+		entries, err := decodeIndex(mac, b, space, 64)
+		if err == nil && !bytes.Equal(encodeIndex(mac, space, 64, entries), b) {
 			t.Errorf("an index that is read differs from the one that is written: %x", b)
 		}
 	})

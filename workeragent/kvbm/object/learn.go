@@ -160,11 +160,12 @@ func (t *Tier) readIndex(ctx context.Context, o Object) error {
 		return err
 	}
 
-	entries, err := decodeIndex(data, t.cfg.Space, t.cfg.BlockBytes)
+	name := strings.TrimPrefix(o.Name, t.base+"i/")
+	entries, err := decodeIndex(t.macs.pack(name), data, t.cfg.Space, t.cfg.BlockBytes)
 	if err != nil {
 		return err
 	}
 	t.counters.indexes.Add(1)
-	t.catalog.add(&pack{name: strings.TrimPrefix(o.Name, t.base+"i/"), entries: entries})
+	t.catalog.add(&pack{name: name, entries: entries})
 	return nil
 }

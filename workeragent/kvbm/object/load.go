@@ -88,11 +88,12 @@ func (t *Tier) loadRun(ctx context.Context, run []wanted, dst [][]byte, errs []e
 		parts[i] = dst[w.at]
 	}
 	source := run[0].place.pack
-	// Each block is verified as soon as it is there: a checksum of bytes in the CPU's cache takes a fifth of the time.
-	sums := make([]uint32, len(run))
-	sum := func(i int) { sums[i] = block.Sum(parts[i]) }
+	// Each block is verified as soon as it is there, because its bytes are in the CPU's cache.
+	mac := t.macs.pack(source.name)
+	tags := make([]block.Tag, len(run))
+	tag := func(i int) { tags[i] = mac.Tag(uint32(run[i].place.at), parts[i]) }
 
-	err := t.get(ctx, t.base+"p/"+source.name, int64(run[0].place.entry().offset), parts, sum)
+	err := t.get(ctx, t.base+"p/"+source.name, int64(run[0].place.entry().offset), parts, tag)
 	if errors.Is(err, ErrMissing) {
 		t.counters.missing.Add(int64(len(run)))
 		t.catalog.remove(source.name)
@@ -102,7 +103,7 @@ func (t *Tier) loadRun(ctx context.Context, run []wanted, dst [][]byte, errs []e
 		switch {
 		case err != nil:
 			errs[w.at] = fmt.Errorf("load block %v: %w", e.key, err)
-		case sums[i] != e.sum:
+		case tags[i] != e.tag:
 			t.counters.damaged.Add(1)
 			t.catalog.drop(w.place)
 			errs[w.at] = fmt.Errorf("load block %v of pack %s: %w", e.key, source.name, ErrDamaged)

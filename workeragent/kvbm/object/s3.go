@@ -73,27 +73,31 @@ func OpenS3(cfg S3Config) (*S3, error) {
 	}
 
 	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		TLSHandshakeTimeout:   dialTimeout,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
-		MaxIdleConnsPerHost:   cfg.Connections,
-		IdleConnTimeout:       time.Minute,
-		ResponseHeaderTimeout: time.Minute, // requests have shorter deadlines; those for credentials may have none
-		DisableCompression:    true,
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSHandshakeTimeout:    dialTimeout,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
+		MaxIdleConnsPerHost:    cfg.Connections,
+		IdleConnTimeout:        time.Minute,
+		ResponseHeaderTimeout:  time.Minute, // requests have shorter deadlines; those for credentials may have none
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
 	}
-	keys := newHeldKeys(cfg, &http.Client{Transport: transport, Timeout: dialTimeout})
+	keys := newHeldKeys(cfg, &http.Client{Transport: bounded{transport}, Timeout: dialTimeout})
 	lookup := minio.BucketLookupAuto
 	if cfg.PathStyle {
 		lookup = minio.BucketLookupPath
 	}
-	core, err := minio.NewCore(u.Host, &minio.Options{Creds: credentials.New(keys), Secure: u.Scheme == "https", Transport: transport,
-		Region: cfg.Region, BucketLookup: lookup, MaxRetries: cfg.Attempts})
+	core, err := minio.NewCore(u.Host, &minio.Options{Creds: credentials.New(keys), Secure: u.Scheme == "https",
+		Transport: bounded{transport}, Region: cfg.Region, BucketLookup: lookup, MaxRetries: cfg.Attempts})
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", cfg.Bucket, err)
 	}
 	return &S3{core: *core, bucket: cfg.Bucket, endpoint: cfg.Endpoint, keys: keys, transport: transport}, nil
 }
+
+// mostName is the longest name of an object in S3, in bytes.
+const mostName = 1024
 
 // Close closes idle connections.
 func (s *S3) Close() { s.transport.CloseIdleConnections() }
@@ -176,6 +180,8 @@ func (s *S3) List(ctx context.Context, prefix, after string, limit int) (page []
 		switch {
 		case o.Err != nil:
 			return nil, false, s.fault("list "+prefix, o.Err)
+		case len(o.Key) > mostName:
+			return nil, false, s.fault("list "+prefix, fmt.Errorf("a name of %d bytes: %w", len(o.Key), errTooLong))
 		case o.Key <= after:
 			continue // some servers return the name itself
 		}

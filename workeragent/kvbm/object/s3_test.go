@@ -56,6 +56,46 @@ func TestFaultsStateWhatToChange(t *testing.T) {
 	}
 }
 
+// TestLongAnswers has a server whose lists do not end: of names, of empty entries, and of one long name. The client reads a bounded part of
+// them.
+func TestLongAnswers(t *testing.T) {
+	for name, part := range map[string]string{
+		"names":         "<Contents><Key>%d</Key><Size>1</Size></Contents>",
+		"empty entries": "<Contents/>",
+		"a long name":   strings.Repeat("x", 100),
+		"an error":      "<Error>",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if name == "an error" {
+					w.WriteHeader(http.StatusInternalServerError)
+				}
+				before := `<?xml version="1.0" encoding="UTF-8"?><ListBucketResult>`
+				if name == "a long name" {
+					before += "<Contents><Key>"
+				}
+				n, err := w.Write([]byte(before))
+				page := []byte(strings.ReplaceAll(strings.Repeat(part, 1000), "%d", "a"))
+				for err == nil && sent.Add(int64(n)) < 200<<20 {
+					n, err = w.Write(page)
+				}
+			}))
+			defer server.Close()
+			s := openS3(t, server.URL, "blocks", nil)
+			defer s.Close()
+			_, _, err := s.List(t.Context(), "a", "", 1000)
+			var fault *object.Fault
+			if !errors.As(err, &fault) || name != "an error" && !strings.Contains(fault.Reason, "correct the endpoint") {
+				t.Errorf("the list: %v", err)
+			}
+			if n := sent.Load(); n > 64<<20 {
+				t.Errorf("the server has sent %d MB", n>>20)
+			}
+		})
+	}
+}
+
 // TestConnectionFaults has servers that cannot be reached, are not trusted, or break off.
 func TestConnectionFaults(t *testing.T) {
 	closed := httptest.NewServer(nil)

@@ -55,6 +55,8 @@ func (s *S3) explain(err error, response minio.ErrorResponse) (reason string, la
 	var connection *net.OpError
 	var unknown *net.DNSError
 	switch {
+	case errors.Is(err, errTooLong):
+		return fmt.Sprintf("%s sends more than an S3 store does: correct the endpoint", s.endpoint), true
 	case errors.Is(err, errNoKeys):
 		return "there are no credentials: set accessKey and secretKey, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role", true
 	case isCertificate(err):

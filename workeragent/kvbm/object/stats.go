@@ -15,6 +15,8 @@ type Stats struct {
 	Forgotten     int64
 	// Filling is the number of packs in memory: being filled, waiting or being written.
 	Filling int
+	// PackBytes is the memory of all packs that were needed so far, at most Config.Packs times Config.PackBytes.
+	PackBytes int64
 	// Requests is the number of requests on the way.
 	Requests int
 
@@ -22,9 +24,10 @@ type Stats struct {
 	Stored, Duplicates, Busy int64
 	// PublishedPacks and PublishedBlocks are in the store. DroppedBlocks could not be written in time.
 	PublishedPacks, PublishedBlocks, DroppedBlocks int64
-	// Loaded counts blocks that were read, Missing those that were not there, and Damaged those with a wrong checksum.
+	// Loaded counts blocks that were read, Missing those that were not there, and Damaged those with a wrong tag.
 	Loaded, Missing, Damaged int64
-	// Indexes counts those of other processes that were read, and BadIndexes the ones that could not be used.
+	// Indexes counts those of other processes that were read, and BadIndexes the ones that were refused: damaged, of another format, or
+	// written without the secret of this store.
 	Indexes, BadIndexes int64
 	// DeletedPacks counts packs that sweeps have removed from the store.
 	DeletedPacks int64
@@ -39,7 +42,7 @@ type Stats struct {
 func (t *Tier) Stats() Stats {
 	c := &t.counters
 	s := Stats{
-		Requests: len(t.requests), Filling: t.writing.buffers(),
+		Requests: len(t.requests), Filling: t.writing.buffers(), PackBytes: t.writing.allocated.Load(),
 		Stored: c.stored.Load(), Duplicates: c.duplicates.Load(), Busy: c.busy.Load(),
 		PublishedPacks: c.packs.Load(), PublishedBlocks: c.published.Load(), DroppedBlocks: c.dropped.Load(),
 		Loaded: c.loaded.Load(), Missing: c.missing.Load(), Damaged: c.damaged.Load(),

@@ -23,6 +23,9 @@ type Config struct {
 	// Space is the layout of the blocks, and BlockBytes the size of each.
 	Space      block.Space
 	BlockBytes int
+	// Secret authenticates blocks, so that those of others in the bucket are refused: nodes that share blocks have the same one. Without it
+	// everyone who can write to the bucket can write false blocks.
+	Secret string
 	// Node is the name under which this node's packs are deleted: 1 to 63 letters, digits, dots and underscores.
 	Node string
 
@@ -44,7 +47,7 @@ type Config struct {
 	// SlowAfter is the time after which a request without an answer counts as a fault of the store (2 s). Probes must be faster.
 	SlowAfter time.Duration
 
-	// MaxBlocks bounds the blocks that are remembered, at about 100 bytes each (262,144).
+	// MaxBlocks bounds the blocks that are remembered, at about 120 bytes each (262,144).
 	MaxBlocks int
 	// LearnEvery is the time between lists of what others have published (5 s), and Overlap how far back each looks (5 min).
 	LearnEvery, Overlap time.Duration
@@ -118,6 +121,7 @@ func (c *Config) validate() error {
 type Tier struct {
 	cfg   Config
 	base  string // begins the names of this space's objects
+	macs  macs
 	nonce [8]byte
 
 	health   *health
@@ -146,7 +150,7 @@ func Open(cfg Config) (*Tier, error) {
 
 	t := &Tier{
 		cfg:      cfg,
-		base:     strings.TrimSuffix(cfg.Prefix, "/") + "/v1/" + hex.EncodeToString(cfg.Space[:]) + "/",
+		base:     strings.TrimSuffix(cfg.Prefix, "/") + "/v2/" + hex.EncodeToString(cfg.Space[:]) + "/",
 		health:   newHealth(cfg.SlowAfter),
 		catalog:  newCatalog(cfg.MaxBlocks),
 		requests: make(chan struct{}, cfg.Requests),
@@ -155,6 +159,11 @@ func Open(cfg Config) (*Tier, error) {
 	if _, err := rand.Read(t.nonce[:]); err != nil {
 		return nil, err
 	}
+	derived, err := newMACs(cfg.Secret, cfg.Space)
+	if err != nil {
+		return nil, fmt.Errorf("open object tier: %w", err)
+	}
+	t.macs = derived
 	t.writing.init(cfg)
 	return t, nil
 }

@@ -154,7 +154,16 @@ func TestBusyAtOnce(t *testing.T) {
 		if time.Since(began) != 0 {
 			t.Error("a full queue made the caller wait")
 		}
-		if s := tier.Stats(); s.Busy != 1 || s.Filling != 6 {
+		if s := tier.Stats(); s.Busy != 1 || s.Filling != 6 || s.PackBytes != 6*64*blockBytes {
+			t.Errorf("stats are %+v", s)
+		}
+
+		// The memory of packs that were written is used again.
+		m.setFail(nil)
+		flush(t, tier)
+		more, data := someBlocks(2, 6*64, blockBytes)
+		storeAll(t, tier, more, data)
+		if s := tier.Stats(); s.PackBytes != 6*64*blockBytes {
 			t.Errorf("stats are %+v", s)
 		}
 	})
@@ -325,6 +334,70 @@ func TestDamageIsFound(t *testing.T) {
 		}
 		if tier.Has(keys[5]) || tier.Match(keys) != 5 || tier.Stats().Damaged != 1 {
 			t.Error("the damaged block is still there")
+		}
+	})
+}
+
+// TestForeignObjects has a bucket to which others write: nodes with another secret or none, and one who copies, renames and changes objects.
+// No block with other bytes is read, and what is refused is counted.
+func TestForeignObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		own := config(m)
+		own.Secret = "a secret of this fleet"
+		keys, data := someBlocks(1, 64, blockBytes)
+		writer, stopWriter := run(t, own)
+		storeAll(t, writer, keys[:32], data)
+		flush(t, writer)
+		stopWriter()
+		good := m.names("/i/")[0]
+
+		// Others write false bytes under the same keys, later, so that their packs would count.
+		_, lies := someBlocks(2, 64, blockBytes)
+		for _, secret := range []string{"", "the secret of another fleet"} {
+			cfg := config(m)
+			cfg.Secret = secret
+			other, stop := run(t, cfg)
+			time.Sleep(time.Second)
+			storeAll(t, other, keys, lies)
+			flush(t, other)
+			stop()
+		}
+		m.edit(func(objects map[string][]byte) {
+			renamed := strings.Replace(good, "-node1", "-node3", 1)
+			objects[renamed] = objects[good]
+			objects[strings.Replace(renamed, "/i/", "/p/", 1)] = objects[strings.Replace(good, "/i/", "/p/", 1)]
+			swapped := slices.Clone(objects[strings.Replace(good, "/i/", "/p/", 1)])
+			copy(swapped[5*blockBytes:6*blockBytes], objects[strings.Replace(good, "/i/", "/p/", 1)][6*blockBytes:])
+			copy(swapped[9*blockBytes:], lies[9])
+			objects[strings.Replace(good, "/i/", "/p/", 1)] = swapped
+		})
+
+		reader, stop := run(t, own)
+		defer stop()
+		time.Sleep(time.Minute)
+		if s := reader.Stats(); s.BadIndexes != 3 || s.Indexes != 1 || s.Blocks != 32 || s.State != object.Healthy {
+			t.Errorf("stats are %+v", s)
+		}
+		dst := slots(64, blockBytes)
+		for i, err := range reader.Load(t.Context(), keys, dst) {
+			isRight := err == nil && slices.Equal(dst[i], data[i])
+			isRefused := err != nil && (i >= 32 || errors.Is(err, object.ErrDamaged) && (i == 5 || i == 9))
+			if !isRight && !isRefused {
+				t.Errorf("block %d: right bytes %v, %v", i, slices.Equal(dst[i], data[i]), err)
+			}
+		}
+		if s := reader.Stats(); s.Loaded != 30 || s.Damaged != 2 {
+			t.Errorf("stats are %+v", s)
+		}
+
+		// A node without a secret takes none of those with one.
+		cfg := config(m)
+		bare, stopBare := run(t, cfg)
+		defer stopBare()
+		time.Sleep(time.Minute)
+		if s := bare.Stats(); s.BadIndexes != 3 || s.Indexes != 1 {
+			t.Errorf("stats are %+v", s)
 		}
 	})
 }

@@ -40,6 +40,8 @@ type writing struct {
 	lastErr error // of the last of them
 	closed  bool
 
+	allocated atomic.Int64 // bytes of all buffers
+
 	queue   chan *filling // has room for all packs, so sending never waits
 	numbers atomic.Uint32 // of packs
 }
@@ -74,8 +76,6 @@ func (t *Tier) Store(k block.Key, data []byte) error {
 		t.counters.duplicates.Add(1)
 		return nil
 	}
-	sum := block.Sum(data)
-
 	w := &t.writing
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *Tier) Store(k block.Key, data []byte) error {
 	}
 
 	f := w.current
-	f.entries = append(f.entries, entry{key: k, offset: uint32(len(f.data)), sum: sum})
+	f.entries = append(f.entries, entry{key: k, offset: uint32(len(f.data))})
 	f.data = append(f.data, data...)
 	w.pending[k] = struct{}{}
 	t.counters.stored.Add(1)
@@ -118,6 +118,7 @@ func (w *writing) begin() error {
 		w.free = w.free[:n-1]
 	} else {
 		buffer = make([]byte, 0, w.packBytes)
+		w.allocated.Add(int64(w.packBytes))
 	}
 	w.last++
 	w.live[w.last] = struct{}{}
@@ -228,7 +229,12 @@ func (t *Tier) publish(ctx context.Context, f *filling) error {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.PackLifetime)
 	defer cancel()
 	name := newName(time.Now(), t.nonce, t.writing.numbers.Add(1), t.cfg.Node)
-	index := encodeIndex(t.cfg.Space, t.cfg.BlockBytes, f.entries)
+	mac := t.macs.pack(name.text)
+	for i := range f.entries {
+		e := &f.entries[i]
+		e.tag = mac.Tag(uint32(i), f.data[e.offset:][:t.cfg.BlockBytes])
+	}
+	index := encodeIndex(mac, t.cfg.Space, t.cfg.BlockBytes, f.entries)
 
 	pauses := backoff.Backoff{Min: 100 * time.Millisecond, Max: 2 * time.Second}
 	for {

@@ -12,13 +12,17 @@
 //	a block is missing or damaged           counted; the peer is not asked for it again until its summary changes
 //	no summary comes                        the peer has nothing, until one does; pauses between attempts double up to 30 s
 //	a fetch fails                           the same, and the peer is not used for a pause that doubles up to 30 s
-//	the peer refuses (token, layout, ...)   as above; the reason is logged when it changes
+//	the peer refuses (token, layout, ...)   as above; the reason is logged when it changes, with the peer's address and name
+//	a summary claims too much               the same, and the connection ends
 //	the peer is this node itself            it is not used
 //	the peer is removed                     it is not used, and the rest of its fetches comes from another one
 //
 // A lookup is wrong for 3 in 1,000 blocks that a peer does not have, and for those that came or left within the last seconds. That costs a
 // failed fetch, or a block that is computed again. It never gives wrong bytes: a peer sends blocks by their keys, which cover model, layout
-// and tokens, and each is verified by its CRC32C.
+// and tokens, over a connection that only nodes with the token have.
+//
+// A summary is refused unless its size is that of its number of blocks, and no more bits are set than so many blocks can set. So no node
+// claims to have everything.
 //
 // # Peers that come and go
 //

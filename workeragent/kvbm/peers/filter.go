@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/stator-project/stator/workeragent/kvbm/block"
+	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
 
 const (
@@ -18,10 +19,13 @@ const (
 // filter is a Bloom filter of blocks as it is sent: 4 bytes number of blocks, 4 zero bytes, then the bits. Numbers are little-endian.
 type filter []byte
 
-// newFilter returns the filter of keys, of at most so many bytes. It has no bits without keys.
+// mostBlocks bounds the blocks of a filter. More would set so many bits that a lookup finds everything.
+const mostBlocks = 16 << 20
+
+// newFilter returns the filter of the first mostBlocks keys, of at most so many bytes. It has no bits without keys.
 func newFilter(keys []block.Key, most int) filter {
-	size := min((len(keys)*bitsPerBlock+7)/8, most-filterHeader)
-	f := make(filter, filterHeader+size)
+	keys = keys[:min(len(keys), mostBlocks)]
+	f := make(filter, filterSize(len(keys), most))
 	binary.LittleEndian.PutUint32(f, uint32(len(keys)))
 	for _, key := range keys {
 		for i := range uint64(probes) {
@@ -32,17 +36,35 @@ func newFilter(keys []block.Key, most int) filter {
 	return f
 }
 
-var errFilter = errors.New("the peer's summary is no filter of blocks")
+var errFilter = errors.New("the peer's summary is no filter of its blocks")
 
 // parseFilter checks what a peer has sent.
 func parseFilter(b []byte) (filter, error) {
 	if len(b) < filterHeader || binary.LittleEndian.Uint32(b[4:]) != 0 {
 		return nil, fmt.Errorf("%w: it begins with %x", errFilter, b[:min(len(b), filterHeader)])
 	}
-	if f := filter(b); (f.blocks() == 0) != (len(b) == filterHeader) {
+	f := filter(b)
+	if len(b) != filterSize(f.blocks(), stream.MostSummary) {
 		return nil, fmt.Errorf("%w: %d blocks in %d bytes", errFilter, f.blocks(), len(b))
 	}
-	return filter(b), nil
+	set := 0
+	for _, bits8 := range b[filterHeader:] {
+		set += bits.OnesCount8(bits8)
+	}
+	if most := f.mostBits(); set > most {
+		return nil, fmt.Errorf("%w: it claims too much: %d bits are set, and its %d blocks set at most %d", errFilter, set,
+			f.blocks(), most)
+	}
+	return f, nil
+}
+
+// filterSize returns the bytes of the filter of so many blocks, of which there are at most so many.
+func filterSize(blocks, most int) int { return min(filterHeader+(blocks*bitsPerBlock+7)/8, most) }
+
+// mostBits returns how many bits may be set: as many as its blocks set, and seven eighths, which mostBlocks do not reach.
+func (f filter) mostBits() int {
+	all := (len(f) - filterHeader) * 8
+	return min(f.blocks()*probes, all*7/8)
 }
 
 // blocks returns the number of blocks.

@@ -1,10 +1,15 @@
 package peers
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stator-project/stator/internal/testkit"
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 	"github.com/stator-project/stator/workeragent/kvbm/stream"
 )
@@ -54,6 +59,64 @@ func TestFilterIsBounded(t *testing.T) {
 		if !f.has(key) {
 			t.Fatal("a block is missing")
 		}
+	}
+}
+
+// TestFilterThatClaimsTooMuch: a filter with all bits, with more than its blocks can set, or with another size than theirs is refused.
+func TestFilterThatClaimsTooMuch(t *testing.T) {
+	ones := func(blocks uint32, size int) []byte {
+		b := bytes.Repeat([]byte{0xff}, filterHeader+size)
+		binary.LittleEndian.PutUint32(b, blocks)
+		binary.LittleEndian.PutUint32(b[4:], 0)
+		return b
+	}
+	full := make([]byte, filterHeader+1500)
+	binary.LittleEndian.PutUint32(full, 1000)
+	copy(full[filterHeader:], bytes.Repeat([]byte{0xff}, 1000))
+	if _, err := parseFilter(full); err != nil {
+		t.Errorf("as many bits as 1,000 blocks can set: %v", err)
+	}
+	full[filterHeader+1000] = 1
+
+	for name, b := range map[string][]byte{
+		"all bits":                      ones(1000, 1500),
+		"one bit more than its blocks":  full,
+		"all bits of the greatest size": ones(1<<32-1, stream.MostSummary-filterHeader),
+		"a small one with many blocks":  ones(1<<32-1, 1500),
+		"a large one with few blocks":   ones(1, 1500),
+	} {
+		if f, err := parseFilter(b); !errors.Is(err, errFilter) {
+			t.Errorf("%s: a filter of %d blocks, %v", name, f.blocks(), err)
+		}
+	}
+}
+
+// TestClaimOfEverything: a peer with the token whose summary claims every block is not used, its connection ends, and the log names it.
+func TestClaimOfEverything(t *testing.T) {
+	server, err := stream.NewServer(stream.ServerConfig{
+		Token: token, Node: "liar", Layout: layout, Source: NewSource(nil),
+		Summary: func(uint64) (uint64, []byte) {
+			all := binary.LittleEndian.AppendUint64(nil, 1000)
+			return 1, append(all, bytes.Repeat([]byte{0xff}, 1500)...)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _ := serveWith(t, server)
+
+	var log bytes.Buffer
+	var mu sync.Mutex
+	p := follow(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)) })
+	p.Set([]Found{{Node: "liar", Address: address}})
+	testkit.Eventually(t, "the log names the peer", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Contains(log.String(), "peer="+address+" node=liar") && strings.Contains(log.String(), "claims too much")
+	})
+	testkit.Eventually(t, "its connection ends", func() bool { return server.Stats().Open == 0 })
+	if s := p.Status(); p.Match(someKeys(0, 1)) != 0 || len(s) != 1 || s[0].State != Failing || !strings.Contains(s[0].Reason, "claims too much") {
+		t.Errorf("%+v", s)
 	}
 }
 

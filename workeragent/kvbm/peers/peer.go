@@ -70,6 +70,17 @@ func (x *peer) state() (blocks int, known, self bool) {
 	return x.blocks.blocks(), true, x.self
 }
 
+// logger returns a logger that names the peer.
+func (x *peer) logger(log *slog.Logger) *slog.Logger {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	log = log.With("peer", x.address)
+	if x.node != "" {
+		log = log.With("node", x.node)
+	}
+	return log
+}
+
 // rename sets the name of the node.
 func (x *peer) rename(node string) {
 	x.mu.Lock()
@@ -108,7 +119,6 @@ func (x *peer) follow(ctx context.Context, cfg *Config) {
 	}
 
 	defer x.forget()
-	log := cfg.Log.With("peer", x.address)
 	pauses := backoff.Backoff{Min: leastPause, Max: mostPause}
 	last := ""
 	for ctx.Err() == nil {
@@ -125,7 +135,7 @@ func (x *peer) follow(ctx context.Context, cfg *Config) {
 			x.forget()
 			wait = max(wait, pauses.Next())
 		}
-		last = logChange(log, last, err)
+		last = logChange(x.logger(cfg.Log), last, err)
 		_ = backoff.Sleep(ctx, wait) // the loop ends with ctx
 	}
 }
@@ -179,6 +189,7 @@ func (x *peer) ask(ctx context.Context, timeout time.Duration) error {
 	}
 	blocks, err := parseFilter(content)
 	if err != nil {
+		x.client.Drop(err)
 		return err
 	}
 	x.mu.Lock()

@@ -77,6 +77,12 @@ func serve(t *testing.T, s *kvbm.Store, node string) (address string, stop func(
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveWith(t, server)
+}
+
+// serveWith runs a server until stop is called, or the test ends.
+func serveWith(t *testing.T, server *stream.Server) (address string, stop func()) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

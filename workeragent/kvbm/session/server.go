@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stator-project/stator/internal/backoff"
 	"github.com/stator-project/stator/internal/fleet"
 	"github.com/stator-project/stator/workeragent/kvbm"
 	"github.com/stator-project/stator/workeragent/kvbm/block"
@@ -121,23 +122,45 @@ func (s *Server) Changed(tier fleet.Tier, stored bool, keys []block.Key) {
 	}
 }
 
-// Serve serves the connections of a listener until ctx ends, and closes it. When it returns all sessions have ended.
-func (s *Server) Serve(ctx context.Context, listener *net.UnixListener, cfg Config) error {
+// Listener accepts connections of engines. A [net.UnixListener] is one.
+type Listener interface {
+	AcceptUnix() (*net.UnixConn, error)
+	Close() error
+}
+
+// acceptPause is the pause after a failure to accept a connection.
+const acceptPause = 100 * time.Millisecond
+
+// Serve serves the connections of a listener until ctx ends, and closes it. When it returns all sessions have ended. The error is that of
+// a listener that was closed elsewhere. After other failures to accept, such as for lack of file descriptors, Serve goes on; it logs the
+// first of several in a row.
+func (s *Server) Serve(ctx context.Context, listener Listener, cfg Config) error {
 	s.cfg = cfg.withDefaults()
+	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer cancel()
 
+	failing := false
 	for {
 		conn, err := listener.AcceptUnix()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		switch {
+		case err == nil:
+			failing = false
+			all.Go(func() { s.serve(ctx, conn) })
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept an engine: %w", err)
+		default:
+			if !failing {
+				s.cfg.Log.Warn("the KV store cannot accept a connection of an engine, and tries again", "err", err)
+			}
+			failing = true
+			_ = backoff.Sleep(ctx, acceptPause)
 		}
-		all.Go(func() { s.serve(ctx, conn) })
 	}
 }
 

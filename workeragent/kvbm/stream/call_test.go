@@ -105,7 +105,7 @@ func TestCallErrors(t *testing.T) {
 	}
 }
 
-// TestPeerWithoutCalls: a server of a release without calls, whose hello does not name them, gets none, and sends blocks.
+// TestPeerWithoutCalls: a server without calls, whose hello does not name them, gets none, and sends blocks.
 func TestPeerWithoutCalls(t *testing.T) {
 	source, keys := someBlocks(layout, 3)
 	server, address := serve(t, source, nil, nil)

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ type ClientConfig struct {
 	// Token, Node and Layout are as in [ServerConfig].
 	Token, Node string
 	Layout      block.Layout
-	// Dial connects to the peer. It may return a connection of crypto/tls.
+	// Dial connects to the peer. The client runs TLS on the connection.
 	Dial func(ctx context.Context) (net.Conn, error)
 
 	// Window is how many bytes the peer may send ahead (16 MiB, and at least two blocks).
@@ -83,6 +84,16 @@ func (c *Client) Close() {
 	if conn != nil {
 		conn.end(ErrClosed)
 		<-conn.ended
+	}
+}
+
+// Drop ends the connection for a reason, such as a summary that the caller does not take. The next call connects again.
+func (c *Client) Drop(reason error) {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil {
+		conn.end(reason)
 	}
 }
 
@@ -170,7 +181,9 @@ func (c *Client) send(ctx context.Context, request func(*connection) error) (fai
 // endedByPeer reports whether the peer has closed a connection. It closes those that were not used for some time, perhaps while a request
 // is on the way, and the request is sent again then.
 func endedByPeer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	// A connection of TLS that ends without its last message is an unexpected end.
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // connect returns the connection, and whether it was kept from an earlier call. If there is none it makes one, or returns the last error
@@ -200,7 +213,7 @@ func (c *Client) connect(ctx context.Context) (conn *connection, kept bool, err 
 		<-conn.ended // soon, because it is closed
 	}
 
-	raw, calls, err := c.dial(ctx)
+	secure, calls, err := c.dial(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -212,22 +225,23 @@ func (c *Client) connect(ctx context.Context) (conn *connection, kept bool, err 
 		return nil, false, c.dialErr
 	}
 	if c.closed {
-		_ = raw.Close()
+		_ = secure.NetConn().Close()
 		return nil, false, ErrClosed
 	}
 	c.pauses.Reset()
-	c.conn = newConnection(raw, c.bytes, c.cfg.Window, calls)
+	c.conn = newConnection(secure, c.bytes, c.cfg.Window, calls)
 	return c.conn, false, nil
 }
 
 // dial connects and does the handshake, until ctx ends. calls is whether the peer answers them.
-func (c *Client) dial(ctx context.Context) (conn net.Conn, calls bool, err error) {
+func (c *Client) dial(ctx context.Context) (conn *tls.Conn, calls bool, err error) {
 	raw, err := c.cfg.Dial(ctx) // no result, because the function below may run after the return
 	if err != nil {
 		return nil, false, interrupted(ctx, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-	calls, err = greetServer(raw, c.cfg.Token, c.cfg.Node, &c.cfg.Layout)
+	secure := tls.Client(raw, clientTLS)
+	calls, err = greetServer(secure, c.cfg.Token, c.cfg.Node, &c.cfg.Layout)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -235,7 +249,7 @@ func (c *Client) dial(ctx context.Context) (conn net.Conn, calls bool, err error
 		_ = raw.Close()
 		return nil, false, interrupted(ctx, err)
 	}
-	return raw, calls, nil
+	return secure, calls, nil
 }
 
 // interrupted returns why connecting has ended: err, unless ctx ended it.

@@ -3,11 +3,11 @@ package stream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
@@ -23,7 +23,7 @@ const (
 
 // connection is a client's connection after its handshake.
 type connection struct {
-	raw    net.Conn
+	conn   *tls.Conn
 	bytes  int // of a block
 	window int
 	// answersCalls is whether the server does.
@@ -64,8 +64,8 @@ type transfer struct {
 	done      chan struct{} // closed when nothing is left, or with the connection
 }
 
-func newConnection(raw net.Conn, bytes, window int, calls bool) *connection {
-	c := &connection{raw: raw, bytes: bytes, window: window, answersCalls: calls, ended: make(chan struct{}),
+func newConnection(conn *tls.Conn, bytes, window int, calls bool) *connection {
+	c := &connection{conn: conn, bytes: bytes, window: window, answersCalls: calls, ended: make(chan struct{}),
 		writing: make(chan struct{}, 1), transfers: map[uint32]*transfer{}, calls: map[uint32]*call{}}
 	go c.read()
 	return c
@@ -78,14 +78,15 @@ func (c *connection) alive() bool {
 	return c.err == nil
 }
 
-// end closes the connection for a reason. The first one counts.
+// end closes the connection for a reason. The first one counts. It closes the connection below TLS, because the last message of TLS could
+// wait for the peer.
 func (c *connection) end(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
 	}
 	c.mu.Unlock()
-	_ = c.raw.Close()
+	_ = c.conn.NetConn().Close()
 }
 
 // transfer requests blocks, and waits for them until ctx ends. The error is that of the connection, if it has ended before any block
@@ -228,7 +229,7 @@ func (t *transfer) fail(err error) {
 	}
 }
 
-// write writes a frame. A frame that is written in part ends the connection.
+// write writes a frame. After an error nothing more can be written, which ends the connection.
 func (c *connection) write(ctx context.Context, b []byte) error {
 	select {
 	case c.writing <- struct{}{}:
@@ -237,13 +238,13 @@ func (c *connection) write(ctx context.Context, b []byte) error {
 		return ctx.Err()
 	}
 
-	deadline := time.Now().Add(writeTimeout)
-	if at, ok := ctx.Deadline(); ok && at.Before(deadline) {
-		deadline = at
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	_ = c.raw.SetWriteDeadline(deadline)
-	n, err := c.raw.Write(b)
-	if err != nil && n > 0 {
+	// The deadline is not that of ctx: the connection is also that of other calls, and one that is late must not end it.
+	_ = c.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, err := c.conn.Write(b)
+	if err != nil {
 		c.end(err)
 	}
 	return err
@@ -253,7 +254,7 @@ func (c *connection) write(ctx context.Context, b []byte) error {
 func (c *connection) read() {
 	defer close(c.ended)
 	err := c.write(context.Background(), appendNumber(nil, kindCredit, uint32(c.window)))
-	r := bufio.NewReaderSize(c.raw, 4<<10) // small, because the bytes of blocks should pass it by
+	r := bufio.NewReaderSize(c.conn, 4<<10) // small, because the bytes of blocks should pass it by
 	consumed := 0
 	for err == nil {
 		var n int

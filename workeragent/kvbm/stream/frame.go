@@ -10,15 +10,13 @@ import (
 )
 
 // version is that of the frames.
-const version = 1
+const version = 2
 
 // kind is the kind of a frame.
 type kind byte
 
 const (
 	kindHello kind = iota + 1
-	kindProof
-	kindWelcome
 	kindRefused
 	kindRequest
 	kindCredit
@@ -34,7 +32,6 @@ const (
 // The sizes of frames and their parts in bytes.
 const (
 	frameBytes  = 8
-	proofBytes  = 32
 	blockHeader = 4 + 4 + 8 + 4 + 4
 	keyBytes    = len(block.Key{})
 
@@ -66,9 +63,12 @@ var (
 	// ErrSelf is the error of a connection to a server with the client's own name.
 	ErrSelf = errors.New("the peer is this node itself")
 	// ErrToken, ErrVersion and ErrFull are the errors of refused connections, besides [block.ErrLayout].
-	ErrToken   = errors.New("the token of the peer is another one: give both nodes the same token")
-	ErrVersion = errors.New("the peer has another version of the protocol")
+	ErrToken = errors.New("the token of the peer is another one, or something between the nodes reads the connection: " +
+		"give both nodes the same token")
+	ErrVersion = errors.New("the peer has another version of the protocol: run the same release on both nodes")
 	ErrFull    = errors.New("the peer has too many connections")
+	// ErrHandshake is the error of a peer that ends the handshake of TLS.
+	ErrHandshake = errors.New("the peer has ended the handshake: it has too many at once, or is of a release without TLS")
 )
 
 // refusals are the first bytes of refused frames.
@@ -104,10 +104,6 @@ func (f frame) allowed(fromServer bool, blockBytes int) bool {
 	switch f.kind {
 	case kindHello:
 		return f.length > 0 && f.length <= mostHello
-	case kindProof:
-		return !fromServer && f.length == proofBytes
-	case kindWelcome:
-		return fromServer && f.length == proofBytes
 	case kindRefused:
 		return fromServer && f.length >= 1 && f.length <= 1+mostText
 	case kindRequest:

@@ -1,39 +1,38 @@
 package stream
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
+	"net"
+	"time"
 
 	"github.com/stator-project/stator/workeragent/kvbm/block"
 )
 
 const (
 	leastToken = 16
-	nonceBytes = 16
 	mostNode   = 255
 )
 
-// hello is the content of the first frame of each side. That of the server has no layout, because the client is not known yet.
+// hello is the content of the first frame of each side. That of the server has no layout, because the client has it already.
 type hello struct {
-	Version int           `json:"version"`
-	Node    string        `json:"node"`
-	Nonce   []byte        `json:"nonce"`
-	Layout  *block.Layout `json:"layout,omitempty"`
-	// Calls is set by a server that answers calls. Sides of earlier releases ignore it, and do not set it.
+	Version int    `json:"version"`
+	Node    string `json:"node"`
+	// Proof is that of the token, for this connection alone.
+	Proof  []byte        `json:"proof"`
+	Layout *block.Layout `json:"layout,omitempty"`
+	// Calls is set by a server that answers calls.
 	Calls bool `json:"calls,omitempty"`
-}
-
-func newHello(node string, layout *block.Layout, calls bool) ([]byte, error) {
-	h := hello{Version: version, Node: node, Nonce: make([]byte, nonceBytes), Layout: layout, Calls: calls}
-	if _, err := rand.Read(h.Nonce); err != nil {
-		return nil, err
-	}
-	return json.Marshal(h)
 }
 
 // parseHello reads a hello. Its error wraps ErrVersion or ErrProtocol. That of a client must have a valid layout.
@@ -44,8 +43,8 @@ func parseHello(b []byte, ofClient bool) (h hello, err error) {
 	if h.Version != version {
 		return h, fmt.Errorf("%w: %d there and %d here", ErrVersion, h.Version, version)
 	}
-	if len(h.Nonce) != nonceBytes || h.Node == "" || len(h.Node) > mostNode || ofClient != (h.Layout != nil) {
-		return h, fmt.Errorf("%w: its hello lacks a nonce, a name or a layout", ErrProtocol)
+	if h.Node == "" || len(h.Node) > mostNode || ofClient != (h.Layout != nil) {
+		return h, fmt.Errorf("%w: its hello lacks a name or a layout", ErrProtocol)
 	}
 	if ofClient {
 		if err := h.Layout.Validate(); err != nil {
@@ -55,14 +54,49 @@ func parseHello(b []byte, ofClient bool) (h hello, err error) {
 	return h, nil
 }
 
-// prove returns the proof that a side has the token.
-func prove(token, side string, client, server []byte) []byte {
-	clientSum := sha256.Sum256(client)
-	serverSum := sha256.Sum256(server)
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("stator kv stream 1 " + side + "\n"))
-	mac.Write(clientSum[:])
-	mac.Write(serverSum[:])
+// newCertificate returns a certificate that is signed by itself. TLS needs one; the proofs of the token are what peers check.
+func newCertificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().AddDate(100, 0, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// clientTLS is the configuration of clients. No name and no authority of the certificate is checked, because the server's proof of the
+// token is bound to the connection.
+var clientTLS = &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}
+
+// channelBinding is the label of the keying material that RFC 9266 exports from a connection, of bindingBytes.
+const (
+	channelBinding = "EXPORTER-Channel-Binding"
+	bindingBytes   = 32
+)
+
+// prover proves the token for one connection.
+type prover struct {
+	token   string
+	binding []byte
+}
+
+// newProver does the handshake of TLS. Only the two ends of a connection can export its binding, so a proof that is relayed to another
+// connection is wrong there.
+func newProver(conn *tls.Conn, token string) (p prover, err error) {
+	if err := conn.Handshake(); err != nil {
+		return p, err
+	}
+	state := conn.ConnectionState()
+	binding, err := state.ExportKeyingMaterial(channelBinding, nil, bindingBytes)
+	return prover{token: token, binding: binding}, err
+}
+
+// proof returns the proof that a side has the token.
+func (p prover) proof(side string) []byte {
+	mac := hmac.New(sha256.New, []byte(p.token))
+	mac.Write([]byte("stator kv stream 2 " + side + "\n"))
+	mac.Write(p.binding)
 	return mac.Sum(nil)
 }
 
@@ -96,32 +130,28 @@ func writeContent(w io.Writer, k kind, content []byte) error {
 }
 
 // greetServer does the client's part of the handshake, and returns whether the server answers calls.
-func greetServer(rw io.ReadWriter, token, node string, layout *block.Layout) (calls bool, err error) {
-	mine, err := newHello(node, layout, false)
+func greetServer(conn *tls.Conn, token, node string, layout *block.Layout) (calls bool, err error) {
+	prover, err := newProver(conn, token)
+	if err != nil {
+		return false, tlsFailed(err)
+	}
+	mine, err := json.Marshal(hello{Version: version, Node: node, Proof: prover.proof("client"), Layout: layout})
 	if err != nil {
 		return false, err
 	}
-	if err := writeContent(rw, kindHello, mine); err != nil {
+	if err := writeContent(conn, kindHello, mine); err != nil {
 		return false, err
 	}
-	theirs, err := readContent(rw, kindHello, true)
+
+	theirs, err := readContent(conn, kindHello, true)
 	if err != nil {
 		return false, err
 	}
 	server, err := parseHello(theirs, false)
-	if err != nil {
-		return false, err
-	}
-
-	if err := writeContent(rw, kindProof, prove(token, "client", mine, theirs)); err != nil {
-		return false, err
-	}
-	proof, err := readContent(rw, kindWelcome, true)
-	if err != nil {
-		return false, err
-	}
 	switch {
-	case !hmac.Equal(proof, prove(token, "server", mine, theirs)):
+	case err != nil:
+		return false, err
+	case !hmac.Equal(server.Proof, prover.proof("server")):
 		return false, ErrToken
 	case server.Node == node:
 		return false, ErrSelf
@@ -129,21 +159,34 @@ func greetServer(rw io.ReadWriter, token, node string, layout *block.Layout) (ca
 	return server.Calls, nil
 }
 
+// tlsFailed returns the error of a handshake of TLS, with the likely cause where the peer has ended it or does not speak TLS.
+func tlsFailed(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrHandshake, err)
+}
+
 // greetClient does the server's part of the handshake. A client that has the token is given to admit, whose error refuses it. The
 // refusal is sent where the error is one of those that have a code.
-func greetClient(rw io.ReadWriter, token, node string, calls bool, admit func(client *hello) error) error {
-	err := answerClient(rw, token, node, calls, admit)
+func greetClient(conn *tls.Conn, token, node string, calls bool, admit func(client *hello) error) error {
+	prover, err := newProver(conn, token)
+	if err != nil {
+		return err
+	}
+	err = answerClient(conn, prover, node, calls, admit)
 	for code, refusal := range refusals {
 		if errors.Is(err, refusal) {
 			text := err.Error()
-			_ = writeContent(rw, kindRefused, append([]byte{code}, text[:min(len(text), mostText)]...))
+			_ = writeContent(conn, kindRefused, append([]byte{code}, text[:min(len(text), mostText)]...))
 		}
 	}
 	return err
 }
 
-func answerClient(rw io.ReadWriter, token, node string, calls bool, admit func(client *hello) error) error {
-	theirs, err := readContent(rw, kindHello, false)
+func answerClient(conn *tls.Conn, prover prover, node string, calls bool, admit func(client *hello) error) error {
+	theirs, err := readContent(conn, kindHello, false)
 	if err != nil {
 		return err
 	}
@@ -151,25 +194,18 @@ func answerClient(rw io.ReadWriter, token, node string, calls bool, admit func(c
 	if err != nil {
 		return err
 	}
-	mine, err := newHello(node, nil, calls)
-	if err != nil {
-		return err
-	}
-	if err := writeContent(rw, kindHello, mine); err != nil {
-		return err
-	}
-
-	proof, err := readContent(rw, kindProof, false)
-	if err != nil {
-		return err
-	}
-	if !hmac.Equal(proof, prove(token, "client", theirs, mine)) {
+	if !hmac.Equal(client.Proof, prover.proof("client")) {
 		return ErrToken
 	}
 	if err := admit(&client); err != nil {
 		return err
 	}
-	return writeContent(rw, kindWelcome, prove(token, "server", theirs, mine))
+
+	mine, err := json.Marshal(hello{Version: version, Node: node, Proof: prover.proof("server"), Calls: calls})
+	if err != nil {
+		return err
+	}
+	return writeContent(conn, kindHello, mine)
 }
 
 // checkIdentity refuses a token that is easy to guess, and a name or a layout that peers would refuse.

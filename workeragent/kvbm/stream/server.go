@@ -2,11 +2,14 @@ package stream
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -47,6 +50,8 @@ type ServerConfig struct {
 	// Calls returns what answers the calls of a connection. Without it none are answered.
 	Calls func() Calls
 
+	Log *slog.Logger
+
 	// Connections bounds connections (64), and Requests the requests of each that wait (16).
 	Connections, Requests int
 	// WriteBytes bounds the blocks of one write, which are held meanwhile (4 MiB, and at least a block). InFlight bounds the credit of a
@@ -68,17 +73,20 @@ const mostBusy = 256
 // acceptPause is the pause after a failure to accept a connection.
 const acceptPause = 100 * time.Millisecond
 
-// mostGreeting bounds connections during their handshake. What is above is closed at once.
+// mostGreeting bounds connections during their handshake. Above it, the oldest one of the address with most of them is closed.
 const mostGreeting = 64
 
 // Server sends blocks to clients.
 type Server struct {
 	cfg   ServerConfig
 	bytes int // of a block
+	tls   *tls.Config
 
-	greeting atomic.Int64 // connections during their handshake
-	open     atomic.Int64 // connections after it
-	counted  serverCounters
+	open    atomic.Int64 // connections after their handshake
+	counted serverCounters
+
+	mu       sync.Mutex
+	greeting []net.Conn // guarded by mu; connections during their handshake, the oldest first
 }
 
 type serverCounters struct {
@@ -106,6 +114,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("make stream server: it needs a source")
 	}
 	size := cfg.Layout.Bytes()
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	setDefault(&cfg.Connections, 64)
 	setDefault(&cfg.Requests, 16)
 	setDefault(&cfg.WriteBytes, 4<<20)
@@ -115,7 +124,12 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	setDefault(&cfg.WriteTimeout, 10*time.Second)
 	cfg.WriteBytes = max(cfg.WriteBytes, size)
 	cfg.InFlight = max(cfg.InFlight, size)
-	return &Server{cfg: cfg, bytes: size}, nil
+	certificate, err := newCertificate()
+	if err != nil {
+		return nil, fmt.Errorf("make stream server: %w", err)
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}, SessionTicketsDisabled: true}
+	return &Server{cfg: cfg, bytes: size, tls: secure}, nil
 }
 
 // Stats returns the current values.
@@ -127,7 +141,7 @@ func (s *Server) Stats() ServerStats {
 }
 
 // Serve accepts connections until ctx ends, and returns when all have ended. It closes the listener. The error is that of a listener that
-// someone else has closed. Other failures to accept are counted, and Serve goes on.
+// someone else has closed. Other failures to accept are counted, and Serve goes on; it logs the first of several in a row.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -137,6 +151,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer connections.Wait()
 	defer cancel()
 
+	failing := false
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -146,22 +161,63 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("accept peers: %w", err)
 			}
+			if !failing {
+				s.cfg.Log.Warn("the KV store cannot accept a connection of another node, and tries again", "err", err)
+			}
+			failing = true
 			s.counted.acceptErrors.Add(1)
 			_ = backoff.Sleep(ctx, acceptPause)
 			continue
 		}
-		if s.greeting.Add(1) > mostGreeting {
-			s.greeting.Add(-1)
-			s.counted.refused.Add(1)
-			_ = conn.Close()
-			continue
-		}
+		failing = false
+		s.greet(conn)
 		connections.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
 			defer func() { _ = conn.Close() }()
 			s.handle(ctx, conn)
 		})
+	}
+}
+
+// greet enters a connection whose handshake begins. If there are too many, it closes another one, so that those of one address do not keep
+// others out.
+func (s *Server) greet(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.greeting = append(s.greeting, conn)
+	if len(s.greeting) <= mostGreeting {
+		return
+	}
+
+	count := map[string]int{}
+	most := 0
+	for _, c := range s.greeting {
+		host := hostOf(c)
+		count[host]++
+		most = max(most, count[host])
+	}
+	i := slices.IndexFunc(s.greeting, func(c net.Conn) bool { return count[hostOf(c)] == most })
+	_ = s.greeting[i].Close()
+	s.greeting = slices.Delete(s.greeting, i, i+1)
+}
+
+// hostOf returns the host of the other side, without its port.
+func hostOf(conn net.Conn) string {
+	address := conn.RemoteAddr().String()
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// greeted removes a connection whose handshake has ended.
+func (s *Server) greeted(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.greeting, conn); i >= 0 {
+		s.greeting = slices.Delete(s.greeting, i, i+1)
 	}
 }
 
@@ -178,7 +234,8 @@ func (s *Server) admit(client *hello) error {
 }
 
 // handle serves one connection.
-func (s *Server) handle(ctx context.Context, conn net.Conn) {
+func (s *Server) handle(ctx context.Context, raw net.Conn) {
+	conn := tls.Server(raw, s.tls)
 	admitted := false
 	_ = conn.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	err := greetClient(conn, s.cfg.Token, s.cfg.Node, s.cfg.Calls != nil, func(client *hello) error {
@@ -186,7 +243,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 		admitted = err == nil
 		return err
 	})
-	s.greeting.Add(-1)
+	s.greeted(raw)
 	if admitted {
 		defer s.open.Add(-1)
 	}
@@ -207,18 +264,18 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 	var writer sync.WaitGroup
 	writer.Go(func() {
 		session.write(ctx)
-		_ = conn.Close() // which ends the reader
+		_ = raw.Close() // which ends the reader
 	})
 	session.read()
 	cancel()
-	_ = conn.Close()
+	_ = raw.Close()
 	writer.Wait()
 }
 
 // session is a connection after its handshake. The reader changes it, and the writer waits for changes.
 type session struct {
 	server *Server
-	conn   net.Conn
+	conn   *tls.Conn
 	wake   chan struct{} // has room for one
 	calls  Calls         // nil if none are answered; of the writer
 
@@ -251,7 +308,7 @@ func (s *session) read() {
 	for {
 		_ = s.conn.SetReadDeadline(time.Now().Add(s.server.cfg.IdleTimeout))
 		f, err := readFrame(r, false, s.server.bytes)
-		if err != nil || f.kind == kindHello || f.kind == kindProof {
+		if err != nil || f.kind == kindHello {
 			return
 		}
 

@@ -8,11 +8,15 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -192,37 +196,6 @@ func TestManyCallersShareAConnection(t *testing.T) {
 	}
 }
 
-// TestTLS also shows that callers choose the connection.
-func TestTLS(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(certificate)
-
-	m, keys := someBlocks(layout, 100)
-	_, address := serve(t, m, nil, func(ln net.Listener) net.Listener {
-		return tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
-	})
-	c := connect(t, address, func(cfg *stream.ClientConfig) {
-		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
-			return (&tls.Dialer{Config: &tls.Config{RootCAs: pool}}).DialContext(ctx, "tcp", address)
-		}
-	})
-	dst := slots(100)
-	same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))
-}
-
 // TestRefusals has clients that may not connect.
 func TestRefusals(t *testing.T) {
 	m, keys := someBlocks(layout, 1)
@@ -265,29 +238,59 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestServerWithoutTheTokenIsRefused has a server that takes every proof.
+// TestServerWithoutTheTokenIsRefused has a server that takes every proof, and answers with the client's own.
 func TestServerWithoutTheTokenIsRefused(t *testing.T) {
-	m, keys := someBlocks(layout, 1)
-	_, address := serve(t, m, nil, nil)
-	// The reply of a server with another token to a client with its token is passed to a client without.
-	c := connect(t, address, func(cfg *stream.ClientConfig) {
-		dial := cfg.Dial
-		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
-			conn, err := dial(ctx)
-			return &flip{Conn: conn, at: -1, ofWelcome: true}, err
+	certificate := newCertificate(t)
+	here, there := net.Pipe()
+	var server sync.WaitGroup
+	server.Go(func() {
+		conn := tls.Server(there, &tls.Config{Certificates: []tls.Certificate{certificate}})
+		b := make([]byte, 1<<14)
+		n, err := conn.Read(b)
+		if err != nil {
+			t.Error(err)
+			return
 		}
+		var hello map[string]any
+		if err := json.Unmarshal(b[8:n], &hello); err != nil {
+			t.Error(err)
+		}
+		delete(hello, "layout")
+		hello["node"] = "server"
+		answer, _ := json.Marshal(hello)
+		_, _ = conn.Write(append(binary.LittleEndian.AppendUint32([]byte{1, 0, 0, 0}, uint32(len(answer))), answer...))
+	})
+
+	_, keys := someBlocks(layout, 1)
+	c := connect(t, "", func(cfg *stream.ClientConfig) {
+		cfg.Dial = func(context.Context) (net.Conn, error) { return here, nil }
 	})
 	if err := c.Fetch(t.Context(), keys, slots(1))[0].Err; !errors.Is(err, stream.ErrToken) {
 		t.Error(err)
 	}
+	server.Wait()
 }
 
-// flip changes a bit of what is received: the byte at an offset, or the proof in the welcome.
+// newCertificate returns a certificate that is signed by itself.
+func newCertificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// flip changes one bit of what is received on a first connection.
 type flip struct {
 	net.Conn
-	at        int
-	ofWelcome bool
-	read      int
+	at   int
+	read int
 }
 
 func (f *flip) Read(b []byte) (int, error) {
@@ -295,32 +298,49 @@ func (f *flip) Read(b []byte) (int, error) {
 	if f.at >= f.read && f.at < f.read+n {
 		b[f.at-f.read] ^= 1
 	}
-	// The proof is the only read of 32 bytes.
-	if f.ofWelcome && n == 32 {
-		b[0] ^= 1
-	}
 	f.read += n
 	return n, err
 }
 
-// TestDamageIsFound flips a bit in the third of four blocks.
-func TestDamageIsFound(t *testing.T) {
+// TestChangedBytesEndTheConnection flips a bit in the third of four blocks on the way. The two before it have come, and the next transfer has a
+// new connection.
+func TestChangedBytesEndTheConnection(t *testing.T) {
 	m, keys := someBlocks(layout, 4)
 	_, address := serve(t, m, nil, nil)
+	first := true
 	c := connect(t, address, func(cfg *stream.ClientConfig) {
 		dial := cfg.Dial
 		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
 			conn, err := dial(ctx)
+			if !first {
+				return conn, err
+			}
+			first = false
 			return &flip{Conn: conn, at: 2*layout.Bytes() + layout.Bytes()/2}, err
 		}
 	})
 	for i, r := range c.Fetch(t.Context(), keys, slots(4)) {
-		if errors.Is(r.Err, stream.ErrDamaged) != (i == 2) || (r.Err != nil) != (i == 2) {
+		if (r.Err != nil) != (i >= 2) {
 			t.Errorf("block %d: %v", i, r.Err)
 		}
 	}
 	dst := slots(4)
 	same(t, m, keys, dst, c.Fetch(t.Context(), keys, dst))
+}
+
+// TestDamageIsFound has a server whose third of four blocks is not what its checksum was made of.
+func TestDamageIsFound(t *testing.T) {
+	m, keys := someBlocks(layout, 4)
+	damaged := m.blocks[keys[2]]
+	damaged.Sum ^= 1
+	m.blocks[keys[2]] = damaged
+	_, address := serve(t, m, nil, nil)
+	c := connect(t, address, nil)
+	for i, r := range c.Fetch(t.Context(), keys, slots(4)) {
+		if errors.Is(r.Err, stream.ErrDamaged) != (i == 2) || (r.Err != nil) != (i == 2) {
+			t.Errorf("block %d: %v", i, r.Err)
+		}
+	}
 }
 
 // TestCreditsAreKept counts what a server sends to a client that receives nothing: the window, and not more.
@@ -333,7 +353,7 @@ func TestCreditsAreKept(t *testing.T) {
 		dial := cfg.Dial
 		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
 			conn, err := dial(ctx)
-			return &hold{Conn: conn, after: 400, held: held}, err // the handshake has fewer bytes
+			return &hold{Conn: conn, after: 4000, held: held}, err // the handshake has fewer bytes
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -376,7 +396,7 @@ func TestClientThatDoesNotReceive(t *testing.T) {
 		dial := cfg.Dial
 		cfg.Dial = func(ctx context.Context) (net.Conn, error) {
 			conn, err := dial(ctx)
-			return &hold{Conn: conn, after: 400, held: held}, err
+			return &hold{Conn: conn, after: 4000, held: held}, err
 		}
 	})
 	go c.Fetch(t.Context(), keys, slots(1000))
@@ -391,12 +411,40 @@ func TestClientThatDoesNotReceive(t *testing.T) {
 // TestAcceptErrors has a listener that fails for a while, as one does without free file descriptors.
 func TestAcceptErrors(t *testing.T) {
 	m, keys := someBlocks(layout, 1)
-	server, address := serve(t, m, nil, func(ln net.Listener) net.Listener { return &failing{Listener: ln, left: 3} })
+	var log bytes.Buffer
+	server, address := serve(t, m, func(c *stream.ServerConfig) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) },
+		func(ln net.Listener) net.Listener { return &failing{Listener: ln, left: 3} })
 	dst := slots(1)
 	same(t, m, keys, dst, connect(t, address, nil).Fetch(t.Context(), keys, dst))
-	if s := server.Stats(); s.AcceptErrors != 3 {
-		t.Errorf("stats are %+v", s)
+	if s := server.Stats(); s.AcceptErrors != 3 || strings.Count(log.String(), "too many open files") != 1 {
+		t.Errorf("stats are %+v; the log:\n%s", s, log.String())
 	}
+}
+
+// TestHalfOpenHandshakes has an address with many connections that send nothing: others, from that address too, are served, and a handshake of
+// another address that is slow is not ended.
+func TestHalfOpenHandshakes(t *testing.T) {
+	m, keys := someBlocks(layout, 1)
+	server, address := serve(t, m, func(c *stream.ServerConfig) { c.HandshakeTimeout = time.Minute }, nil)
+	from := func(host string) net.Conn {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	slow := from("127.0.0.2")
+	for range 100 {
+		from("127.0.0.1")
+	}
+	await(t, func() bool { return server.Stats().Refused == 100+1-64 })
+
+	dst := slots(1)
+	same(t, m, keys, dst, connect(t, address, nil).Fetch(t.Context(), keys, dst))
+	other := connect(t, address, func(c *stream.ClientConfig) { c.Dial = func(context.Context) (net.Conn, error) { return slow, nil } })
+	same(t, m, keys, dst, other.Fetch(t.Context(), keys, dst))
+	await(t, func() bool { s := server.Stats(); return s.Accepted == 2 && s.Refused == 100+1-64+1 })
 }
 
 type failing struct {
@@ -417,6 +465,8 @@ func TestCancelKeepsTheConnection(t *testing.T) {
 	m, keys := someBlocks(layout, 500)
 	server, address := serve(t, m, nil, nil)
 	c := connect(t, address, nil)
+	one := slots(1)
+	same(t, m, keys[:1], one, c.Fetch(t.Context(), keys[:1], one)) // so that no handshake is cancelled
 	for i := range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
@@ -443,7 +493,7 @@ func TestCancelKeepsTheConnection(t *testing.T) {
 	}
 }
 
-// TestHostileClients send half a handshake, garbage, or nothing. They are closed in time, and nothing is left of them.
+// TestHostileClients send half a handshake, garbage, or nothing, with TLS and without. They are closed in time, and nothing is left of them.
 func TestHostileClients(t *testing.T) {
 	m, _ := someBlocks(layout, 1)
 	server, address := serve(t, m, func(c *stream.ServerConfig) { c.HandshakeTimeout = 300 * time.Millisecond }, nil)
@@ -451,30 +501,35 @@ func TestHostileClients(t *testing.T) {
 		"nothing":        {},
 		"half a header":  {1, 0, 0},
 		"long frame":     {1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f},
-		"request first":  append([]byte{5, 0, 0, 0, 20, 0, 0, 0}, make([]byte, 20)...),
+		"request first":  append([]byte{3, 0, 0, 0, 20, 0, 0, 0}, make([]byte, 20)...),
 		"garbage":        []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
 		"not JSON":       append([]byte{1, 0, 0, 0, 4, 0, 0, 0}, "abcd"...),
 		"half a hello":   append([]byte{1, 0, 0, 0, 200, 0, 0, 0}, `{"version":1`...),
-		"another":        append([]byte{1, 0, 0, 0, 13, 0, 0, 0}, `{"version":2}`...),
-		"without layout": append([]byte{1, 0, 0, 0, 13, 0, 0, 0}, `{"version":1}`...),
+		"another":        append([]byte{1, 0, 0, 0, 13, 0, 0, 0}, `{"version":1}`...),
+		"without layout": append([]byte{1, 0, 0, 0, 13, 0, 0, 0}, `{"version":2}`...),
 	} {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
+		for _, secure := range []bool{false, true} {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if secure {
+				conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+			}
+			_, _ = conn.Write(first)
+			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			began := time.Now()
+			for err == nil {
+				_, err = conn.Read(make([]byte, 1000))
+			}
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() || time.Since(began) > 2*time.Second {
+				t.Errorf("%s, with TLS %v: open after %v: %v", name, secure, time.Since(began), err)
+			}
+			_ = conn.Close()
 		}
-		_, _ = conn.Write(first)
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		began := time.Now()
-		for err == nil {
-			_, err = conn.Read(make([]byte, 1000))
-		}
-		var timeout net.Error
-		if errors.As(err, &timeout) && timeout.Timeout() || time.Since(began) > 2*time.Second {
-			t.Errorf("%s: open after %v: %v", name, time.Since(began), err)
-		}
-		_ = conn.Close()
 	}
-	await(t, func() bool { s := server.Stats(); return s.Refused == 9 && s.Open == 0 })
+	await(t, func() bool { s := server.Stats(); return s.Refused == 18 && s.Open == 0 })
 }
 
 // TestIdleConnectionsEnd closes a connection that is not used. The next transfer connects again.
