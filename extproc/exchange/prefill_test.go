@@ -246,6 +246,52 @@ func TestPrefillTimesOut(t *testing.T) {
 	}
 }
 
+// TestPrefillsThatHang: bodies at prefill workers that hang use up no memory for decisions. Where there is no room for another one,
+// its decode worker computes the prompt at once.
+func TestPrefillsThatHang(t *testing.T) {
+	const held = 4
+	arrived := make(chan struct{}, held)
+	p := newPrefillWorker(t, func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	})
+	s, router, reg := newSplit(t, 0, p.URL)
+	large := completionOfClient + strings.Repeat(" ", 1<<20-len(completionOfClient))
+	done := make(chan struct{})
+	var hanging sync.WaitGroup
+	for range held {
+		hanging.Go(func() {
+			if !s.Reserve(len(large)) { // as the door does
+				t.Error("a body is refused")
+				return
+			}
+			_, _ = post(t, s, done, Head{}, large)
+			s.Free(len(large))
+		})
+		<-arrived
+	}
+	if used, prefilling := s.bodies.Used(), s.prefilling.Used(); used != 0 || prefilling != held<<20 {
+		t.Errorf("%d bytes for decisions, %d at prefill workers", used, prefilling)
+	}
+
+	for range 3 {
+		if !s.Reserve(len(large)) {
+			t.Fatal("a body is refused")
+		}
+		r, ok := post(t, s, nil, Head{}, large)
+		if !ok || r.Pick == nil || string(r.Body) != large {
+			t.Errorf("%+v", r)
+		}
+		router.End(r.Pick.ID, time.Now())
+		s.Free(len(large))
+	}
+	close(done)
+	hanging.Wait()
+	if s.bodies.Used() != 0 || s.prefilling.Used() != 0 || router.Bookings() != 0 || prefillsOf(t, reg, prefill.NoWorker) != 3 {
+		t.Errorf("%d and %d bytes, %d bookings", s.bodies.Used(), s.prefilling.Used(), router.Bookings())
+	}
+}
+
 // TestUnsplitRequests go to the decode worker at once, as they are.
 func TestUnsplitRequests(t *testing.T) {
 	p := newPrefillWorker(t, answers(http.StatusOK, `{}`))

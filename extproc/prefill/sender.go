@@ -229,7 +229,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 		return nil, NoWorker
 	}
 
-	leg := &Leg{sender: s, request: r, worker: p, cached: -1}
+	leg := &Leg{sender: s, path: r.Path, requestID: r.RequestID, authorization: r.Authorization, worker: p, cached: -1}
 	leg.transfer = handoff.Transfer{
 		Kind: d.Transfer, Endpoint: r.Endpoint, ID: NewTransferID(), At: p.TransferAt,
 		PrefillRank: rankOf(p), DecodeRank: rankOf(d),
@@ -240,7 +240,7 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 		leg.end()
 		return nil, NoWorker
 	}
-	leg.body = body
+	leg.body = NewBody(body)
 	return leg, ""
 }
 
@@ -257,11 +257,11 @@ func rankOf(d *route.Decision) int {
 
 // Leg is the request to one prefill worker.
 type Leg struct {
-	sender   *Sender
-	request  *Request
-	worker   *route.Decision
-	transfer handoff.Transfer
-	body     []byte
+	sender                         *Sender
+	path, requestID, authorization string
+	worker                         *route.Decision
+	transfer                       handoff.Transfer
+	body                           *Body
 
 	done    chan struct{} // closed at its end; nil where Compute waits for it
 	outcome Outcome
@@ -278,6 +278,9 @@ func (l *Leg) Outcome() Outcome { return l.outcome }
 // Broke reports whether the connection has broken after the worker had received the request. Call it after Done is closed.
 func (l *Leg) Broke() bool { return l.broke }
 
+// Forget frees the body of the request when it is sent.
+func (l *Leg) Forget() { l.body.Forget() }
+
 // Worker returns the prefill worker's name.
 func (l *Leg) Worker() string { return l.worker.Worker }
 
@@ -287,14 +290,14 @@ var jsonType = []string{"application/json"}
 // send sends the request, and sets outcome and cached. The answer is that of Transferred.
 func (l *Leg) send(ctx context.Context) (answer []byte) {
 	s, p := l.sender, l.worker
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.Address+l.request.Path, bytes.NewReader(l.body))
+	r, err := l.body.NewRequest(ctx, "http://"+p.Address+l.path)
 	if err != nil {
 		l.outcome = Unreachable
 		return nil
 	}
-	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.request.RequestID}}
-	if l.request.Authorization != "" {
-		r.Header["Authorization"] = []string{l.request.Authorization}
+	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.requestID}}
+	if l.authorization != "" {
+		r.Header["Authorization"] = []string{l.authorization}
 	}
 	if p.Ranks > 1 {
 		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))
