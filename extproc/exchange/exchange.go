@@ -63,6 +63,7 @@ type Exchange struct {
 	reading  route.Reading   // of the prompt, for the prefill worker; empty for a request with one leg
 
 	broke       []string  // prefill workers that the body has broken
+	transferred bool      // the decode worker's body has the members of a transfer
 	began       time.Time // when the headers arrived
 	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
 	wanted      bool      // the end of the request is to be reported; see follow.go

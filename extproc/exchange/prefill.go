@@ -46,6 +46,7 @@ func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bo
 	ask := x.toPrefill(d, body)
 	decode, x.cached = s.prefills.Compute(ctx, ask)
 	x.broke = ask.Broke
+	x.transferred = ask.Transferred
 	x.reading = route.Reading{} // it is not needed during the answer
 	return decode, !ask.IsPoison()
 }

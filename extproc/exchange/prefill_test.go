@@ -64,11 +64,18 @@ func answers(status int, body string) http.HandlerFunc {
 
 // newSplit returns a service whose model has one decode worker, and prefill workers at these addresses.
 func newSplit(t *testing.T, timeout time.Duration, prefillsAt ...string) (*Service, *route.Router, *prometheus.Registry) {
+	return newSplitBy(t, fleet.TransferNixl, timeout, prefillsAt...)
+}
+
+// newSplitBy is newSplit for workers with this transfer.
+func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefillsAt ...string) (
+	*Service, *route.Router, *prometheus.Registry,
+) {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
 	put := func(name string, role fleet.Role, address string) {
 		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready,
-			Transfer: fleet.TransferNixl}); err != nil {
+			Transfer: kind}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,6 +230,58 @@ func TestPrefillsThatDie(t *testing.T) {
 	r, ok := post(t, s, nil, Head{}, completionOfClient)
 	if !ok || r.Answer == nil || r.Answer.Status != http.StatusServiceUnavailable || r.Pick != nil || router.Bookings() != 0 {
 		t.Errorf("%+v, %d bookings", r, router.Bookings())
+	}
+}
+
+// TestHangingPrefillWorkers: workers that do not answer are asked once each; after that decode workers compute the prompts at once.
+func TestHangingPrefillWorkers(t *testing.T) {
+	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	a, b := newPrefillWorker(t, hang), newPrefillWorker(t, hang)
+	s, router, reg := newSplit(t, 10*time.Millisecond, a.URL, b.URL)
+	for range 20 {
+		r, ok := post(t, s, nil, Head{}, completionOfClient)
+		if !ok || r.Pick == nil || string(r.Body) != completionOfClient {
+			t.Fatalf("%+v", r)
+		}
+		router.End(r.Pick.ID, time.Now())
+	}
+	first, _ := a.received()
+	second, _ := b.received()
+	late, none := prefillsOf(t, reg, prefill.TimedOut), prefillsOf(t, reg, prefill.NoWorker)
+	if len(first) != 1 || len(second) != 1 || late != 2 || none != 18 {
+		t.Errorf("%d and %d requests, %v too late, %v without a worker", len(first), len(second), late, none)
+	}
+}
+
+// TestFirstTokenEndsTheAnswer: TensorRT-LLM transfers nothing where the first token ends the answer. The decode worker computes the
+// prompt, no other prefill worker is asked, and Envoy does not retry an answer of 400, which is then the client's fault.
+func TestFirstTokenEndsTheAnswer(t *testing.T) {
+	const transferred = `{"prompt_token_ids":[1],"choices":[{"finish_reason":"not_finished","disaggregated_params":` +
+		`{"request_type":"context_only","first_gen_tokens":[17],"ctx_request_id":9}}]}`
+	for _, c := range []struct {
+		name, answer string
+		status       int
+		outcome      prefill.Outcome
+		retried      string
+	}{
+		{"ended", `{"choices":[{"finish_reason":"stop","disaggregated_params":null}]}`, http.StatusOK, prefill.Finished, "500"},
+		{"refused", `{"error":{}}`, http.StatusBadRequest, prefill.Refused, "500"},
+		{"transferred", transferred, http.StatusOK, prefill.Transferred, "400,500"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := newPrefillWorker(t, answers(c.status, c.answer)), newPrefillWorker(t, answers(c.status, c.answer))
+			s, _, reg := newSplitBy(t, fleet.TransferContext, 0, a.URL, b.URL)
+			r, ok := post(t, s, nil, Head{}, completionOfClient)
+			first, _ := a.received()
+			second, _ := b.received()
+			if !ok || len(first)+len(second) != 1 || prefillsOf(t, reg, c.outcome) != 1 {
+				t.Errorf("%d and %d requests, %+v", len(first), len(second), r)
+			}
+			i := slices.IndexFunc(r.Set, func(h envoynames.Header) bool { return h.Key == headerRetryOn })
+			if i < 0 || r.Set[i].Value != c.retried {
+				t.Errorf("Envoy retries %v", r.Set)
+			}
+		})
 	}
 }
 

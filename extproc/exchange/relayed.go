@@ -169,8 +169,9 @@ type Attempt struct {
 	// attempt is to be stopped.
 	Leg *prefill.Leg
 
-	relayed  *Relayed
-	decision *route.Decision
+	relayed     *Relayed
+	decision    *route.Decision
+	transferred bool // the body has the members of a transfer that came before
 }
 
 // Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves, or the attempt has
@@ -199,6 +200,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		ask.Broke = r.broke
 		body, _ := r.svc.prefills.Compute(ctx, ask)
 		attempt.Body = prefill.NewBody(body)
+		attempt.transferred = ask.Transferred
 		r.broke = ask.Broke
 		if ask.IsPoison() {
 			r.svc.router.End(d.ID, now)
@@ -283,8 +285,8 @@ func (a *Attempt) MayRetry(status int) bool {
 	if a.Last() || len(others) >= prefill.MaxBroken-1 {
 		return false
 	}
-	transfers := a.decision.Split && a.decision.Transfer == fleet.TransferContext
-	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || transfers && status == http.StatusBadRequest
+	cannotFetch := a.transferred && a.decision.Transfer == fleet.TransferContext && status == http.StatusBadRequest
+	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || cannotFetch
 }
 
 // Last reports whether no attempt follows this one.

@@ -182,10 +182,10 @@ func (c *call) try(ctx context.Context, cancel context.CancelFunc, a *exchange.A
 		h.count(clientLeft)
 		a.Left(time.Now())
 		return true
-	case !prefillOK && !a.Last():
+	case !prefillOK:
 		h.count(prefillFailed)
 		a.PrefillFailed(err, time.Now())
-		return false
+		return c.isOver(a)
 	case err != nil && a.Last():
 		cancel()
 		h.count(workerFailed)
@@ -202,6 +202,19 @@ func (c *call) try(ctx context.Context, cancel context.CancelFunc, a *exchange.A
 	c.body.free()
 	c.forward(response, a)
 	return true
+}
+
+// isOver answers the client, and returns true, where no attempt follows one whose prefill worker has failed: the last one, and one of
+// a request with a fault of the client.
+func (c *call) isOver(a *exchange.Attempt) bool {
+	if refusal := a.Leg.Refusal(); refusal != nil {
+		write(c.w, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
+		return true
+	}
+	if a.Last() {
+		write(c.w, exchange.NoAnswer())
+	}
+	return a.Last()
 }
 
 // The states of an attempt before its answer.
