@@ -91,7 +91,7 @@ var allowed = map[string][]string{
 	"extproc": {"extproc/...", "bus", "discovery", "internal/backoff", "internal/config", "internal/engineprobe", "internal/grpcserve", "internal/modelfile", "internal/decisionlog", "internal/fleet", "internal/kv/...",
 		"internal/kvsource/sources", "internal/metric", "internal/perfmodel", "internal/prompt", "internal/prompt/openai", "internal/route", "internal/route/..."},
 	// Requests to engines: those to prefill workers, and those that Envoy cannot send twice.
-	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/route", "internal/route/handoff"},
+	"extproc/prefill": {"internal/fleet", "internal/metric", "internal/perfmodel", "internal/route", "internal/route/handoff"},
 	"extproc/relay":   {"extproc/exchange", "extproc/prefill", "internal/envoynames", "internal/metric"},
 	"extproc/stream":  {"extproc/accesslog", "extproc/exchange", "extproc/messages", "internal/envoynames", "internal/metric"},
 	"extproc/exchange": {"extproc/prefill", "internal/envoynames", "internal/fleet", "internal/metric", "internal/prompt", "internal/prompt/openai", "internal/route",

@@ -163,6 +163,12 @@ func TestEachFaultHasOneFinding(t *testing.T) {
 			o.models[0].adapters = []string{"lora-a"}
 		}, []string{`worker a: requests cannot reach 1 adapter of its engine: "alias"`, "under another name"}},
 		{"adapters", func(o *observation) {
+			o.workers[1].model = "other"
+			for i := range 2 {
+				o.workers[i].engine.served = append(o.workers[i].engine.served, servedModel{ID: "support", Parent: o.workers[i].model})
+			}
+		}, []string{`adapter "support": engines of 2 models list it: m, other`, "under another name on the engines of all models but one"}},
+		{"adapters", func(o *observation) {
 			o.workers[0].kind, o.workers[1].kind = "vllm", "vllm"
 			o.workers[0].engine.served = append(o.workers[0].engine.served, servedModel{ID: "lora-a", Parent: "m"})
 			o.models[0].adapters = []string{"lora-a", "lora-b"}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,8 +87,38 @@ func checkAdapters(o *observation) []Finding {
 			Remedy: "load it under another name",
 		}, len(unreachable) > 0
 	})
+	found = append(found, contested(o)...)
 	for i := range o.models {
 		found = append(found, notLoaded(o, &o.models[i])...)
+	}
+	return found
+}
+
+// contested finds the adapters that engines of several models list.
+func contested(o *observation) []Finding {
+	modelsOf := map[string][]string{} // by adapter, each model once
+	for i := range o.workers {
+		w := &o.workers[i]
+		for _, s := range w.engine.served {
+			if s.Parent != "" && !slices.Contains(modelsOf[s.ID], w.model) {
+				modelsOf[s.ID] = append(modelsOf[s.ID], w.model)
+			}
+		}
+	}
+
+	var found []Finding
+	for _, name := range slices.Sorted(maps.Keys(modelsOf)) {
+		models := modelsOf[name]
+		if len(models) < 2 {
+			continue
+		}
+		slices.Sort(models)
+		found = append(found, Finding{
+			Subject: fmt.Sprintf("adapter %q", name),
+			What:    fmt.Sprintf("engines of %s list it: %s", count(len(models), "model"), firstOf(models)),
+			Why:     "its requests go to the model that had it first, and after a restart of the router perhaps to another one",
+			Remedy:  "load it under another name on the engines of all models but one",
+		})
 	}
 	return found
 }

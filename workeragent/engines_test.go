@@ -26,7 +26,7 @@ import (
 )
 
 // role is the variable that makes this test binary an engine: what an agent starts.
-const role = "WORKERAGENT_TEST_ROLE"
+const role = "STATOR_AGENT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // engines of a race-enabled test end at once too

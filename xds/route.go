@@ -51,6 +51,8 @@ func buildRoute(s Settings, name, model string, match *routev3.RouteMatch, retry
 		RequestHeadersToRemove: append([]string{envoynames.HeaderModel, envoynames.HeaderDestination}, envoynames.HintHeaders()...),
 		// The client gets the id of the decision, which stator explain accepts.
 		ResponseHeadersToAdd: addedHeaders(s),
+		// Engines set no cookies of the gateway's site, and the destination is between Envoys.
+		ResponseHeadersToRemove: []string{"set-cookie", envoynames.HeaderDestination},
 	}
 }
 

@@ -84,9 +84,9 @@ func openAdmin(address string, doors *listen.Doors, log *slog.Logger, metrics pr
 
 // show replaces what the pages show.
 func (a *adminPort) show(s admin.Sources) {
-	h := admin.Handler(s)
+	h := admin.OwnPages(admin.Handler(s))
 	if a.token != nil {
-		h = admin.Guard(h, a.token.Is)
+		h = admin.Guard(admin.Handler(s), a.token.Is)
 	}
 	a.handler.Store(&h)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/stator-project/stator/extproc"
@@ -43,12 +44,24 @@ func runValidate(_ context.Context, env environment, args []string) error {
 		}
 	}
 	_, err = extproc.ProfiledSpeeds(cfg)
-	errs = append(errs, err, checkLaunches(cfg))
+	errs = append(errs, err, checkLaunches(cfg), checkFiles(cfg))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	fmt.Fprintf(env.out, "%s is valid\n", *file)
 	return nil
+}
+
+// checkFiles reports which files that processes write are folders.
+func checkFiles(cfg *config.Config) error {
+	var errs []error
+	for key, path := range map[string]string{"decisions.log": cfg.Decisions.Log, "planner.log": cfg.Planner.Log} {
+		info, err := os.Stat(path) // a path that is empty, or that is not there yet, has an error
+		if err == nil && info.IsDir() {
+			errs = append(errs, fmt.Errorf("%s: %s is a folder: name a file in it", key, path))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkLaunches reports what is wrong with the engines that agents start, on any node.

@@ -10,16 +10,20 @@ import (
 	"github.com/stator-project/stator/internal/prompt/openai"
 )
 
-// bodyBudget bounds the sum of the bodies for which decisions are being made. A body counts from its arrival
-// until the reply, or until its request is queued: the queue keeps no bodies.
-type bodyBudget struct {
+// Budget bounds the sum of the bodies that are held for one purpose, in bytes. A service has three of the same size: of the bodies
+// for which decisions are being made, of those that prefill workers compute, and of those at the relay. So workers that hang use up
+// no memory that decisions need. All methods are safe for concurrent use.
+//
+// A body for a decision counts from its arrival until the reply, until its request is queued, because the queue keeps no bodies, or
+// until a prefill worker has it.
+type Budget struct {
 	limit, used atomic.Int64 // bytes
 	// large is set when a large body is done, until its memory was given back to the system.
 	large atomic.Bool
 }
 
-// reserve adds n bytes, unless the sum would exceed the limit.
-func (b *bodyBudget) reserve(n int) bool {
+// Reserve adds n bytes. It returns false, and adds nothing, if the sum would exceed the limit.
+func (b *Budget) Reserve(n int) bool {
 	if b.used.Add(int64(n)) <= b.limit.Load() {
 		return true
 	}
@@ -27,12 +31,31 @@ func (b *bodyBudget) reserve(n int) bool {
 	return false
 }
 
-// free takes n reserved bytes away.
-func (b *bodyBudget) free(n int) {
+// Free takes n reserved bytes away.
+func (b *Budget) Free(n int) {
 	if n >= largeBody {
 		b.large.Store(true)
 	}
 	b.used.Add(-int64(n))
+}
+
+// Used returns the sum, in bytes. It exceeds the limit for a moment when bodies come back from prefill workers.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// lend moves n reserved bytes to another budget. It returns false, and moves nothing, if the other one has no room.
+func (b *Budget) lend(n int, to *Budget) bool {
+	if !to.Reserve(n) {
+		return false
+	}
+	b.used.Add(-int64(n))
+	return true
+}
+
+// takeBack moves n bytes back from another budget, also beyond the limit: their memory is in use. New bodies wait until there is
+// room for them.
+func (b *Budget) takeBack(n int, from *Budget) {
+	b.used.Add(int64(n))
+	from.Free(n)
 }
 
 const (
@@ -52,13 +75,31 @@ func (s *Service) Run(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			if s.bodies.used.Load() < largeBody && s.bodies.large.Swap(false) {
-				debug.FreeOSMemory()
-			}
+			s.trim()
 		case <-ctx.Done():
 			s.prefills.Close()
 			return
 		}
+	}
+}
+
+// trim gives memory back to the system when large bodies are done and few others are there.
+func (s *Service) trim() {
+	budgets := []*Budget{&s.bodies, &s.prefilling, &s.relayed}
+	used := int64(0)
+	for _, b := range budgets {
+		used += b.Used()
+	}
+	if used >= largeBody {
+		return
+	}
+
+	done := false
+	for _, b := range budgets {
+		done = b.large.Swap(false) || done
+	}
+	if done {
+		debug.FreeOSMemory()
 	}
 }
 

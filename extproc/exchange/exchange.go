@@ -58,10 +58,12 @@ type Exchange struct {
 	unread   bool            // the body does not arrive, or not all of it
 	gathered []byte          // the body so far, where it arrives in pieces
 	held     int             // bytes of it that count in the budget
+	size     int             // bytes of the client's body, which the door or held counts in the budget
 	decision *route.Decision // memory to give back when the reply was delivered; nil for none
 	reading  route.Reading   // of the prompt, for the prefill worker; empty for a request with one leg
 
 	broke       []string  // prefill workers that the body has broken
+	transferred bool      // the decode worker's body has the members of a transfer
 	began       time.Time // when the headers arrived
 	cached      int       // tokens of the prompt that the prefill worker had; -1 where it is not known
 	wanted      bool      // the end of the request is to be reported; see follow.go
@@ -130,10 +132,7 @@ func (x *Exchange) newID() string {
 func (x *Exchange) refuseEarly() *Answer {
 	set := x.svc.Settings()
 	if x.target.known && x.head.Method != http.MethodPost {
-		a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
-			Message: "This path accepts POST, not " + clip(x.head.Method) + "."}, "method")
-		a.Allow = http.MethodPost
-		return a
+		return notPost(x.head.Method)
 	}
 	if !x.target.known && !x.target.passed {
 		return refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
@@ -150,6 +149,14 @@ func (x *Exchange) refuseEarly() *Answer {
 		return encoded(x.head.ContentEncoding)
 	}
 	return nil
+}
+
+// notPost returns the refusal of a method that is not POST.
+func notPost(method string) *Answer {
+	a := refusal(&openai.Error{Status: http.StatusMethodNotAllowed, Type: openai.InvalidRequest,
+		Message: "This path accepts POST, not " + clip(method) + "."}, "method")
+	a.Allow = http.MethodPost
+	return a
 }
 
 // decideUnread returns the decision about a request whose body does not arrive before its headers go to a worker. It goes by
@@ -177,7 +184,7 @@ func (x *Exchange) OnPiece(piece []byte, end bool, now time.Time) Reply {
 		x.phase = Finished
 		return x.observed(answerWith(TooLarge(limit)), now)
 	}
-	if !x.svc.bodies.reserve(len(piece)) {
+	if !x.svc.bodies.Reserve(len(piece)) {
 		return x.OnOverload(now)
 	}
 	x.held += len(piece)
@@ -201,6 +208,7 @@ func (x *Exchange) decide(body []byte, now time.Time) Reply {
 		return answerWith(TooLarge(set.BodyBytes))
 	}
 
+	x.size = len(body)
 	if x.unread && x.svc.mustRead() {
 		return answerWith(mustBeRead(x.head.Unread))
 	}
@@ -313,6 +321,6 @@ func (x *Exchange) Recycle() {
 
 // Drop forgets the pieces of the body.
 func (x *Exchange) Drop() {
-	x.svc.bodies.free(x.held)
+	x.svc.bodies.Free(x.held)
 	x.held, x.gathered = 0, nil
 }

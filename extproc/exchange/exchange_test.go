@@ -57,6 +57,6 @@ func TestMetricsRegisterOnce(t *testing.T) {
 		}
 	}()
 	reg := prometheus.NewRegistry()
-	newMetrics(reg, &bodyBudget{})
-	newMetrics(reg, &bodyBudget{})
+	newMetrics(reg, &Budget{}, &Budget{})
+	newMetrics(reg, &Budget{}, &Budget{})
 }

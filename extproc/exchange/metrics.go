@@ -38,7 +38,7 @@ func Outcomes() []string {
 	return list
 }
 
-func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
+func newMetrics(reg prometheus.Registerer, bodies, prefilling *Budget) *metrics {
 	part := metric.For(reg, "extproc")
 	m := &metrics{
 		outcomes: part.Counters("requests_total",
@@ -56,7 +56,9 @@ func newMetrics(reg prometheus.Registerer, bodies *bodyBudget) *metrics {
 	}
 
 	part.GaugeFunc("body_bytes", "Bytes of the bodies for which decisions are being made.",
-		func() float64 { return float64(bodies.used.Load()) })
+		func() float64 { return float64(bodies.Used()) })
+	part.GaugeFunc("prefill_body_bytes", "Bytes of the bodies whose prompts prefill workers compute before their decode workers get them.",
+		func() float64 { return float64(prefilling.Used()) })
 	for _, o := range Outcomes() {
 		m.outcomes.WithLabelValues(o)
 	}

@@ -30,12 +30,23 @@ func (x *Exchange) isRelayed(d *route.Decision) bool {
 
 // prefill has a prefill worker compute the prompt of a picked request. It returns the body for the decode worker: the given one
 // where no prefill worker has computed it. False means that the body has broken prefill workers, and must go to no other worker.
+//
+// Meanwhile the body counts in the budget of prefill workers. Where that has no room, they are so slow that the decode worker
+// computes the prompt.
 func (x *Exchange) prefill(d *route.Decision, body []byte) (decode []byte, ok bool) {
+	s, size := x.svc, x.size
+	if !s.bodies.lend(size, &s.prefilling) {
+		s.prefills.Count(prefill.NoWorker)
+		return body, true
+	}
+	defer func() { s.bodies.takeBack(size, &s.prefilling) }()
+
 	ctx, cancel := x.whileWanted()
 	defer cancel()
 	ask := x.toPrefill(d, body)
-	decode, x.cached = x.svc.prefills.Compute(ctx, ask)
+	decode, x.cached = s.prefills.Compute(ctx, ask)
 	x.broke = ask.Broke
+	x.transferred = ask.Transferred
 	x.reading = route.Reading{} // it is not needed during the answer
 	return decode, !ask.IsPoison()
 }

@@ -64,11 +64,18 @@ func answers(status int, body string) http.HandlerFunc {
 
 // newSplit returns a service whose model has one decode worker, and prefill workers at these addresses.
 func newSplit(t *testing.T, timeout time.Duration, prefillsAt ...string) (*Service, *route.Router, *prometheus.Registry) {
+	return newSplitBy(t, fleet.TransferNixl, timeout, prefillsAt...)
+}
+
+// newSplitBy is newSplit for workers with this transfer.
+func newSplitBy(t *testing.T, kind fleet.Transfer, timeout time.Duration, prefillsAt ...string) (
+	*Service, *route.Router, *prometheus.Registry,
+) {
 	f := fleet.New(fleet.Hooks{})
 	router := route.New(route.Config{Seed: 1}, f, kvindex.New(kvindex.Config{}))
 	put := func(name string, role fleet.Role, address string) {
 		if _, err := f.Put(fleet.Worker{Name: name, Model: "sim", Role: role, Address: address, Ranks: 1, State: fleet.Ready,
-			Transfer: fleet.TransferNixl}); err != nil {
+			Transfer: kind}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,6 +233,58 @@ func TestPrefillsThatDie(t *testing.T) {
 	}
 }
 
+// TestHangingPrefillWorkers: workers that do not answer are asked once each; after that decode workers compute the prompts at once.
+func TestHangingPrefillWorkers(t *testing.T) {
+	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	a, b := newPrefillWorker(t, hang), newPrefillWorker(t, hang)
+	s, router, reg := newSplit(t, 10*time.Millisecond, a.URL, b.URL)
+	for range 20 {
+		r, ok := post(t, s, nil, Head{}, completionOfClient)
+		if !ok || r.Pick == nil || string(r.Body) != completionOfClient {
+			t.Fatalf("%+v", r)
+		}
+		router.End(r.Pick.ID, time.Now())
+	}
+	first, _ := a.received()
+	second, _ := b.received()
+	late, none := prefillsOf(t, reg, prefill.TimedOut), prefillsOf(t, reg, prefill.NoWorker)
+	if len(first) != 1 || len(second) != 1 || late != 2 || none != 18 {
+		t.Errorf("%d and %d requests, %v too late, %v without a worker", len(first), len(second), late, none)
+	}
+}
+
+// TestFirstTokenEndsTheAnswer: TensorRT-LLM transfers nothing where the first token ends the answer. The decode worker computes the
+// prompt, no other prefill worker is asked, and Envoy does not retry an answer of 400, which is then the client's fault.
+func TestFirstTokenEndsTheAnswer(t *testing.T) {
+	const transferred = `{"prompt_token_ids":[1],"choices":[{"finish_reason":"not_finished","disaggregated_params":` +
+		`{"request_type":"context_only","first_gen_tokens":[17],"ctx_request_id":9}}]}`
+	for _, c := range []struct {
+		name, answer string
+		status       int
+		outcome      prefill.Outcome
+		retried      string
+	}{
+		{"ended", `{"choices":[{"finish_reason":"stop","disaggregated_params":null}]}`, http.StatusOK, prefill.Finished, "500"},
+		{"refused", `{"error":{}}`, http.StatusBadRequest, prefill.Refused, "500"},
+		{"transferred", transferred, http.StatusOK, prefill.Transferred, "400,500"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := newPrefillWorker(t, answers(c.status, c.answer)), newPrefillWorker(t, answers(c.status, c.answer))
+			s, _, reg := newSplitBy(t, fleet.TransferContext, 0, a.URL, b.URL)
+			r, ok := post(t, s, nil, Head{}, completionOfClient)
+			first, _ := a.received()
+			second, _ := b.received()
+			if !ok || len(first)+len(second) != 1 || prefillsOf(t, reg, c.outcome) != 1 {
+				t.Errorf("%d and %d requests, %+v", len(first), len(second), r)
+			}
+			i := slices.IndexFunc(r.Set, func(h envoynames.Header) bool { return h.Key == headerRetryOn })
+			if i < 0 || r.Set[i].Value != c.retried {
+				t.Errorf("Envoy retries %v", r.Set)
+			}
+		})
+	}
+}
+
 // TestPrefillTimesOut: after the timeout the request goes to the decode worker, and no other prefill worker is asked.
 func TestPrefillTimesOut(t *testing.T) {
 	slow := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -243,6 +302,52 @@ func TestPrefillTimesOut(t *testing.T) {
 	second, _ := b.received()
 	if len(first)+len(second) > 1 {
 		t.Errorf("%d and %d requests", len(first), len(second))
+	}
+}
+
+// TestPrefillsThatHang: bodies at prefill workers that hang use up no memory for decisions. Where there is no room for another one,
+// its decode worker computes the prompt at once.
+func TestPrefillsThatHang(t *testing.T) {
+	const held = 4
+	arrived := make(chan struct{}, held)
+	p := newPrefillWorker(t, func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-r.Context().Done()
+	})
+	s, router, reg := newSplit(t, 0, p.URL)
+	large := completionOfClient + strings.Repeat(" ", 1<<20-len(completionOfClient))
+	done := make(chan struct{})
+	var hanging sync.WaitGroup
+	for range held {
+		hanging.Go(func() {
+			if !s.Reserve(len(large)) { // as the door does
+				t.Error("a body is refused")
+				return
+			}
+			_, _ = post(t, s, done, Head{}, large)
+			s.Free(len(large))
+		})
+		<-arrived
+	}
+	if used, prefilling := s.bodies.Used(), s.prefilling.Used(); used != 0 || prefilling != held<<20 {
+		t.Errorf("%d bytes for decisions, %d at prefill workers", used, prefilling)
+	}
+
+	for range 3 {
+		if !s.Reserve(len(large)) {
+			t.Fatal("a body is refused")
+		}
+		r, ok := post(t, s, nil, Head{}, large)
+		if !ok || r.Pick == nil || string(r.Body) != large {
+			t.Errorf("%+v", r)
+		}
+		router.End(r.Pick.ID, time.Now())
+		s.Free(len(large))
+	}
+	close(done)
+	hanging.Wait()
+	if s.bodies.Used() != 0 || s.prefilling.Used() != 0 || router.Bookings() != 0 || prefillsOf(t, reg, prefill.NoWorker) != 3 {
+		t.Errorf("%d and %d bytes, %d bookings", s.bodies.Used(), s.prefilling.Used(), router.Bookings())
 	}
 }
 

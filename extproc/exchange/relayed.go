@@ -105,11 +105,14 @@ func (s *Service) Relay(h Head, decision string, body []byte, done <-chan struct
 	r := &Relayed{svc: s, exchange: s.Begin(Origin{Done: done}), plan: s.plans.take(decision)}
 	x := &r.exchange
 	x.head = h
-	x.target = s.Settings().classify(h.Method, h.Path)
+	x.target = s.Settings().classify(http.MethodPost, h.Path)
 	x.booking = decision
 	if x.target.local != nil || !x.target.splits {
 		return nil, refusal(&openai.Error{Status: http.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url",
 			Message: "The relay has no such path: " + clip(h.Method+" "+h.Path) + "."}, "unknown_path")
+	}
+	if h.Method != http.MethodPost {
+		return nil, notPost(h.Method)
 	}
 
 	clean, err := handoff.Strip(body)
@@ -160,14 +163,15 @@ func (r *Relayed) IsAlive() { r.alive = true }
 // Attempt is one attempt of the relay: a request to a decode worker.
 type Attempt struct {
 	Address string
-	Body    []byte
+	Body    *prefill.Body
 	Set     []envoynames.Header
 	// Leg is the request to the prefill worker beside it; nil for none. Where it fails before the answer has begun, the
 	// attempt is to be stopped.
 	Leg *prefill.Leg
 
-	relayed  *Relayed
-	decision *route.Decision
+	relayed     *Relayed
+	decision    *route.Decision
+	transferred bool // the body has the members of a transfer that came before
 }
 
 // Next returns the next attempt, or the answer to the client where there is none. ctx ends when the client leaves, or the attempt has
@@ -182,7 +186,7 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		return nil, NoAnswer()
 	}
 	r.attempts++
-	attempt := &Attempt{Address: d.Address, Body: r.body, relayed: r, decision: d}
+	attempt := &Attempt{Address: d.Address, Body: prefill.NewBody(r.body), relayed: r, decision: d}
 	if d.Ranks > 1 {
 		attempt.Set = append(attempt.Set, envoynames.Header{Key: prefill.HeaderRank, Value: strconv.Itoa(d.Rank)})
 	}
@@ -194,7 +198,9 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 	ask.Tried = slices.Clone(r.prefills)
 	if !handoff.IsConcurrent(d.Transfer) {
 		ask.Broke = r.broke
-		attempt.Body, _ = r.svc.prefills.Compute(ctx, ask)
+		body, _ := r.svc.prefills.Compute(ctx, ask)
+		attempt.Body = prefill.NewBody(body)
+		attempt.transferred = ask.Transferred
 		r.broke = ask.Broke
 		if ask.IsPoison() {
 			r.svc.router.End(d.ID, now)
@@ -202,18 +208,34 @@ func (r *Relayed) Next(ctx context.Context, now time.Time) (*Attempt, *Answer) {
 		}
 		return attempt, nil
 	}
-	attempt.Leg, attempt.Body = r.svc.prefills.Begin(ctx, ask)
+	attempt.begin(ctx, ask)
 	if attempt.Leg == nil && d.Transfer == fleet.TransferBootstrap {
 		return r.again(ctx, attempt, ask, now)
 	}
 	return attempt, nil
 }
 
+// begin begins the leg to a prefill worker, where there is one.
+func (a *Attempt) begin(ctx context.Context, ask *prefill.Request) {
+	leg, body := a.relayed.svc.prefills.Begin(ctx, ask)
+	a.Leg, a.Body = leg, prefill.NewBody(body)
+}
+
+// Begun records that the answer of the attempt has begun. No attempt follows, so that the body is not needed any more.
+func (a *Attempt) Begun() {
+	a.relayed.body = nil
+	a.relayed.exchange.reading = route.Reading{}
+	a.Body.Forget()
+	if a.Leg != nil {
+		a.Leg.Forget()
+	}
+}
+
 // again sends the request to a prefill worker that has failed, because there is no other one, and SGLang's decode workers compute
 // no prompts.
 func (r *Relayed) again(ctx context.Context, a *Attempt, ask *prefill.Request, now time.Time) (*Attempt, *Answer) {
 	ask.Tried = nil
-	a.Leg, a.Body = r.svc.prefills.Begin(ctx, ask)
+	a.begin(ctx, ask)
 	if a.Leg != nil {
 		return a, nil
 	}
@@ -263,8 +285,8 @@ func (a *Attempt) MayRetry(status int) bool {
 	if a.Last() || len(others) >= prefill.MaxBroken-1 {
 		return false
 	}
-	transfers := a.decision.Split && a.decision.Transfer == fleet.TransferContext
-	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || transfers && status == http.StatusBadRequest
+	cannotFetch := a.transferred && a.decision.Transfer == fleet.TransferContext && status == http.StatusBadRequest
+	return status >= http.StatusInternalServerError && status <= http.StatusGatewayTimeout || cannotFetch
 }
 
 // Last reports whether no attempt follows this one.

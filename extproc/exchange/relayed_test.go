@@ -25,14 +25,28 @@ func TestRelayToTheOnlyDecodeWorker(t *testing.T) {
 		if refused != nil {
 			t.Fatalf("attempt %d: %d %s", i, refused.Status, refused.Body)
 		}
-		if attempt.Address != "10.0.0.1:8000" || string(attempt.Body) != completionOfClient || attempt.Last() != (i == maxAttempts-1) {
-			t.Errorf("attempt %d: %s receives %s, last: %v", i, attempt.Address, attempt.Body, attempt.Last())
+		if attempt.Address != "10.0.0.1:8000" || bodyOf(t, attempt) != completionOfClient || attempt.Last() != (i == maxAttempts-1) {
+			t.Errorf("attempt %d: %s receives %s, last: %v", i, attempt.Address, bodyOf(t, attempt), attempt.Last())
 		}
 		attempt.Failed(io.EOF, time.Now())
 	}
 	if n := router.Bookings(); n != 0 {
 		t.Errorf("%d bookings are left", n)
 	}
+}
+
+// bodyOf returns what the decode worker of an attempt receives.
+func bodyOf(t *testing.T, a *Attempt) string {
+	t.Helper()
+	r, err := a.Body.NewRequest(t.Context(), "http://"+a.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestFailuresOfALivingWorker: where the picked worker accepts connections, its failures are no evidence of its health.

@@ -86,7 +86,7 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 	if d.Split && x.svc.relay != "" {
 		x.svc.plans.add(d, x.isRelayed(d), x.broke)
 		set(envoynames.HeaderDecision, d.ID)
-		set(headerRetryOn, retriable(d.Transfer))
+		set(headerRetryOn, x.retriable(d.Transfer))
 	}
 	if d.Ranks > 1 {
 		set(prefill.HeaderRank, strconv.Itoa(d.Rank))
@@ -95,9 +95,9 @@ func (x *Exchange) pick(d *route.Decision, body []byte) Reply {
 }
 
 // retriable are the statuses with which a decode worker answers when it cannot fetch a prompt: vLLM's is 500. TensorRT-LLM has
-// 400 for all faults, those of the client too; a second worker then finds the same one.
-func retriable(t fleet.Transfer) string {
-	if t == fleet.TransferContext {
+// 400 for all faults. Without a transfer it is the client's fault, which a second worker would find too.
+func (x *Exchange) retriable(t fleet.Transfer) string {
+	if t == fleet.TransferContext && x.transferred {
 		return "400,500"
 	}
 	return "500"

@@ -16,8 +16,8 @@ import (
 
 // Settings can be replaced while the service runs.
 type Settings struct {
-	// BodyBytes bounds a body, and BodiesBytes the sum of those for which decisions are being made. A request
-	// beyond the sum is answered with 503.
+	// BodyBytes bounds a body, and BodiesBytes the sum of those in each [Budget]. A request beyond the sum is answered with 503, or
+	// is computed by its decode worker alone.
 	BodyBytes, BodiesBytes int64
 	// PassPaths are the paths whose requests reach workers although their bodies are not parsed. One that ends
 	// in "/*" stands for all paths below it.
@@ -49,7 +49,9 @@ type Service struct {
 	metrics  *metrics
 	started  time.Time
 	settings atomic.Pointer[Settings]
-	bodies   bodyBudget
+	// The budgets of bodies: for decisions, at prefill workers, and at the relay.
+	bodies, prefilling, relayed Budget
+
 	panics   panicLog
 	prefills *prefill.Sender
 	relay    string // its address; empty for none
@@ -87,7 +89,7 @@ func New(set Settings, cfg Config) *Service {
 		s.tenantKey = func() []byte { return key }
 	}
 	s.prefills = prefill.New(prefill.Config{Router: cfg.Router, Log: cfg.Log, Metrics: cfg.Metrics, Timeout: cfg.PrefillTimeout})
-	s.metrics = newMetrics(cfg.Metrics, &s.bodies)
+	s.metrics = newMetrics(cfg.Metrics, &s.bodies, &s.prefilling)
 	s.panics.log = cfg.Log
 	s.decisions.New = func() any { return new(route.Decision) }
 	s.Reload(set)
@@ -96,7 +98,9 @@ func New(set Settings, cfg Config) *Service {
 
 // Reload replaces the settings. A request that has begun may use old and new ones.
 func (s *Service) Reload(set Settings) {
-	s.bodies.limit.Store(set.BodiesBytes)
+	for _, b := range []*Budget{&s.bodies, &s.prefilling, &s.relayed} {
+		b.limit.Store(set.BodiesBytes)
+	}
 	s.settings.Store(&set)
 }
 
@@ -105,10 +109,13 @@ func (s *Service) Settings() *Settings { return s.settings.Load() }
 
 // Reserve adds the bytes of a body to the sum of those for which decisions are being made. It returns false if
 // the sum would exceed the budget. The door calls [Exchange.OnOverload] then.
-func (s *Service) Reserve(bytes int) bool { return s.bodies.reserve(bytes) }
+func (s *Service) Reserve(bytes int) bool { return s.bodies.Reserve(bytes) }
 
 // Free takes reserved bytes away.
-func (s *Service) Free(bytes int) { s.bodies.free(bytes) }
+func (s *Service) Free(bytes int) { s.bodies.Free(bytes) }
+
+// RelayBudget returns the budget of the bodies at the relay.
+func (s *Service) RelayBudget() *Budget { return &s.relayed }
 
 // CountProtocolError counts a request whose events did not fit the door's protocol.
 func (s *Service) CountProtocolError() { s.metrics.outcomes.WithLabelValues("protocol_error").Inc() }

@@ -17,9 +17,14 @@
 //	200 without what the transfer needs    unusable      another prefill worker
 //	status 5xx                             failed        another prefill worker
 //	any other status                       refused       the decode worker receives the client's body, and finds the same fault
-//	none within the timeout                timed_out     the decode worker receives the client's body
+//	a first token that ends the answer     finished      the decode worker receives the client's body (TensorRT-LLM)
+//	none in time                           timed_out     the decode worker receives the client's body
 //	none: the client has left              cancelled     -
-//	(no prefill worker is ready and free)  no_worker     the decode worker receives the client's body
+//	(no worker is ready, free, in time)    no_worker     the decode worker receives the client's body
+//
+// An answer is in time where it comes within a multiple of the time that prompts of so many tokens have taken lately, and a floor; with
+// SGLang, whose prefill workers wait for decode workers, within the timeout. A worker whose answer was not in time gets no request for a
+// while, whatever its health page answers.
 //
 // A decode worker that receives the client's body computes the prompt by itself. Every prefill worker is asked at most once, and
 // at most MaxWorkers of them are. The request to a prefill worker is cancelled when its context ends. Each has a booking, which

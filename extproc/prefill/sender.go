@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,6 +32,7 @@ const (
 	Unusable    Outcome = "unusable"
 	Failed      Outcome = "failed"
 	Refused     Outcome = "refused"
+	Finished    Outcome = "finished"
 	TimedOut    Outcome = "timed_out"
 	Cancelled   Outcome = "cancelled"
 	NoWorker    Outcome = "no_worker"
@@ -38,7 +40,7 @@ const (
 
 // Outcomes are all outcomes.
 func Outcomes() []Outcome {
-	return []Outcome{Transferred, Unreachable, Unusable, Failed, Refused, TimedOut, Cancelled, NoWorker}
+	return []Outcome{Transferred, Unreachable, Unusable, Failed, Refused, Finished, TimedOut, Cancelled, NoWorker}
 }
 
 // MayRetry reports whether another prefill worker may compute the prompt.
@@ -60,14 +62,14 @@ type Config struct {
 	Router  *route.Router
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Timeout bounds the answer of a prefill worker; 0 means route.PrefillTimeout.
+	// Timeout bounds the answers of prefill workers, also where prompts should take longer; 0 means route.PrefillTimeout.
 	Timeout time.Duration
 }
 
 // Sender sends requests to prefill workers. Create it with [New].
 type Sender struct {
 	router    *route.Router
-	log       *slog.Logger
+	standings *standings
 	timeout   time.Duration
 	transport *http.Transport
 	outcomes  *prometheus.CounterVec
@@ -78,10 +80,11 @@ type Sender struct {
 func New(cfg Config) *Sender {
 	part := metric.For(cfg.Metrics, "extproc")
 	s := &Sender{
-		router: cfg.Router, log: cfg.Log, timeout: cfg.Timeout, transport: NewTransport(time.Second),
+		router: cfg.Router, standings: newStandings(cfg.Log), timeout: cfg.Timeout, transport: NewTransport(time.Second),
 		outcomes: part.Counters("prefills_total",
 			"Requests to prefill workers by outcome: transferred means that the decode worker can fetch the prompt's KV cache. With "+
-				"refused, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.", "outcome"),
+				"refused, finished, timed_out and no_worker, and after two of the others, the decode worker computes the prompt.",
+			"outcome"),
 		cached: part.Counter("prefill_cached_tokens_total",
 			"Prompt tokens that prefill workers found in their caches, by the usage in their answers."),
 	}
@@ -129,6 +132,8 @@ type Request struct {
 	RequestID string
 	// Authorization is the client's header; empty for none. Engines that are started with a key need it.
 	Authorization string
+	// Transferred is set by Compute where the body that it returns has the members of a transfer.
+	Transferred bool
 	// Tried are the prefill workers that have failed. Broke are the workers whose connection has broken after they had received
 	// the request, perhaps because its body has ended them.
 	Tried, Broke []string
@@ -155,13 +160,17 @@ func (s *Sender) Compute(ctx context.Context, r *Request) (body []byte, cached i
 		answer := leg.send(ctx)
 		if leg.outcome == Transferred {
 			decode, err := leg.transfer.Decode(nil, r.Body, answer)
-			if err == nil {
+			switch {
+			case err == nil:
 				s.router.Handed(r.Decision, time.Now())
 				leg.end()
+				r.Transferred = true
 				return decode, leg.cached
+			case errors.Is(err, handoff.ErrFinished):
+				leg.outcome = Finished
+			default:
+				leg.outcome, leg.err = Unusable, err
 			}
-			s.log.Warn("a prefill worker cannot transfer KV caches", "worker", leg.worker.Worker, "error", err)
-			leg.outcome = Unusable
 		}
 		leg.end()
 		if leg.broke {
@@ -205,8 +214,6 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 	leg.done = make(chan struct{})
 	go func() {
 		defer close(leg.done)
-		ctx, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
 		leg.send(ctx)
 		leg.end()
 	}()
@@ -215,21 +222,30 @@ func (s *Sender) Begin(ctx context.Context, r *Request) (leg *Leg, body []byte) 
 
 // pick chooses a prefill worker, and makes its request. Without one it returns the outcome.
 func (s *Sender) pick(r *Request) (*Leg, Outcome) {
-	d := r.Decision
+	d, now := r.Decision, time.Now()
 	if !handoff.Supports(d.Transfer, r.Endpoint) {
 		return nil, NoWorker
 	}
 	ask := r.Ask
 	ask.ID, ask.Role = d.PrefillID(len(r.Tried)), fleet.Prefill
 	ask.Session, ask.Source = d.Session, d.Source
-	ask.Except = r.Tried
+	ask.Except = slices.Concat(r.Tried, s.standings.paused(now))
 	ask.IgnoreBodyHints = true
-	p := s.router.Decide(&ask, time.Now())
+	p := s.router.Decide(&ask, now)
+	if p.Outcome != route.Picked && d.Transfer == fleet.TransferBootstrap && len(ask.Except) > len(r.Tried) {
+		ask.Except = r.Tried // SGLang's decode workers compute no prompts
+		p = s.router.Decide(&ask, now)
+	}
 	if p.Outcome != route.Picked {
 		return nil, NoWorker
 	}
 
-	leg := &Leg{sender: s, request: r, worker: p, cached: -1}
+	leg := &Leg{sender: s, path: r.Path, requestID: r.RequestID, authorization: r.Authorization, worker: p, cached: -1}
+	leg.tokens = tokensBefore(p) + tokensOf(p, len(r.Body))
+	leg.wait = s.timeout
+	if d.Transfer != fleet.TransferBootstrap { // SGLang's prefill workers answer when the decode worker has the cache
+		leg.wait = min(s.timeout, s.standings.wait(p.Pool, leg.tokens))
+	}
 	leg.transfer = handoff.Transfer{
 		Kind: d.Transfer, Endpoint: r.Endpoint, ID: NewTransferID(), At: p.TransferAt,
 		PrefillRank: rankOf(p), DecodeRank: rankOf(d),
@@ -240,8 +256,31 @@ func (s *Sender) pick(r *Request) (*Leg, Outcome) {
 		leg.end()
 		return nil, NoWorker
 	}
-	leg.body = body
+	leg.body = NewBody(body)
+	s.standings.sent(p.Worker, leg.wait, now)
 	return leg, ""
+}
+
+// tokensOf returns how many tokens of its prompt a picked worker computes. Where the router has not read the prompt, it is estimated by
+// the bytes of the body.
+func tokensOf(p *route.Decision, bytes int) int {
+	if p.PromptTokens == 0 {
+		return bytes / bytesPerToken
+	}
+	return max(0, p.PromptTokens-p.Cached)
+}
+
+// bytesPerToken is the least number of bytes of a prompt's text to a token, as a rule.
+const bytesPerToken = 2
+
+// tokensBefore returns how many tokens a picked worker computes before those of the request.
+func tokensBefore(p *route.Decision) int {
+	for i := range p.Candidates {
+		if p.Candidates[i].Picked {
+			return int(max(0, p.Candidates[i].Load.PrefillTokens))
+		}
+	}
+	return 0
 }
 
 // NewTransferID returns an id that no other transfer has, but by chance.
@@ -257,14 +296,20 @@ func rankOf(d *route.Decision) int {
 
 // Leg is the request to one prefill worker.
 type Leg struct {
-	sender   *Sender
-	request  *Request
-	worker   *route.Decision
-	transfer handoff.Transfer
-	body     []byte
+	sender                         *Sender
+	path, requestID, authorization string
+	worker                         *route.Decision
+	transfer                       handoff.Transfer
+	body                           *Body
+
+	tokens int           // that the worker computes until its answer
+	wait   time.Duration // for the answer
+	began  time.Time
 
 	done    chan struct{} // closed at its end; nil where Compute waits for it
 	outcome Outcome
+	err     error // why there is no usable answer; nil where the outcome explains it
+	refusal *Refusal
 	broke   bool // the connection has broken after the worker had received the request
 	cached  int
 }
@@ -278,6 +323,9 @@ func (l *Leg) Outcome() Outcome { return l.outcome }
 // Broke reports whether the connection has broken after the worker had received the request. Call it after Done is closed.
 func (l *Leg) Broke() bool { return l.broke }
 
+// Forget frees the body of the request when it is sent.
+func (l *Leg) Forget() { l.body.Forget() }
+
 // Worker returns the prefill worker's name.
 func (l *Leg) Worker() string { return l.worker.Worker }
 
@@ -287,14 +335,17 @@ var jsonType = []string{"application/json"}
 // send sends the request, and sets outcome and cached. The answer is that of Transferred.
 func (l *Leg) send(ctx context.Context) (answer []byte) {
 	s, p := l.sender, l.worker
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.Address+l.request.Path, bytes.NewReader(l.body))
+	l.began = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, l.wait)
+	defer cancel()
+	r, err := l.body.NewRequest(ctx, "http://"+p.Address+l.path)
 	if err != nil {
 		l.outcome = Unreachable
 		return nil
 	}
-	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.request.RequestID}}
-	if l.request.Authorization != "" {
-		r.Header["Authorization"] = []string{l.request.Authorization}
+	r.Header = http.Header{"Content-Type": jsonType, http.CanonicalHeaderKey(HeaderRequestID): {l.requestID}}
+	if l.authorization != "" {
+		r.Header["Authorization"] = []string{l.authorization}
 	}
 	if p.Ranks > 1 {
 		r.Header.Set(HeaderRank, strconv.Itoa(p.Rank))
@@ -303,14 +354,29 @@ func (l *Leg) send(ctx context.Context) (answer []byte) {
 	answer, status, err := s.exchange(r)
 	l.outcome = outcomeOf(ctx, status, err)
 	l.broke = l.outcome == Unreachable && HasReceived(err)
-	if l.outcome == Unreachable {
-		s.log.Warn("a prefill worker cannot be reached", "worker", p.Worker, "error", err)
-	}
-	if l.outcome == Transferred {
+	l.err = err
+	switch {
+	case l.outcome == Transferred:
 		l.observe(answer)
+	case l.outcome == Refused && isFault(status):
+		l.refusal = &Refusal{Status: status, Body: answer}
 	}
 	return answer
 }
+
+// Refusal is the answer of a prefill worker that finds a fault of the client in the request.
+type Refusal struct {
+	Status int
+	Body   []byte
+}
+
+// isFault reports whether a status means that a request is wrong, so that each worker refuses it.
+func isFault(status int) bool {
+	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge || status == http.StatusUnprocessableEntity
+}
+
+// Refusal returns the answer of a worker that finds a fault of the client; nil for none. Call it after Done is closed.
+func (l *Leg) Refusal() *Refusal { return l.refusal }
 
 // observe counts the tokens that the prefill worker had in its cache.
 func (l *Leg) observe(answer []byte) {
@@ -367,13 +433,14 @@ func (s *Sender) exchange(r *http.Request) (answer []byte, status int, err error
 // end counts the outcome and ends the booking. How the request ended is evidence of the worker's health.
 func (l *Leg) end() {
 	l.sender.Count(l.outcome)
+	l.judge(time.Now())
 	p := l.worker
 	e := route.Ending{ID: p.ID}
 	switch l.outcome {
 	case Transferred:
 		l.sender.router.PrefillDone(p.ID, time.Now())
 		e.Served = p.Address
-	case Unusable:
+	case Unusable, Finished:
 		e.Served = p.Address
 	case Refused:
 		e.Served = p.Address
@@ -388,4 +455,15 @@ func (l *Leg) end() {
 		e.Left = true
 	}
 	l.sender.router.Ended(e, time.Now())
+}
+
+// judge records what the outcome shows of the worker.
+func (l *Leg) judge(now time.Time) {
+	switch l.outcome {
+	case Transferred, Finished:
+		l.sender.standings.served(l.worker.Worker, l.worker.Pool, l.tokens, now.Sub(l.began))
+	case Unreachable, Unusable, Failed, TimedOut:
+		l.sender.standings.failed(l.worker.Worker, l.outcome, l.err, now)
+	case Refused, Cancelled, NoWorker:
+	}
 }

@@ -13,7 +13,9 @@
 //	the client leaves                            stops both legs
 //
 // There are at most three attempts; the last one has one worker, which computes the prompt and decodes. Package exchange chooses
-// the workers and makes the bodies. The bodies of requests count in its budget.
+// the workers and makes the bodies. The bodies of requests count in a budget of the relay, [exchange.Service.RelayBudget], as they
+// arrive and until the answer begins: then no other attempt can follow. A leg to a prefill worker that is still open keeps its body
+// until that is sent.
 //
 // Handler is safe for concurrent use.
 package relay

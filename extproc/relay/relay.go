@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,10 +8,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
 
 	"github.com/stator-project/stator/extproc/exchange"
 	"github.com/stator-project/stator/extproc/prefill"
@@ -48,7 +50,10 @@ const (
 // New returns a handler.
 func New(cfg Config) *Handler {
 	h := &Handler{requests: cfg.Requests, log: cfg.Log, engines: prefill.NewTransport(connectWithin)}
-	h.outcomes = metric.For(cfg.Metrics, "relay").Counters("attempts_total",
+	part := metric.For(cfg.Metrics, "relay")
+	part.GaugeFunc("body_bytes", "Bytes of the bodies at the relay whose answers have not begun.",
+		func() float64 { return float64(h.requests.RelayBudget().Used()) })
+	h.outcomes = part.Counters("attempts_total",
 		"Attempts of the relay by outcome: worker_failed and prefill_failed are followed by another attempt, if there is one left.",
 		"outcome")
 	for _, o := range []string{answered, brokeOff, workerFailed, prefillFailed, clientLeft, noAttempt} {
@@ -57,13 +62,21 @@ func New(cfg Config) *Handler {
 	return h
 }
 
-// connectWithin bounds the time for a connection to a decode worker, as Envoy's pools do.
-const connectWithin = 2 * time.Second
+const (
+	// connectWithin bounds the time for a connection to a decode worker, as Envoy's pools do.
+	connectWithin = 2 * time.Second
+	// bodyWithin bounds the time in which a body arrives. Envoy sends bodies that it has as a whole.
+	bodyWithin = 30 * time.Second
+	// idleWithin ends connections without a request. Envoy ends its own after 4 s.
+	idleWithin = 30 * time.Second
+	// maxConnections bounds connections; each has one request at a time. Further ones wait to be accepted.
+	maxConnections = 1 << 14
+)
 
 // Serve serves on ln until ctx ends. Then it waits a moment for the requests that are in flight.
 func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10,
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWithin, MaxHeaderBytes: 128 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() {
@@ -74,7 +87,7 @@ func (h *Handler) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	defer stop()
 	defer h.engines.CloseIdleConnections()
-	err := server.Serve(ln)
+	err := server.Serve(netutil.LimitListener(ln, maxConnections))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -86,15 +99,15 @@ const drainFor = 2 * time.Second
 
 // ServeHTTP serves one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, free, answer := h.read(r)
-	defer free()
-	if answer != nil {
+	body := &held{budget: h.requests.RelayBudget()}
+	defer body.free()
+	if answer := body.read(w, r, h.requests.Settings().BodyBytes); answer != nil {
 		write(w, answer)
 		return
 	}
 	head := exchange.Head{Method: r.Method, Path: r.URL.RequestURI(), RequestID: r.Header.Get(prefill.HeaderRequestID),
 		Authorization: r.Header.Get("authorization")}
-	relayed, answer := h.requests.Relay(head, r.Header.Get(envoynames.HeaderDecision), body, r.Context().Done())
+	relayed, answer := h.requests.Relay(head, r.Header.Get(envoynames.HeaderDecision), body.bytes, r.Context().Done())
 	if answer != nil {
 		write(w, answer)
 		return
@@ -104,21 +117,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		relayed.IsAlive()
 	}
 
-	for !h.attempt(w, r, relayed) {
+	c := &call{h: h, w: w, r: r, body: body}
+	for !c.attempt(relayed) {
 	}
-}
-
-// attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
-func (h *Handler) attempt(w http.ResponseWriter, r *http.Request, relayed *exchange.Relayed) (done bool) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	attempt, answer := relayed.Next(ctx, time.Now())
-	if answer != nil {
-		h.count(noAttempt)
-		write(w, answer)
-		return true
-	}
-	return h.try(ctx, cancel, w, r, attempt)
 }
 
 // accepts reports whether a worker accepts connections.
@@ -134,60 +135,62 @@ func accepts(ctx context.Context, address string) bool {
 // acceptWithin bounds the wait for a connection: engines are on the same network.
 const acceptWithin = 200 * time.Millisecond
 
-// read reads the body, of as many bytes as the gateway accepts. free gives back its part of the budget.
-func (h *Handler) read(r *http.Request) (body []byte, free func(), answer *exchange.Answer) {
-	free = func() {}
-	limit := h.requests.Settings().BodyBytes
-	if r.ContentLength > limit {
-		return nil, free, exchange.TooLarge(limit)
-	}
-
-	var buf bytes.Buffer
-	_, err := buf.ReadFrom(io.LimitReader(r.Body, limit+1))
-	switch {
-	case err != nil:
-		return nil, free, exchange.Incomplete()
-	case int64(buf.Len()) > limit:
-		return nil, free, exchange.TooLarge(limit)
-	case !h.requests.Reserve(buf.Len()):
-		return nil, free, exchange.Overloaded()
-	}
-	return buf.Bytes(), func() { h.requests.Free(buf.Len()) }, nil
-}
-
 // write writes an answer of this process.
 func write(w http.ResponseWriter, a *exchange.Answer) {
 	w.Header().Set("content-type", "application/json")
 	if seconds := a.RetrySeconds(); seconds != "" {
 		w.Header().Set("retry-after", seconds)
 	}
+	if a.Allow != "" {
+		w.Header().Set("allow", a.Allow)
+	}
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body)
 }
 
+// call is one request of Envoy.
+type call struct {
+	h    *Handler
+	w    http.ResponseWriter
+	r    *http.Request
+	body *held
+}
+
+// attempt makes the next attempt, and reports whether the client has its answer, or has left. Both legs end with it.
+func (c *call) attempt(relayed *exchange.Relayed) (done bool) {
+	ctx, cancel := context.WithCancel(c.r.Context())
+	defer cancel()
+	attempt, answer := relayed.Next(ctx, time.Now())
+	if answer != nil {
+		c.h.count(noAttempt)
+		write(c.w, answer)
+		return true
+	}
+	return c.try(ctx, cancel, attempt)
+}
+
 // try sends an attempt, and reports whether the client has its answer, or has left. Cancel stops both legs.
-func (h *Handler) try(
-	ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, r *http.Request, a *exchange.Attempt,
-) (done bool) {
-	response, prefillOK, err := h.send(ctx, cancel, r, a)
+func (c *call) try(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (done bool) {
+	response, prefillOK, err := c.send(ctx, cancel, a)
 	if response != nil {
 		defer func() { _ = response.Body.Close() }()
 	}
 
+	h := c.h
 	switch {
-	case r.Context().Err() != nil:
+	case c.r.Context().Err() != nil:
 		h.count(clientLeft)
 		a.Left(time.Now())
 		return true
-	case !prefillOK && !a.Last():
+	case !prefillOK:
 		h.count(prefillFailed)
 		a.PrefillFailed(err, time.Now())
-		return false
+		return c.isOver(a)
 	case err != nil && a.Last():
 		cancel()
 		h.count(workerFailed)
 		a.Failed(err, time.Now())
-		write(w, exchange.NoAnswer())
+		write(c.w, exchange.NoAnswer())
 		return true
 	case err != nil, a.MayRetry(response.StatusCode):
 		cancel()
@@ -195,8 +198,23 @@ func (h *Handler) try(
 		a.Failed(err, time.Now())
 		return false
 	}
-	h.forward(w, r, response, a)
+	a.Begun()
+	c.body.free()
+	c.forward(response, a)
 	return true
+}
+
+// isOver answers the client, and returns true, where no attempt follows one whose prefill worker has failed: the last one, and one of
+// a request with a fault of the client.
+func (c *call) isOver(a *exchange.Attempt) bool {
+	if refusal := a.Leg.Refusal(); refusal != nil {
+		write(c.w, &exchange.Answer{Status: refusal.Status, Body: refusal.Body})
+		return true
+	}
+	if a.Last() {
+		write(c.w, exchange.NoAnswer())
+	}
+	return a.Last()
 }
 
 // The states of an attempt before its answer.
@@ -208,10 +226,10 @@ const (
 
 // send sends the request of an attempt, and returns the response when its headers are there. prefillOK is false where the leg to
 // the prefill worker has failed before; cancel has then stopped the request.
-func (h *Handler) send(
-	ctx context.Context, cancel context.CancelFunc, r *http.Request, a *exchange.Attempt,
-) (response *http.Response, prefillOK bool, err error) {
-	request, err := newRequest(ctx, r, a)
+func (c *call) send(ctx context.Context, cancel context.CancelFunc, a *exchange.Attempt) (
+	response *http.Response, prefillOK bool, err error,
+) {
+	request, err := newRequest(ctx, c.r, a)
 	if err != nil {
 		return nil, true, err
 	}
@@ -229,55 +247,63 @@ func (h *Handler) send(
 			}
 		}()
 	}
-	response, err = h.engines.RoundTrip(request)
+	response, err = c.h.engines.RoundTrip(request)
 	return response, state.CompareAndSwap(waiting, begun), err
 }
 
 // newRequest returns the request of an attempt, with the client's headers.
 func newRequest(ctx context.Context, r *http.Request, a *exchange.Attempt) (*http.Request, error) {
-	request, err := http.NewRequestWithContext(ctx, r.Method, "http://"+a.Address+r.URL.RequestURI(), bytes.NewReader(a.Body))
+	request, err := a.Body.NewRequest(ctx, "http://"+a.Address+r.URL.RequestURI())
 	if err != nil {
 		return nil, err
 	}
 	request.Header = r.Header.Clone()
 	request.Host = r.Host
+	maps.DeleteFunc(request.Header, func(name string, _ []string) bool { return isOurs(strings.ToLower(name)) })
 	for _, name := range hopByHop {
 		request.Header.Del(name)
 	}
-	request.Header.Del(envoynames.HeaderDecision)
 	request.Header.Del("Content-Length")
-	request.Header.Del(prefill.HeaderRank)
 	for _, h := range a.Set {
 		request.Header.Set(h.Key, h.Value)
 	}
 	return request, nil
 }
 
+// isOurs reports whether a header, in lower case, is between Envoys and routers, so that no engine gets it from a client.
+func isOurs(name string) bool {
+	return strings.HasPrefix(name, envoynames.HintPrefix) || strings.HasPrefix(name, envoynames.DestinationPrefix) ||
+		name == envoynames.HeaderDataRank
+}
+
 // hopByHop are the headers of one connection.
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // forward copies the response to the client, each piece as it comes.
-func (h *Handler) forward(w http.ResponseWriter, r *http.Request, response *http.Response, a *exchange.Attempt) {
-	header := w.Header()
+func (c *call) forward(response *http.Response, a *exchange.Attempt) {
+	header := c.w.Header()
 	maps.Copy(header, response.Header)
-	for _, name := range hopByHop {
+	for _, name := range slices.Concat(hopByHop, notFromEngines) {
 		header.Del(name)
 	}
-	w.WriteHeader(response.StatusCode)
+	c.w.WriteHeader(response.StatusCode)
 
-	err := copyFlushed(w, response.Body)
-	left := r.Context().Err() != nil
+	err := copyFlushed(c.w, response.Body)
+	left := c.r.Context().Err() != nil
 	a.Answered(response.StatusCode, err != nil && !left, time.Now())
 	switch {
 	case left:
-		h.count(clientLeft)
+		c.h.count(clientLeft)
 	case err != nil:
-		h.count(brokeOff)
+		c.h.count(brokeOff)
 		panic(http.ErrAbortHandler) // the client must see that something is missing
 	default:
-		h.count(answered)
+		c.h.count(answered)
 	}
 }
+
+// notFromEngines are headers of engines' answers that clients do not get.
+var notFromEngines = []string{"Set-Cookie", envoynames.HeaderDestination}
 
 // copyFlushed copies a response's body, and flushes each piece.
 func copyFlushed(w http.ResponseWriter, body io.Reader) error {

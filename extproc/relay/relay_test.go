@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,11 +39,12 @@ func (letters) Prepare(req *prompt.Request, dst *prompt.Prompt) error {
 
 // world is a relay before engines, whose answers tests choose.
 type world struct {
-	t       *testing.T
-	handler *Handler
-	router  *route.Router
-	fleet   *fleet.Fleet
-	url     string
+	t        *testing.T
+	transfer fleet.Transfer
+	handler  *Handler
+	router   *route.Router
+	fleet    *fleet.Fleet
+	url      string
 }
 
 func newWorld(t *testing.T) *world {
@@ -55,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	requests := exchange.New(exchange.Settings{BodyBytes: 1 << 10, BodiesBytes: 2 << 10, DefaultModel: "m"}, exchange.Config{
 		Router: router, Started: time.Now(), Log: log, Metrics: reg, Relay: "127.0.0.1:1",
 	})
-	w := &world{t: t, router: router, fleet: f, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
+	w := &world{t: t, transfer: fleet.TransferP2P, router: router, fleet: f, handler: New(Config{Requests: requests, Log: log, Metrics: reg})}
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -80,7 +82,7 @@ func (w *world) engine(name string, role fleet.Role, handle http.HandlerFunc) {
 	w.t.Cleanup(server.Close)
 	worker := fleet.Worker{
 		Name: name, Model: "m", Role: role, Address: strings.TrimPrefix(server.URL, "http://"), Ranks: 1, State: fleet.Ready,
-		Transfer: fleet.TransferP2P, TransferAt: "10.0.0.9:25710",
+		Transfer: w.transfer, TransferAt: "10.0.0.9:25710",
 	}
 	if _, err := w.fleet.Put(worker); err != nil {
 		w.t.Fatal(err)
@@ -250,6 +252,42 @@ func TestPrefillFails(t *testing.T) {
 	// The client has its answer before the handler returns.
 	testkit.Eventually(t, "the answer is counted", func() bool { return w.count(answered) == 1 })
 	w.assertNothingBooked()
+}
+
+// TestFaultOfTheClient: where a prefill worker finds a fault in a request first, the client gets its answer, and no other worker is
+// asked. Faults of the worker are followed by other attempts.
+func TestFaultOfTheClient(t *testing.T) {
+	for _, transfer := range []fleet.Transfer{fleet.TransferP2P, fleet.TransferBootstrap} {
+		for status, prefills := range map[int]int32{400: 1, 413: 1, 422: 1, 404: 3, 429: 3, 500: 3} {
+			t.Run(fmt.Sprintf("%s %d", transfer, status), func(t *testing.T) {
+				w := newWorld(t)
+				w.transfer = transfer
+				var asked, decoding atomic.Int32
+				for i := range 3 {
+					w.engine(fmt.Sprintf("p%d", i), fleet.Prefill, func(out http.ResponseWriter, r *http.Request) {
+						_, _ = io.Copy(io.Discard, r.Body)
+						asked.Add(1)
+						answers(status, "your fault")(out, r)
+					})
+					w.engine(fmt.Sprintf("d%d", i), fleet.Decode, func(out http.ResponseWriter, r *http.Request) {
+						body, _ := io.ReadAll(r.Body)
+						decoding.Add(1)
+						if bytes.Contains(body, []byte("bootstrap_room")) || bytes.Contains(body, []byte("remote_prefiller")) {
+							<-r.Context().Done()
+						}
+					})
+				}
+				got, answer := w.post(completion)
+				if prefills == 1 && (got != status || answer != "your fault" || decoding.Load() > 1) || asked.Load() > prefills {
+					t.Errorf("%d %q after %d requests to prefill workers and %d to decode workers", got, answer, asked.Load(), decoding.Load())
+				}
+				if prefills == 1 && asked.Load() != 1 || prefills > 1 && got == status {
+					t.Errorf("%d after %d requests to prefill workers", got, asked.Load())
+				}
+				w.assertNothingBooked()
+			})
+		}
+	}
 }
 
 // TestAnswerBreaksOff: the client sees that the end of an answer is missing.

@@ -30,7 +30,8 @@ type Config struct {
 	// Path is the program, Args its arguments without its name.
 	Path string
 	Args []string
-	// Env is added to the environment of this process.
+	// Env is added to the variables of this process that programs get: PATH and the like, and those of engines, GPUs and proxies.
+	// Credentials are not among them.
 	Env []string
 	// Dir is the working folder; empty is that of this process.
 	Dir string
@@ -99,7 +100,7 @@ func start(cfg Config) (*Process, error) {
 		}
 	}
 	p.cmd.SysProcAttr = attr(p.holder != nil)
-	p.cmd.Env = append(os.Environ(), cfg.Env...)
+	p.cmd.Env = environment(os.Environ(), cfg.Env)
 	p.cmd.Dir = cfg.Dir
 	p.cmd.Stdout, p.cmd.Stderr = in, in
 

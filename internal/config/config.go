@@ -155,7 +155,7 @@ type Model struct {
 	Router Router `yaml:"router"`
 	// Targets are the latencies that the planner keeps for this model.
 	Targets Targets `yaml:"targets"`
-	// KV is the store of KV blocks that the engines of a node share beside their own caches. So far engine sim uses it.
+	// KV is the store of KV blocks that the engines of a node share beside their own caches. Engine sim uses it, and vLLM on processors.
 	KV KV `yaml:"kv" reload:"restart"`
 	// Launch lists the engines that an agent starts and keeps alive.
 	Launch []Launch `yaml:"launch" reload:"restart"`
@@ -314,7 +314,7 @@ type Launch struct {
 	// Python is the interpreter that runs llamacpp, vllm, sglang and trtllm: a path, or a name in PATH. The engine's package must be
 	// installed for it.
 	Python string `yaml:"python" default:"the virtual environment .venv beside the program's folder, else python3"`
-	// Env are environment variables of these engines, beside those of the agent.
+	// Env are environment variables of these engines, beside those of the agent for paths, locale, proxies, GPUs and engines.
 	Env map[string]string `yaml:"env"`
 	// Dir is the folder in which these engines run, and to which relative paths in args and command refer.
 	Dir string `yaml:"dir" default:"that of the agent"`

@@ -20,7 +20,7 @@ import (
 // hostileBodies is how many bodies are sent while the router answers, and while it does not.
 const hostileBodies = 400
 
-// stranger is in every value of a client's transfer, so that those of the gateway are told apart.
+// stranger is in every value of a client's transfer, and in none of the gateway's.
 const stranger = "stranger.invalid"
 
 // hostileRun is the run of one pair of engines.
@@ -165,7 +165,9 @@ func (h *hostileRun) print(p *page) {
 		"A client leaves after 20 s, with status 0. \"Read\" counts the bodies that reached an engine and in which Python's decoder finds a client's member of a transfer.",
 		h.dangerous, len(h.sent)*hostileBodies)
 	p.row("the router", "bodies", "answers by status", "bodies that engines got", "read", "engines alive")
-	arrived, read, alive := 0, 0, true
+
+	arrived, read := 0, 0
+	alive := true
 	for _, r := range h.sent {
 		var counts []string
 		for _, status := range slices.Sorted(maps.Keys(r.statuses)) {
@@ -177,6 +179,7 @@ func (h *hostileRun) print(p *page) {
 		arrived += r.arrived
 	}
 	p.end()
+
 	p.bar("both engines are alive after each round", alive)
 	p.bar("no engine reads a client's member of a transfer", read == 0)
 	p.bar("engines got some of the bodies while the router answered, and none while it stood still",

@@ -533,3 +533,21 @@ func answerUntilIdle(c net.Conn) (byEnvoy bool) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 	}
 }
+
+// TestHeadersOfEngines: engines set no cookies of the gateway's site, and no header of the endpoint picker protocol.
+func TestHeadersOfEngines(t *testing.T) {
+	w := startBackend(t, func(_ *backend, out http.ResponseWriter, _ string) {
+		out.Header().Set("set-cookie", "a=b")
+		out.Header().Set("x-gateway-destination-endpoint", "10.0.0.1:1")
+		out.Header().Set("x-kept", "yes")
+		_, _ = fmt.Fprint(out, `{"choices":[]}`)
+	})
+	e := startEdge(t, true, "", simModel("sim", w))
+	r, err := e.send(t.Context(), http.MethodPost, "/v1/completions", []byte(`{"model":"sim","prompt":"hello"}`))
+	if err != nil || r.status != http.StatusOK {
+		t.Fatalf("%d %s, %v", r.status, r.body, err)
+	}
+	if r.header.Get("set-cookie") != "" || r.header.Get("x-gateway-destination-endpoint") != "" || r.header.Get("x-kept") != "yes" {
+		t.Errorf("%v", r.header)
+	}
+}

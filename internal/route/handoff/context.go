@@ -66,14 +66,16 @@ func contextOf(choices []byte) ([]byte, error) {
 		return nil, ErrNoTransfer
 	}
 	values, err := members(list[0], contextParams, "finish_reason")
-	if err != nil || isNull(values[contextParams]) {
+	if err != nil {
 		return nil, ErrNoTransfer
 	}
-	// Only these reasons leave something to decode.
-	switch string(values["finish_reason"]) {
-	case `"length"`, `"not_finished"`:
-	default:
+	// Only these reasons leave something to decode. An answer that has ended may have no parameters.
+	reason := string(values["finish_reason"])
+	switch {
+	case isText(values["finish_reason"]) && reason != `"length"` && reason != `"not_finished"`:
 		return nil, ErrFinished
+	case isNull(values[contextParams]) || !isText(values["finish_reason"]):
+		return nil, ErrNoTransfer
 	}
 
 	given := values[contextParams]

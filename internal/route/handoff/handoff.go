@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/stator-project/stator/internal/fleet"
 )
@@ -85,6 +86,9 @@ func (t *Transfer) Prefill(dst, body []byte) ([]byte, error) {
 func (t *Transfer) Decode(dst, body, answer []byte) ([]byte, error) {
 	if len(answer) > MaxAnswer {
 		return dst, fmt.Errorf("the answer of the prefill worker has more than %d bytes", MaxAnswer)
+	}
+	if !utf8.Valid(answer) {
+		return dst, errors.New("the answer of the prefill worker is not in UTF-8")
 	}
 
 	switch t.Kind {

@@ -143,7 +143,7 @@ func hasBlocks(value []byte) bool {
 	}
 	depth, ids := 0, 0
 	digits, level := 0, 0 // of the id that is read, and the depth of the first one
-	for _, c := range value {
+	for i, c := range value {
 		isDigit := c >= '0' && c <= '9'
 		if isDigit {
 			digits++
@@ -153,7 +153,8 @@ func hasBlocks(value []byte) bool {
 			ids++
 			level = cmp.Or(level, depth)
 		}
-		if digits > maxDigits || digits > 0 && depth != level {
+		isTooLarge := digits > len(maxID) || digits == len(maxID) && string(value[i-digits:i]) > maxID
+		if isTooLarge || digits > 0 && depth != level {
 			return false
 		}
 		digits = 0
@@ -174,8 +175,8 @@ func hasBlocks(value []byte) bool {
 	return depth == 0 && ids > 0
 }
 
-// maxDigits bounds an id of 63 bits.
-const maxDigits = 19
+// maxID is the largest id of 63 bits.
+const maxID = "9223372036854775807"
 
 // IsSingle reports whether a request asks for one answer, of an endpoint whose bodies the router does not parse: an engine
 // transfers one prompt for one answer.
