@@ -16,7 +16,7 @@ import (
 )
 
 // asEngine is the variable that makes this test binary a simulated engine: agents start it as one.
-const asEngine = "EXTPROC_TEST_ENGINE"
+const asEngine = "STATOR_TEST_ENGINE"
 
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // engines of a race-enabled test end at once too

@@ -21,7 +21,7 @@ import (
 )
 
 // role is the variable that makes this test binary one of the children below.
-const role = "CHILD_TEST_ROLE"
+const role = "STATOR_TEST_CHILD_ROLE"
 
 func TestMain(m *testing.M) {
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // children of a race-enabled test end at once too
