@@ -88,7 +88,7 @@ class Sessions(unittest.TestCase):
     def test_hello(self):
         store = Store(self)
         session = self.begin(store)
-        self.assertEqual(store.hello, {"version": 1, "engine": "test", "layout": LAYOUT.to_json()})
+        self.assertEqual(store.hello, {"version": 2, "engine": "test", "layout": LAYOUT.to_json()})
         self.assertEqual(session.arena.slots, 4)
 
     def test_wrong_welcome(self):
