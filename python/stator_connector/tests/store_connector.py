@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import fakes
+from stator_connector import scheduler, worker
 from stator_connector.link import Link
 from test_layout import layout_of
 
@@ -27,6 +28,10 @@ def eventually(test: unittest.TestCase, what: str, ok) -> None:
         if time.monotonic() > deadline:
             test.fail(f"not in time: {what}")
         time.sleep(0.005)
+
+
+# A busy machine may take longer for an answer than an engine waits.
+scheduler.FIND_TIMEOUT = scheduler.FOUND_FOR = worker.LOAD_TIMEOUT = worker.SAVE_WAIT = 20.0
 
 
 class Engine:

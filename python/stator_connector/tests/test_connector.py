@@ -42,6 +42,7 @@ class Clock:
 
 class Schedules(unittest.TestCase):
     def setUp(self):
+        self.clock = Clock(self, "scheduler")
         self.session = mock.Mock()
         self.answered = True
         self.session.search.side_effect = lambda keys, prefix: self.search(len(keys), len(keys))
@@ -68,7 +69,6 @@ class Schedules(unittest.TestCase):
         self.assertEqual(self.session.search.call_args.args[1], 32)
 
     def test_vllm_asks_again_until_the_store_answers(self):
-        clock = Clock(self, "scheduler")
         self.answered = False
         request = fakes.request("a", 64)
         for _ in range(3):
@@ -76,29 +76,27 @@ class Schedules(unittest.TestCase):
         self.session.search.assert_called_once()
         self.assertIsNone(self.scheduler.matched_tokens(request, 16))  # vLLM has more blocks in the meantime
         self.assertEqual(self.session.search.call_count, 2)
-        clock.now += FIND_TIMEOUT
+        self.clock.now += FIND_TIMEOUT
         self.assertEqual(self.scheduler.matched_tokens(request, 16), 0)
         self.link.pause.assert_called_once()
 
     def test_answers_get_old(self):
-        clock = Clock(self, "scheduler")
         request = fakes.request("a", 64)
         self.assertEqual(self.matched(request, 0), 48)
         self.assertEqual(self.matched(request, 0), 48)
         self.session.search.assert_called_once()
-        clock.now += 60
+        self.clock.now += 60
         self.assertEqual(self.matched(request, 0), 48)
         self.assertEqual(self.session.search.call_count, 2)
 
     def test_waiting_searches_are_bounded(self):
         """A store that does not answer pauses the link, also when all requests that had asked have left."""
-        clock = Clock(self, "scheduler")
         self.answered = False
         for number in range(MAX_SEARCHES + 5):
             self.assertIsNone(self.scheduler.matched_tokens(fakes.request(f"r{number}", 64), 0))
             self.scheduler.finished(f"r{number}")
         self.assertEqual(self.session.search.call_count, MAX_SEARCHES)
-        clock.now += FIND_TIMEOUT
+        self.clock.now += FIND_TIMEOUT
         self.assertEqual(self.scheduler.matched_tokens(fakes.request("a", 64), 0), 0)
         self.link.pause.assert_called_once()
 
@@ -252,6 +250,7 @@ class Copies(unittest.TestCase):
 
 class Works(unittest.TestCase):
     def setUp(self):
+        self.clock = Clock(self, "worker")
         self.memory = {number: memoryview(bytearray(2 * PAGE)) for number in range(4)}
         self.session = mock.Mock()
         self.session.arena.slot.side_effect = self.memory.__getitem__
@@ -326,10 +325,9 @@ class Works(unittest.TestCase):
         self.assertLessEqual(self.session.fetch.call_count, 4)
 
     def test_the_time_of_all_loads_of_a_step_is_bounded(self):
-        clock = Clock(self, "worker")
 
         def fetch(keys, timeout):
-            clock.now += timeout
+            self.clock.now += timeout
             raise StoreError("the KV store did not answer")
 
         self.session.fetch.side_effect = fetch
@@ -339,12 +337,11 @@ class Works(unittest.TestCase):
         self.assertEqual(self.end("a", "b", "c"), {0, 1, 2, 3, 4, 5})
 
     def test_the_time_of_all_saves_of_a_step_is_bounded(self):
-        clock = Clock(self, "worker")
         waited = []
 
         def find(keys, prefix, timeout):
             waited.append(timeout)
-            clock.now += min(timeout, 0.03)
+            self.clock.now += min(timeout, 0.03)
             if timeout < 0.03:
                 raise StoreError("the KV store did not answer")
             return Found(len(keys), 0, 0)

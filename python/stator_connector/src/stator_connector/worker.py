@@ -78,7 +78,7 @@ class Worker:
                 raise StoreError("the KV store is not used at present")
             loaded = self._fetch(session, pages, transfer, deadline)
             if loaded < len(transfer.blocks):
-                logger.info("load %d blocks: the store has the first %d; the engine computes the rest", len(transfer.blocks), loaded)
+                logger.warning("load %d blocks: the store has the first %d; the engine computes the rest", len(transfer.blocks), loaded)
         except Exception as error:  # the engine can compute the blocks in any case
             logger.warning("load %d blocks: %s; the engine computes them", len(transfer.blocks), error)
             if link is not None:
