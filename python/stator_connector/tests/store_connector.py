@@ -56,6 +56,7 @@ class Engine:
             if tokens is not None:
                 self.test.assertEqual(later, tokens > 0)
                 return tokens
+            time.sleep(0.001)
 
     def step(self, metadata) -> None:
         """Begin a step of the worker: what the scheduler sends, and the loads."""
@@ -67,7 +68,7 @@ class Engine:
         self.scheduler.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: (blocks,)), tokens)
         self.step(self.scheduler.build_connector_meta(fakes.step()))
         while self.worker.get_finished(set())[1] is None:
-            pass
+            time.sleep(0.001)
         return self.worker.get_block_ids_with_load_errors()
 
     def run(self, request, blocks: list[int], content=None) -> int:

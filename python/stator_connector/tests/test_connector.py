@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import unittest
 from types import SimpleNamespace
 from unittest import mock
@@ -274,6 +275,7 @@ class Works(unittest.TestCase):
             self.assertTrue(ended.isdisjoint(some))
             ended |= some
             failed |= blocks
+            time.sleep(0.001)
         return failed
 
     def fetched(self, *slots):
@@ -407,6 +409,7 @@ class Connector(unittest.TestCase):
         while ended is None:
             self.assertEqual(worker.get_block_ids_with_load_errors(), set())  # not before the end is reported
             sending, ended = worker.get_finished(set())
+            time.sleep(0.001)
         self.assertEqual((sending, ended), (None, {"a"}))
         self.assertEqual(worker.get_block_ids_with_load_errors(), {5})
         self.assertEqual(worker.get_block_ids_with_load_errors(), set())
