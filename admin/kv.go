@@ -96,6 +96,7 @@ type kvLayout struct {
 	TPSize     int    `json:"tp_size"`
 	TPRank     int    `json:"tp_rank"`
 	Model      string `json:"model"`
+	Weights    string `json:"weights"`
 	Hashing    string `json:"hashing"`
 }
 
@@ -152,7 +153,7 @@ func viewKV(all []node.Status) []kvView {
 		}
 		if l := &s.Layout; s.State == node.Serving {
 			v.Layout = &kvLayout{
-				l.Bytes(), l.PageTokens, l.Layers, l.Outer, l.Inner, l.DType, l.TPSize, l.TPRank, l.Model, l.Hashing,
+				l.Bytes(), l.PageTokens, l.Layers, l.Outer, l.Inner, l.DType, l.TPSize, l.TPRank, l.Model, l.Weights, l.Hashing,
 			}
 		}
 		for j := range s.Tiers {

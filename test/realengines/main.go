@@ -14,7 +14,7 @@
 //	disaggregated  two with NixlConnector  one computes prompts, the other one decodes
 //	hostile    the same                       bodies that ask engines for transfers reach none
 //	p2p        two with OffloadingConnector   the same with both legs at once, and prefixes are fetched
-//	store      two with StatorConnector       blocks come from host memory, a disk and an object store
+//	store      with StatorConnector           blocks come from all tiers; failed loads, other weights and a stopped store are harmless
 //
 // Counts and equalities are facts wherever it runs. Times are those of a tiny model on processors, and compare rows
 // of one run only. It ends with an error if a bar is not met.

@@ -313,23 +313,34 @@ func (s *storeRun) control(ctx context.Context) error {
 }
 
 func storeSection(ctx context.Context, b *bench, _ []*engine, p *page) error {
+	s, err := runStore(ctx, b)
+	if err != nil {
+		return err
+	}
+	f, err := runFaults(ctx, b)
+	if err != nil {
+		return err
+	}
+	s.print(p)
+	f.print(p)
+	return nil
+}
+
+// runStore plays the rounds of the tiers.
+func runStore(ctx context.Context, b *bench) (*storeRun, error) {
 	s, stop, err := startStore(ctx, b)
 	if stop != nil {
 		defer stop()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	w, err := newWriter(b.seed+2, b.pages)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.prompts(w)
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	s.print(p)
-	return nil
+	return s, s.run(ctx)
 }
 
 // equal counts the answers of a round that have the token ids of the first round, and exact those that have the logprobs of the second one,

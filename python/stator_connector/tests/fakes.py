@@ -103,7 +103,8 @@ def vllm_config(**changes) -> SimpleNamespace:
         device_config=SimpleNamespace(device_type="cpu"),
         speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True, prefix_caching_hash_algo="sha256"),
-        model_config=SimpleNamespace(model="m", revision=None),
+        model_config=SimpleNamespace(model="m", revision="r"),
+        load_config=SimpleNamespace(load_format="auto", download_dir=None),
         kv_events_config=SimpleNamespace(enable_kv_cache_events=True),
         kv_transfer_config=SimpleNamespace(
             engine_id="e",
@@ -135,9 +136,9 @@ def _changed(config, changes, **roots):
 
 
 def request(name: str, tokens: int, first_hash: int = 0) -> SimpleNamespace:
-    """Return a request with the hashes of its full blocks."""
+    """Return a request without adapter, with the hashes of its full blocks."""
     hashes = [(first_hash + number).to_bytes(32, "big") for number in range(tokens // 16)]
-    return SimpleNamespace(request_id=name, num_tokens=tokens, block_hashes=hashes)
+    return SimpleNamespace(request_id=name, num_tokens=tokens, block_hashes=hashes, lora_request=None)
 
 
 def step(*requests: tuple[str, list[int], int, int], new: bool = True) -> SimpleNamespace:

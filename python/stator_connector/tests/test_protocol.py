@@ -88,7 +88,7 @@ class Sessions(unittest.TestCase):
     def test_hello(self):
         store = Store(self)
         session = self.begin(store)
-        self.assertEqual(store.hello, {"version": 1, "engine": "test", "layout": LAYOUT.to_json()})
+        self.assertEqual(store.hello, {"version": 2, "engine": "test", "layout": LAYOUT.to_json()})
         self.assertEqual(session.arena.slots, 4)
 
     def test_wrong_welcome(self):
@@ -184,12 +184,35 @@ class Sessions(unittest.TestCase):
         self.assertTrue(two.wait(20))
         self.assertEqual(changes, [(1, True, [KEY]), (2, False, None)])
 
+    def test_searches_do_not_wait(self):
+        store = Store(self)
+        session = self.begin(store)
+        search = session.search([KEY], 16)
+        self.assertFalse(search.done)
+        with self.assertRaisesRegex(StoreError, "did not answer within 0 s"):
+            search.result()
+        kind, number, body = store.receive()
+        self.assertEqual(body[:4], struct.pack("<I", 16))
+        other = session.search([KEY])
+        store.send(kind, number, struct.pack("<IIQ", 3, 2, 1))
+        kind, number, _ = store.receive()
+        store.send(kind, number, struct.pack("<IIQ", 5, 4, 1))
+        self.assertEqual(other.result(20), protocol.Found(5, 4, 1))
+        self.assertTrue(other.done)
+
     def test_waiting_requests_are_bounded(self):
         session = self.begin(Store(self))
         for _ in range(protocol.MAX_CALLS):
             session.name([KEY])
         with self.assertRaisesRegex(StoreError, "wait for the KV store"):
             session.find([KEY])
+
+    def test_a_store_that_reads_nothing_loses_the_session(self):
+        session = self.begin(Store(self))
+        with self.assertRaises(Ended):
+            for _ in range(protocol.MAX_CALLS):  # of half a MiB each, more than the socket has room for
+                session.name([KEY] * protocol.MAX_KEYS)
+        self.assertTrue(session.wait(20))
 
     def test_requests_are_bounded(self):
         session = self.begin(Store(self))

@@ -1,7 +1,7 @@
 // Package block names KV blocks and describes how their bytes are laid out.
 //
-// A [Key] covers everything that two blocks must have in common before one can replace the other: the model, the layout of the bytes,
-// and the tokens from the beginning of the prompt. So equal keys mean exchangeable bytes, on every tier and every node.
+// A [Key] covers everything that two blocks must have in common before one can replace the other: the model and its weights, the layout of
+// the bytes, and the tokens from the beginning of the prompt. So equal keys mean exchangeable bytes, on every tier and every node.
 //
 // The package is pure.
 package block
@@ -48,8 +48,10 @@ func (s Space) KeyOfHash(hash uint64) Key { return s.Key(binary.LittleEndian.App
 // Layout is what the bytes of a block depend on. The bytes are layers, each with Outer parts (keys and values), each with PageTokens
 // tokens of Inner numbers of type DType, without gaps.
 type Layout struct {
-	// Model is the name that engines have to share: a path or a name with a revision.
+	// Model is the name that engines have to share.
 	Model string `json:"model"`
+	// Weights distinguishes weights of one name: a fingerprint of their files, or a revision. Simulated engines have none.
+	Weights string `json:"weights"`
 	// Layers is the number of attention layers.
 	Layers int `json:"layers"`
 	// PageTokens is the number of tokens of a block.
@@ -78,8 +80,8 @@ var dtypeBytes = map[string]int{"float32": 4, "float16": 2, "bfloat16": 2, "fp8"
 
 // Validate returns an error that names the field that is wrong.
 func (l *Layout) Validate() error {
-	if l.Model == "" || len(l.Model) > maxText || len(l.Hashing) > maxText {
-		return fmt.Errorf("model and hashing need at most %d bytes, and model at least one", maxText)
+	if l.Model == "" || len(l.Model) > maxText || len(l.Weights) > maxText || len(l.Hashing) > maxText {
+		return fmt.Errorf("model, weights and hashing need at most %d bytes, and model at least one", maxText)
 	}
 	for _, f := range []struct {
 		name  string
@@ -118,8 +120,9 @@ func (l *Layout) Space() (s Space) {
 		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(t))))
 		h.Write([]byte(t))
 	}
-	h.Write([]byte("stator kv space 1\n"))
+	h.Write([]byte("stator kv space 2\n"))
 	text(l.Model)
+	text(l.Weights)
 	text(l.DType)
 	text(l.Hashing)
 	for _, n := range []int{l.Layers, l.PageTokens, l.Outer, l.Inner, l.TPSize, l.TPRank} {
@@ -137,6 +140,10 @@ func (l *Layout) Fits(other *Layout) error {
 	if l.Model != other.Model || l.DType != other.DType || l.Hashing != other.Hashing {
 		return fmt.Errorf("%w: model %q, dtype %q, hashing %q here, and %q, %q, %q there", ErrLayout, l.Model, l.DType, l.Hashing,
 			other.Model, other.DType, other.Hashing)
+	}
+	if l.Weights != other.Weights {
+		return fmt.Errorf("%w: weights %q of model %q here, and %q there: a store has blocks of one set of weights", ErrLayout, l.Weights,
+			l.Model, other.Weights)
 	}
 	for _, f := range []struct {
 		name        string

@@ -8,7 +8,8 @@ import (
 )
 
 var llama = Layout{
-	Model: "llama", Layers: 32, PageTokens: 16, Outer: 2, Inner: 1024, DType: "bfloat16", TPSize: 2, TPRank: 1, Hashing: "sha256",
+	Model: "llama", Weights: "sha256 00ff", Layers: 32, PageTokens: 16, Outer: 2, Inner: 1024, DType: "bfloat16", TPSize: 2, TPRank: 1,
+	Hashing: "sha256",
 }
 
 func TestBytes(t *testing.T) {
@@ -25,6 +26,7 @@ func TestSpaces(t *testing.T) {
 	seen := map[Key]string{llama.Space().Key([]byte("content")): "unchanged"}
 	for name, change := range map[string]func(l *Layout){
 		"model":      func(l *Layout) { l.Model = "llama2" },
+		"weights":    func(l *Layout) { l.Weights = "sha256 11ff" },
 		"dtype":      func(l *Layout) { l.DType = "float16" },
 		"hashing":    func(l *Layout) { l.Hashing = "sha256_cbor" },
 		"layers":     func(l *Layout) { l.Layers = 33 },
@@ -55,6 +57,7 @@ func TestSpaces(t *testing.T) {
 func TestInvalidLayouts(t *testing.T) {
 	for name, change := range map[string]func(l *Layout){
 		"model":   func(l *Layout) { l.Model = "" },
+		"weights": func(l *Layout) { l.Weights = strings.Repeat("w", maxText+1) },
 		"dtype":   func(l *Layout) { l.DType = "float8" },
 		"layers":  func(l *Layout) { l.Layers = 0 },
 		"tpSize":  func(l *Layout) { l.TPSize = math.MaxInt },

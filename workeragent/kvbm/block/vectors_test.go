@@ -22,7 +22,7 @@ type vector struct {
 
 // TestVectors compares with the file, because other programs compute spaces and keys too.
 func TestVectors(t *testing.T) {
-	latent := Layout{Model: "DeepSeek-V3@main", Layers: 61, PageTokens: 64, Outer: 1, Inner: 576, DType: "fp8", TPSize: 1}
+	latent := Layout{Model: "DeepSeek-V3", Weights: "revision main", Layers: 61, PageTokens: 64, Outer: 1, Inner: 576, DType: "fp8", TPSize: 1}
 	accented := Layout{Model: "modèle", Layers: 2, PageTokens: 32, Outer: 2, Inner: 64, DType: "float32", TPSize: 1, Hashing: "größe"}
 	var got []vector
 	for _, l := range []Layout{llama, latent, accented} {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -250,6 +251,14 @@ func TestRefused(t *testing.T) {
 	if _, err := Dial(t.Context(), s.path, User{Name: "test", Layout: other}); err == nil || !strings.Contains(err.Error(), "layers is 2 here and 3 there") {
 		t.Errorf("another layout: %v", err)
 	}
+	other = layout
+	other.Weights = "sha256 00ff"
+	if _, err := Dial(t.Context(), s.path, User{Name: "test", Layout: other}); err == nil || !strings.Contains(err.Error(), "weights") {
+		t.Errorf("other weights of the same name: %v", err)
+	}
+	if answer := greetWith(t, s.path, 1); !strings.Contains(answer, "version 1 of the protocol: this store has 2") {
+		t.Errorf("a client that does not send weights: %q", answer)
+	}
 
 	for name, c := range map[string]struct {
 		kind byte
@@ -276,6 +285,29 @@ func TestRefused(t *testing.T) {
 	if _, err := c.Fetch(t.Context(), keysFrom(0, 1)); err == nil || !strings.Contains(err.Error(), "1 leases") {
 		t.Errorf("a second lease: %v", err)
 	}
+}
+
+// greetWith sends hello with a version, and returns the body of the answer.
+func greetWith(t *testing.T, path string, version int) string {
+	t.Helper()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	body, err := json.Marshal(hello{Version: version, Engine: "test", Layout: layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(append(appendFrame(nil, kindHello, 0, len(body)), body...)); err != nil {
+		t.Fatal(err)
+	}
+	var buffer []byte
+	f, err := readFrame(conn, &buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(f.body)
 }
 
 // TestSpeedDecides: an engine that computes faster than the store loads gets nothing to load, and one of unknown speed gets all.

@@ -23,8 +23,8 @@ const (
 	kindFailed  = 127
 )
 
-// version is that of the protocol.
-const version = 1
+// version is that of the protocol. Clients of version 1 do not send what distinguishes weights, so their blocks cannot be used.
+const version = 2
 
 // maxFrame bounds a frame without its length, in bytes: 65,000 keys.
 const maxFrame = 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from . import weights
 from .layout import Layout
 
 SOCKET_VARIABLE = "STATOR_KV_SOCKET"
@@ -45,8 +46,13 @@ def layout_of(vllm_config: Any, kv_cache_config: Any, packing: str) -> Layout:
     if dtype not in _DTYPES:
         raise Unsupported(f"the KV cache has the type {dtype}: use one of {', '.join(_DTYPES)} (--kv-cache-dtype auto)")
 
+    try:
+        of_weights = weights.of_model(vllm_config)
+    except weights.WeightsError as error:
+        raise Unsupported(f"blocks of other weights could be loaded: {error}") from error
     layout = Layout(
-        model=_model_of(vllm_config.model_config),
+        model=os.environ.get(MODEL_VARIABLE) or str(vllm_config.model_config.model),
+        weights=of_weights,
         layers=len(groups[0].layer_names),
         page_tokens=spec.block_size,
         outer=2,
@@ -81,15 +87,6 @@ def _check_engine(vllm_config: Any) -> None:
         raise Unsupported("speculative decoding is not supported: blocks may have tokens that are rejected")
     if not vllm_config.cache_config.enable_prefix_caching:
         raise Unsupported("prefix caching is off: set --enable-prefix-caching, because blocks are named by its hashes")
-
-
-def _model_of(model_config: Any) -> str:
-    """Return the name of the model with its revision. A path should be replaced by a name that is equal on all nodes."""
-    name = os.environ.get(MODEL_VARIABLE)
-    if name:
-        return name
-    revision = getattr(model_config, "revision", None)
-    return f"{model_config.model}@{revision}" if revision else str(model_config.model)
 
 
 def _hashing_of(cache_config: Any) -> str:

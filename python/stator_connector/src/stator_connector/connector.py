@@ -40,7 +40,7 @@ class StatorMetadata(KVConnectorMetadata):
 
 
 class StatorConnector(KVConnectorBase_V1, SupportsHMA):
-    """Loads blocks from the node's store before a step, and saves those that the step has completed.
+    """Loads blocks from the node's store beside the engine's steps, and saves those that a step has completed.
 
     Without the store, or in an engine that it does not support, the engine computes everything.
     """
@@ -55,6 +55,7 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
         self._link: Link | None = None
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
+        self._invalid: set[int] = set()
         if role == KVConnectorRole.WORKER:
             self._worker = Worker()
         elif self._layout is not None:
@@ -83,11 +84,13 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
         """End the session."""
         if self._link is not None:
             self._link.close()
+        if self._worker is not None:
+            self._worker.close()
 
     # The worker's side.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Take the engine's caches, by layer."""
+        """Use these caches of the engine, by layer."""
         if self._worker is None or self._layout is None:
             return
         names = sorted(self._cache_config.kv_cache_groups[0].layer_names, key=_natural)
@@ -97,17 +100,18 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
         except (KeyError, UnsupportedCache) as error:
             logger.error("The KV store is not used: %s", error)
             return
-        self.shutdown()  # vLLM may register new caches in the place of old ones
+        if self._link is not None:
+            self._link.close()  # vLLM may register new caches in the place of old ones
         self._link = Link(self._path, self._engine, self._layout)
         self._worker.use(self._link, pages)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Load the blocks that the step needs. They are there on return."""
+        """Begin the loads of a step. They end in the background, and get_finished reports them."""
         if self._worker is not None:
             self._worker.load(self._plan())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing is left to wait for after start_load_kv."""
+        """No step uses blocks that are being loaded, so there is nothing to wait for."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Blocks are saved with all their layers, in wait_for_save."""
@@ -118,14 +122,17 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.save(self._plan())
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """No transfer goes on after its step."""
-        if self._worker is not None:
-            self._worker.finished(finished_req_ids)
-        return None, None
+        """Return the requests whose loads have ended. vLLM frees blocks of aborted ones, and caches those of others, only then."""
+        if self._worker is None:
+            return None, None
+        ended, failed = self._worker.take_ended()
+        self._invalid |= failed
+        return None, ended or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Return the blocks that vLLM has to compute because they could not be loaded."""
-        return self._worker.take_failed() if self._worker is not None else set()
+        """Return the blocks that vLLM has to compute, because they could not be loaded, of the requests of get_finished."""
+        invalid, self._invalid = self._invalid, set()
+        return invalid
 
     def _plan(self) -> Plan:
         metadata = self._get_connector_metadata()
@@ -134,10 +141,11 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
     # The scheduler's side.
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Return how many tokens are worth loading. They are loaded within the step."""
+        """Return how many tokens are worth loading, and that they are loaded beside steps. None means that vLLM asks again."""
         if self._scheduler is None:
             return 0, False
-        return self._scheduler.matched_tokens(request, num_computed_tokens), False
+        tokens = self._scheduler.matched_tokens(request, num_computed_tokens)
+        return tokens, bool(tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Note the blocks of a request."""
@@ -151,19 +159,24 @@ class StatorConnector(KVConnectorBase_V1, SupportsHMA):
         return StatorMetadata(self._scheduler.plan(_steps(scheduler_output)))
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Note the blocks that the worker could not load."""
-        failed = getattr(connector_output, "invalid_block_ids", None)
-        if self._scheduler is not None and failed:
-            self._scheduler.failed(failed)
+        """Pause after loads that failed."""
+        if self._scheduler is not None and getattr(connector_output, "invalid_block_ids", None):
+            self._scheduler.pause()
+
+    def reset_cache(self) -> bool:
+        """Find nothing any more that was saved before, such as after a change of the weights in place."""
+        if self._scheduler is not None:
+            self._scheduler.reset()
+        return True
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Forget a request, whose blocks may be freed at once."""
+        """Forget a request. Saves have ended with their step; vLLM itself keeps the blocks of a load that has not ended."""
         if self._scheduler is not None:
             self._scheduler.finished(request.request_id)
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
-        """Forget a request, whose blocks may be freed at once."""
+        """Forget a request, as request_finished does."""
         return self.request_finished(request, [])
 
     def take_events(self) -> Iterable[Any]:

@@ -31,11 +31,13 @@ class Layout:
     tp_size: int = 1
     tp_rank: int = 0
     hashing: str = ""
+    weights: str = ""
 
     def validate(self) -> None:
         """Raise ValueError, which names the field that is wrong."""
-        if not 0 < len(self.model.encode()) <= _MAX_TEXT or len(self.hashing.encode()) > _MAX_TEXT:
-            raise ValueError(f"model and hashing need at most {_MAX_TEXT} bytes, and model at least one")
+        longest = max(len(text.encode()) for text in (self.model, self.weights, self.hashing))
+        if not self.model or longest > _MAX_TEXT:
+            raise ValueError(f"model, weights and hashing need at most {_MAX_TEXT} bytes, and model at least one")
         for name in ("layers", "page_tokens", "outer", "inner", "tp_size"):
             if not 1 <= getattr(self, name) <= _MAX_COUNT:
                 raise ValueError(f"{name} is {getattr(self, name)}, and must be from 1 to {_MAX_COUNT}")
@@ -60,6 +62,7 @@ class Layout:
         """Return the layout as it is sent to the store."""
         return {
             "model": self.model,
+            "weights": self.weights,
             "layers": self.layers,
             "pageTokens": self.page_tokens,
             "outer": self.outer,
@@ -72,8 +75,8 @@ class Layout:
 
     def space(self) -> Space:
         """Return the digest of the layout."""
-        digest = hashlib.sha256(b"stator kv space 1\n")
-        for text in (self.model, self.dtype, self.hashing):
+        digest = hashlib.sha256(b"stator kv space 2\n")
+        for text in (self.model, self.weights, self.dtype, self.hashing):
             encoded = text.encode()
             digest.update(struct.pack("<I", len(encoded)) + encoded)
         numbers = (self.layers, self.page_tokens, self.outer, self.inner, self.tp_size, self.tp_rank)
@@ -86,6 +89,10 @@ class Space:
     """The digest of a layout. Blocks of different spaces have no keys in common."""
 
     digest: bytes
+
+    def within(self, part: bytes) -> Space:
+        """Return a space of a part of this one's blocks, such as those of an adapter. Different parts have no keys in common."""
+        return Space(hashlib.sha256(b"stator kv part\n" + self.digest + part).digest())
 
     def key(self, content: bytes) -> bytes:
         """Return the key of the block with an engine's content hash, which must cover all tokens before the block too."""

@@ -14,7 +14,7 @@ class UnsupportedCache(Exception):
 class Pages:
     """The KV caches of all layers, of which each has one page for a block.
 
-    A page's bytes are copied as they are. Which engines may exchange them is decided by the layout, see setup.hashing_of.
+    A page's bytes are copied as they are. Which engines may exchange them is decided by the layout, see config.packing_of.
     """
 
     def __init__(self, tensors: Iterable[Any], page_bytes: int, blocks: int) -> None:
@@ -33,11 +33,17 @@ class Pages:
             slot[at : at + self._page_bytes] = memory[block * stride : block * stride + self._page_bytes]
 
     def write(self, block: int, slot: memoryview) -> None:
-        """Copy a slot into a block of the cache."""
+        """Copy a slot into a block of the cache.
+
+        Loads run beside the engine's steps, so it releases the interpreter's lock during each copy, which a memoryview would not.
+        """
         self._check(block)
+        if len(slot) < self.block_bytes:
+            raise ValueError(f"a slot of {len(slot)} bytes for a block of {self.block_bytes}")
+        source = ctypes.addressof(ctypes.c_char.from_buffer(slot))
         for number, (memory, stride) in enumerate(self._views):
-            at = number * self._page_bytes
-            memory[block * stride : block * stride + self._page_bytes] = slot[at : at + self._page_bytes]
+            target = ctypes.addressof(ctypes.c_char.from_buffer(memory, block * stride))
+            ctypes.memmove(target, source + number * self._page_bytes, self._page_bytes)
 
     def _check(self, block: int) -> None:
         if not 0 <= block < self._blocks:

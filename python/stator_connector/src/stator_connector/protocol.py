@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from .layout import KEY_BYTES, Layout
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 1 << 20  # bytes of a frame without its length
 MAX_KEYS = 1 << 15  # keys or slots of a frame
 MAX_CALLS = 64  # requests without an answer, per session
@@ -27,7 +27,7 @@ _CHANGED, _FAILED = 64, 127
 
 _HEAD = struct.Struct("<IBI")
 _AFTER_LENGTH = _HEAD.size - 4
-_SEND_TIMEOUT = 10  # seconds
+_SEND_TIMEOUT = 0.05  # seconds that a frame may wait while the store reads nothing and the socket is full; the session ends then
 
 _SLOT_ALIGN = 4096
 _HUGE_BYTES = 2 << 20
@@ -124,6 +124,26 @@ class Lease:
         self._session._send(_RELEASE, 0, struct.pack("<IQ", self._number, microseconds))
 
 
+class Search:
+    """A request for what the store has, whose answer may not have come yet."""
+
+    def __init__(self, session: Session, call: _Call) -> None:
+        self._session = session
+        self._call = call
+
+    @property
+    def done(self) -> bool:
+        """Whether result returns or raises at once."""
+        return self._call.done.is_set()
+
+    def result(self, timeout: float = 0.0) -> Found:
+        """Return the answer. Raise StoreError if it has not come within timeout, in seconds."""
+        body = self._session._wait(self._call, timeout)
+        if len(body) != 16:
+            raise self._session._broken()
+        return Found(*struct.unpack("<IIQ", body))
+
+
 class Session:
     """An engine's side of a session. Its methods may be called from any thread, and raise StoreError."""
 
@@ -146,7 +166,7 @@ class Session:
             self._socket.connect(path)
             self.arena = self._greet(engine)
             self._socket.settimeout(None)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT, 0))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, int(_SEND_TIMEOUT * 1e6)))
         except OSError as error:
             self._socket.close()
             raise StoreError(f"connect to the KV store at {path}: {error}") from error
@@ -201,10 +221,11 @@ class Session:
 
     def find(self, keys: Sequence[bytes], prefix: int = 0, timeout: float = 5.0) -> Found:
         """Return how many of the first blocks the store has. prefix is the number of tokens before them."""
-        body = self._call(_FIND, struct.pack("<I", prefix) + _pack_keys(keys), timeout)
-        if len(body) != 16:
-            raise self._broken()
-        return Found(*struct.unpack("<IIQ", body))
+        return self.search(keys, prefix).result(timeout)
+
+    def search(self, keys: Sequence[bytes], prefix: int = 0) -> Search:
+        """Begin a find, whose answer the caller takes later."""
+        return Search(self, self._begin(_FIND, struct.pack("<I", prefix) + _pack_keys(keys)))
 
     def name(self, keys: Sequence[bytes]) -> None:
         """Name blocks, of whose changes the session is informed from then on. It does not wait for the store."""
@@ -243,13 +264,16 @@ class Session:
         self._send(_DROP, 0, struct.pack(f"<I{len(slots)}I", len(slots), *slots))
 
     def _call(self, kind: int, body: bytes, timeout: float) -> bytes:
-        """Send a request and wait for its answer. What a late answer has in it is given back."""
-        call = self._begin(kind, body)
+        """Send a request and wait for its answer."""
+        return self._wait(self._begin(kind, body), timeout)
+
+    def _wait(self, call: _Call, timeout: float) -> bytes:
+        """Wait for an answer. What a late answer has in it is given back."""
         if not call.done.wait(timeout):
             with self._lock:
                 call.abandoned = not call.done.is_set()
             if call.abandoned:
-                raise StoreError(f"the KV store did not answer within {timeout} s")
+                raise StoreError(f"the KV store did not answer within {timeout:.3g} s")
         if call.error is not None:
             raise call.error
         return call.body

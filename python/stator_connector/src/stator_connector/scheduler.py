@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .layout import Space
 from .link import Link
-from .protocol import MAX_KEYS, TIERS, Session, StoreError
+from .protocol import MAX_KEYS, TIERS, Search, Session, StoreError
+from .weights import Adapters
 
 logger = logging.getLogger("stator_connector")
 
-FIND_TIMEOUT = 0.5  # seconds that a decision about a request may wait for the store
+FIND_TIMEOUT = 0.5  # seconds that a request waits for the answer of the store, while steps go on
+FOUND_FOR = 2.0  # seconds for which an answer counts
+MAX_SEARCHES = 32  # requests to the store that wait for their answers
 MAX_STEP_BLOCKS = 256  # blocks saved in a step, which are copied before its tokens are returned
 MAX_NAMES = 1 << 18  # blocks whose engine hash is remembered
-FAILED_FOR = 300.0  # seconds in which vLLM has computed again what could not be loaded
 MAX_EVENTS = 1 << 16  # changes that wait for take_events
 
 
@@ -29,6 +32,7 @@ class Request(Protocol):
     request_id: str
     num_tokens: int
     block_hashes: list[bytes]
+    lora_request: Any
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,19 @@ class Transfer:
 
 @dataclass
 class Plan:
-    """What the worker does in a step. requests are all that the step computes."""
+    """What the worker does in a step: loads that it begins, and saves that it completes."""
 
     loads: list[Transfer] = field(default_factory=list)
     saves: list[Transfer] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A search for the blocks of a request from one of them on."""
+
+    start: int
+    search: Search
+    since: float  # when it began, by time.monotonic
 
 
 @dataclass(frozen=True)
@@ -70,10 +82,12 @@ class Scheduler:
         self._link: Link | None = None
         self._requests: dict[str, Request] = {}
         self._starts: dict[str, int] = {}  # the first block that a load would have, by request
+        self._asked: dict[str, _Asked] = {}  # by request
+        self._open: list[_Asked] = []  # searches that had no answer, the oldest one first
+        self._spaces: dict[str, Space] = {}  # of blocks, by request
         self._loads: dict[str, Transfer] = {}  # of the next step
         self._saved: dict[str, int] = {}  # how many of its first blocks have been planned to be saved, by request
-        self._failed: dict[int, float] = {}  # until when a block of the engine may have wrong values
-        self._tainted: set[str] = set()  # requests that had such a block
+        self._adapters = Adapters()
         self._lock = threading.Lock()
         self._names: OrderedDict[bytes, bytes] = OrderedDict()  # guarded by _lock; engine hashes by key
         self._there: list[dict[bytes, bytes]] = [{} for _ in range(TIERS)]  # guarded by _lock; announced blocks
@@ -83,76 +97,98 @@ class Scheduler:
         """Set the link to the store."""
         self._link = link
 
-    def failed(self, blocks: Iterable[int]) -> None:
-        """Note that blocks of the engine could not be loaded, and do not ask the store for a while.
-
-        vLLM computes them again, but keeps them in its prefix cache until then. So other requests may compute with wrong values, and
-        nothing is saved of requests that have these blocks.
-        """
-        until = time.monotonic() + FAILED_FOR
-        self._failed.update((block, until) for block in blocks)
-        self._pause()
-
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Do not ask the store for a while, because it did not answer in time or a load failed."""
         if self._link is not None:
             self._link.pause()
 
-    def _is_tainted(self, name: str, blocks: Sequence[int]) -> bool:
-        """Return whether a request has had blocks with wrong values."""
-        if self._failed:
-            now = time.monotonic()
-            self._failed = {block: until for block, until in self._failed.items() if until > now}
-            if not self._failed.keys().isdisjoint(blocks):
-                self._tainted.add(name)
-        return name in self._tainted
+    def reset(self) -> None:
+        """Find nothing any more that was saved before, and save nothing of requests that have begun before."""
+        self._space = self._space.within(os.urandom(16))
+        for memory in (self._requests, self._asked, self._spaces):
+            memory.clear()
+
+    def _space_of(self, request: Request) -> Space | None:
+        """Return the space of a request's blocks, or None while the weights of its adapter are not known."""
+        space = self._spaces.get(request.request_id)
+        if space is None:
+            space = self._space
+            if request.lora_request is not None:
+                adapter = self._adapters.fingerprint_of(request.lora_request)
+                space = space.within(b"adapter " + adapter.encode()) if adapter is not None else None
+            if space is not None:
+                self._spaces[request.request_id] = space
+        return space
 
     def _session(self) -> Session | None:
         return self._link.ready_session if self._link is not None else None
 
-    def matched_tokens(self, request: Request, computed: int) -> int:
-        """Return how many tokens after the computed ones are worth loading. The last token of a request is always computed."""
+    def matched_tokens(self, request: Request, computed: int) -> int | None:
+        """Return how many tokens after the computed ones are worth loading, or None while the store has not answered.
+
+        The last token of a request is always computed.
+        """
         size = self._block_tokens
         start, end = computed // size, (request.num_tokens - 1) // size
         hashes = request.block_hashes[start : min(end, start + MAX_KEYS)]
         self._starts[request.request_id] = start
-        session = self._session()
-        if not self._load or session is None or computed % size != 0 or not hashes:
+        session, space = self._session(), self._space_of(request)
+        if not self._load or session is None or space is None or computed % size != 0 or not hashes:
+            self._asked.pop(request.request_id, None)
             return 0
         try:
-            found = session.find(self._keys(hashes), computed, FIND_TIMEOUT)
+            found = self._found(session, request.request_id, start, lambda: self._keys(space, hashes))
         except StoreError as error:
             logger.warning("find blocks: %s; the engine computes them", error)
-            self._pause()
+            self._asked.pop(request.request_id, None)
+            self.pause()
             return 0
-        return min(found.load, len(hashes)) * size
+        return None if found is None else min(found, len(hashes)) * size
+
+    def _found(self, session: Session, name: str, start: int, keys: Callable[[], list[bytes]]) -> int | None:
+        """Return how many blocks of a request are worth loading, or None while the store has not answered. It does not wait."""
+        now = time.monotonic()
+        self._open = [asked for asked in self._open if not asked.search.done]
+        if self._open and now - self._open[0].since >= FIND_TIMEOUT:
+            raise StoreError(f"the KV store did not answer within {FIND_TIMEOUT} s")
+
+        asked = self._asked.get(name)
+        if asked is not None and asked.start == start and now - asked.since < FOUND_FOR:
+            return asked.search.result().load if asked.search.done else None
+        if len(self._open) < MAX_SEARCHES:
+            asked = _Asked(start, session.search(keys(), start * self._block_tokens), now)
+            self._open.append(asked)
+            self._asked[name] = asked
+        return None
 
     def allocated(self, request: Request, blocks: Sequence[int], external_tokens: int) -> None:
         """Note that a request has these blocks, of which it loads as many as external_tokens need."""
         name = request.request_id
         self._requests[name] = request
+        self._asked.pop(name, None)
         start, count = self._starts.pop(name, 0), external_tokens // self._block_tokens
-        self._loads.pop(name, None)
         if count > 0:
-            keys = self._keys(request.block_hashes[start : start + count])
+            keys = self._keys(self._spaces[name], request.block_hashes[start : start + count])  # matched_tokens has set the space
             self._loads[name] = Transfer(name, keys, list(blocks[start : start + count]))
 
     def plan(self, steps: Iterable[tuple[str, Sequence[int], int]]) -> Plan:
-        """Return the plan of a step: of each request its blocks and how many tokens are computed at the end of the step."""
-        plan = Plan()
+        """Return the plan of a step: of each request its blocks and how many tokens are computed at the end of the step.
+
+        Every load of the requests that were allocated is in it, because vLLM waits for the end of each.
+        """
+        plan = Plan(loads=list(self._loads.values()))
+        self._loads.clear()
         room = MAX_STEP_BLOCKS
         for name, blocks, computed in steps:
-            plan.requests.append(name)
-            load = self._loads.pop(name, None)
-            if load is not None:
-                plan.loads.append(load)
             request = self._requests.get(name)
-            if request is None or not self._save or self._is_tainted(name, blocks):
+            space = self._space_of(request) if request is not None and self._save else None
+            if request is None or space is None:
                 continue
             start = self._saved.get(name, 0)
             # Hashes exist of blocks whose tokens are final.
             end = min(computed // self._block_tokens, len(request.block_hashes), len(blocks), start + room)
             if end > start:
-                plan.saves.append(Transfer(name, self._keys(request.block_hashes[start:end]), list(blocks[start:end])))
+                plan.saves.append(Transfer(name, self._keys(space, request.block_hashes[start:end]), list(blocks[start:end])))
                 self._saved[name] = end
                 room -= end - start
         self._name(plan.saves)
@@ -160,9 +196,8 @@ class Scheduler:
 
     def finished(self, name: str) -> None:
         """Forget a request."""
-        for memory in (self._requests, self._starts, self._loads, self._saved):
+        for memory in (self._requests, self._starts, self._asked, self._saved, self._spaces):
             memory.pop(name, None)
-        self._tainted.discard(name)
 
     def changed(self, tier: int, stored: bool, keys: list[bytes] | None) -> None:
         """Queue a change of the store as an event. It is called by the session's thread."""
@@ -201,9 +236,9 @@ class Scheduler:
             self._changes.clear()
             return changes
 
-    def _keys(self, hashes: Sequence[bytes]) -> list[bytes]:
+    def _keys(self, space: Space, hashes: Sequence[bytes]) -> list[bytes]:
         """Return the keys of engine hashes, which are remembered for events."""
-        keys = [self._space.key(bytes(content)) for content in hashes]
+        keys = [space.key(bytes(content)) for content in hashes]
         with self._lock:
             for key, content in zip(keys, hashes):
                 self._names[key] = bytes(content)
