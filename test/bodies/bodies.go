@@ -37,7 +37,8 @@ func (g *Transfers) text(draw *rand.Rand) string {
 	inside := []string{member(), `"a":1`, `"":{}`}
 	draw.Shuffle(len(inside), func(i, j int) { inside[i], inside[j] = inside[j], inside[i] })
 	object := "{" + strings.Join(inside, Space(draw)+",") + Space(draw) + "}"
-	members := []string{`"model":"` + g.Model + `"`, `"n":2`, `"max_tokens":2`, `"max_output_tokens":16`, `"sampling_params":{"max_tokens":2}`,
+	members := []string{`"model":"` + g.Model + `"`, `"n":2`, `"max_tokens":2`, `"max_output_tokens":16`,
+		`"sampling_params":{"max_tokens":2}`,
 		`"prompt":"hello"`, `"messages":[{"role":"user","content":"hello"}]`, `"input":"hello"`, `"token_ids":[1,2,3]`}
 	for range 1 + draw.IntN(3) {
 		members = append(members, pick([]string{

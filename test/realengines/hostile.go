@@ -159,10 +159,11 @@ func statusWithin(ctx context.Context, url, body string) (int, error) {
 // print writes the section of the report.
 func (h *hostileRun) print(p *page) {
 	p.section("Hostile bodies before engines that transfer KV caches")
-	p.text("Two vLLM with NixlConnector and roles, and `router.prefill: auto`. Clients send bodies with members of transfers: at the top, in "+
-		"`vllm_xargs` and in `sampling_params.extra_args`, with escaped and repeated names, in UTF-8, UTF-16 and UTF-32, with and without "+
-		"byte order marks, and with faults; on five paths of engines and another one. In %d of %d an engine would read such a member. "+
-		"A client leaves after 20 s, with status 0. \"Read\" counts the bodies that reached an engine and in which Python's decoder finds a client's member of a transfer.",
+	p.text("Two vLLM with NixlConnector and roles, and `router.prefill: auto`. Clients send bodies with members of transfers: at the top, "+
+		"in `vllm_xargs` and in `sampling_params.extra_args`, with escaped and repeated names, in UTF-8, UTF-16 and UTF-32, with and "+
+		"without byte order marks, and with faults; on five paths of engines and another one. In %d of %d an engine would read such "+
+		"a member. A client leaves after 20 s, with status 0. \"Read\" counts the bodies that reached an engine and in which Python's "+
+		"decoder finds a client's member of a transfer.",
 		h.dangerous, len(h.sent)*hostileBodies)
 	p.row("the router", "bodies", "answers by status", "bodies that engines got", "read", "engines alive")
 
