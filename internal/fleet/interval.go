@@ -16,16 +16,18 @@ type Interval struct {
 
 	isBusy   bool // it decoded in nearly all of the time
 	computed bool // it computed prompts, whether they have ended or not
+	guessed  bool // some of their ends were not seen
 }
 
 // Gap is the mean time between two tokens.
 func (i *Interval) Gap() time.Duration { return i.GapTime / time.Duration(max(1, i.Gaps)) }
 
 // Decoded returns how long the engine decoded, in how many passes. ok is false where it is not known what it did in these passes: it
-// was idle for a while, and computed prompts, or few of them, so that those that began before or end later count much.
+// was idle for a while, and computed prompts, or few of them, so that those that began before or end later count much, or it was not
+// seen when they ended.
 func (i *Interval) Decoded() (took time.Duration, passes float64, ok bool) {
 	switch {
-	case i.Gaps == 0 || i.Running <= 0 || i.computed && (!i.isBusy || i.Passes < leastPasses):
+	case i.Gaps == 0 || i.Running <= 0 || i.guessed || i.computed && (!i.isBusy || i.Passes < leastPasses):
 		return 0, 0, false
 	case i.isBusy:
 		took = i.Span
@@ -69,6 +71,7 @@ func (l *Load) between(last, next *sample, booked *Amount) (i Interval) {
 	i.Tokens = float64(next.done.tokens-last.done.tokens) / share
 	i.Passes = float64(next.done.passes-last.done.passes) / share
 	i.computed = i.Passes > 0 || last.computes || next.computes
+	i.guessed = next.done.guessed > last.done.guessed
 	return i
 }
 

@@ -30,6 +30,8 @@ type Load struct {
 	mixed, shared atomic.Bool
 	// nextPass is when the rank is expected to begin a pass with the prompts that are booked now, in nanoseconds since 1970.
 	nextPass atomic.Int64
+	// served is when the latest request was booked that was served to its end, in nanoseconds since 1970.
+	served atomic.Int64
 	// lastEnd is when the last prefill ended whose end was observed, in nanoseconds since 1970.
 	lastEnd  atomic.Int64
 	prefills prefills
@@ -198,13 +200,24 @@ func (l *Load) stepLeft(now time.Time) time.Duration { return l.Gap(now, maxGapA
 // maxGapAge is how old the time between tokens may be from which stepLeft is known.
 const maxGapAge = 10 * time.Second
 
-// PrefillEnds takes back the amount of a prefill that is done, or should be.
-func (l *Load) PrefillEnds(a Amount, now time.Time) {
-	l.prefills.count(a.PrefillTokens, now)
+// PrefillEnds takes back the amount of a prefill that is done, as was seen, or should be.
+func (l *Load) PrefillEnds(a Amount, seen bool, now time.Time) {
+	l.prefills.count(a.PrefillTokens, seen, now)
 	l.lateness.observe(l.elapsed(now) - l.prefillTime())
 	l.own.add(a.Negative())
 	l.since.Store(now.UnixNano())
 }
+
+// Served records that a request which was booked at some time was served to its end.
+func (l *Load) Served(booked time.Time) {
+	at := booked.UnixNano()
+	for last := l.served.Load(); at > last && !l.served.CompareAndSwap(last, at); last = l.served.Load() {
+	}
+}
+
+// IsOvertaken reports whether a request that was booked later was served to its end. An engine begins prompts in the order in which they
+// come, so the prompt of one that was booked at this time is computed, or nearly.
+func (l *Load) IsOvertaken(booked time.Time) bool { return booked.UnixNano() < l.served.Load() }
 
 // elapsed is the time since the rank began with the prefill that it computes now.
 func (l *Load) elapsed(now time.Time) time.Duration {

@@ -94,6 +94,40 @@ func TestPromptsGatherDuringAStep(t *testing.T) {
 	}
 }
 
+// TestGuessedEndsTeachNothing: what an engine did between two reports is not known if prompts ended in between whose end was not seen.
+func TestGuessedEndsTeachNothing(t *testing.T) {
+	for _, seen := range []bool{true, false} {
+		var l fleet.Load
+		at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+		prefill := fleet.Amount{PrefillTokens: 100, PrefillTime: 10 * time.Millisecond}
+		l.Add(fleet.Amount{Requests: 20, DecodeBlocks: 100})
+		l.SetReport(fleet.Report{At: at(0), Running: 20, Gaps: 1000, GapTime: 20 * time.Second}, 1000)
+		for i := range 10 {
+			l.PrefillBegins(at(50 * i))
+			l.Add(prefill)
+			l.PrefillEnds(prefill, seen, at(50*i+10))
+		}
+		i := l.SetReport(fleet.Report{At: at(1000), Running: 20, Gaps: 2000, GapTime: 40 * time.Second}, 1000)
+		if _, _, ok := i.Decoded(); ok != seen {
+			t.Errorf("ends are seen: %v, and what the engine did is known: %v", seen, ok)
+		}
+	}
+}
+
+// TestOvertaken: the end of a request shows that the prompts of those which were booked before it are computed.
+func TestOvertaken(t *testing.T) {
+	var l fleet.Load
+	at := func(s int64) time.Time { return time.Unix(1000+s, 0) }
+	if l.IsOvertaken(at(0)) {
+		t.Error("no request has ended")
+	}
+	l.Served(at(5))
+	l.Served(at(3)) // an earlier one that ends later changes nothing
+	if !l.IsOvertaken(at(4)) || l.IsOvertaken(at(5)) || l.IsOvertaken(at(6)) {
+		t.Error("the request that was booked after 5 s was served, so those before it are overtaken, and no others")
+	}
+}
+
 // TestUsualLatenessIsExpected: where the ends of prefills are seen 900 ms late, none is late at that time. A single stall
 // changes little, and prefills of other replicas make it unknown what is late.
 func TestUsualLatenessIsExpected(t *testing.T) {
@@ -108,10 +142,10 @@ func TestUsualLatenessIsExpected(t *testing.T) {
 	var slow, stalled fleet.Load
 	for range 20 {
 		book(&slow)
-		slow.PrefillEnds(prefill, now.Add(takes+900*time.Millisecond))
+		slow.PrefillEnds(prefill, true, now.Add(takes+900*time.Millisecond))
 	}
 	book(&stalled)
-	stalled.PrefillEnds(prefill, now.Add(9*time.Second))
+	stalled.PrefillEnds(prefill, true, now.Add(9*time.Second))
 
 	book(&slow)
 	if wait := slow.Wait(now.Add(takes + 900*time.Millisecond)); wait != takes/8 {
@@ -143,7 +177,7 @@ func TestWait(t *testing.T) {
 		l.Add(fleet.Amount{Requests: 1, PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond})
 	}
 	done := func(ms, takes int) time.Duration {
-		l.PrefillEnds(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, at(ms))
+		l.PrefillEnds(fleet.Amount{PrefillTokens: int64(takes), PrefillTime: time.Duration(takes) * time.Millisecond}, true, at(ms))
 		p := l.PrefillObserved(booked[0], at(ms))
 		booked = booked[1:]
 		if !p.Sure || p.Alone != (ms == 1080) {

@@ -15,7 +15,10 @@ type prefills struct {
 }
 
 // computed counts the prompt tokens that were computed, and the passes in which that was, as far as bookings show.
-type computed struct{ tokens, passes int64 }
+type computed struct {
+	tokens, passes int64
+	guessed        int64 // prompts whose end was not seen
+}
 
 // PrefillPeriod is the time in which a rank computes prompts one after the other, from the first one that comes to an idle rank until
 // none is left. Within it the time of one prompt is not known: a pass that ends one computes the beginning of the next.
@@ -41,9 +44,12 @@ func (p *prefills) begin(now time.Time) {
 }
 
 // count adds a prompt that is computed. Prompts that are seen to end at one moment were computed in the same pass.
-func (p *prefills) count(tokens int64, now time.Time) {
+func (p *prefills) count(tokens int64, seen bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !seen {
+		p.total.guessed++
+	}
 	passes := int64(0)
 	if !now.Equal(p.tick) {
 		passes = max(1, (tokens+PassTokens-1)/PassTokens)

@@ -181,14 +181,15 @@ func (r *Router) PrefillDone(id string, now time.Time) bool {
 // prompt is computed.
 //
 // Some ranks publish no events, or late ones, and a prompt that is cached already gets none. There a
-// prefill ends when it was expected to end, and nothing is learned from it.
+// prefill ends when it was expected to end, or when a later request was served to its end, and nothing is learned from it.
 func (r *Router) SettlePrefills(now time.Time) int {
 	n := r.bookings.Settle(func(k *pick.Booking) (pick.Progress, time.Time) {
 		overdue := now.Sub(k.At) >= k.FirstToken.Duration()
 		if ended, ok := r.computedAt(k.Rank, k.Last, now); ok {
 			return pick.Computed, ended
 		}
-		if overdue && (k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.hasNoEvents(k.Rank)) {
+		unseen := k.Last == 0 || k.Rank.Load.Lag() > maxEventLag || r.hasNoEvents(k.Rank)
+		if unseen && (overdue || k.Rank.Load.IsOvertaken(k.At)) {
 			return pick.Supposed, now
 		}
 		if overdue && now.Sub(k.At) > overdueAfter(k) {

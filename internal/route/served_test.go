@@ -39,6 +39,27 @@ func TestServed(t *testing.T) {
 	}
 }
 
+// TestOvertakenPrefillsEnd: where a rank has no events, the end of a later request ends the prefill of an earlier one, long before it
+// is expected to end.
+func TestOvertakenPrefillsEnd(t *testing.T) {
+	x := kvindex.New(kvindex.Config{})
+	f := newFleet(t, x, 1)
+	r := route.New(route.Config{PredictFor: func(fleet.Rank) time.Duration { return time.Minute }}, f, x)
+	if err := r.SetModels(map[string]*route.ModelConfig{"sim": {Prompt: letters{}}}); err != nil {
+		t.Fatal(err)
+	}
+	load := f.Snapshot().Ranks[0].Load
+	r.Decide(batchOf(1, strings.Repeat("a long prompt ", 10_000)), start)
+	later := r.Decide(batchOf(1, "a short one"), start.Add(time.Millisecond))
+	before := load.Booked().PrefillTokens
+
+	r.End(later.ID, start.Add(20*time.Millisecond))
+	r.SettlePrefills(start.Add(21 * time.Millisecond))
+	if before == 0 || load.Booked().PrefillTokens != 0 {
+		t.Errorf("%d tokens were booked, and %d are", before, load.Booked().PrefillTokens)
+	}
+}
+
 // TestShortRequestsTeach ends requests before the next call of SettlePrefills, as those with max_tokens 1 end.
 // Their prompts teach as much as others.
 func TestShortRequestsTeach(t *testing.T) {

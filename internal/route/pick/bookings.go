@@ -219,8 +219,11 @@ func (b *Bookings) endLocked(s *shard, id string, k Booking, why Reason) {
 	k.Rank.Load.Add(k.Amount.Negative())
 	b.count.Add(-1)
 	b.ended[why].Add(1)
-	if why == Finished && b.cfg.Served != nil {
-		b.cfg.Served(k.Rank, k.At, k.Tokens)
+	if why == Finished {
+		k.Rank.Load.Served(k.At)
+		if b.cfg.Served != nil {
+			b.cfg.Served(k.Rank, k.At, k.Tokens)
+		}
 	}
 	if b.cfg.Gone != nil {
 		b.cfg.Gone(id)
@@ -294,7 +297,7 @@ func (b *Bookings) endPrefill(id string, progress Progress, ended, now time.Time
 
 	load, had := k.Rank.Load, k.Amount.PrefillTokens > 0
 	if had {
-		load.PrefillEnds(k.Amount.Prefill(), now)
+		load.PrefillEnds(k.Amount.Prefill(), progress == Computed, now)
 		k.Amount.PrefillTokens, k.Amount.PrefillTime = 0, 0
 	}
 	if progress == Computed && (had || k.Last != 0) {
