@@ -13,10 +13,12 @@ const otherSite = "this port answers browsers at localhost and at IP addresses o
 
 // OwnPages serves h to requests that no page of another site has made, and /healthz and /readyz to all. It is for ports without a
 // token: a page whose name resolves to this machine could read them in a browser (DNS rebinding), and any page could begin a profile.
-// Others get 403.
+// Others get 403. Browsers do not reach Unix sockets, so these serve all.
 func OwnPages(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		isOpen := r.URL.Path == pathHealth || r.URL.Path == pathReady
+		at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		isSocket := at != nil && at.Network() == "unix"
+		isOpen := isSocket || r.URL.Path == pathHealth || r.URL.Path == pathReady
 		if !isOpen && (!isLocal(r.Host) || isOtherSite(r)) {
 			http.Error(w, otherSite, http.StatusForbidden)
 			return

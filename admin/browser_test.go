@@ -1,6 +1,9 @@
 package admin_test
 
 import (
+	"context"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -45,6 +48,24 @@ func TestOtherSites(t *testing.T) {
 		h.ServeHTTP(rec, r)
 		if rec.Code != c.want {
 			t.Errorf("%s %s %q: %d, want %d", c.host, c.path, c.headers, rec.Code, c.want)
+		}
+	}
+}
+
+// TestSocketsServeAll: no browser reaches a Unix socket, so the names in requests to one do not count.
+func TestSocketsServeAll(t *testing.T) {
+	h := admin.OwnPages(admin.Handler(admin.Sources{}))
+	for network, want := range map[string]int{"unix": 200, "tcp": 403} {
+		var at net.Addr = &net.UnixAddr{Net: network}
+		if network == "tcp" {
+			at = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+		}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = "admin"
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at)))
+		if rec.Code != want {
+			t.Errorf("%s: %d, want %d", network, rec.Code, want)
 		}
 	}
 }

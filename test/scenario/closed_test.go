@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,13 @@ func testFailsClosed(t *testing.T, s partsSettings) {
 	if err := p.extproc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the router stands still", func() error { // a signal takes a moment, in which a router may decide
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.extproc.cmd.Process.Pid))
+		if err == nil && !strings.Contains(string(status), "\nState:\tT") {
+			return fmt.Errorf("it runs:\n%s", status)
+		}
+		return nil // there are no such files but on Linux
+	})
 	refused("stopped")
 	p.extproc.kill()
 	refused("dead")
