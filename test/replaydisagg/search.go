@@ -93,6 +93,8 @@ const (
 	stride = 8
 	// lowest is the rate for each GPU below which a fleet counts as one that does not meet the SLA at all.
 	lowest = 0.05
+	// highest is the rate for each GPU at which a search ends: few requests meet the SLA however fast they come.
+	highest = 1000
 )
 
 // rateOf returns the n-th rate of a search.
@@ -107,9 +109,10 @@ func (p *player) meets(x *setting, rate float64) (bool, error) {
 	return err == nil && !o.Interrupted && o.attained >= attainment, err
 }
 
-// capacity returns the highest rate at which the setting meets its SLA, or 0. The search begins at a guess.
+// capacity returns the highest rate at which the setting meets its SLA, or 0, and no more than highest. The search begins at a guess.
 func (p *player) capacity(x *setting, guess float64) (float64, error) {
 	bottom := indexOf(lowest * float64(x.gpus()))
+	top := indexOf(highest * float64(x.gpus()))
 	low, high := bottom, math.MaxInt32 // the SLA is met at low, and not at high
 	for n := indexOf(guess); high-low > 1; {
 		ok, err := p.meets(x, rateOf(n))
@@ -123,6 +126,8 @@ func (p *player) capacity(x *setting, guess float64) (float64, error) {
 		}
 
 		switch {
+		case low >= top:
+			return rateOf(low), nil
 		case high == math.MaxInt32:
 			n = low + stride
 		case low == bottom:
